@@ -1,0 +1,132 @@
+//! How long to wait before the next attempt, when the server says nothing.
+//!
+//! Clients that fail together retry together, unless each of them waits for a random time. *Full
+//! jitter* draws the whole wait at random below an exponentially growing bound, and is what makes
+//! the least work for a service that is in trouble; *decorrelated* jitter grows from the last
+//! wait instead. There is no fixed interval here, and no jitter that keeps half of the wait: both
+//! bring the herd back.
+//!
+//! A [`Backoff`] is a pure function of the retry's number, the last wait and one uniform draw, so
+//! that it can be tested without a clock and without a generator:
+//!
+//! ```
+//! use std::time::Duration;
+//! use tower_reprise::backoff::{Backoff, FullJitter};
+//!
+//! let backoff = FullJitter::default();
+//! let half = backoff.delay(3, Duration::ZERO, 0.5);
+//! assert_eq!(half, Duration::from_secs(4)); // half of 1 s · 2³
+//! assert!(backoff.delay(1000, Duration::ZERO, 0.999) < Duration::from_secs(30));
+//! ```
+
+use std::{
+    fmt,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+
+/// The base of both strategies, unless told otherwise.
+pub const DEFAULT_BASE: Duration = Duration::from_secs(1);
+/// The longest wait of both strategies, unless told otherwise.
+pub const DEFAULT_CAP: Duration = Duration::from_secs(30);
+
+/// Computes the wait before a retry.
+///
+/// A strategy of your own must spread its waits: [`Policy::audit`](crate::Policy::audit) samples
+/// it and reports waits that are constant or that keep a fixed part.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a backoff strategy",
+    note = "use `FullJitter` or `Decorrelated`, or implement `Backoff`"
+)]
+pub trait Backoff: fmt::Debug + Send + Sync + 'static {
+    /// The wait before retry number `retry` (0 is the first), after a wait of `previous` (zero
+    /// before the first), given `uniform`, drawn anew from [0, 1) for every wait.
+    fn delay(&self, retry: u32, previous: Duration, uniform: f64) -> Duration;
+}
+
+/// Uniform in `[0, min(cap, base · 2ⁿ))`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FullJitter {
+    /// The bound before the first retry.
+    pub base: Duration,
+    /// The bound that is never exceeded.
+    pub cap: Duration,
+}
+
+impl Default for FullJitter {
+    fn default() -> Self {
+        Self {
+            base: DEFAULT_BASE,
+            cap: DEFAULT_CAP,
+        }
+    }
+}
+
+impl Backoff for FullJitter {
+    fn delay(&self, retry: u32, _previous: Duration, uniform: f64) -> Duration {
+        let factor = 1_u32.checked_shl(retry).unwrap_or(u32::MAX);
+        below(self.base.saturating_mul(factor).min(self.cap), uniform)
+    }
+}
+
+/// The first wait is uniform in `[base, 3 · base]`, each later one in `[base, 3 · previous]`,
+/// never more than `cap`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Decorrelated {
+    /// The shortest wait.
+    pub base: Duration,
+    /// The longest wait.
+    pub cap: Duration,
+}
+
+impl Default for Decorrelated {
+    fn default() -> Self {
+        Self {
+            base: DEFAULT_BASE,
+            cap: DEFAULT_CAP,
+        }
+    }
+}
+
+impl Backoff for Decorrelated {
+    fn delay(&self, _retry: u32, previous: Duration, uniform: f64) -> Duration {
+        let top = previous.max(self.base).saturating_mul(3);
+        let span = top.saturating_sub(self.base);
+        self.base.saturating_add(below(span, uniform)).min(self.cap)
+    }
+}
+
+/// A point of `[0, bound)`, in whole nanoseconds.
+pub(crate) fn below(bound: Duration, uniform: f64) -> Duration {
+    let point = Duration::try_from_secs_f64(bound.as_secs_f64() * uniform.clamp(0.0, 1.0));
+    let last = bound.saturating_sub(Duration::from_nanos(1));
+    point.unwrap_or(last).min(last)
+}
+
+/// Where the uniform draws come from: each thread's own generator, or one seeded for a test.
+#[derive(Debug)]
+pub(crate) struct Jitter(Option<Mutex<StdRng>>);
+
+impl Jitter {
+    pub(crate) fn new(seed: Option<u64>) -> Self {
+        Self(seed.map(|seed| Mutex::new(StdRng::seed_from_u64(seed))))
+    }
+
+    pub(crate) fn draw(&self) -> f64 {
+        match &self.0 {
+            None => rand::random(),
+            Some(seeded) => seeded
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .random(),
+        }
+    }
+}
+
+/// A random wait that spreads callers that would otherwise wake together: up to a tenth of what
+/// was asked, and never more than `limit`.
+pub(crate) fn spread(asked: Duration, limit: Duration, uniform: f64) -> Duration {
+    below((asked / 10).min(limit), uniform)
+}

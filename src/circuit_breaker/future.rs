@@ -1,0 +1,97 @@
+use std::{
+    error::Error,
+    fmt,
+    future::Future,
+    marker::PhantomData,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use pin_project_lite::pin_project;
+
+use crate::{
+    classify::Classify,
+    dependency::Permit,
+    error::{BoxError, Refused},
+};
+
+pin_project! {
+    /// The future of a [`CircuitBreaker`](super::CircuitBreaker) service.
+    #[must_use = "futures do nothing unless polled"]
+    pub struct CircuitBreakerFuture<F, C, Req> {
+        #[pin]
+        state: State<F, C>,
+        request: PhantomData<fn(Req)>,
+    }
+}
+
+pin_project! {
+    #[project = StateProj]
+    enum State<F, C> {
+        // The call is out.
+        Called { #[pin] future: F, permit: Permit, classifier: C },
+        // The breaker is open.
+        Refused { refused: Option<Refused> },
+    }
+}
+
+impl<F, C, Req> CircuitBreakerFuture<F, C, Req> {
+    pub(super) fn called(future: F, permit: Permit, classifier: C) -> Self {
+        Self {
+            state: State::Called {
+                future,
+                permit,
+                classifier,
+            },
+            request: PhantomData,
+        }
+    }
+
+    pub(super) fn refused(refused: Refused) -> Self {
+        let refused = Some(refused);
+        Self {
+            state: State::Refused { refused },
+            request: PhantomData,
+        }
+    }
+}
+
+impl<F, C, Req, T, E> Future for CircuitBreakerFuture<F, C, Req>
+where
+    F: Future<Output = Result<T, E>>,
+    E: Into<BoxError>,
+    C: Classify<Req, T>,
+{
+    type Output = Result<T, BoxError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.project().state.project() {
+            StateProj::Called {
+                future,
+                permit,
+                classifier,
+            } => {
+                let result = ready!(future.poll(cx)).map_err(Into::into);
+                let outcome = match &result {
+                    Ok(response) => Ok(response),
+                    Err(error) => Err(&**error as &(dyn Error + 'static)),
+                };
+                let rules = permit.dependency().policy().rules();
+                let health = classifier.classify(rules, outcome).health;
+                permit.report(health);
+                Poll::Ready(result)
+            }
+            StateProj::Refused { refused } => match refused.take() {
+                Some(refused) => Poll::Ready(Err(refused.into())),
+                None => Poll::Pending,
+            },
+        }
+    }
+}
+
+impl<F, C, Req> fmt::Debug for CircuitBreakerFuture<F, C, Req> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CircuitBreakerFuture")
+            .finish_non_exhaustive()
+    }
+}

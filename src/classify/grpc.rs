@@ -1,0 +1,91 @@
+use http::HeaderMap;
+
+/// A gRPC status code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+#[allow(missing_docs)] // the names are gRPC's own
+pub enum GrpcCode {
+    Ok = 0,
+    Cancelled = 1,
+    Unknown = 2,
+    InvalidArgument = 3,
+    DeadlineExceeded = 4,
+    NotFound = 5,
+    AlreadyExists = 6,
+    PermissionDenied = 7,
+    ResourceExhausted = 8,
+    FailedPrecondition = 9,
+    Aborted = 10,
+    OutOfRange = 11,
+    Unimplemented = 12,
+    Internal = 13,
+    Unavailable = 14,
+    DataLoss = 15,
+    Unauthenticated = 16,
+}
+
+impl GrpcCode {
+    const ALL: [(Self, &'static str); 17] = [
+        (Self::Ok, "OK"),
+        (Self::Cancelled, "CANCELLED"),
+        (Self::Unknown, "UNKNOWN"),
+        (Self::InvalidArgument, "INVALID_ARGUMENT"),
+        (Self::DeadlineExceeded, "DEADLINE_EXCEEDED"),
+        (Self::NotFound, "NOT_FOUND"),
+        (Self::AlreadyExists, "ALREADY_EXISTS"),
+        (Self::PermissionDenied, "PERMISSION_DENIED"),
+        (Self::ResourceExhausted, "RESOURCE_EXHAUSTED"),
+        (Self::FailedPrecondition, "FAILED_PRECONDITION"),
+        (Self::Aborted, "ABORTED"),
+        (Self::OutOfRange, "OUT_OF_RANGE"),
+        (Self::Unimplemented, "UNIMPLEMENTED"),
+        (Self::Internal, "INTERNAL"),
+        (Self::Unavailable, "UNAVAILABLE"),
+        (Self::DataLoss, "DATA_LOSS"),
+        (Self::Unauthenticated, "UNAUTHENTICATED"),
+    ];
+
+    /// The code's name, as the gRPC specification spells it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        Self::ALL[self as usize].1
+    }
+
+    /// The code of that name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL
+            .iter()
+            .find(|(_, n)| *n == name)
+            .map(|(code, _)| *code)
+    }
+
+    /// The code with that number; numbers that gRPC does not know are [`GrpcCode::Unknown`].
+    #[must_use]
+    pub fn from_number(number: u64) -> Self {
+        usize::try_from(number)
+            .ok()
+            .and_then(|number| Self::ALL.get(number))
+            .map_or(Self::Unknown, |(code, _)| *code)
+    }
+
+    /// The status that response headers (or trailers) hold, if they do.
+    #[must_use]
+    pub fn from_headers(headers: &HeaderMap) -> Option<Self> {
+        let value = headers.get("grpc-status")?.as_bytes();
+        let digits = str::from_utf8(value).ok().filter(|v| !v.starts_with('+'));
+        Some(
+            digits
+                .and_then(|v| v.parse().ok())
+                .map_or(Self::Unknown, Self::from_number),
+        )
+    }
+}
+
+/// Whether the headers are those of a gRPC message.
+pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
+    headers
+        .get(http::header::CONTENT_TYPE)
+        .and_then(|value| value.as_bytes().strip_prefix(b"application/grpc"))
+        .is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';' | b' ')))
+}

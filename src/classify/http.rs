@@ -1,0 +1,103 @@
+use std::{error::Error, time::SystemTime};
+
+use http::{HeaderMap, Request, Response, StatusCode};
+
+use crate::{
+    classify::{Cause, Classify, GrpcCode, Health, Retryable, Rules, Verdict, network},
+    retry_after::parse::{self, Guidance},
+};
+
+/// The classifier for HTTP and gRPC: statuses by the policy's [`Rules`], errors by their types.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Standard;
+
+impl<B, R> Classify<Request<B>, Response<R>> for Standard {
+    fn repeatable(&self, rules: &Rules, request: &Request<B>) -> bool {
+        rules.repeatable(request)
+    }
+
+    fn classify(
+        &self,
+        rules: &Rules,
+        outcome: Result<&Response<R>, &(dyn Error + 'static)>,
+    ) -> Verdict {
+        match outcome {
+            Ok(response) => by_head(rules, response.status(), response.headers()),
+            Err(error) => network::classify(error),
+        }
+    }
+}
+
+/// The verdict on a response's head.
+pub(crate) fn by_head(rules: &Rules, status: StatusCode, headers: &HeaderMap) -> Verdict {
+    let verdict = if status.is_client_error() || status.is_server_error() {
+        by_status(rules, status)
+    } else {
+        match GrpcCode::from_headers(headers) {
+            None | Some(GrpcCode::Ok) => return Verdict::SUCCESS,
+            Some(code) => by_grpc(rules, code),
+        }
+    };
+    if is_replayed(headers) {
+        return verdict.retry(Retryable::Never).health(Health::Success);
+    }
+    match parse::guidance(headers, SystemTime::now()) {
+        Some(Guidance::Stop) => verdict
+            .retry(Retryable::Never)
+            .guidance(Some(Guidance::Stop)),
+        guidance => verdict.guidance(guidance),
+    }
+}
+
+fn by_status(rules: &Rules, status: StatusCode) -> Verdict {
+    let retry = if rules.statuses.contains(&status) {
+        Retryable::Yes
+    } else if rules.once.contains(&status) {
+        Retryable::AtMost(1)
+    } else if status == StatusCode::UNAUTHORIZED {
+        Retryable::AfterRefresh
+    } else {
+        Retryable::Never
+    };
+    let health = match status {
+        StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_EARLY | StatusCode::TOO_MANY_REQUESTS => {
+            Health::Neutral
+        }
+        StatusCode::NOT_IMPLEMENTED | StatusCode::HTTP_VERSION_NOT_SUPPORTED => Health::Success,
+        status if status.is_server_error() => Health::Failure,
+        _ => Health::Success,
+    };
+    Verdict::terminal(Cause::Status(status))
+        .retry(retry)
+        .health(health)
+}
+
+/// The verdict on a gRPC status.
+pub(crate) fn by_grpc(rules: &Rules, code: GrpcCode) -> Verdict {
+    let retry = if rules.grpc.contains(&code) {
+        Retryable::Yes
+    } else if code == GrpcCode::Unauthenticated {
+        Retryable::AfterRefresh
+    } else {
+        Retryable::Never
+    };
+    let health = match code {
+        GrpcCode::Unavailable
+        | GrpcCode::DeadlineExceeded
+        | GrpcCode::Internal
+        | GrpcCode::Unknown
+        | GrpcCode::DataLoss => Health::Failure,
+        GrpcCode::ResourceExhausted | GrpcCode::Aborted | GrpcCode::Cancelled => Health::Neutral,
+        _ => Health::Success,
+    };
+    Verdict::terminal(Cause::Grpc(code))
+        .retry(retry)
+        .health(health)
+}
+
+/// Whether an idempotency store answered, so that asking again brings the same reply.
+fn is_replayed(headers: &HeaderMap) -> bool {
+    headers
+        .get("idempotent-replayed")
+        .is_some_and(|value| value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"true"))
+}

@@ -1,0 +1,130 @@
+//! What an error means, from the types in its chain rather than from its text.
+
+use std::{error::Error, io};
+
+#[cfg(feature = "hyper")]
+mod transport;
+
+use crate::{
+    classify::{Cause, Health, Retryable, Verdict},
+    error::{Elapsed, Refused, chain},
+};
+
+/// What the links of a chain told, gathered before anything is decided: the outer link knows
+/// that the connection could not be made, an inner one why.
+#[derive(Debug, Default)]
+pub(crate) struct Facts {
+    /// The most telling cause so far; earlier ones in [`RANK`] win.
+    cause: Option<Cause>,
+    /// The connection was never made, so nothing was sent.
+    connecting: bool,
+}
+
+/// From the most to the least telling.
+const RANK: [Cause; 13] = [
+    Cause::Certificate,
+    Cause::Dns,
+    Cause::StreamRefused,
+    Cause::GoAway,
+    Cause::Tls,
+    Cause::Configuration,
+    Cause::Timeout,
+    Cause::Incomplete,
+    Cause::Serialization,
+    Cause::Protocol,
+    Cause::Reset,
+    Cause::Connect,
+    Cause::Cancelled,
+];
+
+impl Facts {
+    fn note(&mut self, cause: Cause) {
+        let rank = |cause| RANK.iter().position(|c| *c == cause).unwrap_or(RANK.len());
+        if self.cause.is_none_or(|known| rank(cause) < rank(known)) {
+            self.cause = Some(cause);
+        }
+    }
+
+    fn verdict(self) -> Verdict {
+        let cause = match self.cause {
+            Some(cause) => cause,
+            None if self.connecting => Cause::Connect,
+            None => return Verdict::terminal(Cause::Unknown).health(Health::Failure),
+        };
+        let transient = Verdict::transient(cause);
+        let verdict = match cause {
+            Cause::Certificate | Cause::Tls => transient.retry(Retryable::Never),
+            Cause::Dns => transient.retry(Retryable::AtMost(1)).never_sent(),
+            Cause::StreamRefused | Cause::GoAway => transient.health(Health::Neutral).never_sent(),
+            Cause::Timeout | Cause::Incomplete | Cause::Protocol | Cause::Reset => transient,
+            Cause::Connect => transient.never_sent(),
+            _ => Verdict::terminal(cause),
+        };
+        if self.connecting {
+            verdict.never_sent()
+        } else {
+            verdict
+        }
+    }
+}
+
+/// Looks at one link of a chain.
+type Inspect = fn(&(dyn Error + 'static), &mut Facts);
+
+const INSPECTORS: &[Inspect] = &[
+    standard,
+    #[cfg(feature = "hyper")]
+    transport::inspect,
+];
+
+/// The verdict on an error.
+pub(crate) fn classify(error: &(dyn Error + 'static)) -> Verdict {
+    let mut facts = Facts::default();
+    for link in chain(error) {
+        if let Some(refused) = link.downcast_ref::<Refused>() {
+            return Verdict::terminal(Cause::Refused(refused.kind())).never_sent();
+        }
+        if let Some(elapsed) = link.downcast_ref::<Elapsed>() {
+            let verdict = Verdict::transient(Cause::Timeout);
+            let over = elapsed.is_whole_call();
+            return if over {
+                verdict.retry(Retryable::Never)
+            } else {
+                verdict
+            };
+        }
+        for inspect in INSPECTORS {
+            inspect(link, &mut facts);
+        }
+    }
+    facts.verdict()
+}
+
+/// What the standard library, tokio and tower know.
+fn standard(error: &(dyn Error + 'static), facts: &mut Facts) {
+    if error.is::<tower::timeout::error::Elapsed>() || error.is::<tokio::time::error::Elapsed>() {
+        return facts.note(Cause::Timeout);
+    }
+    let Some(io) = error.downcast_ref::<io::Error>() else {
+        return;
+    };
+    match io.kind() {
+        io::ErrorKind::TimedOut => facts.note(Cause::Timeout),
+        io::ErrorKind::ConnectionRefused => facts.note(Cause::Connect),
+        io::ErrorKind::ConnectionReset
+        | io::ErrorKind::ConnectionAborted
+        | io::ErrorKind::NotConnected
+        | io::ErrorKind::BrokenPipe
+        | io::ErrorKind::UnexpectedEof => facts.note(Cause::Reset),
+        io::ErrorKind::HostUnreachable
+        | io::ErrorKind::NetworkUnreachable
+        | io::ErrorKind::NetworkDown
+        | io::ErrorKind::AddrNotAvailable => facts.note(Cause::Reset),
+        io::ErrorKind::InvalidInput | io::ErrorKind::PermissionDenied => {
+            facts.note(Cause::Configuration);
+        }
+        // TLS wraps its errors in this kind, and its own type says more.
+        io::ErrorKind::InvalidData if io.get_ref().is_none() => facts.note(Cause::Serialization),
+        _ => {}
+    }
+}

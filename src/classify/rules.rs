@@ -1,0 +1,100 @@
+use http::{HeaderName, Method, Request, StatusCode};
+
+use crate::classify::{GrpcCode, grpc::is_grpc};
+
+/// The header that carries an idempotency key.
+pub(crate) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+
+/// The tables a policy classifies by: which statuses are worth another call, and what makes a
+/// request safe to repeat. Set through [`PolicyBuilder`](crate::policy::PolicyBuilder).
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Rules {
+    /// HTTP statuses that are retried.
+    pub statuses: Vec<StatusCode>,
+    /// HTTP statuses that are retried at most once in a call.
+    pub once: Vec<StatusCode>,
+    /// gRPC statuses that are retried.
+    pub grpc: Vec<GrpcCode>,
+    /// The header whose presence makes a POST or PATCH safe to repeat.
+    pub key_header: HeaderName,
+    /// Whether requests that are not idempotent are repeated without a key.
+    pub unkeyed_writes: bool,
+}
+
+impl Rules {
+    /// The standard's table: R-4.
+    #[must_use]
+    pub fn standard() -> Self {
+        Self {
+            statuses: STATUSES.to_vec(),
+            once: vec![StatusCode::TOO_EARLY],
+            grpc: GRPC.to_vec(),
+            key_header: IDEMPOTENCY_KEY,
+            unkeyed_writes: false,
+        }
+    }
+
+    /// The bank recipe's table: as the standard's, but an internal error is never retried.
+    #[must_use]
+    pub fn bank() -> Self {
+        let mut rules = Self::standard();
+        rules
+            .statuses
+            .retain(|status| *status != StatusCode::INTERNAL_SERVER_ERROR);
+        rules
+            .grpc
+            .retain(|code| matches!(code, GrpcCode::Unavailable | GrpcCode::ResourceExhausted));
+        rules
+    }
+
+    /// Whether the standard allows retrying on this status.
+    #[must_use]
+    pub fn allows_status(status: StatusCode) -> bool {
+        STATUSES.contains(&status) || status == StatusCode::TOO_EARLY
+    }
+
+    /// Whether the standard allows retrying on this gRPC status.
+    #[must_use]
+    pub fn allows_grpc(code: GrpcCode) -> bool {
+        GRPC.contains(&code)
+    }
+
+    /// Whether sending this request twice has the effect of sending it once.
+    pub(crate) fn repeatable<B>(&self, request: &Request<B>) -> bool {
+        let safe = matches!(
+            *request.method(),
+            Method::GET
+                | Method::HEAD
+                | Method::OPTIONS
+                | Method::PUT
+                | Method::DELETE
+                | Method::TRACE
+        );
+        (safe && !is_grpc(request.headers()))
+            || self.unkeyed_writes
+            || request.headers().contains_key(&self.key_header)
+    }
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self::standard()
+    }
+}
+
+const STATUSES: [StatusCode; 6] = [
+    StatusCode::REQUEST_TIMEOUT,
+    StatusCode::TOO_MANY_REQUESTS,
+    StatusCode::INTERNAL_SERVER_ERROR,
+    StatusCode::BAD_GATEWAY,
+    StatusCode::SERVICE_UNAVAILABLE,
+    StatusCode::GATEWAY_TIMEOUT,
+];
+
+const GRPC: [GrpcCode; 4] = [
+    GrpcCode::Unavailable,
+    GrpcCode::DeadlineExceeded,
+    GrpcCode::ResourceExhausted,
+    GrpcCode::Aborted,
+];

@@ -1,0 +1,91 @@
+use std::time::Duration;
+
+use super::breaker::nanos;
+use crate::sync::{AtomicU64, Ordering};
+
+/// Until when a dependency asked to be left alone. One atomic load while it did not.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    /// Zero when there is nothing to wait for.
+    until: AtomicU64,
+    /// How long it asked for, which is what the spread is a share of.
+    asked: AtomicU64,
+}
+
+/// How long to wait at a gate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Hold {
+    pub(crate) left: Duration,
+    pub(crate) asked: Duration,
+}
+
+impl Gate {
+    pub(crate) fn new() -> Self {
+        Self {
+            until: AtomicU64::new(0),
+            asked: AtomicU64::new(0),
+        }
+    }
+
+    /// Takes in what a response asked for; the latest time wins.
+    pub(crate) fn learn(&self, now: u64, asked: Duration) {
+        if asked.is_zero() {
+            return;
+        }
+        let until = now.saturating_add(nanos(asked));
+        if self.until.fetch_max(until, Ordering::AcqRel) < until {
+            self.asked.store(nanos(asked), Ordering::Relaxed);
+        }
+    }
+
+    /// What is left to wait for.
+    pub(crate) fn hold(&self, now: impl FnOnce() -> u64) -> Option<Hold> {
+        let until = self.until.load(Ordering::Acquire);
+        if until == 0 {
+            return None;
+        }
+        let left = until.saturating_sub(now());
+        if left == 0 {
+            // Back to the cheap answer, unless somebody has just asked for more.
+            let _ = self
+                .until
+                .compare_exchange(until, 0, Ordering::AcqRel, Ordering::Relaxed);
+            return None;
+        }
+        Some(Hold {
+            left: Duration::from_nanos(left),
+            asked: Duration::from_nanos(self.asked.load(Ordering::Relaxed)),
+        })
+    }
+}
+
+#[cfg(all(test, not(reprise_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ra_9_the_latest_time_asked_for_holds() {
+        let gate = Gate::new();
+        assert_eq!(gate.hold(|| unreachable!()), None);
+        gate.learn(0, Duration::from_secs(5));
+        gate.learn(0, Duration::from_secs(2));
+        let hold = gate.hold(|| nanos(Duration::from_secs(1))).unwrap();
+        assert_eq!(
+            (hold.left, hold.asked),
+            (Duration::from_secs(4), Duration::from_secs(5))
+        );
+        assert_eq!(gate.hold(|| nanos(Duration::from_secs(5))), None);
+        assert_eq!(
+            gate.hold(|| unreachable!()),
+            None,
+            "no clock is read once it is open"
+        );
+    }
+
+    #[test]
+    fn s_3_an_absurd_wait_saturates() {
+        let gate = Gate::new();
+        gate.learn(u64::MAX - 1, Duration::MAX);
+        assert!(gate.hold(|| 0).is_some());
+    }
+}

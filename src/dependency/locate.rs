@@ -1,0 +1,114 @@
+use std::{borrow::Cow, sync::Arc};
+
+use http::{Request, header::HOST};
+
+use crate::retry::RetryOverride;
+
+/// Says which dependency a request goes to.
+///
+/// Names are compared without regard to case. Closures `Fn(&Request) -> Cow<'_, str>` implement
+/// it.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot tell which dependency a `{Request}` goes to",
+    note = "HTTP requests are located by their authority; for other requests give the registry a \
+            closure: `Dependencies::builder(policy).locate(|_: &Event| \"orders\".into())`"
+)]
+pub trait Locate<Request> {
+    /// The dependency's name.
+    fn locate<'a>(&'a self, request: &'a Request) -> Cow<'a, str>;
+}
+
+impl<F, Req> Locate<Req> for F
+where
+    F: for<'a> Fn(&'a Req) -> Cow<'a, str>,
+{
+    fn locate<'a>(&'a self, request: &'a Req) -> Cow<'a, str> {
+        self(request)
+    }
+}
+
+/// By the URI's authority, or the `Host` header where it has none: `payments.example:8443`.
+/// Credentials in it are left out, and so is a port that is the scheme's own. A
+/// [`RetryOverride`] on the request may name another.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ByAuthority;
+
+impl<B> Locate<Request<B>> for ByAuthority {
+    fn locate<'a>(&'a self, request: &'a Request<B>) -> Cow<'a, str> {
+        Cow::Borrowed(overridden(request).unwrap_or_else(|| authority(request)))
+    }
+}
+
+/// One name for everything, for a client that has one peer. A [`RetryOverride`] on the request
+/// may name another.
+#[derive(Debug, Clone)]
+pub struct Named(pub(crate) Arc<str>);
+
+impl<B> Locate<Request<B>> for Named {
+    fn locate<'a>(&'a self, request: &'a Request<B>) -> Cow<'a, str> {
+        Cow::Borrowed(overridden(request).unwrap_or(&self.0))
+    }
+}
+
+fn overridden<B>(request: &Request<B>) -> Option<&str> {
+    request
+        .extensions()
+        .get::<RetryOverride>()?
+        .dependency_name()
+}
+
+fn authority<B>(request: &Request<B>) -> &str {
+    let uri = request.uri();
+    let authority = match uri.authority() {
+        Some(authority) => authority.as_str(),
+        None => request
+            .headers()
+            .get(HOST)
+            .and_then(|host| host.to_str().ok())
+            .unwrap_or("unknown"),
+    };
+    let host = authority
+        .rsplit_once('@')
+        .map_or(authority, |(_, host)| host);
+    let default_port = match uri.scheme_str() {
+        Some("https") => ":443",
+        Some("http") => ":80",
+        _ => return host,
+    };
+    host.strip_suffix(default_port).unwrap_or(host)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn locate(uri: &str) -> String {
+        let request = Request::builder().uri(uri).body(()).unwrap();
+        ByAuthority.locate(&request).into_owned()
+    }
+
+    #[test]
+    fn g_2_dependencies_are_told_apart_by_authority() {
+        assert_eq!(locate("http://a.example/x"), "a.example");
+        assert_eq!(locate("http://a.example:80/x"), "a.example");
+        assert_eq!(locate("https://a.example:80/x"), "a.example:80");
+        assert_eq!(locate("https://[::1]:443/x"), "[::1]");
+        assert_eq!(locate("http://[::1]/x"), "[::1]");
+        assert_eq!(locate("/relative"), "unknown");
+    }
+
+    #[test]
+    fn s_2_credentials_in_a_uri_never_name_a_dependency() {
+        assert_eq!(locate("http://user:secret@a.example/"), "a.example");
+    }
+
+    #[test]
+    fn the_host_header_stands_in_for_the_authority() {
+        let request = Request::builder()
+            .uri("/")
+            .header(HOST, "b.example")
+            .body(())
+            .unwrap();
+        assert_eq!(ByAuthority.locate(&request), "b.example");
+    }
+}

@@ -1,0 +1,215 @@
+//! What is remembered about each dependency, and shared by every layer that calls it.
+//!
+//! A retry loop that knows only its own call cannot see a storm. What it needs is kept per
+//! dependency: how many originals and retries went there in the last 30 s (the budget), whether
+//! it fails (the breaker), and until when it asked to be left alone (the gate). [`Dependencies`]
+//! is the registry of these. It is made once, handed to the layers, and finds a request's
+//! dependency by its URI's authority, by a fixed name, or by a closure.
+//!
+//! ```
+//! use tower_reprise::{Dependencies, Policy, dependency::BreakerState};
+//!
+//! let deps = Dependencies::builder(Policy::synchronous().build()?)
+//!     .policy_for("slow.example", Policy::synchronous().max_retries(1).build()?)
+//!     .capacity(500)
+//!     .build();
+//! let slow = deps.get("slow.example");
+//! assert_eq!(slow.policy().max_retries(), 1);
+//! assert_eq!(slow.status().breaker, BreakerState::Closed);
+//! # Ok::<(), tower_reprise::error::ConfigError>(())
+//! ```
+//!
+//! # Clone
+//!
+//! Clones of a registry share everything. Nothing is kept in a static: two registries know
+//! nothing of each other. Stack one registry's layers on a client, not two registries': a request
+//! that one has counted is not counted by the other.
+
+mod breaker;
+mod budget;
+mod gate;
+mod guard;
+mod locate;
+mod registry;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use self::{breaker::Breaker, budget::Budget, gate::Gate};
+pub use self::{
+    breaker::BreakerState,
+    locate::{ByAuthority, Locate, Named},
+    registry::{Dependencies, DependenciesBuilder},
+};
+pub(crate) use self::{
+    breaker::nanos,
+    gate::Hold,
+    guard::{Charge, Permit},
+    registry::Lookup,
+};
+use crate::{
+    Policy,
+    backoff::{Jitter, spread},
+    error::{Refusal, Refused},
+    telemetry,
+};
+
+/// One dependency: its policy and what is remembered about it.
+#[derive(Debug)]
+pub struct Dependency {
+    name: Arc<str>,
+    policy: Policy,
+    origin: Instant,
+    jitter: Arc<Jitter>,
+    budget: Budget,
+    breaker: Breaker,
+    gate: Gate,
+    /// Set by use, cleared by the registry's sweep.
+    touched: AtomicBool,
+    /// Set when the registry let go of it, so that services do too.
+    evicted: AtomicBool,
+}
+
+/// Where a dependency stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DependencyStatus {
+    /// Original requests of the last 30 s.
+    pub originals: u64,
+    /// Retries of the last 30 s, those about to be sent included.
+    pub retries: u64,
+    /// Retries that the budget allows at the moment; `None` without a budget.
+    pub retries_allowed: Option<u64>,
+    /// The breaker.
+    pub breaker: BreakerState,
+    /// How much longer the dependency wants to be left alone.
+    pub hold: Option<Duration>,
+}
+
+impl Dependency {
+    fn new(name: Arc<str>, policy: Policy, origin: Instant, jitter: Arc<Jitter>) -> Self {
+        Self {
+            budget: Budget::new(policy.budget().map(|budget| (budget.ratio, budget.floor))),
+            breaker: Breaker::new(policy.breaker()),
+            gate: Gate::new(),
+            name,
+            policy,
+            origin,
+            jitter,
+            touched: AtomicBool::new(true),
+            evicted: AtomicBool::new(false),
+        }
+    }
+
+    /// Its name, as logs and metrics show it.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The policy for calls to it.
+    #[must_use]
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// Where it stands.
+    #[must_use]
+    pub fn status(&self) -> DependencyStatus {
+        let now = self.now();
+        let (retries, allowed) = self.budget.usage(now).unzip();
+        DependencyStatus {
+            originals: self.budget.originals_in_window(now),
+            retries: retries.unwrap_or_default(),
+            retries_allowed: allowed,
+            breaker: self.breaker.state(now),
+            hold: self.hold().map(|hold| hold.left),
+        }
+    }
+
+    pub(crate) fn at(&self, instant: Instant) -> u64 {
+        nanos(instant.saturating_duration_since(self.origin))
+    }
+
+    pub(crate) fn now(&self) -> u64 {
+        self.at(Instant::now())
+    }
+
+    /// A uniform draw from [0, 1).
+    pub(crate) fn draw(&self) -> f64 {
+        self.jitter.draw()
+    }
+
+    /// Counts an original request.
+    pub(crate) fn count_original(&self, now: Instant) {
+        self.budget.deposit(self.at(now));
+    }
+
+    /// Takes one retry out of the budget.
+    pub(crate) fn charge(self: &Arc<Self>) -> Result<Charge, Refused> {
+        let now = self.now();
+        let granted = self.budget.charge(now);
+        telemetry::budget(self, self.budget.usage(now));
+        if granted {
+            return Ok(Charge::new(Arc::clone(self)));
+        }
+        telemetry::suppressed(self);
+        if let Some(state) = self.breaker.budget_exhausted(now, self.draw()) {
+            telemetry::breaker(self, state);
+        }
+        Err(self.refused(Refusal::Budget, None))
+    }
+
+    /// Lets a call through its breaker.
+    pub(crate) fn admit(self: &Arc<Self>) -> Result<Permit, Refused> {
+        match self.breaker.admit(|| self.now()) {
+            Ok(ticket) => Ok(Permit::new(Arc::clone(self), ticket)),
+            Err(left) => Err(self.refused(Refusal::Breaker, left)),
+        }
+    }
+
+    /// Whether the breaker is sure to refuse a call made at that time.
+    pub(crate) fn refuses_at(&self, instant: Instant) -> bool {
+        self.breaker.refuses_at(self.at(instant))
+    }
+
+    /// Takes in how long a response asked everybody to stay away.
+    pub(crate) fn stay_away(&self, asked: Duration) {
+        self.gate
+            .learn(self.now(), asked.min(self.policy.retry_after().longest));
+    }
+
+    /// How long it still wants to be left alone.
+    pub(crate) fn hold(&self) -> Option<Hold> {
+        self.gate.hold(|| self.now())
+    }
+
+    /// A wait of at least `least`, prolonged at random so that callers who were asked to wait for
+    /// `asked` do not wake together.
+    pub(crate) fn spread(&self, least: Duration, asked: Duration) -> Duration {
+        let limit = self.policy.retry_after().spread;
+        least.saturating_add(spread(asked, limit, self.draw()))
+    }
+
+    pub(crate) fn refused(&self, kind: Refusal, retry_after: Option<Duration>) -> Refused {
+        Refused::new(kind, Arc::clone(&self.name), retry_after)
+    }
+
+    fn touch(&self) {
+        if !self.touched.load(Ordering::Relaxed) {
+            self.touched.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether forgetting it would change nothing.
+    fn is_idle(&self, now: u64) -> bool {
+        self.budget.is_idle(now) && self.breaker.is_idle(now) && self.gate.hold(|| now).is_none()
+    }
+}

@@ -1,0 +1,83 @@
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use pin_project_lite::pin_project;
+use tower::{Service, util::Oneshot};
+
+use crate::error::BoxError;
+
+pin_project! {
+    /// The future of an [`IdempotencyKeyService`](super::IdempotencyKeyService).
+    #[must_use = "futures do nothing unless polled"]
+    pub struct IdempotencyKeyFuture<S, P, Req>
+    where
+        S: Service<Req>,
+    {
+        #[pin]
+        state: State<S, P, Req>,
+    }
+}
+
+pin_project! {
+    #[project = StateProj]
+    pub(super) enum State<S, P, Req>
+    where
+        S: Service<Req>,
+    {
+        // The call is out.
+        Called { #[pin] future: S::Future },
+        // The key is being stored.
+        Persisting { #[pin] future: P, late: Option<Oneshot<S, Req>> },
+        // The key is stored; the service is made ready and called.
+        Late { #[pin] future: Oneshot<S, Req> },
+        // The caller's key can't be sent.
+        Failed { error: Option<BoxError> },
+    }
+}
+
+impl<S: Service<Req>, P, Req> IdempotencyKeyFuture<S, P, Req> {
+    pub(super) fn new(state: State<S, P, Req>) -> Self {
+        Self { state }
+    }
+}
+
+impl<S, P, Req> Future for IdempotencyKeyFuture<S, P, Req>
+where
+    S: Service<Req>,
+    S::Error: Into<BoxError>,
+    P: Future<Output = Result<(), BoxError>>,
+{
+    type Output = Result<S::Response, BoxError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        loop {
+            match this.state.as_mut().project() {
+                StateProj::Called { future } => return future.poll(cx).map_err(Into::into),
+                StateProj::Late { future } => return future.poll(cx).map_err(Into::into),
+                StateProj::Persisting { future, late } => {
+                    ready!(future.poll(cx))?;
+                    let Some(future) = late.take() else {
+                        return Poll::Pending;
+                    };
+                    this.state.set(State::Late { future });
+                }
+                StateProj::Failed { error } => match error.take() {
+                    Some(error) => return Poll::Ready(Err(error)),
+                    None => return Poll::Pending,
+                },
+            }
+        }
+    }
+}
+
+impl<S: Service<Req>, P, Req> fmt::Debug for IdempotencyKeyFuture<S, P, Req> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IdempotencyKeyFuture")
+            .finish_non_exhaustive()
+    }
+}

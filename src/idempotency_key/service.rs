@@ -1,0 +1,109 @@
+use std::task::{Context, Poll};
+
+use http::{Method, Request};
+use tower::{Service, ServiceExt};
+
+use super::{
+    IdempotencyKey, IdempotencyKeyFuture, MakeKey, PersistKey, UuidV4, future::State,
+    layer::Settings,
+};
+use crate::{
+    classify::is_grpc,
+    error::{BoxError, ConfigError},
+};
+
+/// The service of an [`IdempotencyKeyLayer`](super::IdempotencyKeyLayer).
+///
+/// # Clone
+///
+/// There is no state.
+#[derive(Debug, Clone)]
+pub struct IdempotencyKeyService<S, M = UuidV4, P = ()> {
+    pub(super) inner: S,
+    pub(super) make: M,
+    pub(super) persist: P,
+    pub(super) settings: Settings,
+}
+
+impl<S, M, P, B> Service<Request<B>> for IdempotencyKeyService<S, M, P>
+where
+    S: Service<Request<B>> + Clone,
+    S::Error: Into<BoxError>,
+    M: MakeKey<B>,
+    P: PersistKey,
+{
+    type Response = S::Response;
+    type Error = BoxError;
+    type Future = IdempotencyKeyFuture<S, P::Future, Request<B>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(cx).map_err(Into::into)
+    }
+
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
+        let persisting = match self.stamp(&mut request) {
+            Ok(persisting) => persisting,
+            Err(error) => {
+                crate::release(&mut self.inner);
+                return IdempotencyKeyFuture::new(State::Failed { error: Some(error) });
+            }
+        };
+        IdempotencyKeyFuture::new(match persisting {
+            None => State::Called {
+                future: self.inner.call(request),
+            },
+            Some(future) => {
+                crate::release(&mut self.inner);
+                State::Persisting {
+                    future,
+                    late: Some(self.inner.clone().oneshot(request)),
+                }
+            }
+        })
+    }
+}
+
+impl<S, M, P: PersistKey> IdempotencyKeyService<S, M, P> {
+    /// Sees to it that the request has a key if it needs one. Returns what there is to wait for
+    /// before it may be sent.
+    fn stamp<B>(&self, request: &mut Request<B>) -> Result<Option<P::Future>, BoxError>
+    where
+        M: MakeKey<B>,
+    {
+        let Settings {
+            header,
+            quoted,
+            longest,
+        } = &self.settings;
+        if let Some(value) = request.headers().get(header) {
+            // Kept as it is, and stored if it is one we could have sent.
+            let bare = value.to_str().unwrap_or_default().trim_matches('"');
+            return Ok(IdempotencyKey::new(bare)
+                .ok()
+                .and_then(|key| self.persist.persist(key)));
+        }
+        let chosen = request.extensions().get::<IdempotencyKey>().cloned();
+        let needed =
+            matches!(*request.method(), Method::POST | Method::PATCH) || is_grpc(request.headers());
+        let key = match chosen {
+            Some(key) => key,
+            None if needed => self.make.make_key(request),
+            None => return Ok(None),
+        };
+        if key.as_str().len() > *longest {
+            let value = format_args!("{} characters long", key.as_str().len()).to_string();
+            return Err(ConfigError::new(
+                None,
+                "idempotency key",
+                value,
+                format!("at most {longest}"),
+            )
+            .into());
+        }
+        let persisting = self.persist.persist(key.clone());
+        request
+            .headers_mut()
+            .insert(header.clone(), key.into_header(*quoted));
+        Ok(persisting)
+    }
+}

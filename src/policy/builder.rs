@@ -1,0 +1,419 @@
+use std::{sync::Arc, time::Duration};
+
+use http::{HeaderName, StatusCode};
+
+use super::{
+    BreakerPolicy, BudgetPolicy, Exhaustion, Policy, Profile, RetryAfterMode, RetryAfterPolicy,
+    Rule, Settings,
+};
+use crate::{
+    backoff::{Backoff, DEFAULT_CAP, Decorrelated, FullJitter},
+    classify::{GrpcCode, Rules},
+    error::ConfigError,
+    telemetry,
+};
+
+/// What a retry of a request keeps at most, unless told otherwise.
+const REPLAY_LIMIT: usize = 64 * 1024;
+
+/// Makes a [`Policy`]. Nothing is checked before [`build`](Self::build).
+#[derive(Debug, Clone)]
+#[must_use = "a builder does nothing until `build` is called"]
+pub struct PolicyBuilder {
+    settings: Settings,
+    base: Duration,
+    cap: Duration,
+    decorrelated: bool,
+    custom: Option<Arc<dyn Backoff>>,
+    /// A count that was set in the unit of another profile.
+    wrong_unit: Option<ConfigError>,
+}
+
+impl PolicyBuilder {
+    /// Starts from a profile's defaults.
+    pub fn new(profile: Profile) -> Self {
+        Self {
+            settings: Settings {
+                profile,
+                service: "default".into(),
+                max_retries: profile.default_retries(),
+                total: profile.default_total(),
+                attempt_timeout: None,
+                backoff: Arc::new(FullJitter::default()),
+                budget: Some(BudgetPolicy::default()),
+                breaker: BreakerPolicy::default(),
+                retry_after: RetryAfterPolicy::default(),
+                rules: if profile == Profile::Bank {
+                    Rules::bank()
+                } else {
+                    Rules::standard()
+                },
+                replay_limit: REPLAY_LIMIT,
+                dead_letters: None,
+                approvals: Vec::new(),
+            },
+            base: profile.default_base(),
+            cap: DEFAULT_CAP,
+            decorrelated: false,
+            custom: None,
+            wrong_unit: None,
+        }
+    }
+
+    /// The name of the calling service, as metrics show it.
+    pub fn service(mut self, name: impl Into<Arc<str>>) -> Self {
+        self.settings.service = name.into();
+        self
+    }
+
+    /// Calls after the first one.
+    pub fn max_retries(mut self, retries: u32) -> Self {
+        if self.settings.profile == Profile::Webhook {
+            self.wrong_unit = Some(ConfigError::new(
+                None,
+                "max_retries",
+                retries,
+                "webhooks are counted in deliveries: set `deliveries`",
+            ));
+        }
+        self.settings.max_retries = retries;
+        self
+    }
+
+    /// Deliveries of a webhook, the first one included.
+    pub fn deliveries(mut self, deliveries: u32) -> Self {
+        if self.settings.profile != Profile::Webhook {
+            self.wrong_unit = Some(ConfigError::new(
+                None,
+                "deliveries",
+                deliveries,
+                "only webhooks are counted in deliveries: set `max_retries`",
+            ));
+        }
+        self.settings.max_retries = deliveries.saturating_sub(1);
+        self
+    }
+
+    /// The time a whole call may take, waits included.
+    pub fn total(mut self, total: Duration) -> Self {
+        self.settings.total = total;
+        self
+    }
+
+    /// The time one attempt may take; a longer one counts as a timeout, which is retried.
+    pub fn attempt_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.attempt_timeout = Some(timeout);
+        self
+    }
+
+    /// The bound of the wait before the first retry.
+    pub fn base(mut self, base: Duration) -> Self {
+        self.base = base;
+        self
+    }
+
+    /// The bound that no wait exceeds.
+    pub fn cap(mut self, cap: Duration) -> Self {
+        self.cap = cap;
+        self
+    }
+
+    /// Decorrelated jitter in place of full jitter.
+    pub fn decorrelated(mut self) -> Self {
+        self.decorrelated = true;
+        self
+    }
+
+    /// A strategy of your own, which the audit samples.
+    pub fn backoff(mut self, backoff: impl Backoff) -> Self {
+        self.custom = Some(Arc::new(backoff));
+        self
+    }
+
+    /// Retries as a share of the original requests of the last 30 s.
+    pub fn budget_ratio(mut self, ratio: f64) -> Self {
+        self.settings.budget.get_or_insert_default().ratio = ratio;
+        self
+    }
+
+    /// Retries in 30 s that are allowed however few originals there are.
+    pub fn budget_floor(mut self, floor: u32) -> Self {
+        self.settings.budget.get_or_insert_default().floor = floor;
+        self
+    }
+
+    /// No retry budget at all, which takes an approval of R-7.
+    pub fn without_budget(mut self) -> Self {
+        self.settings.budget = None;
+        self
+    }
+
+    /// Failures in a row that open the breaker.
+    pub fn consecutive_failures(mut self, failures: u32) -> Self {
+        self.settings.breaker.consecutive_failures = failures;
+        self
+    }
+
+    /// The share of failed calls that opens the breaker, once `minimum_calls` were made within
+    /// `window`.
+    pub fn failure_rate(mut self, rate: f64, minimum_calls: u32, window: Duration) -> Self {
+        self.settings.breaker.failure_rate = rate;
+        self.settings.breaker.minimum_calls = minimum_calls;
+        self.settings.breaker.window = window;
+        self
+    }
+
+    /// How long the breaker stays open at first, and at most.
+    pub fn cooldown(mut self, first: Duration, longest: Duration) -> Self {
+        self.settings.breaker.cooldown = first;
+        self.settings.breaker.max_cooldown = longest;
+        self
+    }
+
+    /// What the breaker does when the retry budget runs out.
+    pub fn on_budget_exhausted(mut self, exhaustion: Exhaustion) -> Self {
+        self.settings.breaker.on_budget_exhausted = exhaustion;
+        self
+    }
+
+    /// What becomes of calls while a dependency asks to be left alone.
+    pub fn retry_after_mode(mut self, mode: RetryAfterMode) -> Self {
+        self.settings.retry_after.mode = mode;
+        self
+    }
+
+    /// The most that a wait asked for by a dependency is prolonged at random; zero for none.
+    pub fn retry_after_spread(mut self, spread: Duration) -> Self {
+        self.settings.retry_after.spread = spread;
+        self
+    }
+
+    /// The longest a dependency can shut out later calls.
+    pub fn retry_after_longest(mut self, longest: Duration) -> Self {
+        self.settings.retry_after.longest = longest;
+        self
+    }
+
+    /// Retries on this status too. One that R-4 does not list takes an approval.
+    pub fn retry_status(mut self, status: StatusCode) -> Self {
+        self.settings.rules.statuses.push(status);
+        self
+    }
+
+    /// Never retries on this status.
+    pub fn no_retry_status(mut self, status: StatusCode) -> Self {
+        self.settings.rules.statuses.retain(|s| *s != status);
+        self.settings.rules.once.retain(|s| *s != status);
+        self
+    }
+
+    /// Retries on this gRPC status too. One that R-4 does not list takes an approval.
+    pub fn retry_grpc(mut self, code: GrpcCode) -> Self {
+        self.settings.rules.grpc.push(code);
+        self
+    }
+
+    /// Never retries on this gRPC status.
+    pub fn no_retry_grpc(mut self, code: GrpcCode) -> Self {
+        self.settings.rules.grpc.retain(|c| *c != code);
+        self
+    }
+
+    /// The header whose presence makes a POST or PATCH safe to repeat.
+    pub fn key_header(mut self, name: HeaderName) -> Self {
+        self.settings.rules.key_header = name;
+        self
+    }
+
+    /// Repeats requests that are not idempotent even without a key, which takes an approval of
+    ///
+    pub fn retry_without_key(mut self) -> Self {
+        self.settings.rules.unkeyed_writes = true;
+        self
+    }
+
+    /// How many bytes of a request's head, and of its body if it streams, are kept for a retry.
+    pub fn replay_limit(mut self, bytes: usize) -> Self {
+        self.settings.replay_limit = bytes;
+        self
+    }
+
+    /// Names the dead-letter queue that takes what could not be done.
+    pub fn dead_letters(mut self, queue: impl Into<Arc<str>>) -> Self {
+        self.settings.dead_letters = Some(queue.into());
+        self
+    }
+
+    /// Approves going beyond a rule, for a reason that the log and the audit show.
+    pub fn approve(mut self, rule: Rule, reason: impl Into<Arc<str>>) -> Self {
+        self.settings.approvals.push((rule, reason.into()));
+        self
+    }
+
+    /// Checks everything.
+    ///
+    /// # Errors
+    ///
+    /// The first value that is not allowed: its name, what it is, what it could be, and the rule.
+    pub fn build(self) -> Result<Policy, ConfigError> {
+        if let Some(error) = self.wrong_unit {
+            return Err(error);
+        }
+        check_backoff(self.base, self.cap)?;
+        let (base, cap) = (self.base, self.cap);
+        let mut settings = self.settings;
+        settings.backoff = match self.custom {
+            Some(custom) => custom,
+            None if self.decorrelated => Arc::new(Decorrelated { base, cap }),
+            None => Arc::new(FullJitter { base, cap }),
+        };
+        check(&settings)?;
+        for deviation in settings.deviations() {
+            if settings.approval(deviation.rule()).is_none() {
+                return Err(deviation);
+            }
+        }
+        for (rule, reason) in &settings.approvals {
+            telemetry::approved(&settings.service, *rule, reason);
+        }
+        Ok(Policy {
+            inner: Arc::new(settings),
+        })
+    }
+}
+
+fn check_backoff(base: Duration, cap: Duration) -> Result<(), ConfigError> {
+    within(
+        "backoff.base",
+        base,
+        Duration::from_millis(1),
+        Duration::from_secs(3600),
+    )?;
+    within("backoff.cap", cap, base, Duration::from_secs(24 * 3600))
+}
+
+/// What no approval can lift.
+fn check(settings: &Settings) -> Result<(), ConfigError> {
+    let wrong = |field: &'static str, value: &dyn std::fmt::Display, allowed: &'static str| {
+        Err(ConfigError::new(None, field, value, allowed))
+    };
+    let day = Duration::from_secs(24 * 3600);
+    let millisecond = Duration::from_millis(1);
+    if !is_label(&settings.service) {
+        return wrong(
+            "service",
+            &format_args!("{:?}", settings.service),
+            "1 to 128 visible characters",
+        );
+    }
+    if let Some(queue) = settings
+        .dead_letters
+        .as_deref()
+        .filter(|queue| !is_label(queue))
+    {
+        return wrong(
+            "dead_letters",
+            &format_args!("{queue:?}"),
+            "1 to 128 visible characters",
+        );
+    }
+    if settings.max_retries > 100 {
+        return wrong(
+            "max_retries",
+            &settings.max_retries,
+            "at most 100, whatever is approved",
+        );
+    }
+    within("total", settings.total, millisecond, 30 * day)?;
+    if let Some(timeout) = settings.attempt_timeout {
+        within("attempt_timeout", timeout, millisecond, settings.total)?;
+    }
+    if let Some(budget) = settings.budget {
+        if !(0.0..=10.0).contains(&budget.ratio) {
+            return wrong(
+                "budget.ratio",
+                &budget.ratio,
+                "0 to 0.2, up to 10 with an approval of R-7",
+            );
+        }
+    }
+    let breaker = settings.breaker;
+    if breaker.consecutive_failures == 0 {
+        return wrong("breaker.consecutive_failures", &0, "at least 1");
+    }
+    if !(breaker.failure_rate > 0.0 && breaker.failure_rate <= 1.0) {
+        return wrong(
+            "breaker.failure_rate",
+            &breaker.failure_rate,
+            "more than 0, at most 1",
+        );
+    }
+    if breaker.minimum_calls == 0 {
+        return wrong("breaker.minimum_calls", &0, "at least 1");
+    }
+    within(
+        "breaker.window",
+        breaker.window,
+        Duration::from_secs(1),
+        day,
+    )?;
+    within("breaker.cooldown", breaker.cooldown, millisecond, day)?;
+    within(
+        "breaker.max_cooldown",
+        breaker.max_cooldown,
+        breaker.cooldown,
+        day,
+    )?;
+    within(
+        "retry_after.spread",
+        settings.retry_after.spread,
+        Duration::ZERO,
+        Duration::from_secs(60),
+    )?;
+    within(
+        "retry_after.longest",
+        settings.retry_after.longest,
+        Duration::ZERO,
+        day,
+    )?;
+    if settings.replay_limit > 64 * 1024 * 1024 {
+        return wrong(
+            "replay_limit",
+            &settings.replay_limit,
+            "at most 67108864 bytes (64 MiB)",
+        );
+    }
+    for (rule, reason) in &settings.approvals {
+        if reason.trim().is_empty() {
+            return wrong(
+                "approvals.reason",
+                &format_args!("empty for {rule}"),
+                "a reason",
+            );
+        }
+    }
+    Ok(())
+}
+
+fn within(
+    field: &'static str,
+    value: Duration,
+    least: Duration,
+    most: Duration,
+) -> Result<(), ConfigError> {
+    if (least..=most).contains(&value) {
+        return Ok(());
+    }
+    let allowed = format!("{least:?} to {most:?}");
+    Err(ConfigError::new(
+        None,
+        field,
+        format_args!("{value:?}"),
+        allowed,
+    ))
+}
+
+/// Whether a name can stand in a metric.
+fn is_label(name: &str) -> bool {
+    (1..=128).contains(&name.len()) && !name.chars().any(char::is_control)
+}

@@ -1,0 +1,444 @@
+use std::{
+    error::Error,
+    fmt,
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use pin_project_lite::pin_project;
+use tokio::time::{Instant, Sleep, sleep_until};
+use tower::Service;
+
+use super::{Attempt, GaveUp, PrepareAttempt, Protocol, RetryError, RetryOutcome, attempt::Bounds};
+use crate::{
+    classify::{Cause, Classify, Retryable, Verdict},
+    dependency::{Charge, Dependency},
+    error::{BoxError, Elapsed},
+    retry_after::parse::Guidance,
+    telemetry,
+};
+
+pin_project! {
+    /// The future of a [`Retry`](super::Retry) service.
+    #[must_use = "futures do nothing unless polled"]
+    pub struct RetryFuture<S, C, P, H, Req>
+    where
+        S: Service<Req>,
+        P: Protocol<Req, S::Response>,
+        H: PrepareAttempt<Req>,
+    {
+        call: Call<S, C, P, H, P::Snapshot, S::Response>,
+        #[pin]
+        state: State<S::Future, H::Future, Req>,
+        // The wait of `Waiting`, or else the time limit, which is set only when something is
+        // not ready at once.
+        #[pin]
+        timer: Option<Sleep>,
+    }
+}
+
+pin_project! {
+    #[project = StateProj]
+    pub(super) enum State<F, G, Req> {
+        // An attempt is out.
+        Calling { #[pin] future: F },
+        // Between two attempts.
+        Waiting,
+        // The hook works on the request of the next attempt.
+        Preparing { #[pin] future: G },
+        // The service is made ready for the next attempt.
+        Readying { request: Option<Req> },
+    }
+}
+
+/// What a call remembers over its attempts.
+pub(super) struct Call<S, C, P, H, Snapshot, Res> {
+    pub(super) service: S,
+    pub(super) dependency: Arc<Dependency>,
+    pub(super) classifier: C,
+    pub(super) protocol: P,
+    pub(super) prepare: H,
+    pub(super) snapshot: Option<Snapshot>,
+    /// Sending it twice is as good as sending it once.
+    pub(super) repeatable: bool,
+    pub(super) bounds: Bounds,
+    pub(super) deadline: Instant,
+    pub(super) attempt_until: Instant,
+    pub(super) retries: u32,
+    /// Retries after failures that are retried a limited number of times.
+    pub(super) limited: u32,
+    /// A retry was made for new credentials.
+    pub(super) refreshed: bool,
+    pub(super) previous_wait: Duration,
+    /// The next retry, granted by the budget but not sent yet.
+    pub(super) charge: Option<Charge>,
+    /// The last real result, for when the next attempt brings none.
+    pub(super) last: Option<Box<Result<Res, BoxError>>>,
+}
+
+impl<S, C, P, H, Req> RetryFuture<S, C, P, H, Req>
+where
+    S: Service<Req>,
+    P: Protocol<Req, S::Response>,
+    H: PrepareAttempt<Req>,
+{
+    pub(super) fn new(
+        call: Call<S, C, P, H, P::Snapshot, S::Response>,
+        state: State<S::Future, H::Future, Req>,
+    ) -> Self {
+        Self {
+            call,
+            state,
+            timer: None,
+        }
+    }
+}
+
+impl<S, C, P, H, Req> Future for RetryFuture<S, C, P, H, Req>
+where
+    S: Service<Req>,
+    S::Error: Into<BoxError>,
+    C: Classify<Req, S::Response>,
+    P: Protocol<Req, S::Response>,
+    H: PrepareAttempt<Req>,
+{
+    type Output = Result<S::Response, BoxError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        let call = this.call;
+        loop {
+            match this.state.as_mut().project() {
+                StateProj::Calling { future } => {
+                    let result = match future.poll(cx) {
+                        Poll::Ready(result) => result.map_err(Into::into),
+                        Poll::Pending => {
+                            ready!(poll_limit(this.timer.as_mut(), call.attempt_until, cx));
+                            if call.attempt_until >= call.deadline {
+                                return Poll::Ready(call.out_of_time());
+                            }
+                            Err(call.attempt_elapsed())
+                        }
+                    };
+                    match call.decide(result) {
+                        Decision::Return(result) => return Poll::Ready(result),
+                        Decision::Wait(until) => {
+                            this.state.set(State::Waiting);
+                            this.timer.set(Some(sleep_until(until)));
+                        }
+                    }
+                }
+                StateProj::Waiting => {
+                    if let Some(timer) = this.timer.as_mut().as_pin_mut() {
+                        ready!(timer.poll(cx));
+                    }
+                    this.timer.set(None);
+                    let Some((request, attempt)) = call.next_request() else {
+                        return Poll::Ready(call.return_last(GaveUp::NotReplayable));
+                    };
+                    let future = call.prepare.prepare(request, attempt);
+                    this.state.set(State::Preparing { future });
+                }
+                StateProj::Preparing { future } => {
+                    let prepared = match future.poll(cx) {
+                        Poll::Ready(prepared) => prepared,
+                        Poll::Pending => {
+                            ready!(poll_limit(this.timer.as_mut(), call.deadline, cx));
+                            return Poll::Ready(call.out_of_time());
+                        }
+                    };
+                    match call.check_prepared(prepared) {
+                        Some(request) => {
+                            let request = Some(request);
+                            this.state.set(State::Readying { request });
+                        }
+                        None => return Poll::Ready(call.return_last(GaveUp::Prepare)),
+                    }
+                }
+                StateProj::Readying { request } => {
+                    match call.service.poll_ready(cx) {
+                        Poll::Ready(ready) => ready.map_err(Into::into)?,
+                        Poll::Pending => {
+                            ready!(poll_limit(this.timer.as_mut(), call.deadline, cx));
+                            return Poll::Ready(call.out_of_time());
+                        }
+                    }
+                    let Some(request) = request.take() else {
+                        return Poll::Ready(call.return_last(GaveUp::NotReplayable));
+                    };
+                    call.begin_attempt();
+                    let future = call.service.call(request);
+                    this.timer.set(None);
+                    this.state.set(State::Calling { future });
+                }
+            }
+        }
+    }
+}
+
+/// Ready when the limit has passed. The timer is made on the first look, so that a call that is
+/// ready at once needs none.
+fn poll_limit(
+    mut timer: Pin<&mut Option<Sleep>>,
+    limit: Instant,
+    cx: &mut Context<'_>,
+) -> Poll<()> {
+    if timer.is_none() {
+        timer.set(Some(sleep_until(limit)));
+    }
+    match timer.as_pin_mut() {
+        Some(timer) => timer.poll(cx),
+        None => Poll::Pending,
+    }
+}
+
+enum Decision<Res> {
+    Return(Result<Res, BoxError>),
+    Wait(Instant),
+}
+
+impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
+    /// What becomes of an attempt's result.
+    fn decide<Req>(&mut self, result: Result<Res, BoxError>) -> Decision<Res>
+    where
+        C: Classify<Req, Res>,
+        P: Protocol<Req, Res, Snapshot = Snapshot>,
+        H: PrepareAttempt<Req>,
+    {
+        let outcome = match &result {
+            Ok(response) => Ok(response),
+            Err(error) => Err(&**error as &(dyn Error + 'static)),
+        };
+        let verdict = self
+            .classifier
+            .classify(self.dependency.policy().rules(), outcome);
+        if verdict.is_success() {
+            let retried = self.retries > 0;
+            return Decision::Return(if retried {
+                self.annotate(result, None)
+            } else {
+                result
+            });
+        }
+        match self.next_wait(&verdict) {
+            Ok(wait) => {
+                self.count(&verdict, wait);
+                self.last = Some(Box::new(result));
+                Decision::Wait(Instant::now() + wait)
+            }
+            Err(reason) => {
+                telemetry::gave_up(&self.dependency, self.retries + 1, reason, verdict.cause);
+                // A refusal is no answer of the dependency's; an earlier one is.
+                let result = match (verdict.cause, self.last.take()) {
+                    (Cause::Refused(_), Some(last)) => *last,
+                    _ => result,
+                };
+                Decision::Return(self.annotate(result, Some(reason)))
+            }
+        }
+    }
+
+    /// The wait before the next attempt, if there is to be one. The budget is asked last, so that
+    /// nothing is charged for a retry that something else forbids.
+    fn next_wait<Req>(&mut self, verdict: &Verdict) -> Result<Duration, GaveUp>
+    where
+        P: Protocol<Req, Res, Snapshot = Snapshot>,
+        H: PrepareAttempt<Req>,
+    {
+        match verdict.retry {
+            Retryable::Never => return Err(final_reason(verdict)),
+            Retryable::AfterRefresh if !self.prepare.refreshes() => {
+                return Err(GaveUp::NotRetryable);
+            }
+            Retryable::AfterRefresh if self.refreshed => return Err(GaveUp::Exhausted),
+            Retryable::AtMost(limit) if self.limited >= limit => return Err(GaveUp::Exhausted),
+            _ => {}
+        }
+        if !self.repeatable && !verdict.never_sent {
+            return Err(GaveUp::NotIdempotent);
+        }
+        if self.retries >= self.bounds.max_retries {
+            return Err(GaveUp::Exhausted);
+        }
+        if !self
+            .snapshot
+            .as_ref()
+            .is_some_and(|snapshot| self.protocol.is_whole(snapshot))
+        {
+            return Err(GaveUp::NotReplayable);
+        }
+        let wait = self.draw_wait(verdict);
+        let at = Instant::now()
+            .checked_add(wait)
+            .filter(|at| *at < self.deadline);
+        let at = at.ok_or(GaveUp::Deadline)?;
+        if self.dependency.refuses_at(at) {
+            return Err(GaveUp::Breaker);
+        }
+        self.charge = Some(
+            self.dependency
+                .charge()
+                .map_err(|refused| GaveUp::from(refused.kind()))?,
+        );
+        Ok(wait)
+    }
+
+    fn draw_wait(&mut self, verdict: &Verdict) -> Duration {
+        let dependency = &self.dependency;
+        let policy = dependency.policy();
+        let backoff = policy
+            .backoff()
+            .delay(self.retries, self.previous_wait, dependency.draw());
+        self.previous_wait = backoff;
+        let wait = match verdict.guidance {
+            Some(Guidance::Exactly(asked)) => dependency.spread(asked, asked),
+            Some(Guidance::AtLeast(asked)) => dependency.spread(asked.max(backoff), asked),
+            _ => backoff,
+        };
+        match dependency.hold() {
+            Some(hold) if hold.left > wait => dependency.spread(hold.left, hold.asked),
+            _ => wait,
+        }
+    }
+
+    fn count<Req>(&mut self, verdict: &Verdict, wait: Duration)
+    where
+        P: Protocol<Req, Res, Snapshot = Snapshot>,
+    {
+        match verdict.retry {
+            Retryable::AtMost(_) => self.limited += 1,
+            Retryable::AfterRefresh => self.refreshed = true,
+            _ => {}
+        }
+        self.retries += 1;
+        let rules = self.dependency.policy().rules();
+        let labels = || self.protocol.labels(self.snapshot.as_ref(), rules);
+        let max_attempts = self.bounds.max_retries;
+        telemetry::retry(
+            &self.dependency,
+            self.retries,
+            max_attempts,
+            wait,
+            verdict.cause,
+            labels,
+        );
+    }
+
+    fn next_request<Req>(&mut self) -> Option<(Req, Attempt)>
+    where
+        P: Protocol<Req, Res, Snapshot = Snapshot>,
+    {
+        let attempt = Attempt::charged(self.retries, self.deadline);
+        let last = self.retries >= self.bounds.max_retries;
+        let request = self.protocol.rebuild(&mut self.snapshot, attempt, last)?;
+        Some((request, attempt))
+    }
+
+    fn check_prepared<Req>(&self, prepared: Result<Req, BoxError>) -> Option<Req>
+    where
+        P: Protocol<Req, Res, Snapshot = Snapshot>,
+    {
+        let checked = prepared.map_err(|_| "the hook failed").and_then(|request| {
+            let trusted = self
+                .protocol
+                .is_as_trusted(self.snapshot.as_ref(), &request);
+            trusted
+                .then_some(request)
+                .ok_or("the hook took away credentials")
+        });
+        checked
+            .map_err(|why| telemetry::prepare_failed(&self.dependency, why))
+            .ok()
+    }
+
+    /// The next attempt goes out now.
+    fn begin_attempt(&mut self) {
+        if let Some(charge) = self.charge.take() {
+            charge.commit();
+        }
+        let timeout = self.dependency.policy().attempt_timeout();
+        let until = timeout.map(|timeout| Instant::now() + timeout);
+        self.attempt_until = until.map_or(self.deadline, |until| until.min(self.deadline));
+    }
+
+    fn attempt_elapsed(&self) -> BoxError {
+        let limit = self
+            .dependency
+            .policy()
+            .attempt_timeout()
+            .unwrap_or_default();
+        let whole_call = false;
+        Elapsed { whole_call, limit }.into()
+    }
+
+    fn out_of_time<Req>(&mut self) -> Result<Res, BoxError>
+    where
+        P: Protocol<Req, Res, Snapshot = Snapshot>,
+    {
+        telemetry::gave_up(
+            &self.dependency,
+            self.retries + 1,
+            GaveUp::Deadline,
+            Cause::Timeout,
+        );
+        self.return_last(GaveUp::Deadline)
+    }
+
+    fn return_last<Req>(&mut self, reason: GaveUp) -> Result<Res, BoxError>
+    where
+        P: Protocol<Req, Res, Snapshot = Snapshot>,
+    {
+        let limit = self.bounds.total;
+        let whole_call = true;
+        let last = match self.last.take() {
+            Some(last) => *last,
+            None => Err(Elapsed { whole_call, limit }.into()),
+        };
+        self.annotate(last, Some(reason))
+    }
+
+    /// Says how it went, in the response or around the error.
+    fn annotate<Req>(
+        &self,
+        result: Result<Res, BoxError>,
+        gave_up: Option<GaveUp>,
+    ) -> Result<Res, BoxError>
+    where
+        P: Protocol<Req, Res, Snapshot = Snapshot>,
+    {
+        let unsent = u32::from(self.charge.is_some());
+        let outcome = RetryOutcome::new(self.retries + 1 - unsent, gave_up);
+        match result {
+            Ok(mut response) => {
+                self.protocol.annotate(&mut response, outcome);
+                Ok(response)
+            }
+            Err(error) => Err(RetryError::new(outcome, error).into()),
+        }
+    }
+}
+
+fn final_reason(verdict: &Verdict) -> GaveUp {
+    match (verdict.cause, verdict.guidance) {
+        (Cause::Refused(refusal), _) => refusal.into(),
+        (_, Some(Guidance::Stop)) => GaveUp::Pushback,
+        _ => GaveUp::NotRetryable,
+    }
+}
+
+impl<S, C, P, H, Req> fmt::Debug for RetryFuture<S, C, P, H, Req>
+where
+    S: Service<Req>,
+    P: Protocol<Req, S::Response>,
+    H: PrepareAttempt<Req>,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RetryFuture")
+            .field("dependency", &self.call.dependency.name())
+            .field("retries", &self.call.retries)
+            .finish_non_exhaustive()
+    }
+}

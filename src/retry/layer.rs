@@ -1,0 +1,67 @@
+use tower::Layer;
+
+use super::{Cloned, Http, Refresh, Retry};
+use crate::{
+    classify::Standard,
+    dependency::{ByAuthority, Dependencies, Lookup},
+};
+
+/// Calls again when that is worth it, safe, and allowed. See the [module docs](super).
+#[derive(Debug, Clone)]
+#[must_use]
+pub struct RetryLayer<C = Standard, L = ByAuthority, P = Http, H = ()> {
+    deps: Dependencies<C, L>,
+    protocol: P,
+    prepare: H,
+}
+
+impl<C, L> RetryLayer<C, L> {
+    /// Retries HTTP and gRPC calls by the policies of this registry.
+    pub fn new(deps: Dependencies<C, L>) -> Self {
+        deps.counts_originals();
+        Self {
+            deps,
+            protocol: Http,
+            prepare: (),
+        }
+    }
+}
+
+impl<C, L, P, H> RetryLayer<C, L, P, H> {
+    /// Retries calls of another sort, whose requests are cloned.
+    pub fn cloning(self) -> RetryLayer<C, L, Cloned, H> {
+        RetryLayer {
+            deps: self.deps,
+            protocol: Cloned,
+            prepare: self.prepare,
+        }
+    }
+
+    /// Runs this hook before every retry: see [`PrepareAttempt`](super::PrepareAttempt).
+    pub fn with_prepare<G>(self, hook: G) -> RetryLayer<C, L, P, G> {
+        RetryLayer {
+            deps: self.deps,
+            protocol: self.protocol,
+            prepare: hook,
+        }
+    }
+
+    /// Runs this hook before every retry. It brings new credentials, so that a 401 is tried once
+    /// more too.
+    pub fn with_refresh<G>(self, hook: G) -> RetryLayer<C, L, P, Refresh<G>> {
+        self.with_prepare(Refresh(hook))
+    }
+}
+
+impl<S, C: Clone, L: Clone, P: Clone, H: Clone> Layer<S> for RetryLayer<C, L, P, H> {
+    type Service = Retry<S, C, L, P, H>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        Retry {
+            inner,
+            lookup: Lookup::new(self.deps.clone()),
+            protocol: self.protocol.clone(),
+            prepare: self.prepare.clone(),
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! A request's head, copied into one recycled buffer, and made into a request again only if there
+//! is a retry. A call that succeeds pays for a few copies of bytes and allocates nothing.
+
+use std::cell::RefCell;
+
+use http::{
+    Extensions, HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version,
+    header::{AUTHORIZATION, COOKIE, PROXY_AUTHORIZATION},
+    request::Parts,
+    uri,
+};
+use tower_http::request_id::RequestId;
+
+use super::{Attempt, attempt::Counted};
+use crate::classify::is_grpc;
+
+/// Marks a value as sensitive in its stored length.
+const SENSITIVE: u32 = 1 << 31;
+
+/// A request's head.
+#[derive(Debug)]
+pub(super) struct Head {
+    method: Method,
+    version: Version,
+    scheme: usize,
+    authority: usize,
+    path: usize,
+    headers: usize,
+    extensions: Option<Extensions>,
+    bytes: Buffer,
+}
+
+impl Head {
+    /// Copies a head, unless it has more than `limit` bytes.
+    pub(super) fn of<B>(request: &Request<B>, limit: usize) -> Option<Self> {
+        let uri = request.uri();
+        let scheme = uri.scheme_str().unwrap_or_default();
+        let authority = uri.authority().map_or("", uri::Authority::as_str);
+        let path = uri.path_and_query().map_or("", uri::PathAndQuery::as_str);
+        let mut bytes = Buffer::take();
+        let buffer = &mut bytes.0;
+        buffer.extend_from_slice(scheme.as_bytes());
+        buffer.extend_from_slice(authority.as_bytes());
+        buffer.extend_from_slice(path.as_bytes());
+        for (name, value) in request.headers() {
+            let name = name.as_str().as_bytes();
+            let sensitive = if value.is_sensitive() { SENSITIVE } else { 0 };
+            let value = value.as_bytes();
+            buffer.extend_from_slice(&u32::try_from(name.len()).ok()?.to_ne_bytes());
+            buffer.extend_from_slice(&(u32::try_from(value.len()).ok()? | sensitive).to_ne_bytes());
+            buffer.extend_from_slice(name);
+            buffer.extend_from_slice(value);
+            if buffer.len() > limit {
+                break;
+            }
+        }
+        if buffer.len() > limit {
+            return None;
+        }
+        Some(Self {
+            method: request.method().clone(),
+            version: request.version(),
+            scheme: scheme.len(),
+            authority: authority.len(),
+            path: path.len(),
+            headers: request.headers().len(),
+            extensions: keep(request.extensions()),
+            bytes,
+        })
+    }
+
+    /// Makes the head again, for another attempt.
+    pub(super) fn rebuild(&self, attempt: Attempt) -> Option<Parts> {
+        let (mut parts, ()) = Request::new(()).into_parts();
+        parts.method = self.method.clone();
+        parts.version = self.version;
+        parts.uri = self.uri()?;
+        parts.headers = self.header_map()?;
+        if is_grpc(&parts.headers) {
+            parts
+                .headers
+                .insert("grpc-previous-rpc-attempts", attempt.previous().into());
+        }
+        parts.extensions = self.extensions.clone().unwrap_or_default();
+        parts.extensions.insert(attempt);
+        Some(parts)
+    }
+
+    /// Whether a request still carries all the credentials of this one, of the same schemes.
+    pub(super) fn is_as_trusted(&self, headers: &HeaderMap) -> bool {
+        [AUTHORIZATION, PROXY_AUTHORIZATION, COOKIE]
+            .iter()
+            .all(|name| match (self.get(name.as_str()), headers.get(name)) {
+                (None, _) => true,
+                (Some(_), None) => false,
+                (Some(_), Some(_)) if *name == COOKIE => true,
+                (Some(before), Some(after)) => {
+                    scheme(before).eq_ignore_ascii_case(scheme(after.as_bytes()))
+                }
+            })
+    }
+
+    /// The id that ties this call to others in the logs.
+    pub(super) fn correlation_id(&self) -> Option<&str> {
+        let id = |name| self.get(name).and_then(printable);
+        let extension = || {
+            printable(
+                self.extensions
+                    .as_ref()?
+                    .get::<RequestId>()?
+                    .header_value()
+                    .as_bytes(),
+            )
+        };
+        id("x-request-id")
+            .or_else(|| id("traceparent"))
+            .or_else(extension)
+    }
+
+    /// A header's value, if it is fit for a log.
+    pub(super) fn text(&self, name: &HeaderName) -> Option<&str> {
+        self.get(name.as_str()).and_then(printable)
+    }
+
+    fn uri(&self) -> Option<Uri> {
+        let bytes = self.bytes.0.as_slice();
+        let (scheme, bytes) = bytes.split_at_checked(self.scheme)?;
+        let (authority, bytes) = bytes.split_at_checked(self.authority)?;
+        let path = bytes.get(..self.path)?;
+        let mut parts = uri::Parts::default();
+        if !scheme.is_empty() {
+            parts.scheme = Some(scheme.try_into().ok()?);
+        }
+        if !authority.is_empty() {
+            parts.authority = Some(authority.try_into().ok()?);
+        }
+        if !path.is_empty() {
+            parts.path_and_query = Some(path.try_into().ok()?);
+        }
+        Uri::from_parts(parts).ok()
+    }
+
+    fn header_map(&self) -> Option<HeaderMap> {
+        let mut headers = HeaderMap::try_with_capacity(self.headers).ok()?;
+        for (name, value, sensitive) in self.fields() {
+            let mut value = HeaderValue::from_bytes(value).ok()?;
+            value.set_sensitive(sensitive);
+            headers
+                .try_append(HeaderName::from_bytes(name).ok()?, value)
+                .ok()?;
+        }
+        (headers.len() == self.headers).then_some(headers)
+    }
+
+    fn get(&self, name: &str) -> Option<&[u8]> {
+        let mut fields = self.fields();
+        fields
+            .find(|(field, ..)| *field == name.as_bytes())
+            .map(|(_, value, _)| value)
+    }
+
+    fn fields(&self) -> impl Iterator<Item = (&[u8], &[u8], bool)> {
+        let mut rest = self.bytes.0.get(self.scheme + self.authority + self.path..);
+        std::iter::from_fn(move || {
+            let (name, after) = rest?.split_first_chunk()?;
+            let (value, after) = after.split_first_chunk()?;
+            let flagged = u32::from_ne_bytes(*value);
+            let (name, after) = after.split_at_checked(u32::from_ne_bytes(*name) as usize)?;
+            let (value, after) = after.split_at_checked((flagged & !SENSITIVE) as usize)?;
+            rest = Some(after);
+            Some((name, value, flagged & SENSITIVE != 0))
+        })
+    }
+}
+
+/// Extensions are kept by a clone, which allocates; our own mark is not worth one.
+fn keep(extensions: &Extensions) -> Option<Extensions> {
+    let ours = usize::from(extensions.get::<Counted>().is_some());
+    (extensions.len() > ours).then(|| extensions.clone())
+}
+
+fn scheme(credentials: &[u8]) -> &[u8] {
+    credentials
+        .split(|byte| *byte == b' ')
+        .next()
+        .unwrap_or_default()
+}
+
+fn printable(value: &[u8]) -> Option<&str> {
+    let text = str::from_utf8(value).ok()?;
+    (text.len() <= 128 && text.bytes().all(|byte| byte.is_ascii_graphic())).then_some(text)
+}
+
+/// A buffer that goes back to its thread's pool.
+#[derive(Debug, Default)]
+struct Buffer(Vec<u8>);
+
+impl Buffer {
+    const POOLED: usize = 64;
+    const LARGEST: usize = 16 * 1024;
+    const SMALLEST: usize = 1024;
+
+    fn take() -> Self {
+        let pooled = POOL.try_with(|pool| pool.borrow_mut().pop()).ok().flatten();
+        Self(pooled.unwrap_or_else(|| Vec::with_capacity(Self::SMALLEST)))
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        let mut bytes = std::mem::take(&mut self.0);
+        if (1..=Self::LARGEST).contains(&bytes.capacity()) {
+            bytes.clear();
+            let _ = POOL.try_with(|pool| {
+                let mut pool = pool.borrow_mut();
+                if pool.len() < Self::POOLED {
+                    pool.push(bytes);
+                }
+            });
+        }
+    }
+}
+
+thread_local! {
+    static POOL: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+}

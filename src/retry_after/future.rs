@@ -1,0 +1,140 @@
+use std::{
+    error::Error,
+    fmt,
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use pin_project_lite::pin_project;
+use tokio::time::{Instant, Sleep};
+use tower::{Service, util::Oneshot};
+
+use crate::{
+    classify::Classify,
+    dependency::{Dependency, Hold},
+    error::{BoxError, Refusal, Refused},
+    policy::RetryAfterMode,
+    telemetry,
+};
+
+/// When a held call is made, unless it is refused.
+pub(super) fn wake_at(
+    dependency: &Dependency,
+    hold: Hold,
+    deadline: Instant,
+) -> Result<Instant, Refused> {
+    let at = Instant::now() + dependency.spread(hold.left, hold.asked);
+    let holds = dependency.policy().retry_after().mode == RetryAfterMode::Hold;
+    if holds && at < deadline {
+        return Ok(at);
+    }
+    telemetry::refused(dependency, Refusal::RetryAfter.as_str());
+    Err(dependency.refused(Refusal::RetryAfter, Some(hold.left)))
+}
+
+pin_project! {
+    /// The future of a [`RetryAfter`](super::RetryAfter) service.
+    #[must_use = "futures do nothing unless polled"]
+    pub struct RetryAfterFuture<S, C, Req>
+    where
+        S: Service<Req>,
+    {
+        #[pin]
+        state: State<S, Req>,
+        dependency: Arc<Dependency>,
+        classifier: C,
+    }
+}
+
+pin_project! {
+    #[project = StateProj]
+    pub(super) enum State<S, Req>
+    where
+        S: Service<Req>,
+    {
+        // The call is out.
+        Called { #[pin] future: S::Future },
+        // The dependency wants to be left alone for a while.
+        Holding { #[pin] sleep: Sleep, deadline: Instant, late: Option<Oneshot<S, Req>> },
+        // The while is over; the service is made ready and called.
+        Late { #[pin] future: Oneshot<S, Req> },
+        // The while is longer than the call can wait.
+        Refused { refused: Option<Refused> },
+    }
+}
+
+impl<S: Service<Req>, C, Req> RetryAfterFuture<S, C, Req> {
+    pub(super) fn new(state: State<S, Req>, dependency: Arc<Dependency>, classifier: C) -> Self {
+        Self {
+            state,
+            dependency,
+            classifier,
+        }
+    }
+}
+
+impl<S, C, Req> Future for RetryAfterFuture<S, C, Req>
+where
+    S: Service<Req>,
+    S::Error: Into<BoxError>,
+    C: Classify<Req, S::Response>,
+{
+    type Output = Result<S::Response, BoxError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        loop {
+            let result = match this.state.as_mut().project() {
+                StateProj::Called { future } => ready!(future.poll(cx)),
+                StateProj::Late { future } => ready!(future.poll(cx)),
+                StateProj::Holding {
+                    mut sleep,
+                    deadline,
+                    late,
+                } => {
+                    ready!(sleep.as_mut().poll(cx));
+                    // Another response may have asked for more in the meantime.
+                    match this.dependency.hold() {
+                        Some(hold) => match wake_at(this.dependency, hold, *deadline) {
+                            Ok(at) => sleep.reset(at),
+                            Err(refused) => return Poll::Ready(Err(refused.into())),
+                        },
+                        None => {
+                            let Some(future) = late.take() else {
+                                return Poll::Pending;
+                            };
+                            this.state.set(State::Late { future });
+                        }
+                    }
+                    continue;
+                }
+                StateProj::Refused { refused } => match refused.take() {
+                    Some(refused) => return Poll::Ready(Err(refused.into())),
+                    None => return Poll::Pending,
+                },
+            };
+            let result = result.map_err(Into::into);
+            let outcome = match &result {
+                Ok(response) => Ok(response),
+                Err(error) => Err(&**error as &(dyn Error + 'static)),
+            };
+            let verdict = this
+                .classifier
+                .classify(this.dependency.policy().rules(), outcome);
+            if let Some(asked) = verdict.not_before() {
+                this.dependency.stay_away(asked);
+            }
+            return Poll::Ready(result);
+        }
+    }
+}
+
+impl<S: Service<Req>, C, Req> fmt::Debug for RetryAfterFuture<S, C, Req> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RetryAfterFuture")
+            .field("dependency", &self.dependency.name())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,82 @@
+use std::{
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use http::{Request, Response};
+use tokio::time::{Instant, sleep_until};
+use tower::{Service, ServiceExt};
+
+use super::{
+    RetryAfterFuture,
+    future::{State, wake_at},
+};
+use crate::{
+    classify::{Classify, Standard},
+    dependency::{ByAuthority, Dependency, Locate, Lookup},
+    error::BoxError,
+    retry::{Attempt, Bounds, RetryOverride},
+};
+
+/// The service of a [`RetryAfterLayer`](super::RetryAfterLayer).
+///
+/// # Clone
+///
+/// All state is in the registry, so clones share what a dependency asked for.
+#[derive(Debug, Clone)]
+pub struct RetryAfter<S, C = Standard, L = ByAuthority> {
+    pub(super) inner: S,
+    pub(super) lookup: Lookup<C, L>,
+}
+
+impl<S, C, L, B, R> Service<Request<B>> for RetryAfter<S, C, L>
+where
+    S: Service<Request<B>, Response = Response<R>> + Clone,
+    S::Error: Into<BoxError>,
+    C: Classify<Request<B>, Response<R>> + Clone,
+    L: Locate<Request<B>>,
+{
+    type Response = S::Response;
+    type Error = BoxError;
+    type Future = RetryAfterFuture<S, C, Request<B>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(cx).map_err(Into::into)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let dependency = Arc::clone(self.lookup.find(&request));
+        let state = match dependency.hold() {
+            None => State::Called {
+                future: self.inner.call(request),
+            },
+            Some(hold) => {
+                crate::release(&mut self.inner);
+                let deadline = deadline(&dependency, &request);
+                match wake_at(&dependency, hold, deadline) {
+                    Ok(at) => State::Holding {
+                        sleep: sleep_until(at),
+                        deadline,
+                        late: Some(self.inner.clone().oneshot(request)),
+                    },
+                    Err(refused) => State::Refused {
+                        refused: Some(refused),
+                    },
+                }
+            }
+        };
+        RetryAfterFuture::new(state, dependency, self.lookup.deps.classifier.clone())
+    }
+}
+
+/// Until when this call may take.
+fn deadline<B>(dependency: &Dependency, request: &Request<B>) -> Instant {
+    let extensions = request.extensions();
+    let ours = extensions
+        .get::<Attempt>()
+        .and_then(|attempt| attempt.deadline);
+    ours.unwrap_or_else(|| {
+        let wish = extensions.get::<RetryOverride>();
+        Instant::now() + Bounds::of(dependency.policy(), wish).total
+    })
+}

@@ -1,0 +1,197 @@
+//! What is logged and counted, under which names, and nothing more: no body, no token, no cookie,
+//! no query string ever gets here. This is the only place that knows whether the `metrics` and
+//! `tracing` features are on. All of it is off the path of a call that simply succeeds.
+
+use std::time::Duration;
+
+use crate::{
+    classify::Cause,
+    dependency::{BreakerState, Dependency},
+    policy::Rule,
+    retry::GaveUp,
+};
+
+/// What ties a retry to its request in the logs.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Labels<'a> {
+    pub(crate) correlation_id: Option<&'a str>,
+    pub(crate) idempotency_key: Option<&'a str>,
+}
+
+/// A retry is about to be waited for.
+#[cfg_attr(
+    not(any(feature = "metrics", feature = "tracing")),
+    allow(unused_variables)
+)]
+pub(crate) fn retry<'a>(
+    dependency: &Dependency,
+    attempt: u32,
+    max_attempts: u32,
+    wait: Duration,
+    cause: Cause,
+    labels: impl FnOnce() -> Labels<'a>,
+) {
+    #[cfg(feature = "tracing")]
+    if tracing::enabled!(target: "tower_reprise", tracing::Level::INFO) {
+        let labels = labels();
+        tracing::info!(
+            target: "tower_reprise",
+            correlation_id = labels.correlation_id.unwrap_or_default(),
+            dependency = dependency.name(),
+            attempt,
+            max_attempts,
+            backoff_ms = wait.as_secs_f64() * 1000.0,
+            error_type = %cause,
+            idempotency_key = labels.idempotency_key.unwrap_or_default(),
+            "retry"
+        );
+    }
+    #[cfg(feature = "metrics")]
+    {
+        count::of(
+            dependency,
+            "retry_attempts_total",
+            Some(("attempt_number", count::number(attempt))),
+        );
+        metrics::histogram!("retry_backoff_duration_seconds", count::labels(dependency))
+            .record(wait);
+    }
+}
+
+/// A call ended without success, and there will be no more attempts.
+#[cfg_attr(
+    not(any(feature = "metrics", feature = "tracing")),
+    allow(unused_variables)
+)]
+pub(crate) fn gave_up(dependency: &Dependency, attempts: u32, reason: GaveUp, cause: Cause) {
+    #[cfg(feature = "tracing")]
+    tracing::debug!(
+        target: "tower_reprise",
+        dependency = dependency.name(),
+        attempts,
+        reason = reason.as_str(),
+        error_type = %cause,
+        "gave up"
+    );
+    #[cfg(feature = "metrics")]
+    if matches!(reason, GaveUp::Exhausted | GaveUp::Deadline) {
+        count::of(dependency, "retry_exhausted_total", None);
+    }
+}
+
+/// The budget refused a retry.
+#[cfg_attr(
+    not(any(feature = "metrics", feature = "tracing")),
+    allow(unused_variables)
+)]
+pub(crate) fn suppressed(dependency: &Dependency) {
+    #[cfg(feature = "tracing")]
+    tracing::debug!(target: "tower_reprise", dependency = dependency.name(), "retry suppressed: budget used up");
+    #[cfg(feature = "metrics")]
+    count::of(dependency, "retry_suppressed", None);
+}
+
+/// How much of the budget is used.
+#[cfg_attr(not(feature = "metrics"), allow(unused_variables))]
+pub(crate) fn budget(dependency: &Dependency, usage: Option<(u64, u64)>) {
+    #[cfg(feature = "metrics")]
+    if let Some((used, allowed)) = usage {
+        let ratio = if allowed == 0 {
+            1.0
+        } else {
+            used as f64 / allowed as f64
+        };
+        metrics::gauge!("retry_budget_utilization_ratio", count::labels(dependency)).set(ratio);
+    }
+}
+
+/// A breaker opened or closed.
+#[cfg_attr(
+    not(any(feature = "metrics", feature = "tracing")),
+    allow(unused_variables)
+)]
+pub(crate) fn breaker(dependency: &Dependency, state: BreakerState) {
+    #[cfg(feature = "tracing")]
+    match state {
+        BreakerState::Open(cooldown) => tracing::warn!(
+            target: "tower_reprise",
+            dependency = dependency.name(),
+            cooldown_ms = cooldown.as_secs_f64() * 1000.0,
+            "circuit breaker opened"
+        ),
+        _ => {
+            tracing::info!(target: "tower_reprise", dependency = dependency.name(), "circuit breaker closed")
+        }
+    }
+    #[cfg(feature = "metrics")]
+    {
+        let open = matches!(state, BreakerState::Open(_));
+        metrics::gauge!("circuit_breaker_open", count::labels(dependency))
+            .set(f64::from(u8::from(open)));
+    }
+}
+
+/// A layer refused a call.
+#[cfg_attr(not(feature = "metrics"), allow(unused_variables))]
+pub(crate) fn refused(dependency: &Dependency, by: &'static str) {
+    #[cfg(feature = "metrics")]
+    count::of(dependency, "calls_refused_total", Some(("by", by)));
+}
+
+/// A policy goes beyond a rule.
+#[cfg_attr(not(feature = "tracing"), allow(unused_variables))]
+pub(crate) fn approved(service: &str, rule: Rule, reason: &str) {
+    #[cfg(feature = "tracing")]
+    tracing::warn!(target: "tower_reprise", service, %rule, reason, "policy approved beyond a rule");
+}
+
+/// There are more dependencies than the registry has room for.
+#[cfg_attr(not(feature = "tracing"), allow(unused_variables))]
+pub(crate) fn overflow(capacity: usize) {
+    #[cfg(feature = "tracing")]
+    tracing::warn!(
+        target: "tower_reprise",
+        capacity,
+        "more dependencies than the registry has room for: the rest share one entry"
+    );
+}
+
+/// The per-attempt hook failed, or took away credentials.
+#[cfg_attr(not(feature = "tracing"), allow(unused_variables))]
+pub(crate) fn prepare_failed(dependency: &Dependency, why: &'static str) {
+    #[cfg(feature = "tracing")]
+    tracing::warn!(target: "tower_reprise", dependency = dependency.name(), why, "retry not sent");
+}
+
+#[cfg(feature = "metrics")]
+mod count {
+    use metrics::{Label, counter};
+
+    use crate::dependency::Dependency;
+
+    pub(super) fn labels(dependency: &Dependency) -> Vec<Label> {
+        vec![
+            Label::new("service", dependency.policy().service().to_owned()),
+            Label::new("dependency", dependency.name().to_owned()),
+        ]
+    }
+
+    pub(super) fn of(
+        dependency: &Dependency,
+        name: &'static str,
+        extra: Option<(&'static str, &'static str)>,
+    ) {
+        let mut labels = labels(dependency);
+        labels.extend(extra.map(|(key, value)| Label::from_static_parts(key, value)));
+        counter!(name, labels).increment(1);
+    }
+
+    /// Attempt numbers as labels: ten of them, and the rest in one.
+    pub(super) fn number(attempt: u32) -> &'static str {
+        const NUMBERS: [&str; 10] = ["1", "2", "3", "4", "5", "6", "7", "8", "9", "10"];
+        let index = usize::try_from(attempt)
+            .unwrap_or(usize::MAX)
+            .wrapping_sub(1);
+        NUMBERS.get(index).copied().unwrap_or("more")
+    }
+}

@@ -1,0 +1,3 @@
+//! How server layers speak to the peer.
+
+pub(crate) mod http;
