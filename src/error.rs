@@ -50,6 +50,7 @@ pub(crate) fn find<'a, T: Error + 'static>(error: &'a (dyn Error + 'static)) -> 
 pub struct ConfigError {
     rule: Option<Rule>,
     field: Cow<'static, str>,
+    /// Empty when the setting could not even be read.
     value: String,
     allowed: Cow<'static, str>,
 }
@@ -69,6 +70,12 @@ impl ConfigError {
         }
     }
 
+    /// A setting, or a whole document, that could not be read.
+    #[cfg(feature = "serde")]
+    pub(crate) fn unreadable(field: String, message: String) -> Self {
+        Self::new(None, field, "", message)
+    }
+
     /// The rule that the value breaks, if it is one that an approval can lift.
     #[must_use]
     pub fn rule(&self) -> Option<Rule> {
@@ -81,13 +88,13 @@ impl ConfigError {
         &self.field
     }
 
-    /// The value that was refused.
+    /// The value that was refused; empty if it could not even be read.
     #[must_use]
     pub fn value(&self) -> &str {
         &self.value
     }
 
-    /// What would have been allowed.
+    /// What would have been allowed, or what is wrong with a value that could not be read.
     #[must_use]
     pub fn allowed(&self) -> &str {
         &self.allowed
@@ -99,11 +106,16 @@ impl fmt::Display for ConfigError {
         if let Some(rule) = self.rule {
             write!(f, "{rule}: ")?;
         }
-        write!(
-            f,
-            "{} is {}, allowed: {}",
-            self.field, self.value, self.allowed
-        )?;
+        let Self {
+            field,
+            value,
+            allowed,
+            ..
+        } = self;
+        if value.is_empty() {
+            return write!(f, "{field}: {allowed}");
+        }
+        write!(f, "{field} is {value}, allowed: {allowed}")?;
         if self.rule.is_some() {
             f.write_str(" (or an approval with a reason)")?;
         }

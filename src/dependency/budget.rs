@@ -75,19 +75,30 @@ impl Budget {
         granted
     }
 
-    /// A granted retry goes out now.
-    pub(crate) fn commit(&self, now: u64) {
-        if self.limit.is_none() {
-            return;
-        }
+    /// A granted retry goes out now. Returns what it takes to [take it back](Self::take_back).
+    pub(crate) fn commit(&self, now: u64) -> u64 {
         let slot = slot(now);
-        let mut retries = lock(&self.retries);
-        retries.pending = retries.pending.saturating_sub(1);
-        let sent = &mut retries.sent[(slot % (SLOTS + 1)) as usize];
-        if sent.0 < slot {
-            *sent = (slot, 0);
+        if self.limit.is_some() {
+            let mut retries = lock(&self.retries);
+            retries.pending = retries.pending.saturating_sub(1);
+            let sent = &mut retries.sent[(slot % (SLOTS + 1)) as usize];
+            if sent.0 < slot {
+                *sent = (slot, 0);
+            }
+            sent.1 += 1;
         }
-        sent.1 += 1;
+        slot
+    }
+
+    /// A retry was refused on its way out, so that it never was one.
+    pub(crate) fn take_back(&self, slot: u64) {
+        if self.limit.is_some() {
+            let mut retries = lock(&self.retries);
+            let sent = &mut retries.sent[(slot % (SLOTS + 1)) as usize];
+            if sent.0 == slot {
+                sent.1 = sent.1.saturating_sub(1);
+            }
+        }
     }
 
     /// A granted retry will not go out.
@@ -210,6 +221,18 @@ mod tests {
         );
         budget.refund();
         assert!(budget.charge(0));
+    }
+
+    #[test]
+    fn g_3_a_retry_that_was_refused_on_its_way_is_not_charged() {
+        let budget = Budget::new(Some((0.2, 1)));
+        assert!(budget.charge(0));
+        let sent = budget.commit(0);
+        assert!(!budget.charge(0));
+        budget.take_back(sent);
+        assert_eq!(budget.usage(0), Some((0, 1)));
+        budget.take_back(sent);
+        assert_eq!(budget.usage(0), Some((0, 1)));
     }
 
     #[test]

@@ -6,28 +6,38 @@ use crate::{classify::Health, telemetry};
 /// A retry that the budget granted. Dropped before it is sent, it is given back.
 #[derive(Debug)]
 pub(crate) struct Charge {
-    dependency: Option<Arc<Dependency>>,
+    dependency: Arc<Dependency>,
+    /// What it takes to take it back, once it is sent.
+    sent: Option<u64>,
 }
 
 impl Charge {
     pub(super) fn new(dependency: Arc<Dependency>) -> Self {
         Self {
-            dependency: Some(dependency),
+            dependency,
+            sent: None,
         }
     }
 
     /// The retry goes out now.
-    pub(crate) fn commit(mut self) {
-        if let Some(dependency) = self.dependency.take() {
-            dependency.budget.commit(dependency.now());
+    pub(crate) fn send(&mut self) {
+        if self.sent.is_none() {
+            self.sent = Some(self.dependency.budget.commit(self.dependency.now()));
+        }
+    }
+
+    /// The retry was refused on its way out.
+    pub(crate) fn take_back(self) {
+        if let Some(sent) = self.sent {
+            self.dependency.budget.take_back(sent);
         }
     }
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        if let Some(dependency) = &self.dependency {
-            dependency.budget.refund();
+        if self.sent.is_none() {
+            self.dependency.budget.refund();
         }
     }
 }

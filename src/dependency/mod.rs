@@ -52,7 +52,7 @@ pub(crate) use self::{
     breaker::nanos,
     gate::Hold,
     guard::{Charge, Permit},
-    registry::Lookup,
+    registry::{Counting, Lookup},
 };
 use crate::{
     Policy,
@@ -132,6 +132,12 @@ impl Dependency {
             breaker: self.breaker.state(now),
             hold: self.hold().map(|hold| hold.left),
         }
+    }
+
+    /// Counts an original request that was sent past the layers, so that it enlarges the retry
+    /// budget as any other.
+    pub fn deposit(&self) {
+        self.count_original(Instant::now());
     }
 
     pub(crate) fn at(&self, instant: Instant) -> u64 {

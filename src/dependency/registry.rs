@@ -119,14 +119,26 @@ impl<C, L> Dependencies<C, L> {
         TraceClassifier::new(self.shared.policy.rules().clone())
     }
 
-    /// Called when a layer is made that counts original requests.
-    pub(crate) fn counts_originals(&self) {
-        self.shared.counting_layers.fetch_add(1, Ordering::Relaxed);
-    }
-
     /// Whether a counted request has to say so, because another layer may see it too.
     pub(crate) fn must_mark(&self) -> bool {
         self.shared.counting_layers.load(Ordering::Relaxed) > 1
+    }
+}
+
+/// The registry in the hands of a layer that counts original requests.
+#[derive(Debug)]
+pub(crate) struct Counting<C, L>(pub(crate) Dependencies<C, L>);
+
+impl<C, L> Counting<C, L> {
+    pub(crate) fn new(deps: Dependencies<C, L>) -> Self {
+        deps.shared.counting_layers.fetch_add(1, Ordering::Relaxed);
+        Self(deps)
+    }
+}
+
+impl<C: Clone, L: Clone> Clone for Counting<C, L> {
+    fn clone(&self) -> Self {
+        Self::new(self.0.clone())
     }
 }
 

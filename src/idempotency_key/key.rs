@@ -50,6 +50,18 @@ impl IdempotencyKey {
         Self(value.unwrap_or_else(|_| HeaderValue::from_static("")))
     }
 
+    /// The key that a caller put into the header itself, bare or quoted.
+    pub(super) fn as_sent(value: &HeaderValue) -> Self {
+        let text = value.to_str().unwrap_or_default();
+        let bare = text
+            .strip_prefix('"')
+            .and_then(|text| text.strip_suffix('"'));
+        match bare.map(HeaderValue::from_str) {
+            Some(Ok(bare)) => Self(bare),
+            _ => Self(value.clone()),
+        }
+    }
+
     /// The key's characters.
     #[must_use]
     pub fn as_str(&self) -> &str {

@@ -75,12 +75,25 @@ impl<S, M, P: PersistKey> IdempotencyKeyService<S, M, P> {
             quoted,
             longest,
         } = &self.settings;
+        let fits = |key: &IdempotencyKey| match key.as_str().len() {
+            0 => Err(ConfigError::new(
+                None,
+                header.to_string(),
+                "not visible ASCII",
+                "visible ASCII",
+            )),
+            length if length > *longest => Err(ConfigError::new(
+                None,
+                header.to_string(),
+                format_args!("{length} characters long"),
+                format!("at most {longest}"),
+            )),
+            _ => Ok(()),
+        };
         if let Some(value) = request.headers().get(header) {
-            // Kept as it is, and stored if it is one we could have sent.
-            let bare = value.to_str().unwrap_or_default().trim_matches('"');
-            return Ok(IdempotencyKey::new(bare)
-                .ok()
-                .and_then(|key| self.persist.persist(key)));
+            let key = IdempotencyKey::as_sent(value);
+            fits(&key)?;
+            return Ok(self.persist.persist(key));
         }
         let chosen = request.extensions().get::<IdempotencyKey>().cloned();
         let needed =
@@ -90,16 +103,7 @@ impl<S, M, P: PersistKey> IdempotencyKeyService<S, M, P> {
             None if needed => self.make.make_key(request),
             None => return Ok(None),
         };
-        if key.as_str().len() > *longest {
-            let value = format_args!("{} characters long", key.as_str().len()).to_string();
-            return Err(ConfigError::new(
-                None,
-                "idempotency key",
-                value,
-                format!("at most {longest}"),
-            )
-            .into());
-        }
+        fits(&key)?;
         let persisting = self.persist.persist(key.clone());
         request
             .headers_mut()

@@ -250,6 +250,12 @@ impl PolicyBuilder {
         self
     }
 
+    /// What the breaker would do by now.
+    #[cfg(feature = "serde")]
+    pub(super) fn breaker_policy(&self) -> BreakerPolicy {
+        self.settings.breaker
+    }
+
     /// Checks everything.
     ///
     /// # Errors

@@ -246,6 +246,11 @@ impl Default for BreakerPolicy {
 
 /// What an exhausted retry budget does to the breaker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Deserialize),
+    serde(rename_all = "snake_case")
+)]
 #[non_exhaustive]
 pub enum Exhaustion {
     /// Opens it if calls also fail at the breaker's rate: a dependency that fails a quarter of
@@ -281,6 +286,11 @@ impl Default for RetryAfterPolicy {
 
 /// What becomes of a call to a dependency that asked not to be called yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Deserialize),
+    serde(rename_all = "snake_case")
+)]
 #[non_exhaustive]
 pub enum RetryAfterMode {
     /// It waits, if the wait fits in its deadline, and is refused if not.

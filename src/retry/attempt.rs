@@ -1,8 +1,9 @@
 use std::{sync::Arc, time::Duration};
 
+use http::Request;
 use tokio::time::Instant;
 
-use crate::Policy;
+use crate::{Policy, classify::is_grpc};
 
 /// On a request's extensions: it was sent before, and this is another attempt.
 ///
@@ -34,12 +35,12 @@ impl Attempt {
         }
     }
 
-    /// One of our own retries, for which the budget was asked.
-    pub(crate) fn charged(previous: u32, deadline: Instant) -> Self {
+    /// A retry for which the budget was asked.
+    pub(crate) fn charged(previous: u32, deadline: Option<Instant>) -> Self {
         Self {
             previous,
             charged: true,
-            deadline: Some(deadline),
+            deadline,
         }
     }
 
@@ -47,6 +48,16 @@ impl Attempt {
     #[must_use]
     pub fn previous(&self) -> u32 {
         self.previous
+    }
+
+    /// Says on a request that it is this attempt.
+    pub(crate) fn mark<B>(self, request: &mut Request<B>) {
+        if is_grpc(request.headers()) {
+            request
+                .headers_mut()
+                .insert("grpc-previous-rpc-attempts", self.previous.into());
+        }
+        request.extensions_mut().insert(self);
     }
 
     /// This attempt's number; the first is 1.

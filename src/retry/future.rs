@@ -48,7 +48,7 @@ pin_project! {
         // Between two attempts.
         Waiting,
         // The hook works on the request of the next attempt.
-        Preparing { #[pin] future: G },
+        Preparing { #[pin] future: G, attempt: Attempt },
         // The service is made ready for the next attempt.
         Readying { request: Option<Req> },
     }
@@ -67,6 +67,8 @@ pub(super) struct Call<S, C, P, H, Snapshot, Res> {
     pub(super) bounds: Bounds,
     pub(super) deadline: Instant,
     pub(super) attempt_until: Instant,
+    /// Attempts that went out.
+    pub(super) attempts: u32,
     pub(super) retries: u32,
     /// Retries after failures that are retried a limited number of times.
     pub(super) limited: u32,
@@ -140,9 +142,9 @@ where
                         return Poll::Ready(call.return_last(GaveUp::NotReplayable));
                     };
                     let future = call.prepare.prepare(request, attempt);
-                    this.state.set(State::Preparing { future });
+                    this.state.set(State::Preparing { future, attempt });
                 }
-                StateProj::Preparing { future } => {
+                StateProj::Preparing { future, attempt } => {
                     let prepared = match future.poll(cx) {
                         Poll::Ready(prepared) => prepared,
                         Poll::Pending => {
@@ -150,7 +152,7 @@ where
                             return Poll::Ready(call.out_of_time());
                         }
                     };
-                    match call.check_prepared(prepared) {
+                    match call.check_prepared(prepared, *attempt) {
                         Some(request) => {
                             let request = Some(request);
                             this.state.set(State::Readying { request });
@@ -169,7 +171,9 @@ where
                     let Some(request) = request.take() else {
                         return Poll::Ready(call.return_last(GaveUp::NotReplayable));
                     };
-                    call.begin_attempt();
+                    if let Err(reason) = call.begin_attempt() {
+                        return Poll::Ready(call.return_last(reason));
+                    }
                     let future = call.service.call(request);
                     this.timer.set(None);
                     this.state.set(State::Calling { future });
@@ -223,6 +227,14 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
                 result
             });
         }
+        let refused = matches!(verdict.cause, Cause::Refused(_));
+        if refused {
+            self.attempts -= 1;
+        }
+        match self.charge.take() {
+            Some(charge) if refused => charge.take_back(),
+            _ => {}
+        }
         match self.next_wait(&verdict) {
             Ok(wait) => {
                 self.count(&verdict, wait);
@@ -230,10 +242,10 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
                 Decision::Wait(Instant::now() + wait)
             }
             Err(reason) => {
-                telemetry::gave_up(&self.dependency, self.retries + 1, reason, verdict.cause);
+                telemetry::gave_up(&self.dependency, self.attempts, reason, verdict.cause);
                 // A refusal is no answer of the dependency's; an earlier one is.
-                let result = match (verdict.cause, self.last.take()) {
-                    (Cause::Refused(_), Some(last)) => *last,
+                let result = match self.last.take() {
+                    Some(last) if refused => *last,
                     _ => result,
                 };
                 Decision::Return(self.annotate(result, Some(reason)))
@@ -331,37 +343,50 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
     where
         P: Protocol<Req, Res, Snapshot = Snapshot>,
     {
-        let attempt = Attempt::charged(self.retries, self.deadline);
+        let attempt = Attempt::charged(self.retries, Some(self.deadline));
         let last = self.retries >= self.bounds.max_retries;
         let request = self.protocol.rebuild(&mut self.snapshot, attempt, last)?;
         Some((request, attempt))
     }
 
-    fn check_prepared<Req>(&self, prepared: Result<Req, BoxError>) -> Option<Req>
+    fn check_prepared<Req>(&self, prepared: Result<Req, BoxError>, attempt: Attempt) -> Option<Req>
     where
         P: Protocol<Req, Res, Snapshot = Snapshot>,
     {
-        let checked = prepared.map_err(|_| "the hook failed").and_then(|request| {
-            let trusted = self
-                .protocol
-                .is_as_trusted(self.snapshot.as_ref(), &request);
-            trusted
-                .then_some(request)
-                .ok_or("the hook took away credentials")
-        });
-        checked
-            .map_err(|why| telemetry::prepare_failed(&self.dependency, why))
-            .ok()
+        let (snapshot, rules) = (self.snapshot.as_ref(), self.dependency.policy().rules());
+        let admit = |request| {
+            self.protocol
+                .admit_prepared(snapshot, request, attempt, rules)
+        };
+        let why = match prepared {
+            Ok(request) => match admit(request) {
+                Some(request) => return Some(request),
+                None => "the hook took away credentials or the idempotency key",
+            },
+            Err(_) => "the hook failed",
+        };
+        telemetry::prepare_failed(&self.dependency, why);
+        None
     }
 
-    /// The next attempt goes out now.
-    fn begin_attempt(&mut self) {
-        if let Some(charge) = self.charge.take() {
-            charge.commit();
+    /// The next attempt goes out now, unless it became too late or the breaker opened while it
+    /// was waited for.
+    fn begin_attempt(&mut self) -> Result<(), GaveUp> {
+        let now = Instant::now();
+        if now >= self.deadline {
+            return Err(GaveUp::Deadline);
         }
+        if self.dependency.refuses_at(now) {
+            return Err(GaveUp::Breaker);
+        }
+        if let Some(charge) = &mut self.charge {
+            charge.send();
+        }
+        self.attempts += 1;
         let timeout = self.dependency.policy().attempt_timeout();
-        let until = timeout.map(|timeout| Instant::now() + timeout);
+        let until = timeout.map(|timeout| now + timeout);
         self.attempt_until = until.map_or(self.deadline, |until| until.min(self.deadline));
+        Ok(())
     }
 
     fn attempt_elapsed(&self) -> BoxError {
@@ -409,8 +434,7 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
     where
         P: Protocol<Req, Res, Snapshot = Snapshot>,
     {
-        let unsent = u32::from(self.charge.is_some());
-        let outcome = RetryOutcome::new(self.retries + 1 - unsent, gave_up);
+        let outcome = RetryOutcome::new(self.attempts, gave_up);
         match result {
             Ok(mut response) => {
                 self.protocol.annotate(&mut response, outcome);

@@ -3,14 +3,14 @@ use tower::Layer;
 use super::{Cloned, Http, Refresh, Retry};
 use crate::{
     classify::Standard,
-    dependency::{ByAuthority, Dependencies, Lookup},
+    dependency::{ByAuthority, Counting, Dependencies, Lookup},
 };
 
 /// Calls again when that is worth it, safe, and allowed. See the [module docs](super).
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct RetryLayer<C = Standard, L = ByAuthority, P = Http, H = ()> {
-    deps: Dependencies<C, L>,
+    deps: Counting<C, L>,
     protocol: P,
     prepare: H,
 }
@@ -18,9 +18,8 @@ pub struct RetryLayer<C = Standard, L = ByAuthority, P = Http, H = ()> {
 impl<C, L> RetryLayer<C, L> {
     /// Retries HTTP and gRPC calls by the policies of this registry.
     pub fn new(deps: Dependencies<C, L>) -> Self {
-        deps.counts_originals();
         Self {
-            deps,
+            deps: Counting::new(deps),
             protocol: Http,
             prepare: (),
         }
@@ -59,7 +58,7 @@ impl<S, C: Clone, L: Clone, P: Clone, H: Clone> Layer<S> for RetryLayer<C, L, P,
     fn layer(&self, inner: S) -> Self::Service {
         Retry {
             inner,
-            lookup: Lookup::new(self.deps.clone()),
+            lookup: Lookup::new(self.deps.0.clone()),
             protocol: self.protocol.clone(),
             prepare: self.prepare.clone(),
         }

@@ -27,7 +27,13 @@ pub trait Protocol<Req, Res>: Clone + sealed::Sealed {
         last: bool,
     ) -> Option<Req>;
     #[doc(hidden)]
-    fn is_as_trusted(&self, snapshot: Option<&Self::Snapshot>, prepared: &Req) -> bool;
+    fn admit_prepared(
+        &self,
+        snapshot: Option<&Self::Snapshot>,
+        prepared: Req,
+        attempt: Attempt,
+        rules: &Rules,
+    ) -> Option<Req>;
     #[doc(hidden)]
     fn labels<'a>(&self, snapshot: Option<&'a Self::Snapshot>, rules: &Rules) -> Labels<'a>;
     #[doc(hidden)]
@@ -91,16 +97,29 @@ impl<B: ReplayBody, R> Protocol<Request<B>, Response<R>> for Http {
         last: bool,
     ) -> Option<Request<B>> {
         let snapshot = snapshot.as_mut()?;
-        let parts = snapshot.head.rebuild(attempt)?;
+        let parts = snapshot.head.rebuild()?;
         let body = match last {
             true => B::replay_last(snapshot.body.take()?)?,
             false => B::replay(snapshot.body.as_ref()?)?,
         };
-        Some(Request::from_parts(parts, body))
+        let mut request = Request::from_parts(parts, body);
+        attempt.mark(&mut request);
+        Some(request)
     }
 
-    fn is_as_trusted(&self, snapshot: Option<&Self::Snapshot>, prepared: &Request<B>) -> bool {
-        snapshot.is_some_and(|snapshot| snapshot.head.is_as_trusted(prepared.headers()))
+    fn admit_prepared(
+        &self,
+        snapshot: Option<&Self::Snapshot>,
+        mut prepared: Request<B>,
+        attempt: Attempt,
+        rules: &Rules,
+    ) -> Option<Request<B>> {
+        let head = &snapshot?.head;
+        if !head.is_as_trusted(&prepared, &rules.key_header) {
+            return None;
+        }
+        attempt.mark(&mut prepared);
+        Some(prepared)
     }
 
     fn labels<'a>(&self, snapshot: Option<&'a Self::Snapshot>, rules: &Rules) -> Labels<'a> {
@@ -151,8 +170,14 @@ impl<Req: Clone, Res> Protocol<Req, Res> for Cloned {
         }
     }
 
-    fn is_as_trusted(&self, _snapshot: Option<&Req>, _prepared: &Req) -> bool {
-        true
+    fn admit_prepared(
+        &self,
+        _snapshot: Option<&Req>,
+        prepared: Req,
+        _attempt: Attempt,
+        _rules: &Rules,
+    ) -> Option<Req> {
+        Some(prepared)
     }
 
     fn labels<'a>(&self, _snapshot: Option<&'a Req>, _rules: &Rules) -> Labels<'a> {
@@ -169,33 +194,31 @@ pub(crate) enum Origin {
     Original,
     /// Sent for the first time, and counted by a layer above.
     Counted,
-    /// Sent again by us, and charged.
+    /// Sent again, and charged by a layer above.
     Charged,
-    /// Sent again by somebody else.
-    Repeated,
+    /// Sent again after so many attempts by a retry loop that is not ours.
+    Repeated(u32),
 }
 
 pub(crate) fn origin<B>(request: &Request<B>) -> Origin {
     let extensions = request.extensions();
-    if !extensions.is_empty() {
-        if let Some(attempt) = extensions.get::<Attempt>() {
-            return if attempt.charged {
-                Origin::Charged
-            } else {
-                Origin::Repeated
-            };
-        }
-        if extensions.get::<Counted>().is_some() {
-            return Origin::Counted;
-        }
+    let attempt = extensions.get::<Attempt>();
+    if attempt.is_some_and(|attempt| attempt.charged) {
+        return Origin::Charged;
     }
-    let more_than = |name, first: u64| number(request.headers(), name).is_some_and(|n| n > first);
-    if more_than("grpc-previous-rpc-attempts", 0) || more_than("x-envoy-attempt-count", 1) {
-        return Origin::Repeated;
+    let told = attempt.map_or(0, Attempt::previous);
+    let grpc = number(request.headers(), "grpc-previous-rpc-attempts");
+    let envoy = number(request.headers(), "x-envoy-attempt-count").saturating_sub(1);
+    match told.max(grpc).max(envoy) {
+        0 if extensions.get::<Counted>().is_some() => Origin::Counted,
+        0 => Origin::Original,
+        previous => Origin::Repeated(previous),
     }
-    Origin::Original
 }
 
-fn number(headers: &HeaderMap, name: &'static str) -> Option<u64> {
-    headers.get(name)?.to_str().ok()?.parse().ok()
+fn number(headers: &HeaderMap, name: &'static str) -> u32 {
+    let value = headers.get(name).and_then(|value| value.to_str().ok());
+    value
+        .and_then(|value| value.parse().ok())
+        .unwrap_or_default()
 }

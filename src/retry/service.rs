@@ -82,6 +82,7 @@ where
                     .attempt_timeout()
                     .unwrap_or(bounds.total)
                     .min(bounds.total),
+            attempts: 1,
             retries: 0,
             limited: 0,
             refreshed: false,

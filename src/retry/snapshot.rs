@@ -11,8 +11,7 @@ use http::{
 };
 use tower_http::request_id::RequestId;
 
-use super::{Attempt, attempt::Counted};
-use crate::classify::is_grpc;
+use super::attempt::Counted;
 
 /// Marks a value as sensitive in its stored length.
 const SENSITIVE: u32 = 1 << 31;
@@ -69,35 +68,34 @@ impl Head {
         })
     }
 
-    /// Makes the head again, for another attempt.
-    pub(super) fn rebuild(&self, attempt: Attempt) -> Option<Parts> {
+    /// Makes the head again.
+    pub(super) fn rebuild(&self) -> Option<Parts> {
         let (mut parts, ()) = Request::new(()).into_parts();
         parts.method = self.method.clone();
         parts.version = self.version;
         parts.uri = self.uri()?;
         parts.headers = self.header_map()?;
-        if is_grpc(&parts.headers) {
-            parts
-                .headers
-                .insert("grpc-previous-rpc-attempts", attempt.previous().into());
-        }
         parts.extensions = self.extensions.clone().unwrap_or_default();
-        parts.extensions.insert(attempt);
         Some(parts)
     }
 
-    /// Whether a request still carries all the credentials of this one, of the same schemes.
-    pub(super) fn is_as_trusted(&self, headers: &HeaderMap) -> bool {
-        [AUTHORIZATION, PROXY_AUTHORIZATION, COOKIE]
-            .iter()
-            .all(|name| match (self.get(name.as_str()), headers.get(name)) {
-                (None, _) => true,
-                (Some(_), None) => false,
-                (Some(_), Some(_)) if *name == COOKIE => true,
-                (Some(before), Some(after)) => {
-                    scheme(before).eq_ignore_ascii_case(scheme(after.as_bytes()))
-                }
-            })
+    /// Whether a request is still the same operation, with all the credentials of this one, of the
+    /// same schemes, and over a connection that is as safe.
+    pub(super) fn is_as_trusted<B>(&self, request: &Request<B>, key_header: &HeaderName) -> bool {
+        let headers = request.headers();
+        let encrypted = self.scheme == "https".len() && self.bytes.0.starts_with(b"https");
+        if encrypted && request.uri().scheme_str() != Some("https") {
+            return false;
+        }
+        let same = |name: &HeaderName, same: fn(&[u8], &[u8]) -> bool| {
+            let after = headers.get(name).map(HeaderValue::as_bytes);
+            self.get(name.as_str())
+                .is_none_or(|before| after.is_some_and(|after| same(before, after)))
+        };
+        same(key_header, |before, after| before == after)
+            && same(&COOKIE, |_, after| !after.is_empty())
+            && same(&AUTHORIZATION, as_strong)
+            && same(&PROXY_AUTHORIZATION, as_strong)
     }
 
     /// The id that ties this call to others in the logs.
@@ -179,11 +177,19 @@ fn keep(extensions: &Extensions) -> Option<Extensions> {
     (extensions.len() > ours).then(|| extensions.clone())
 }
 
-fn scheme(credentials: &[u8]) -> &[u8] {
-    credentials
-        .split(|byte| *byte == b' ')
-        .next()
-        .unwrap_or_default()
+/// Whether credentials are of the same scheme, and not empty where the others were not.
+fn as_strong(before: &[u8], after: &[u8]) -> bool {
+    fn parts(credentials: &[u8]) -> (&[u8], bool) {
+        let mut parts = credentials.splitn(2, |byte| *byte == b' ');
+        (
+            parts.next().unwrap_or_default(),
+            parts
+                .next()
+                .is_some_and(|rest| !rest.trim_ascii().is_empty()),
+        )
+    }
+    let ((scheme, full), (after, after_full)) = (parts(before), parts(after));
+    scheme.eq_ignore_ascii_case(after) && full == after_full
 }
 
 fn printable(value: &[u8]) -> Option<&str> {

@@ -13,9 +13,9 @@ use tower::{Layer, Service};
 use super::account;
 use crate::{
     classify::{Standard, is_grpc},
-    dependency::{ByAuthority, Dependencies, Locate, Lookup},
+    dependency::{ByAuthority, Counting, Locate, Lookup},
     error::ConfigError,
-    retry::Counted,
+    retry::{Attempt, Counted},
     wire::http::do_not_retry,
 };
 
@@ -24,7 +24,7 @@ use crate::{
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct InboundRetryBudgetLayer<C = Standard, L = ByAuthority> {
-    pub(super) deps: Dependencies<C, L>,
+    pub(super) deps: Counting<C, L>,
     pub(super) status: StatusCode,
 }
 
@@ -57,7 +57,7 @@ impl<S, C: Clone, L: Clone> Layer<S> for InboundRetryBudgetLayer<C, L> {
     fn layer(&self, inner: S) -> Self::Service {
         InboundRetryBudget {
             inner,
-            lookup: Lookup::new(self.deps.clone()),
+            lookup: Lookup::new(self.deps.0.clone()),
             status: self.status,
         }
     }
@@ -91,13 +91,12 @@ where
     }
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        // What a client in this process counted, this server has not.
-        request.extensions_mut().remove::<Counted>();
+        forget_client(&mut request);
         let dependency = Arc::clone(self.lookup.find(&request));
         let grpc = is_grpc(request.headers());
         let state = match account(&self.lookup.deps, &dependency, &mut request) {
             Ok(()) => {
-                request.extensions_mut().remove::<Counted>();
+                forget_client(&mut request);
                 State::Called {
                     future: self.inner.call(request),
                 }
@@ -111,6 +110,16 @@ where
             }
         };
         InboundRetryBudgetFuture { state }
+    }
+}
+
+/// What a client counted and charged, in this process or by the layer here, is nothing to the
+/// server or client that gets the request next.
+fn forget_client<B>(request: &mut Request<B>) {
+    let extensions = request.extensions_mut();
+    extensions.remove::<Counted>();
+    if let Some(attempt) = extensions.get_mut::<Attempt>() {
+        *attempt = Attempt::retry(attempt.previous());
     }
 }
 

@@ -4,21 +4,22 @@ use tower::Layer;
 use super::{InboundRetryBudgetLayer, RetryBudget};
 use crate::{
     classify::Standard,
-    dependency::{ByAuthority, Dependencies, Lookup},
+    dependency::{ByAuthority, Counting, Dependencies, Lookup},
 };
 
 /// Keeps retries to a share of the traffic, whoever makes them. See the [module docs](super).
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct RetryBudgetLayer<C = Standard, L = ByAuthority> {
-    deps: Dependencies<C, L>,
+    deps: Counting<C, L>,
 }
 
 impl<C, L> RetryBudgetLayer<C, L> {
     /// Counts and charges by the budgets of this registry.
     pub fn new(deps: Dependencies<C, L>) -> Self {
-        deps.counts_originals();
-        Self { deps }
+        Self {
+            deps: Counting::new(deps),
+        }
     }
 
     /// For a server: refuses inbound retries over the budget with a response.
@@ -36,7 +37,7 @@ impl<S, C: Clone, L: Clone> Layer<S> for RetryBudgetLayer<C, L> {
     fn layer(&self, inner: S) -> Self::Service {
         RetryBudget {
             inner,
-            lookup: Lookup::new(self.deps.clone()),
+            lookup: Lookup::new(self.deps.0.clone()),
         }
     }
 }

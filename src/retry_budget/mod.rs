@@ -55,7 +55,7 @@ pub use self::{
 use crate::{
     dependency::{Dependencies, Dependency},
     error::Refused,
-    retry::{Counted, Origin, origin},
+    retry::{Attempt, Counted, Origin, origin},
     telemetry,
 };
 
@@ -73,11 +73,13 @@ fn account<C, L, B>(
                 request.extensions_mut().insert(Counted);
             }
         }
-        Origin::Repeated => match dependency.charge() {
-            Ok(charge) => {
-                charge.commit();
+        Origin::Repeated(previous) => match dependency.charge() {
+            Ok(mut charge) => {
+                charge.send();
                 if deps.must_mark() {
-                    request.extensions_mut().insert(Counted);
+                    request
+                        .extensions_mut()
+                        .insert(Attempt::charged(previous, None));
                 }
             }
             Err(refused) => {

@@ -1,0 +1,611 @@
+//! What may be configured, and what the audit says of it.
+
+use std::time::Duration;
+
+use http::StatusCode;
+use tower_reprise::{
+    Dependencies, Policy,
+    backoff::{Backoff, FullJitter},
+    classify::GrpcCode,
+    error::ConfigError,
+    policy::{PolicyBuilder, Profile, Rule, Severity},
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+fn refused(builder: PolicyBuilder) -> ConfigError {
+    builder.build().expect_err("out of range")
+}
+
+#[test]
+fn p_1_profiles_have_the_standards_defaults() {
+    let table = [
+        (Policy::synchronous(), 3, 30 * SECOND, SECOND),
+        (Policy::asynchronous(), 5, DAY, SECOND),
+        (Policy::webhook(), 4, DAY, SECOND),
+        (Policy::batch_item(), 3, 300 * SECOND, SECOND),
+        (Policy::grpc_unary(), 3, 30 * SECOND, SECOND),
+        (Policy::bank(), 3, 30 * SECOND, SECOND / 2),
+    ];
+    for (builder, retries, total, base) in table {
+        let policy = builder.build().unwrap();
+        let profile = policy.profile();
+        assert_eq!(policy.max_retries(), retries, "{profile:?}");
+        assert_eq!(policy.total(), total, "{profile:?}");
+        let almost = policy.backoff().delay(0, Duration::ZERO, 0.999_999);
+        assert!(
+            almost < base && almost > base * 99 / 100,
+            "{profile:?}: {almost:?}"
+        );
+        let capped = policy.backoff().delay(60, Duration::ZERO, 0.999_999);
+        assert!(
+            capped < 30 * SECOND && capped > 29 * SECOND,
+            "{profile:?}: {capped:?}"
+        );
+        let budget = policy.budget().unwrap();
+        assert_eq!((budget.ratio, budget.floor), (0.2, 10));
+    }
+}
+
+#[test]
+fn p_1_ranges_are_the_standards() {
+    let table = [
+        (Profile::Synchronous, 1, 5),
+        (Profile::Asynchronous, 1, 10),
+        (Profile::BatchItem, 1, 5),
+        (Profile::GrpcUnary, 1, 5),
+        (Profile::Bank, 1, 5),
+    ];
+    for (profile, least, most) in table {
+        for retries in 0..20 {
+            let built = PolicyBuilder::new(profile).max_retries(retries).build();
+            assert_eq!(
+                built.is_ok(),
+                (least..=most).contains(&retries),
+                "{profile:?} {retries}"
+            );
+        }
+    }
+    for deliveries in 0..20 {
+        let built = Policy::webhook().deliveries(deliveries).build();
+        assert_eq!(
+            built.is_ok(),
+            (3..=8).contains(&deliveries),
+            "{deliveries} deliveries"
+        );
+    }
+    assert!(Policy::synchronous().total(30 * SECOND).build().is_ok());
+    assert_eq!(
+        refused(Policy::synchronous().total(31 * SECOND)).rule(),
+        Some(Rule::R3)
+    );
+    assert_eq!(
+        refused(Policy::asynchronous().total(DAY + SECOND)).rule(),
+        Some(Rule::R3)
+    );
+}
+
+#[test]
+fn p_1_webhooks_count_deliveries_and_nothing_else_does() {
+    assert_eq!(
+        Policy::webhook()
+            .deliveries(8)
+            .build()
+            .unwrap()
+            .max_retries(),
+        7
+    );
+    assert_eq!(
+        refused(Policy::webhook().max_retries(4)).field(),
+        "max_retries"
+    );
+    assert_eq!(
+        refused(Policy::synchronous().deliveries(4)).field(),
+        "deliveries"
+    );
+    let error = refused(Policy::webhook().deliveries(9)).to_string();
+    assert!(
+        error.starts_with("R-2: deliveries is 9, allowed: 3 to 8"),
+        "{error}"
+    );
+}
+
+#[test]
+fn p_2_an_error_names_rule_field_value_and_range() {
+    let error = refused(Policy::synchronous().max_retries(6));
+    assert_eq!(error.rule(), Some(Rule::R2));
+    assert_eq!((error.field(), error.value()), ("max_retries", "6"));
+    assert_eq!(error.allowed(), "1 to 5 for synchronous calls");
+    let cases = [
+        (
+            Policy::synchronous().budget_ratio(0.21),
+            Some(Rule::R7),
+            "budget.ratio",
+        ),
+        (
+            Policy::synchronous().budget_floor(11),
+            Some(Rule::R7),
+            "budget.floor",
+        ),
+        (
+            Policy::synchronous().without_budget(),
+            Some(Rule::R7),
+            "budget",
+        ),
+        (
+            Policy::synchronous().retry_without_key(),
+            Some(Rule::R6),
+            "rules.retry_without_key",
+        ),
+        (
+            Policy::synchronous().retry_status(StatusCode::CONFLICT),
+            Some(Rule::R4),
+            "rules.retry_statuses",
+        ),
+        (
+            Policy::synchronous().retry_status(StatusCode::NOT_IMPLEMENTED),
+            Some(Rule::R4),
+            "rules.retry_statuses",
+        ),
+        (
+            Policy::synchronous().retry_grpc(GrpcCode::Internal),
+            Some(Rule::R4),
+            "rules.retry_grpc",
+        ),
+        (
+            Policy::synchronous().base(Duration::ZERO),
+            None,
+            "backoff.base",
+        ),
+        (
+            Policy::synchronous().base(SECOND).cap(SECOND / 2),
+            None,
+            "backoff.cap",
+        ),
+        (
+            Policy::synchronous().budget_ratio(f64::NAN),
+            None,
+            "budget.ratio",
+        ),
+        (
+            Policy::synchronous().budget_ratio(-0.1),
+            None,
+            "budget.ratio",
+        ),
+        (Policy::synchronous().total(Duration::ZERO), None, "total"),
+        (
+            Policy::synchronous().attempt_timeout(31 * SECOND),
+            None,
+            "attempt_timeout",
+        ),
+        (
+            Policy::synchronous().consecutive_failures(0),
+            None,
+            "breaker.consecutive_failures",
+        ),
+        (
+            Policy::synchronous().failure_rate(f64::NAN, 1, SECOND),
+            None,
+            "breaker.failure_rate",
+        ),
+        (
+            Policy::synchronous().failure_rate(1.1, 1, SECOND),
+            None,
+            "breaker.failure_rate",
+        ),
+        (
+            Policy::synchronous().failure_rate(0.5, 0, SECOND),
+            None,
+            "breaker.minimum_calls",
+        ),
+        (
+            Policy::synchronous().failure_rate(0.5, 1, Duration::ZERO),
+            None,
+            "breaker.window",
+        ),
+        (
+            Policy::synchronous().cooldown(2 * SECOND, SECOND),
+            None,
+            "breaker.max_cooldown",
+        ),
+        (
+            Policy::synchronous().retry_after_spread(DAY),
+            None,
+            "retry_after.spread",
+        ),
+        (
+            Policy::synchronous().retry_after_longest(2 * DAY),
+            None,
+            "retry_after.longest",
+        ),
+        (
+            Policy::synchronous().replay_limit(usize::MAX),
+            None,
+            "replay_limit",
+        ),
+        (Policy::synchronous().service(""), None, "service"),
+        (Policy::synchronous().service("a\nb"), None, "service"),
+        (
+            Policy::asynchronous().dead_letters(""),
+            None,
+            "dead_letters",
+        ),
+        (
+            Policy::synchronous().approve(Rule::R2, "  "),
+            None,
+            "approvals.reason",
+        ),
+    ];
+    for (builder, rule, field) in cases {
+        let error = refused(builder);
+        assert_eq!((error.rule(), error.field()), (rule, field), "{error}");
+    }
+}
+
+#[test]
+fn p_2_only_an_approval_of_the_same_rule_gets_past() {
+    let bold = || Policy::synchronous().max_retries(20);
+    assert!(bold().approve(Rule::R3, "wrong rule").build().is_err());
+    let policy = bold().approve(Rule::R2, "board 2026-14").build().unwrap();
+    assert_eq!(policy.max_retries(), 20);
+    assert!(
+        bold()
+            .max_retries(101)
+            .approve(Rule::R2, "no")
+            .build()
+            .is_err()
+    );
+}
+
+fn findings(policy: &Policy) -> Vec<(Rule, Severity)> {
+    let audit = policy.audit();
+    audit
+        .findings()
+        .iter()
+        .map(|finding| (finding.rule, finding.severity))
+        .collect()
+}
+
+#[test]
+fn p_3_a_policy_within_the_standard_has_no_findings() {
+    for profile in [
+        Profile::Synchronous,
+        Profile::BatchItem,
+        Profile::GrpcUnary,
+        Profile::Bank,
+    ] {
+        let policy = PolicyBuilder::new(profile).build().unwrap();
+        assert_eq!(findings(&policy), []);
+        assert_eq!(policy.audit().to_string(), "nothing to report");
+    }
+    let decorrelated = Policy::synchronous().decorrelated().build().unwrap();
+    assert_eq!(findings(&decorrelated), []);
+}
+
+#[test]
+fn p_3_approvals_show_with_their_reason() {
+    let policy = Policy::synchronous()
+        .max_retries(9)
+        .total(60 * SECOND)
+        .retry_status(StatusCode::CONFLICT)
+        .retry_without_key()
+        .without_budget()
+        .approve(Rule::R2, "r2")
+        .approve(Rule::R3, "r3")
+        .approve(Rule::R4, "r4")
+        .approve(Rule::R6, "r6")
+        .approve(Rule::R7, "r7")
+        .build()
+        .unwrap();
+    let all = [Rule::R2, Rule::R3, Rule::R4, Rule::R6, Rule::R7];
+    assert_eq!(
+        findings(&policy),
+        all.map(|rule| (rule, Severity::Approved))
+    );
+    let audit = policy.audit();
+    assert!(audit.is_compliant());
+    for reason in ["r2", "r3", "r4", "r6", "r7"] {
+        assert!(
+            audit.to_string().contains(&format!("approved: {reason}")),
+            "{audit}"
+        );
+    }
+}
+
+#[derive(Debug)]
+struct Fixed;
+
+impl Backoff for Fixed {
+    fn delay(&self, _: u32, _: Duration, _: f64) -> Duration {
+        SECOND
+    }
+}
+
+#[derive(Debug)]
+struct EqualJitter;
+
+impl Backoff for EqualJitter {
+    fn delay(&self, retry: u32, previous: Duration, uniform: f64) -> Duration {
+        let half = FullJitter::default().delay(retry, previous, 0.999_999) / 2;
+        half + half.mul_f64(uniform)
+    }
+}
+
+#[test]
+fn p_3_a_backoff_without_jitter_is_found_by_sampling() {
+    for builder in [
+        Policy::synchronous().backoff(Fixed),
+        Policy::synchronous().backoff(EqualJitter),
+    ] {
+        let policy = builder.clone().build().unwrap();
+        assert_eq!(findings(&policy), [(Rule::R1, Severity::Violation)]);
+        let approved = builder.approve(Rule::R1, "simulator").build().unwrap();
+        assert_eq!(findings(&approved), [(Rule::R1, Severity::Approved)]);
+    }
+    let spread = Policy::synchronous()
+        .backoff(FullJitter::default())
+        .build()
+        .unwrap();
+    assert_eq!(findings(&spread), []);
+}
+
+#[test]
+fn p_3_async_work_without_a_dead_letter_queue_is_found() {
+    for builder in [Policy::asynchronous(), Policy::webhook()] {
+        let policy = builder.clone().build().unwrap();
+        assert_eq!(findings(&policy), [(Rule::R8, Severity::Violation)]);
+        assert!(!policy.audit().is_compliant());
+        let complete = builder.dead_letters("orders.dlq").build().unwrap();
+        assert_eq!(findings(&complete), []);
+    }
+}
+
+#[test]
+fn p_3_a_registry_audits_all_its_policies() {
+    let deps = Dependencies::builder(Policy::synchronous().build().unwrap())
+        .policy_for("queue.example", Policy::asynchronous().build().unwrap())
+        .build();
+    let audit = deps.audit();
+    assert!(!audit.is_compliant());
+    let message = audit.to_string();
+    assert!(
+        message.starts_with("R-8 violation: queue.example: "),
+        "{message}"
+    );
+}
+
+#[cfg(feature = "serde")]
+mod files {
+    use super::*;
+    use tower_reprise::policy::{Exhaustion, RetryAfterMode};
+
+    const EVERYTHING: &str = r#"
+        profile = "synchronous"
+        service = "checkout"
+        max_retries = 9
+        total = "1m"
+        attempt_timeout = "1500ms"
+        replay_limit = 1024
+        dead_letters = "checkout.dlq"
+
+        [backoff]
+        strategy = "decorrelated"
+        base = "250ms"
+        cap = "5s"
+
+        [budget]
+        ratio = 0.6
+        floor = 3
+
+        [breaker]
+        consecutive_failures = 7
+        failure_rate = 0.25
+        minimum_calls = 40
+        window = "1m"
+        cooldown = "1s"
+        max_cooldown = "10s"
+        on_budget_exhausted = "never"
+
+        [retry_after]
+        mode = "refuse"
+        spread = "0s"
+        longest = "10m"
+
+        [rules]
+        retry_statuses = [409]
+        no_retry_statuses = [500]
+        retry_grpc = ["INTERNAL"]
+        no_retry_grpc = ["ABORTED"]
+        key_header = "X-Operation-Id"
+        retry_without_key = true
+
+        [[approvals]]
+        rule = "R-2"
+        reason = "a"
+        [[approvals]]
+        rule = "R-3"
+        reason = "b"
+        [[approvals]]
+        rule = "R-4"
+        reason = "c"
+        [[approvals]]
+        rule = "R-6"
+        reason = "d"
+        [[approvals]]
+        rule = "R-7"
+        reason = "e"
+    "#;
+
+    #[test]
+    fn p_4_toml_says_everything_a_builder_can() {
+        let policy = Policy::from_toml(EVERYTHING).unwrap();
+        assert_eq!(policy.service(), "checkout");
+        assert_eq!(policy.max_retries(), 9);
+        assert_eq!(policy.total(), 60 * SECOND);
+        assert_eq!(policy.attempt_timeout(), Some(Duration::from_millis(1500)));
+        assert_eq!(policy.replay_limit(), 1024);
+        assert_eq!(policy.dead_letters(), Some("checkout.dlq"));
+        assert_eq!(
+            policy.backoff().delay(0, Duration::ZERO, 0.0),
+            SECOND / 4,
+            "decorrelated starts at its base"
+        );
+        assert_eq!(policy.backoff().delay(0, DAY, 0.9), 5 * SECOND);
+        let budget = policy.budget().unwrap();
+        assert_eq!((budget.ratio, budget.floor), (0.6, 3));
+        let breaker = policy.breaker();
+        assert_eq!(
+            (
+                breaker.consecutive_failures,
+                breaker.failure_rate,
+                breaker.minimum_calls
+            ),
+            (7, 0.25, 40)
+        );
+        assert_eq!(
+            (breaker.window, breaker.cooldown, breaker.max_cooldown),
+            (60 * SECOND, SECOND, 10 * SECOND)
+        );
+        assert_eq!(breaker.on_budget_exhausted, Exhaustion::Never);
+        let retry_after = policy.retry_after();
+        assert_eq!(retry_after.mode, RetryAfterMode::Refuse);
+        assert_eq!(
+            (retry_after.spread, retry_after.longest),
+            (Duration::ZERO, 600 * SECOND)
+        );
+        let rules = policy.rules();
+        assert!(rules.statuses.contains(&StatusCode::CONFLICT));
+        assert!(!rules.statuses.contains(&StatusCode::INTERNAL_SERVER_ERROR));
+        assert!(
+            rules.grpc.contains(&GrpcCode::Internal) && !rules.grpc.contains(&GrpcCode::Aborted)
+        );
+        assert_eq!(rules.key_header, "x-operation-id");
+        assert!(rules.unkeyed_writes);
+        assert_eq!(policy.audit().findings().len(), 6);
+    }
+
+    #[test]
+    fn p_4_json_and_the_environment_read_the_same_fields() {
+        let json = r#"{"profile": "bank", "max_retries": 2, "backoff": {"base": "100ms"}, "rules": {"no_retry_statuses": [502]}}"#;
+        let variables = [
+            ("APP_RETRY_PROFILE", "bank"),
+            ("APP_RETRY_MAX_RETRIES", "2"),
+            ("APP_RETRY_BACKOFF__BASE", "100ms"),
+            ("APP_RETRY_RULES__NO_RETRY_STATUSES", "[502]"),
+            ("PATH", "/bin"),
+        ];
+        for policy in [
+            Policy::from_json(json),
+            Policy::from_env("APP_RETRY_", variables),
+        ] {
+            let policy = policy.unwrap();
+            assert_eq!((policy.profile(), policy.max_retries()), (Profile::Bank, 2));
+            assert!(policy.backoff().delay(0, Duration::ZERO, 0.999) < Duration::from_millis(100));
+            assert!(!policy.rules().statuses.contains(&StatusCode::BAD_GATEWAY));
+        }
+    }
+
+    #[test]
+    fn p_4_a_policy_can_stand_inside_another_file() {
+        #[derive(serde::Deserialize)]
+        struct Mine {
+            retry: Policy,
+        }
+        let mine: Mine = serde_json::from_str(r#"{"retry": {"profile": "bank"}}"#).unwrap();
+        assert_eq!(mine.retry.profile(), Profile::Bank);
+        let refused =
+            serde_json::from_str::<Mine>(r#"{"retry": {"profile": "bank", "max_retries": 8}}"#);
+        assert!(
+            refused
+                .err()
+                .unwrap()
+                .to_string()
+                .contains("R-2: max_retries is 8")
+        );
+    }
+
+    #[test]
+    fn p_4_errors_name_the_field() {
+        let cases = [
+            ("", "policy", "profile"),
+            ("profile = 'fast'", "profile", "synchronous"),
+            ("profile = 'bank'\nretires = 3", "retires", "max_retries"),
+            ("profile = 'bank'\ntotal = 30", "total", "duration such as"),
+            (
+                "profile = 'bank'\ntotal = 'soon'",
+                "total",
+                "\"soon\" is not a duration",
+            ),
+            ("profile = 'bank'\nmax_retries = -1", "max_retries", ""),
+            (
+                "profile = 'bank'\n[backoff]\nbase = '1 parsec'",
+                "backoff.base",
+                "\"1 parsec\"",
+            ),
+            (
+                "profile = 'bank'\n[backoff]\nfactor = 2",
+                "backoff.factor",
+                "strategy",
+            ),
+            (
+                "profile = 'bank'\n[backoff]\nstrategy = 'fixed'",
+                "backoff.strategy",
+                "full_jitter",
+            ),
+            (
+                "profile = 'bank'\n[rules]\nretry_statuses = [503, 777]",
+                "rules.retry_statuses[1]",
+                "777 is not an HTTP status",
+            ),
+            (
+                "profile = 'bank'\n[rules]\nretry_statuses = [200]",
+                "rules.retry_statuses[0]",
+                "400 to 599",
+            ),
+            (
+                "profile = 'bank'\n[rules]\nretry_grpc = ['OOPS']",
+                "rules.retry_grpc[0]",
+                "OOPS",
+            ),
+            (
+                "profile = 'bank'\n[rules]\nkey_header = 'not a name'",
+                "rules.key_header",
+                "header name",
+            ),
+            (
+                "profile = 'bank'\n[[approvals]]\nrule = 'R-99'\nreason = 'x'",
+                "approvals[0].rule",
+                "R-99",
+            ),
+            ("profile = 'bank'\nmax_retries = 8", "max_retries", "1 to 5"),
+            ("not toml at all", "TOML", ""),
+        ];
+        for (text, field, message) in cases {
+            let error = Policy::from_toml(text).expect_err(text);
+            assert_eq!(error.field(), field, "{error}");
+            assert!(error.to_string().contains(message), "{error}");
+        }
+        let twice = [
+            ("X_PROFILE", "bank"),
+            ("X_BACKOFF", "1"),
+            ("X_BACKOFF__BASE", "1s"),
+        ];
+        assert_eq!(
+            Policy::from_env("X_", twice).unwrap_err().field(),
+            "backoff__base"
+        );
+    }
+
+    proptest::proptest! {
+        #![proptest_config(proptest::prelude::ProptestConfig { failure_persistence: None, ..Default::default() })]
+
+        #[test]
+        fn s_3_no_text_makes_the_readers_panic(text in "\\PC*") {
+            let _ = Policy::from_toml(&text);
+            let _ = Policy::from_toml(&format!("profile = 'bank'\ntotal = '{text}'"));
+            let _ = Policy::from_json(&text);
+            let _ = Policy::from_env("", [(text.as_str(), text.as_str())]);
+        }
+    }
+}
