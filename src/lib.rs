@@ -1,5 +1,73 @@
 //! Tower layers that make calls safe to repeat.
-#![cfg_attr(docsrs, feature(doc_cfg))]
+//!
+//! Services die of their own retries: storms, payments made twice, herds that wake together. This
+//! crate decides whether, when and how often a client calls again, and makes what it repeats
+//! harmless. Each layer works alone; together they share one classification policy and one state
+//! per dependency.
+//!
+//! ```no_run
+//! use http_body_util::Full;
+//! use hyper_util::{client::legacy::Client, rt::TokioExecutor};
+//! use tower::ServiceBuilder;
+//! use tower_reprise::{
+//!     CircuitBreakerLayer, Dependencies, IdempotencyKeyLayer, Policy, RetryAfterLayer,
+//!     RetryBudgetLayer, RetryLayer,
+//! };
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let hyper_client = Client::builder(TokioExecutor::new()).build_http::<Full<bytes::Bytes>>();
+//!
+//! let deps = Dependencies::new(Policy::synchronous().service("checkout").build()?);
+//! let client = ServiceBuilder::new()
+//!     .layer(IdempotencyKeyLayer::new())
+//!     .layer(RetryBudgetLayer::new(deps.clone()))
+//!     .layer(RetryLayer::new(deps.clone()))
+//!     .layer(RetryAfterLayer::new(deps.clone()))
+//!     .layer(CircuitBreakerLayer::new(deps))
+//!     .service(hyper_client);
+//! # let _ = client;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # The stack
+//!
+//! ```text
+//! IdempotencyKey    one key per operation, the same on every attempt
+//!  └ RetryBudget    count the original once; bound retry loops that are not ours
+//!     └ Retry       call → verdict → vetoes → budget → wait max(backoff, asked for) → again
+//!        └ RetryAfter      what one response asked for holds for the whole dependency
+//!           └ CircuitBreaker   stop calling what fails; one probe at a time
+//!              └ your client
+//!
+//! Dependencies      the registry they share: policy, budget, breaker and gate of each dependency
+//! ```
+//!
+//! | layer | module | alone it |
+//! | --- | --- | --- |
+//! | [`IdempotencyKeyLayer`] | [`idempotency_key`] | stamps a key on each POST and PATCH |
+//! | [`RetryBudgetLayer`] | [`retry_budget`] | bounds anybody's retries, on a client or a server |
+//! | [`RetryLayer`] | [`retry`] | retries, with full jitter, within attempts, time and budget |
+//! | [`RetryAfterLayer`] | [`retry_after`] | holds or refuses calls to what asked to be left alone |
+//! | [`CircuitBreakerLayer`] | [`circuit_breaker`] | refuses calls to what fails |
+//!
+//! # Where things are
+//!
+//! What a user may ask for is in [`policy`], what an outcome means in [`classify`], how long to
+//! wait in [`backoff`] and [`retry_after::parse`], and what is remembered about a dependency in
+//! [`dependency`]. Each layer's folder holds its `layer`, `service` and `future`. Layers tell
+//! each other things through typed request and response extensions ([`retry::Attempt`],
+//! [`RetryOverride`], [`IdempotencyKey`], [`RetryOutcome`]), never by knowing each other's types.
+//!
+//! # Features
+//!
+//! | feature | default | what it adds |
+//! | --- | --- | --- |
+//! | `hyper` | yes | tells errors of hyper, hyper-util, h2 and rustls apart by their types |
+//! | `metrics` | yes | counters, gauges and histograms through the `metrics` facade |
+//! | `tracing` | yes | one structured event per retry |
+//! | `serde` | no | policies from TOML, JSON and the environment |
+//! | `full` | no | all of these |
 
 pub mod backoff;
 pub mod circuit_breaker;
@@ -31,3 +99,8 @@ pub use self::{
 fn release<S: Clone>(service: &mut S) {
     *service = service.clone();
 }
+
+/// The README's snippets compile.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

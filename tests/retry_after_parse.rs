@@ -6,7 +6,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use proptest::prelude::*;
 use tower_reprise::retry_after::parse::{
-    Guidance, guidance, http_date, pushback, rate_limit, retry_after, retry_after_value,
+    Guidance, explicit_guidance, guidance, http_date, pushback, rate_limit, retry_after,
+    retry_after_value,
 };
 
 /// Sun, 06 Nov 1994 08:49:37 GMT, the example of RFC 9110.
@@ -793,4 +794,22 @@ proptest! {
             prop_assert_eq!(delay, Some(left), "{}", form);
         }
     }
+}
+
+#[test]
+fn ra_6_limits_say_nothing_about_a_failure_of_another_kind() {
+    let mut headers = HeaderMap::new();
+    headers.insert("x-ratelimit-reset", HeaderValue::from_static("3000"));
+    assert_eq!(explicit_guidance(&headers, UNIX_EPOCH), None);
+    headers.insert("retry-after", HeaderValue::from_static("2"));
+    let two = Guidance::AtLeast(Duration::from_secs(2));
+    assert_eq!(explicit_guidance(&headers, UNIX_EPOCH), Some(two));
+    headers.insert("x-should-retry", HeaderValue::from_static("false"));
+    assert_eq!(
+        explicit_guidance(&headers, UNIX_EPOCH),
+        Some(Guidance::Stop)
+    );
+    headers.insert("grpc-retry-pushback-ms", HeaderValue::from_static("7"));
+    let seven = Guidance::Exactly(Duration::from_millis(7));
+    assert_eq!(explicit_guidance(&headers, UNIX_EPOCH), Some(seven));
 }

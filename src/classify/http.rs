@@ -41,7 +41,12 @@ pub(crate) fn by_head(rules: &Rules, status: StatusCode, headers: &HeaderMap) ->
     if is_replayed(headers) {
         return verdict.retry(Retryable::Never).health(Health::Success);
     }
-    match parse::guidance(headers, SystemTime::now()) {
+    let guidance = match verdict.cause {
+        Cause::Status(StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE)
+        | Cause::Grpc(GrpcCode::ResourceExhausted | GrpcCode::Unavailable) => parse::guidance,
+        _ => parse::explicit_guidance,
+    };
+    match guidance(headers, SystemTime::now()) {
         Some(Guidance::Stop) => verdict
             .retry(Retryable::Never)
             .guidance(Some(Guidance::Stop)),

@@ -1,13 +1,13 @@
 //! What an error means, from the types in its chain rather than from its text.
 
-use std::{error::Error, io};
+use std::{any::Any, error::Error, io};
 
 #[cfg(feature = "hyper")]
 mod transport;
 
 use crate::{
     classify::{Cause, Health, Retryable, Verdict},
-    error::{Elapsed, Refused, chain},
+    error::{BoxError, Elapsed, Refused, chain},
 };
 
 /// What the links of a chain told, gathered before anything is decided: the outer link knows
@@ -16,8 +16,8 @@ use crate::{
 pub(crate) struct Facts {
     /// The most telling cause so far; earlier ones in [`RANK`] win.
     cause: Option<Cause>,
-    /// The connection was never made, so nothing was sent.
-    connecting: bool,
+    /// There was no connection, or it never took the request.
+    unsent: bool,
 }
 
 /// From the most to the least telling.
@@ -48,7 +48,7 @@ impl Facts {
     fn verdict(self) -> Verdict {
         let cause = match self.cause {
             Some(cause) => cause,
-            None if self.connecting => Cause::Connect,
+            None if self.unsent => Cause::Connect,
             None => return Verdict::terminal(Cause::Unknown).health(Health::Failure),
         };
         let transient = Verdict::transient(cause);
@@ -60,7 +60,7 @@ impl Facts {
             Cause::Connect => transient.never_sent(),
             _ => Verdict::terminal(cause),
         };
-        if self.connecting {
+        if self.unsent {
             verdict.never_sent()
         } else {
             verdict
@@ -76,6 +76,18 @@ const INSPECTORS: &[Inspect] = &[
     #[cfg(feature = "hyper")]
     transport::inspect,
 ];
+
+/// An error of a type that says no more than that it can be displayed, as an error, if its type is
+/// one that is known here.
+pub(crate) fn downcast(error: &dyn Any) -> Option<&(dyn Error + 'static)> {
+    let known: &[fn(&dyn Any) -> Option<&(dyn Error + 'static)>] = &[
+        |error| error.downcast_ref::<BoxError>().map(|error| &**error as _),
+        |error| error.downcast_ref::<io::Error>().map(|error| error as _),
+        #[cfg(feature = "hyper")]
+        transport::downcast,
+    ];
+    known.iter().find_map(|downcast| downcast(error))
+}
 
 /// The verdict on an error.
 pub(crate) fn classify(error: &(dyn Error + 'static)) -> Verdict {

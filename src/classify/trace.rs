@@ -1,10 +1,9 @@
-use std::{any::Any, error::Error, fmt, sync::Arc};
+use std::{fmt, sync::Arc};
 
 use ::http::{HeaderMap, Request, Response};
 use tower_http::classify::{ClassifiedResponse, ClassifyEos, ClassifyResponse, MakeClassifier};
 
 use super::{Cause, GrpcCode, Health, Retryable, Rules, Verdict, http, is_grpc, network};
-use crate::error::BoxError;
 
 /// The same judgement for tower-http's `TraceLayer`, so that traces and retries agree on what a
 /// failure is. Made by [`Dependencies::trace`](crate::Dependencies::trace).
@@ -49,10 +48,7 @@ impl ClassifyResponse for TraceClassifier {
     }
 
     fn classify_error<E: fmt::Display + 'static>(self, error: &E) -> Cause {
-        let error: &dyn Any = error;
-        error
-            .downcast_ref::<BoxError>()
-            .map_or(Cause::Unknown, |error| cause(&**error))
+        network::downcast(error).map_or(Cause::Unknown, |error| network::classify(error).cause)
     }
 }
 
@@ -81,8 +77,4 @@ fn failure(verdict: Verdict) -> Option<Cause> {
     let failed = verdict.health == Health::Failure
         || matches!(verdict.retry, Retryable::Yes | Retryable::AtMost(_));
     failed.then_some(verdict.cause)
-}
-
-fn cause(error: &(dyn Error + 'static)) -> Cause {
-    network::classify(error).cause
 }

@@ -17,7 +17,6 @@
 //! # #[tokio::main(flavor = "current_thread", start_paused = true)]
 //! # async fn main() -> Result<(), tower_reprise::error::BoxError> {
 //! let deps = Dependencies::new(Policy::synchronous().service("checkout").build()?);
-//! let mut status = [503, 200].into_iter();
 //! let flaky = tower::util::BoxCloneService::new(service_fn({
 //!     let calls = std::sync::Arc::new(std::sync::atomic::AtomicU16::new(0));
 //!     move |_: Request<()>| {

@@ -81,21 +81,31 @@ pub enum Guidance {
     Stop,
 }
 
-/// Everything the headers of a failed response say, by precedence.
+/// Everything the headers of a response say that failed for want of capacity, by precedence.
 ///
 /// A gRPC [`pushback`] decides alone. Without one, `x-should-retry: false` stops the call. Otherwise
 /// the larger of [`retry_after`] and [`rate_limit`] is the floor.
 #[must_use]
 pub fn guidance(headers: &HeaderMap, now: SystemTime) -> Option<Guidance> {
+    match explicit_guidance(headers, now) {
+        None | Some(Guidance::AtLeast(_)) => retry_after(headers, now)
+            .max(rate_limit(headers, now))
+            .map(Guidance::AtLeast),
+        decision => decision,
+    }
+}
+
+/// What the headers of a response say that failed for another reason: as [`guidance`], without
+/// [`rate_limit`], whose fields many servers send whatever the reply.
+#[must_use]
+pub fn explicit_guidance(headers: &HeaderMap, now: SystemTime) -> Option<Guidance> {
     if let Some(decision) = pushback(headers) {
         return Some(decision);
     }
     if lines(headers, "x-should-retry").any(|value| value.eq_ignore_ascii_case(b"false")) {
         return Some(Guidance::Stop);
     }
-    retry_after(headers, now)
-        .max(rate_limit(headers, now))
-        .map(Guidance::AtLeast)
+    retry_after(headers, now).map(Guidance::AtLeast)
 }
 
 /// The delay in `grpc-retry-pushback-ms`, or `None` if the field is absent.

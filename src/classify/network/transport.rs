@@ -1,24 +1,55 @@
 //! The error types of hyper, hyper-util, h2 and rustls.
 
-use std::error::Error;
+use std::{any::Any, error::Error};
 
 use h2::Reason;
-use rustls::AlertDescription;
+use hyper_util::client::legacy;
+use rustls::{AlertDescription, pki_types::InvalidDnsNameError};
 
 use super::Facts;
 use crate::classify::Cause;
 
 pub(super) fn inspect(error: &(dyn Error + 'static), facts: &mut Facts) {
-    if let Some(error) = error.downcast_ref::<hyper_util::client::legacy::Error>() {
-        facts.connecting |= error.is_connect();
+    if let Some(error) = error.downcast_ref::<legacy::Error>() {
+        pool(error, facts);
     } else if let Some(error) = error.downcast_ref::<hyper::Error>() {
         hyper(error, facts);
     } else if let Some(error) = error.downcast_ref::<h2::Error>() {
         h2(error, facts);
     } else if let Some(error) = error.downcast_ref::<rustls::Error>() {
         tls(error, facts);
-    } else if facts.connecting && is_dns(error) {
+    } else if error.is::<InvalidDnsNameError>() {
+        facts.note(Cause::Configuration);
+    } else if facts.unsent {
+        connector(&error.to_string(), facts);
+    }
+}
+
+/// An error value as an error, if it is one of these types.
+pub(super) fn downcast(error: &dyn Any) -> Option<&(dyn Error + 'static)> {
+    let pool = error
+        .downcast_ref::<legacy::Error>()
+        .map(|error| error as _);
+    pool.or_else(|| error.downcast_ref::<hyper::Error>().map(|error| error as _))
+}
+
+/// hyper-util says that a connection could not be made, and by text only that the caller's
+/// request is at fault.
+fn pool(error: &legacy::Error, facts: &mut Facts) {
+    facts.unsent |= error.is_connect();
+    if error.source().is_none() && error.to_string().starts_with("client error (User") {
+        facts.note(Cause::Configuration);
+    }
+}
+
+/// hyper-util and hyper-rustls keep their connectors' error types to themselves; these texts tell
+/// a failed look-up and a URI that can't be connected to from a failed connection.
+fn connector(text: &str, facts: &mut Facts) {
+    const UNUSABLE: [&str; 3] = ["invalid URL", "unsupported scheme", "missing scheme"];
+    if text == "dns error" {
         facts.note(Cause::Dns);
+    } else if UNUSABLE.iter().any(|unusable| text.starts_with(unusable)) {
+        facts.note(Cause::Configuration);
     }
 }
 
@@ -31,8 +62,12 @@ fn hyper(error: &hyper::Error, facts: &mut Facts) {
         facts.note(Cause::Serialization);
     } else if error.is_user() {
         facts.note(Cause::Configuration);
-    } else if error.is_closed() || error.is_canceled() {
-        // The connection's end, not the caller's: a caller that goes away gets no error.
+    } else if error.is_canceled() {
+        // The connection went away before it took the request, which hyper hands back unsent. A
+        // caller that goes away gets no error at all.
+        facts.unsent = true;
+        facts.note(Cause::Reset);
+    } else if error.is_closed() {
         facts.note(Cause::Reset);
     }
 }
@@ -81,10 +116,4 @@ fn tls(error: &rustls::Error, facts: &mut Facts) {
     } else {
         Cause::Tls
     });
-}
-
-/// hyper-util keeps its connector's error type to itself; this is the one text that tells a
-/// failed look-up from a failed connection.
-fn is_dns(error: &(dyn Error + 'static)) -> bool {
-    error.to_string() == "dns error"
 }
