@@ -1,4 +1,6 @@
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName};
+
+const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 
 /// A gRPC status code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -72,7 +74,10 @@ impl GrpcCode {
     /// The status that response headers (or trailers) hold, if they do.
     #[must_use]
     pub fn from_headers(headers: &HeaderMap) -> Option<Self> {
-        let value = headers.get("grpc-status")?.as_bytes();
+        if headers.is_empty() {
+            return None;
+        }
+        let value = headers.get(GRPC_STATUS)?.as_bytes();
         let digits = str::from_utf8(value).ok().filter(|v| !v.starts_with('+'));
         Some(
             digits

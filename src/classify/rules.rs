@@ -1,6 +1,6 @@
 use http::{HeaderName, Method, Request, StatusCode};
 
-use crate::classify::{GrpcCode, grpc::is_grpc};
+use crate::classify::GrpcCode;
 
 /// The header that carries an idempotency key.
 pub(crate) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -71,9 +71,7 @@ impl Rules {
                 | Method::DELETE
                 | Method::TRACE
         );
-        (safe && !is_grpc(request.headers()))
-            || self.unkeyed_writes
-            || request.headers().contains_key(&self.key_header)
+        safe || self.unkeyed_writes || request.headers().contains_key(&self.key_header)
     }
 }
 

@@ -16,6 +16,12 @@ use crate::retry::RetryOverride;
 pub trait Locate<Request> {
     /// The dependency's name.
     fn locate<'a>(&'a self, request: &'a Request) -> Cow<'a, str>;
+
+    /// Whether the dependency is the one of that name. Asked first, since most clients call the
+    /// same dependency again and again.
+    fn is(&self, request: &Request, name: &str) -> bool {
+        self.locate(request).eq_ignore_ascii_case(name)
+    }
 }
 
 impl<F, Req> Locate<Req> for F
@@ -28,14 +34,25 @@ where
 }
 
 /// By the URI's authority, or the `Host` header where it has none: `payments.example:8443`.
-/// Credentials in it are left out, and so is a port that is the scheme's own. A
-/// [`RetryOverride`] on the request may name another.
+/// Credentials in it are left out. A [`RetryOverride`] on the request may name another.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ByAuthority;
 
 impl<B> Locate<Request<B>> for ByAuthority {
     fn locate<'a>(&'a self, request: &'a Request<B>) -> Cow<'a, str> {
         Cow::Borrowed(overridden(request).unwrap_or_else(|| authority(request)))
+    }
+
+    fn is(&self, request: &Request<B>, name: &str) -> bool {
+        let plain = request
+            .uri()
+            .authority()
+            .is_some_and(|authority| authority.as_str() == name);
+        match overridden(request) {
+            None if plain => true,
+            None => authority(request).eq_ignore_ascii_case(name),
+            Some(other) => other.eq_ignore_ascii_case(name),
+        }
     }
 }
 
@@ -58,24 +75,19 @@ fn overridden<B>(request: &Request<B>) -> Option<&str> {
 }
 
 fn authority<B>(request: &Request<B>) -> &str {
-    let uri = request.uri();
-    let authority = match uri.authority() {
+    let authority = match request.uri().authority() {
         Some(authority) => authority.as_str(),
-        None => request
-            .headers()
-            .get(HOST)
-            .and_then(|host| host.to_str().ok())
-            .unwrap_or("unknown"),
+        None => {
+            let host = request
+                .headers()
+                .get(HOST)
+                .and_then(|host| host.to_str().ok());
+            host.unwrap_or("unknown")
+        }
     };
-    let host = authority
+    authority
         .rsplit_once('@')
-        .map_or(authority, |(_, host)| host);
-    let default_port = match uri.scheme_str() {
-        Some("https") => ":443",
-        Some("http") => ":80",
-        _ => return host,
-    };
-    host.strip_suffix(default_port).unwrap_or(host)
+        .map_or(authority, |(_, host)| host)
 }
 
 #[cfg(test)]
@@ -90,9 +102,8 @@ mod tests {
     #[test]
     fn g_2_dependencies_are_told_apart_by_authority() {
         assert_eq!(locate("http://a.example/x"), "a.example");
-        assert_eq!(locate("http://a.example:80/x"), "a.example");
-        assert_eq!(locate("https://a.example:80/x"), "a.example:80");
-        assert_eq!(locate("https://[::1]:443/x"), "[::1]");
+        assert_eq!(locate("http://a.example:8080/x"), "a.example:8080");
+        assert_eq!(locate("https://[::1]:443/x"), "[::1]:443");
         assert_eq!(locate("http://[::1]/x"), "[::1]");
         assert_eq!(locate("/relative"), "unknown");
     }
@@ -100,6 +111,25 @@ mod tests {
     #[test]
     fn s_2_credentials_in_a_uri_never_name_a_dependency() {
         assert_eq!(locate("http://user:secret@a.example/"), "a.example");
+    }
+
+    #[test]
+    fn g_2_the_quick_answer_agrees_with_the_name() {
+        for (uri, name, same) in [
+            ("http://a.example/", "a.example", true),
+            ("http://A.example/", "a.example", true),
+            ("http://u:p@a.example/", "a.example", true),
+            ("http://a.example:1/", "a.example", false),
+            ("/", "unknown", true),
+        ] {
+            let mut request = Request::builder().uri(uri).body(()).unwrap();
+            assert_eq!(ByAuthority.is(&request, name), same, "{uri}");
+            request
+                .extensions_mut()
+                .insert(RetryOverride::new().dependency("b"));
+            assert!(!ByAuthority.is(&request, name), "{uri}");
+            assert!(ByAuthority.is(&request, "b"), "{uri}");
+        }
     }
 
     #[test]

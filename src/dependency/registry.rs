@@ -349,14 +349,18 @@ impl<C, L> Lookup<C, L> {
     where
         L: Locate<Req>,
     {
-        let name = self.deps.locate.locate(request);
-        let found = self.last.take().filter(|last| {
-            !last.evicted.load(Ordering::Relaxed) && last.name.eq_ignore_ascii_case(&name)
-        });
-        if let Some(last) = &found {
-            last.touch();
-        }
-        self.last
-            .insert(found.unwrap_or_else(|| self.deps.shared.get(&name)))
+        let locate = &self.deps.locate;
+        let known = self
+            .last
+            .take()
+            .filter(|last| !last.evicted.load(Ordering::Relaxed) && locate.is(request, &last.name));
+        let dependency = match known {
+            Some(last) => {
+                last.touch();
+                last
+            }
+            None => self.deps.shared.get(&locate.locate(request)),
+        };
+        self.last.insert(dependency)
     }
 }

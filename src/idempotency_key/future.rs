@@ -31,9 +31,9 @@ pin_project! {
         // The call is out.
         Called { #[pin] future: S::Future },
         // The key is being stored.
-        Persisting { #[pin] future: P, late: Option<Oneshot<S, Req>> },
+        Persisting { #[pin] future: P, late: Option<Pin<Box<Oneshot<S, Req>>>> },
         // The key is stored; the service is made ready and called.
-        Late { #[pin] future: Oneshot<S, Req> },
+        Late { future: Pin<Box<Oneshot<S, Req>>> },
         // The caller's key can't be sent.
         Failed { error: Option<BoxError> },
     }
@@ -58,7 +58,7 @@ where
         loop {
             match this.state.as_mut().project() {
                 StateProj::Called { future } => return future.poll(cx).map_err(Into::into),
-                StateProj::Late { future } => return future.poll(cx).map_err(Into::into),
+                StateProj::Late { future } => return future.as_mut().poll(cx).map_err(Into::into),
                 StateProj::Persisting { future, late } => {
                     ready!(future.poll(cx))?;
                     let Some(future) = late.take() else {

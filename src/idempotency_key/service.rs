@@ -56,7 +56,7 @@ where
                 crate::release(&mut self.inner);
                 State::Persisting {
                     future,
-                    late: Some(self.inner.clone().oneshot(request)),
+                    late: Some(Box::pin(self.inner.clone().oneshot(request))),
                 }
             }
         })

@@ -13,9 +13,10 @@ pub trait ReplayBody: Sized {
     /// What is kept of a body.
     type Recording;
 
-    /// The body to send now, and what is kept for later: at most `limit` bytes if it has to be
-    /// buffered, `None` if it can't be kept.
-    fn record(self, limit: usize) -> (Self, Option<Self::Recording>);
+    /// What is kept of the body for later, which may mean to replace it by one of the same type
+    /// that records what passes: at most `limit` bytes if it has to be buffered, `None` if it
+    /// can't be kept.
+    fn record(&mut self, limit: usize) -> Option<Self::Recording>;
 
     /// Whether the recording is whole by now.
     fn is_whole(recording: &Self::Recording) -> bool;
@@ -34,9 +35,8 @@ macro_rules! replay_by_clone {
         impl $(<$bound: Buf + Clone>)? ReplayBody for $body {
             type Recording = Self;
 
-            fn record(self, _limit: usize) -> (Self, Option<Self>) {
-                let recording = self.clone();
-                (self, Some(recording))
+            fn record(&mut self, _limit: usize) -> Option<Self> {
+                Some(self.clone())
             }
 
             fn is_whole(_recording: &Self) -> bool {

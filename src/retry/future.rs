@@ -47,10 +47,11 @@ pin_project! {
         Calling { #[pin] future: F },
         // Between two attempts.
         Waiting,
-        // The hook works on the request of the next attempt.
-        Preparing { #[pin] future: G, attempt: Attempt },
+        // The hook works on the request of the next attempt. What only a retry needs is boxed, so
+        // that a call without one is small.
+        Preparing { future: Pin<Box<G>>, attempt: Attempt },
         // The service is made ready for the next attempt.
-        Readying { request: Option<Req> },
+        Readying { request: Option<Box<Req>> },
     }
 }
 
@@ -141,11 +142,11 @@ where
                     let Some((request, attempt)) = call.next_request() else {
                         return Poll::Ready(call.return_last(GaveUp::NotReplayable));
                     };
-                    let future = call.prepare.prepare(request, attempt);
+                    let future = Box::pin(call.prepare.prepare(request, attempt));
                     this.state.set(State::Preparing { future, attempt });
                 }
                 StateProj::Preparing { future, attempt } => {
-                    let prepared = match future.poll(cx) {
+                    let prepared = match future.as_mut().poll(cx) {
                         Poll::Ready(prepared) => prepared,
                         Poll::Pending => {
                             ready!(poll_limit(this.timer.as_mut(), call.deadline, cx));
@@ -154,7 +155,7 @@ where
                     };
                     match call.check_prepared(prepared, *attempt) {
                         Some(request) => {
-                            let request = Some(request);
+                            let request = Some(Box::new(request));
                             this.state.set(State::Readying { request });
                         }
                         None => return Poll::Ready(call.return_last(GaveUp::Prepare)),
@@ -174,7 +175,7 @@ where
                     if let Err(reason) = call.begin_attempt() {
                         return Poll::Ready(call.return_last(reason));
                     }
-                    let future = call.service.call(request);
+                    let future = call.service.call(*request);
                     this.timer.set(None);
                     this.state.set(State::Calling { future });
                 }

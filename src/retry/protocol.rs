@@ -16,7 +16,7 @@ pub trait Protocol<Req, Res>: Clone + sealed::Sealed {
     #[doc(hidden)]
     fn mark_counted(&self, request: &mut Req);
     #[doc(hidden)]
-    fn snapshot(&self, request: Req, limit: usize) -> (Req, Option<Self::Snapshot>);
+    fn snapshot(&self, request: &mut Req, limit: usize) -> Option<Self::Snapshot>;
     #[doc(hidden)]
     fn is_whole(&self, snapshot: &Self::Snapshot) -> bool;
     #[doc(hidden)]
@@ -72,18 +72,10 @@ impl<B: ReplayBody, R> Protocol<Request<B>, Response<R>> for Http {
         request.extensions_mut().insert(Counted);
     }
 
-    fn snapshot(&self, request: Request<B>, limit: usize) -> (Request<B>, Option<Self::Snapshot>) {
-        let Some(head) = Head::of(&request, limit) else {
-            return (request, None);
-        };
-        let (parts, body) = request.into_parts();
-        let (body, recording) = body.record(limit);
-        let request = Request::from_parts(parts, body);
-        let snapshot = recording.map(|body| HttpSnapshot {
-            head,
-            body: Some(body),
-        });
-        (request, snapshot)
+    fn snapshot(&self, request: &mut Request<B>, limit: usize) -> Option<Self::Snapshot> {
+        let head = Head::of(request, limit)?;
+        let body = Some(request.body_mut().record(limit)?);
+        Some(HttpSnapshot { head, body })
     }
 
     fn is_whole(&self, snapshot: &Self::Snapshot) -> bool {
@@ -153,9 +145,8 @@ impl<Req: Clone, Res> Protocol<Req, Res> for Cloned {
 
     fn mark_counted(&self, _request: &mut Req) {}
 
-    fn snapshot(&self, request: Req, _limit: usize) -> (Req, Option<Req>) {
-        let snapshot = request.clone();
-        (request, Some(snapshot))
+    fn snapshot(&self, request: &mut Req, _limit: usize) -> Option<Req> {
+        Some(request.clone())
     }
 
     fn is_whole(&self, _snapshot: &Req) -> bool {
@@ -206,19 +197,33 @@ pub(crate) fn origin<B>(request: &Request<B>) -> Origin {
     if attempt.is_some_and(|attempt| attempt.charged) {
         return Origin::Charged;
     }
-    let told = attempt.map_or(0, Attempt::previous);
-    let grpc = number(request.headers(), "grpc-previous-rpc-attempts");
-    let envoy = number(request.headers(), "x-envoy-attempt-count").saturating_sub(1);
-    match told.max(grpc).max(envoy) {
+    match attempt
+        .map_or(0, Attempt::previous)
+        .max(told(request.headers()))
+    {
         0 if extensions.get::<Counted>().is_some() => Origin::Counted,
         0 => Origin::Original,
         previous => Origin::Repeated(previous),
     }
 }
 
-fn number(headers: &HeaderMap, name: &'static str) -> u32 {
-    let value = headers.get(name).and_then(|value| value.to_str().ok());
-    value
-        .and_then(|value| value.parse().ok())
-        .unwrap_or_default()
+/// How many attempts were made before this one, by headers of other retry loops. One pass that
+/// compares lengths is cheaper than two look-ups, which hash.
+fn told(headers: &HeaderMap) -> u32 {
+    const GRPC: &str = "grpc-previous-rpc-attempts";
+    const ENVOY: &str = "x-envoy-attempt-count";
+    let mut told = 0;
+    for (name, value) in headers {
+        let first = match name.as_str() {
+            GRPC => 0,
+            ENVOY => 1,
+            _ => continue,
+        };
+        let number = value
+            .to_str()
+            .ok()
+            .and_then(|value| value.parse::<u32>().ok());
+        told = told.max(number.unwrap_or_default().saturating_sub(first));
+    }
+    told
 }

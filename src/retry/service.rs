@@ -60,9 +60,9 @@ where
             }
         }
         let repeatable = deps.classifier.repeatable(policy.rules(), &request);
-        let (request, snapshot) = match bounds.max_retries {
-            0 => (request, None),
-            _ => self.protocol.snapshot(request, policy.replay_limit()),
+        let snapshot = match bounds.max_retries {
+            0 => None,
+            _ => self.protocol.snapshot(&mut request, policy.replay_limit()),
         };
         // The service that was readied makes the first attempt; its clone, which was not, is
         // readied before each of the others.

@@ -45,8 +45,9 @@ impl Head {
             let name = name.as_str().as_bytes();
             let sensitive = if value.is_sensitive() { SENSITIVE } else { 0 };
             let value = value.as_bytes();
-            buffer.extend_from_slice(&u32::try_from(name.len()).ok()?.to_ne_bytes());
-            buffer.extend_from_slice(&(u32::try_from(value.len()).ok()? | sensitive).to_ne_bytes());
+            let name_length = u64::try_from(name.len()).ok()?;
+            let value_length = u64::from(u32::try_from(value.len()).ok()? | sensitive);
+            buffer.extend_from_slice(&(name_length << 32 | value_length).to_ne_bytes());
             buffer.extend_from_slice(name);
             buffer.extend_from_slice(value);
             if buffer.len() > limit {
@@ -160,13 +161,14 @@ impl Head {
     fn fields(&self) -> impl Iterator<Item = (&[u8], &[u8], bool)> {
         let mut rest = self.bytes.0.get(self.scheme + self.authority + self.path..);
         std::iter::from_fn(move || {
-            let (name, after) = rest?.split_first_chunk()?;
-            let (value, after) = after.split_first_chunk()?;
-            let flagged = u32::from_ne_bytes(*value);
-            let (name, after) = after.split_at_checked(u32::from_ne_bytes(*name) as usize)?;
-            let (value, after) = after.split_at_checked((flagged & !SENSITIVE) as usize)?;
+            let (lengths, after) = rest?.split_first_chunk()?;
+            let lengths = u64::from_ne_bytes(*lengths);
+            let sensitive = lengths & u64::from(SENSITIVE) != 0;
+            let value = usize::try_from(lengths & u64::from(!SENSITIVE)).ok()?;
+            let (name, after) = after.split_at_checked(usize::try_from(lengths >> 32).ok()?)?;
+            let (value, after) = after.split_at_checked(value)?;
             rest = Some(after);
-            Some((name, value, flagged & SENSITIVE != 0))
+            Some((name, value, sensitive))
         })
     }
 }

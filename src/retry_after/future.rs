@@ -57,12 +57,19 @@ pin_project! {
         // The call is out.
         Called { #[pin] future: S::Future },
         // The dependency wants to be left alone for a while.
-        Holding { #[pin] sleep: Sleep, deadline: Instant, late: Option<Oneshot<S, Req>> },
+        Holding { held: Box<Held<S, Req>> },
         // The while is over; the service is made ready and called.
-        Late { #[pin] future: Oneshot<S, Req> },
+        Late { future: Pin<Box<Oneshot<S, Req>>> },
         // The while is longer than the call can wait.
         Refused { refused: Option<Refused> },
     }
+}
+
+/// A call that waits. It is boxed, so that calls that do not wait are small.
+pub(super) struct Held<S: Service<Req>, Req> {
+    pub(super) sleep: Pin<Box<Sleep>>,
+    pub(super) deadline: Instant,
+    pub(super) late: Option<Pin<Box<Oneshot<S, Req>>>>,
 }
 
 impl<S: Service<Req>, C, Req> RetryAfterFuture<S, C, Req> {
@@ -88,21 +95,17 @@ where
         loop {
             let result = match this.state.as_mut().project() {
                 StateProj::Called { future } => ready!(future.poll(cx)),
-                StateProj::Late { future } => ready!(future.poll(cx)),
-                StateProj::Holding {
-                    mut sleep,
-                    deadline,
-                    late,
-                } => {
-                    ready!(sleep.as_mut().poll(cx));
+                StateProj::Late { future } => ready!(future.as_mut().poll(cx)),
+                StateProj::Holding { held } => {
+                    ready!(held.sleep.as_mut().poll(cx));
                     // Another response may have asked for more in the meantime.
                     match this.dependency.hold() {
-                        Some(hold) => match wake_at(this.dependency, hold, *deadline) {
-                            Ok(at) => sleep.reset(at),
+                        Some(hold) => match wake_at(this.dependency, hold, held.deadline) {
+                            Ok(at) => held.sleep.as_mut().reset(at),
                             Err(refused) => return Poll::Ready(Err(refused.into())),
                         },
                         None => {
-                            let Some(future) = late.take() else {
+                            let Some(future) = held.late.take() else {
                                 return Poll::Pending;
                             };
                             this.state.set(State::Late { future });

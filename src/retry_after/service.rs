@@ -9,7 +9,7 @@ use tower::{Service, ServiceExt};
 
 use super::{
     RetryAfterFuture,
-    future::{State, wake_at},
+    future::{Held, State, wake_at},
 };
 use crate::{
     classify::{Classify, Standard},
@@ -55,9 +55,11 @@ where
                 let deadline = deadline(&dependency, &request);
                 match wake_at(&dependency, hold, deadline) {
                     Ok(at) => State::Holding {
-                        sleep: sleep_until(at),
-                        deadline,
-                        late: Some(self.inner.clone().oneshot(request)),
+                        held: Box::new(Held {
+                            sleep: Box::pin(sleep_until(at)),
+                            deadline,
+                            late: Some(Box::pin(self.inner.clone().oneshot(request))),
+                        }),
                     },
                     Err(refused) => State::Refused {
                         refused: Some(refused),
