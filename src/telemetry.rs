@@ -121,7 +121,7 @@ pub(crate) fn breaker(dependency: &Dependency, state: BreakerState) {
             "circuit breaker opened"
         ),
         _ => {
-            tracing::info!(target: "tower_reprise", dependency = dependency.name(), "circuit breaker closed")
+            tracing::info!(target: "tower_reprise", dependency = dependency.name(), "circuit breaker closed");
         }
     }
     #[cfg(feature = "metrics")]

@@ -1,5 +1,5 @@
 //! The stack over a real hyper client, against real servers that misbehave on purpose.
-#![cfg(feature = "hyper")]
+#![cfg(all(feature = "hyper", feature = "tracing"))]
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -1261,6 +1261,8 @@ async fn c_4_an_http2_failure_that_is_not_never_sent_needs_a_key() {
         (Act2::Reset(INTERNAL_ERROR), Cause::Protocol),
         (Act2::Reset(CANCEL), Cause::Protocol),
         (Act2::Reset(ENHANCE_YOUR_CALM), Cause::Protocol),
+        // It says that nothing was processed, but then it says so of every stream.
+        (Act2::GoAway(ENHANCE_YOUR_CALM), Cause::Protocol),
         (Act2::Close, Cause::Reset),
     ];
     for (failure, cause) in failures {
@@ -1353,6 +1355,38 @@ async fn d_4_hypers_own_errors_are_reached_by_their_sources() {
         .unwrap_err();
     let h2: &h2::Error = source(&error).expect("h2's error");
     assert_eq!(h2.reason(), Some(h2::Reason::INTERNAL_ERROR));
+}
+
+#[tokio::test]
+async fn s_2_an_error_holds_nothing_of_the_request() {
+    const SECRETS: [&str; 4] = ["hunter2", "s3cret-query", "s3cret-token", "s3cret-body"];
+    let secret = |uri: &str| {
+        let uri = uri.replace("://", "://user:hunter2@") + "?card=s3cret-query";
+        Request::put(uri)
+            .header("authorization", "Bearer s3cret-token")
+            .body(Body::from("s3cret-body"))
+            .unwrap()
+    };
+    let mut errors = Vec::new();
+    let (_socket, uri) = deaf();
+    errors.push(stack(&deps(), plain()).oneshot(secret(&uri)).await);
+    let garbage = Act::Say("s3cret-body\r\n\r\n".into());
+    for act in [Act::ReadAndClose, Act::Reset, garbage] {
+        let server = Server::start(vec![act]).await;
+        errors.push(stack(&deps(), plain()).oneshot(secret(&server.uri())).await);
+    }
+    let server = Server2::start(vec![Act2::Reset(INTERNAL_ERROR); 4]).await;
+    errors.push(stack(&deps(), http2()).oneshot(secret(&server.uri())).await);
+    let server = TlsServer::start(self_signed(), 0).await;
+    let client = stack(&deps(), https(&Authority::new()));
+    errors.push(client.oneshot(secret(&server.uri())).await);
+    for error in errors {
+        let error = error.unwrap_err();
+        let text = format!("{error} {error:?}");
+        for secret in SECRETS {
+            assert!(!text.contains(secret), "{text}");
+        }
+    }
 }
 
 #[tokio::test]
@@ -1476,8 +1510,7 @@ where
     if let Ok(response) = client.oneshot(request).await {
         let _ = Box::pin(response.into_body()).as_mut().collect().await;
     }
-    let failures = failures.lock().unwrap().clone();
-    failures
+    failures.lock().unwrap().clone()
 }
 
 fn boxed() -> impl Service<Request<Body>, Response = Response<Incoming>, Error = BoxError> {
@@ -1535,6 +1568,13 @@ async fn c_9_a_trace_layer_judges_errors_by_the_same_tables() {
     let server = TlsServer::start(self_signed(), 0).await;
     let failures = traced(stack(&deps(), https(&authority)), get(&server.uri())).await;
     assert_eq!(failures, [Cause::Certificate]);
+
+    // A stream that breaks off before its status.
+    let broken =
+        "HTTP/1.1 200 OK\r\ncontent-type: application/grpc\r\ncontent-length: 9\r\n\r\nbro";
+    let server = Server::start(vec![Act::Say(broken.into())]).await;
+    let failures = traced(boxed(), get(&server.uri())).await;
+    assert_eq!(failures, [Cause::Reset]);
 }
 
 #[tokio::test]

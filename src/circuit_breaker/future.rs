@@ -4,7 +4,7 @@ use std::{
     future::Future,
     marker::PhantomData,
     pin::Pin,
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
 };
 
 use pin_project_lite::pin_project;
@@ -36,6 +36,7 @@ pin_project! {
 }
 
 impl<F, C, Req> CircuitBreakerFuture<F, C, Req> {
+    #[inline(always)]
     pub(super) fn called(future: F, permit: Permit, classifier: C) -> Self {
         Self {
             state: State::Called {
@@ -47,6 +48,7 @@ impl<F, C, Req> CircuitBreakerFuture<F, C, Req> {
         }
     }
 
+    #[inline(always)]
     pub(super) fn refused(refused: Refused) -> Self {
         let refused = Some(refused);
         Self {
@@ -64,6 +66,7 @@ where
 {
     type Output = Result<T, BoxError>;
 
+    #[inline(always)]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match self.project().state.project() {
             StateProj::Called {
@@ -71,7 +74,11 @@ where
                 permit,
                 classifier,
             } => {
-                let result = ready!(future.poll(cx)).map_err(Into::into);
+                let Poll::Ready(result) = future.poll(cx) else {
+                    permit.pending();
+                    return Poll::Pending;
+                };
+                let result = result.map_err(Into::into);
                 let outcome = match &result {
                     Ok(response) => Ok(response),
                     Err(error) => Err(&**error as &(dyn Error + 'static)),

@@ -32,10 +32,12 @@ where
     type Error = BoxError;
     type Future = CircuitBreakerFuture<S::Future, C, Req>;
 
+    #[inline]
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
         self.inner.poll_ready(cx).map_err(Into::into)
     }
 
+    #[inline(always)]
     fn call(&mut self, request: Req) -> Self::Future {
         let dependency = self.lookup.find(&request);
         match dependency.admit() {

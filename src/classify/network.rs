@@ -77,10 +77,12 @@ const INSPECTORS: &[Inspect] = &[
     transport::inspect,
 ];
 
+type Downcast = fn(&dyn Any) -> Option<&(dyn Error + 'static)>;
+
 /// An error of a type that says no more than that it can be displayed, as an error, if its type is
 /// one that is known here.
 pub(crate) fn downcast(error: &dyn Any) -> Option<&(dyn Error + 'static)> {
-    let known: &[fn(&dyn Any) -> Option<&(dyn Error + 'static)>] = &[
+    let known: &[Downcast] = &[
         |error| error.downcast_ref::<BoxError>().map(|error| &**error as _),
         |error| error.downcast_ref::<io::Error>().map(|error| error as _),
         #[cfg(feature = "hyper")]
@@ -127,8 +129,8 @@ fn standard(error: &(dyn Error + 'static), facts: &mut Facts) {
         | io::ErrorKind::ConnectionAborted
         | io::ErrorKind::NotConnected
         | io::ErrorKind::BrokenPipe
-        | io::ErrorKind::UnexpectedEof => facts.note(Cause::Reset),
-        io::ErrorKind::HostUnreachable
+        | io::ErrorKind::UnexpectedEof
+        | io::ErrorKind::HostUnreachable
         | io::ErrorKind::NetworkUnreachable
         | io::ErrorKind::NetworkDown
         | io::ErrorKind::AddrNotAvailable => facts.note(Cause::Reset),

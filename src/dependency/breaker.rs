@@ -268,7 +268,8 @@ impl Breaker {
 }
 
 pub(crate) fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+    let seconds = duration.as_secs().saturating_mul(1_000_000_000);
+    seconds.saturating_add(u64::from(duration.subsec_nanos()))
 }
 
 #[cfg(all(test, not(reprise_loom)))]

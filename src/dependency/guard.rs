@@ -1,5 +1,7 @@
 use std::sync::Arc;
 
+use tokio::time::Instant;
+
 use super::{Dependency, breaker::Ticket};
 use crate::{classify::Health, telemetry};
 
@@ -43,11 +45,13 @@ impl Drop for Charge {
 }
 
 /// Leave to make one call. Dropped before the call's end is known, it says nothing about the
-/// dependency, and a probe's place is free again.
+/// dependency, and a probe's place is free again, unless the call was given up for taking longer
+/// than the policy allows: then the dependency hangs, which is a failure.
 #[derive(Debug)]
 pub(crate) struct Permit {
     dependency: Arc<Dependency>,
     ticket: Option<Ticket>,
+    pending_since: Option<Instant>,
 }
 
 impl Permit {
@@ -55,11 +59,17 @@ impl Permit {
         Self {
             dependency,
             ticket: Some(ticket),
+            pending_since: None,
         }
     }
 
     pub(crate) fn dependency(&self) -> &Dependency {
         &self.dependency
+    }
+
+    /// The call did not end at once.
+    pub(crate) fn pending(&mut self) {
+        self.pending_since.get_or_insert_with(Instant::now);
     }
 
     /// Takes in how the call ended.
@@ -76,10 +86,24 @@ impl Permit {
             telemetry::breaker(dependency, state);
         }
     }
+
+    fn is_overdue(&self) -> bool {
+        let policy = self.dependency.policy();
+        let limit = policy.attempt_timeout().unwrap_or(policy.total());
+        self.pending_since
+            .is_some_and(|since| since.elapsed() >= limit)
+    }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.report(Health::Neutral);
+        if self.ticket.is_some() {
+            let overdue = self.is_overdue();
+            self.report(if overdue {
+                Health::Failure
+            } else {
+                Health::Neutral
+            });
+        }
     }
 }

@@ -197,6 +197,14 @@ impl Dependency {
         self.gate.hold(|| self.now())
     }
 
+    /// The longest that a call is held back now.
+    pub(crate) fn longest_hold(&self) -> Duration {
+        let spread = self.policy.retry_after().spread;
+        self.hold().map_or(Duration::ZERO, |hold| {
+            hold.left + spread.min(hold.asked / 10)
+        })
+    }
+
     /// A wait of at least `least`, prolonged at random so that callers who were asked to wait for
     /// `asked` do not wake together.
     pub(crate) fn spread(&self, least: Duration, asked: Duration) -> Duration {

@@ -123,6 +123,11 @@ impl<C, L> Dependencies<C, L> {
     pub(crate) fn must_mark(&self) -> bool {
         self.shared.counting_layers.load(Ordering::Relaxed) > 1
     }
+
+    /// Whether a mark that a counting layer finds was surely meant for that layer alone.
+    pub(crate) fn must_pass_marks_on(&self) -> bool {
+        self.shared.counting_layers.load(Ordering::Relaxed) > 2
+    }
 }
 
 /// The registry in the hands of a layer that counts original requests.
@@ -349,6 +354,17 @@ impl<C, L> Lookup<C, L> {
     where
         L: Locate<Req>,
     {
+        self.find_with_deps(request).1
+    }
+
+    /// The dependency that a request goes to, and the registry it is from.
+    pub(crate) fn find_with_deps<Req>(
+        &mut self,
+        request: &Req,
+    ) -> (&Dependencies<C, L>, &Arc<Dependency>)
+    where
+        L: Locate<Req>,
+    {
         let locate = &self.deps.locate;
         let known = self
             .last
@@ -361,6 +377,6 @@ impl<C, L> Lookup<C, L> {
             }
             None => self.deps.shared.get(&locate.locate(request)),
         };
-        self.last.insert(dependency)
+        (&self.deps, self.last.insert(dependency))
     }
 }

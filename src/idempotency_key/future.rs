@@ -40,6 +40,7 @@ pin_project! {
 }
 
 impl<S: Service<Req>, P, Req> IdempotencyKeyFuture<S, P, Req> {
+    #[inline(always)]
     pub(super) fn new(state: State<S, P, Req>) -> Self {
         Self { state }
     }
@@ -53,6 +54,7 @@ where
 {
     type Output = Result<S::Response, BoxError>;
 
+    #[inline(always)]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         loop {

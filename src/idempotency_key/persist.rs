@@ -8,17 +8,22 @@ use crate::error::BoxError;
 ///
 /// Closures `Fn(IdempotencyKey) -> Future<Output = Result<(), BoxError>>` implement it.
 pub trait PersistKey {
+    /// Whether there is anything to store.
+    const STORES: bool = true;
+
     /// Done when the key is stored.
     type Future: Future<Output = Result<(), BoxError>>;
 
     /// Stores the key; `None` if there is nothing to do.
-    fn persist(&self, key: IdempotencyKey) -> Option<Self::Future>;
+    fn persist(&self, key: &IdempotencyKey) -> Option<Self::Future>;
 }
 
 impl PersistKey for () {
+    const STORES: bool = false;
+
     type Future = Ready<Result<(), BoxError>>;
 
-    fn persist(&self, _key: IdempotencyKey) -> Option<Self::Future> {
+    fn persist(&self, _key: &IdempotencyKey) -> Option<Self::Future> {
         None
     }
 }
@@ -30,7 +35,7 @@ where
 {
     type Future = Fut;
 
-    fn persist(&self, key: IdempotencyKey) -> Option<Fut> {
-        Some(self(key))
+    fn persist(&self, key: &IdempotencyKey) -> Option<Fut> {
+        Some(self(key.clone()))
     }
 }

@@ -7,10 +7,7 @@ use super::{
     IdempotencyKey, IdempotencyKeyFuture, MakeKey, PersistKey, UuidV4, future::State,
     layer::Settings,
 };
-use crate::{
-    classify::is_grpc,
-    error::{BoxError, ConfigError},
-};
+use crate::error::{BoxError, ConfigError};
 
 /// The service of an [`IdempotencyKeyLayer`](super::IdempotencyKeyLayer).
 ///
@@ -36,10 +33,12 @@ where
     type Error = BoxError;
     type Future = IdempotencyKeyFuture<S, P::Future, Request<B>>;
 
+    #[inline]
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
         self.inner.poll_ready(cx).map_err(Into::into)
     }
 
+    #[inline(always)]
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         let persisting = match self.stamp(&mut request) {
             Ok(persisting) => persisting,
@@ -70,6 +69,10 @@ impl<S, M, P: PersistKey> IdempotencyKeyService<S, M, P> {
     where
         M: MakeKey<B>,
     {
+        let needed = matches!(*request.method(), Method::POST | Method::PATCH);
+        if !needed && !P::STORES && request.extensions().is_empty() {
+            return Ok(None);
+        }
         let Settings {
             header,
             quoted,
@@ -93,18 +96,16 @@ impl<S, M, P: PersistKey> IdempotencyKeyService<S, M, P> {
         if let Some(value) = request.headers().get(header) {
             let key = IdempotencyKey::as_sent(value);
             fits(&key)?;
-            return Ok(self.persist.persist(key));
+            return Ok(self.persist.persist(&key));
         }
         let chosen = request.extensions().get::<IdempotencyKey>().cloned();
-        let needed =
-            matches!(*request.method(), Method::POST | Method::PATCH) || is_grpc(request.headers());
         let key = match chosen {
             Some(key) => key,
             None if needed => self.make.make_key(request),
             None => return Ok(None),
         };
         fits(&key)?;
-        let persisting = self.persist.persist(key.clone());
+        let persisting = self.persist.persist(&key);
         request
             .headers_mut()
             .insert(header.clone(), key.into_header(*quoted));

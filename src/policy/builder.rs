@@ -334,14 +334,14 @@ fn check(settings: &Settings) -> Result<(), ConfigError> {
     if let Some(timeout) = settings.attempt_timeout {
         within("attempt_timeout", timeout, millisecond, settings.total)?;
     }
-    if let Some(budget) = settings.budget {
-        if !(0.0..=10.0).contains(&budget.ratio) {
-            return wrong(
-                "budget.ratio",
-                &budget.ratio,
-                "0 to 0.2, up to 10 with an approval of R-7",
-            );
-        }
+    if let Some(budget) = settings.budget
+        && !(0.0..=10.0).contains(&budget.ratio)
+    {
+        return wrong(
+            "budget.ratio",
+            &budget.ratio,
+            "0 to 0.2, up to 10 with an approval of R-7",
+        );
     }
     let breaker = settings.breaker;
     if breaker.consecutive_failures == 0 {

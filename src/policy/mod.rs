@@ -72,38 +72,32 @@ struct Settings {
 
 impl Policy {
     /// Calls that somebody waits for: 3 retries in at most 30 s.
-    #[must_use]
     pub fn synchronous() -> PolicyBuilder {
         PolicyBuilder::new(Profile::Synchronous)
     }
 
     /// Events from a queue: 5 retries in at most 24 h, then the dead-letter queue.
-    #[must_use]
     pub fn asynchronous() -> PolicyBuilder {
         PolicyBuilder::new(Profile::Asynchronous)
     }
 
     /// Webhook deliveries: 5 of them in at most 24 h, then the dead-letter queue.
-    #[must_use]
     pub fn webhook() -> PolicyBuilder {
         PolicyBuilder::new(Profile::Webhook)
     }
 
     /// Items of a batch job: 3 retries each.
-    #[must_use]
     pub fn batch_item() -> PolicyBuilder {
         PolicyBuilder::new(Profile::BatchItem)
     }
 
     /// Unary gRPC calls: 3 retries in at most 30 s.
-    #[must_use]
     pub fn grpc_unary() -> PolicyBuilder {
         PolicyBuilder::new(Profile::GrpcUnary)
     }
 
     /// A bank's client recipe: as for synchronous calls, from a base of 500 ms, and internal
     /// errors are not retried.
-    #[must_use]
     pub fn bank() -> PolicyBuilder {
         PolicyBuilder::new(Profile::Bank)
     }
@@ -237,8 +231,8 @@ impl Default for BreakerPolicy {
             failure_rate: 0.5,
             minimum_calls: 20,
             window: Duration::from_secs(30),
-            cooldown: Duration::from_secs(2),
-            max_cooldown: Duration::from_secs(30),
+            cooldown: Duration::from_secs(1),
+            max_cooldown: Duration::from_secs(4),
             on_budget_exhausted: Exhaustion::OpenIfFailing,
         }
     }

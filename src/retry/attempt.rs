@@ -67,10 +67,6 @@ impl Attempt {
     }
 }
 
-/// On a request's extensions: it was counted as an original by a layer above.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Counted;
-
 /// On a request's extensions: other bounds for this one call, inside what its policy's profile
 /// allows, or another dependency, or no retry at all.
 ///

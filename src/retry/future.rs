@@ -3,7 +3,7 @@ use std::{
     fmt,
     future::Future,
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -30,13 +30,13 @@ pin_project! {
         P: Protocol<Req, S::Response>,
         H: PrepareAttempt<Req>,
     {
-        call: Call<S, C, P, H, P::Snapshot, S::Response>,
+        pub(super) call: Call<S, C, P, H, P::Snapshot, S::Response>,
         #[pin]
-        state: State<S::Future, H::Future, Req>,
+        pub(super) state: State<S::Future, H::Future, Req>,
         // The wait of `Waiting`, or else the time limit, which is set only when something is
         // not ready at once.
         #[pin]
-        timer: Option<Sleep>,
+        pub(super) timer: Option<Sleep>,
     }
 }
 
@@ -57,7 +57,9 @@ pin_project! {
 
 /// What a call remembers over its attempts.
 pub(super) struct Call<S, C, P, H, Snapshot, Res> {
-    pub(super) service: S,
+    /// What the service that retries call is cloned from, and that service once there is a retry.
+    pub(super) spare: Arc<Mutex<S>>,
+    pub(super) service: Option<Box<S>>,
     pub(super) dependency: Arc<Dependency>,
     pub(super) classifier: C,
     pub(super) protocol: P,
@@ -66,8 +68,10 @@ pub(super) struct Call<S, C, P, H, Snapshot, Res> {
     /// Sending it twice is as good as sending it once.
     pub(super) repeatable: bool,
     pub(super) bounds: Bounds,
-    pub(super) deadline: Instant,
-    pub(super) attempt_until: Instant,
+    /// When the call's time is over, and the attempt's. The clock is read when that is first
+    /// asked, which a call that is ready at once never does.
+    pub(super) deadline: Option<Instant>,
+    pub(super) attempt_until: Option<Instant>,
     /// Attempts that went out.
     pub(super) attempts: u32,
     pub(super) retries: u32,
@@ -82,27 +86,9 @@ pub(super) struct Call<S, C, P, H, Snapshot, Res> {
     pub(super) last: Option<Box<Result<Res, BoxError>>>,
 }
 
-impl<S, C, P, H, Req> RetryFuture<S, C, P, H, Req>
-where
-    S: Service<Req>,
-    P: Protocol<Req, S::Response>,
-    H: PrepareAttempt<Req>,
-{
-    pub(super) fn new(
-        call: Call<S, C, P, H, P::Snapshot, S::Response>,
-        state: State<S::Future, H::Future, Req>,
-    ) -> Self {
-        Self {
-            call,
-            state,
-            timer: None,
-        }
-    }
-}
-
 impl<S, C, P, H, Req> Future for RetryFuture<S, C, P, H, Req>
 where
-    S: Service<Req>,
+    S: Service<Req> + Clone,
     S::Error: Into<BoxError>,
     C: Classify<Req, S::Response>,
     P: Protocol<Req, S::Response>,
@@ -110,6 +96,7 @@ where
 {
     type Output = Result<S::Response, BoxError>;
 
+    #[inline(always)]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         let call = this.call;
@@ -117,10 +104,14 @@ where
             match this.state.as_mut().project() {
                 StateProj::Calling { future } => {
                     let result = match future.poll(cx) {
+                        Poll::Ready(Ok(response)) if call.is_first_success(&response) => {
+                            return Poll::Ready(Ok(response));
+                        }
                         Poll::Ready(result) => result.map_err(Into::into),
                         Poll::Pending => {
-                            ready!(poll_limit(this.timer.as_mut(), call.attempt_until, cx));
-                            if call.attempt_until >= call.deadline {
+                            let limit = call.attempt_until();
+                            ready!(poll_limit(this.timer.as_mut(), limit, cx));
+                            if limit >= call.deadline() {
                                 return Poll::Ready(call.out_of_time());
                             }
                             Err(call.attempt_elapsed())
@@ -149,7 +140,7 @@ where
                     let prepared = match future.as_mut().poll(cx) {
                         Poll::Ready(prepared) => prepared,
                         Poll::Pending => {
-                            ready!(poll_limit(this.timer.as_mut(), call.deadline, cx));
+                            ready!(poll_limit(this.timer.as_mut(), call.deadline(), cx));
                             return Poll::Ready(call.out_of_time());
                         }
                     };
@@ -162,10 +153,10 @@ where
                     }
                 }
                 StateProj::Readying { request } => {
-                    match call.service.poll_ready(cx) {
+                    match call.service().poll_ready(cx) {
                         Poll::Ready(ready) => ready.map_err(Into::into)?,
                         Poll::Pending => {
-                            ready!(poll_limit(this.timer.as_mut(), call.deadline, cx));
+                            ready!(poll_limit(this.timer.as_mut(), call.deadline(), cx));
                             return Poll::Ready(call.out_of_time());
                         }
                     }
@@ -175,7 +166,7 @@ where
                     if let Err(reason) = call.begin_attempt() {
                         return Poll::Ready(call.return_last(reason));
                     }
-                    let future = call.service.call(*request);
+                    let future = call.service().call(*request);
                     this.timer.set(None);
                     this.state.set(State::Calling { future });
                 }
@@ -206,6 +197,15 @@ enum Decision<Res> {
 }
 
 impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
+    /// Whether the first attempt brought what was asked for, as most do.
+    fn is_first_success<Req>(&self, response: &Res) -> bool
+    where
+        C: Classify<Req, Res>,
+    {
+        let rules = self.dependency.policy().rules();
+        self.attempts == 1 && self.classifier.classify(rules, Ok(response)).is_success()
+    }
+
     /// What becomes of an attempt's result.
     fn decide<Req>(&mut self, result: Result<Res, BoxError>) -> Decision<Res>
     where
@@ -284,9 +284,8 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
             return Err(GaveUp::NotReplayable);
         }
         let wait = self.draw_wait(verdict);
-        let at = Instant::now()
-            .checked_add(wait)
-            .filter(|at| *at < self.deadline);
+        let deadline = self.deadline();
+        let at = Instant::now().checked_add(wait).filter(|at| *at < deadline);
         let at = at.ok_or(GaveUp::Deadline)?;
         if self.dependency.refuses_at(at) {
             return Err(GaveUp::Breaker);
@@ -344,7 +343,7 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
     where
         P: Protocol<Req, Res, Snapshot = Snapshot>,
     {
-        let attempt = Attempt::charged(self.retries, Some(self.deadline));
+        let attempt = Attempt::charged(self.retries, Some(self.deadline()));
         let last = self.retries >= self.bounds.max_retries;
         let request = self.protocol.rebuild(&mut self.snapshot, attempt, last)?;
         Some((request, attempt))
@@ -374,7 +373,7 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
     /// was waited for.
     fn begin_attempt(&mut self) -> Result<(), GaveUp> {
         let now = Instant::now();
-        if now >= self.deadline {
+        if now >= self.deadline() {
             return Err(GaveUp::Deadline);
         }
         if self.dependency.refuses_at(now) {
@@ -384,10 +383,39 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
             charge.send();
         }
         self.attempts += 1;
-        let timeout = self.dependency.policy().attempt_timeout();
-        let until = timeout.map(|timeout| now + timeout);
-        self.attempt_until = until.map_or(self.deadline, |until| until.min(self.deadline));
+        self.attempt_until = None;
         Ok(())
+    }
+
+    fn service(&mut self) -> &mut S
+    where
+        S: Clone,
+    {
+        let spare = &self.spare;
+        self.service.get_or_insert_with(|| {
+            let spare = spare.lock().unwrap_or_else(PoisonError::into_inner);
+            Box::new(spare.clone())
+        })
+    }
+
+    fn deadline(&mut self) -> Instant {
+        *self
+            .deadline
+            .get_or_insert_with(|| Instant::now() + self.bounds.total)
+    }
+
+    fn attempt_until(&mut self) -> Instant {
+        if let Some(until) = self.attempt_until {
+            return until;
+        }
+        let deadline = self.deadline();
+        let timeout = self.dependency.policy().attempt_timeout();
+        // The time that a layer below holds the call back is not the attempt's.
+        let until = timeout.map_or(deadline, |timeout| {
+            let held = self.dependency.longest_hold();
+            deadline.min(Instant::now() + held + timeout)
+        });
+        *self.attempt_until.insert(until)
     }
 
     fn attempt_elapsed(&self) -> BoxError {

@@ -68,12 +68,18 @@ mod attempt;
 mod body;
 mod future;
 mod layer;
+mod marks;
 mod outcome;
 mod prepare;
 mod protocol;
 mod service;
 mod snapshot;
 
+pub(crate) use self::{
+    attempt::Bounds,
+    marks::{Counted, Marks},
+    protocol::{Origin, origin},
+};
 pub use self::{
     attempt::{Attempt, RetryOverride},
     body::ReplayBody,
@@ -83,8 +89,4 @@ pub use self::{
     prepare::{PrepareAttempt, Refresh},
     protocol::{Cloned, Http, HttpSnapshot, Protocol},
     service::Retry,
-};
-pub(crate) use self::{
-    attempt::{Bounds, Counted},
-    protocol::{Origin, origin},
 };

@@ -1,6 +1,10 @@
-use http::{HeaderMap, Request, Response};
+use http::{HeaderMap, HeaderName, Request, Response};
 
-use super::{Attempt, ReplayBody, RetryOutcome, RetryOverride, attempt::Counted, snapshot::Head};
+use super::{
+    Attempt, ReplayBody, RetryOutcome, RetryOverride,
+    marks::{Counted, Marks},
+    snapshot::Head,
+};
 use crate::{classify::Rules, telemetry::Labels};
 
 /// What the retry loop has to know of a kind of request and response. [`Http`] is for HTTP and
@@ -10,13 +14,17 @@ pub trait Protocol<Req, Res>: Clone + sealed::Sealed {
     type Snapshot;
 
     #[doc(hidden)]
-    fn wish<'a>(&self, request: &'a Req) -> Option<&'a RetryOverride>;
+    fn marks(&self, request: &Req) -> Marks;
     #[doc(hidden)]
-    fn is_original(&self, request: &Req) -> bool;
+    fn wish<'a>(&self, request: &'a Req, marks: Marks) -> Option<&'a RetryOverride>;
+    #[doc(hidden)]
+    fn snapshot(&self, request: &mut Req, marks: Marks, limit: usize) -> Option<Self::Snapshot>;
+    #[doc(hidden)]
+    fn is_original(&self, request: &Req, marks: Marks, snapshot: Option<&Self::Snapshot>) -> bool;
     #[doc(hidden)]
     fn mark_counted(&self, request: &mut Req);
     #[doc(hidden)]
-    fn snapshot(&self, request: &mut Req, limit: usize) -> Option<Self::Snapshot>;
+    fn unmark(&self, request: &mut Req);
     #[doc(hidden)]
     fn is_whole(&self, snapshot: &Self::Snapshot) -> bool;
     #[doc(hidden)]
@@ -60,22 +68,44 @@ pub struct HttpSnapshot<R> {
 impl<B: ReplayBody, R> Protocol<Request<B>, Response<R>> for Http {
     type Snapshot = HttpSnapshot<B::Recording>;
 
-    fn wish<'a>(&self, request: &'a Request<B>) -> Option<&'a RetryOverride> {
-        request.extensions().get()
+    fn marks(&self, request: &Request<B>) -> Marks {
+        Marks::on(request.extensions())
     }
 
-    fn is_original(&self, request: &Request<B>) -> bool {
-        origin(request) == Origin::Original
+    fn wish<'a>(&self, request: &'a Request<B>, marks: Marks) -> Option<&'a RetryOverride> {
+        match marks {
+            Marks::Others => request.extensions().get(),
+            _ => None,
+        }
+    }
+
+    fn snapshot(
+        &self,
+        request: &mut Request<B>,
+        marks: Marks,
+        limit: usize,
+    ) -> Option<Self::Snapshot> {
+        let head = Head::of(request, marks, limit)?;
+        let body = Some(request.body_mut().record(limit)?);
+        Some(HttpSnapshot { head, body })
+    }
+
+    fn is_original(
+        &self,
+        request: &Request<B>,
+        marks: Marks,
+        snapshot: Option<&Self::Snapshot>,
+    ) -> bool {
+        let told = snapshot.map(|snapshot| snapshot.head.told());
+        origin_of(request, marks, told) == Origin::Original
     }
 
     fn mark_counted(&self, request: &mut Request<B>) {
-        request.extensions_mut().insert(Counted);
+        Counted::put(request.extensions_mut());
     }
 
-    fn snapshot(&self, request: &mut Request<B>, limit: usize) -> Option<Self::Snapshot> {
-        let head = Head::of(request, limit)?;
-        let body = Some(request.body_mut().record(limit)?);
-        Some(HttpSnapshot { head, body })
+    fn unmark(&self, request: &mut Request<B>) {
+        Counted::take(request.extensions_mut());
     }
 
     fn is_whole(&self, snapshot: &Self::Snapshot) -> bool {
@@ -135,19 +165,25 @@ pub struct Cloned;
 impl<Req: Clone, Res> Protocol<Req, Res> for Cloned {
     type Snapshot = Req;
 
-    fn wish<'a>(&self, _request: &'a Req) -> Option<&'a RetryOverride> {
+    fn marks(&self, _request: &Req) -> Marks {
+        Marks::Nothing
+    }
+
+    fn wish<'a>(&self, _request: &'a Req, _marks: Marks) -> Option<&'a RetryOverride> {
         None
     }
 
-    fn is_original(&self, _request: &Req) -> bool {
+    fn snapshot(&self, request: &mut Req, _marks: Marks, _limit: usize) -> Option<Req> {
+        Some(request.clone())
+    }
+
+    fn is_original(&self, _request: &Req, _marks: Marks, _snapshot: Option<&Req>) -> bool {
         true
     }
 
     fn mark_counted(&self, _request: &mut Req) {}
 
-    fn snapshot(&self, request: &mut Req, _limit: usize) -> Option<Req> {
-        Some(request.clone())
-    }
+    fn unmark(&self, _request: &mut Req) {}
 
     fn is_whole(&self, _snapshot: &Req) -> bool {
         true
@@ -192,38 +228,62 @@ pub(crate) enum Origin {
 }
 
 pub(crate) fn origin<B>(request: &Request<B>) -> Origin {
-    let extensions = request.extensions();
-    let attempt = extensions.get::<Attempt>();
+    origin_of(request, Marks::on(request.extensions()), None)
+}
+
+/// `told` is what the headers tell of earlier attempts, if they were looked at already.
+fn origin_of<B>(request: &Request<B>, marks: Marks, told: Option<u32>) -> Origin {
+    let (attempt, counted) = match marks {
+        Marks::Nothing => (None, false),
+        Marks::Counted => (None, true),
+        Marks::Others => {
+            let extensions = request.extensions();
+            (
+                extensions.get::<Attempt>(),
+                extensions.get::<Counted>().is_some(),
+            )
+        }
+    };
     if attempt.is_some_and(|attempt| attempt.charged) {
         return Origin::Charged;
     }
-    match attempt
-        .map_or(0, Attempt::previous)
-        .max(told(request.headers()))
-    {
-        0 if extensions.get::<Counted>().is_some() => Origin::Counted,
+    let told = told.unwrap_or_else(|| told_by(request.headers()));
+    match attempt.map_or(0, Attempt::previous).max(told) {
+        0 if counted => Origin::Counted,
         0 => Origin::Original,
         previous => Origin::Repeated(previous),
     }
 }
 
-/// How many attempts were made before this one, by headers of other retry loops. One pass that
-/// compares lengths is cheaper than two look-ups, which hash.
-fn told(headers: &HeaderMap) -> u32 {
-    const GRPC: &str = "grpc-previous-rpc-attempts";
-    const ENVOY: &str = "x-envoy-attempt-count";
-    let mut told = 0;
-    for (name, value) in headers {
-        let first = match name.as_str() {
-            GRPC => 0,
-            ENVOY => 1,
-            _ => continue,
-        };
-        let number = value
-            .to_str()
-            .ok()
-            .and_then(|value| value.parse::<u32>().ok());
-        told = told.max(number.unwrap_or_default().saturating_sub(first));
-    }
-    told
+fn told_by(headers: &HeaderMap) -> u32 {
+    // A pass over the names is cheaper than two look-ups, which hash.
+    let told = |name: &HeaderName| {
+        headers
+            .get(name)
+            .map(|value| told(name.as_str(), value.as_bytes()))
+    };
+    headers
+        .keys()
+        .filter(|name| tells(name.as_str()))
+        .filter_map(told)
+        .max()
+        .unwrap_or(0)
+}
+
+const GRPC: &str = "grpc-previous-rpc-attempts";
+const ENVOY: &str = "x-envoy-attempt-count";
+
+/// Whether this header of another retry loop tells of earlier attempts.
+pub(super) fn tells(name: &str) -> bool {
+    matches!(name.len(), 21 | 26) && matches!(name, GRPC | ENVOY)
+}
+
+/// How many attempts such a header tells of.
+pub(super) fn told(name: &str, value: &[u8]) -> u32 {
+    let number = str::from_utf8(value)
+        .ok()
+        .and_then(|value| value.parse::<u32>().ok());
+    number
+        .unwrap_or_default()
+        .saturating_sub(u32::from(name == ENVOY))
 }

@@ -1,5 +1,5 @@
 use std::{
-    sync::Arc,
+    sync::{Arc, Mutex},
     task::{Context, Poll},
 };
 
@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use tower::Service;
 
 use super::{
-    Http, PrepareAttempt, Protocol, RetryFuture,
+    Http, Marks, PrepareAttempt, Protocol, RetryFuture,
     attempt::Bounds,
     future::{Call, State},
 };
@@ -25,6 +25,9 @@ use crate::{
 #[derive(Debug, Clone)]
 pub struct Retry<S, C = Standard, L = ByAuthority, P = Http, H = ()> {
     pub(super) inner: S,
+    /// What a retry calls is a clone of this, so that a call without one need not clone the
+    /// service.
+    pub(super) spare: Arc<Mutex<S>>,
     pub(super) lookup: Lookup<C, L>,
     pub(super) protocol: P,
     pub(super) prepare: H,
@@ -43,54 +46,66 @@ where
     type Error = BoxError;
     type Future = RetryFuture<S, C, P, H, Req>;
 
+    #[inline]
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
         self.inner.poll_ready(cx).map_err(Into::into)
     }
 
+    #[inline(always)]
     fn call(&mut self, mut request: Req) -> Self::Future {
         let dependency = Arc::clone(self.lookup.find(&request));
         let deps = &self.lookup.deps;
         let policy = dependency.policy();
-        let bounds = Bounds::of(policy, self.protocol.wish(&request));
-        let now = Instant::now();
-        if self.protocol.is_original(&request) {
+        let marks = self.protocol.marks(&request);
+        let bounds = Bounds::of(policy, self.protocol.wish(&request, marks));
+        let repeatable = deps.classifier.repeatable(policy.rules(), &request);
+        let snapshot = match bounds.max_retries {
+            0 => None,
+            _ => self
+                .protocol
+                .snapshot(&mut request, marks, policy.replay_limit()),
+        };
+        let mut deadline = None;
+        if self
+            .protocol
+            .is_original(&request, marks, snapshot.as_ref())
+        {
+            let now = Instant::now();
+            deadline = Some(now + bounds.total);
             dependency.count_original(now);
             if deps.must_mark() {
                 self.protocol.mark_counted(&mut request);
             }
+        } else if marks == Marks::Counted && !deps.must_pass_marks_on() {
+            self.protocol.unmark(&mut request);
         }
-        let repeatable = deps.classifier.repeatable(policy.rules(), &request);
-        let snapshot = match bounds.max_retries {
-            0 => None,
-            _ => self.protocol.snapshot(&mut request, policy.replay_limit()),
-        };
-        // The service that was readied makes the first attempt; its clone, which was not, is
-        // readied before each of the others.
-        let service = self.inner.clone();
-        let future = self.inner.call(request);
-        let call = Call {
-            service,
-            classifier: deps.classifier.clone(),
-            protocol: self.protocol.clone(),
-            prepare: self.prepare.clone(),
-            snapshot,
-            repeatable,
-            bounds,
-            deadline: now + bounds.total,
-            attempt_until: now
-                + policy
-                    .attempt_timeout()
-                    .unwrap_or(bounds.total)
-                    .min(bounds.total),
-            attempts: 1,
-            retries: 0,
-            limited: 0,
-            refreshed: false,
-            previous_wait: std::time::Duration::ZERO,
-            charge: None,
-            last: None,
-            dependency,
-        };
-        RetryFuture::new(call, State::Calling { future })
+        // The service that was readied makes the first attempt. One that was not is readied before
+        // each of the others.
+        RetryFuture {
+            state: State::Calling {
+                future: self.inner.call(request),
+            },
+            timer: None,
+            call: Call {
+                spare: Arc::clone(&self.spare),
+                service: None,
+                classifier: deps.classifier.clone(),
+                protocol: self.protocol.clone(),
+                prepare: self.prepare.clone(),
+                snapshot,
+                repeatable,
+                bounds,
+                deadline,
+                attempt_until: None,
+                attempts: 1,
+                retries: 0,
+                limited: 0,
+                refreshed: false,
+                previous_wait: std::time::Duration::ZERO,
+                charge: None,
+                last: None,
+                dependency,
+            },
+        }
     }
 }

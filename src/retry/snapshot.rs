@@ -11,27 +11,32 @@ use http::{
 };
 use tower_http::request_id::RequestId;
 
-use super::attempt::Counted;
+use super::{
+    marks::Marks,
+    protocol::{tells, told},
+};
 
 /// Marks a value as sensitive in its stored length.
-const SENSITIVE: u32 = 1 << 31;
+const SENSITIVE: u64 = 1 << 31;
 
 /// A request's head.
 #[derive(Debug)]
 pub(super) struct Head {
     method: Method,
     version: Version,
-    scheme: usize,
-    authority: usize,
-    path: usize,
-    headers: usize,
+    scheme: u32,
+    authority: u32,
+    path: u32,
+    headers: u32,
+    /// Earlier attempts that headers of another retry loop tell of.
+    told: u32,
     extensions: Option<Extensions>,
     bytes: Buffer,
 }
 
 impl Head {
     /// Copies a head, unless it has more than `limit` bytes.
-    pub(super) fn of<B>(request: &Request<B>, limit: usize) -> Option<Self> {
+    pub(super) fn of<B>(request: &Request<B>, marks: Marks, limit: usize) -> Option<Self> {
         let uri = request.uri();
         let scheme = uri.scheme_str().unwrap_or_default();
         let authority = uri.authority().map_or("", uri::Authority::as_str);
@@ -41,15 +46,16 @@ impl Head {
         buffer.extend_from_slice(scheme.as_bytes());
         buffer.extend_from_slice(authority.as_bytes());
         buffer.extend_from_slice(path.as_bytes());
+        let mut earlier = 0;
         for (name, value) in request.headers() {
-            let name = name.as_str().as_bytes();
-            let sensitive = if value.is_sensitive() { SENSITIVE } else { 0 };
+            let (name, sensitive) = (name.as_str(), value.is_sensitive());
             let value = value.as_bytes();
-            let name_length = u64::try_from(name.len()).ok()?;
-            let value_length = u64::from(u32::try_from(value.len()).ok()? | sensitive);
-            buffer.extend_from_slice(&(name_length << 32 | value_length).to_ne_bytes());
-            buffer.extend_from_slice(name);
+            buffer.extend_from_slice(&lengths(name, value, sensitive).to_ne_bytes());
+            buffer.extend_from_slice(name.as_bytes());
             buffer.extend_from_slice(value);
+            if tells(name) {
+                earlier = told(name, value).max(earlier);
+            }
             if buffer.len() > limit {
                 break;
             }
@@ -60,13 +66,20 @@ impl Head {
         Some(Self {
             method: request.method().clone(),
             version: request.version(),
-            scheme: scheme.len(),
-            authority: authority.len(),
-            path: path.len(),
-            headers: request.headers().len(),
-            extensions: keep(request.extensions()),
+            scheme: scheme.len() as u32,
+            authority: authority.len() as u32,
+            path: path.len() as u32,
+            headers: request.headers().len() as u32,
+            told: earlier,
+            // Extensions are kept by a clone, which allocates; our own mark is not worth one.
+            extensions: (marks == Marks::Others).then(|| request.extensions().clone()),
             bytes,
         })
+    }
+
+    /// How many attempts were made before by another retry loop.
+    pub(super) fn told(&self) -> u32 {
+        self.told
     }
 
     /// Makes the head again.
@@ -84,7 +97,7 @@ impl Head {
     /// same schemes, and over a connection that is as safe.
     pub(super) fn is_as_trusted<B>(&self, request: &Request<B>, key_header: &HeaderName) -> bool {
         let headers = request.headers();
-        let encrypted = self.scheme == "https".len() && self.bytes.0.starts_with(b"https");
+        let encrypted = self.bytes.0.get(..self.scheme as usize) == Some(b"https");
         if encrypted && request.uri().scheme_str() != Some("https") {
             return false;
         }
@@ -94,7 +107,9 @@ impl Head {
                 .is_none_or(|before| after.is_some_and(|after| same(before, after)))
         };
         same(key_header, |before, after| before == after)
-            && same(&COOKIE, |_, after| !after.is_empty())
+            && same(&COOKIE, |before, after| {
+                before.is_empty() || !after.is_empty()
+            })
             && same(&AUTHORIZATION, as_strong)
             && same(&PROXY_AUTHORIZATION, as_strong)
     }
@@ -123,9 +138,9 @@ impl Head {
 
     fn uri(&self) -> Option<Uri> {
         let bytes = self.bytes.0.as_slice();
-        let (scheme, bytes) = bytes.split_at_checked(self.scheme)?;
-        let (authority, bytes) = bytes.split_at_checked(self.authority)?;
-        let path = bytes.get(..self.path)?;
+        let (scheme, bytes) = bytes.split_at_checked(self.scheme as usize)?;
+        let (authority, bytes) = bytes.split_at_checked(self.authority as usize)?;
+        let path = bytes.get(..self.path as usize)?;
         let mut parts = uri::Parts::default();
         if !scheme.is_empty() {
             parts.scheme = Some(scheme.try_into().ok()?);
@@ -140,7 +155,7 @@ impl Head {
     }
 
     fn header_map(&self) -> Option<HeaderMap> {
-        let mut headers = HeaderMap::try_with_capacity(self.headers).ok()?;
+        let mut headers = HeaderMap::try_with_capacity(self.headers as usize).ok()?;
         for (name, value, sensitive) in self.fields() {
             let mut value = HeaderValue::from_bytes(value).ok()?;
             value.set_sensitive(sensitive);
@@ -148,7 +163,7 @@ impl Head {
                 .try_append(HeaderName::from_bytes(name).ok()?, value)
                 .ok()?;
         }
-        (headers.len() == self.headers).then_some(headers)
+        (headers.len() == self.headers as usize).then_some(headers)
     }
 
     fn get(&self, name: &str) -> Option<&[u8]> {
@@ -159,12 +174,15 @@ impl Head {
     }
 
     fn fields(&self) -> impl Iterator<Item = (&[u8], &[u8], bool)> {
-        let mut rest = self.bytes.0.get(self.scheme + self.authority + self.path..);
+        let mut rest = self
+            .bytes
+            .0
+            .get((self.scheme + self.authority + self.path) as usize..);
         std::iter::from_fn(move || {
             let (lengths, after) = rest?.split_first_chunk()?;
             let lengths = u64::from_ne_bytes(*lengths);
-            let sensitive = lengths & u64::from(SENSITIVE) != 0;
-            let value = usize::try_from(lengths & u64::from(!SENSITIVE)).ok()?;
+            let sensitive = lengths & SENSITIVE != 0;
+            let value = usize::try_from(lengths & (SENSITIVE - 1)).ok()?;
             let (name, after) = after.split_at_checked(usize::try_from(lengths >> 32).ok()?)?;
             let (value, after) = after.split_at_checked(value)?;
             rest = Some(after);
@@ -173,10 +191,10 @@ impl Head {
     }
 }
 
-/// Extensions are kept by a clone, which allocates; our own mark is not worth one.
-fn keep(extensions: &Extensions) -> Option<Extensions> {
-    let ours = usize::from(extensions.get::<Counted>().is_some());
-    (extensions.len() > ours).then(|| extensions.clone())
+/// The lengths of a header's name and value, and whether it is sensitive, in one word. No policy
+/// allows a head so long that they would not fit.
+fn lengths(name: &str, value: &[u8], sensitive: bool) -> u64 {
+    (name.len() as u64) << 32 | u64::from(sensitive) << 31 | value.len() as u64
 }
 
 /// Whether credentials are of the same scheme, and not empty where the others were not.
@@ -191,7 +209,9 @@ fn as_strong(before: &[u8], after: &[u8]) -> bool {
         )
     }
     let ((scheme, full), (after, after_full)) = (parts(before), parts(after));
-    scheme.eq_ignore_ascii_case(after) && full == after_full
+    // A token without a scheme is renewed by another one without.
+    let bare = !full && !after_full && !scheme.is_empty() && !after.is_empty();
+    bare || (scheme.eq_ignore_ascii_case(after) && full == after_full)
 }
 
 fn printable(value: &[u8]) -> Option<&str> {

@@ -27,11 +27,14 @@ pub(super) fn wake_at(
 ) -> Result<Instant, Refused> {
     let at = Instant::now() + dependency.spread(hold.left, hold.asked);
     let holds = dependency.policy().retry_after().mode == RetryAfterMode::Hold;
-    if holds && at < deadline {
-        return Ok(at);
-    }
-    telemetry::refused(dependency, Refusal::RetryAfter.as_str());
-    Err(dependency.refused(Refusal::RetryAfter, Some(hold.left)))
+    let by = match holds && at < deadline {
+        // Nobody is held for a call that the breaker is sure to refuse.
+        true if dependency.refuses_at(at) => Refusal::Breaker,
+        true => return Ok(at),
+        false => Refusal::RetryAfter,
+    };
+    telemetry::refused(dependency, by.as_str());
+    Err(dependency.refused(by, Some(hold.left)))
 }
 
 pin_project! {
@@ -73,6 +76,7 @@ pub(super) struct Held<S: Service<Req>, Req> {
 }
 
 impl<S: Service<Req>, C, Req> RetryAfterFuture<S, C, Req> {
+    #[inline(always)]
     pub(super) fn new(state: State<S, Req>, dependency: Arc<Dependency>, classifier: C) -> Self {
         Self {
             state,
@@ -90,6 +94,7 @@ where
 {
     type Output = Result<S::Response, BoxError>;
 
+    #[inline(always)]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         loop {

@@ -40,10 +40,12 @@ where
     type Error = BoxError;
     type Future = RetryAfterFuture<S, C, Request<B>>;
 
+    #[inline]
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
         self.inner.poll_ready(cx).map_err(Into::into)
     }
 
+    #[inline(always)]
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let dependency = Arc::clone(self.lookup.find(&request));
         let state = match dependency.hold() {

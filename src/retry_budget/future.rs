@@ -30,12 +30,14 @@ pin_project! {
 }
 
 impl<F> RetryBudgetFuture<F> {
+    #[inline(always)]
     pub(super) fn called(future: F) -> Self {
         Self {
             state: State::Called { future },
         }
     }
 
+    #[inline(always)]
     pub(super) fn refused(refused: Refused) -> Self {
         let refused = Some(refused);
         Self {
@@ -51,6 +53,7 @@ where
 {
     type Output = Result<T, BoxError>;
 
+    #[inline(always)]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match self.project().state.project() {
             StateProj::Called { future } => future.poll(cx).map_err(Into::into),

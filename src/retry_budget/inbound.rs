@@ -1,7 +1,6 @@
 use std::{
     future::Future,
     pin::Pin,
-    sync::Arc,
     task::{Context, Poll},
 };
 
@@ -86,15 +85,17 @@ where
     type Error = S::Error;
     type Future = InboundRetryBudgetFuture<S::Future, R>;
 
+    #[inline]
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(cx)
     }
 
+    #[inline(always)]
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         forget_client(&mut request);
-        let dependency = Arc::clone(self.lookup.find(&request));
         let grpc = is_grpc(request.headers());
-        let state = match account(&self.lookup.deps, &dependency, &mut request) {
+        let (deps, dependency) = self.lookup.find_with_deps(&request);
+        let state = match account(deps, dependency, &mut request) {
             Ok(()) => {
                 forget_client(&mut request);
                 State::Called {
@@ -150,6 +151,7 @@ where
 {
     type Output = F::Output;
 
+    #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         match self.project().state.project() {
             StateProj::Called { future } => future.poll(cx),

@@ -70,7 +70,7 @@ fn account<C, L, B>(
         Origin::Original => {
             dependency.count_original(tokio::time::Instant::now());
             if deps.must_mark() {
-                request.extensions_mut().insert(Counted);
+                Counted::put(request.extensions_mut());
             }
         }
         Origin::Repeated(previous) => match dependency.charge() {

@@ -32,13 +32,15 @@ where
     type Error = BoxError;
     type Future = RetryBudgetFuture<S::Future>;
 
+    #[inline]
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
         self.inner.poll_ready(cx).map_err(Into::into)
     }
 
+    #[inline(always)]
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        let dependency = std::sync::Arc::clone(self.lookup.find(&request));
-        match account(&self.lookup.deps, &dependency, &mut request) {
+        let (deps, dependency) = self.lookup.find_with_deps(&request);
+        match account(deps, dependency, &mut request) {
             Ok(()) => RetryBudgetFuture::called(self.inner.call(request)),
             Err(refused) => {
                 crate::release(&mut self.inner);
