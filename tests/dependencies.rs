@@ -1,4 +1,9 @@
 //! The registry: bounded, forgetful, and one entry per dependency.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "the helpers are tests too"
+)]
 
 use std::{sync::Arc, time::Duration};
 
@@ -84,7 +89,7 @@ fn g_8_racing_threads_never_pass_the_bound() {
         for thread in 0..8 {
             let deps = &deps;
             scope.spawn(move || {
-                (0..200).for_each(|i| deps.get(&format!("{}-{i}", thread % 2)).deposit())
+                (0..200).for_each(|i| deps.get(&format!("{}-{i}", thread % 2)).deposit());
             });
         }
     });

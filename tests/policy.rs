@@ -1,4 +1,9 @@
 //! What may be configured, and what the audit says of it.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "the helpers are tests too"
+)]
 
 use std::time::Duration;
 

@@ -273,6 +273,7 @@ pub(crate) fn nanos(duration: Duration) -> u64 {
 }
 
 #[cfg(all(test, not(reprise_loom)))]
+#[allow(clippy::expect_used, clippy::panic)]
 mod tests {
     use super::*;
 

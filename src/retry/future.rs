@@ -82,6 +82,8 @@ pub(super) struct Call<S, C, P, H, Snapshot, Res> {
     pub(super) previous_wait: Duration,
     /// The next retry, granted by the budget but not sent yet.
     pub(super) charge: Option<Charge>,
+    /// What the last attempt failed of.
+    pub(super) last_cause: Cause,
     /// The last real result, for when the next attempt brings none.
     pub(super) last: Option<Box<Result<Res, BoxError>>>,
 }
@@ -112,7 +114,7 @@ where
                             let limit = call.attempt_until();
                             ready!(poll_limit(this.timer.as_mut(), limit, cx));
                             if limit >= call.deadline() {
-                                return Poll::Ready(call.out_of_time());
+                                return Poll::Ready(call.return_last(GaveUp::Deadline));
                             }
                             Err(call.attempt_elapsed())
                         }
@@ -141,7 +143,7 @@ where
                         Poll::Ready(prepared) => prepared,
                         Poll::Pending => {
                             ready!(poll_limit(this.timer.as_mut(), call.deadline(), cx));
-                            return Poll::Ready(call.out_of_time());
+                            return Poll::Ready(call.return_last(GaveUp::Deadline));
                         }
                     };
                     match call.check_prepared(prepared, *attempt) {
@@ -157,7 +159,7 @@ where
                         Poll::Ready(ready) => ready.map_err(Into::into)?,
                         Poll::Pending => {
                             ready!(poll_limit(this.timer.as_mut(), call.deadline(), cx));
-                            return Poll::Ready(call.out_of_time());
+                            return Poll::Ready(call.return_last(GaveUp::Deadline));
                         }
                     }
                     let Some(request) = request.take() else {
@@ -239,6 +241,7 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
         match self.next_wait(&verdict) {
             Ok(wait) => {
                 self.count(&verdict, wait);
+                self.last_cause = verdict.cause;
                 self.last = Some(Box::new(result));
                 Decision::Wait(Instant::now() + wait)
             }
@@ -428,23 +431,12 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
         Elapsed { whole_call, limit }.into()
     }
 
-    fn out_of_time<Req>(&mut self) -> Result<Res, BoxError>
-    where
-        P: Protocol<Req, Res, Snapshot = Snapshot>,
-    {
-        telemetry::gave_up(
-            &self.dependency,
-            self.retries + 1,
-            GaveUp::Deadline,
-            Cause::Timeout,
-        );
-        self.return_last(GaveUp::Deadline)
-    }
-
+    /// Ends the call with the last real result, or for want of one with a timeout.
     fn return_last<Req>(&mut self, reason: GaveUp) -> Result<Res, BoxError>
     where
         P: Protocol<Req, Res, Snapshot = Snapshot>,
     {
+        telemetry::gave_up(&self.dependency, self.attempts, reason, self.last_cause);
         let limit = self.bounds.total;
         let whole_call = true;
         let last = match self.last.take() {

@@ -12,7 +12,7 @@ use super::{
     future::{Call, State},
 };
 use crate::{
-    classify::{Classify, Standard},
+    classify::{Cause, Classify, Standard},
     dependency::{ByAuthority, Locate, Lookup},
     error::BoxError,
 };
@@ -103,6 +103,7 @@ where
                 refreshed: false,
                 previous_wait: std::time::Duration::ZERO,
                 charge: None,
+                last_cause: Cause::Timeout,
                 last: None,
                 dependency,
             },
