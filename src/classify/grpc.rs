@@ -1,6 +1,6 @@
 use http::{HeaderMap, HeaderName};
 
-const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+static GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 
 /// A gRPC status code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -77,7 +77,7 @@ impl GrpcCode {
         if headers.is_empty() {
             return None;
         }
-        let value = headers.get(GRPC_STATUS)?.as_bytes();
+        let value = headers.get(&GRPC_STATUS)?.as_bytes();
         let digits = str::from_utf8(value).ok().filter(|v| !v.starts_with('+'));
         Some(
             digits

@@ -43,6 +43,7 @@ impl<B> Locate<Request<B>> for ByAuthority {
         Cow::Borrowed(overridden(request).unwrap_or_else(|| authority(request)))
     }
 
+    #[inline]
     fn is(&self, request: &Request<B>, name: &str) -> bool {
         let plain = request
             .uri()
@@ -67,6 +68,7 @@ impl<B> Locate<Request<B>> for Named {
     }
 }
 
+#[inline]
 fn overridden<B>(request: &Request<B>) -> Option<&str> {
     request
         .extensions()

@@ -350,6 +350,7 @@ impl<C, L> Lookup<C, L> {
         Self { deps, last: None }
     }
 
+    #[inline]
     pub(crate) fn find<Req>(&mut self, request: &Req) -> &Arc<Dependency>
     where
         L: Locate<Req>,
@@ -358,6 +359,7 @@ impl<C, L> Lookup<C, L> {
     }
 
     /// The dependency that a request goes to, and the registry it is from.
+    #[inline(always)]
     pub(crate) fn find_with_deps<Req>(
         &mut self,
         request: &Req,
@@ -365,18 +367,15 @@ impl<C, L> Lookup<C, L> {
     where
         L: Locate<Req>,
     {
-        let locate = &self.deps.locate;
-        let known = self
-            .last
-            .take()
-            .filter(|last| !last.evicted.load(Ordering::Relaxed) && locate.is(request, &last.name));
-        let dependency = match known {
-            Some(last) => {
-                last.touch();
-                last
-            }
-            None => self.deps.shared.get(&locate.locate(request)),
-        };
-        (&self.deps, self.last.insert(dependency))
+        let Self { deps, last } = self;
+        let known = last.as_ref().is_some_and(|last| {
+            !last.evicted.load(Ordering::Relaxed) && deps.locate.is(request, &last.name)
+        });
+        if !known {
+            *last = None;
+        }
+        let dependency = last.get_or_insert_with(|| deps.shared.get(&deps.locate.locate(request)));
+        dependency.touch();
+        (deps, dependency)
     }
 }

@@ -257,33 +257,33 @@ fn origin_of<B>(request: &Request<B>, marks: Marks, told: Option<u32>) -> Origin
 
 fn told_by(headers: &HeaderMap) -> u32 {
     // A pass over the names is cheaper than two look-ups, which hash.
-    let told = |name: &HeaderName| {
-        headers
-            .get(name)
-            .map(|value| told(name.as_str(), value.as_bytes()))
-    };
-    headers
-        .keys()
-        .filter(|name| tells(name.as_str()))
-        .filter_map(told)
-        .max()
-        .unwrap_or(0)
+    let mut most = 0;
+    for name in headers.keys() {
+        if tells(name) {
+            let values = headers.get_all(name).iter();
+            most = values
+                .map(|value| told(name, value.as_bytes()))
+                .fold(most, u32::max);
+        }
+    }
+    most
 }
 
-const GRPC: &str = "grpc-previous-rpc-attempts";
-const ENVOY: &str = "x-envoy-attempt-count";
+static GRPC: HeaderName = HeaderName::from_static("grpc-previous-rpc-attempts");
+static ENVOY: HeaderName = HeaderName::from_static("x-envoy-attempt-count");
 
 /// Whether this header of another retry loop tells of earlier attempts.
-pub(super) fn tells(name: &str) -> bool {
-    matches!(name.len(), 21 | 26) && matches!(name, GRPC | ENVOY)
+#[inline]
+pub(super) fn tells(name: &HeaderName) -> bool {
+    *name == GRPC || *name == ENVOY
 }
 
 /// How many attempts such a header tells of.
-pub(super) fn told(name: &str, value: &[u8]) -> u32 {
+pub(super) fn told(name: &HeaderName, value: &[u8]) -> u32 {
     let number = str::from_utf8(value)
         .ok()
         .and_then(|value| value.parse::<u32>().ok());
     number
         .unwrap_or_default()
-        .saturating_sub(u32::from(name == ENVOY))
+        .saturating_sub(u32::from(*name == ENVOY))
 }

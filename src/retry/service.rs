@@ -81,10 +81,9 @@ where
         }
         // The service that was readied makes the first attempt. One that was not is readied before
         // each of the others.
+        let future = self.inner.call(request);
         RetryFuture {
-            state: State::Calling {
-                future: self.inner.call(request),
-            },
+            state: State::Calling { future },
             timer: None,
             call: Call {
                 spare: Arc::clone(&self.spare),

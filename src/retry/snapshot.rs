@@ -48,14 +48,15 @@ impl Head {
         buffer.extend_from_slice(path.as_bytes());
         let mut earlier = 0;
         for (name, value) in request.headers() {
-            let (name, sensitive) = (name.as_str(), value.is_sensitive());
+            let sensitive = value.is_sensitive();
             let value = value.as_bytes();
-            buffer.extend_from_slice(&lengths(name, value, sensitive).to_ne_bytes());
-            buffer.extend_from_slice(name.as_bytes());
-            buffer.extend_from_slice(value);
             if tells(name) {
                 earlier = told(name, value).max(earlier);
             }
+            let name = name.as_str();
+            buffer.extend_from_slice(&lengths(name, value, sensitive).to_ne_bytes());
+            buffer.extend_from_slice(name.as_bytes());
+            buffer.extend_from_slice(value);
             if buffer.len() > limit {
                 break;
             }

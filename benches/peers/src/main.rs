@@ -1,0 +1,41 @@
+//! What the layers cost next to what others cost, measured in one run.
+
+mod allocations;
+mod calibration;
+mod client;
+mod report;
+
+use std::process::ExitCode;
+
+#[global_allocator]
+static ALLOCATOR: allocations::Counting = allocations::Counting;
+
+const USAGE: &str = "\
+usage: peers <SUBCOMMAND> [--quick]
+
+subcommands:
+  client    the cost of a call that succeeds: time, allocations, instructions, and the budget
+
+options:
+  --quick   a short run, for a look: fewer rounds, so noisier
+  --help    this text";
+
+fn main() -> ExitCode {
+    let arguments: Vec<_> = std::env::args().skip(1).collect();
+    let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+    match *arguments {
+        ["client"] => client::run(false),
+        ["client", "--quick"] | ["--quick", "client"] => client::run(true),
+        // What `client` runs under valgrind.
+        ["one", contestant, shape, calls] => return client::one(contestant, shape, calls),
+        ["--help" | "-h" | "help"] | [_, "--help" | "-h"] => println!("{USAGE}"),
+        [] => return wrong("a subcommand is missing"),
+        _ => return wrong(&format!("no such thing: {}", arguments.join(" "))),
+    }
+    ExitCode::SUCCESS
+}
+
+fn wrong(what: &str) -> ExitCode {
+    eprintln!("{what}\n\n{USAGE}");
+    ExitCode::from(2)
+}
