@@ -39,10 +39,10 @@ where
 
     #[inline(always)]
     fn call(&mut self, request: Req) -> Self::Future {
-        let dependency = self.lookup.find(&request);
+        let (deps, dependency) = self.lookup.find(&request);
         match dependency.admit() {
             Ok(permit) => {
-                let classifier = self.lookup.deps.classifier.clone();
+                let classifier = deps.classifier.clone();
                 CircuitBreakerFuture::called(self.inner.call(request), permit, classifier)
             }
             Err(refused) => {

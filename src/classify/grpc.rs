@@ -73,10 +73,15 @@ impl GrpcCode {
 
     /// The status that response headers (or trailers) hold, if they do.
     #[must_use]
+    #[inline]
     pub fn from_headers(headers: &HeaderMap) -> Option<Self> {
         if headers.is_empty() {
             return None;
         }
+        Self::look_up(headers)
+    }
+
+    fn look_up(headers: &HeaderMap) -> Option<Self> {
         let value = headers.get(&GRPC_STATUS)?.as_bytes();
         let digits = str::from_utf8(value).ok().filter(|v| !v.starts_with('+'));
         Some(

@@ -16,6 +16,7 @@ impl<B, R> Classify<Request<B>, Response<R>> for Standard {
         rules.repeatable(request)
     }
 
+    #[inline]
     fn classify(
         &self,
         rules: &Rules,
@@ -29,15 +30,20 @@ impl<B, R> Classify<Request<B>, Response<R>> for Standard {
 }
 
 /// The verdict on a response's head.
+#[inline]
 pub(crate) fn by_head(rules: &Rules, status: StatusCode, headers: &HeaderMap) -> Verdict {
-    let verdict = if status.is_client_error() || status.is_server_error() {
-        by_status(rules, status)
-    } else {
-        match GrpcCode::from_headers(headers) {
-            None | Some(GrpcCode::Ok) => return Verdict::SUCCESS,
-            Some(code) => by_grpc(rules, code),
-        }
-    };
+    if status.is_client_error() || status.is_server_error() {
+        return failed(by_status(rules, status), headers);
+    }
+    match GrpcCode::from_headers(headers) {
+        None | Some(GrpcCode::Ok) => Verdict::SUCCESS,
+        Some(code) => failed(by_grpc(rules, code), headers),
+    }
+}
+
+/// The verdict on a failure, with what the headers add to it.
+#[cold]
+fn failed(verdict: Verdict, headers: &HeaderMap) -> Verdict {
     if is_replayed(headers) {
         return verdict.retry(Retryable::Never).health(Health::Success);
     }

@@ -338,44 +338,65 @@ impl<C, L> DependenciesBuilder<C, L> {
 }
 
 /// A service's own view of the registry. It remembers the dependency it used last, so that a
-/// service with one peer takes no lock to find it.
-#[derive(Clone, Debug)]
-pub(crate) struct Lookup<C, L> {
+/// service with one peer takes no lock to find it. What it remembers may be more than the
+/// dependency: anything that a service wants to have at hand with it.
+#[derive(Debug)]
+pub(crate) struct Lookup<C, L, T = Dependency> {
     pub(crate) deps: Dependencies<C, L>,
-    last: Option<Arc<Dependency>>,
+    last: Option<Arc<T>>,
 }
 
-impl<C, L> Lookup<C, L> {
+impl<C: Clone, L: Clone, T> Clone for Lookup<C, L, T> {
+    fn clone(&self) -> Self {
+        Self {
+            deps: self.deps.clone(),
+            last: self.last.clone(),
+        }
+    }
+}
+
+impl<C, L, T: AsRef<Dependency>> Lookup<C, L, T> {
     pub(crate) fn new(deps: Dependencies<C, L>) -> Self {
         Self { deps, last: None }
     }
 
-    #[inline]
-    pub(crate) fn find<Req>(&mut self, request: &Req) -> &Arc<Dependency>
-    where
-        L: Locate<Req>,
-    {
-        self.find_with_deps(request).1
-    }
-
-    /// The dependency that a request goes to, and the registry it is from.
+    /// The registry, and what is remembered with the dependency that a request goes to.
     #[inline(always)]
-    pub(crate) fn find_with_deps<Req>(
+    pub(crate) fn find_or<Req>(
         &mut self,
         request: &Req,
-    ) -> (&Dependencies<C, L>, &Arc<Dependency>)
+        remember: impl FnOnce(Arc<Dependency>) -> Arc<T>,
+    ) -> (&Dependencies<C, L>, &Arc<T>)
     where
         L: Locate<Req>,
     {
         let Self { deps, last } = self;
-        let known = last.as_ref().is_some_and(|last| {
+        let known = last.as_deref().map(T::as_ref).is_some_and(|last| {
             !last.evicted.load(Ordering::Relaxed) && deps.locate.is(request, &last.name)
         });
         if !known {
             *last = None;
         }
-        let dependency = last.get_or_insert_with(|| deps.shared.get(&deps.locate.locate(request)));
-        dependency.touch();
-        (deps, dependency)
+        let found =
+            last.get_or_insert_with(|| remember(deps.shared.get(&deps.locate.locate(request))));
+        (**found).as_ref().touch();
+        (deps, found)
+    }
+}
+
+impl<C, L> Lookup<C, L> {
+    /// The registry, and the dependency that a request goes to.
+    #[inline(always)]
+    pub(crate) fn find<Req>(&mut self, request: &Req) -> (&Dependencies<C, L>, &Arc<Dependency>)
+    where
+        L: Locate<Req>,
+    {
+        self.find_or(request, |dependency| dependency)
+    }
+}
+
+impl AsRef<Dependency> for Dependency {
+    fn as_ref(&self) -> &Self {
+        self
     }
 }

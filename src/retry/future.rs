@@ -55,12 +55,26 @@ pin_project! {
     }
 }
 
+/// What calls of one service to one dependency share.
+#[derive(Debug)]
+pub(super) struct Route<S> {
+    pub(super) dependency: Arc<Dependency>,
+    /// What a retry calls is a clone of this, so that a call without one need not clone the
+    /// service.
+    pub(super) spare: Mutex<S>,
+}
+
+impl<S> AsRef<Dependency> for Route<S> {
+    fn as_ref(&self) -> &Dependency {
+        &self.dependency
+    }
+}
+
 /// What a call remembers over its attempts.
 pub(super) struct Call<S, C, P, H, Snapshot, Res> {
-    /// What the service that retries call is cloned from, and that service once there is a retry.
-    pub(super) spare: Arc<Mutex<S>>,
+    pub(super) route: Arc<Route<S>>,
+    /// The service that retries call, once there is one.
     pub(super) service: Option<Box<S>>,
-    pub(super) dependency: Arc<Dependency>,
     pub(super) classifier: C,
     pub(super) protocol: P,
     pub(super) prepare: H,
@@ -204,7 +218,7 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
     where
         C: Classify<Req, Res>,
     {
-        let rules = self.dependency.policy().rules();
+        let rules = self.route.dependency.policy().rules();
         self.attempts == 1 && self.classifier.classify(rules, Ok(response)).is_success()
     }
 
@@ -221,7 +235,7 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
         };
         let verdict = self
             .classifier
-            .classify(self.dependency.policy().rules(), outcome);
+            .classify(self.route.dependency.policy().rules(), outcome);
         if verdict.is_success() {
             let retried = self.retries > 0;
             return Decision::Return(if retried {
@@ -246,7 +260,7 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
                 Decision::Wait(Instant::now() + wait)
             }
             Err(reason) => {
-                telemetry::gave_up(&self.dependency, self.attempts, reason, verdict.cause);
+                telemetry::gave_up(&self.route.dependency, self.attempts, reason, verdict.cause);
                 // A refusal is no answer of the dependency's; an earlier one is.
                 let result = match self.last.take() {
                     Some(last) if refused => *last,
@@ -290,11 +304,12 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
         let deadline = self.deadline();
         let at = Instant::now().checked_add(wait).filter(|at| *at < deadline);
         let at = at.ok_or(GaveUp::Deadline)?;
-        if self.dependency.refuses_at(at) {
+        if self.route.dependency.refuses_at(at) {
             return Err(GaveUp::Breaker);
         }
         self.charge = Some(
-            self.dependency
+            self.route
+                .dependency
                 .charge()
                 .map_err(|refused| GaveUp::from(refused.kind()))?,
         );
@@ -302,7 +317,7 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
     }
 
     fn draw_wait(&mut self, verdict: &Verdict) -> Duration {
-        let dependency = &self.dependency;
+        let dependency = &self.route.dependency;
         let policy = dependency.policy();
         let backoff = policy
             .backoff()
@@ -329,11 +344,11 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
             _ => {}
         }
         self.retries += 1;
-        let rules = self.dependency.policy().rules();
+        let rules = self.route.dependency.policy().rules();
         let labels = || self.protocol.labels(self.snapshot.as_ref(), rules);
         let max_attempts = self.bounds.max_retries;
         telemetry::retry(
-            &self.dependency,
+            &self.route.dependency,
             self.retries,
             max_attempts,
             wait,
@@ -356,7 +371,10 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
     where
         P: Protocol<Req, Res, Snapshot = Snapshot>,
     {
-        let (snapshot, rules) = (self.snapshot.as_ref(), self.dependency.policy().rules());
+        let (snapshot, rules) = (
+            self.snapshot.as_ref(),
+            self.route.dependency.policy().rules(),
+        );
         let admit = |request| {
             self.protocol
                 .admit_prepared(snapshot, request, attempt, rules)
@@ -368,7 +386,7 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
             },
             Err(_) => "the hook failed",
         };
-        telemetry::prepare_failed(&self.dependency, why);
+        telemetry::prepare_failed(&self.route.dependency, why);
         None
     }
 
@@ -379,7 +397,7 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
         if now >= self.deadline() {
             return Err(GaveUp::Deadline);
         }
-        if self.dependency.refuses_at(now) {
+        if self.route.dependency.refuses_at(now) {
             return Err(GaveUp::Breaker);
         }
         if let Some(charge) = &mut self.charge {
@@ -394,7 +412,7 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
     where
         S: Clone,
     {
-        let spare = &self.spare;
+        let spare = &self.route.spare;
         self.service.get_or_insert_with(|| {
             let spare = spare.lock().unwrap_or_else(PoisonError::into_inner);
             Box::new(spare.clone())
@@ -412,10 +430,10 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
             return until;
         }
         let deadline = self.deadline();
-        let timeout = self.dependency.policy().attempt_timeout();
+        let timeout = self.route.dependency.policy().attempt_timeout();
         // The time that a layer below holds the call back is not the attempt's.
         let until = timeout.map_or(deadline, |timeout| {
-            let held = self.dependency.longest_hold();
+            let held = self.route.dependency.longest_hold();
             deadline.min(Instant::now() + held + timeout)
         });
         *self.attempt_until.insert(until)
@@ -423,6 +441,7 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
 
     fn attempt_elapsed(&self) -> BoxError {
         let limit = self
+            .route
             .dependency
             .policy()
             .attempt_timeout()
@@ -436,7 +455,12 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
     where
         P: Protocol<Req, Res, Snapshot = Snapshot>,
     {
-        telemetry::gave_up(&self.dependency, self.attempts, reason, self.last_cause);
+        telemetry::gave_up(
+            &self.route.dependency,
+            self.attempts,
+            reason,
+            self.last_cause,
+        );
         let limit = self.bounds.total;
         let whole_call = true;
         let last = match self.last.take() {
@@ -482,7 +506,7 @@ where
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RetryFuture")
-            .field("dependency", &self.call.dependency.name())
+            .field("dependency", &self.call.route.dependency.name())
             .field("retries", &self.call.retries)
             .finish_non_exhaustive()
     }

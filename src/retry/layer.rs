@@ -1,5 +1,3 @@
-use std::sync::{Arc, Mutex};
-
 use tower::Layer;
 
 use super::{Cloned, Http, Refresh, Retry};
@@ -54,12 +52,11 @@ impl<C, L, P, H> RetryLayer<C, L, P, H> {
     }
 }
 
-impl<S: Clone, C: Clone, L: Clone, P: Clone, H: Clone> Layer<S> for RetryLayer<C, L, P, H> {
+impl<S, C: Clone, L: Clone, P: Clone, H: Clone> Layer<S> for RetryLayer<C, L, P, H> {
     type Service = Retry<S, C, L, P, H>;
 
     fn layer(&self, inner: S) -> Self::Service {
         Retry {
-            spare: Arc::new(Mutex::new(inner.clone())),
             inner,
             lookup: Lookup::new(self.deps.0.clone()),
             protocol: self.protocol.clone(),

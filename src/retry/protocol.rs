@@ -1,4 +1,4 @@
-use http::{HeaderMap, HeaderName, Request, Response};
+use http::{HeaderMap, Request, Response};
 
 use super::{
     Attempt, ReplayBody, RetryOutcome, RetryOverride,
@@ -259,31 +259,32 @@ fn told_by(headers: &HeaderMap) -> u32 {
     // A pass over the names is cheaper than two look-ups, which hash.
     let mut most = 0;
     for name in headers.keys() {
-        if tells(name) {
+        if tells(name.as_str()) {
             let values = headers.get_all(name).iter();
             most = values
-                .map(|value| told(name, value.as_bytes()))
+                .map(|value| told(name.as_str(), value.as_bytes()))
                 .fold(most, u32::max);
         }
     }
     most
 }
 
-static GRPC: HeaderName = HeaderName::from_static("grpc-previous-rpc-attempts");
-static ENVOY: HeaderName = HeaderName::from_static("x-envoy-attempt-count");
+const GRPC: &str = "grpc-previous-rpc-attempts";
+const ENVOY: &str = "x-envoy-attempt-count";
 
 /// Whether this header of another retry loop tells of earlier attempts.
 #[inline]
-pub(super) fn tells(name: &HeaderName) -> bool {
-    *name == GRPC || *name == ENVOY
+pub(super) fn tells(name: &str) -> bool {
+    (name.len() == GRPC.len() && name == GRPC) || (name.len() == ENVOY.len() && name == ENVOY)
 }
 
 /// How many attempts such a header tells of.
-pub(super) fn told(name: &HeaderName, value: &[u8]) -> u32 {
+#[cold]
+pub(super) fn told(name: &str, value: &[u8]) -> u32 {
     let number = str::from_utf8(value)
         .ok()
         .and_then(|value| value.parse::<u32>().ok());
     number
         .unwrap_or_default()
-        .saturating_sub(u32::from(*name == ENVOY))
+        .saturating_sub(u32::from(name == ENVOY))
 }

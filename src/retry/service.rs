@@ -9,7 +9,7 @@ use tower::Service;
 use super::{
     Http, Marks, PrepareAttempt, Protocol, RetryFuture,
     attempt::Bounds,
-    future::{Call, State},
+    future::{Call, Route, State},
 };
 use crate::{
     classify::{Cause, Classify, Standard},
@@ -25,10 +25,7 @@ use crate::{
 #[derive(Debug, Clone)]
 pub struct Retry<S, C = Standard, L = ByAuthority, P = Http, H = ()> {
     pub(super) inner: S,
-    /// What a retry calls is a clone of this, so that a call without one need not clone the
-    /// service.
-    pub(super) spare: Arc<Mutex<S>>,
-    pub(super) lookup: Lookup<C, L>,
+    pub(super) lookup: Lookup<C, L, Route<S>>,
     pub(super) protocol: P,
     pub(super) prepare: H,
 }
@@ -53,8 +50,12 @@ where
 
     #[inline(always)]
     fn call(&mut self, mut request: Req) -> Self::Future {
-        let dependency = Arc::clone(self.lookup.find(&request));
-        let deps = &self.lookup.deps;
+        let Self { inner, lookup, .. } = self;
+        let (deps, route) = lookup.find_or(&request, |dependency| {
+            let spare = Mutex::new(inner.clone());
+            Arc::new(Route { dependency, spare })
+        });
+        let dependency = &route.dependency;
         let policy = dependency.policy();
         let marks = self.protocol.marks(&request);
         let bounds = Bounds::of(policy, self.protocol.wish(&request, marks));
@@ -81,12 +82,12 @@ where
         }
         // The service that was readied makes the first attempt. One that was not is readied before
         // each of the others.
-        let future = self.inner.call(request);
+        let future = inner.call(request);
         RetryFuture {
             state: State::Calling { future },
             timer: None,
             call: Call {
-                spare: Arc::clone(&self.spare),
+                route: Arc::clone(route),
                 service: None,
                 classifier: deps.classifier.clone(),
                 protocol: self.protocol.clone(),
@@ -104,7 +105,6 @@ where
                 charge: None,
                 last_cause: Cause::Timeout,
                 last: None,
-                dependency,
             },
         }
     }

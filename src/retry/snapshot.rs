@@ -48,15 +48,14 @@ impl Head {
         buffer.extend_from_slice(path.as_bytes());
         let mut earlier = 0;
         for (name, value) in request.headers() {
-            let sensitive = value.is_sensitive();
+            let (name, sensitive) = (name.as_str(), value.is_sensitive());
             let value = value.as_bytes();
-            if tells(name) {
-                earlier = told(name, value).max(earlier);
-            }
-            let name = name.as_str();
             buffer.extend_from_slice(&lengths(name, value, sensitive).to_ne_bytes());
             buffer.extend_from_slice(name.as_bytes());
             buffer.extend_from_slice(value);
+            if tells(name) {
+                earlier = told(name, value).max(earlier);
+            }
             if buffer.len() > limit {
                 break;
             }

@@ -47,7 +47,7 @@ where
 
     #[inline(always)]
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let dependency = Arc::clone(self.lookup.find(&request));
+        let dependency = Arc::clone(self.lookup.find(&request).1);
         let state = match dependency.hold() {
             None => State::Called {
                 future: self.inner.call(request),

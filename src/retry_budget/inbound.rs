@@ -94,7 +94,7 @@ where
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         forget_client(&mut request);
         let grpc = is_grpc(request.headers());
-        let (deps, dependency) = self.lookup.find_with_deps(&request);
+        let (deps, dependency) = self.lookup.find(&request);
         let state = match account(deps, dependency, &mut request) {
             Ok(()) => {
                 forget_client(&mut request);

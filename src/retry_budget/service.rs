@@ -39,7 +39,7 @@ where
 
     #[inline(always)]
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        let (deps, dependency) = self.lookup.find_with_deps(&request);
+        let (deps, dependency) = self.lookup.find(&request);
         match account(deps, dependency, &mut request) {
             Ok(()) => RetryBudgetFuture::called(self.inner.call(request)),
             Err(refused) => {

@@ -1,7 +1,6 @@
 //! What the layers cost next to what others cost, measured in one run.
 
 mod allocations;
-mod calibration;
 mod client;
 mod report;
 
@@ -26,8 +25,9 @@ fn main() -> ExitCode {
     match *arguments {
         ["client"] => client::run(false),
         ["client", "--quick"] | ["--quick", "client"] => client::run(true),
-        // What `client` runs under valgrind.
+        // What `client` starts by itself: under valgrind, and in many processes.
         ["one", contestant, shape, calls] => return client::one(contestant, shape, calls),
+        ["sample", shape, rounds, calls] => return client::sample(shape, rounds, calls),
         ["--help" | "-h" | "help"] | [_, "--help" | "-h"] => println!("{USAGE}"),
         [] => return wrong("a subcommand is missing"),
         _ => return wrong(&format!("no such thing: {}", arguments.join(" "))),

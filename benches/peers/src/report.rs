@@ -40,11 +40,13 @@ pub(crate) fn json(name: &str, values: &[(String, f64)]) {
     println!("{name} {{{}}}", values.join(","));
 }
 
-pub(crate) fn median(mut values: Vec<f64>) -> f64 {
+/// The value that this share of all is below: 0.5 for the median.
+pub(crate) fn quantile(mut values: Vec<f64>, share: f64) -> f64 {
     values.sort_by(f64::total_cmp);
-    match values.len() {
-        0 => f64::NAN,
-        n if n % 2 == 1 => values[n / 2],
-        n => (values[n / 2 - 1] + values[n / 2]) / 2.0,
-    }
+    let Some(last) = values.len().checked_sub(1) else {
+        return f64::NAN;
+    };
+    let at = share * last as f64;
+    let (below, above) = (values[at.floor() as usize], values[at.ceil() as usize]);
+    below + (above - below) * at.fract()
 }

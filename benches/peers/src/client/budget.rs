@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use tower::retry::budget::Budget;
 
 use super::{contestant::deps, others::tps_budget};
-use crate::report::median;
+use crate::report::quantile;
 
 /// Nanoseconds per deposit, over all threads together.
 #[derive(Debug, Clone, Copy)]
@@ -43,8 +43,8 @@ pub(super) fn measure(threads: usize, rounds: usize, each: u64) -> Deposits {
 
 fn middle(rounds: &[Round]) -> Round {
     Round {
-        nanos: median(rounds.iter().map(|round| round.nanos).collect()),
-        cores: median(rounds.iter().map(|round| round.cores).collect()),
+        nanos: quantile(rounds.iter().map(|round| round.nanos).collect(), 0.5),
+        cores: quantile(rounds.iter().map(|round| round.cores).collect(), 0.5),
     }
 }
 

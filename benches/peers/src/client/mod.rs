@@ -14,7 +14,7 @@ use self::{
     budget::Deposits,
     contestant::{BARE, Contestant, RESILIENCE, RETRY, STACK, TOWER},
     request::Shape,
-    timing::Cost,
+    timing::{Cost, Effort},
 };
 use crate::report;
 
@@ -23,19 +23,19 @@ const THREADS: [usize; 3] = [1, 2, 8];
 pub(crate) fn run(quick: bool) {
     let runtime = runtime();
     let _context = runtime.enter();
-    let (rounds, calls) = if quick { (100, 500) } else { (600, 1000) };
-    let mut contestants = contestant::all();
+    let contestants = contestant::all();
+    let names: Vec<_> = contestants.iter().map(|c| c.name).collect();
+    let effort = Effort {
+        processes: if quick { 5 } else { 40 },
+        rounds: 20,
+        calls: 500,
+    };
+    eprintln!("timing and counting allocations");
     let mut values = Vec::new();
-    for shape in Shape::ALL {
-        eprintln!("{}: {rounds} rounds of {calls} calls each", shape.title());
-        let (costs, steps) = timing::measure(&mut contestants, shape, rounds, calls);
+    for (shape, costs) in timing::measure(&names, effort) {
         let counted = count_instructions(&contestants, shape, quick);
         print(shape, &contestants, &costs, counted.as_deref());
-        println!(
-            "  parallel steps of the core: {steps:.2} (compare only runs where this agrees)\n"
-        );
         values.extend(summary(shape, &costs, counted.as_deref()));
-        values.push((format!("parallel_steps_{}", shape.name()), steps));
     }
     let (rounds, each) = if quick { (5, 100_000) } else { (11, 500_000) };
     let deposits: Vec<_> = THREADS
@@ -62,6 +62,17 @@ pub(crate) fn one(contestant: &str, shape: &str, calls: &str) -> ExitCode {
     let found = contestants.iter_mut().find(|c| c.name == contestant);
     match (found, Shape::from_name(shape), calls.parse()) {
         (Some(contestant), Some(shape), Ok(calls)) => contestant.run(shape, calls),
+        _ => return ExitCode::from(2),
+    }
+    ExitCode::SUCCESS
+}
+
+/// Takes the sample of one process.
+pub(crate) fn sample(shape: &str, rounds: &str, calls: &str) -> ExitCode {
+    let runtime = runtime();
+    let _context = runtime.enter();
+    match (Shape::from_name(shape), rounds.parse(), calls.parse()) {
+        (Some(shape), Ok(rounds), Ok(calls)) => timing::sample(shape, rounds, calls),
         _ => return ExitCode::from(2),
     }
     ExitCode::SUCCESS
@@ -102,6 +113,13 @@ fn print(shape: Shape, contestants: &[Contestant], costs: &[Cost], counted: Opti
                 contestant.title.into(),
                 format!("{:.0}", cost.nanos),
                 format!("{:.0}", cost.added_nanos),
+                match cost.name {
+                    BARE => "-".into(),
+                    _ => format!(
+                        "{:.2} ({:.2}-{:.2})",
+                        cost.ratio[1], cost.ratio[0], cost.ratio[2]
+                    ),
+                },
                 format!("{:.2}", cost.allocations),
                 format!("{:.2}", cost.added_allocations),
                 instructions,
@@ -114,6 +132,7 @@ fn print(shape: Shape, contestants: &[Contestant], costs: &[Cost], counted: Opti
         "per call",
         "ns",
         "added ns",
+        "to tower's (half of processes)",
         "allocs",
         "added allocs",
         "instr.",
@@ -149,10 +168,10 @@ fn print_deposits(deposits: &[Deposits]) {
     report::table(title, &head, &rows);
 }
 
-/// Ratios are of what is added to the bare service, over what `tower::retry` adds to it.
+/// Ratios are of what is added to the bare service, over what `tower::retry` adds to it, in the
+/// same process; half of all processes saw a time ratio from `low` to `high`.
 fn summary(shape: Shape, costs: &[Cost], counted: Option<&[f64]>) -> Vec<(String, f64)> {
     let at = |name| costs.iter().position(|cost| cost.name == name).unwrap_or(0);
-    let time = |name| costs[at(name)].added_nanos / costs[at(TOWER)].added_nanos;
     let suffix = match shape {
         Shape::Get => String::new(),
         other => format!("_{}", other.name()),
@@ -163,13 +182,18 @@ fn summary(shape: Shape, costs: &[Cost], counted: Option<&[f64]>) -> Vec<(String
         ("stack", STACK),
         ("tower_resilience", RESILIENCE),
     ] {
-        values.push((format!("{key}_time_ratio{suffix}"), time(name)));
+        let [low, middle, high] = costs[at(name)].ratio;
+        values.push((format!("{key}_time_ratio{suffix}"), middle));
+        values.push((format!("{key}_time_ratio{suffix}_low"), low));
+        values.push((format!("{key}_time_ratio{suffix}_high"), high));
         if let Some(counted) = counted {
             let added = |name| counted[at(name)] - counted[at(BARE)];
             let key = format!("{key}_instruction_ratio{suffix}");
             values.push((key, added(name) / added(TOWER)));
         }
     }
+    // What tells a busy machine from an idle one.
+    values.push((format!("bare_nanos{suffix}"), costs[at(BARE)].nanos));
     let extra = |name| costs[at(name)].added_allocations;
     match shape {
         Shape::Get => values.extend([
