@@ -42,27 +42,15 @@ impl Head {
         let authority = uri.authority().map_or("", uri::Authority::as_str);
         let path = uri.path_and_query().map_or("", uri::PathAndQuery::as_str);
         let mut bytes = Buffer::take();
-        let buffer = &mut bytes.0;
-        buffer.extend_from_slice(scheme.as_bytes());
-        buffer.extend_from_slice(authority.as_bytes());
-        buffer.extend_from_slice(path.as_bytes());
-        let mut earlier = 0;
-        for (name, value) in request.headers() {
-            let (name, sensitive) = (name.as_str(), value.is_sensitive());
-            let value = value.as_bytes();
-            buffer.extend_from_slice(&lengths(name, value, sensitive).to_ne_bytes());
-            buffer.extend_from_slice(name.as_bytes());
-            buffer.extend_from_slice(value);
-            if tells(name) {
-                earlier = told(name, value).max(earlier);
+        let told = loop {
+            let size = bytes.0.len();
+            let room = bytes.0.get_mut(..limit.min(size))?;
+            match write([scheme, authority, path], request.headers(), room) {
+                Some(told) => break told,
+                None if size >= limit => return None,
+                None => bytes.grow(),
             }
-            if buffer.len() > limit {
-                break;
-            }
-        }
-        if buffer.len() > limit {
-            return None;
-        }
+        };
         Some(Self {
             method: request.method().clone(),
             version: request.version(),
@@ -70,7 +58,7 @@ impl Head {
             authority: authority.len() as u32,
             path: path.len() as u32,
             headers: request.headers().len() as u32,
-            told: earlier,
+            told,
             // Extensions are kept by a clone, which allocates; our own mark is not worth one.
             extensions: (marks == Marks::Others).then(|| request.extensions().clone()),
             bytes,
@@ -178,7 +166,7 @@ impl Head {
             .bytes
             .0
             .get((self.scheme + self.authority + self.path) as usize..);
-        std::iter::from_fn(move || {
+        let next = move || {
             let (lengths, after) = rest?.split_first_chunk()?;
             let lengths = u64::from_ne_bytes(*lengths);
             let sensitive = lengths & SENSITIVE != 0;
@@ -187,7 +175,8 @@ impl Head {
             let (value, after) = after.split_at_checked(value)?;
             rest = Some(after);
             Some((name, value, sensitive))
-        })
+        };
+        std::iter::from_fn(next).take(self.headers as usize)
     }
 }
 
@@ -219,8 +208,53 @@ fn printable(value: &[u8]) -> Option<&str> {
     (text.len() <= 128 && text.bytes().all(|byte| byte.is_ascii_graphic())).then_some(text)
 }
 
+/// Writes a head. Returns what headers of another retry loop tell of earlier attempts, or `None` if
+/// there is not enough room.
+fn write(uri: [&str; 3], headers: &HeaderMap, mut room: &mut [u8]) -> Option<u32> {
+    for piece in uri {
+        room = put(room, piece.as_bytes())?;
+    }
+    let mut earlier = 0;
+    for (name, value) in headers {
+        let (name, sensitive) = (name.as_str(), value.is_sensitive());
+        let value = value.as_bytes();
+        room = put(room, &lengths(name, value, sensitive).to_ne_bytes())?;
+        room = put(room, name.as_bytes())?;
+        room = put(room, value)?;
+        if tells(name) {
+            earlier = told(name, value).max(earlier);
+        }
+    }
+    Some(earlier)
+}
+
+/// Writes a piece at the start of the room, and returns what is left of it.
+///
+/// Pieces are short. A few moves of fixed size, the last of which overlaps the one before, are
+/// cheaper than to call `memcpy`.
+#[inline(always)]
+fn put<'a>(room: &'a mut [u8], piece: &[u8]) -> Option<&'a mut [u8]> {
+    let (to, rest) = room.split_at_mut_checked(piece.len())?;
+    match piece.len() {
+        65.. => to.copy_from_slice(piece),
+        32.. => ends::<32>(to, piece)?,
+        16.. => ends::<16>(to, piece)?,
+        8.. => ends::<8>(to, piece)?,
+        4.. => ends::<4>(to, piece)?,
+        _ => to.iter_mut().zip(piece).for_each(|(to, from)| *to = *from),
+    }
+    Some(rest)
+}
+
+#[inline(always)]
+fn ends<const N: usize>(to: &mut [u8], from: &[u8]) -> Option<()> {
+    *to.first_chunk_mut::<N>()? = *from.first_chunk()?;
+    *to.last_chunk_mut::<N>()? = *from.last_chunk()?;
+    Some(())
+}
+
 /// A buffer that goes back to its thread's pool.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Buffer(Vec<u8>);
 
 impl Buffer {
@@ -230,15 +264,19 @@ impl Buffer {
 
     fn take() -> Self {
         let pooled = POOL.try_with(|pool| pool.borrow_mut().pop()).ok().flatten();
-        Self(pooled.unwrap_or_else(|| Vec::with_capacity(Self::SMALLEST)))
+        Self(pooled.unwrap_or_else(|| vec![0; Self::SMALLEST]))
+    }
+
+    #[cold]
+    fn grow(&mut self) {
+        self.0.resize(self.0.len() * 4, 0);
     }
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        let mut bytes = std::mem::take(&mut self.0);
-        if (1..=Self::LARGEST).contains(&bytes.capacity()) {
-            bytes.clear();
+        if self.0.len() <= Self::LARGEST {
+            let bytes = std::mem::take(&mut self.0);
             let _ = POOL.try_with(|pool| {
                 let mut pool = pool.borrow_mut();
                 if pool.len() < Self::POOLED {
