@@ -140,6 +140,7 @@ impl Dependency {
         self.count_original(Instant::now());
     }
 
+    #[inline]
     pub(crate) fn at(&self, instant: Instant) -> u64 {
         nanos(instant.saturating_duration_since(self.origin))
     }
@@ -154,6 +155,7 @@ impl Dependency {
     }
 
     /// Counts an original request.
+    #[inline]
     pub(crate) fn count_original(&self, now: Instant) {
         self.budget.deposit(self.at(now));
     }

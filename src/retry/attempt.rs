@@ -130,6 +130,7 @@ pub(crate) struct Bounds {
 }
 
 impl Bounds {
+    #[inline]
     pub(crate) fn of(policy: &Policy, wish: Option<&RetryOverride>) -> Self {
         let retries = wish.and_then(|wish| wish.max_retries);
         let total = wish.and_then(|wish| wish.total);

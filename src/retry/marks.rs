@@ -56,6 +56,7 @@ pub enum Marks {
 }
 
 impl Marks {
+    #[inline]
     pub(crate) fn on(extensions: &Extensions) -> Self {
         match extensions.len() {
             0 => Self::Nothing,

@@ -79,6 +79,7 @@ impl<B: ReplayBody, R> Protocol<Request<B>, Response<R>> for Http {
         }
     }
 
+    #[inline(always)]
     fn snapshot(
         &self,
         request: &mut Request<B>,
@@ -90,6 +91,7 @@ impl<B: ReplayBody, R> Protocol<Request<B>, Response<R>> for Http {
         Some(HttpSnapshot { head, body })
     }
 
+    #[inline]
     fn is_original(
         &self,
         request: &Request<B>,
@@ -227,11 +229,13 @@ pub(crate) enum Origin {
     Repeated(u32),
 }
 
+#[inline]
 pub(crate) fn origin<B>(request: &Request<B>) -> Origin {
     origin_of(request, Marks::on(request.extensions()), None)
 }
 
 /// `told` is what the headers tell of earlier attempts, if they were looked at already.
+#[inline(always)]
 fn origin_of<B>(request: &Request<B>, marks: Marks, told: Option<u32>) -> Origin {
     let (attempt, counted) = match marks {
         Marks::Nothing => (None, false),

@@ -36,6 +36,7 @@ pub(super) struct Head {
 
 impl Head {
     /// Copies a head, unless it has more than `limit` bytes.
+    #[inline(always)]
     pub(super) fn of<B>(request: &Request<B>, marks: Marks, limit: usize) -> Option<Self> {
         let uri = request.uri();
         let scheme = uri.scheme_str().unwrap_or_default();

@@ -58,8 +58,8 @@ impl Contestant {
             future_size: size(&service.call(request::get())),
             calls: Box::new(move |shape, calls| match shape {
                 Shape::Get => repeat(&mut service, request::get, calls),
+                Shape::GetMixed => repeat(&mut service, request::get_mixed, calls),
                 Shape::GetConst => repeat(&mut service, request::get_const, calls),
-                Shape::GetText => repeat(&mut service, request::get_text, calls),
                 Shape::Post => repeat(&mut service, request::post, calls),
             }),
         }

@@ -206,7 +206,7 @@ fn summary(shape: Shape, costs: &[Cost], counted: Option<&[f64]>) -> Vec<(String
             ("stack_extra_allocs_post".into(), extra(STACK)),
             ("tower_extra_allocs_post".into(), extra(TOWER)),
         ]),
-        Shape::GetConst | Shape::GetText => {}
+        Shape::GetConst | Shape::GetMixed => {}
     }
     values
 }
