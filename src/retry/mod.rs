@@ -66,6 +66,7 @@
 
 mod attempt;
 mod body;
+mod call;
 mod future;
 mod layer;
 mod marks;

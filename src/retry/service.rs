@@ -9,7 +9,8 @@ use tower::Service;
 use super::{
     Http, Marks, PrepareAttempt, Protocol, RetryFuture,
     attempt::Bounds,
-    future::{Call, Route, State},
+    call::{Call, Route},
+    future::State,
 };
 use crate::{
     classify::{Cause, Classify, Standard},

@@ -7,7 +7,7 @@
 //!
 //! [`RetryLayer`](crate::RetryLayer) asks the budget by itself. [`RetryBudgetLayer`] adds what it
 //! can't do: it bounds retry loops that are not ours. Below such a loop it recognises a repeat by
-//! the [`Attempt`](crate::retry::Attempt) extension, or by the `grpc-previous-rpc-attempts` and
+//! the [`Attempt`] extension, or by the `grpc-previous-rpc-attempts` and
 //! `x-envoy-attempt-count` headers, and refuses it when the budget is used up. Stacked together,
 //! the layers count each original once and charge each retry once.
 //!

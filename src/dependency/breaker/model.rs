@@ -1,0 +1,61 @@
+use loom::{sync::Arc, thread};
+
+use super::*;
+
+fn opened() -> Arc<Breaker> {
+    let breaker = Arc::new(Breaker::new(BreakerPolicy {
+        consecutive_failures: 1,
+        ..BreakerPolicy::default()
+    }));
+    let ticket = breaker.admit(|| 0).unwrap();
+    breaker.report(ticket, Health::Failure, || 0, || 0.0);
+    breaker
+}
+
+const LATER: u64 = 3_600_000_000_000;
+
+#[test]
+fn cb_3_racing_calls_make_one_probe() {
+    loom::model(|| {
+        let breaker = opened();
+        let other = Arc::clone(&breaker);
+        let thread = thread::spawn(move || other.admit(|| LATER).is_ok());
+        let mine = breaker.admit(|| LATER).is_ok();
+        assert!(mine ^ thread.join().unwrap());
+    });
+}
+
+#[test]
+fn cb_5_a_freed_probe_is_taken_once() {
+    loom::model(|| {
+        let breaker = opened();
+        let probe = breaker.admit(|| LATER).unwrap();
+        let other = Arc::clone(&breaker);
+        let thread = thread::spawn(move || {
+            other.report(probe, Health::Neutral, || LATER, || 0.0);
+        });
+        let early = breaker.admit(|| LATER).is_ok();
+        thread.join().unwrap();
+        assert_eq!(breaker.admit(|| LATER).is_ok(), !early);
+    });
+}
+
+#[test]
+fn cb_6_a_success_racing_a_failure_leaves_it_reachable() {
+    loom::model(|| {
+        let breaker = Arc::new(Breaker::new(BreakerPolicy {
+            consecutive_failures: 1,
+            ..BreakerPolicy::default()
+        }));
+        let (good, bad) = (breaker.admit(|| 0).unwrap(), breaker.admit(|| 0).unwrap());
+        let other = Arc::clone(&breaker);
+        let thread = thread::spawn(move || {
+            other.report(good, Health::Success, || 0, || 0.0);
+        });
+        breaker.report(bad, Health::Failure, || 0, || 0.0);
+        thread.join().unwrap();
+        let probe = breaker.admit(|| LATER).unwrap();
+        breaker.report(probe, Health::Success, || LATER, || 0.0);
+        assert_eq!(breaker.state(LATER), BreakerState::Closed);
+    });
+}

@@ -1,0 +1,64 @@
+use loom::{sync::Arc, thread};
+
+use super::*;
+
+#[test]
+fn g_1_two_threads_never_share_a_grant() {
+    loom::model(|| {
+        let budget = Arc::new(Budget::new(Some((0.5, 1))));
+        budget.deposit(0);
+        let other = Arc::clone(&budget);
+        let thread = thread::spawn(move || {
+            other.deposit(0);
+            u64::from(other.charge(0))
+        });
+        let mine = u64::from(budget.charge(0));
+        let theirs = thread.join().unwrap();
+        assert_eq!(mine + theirs, 1);
+        assert_eq!(budget.originals_in_window(0), 2);
+    });
+}
+
+/// Threads that share a cell, at the turn of a slot.
+#[test]
+fn g_1_no_original_is_lost_when_a_slot_ends() {
+    for later in [1, 5, SLOTS] {
+        loom::model(move || {
+            let budget = Arc::new(Budget::new(Some((1.0, 0))));
+            let later = later * NANOS_PER_SLOT;
+            budget.deposit(0);
+            let other = Arc::clone(&budget);
+            let thread = thread::spawn(move || other.deposit(later));
+            budget.deposit(later);
+            thread.join().unwrap();
+            let old = u64::from(later < SLOTS * NANOS_PER_SLOT);
+            assert_eq!(budget.originals_in_window(later), 2 + old);
+        });
+    }
+}
+
+#[test]
+fn g_1_no_original_is_seen_twice_when_a_slot_ends() {
+    loom::model(|| {
+        let budget = Arc::new(Budget::new(Some((1.0, 0))));
+        budget.deposit(0);
+        let other = Arc::clone(&budget);
+        let thread = thread::spawn(move || other.deposit(NANOS_PER_SLOT));
+        assert!(budget.originals_in_window(NANOS_PER_SLOT) <= 2);
+        thread.join().unwrap();
+        assert_eq!(budget.originals_in_window(NANOS_PER_SLOT), 2);
+    });
+}
+
+#[test]
+fn d_6_a_refund_races_a_charge() {
+    loom::model(|| {
+        let budget = Arc::new(Budget::new(Some((0.0, 1))));
+        assert!(budget.charge(0));
+        let other = Arc::clone(&budget);
+        let thread = thread::spawn(move || other.refund());
+        let granted = budget.charge(0);
+        thread.join().unwrap();
+        assert_eq!(budget.usage(0), Some((u64::from(granted), 1)));
+    });
+}

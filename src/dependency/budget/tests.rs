@@ -1,0 +1,146 @@
+use super::*;
+
+const SECOND: u64 = NANOS_PER_SLOT;
+
+fn grants(budget: &Budget, now: u64) -> u64 {
+    let mut grants = 0;
+    while grants < 100_000 && budget.charge(now) {
+        budget.commit(now);
+        grants += 1;
+    }
+    grants
+}
+
+#[test]
+fn g_7_every_ratio_means_what_it_says() {
+    for (ratio, per_thousand) in [(0.1, 100), (0.2, 200), (0.3, 300), (0.6, 600), (0.75, 750)] {
+        let budget = Budget::new(Some((ratio, 10)));
+        (0..1000).for_each(|_| budget.deposit(5 * SECOND));
+        assert_eq!(grants(&budget, 5 * SECOND), per_thousand, "{ratio}");
+    }
+}
+
+#[test]
+fn g_1_a_quiet_client_has_the_floor_and_no_more() {
+    let budget = Budget::new(Some((0.2, 10)));
+    budget.deposit(0);
+    assert_eq!(grants(&budget, 0), 10);
+    assert_eq!(
+        grants(&budget, 30 * SECOND),
+        0,
+        "all ten are 30 s old, none older"
+    );
+    assert_eq!(grants(&budget, 31 * SECOND), 10);
+}
+
+#[test]
+fn g_1_originals_leave_the_window_before_retries_do() {
+    let budget = Budget::new(Some((0.5, 0)));
+    (0..100).for_each(|_| budget.deposit(0));
+    assert_eq!(budget.originals_in_window(29 * SECOND), 100);
+    assert_eq!(budget.originals_in_window(30 * SECOND), 0);
+    assert_eq!(grants(&budget, 29 * SECOND), 50);
+    assert_eq!(budget.usage(59 * SECOND), Some((50, 0)));
+    assert_eq!(budget.usage(60 * SECOND), Some((0, 0)));
+}
+
+#[test]
+fn g_7_days_idle_leave_nothing_behind() {
+    let budget = Budget::new(Some((0.2, 10)));
+    (0..1000).for_each(|_| budget.deposit(0));
+    let later = 7 * 24 * 3600 * SECOND;
+    assert!(budget.is_idle(later));
+    budget.deposit(later);
+    assert_eq!(budget.originals_in_window(later), 1);
+}
+
+#[test]
+fn d_6_a_charge_given_back_can_be_granted_again() {
+    let budget = Budget::new(Some((0.2, 1)));
+    assert!(budget.charge(0));
+    assert!(
+        !budget.charge(0),
+        "a granted retry counts before it is sent"
+    );
+    budget.refund();
+    assert!(budget.charge(0));
+}
+
+#[test]
+fn g_3_a_retry_that_was_refused_on_its_way_is_not_charged() {
+    let budget = Budget::new(Some((0.2, 1)));
+    assert!(budget.charge(0));
+    let sent = budget.commit(0);
+    assert!(!budget.charge(0));
+    budget.take_back(sent);
+    assert_eq!(budget.usage(0), Some((0, 1)));
+    budget.take_back(sent);
+    assert_eq!(budget.usage(0), Some((0, 1)));
+}
+
+#[test]
+fn g_1_a_retry_counts_from_when_it_is_sent() {
+    let budget = Budget::new(Some((0.2, 1)));
+    assert!(budget.charge(0));
+    assert!(!budget.charge(100 * SECOND), "still pending");
+    budget.commit(100 * SECOND);
+    assert!(!budget.charge(130 * SECOND));
+    assert!(budget.charge(131 * SECOND));
+}
+
+#[test]
+fn g_1_the_bound_is_exact_under_threads() {
+    for threads in [2, 8, 64] {
+        let budget = Budget::new(Some((0.2, 10)));
+        let granted = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..threads {
+                scope.spawn(|| {
+                    for _ in 0..500 {
+                        budget.deposit(0);
+                        if budget.charge(0) {
+                            granted.fetch_add(1, Ordering::Relaxed);
+                            budget.commit(0);
+                        }
+                    }
+                });
+            }
+        });
+        let bound = threads * 500 / 5;
+        let granted = granted.into_inner();
+        assert!(
+            granted <= bound,
+            "{granted} retries where {bound} are allowed"
+        );
+        assert_eq!(granted + grants(&budget, 0), bound);
+    }
+}
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig { failure_persistence: None, ..Default::default() })]
+
+    /// Against a log of exact times: at each grant, the retries of the last 30 s, this one
+    /// included, are within the bound.
+    #[test]
+    fn g_1_the_bound_holds_at_every_instant(
+        steps in proptest::collection::vec((0_u64..4_000, proptest::bool::ANY), 1..400),
+        percent in 0_u64..100,
+        floor in 0_u32..5,
+    ) {
+        let budget = Budget::new(Some((percent as f64 / 100.0, floor)));
+        let (mut now, mut originals, mut retries) = (0, Vec::new(), Vec::new());
+        for (millis, original) in steps {
+            now += millis * 1_000_000;
+            if original {
+                budget.deposit(now);
+                originals.push(now);
+            } else if budget.charge(now) {
+                budget.commit(now);
+                retries.push(now);
+                let recent = |times: &[u64]| times.iter().filter(|t| now - **t <= 30 * SECOND).count() as u64;
+                let bound = (recent(&originals) * percent / 100).max(u64::from(floor));
+                proptest::prop_assert!(recent(&retries) <= bound);
+            }
+        }
+    }
+}

@@ -1,0 +1,361 @@
+//! One call over its attempts: what it remembers, and every decision about the next attempt.
+
+use std::{
+    error::Error,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use super::{Attempt, GaveUp, PrepareAttempt, Protocol, RetryError, RetryOutcome, attempt::Bounds};
+use crate::{
+    classify::{Cause, Classify, Retryable, Verdict},
+    dependency::{Charge, Dependency},
+    error::{BoxError, Elapsed},
+    retry_after::parse::Guidance,
+    telemetry,
+};
+
+/// What calls of one service to one dependency share.
+#[derive(Debug)]
+pub(super) struct Route<S> {
+    pub(super) dependency: Arc<Dependency>,
+    /// What a retry calls is a clone of this, so that a call without one need not clone the
+    /// service.
+    pub(super) spare: Mutex<S>,
+}
+
+impl<S> AsRef<Dependency> for Route<S> {
+    fn as_ref(&self) -> &Dependency {
+        &self.dependency
+    }
+}
+
+/// What a call remembers over its attempts.
+pub(super) struct Call<S, C, P, H, Snapshot, Res> {
+    pub(super) route: Arc<Route<S>>,
+    /// The service that retries call, once there is one.
+    pub(super) service: Option<Box<S>>,
+    pub(super) classifier: C,
+    pub(super) protocol: P,
+    pub(super) prepare: H,
+    pub(super) snapshot: Option<Snapshot>,
+    /// Sending it twice is as good as sending it once.
+    pub(super) repeatable: bool,
+    pub(super) bounds: Bounds,
+    /// When the call's time is over, and the attempt's. The clock is read when that is first
+    /// asked, which a call that is ready at once never does.
+    pub(super) deadline: Option<Instant>,
+    pub(super) attempt_until: Option<Instant>,
+    /// Attempts that went out.
+    pub(super) attempts: u32,
+    pub(super) retries: u32,
+    /// Retries after failures that are retried a limited number of times.
+    pub(super) limited: u32,
+    /// A retry was made for new credentials.
+    pub(super) refreshed: bool,
+    pub(super) previous_wait: Duration,
+    /// The next retry, granted by the budget but not sent yet.
+    pub(super) charge: Option<Charge>,
+    /// What the last attempt failed of.
+    pub(super) last_cause: Cause,
+    /// The last real result, for when the next attempt brings none.
+    pub(super) last: Option<Box<Result<Res, BoxError>>>,
+}
+
+/// What becomes of an attempt's result.
+pub(super) enum Decision<Res> {
+    Return(Result<Res, BoxError>),
+    Wait(Instant),
+}
+
+impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
+    /// Whether the first attempt brought what was asked for, as most do.
+    pub(super) fn is_first_success<Req>(&self, response: &Res) -> bool
+    where
+        C: Classify<Req, Res>,
+    {
+        let rules = self.route.dependency.policy().rules();
+        self.attempts == 1 && self.classifier.classify(rules, Ok(response)).is_success()
+    }
+
+    /// What becomes of an attempt's result.
+    pub(super) fn decide<Req>(&mut self, result: Result<Res, BoxError>) -> Decision<Res>
+    where
+        C: Classify<Req, Res>,
+        P: Protocol<Req, Res, Snapshot = Snapshot>,
+        H: PrepareAttempt<Req>,
+    {
+        let outcome = match &result {
+            Ok(response) => Ok(response),
+            Err(error) => Err(&**error as &(dyn Error + 'static)),
+        };
+        let verdict = self
+            .classifier
+            .classify(self.route.dependency.policy().rules(), outcome);
+        if verdict.is_success() {
+            let retried = self.retries > 0;
+            return Decision::Return(if retried {
+                self.annotate(result, None)
+            } else {
+                result
+            });
+        }
+        let refused = matches!(verdict.cause, Cause::Refused(_));
+        if refused {
+            self.attempts -= 1;
+        }
+        match self.charge.take() {
+            Some(charge) if refused => charge.take_back(),
+            _ => {}
+        }
+        match self.next_wait(&verdict) {
+            Ok(wait) => {
+                self.count(&verdict, wait);
+                self.last_cause = verdict.cause;
+                self.last = Some(Box::new(result));
+                Decision::Wait(Instant::now() + wait)
+            }
+            Err(reason) => {
+                telemetry::gave_up(&self.route.dependency, self.attempts, reason, verdict.cause);
+                // A refusal is no answer of the dependency's; an earlier one is.
+                let result = match self.last.take() {
+                    Some(last) if refused => *last,
+                    _ => result,
+                };
+                Decision::Return(self.annotate(result, Some(reason)))
+            }
+        }
+    }
+
+    /// The wait before the next attempt, if there is to be one. The budget is asked last, so that
+    /// nothing is charged for a retry that something else forbids.
+    fn next_wait<Req>(&mut self, verdict: &Verdict) -> Result<Duration, GaveUp>
+    where
+        P: Protocol<Req, Res, Snapshot = Snapshot>,
+        H: PrepareAttempt<Req>,
+    {
+        match verdict.retry {
+            Retryable::Never => return Err(final_reason(verdict)),
+            Retryable::AfterRefresh if !self.prepare.refreshes() => {
+                return Err(GaveUp::NotRetryable);
+            }
+            Retryable::AfterRefresh if self.refreshed => return Err(GaveUp::Exhausted),
+            Retryable::AtMost(limit) if self.limited >= limit => return Err(GaveUp::Exhausted),
+            _ => {}
+        }
+        if !self.repeatable && !verdict.never_sent {
+            return Err(GaveUp::NotIdempotent);
+        }
+        if self.retries >= self.bounds.max_retries {
+            return Err(GaveUp::Exhausted);
+        }
+        if !self
+            .snapshot
+            .as_ref()
+            .is_some_and(|snapshot| self.protocol.is_whole(snapshot))
+        {
+            return Err(GaveUp::NotReplayable);
+        }
+        let wait = self.draw_wait(verdict);
+        let deadline = self.deadline();
+        let at = Instant::now().checked_add(wait).filter(|at| *at < deadline);
+        let at = at.ok_or(GaveUp::Deadline)?;
+        if self.route.dependency.refuses_at(at) {
+            return Err(GaveUp::Breaker);
+        }
+        self.charge = Some(
+            self.route
+                .dependency
+                .charge()
+                .map_err(|refused| GaveUp::from(refused.kind()))?,
+        );
+        Ok(wait)
+    }
+
+    fn draw_wait(&mut self, verdict: &Verdict) -> Duration {
+        let dependency = &self.route.dependency;
+        let policy = dependency.policy();
+        let backoff = policy
+            .backoff()
+            .delay(self.retries, self.previous_wait, dependency.draw());
+        self.previous_wait = backoff;
+        let wait = match verdict.guidance {
+            Some(Guidance::Exactly(asked)) => dependency.spread(asked, asked),
+            Some(Guidance::AtLeast(asked)) => dependency.spread(asked.max(backoff), asked),
+            _ => backoff,
+        };
+        match dependency.hold() {
+            Some(hold) if hold.left > wait => dependency.spread(hold.left, hold.asked),
+            _ => wait,
+        }
+    }
+
+    fn count<Req>(&mut self, verdict: &Verdict, wait: Duration)
+    where
+        P: Protocol<Req, Res, Snapshot = Snapshot>,
+    {
+        match verdict.retry {
+            Retryable::AtMost(_) => self.limited += 1,
+            Retryable::AfterRefresh => self.refreshed = true,
+            _ => {}
+        }
+        self.retries += 1;
+        let rules = self.route.dependency.policy().rules();
+        let labels = || self.protocol.labels(self.snapshot.as_ref(), rules);
+        let max_attempts = self.bounds.max_retries;
+        telemetry::retry(
+            &self.route.dependency,
+            self.retries,
+            max_attempts,
+            wait,
+            verdict.cause,
+            labels,
+        );
+    }
+
+    pub(super) fn next_request<Req>(&mut self) -> Option<(Req, Attempt)>
+    where
+        P: Protocol<Req, Res, Snapshot = Snapshot>,
+    {
+        let attempt = Attempt::charged(self.retries, Some(self.deadline()));
+        let last = self.retries >= self.bounds.max_retries;
+        let request = self.protocol.rebuild(&mut self.snapshot, attempt, last)?;
+        Some((request, attempt))
+    }
+
+    pub(super) fn check_prepared<Req>(
+        &self,
+        prepared: Result<Req, BoxError>,
+        attempt: Attempt,
+    ) -> Option<Req>
+    where
+        P: Protocol<Req, Res, Snapshot = Snapshot>,
+    {
+        let (snapshot, rules) = (
+            self.snapshot.as_ref(),
+            self.route.dependency.policy().rules(),
+        );
+        let admit = |request| {
+            self.protocol
+                .admit_prepared(snapshot, request, attempt, rules)
+        };
+        let why = match prepared {
+            Ok(request) => match admit(request) {
+                Some(request) => return Some(request),
+                None => "the hook took away credentials or the idempotency key",
+            },
+            Err(_) => "the hook failed",
+        };
+        telemetry::prepare_failed(&self.route.dependency, why);
+        None
+    }
+
+    /// The next attempt goes out now, unless it became too late or the breaker opened while it
+    /// was waited for.
+    pub(super) fn begin_attempt(&mut self) -> Result<(), GaveUp> {
+        let now = Instant::now();
+        if now >= self.deadline() {
+            return Err(GaveUp::Deadline);
+        }
+        if self.route.dependency.refuses_at(now) {
+            return Err(GaveUp::Breaker);
+        }
+        if let Some(charge) = &mut self.charge {
+            charge.send();
+        }
+        self.attempts += 1;
+        self.attempt_until = None;
+        Ok(())
+    }
+
+    pub(super) fn service(&mut self) -> &mut S
+    where
+        S: Clone,
+    {
+        let spare = &self.route.spare;
+        self.service.get_or_insert_with(|| {
+            let spare = spare.lock().unwrap_or_else(PoisonError::into_inner);
+            Box::new(spare.clone())
+        })
+    }
+
+    pub(super) fn deadline(&mut self) -> Instant {
+        *self
+            .deadline
+            .get_or_insert_with(|| Instant::now() + self.bounds.total)
+    }
+
+    pub(super) fn attempt_until(&mut self) -> Instant {
+        if let Some(until) = self.attempt_until {
+            return until;
+        }
+        let deadline = self.deadline();
+        let timeout = self.route.dependency.policy().attempt_timeout();
+        // The time that a layer below holds the call back is not the attempt's.
+        let until = timeout.map_or(deadline, |timeout| {
+            let held = self.route.dependency.longest_hold();
+            deadline.min(Instant::now() + held + timeout)
+        });
+        *self.attempt_until.insert(until)
+    }
+
+    pub(super) fn attempt_elapsed(&self) -> BoxError {
+        let limit = self
+            .route
+            .dependency
+            .policy()
+            .attempt_timeout()
+            .unwrap_or_default();
+        let whole_call = false;
+        Elapsed { whole_call, limit }.into()
+    }
+
+    /// Ends the call with the last real result, or for want of one with a timeout.
+    pub(super) fn return_last<Req>(&mut self, reason: GaveUp) -> Result<Res, BoxError>
+    where
+        P: Protocol<Req, Res, Snapshot = Snapshot>,
+    {
+        telemetry::gave_up(
+            &self.route.dependency,
+            self.attempts,
+            reason,
+            self.last_cause,
+        );
+        let limit = self.bounds.total;
+        let whole_call = true;
+        let last = match self.last.take() {
+            Some(last) => *last,
+            None => Err(Elapsed { whole_call, limit }.into()),
+        };
+        self.annotate(last, Some(reason))
+    }
+
+    /// Says how it went, in the response or around the error.
+    fn annotate<Req>(
+        &self,
+        result: Result<Res, BoxError>,
+        gave_up: Option<GaveUp>,
+    ) -> Result<Res, BoxError>
+    where
+        P: Protocol<Req, Res, Snapshot = Snapshot>,
+    {
+        let outcome = RetryOutcome::new(self.attempts, gave_up);
+        match result {
+            Ok(mut response) => {
+                self.protocol.annotate(&mut response, outcome);
+                Ok(response)
+            }
+            Err(error) => Err(RetryError::new(outcome, error).into()),
+        }
+    }
+}
+
+fn final_reason(verdict: &Verdict) -> GaveUp {
+    match (verdict.cause, verdict.guidance) {
+        (Cause::Refused(refusal), _) => refusal.into(),
+        (_, Some(Guidance::Stop)) => GaveUp::Pushback,
+        _ => GaveUp::NotRetryable,
+    }
+}
