@@ -1,6 +1,10 @@
 //! What is logged and counted, under which names, and nothing more: no body, no token, no cookie,
 //! no query string ever gets here. This is the only place that knows whether the `metrics` and
 //! `tracing` features are on. All of it is off the path of a call that simply succeeds.
+#![cfg_attr(
+    not(all(feature = "metrics", feature = "tracing")),
+    allow(unused_variables)
+)]
 
 use std::time::Duration;
 
@@ -20,10 +24,6 @@ pub struct Labels<'a> {
 }
 
 /// A retry is about to be waited for.
-#[cfg_attr(
-    not(any(feature = "metrics", feature = "tracing")),
-    allow(unused_variables)
-)]
 pub(crate) fn retry<'a>(
     dependency: &Dependency,
     attempt: u32,
@@ -60,10 +60,6 @@ pub(crate) fn retry<'a>(
 }
 
 /// A call ended without success, and there will be no more attempts.
-#[cfg_attr(
-    not(any(feature = "metrics", feature = "tracing")),
-    allow(unused_variables)
-)]
 pub(crate) fn gave_up(dependency: &Dependency, attempts: u32, reason: GaveUp, cause: Cause) {
     #[cfg(feature = "tracing")]
     tracing::debug!(
@@ -81,10 +77,6 @@ pub(crate) fn gave_up(dependency: &Dependency, attempts: u32, reason: GaveUp, ca
 }
 
 /// The budget refused a retry.
-#[cfg_attr(
-    not(any(feature = "metrics", feature = "tracing")),
-    allow(unused_variables)
-)]
 pub(crate) fn suppressed(dependency: &Dependency) {
     #[cfg(feature = "tracing")]
     tracing::debug!(target: "tower_reprise", dependency = dependency.name(), "retry suppressed: budget used up");
@@ -93,7 +85,6 @@ pub(crate) fn suppressed(dependency: &Dependency) {
 }
 
 /// How much of the budget is used.
-#[cfg_attr(not(feature = "metrics"), allow(unused_variables))]
 pub(crate) fn budget(dependency: &Dependency, usage: Option<(u64, u64)>) {
     #[cfg(feature = "metrics")]
     if let Some((used, allowed)) = usage {
@@ -107,10 +98,6 @@ pub(crate) fn budget(dependency: &Dependency, usage: Option<(u64, u64)>) {
 }
 
 /// A breaker opened or closed.
-#[cfg_attr(
-    not(any(feature = "metrics", feature = "tracing")),
-    allow(unused_variables)
-)]
 pub(crate) fn breaker(dependency: &Dependency, state: BreakerState) {
     #[cfg(feature = "tracing")]
     match state {
@@ -133,21 +120,18 @@ pub(crate) fn breaker(dependency: &Dependency, state: BreakerState) {
 }
 
 /// A layer refused a call.
-#[cfg_attr(not(feature = "metrics"), allow(unused_variables))]
 pub(crate) fn refused(dependency: &Dependency, by: &'static str) {
     #[cfg(feature = "metrics")]
     count::of(dependency, "calls_refused_total", Some(("by", by)));
 }
 
 /// A policy goes beyond a rule.
-#[cfg_attr(not(feature = "tracing"), allow(unused_variables))]
 pub(crate) fn approved(service: &str, rule: Rule, reason: &str) {
     #[cfg(feature = "tracing")]
     tracing::warn!(target: "tower_reprise", service, %rule, reason, "policy approved beyond a rule");
 }
 
 /// There are more dependencies than the registry has room for.
-#[cfg_attr(not(feature = "tracing"), allow(unused_variables))]
 pub(crate) fn overflow(capacity: usize) {
     #[cfg(feature = "tracing")]
     tracing::warn!(
@@ -158,7 +142,6 @@ pub(crate) fn overflow(capacity: usize) {
 }
 
 /// The per-attempt hook failed, or took away credentials.
-#[cfg_attr(not(feature = "tracing"), allow(unused_variables))]
 pub(crate) fn prepare_failed(dependency: &Dependency, why: &'static str) {
     #[cfg(feature = "tracing")]
     tracing::warn!(target: "tower_reprise", dependency = dependency.name(), why, "retry not sent");
