@@ -1,5 +1,4 @@
 use std::{
-    error::Error,
     fmt,
     future::Future,
     marker::PhantomData,
@@ -10,7 +9,7 @@ use std::{
 use pin_project_lite::pin_project;
 
 use crate::{
-    classify::Classify,
+    classify::{Classify, judge},
     dependency::Permit,
     error::{BoxError, Refused},
 };
@@ -79,12 +78,8 @@ where
                     return Poll::Pending;
                 };
                 let result = result.map_err(Into::into);
-                let outcome = match &result {
-                    Ok(response) => Ok(response),
-                    Err(error) => Err(&**error as &(dyn Error + 'static)),
-                };
                 let rules = permit.dependency().policy().rules();
-                let health = classifier.classify(rules, outcome).health;
+                let health = judge(classifier, rules, &result).health;
                 permit.report(health);
                 Poll::Ready(result)
             }

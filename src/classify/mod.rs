@@ -48,6 +48,7 @@ pub use self::{
     verdict::{Cause, Health, Retryable, Verdict},
 };
 pub(crate) use self::{grpc::is_grpc, rules::IDEMPOTENCY_KEY};
+use crate::error::{BoxError, Refused};
 
 /// Judges outcomes for every layer that shares a registry.
 ///
@@ -84,5 +85,24 @@ where
         outcome: Result<&Response, &(dyn Error + 'static)>,
     ) -> Verdict {
         self(outcome)
+    }
+}
+
+/// The verdict on a result. A refusal by a layer of ours is known as such, whoever classifies.
+#[inline]
+pub(crate) fn judge<C, Request, Response>(
+    classifier: &C,
+    rules: &Rules,
+    result: &Result<Response, BoxError>,
+) -> Verdict
+where
+    C: Classify<Request, Response>,
+{
+    match result {
+        Ok(response) => classifier.classify(rules, Ok(response)),
+        Err(error) => match Refused::find(&**error) {
+            Some(refused) => Verdict::terminal(Cause::Refused(refused.kind())).never_sent(),
+            None => classifier.classify(rules, Err(&**error)),
+        },
     }
 }

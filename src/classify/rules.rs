@@ -51,7 +51,7 @@ impl Rules {
     /// Whether the standard allows retrying on this status.
     #[must_use]
     pub fn allows_status(status: StatusCode) -> bool {
-        STATUSES.contains(&status) || status == StatusCode::TOO_EARLY
+        STATUSES.contains(&status)
     }
 
     /// Whether the standard allows retrying on this gRPC status.
@@ -71,7 +71,9 @@ impl Rules {
                 | Method::DELETE
                 | Method::TRACE
         );
-        safe || self.unkeyed_writes || request.headers().contains_key(&self.key_header)
+        let key = || request.headers().get(&self.key_header);
+        let keyed = || key().is_some_and(|key| !key.as_bytes().trim_ascii().is_empty());
+        safe || self.unkeyed_writes || keyed()
     }
 }
 

@@ -40,12 +40,16 @@ pub(crate) struct Breaker {
     calls: AtomicU64,
     /// Failures since the last success.
     streak: AtomicU32,
+    /// The latest slot of the window that has begun.
+    latest: AtomicU64,
+    /// How long a probe may be out before the next one is.
+    longest_probe: u64,
     inner: Mutex<Inner>,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// When the cooldown ends.
+    /// When the cooldown ends, or when a probe has been out for too long.
     until: u64,
     /// Openings since the dependency was last well.
     openings: u32,
@@ -72,9 +76,12 @@ impl Ticket {
 }
 
 impl Breaker {
-    pub(crate) fn new(policy: BreakerPolicy) -> Self {
+    /// A closed breaker, whose probes may take as long as `longest_probe`.
+    pub(crate) fn new(policy: BreakerPolicy, longest_probe: Duration) -> Self {
         Self {
             policy,
+            latest: AtomicU64::new(0),
+            longest_probe: nanos(longest_probe),
             word: AtomicU64::new(CLOSED),
             calls: AtomicU64::new(0),
             streak: AtomicU32::new(0),
@@ -88,23 +95,35 @@ impl Breaker {
         if word & STATE == CLOSED {
             return Ok(Ticket(word));
         }
-        let inner = lock(&self.inner);
+        let mut inner = lock(&self.inner);
         let word = self.word.load(Ordering::Acquire);
         match word & STATE {
             CLOSED => Ok(Ticket(word)),
-            OPEN => match inner.until.checked_sub(now()) {
-                Some(left) if left > 0 => Err(Some(Duration::from_nanos(left))),
-                _ => Ok(Ticket(self.enter(word, PROBING))),
-            },
-            _ => Err(None),
+            state => {
+                let now = now();
+                match inner.until.checked_sub(now) {
+                    Some(left) if left > 0 => {
+                        Err((state == OPEN).then(|| Duration::from_nanos(left)))
+                    }
+                    // The cooldown is over, or the last probe is overdue and counts no more.
+                    _ => {
+                        inner.until = now.saturating_add(self.longest_probe);
+                        Ok(Ticket(self.enter(word, PROBING)))
+                    }
+                }
+            }
         }
     }
 
     /// Takes in how an admitted call ended. Returns whether the breaker opened or closed by it.
+    ///
+    /// `seen_at` is a time during the call, if the clock was read: enough for a success, which
+    /// reads no clock of its own.
     pub(crate) fn report(
         &self,
         ticket: Ticket,
         health: Health,
+        seen_at: Option<u64>,
         now: impl FnOnce() -> u64,
         uniform: impl FnOnce() -> f64,
     ) -> Option<BreakerState> {
@@ -112,9 +131,12 @@ impl Breaker {
             match health {
                 Health::Success => {
                     if self.word.load(Ordering::Acquire) == ticket.0 {
-                        self.calls.fetch_add(1, Ordering::Relaxed);
+                        let calls_before = self.calls.fetch_add(1, Ordering::Relaxed);
                         if self.streak.load(Ordering::Relaxed) != 0 {
                             self.streak.store(0, Ordering::Relaxed);
+                        }
+                        if let Some(at) = seen_at {
+                            self.turn(self.slot(at), calls_before);
                         }
                     }
                     return None;
@@ -136,8 +158,9 @@ impl Breaker {
                 self.enter(word, CLOSED);
                 Some(BreakerState::Closed)
             }
-            // The cooldown is over already, so the next call is the next probe.
+            // The next call is the next probe.
             Health::Neutral => {
+                inner.until = 0;
                 self.enter(word, OPEN);
                 None
             }
@@ -171,7 +194,8 @@ impl Breaker {
             Exhaustion::Open => true,
             Exhaustion::OpenIfFailing => {
                 let (failures, calls) = self.window(&inner, now);
-                failures > 0 && self.is_failing(failures, calls)
+                failures >= u64::from(self.policy.consecutive_failures)
+                    && self.is_failing(failures, calls)
             }
         };
         opens.then(|| self.open(&mut inner, word, now, uniform))
@@ -195,12 +219,12 @@ impl Breaker {
         }
     }
 
-    /// Whether a new breaker would be no different.
+    /// Whether a breaker that nobody used for long would do as well new: nothing failed lately, and
+    /// if it is not closed, the next call would be let through to see.
     pub(crate) fn is_idle(&self, now: u64) -> bool {
         let inner = lock(&self.inner);
-        self.word.load(Ordering::Acquire) & STATE == CLOSED
-            && self.streak.load(Ordering::Relaxed) == 0
-            && self.window(&inner, now).0 == 0
+        let closed = self.word.load(Ordering::Acquire) & STATE == CLOSED;
+        (closed || inner.until <= now) && self.window(&inner, now).0 == 0
     }
 
     fn enter(&self, word: u64, state: u64) -> u64 {
@@ -225,9 +249,14 @@ impl Breaker {
         BreakerState::Open(cooldown)
     }
 
-    fn count_failure(&self, inner: &mut Inner, now: u64) -> (u64, u64) {
-        let calls_before = self.calls.fetch_add(1, Ordering::Relaxed);
-        let number = self.slot(now);
+    /// Begins a slot of the window with the first call seen in it.
+    fn turn(&self, number: u64, calls_before: u64) {
+        if self.latest.load(Ordering::Relaxed) < number {
+            self.begin(&mut lock(&self.inner), number, calls_before);
+        }
+    }
+
+    fn begin(&self, inner: &mut Inner, number: u64, calls_before: u64) {
         let slot = &mut inner.slots[(number % SLOTS) as usize];
         if slot.number < number {
             *slot = Slot {
@@ -235,12 +264,21 @@ impl Breaker {
                 calls_before,
                 failures: 0,
             };
+            self.latest.store(number, Ordering::Relaxed);
         }
-        slot.failures += 1;
+    }
+
+    fn count_failure(&self, inner: &mut Inner, now: u64) -> (u64, u64) {
+        let calls_before = self.calls.fetch_add(1, Ordering::Relaxed);
+        let number = self.slot(now);
+        self.begin(inner, number, calls_before);
+        let slot = &mut inner.slots[(number % SLOTS) as usize];
+        slot.failures += u64::from(slot.number == number);
         self.window(inner, now)
     }
 
-    /// Failures and calls in the window, which begins with the first failure in it.
+    /// Failures and calls in the window. It begins with the first call in it whose time is known:
+    /// that of every failure is, and of every success that was not there at once.
     fn window(&self, inner: &Inner, now: u64) -> (u64, u64) {
         let number = self.slot(now);
         let recent = || {

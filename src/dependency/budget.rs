@@ -105,19 +105,24 @@ impl Budget {
         granted
     }
 
-    /// A granted retry goes out now. Returns what it takes to [take it back](Self::take_back).
-    pub(crate) fn commit(&self, now: u64) -> u64 {
+    /// A granted retry goes out now, unless so many originals have left the window since it was
+    /// granted that it is one too many. Returns what it takes to [take it back](Self::take_back).
+    pub(crate) fn commit(&self, now: u64) -> Option<u64> {
         let slot = slot(now);
-        if self.limit.is_some() {
+        if let Some(limit) = self.limit {
             let mut retries = lock(&self.retries);
+            let fits = retries.sent(now) < self.allowed(limit, now);
             retries.pending = retries.pending.saturating_sub(1);
+            if !fits {
+                return None;
+            }
             let sent = &mut retries.sent[(slot % (SLOTS + 1)) as usize];
             if sent.0 < slot {
                 *sent = (slot, 0);
             }
             sent.1 += 1;
         }
-        slot
+        Some(slot)
     }
 
     /// A retry was refused on its way out, so that it never was one.
@@ -173,9 +178,13 @@ impl Budget {
 
 impl Retries {
     fn used(&self, now: u64) -> u64 {
+        self.pending + self.sent(now)
+    }
+
+    fn sent(&self, now: u64) -> u64 {
         let slot = slot(now);
         let recent = self.sent.iter().filter(|(sent, _)| sent + SLOTS >= slot);
-        self.pending + recent.map(|(_, count)| count).sum::<u64>()
+        recent.map(|(_, count)| count).sum()
     }
 }
 

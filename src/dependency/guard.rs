@@ -1,4 +1,4 @@
-use std::sync::Arc;
+use std::{cell::Cell, sync::Arc};
 
 use tokio::time::Instant;
 
@@ -9,36 +9,49 @@ use crate::{classify::Health, telemetry};
 #[derive(Debug)]
 pub(crate) struct Charge {
     dependency: Arc<Dependency>,
-    /// What it takes to take it back, once it is sent.
-    sent: Option<u64>,
+    state: ChargeState,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ChargeState {
+    Granted,
+    /// With what it takes to take it back.
+    Sent(u64),
+    Void,
 }
 
 impl Charge {
     pub(super) fn new(dependency: Arc<Dependency>) -> Self {
         Self {
             dependency,
-            sent: None,
+            state: ChargeState::Granted,
         }
     }
 
-    /// The retry goes out now.
-    pub(crate) fn send(&mut self) {
-        if self.sent.is_none() {
-            self.sent = Some(self.dependency.budget.commit(self.dependency.now()));
+    /// The retry goes out now. Returns whether it still may.
+    pub(crate) fn send(&mut self) -> bool {
+        if self.state == ChargeState::Granted {
+            let sent = self.dependency.budget.commit(self.dependency.now());
+            self.state = sent.map_or(ChargeState::Void, ChargeState::Sent);
+            if sent.is_none() {
+                telemetry::suppressed(&self.dependency);
+            }
         }
+        self.state != ChargeState::Void
     }
 
     /// The retry was refused on its way out.
-    pub(crate) fn take_back(self) {
-        if let Some(sent) = self.sent {
+    pub(crate) fn take_back(mut self) {
+        if let ChargeState::Sent(sent) = self.state {
             self.dependency.budget.take_back(sent);
+            self.state = ChargeState::Void;
         }
     }
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        if self.sent.is_none() {
+        if self.state == ChargeState::Granted {
             self.dependency.budget.refund();
         }
     }
@@ -79,9 +92,11 @@ impl Permit {
         };
         let dependency = &*self.dependency;
         let now = || dependency.now();
+        let seen_at = self.pending_since.map(|since| dependency.at(since));
+        let draw = || dependency.draw();
         let changed = dependency
             .breaker
-            .report(ticket, health, now, || dependency.draw());
+            .report(ticket, health, seen_at, now, draw);
         if let Some(state) = changed {
             telemetry::breaker(dependency, state);
         }
@@ -98,12 +113,24 @@ impl Permit {
 impl Drop for Permit {
     fn drop(&mut self) {
         if self.ticket.is_some() {
-            let overdue = self.is_overdue();
-            self.report(if overdue {
+            let hangs = TIMED_OUT.get() || self.is_overdue();
+            self.report(if hangs {
                 Health::Failure
             } else {
                 Health::Neutral
             });
         }
     }
+}
+
+thread_local! {
+    static TIMED_OUT: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Drops a call because its time is over, so that its [`Permit`], if it has one, knows why.
+pub(crate) fn time_out<T>(drop: impl FnOnce() -> T) -> T {
+    let before = TIMED_OUT.replace(true);
+    let done = drop();
+    TIMED_OUT.set(before);
+    done
 }

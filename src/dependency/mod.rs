@@ -51,8 +51,8 @@ pub use self::{
 pub(crate) use self::{
     breaker::nanos,
     gate::Hold,
-    guard::{Charge, Permit},
-    registry::{Counting, Lookup},
+    guard::{Charge, Permit, time_out},
+    registry::{Lookup, Remembered},
 };
 use crate::{
     Policy,
@@ -97,7 +97,10 @@ impl Dependency {
     fn new(name: Arc<str>, policy: Policy, origin: Instant, jitter: Arc<Jitter>) -> Self {
         Self {
             budget: Budget::new(policy.budget().map(|budget| (budget.ratio, budget.floor))),
-            breaker: Breaker::new(policy.breaker()),
+            breaker: Breaker::new(
+                policy.breaker(),
+                policy.attempt_timeout().unwrap_or(policy.total()),
+            ),
             gate: Gate::new(),
             name,
             policy,
@@ -171,6 +174,14 @@ impl Dependency {
         telemetry::suppressed(self);
         if let Some(state) = self.breaker.budget_exhausted(now, self.draw()) {
             telemetry::breaker(self, state);
+        }
+        Err(self.refused(Refusal::Budget, None))
+    }
+
+    /// Takes a retry out of the budget that goes out at once.
+    pub(crate) fn charge_now(self: &Arc<Self>) -> Result<(), Refused> {
+        if self.charge()?.send() {
+            return Ok(());
         }
         Err(self.refused(Refusal::Budget, None))
     }

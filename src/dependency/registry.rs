@@ -48,7 +48,7 @@ struct Shared {
     len: AtomicUsize,
     overflow: OnceLock<Arc<Dependency>>,
     last_sweep: AtomicU64,
-    /// Layers made from this registry that count original requests.
+    /// Services of this registry that count original requests.
     counting_layers: AtomicUsize,
 }
 
@@ -119,6 +119,11 @@ impl<C, L> Dependencies<C, L> {
         TraceClassifier::new(self.shared.policy.rules().clone())
     }
 
+    /// Called when a layer that counts original requests is put on a service.
+    pub(crate) fn counts_originals(&self) {
+        self.shared.counting_layers.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Whether a counted request has to say so, because another layer may see it too.
     pub(crate) fn must_mark(&self) -> bool {
         self.shared.counting_layers.load(Ordering::Relaxed) > 1
@@ -127,23 +132,6 @@ impl<C, L> Dependencies<C, L> {
     /// Whether a mark that a counting layer finds was surely meant for that layer alone.
     pub(crate) fn must_pass_marks_on(&self) -> bool {
         self.shared.counting_layers.load(Ordering::Relaxed) > 2
-    }
-}
-
-/// The registry in the hands of a layer that counts original requests.
-#[derive(Debug)]
-pub(crate) struct Counting<C, L>(pub(crate) Dependencies<C, L>);
-
-impl<C, L> Counting<C, L> {
-    pub(crate) fn new(deps: Dependencies<C, L>) -> Self {
-        deps.shared.counting_layers.fetch_add(1, Ordering::Relaxed);
-        Self(deps)
-    }
-}
-
-impl<C: Clone, L: Clone> Clone for Counting<C, L> {
-    fn clone(&self) -> Self {
-        Self::new(self.0.clone())
     }
 }
 
@@ -174,7 +162,9 @@ impl Shared {
         match self.known.entry(name.into()) {
             Entry::Occupied(known) => Arc::clone(&known.get().dependency),
             Entry::Vacant(vacant) => {
-                if self.len.fetch_add(1, Ordering::AcqRel) >= self.capacity {
+                // Those with a policy of their own are known beforehand, and few.
+                let named = self.overrides.contains_key(vacant.key());
+                if self.len.fetch_add(1, Ordering::AcqRel) >= self.capacity && !named {
                     self.len.fetch_sub(1, Ordering::AcqRel);
                     drop(vacant);
                     return self.overflow();
@@ -225,7 +215,7 @@ impl Shared {
             if dependency.touched.swap(false, Ordering::Relaxed) {
                 known.idle_since = now;
             }
-            let keep = now - known.idle_since < self.idle || !dependency.is_idle(now);
+            let keep = now.saturating_sub(known.idle_since) < self.idle || !dependency.is_idle(now);
             if !keep {
                 dependency.evicted.store(true, Ordering::Relaxed);
                 self.len.fetch_sub(1, Ordering::AcqRel);
@@ -338,26 +328,49 @@ impl<C, L> DependenciesBuilder<C, L> {
 }
 
 /// A service's own view of the registry. It remembers the dependency it used last, so that a
-/// service with one peer takes no lock to find it. What it remembers may be more than the
-/// dependency: anything that a service wants to have at hand with it.
-#[derive(Debug)]
+/// service with one peer takes no lock to find it, and shares the first one it found with its
+/// clones, so that neither does a clone that is made for one call. What is remembered may be more
+/// than the dependency: anything that a service wants to have at hand with it.
 pub(crate) struct Lookup<C, L, T = Dependency> {
     pub(crate) deps: Dependencies<C, L>,
+    first: Arc<OnceLock<Arc<T>>>,
     last: Option<Arc<T>>,
+}
+
+/// What is remembered with a dependency.
+pub(crate) trait Remembered {
+    fn dependency(&self) -> &Dependency;
+}
+
+impl Remembered for Dependency {
+    fn dependency(&self) -> &Dependency {
+        self
+    }
 }
 
 impl<C: Clone, L: Clone, T> Clone for Lookup<C, L, T> {
     fn clone(&self) -> Self {
         Self {
             deps: self.deps.clone(),
+            first: Arc::clone(&self.first),
             last: self.last.clone(),
         }
     }
 }
 
-impl<C, L, T: AsRef<Dependency>> Lookup<C, L, T> {
+impl<C, L, T> fmt::Debug for Lookup<C, L, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.deps.fmt(f)
+    }
+}
+
+impl<C, L, T: Remembered> Lookup<C, L, T> {
     pub(crate) fn new(deps: Dependencies<C, L>) -> Self {
-        Self { deps, last: None }
+        Self {
+            deps,
+            first: Arc::default(),
+            last: None,
+        }
     }
 
     /// The registry, and what is remembered with the dependency that a request goes to.
@@ -370,16 +383,20 @@ impl<C, L, T: AsRef<Dependency>> Lookup<C, L, T> {
     where
         L: Locate<Req>,
     {
-        let Self { deps, last } = self;
-        let known = last.as_deref().map(T::as_ref).is_some_and(|last| {
-            !last.evicted.load(Ordering::Relaxed) && deps.locate.is(request, &last.name)
-        });
-        if !known {
-            *last = None;
+        let Self { deps, first, last } = self;
+        let fits = |known: &Arc<T>| {
+            let known = known.dependency();
+            !known.evicted.load(Ordering::Relaxed) && deps.locate.is(request, &known.name)
+        };
+        if !last.as_ref().is_some_and(fits) {
+            *last = first.get().filter(|first| fits(first)).cloned();
         }
-        let found =
-            last.get_or_insert_with(|| remember(deps.shared.get(&deps.locate.locate(request))));
-        (**found).as_ref().touch();
+        let found = last.get_or_insert_with(|| {
+            let found = remember(deps.shared.get(&deps.locate.locate(request)));
+            let _ = first.set(Arc::clone(&found));
+            found
+        });
+        found.dependency().touch();
         (deps, found)
     }
 }
@@ -392,11 +409,5 @@ impl<C, L> Lookup<C, L> {
         L: Locate<Req>,
     {
         self.find_or(request, |dependency| dependency)
-    }
-}
-
-impl AsRef<Dependency> for Dependency {
-    fn as_ref(&self) -> &Self {
-        self
     }
 }

@@ -62,6 +62,10 @@ impl IdempotencyKey {
         }
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// The key's characters.
     #[must_use]
     pub fn as_str(&self) -> &str {

@@ -1,4 +1,7 @@
-use std::task::{Context, Poll};
+use std::{
+    fmt,
+    task::{Context, Poll},
+};
 
 use http::{Method, Request};
 use tower::{Service, ServiceExt};
@@ -78,23 +81,21 @@ impl<S, M, P: PersistKey> IdempotencyKeyService<S, M, P> {
             quoted,
             longest,
         } = &self.settings;
-        let fits = |key: &IdempotencyKey| match key.as_str().len() {
-            0 => Err(ConfigError::new(
-                None,
-                header.to_string(),
-                "not visible ASCII",
-                "visible ASCII",
-            )),
-            length if length > *longest => Err(ConfigError::new(
-                None,
-                header.to_string(),
-                format_args!("{length} characters long"),
-                format!("at most {longest}"),
-            )),
+        let refused = |value: &dyn fmt::Display, allowed: String| {
+            ConfigError::new(None, header.to_string(), value, allowed)
+        };
+        let fits = |key: &IdempotencyKey| match key.len() {
+            length if length > *longest => {
+                let value = format_args!("{length} characters long");
+                Err(refused(&value, format!("at most {longest}")))
+            }
             _ => Ok(()),
         };
         if let Some(value) = request.headers().get(header) {
             let key = IdempotencyKey::as_sent(value);
+            if key.as_str().is_empty() {
+                return Err(refused(&"empty or not visible ASCII", "visible ASCII".into()).into());
+            }
             fits(&key)?;
             return Ok(self.persist.persist(&key));
         }

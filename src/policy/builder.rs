@@ -194,9 +194,13 @@ impl PolicyBuilder {
         self
     }
 
-    /// Retries on this status too. One that R-4 does not list takes an approval.
+    /// Retries on this status too (425 once). One that R-4 does not list takes an approval.
     pub fn retry_status(mut self, status: StatusCode) -> Self {
-        self.settings.rules.statuses.push(status);
+        let rules = &mut self.settings.rules;
+        match status {
+            StatusCode::TOO_EARLY => rules.once.push(status),
+            _ => rules.statuses.push(status),
+        }
         self
     }
 

@@ -50,7 +50,11 @@ impl Policy {
     ///
     /// What can't be read, what is unknown, and what is not allowed, with the field's name.
     pub fn from_json(text: &str) -> Result<Self, ConfigError> {
-        read(&mut serde_json::Deserializer::from_str(text))
+        let mut document = serde_json::Deserializer::from_str(text);
+        let policy = read(&mut document)?;
+        let end = document.end();
+        end.map_err(|error| ConfigError::unreadable("JSON".into(), error.to_string()))?;
+        Ok(policy)
     }
 
     /// Reads a policy from variables that begin with a prefix: with `REPRISE_`, `REPRISE_PROFILE`

@@ -1,7 +1,6 @@
 //! One call over its attempts: what it remembers, and every decision about the next attempt.
 
 use std::{
-    error::Error,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -10,8 +9,8 @@ use tokio::time::Instant;
 
 use super::{Attempt, GaveUp, PrepareAttempt, Protocol, RetryError, RetryOutcome, attempt::Bounds};
 use crate::{
-    classify::{Cause, Classify, Retryable, Verdict},
-    dependency::{Charge, Dependency},
+    classify::{Cause, Classify, Retryable, Verdict, judge},
+    dependency::{Charge, Dependency, Remembered},
     error::{BoxError, Elapsed},
     retry_after::parse::Guidance,
     telemetry,
@@ -26,8 +25,8 @@ pub(super) struct Route<S> {
     pub(super) spare: Mutex<S>,
 }
 
-impl<S> AsRef<Dependency> for Route<S> {
-    fn as_ref(&self) -> &Dependency {
+impl<S> Remembered for Route<S> {
+    fn dependency(&self) -> &Dependency {
         &self.dependency
     }
 }
@@ -51,8 +50,8 @@ pub(super) struct Call<S, C, P, H, Snapshot, Res> {
     /// Attempts that went out.
     pub(super) attempts: u32,
     pub(super) retries: u32,
-    /// Retries after failures that are retried a limited number of times.
-    pub(super) limited: u32,
+    /// The last failure of a sort that is retried a limited number of times, and how often it was.
+    pub(super) limited: (Cause, u32),
     /// A retry was made for new credentials.
     pub(super) refreshed: bool,
     pub(super) previous_wait: Duration,
@@ -87,13 +86,8 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
         P: Protocol<Req, Res, Snapshot = Snapshot>,
         H: PrepareAttempt<Req>,
     {
-        let outcome = match &result {
-            Ok(response) => Ok(response),
-            Err(error) => Err(&**error as &(dyn Error + 'static)),
-        };
-        let verdict = self
-            .classifier
-            .classify(self.route.dependency.policy().rules(), outcome);
+        let rules = self.route.dependency.policy().rules();
+        let verdict = judge(&self.classifier, rules, &result);
         if verdict.is_success() {
             let retried = self.retries > 0;
             return Decision::Return(if retried {
@@ -142,7 +136,9 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
                 return Err(GaveUp::NotRetryable);
             }
             Retryable::AfterRefresh if self.refreshed => return Err(GaveUp::Exhausted),
-            Retryable::AtMost(limit) if self.limited >= limit => return Err(GaveUp::Exhausted),
+            Retryable::AtMost(limit) if self.repeats_of(verdict.cause) >= limit => {
+                return Err(GaveUp::Exhausted);
+            }
             _ => {}
         }
         if !self.repeatable && !verdict.never_sent {
@@ -174,6 +170,12 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
         Ok(wait)
     }
 
+    /// How often this sort of failure was retried.
+    fn repeats_of(&self, cause: Cause) -> u32 {
+        let (last, times) = self.limited;
+        if last == cause { times } else { 0 }
+    }
+
     fn draw_wait(&mut self, verdict: &Verdict) -> Duration {
         let dependency = &self.route.dependency;
         let policy = dependency.policy();
@@ -197,7 +199,9 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
         P: Protocol<Req, Res, Snapshot = Snapshot>,
     {
         match verdict.retry {
-            Retryable::AtMost(_) => self.limited += 1,
+            Retryable::AtMost(_) => {
+                self.limited = (verdict.cause, self.repeats_of(verdict.cause) + 1);
+            }
             Retryable::AfterRefresh => self.refreshed = true,
             _ => {}
         }
@@ -262,8 +266,8 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
         if self.route.dependency.refuses_at(now) {
             return Err(GaveUp::Breaker);
         }
-        if let Some(charge) = &mut self.charge {
-            charge.send();
+        if self.charge.as_mut().is_some_and(|charge| !charge.send()) {
+            return Err(GaveUp::Budget);
         }
         self.attempts += 1;
         self.attempt_until = None;
@@ -317,12 +321,10 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
     where
         P: Protocol<Req, Res, Snapshot = Snapshot>,
     {
-        telemetry::gave_up(
-            &self.route.dependency,
-            self.attempts,
-            reason,
-            self.last_cause,
-        );
+        self.service = None;
+        self.charge = None;
+        let dependency = &self.route.dependency;
+        telemetry::gave_up(dependency, self.attempts, reason, self.last_cause);
         let limit = self.bounds.total;
         let whole_call = true;
         let last = match self.last.take() {

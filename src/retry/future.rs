@@ -13,7 +13,7 @@ use super::{
     Attempt, GaveUp, PrepareAttempt, Protocol,
     call::{Call, Decision},
 };
-use crate::{classify::Classify, error::BoxError};
+use crate::{classify::Classify, dependency::time_out, error::BoxError};
 
 pin_project! {
     /// The future of a [`Retry`](super::Retry) service.
@@ -74,6 +74,7 @@ where
                         Poll::Pending => {
                             let limit = call.attempt_until();
                             ready!(poll_limit(this.timer.as_mut(), limit, cx));
+                            time_out(|| this.state.set(State::Waiting));
                             if limit >= call.deadline() {
                                 return Poll::Ready(call.return_last(GaveUp::Deadline));
                             }

@@ -3,14 +3,14 @@ use tower::Layer;
 use super::{Cloned, Http, Refresh, Retry};
 use crate::{
     classify::Standard,
-    dependency::{ByAuthority, Counting, Dependencies, Lookup},
+    dependency::{ByAuthority, Dependencies, Lookup},
 };
 
 /// Calls again when that is worth it, safe, and allowed. See the [module docs](super).
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct RetryLayer<C = Standard, L = ByAuthority, P = Http, H = ()> {
-    deps: Counting<C, L>,
+    deps: Dependencies<C, L>,
     protocol: P,
     prepare: H,
 }
@@ -19,7 +19,7 @@ impl<C, L> RetryLayer<C, L> {
     /// Retries HTTP and gRPC calls by the policies of this registry.
     pub fn new(deps: Dependencies<C, L>) -> Self {
         Self {
-            deps: Counting::new(deps),
+            deps,
             protocol: Http,
             prepare: (),
         }
@@ -56,9 +56,10 @@ impl<S, C: Clone, L: Clone, P: Clone, H: Clone> Layer<S> for RetryLayer<C, L, P,
     type Service = Retry<S, C, L, P, H>;
 
     fn layer(&self, inner: S) -> Self::Service {
+        self.deps.counts_originals();
         Retry {
             inner,
-            lookup: Lookup::new(self.deps.0.clone()),
+            lookup: Lookup::new(self.deps.clone()),
             protocol: self.protocol.clone(),
             prepare: self.prepare.clone(),
         }

@@ -100,7 +100,7 @@ where
                 attempt_until: None,
                 attempts: 1,
                 retries: 0,
-                limited: 0,
+                limited: (Cause::Success, 0),
                 refreshed: false,
                 previous_wait: std::time::Duration::ZERO,
                 charge: None,

@@ -95,7 +95,12 @@ impl Head {
             self.get(name.as_str())
                 .is_none_or(|before| after.is_some_and(|after| same(before, after)))
         };
-        same(key_header, |before, after| before == after)
+        let sensitive = self.fields().filter(|(_, _, sensitive)| *sensitive);
+        request.method() == self.method
+            && sensitive
+                .map(|(name, ..)| name)
+                .all(|name| headers.keys().any(|key| key.as_str().as_bytes() == name))
+            && same(key_header, |before, after| before == after)
             && same(&COOKIE, |before, after| {
                 before.is_empty() || !after.is_empty()
             })

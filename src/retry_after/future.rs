@@ -1,5 +1,4 @@
 use std::{
-    error::Error,
     fmt,
     future::Future,
     pin::Pin,
@@ -12,8 +11,8 @@ use tokio::time::{Instant, Sleep};
 use tower::{Service, util::Oneshot};
 
 use crate::{
-    classify::Classify,
-    dependency::{Dependency, Hold},
+    classify::{Classify, judge},
+    dependency::{BreakerState, Dependency, Hold},
     error::{BoxError, Refusal, Refused},
     policy::RetryAfterMode,
     telemetry,
@@ -34,7 +33,11 @@ pub(super) fn wake_at(
         false => Refusal::RetryAfter,
     };
     telemetry::refused(dependency, by.as_str());
-    Err(dependency.refused(by, Some(hold.left)))
+    let left = match (by, dependency.status().breaker) {
+        (Refusal::Breaker, BreakerState::Open(cooldown)) => cooldown,
+        _ => hold.left,
+    };
+    Err(dependency.refused(by, Some(left)))
 }
 
 pin_project! {
@@ -124,13 +127,7 @@ where
                 },
             };
             let result = result.map_err(Into::into);
-            let outcome = match &result {
-                Ok(response) => Ok(response),
-                Err(error) => Err(&**error as &(dyn Error + 'static)),
-            };
-            let verdict = this
-                .classifier
-                .classify(this.dependency.policy().rules(), outcome);
+            let verdict = judge(this.classifier, this.dependency.policy().rules(), &result);
             if let Some(asked) = verdict.not_before() {
                 this.dependency.stay_away(asked);
             }

@@ -12,7 +12,7 @@ use tower::{Layer, Service};
 use super::account;
 use crate::{
     classify::{Standard, is_grpc},
-    dependency::{ByAuthority, Counting, Locate, Lookup},
+    dependency::{ByAuthority, Dependencies, Locate, Lookup},
     error::ConfigError,
     retry::{Attempt, Counted},
     wire::http::do_not_retry,
@@ -23,7 +23,7 @@ use crate::{
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct InboundRetryBudgetLayer<C = Standard, L = ByAuthority> {
-    pub(super) deps: Counting<C, L>,
+    pub(super) deps: Dependencies<C, L>,
     pub(super) status: StatusCode,
 }
 
@@ -54,9 +54,10 @@ impl<S, C: Clone, L: Clone> Layer<S> for InboundRetryBudgetLayer<C, L> {
     type Service = InboundRetryBudget<S, C, L>;
 
     fn layer(&self, inner: S) -> Self::Service {
+        self.deps.counts_originals();
         InboundRetryBudget {
             inner,
-            lookup: Lookup::new(self.deps.0.clone()),
+            lookup: Lookup::new(self.deps.clone()),
             status: self.status,
         }
     }
@@ -77,8 +78,7 @@ pub struct InboundRetryBudget<S, C = Standard, L = ByAuthority> {
 impl<S, C, L, B, R> Service<Request<B>> for InboundRetryBudget<S, C, L>
 where
     S: Service<Request<B>, Response = Response<R>> + Clone,
-    L: Locate<Request<B>> + Clone,
-    C: Clone,
+    L: Locate<Request<B>>,
     R: From<Bytes>,
 {
     type Response = S::Response;

@@ -73,9 +73,8 @@ fn account<C, L, B>(
                 Counted::put(request.extensions_mut());
             }
         }
-        Origin::Repeated(previous) => match dependency.charge() {
-            Ok(mut charge) => {
-                charge.send();
+        Origin::Repeated(previous) => match dependency.charge_now() {
+            Ok(()) => {
                 if deps.must_mark() {
                     request
                         .extensions_mut()

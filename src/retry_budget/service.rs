@@ -25,8 +25,7 @@ impl<S, C, L, B> Service<Request<B>> for RetryBudget<S, C, L>
 where
     S: Service<Request<B>> + Clone,
     S::Error: Into<BoxError>,
-    L: Locate<Request<B>> + Clone,
-    C: Clone,
+    L: Locate<Request<B>>,
 {
     type Response = S::Response;
     type Error = BoxError;

@@ -3,12 +3,15 @@ use loom::{sync::Arc, thread};
 use super::*;
 
 fn opened() -> Arc<Breaker> {
-    let breaker = Arc::new(Breaker::new(BreakerPolicy {
-        consecutive_failures: 1,
-        ..BreakerPolicy::default()
-    }));
+    let breaker = Arc::new(Breaker::new(
+        BreakerPolicy {
+            consecutive_failures: 1,
+            ..BreakerPolicy::default()
+        },
+        Duration::from_secs(30),
+    ));
     let ticket = breaker.admit(|| 0).unwrap();
-    breaker.report(ticket, Health::Failure, || 0, || 0.0);
+    breaker.report(ticket, Health::Failure, None, || 0, || 0.0);
     breaker
 }
 
@@ -32,7 +35,7 @@ fn cb_5_a_freed_probe_is_taken_once() {
         let probe = breaker.admit(|| LATER).unwrap();
         let other = Arc::clone(&breaker);
         let thread = thread::spawn(move || {
-            other.report(probe, Health::Neutral, || LATER, || 0.0);
+            other.report(probe, Health::Neutral, None, || LATER, || 0.0);
         });
         let early = breaker.admit(|| LATER).is_ok();
         thread.join().unwrap();
@@ -43,19 +46,22 @@ fn cb_5_a_freed_probe_is_taken_once() {
 #[test]
 fn cb_6_a_success_racing_a_failure_leaves_it_reachable() {
     loom::model(|| {
-        let breaker = Arc::new(Breaker::new(BreakerPolicy {
-            consecutive_failures: 1,
-            ..BreakerPolicy::default()
-        }));
+        let breaker = Arc::new(Breaker::new(
+            BreakerPolicy {
+                consecutive_failures: 1,
+                ..BreakerPolicy::default()
+            },
+            Duration::from_secs(30),
+        ));
         let (good, bad) = (breaker.admit(|| 0).unwrap(), breaker.admit(|| 0).unwrap());
         let other = Arc::clone(&breaker);
         let thread = thread::spawn(move || {
-            other.report(good, Health::Success, || 0, || 0.0);
+            other.report(good, Health::Success, None, || 0, || 0.0);
         });
-        breaker.report(bad, Health::Failure, || 0, || 0.0);
+        breaker.report(bad, Health::Failure, None, || 0, || 0.0);
         thread.join().unwrap();
         let probe = breaker.admit(|| LATER).unwrap();
-        breaker.report(probe, Health::Success, || LATER, || 0.0);
+        breaker.report(probe, Health::Success, None, || LATER, || 0.0);
         assert_eq!(breaker.state(LATER), BreakerState::Closed);
     });
 }

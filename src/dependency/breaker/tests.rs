@@ -3,12 +3,12 @@ use super::*;
 const SECOND: u64 = 1_000_000_000;
 
 fn breaker() -> Breaker {
-    Breaker::new(BreakerPolicy::default())
+    Breaker::new(BreakerPolicy::default(), Duration::from_secs(30))
 }
 
 fn call(breaker: &Breaker, health: Health, now: u64) -> Option<BreakerState> {
     let ticket = breaker.admit(|| now).expect("admitted");
-    breaker.report(ticket, health, || now, || 0.0)
+    breaker.report(ticket, health, None, || now, || 0.0)
 }
 
 fn trip(breaker: &Breaker, now: u64) -> u64 {
@@ -104,8 +104,55 @@ fn cb_3_one_probe_at_a_time() {
     let probe = breaker.admit(|| until).unwrap();
     assert!(probe.is_probe());
     for _ in 0..10 {
-        assert_eq!(breaker.admit(|| until + 100 * SECOND), Err(None));
+        assert_eq!(breaker.admit(|| until + 10 * SECOND), Err(None));
     }
+}
+
+#[test]
+fn cb_6_a_probe_that_never_ends_is_followed_by_another() {
+    let breaker = breaker();
+    let until = trip(&breaker, 0);
+    let lost = breaker.admit(|| until).unwrap();
+    assert_eq!(breaker.admit(|| until + 29 * SECOND), Err(None));
+    let next = breaker.admit(|| until + 30 * SECOND).unwrap();
+    assert!(next.is_probe());
+    breaker.report(lost, Health::Failure, None, || until, || 0.0);
+    assert_eq!(
+        breaker.state(until),
+        BreakerState::Probing,
+        "the lost one counts no more"
+    );
+    breaker.report(next, Health::Success, None, || until, || 0.0);
+    assert_eq!(breaker.state(until), BreakerState::Closed);
+}
+
+#[test]
+fn cb_1_successes_before_the_first_failure_count_too() {
+    let breaker = breaker();
+    for i in 0..10_000 {
+        let ticket = breaker.admit(|| 0).unwrap();
+        let at = Some(i * 25 * SECOND / 10_000);
+        breaker.report(ticket, Health::Success, at, || unreachable!(), || 0.0);
+    }
+    for _ in 0..100 {
+        assert_eq!(call(&breaker, Health::Failure, 26 * SECOND), None);
+        assert_eq!(call(&breaker, Health::Success, 26 * SECOND), None);
+    }
+}
+
+#[test]
+fn g_8_an_abandoned_breaker_is_forgotten() {
+    let breaker = breaker();
+    call(&breaker, Health::Failure, 0);
+    assert!(!breaker.is_idle(SECOND));
+    assert!(breaker.is_idle(31 * SECOND), "a streak of the past");
+    let breaker = self::breaker();
+    let until = trip(&breaker, 40 * SECOND);
+    assert!(!breaker.is_idle(until));
+    assert!(
+        breaker.is_idle(until + 60 * SECOND),
+        "open, but the next call would pass"
+    );
 }
 
 #[test]
@@ -167,17 +214,20 @@ fn cb_5_late_results_of_an_older_generation_change_nothing() {
     let breaker = breaker();
     let late: Vec<_> = (0..3).map(|_| breaker.admit(|| 0).unwrap()).collect();
     let until = trip(&breaker, 0);
-    assert_eq!(breaker.report(late[0], Health::Success, || 0, || 0.0), None);
+    assert_eq!(
+        breaker.report(late[0], Health::Success, None, || 0, || 0.0),
+        None
+    );
     assert!(matches!(breaker.state(0), BreakerState::Open(_)));
     let probe = breaker.admit(|| until).unwrap();
     assert_eq!(
-        breaker.report(late[1], Health::Success, || until, || 0.0),
+        breaker.report(late[1], Health::Success, None, || until, || 0.0),
         None
     );
     assert_eq!(breaker.state(until), BreakerState::Probing);
-    breaker.report(probe, Health::Success, || until, || 0.0);
+    breaker.report(probe, Health::Success, None, || until, || 0.0);
     for _ in 0..9 {
-        breaker.report(late[2], Health::Failure, || until, || 0.0);
+        breaker.report(late[2], Health::Failure, None, || until, || 0.0);
     }
     assert_eq!(breaker.state(until), BreakerState::Closed);
 }
@@ -185,11 +235,14 @@ fn cb_5_late_results_of_an_older_generation_change_nothing() {
 #[test]
 fn g_5_exhaustion_opens_only_a_failing_dependency() {
     let run = |on_budget_exhausted, failures: u64| {
-        let breaker = Breaker::new(BreakerPolicy {
-            on_budget_exhausted,
-            ..BreakerPolicy::default()
-        });
-        for i in 0..8 {
+        let breaker = Breaker::new(
+            BreakerPolicy {
+                on_budget_exhausted,
+                ..BreakerPolicy::default()
+            },
+            Duration::from_secs(30),
+        );
+        for i in 0..16 {
             let health = if i % 8 < failures {
                 Health::Failure
             } else {
@@ -224,12 +277,12 @@ proptest::proptest! {
                 1 => { breaker.budget_exhausted(now, 0.5); }
                 _ => if let Some(ticket) = out.pop() {
                     let health = [Health::Success, Health::Failure, Health::Neutral][usize::from(step) - 2];
-                    breaker.report(ticket, health, || now, || 0.5);
+                    breaker.report(ticket, health, None, || now, || 0.5);
                 }
             }
         }
         for ticket in out {
-            breaker.report(ticket, Health::Neutral, || now, || 0.5);
+            breaker.report(ticket, Health::Neutral, None, || now, || 0.5);
         }
         now += nanos(breaker.policy.max_cooldown);
         call(&breaker, Health::Success, now);

@@ -70,7 +70,7 @@ fn d_6_a_charge_given_back_can_be_granted_again() {
 fn g_3_a_retry_that_was_refused_on_its_way_is_not_charged() {
     let budget = Budget::new(Some((0.2, 1)));
     assert!(budget.charge(0));
-    let sent = budget.commit(0);
+    let sent = budget.commit(0).unwrap();
     assert!(!budget.charge(0));
     budget.take_back(sent);
     assert_eq!(budget.usage(0), Some((0, 1)));
@@ -86,6 +86,21 @@ fn g_1_a_retry_counts_from_when_it_is_sent() {
     budget.commit(100 * SECOND);
     assert!(!budget.charge(130 * SECOND));
     assert!(budget.charge(131 * SECOND));
+}
+
+#[test]
+fn g_1_the_bound_holds_when_a_retry_is_sent_not_only_when_it_is_granted() {
+    let budget = Budget::new(Some((0.2, 1)));
+    (0..800).for_each(|_| budget.deposit(0));
+    (0..200).for_each(|_| budget.deposit(25 * SECOND));
+    let granted = (0..200).filter(|_| budget.charge(25 * SECOND)).count();
+    assert_eq!(granted, 200);
+    // The first 800 are gone by then: 40 retries are a fifth of what is left.
+    let sent = (0..200)
+        .filter(|_| budget.commit(35 * SECOND).is_some())
+        .count();
+    assert_eq!(sent, 40);
+    assert_eq!(budget.usage(35 * SECOND), Some((40, 40)));
 }
 
 #[test]
