@@ -44,6 +44,17 @@ fn g_8_past_the_bound_all_share_one_entry() {
 }
 
 #[test]
+fn g_8_a_dependency_with_a_policy_of_its_own_always_has_an_entry() {
+    let strict = Policy::synchronous().max_retries(1).build().unwrap();
+    let deps = Dependencies::builder(policy())
+        .policy_for("Bank.example", strict)
+        .capacity(0)
+        .build();
+    assert_eq!(deps.get("other.example").name(), "overflow");
+    assert_eq!(deps.get("bank.example").policy().max_retries(), 1);
+}
+
+#[test]
 fn s_3_hostile_names_get_no_entry_of_their_own() {
     let deps = Dependencies::new(policy());
     for name in ["", "a\nb", &"x".repeat(256)] {

@@ -249,6 +249,16 @@ fn p_2_an_error_names_rule_field_value_and_range() {
 }
 
 #[test]
+fn c_1_425_is_retried_once_however_it_is_asked_for() {
+    let policy = Policy::synchronous()
+        .retry_status(StatusCode::TOO_EARLY)
+        .build()
+        .unwrap();
+    assert!(!policy.rules().statuses.contains(&StatusCode::TOO_EARLY));
+    assert!(policy.rules().once.contains(&StatusCode::TOO_EARLY));
+}
+
+#[test]
 fn p_2_only_an_approval_of_the_same_rule_gets_past() {
     let bold = || Policy::synchronous().max_retries(20);
     assert!(bold().approve(Rule::R3, "wrong rule").build().is_err());
@@ -509,6 +519,13 @@ mod files {
             assert!(policy.backoff().delay(0, Duration::ZERO, 0.999) < Duration::from_millis(100));
             assert!(!policy.rules().statuses.contains(&StatusCode::BAD_GATEWAY));
         }
+    }
+
+    #[test]
+    fn p_4_what_follows_a_json_document_is_an_error() {
+        let error = Policy::from_json(r#"{"profile": "bank"} {"max_retries": 1}"#).unwrap_err();
+        assert_eq!(error.field(), "JSON");
+        assert!(error.to_string().contains("trailing"), "{error}");
     }
 
     #[test]
