@@ -131,13 +131,13 @@ pub(crate) fn approved(service: &str, rule: Rule, reason: &str) {
     tracing::warn!(target: "tower_reprise", service, %rule, reason, "policy approved beyond a rule");
 }
 
-/// There are more dependencies than the registry has room for.
+/// A dependency got no entry of its own: there is no room, or its name is not fit for one.
 pub(crate) fn overflow(capacity: usize) {
     #[cfg(feature = "tracing")]
     tracing::warn!(
         target: "tower_reprise",
         capacity,
-        "more dependencies than the registry has room for: the rest share one entry"
+        "no entry for a dependency, for want of room or for its name: such share one"
     );
 }
 

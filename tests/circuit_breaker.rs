@@ -94,8 +94,8 @@ async fn cb_7_a_refusal_is_known_whatever_the_classifier_says() {
             .build()
             .unwrap(),
     )
-    .locate(|_: &Event| "orders".into())
-    .classifier(
+    .with_locate(|_: &Event| "orders".into())
+    .with_classifier(
         |outcome: Result<&(), &(dyn std::error::Error + 'static)>| match outcome {
             Ok(()) => Verdict::SUCCESS,
             Err(_) => Verdict::transient(Cause::Other("handler")),

@@ -1918,8 +1918,8 @@ impl Consumer {
     async fn consume(&self, event: Event) -> Result<u32, BoxError> {
         let policy = Policy::asynchronous().dead_letters("orders.dlq").build()?;
         let deps = Dependencies::builder(policy)
-            .locate(|_: &Event| "orders".into())
-            .classifier(
+            .with_locate(|_: &Event| "orders".into())
+            .with_classifier(
                 |outcome: Result<&u32, &(dyn Error + 'static)>| match outcome {
                     Ok(_) => Verdict::SUCCESS,
                     Err(error) if error.is::<fmt::Error>() => {
@@ -1984,8 +1984,8 @@ async fn poison_is_not_retried() {
 #[tokio::test(start_paused = true)]
 async fn a_hook_works_on_events_too() {
     let deps = Dependencies::builder(policy().build().unwrap())
-        .locate(|_: &Event| "orders".into())
-        .classifier(
+        .with_locate(|_: &Event| "orders".into())
+        .with_classifier(
             |outcome: Result<&u32, &(dyn Error + 'static)>| match outcome {
                 Ok(_) => Verdict::SUCCESS,
                 Err(_) => Verdict::transient(Cause::Unknown),

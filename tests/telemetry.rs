@@ -609,7 +609,7 @@ async fn o_2_dependency_labels_are_bounded() {
         ["host-0.example", "host-1.example", "overflow"]
     );
     let warned = log
-        .with_message("more dependencies than the registry has room for: the rest share one entry");
+        .with_message("no entry for a dependency, for want of room or for its name: such share one");
     assert_eq!(warned.len(), 1);
 }
 

@@ -57,7 +57,7 @@ use crate::error::{BoxError, Refused};
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot classify calls of `{Request}` that return `{Response}`",
     note = "`Standard` classifies `http::Request<_>` and `http::Response<_>`; for other services \
-            give the registry a classifier: `Dependencies::builder(policy).classifier(|outcome| …)`"
+            give the registry a classifier: `Dependencies::builder(policy).with_classifier(|outcome| …)`"
 )]
 pub trait Classify<Request, Response> {
     /// Whether sending this request twice has the effect of sending it once.

@@ -1,4 +1,5 @@
-//! What an error means, from the types in its chain rather than from its text.
+//! What an error means, from the types in its chain, and from its text only where a transport
+//! keeps its types to itself.
 
 use std::{any::Any, error::Error, io};
 

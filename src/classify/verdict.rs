@@ -105,7 +105,7 @@ impl Verdict {
 pub enum Retryable {
     /// No.
     Never,
-    /// Yes, but this sort of failure is repeated at most so many times in one call.
+    /// Yes, but this sort of failure is repeated at most so many times in a row in one call.
     AtMost(u32),
     /// Once, if the per-attempt hook can bring new credentials.
     AfterRefresh,

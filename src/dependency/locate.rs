@@ -11,7 +11,7 @@ use crate::retry::RetryOverride;
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot tell which dependency a `{Request}` goes to",
     note = "HTTP requests are located by their authority; for other requests give the registry a \
-            closure: `Dependencies::builder(policy).locate(|_: &Event| \"orders\".into())`"
+            closure: `Dependencies::builder(policy).with_locate(|_: &Event| \"orders\".into())`"
 )]
 pub trait Locate<Request> {
     /// The dependency's name.

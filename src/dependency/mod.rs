@@ -83,7 +83,8 @@ pub struct Dependency {
 pub struct DependencyStatus {
     /// Original requests of the last 30 s.
     pub originals: u64,
-    /// Retries of the last 30 s, those about to be sent included.
+    /// Retries of the last 30 s, those about to be sent included; zero without a budget, which is
+    /// what counts them.
     pub retries: u64,
     /// Retries that the budget allows at the moment; `None` without a budget.
     pub retries_allowed: Option<u64>,

@@ -113,7 +113,7 @@ impl<C, L> Dependencies<C, L> {
             .fold(all, |all, (name, policy)| all.merge(name, policy.audit()))
     }
 
-    /// A classifier for tower-http's `TraceLayer` that judges by the same tables.
+    /// A classifier for tower-http's `TraceLayer` that judges by the tables of the default policy.
     #[must_use]
     pub fn trace(&self) -> TraceClassifier {
         TraceClassifier::new(self.shared.policy.rules().clone())
@@ -267,7 +267,7 @@ impl<C, L> DependenciesBuilder<C, L> {
     }
 
     /// Judges outcomes by this classifier.
-    pub fn classifier<D>(self, classifier: D) -> DependenciesBuilder<D, L> {
+    pub fn with_classifier<D>(self, classifier: D) -> DependenciesBuilder<D, L> {
         DependenciesBuilder {
             policy: self.policy,
             overrides: self.overrides,
@@ -281,19 +281,19 @@ impl<C, L> DependenciesBuilder<C, L> {
 
     /// One name for everything.
     pub fn named(self, name: impl Into<Arc<str>>) -> DependenciesBuilder<C, Named> {
-        self.with_locate(Named(name.into()))
+        self.with_locator(Named(name.into()))
     }
 
     /// Finds the dependency of a request by a closure.
-    pub fn locate<F, Req>(self, locate: F) -> DependenciesBuilder<C, F>
+    pub fn with_locate<F, Req>(self, locate: F) -> DependenciesBuilder<C, F>
     where
         F: for<'a> Fn(&'a Req) -> Cow<'a, str>,
     {
-        self.with_locate(locate)
+        self.with_locator(locate)
     }
 
     /// Finds the dependency of a request by any [`Locate`].
-    pub fn with_locate<M>(self, locate: M) -> DependenciesBuilder<C, M> {
+    pub fn with_locator<M>(self, locate: M) -> DependenciesBuilder<C, M> {
         DependenciesBuilder {
             policy: self.policy,
             overrides: self.overrides,

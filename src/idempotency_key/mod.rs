@@ -6,6 +6,9 @@
 //! stamps a random UUID on each POST and PATCH that has none. It belongs above the retry loop:
 //! stamped once, every attempt shares the key.
 //!
+//! A key makes a request safe to repeat only if the server honours it. Leave this layer out for
+//! servers that do not: then a POST is repeated only if it surely was never processed.
+//!
 //! ```
 //! use http::{Method, Request, Response};
 //! use tower::{Service, ServiceBuilder, ServiceExt, service_fn};

@@ -4,7 +4,7 @@ use http_body_util::{Empty, Full};
 /// A request body that can be sent again.
 ///
 /// Sending keeps the body's type, so that stacks compose. A body that is at hand as a whole is
-/// cloned; one that streams is recorded as it passes.
+/// cloned. One that streams can be recorded as it passes.
 #[diagnostic::on_unimplemented(
     message = "a request with a body of type `{Self}` cannot be sent again",
     note = "`Full`, `Empty`, `String` and `()` can; for a body of your own implement `ReplayBody`"

@@ -42,6 +42,8 @@
 //! The head of the request is copied into a recycled buffer, a body that is at hand is cloned
 //! (which counts a reference), and that is all: nothing is boxed, no lock is taken, no timer is
 //! made unless the attempt is not ready at once. The request is rebuilt only if there is a retry.
+//! Extensions of the caller's are cloned, which allocates, and a client that turns from one
+//! dependency to another takes a lock to find it.
 //!
 //! # Services that are not HTTP
 //!
@@ -54,8 +56,8 @@
 //! struct OrderPlaced(u64);
 //!
 //! let deps = Dependencies::builder(Policy::asynchronous().dead_letters("orders.dlq").build()?)
-//!     .locate(|_: &OrderPlaced| "orders".into())
-//!     .classifier(|outcome: Result<&(), &(dyn std::error::Error + 'static)>| match outcome {
+//!     .with_locate(|_: &OrderPlaced| "orders".into())
+//!     .with_classifier(|outcome: Result<&(), &(dyn std::error::Error + 'static)>| match outcome {
 //!         Ok(()) => Verdict::SUCCESS,
 //!         Err(_) => Verdict::transient(Cause::Other("handler")),
 //!     })
