@@ -328,6 +328,16 @@ fn p_3_approvals_show_with_their_reason() {
     }
 }
 
+#[test]
+fn p_3_an_approval_that_nothing_needs_shows_too() {
+    let policy = Policy::synchronous()
+        .approve(Rule::R4, "left over")
+        .build()
+        .unwrap();
+    assert_eq!(findings(&policy), [(Rule::R4, Severity::Approved)]);
+    assert!(policy.audit().to_string().contains("left over"));
+}
+
 #[derive(Debug)]
 struct Fixed;
 

@@ -1523,6 +1523,43 @@ async fn s_1_a_hook_cannot_empty_the_credentials() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn s_1_a_hook_cannot_make_it_another_operation_or_drop_what_is_sensitive() {
+    let changes: [(fn(&mut Request<()>), usize); 3] = [
+        (|request| *request.method_mut() = Method::DELETE, 1),
+        (|request| drop(request.headers_mut().remove("x-api-key")), 1),
+        (
+            |request| {
+                drop(
+                    request
+                        .headers_mut()
+                        .insert("x-api-key", HeaderValue::from_static("two")),
+                )
+            },
+            2,
+        ),
+    ];
+    for (row, (change, calls)) in changes.into_iter().enumerate() {
+        let server = Server::statuses([503, 200]);
+        let hook = move |mut request: Request<()>, _| async move {
+            change(&mut request);
+            Ok::<_, BoxError>(request)
+        };
+        let layer = RetryLayer::new(deps(policy())).with_prepare(hook);
+        let mut request = get();
+        let mut key = HeaderValue::from_static("one");
+        key.set_sensitive(true);
+        request.headers_mut().insert("x-api-key", key);
+        let result = call(&mut layer.layer(server.clone()), request).await;
+        assert_eq!(server.calls(), calls, "row {row}");
+        assert_eq!(
+            gave_up(&result),
+            (calls == 1).then_some(GaveUp::Prepare),
+            "row {row}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn s_1_a_hook_cannot_leave_an_encrypted_connection() {
     for (before, after, calls) in [
         ("https://a.example/", "http://a.example/", 1),

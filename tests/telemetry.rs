@@ -608,8 +608,9 @@ async fn o_2_dependency_labels_are_bounded() {
         Vec::from_iter(dependencies),
         ["host-0.example", "host-1.example", "overflow"]
     );
-    let warned = log
-        .with_message("no entry for a dependency, for want of room or for its name: such share one");
+    let warned = log.with_message(
+        "no entry for a dependency, for want of room or for its name: such share one",
+    );
     assert_eq!(warned.len(), 1);
 }
 
