@@ -713,6 +713,30 @@ async fn g_6_a_server_refuses_inbound_retries_with_do_not_retry() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn g_6_a_peer_cannot_make_up_a_budget_of_its_own() {
+    let refused = async |located: bool| {
+        let layer = RetryBudgetLayer::new(deps(policy().budget_floor(1)));
+        let server =
+            service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(Bytes::new())) });
+        let mut server = match located {
+            true => layer.inbound_located().layer(server).boxed_clone(),
+            false => layer.inbound().layer(server).boxed_clone(),
+        };
+        let mut refused = 0;
+        for host in 0..10 {
+            let mut repeat = get();
+            *repeat.uri_mut() = format!("http://host-{host}.example/").parse().unwrap();
+            repeat.extensions_mut().insert(Attempt::retry(1));
+            let response = call(&mut server, repeat).await.unwrap();
+            refused += usize::from(response.status() == 429);
+        }
+        refused
+    };
+    assert_eq!(refused(false).await, 9);
+    assert_eq!(refused(true).await, 0, "by host, as was asked for");
+}
+
 #[test]
 fn g_6_a_server_refuses_with_429_or_503_only() {
     for code in [200, 400, 500, 504] {

@@ -119,6 +119,15 @@ impl<C, L> Dependencies<C, L> {
         TraceClassifier::new(self.shared.policy.rules().clone())
     }
 
+    /// The same registry, for requests that are located in another way.
+    pub(crate) fn relocated<M>(self, locate: M) -> Dependencies<C, M> {
+        Dependencies {
+            shared: self.shared,
+            classifier: self.classifier,
+            locate,
+        }
+    }
+
     /// Called when a layer that counts original requests is put on a service.
     pub(crate) fn counts_originals(&self) {
         self.shared.counting_layers.fetch_add(1, Ordering::Relaxed);

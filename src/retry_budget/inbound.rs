@@ -23,11 +23,18 @@ use crate::{
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct InboundRetryBudgetLayer<C = Standard, L = ByAuthority> {
-    pub(super) deps: Dependencies<C, L>,
-    pub(super) status: StatusCode,
+    deps: Dependencies<C, L>,
+    status: StatusCode,
 }
 
 impl<C, L> InboundRetryBudgetLayer<C, L> {
+    pub(super) fn new(deps: Dependencies<C, L>) -> Self {
+        Self {
+            deps,
+            status: StatusCode::TOO_MANY_REQUESTS,
+        }
+    }
+
     /// Refuses with this status: 429, or 503.
     ///
     /// # Errors

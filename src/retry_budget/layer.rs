@@ -1,10 +1,9 @@
-use http::StatusCode;
 use tower::Layer;
 
 use super::{InboundRetryBudgetLayer, RetryBudget};
 use crate::{
     classify::Standard,
-    dependency::{ByAuthority, Dependencies, Lookup},
+    dependency::{ByAuthority, Dependencies, Lookup, Named},
 };
 
 /// Keeps retries to a share of the traffic, whoever makes them. See the [module docs](super).
@@ -20,12 +19,17 @@ impl<C, L> RetryBudgetLayer<C, L> {
         Self { deps }
     }
 
-    /// For a server: refuses inbound retries over the budget with a response.
-    pub fn inbound(self) -> InboundRetryBudgetLayer<C, L> {
-        InboundRetryBudgetLayer {
-            deps: self.deps,
-            status: StatusCode::TOO_MANY_REQUESTS,
-        }
+    /// For a server: refuses inbound retries over the budget with a response. All requests share
+    /// one budget, by the name of `inbound`, whatever host they ask for: that is the peer's to
+    /// choose.
+    pub fn inbound(self) -> InboundRetryBudgetLayer<C, Named> {
+        InboundRetryBudgetLayer::new(self.deps.relocated(Named("inbound".into())))
+    }
+
+    /// As [`inbound`](Self::inbound), with budgets by what the registry locates: a tenant, or
+    /// something else that a peer can't make up.
+    pub fn inbound_located(self) -> InboundRetryBudgetLayer<C, L> {
+        InboundRetryBudgetLayer::new(self.deps)
     }
 }
 

@@ -37,9 +37,7 @@
 //!
 //! # On a server
 //!
-//! Give it a registry with a name ([`Dependencies::named`]): the authority of an inbound request
-//! is the peer's to choose. [`RetryBudgetLayer::inbound`] refuses inbound retries over the budget
-//! with a response, 429 by
+//! [`RetryBudgetLayer::inbound`] refuses inbound retries over the budget with a response, 429 by
 //! default, that tells the client not to try again (`x-should-retry: false`, and
 //! `grpc-retry-pushback-ms: -1` for gRPC). The error type of the service stays what it is.
 
