@@ -101,7 +101,7 @@ where
     match result {
         Ok(response) => classifier.classify(rules, Ok(response)),
         Err(error) => match Refused::find(&**error) {
-            Some(refused) => Verdict::terminal(Cause::Refused(refused.kind())).never_sent(),
+            Some(refused) => Verdict::refused(refused.kind()),
             None => classifier.classify(rules, Err(&**error)),
         },
     }

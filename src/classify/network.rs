@@ -97,7 +97,7 @@ pub(crate) fn classify(error: &(dyn Error + 'static)) -> Verdict {
     let mut facts = Facts::default();
     for link in chain(error) {
         if let Some(refused) = link.downcast_ref::<Refused>() {
-            return Verdict::terminal(Cause::Refused(refused.kind())).never_sent();
+            return Verdict::refused(refused.kind());
         }
         if let Some(elapsed) = link.downcast_ref::<Elapsed>() {
             let verdict = Verdict::transient(Cause::Timeout);

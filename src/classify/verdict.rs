@@ -44,6 +44,11 @@ impl Verdict {
         }
     }
 
+    /// A call that a layer of ours never sent.
+    pub(crate) const fn refused(by: Refusal) -> Self {
+        Self::terminal(Cause::Refused(by)).never_sent()
+    }
+
     /// A failure of the dependency that is worth repeating.
     #[must_use]
     pub const fn transient(cause: Cause) -> Self {

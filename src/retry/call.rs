@@ -70,12 +70,16 @@ pub(super) enum Decision<Res> {
 }
 
 impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
+    fn dependency(&self) -> &Arc<Dependency> {
+        &self.route.dependency
+    }
+
     /// Whether the first attempt brought what was asked for, as most do.
     pub(super) fn is_first_success<Req>(&self, response: &Res) -> bool
     where
         C: Classify<Req, Res>,
     {
-        let rules = self.route.dependency.policy().rules();
+        let rules = self.dependency().policy().rules();
         self.attempts == 1 && self.classifier.classify(rules, Ok(response)).is_success()
     }
 
@@ -86,14 +90,12 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
         P: Protocol<Req, Res, Snapshot = Snapshot>,
         H: PrepareAttempt<Req>,
     {
-        let rules = self.route.dependency.policy().rules();
+        let rules = self.dependency().policy().rules();
         let verdict = judge(&self.classifier, rules, &result);
         if verdict.is_success() {
-            let retried = self.retries > 0;
-            return Decision::Return(if retried {
-                self.annotate(result, None)
-            } else {
-                result
+            return Decision::Return(match self.retries {
+                0 => result,
+                _ => self.annotate(result, None),
             });
         }
         let refused = matches!(verdict.cause, Cause::Refused(_));
@@ -112,7 +114,7 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
                 Decision::Wait(Instant::now() + wait)
             }
             Err(reason) => {
-                telemetry::gave_up(&self.route.dependency, self.attempts, reason, verdict.cause);
+                telemetry::gave_up(self.dependency(), self.attempts, reason, verdict.cause);
                 // A refusal is no answer of the dependency's; an earlier one is.
                 let result = match self.last.take() {
                     Some(last) if refused => *last,
@@ -158,7 +160,7 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
         let deadline = self.deadline();
         let at = Instant::now().checked_add(wait).filter(|at| *at < deadline);
         let at = at.ok_or(GaveUp::Deadline)?;
-        if self.route.dependency.refuses_at(at) {
+        if self.dependency().refuses_at(at) {
             return Err(GaveUp::Breaker);
         }
         self.charge = Some(
@@ -206,11 +208,11 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
             _ => {}
         }
         self.retries += 1;
-        let rules = self.route.dependency.policy().rules();
+        let rules = self.dependency().policy().rules();
         let labels = || self.protocol.labels(self.snapshot.as_ref(), rules);
         let max_attempts = self.bounds.max_retries;
         telemetry::retry(
-            &self.route.dependency,
+            self.dependency(),
             self.retries,
             max_attempts,
             wait,
@@ -237,10 +239,8 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
     where
         P: Protocol<Req, Res, Snapshot = Snapshot>,
     {
-        let (snapshot, rules) = (
-            self.snapshot.as_ref(),
-            self.route.dependency.policy().rules(),
-        );
+        let rules = self.dependency().policy().rules();
+        let snapshot = self.snapshot.as_ref();
         let admit = |request| {
             self.protocol
                 .admit_prepared(snapshot, request, attempt, rules)
@@ -252,7 +252,7 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
             },
             Err(_) => "the hook failed",
         };
-        telemetry::prepare_failed(&self.route.dependency, why);
+        telemetry::prepare_failed(self.dependency(), why);
         None
     }
 
@@ -263,7 +263,7 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
         if now >= self.deadline() {
             return Err(GaveUp::Deadline);
         }
-        if self.route.dependency.refuses_at(now) {
+        if self.dependency().refuses_at(now) {
             return Err(GaveUp::Breaker);
         }
         if self.charge.as_mut().is_some_and(|charge| !charge.send()) {
@@ -296,10 +296,10 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
             return until;
         }
         let deadline = self.deadline();
-        let timeout = self.route.dependency.policy().attempt_timeout();
+        let timeout = self.dependency().policy().attempt_timeout();
         // The time that a layer below holds the call back is not the attempt's.
         let until = timeout.map_or(deadline, |timeout| {
-            let held = self.route.dependency.longest_hold();
+            let held = self.dependency().longest_hold();
             deadline.min(Instant::now() + held + timeout)
         });
         *self.attempt_until.insert(until)
@@ -312,8 +312,11 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
             .policy()
             .attempt_timeout()
             .unwrap_or_default();
-        let whole_call = false;
-        Elapsed { whole_call, limit }.into()
+        Elapsed {
+            whole_call: false,
+            limit,
+        }
+        .into()
     }
 
     /// Ends the call with the last real result, or for want of one with a timeout.
@@ -323,14 +326,16 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
     {
         self.service = None;
         self.charge = None;
-        let dependency = &self.route.dependency;
+        let dependency = self.dependency();
         telemetry::gave_up(dependency, self.attempts, reason, self.last_cause);
-        let limit = self.bounds.total;
-        let whole_call = true;
-        let last = match self.last.take() {
-            Some(last) => *last,
-            None => Err(Elapsed { whole_call, limit }.into()),
+        let timeout = Elapsed {
+            whole_call: true,
+            limit: self.bounds.total,
         };
+        let last = self
+            .last
+            .take()
+            .map_or_else(|| Err(timeout.into()), |last| *last);
         self.annotate(last, Some(reason))
     }
 

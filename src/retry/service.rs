@@ -1,6 +1,7 @@
 use std::{
     sync::{Arc, Mutex},
     task::{Context, Poll},
+    time::Duration,
 };
 
 use tokio::time::Instant;
@@ -102,7 +103,7 @@ where
                 retries: 0,
                 limited: (Cause::Success, 0),
                 refreshed: false,
-                previous_wait: std::time::Duration::ZERO,
+                previous_wait: Duration::ZERO,
                 charge: None,
                 last_cause: Cause::Timeout,
                 last: None,

@@ -6,12 +6,9 @@ use http::{
     header::{CACHE_CONTROL, CONTENT_TYPE},
 };
 
-use crate::classify::GrpcCode;
-
 /// A response that refuses a retry and asks not to be sent another.
 pub(crate) fn do_not_retry(status: StatusCode, grpc: bool) -> Response<Bytes> {
-    let response = Response::new(Bytes::new());
-    let (mut parts, mut body) = response.into_parts();
+    let (mut parts, mut body) = Response::new(Bytes::new()).into_parts();
     let mut set = |name: &'static str, value: &'static str| {
         parts.headers.insert(name, HeaderValue::from_static(value));
     };
@@ -19,7 +16,9 @@ pub(crate) fn do_not_retry(status: StatusCode, grpc: bool) -> Response<Bytes> {
     set(CACHE_CONTROL.as_str(), "no-store");
     if grpc {
         set(CONTENT_TYPE.as_str(), "application/grpc");
-        set("grpc-status", grpc_status(status));
+        // RESOURCE_EXHAUSTED or UNAVAILABLE
+        let busy = status == StatusCode::TOO_MANY_REQUESTS;
+        set("grpc-status", if busy { "8" } else { "14" });
         set("grpc-message", "retry budget used up");
         set("grpc-retry-pushback-ms", "-1");
     } else {
@@ -31,15 +30,4 @@ pub(crate) fn do_not_retry(status: StatusCode, grpc: bool) -> Response<Bytes> {
         ));
     }
     Response::from_parts(parts, body)
-}
-
-fn grpc_status(status: StatusCode) -> &'static str {
-    let code = match status {
-        StatusCode::TOO_MANY_REQUESTS => GrpcCode::ResourceExhausted,
-        _ => GrpcCode::Unavailable,
-    };
-    match code {
-        GrpcCode::ResourceExhausted => "8",
-        _ => "14",
-    }
 }
