@@ -4,6 +4,8 @@
 //! also one of D-7.
 #![allow(clippy::unwrap_used, reason = "the helpers are tests too")]
 
+mod support;
+
 use std::{
     collections::HashSet,
     convert::Infallible,
@@ -47,6 +49,8 @@ use tower_reprise::{
     retry::{Attempt, GaveUp, ReplayBody, Retry, RetryError},
     retry_after::parse::Guidance,
 };
+
+use support::{call, outcome};
 
 const HOST: &str = "a.example";
 const MILLISECOND: Duration = Duration::from_millis(1);
@@ -204,22 +208,6 @@ fn request(method: Method) -> Request<()> {
 
 fn get() -> Request<()> {
     request(Method::GET)
-}
-
-async fn call<S, Req>(client: &mut S, request: Req) -> Result<S::Response, S::Error>
-where
-    S: Service<Req>,
-{
-    client.ready().await?.call(request).await
-}
-
-/// Attempts made and why there were no more, wherever it is told.
-fn outcome<B>(result: &Result<Response<B>, BoxError>) -> Option<(u32, Option<GaveUp>)> {
-    let outcome = match result {
-        Ok(response) => RetryOutcome::of(response),
-        Err(error) => RetryOutcome::of_error(&**error),
-    };
-    outcome.map(|outcome| (outcome.attempts(), outcome.gave_up()))
 }
 
 fn gave_up<B>(result: &Result<Response<B>, BoxError>) -> Option<GaveUp> {

@@ -1,6 +1,8 @@
 //! The layers together, in every subset and order, and what each adds to the others.
 #![allow(clippy::unwrap_used, reason = "the helpers are tests too")]
 
+mod support;
+
 use std::{
     collections::{HashMap, HashSet},
     convert::Infallible,
@@ -25,13 +27,15 @@ use tokio_test::{assert_pending, assert_ready, assert_ready_err, assert_ready_ok
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn, util::BoxCloneService};
 use tower_reprise::{
     CircuitBreakerLayer, Dependencies, IdempotencyKey, IdempotencyKeyLayer, Policy,
-    RetryAfterLayer, RetryBudgetLayer, RetryLayer, RetryOutcome, RetryOverride,
+    RetryAfterLayer, RetryBudgetLayer, RetryLayer, RetryOverride,
     backoff::Backoff,
     dependency::BreakerState,
     error::{BoxError, ConfigError, Refusal, Refused},
     policy::{Exhaustion, PolicyBuilder, RetryAfterMode, Rule},
     retry::{Attempt, GaveUp},
 };
+
+use support::{call, outcome};
 
 const HOST: &str = "a.example";
 
@@ -206,21 +210,6 @@ fn lenient() -> PolicyBuilder {
 
 fn deps(policy: PolicyBuilder) -> Dependencies {
     Dependencies::new(policy.build().unwrap())
-}
-
-async fn call<S, Req>(client: &mut S, request: Req) -> Result<S::Response, S::Error>
-where
-    S: Service<Req>,
-{
-    client.ready().await?.call(request).await
-}
-
-fn outcome<B>(result: &Result<Response<B>, BoxError>) -> Option<(u32, Option<GaveUp>)> {
-    let outcome = match result {
-        Ok(response) => RetryOutcome::of(response),
-        Err(error) => RetryOutcome::of_error(&**error),
-    };
-    outcome.map(|outcome| (outcome.attempts(), outcome.gave_up()))
 }
 
 fn code<B>(result: &Result<Response<B>, BoxError>) -> u16 {

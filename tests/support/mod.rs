@@ -1,0 +1,22 @@
+//! What several test files need.
+
+use http::Response;
+use tower::{Service, ServiceExt};
+use tower_reprise::{RetryOutcome, error::BoxError, retry::GaveUp};
+
+/// Makes a client ready and calls it.
+pub(crate) async fn call<S, Req>(client: &mut S, request: Req) -> Result<S::Response, S::Error>
+where
+    S: Service<Req>,
+{
+    client.ready().await?.call(request).await
+}
+
+/// Attempts made and why there were no more, wherever it is told.
+pub(crate) fn outcome<B>(result: &Result<Response<B>, BoxError>) -> Option<(u32, Option<GaveUp>)> {
+    let outcome = match result {
+        Ok(response) => RetryOutcome::of(response),
+        Err(error) => RetryOutcome::of_error(&**error),
+    };
+    outcome.map(|outcome| (outcome.attempts(), outcome.gave_up()))
+}
