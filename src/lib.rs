@@ -75,11 +75,15 @@ pub mod classify;
 pub mod dependency;
 pub mod error;
 pub mod idempotency_key;
+pub mod peek;
 pub mod policy;
+pub mod problem;
 pub mod retry;
 pub mod retry_after;
 pub mod retry_budget;
+pub mod stacks;
 
+mod reply;
 mod sync;
 mod telemetry;
 mod wire;
@@ -88,7 +92,9 @@ pub use self::{
     circuit_breaker::CircuitBreakerLayer,
     dependency::Dependencies,
     idempotency_key::{IdempotencyKey, IdempotencyKeyLayer},
+    peek::PeekLayer,
     policy::Policy,
+    problem::ProblemLayer,
     retry::{RetryLayer, RetryOutcome, RetryOverride},
     retry_after::RetryAfterLayer,
     retry_budget::RetryBudgetLayer,

@@ -46,7 +46,7 @@ use tower_reprise::{
     dependency::BreakerState,
     error::{BoxError, Elapsed, Refusal, Refused},
     policy::{Exhaustion, PolicyBuilder, Rule},
-    retry::{Attempt, GaveUp, ReplayBody, Retry, RetryError},
+    retry::{Attempt, GaveUp, ReplayBody, Retry, RetryError, Room},
     retry_after::parse::Guidance,
 };
 
@@ -1860,7 +1860,7 @@ enum Kept {
 impl ReplayBody for Kept {
     type Recording = Self;
 
-    fn record(&mut self, _limit: usize) -> Option<Self> {
+    fn record(&mut self, _room: &Room<'_>) -> Option<Self> {
         (*self != Self::Not).then_some(*self)
     }
 

@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use http::{HeaderMap, HeaderName};
 
 static GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
@@ -89,6 +91,24 @@ impl GrpcCode {
                 .and_then(|v| v.parse().ok())
                 .map_or(Self::Unknown, Self::from_number),
         )
+    }
+}
+
+/// The time that a `grpc-timeout` gives a call: at most eight digits and a unit.
+pub(crate) fn grpc_timeout(value: &[u8]) -> Option<Duration> {
+    let (unit, digits) = value.split_last()?;
+    if !(1..=8).contains(&digits.len()) || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let number: u64 = str::from_utf8(digits).ok()?.parse().ok()?;
+    match unit {
+        b'H' => Some(Duration::from_secs(number * 3600)),
+        b'M' => Some(Duration::from_secs(number * 60)),
+        b'S' => Some(Duration::from_secs(number)),
+        b'm' => Some(Duration::from_millis(number)),
+        b'u' => Some(Duration::from_micros(number)),
+        b'n' => Some(Duration::from_nanos(number)),
+        _ => None,
     }
 }
 

@@ -1,9 +1,11 @@
 use std::{error::Error, time::SystemTime};
 
-use http::{HeaderMap, Request, Response, StatusCode};
+use http::{HeaderMap, Request, StatusCode};
 
 use crate::{
-    classify::{Cause, Classify, GrpcCode, Health, Retryable, Rules, Verdict, network},
+    classify::{Cause, Classify, CodeRule, GrpcCode, Health, Retryable, Rules, Verdict, network},
+    peek::Finding,
+    reply::Reply,
     retry_after::parse::{self, Guidance},
 };
 
@@ -11,20 +13,19 @@ use crate::{
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Standard;
 
-impl<B, R> Classify<Request<B>, Response<R>> for Standard {
+impl<B, R: Reply> Classify<Request<B>, R> for Standard {
     fn repeatable(&self, rules: &Rules, request: &Request<B>) -> bool {
         rules.repeatable(request)
     }
 
     #[inline]
-    fn classify(
-        &self,
-        rules: &Rules,
-        outcome: Result<&Response<R>, &(dyn Error + 'static)>,
-    ) -> Verdict {
+    fn classify(&self, rules: &Rules, outcome: Result<&R, &(dyn Error + 'static)>) -> Verdict {
         match outcome {
-            Ok(response) => by_head(rules, response.status(), response.headers()),
-            Err(error) => network::classify(error),
+            Ok(response) => match Finding::of(response) {
+                None => by_head(rules, response.status(), response.headers()),
+                Some(finding) => by_finding(rules, response, finding),
+            },
+            Err(error) => network::classify(rules, error),
         }
     }
 }
@@ -39,6 +40,35 @@ pub(crate) fn by_head(rules: &Rules, status: StatusCode, headers: &HeaderMap) ->
         None | Some(GrpcCode::Ok) => Verdict::SUCCESS,
         Some(code) => failed(by_grpc(rules, code), headers),
     }
+}
+
+/// The verdict on a response whose body was looked into.
+#[cold]
+fn by_finding<R: Reply>(rules: &Rules, response: &R, finding: &Finding) -> Verdict {
+    match finding {
+        Finding::Trailers(trailers) => by_head(rules, response.status(), trailers),
+        Finding::Code(rule) => {
+            let by_status = by_status(rules, response.status());
+            failed(by_code(*rule, by_status), response.headers())
+        }
+    }
+}
+
+fn by_code(rule: CodeRule, by_status: Verdict) -> Verdict {
+    // A code that only says what a 401 says anyway does not stand against new credentials.
+    let retry = match (rule.retry, by_status.retry) {
+        (Retryable::Never, Retryable::AfterRefresh) => Retryable::AfterRefresh,
+        (retry, _) => retry,
+    };
+    Verdict::terminal(Cause::Code(rule.name))
+        .retry(retry)
+        .health(rule.health.unwrap_or(by_status.health))
+}
+
+/// Whether a reply is a failure that may be retried, so that it is worth reading its body for the
+/// sake of the connection.
+pub(crate) fn worth_keeping(rules: &Rules, status: StatusCode) -> bool {
+    by_status(rules, status).retry != Retryable::Never
 }
 
 /// The verdict on a failure, with what the headers add to it.

@@ -31,6 +31,7 @@
 //! assert_eq!(verdict.retry, Retryable::Never);
 //! ```
 
+mod codes;
 mod grpc;
 mod http;
 mod network;
@@ -40,14 +41,20 @@ mod verdict;
 
 use std::error::Error;
 
+pub(crate) use self::{
+    codes::CodeRule,
+    grpc::{grpc_timeout, is_grpc},
+    http::worth_keeping,
+    rules::IDEMPOTENCY_KEY,
+};
 pub use self::{
+    codes::Codes,
     grpc::GrpcCode,
     http::Standard,
     rules::Rules,
     trace::{TraceClassifier, TraceEos},
     verdict::{Cause, Health, Retryable, Verdict},
 };
-pub(crate) use self::{grpc::is_grpc, rules::IDEMPOTENCY_KEY};
 use crate::error::{BoxError, Refused};
 
 /// Judges outcomes for every layer that shares a registry.

@@ -3,11 +3,15 @@
 
 use std::{any::Any, error::Error, io};
 
+#[cfg(feature = "reqwest")]
+mod reqwest;
+#[cfg(feature = "tonic")]
+mod tonic;
 #[cfg(feature = "hyper")]
 mod transport;
 
 use crate::{
-    classify::{Cause, Health, Retryable, Verdict},
+    classify::{Cause, GrpcCode, Health, Retryable, Rules, Verdict, http::by_grpc},
     error::{BoxError, Elapsed, Refused, chain},
 };
 
@@ -19,6 +23,8 @@ pub(crate) struct Facts {
     cause: Option<Cause>,
     /// There was no connection, or it never took the request.
     unsent: bool,
+    /// A gRPC status that a service returned as an error.
+    status: Option<GrpcCode>,
 }
 
 /// From the most to the least telling.
@@ -46,11 +52,12 @@ impl Facts {
         }
     }
 
-    fn verdict(self) -> Verdict {
-        let cause = match self.cause {
-            Some(cause) => cause,
-            None if self.unsent => Cause::Connect,
-            None => return Verdict::terminal(Cause::Unknown).health(Health::Failure),
+    fn verdict(self, rules: &Rules) -> Verdict {
+        let cause = match (self.cause, self.status) {
+            (Some(cause), _) => cause,
+            (None, _) if self.unsent => Cause::Connect,
+            (None, Some(code)) => return by_grpc(rules, code),
+            (None, None) => return Verdict::terminal(Cause::Unknown).health(Health::Failure),
         };
         let transient = Verdict::transient(cause);
         let verdict = match cause {
@@ -76,6 +83,10 @@ const INSPECTORS: &[Inspect] = &[
     standard,
     #[cfg(feature = "hyper")]
     transport::inspect,
+    #[cfg(feature = "tonic")]
+    tonic::inspect,
+    #[cfg(feature = "reqwest")]
+    reqwest::inspect,
 ];
 
 type Downcast = fn(&dyn Any) -> Option<&(dyn Error + 'static)>;
@@ -88,12 +99,16 @@ pub(crate) fn downcast(error: &dyn Any) -> Option<&(dyn Error + 'static)> {
         |error| error.downcast_ref::<io::Error>().map(|error| error as _),
         #[cfg(feature = "hyper")]
         transport::downcast,
+        #[cfg(feature = "tonic")]
+        tonic::downcast,
+        #[cfg(feature = "reqwest")]
+        reqwest::downcast,
     ];
     known.iter().find_map(|downcast| downcast(error))
 }
 
 /// The verdict on an error.
-pub(crate) fn classify(error: &(dyn Error + 'static)) -> Verdict {
+pub(crate) fn classify(rules: &Rules, error: &(dyn Error + 'static)) -> Verdict {
     let mut facts = Facts::default();
     for link in chain(error) {
         if let Some(refused) = link.downcast_ref::<Refused>() {
@@ -112,7 +127,7 @@ pub(crate) fn classify(error: &(dyn Error + 'static)) -> Verdict {
             inspect(link, &mut facts);
         }
     }
-    facts.verdict()
+    facts.verdict(rules)
 }
 
 /// What the standard library, tokio and tower know.

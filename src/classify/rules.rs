@@ -1,6 +1,6 @@
 use http::{HeaderName, Method, Request, StatusCode};
 
-use crate::classify::GrpcCode;
+use crate::classify::{Codes, GrpcCode, is_grpc};
 
 /// The header that carries an idempotency key.
 pub(crate) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -20,6 +20,16 @@ pub struct Rules {
     pub key_header: HeaderName,
     /// Whether requests that are not idempotent are repeated without a key.
     pub unkeyed_writes: bool,
+    /// gRPC methods that are safe to repeat: `package.Service/Method`, or `package.Service` for
+    /// all of a service's.
+    pub idempotent_methods: Vec<String>,
+    /// gRPC methods that reply with one message, so that waiting for it delays nobody. Their
+    /// status is read from trailers that come late, too.
+    pub unary_methods: Vec<String>,
+    /// Error codes in bodies.
+    pub codes: Codes,
+    /// The header that gets a fresh value where an error code asks for one.
+    pub request_id_header: HeaderName,
 }
 
 impl Rules {
@@ -32,6 +42,10 @@ impl Rules {
             grpc: GRPC.to_vec(),
             key_header: IDEMPOTENCY_KEY,
             unkeyed_writes: false,
+            idempotent_methods: Vec::new(),
+            unary_methods: Vec::new(),
+            codes: Codes::standard(),
+            request_id_header: HeaderName::from_static("x-request-id"),
         }
     }
 
@@ -45,6 +59,7 @@ impl Rules {
         rules
             .grpc
             .retain(|code| matches!(code, GrpcCode::Unavailable | GrpcCode::ResourceExhausted));
+        rules.codes = Codes::bank();
         rules
     }
 
@@ -73,8 +88,27 @@ impl Rules {
         );
         let key = || request.headers().get(&self.key_header);
         let keyed = || key().is_some_and(|key| !key.as_bytes().trim_ascii().is_empty());
-        safe || self.unkeyed_writes || keyed()
+        safe || self.unkeyed_writes || keyed() || is_one_of(&self.idempotent_methods, request)
     }
+
+    /// Whether the reply to this request is one message.
+    pub(crate) fn is_unary<B>(&self, request: &Request<B>) -> bool {
+        is_one_of(&self.unary_methods, request)
+    }
+}
+
+/// Whether the request calls one of these gRPC methods, or a method of one of these services.
+fn is_one_of<B>(methods: &[String], request: &Request<B>) -> bool {
+    if methods.is_empty() || !is_grpc(request.headers()) {
+        return false;
+    }
+    let Some(path) = request.uri().path().strip_prefix('/') else {
+        return false;
+    };
+    let service = path.rsplit_once('/').map_or(path, |(service, _)| service);
+    methods
+        .iter()
+        .any(|method| method == path || method == service)
 }
 
 impl Default for Rules {

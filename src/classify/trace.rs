@@ -3,7 +3,9 @@ use std::{fmt, sync::Arc};
 use ::http::{HeaderMap, Request, Response};
 use tower_http::classify::{ClassifiedResponse, ClassifyEos, ClassifyResponse, MakeClassifier};
 
-use super::{Cause, GrpcCode, Health, Retryable, Rules, Verdict, http, is_grpc, network};
+use super::{
+    Cause, Classify, GrpcCode, Health, Retryable, Rules, Standard, Verdict, http, is_grpc, network,
+};
 
 /// The same judgement for tower-http's `TraceLayer`, so that traces and retries agree on what a
 /// failure is. Made by [`Dependencies::trace`](crate::Dependencies::trace).
@@ -40,7 +42,7 @@ impl ClassifyResponse for TraceClassifier {
         self,
         response: &Response<B>,
     ) -> ClassifiedResponse<Cause, Self::ClassifyEos> {
-        let verdict = http::by_head(&self.rules, response.status(), response.headers());
+        let verdict = Classify::<Request<()>, _>::classify(&Standard, &self.rules, Ok(response));
         if verdict.is_success() && is_grpc(response.headers()) {
             return ClassifiedResponse::RequiresEos(TraceEos { rules: self.rules });
         }
@@ -48,7 +50,9 @@ impl ClassifyResponse for TraceClassifier {
     }
 
     fn classify_error<E: fmt::Display + 'static>(self, error: &E) -> Cause {
-        network::downcast(error).map_or(Cause::Unknown, |error| network::classify(error).cause)
+        network::downcast(error).map_or(Cause::Unknown, |error| {
+            network::classify(&self.rules, error).cause
+        })
     }
 }
 

@@ -114,6 +114,8 @@ pub enum Retryable {
     AtMost(u32),
     /// Once, if the per-attempt hook can bring new credentials.
     AfterRefresh,
+    /// Once, with a fresh request id.
+    FreshId,
     /// Yes, within the policy's bounds.
     Yes,
 }
@@ -141,6 +143,8 @@ pub enum Cause {
     Status(StatusCode),
     /// A gRPC status.
     Grpc(GrpcCode),
+    /// An error code in the body, from the policy's table.
+    Code(&'static str),
     /// The connection was refused, or could not be made for another reason.
     Connect,
     /// The connection was reset, aborted or closed.
@@ -195,7 +199,7 @@ impl fmt::Display for Cause {
             Self::Serialization => "serialization",
             Self::Configuration => "configuration",
             Self::Cancelled => "cancelled",
-            Self::Other(name) => name,
+            Self::Code(name) | Self::Other(name) => name,
             Self::Unknown => "unknown",
         })
     }

@@ -35,7 +35,7 @@ mod registry;
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -71,6 +71,8 @@ pub struct Dependency {
     budget: Budget,
     breaker: Breaker,
     gate: Gate,
+    /// Bytes that are kept of bodies which may have to be sent again.
+    recorded: AtomicUsize,
     /// Set by use, cleared by the registry's sweep.
     touched: AtomicBool,
     /// Set when the registry let go of it, so that services do too.
@@ -103,6 +105,7 @@ impl Dependency {
                 policy.attempt_timeout().unwrap_or(policy.total()),
             ),
             gate: Gate::new(),
+            recorded: AtomicUsize::new(0),
             name,
             policy,
             origin,
@@ -228,6 +231,19 @@ impl Dependency {
 
     pub(crate) fn refused(&self, kind: Refusal, retry_after: Option<Duration>) -> Refused {
         Refused::new(kind, Arc::clone(&self.name), retry_after)
+    }
+
+    /// Takes room to keep so many more bytes, if there is any left.
+    pub(crate) fn take_room(&self, bytes: usize) -> bool {
+        let pool = self.policy.replay_pool();
+        let more = |taken: usize| taken.checked_add(bytes).filter(|taken| *taken <= pool);
+        self.recorded
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
+            .is_ok()
+    }
+
+    pub(crate) fn give_room_back(&self, bytes: usize) {
+        self.recorded.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     fn touch(&self) {

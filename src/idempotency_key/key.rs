@@ -72,7 +72,7 @@ impl IdempotencyKey {
         self.0.to_str().unwrap_or_default()
     }
 
-    pub(super) fn into_header(self, quoted: bool) -> HeaderValue {
+    pub(crate) fn into_header(self, quoted: bool) -> HeaderValue {
         if !quoted {
             return self.0;
         }

@@ -1,20 +1,22 @@
 use std::{sync::Arc, time::Duration};
 
-use http::{HeaderName, StatusCode};
-
 use super::{
     BreakerPolicy, BudgetPolicy, Exhaustion, Policy, Profile, RetryAfterMode, RetryAfterPolicy,
     Rule, Settings,
 };
 use crate::{
     backoff::{Backoff, DEFAULT_CAP, Decorrelated, FullJitter},
-    classify::{GrpcCode, Rules},
+    classify::Rules,
     error::ConfigError,
     telemetry,
 };
 
 /// What a retry of a request keeps at most, unless told otherwise.
 const REPLAY_LIMIT: usize = 64 * 1024;
+/// What retries of all requests to one dependency keep at most of bodies that stream.
+const REPLAY_POOL: usize = 16 * 1024 * 1024;
+
+mod rules;
 
 /// Makes a [`Policy`]. Nothing is checked before [`build`](Self::build).
 #[derive(Debug, Clone)]
@@ -49,6 +51,7 @@ impl PolicyBuilder {
                     Rules::standard()
                 },
                 replay_limit: REPLAY_LIMIT,
+                replay_pool: REPLAY_POOL,
                 dead_letters: None,
                 approvals: Vec::new(),
             },
@@ -194,51 +197,16 @@ impl PolicyBuilder {
         self
     }
 
-    /// Retries on this status too (425 once). One that R-4 does not list takes an approval.
-    pub fn retry_status(mut self, status: StatusCode) -> Self {
-        let rules = &mut self.settings.rules;
-        match status {
-            StatusCode::TOO_EARLY => rules.once.push(status),
-            _ => rules.statuses.push(status),
-        }
-        self
-    }
-
-    /// Never retries on this status.
-    pub fn no_retry_status(mut self, status: StatusCode) -> Self {
-        self.settings.rules.statuses.retain(|s| *s != status);
-        self.settings.rules.once.retain(|s| *s != status);
-        self
-    }
-
-    /// Retries on this gRPC status too. One that R-4 does not list takes an approval.
-    pub fn retry_grpc(mut self, code: GrpcCode) -> Self {
-        self.settings.rules.grpc.push(code);
-        self
-    }
-
-    /// Never retries on this gRPC status.
-    pub fn no_retry_grpc(mut self, code: GrpcCode) -> Self {
-        self.settings.rules.grpc.retain(|c| *c != code);
-        self
-    }
-
-    /// The header whose presence makes a POST or PATCH safe to repeat.
-    pub fn key_header(mut self, name: HeaderName) -> Self {
-        self.settings.rules.key_header = name;
-        self
-    }
-
-    /// Repeats requests that are not idempotent even without a key, which takes an approval of
-    ///
-    pub fn retry_without_key(mut self) -> Self {
-        self.settings.rules.unkeyed_writes = true;
-        self
-    }
-
     /// How many bytes of a request's head, and of its body if it streams, are kept for a retry.
     pub fn replay_limit(mut self, bytes: usize) -> Self {
         self.settings.replay_limit = bytes;
+        self
+    }
+
+    /// How many bytes of bodies that stream are kept for retries in all, for one dependency. When
+    /// there is no room left, calls go on and are just not retried.
+    pub fn replay_pool(mut self, bytes: usize) -> Self {
+        self.settings.replay_pool = bytes;
         self
     }
 
@@ -392,6 +360,27 @@ fn check(settings: &Settings) -> Result<(), ConfigError> {
             &settings.replay_limit,
             "at most 67108864 bytes (64 MiB)",
         );
+    }
+    if settings.replay_pool > 1024 * 1024 * 1024 {
+        return wrong(
+            "replay_pool",
+            &settings.replay_pool,
+            "at most 1073741824 bytes (1 GiB)",
+        );
+    }
+    if let Err((field, value, allowed)) = settings.rules.codes.check() {
+        return wrong(field, &value, allowed);
+    }
+    let methods = [
+        ("idempotent_methods", &settings.rules.idempotent_methods),
+        ("unary_methods", &settings.rules.unary_methods),
+    ];
+    for (field, methods) in methods {
+        let strange = |method: &&String| method.is_empty() || method.starts_with('/');
+        if let Some(method) = methods.iter().find(strange) {
+            let allowed = "`package.Service/Method`, or `package.Service`";
+            return wrong(field, &format_args!("{method:?}"), allowed);
+        }
     }
     for (rule, reason) in &settings.approvals {
         if reason.trim().is_empty() {

@@ -1,15 +1,15 @@
 //! Policies from TOML, JSON and the environment.
 
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
-use http::{HeaderName, StatusCode};
-use serde::{
-    Deserialize, Deserializer,
-    de::{Error, Visitor},
-};
+use serde::{Deserialize, Deserializer, de::Error};
 
+use self::{rules::RulesFile, written::Human};
 use super::{Exhaustion, Policy, PolicyBuilder, Profile, RetryAfterMode, Rule};
-use crate::{classify::GrpcCode, error::ConfigError};
+use crate::error::ConfigError;
+
+mod rules;
+mod written;
 
 impl Policy {
     /// Reads a policy from TOML. Only `profile` is required.
@@ -26,7 +26,12 @@ impl Policy {
     ///     budget = { ratio = 0.1, floor = 5 }
     ///     breaker = { consecutive_failures = 5, failure_rate = 0.5, minimum_calls = 20, window = "30s", cooldown = "2s", max_cooldown = "30s", on_budget_exhausted = "open_if_failing" }
     ///     retry_after = { mode = "hold", spread = "1s", longest = "1h" }
-    ///     rules = { no_retry_statuses = [500], key_header = "idempotency-key" }
+    ///     replay_limit = 65536
+    ///     [rules]
+    ///     no_retry_statuses = [500]
+    ///     key_header = "idempotency-key"
+    ///     idempotent_methods = ["ledger.v1.Ledger/Balance"]
+    ///     codes = { preset = "forrst", retry = ["BUSY"], never = ["FRAUD"], pointers = ["/fault/id"] }
     /// "#)?;
     /// assert_eq!(policy.max_retries(), 2);
     ///
@@ -152,6 +157,7 @@ struct File {
     #[serde(default)]
     rules: RulesFile,
     replay_limit: Option<usize>,
+    replay_pool: Option<usize>,
     dead_letters: Option<String>,
     #[serde(default)]
     approvals: Vec<ApprovalFile>,
@@ -198,22 +204,6 @@ struct RetryAfterFile {
     mode: Option<RetryAfterMode>,
     spread: Option<Human>,
     longest: Option<Human>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RulesFile {
-    #[serde(default)]
-    retry_statuses: Vec<Status>,
-    #[serde(default)]
-    no_retry_statuses: Vec<Status>,
-    #[serde(default)]
-    retry_grpc: Vec<Grpc>,
-    #[serde(default)]
-    no_retry_grpc: Vec<Grpc>,
-    key_header: Option<Header>,
-    #[serde(default)]
-    retry_without_key: bool,
 }
 
 #[derive(Deserialize)]
@@ -269,6 +259,7 @@ impl File {
         );
         let builder = self.rules.apply(builder);
         let builder = set(builder, self.replay_limit, PolicyBuilder::replay_limit);
+        let builder = set(builder, self.replay_pool, PolicyBuilder::replay_pool);
         let builder = set(builder, self.dead_letters, PolicyBuilder::dead_letters);
         let approve = |builder: PolicyBuilder, a: ApprovalFile| builder.approve(a.rule, a.reason);
         self.approvals.into_iter().fold(builder, approve).build()
@@ -301,30 +292,6 @@ impl BreakerFile {
     }
 }
 
-impl RulesFile {
-    fn apply(self, mut builder: PolicyBuilder) -> PolicyBuilder {
-        for Status(status) in self.retry_statuses {
-            builder = builder.retry_status(status);
-        }
-        for Status(status) in self.no_retry_statuses {
-            builder = builder.no_retry_status(status);
-        }
-        for Grpc(code) in self.retry_grpc {
-            builder = builder.retry_grpc(code);
-        }
-        for Grpc(code) in self.no_retry_grpc {
-            builder = builder.no_retry_grpc(code);
-        }
-        let header = self.key_header.map(|Header(name)| name);
-        let builder = set(builder, header, PolicyBuilder::key_header);
-        if self.retry_without_key {
-            builder.retry_without_key()
-        } else {
-            builder
-        }
-    }
-}
-
 fn set<T>(
     builder: PolicyBuilder,
     value: Option<T>,
@@ -338,48 +305,4 @@ fn set<T>(
 
 fn human(value: Option<Human>) -> Option<Duration> {
     value.map(|Human(duration)| duration)
-}
-
-/// A type that is written as a string, or for statuses as a number, and read by a function.
-macro_rules! written {
-    ($name:ident($type:ty), $expecting:literal, $($visit:ident: $from:ty => $read:expr),+) => {
-        struct $name($type);
-
-        impl<'de> Deserialize<'de> for $name {
-            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                struct Reader;
-                impl Visitor<'_> for Reader {
-                    type Value = $name;
-
-                    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                        f.write_str($expecting)
-                    }
-
-                    $(fn $visit<E: Error>(self, value: $from) -> Result<$name, E> {
-                        let read = $read;
-                        let value = read(value).ok_or_else(|| {
-                            E::custom(format_args!("{value:?} is not {}", $expecting))
-                        })?;
-                        Ok($name(value))
-                    })+
-                }
-                deserializer.deserialize_any(Reader)
-            }
-        }
-    };
-}
-
-written!(Human(Duration), "a duration such as \"500ms\", \"30s\", \"5m\" or \"24h\"",
-    visit_str: &str => |text| humantime::parse_duration(text).ok());
-written!(Status(StatusCode), "an HTTP status from 400 to 599",
-    visit_u64: u64 => |number| status(number),
-    visit_i64: i64 => |number| status(u64::try_from(number).ok()?));
-written!(Grpc(GrpcCode), "a gRPC status name such as \"UNAVAILABLE\"",
-    visit_str: &str => GrpcCode::from_name);
-written!(Header(HeaderName), "a header name",
-    visit_str: &str => |name: &str| HeaderName::try_from(name).ok());
-
-fn status(number: u64) -> Option<StatusCode> {
-    let status = StatusCode::from_u16(u16::try_from(number).ok()?).ok()?;
-    (status.is_client_error() || status.is_server_error()).then_some(status)
 }

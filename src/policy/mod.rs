@@ -66,6 +66,7 @@ struct Settings {
     retry_after: RetryAfterPolicy,
     rules: Rules,
     replay_limit: usize,
+    replay_pool: usize,
     dead_letters: Option<Arc<str>>,
     approvals: Vec<(Rule, Arc<str>)>,
 }
@@ -166,6 +167,12 @@ impl Policy {
     #[must_use]
     pub fn replay_limit(&self) -> usize {
         self.inner.replay_limit
+    }
+
+    /// How many bytes of bodies that stream are kept for retries in all, for one dependency.
+    #[must_use]
+    pub fn replay_pool(&self) -> usize {
+        self.inner.replay_pool
     }
 
     /// The queue that takes what could not be done.

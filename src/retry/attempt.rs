@@ -1,9 +1,11 @@
 use std::{sync::Arc, time::Duration};
 
-use http::Request;
+use http::{HeaderName, HeaderValue, Request};
 use tokio::time::Instant;
 
 use crate::{Policy, classify::is_grpc};
+
+const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 
 /// On a request's extensions: it was sent before, and this is another attempt.
 ///
@@ -22,6 +24,15 @@ pub struct Attempt {
     previous: u32,
     pub(crate) charged: bool,
     pub(crate) deadline: Option<Instant>,
+    wants: Wants,
+}
+
+/// What an attempt needs that the one before did not have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Wants {
+    pub(crate) credentials: bool,
+    /// As do all after it, since the id that they would have is known to be refused.
+    pub(crate) fresh_id: bool,
 }
 
 impl Attempt {
@@ -32,15 +43,25 @@ impl Attempt {
             previous,
             charged: false,
             deadline: None,
+            wants: Wants::default(),
+        }
+    }
+
+    /// A retry of another make, for which the budget was asked.
+    pub(crate) fn charged_elsewhere(previous: u32) -> Self {
+        Self {
+            charged: true,
+            ..Self::retry(previous)
         }
     }
 
     /// A retry for which the budget was asked.
-    pub(crate) fn charged(previous: u32, deadline: Option<Instant>) -> Self {
+    pub(crate) fn charged(previous: u32, deadline: Instant, wants: Wants) -> Self {
         Self {
             previous,
             charged: true,
-            deadline,
+            deadline: Some(deadline),
+            wants,
         }
     }
 
@@ -50,12 +71,29 @@ impl Attempt {
         self.previous
     }
 
-    /// Says on a request that it is this attempt.
+    /// Whether the one before was refused for its credentials.
+    #[must_use]
+    pub fn wants_credentials(&self) -> bool {
+        self.wants.credentials
+    }
+
+    /// Whether one before was refused for its request id. The header has a fresh one already;
+    /// an id inside the body is for a [`PrepareAttempt`](super::PrepareAttempt) hook to renew.
+    #[must_use]
+    pub fn wants_fresh_id(&self) -> bool {
+        self.wants.fresh_id
+    }
+
+    /// Says on a request that it is this attempt, and how much time is left for it.
     pub(crate) fn mark<B>(self, request: &mut Request<B>) {
         if is_grpc(request.headers()) {
-            request
-                .headers_mut()
-                .insert("grpc-previous-rpc-attempts", self.previous.into());
+            let headers = request.headers_mut();
+            headers.insert("grpc-previous-rpc-attempts", self.previous.into());
+            if let (Some(timeout), Some(deadline)) = (headers.get_mut(&GRPC_TIMEOUT), self.deadline)
+            {
+                let left = deadline.saturating_duration_since(Instant::now());
+                *timeout = grpc_timeout_of(left);
+            }
         }
         request.extensions_mut().insert(self);
     }
@@ -65,6 +103,17 @@ impl Attempt {
     pub fn number(&self) -> u32 {
         self.previous.saturating_add(1)
     }
+}
+
+/// A `grpc-timeout`: at most eight digits, and a unit.
+fn grpc_timeout_of(left: Duration) -> HeaderValue {
+    const MOST: u128 = 99_999_999;
+    let text = match left {
+        left if left.as_micros() <= MOST => format!("{}u", left.as_micros()),
+        left if left.as_millis() <= MOST => format!("{}m", left.as_millis()),
+        left => format!("{}S", u128::from(left.as_secs()).min(MOST)),
+    };
+    HeaderValue::try_from(text).unwrap_or_else(|_| HeaderValue::from_static("0m"))
 }
 
 /// On a request's extensions: other bounds for this one call, inside what its policy's profile

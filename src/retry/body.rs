@@ -1,24 +1,32 @@
+use std::sync::Arc;
+
 use bytes::Buf;
 use http_body_util::{Empty, Full};
+
+use crate::dependency::Dependency;
 
 /// A request body that can be sent again.
 ///
 /// Sending keeps the body's type, so that stacks compose. A body that is at hand as a whole is
-/// cloned. One that streams can be recorded as it passes.
+/// cloned: `Full`, `Empty`, `String`, `()`. One that streams is recorded as it passes, and can be
+/// sent again once all of it has passed, or when nothing of it was read: `BoxBody` and
+/// `UnsyncBoxBody` of http-body-util, and with their features the bodies of axum, tonic and
+/// reqwest.
 #[diagnostic::on_unimplemented(
     message = "a request with a body of type `{Self}` cannot be sent again",
-    note = "`Full`, `Empty`, `String` and `()` can; for a body of your own implement `ReplayBody`"
+    note = "`Full`, `Empty`, `String` and `()` can, and so can boxed bodies: put yours into one \
+            with `BodyExt::boxed`, or implement `ReplayBody`",
+    note = "the bodies of axum, tonic and reqwest can with the features of these names"
 )]
 pub trait ReplayBody: Sized {
     /// What is kept of a body.
     type Recording;
 
     /// What is kept of the body for later, which may mean to replace it by one of the same type
-    /// that records what passes: at most `limit` bytes if it has to be buffered, `None` if it
-    /// can't be kept.
-    fn record(&mut self, limit: usize) -> Option<Self::Recording>;
+    /// that records what passes. `None` if it can't be kept.
+    fn record(&mut self, room: &Room<'_>) -> Option<Self::Recording>;
 
-    /// Whether the recording is whole by now.
+    /// Whether the body could be sent again now.
     fn is_whole(recording: &Self::Recording) -> bool;
 
     /// The body once more.
@@ -30,12 +38,41 @@ pub trait ReplayBody: Sized {
     }
 }
 
+/// How much of a body may be buffered.
+#[derive(Debug)]
+pub struct Room<'a> {
+    limit: usize,
+    dependency: &'a Arc<Dependency>,
+}
+
+impl<'a> Room<'a> {
+    #[inline]
+    pub(super) fn of(dependency: &'a Arc<Dependency>) -> Self {
+        Self {
+            limit: dependency.policy().replay_limit(),
+            dependency,
+        }
+    }
+
+    /// The most that may be kept of one body, in bytes.
+    #[must_use]
+    pub fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// Where the room is taken from that the recordings of all calls share.
+    pub(super) fn dependency(&self) -> &'a Arc<Dependency> {
+        self.dependency
+    }
+}
+
 macro_rules! replay_by_clone {
     ($($(#[$bound:ident])? $body:ty),*) => {$(
         impl $(<$bound: Buf + Clone>)? ReplayBody for $body {
             type Recording = Self;
 
-            fn record(&mut self, _limit: usize) -> Option<Self> {
+            #[inline]
+            fn record(&mut self, _room: &Room<'_>) -> Option<Self> {
                 Some(self.clone())
             }
 

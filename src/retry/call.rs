@@ -7,7 +7,10 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::{Attempt, GaveUp, PrepareAttempt, Protocol, RetryError, RetryOutcome, attempt::Bounds};
+use super::{
+    Attempt, GaveUp, PrepareAttempt, Protocol, RetryError, RetryOutcome,
+    attempt::{Bounds, Wants},
+};
 use crate::{
     classify::{Cause, Classify, Retryable, Verdict, judge},
     dependency::{Charge, Dependency, Remembered},
@@ -54,6 +57,8 @@ pub(super) struct Call<S, C, P, H, Snapshot, Res> {
     pub(super) limited: (Cause, u32),
     /// A retry was made for new credentials.
     pub(super) refreshed: bool,
+    /// What the next attempt needs that the last did not have.
+    pub(super) wants: Wants,
     pub(super) previous_wait: Duration,
     /// The next retry, granted by the budget but not sent yet.
     pub(super) charge: Option<Charge>,
@@ -141,6 +146,9 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
             Retryable::AtMost(limit) if self.repeats_of(verdict.cause) >= limit => {
                 return Err(GaveUp::Exhausted);
             }
+            Retryable::FreshId if self.repeats_of(verdict.cause) >= 1 => {
+                return Err(GaveUp::Exhausted);
+            }
             _ => {}
         }
         if !self.repeatable && !verdict.never_sent {
@@ -200,12 +208,11 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
     where
         P: Protocol<Req, Res, Snapshot = Snapshot>,
     {
-        match verdict.retry {
-            Retryable::AtMost(_) => {
-                self.limited = (verdict.cause, self.repeats_of(verdict.cause) + 1);
-            }
-            Retryable::AfterRefresh => self.refreshed = true,
-            _ => {}
+        self.wants.credentials = verdict.retry == Retryable::AfterRefresh;
+        self.wants.fresh_id |= verdict.retry == Retryable::FreshId;
+        self.refreshed |= self.wants.credentials;
+        if matches!(verdict.retry, Retryable::AtMost(_) | Retryable::FreshId) {
+            self.limited = (verdict.cause, self.repeats_of(verdict.cause) + 1);
         }
         self.retries += 1;
         let rules = self.dependency().policy().rules();
@@ -225,9 +232,12 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
     where
         P: Protocol<Req, Res, Snapshot = Snapshot>,
     {
-        let attempt = Attempt::charged(self.retries, Some(self.deadline()));
+        let attempt = Attempt::charged(self.retries, self.deadline(), self.wants);
         let last = self.retries >= self.bounds.max_retries;
-        let request = self.protocol.rebuild(&mut self.snapshot, attempt, last)?;
+        let rules = self.route.dependency.policy().rules();
+        let request = self
+            .protocol
+            .rebuild(&mut self.snapshot, attempt, last, rules)?;
         Some((request, attempt))
     }
 

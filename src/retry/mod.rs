@@ -67,6 +67,7 @@
 //! ```
 
 mod attempt;
+mod bearer;
 mod body;
 mod call;
 mod future;
@@ -77,6 +78,7 @@ mod prepare;
 mod protocol;
 mod service;
 mod snapshot;
+pub(crate) mod tape;
 
 pub(crate) use self::{
     attempt::Bounds,
@@ -85,11 +87,13 @@ pub(crate) use self::{
 };
 pub use self::{
     attempt::{Attempt, RetryOverride},
-    body::ReplayBody,
+    bearer::{BearerToken, Token},
+    body::{ReplayBody, Room},
     future::RetryFuture,
     layer::RetryLayer,
     outcome::{GaveUp, RetryError, RetryOutcome},
     prepare::{PrepareAttempt, Refresh},
     protocol::{Cloned, Http, HttpSnapshot, Protocol},
     service::Retry,
+    tape::Recording,
 };

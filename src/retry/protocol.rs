@@ -1,11 +1,19 @@
-use http::{HeaderMap, Request, Response};
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderName, Request};
+use tower_http::request_id::RequestId;
 
 use super::{
-    Attempt, ReplayBody, RetryOutcome, RetryOverride,
+    Attempt, ReplayBody, RetryOutcome, RetryOverride, Room,
     marks::{Counted, Marks},
     snapshot::Head,
 };
-use crate::{classify::Rules, telemetry::Labels};
+use crate::{
+    IdempotencyKey,
+    classify::{Rules, grpc_timeout},
+    reply::Reply,
+    telemetry::Labels,
+};
 
 /// What the retry loop has to know of a kind of request and response. [`Http`] is for HTTP and
 /// gRPC, [`Cloned`] for anything that can be cloned.
@@ -18,7 +26,12 @@ pub trait Protocol<Req, Res>: Clone + sealed::Sealed {
     #[doc(hidden)]
     fn wish<'a>(&self, request: &'a Req, marks: Marks) -> Option<&'a RetryOverride>;
     #[doc(hidden)]
-    fn snapshot(&self, request: &mut Req, marks: Marks, limit: usize) -> Option<Self::Snapshot>;
+    fn snapshot(&self, request: &mut Req, marks: Marks, room: &Room<'_>) -> Option<Self::Snapshot>;
+    /// The time that the request itself gives the call.
+    #[doc(hidden)]
+    fn limit(&self, _snapshot: Option<&Self::Snapshot>) -> Option<Duration> {
+        None
+    }
     #[doc(hidden)]
     fn is_original(&self, request: &Req, marks: Marks, snapshot: Option<&Self::Snapshot>) -> bool;
     #[doc(hidden)]
@@ -33,6 +46,7 @@ pub trait Protocol<Req, Res>: Clone + sealed::Sealed {
         snapshot: &mut Option<Self::Snapshot>,
         attempt: Attempt,
         last: bool,
+        rules: &Rules,
     ) -> Option<Req>;
     #[doc(hidden)]
     fn admit_prepared(
@@ -65,7 +79,7 @@ pub struct HttpSnapshot<R> {
     body: Option<R>,
 }
 
-impl<B: ReplayBody, R> Protocol<Request<B>, Response<R>> for Http {
+impl<B: ReplayBody, R: Reply> Protocol<Request<B>, R> for Http {
     type Snapshot = HttpSnapshot<B::Recording>;
 
     fn marks(&self, request: &Request<B>) -> Marks {
@@ -84,11 +98,16 @@ impl<B: ReplayBody, R> Protocol<Request<B>, Response<R>> for Http {
         &self,
         request: &mut Request<B>,
         marks: Marks,
-        limit: usize,
+        room: &Room<'_>,
     ) -> Option<Self::Snapshot> {
-        let head = Head::of(request, marks, limit)?;
-        let body = Some(request.body_mut().record(limit)?);
+        let head = Head::of(request, marks, room.limit())?;
+        let body = Some(request.body_mut().record(room)?);
         Some(HttpSnapshot { head, body })
+    }
+
+    #[inline]
+    fn limit(&self, snapshot: Option<&Self::Snapshot>) -> Option<Duration> {
+        snapshot?.head.grpc_timeout()
     }
 
     #[inline]
@@ -119,6 +138,7 @@ impl<B: ReplayBody, R> Protocol<Request<B>, Response<R>> for Http {
         snapshot: &mut Option<Self::Snapshot>,
         attempt: Attempt,
         last: bool,
+        rules: &Rules,
     ) -> Option<Request<B>> {
         let snapshot = snapshot.as_mut()?;
         let parts = snapshot.head.rebuild()?;
@@ -127,6 +147,9 @@ impl<B: ReplayBody, R> Protocol<Request<B>, Response<R>> for Http {
             false => B::replay(snapshot.body.as_ref()?)?,
         };
         let mut request = Request::from_parts(parts, body);
+        if attempt.wants_fresh_id() {
+            renew_id(&mut request, &rules.request_id_header);
+        }
         attempt.mark(&mut request);
         Some(request)
     }
@@ -154,7 +177,7 @@ impl<B: ReplayBody, R> Protocol<Request<B>, Response<R>> for Http {
         }
     }
 
-    fn annotate(&self, response: &mut Response<R>, outcome: RetryOutcome) {
+    fn annotate(&self, response: &mut R, outcome: RetryOutcome) {
         response.extensions_mut().insert(outcome);
     }
 }
@@ -175,7 +198,7 @@ impl<Req: Clone, Res> Protocol<Req, Res> for Cloned {
         None
     }
 
-    fn snapshot(&self, request: &mut Req, _marks: Marks, _limit: usize) -> Option<Req> {
+    fn snapshot(&self, request: &mut Req, _marks: Marks, _room: &Room<'_>) -> Option<Req> {
         Some(request.clone())
     }
 
@@ -191,7 +214,13 @@ impl<Req: Clone, Res> Protocol<Req, Res> for Cloned {
         true
     }
 
-    fn rebuild(&self, snapshot: &mut Option<Req>, _attempt: Attempt, last: bool) -> Option<Req> {
+    fn rebuild(
+        &self,
+        snapshot: &mut Option<Req>,
+        _attempt: Attempt,
+        last: bool,
+        _rules: &Rules,
+    ) -> Option<Req> {
         if last {
             snapshot.take()
         } else {
@@ -214,6 +243,15 @@ impl<Req: Clone, Res> Protocol<Req, Res> for Cloned {
     }
 
     fn annotate(&self, _response: &mut Res, _outcome: RetryOutcome) {}
+}
+
+/// Gives a request another id than the one that was refused.
+fn renew_id<B>(request: &mut Request<B>, header: &HeaderName) {
+    let id = IdempotencyKey::random().into_header(false);
+    if let Some(known) = request.extensions_mut().get_mut::<RequestId>() {
+        *known = RequestId::new(id.clone());
+    }
+    request.headers_mut().insert(header, id);
 }
 
 /// Where a request comes from, as far as it can be told.
@@ -274,17 +312,39 @@ fn told_by(headers: &HeaderMap) -> u32 {
 }
 
 const GRPC: &str = "grpc-previous-rpc-attempts";
+const TIMEOUT: &str = "grpc-timeout";
 const ENVOY: &str = "x-envoy-attempt-count";
+
+/// What headers tell of a call.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Told {
+    /// Attempts before this one, by another retry loop.
+    pub(super) attempts: u32,
+    /// The time that a gRPC call has.
+    pub(super) timeout: Option<Duration>,
+}
+
+impl Told {
+    /// Takes in one header, which is rarely one that tells anything.
+    #[inline(always)]
+    pub(super) fn note(&mut self, name: &str, value: &[u8]) {
+        if tells(name) {
+            self.attempts = told(name, value).max(self.attempts);
+        } else if name.len() == TIMEOUT.len() && name == TIMEOUT {
+            self.timeout = grpc_timeout(value);
+        }
+    }
+}
 
 /// Whether this header of another retry loop tells of earlier attempts.
 #[inline]
-pub(super) fn tells(name: &str) -> bool {
+fn tells(name: &str) -> bool {
     (name.len() == GRPC.len() && name == GRPC) || (name.len() == ENVOY.len() && name == ENVOY)
 }
 
 /// How many attempts such a header tells of.
 #[cold]
-pub(super) fn told(name: &str, value: &[u8]) -> u32 {
+fn told(name: &str, value: &[u8]) -> u32 {
     let number = str::from_utf8(value)
         .ok()
         .and_then(|value| value.parse::<u32>().ok());

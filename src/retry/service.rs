@@ -8,8 +8,8 @@ use tokio::time::Instant;
 use tower::Service;
 
 use super::{
-    Http, Marks, PrepareAttempt, Protocol, RetryFuture,
-    attempt::Bounds,
+    Http, Marks, PrepareAttempt, Protocol, RetryFuture, Room,
+    attempt::{Bounds, Wants},
     call::{Call, Route},
     future::State,
 };
@@ -60,14 +60,17 @@ where
         let dependency = &route.dependency;
         let policy = dependency.policy();
         let marks = self.protocol.marks(&request);
-        let bounds = Bounds::of(policy, self.protocol.wish(&request, marks));
+        let mut bounds = Bounds::of(policy, self.protocol.wish(&request, marks));
         let repeatable = deps.classifier.repeatable(policy.rules(), &request);
         let snapshot = match bounds.max_retries {
             0 => None,
             _ => self
                 .protocol
-                .snapshot(&mut request, marks, policy.replay_limit()),
+                .snapshot(&mut request, marks, &Room::of(dependency)),
         };
+        if let Some(limit) = self.protocol.limit(snapshot.as_ref()) {
+            bounds.total = bounds.total.min(limit);
+        }
         let mut deadline = None;
         if self
             .protocol
@@ -103,6 +106,7 @@ where
                 retries: 0,
                 limited: (Cause::Success, 0),
                 refreshed: false,
+                wants: Wants::default(),
                 previous_wait: Duration::ZERO,
                 charge: None,
                 last_cause: Cause::Timeout,

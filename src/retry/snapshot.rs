@@ -1,7 +1,7 @@
 //! A request's head, copied into one recycled buffer, and made into a request again only if there
 //! is a retry. A call that succeeds pays for a few copies of bytes and allocates nothing.
 
-use std::cell::RefCell;
+use std::{cell::RefCell, time::Duration};
 
 use http::{
     Extensions, HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version,
@@ -11,10 +11,7 @@ use http::{
 };
 use tower_http::request_id::RequestId;
 
-use super::{
-    marks::Marks,
-    protocol::{tells, told},
-};
+use super::{marks::Marks, protocol::Told};
 
 /// Marks a value as sensitive in its stored length.
 const SENSITIVE: u64 = 1 << 31;
@@ -28,8 +25,7 @@ pub(super) struct Head {
     authority: u32,
     path: u32,
     headers: u32,
-    /// Earlier attempts that headers of another retry loop tell of.
-    told: u32,
+    told: Told,
     extensions: Option<Extensions>,
     bytes: Buffer,
 }
@@ -68,7 +64,13 @@ impl Head {
 
     /// How many attempts were made before by another retry loop.
     pub(super) fn told(&self) -> u32 {
-        self.told
+        self.told.attempts
+    }
+
+    /// How much time the caller gave a gRPC call.
+    #[inline]
+    pub(super) fn grpc_timeout(&self) -> Option<Duration> {
+        self.told.timeout
     }
 
     /// Makes the head again.
@@ -214,24 +216,21 @@ fn printable(value: &[u8]) -> Option<&str> {
     (text.len() <= 128 && text.bytes().all(|byte| byte.is_ascii_graphic())).then_some(text)
 }
 
-/// Writes a head. Returns what headers of another retry loop tell of earlier attempts, or `None` if
-/// there is not enough room.
-fn write(uri: [&str; 3], headers: &HeaderMap, mut room: &mut [u8]) -> Option<u32> {
+/// Writes a head. Returns what headers tell, or `None` if there is not enough room.
+fn write(uri: [&str; 3], headers: &HeaderMap, mut room: &mut [u8]) -> Option<Told> {
     for piece in uri {
         room = put(room, piece.as_bytes())?;
     }
-    let mut earlier = 0;
+    let mut told = Told::default();
     for (name, value) in headers {
         let (name, sensitive) = (name.as_str(), value.is_sensitive());
         let value = value.as_bytes();
         room = put(room, &lengths(name, value, sensitive).to_ne_bytes())?;
         room = put(room, name.as_bytes())?;
         room = put(room, value)?;
-        if tells(name) {
-            earlier = told(name, value).max(earlier);
-        }
+        told.note(name, value);
     }
-    Some(earlier)
+    Some(told)
 }
 
 /// Writes a piece at the start of the room, and returns what is left of it.

@@ -3,7 +3,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use http::{Request, Response};
+use http::Request;
 use tokio::time::{Instant, sleep_until};
 use tower::{Service, ServiceExt};
 
@@ -12,7 +12,7 @@ use super::{
     future::{Held, State, wake_at},
 };
 use crate::{
-    classify::{Classify, Standard},
+    classify::{Classify, Standard, grpc_timeout},
     dependency::{ByAuthority, Dependency, Locate, Lookup},
     error::BoxError,
     retry::{Attempt, Bounds, RetryOverride},
@@ -29,11 +29,11 @@ pub struct RetryAfter<S, C = Standard, L = ByAuthority> {
     pub(super) lookup: Lookup<C, L>,
 }
 
-impl<S, C, L, B, R> Service<Request<B>> for RetryAfter<S, C, L>
+impl<S, C, L, B> Service<Request<B>> for RetryAfter<S, C, L>
 where
-    S: Service<Request<B>, Response = Response<R>> + Clone,
+    S: Service<Request<B>> + Clone,
     S::Error: Into<BoxError>,
-    C: Classify<Request<B>, Response<R>> + Clone,
+    C: Classify<Request<B>, S::Response> + Clone,
     L: Locate<Request<B>>,
 {
     type Response = S::Response;
@@ -81,6 +81,9 @@ fn deadline<B>(dependency: &Dependency, request: &Request<B>) -> Instant {
         .and_then(|attempt| attempt.deadline);
     ours.unwrap_or_else(|| {
         let wish = extensions.get::<RetryOverride>();
-        Instant::now() + Bounds::of(dependency.policy(), wish).total
+        let total = Bounds::of(dependency.policy(), wish).total;
+        let timeout = request.headers().get("grpc-timeout");
+        let timeout = timeout.and_then(|value| grpc_timeout(value.as_bytes()));
+        Instant::now() + timeout.unwrap_or(total).min(total)
     })
 }

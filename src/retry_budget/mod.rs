@@ -78,7 +78,7 @@ fn account<C, L, B>(
                 if deps.must_mark() {
                     request
                         .extensions_mut()
-                        .insert(Attempt::charged(previous, None));
+                        .insert(Attempt::charged_elsewhere(previous));
                 }
             }
             Err(refused) => {

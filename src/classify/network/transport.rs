@@ -42,11 +42,15 @@ fn pool(error: &legacy::Error, facts: &mut Facts) {
     }
 }
 
-/// hyper-util and hyper-rustls keep their connectors' error types to themselves; these texts tell
-/// a failed look-up and a URI that can't be connected to from a failed connection.
+/// Connectors keep their error types to themselves; these texts tell a failed look-up, a URI that
+/// can't be connected to and a certificate that is not trusted from a failed connection.
 fn connector(text: &str, facts: &mut Facts) {
     const UNUSABLE: [&str; 3] = ["invalid URL", "unsupported scheme", "missing scheme"];
-    if text == "dns error" {
+    if text.contains("certificate") {
+        // native-tls says no more than what the system's TLS library says, which each puts in
+        // words of its own.
+        facts.note(Cause::Certificate);
+    } else if text == "dns error" {
         facts.note(Cause::Dns);
     } else if UNUSABLE.iter().any(|unusable| text.starts_with(unusable)) {
         facts.note(Cause::Configuration);

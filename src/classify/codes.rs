@@ -1,0 +1,295 @@
+use std::{borrow::Cow, collections::BTreeMap, time::Duration};
+
+use http::{HeaderMap, StatusCode, header};
+
+use crate::classify::{Health, Retryable};
+
+/// Error codes in bodies: where they are looked for, and what they mean.
+///
+/// A status says little about an error that the application itself knows well. APIs tell the rest
+/// in the body: a forrst envelope's `errors`, an RFC 9457 problem's `type`, a `google.rpc` status.
+/// A [`PeekLayer`](crate::PeekLayer) reads as much of the body as is needed, and leaves the
+/// response whole. A code that is in the table decides; one that is not leaves it to the status.
+///
+/// Codes are looked for in JSON, at each of these pointers and in this order, after those of your
+/// own: `/errors/0/code`, `/error/status`, `/error/code`, `/code`, `/type`.
+///
+/// ```
+/// use tower_reprise::{Policy, classify::Codes};
+///
+/// let codes = Codes::standard().retry("BUSY").never("FRAUD").pointer("/fault/id");
+/// let policy = Policy::synchronous().codes(codes).build()?;
+/// # Ok::<(), tower_reprise::error::ConfigError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[must_use]
+pub struct Codes {
+    table: BTreeMap<Cow<'static, str>, CodeRule>,
+    pointers: Vec<String>,
+    content_types: Vec<String>,
+    limit: usize,
+    time: Duration,
+    /// Some code of the table may come with any status.
+    any_status: bool,
+}
+
+/// What a code means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct CodeRule {
+    pub(crate) name: &'static str,
+    pub(crate) retry: Retryable,
+    /// As the status says, if it is not known.
+    pub(crate) health: Option<Health>,
+}
+
+/// Says that the first request with this idempotency key is still being processed.
+const STILL_PROCESSING: [&str; 2] = [
+    "IDEMPOTENCY_PROCESSING",
+    "urn:tower-reprise:problem:idempotency-processing",
+];
+
+/// Where APIs put their codes.
+const POINTERS: [&str; 5] = [
+    "/errors/0/code",
+    "/error/status",
+    "/error/code",
+    "/code",
+    "/type",
+];
+
+impl Codes {
+    /// The most that is read of a body, unless told otherwise.
+    const LIMIT: usize = 64 * 1024;
+    /// The longest that a body is waited for, unless told otherwise.
+    const TIME: Duration = Duration::from_millis(250);
+
+    /// The two codes that lift the ban on retrying a 409: the first request with the same
+    /// idempotency key is still being processed.
+    pub fn standard() -> Self {
+        let mut codes = Self {
+            table: BTreeMap::new(),
+            pointers: Vec::new(),
+            content_types: Vec::new(),
+            limit: Self::LIMIT,
+            time: Self::TIME,
+            any_status: false,
+        };
+        for code in STILL_PROCESSING {
+            codes.set(code, Retryable::Yes, Some(Health::Success));
+        }
+        codes
+    }
+
+    /// The codes of the forrst protocol.
+    pub fn forrst() -> Self {
+        let mut codes = Self::standard();
+        let retried = [
+            ("RATE_LIMITED", 3, Health::Neutral),
+            ("UNAVAILABLE", 5, Health::Failure),
+            ("DEADLINE_EXCEEDED", 1, Health::Failure),
+            ("INTERNAL_ERROR", 3, Health::Failure),
+            ("DEPENDENCY_ERROR", 3, Health::Failure),
+            ("IDEMPOTENCY_PROCESSING", 3, Health::Success),
+            ("SERVER_MAINTENANCE", 1, Health::Failure),
+            ("FUNCTION_MAINTENANCE", 1, Health::Success),
+            ("FUNCTION_DISABLED", 2, Health::Success),
+        ];
+        for (code, times, health) in retried {
+            codes.set(code, Retryable::AtMost(times), Some(health));
+        }
+        let never = [
+            "INVALID_ARGUMENTS",
+            "NOT_FOUND",
+            "UNAUTHORIZED",
+            "FORBIDDEN",
+            "CANCELLED",
+            "VALIDATION_ERROR",
+            "IDEMPOTENCY_CONFLICT",
+        ];
+        for code in never {
+            codes.set(code, Retryable::Never, Some(Health::Success));
+        }
+        codes.content_type("application/json").for_any_status()
+    }
+
+    /// The codes of the bank recipe.
+    pub fn bank() -> Self {
+        let mut codes = Self::standard();
+        codes.set("RESOURCE_EXHAUSTED", Retryable::Yes, Some(Health::Neutral));
+        for code in [
+            "PROVIDER_UNAVAILABLE",
+            "DATABASE_UNAVAILABLE",
+            "UPSTREAM_UNAVAILABLE",
+        ] {
+            codes.set(code, Retryable::Yes, Some(Health::Failure));
+        }
+        codes.set("REPLAY_DETECTED", Retryable::FreshId, Some(Health::Success));
+        for code in [
+            "INVALID_ARGUMENT",
+            "WALLET_NOT_FOUND",
+            "PAYMENT_ORDER_NOT_FOUND",
+            "WALLET_ALREADY_EXISTS",
+            "RBAC_DENY",
+            "IDEMPOTENCY_KEY_IN_USE_WITH_DIFFERENT_PARAMS",
+            "SIGNATURE_INVALID",
+            "TIMESTAMP_SKEW_EXCEEDED",
+        ] {
+            codes.set(code, Retryable::Never, Some(Health::Success));
+        }
+        codes.set("INTERNAL", Retryable::Never, Some(Health::Failure));
+        codes.for_any_status()
+    }
+
+    /// A code that is retried.
+    pub fn retry(self, code: impl Into<Cow<'static, str>>) -> Self {
+        self.with(code, Retryable::Yes)
+    }
+
+    /// A code that is retried so many times in a row.
+    pub fn at_most(self, code: impl Into<Cow<'static, str>>, times: u32) -> Self {
+        self.with(code, Retryable::AtMost(times))
+    }
+
+    /// A code that is retried once, with a fresh request id.
+    pub fn fresh_id(self, code: impl Into<Cow<'static, str>>) -> Self {
+        self.with(code, Retryable::FreshId)
+    }
+
+    /// A code that is never retried.
+    pub fn never(self, code: impl Into<Cow<'static, str>>) -> Self {
+        self.with(code, Retryable::Never)
+    }
+
+    /// Another place for codes, as a JSON pointer: `/fault/id`.
+    pub fn pointer(mut self, pointer: impl Into<String>) -> Self {
+        self.pointers.push(pointer.into());
+        self
+    }
+
+    /// Looks into successful responses of this content type too.
+    pub fn content_type(mut self, content_type: impl Into<String>) -> Self {
+        self.content_types.push(content_type.into());
+        self
+    }
+
+    /// The most that is read of a body, in bytes.
+    pub fn limit(mut self, bytes: usize) -> Self {
+        self.limit = bytes;
+        self
+    }
+
+    /// The longest that the body of a failed response is waited for.
+    pub fn time(mut self, time: Duration) -> Self {
+        self.time = time;
+        self
+    }
+
+    fn with(mut self, code: impl Into<Cow<'static, str>>, retry: Retryable) -> Self {
+        self.set(code, retry, None);
+        self.for_any_status()
+    }
+
+    fn for_any_status(mut self) -> Self {
+        self.any_status = true;
+        self
+    }
+
+    fn set(
+        &mut self,
+        code: impl Into<Cow<'static, str>>,
+        retry: Retryable,
+        health: Option<Health>,
+    ) {
+        // A table is made once and its names end in logs and metrics, so they may live on.
+        let name = match code.into() {
+            Cow::Borrowed(name) => name,
+            Cow::Owned(name) => name.leak(),
+        };
+        let rule = CodeRule {
+            name,
+            retry,
+            health,
+        };
+        self.table.insert(Cow::Borrowed(name), rule);
+    }
+
+    /// What is not allowed in it: a field, its value, and what is.
+    pub(crate) fn check(&self) -> Result<(), (&'static str, String, &'static str)> {
+        if self.limit == 0 || self.limit > 1024 * 1024 {
+            let value = self.limit.to_string();
+            return Err(("codes.limit", value, "1 to 1048576 bytes (1 MiB)"));
+        }
+        if self.time > Duration::from_secs(10) {
+            return Err(("codes.time", format!("{:?}", self.time), "at most 10s"));
+        }
+        if let Some(pointer) = self.pointers.iter().find(|p| !p.starts_with('/')) {
+            let allowed = "a JSON pointer, which starts with `/`";
+            return Err(("codes.pointer", format!("{pointer:?}"), allowed));
+        }
+        match self.table.keys().find(|code| !is_code(code)) {
+            Some(code) => Err((
+                "codes",
+                format!("{code:?}"),
+                "1 to 128 visible ASCII characters",
+            )),
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) fn get(&self, code: &str) -> Option<CodeRule> {
+        self.table.get(code).copied()
+    }
+
+    pub(crate) fn pointers(&self) -> impl Iterator<Item = &str> {
+        let own = self.pointers.iter().map(String::as_str);
+        own.chain(POINTERS)
+    }
+
+    /// Whether a response may hold a code that is worth reading its body for.
+    pub(crate) fn may_be_in(&self, status: StatusCode, headers: &HeaderMap) -> bool {
+        let failed = status.is_client_error() || status.is_server_error();
+        if !failed && self.content_types.is_empty() {
+            return false;
+        }
+        if failed && !self.any_status && status != StatusCode::CONFLICT {
+            return false;
+        }
+        if headers.contains_key(header::CONTENT_ENCODING) {
+            return false;
+        }
+        let content_type = headers
+            .get(header::CONTENT_TYPE)
+            .and_then(|value| value.to_str().ok())
+            .map(|value| value.split(';').next().unwrap_or_default().trim())
+            .unwrap_or_default();
+        let declared = || {
+            self.content_types
+                .iter()
+                .any(|declared| declared.eq_ignore_ascii_case(content_type))
+        };
+        (failed && is_json(content_type)) || declared()
+    }
+
+    pub(crate) fn most(&self) -> usize {
+        self.limit
+    }
+
+    pub(crate) fn longest(&self) -> Duration {
+        self.time
+    }
+}
+
+impl Default for Codes {
+    fn default() -> Self {
+        Self::standard()
+    }
+}
+
+fn is_json(content_type: &str) -> bool {
+    let lower = content_type.to_ascii_lowercase();
+    lower == "application/json" || lower.ends_with("+json")
+}
+
+fn is_code(code: &str) -> bool {
+    (1..=128).contains(&code.len()) && code.bytes().all(|byte| byte.is_ascii_graphic())
+}

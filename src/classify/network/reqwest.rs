@@ -1,0 +1,27 @@
+//! reqwest's error type. Most of what it knows is in its sources; these are the kinds that have
+//! none of a known type.
+
+use std::{any::Any, error::Error};
+
+use super::Facts;
+use crate::classify::Cause;
+
+pub(super) fn inspect(error: &(dyn Error + 'static), facts: &mut Facts) {
+    let Some(error) = error.downcast_ref::<reqwest::Error>() else {
+        return;
+    };
+    facts.unsent |= error.is_connect();
+    if error.is_builder() || error.is_redirect() {
+        facts.note(Cause::Configuration);
+    } else if error.is_timeout() {
+        facts.note(Cause::Timeout);
+    } else if error.is_decode() {
+        facts.note(Cause::Serialization);
+    }
+}
+
+/// An error value as an error, if it is of this type.
+pub(super) fn downcast(error: &dyn Any) -> Option<&(dyn Error + 'static)> {
+    let error = error.downcast_ref::<reqwest::Error>();
+    error.map(|error| error as _)
+}

@@ -1,0 +1,23 @@
+use http::HeaderMap;
+
+use crate::{classify::CodeRule, reply::Reply};
+
+/// On a response's extensions: what its body told.
+#[derive(Debug, Clone)]
+pub(crate) enum Finding {
+    /// The trailers of a gRPC response without a message.
+    Trailers(HeaderMap),
+    /// An error code.
+    Code(CodeRule),
+}
+
+impl Finding {
+    #[inline]
+    pub(crate) fn of<R: Reply>(response: &R) -> Option<&Self> {
+        let extensions = response.extensions();
+        if extensions.is_empty() {
+            return None;
+        }
+        extensions.get()
+    }
+}

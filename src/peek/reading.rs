@@ -1,0 +1,127 @@
+use std::{
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use http::{Response, StatusCode};
+use http_body::Body;
+use tokio::time::{Sleep, sleep};
+
+use super::{Finding, PeekBody, PeekReply, codes};
+use crate::{
+    classify::{GrpcCode, Rules, is_grpc, worth_keeping},
+    reply::Reply,
+};
+
+/// What a frame counts at least, so that empty ones come to an end too.
+const FRAME: usize = 64;
+
+/// What is looked for in a reply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Look {
+    Nothing,
+    /// A gRPC status in trailers that come before any message.
+    Trailers,
+    /// All of the body, for its code or for its connection.
+    Body {
+        code: bool,
+    },
+}
+
+impl Look {
+    #[inline]
+    pub(super) fn at<R: Reply>(rules: &Rules, reply: &R) -> Self {
+        let (status, headers) = (reply.status(), reply.headers());
+        if headers.is_empty() && status == StatusCode::OK {
+            return Self::Nothing;
+        }
+        let code = cfg!(feature = "codes") && rules.codes.may_be_in(status, headers);
+        if code || worth_keeping(rules, status) {
+            return Self::Body { code };
+        }
+        let grpc = status == StatusCode::OK && is_grpc(headers);
+        match grpc && GrpcCode::from_headers(headers).is_none() {
+            true => Self::Trailers,
+            false => Self::Nothing,
+        }
+    }
+}
+
+/// A reply whose body is being read.
+pub(super) struct Reading<R: PeekReply> {
+    head: Response<()>,
+    body: PeekBody<R::Body>,
+    look: Look,
+    /// Whether what is not there yet is waited for.
+    wait: bool,
+    size: usize,
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl<R: PeekReply> Reading<R> {
+    pub(super) fn new(reply: R, look: Look, unary: bool) -> Self {
+        let (head, body) = reply.open();
+        Self {
+            head,
+            body,
+            look,
+            wait: unary || look != Look::Trailers,
+            size: 0,
+            timer: None,
+        }
+    }
+
+    /// Reads what there is to read. Ready when nothing more is worth waiting for.
+    pub(super) fn poll(&mut self, rules: &Rules, cx: &mut Context<'_>) -> Poll<()> {
+        let limit = rules.codes.most();
+        if self.body.size_hint().lower() > limit as u64 && self.look != Look::Trailers {
+            return Poll::Ready(());
+        }
+        while self.size <= limit {
+            match self.body.poll_read(cx) {
+                Poll::Ready(None) => break,
+                Poll::Ready(Some(frame)) => {
+                    let data = frame.data_ref().map(bytes::Bytes::len);
+                    self.size += data.unwrap_or_default().max(FRAME);
+                    // A message is the caller's, and so is what comes after it.
+                    if self.look == Look::Trailers && data != Some(0) {
+                        break;
+                    }
+                }
+                Poll::Pending if !self.wait => break,
+                Poll::Pending => {
+                    // Who says that a reply is one message can wait for it as long as the call
+                    // may take.
+                    if self.look == Look::Trailers {
+                        return Poll::Pending;
+                    }
+                    let timer = self
+                        .timer
+                        .get_or_insert_with(|| Box::pin(sleep(rules.codes.longest())));
+                    ready!(timer.as_mut().poll(cx));
+                    break;
+                }
+            }
+        }
+        Poll::Ready(())
+    }
+
+    /// The reply, with a note of what was found.
+    pub(super) fn finish(mut self, rules: &Rules) -> R::Peeked {
+        self.body.settle();
+        let frames = self.body.frames();
+        let finding = match self.look {
+            Look::Body { code: true } => codes::find(&rules.codes, frames).map(Finding::Code),
+            Look::Trailers => frames
+                .back()
+                .and_then(|frame| frame.trailers_ref())
+                .map(|trailers| Finding::Trailers(trailers.clone())),
+            _ => None,
+        };
+        if let Some(finding) = finding {
+            self.head.extensions_mut().insert(finding);
+        }
+        R::close(self.head, self.body)
+    }
+}

@@ -1,0 +1,49 @@
+use std::{
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use http::Request;
+use tower::Service;
+
+use super::{PeekFuture, PeekReply};
+use crate::{
+    classify::Standard,
+    dependency::{ByAuthority, Locate, Lookup},
+    error::BoxError,
+};
+
+/// The service of a [`PeekLayer`](super::PeekLayer).
+///
+/// # Clone
+///
+/// There is no state.
+#[derive(Debug, Clone)]
+pub struct Peek<S, C = Standard, L = ByAuthority> {
+    pub(super) inner: S,
+    pub(super) lookup: Lookup<C, L>,
+}
+
+impl<S, C, L, B> Service<Request<B>> for Peek<S, C, L>
+where
+    S: Service<Request<B>>,
+    S::Response: PeekReply,
+    S::Error: Into<BoxError>,
+    L: Locate<Request<B>>,
+{
+    type Response = <S::Response as PeekReply>::Peeked;
+    type Error = BoxError;
+    type Future = PeekFuture<S::Future, S::Response>;
+
+    #[inline]
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(cx).map_err(Into::into)
+    }
+
+    #[inline(always)]
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let dependency = Arc::clone(self.lookup.find(&request).1);
+        let unary = dependency.policy().rules().is_unary(&request);
+        PeekFuture::new(self.inner.call(request), dependency, unary)
+    }
+}

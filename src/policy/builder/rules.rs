@@ -1,0 +1,86 @@
+use http::{HeaderName, StatusCode};
+
+use super::PolicyBuilder;
+use crate::classify::{Codes, GrpcCode};
+
+/// What is classified how.
+impl PolicyBuilder {
+    /// Retries on this status too (425 once). One that R-4 does not list takes an approval.
+    pub fn retry_status(mut self, status: StatusCode) -> Self {
+        let rules = &mut self.settings.rules;
+        match status {
+            StatusCode::TOO_EARLY => rules.once.push(status),
+            _ => rules.statuses.push(status),
+        }
+        self
+    }
+
+    /// Never retries on this status.
+    pub fn no_retry_status(mut self, status: StatusCode) -> Self {
+        self.settings.rules.statuses.retain(|s| *s != status);
+        self.settings.rules.once.retain(|s| *s != status);
+        self
+    }
+
+    /// Retries on this gRPC status too. One that R-4 does not list takes an approval.
+    pub fn retry_grpc(mut self, code: GrpcCode) -> Self {
+        self.settings.rules.grpc.push(code);
+        self
+    }
+
+    /// Never retries on this gRPC status.
+    pub fn no_retry_grpc(mut self, code: GrpcCode) -> Self {
+        self.settings.rules.grpc.retain(|c| *c != code);
+        self
+    }
+
+    /// The header whose presence makes a POST or PATCH safe to repeat.
+    pub fn key_header(mut self, name: HeaderName) -> Self {
+        self.settings.rules.key_header = name;
+        self
+    }
+
+    /// Repeats requests that are not idempotent even without a key, which takes an approval of
+    ///
+    pub fn retry_without_key(mut self) -> Self {
+        self.settings.rules.unkeyed_writes = true;
+        self
+    }
+
+    /// gRPC methods that are safe to repeat without a key: `package.Service/Method`, or
+    /// `package.Service` for all of a service's.
+    pub fn idempotent_methods<T: Into<String>>(
+        mut self,
+        methods: impl IntoIterator<Item = T>,
+    ) -> Self {
+        let methods = methods.into_iter().map(Into::into);
+        self.settings.rules.idempotent_methods.extend(methods);
+        self
+    }
+
+    /// gRPC methods that reply with one message. A [`PeekLayer`](crate::PeekLayer) waits for the
+    /// first frame of their replies, which it never does for a reply that may be a stream.
+    pub fn unary_methods<T: Into<String>>(mut self, methods: impl IntoIterator<Item = T>) -> Self {
+        let methods = methods.into_iter().map(Into::into);
+        self.settings.rules.unary_methods.extend(methods);
+        self
+    }
+
+    /// What error codes in bodies mean, to a [`PeekLayer`](crate::PeekLayer).
+    pub fn codes(mut self, codes: Codes) -> Self {
+        self.settings.rules.codes = codes;
+        self
+    }
+
+    /// The header that gets a fresh value where an error code asks for one.
+    pub fn request_id_header(mut self, name: HeaderName) -> Self {
+        self.settings.rules.request_id_header = name;
+        self
+    }
+
+    /// What the tables are by now.
+    #[cfg(feature = "serde")]
+    pub(in crate::policy) fn codes_so_far(&self) -> Codes {
+        self.settings.rules.codes.clone()
+    }
+}

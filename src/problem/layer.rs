@@ -1,0 +1,147 @@
+use std::{
+    convert::Infallible,
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode};
+use http_body::Body;
+use http_body_util::{Either, Full};
+use pin_project_lite::pin_project;
+use tower::{Layer, Service};
+
+use crate::{
+    classify::is_grpc,
+    error::{BoxError, Elapsed, Refused, find},
+    wire::http::{self as wire, Trouble},
+};
+
+/// Makes errors problem responses. See the [module docs](super).
+#[derive(Debug, Clone, Copy, Default)]
+#[must_use]
+pub struct ProblemLayer(());
+
+impl ProblemLayer {
+    /// Makes errors problem responses.
+    pub fn new() -> Self {
+        Self(())
+    }
+}
+
+impl<S> Layer<S> for ProblemLayer {
+    type Service = Problem<S>;
+
+    fn layer(&self, inner: S) -> Problem<S> {
+        Problem {
+            inner,
+            failed: None,
+        }
+    }
+}
+
+/// The service of a [`ProblemLayer`].
+#[derive(Debug, Clone)]
+pub struct Problem<S> {
+    inner: S,
+    /// What the next call is answered with, because the service could not be made ready for it.
+    failed: Option<Trouble>,
+}
+
+impl<S, B, R> Service<Request<B>> for Problem<S>
+where
+    S: Service<Request<B>, Response = Response<R>>,
+    S::Error: Into<BoxError>,
+    R: Body<Data = Bytes>,
+{
+    type Response = Response<Either<R, Full<Bytes>>>;
+    type Error = Infallible;
+    type Future = ProblemFuture<S::Future>;
+
+    #[inline]
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        if self.failed.is_none() {
+            let ready = ready!(self.inner.poll_ready(cx));
+            self.failed = ready.err().map(|error| trouble(&error.into()));
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    #[inline]
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let grpc = is_grpc(request.headers());
+        let state = match self.failed.take() {
+            None => State::Called {
+                future: self.inner.call(request),
+            },
+            Some(trouble) => State::Failed { trouble },
+        };
+        ProblemFuture { state, grpc }
+    }
+}
+
+pin_project! {
+    /// The future of a [`Problem`] service.
+    #[derive(Debug)]
+    #[must_use = "futures do nothing unless polled"]
+    pub struct ProblemFuture<F> {
+        #[pin]
+        state: State<F>,
+        grpc: bool,
+    }
+}
+
+pin_project! {
+    #[project = StateProj]
+    #[derive(Debug)]
+    enum State<F> {
+        // The call is out.
+        Called { #[pin] future: F },
+        // There was no service to call.
+        Failed { trouble: Trouble },
+    }
+}
+
+impl<F, R, E> Future for ProblemFuture<F>
+where
+    F: Future<Output = Result<Response<R>, E>>,
+    E: Into<BoxError>,
+{
+    type Output = Result<Response<Either<R, Full<Bytes>>>, Infallible>;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let trouble = match this.state.project() {
+            StateProj::Called { future } => match ready!(future.poll(cx)) {
+                Ok(response) => return Poll::Ready(Ok(response.map(Either::Left))),
+                Err(error) => trouble(&error.into()),
+            },
+            StateProj::Failed { trouble } => trouble.clone(),
+        };
+        let response = wire::trouble(&trouble, *this.grpc);
+        Poll::Ready(Ok(response.map(|body| Either::Right(Full::new(body)))))
+    }
+}
+
+fn trouble(error: &BoxError) -> Trouble {
+    if let Some(refused) = Refused::find(&**error) {
+        return Trouble {
+            status: StatusCode::SERVICE_UNAVAILABLE,
+            detail: refused.to_string(),
+            retry_after: refused.retry_after(),
+        };
+    }
+    let late = find::<Elapsed>(&**error).is_some()
+        || find::<tower::timeout::error::Elapsed>(&**error).is_some();
+    let (status, detail) = match late {
+        true => (StatusCode::GATEWAY_TIMEOUT, "The call took too long."),
+        false => (StatusCode::BAD_GATEWAY, "The call failed."),
+    };
+    Trouble {
+        status,
+        detail: detail.to_owned(),
+        retry_after: None,
+    }
+}

@@ -1,0 +1,206 @@
+use std::{
+    error, fmt,
+    future::Future,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use http::{HeaderValue, Request, header::AUTHORIZATION};
+use tokio::{sync::Mutex, time::Instant};
+
+use super::{Attempt, PrepareAttempt};
+use crate::error::BoxError;
+
+/// A bearer token, and how to get another.
+///
+/// As a hook of [`with_refresh`](crate::RetryLayer::with_refresh) it puts the token on every
+/// retry, and gets a new one first if this one expired, or if the dependency refused it with a
+/// 401 or UNAUTHENTICATED. However many calls find out at the same time, one of them gets the new
+/// token and the others wait for it; if it can't, they all fail with it.
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_reprise::{Dependencies, Policy, RetryLayer, retry::{BearerToken, Token}};
+///
+/// let token = BearerToken::new(|| async {
+///     // ask the authorization server
+///     Ok(Token::new("eyJhbGciOi")?.expires_in(Duration::from_secs(300)))
+/// });
+/// let deps = Dependencies::new(Policy::synchronous().build()?);
+/// let layer = RetryLayer::new(deps).with_refresh(token.clone());
+///
+/// // On the first attempt it is up to the caller to send it:
+/// // request.headers_mut().insert(AUTHORIZATION, token.current().await?);
+/// # drop(layer);
+/// # Ok::<(), tower_reprise::error::ConfigError>(())
+/// ```
+///
+/// # Clone
+///
+/// Clones share the token.
+pub struct BearerToken<F> {
+    shared: Arc<Shared<F>>,
+}
+
+struct Shared<F> {
+    get: F,
+    /// How often a token was asked for, to the end.
+    asked: AtomicU64,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    token: Option<Token>,
+    /// Why there was none to be had the last time.
+    failed: Option<Arc<str>>,
+}
+
+/// A token, as the authorization server gave it.
+#[derive(Clone)]
+pub struct Token {
+    header: HeaderValue,
+    until: Option<Instant>,
+}
+
+impl Token {
+    /// A token that is good until the dependency refuses it.
+    ///
+    /// # Errors
+    ///
+    /// It has characters that a header can't.
+    pub fn new(token: &str) -> Result<Self, BoxError> {
+        let mut header = HeaderValue::try_from(format!("Bearer {token}"))?;
+        header.set_sensitive(true);
+        Ok(Self {
+            header,
+            until: None,
+        })
+    }
+
+    /// The same token, good for this long.
+    #[must_use]
+    pub fn expires_in(mut self, life: Duration) -> Self {
+        self.until = Instant::now().checked_add(life);
+        self
+    }
+
+    fn is_good(&self) -> bool {
+        self.until.is_none_or(|until| Instant::now() < until)
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Token").finish_non_exhaustive()
+    }
+}
+
+impl<F, Fut> BearerToken<F>
+where
+    F: Fn() -> Fut,
+    Fut: Future<Output = Result<Token, BoxError>>,
+{
+    /// A token that is got by this function, for the first time when it is first needed.
+    pub fn new(get: F) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                get,
+                asked: AtomicU64::new(0),
+                state: Mutex::default(),
+            }),
+        }
+    }
+
+    /// The value for an `Authorization` header, with a token that has not expired.
+    ///
+    /// # Errors
+    ///
+    /// There is none to be had.
+    pub async fn current(&self) -> Result<HeaderValue, BoxError> {
+        self.other_than(None).await
+    }
+
+    /// A token that is good, and not the one that was refused.
+    async fn other_than(&self, refused: Option<&HeaderValue>) -> Result<HeaderValue, BoxError> {
+        let Shared { get, asked, state } = &*self.shared;
+        let before = asked.load(Ordering::Acquire);
+        let mut state = state.lock().await;
+        let good = |token: &&Token| token.is_good() && Some(&token.header) != refused;
+        if let Some(token) = state.token.as_ref().filter(good) {
+            return Ok(token.header.clone());
+        }
+        // Who waited while somebody else asked has asked with them.
+        let joined = asked.load(Ordering::Acquire) != before;
+        if let Some(why) = state.failed.as_ref().filter(|_| joined) {
+            return Err(NoToken(Arc::clone(why)).into());
+        }
+        let got = get().await;
+        asked.fetch_add(1, Ordering::Release);
+        match got {
+            Ok(token) => {
+                state.failed = None;
+                Ok(state.token.insert(token).header.clone())
+            }
+            Err(error) => {
+                state.failed = Some(error.to_string().into());
+                Err(error)
+            }
+        }
+    }
+}
+
+impl<F, Fut, B> PrepareAttempt<Request<B>> for BearerToken<F>
+where
+    F: Fn() -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<Token, BoxError>> + Send + 'static,
+    B: Send + 'static,
+{
+    type Future = Pin<Box<dyn Future<Output = Result<Request<B>, BoxError>> + Send>>;
+
+    fn prepare(&self, mut request: Request<B>, attempt: Attempt) -> Self::Future {
+        let token = self.clone();
+        Box::pin(async move {
+            // A caller that sent no token did not mean to.
+            let Some(sent) = request.headers_mut().get_mut(AUTHORIZATION) else {
+                return match attempt.wants_credentials() {
+                    true => Err(NoToken("the request carried none".into()).into()),
+                    false => Ok(request),
+                };
+            };
+            let refused = attempt.wants_credentials().then(|| sent.clone());
+            *sent = token.other_than(refused.as_ref()).await?;
+            Ok(request)
+        })
+    }
+}
+
+impl<F> Clone for BearerToken<F> {
+    fn clone(&self) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+        }
+    }
+}
+
+impl<F> fmt::Debug for BearerToken<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BearerToken").finish_non_exhaustive()
+    }
+}
+
+/// There is no token to be had.
+#[derive(Debug)]
+struct NoToken(Arc<str>);
+
+impl fmt::Display for NoToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "no bearer token: {}", self.0)
+    }
+}
+
+impl error::Error for NoToken {}

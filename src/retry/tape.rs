@@ -1,0 +1,317 @@
+//! Bodies that stream, recorded as they pass.
+//!
+//! The body that is sent tees its frames onto a tape, up to a limit. Nothing is read ahead and
+//! nothing is held back. The tape belongs to the call: once that is over, or has no use for it
+//! any more, the tape is gone and the body streams on by itself.
+
+use std::{
+    marker::PhantomData,
+    mem,
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    task::{Context, Poll, ready},
+};
+
+use bytes::Bytes;
+use http::HeaderMap;
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::{
+    BodyExt,
+    combinators::{BoxBody, UnsyncBoxBody},
+};
+
+use super::body::Room;
+use crate::dependency::Dependency;
+
+/// What is kept of a body that streams.
+#[derive(Debug)]
+pub struct Recording<B>(Option<Arc<Tape<B>>>);
+
+#[derive(Debug)]
+struct Tape<B> {
+    state: Mutex<State<B>>,
+    limit: usize,
+}
+
+#[derive(Debug)]
+enum State<B> {
+    /// This much has passed.
+    Passing(Kept),
+    /// The body came back, and nothing of it was read.
+    Unread(B, Kept),
+    /// All of it has passed.
+    Whole(Bytes, Option<HeaderMap>),
+    /// It can't be sent again: it is too long, or it was read in part, or it failed.
+    Lost,
+}
+
+/// What passed, in room that is the dependency's.
+#[derive(Debug)]
+struct Kept {
+    bytes: Vec<u8>,
+    taken: usize,
+    dependency: Arc<Dependency>,
+}
+
+impl Kept {
+    /// Takes so much more room, if there is that much.
+    fn take(&mut self, more: usize, limit: usize) -> bool {
+        let fits = self.taken.checked_add(more).is_some_and(|all| all <= limit)
+            && self.dependency.take_room(more);
+        if fits {
+            self.taken += more;
+        }
+        fits
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.dependency.give_room_back(self.taken);
+    }
+}
+
+impl AsRef<[u8]> for Kept {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl<B> Tape<B> {
+    fn state(&self) -> MutexGuard<'_, State<B>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<B> State<B> {
+    fn record(&mut self, frame: &Frame<Bytes>, limit: usize) {
+        let Self::Passing(kept) = self else {
+            return;
+        };
+        if let Some(data) = frame.data_ref() {
+            match kept.take(data.len(), limit) {
+                true => kept.bytes.extend_from_slice(data),
+                false => *self = Self::Lost,
+            }
+        } else if let Some(trailers) = frame.trailers_ref() {
+            let size = |(name, value): (&http::HeaderName, &http::HeaderValue)| {
+                name.as_str().len() + value.len()
+            };
+            match kept.take(trailers.iter().map(size).sum(), limit) {
+                true => self.end(Some(trailers.clone())),
+                false => *self = Self::Lost,
+            }
+        }
+    }
+
+    fn end(&mut self, trailers: Option<HeaderMap>) {
+        if let Self::Passing(kept) = mem::replace(self, Self::Lost) {
+            *self = Self::Whole(Bytes::from_owner(kept), trailers);
+        }
+    }
+}
+
+/// A body on its way out that leaves a copy on the tape, as long as there is one.
+#[derive(Debug)]
+pub(crate) struct Tee<B> {
+    body: Option<B>,
+    tape: Weak<Tape<B>>,
+    read: bool,
+}
+
+impl<B> Body for Tee<B>
+where
+    B: Body<Data = Bytes> + Unpin,
+{
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        let this = self.get_mut();
+        let Some(body) = this.body.as_mut() else {
+            return Poll::Ready(None);
+        };
+        let frame = ready!(Pin::new(&mut *body).poll_frame(cx));
+        this.read = true;
+        if let Some(tape) = this.tape.upgrade() {
+            let mut state = tape.state();
+            match (&frame, &*state) {
+                (_, State::Whole(..)) => {}
+                (Some(Ok(frame)), _) => {
+                    state.record(frame, tape.limit);
+                    // Who reads a body to its announced end does not ask for a frame after it.
+                    if body.is_end_stream() {
+                        state.end(None);
+                    }
+                }
+                (Some(Err(_)), _) => *state = State::Lost,
+                (None, _) => state.end(None),
+            }
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.as_ref().is_none_or(B::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body
+            .as_ref()
+            .map_or_else(|| SizeHint::with_exact(0), B::size_hint)
+    }
+}
+
+impl<B> Drop for Tee<B> {
+    fn drop(&mut self) {
+        let Some(tape) = self.tape.upgrade() else {
+            return;
+        };
+        let mut state = tape.state();
+        *state = match (mem::replace(&mut *state, State::Lost), self.body.take()) {
+            (State::Passing(kept), Some(body)) if !self.read => State::Unread(body, kept),
+            (State::Passing(_), _) => State::Lost,
+            (other, _) => other,
+        };
+    }
+}
+
+/// A body off the tape.
+#[derive(Debug)]
+pub(crate) struct Replayed<E> {
+    data: Bytes,
+    trailers: Option<HeaderMap>,
+    error: PhantomData<fn() -> E>,
+}
+
+impl<E> Body for Replayed<E> {
+    type Data = Bytes;
+    type Error = E;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, E>>> {
+        let this = self.get_mut();
+        if !this.data.is_empty() {
+            let data = mem::take(&mut this.data);
+            return Poll::Ready(Some(Ok(Frame::data(data))));
+        }
+        Poll::Ready(
+            this.trailers
+                .take()
+                .map(|trailers| Ok(Frame::trailers(trailers))),
+        )
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.data.is_empty() && self.trailers.is_none()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.data.len() as u64)
+    }
+}
+
+/// A type that any body of its error type fits into.
+pub(crate) trait AnyBody: Body<Data = Bytes> + Default + Unpin {
+    fn passing(body: Tee<Self>) -> Self;
+    fn replayed(body: Replayed<Self::Error>) -> Self;
+}
+
+pub(crate) fn record<B: AnyBody>(body: &mut B, room: &Room<'_>) -> Option<Recording<B>> {
+    if body.is_end_stream() {
+        return Some(Recording(None));
+    }
+    // A body that says that it is too long is not worth a tape, unless it comes back unread.
+    let tape = Arc::new(Tape {
+        state: Mutex::new(State::Passing(Kept {
+            bytes: Vec::new(),
+            taken: 0,
+            dependency: Arc::clone(room.dependency()),
+        })),
+        limit: room.limit(),
+    });
+    *body = B::passing(Tee {
+        body: Some(mem::take(body)),
+        tape: Arc::downgrade(&tape),
+        read: false,
+    });
+    Some(Recording(Some(tape)))
+}
+
+pub(crate) fn is_whole<B>(recording: &Recording<B>) -> bool {
+    let whole = |tape: &Arc<Tape<B>>| matches!(*tape.state(), State::Whole(..) | State::Unread(..));
+    recording.0.as_ref().is_none_or(whole)
+}
+
+pub(crate) fn replay<B: AnyBody>(recording: &Recording<B>) -> Option<B> {
+    let Some(tape) = recording.0.as_ref() else {
+        return Some(B::default());
+    };
+    let mut state = tape.state();
+    match mem::replace(&mut *state, State::Lost) {
+        State::Whole(data, trailers) => {
+            *state = State::Whole(data.clone(), trailers.clone());
+            Some(B::replayed(Replayed {
+                data,
+                trailers,
+                error: PhantomData,
+            }))
+        }
+        State::Unread(body, kept) => {
+            *state = State::Passing(kept);
+            Some(B::passing(Tee {
+                body: Some(body),
+                tape: Arc::downgrade(tape),
+                read: false,
+            }))
+        }
+        passing_or_lost => {
+            *state = passing_or_lost;
+            None
+        }
+    }
+}
+
+/// `ReplayBody` for a body type that any other fits into by this expression.
+macro_rules! replay_by_tape {
+    ($body:ty, $into:expr $(, $error:ident: $($bound:path),+)?) => {
+        impl$(<$error: $($bound +)+ 'static>)? $crate::retry::tape::AnyBody for $body {
+            fn passing(body: $crate::retry::tape::Tee<Self>) -> Self {
+                $into(body)
+            }
+
+            fn replayed(
+                body: $crate::retry::tape::Replayed<<Self as http_body::Body>::Error>,
+            ) -> Self {
+                $into(body)
+            }
+        }
+
+        impl$(<$error: $($bound +)+ 'static>)? $crate::retry::ReplayBody for $body {
+            type Recording = $crate::retry::Recording<Self>;
+
+            fn record(&mut self, room: &$crate::retry::Room<'_>) -> Option<Self::Recording> {
+                $crate::retry::tape::record(self, room)
+            }
+
+            fn is_whole(recording: &Self::Recording) -> bool {
+                $crate::retry::tape::is_whole(recording)
+            }
+
+            fn replay(recording: &Self::Recording) -> Option<Self> {
+                $crate::retry::tape::replay(recording)
+            }
+        }
+    };
+}
+
+#[cfg(any(feature = "axum", feature = "tonic"))]
+pub(crate) use replay_by_tape;
+
+replay_by_tape!(BoxBody<Bytes, E>, BodyExt::boxed, E: Send, Sync);
+replay_by_tape!(UnsyncBoxBody<Bytes, E>, BodyExt::boxed_unsync, E: Send);

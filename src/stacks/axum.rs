@@ -1,0 +1,31 @@
+//! axum: its bodies can be sent again, so that a handler or a proxy may forward a request through a
+//! client's stack, and [`ProblemLayer`](crate::ProblemLayer) keeps a router infallible.
+//!
+//! ```
+//! use axum::{Router, body::Body, routing::get};
+//! use hyper_util::{client::legacy::Client, rt::TokioExecutor};
+//! use tower::ServiceBuilder;
+//! use tower_reprise::{Dependencies, Policy, ProblemLayer, RetryBudgetLayer, stacks};
+//!
+//! # fn main() -> Result<(), tower_reprise::error::ConfigError> {
+//! // What it calls.
+//! let deps = Dependencies::new(Policy::synchronous().service("edge").build()?);
+//! let upstream = ServiceBuilder::new()
+//!     .layer(ProblemLayer::new())
+//!     .layer(stacks::client(deps))
+//!     .service(Client::builder(TokioExecutor::new()).build_http::<Body>());
+//!
+//! // What calls it: retries over 20 % of the originals are refused.
+//! let inbound = Dependencies::new(Policy::synchronous().service("edge").build()?);
+//! let app: Router = Router::new()
+//!     .route("/health", get(|| async { "ok" }))
+//!     .fallback_service(upstream)
+//!     .layer(RetryBudgetLayer::new(inbound).inbound());
+//! # let _ = app;
+//! # Ok(())
+//! # }
+//! ```
+
+use axum_core::body::Body;
+
+crate::retry::tape::replay_by_tape!(Body, Body::new);

@@ -1,0 +1,60 @@
+//! The same layers on the client or server you already have.
+//!
+//! | stack | feature | what it takes |
+//! | --- | --- | --- |
+//! | hyper-util | `hyper` | nothing: the layers go straight onto its `Client` |
+//! | tonic | `tonic` | [`tonic::StatusLayer`](self::tonic::StatusLayer) on top, so that a refusal is an `UNAVAILABLE` |
+//! | reqwest | `reqwest` | [`reqwest::HttpClient`](self::reqwest::HttpClient) as the innermost service |
+//! | reqwest-middleware | `reqwest-middleware` | [`reqwest::Stacked`](self::reqwest::Stacked) around any of the layers |
+//! | axum | `axum` | [`ProblemLayer`](crate::ProblemLayer) on top, so that a refusal is a 503 |
+//!
+//! [`client`] is all client layers in the right order.
+
+#[cfg(feature = "axum")]
+pub mod axum;
+#[cfg(feature = "reqwest")]
+pub mod reqwest;
+#[cfg(feature = "tonic")]
+pub mod tonic;
+
+use crate::{
+    CircuitBreakerLayer, Dependencies, IdempotencyKeyLayer, PeekLayer, RetryAfterLayer,
+    RetryBudgetLayer, RetryLayer,
+};
+
+/// All client layers in the right order, as one layer.
+///
+/// ```
+/// use bytes::Bytes;
+/// use http_body_util::Full;
+/// use hyper_util::{client::legacy::Client, rt::TokioExecutor};
+/// use tower::ServiceBuilder;
+/// use tower_reprise::{Dependencies, Policy, stacks};
+///
+/// let deps = Dependencies::new(Policy::synchronous().service("checkout").build()?);
+/// let client = ServiceBuilder::new()
+///     .layer(stacks::client(deps))
+///     .service(Client::builder(TokioExecutor::new()).build_http::<Full<Bytes>>());
+/// # let _ = client;
+/// # Ok::<(), tower_reprise::error::ConfigError>(())
+/// ```
+pub fn client<C: Clone, L: Clone>(deps: Dependencies<C, L>) -> ClientLayers<C, L> {
+    (
+        IdempotencyKeyLayer::new(),
+        RetryBudgetLayer::new(deps.clone()),
+        RetryLayer::new(deps.clone()),
+        RetryAfterLayer::new(deps.clone()),
+        CircuitBreakerLayer::new(deps.clone()),
+        PeekLayer::new(deps),
+    )
+}
+
+/// What [`client`] makes: the layers, outermost first.
+pub type ClientLayers<C, L> = (
+    IdempotencyKeyLayer,
+    RetryBudgetLayer<C, L>,
+    RetryLayer<C, L>,
+    RetryAfterLayer<C, L>,
+    CircuitBreakerLayer<C, L>,
+    PeekLayer<C, L>,
+);

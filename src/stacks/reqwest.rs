@@ -1,0 +1,210 @@
+//! reqwest: a client as the innermost service, and stacks of layers as a middleware.
+//!
+//! [`HttpClient`] takes `http::Request`s and returns `reqwest::Response`s:
+//!
+//! ```
+//! use tower::{Service, ServiceBuilder, ServiceExt};
+//! use tower_reprise::{Dependencies, Policy, stacks};
+//!
+//! # async fn run() -> Result<(), tower_reprise::error::BoxError> {
+//! let deps = Dependencies::new(Policy::synchronous().service("checkout").build()?);
+//! let mut client = ServiceBuilder::new()
+//!     .layer(stacks::client(deps))
+//!     .service(stacks::reqwest::HttpClient::new(reqwest::Client::new()));
+//!
+//! let request = http::Request::get("http://stock.example/items").body(reqwest::Body::default())?;
+//! let response: reqwest::Response = client.ready().await?.call(request).await?;
+//! println!("{}", response.text().await?);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! With the `reqwest-middleware` feature, `Stacked` puts any of the layers into an existing chain:
+//!
+//! ```
+//! # #[cfg(feature = "reqwest-middleware")]
+//! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+//! use reqwest_middleware::ClientBuilder;
+//! use tower_reprise::{Dependencies, Policy, RetryOverride, stacks};
+//!
+//! let deps = Dependencies::new(Policy::synchronous().service("checkout").build()?);
+//! let client = ClientBuilder::new(reqwest::Client::new())
+//!     .with(stacks::reqwest::Stacked::new(stacks::client(deps)))
+//!     .build();
+//!
+//! let response = client
+//!     .get("http://stock.example/items")
+//!     .with_extension(RetryOverride::new().max_retries(1))
+//!     .send()
+//!     .await?;
+//! # drop(response);
+//! # Ok(())
+//! # }
+//! ```
+
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use http::Request;
+use http_body::Body as _;
+use reqwest::{Body, Client, Error, Response, ResponseBuilderExt};
+use tower::Service;
+
+use crate::{
+    error::BoxError,
+    peek::{PeekBody, PeekReply},
+    reply::reply,
+    retry::{
+        Recording, ReplayBody, Room,
+        tape::{self, AnyBody, Replayed, Tee},
+    },
+};
+
+#[cfg(feature = "reqwest-middleware")]
+mod middleware;
+#[cfg(feature = "reqwest-middleware")]
+mod port;
+
+#[cfg(feature = "reqwest-middleware")]
+pub use self::{
+    middleware::Stacked,
+    port::{Hop, HopFuture},
+};
+
+/// A `reqwest::Client` that takes `http::Request`s, which is what the layers speak.
+#[derive(Debug, Clone)]
+pub struct HttpClient {
+    client: Client,
+}
+
+impl HttpClient {
+    /// Calls with this client.
+    #[must_use]
+    pub fn new(client: Client) -> Self {
+        Self { client }
+    }
+}
+
+impl Service<Request<Body>> for HttpClient {
+    type Response = Response;
+    type Error = BoxError;
+    type Future = ResponseFuture;
+
+    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> ResponseFuture {
+        let client = self.client.clone();
+        let request = reqwest::Request::try_from(request);
+        ResponseFuture(Box::pin(async move {
+            let response = client.execute(request?).await;
+            response.map_err(BoxError::from)
+        }))
+    }
+}
+
+/// The future of an [`HttpClient`].
+#[must_use = "futures do nothing unless polled"]
+pub struct ResponseFuture(Pin<Box<dyn Future<Output = Result<Response, BoxError>> + Send>>);
+
+impl Future for ResponseFuture {
+    type Output = Result<Response, BoxError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.as_mut().poll(cx)
+    }
+}
+
+impl fmt::Debug for ResponseFuture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseFuture").finish_non_exhaustive()
+    }
+}
+
+reply!(Response);
+
+impl PeekReply for Response {
+    type Body = Body;
+    type Peeked = Self;
+
+    fn untouched(self) -> Self {
+        self
+    }
+
+    fn open(self) -> (http::Response<()>, PeekBody<Body>) {
+        let url = self.url().clone();
+        let (mut parts, body) = http::Response::<Body>::from(self).into_parts();
+        // The conversion forgets the URL, and the way back looks for it here.
+        if let Ok(with_url) = http::Response::builder().url(url).body(()) {
+            parts.extensions.extend(with_url.into_parts().0.extensions);
+        }
+        let head = http::Response::from_parts(parts, ());
+        (head, PeekBody::untouched(body))
+    }
+
+    fn close(head: http::Response<()>, body: PeekBody<Body>) -> Self {
+        head.map(|()| Body::wrap(body)).into()
+    }
+}
+
+impl AnyBody for Body {
+    fn passing(body: Tee<Self>) -> Self {
+        Self::wrap(body)
+    }
+
+    fn replayed(body: Replayed<Error>) -> Self {
+        Self::wrap(body)
+    }
+}
+
+/// What is kept of a body: bytes that reqwest has at hand, or a recording of those that pass.
+#[derive(Debug)]
+pub struct ReqwestRecording(Kept);
+
+#[derive(Debug)]
+enum Kept {
+    Bytes(Bytes),
+    Recorded(Recording<Body>),
+}
+
+impl ReplayBody for Body {
+    type Recording = ReqwestRecording;
+
+    fn record(&mut self, room: &Room<'_>) -> Option<ReqwestRecording> {
+        if self.as_bytes().is_none_or(<[u8]>::is_empty) {
+            let recording = tape::record(self, room)?;
+            return Some(ReqwestRecording(Kept::Recorded(recording)));
+        }
+        // Such a body yields all it has at the first asking, and the way to its bytes that copies
+        // nothing is to ask.
+        let mut context = Context::from_waker(std::task::Waker::noop());
+        match Pin::new(&mut *self).poll_frame(&mut context) {
+            Poll::Ready(Some(Ok(frame))) => {
+                let bytes = frame.into_data().ok()?;
+                *self = Self::from(bytes.clone());
+                Some(ReqwestRecording(Kept::Bytes(bytes)))
+            }
+            _ => None,
+        }
+    }
+
+    fn is_whole(recording: &ReqwestRecording) -> bool {
+        match &recording.0 {
+            Kept::Bytes(_) => true,
+            Kept::Recorded(recording) => tape::is_whole(recording),
+        }
+    }
+
+    fn replay(recording: &ReqwestRecording) -> Option<Self> {
+        match &recording.0 {
+            Kept::Bytes(bytes) => Some(Self::from(bytes.clone())),
+            Kept::Recorded(recording) => tape::replay(recording),
+        }
+    }
+}
