@@ -9,22 +9,13 @@
 //! use http_body_util::Full;
 //! use hyper_util::{client::legacy::Client, rt::TokioExecutor};
 //! use tower::ServiceBuilder;
-//! use tower_reprise::{
-//!     CircuitBreakerLayer, Dependencies, IdempotencyKeyLayer, Policy, RetryAfterLayer,
-//!     RetryBudgetLayer, RetryLayer,
-//! };
+//! use tower_reprise::{Dependencies, Policy, stacks};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let hyper_client = Client::builder(TokioExecutor::new()).build_http::<Full<bytes::Bytes>>();
 //!
 //! let deps = Dependencies::new(Policy::synchronous().service("checkout").build()?);
-//! let client = ServiceBuilder::new()
-//!     .layer(IdempotencyKeyLayer::new())
-//!     .layer(RetryBudgetLayer::new(deps.clone()))
-//!     .layer(RetryLayer::new(deps.clone()))
-//!     .layer(RetryAfterLayer::new(deps.clone()))
-//!     .layer(CircuitBreakerLayer::new(deps))
-//!     .service(hyper_client);
+//! let client = ServiceBuilder::new().layer(stacks::client(deps)).service(hyper_client);
 //! # let _ = client;
 //! # Ok(())
 //! # }
@@ -38,7 +29,8 @@
 //!     └ Retry       call → verdict → vetoes → budget → wait max(backoff, asked for) → again
 //!        └ RetryAfter      what one response asked for holds for the whole dependency
 //!           └ CircuitBreaker   stop calling what fails; one probe at a time
-//!              └ your client
+//!              └ Peek       what the head of a reply does not tell; keep connections usable
+//!                 └ your client
 //!
 //! Dependencies      the registry they share: policy, budget, breaker and gate of each dependency
 //! ```
@@ -50,6 +42,10 @@
 //! | [`RetryLayer`] | [`retry`] | retries, with full jitter, within attempts, time and budget |
 //! | [`RetryAfterLayer`] | [`retry_after`] | holds or refuses calls to what asked to be left alone |
 //! | [`CircuitBreakerLayer`] | [`circuit_breaker`] | refuses calls to what fails |
+//! | [`PeekLayer`] | [`peek`] | reads gRPC trailers and error codes in bodies for the others |
+//! | [`ProblemLayer`] | [`problem`] | makes errors responses, for a router or a proxy |
+//!
+//! [`stacks`] has all of them as one layer, and what tonic, axum and reqwest need.
 //!
 //! # Where things are
 //!
@@ -67,6 +63,11 @@
 //! | `metrics` | yes | counters, gauges and histograms through the `metrics` facade |
 //! | `tracing` | yes | one structured event per retry |
 //! | `serde` | no | policies from TOML, JSON and the environment |
+//! | `codes` | no | error codes in JSON bodies |
+//! | `axum` | no | axum's bodies can be sent again |
+//! | `tonic` | no | tonic's bodies can be sent again; refusals are statuses |
+//! | `reqwest` | no | `reqwest::Client` as the innermost service |
+//! | `reqwest-middleware` | no | layers in a reqwest-middleware chain |
 //! | `full` | no | all of these |
 
 pub mod backoff;

@@ -226,14 +226,16 @@ pub(crate) fn record<B: AnyBody>(body: &mut B, room: &Room<'_>) -> Option<Record
     if body.is_end_stream() {
         return Some(Recording(None));
     }
-    // A body that says that it is too long is not worth a tape, unless it comes back unread.
+    // A body that says itself that it is too long is not worth copying. It may come back unread.
+    let too_long = body.size_hint().lower() > room.limit() as u64;
+    let limit = if too_long { 0 } else { room.limit() };
     let tape = Arc::new(Tape {
         state: Mutex::new(State::Passing(Kept {
             bytes: Vec::new(),
             taken: 0,
             dependency: Arc::clone(room.dependency()),
         })),
-        limit: room.limit(),
+        limit,
     });
     *body = B::passing(Tee {
         body: Some(mem::take(body)),
