@@ -236,13 +236,12 @@ impl Codes {
         }
     }
 
-    pub(crate) fn get(&self, code: &str) -> Option<CodeRule> {
-        self.table.get(code).copied()
-    }
-
-    pub(crate) fn pointers(&self) -> impl Iterator<Item = &str> {
+    /// What the first code means that the table knows, in a document with these texts.
+    pub(crate) fn find<'a>(&self, text_at: impl Fn(&str) -> Option<&'a str>) -> Option<CodeRule> {
         let own = self.pointers.iter().map(String::as_str);
         own.chain(POINTERS)
+            .filter_map(text_at)
+            .find_map(|code| self.table.get(code).copied())
     }
 
     /// Whether a response may hold a code that is worth reading its body for.

@@ -8,7 +8,7 @@ use http::{Response, StatusCode};
 use http_body::Body;
 use tokio::time::{Sleep, sleep};
 
-use super::{Finding, PeekBody, PeekReply, codes};
+use super::{Finding, PeekBody, PeekReply, codes::Document};
 use crate::{
     classify::{GrpcCode, Rules, is_grpc, worth_keeping},
     reply::Reply,
@@ -112,7 +112,9 @@ impl<R: PeekReply> Reading<R> {
         self.body.settle();
         let frames = self.body.frames();
         let finding = match self.look {
-            Look::Body { code: true } => codes::find(&rules.codes, frames).map(Finding::Code),
+            Look::Body { code: true } => Document::read(frames)
+                .and_then(|document| rules.codes.find(|pointer| document.text_at(pointer)))
+                .map(Finding::Code),
             Look::Trailers => frames
                 .back()
                 .and_then(|frame| frame.trailers_ref())
