@@ -230,6 +230,7 @@ impl Dependency {
         Refused::new(kind, Arc::clone(&self.name), retry_after)
     }
 
+    #[inline]
     fn touch(&self) {
         if !self.touched.load(Ordering::Relaxed) {
             self.touched.store(true, Ordering::Relaxed);
