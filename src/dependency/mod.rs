@@ -207,6 +207,7 @@ impl Dependency {
     }
 
     /// How long it still wants to be left alone.
+    #[inline]
     pub(crate) fn hold(&self) -> Option<Hold> {
         self.gate.hold(|| self.now())
     }

@@ -75,6 +75,7 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
     }
 
     /// Whether the first attempt brought what was asked for, as most do.
+    #[inline]
     pub(super) fn is_first_success<Req>(&self, response: &Res) -> bool
     where
         C: Classify<Req, Res>,
