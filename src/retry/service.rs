@@ -50,7 +50,6 @@ where
         self.inner.poll_ready(cx).map_err(Into::into)
     }
 
-    #[inline(always)]
     fn call(&mut self, mut request: Req) -> Self::Future {
         let Self { inner, lookup, .. } = self;
         let (deps, route) = lookup.find_or(&request, |dependency| {
