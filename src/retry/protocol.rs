@@ -1,4 +1,4 @@
-use http::{HeaderMap, Request, Response};
+use http::{HeaderMap, HeaderName, Request, Response};
 
 use super::{
     Attempt, ReplayBody, RetryOutcome, RetryOverride,
@@ -263,7 +263,7 @@ fn told_by(headers: &HeaderMap) -> u32 {
     // A pass over the names is cheaper than two look-ups, which hash.
     let mut most = 0;
     for name in headers.keys() {
-        if tells(name.as_str()) {
+        if *name == GRPC_NAME || *name == ENVOY_NAME {
             let values = headers.get_all(name).iter();
             most = values
                 .map(|value| told(name.as_str(), value.as_bytes()))
@@ -273,6 +273,8 @@ fn told_by(headers: &HeaderMap) -> u32 {
     most
 }
 
+static GRPC_NAME: HeaderName = HeaderName::from_static(GRPC);
+static ENVOY_NAME: HeaderName = HeaderName::from_static(ENVOY);
 const GRPC: &str = "grpc-previous-rpc-attempts";
 const ENVOY: &str = "x-envoy-attempt-count";
 
