@@ -67,13 +67,13 @@ where
                 .protocol
                 .snapshot(&mut request, marks, policy.replay_limit()),
         };
-        let mut deadline = None;
+        let mut began = None;
         if self
             .protocol
             .is_original(&request, marks, snapshot.as_ref())
         {
             let now = Instant::now();
-            deadline = Some(now + bounds.total);
+            began = Some(now);
             dependency.count_original(now);
             if deps.must_mark() {
                 self.protocol.mark_counted(&mut request);
@@ -81,6 +81,8 @@ where
         } else if marks == Marks::Counted && !deps.must_pass_marks_on() {
             self.protocol.unmark(&mut request);
         }
+        // Next to the count, as two locked operations cost little more than one.
+        let route = Arc::clone(route);
         // The service that was readied makes the first attempt. One that was not is readied before
         // each of the others.
         let future = inner.call(request);
@@ -88,7 +90,7 @@ where
             state: State::Calling { future },
             timer: None,
             call: Call {
-                route: Arc::clone(route),
+                route,
                 service: None,
                 classifier: deps.classifier.clone(),
                 protocol: self.protocol.clone(),
@@ -96,7 +98,7 @@ where
                 snapshot,
                 repeatable,
                 bounds,
-                deadline,
+                began,
                 attempt_until: None,
                 attempts: 1,
                 retries: 0,
