@@ -91,7 +91,7 @@ impl<B: ReplayBody, R> Protocol<Request<B>, Response<R>> for Http {
         Some(HttpSnapshot { head, body })
     }
 
-    #[inline]
+    #[inline(always)]
     fn is_original(
         &self,
         request: &Request<B>,
