@@ -37,19 +37,17 @@ where
         self.inner.poll_ready(cx).map_err(Into::into)
     }
 
-    #[inline(always)]
     fn call(&mut self, request: Req) -> Self::Future {
         let (deps, dependency) = self.lookup.find(&request);
-        match dependency.admit() {
-            Ok(permit) => {
-                let classifier = deps.classifier.clone();
-                CircuitBreakerFuture::called(self.inner.call(request), permit, classifier)
-            }
+        let permit = match dependency.admit() {
+            Ok(permit) => permit,
             Err(refused) => {
                 telemetry::refused(dependency, refused.kind().as_str());
                 crate::release(&mut self.inner);
-                CircuitBreakerFuture::refused(refused)
+                return CircuitBreakerFuture::refused(refused);
             }
-        }
+        };
+        let classifier = deps.classifier.clone();
+        CircuitBreakerFuture::called(self.inner.call(request), permit, classifier)
     }
 }

@@ -107,9 +107,21 @@ where
 {
     match result {
         Ok(response) => classifier.classify(rules, Ok(response)),
-        Err(error) => match Refused::find(&**error) {
-            Some(refused) => Verdict::refused(refused.kind()),
-            None => classifier.classify(rules, Err(&**error)),
-        },
+        Err(error) => judge_error(classifier, rules, &**error),
+    }
+}
+
+#[cold]
+fn judge_error<C, Request, Response>(
+    classifier: &C,
+    rules: &Rules,
+    error: &(dyn Error + 'static),
+) -> Verdict
+where
+    C: Classify<Request, Response>,
+{
+    match Refused::find(error) {
+        Some(refused) => Verdict::refused(refused.kind()),
+        None => classifier.classify(rules, Err(error)),
     }
 }

@@ -39,6 +39,7 @@ impl Gate {
     }
 
     /// What is left to wait for.
+    #[inline]
     pub(crate) fn hold(&self, now: impl FnOnce() -> u64) -> Option<Hold> {
         let until = self.until.load(Ordering::Acquire);
         if until == 0 {

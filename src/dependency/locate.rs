@@ -1,6 +1,6 @@
 use std::{borrow::Cow, sync::Arc};
 
-use http::{Request, header::HOST};
+use http::{Request, header::HOST, uri::Authority};
 
 use crate::retry::RetryOverride;
 
@@ -43,17 +43,11 @@ impl<B> Locate<Request<B>> for ByAuthority {
         Cow::Borrowed(overridden(request).unwrap_or_else(|| authority(request)))
     }
 
-    #[inline]
+    #[inline(always)]
     fn is(&self, request: &Request<B>, name: &str) -> bool {
-        let plain = request
-            .uri()
-            .authority()
-            .is_some_and(|authority| authority.as_str() == name);
-        match overridden(request) {
-            None if plain => true,
-            None => authority(request).eq_ignore_ascii_case(name),
-            Some(other) => other.eq_ignore_ascii_case(name),
-        }
+        let plain = request.uri().authority().map(Authority::as_str) == Some(name);
+        let unmarked = request.extensions().is_empty();
+        (plain && unmarked) || is_after_all(request, plain, name)
     }
 }
 
@@ -68,7 +62,15 @@ impl<B> Locate<Request<B>> for Named {
     }
 }
 
-#[inline]
+/// Whether it is, when that takes a second look.
+#[inline(never)]
+fn is_after_all<B>(request: &Request<B>, plain: bool, name: &str) -> bool {
+    match overridden(request) {
+        None => plain || authority(request).eq_ignore_ascii_case(name),
+        Some(other) => other.eq_ignore_ascii_case(name),
+    }
+}
+
 fn overridden<B>(request: &Request<B>) -> Option<&str> {
     request
         .extensions()

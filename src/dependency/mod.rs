@@ -210,6 +210,7 @@ impl Dependency {
     }
 
     /// How long it still wants to be left alone.
+    #[inline]
     pub(crate) fn hold(&self) -> Option<Hold> {
         self.gate.hold(|| self.now())
     }
@@ -246,6 +247,7 @@ impl Dependency {
         self.recorded.fetch_sub(bytes, Ordering::Relaxed);
     }
 
+    #[inline]
     fn touch(&self) {
         if !self.touched.load(Ordering::Relaxed) {
             self.touched.store(true, Ordering::Relaxed);

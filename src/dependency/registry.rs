@@ -128,6 +128,15 @@ impl<C, L> Dependencies<C, L> {
         }
     }
 
+    /// Whether a request goes to this dependency, which is still the one of that name.
+    #[inline]
+    fn locates<Req>(&self, request: &Req, dependency: &Dependency) -> bool
+    where
+        L: Locate<Req>,
+    {
+        !dependency.evicted.load(Ordering::Relaxed) && self.locate.is(request, &dependency.name)
+    }
+
     /// Called when a layer that counts original requests is put on a service.
     pub(crate) fn counts_originals(&self) {
         self.shared.counting_layers.fetch_add(1, Ordering::Relaxed);
@@ -392,21 +401,31 @@ impl<C, L, T: Remembered> Lookup<C, L, T> {
     where
         L: Locate<Req>,
     {
-        let Self { deps, first, last } = self;
-        let fits = |known: &Arc<T>| {
-            let known = known.dependency();
-            !known.evicted.load(Ordering::Relaxed) && deps.locate.is(request, &known.name)
+        let found = match self.last.take() {
+            Some(last) if self.deps.locates(request, last.dependency()) => last,
+            _ => self.look_up(request, remember),
         };
-        if !last.as_ref().is_some_and(fits) {
-            *last = first.get().filter(|first| fits(first)).cloned();
-        }
-        let found = last.get_or_insert_with(|| {
-            let found = remember(deps.shared.get(&deps.locate.locate(request)));
-            let _ = first.set(Arc::clone(&found));
-            found
-        });
         found.dependency().touch();
-        (deps, found)
+        (&self.deps, self.last.insert(found))
+    }
+
+    #[cold]
+    fn look_up<Req>(
+        &self,
+        request: &Req,
+        remember: impl FnOnce(Arc<Dependency>) -> Arc<T>,
+    ) -> Arc<T>
+    where
+        L: Locate<Req>,
+    {
+        match self.first.get() {
+            Some(first) if self.deps.locates(request, first.dependency()) => Arc::clone(first),
+            _ => {
+                let found = remember(self.deps.get(&self.deps.locate.locate(request)));
+                let _ = self.first.set(Arc::clone(&found));
+                found
+            }
+        }
     }
 }
 

@@ -41,27 +41,23 @@ where
         self.inner.poll_ready(cx).map_err(Into::into)
     }
 
-    #[inline(always)]
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        let persisting = match self.stamp(&mut request) {
-            Ok(persisting) => persisting,
+        match self.stamp(&mut request) {
+            Ok(None) => {}
+            Ok(Some(future)) => {
+                crate::release(&mut self.inner);
+                return IdempotencyKeyFuture::new(State::Persisting {
+                    future,
+                    late: Some(Box::pin(self.inner.clone().oneshot(request))),
+                });
+            }
             Err(error) => {
                 crate::release(&mut self.inner);
                 return IdempotencyKeyFuture::new(State::Failed { error: Some(error) });
             }
-        };
-        IdempotencyKeyFuture::new(match persisting {
-            None => State::Called {
-                future: self.inner.call(request),
-            },
-            Some(future) => {
-                crate::release(&mut self.inner);
-                State::Persisting {
-                    future,
-                    late: Some(Box::pin(self.inner.clone().oneshot(request))),
-                }
-            }
-        })
+        }
+        let future = self.inner.call(request);
+        IdempotencyKeyFuture::new(State::Called { future })
     }
 }
 

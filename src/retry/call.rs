@@ -46,9 +46,9 @@ pub(super) struct Call<S, C, P, H, Snapshot, Res> {
     /// Sending it twice is as good as sending it once.
     pub(super) repeatable: bool,
     pub(super) bounds: Bounds,
-    /// When the call's time is over, and the attempt's. The clock is read when that is first
-    /// asked, which a call that is ready at once never does.
-    pub(super) deadline: Option<Instant>,
+    /// When the call began, as far as the clock was read yet, and when the attempt's time is over,
+    /// which is never asked by a call that is ready at once.
+    pub(super) began: Option<Instant>,
     pub(super) attempt_until: Option<Instant>,
     /// Attempts that went out.
     pub(super) attempts: u32,
@@ -80,6 +80,7 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
     }
 
     /// Whether the first attempt brought what was asked for, as most do.
+    #[inline]
     pub(super) fn is_first_success<Req>(&self, response: &Res) -> bool
     where
         C: Classify<Req, Res>,
@@ -296,9 +297,7 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
     }
 
     pub(super) fn deadline(&mut self) -> Instant {
-        *self
-            .deadline
-            .get_or_insert_with(|| Instant::now() + self.bounds.total)
+        *self.began.get_or_insert_with(Instant::now) + self.bounds.total
     }
 
     pub(super) fn attempt_until(&mut self) -> Instant {

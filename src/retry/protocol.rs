@@ -110,7 +110,7 @@ impl<B: ReplayBody, R: Reply> Protocol<Request<B>, R> for Http {
         snapshot?.head.grpc_timeout()
     }
 
-    #[inline]
+    #[inline(always)]
     fn is_original(
         &self,
         request: &Request<B>,
@@ -301,7 +301,7 @@ fn told_by(headers: &HeaderMap) -> u32 {
     // A pass over the names is cheaper than two look-ups, which hash.
     let mut most = 0;
     for name in headers.keys() {
-        if tells(name.as_str()) {
+        if *name == GRPC_NAME || *name == ENVOY_NAME {
             let values = headers.get_all(name).iter();
             most = values
                 .map(|value| told(name.as_str(), value.as_bytes()))
@@ -311,6 +311,8 @@ fn told_by(headers: &HeaderMap) -> u32 {
     most
 }
 
+static GRPC_NAME: HeaderName = HeaderName::from_static(GRPC);
+static ENVOY_NAME: HeaderName = HeaderName::from_static(ENVOY);
 const GRPC: &str = "grpc-previous-rpc-attempts";
 const TIMEOUT: &str = "grpc-timeout";
 const ENVOY: &str = "x-envoy-attempt-count";

@@ -50,7 +50,6 @@ where
         self.inner.poll_ready(cx).map_err(Into::into)
     }
 
-    #[inline(always)]
     fn call(&mut self, mut request: Req) -> Self::Future {
         let Self { inner, lookup, .. } = self;
         let (deps, route) = lookup.find_or(&request, |dependency| {
@@ -71,13 +70,13 @@ where
         if let Some(limit) = self.protocol.limit(snapshot.as_ref()) {
             bounds.total = bounds.total.min(limit);
         }
-        let mut deadline = None;
+        let mut began = None;
         if self
             .protocol
             .is_original(&request, marks, snapshot.as_ref())
         {
             let now = Instant::now();
-            deadline = Some(now + bounds.total);
+            began = Some(now);
             dependency.count_original(now);
             if deps.must_mark() {
                 self.protocol.mark_counted(&mut request);
@@ -85,6 +84,8 @@ where
         } else if marks == Marks::Counted && !deps.must_pass_marks_on() {
             self.protocol.unmark(&mut request);
         }
+        // Next to the count, as two locked operations cost little more than one.
+        let route = Arc::clone(route);
         // The service that was readied makes the first attempt. One that was not is readied before
         // each of the others.
         let future = inner.call(request);
@@ -92,7 +93,7 @@ where
             state: State::Calling { future },
             timer: None,
             call: Call {
-                route: Arc::clone(route),
+                route,
                 service: None,
                 classifier: deps.classifier.clone(),
                 protocol: self.protocol.clone(),
@@ -100,7 +101,7 @@ where
                 snapshot,
                 repeatable,
                 bounds,
-                deadline,
+                began,
                 attempt_until: None,
                 attempts: 1,
                 retries: 0,

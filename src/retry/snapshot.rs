@@ -241,12 +241,11 @@ fn write(uri: [&str; 3], headers: &HeaderMap, mut room: &mut [u8]) -> Option<Tol
 fn put<'a>(room: &'a mut [u8], piece: &[u8]) -> Option<&'a mut [u8]> {
     let (to, rest) = room.split_at_mut_checked(piece.len())?;
     match piece.len() {
-        65.. => to.copy_from_slice(piece),
-        32.. => ends::<32>(to, piece)?,
-        16.. => ends::<16>(to, piece)?,
-        8.. => ends::<8>(to, piece)?,
-        4.. => ends::<4>(to, piece)?,
-        _ => to.iter_mut().zip(piece).for_each(|(to, from)| *to = *from),
+        8..=16 => ends::<8>(to, piece)?,
+        17..=32 => ends::<16>(to, piece)?,
+        33..=64 => ends::<32>(to, piece)?,
+        4..=7 => ends::<4>(to, piece)?,
+        _ => to.copy_from_slice(piece),
     }
     Some(rest)
 }

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     classify::{Classify, Standard, grpc_timeout},
-    dependency::{ByAuthority, Dependency, Locate, Lookup},
+    dependency::{ByAuthority, Dependency, Hold, Locate, Lookup},
     error::BoxError,
     retry::{Attempt, Bounds, RetryOverride},
 };
@@ -45,31 +45,44 @@ where
         self.inner.poll_ready(cx).map_err(Into::into)
     }
 
-    #[inline(always)]
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let dependency = Arc::clone(self.lookup.find(&request).1);
-        let state = match dependency.hold() {
-            None => State::Called {
-                future: self.inner.call(request),
+        let (deps, dependency) = self.lookup.find(&request);
+        let (dependency, classifier) = (Arc::clone(dependency), deps.classifier.clone());
+        if let Some(hold) = dependency.hold() {
+            let state = self.hold(request, &dependency, hold);
+            return RetryAfterFuture::new(state, dependency, classifier);
+        }
+        let future = self.inner.call(request);
+        RetryAfterFuture::new(State::Called { future }, dependency, classifier)
+    }
+}
+
+impl<S: Clone, C, L> RetryAfter<S, C, L> {
+    /// Holds a call back, or refuses it.
+    #[cold]
+    fn hold<B>(
+        &mut self,
+        request: Request<B>,
+        dependency: &Dependency,
+        hold: Hold,
+    ) -> State<S, Request<B>>
+    where
+        S: Service<Request<B>>,
+    {
+        crate::release(&mut self.inner);
+        let deadline = deadline(dependency, &request);
+        match wake_at(dependency, hold, deadline) {
+            Ok(at) => State::Holding {
+                held: Box::new(Held {
+                    sleep: Box::pin(sleep_until(at)),
+                    deadline,
+                    late: Some(Box::pin(self.inner.clone().oneshot(request))),
+                }),
             },
-            Some(hold) => {
-                crate::release(&mut self.inner);
-                let deadline = deadline(&dependency, &request);
-                match wake_at(&dependency, hold, deadline) {
-                    Ok(at) => State::Holding {
-                        held: Box::new(Held {
-                            sleep: Box::pin(sleep_until(at)),
-                            deadline,
-                            late: Some(Box::pin(self.inner.clone().oneshot(request))),
-                        }),
-                    },
-                    Err(refused) => State::Refused {
-                        refused: Some(refused),
-                    },
-                }
-            }
-        };
-        RetryAfterFuture::new(state, dependency, self.lookup.deps.classifier.clone())
+            Err(refused) => State::Refused {
+                refused: Some(refused),
+            },
+        }
     }
 }
 

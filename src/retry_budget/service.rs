@@ -36,15 +36,12 @@ where
         self.inner.poll_ready(cx).map_err(Into::into)
     }
 
-    #[inline(always)]
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         let (deps, dependency) = self.lookup.find(&request);
-        match account(deps, dependency, &mut request) {
-            Ok(()) => RetryBudgetFuture::called(self.inner.call(request)),
-            Err(refused) => {
-                crate::release(&mut self.inner);
-                RetryBudgetFuture::refused(refused)
-            }
+        if let Err(refused) = account(deps, dependency, &mut request) {
+            crate::release(&mut self.inner);
+            return RetryBudgetFuture::refused(refused);
         }
+        RetryBudgetFuture::called(self.inner.call(request))
     }
 }
