@@ -219,7 +219,7 @@ impl<E> Body for Replayed<E> {
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.hint.clone()
+        self.hint
     }
 }
 
@@ -267,7 +267,7 @@ pub(crate) fn replay<B: AnyBody>(recording: &Recording<B>) -> Option<B> {
             Some(B::replayed(Replayed {
                 data,
                 trailers,
-                hint: tape.hint.clone(),
+                hint: tape.hint,
                 error: PhantomData,
             }))
         }
