@@ -233,7 +233,9 @@ async fn c_2_trailers_without_a_message_are_judged_by_every_layer() {
         let result = client.oneshot(request()).await;
         assert_eq!(outcome(&result), Some((2, None)));
 
-        let (deps, client) = stack(policy().consecutive_failures(1), replies());
+        let minute = Duration::from_secs(60);
+        let brittle = policy().consecutive_failures(1).cooldown(minute, minute);
+        let (deps, client) = stack(brittle, replies());
         let result = client.oneshot(request()).await;
         assert_eq!(outcome(&result), Some((1, Some(GaveUp::Breaker))));
         let breaker = deps.get(HOST).status().breaker;
