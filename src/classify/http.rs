@@ -46,7 +46,14 @@ pub(crate) fn by_head(rules: &Rules, status: StatusCode, headers: &HeaderMap) ->
 #[cold]
 fn by_finding<R: Reply>(rules: &Rules, response: &R, finding: &Finding) -> Verdict {
     match finding {
-        Finding::Trailers(trailers) => by_head(rules, response.status(), trailers),
+        Finding::Trailers(trailers) => {
+            let verdict = by_head(rules, response.status(), trailers);
+            // The store's mark is in the head.
+            match is_replayed(response.headers()) && !verdict.is_success() {
+                true => at_rest(verdict),
+                false => verdict,
+            }
+        }
         Finding::Code(rule) => {
             let by_status = by_status(rules, response.status());
             failed(by_code(*rule, by_status), response.headers())
@@ -75,7 +82,7 @@ pub(crate) fn worth_keeping(rules: &Rules, status: StatusCode) -> bool {
 #[cold]
 fn failed(verdict: Verdict, headers: &HeaderMap) -> Verdict {
     if is_replayed(headers) {
-        return verdict.retry(Retryable::Never).health(Health::Success);
+        return at_rest(verdict);
     }
     let guidance = match verdict.cause {
         Cause::Status(StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE)
@@ -134,6 +141,11 @@ pub(crate) fn by_grpc(rules: &Rules, code: GrpcCode) -> Verdict {
     Verdict::terminal(Cause::Grpc(code))
         .retry(retry)
         .health(health)
+}
+
+/// The verdict on a failure of the past.
+fn at_rest(verdict: Verdict) -> Verdict {
+    verdict.retry(Retryable::Never).health(Health::Success)
 }
 
 /// Whether an idempotency store answered, so that asking again brings the same reply.

@@ -1,8 +1,8 @@
 use std::{
     collections::VecDeque,
-    fmt, mem,
+    fmt,
     pin::Pin,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
 use bytes::Bytes;
@@ -17,8 +17,9 @@ pub struct PeekBody<B: Body> {
 /// What comes after the frames that were read.
 enum Rest<B: Body> {
     Body(B),
-    Failed(B::Error),
-    Nothing,
+    /// Nothing, or an error. What the body said of its size last is said on: how a proxy frames a
+    /// response depends on it.
+    Ended(SizeHint, Option<B::Error>),
 }
 
 /// An error is never pinned.
@@ -47,25 +48,24 @@ where
         let Rest::Body(body) = &mut self.rest else {
             return Poll::Ready(None);
         };
-        match Pin::new(body).poll_frame(cx) {
-            Poll::Pending => return Poll::Pending,
-            Poll::Ready(Some(Ok(frame))) => self.frames.push_back(frame),
-            Poll::Ready(Some(Err(error))) => {
-                self.rest = Rest::Failed(error);
-                return Poll::Ready(None);
+        let error = match ready!(Pin::new(&mut *body).poll_frame(cx)) {
+            Some(Ok(frame)) => {
+                self.frames.push_back(frame);
+                return Poll::Ready(self.frames.back());
             }
-            Poll::Ready(None) => {
-                self.rest = Rest::Nothing;
-                return Poll::Ready(None);
-            }
-        }
-        Poll::Ready(self.frames.back())
+            Some(Err(error)) => Some(error),
+            None => None,
+        };
+        self.rest = Rest::Ended(body.size_hint(), error);
+        Poll::Ready(None)
     }
 
     /// Lets go of a body that has come to its end, and so of its connection.
     pub(super) fn settle(&mut self) {
-        if matches!(&self.rest, Rest::Body(body) if body.is_end_stream()) {
-            self.rest = Rest::Nothing;
+        if let Rest::Body(body) = &self.rest
+            && body.is_end_stream()
+        {
+            self.rest = Rest::Ended(body.size_hint(), None);
         }
     }
 }
@@ -87,10 +87,7 @@ where
         }
         match &mut this.rest {
             Rest::Body(body) => Pin::new(body).poll_frame(cx),
-            rest => match mem::replace(rest, Rest::Nothing) {
-                Rest::Failed(error) => Poll::Ready(Some(Err(error))),
-                _ => Poll::Ready(None),
-            },
+            Rest::Ended(_, error) => Poll::Ready(error.take().map(Err)),
         }
     }
 
@@ -98,8 +95,7 @@ where
         self.frames.is_empty()
             && match &self.rest {
                 Rest::Body(body) => body.is_end_stream(),
-                Rest::Failed(_) => false,
-                Rest::Nothing => true,
+                Rest::Ended(_, error) => error.is_none(),
             }
     }
 
@@ -108,8 +104,7 @@ where
         let read: u64 = data.map(|data| data.len() as u64).sum();
         let rest = match &self.rest {
             Rest::Body(body) => body.size_hint(),
-            Rest::Failed(_) => SizeHint::new(),
-            Rest::Nothing => SizeHint::with_exact(0),
+            Rest::Ended(hint, _) => *hint,
         };
         let mut hint = SizeHint::new();
         hint.set_lower(rest.lower().saturating_add(read));

@@ -29,7 +29,7 @@ pub trait Protocol<Req, Res>: Clone + sealed::Sealed {
     fn snapshot(&self, request: &mut Req, marks: Marks, room: &Room<'_>) -> Option<Self::Snapshot>;
     /// The time that the request itself gives the call.
     #[doc(hidden)]
-    fn limit(&self, _snapshot: Option<&Self::Snapshot>) -> Option<Duration> {
+    fn limit(&self, _request: &Req, _snapshot: Option<&Self::Snapshot>) -> Option<Duration> {
         None
     }
     #[doc(hidden)]
@@ -106,8 +106,11 @@ impl<B: ReplayBody, R: Reply> Protocol<Request<B>, R> for Http {
     }
 
     #[inline]
-    fn limit(&self, snapshot: Option<&Self::Snapshot>) -> Option<Duration> {
-        snapshot?.head.grpc_timeout()
+    fn limit(&self, request: &Request<B>, snapshot: Option<&Self::Snapshot>) -> Option<Duration> {
+        match snapshot {
+            Some(snapshot) => snapshot.head.grpc_timeout(),
+            None => grpc_timeout(request.headers().get(TIMEOUT)?.as_bytes()),
+        }
     }
 
     #[inline(always)]

@@ -67,7 +67,7 @@ where
                 .protocol
                 .snapshot(&mut request, marks, &Room::of(dependency)),
         };
-        if let Some(limit) = self.protocol.limit(snapshot.as_ref()) {
+        if let Some(limit) = self.protocol.limit(&request, snapshot.as_ref()) {
             bounds.total = bounds.total.min(limit);
         }
         let mut began = None;

@@ -31,6 +31,8 @@ pub struct Recording<B>(Option<Arc<Tape<B>>>);
 struct Tape<B> {
     state: Mutex<State<B>>,
     limit: usize,
+    /// What the body said of its size.
+    hint: SizeHint,
 }
 
 #[derive(Debug)]
@@ -105,9 +107,10 @@ impl<B> State<B> {
     }
 
     fn end(&mut self, trailers: Option<HeaderMap>) {
-        if let Self::Passing(kept) = mem::replace(self, Self::Lost) {
-            *self = Self::Whole(Bytes::from_owner(kept), trailers);
-        }
+        *self = match mem::replace(self, Self::Lost) {
+            Self::Passing(kept) => Self::Whole(Bytes::from_owner(kept), trailers),
+            other => other,
+        };
     }
 }
 
@@ -179,11 +182,14 @@ impl<B> Drop for Tee<B> {
     }
 }
 
-/// A body off the tape.
+/// A body off the tape. It says no more of its size than the original did: how a request is framed
+/// depends on it, and a transport that knows the exact size of a body may have no place for its
+/// trailers.
 #[derive(Debug)]
 pub(crate) struct Replayed<E> {
     data: Bytes,
     trailers: Option<HeaderMap>,
+    hint: SizeHint,
     error: PhantomData<fn() -> E>,
 }
 
@@ -198,6 +204,7 @@ impl<E> Body for Replayed<E> {
         let this = self.get_mut();
         if !this.data.is_empty() {
             let data = mem::take(&mut this.data);
+            this.hint = SizeHint::with_exact(0);
             return Poll::Ready(Some(Ok(Frame::data(data))));
         }
         Poll::Ready(
@@ -212,7 +219,7 @@ impl<E> Body for Replayed<E> {
     }
 
     fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.data.len() as u64)
+        self.hint
     }
 }
 
@@ -236,6 +243,7 @@ pub(crate) fn record<B: AnyBody>(body: &mut B, room: &Room<'_>) -> Option<Record
             dependency: Arc::clone(room.dependency()),
         })),
         limit,
+        hint: body.size_hint(),
     });
     *body = B::passing(Tee {
         body: Some(mem::take(body)),
@@ -261,6 +269,7 @@ pub(crate) fn replay<B: AnyBody>(recording: &Recording<B>) -> Option<B> {
             Some(B::replayed(Replayed {
                 data,
                 trailers,
+                hint: tape.hint,
                 error: PhantomData,
             }))
         }
