@@ -13,8 +13,8 @@ use pin_project_lite::pin_project;
 use tower::{Layer, Service};
 
 use crate::{
-    classify::is_grpc,
-    error::{BoxError, Elapsed, Refused, find},
+    classify::{Cause, Rules, is_grpc, network},
+    error::{BoxError, Refused},
     wire::http::{self as wire, Trouble},
 };
 
@@ -133,11 +133,9 @@ fn trouble(error: &BoxError) -> Trouble {
             retry_after: refused.retry_after(),
         };
     }
-    let late = find::<Elapsed>(&**error).is_some()
-        || find::<tower::timeout::error::Elapsed>(&**error).is_some();
-    let (status, detail) = match late {
-        true => (StatusCode::GATEWAY_TIMEOUT, "The call took too long."),
-        false => (StatusCode::BAD_GATEWAY, "The call failed."),
+    let (status, detail) = match network::classify(&Rules::standard(), &**error).cause {
+        Cause::Timeout => (StatusCode::GATEWAY_TIMEOUT, "The call took too long."),
+        _ => (StatusCode::BAD_GATEWAY, "The call failed."),
     };
     Trouble {
         status,
