@@ -23,7 +23,7 @@ use bytes::{Buf, BufMut};
 use h2::Reason;
 use http::{Request as HttpRequest, Response as HttpResponse, uri::PathAndQuery};
 use rcgen::{CertificateParams, IsCa, Issuer, KeyPair};
-use tokio::sync::Notify;
+use tokio::{net::TcpSocket, sync::Notify};
 use tokio_stream::Stream;
 use tonic::{
     Code, Request, Response, Status,
@@ -511,41 +511,54 @@ async fn d_3_an_attempt_that_takes_too_long_is_retried() {
 
 // ---- connections
 
-type Prepared = std::future::Ready<Result<HttpRequest<Body>, BoxError>>;
-
-/// An address where nobody listens, until a hook before the second attempt has a server there.
-fn rising() -> (
-    SocketAddr,
-    Arc<Mutex<Option<Server>>>,
-    impl Fn(HttpRequest<Body>, Attempt) -> Prepared + Clone + Send + Sync,
-) {
-    let (socket, address) = server::deaf();
-    let socket = Arc::new(Mutex::new(Some(socket)));
-    let up = Arc::new(Mutex::new(None));
-    let slot = up.clone();
-    let come_up = move |request, _| {
-        if let Some(socket) = socket.lock().unwrap().take() {
-            let listener = socket.listen(8).unwrap();
-            *slot.lock().unwrap() = Some(Server::on(listener, vec![Act::Serve]));
-        }
-        std::future::ready(Ok(request))
-    };
-    (address, up, come_up)
+/// A server that begins to listen only before the second attempt.
+struct Rising {
+    address: SocketAddr,
+    socket: Arc<Mutex<Option<TcpSocket>>>,
+    up: Arc<Mutex<Option<Server>>>,
 }
+
+impl Rising {
+    fn new() -> Self {
+        let (socket, address) = server::deaf();
+        Self {
+            address,
+            socket: Arc::new(Mutex::new(Some(socket))),
+            up: Arc::default(),
+        }
+    }
+
+    fn hook(&self) -> impl Fn(HttpRequest<Body>, Attempt) -> Prepared + Clone + use<> {
+        let (socket, up) = (self.socket.clone(), self.up.clone());
+        move |request, _| {
+            if let Some(socket) = socket.lock().unwrap().take() {
+                let listener = socket.listen(8).unwrap();
+                *up.lock().unwrap() = Some(Server::on(listener, vec![Act::Serve]));
+            }
+            std::future::ready(Ok(request))
+        }
+    }
+
+    fn bodies(&self) -> Vec<Vec<u8>> {
+        self.up.lock().unwrap().as_ref().unwrap().bodies()
+    }
+}
+
+type Prepared = std::future::Ready<Result<HttpRequest<Body>, BoxError>>;
 
 #[tokio::test]
 async fn c_4_a_server_that_comes_up_between_two_attempts_is_reached() {
-    let (address, up, come_up) = rising();
+    let server = Rising::new();
     // No method is declared, and there is no key: it was never sent.
     let deps = named(Policy::grpc_unary().base(Duration::from_millis(1)));
     let stack = ServiceBuilder::new()
         .layer(StatusLayer::new())
-        .layer(RetryLayer::new(deps).with_prepare(come_up))
-        .service(channel(address));
+        .layer(RetryLayer::new(deps).with_prepare(server.hook()))
+        .service(channel(server.address));
     let mut client = HealthClient::new(stack);
     let reply = client.check(check()).await.unwrap();
     assert_eq!(served(&reply), 2);
-    assert_eq!(up.lock().unwrap().as_ref().unwrap().requests().len(), 1);
+    assert_eq!(server.bodies().len(), 1);
 }
 
 #[tokio::test]
@@ -1059,18 +1072,17 @@ async fn c_2_an_answer_before_the_end_of_a_streamed_request_is_not_retried() {
 #[tokio::test]
 async fn c_4_a_streamed_request_that_was_never_read_is_sent_as_it_is() {
     // However long it is: nothing of it was asked for while there was no connection.
-    let (address, up, come_up) = rising();
+    let server = Rising::new();
     let deps = named(policy());
     let stack = BoxCloneService::new(
         ServiceBuilder::new()
             .layer(StatusLayer::new())
-            .layer(RetryLayer::new(deps.clone()).with_prepare(come_up))
+            .layer(RetryLayer::new(deps.clone()).with_prepare(server.hook()))
             .layer(PeekLayer::new(deps))
-            .service(channel(address)),
+            .service(channel(server.address)),
     );
     let messages = vec![vec![5; 100_000]; 3];
     let reply = upload(stack, tokio_stream::iter(messages.clone())).await;
     assert_eq!(served(&reply.unwrap()), 2);
-    let up = up.lock().unwrap();
-    assert_eq!(up.as_ref().unwrap().bodies(), [framed(&messages)]);
+    assert_eq!(server.bodies(), [framed(&messages)]);
 }

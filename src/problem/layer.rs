@@ -8,10 +8,10 @@ use std::{
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body::Body;
-use http_body_util::{Either, Full};
 use pin_project_lite::pin_project;
 use tower::{Layer, Service};
 
+use super::ProblemBody;
 use crate::{
     classify::{Cause, Rules, is_grpc, network},
     error::{BoxError, Refused},
@@ -55,7 +55,7 @@ where
     S::Error: Into<BoxError>,
     R: Body<Data = Bytes>,
 {
-    type Response = Response<Either<R, Full<Bytes>>>;
+    type Response = Response<ProblemBody<R>>;
     type Error = Infallible;
     type Future = ProblemFuture<S::Future>;
 
@@ -108,20 +108,20 @@ where
     F: Future<Output = Result<Response<R>, E>>,
     E: Into<BoxError>,
 {
-    type Output = Result<Response<Either<R, Full<Bytes>>>, Infallible>;
+    type Output = Result<Response<ProblemBody<R>>, Infallible>;
 
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         let trouble = match this.state.project() {
             StateProj::Called { future } => match ready!(future.poll(cx)) {
-                Ok(response) => return Poll::Ready(Ok(response.map(Either::Left))),
+                Ok(response) => return Poll::Ready(Ok(response.map(ProblemBody::reply))),
                 Err(error) => trouble(&error.into()),
             },
             StateProj::Failed { trouble } => trouble.clone(),
         };
         let response = wire::trouble(&trouble, *this.grpc);
-        Poll::Ready(Ok(response.map(|body| Either::Right(Full::new(body)))))
+        Poll::Ready(Ok(response.map(Into::into)))
     }
 }
 

@@ -32,6 +32,10 @@
 //! # }
 //! ```
 
+mod body;
 mod layer;
 
-pub use self::layer::{Problem, ProblemFuture, ProblemLayer};
+pub use self::{
+    body::ProblemBody,
+    layer::{Problem, ProblemFuture, ProblemLayer},
+};
