@@ -34,7 +34,7 @@
 mod codes;
 mod grpc;
 mod http;
-mod network;
+pub(crate) mod network;
 mod rules;
 mod trace;
 mod verdict;

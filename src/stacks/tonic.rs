@@ -22,24 +22,41 @@
 //! A channel has one peer and its requests name none, so the registry has a fixed name for it. A
 //! gRPC call is repeated only if its method is declared idempotent, or if it carries an
 //! idempotency key, which [`client`] gives each call: see that the server honours it.
+//!
+//! A channel that can't connect tells each call so, and tries anew for the next: that is what a
+//! retry needs. One whose TLS handshake stalls goes on waiting for it, however many calls give up;
+//! set a `ClientTlsConfig::timeout`, and a `http2_keep_alive_interval` for peers that fall silent
+//! later.
 
 use std::{
     future::Future,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll, ready},
 };
 
+use http::Response;
 use pin_project_lite::pin_project;
 use tonic::{Code, Status, body::Body};
 use tower::{Layer, Service};
 
 use super::ClientLayers;
 use crate::{
-    Dependencies,
-    error::{BoxError, Elapsed, Refused, find},
+    Dependencies, RetryOutcome,
+    classify::{Cause, Rules, network},
+    error::{BoxError, Refused, chain, find},
+    peek::PeekBody,
+    retry::RetryError,
 };
 
 crate::retry::tape::replay_by_tape!(Body, Body::new);
+
+/// A generated client with an interceptor wants to have a body to fail with.
+impl<B: http_body::Body + Default> Default for PeekBody<B> {
+    fn default() -> Self {
+        Self::untouched(B::default())
+    }
+}
 
 /// All client layers in the right order, and a [`StatusLayer`] on top.
 pub fn client<C: Clone, L: Clone>(deps: Dependencies<C, L>) -> (StatusLayer, ClientLayers<C, L>) {
@@ -48,7 +65,11 @@ pub fn client<C: Clone, L: Clone>(deps: Dependencies<C, L>) -> (StatusLayer, Cli
 
 /// Makes errors of the layers below the `Status` that a generated client returns: `UNAVAILABLE`
 /// for a refusal, `DEADLINE_EXCEEDED` for a call that ran out of time, and what tonic itself makes
-/// of all others. The error is the status's source.
+/// of all others. The error is the status's source, so that
+/// [`Refused::find`] and [`RetryOutcome::of_error`] find in it what they look for.
+///
+/// A reply that is a failure by its head, as most are, becomes that same `Status` here rather than
+/// in the client, with a [`RetryOutcome`] in its source if there is one.
 #[derive(Debug, Clone, Copy, Default)]
 #[must_use]
 pub struct StatusLayer(());
@@ -74,12 +95,12 @@ pub struct WithStatus<S> {
     inner: S,
 }
 
-impl<S, Req> Service<Req> for WithStatus<S>
+impl<S, Req, B> Service<Req> for WithStatus<S>
 where
-    S: Service<Req>,
+    S: Service<Req, Response = Response<B>>,
     S::Error: Into<BoxError>,
 {
-    type Response = S::Response;
+    type Response = Response<B>;
     type Error = Status;
     type Future = StatusFuture<S::Future>;
 
@@ -107,27 +128,51 @@ pin_project! {
     }
 }
 
-impl<F, T, E> Future for StatusFuture<F>
+impl<F, B, E> Future for StatusFuture<F>
 where
-    F: Future<Output = Result<T, E>>,
+    F: Future<Output = Result<Response<B>, E>>,
     E: Into<BoxError>,
 {
-    type Output = Result<T, Status>;
+    type Output = Result<Response<B>, Status>;
 
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let result = ready!(self.project().future.poll(cx));
-        Poll::Ready(result.map_err(|error| status(error.into())))
+        Poll::Ready(match ready!(self.project().future.poll(cx)) {
+            Ok(response) => match RetryOutcome::of(&response) {
+                None => Ok(response),
+                Some(outcome) => explained(*outcome, response),
+            },
+            Err(error) => Err(status(error.into())),
+        })
     }
 }
 
+/// What tonic makes of an error, but for what it does not know.
 fn status(error: BoxError) -> Status {
-    let (code, message) = match (Refused::find(&*error), find::<Elapsed>(&*error)) {
+    let verdict = network::classify(&Rules::standard(), &*error);
+    let (code, message) = match (Refused::find(&*error), verdict.cause) {
         (Some(refused), _) => (Code::Unavailable, refused.to_string()),
-        (None, Some(elapsed)) => (Code::DeadlineExceeded, elapsed.to_string()),
-        (None, None) => return Status::from_error(error),
+        (None, Cause::Timeout) if !verdict.never_sent && find::<Status>(&*error).is_none() => {
+            // The end of the chain says the most.
+            let last = chain(&*error).last().map(ToString::to_string);
+            (Code::DeadlineExceeded, last.unwrap_or_default())
+        }
+        _ => return Status::from_error(error),
     };
     let mut status = Status::new(code, message);
     status.set_source(error.into());
     status
+}
+
+/// The reply, or the status that it is, with how it was come by.
+#[cold]
+fn explained<B>(outcome: RetryOutcome, response: Response<B>) -> Result<Response<B>, Status> {
+    match Status::from_header_map(response.headers()) {
+        Some(mut status) if status.code() != Code::Ok => {
+            let said: BoxError = format!("{:?}: {}", status.code(), status.message()).into();
+            status.set_source(Arc::new(RetryError::new(outcome, said)));
+            Err(status)
+        }
+        _ => Ok(response),
+    }
 }

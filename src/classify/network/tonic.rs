@@ -17,6 +17,19 @@ pub(super) fn inspect(error: &(dyn Error + 'static), facts: &mut Facts) {
         let number = i32::from(status.code());
         let code = u64::try_from(number).map_or(GrpcCode::Unknown, GrpcCode::from_number);
         facts.status.get_or_insert(code);
+    } else if facts.unsent {
+        connector(&error.to_string(), facts);
+    }
+}
+
+/// The channel's connector keeps its errors to itself, but for what they say.
+fn connector(text: &str, facts: &mut Facts) {
+    match text {
+        "TLS handshake timeout." => facts.note(Cause::Timeout),
+        "HTTP/2 was not negotiated." | "Connecting to HTTPS without TLS enabled" => {
+            facts.note(Cause::Configuration);
+        }
+        _ => {}
     }
 }
 

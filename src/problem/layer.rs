@@ -1,37 +1,3 @@
-//! Answer with a problem document where a layer would fail.
-//!
-//! Client layers return errors; a server must return responses. [`ProblemLayer`] on top of a stack
-//! makes each error the response that a proxy would give, so that the stack's error type is
-//! `Infallible` and an axum router takes it as it is:
-//!
-//! | error | response |
-//! | --- | --- |
-//! | a refusal by a breaker, a budget, or a dependency that asked for patience | 503, with `Retry-After` where it is known |
-//! | a call or an attempt that ran out of time | 504 |
-//! | any other | 502 |
-//!
-//! The document is RFC 9457's, and says nothing of the dependency beyond its name.
-//!
-//! ```
-//! use std::convert::Infallible;
-//! use bytes::Bytes;
-//! use http::{Request, Response};
-//! use http_body_util::Full;
-//! use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
-//! use tower_reprise::{ProblemLayer, error::{BoxError, Refusal, Refused}};
-//!
-//! # #[tokio::main(flavor = "current_thread")]
-//! # async fn main() {
-//! let refusing = service_fn(|_: Request<()>| async {
-//!     Err::<Response<Full<Bytes>>, BoxError>(Refused::new(Refusal::Breaker, "stock", None).into())
-//! });
-//! let mut service = ServiceBuilder::new().layer(ProblemLayer::new()).service(refusing);
-//!
-//! let response: Result<_, Infallible> = service.ready().await.unwrap().call(Request::new(())).await;
-//! assert_eq!(response.unwrap().status(), 503);
-//! # }
-//! ```
-
 use std::{
     convert::Infallible,
     future::Future,
@@ -42,17 +8,17 @@ use std::{
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body::Body;
-use http_body_util::{Either, Full};
 use pin_project_lite::pin_project;
 use tower::{Layer, Service};
 
+use super::ProblemBody;
 use crate::{
-    classify::is_grpc,
-    error::{BoxError, Elapsed, Refused, find},
+    classify::{Cause, Rules, is_grpc, network},
+    error::{BoxError, Refused},
     wire::http::{self as wire, Trouble},
 };
 
-/// Makes errors problem responses. See the [module docs](self).
+/// Makes errors problem responses. See the [module docs](super).
 #[derive(Debug, Clone, Copy, Default)]
 #[must_use]
 pub struct ProblemLayer(());
@@ -89,7 +55,7 @@ where
     S::Error: Into<BoxError>,
     R: Body<Data = Bytes>,
 {
-    type Response = Response<Either<R, Full<Bytes>>>;
+    type Response = Response<ProblemBody<R>>;
     type Error = Infallible;
     type Future = ProblemFuture<S::Future>;
 
@@ -142,20 +108,20 @@ where
     F: Future<Output = Result<Response<R>, E>>,
     E: Into<BoxError>,
 {
-    type Output = Result<Response<Either<R, Full<Bytes>>>, Infallible>;
+    type Output = Result<Response<ProblemBody<R>>, Infallible>;
 
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         let trouble = match this.state.project() {
             StateProj::Called { future } => match ready!(future.poll(cx)) {
-                Ok(response) => return Poll::Ready(Ok(response.map(Either::Left))),
+                Ok(response) => return Poll::Ready(Ok(response.map(ProblemBody::reply))),
                 Err(error) => trouble(&error.into()),
             },
             StateProj::Failed { trouble } => trouble.clone(),
         };
         let response = wire::trouble(&trouble, *this.grpc);
-        Poll::Ready(Ok(response.map(|body| Either::Right(Full::new(body)))))
+        Poll::Ready(Ok(response.map(Into::into)))
     }
 }
 
@@ -167,11 +133,9 @@ fn trouble(error: &BoxError) -> Trouble {
             retry_after: refused.retry_after(),
         };
     }
-    let late = find::<Elapsed>(&**error).is_some()
-        || find::<tower::timeout::error::Elapsed>(&**error).is_some();
-    let (status, detail) = match late {
-        true => (StatusCode::GATEWAY_TIMEOUT, "The call took too long."),
-        false => (StatusCode::BAD_GATEWAY, "The call failed."),
+    let (status, detail) = match network::classify(&Rules::standard(), &**error).cause {
+        Cause::Timeout => (StatusCode::GATEWAY_TIMEOUT, "The call took too long."),
+        _ => (StatusCode::BAD_GATEWAY, "The call failed."),
     };
     Trouble {
         status,

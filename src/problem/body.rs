@@ -1,0 +1,82 @@
+use std::{
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::Full;
+use pin_project_lite::pin_project;
+
+pin_project! {
+    /// The body of a reply from below a [`ProblemLayer`](super::ProblemLayer), or of a problem.
+    #[derive(Debug)]
+    pub struct ProblemBody<B> {
+        #[pin]
+        inner: Inner<B>,
+    }
+}
+
+pin_project! {
+    #[project = InnerProj]
+    #[derive(Debug)]
+    enum Inner<B> {
+        // What the service said.
+        Reply { #[pin] body: B },
+        // What is said for it.
+        Problem { #[pin] body: Full<Bytes> },
+    }
+}
+
+impl<B> ProblemBody<B> {
+    pub(super) fn reply(body: B) -> Self {
+        let inner = Inner::Reply { body };
+        Self { inner }
+    }
+}
+
+impl<B> From<Bytes> for ProblemBody<B> {
+    fn from(document: Bytes) -> Self {
+        let body = Full::new(document);
+        let inner = Inner::Problem { body };
+        Self { inner }
+    }
+}
+
+impl<B: Default> Default for ProblemBody<B> {
+    fn default() -> Self {
+        Self::reply(B::default())
+    }
+}
+
+impl<B: Body<Data = Bytes>> Body for ProblemBody<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        match self.project().inner.project() {
+            InnerProj::Reply { body } => body.poll_frame(cx),
+            InnerProj::Problem { body } => {
+                let frame = body.poll_frame(cx);
+                frame.map(|frame| frame.map(|frame| frame.map_err(|never| match never {})))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.inner {
+            Inner::Reply { body } => body.is_end_stream(),
+            Inner::Problem { body } => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.inner {
+            Inner::Reply { body } => body.size_hint(),
+            Inner::Problem { body } => body.size_hint(),
+        }
+    }
+}

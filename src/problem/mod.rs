@@ -1,0 +1,41 @@
+//! Answer with a problem document where a layer would fail.
+//!
+//! Client layers return errors; a server must return responses. [`ProblemLayer`] on top of a stack
+//! makes each error the response that a proxy would give, so that the stack's error type is
+//! `Infallible` and an axum router takes it as it is:
+//!
+//! | error | response |
+//! | --- | --- |
+//! | a refusal by a breaker, a budget, or a dependency that asked for patience | 503, with `Retry-After` where it is known |
+//! | a call or an attempt that ran out of time | 504 |
+//! | any other | 502 |
+//!
+//! The document is RFC 9457's, and says nothing of the dependency beyond its name.
+//!
+//! ```
+//! use std::convert::Infallible;
+//! use bytes::Bytes;
+//! use http::{Request, Response};
+//! use http_body_util::Full;
+//! use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
+//! use tower_reprise::{ProblemLayer, error::{BoxError, Refusal, Refused}};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() {
+//! let refusing = service_fn(|_: Request<()>| async {
+//!     Err::<Response<Full<Bytes>>, BoxError>(Refused::new(Refusal::Breaker, "stock", None).into())
+//! });
+//! let mut service = ServiceBuilder::new().layer(ProblemLayer::new()).service(refusing);
+//!
+//! let response: Result<_, Infallible> = service.ready().await.unwrap().call(Request::new(())).await;
+//! assert_eq!(response.unwrap().status(), 503);
+//! # }
+//! ```
+
+mod body;
+mod layer;
+
+pub use self::{
+    body::ProblemBody,
+    layer::{Problem, ProblemFuture, ProblemLayer},
+};
