@@ -1,5 +1,5 @@
 //! The layers on a real axum router, and a proxy made of one.
-#![cfg(feature = "axum")]
+#![cfg(all(feature = "axum", feature = "hyper"))]
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
