@@ -67,6 +67,7 @@
 //! | `metrics` | yes | counters, gauges and histograms through the `metrics` facade |
 //! | `tracing` | yes | one structured event per retry |
 //! | `serde` | no | policies from TOML, JSON and the environment |
+//! | `server` | no | idempotency on the server: its store in memory, and the seam for others |
 //! | `full` | no | all of these |
 
 pub mod backoff;
@@ -79,6 +80,8 @@ pub mod policy;
 pub mod retry;
 pub mod retry_after;
 pub mod retry_budget;
+#[cfg(feature = "server")]
+pub mod store;
 
 mod sync;
 mod telemetry;
