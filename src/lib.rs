@@ -75,6 +75,8 @@ pub mod circuit_breaker;
 pub mod classify;
 pub mod dependency;
 pub mod error;
+#[cfg(feature = "server")]
+pub mod idempotency;
 pub mod idempotency_key;
 pub mod policy;
 pub mod retry;
@@ -87,6 +89,8 @@ mod sync;
 mod telemetry;
 mod wire;
 
+#[cfg(feature = "server")]
+pub use self::idempotency::IdempotencyLayer;
 pub use self::{
     circuit_breaker::CircuitBreakerLayer,
     dependency::Dependencies,

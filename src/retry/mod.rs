@@ -82,6 +82,7 @@ pub(crate) use self::{
     attempt::Bounds,
     marks::{Counted, Marks},
     protocol::{Origin, origin},
+    snapshot::printable,
 };
 pub use self::{
     attempt::{Attempt, RetryOverride},
