@@ -147,22 +147,52 @@ pub(crate) fn prepare_failed(dependency: &Dependency, why: &'static str) {
     tracing::warn!(target: "tower_reprise", dependency = dependency.name(), why, "retry not sent");
 }
 
-/// A request with an idempotency key was answered, and in which way.
+/// In which way a request with an idempotency key was answered.
 #[cfg(feature = "server")]
-pub(crate) fn idempotency<'a>(outcome: &'static str, labels: impl FnOnce() -> Labels<'a>) {
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Answered {
+    Executed,
+    Replayed,
+    InFlight,
+    Mismatch,
+    Refused,
+    Orphaned,
+    StoreError,
+}
+
+/// A request with an idempotency key was answered.
+#[cfg(feature = "server")]
+pub(crate) fn idempotency<'a>(answered: Answered, labels: impl FnOnce() -> Labels<'a>) {
     #[cfg(feature = "tracing")]
     if tracing::enabled!(target: "tower_reprise", tracing::Level::DEBUG) {
         let labels = labels();
         tracing::debug!(
             target: "tower_reprise",
             correlation_id = labels.correlation_id.unwrap_or_default(),
-            outcome,
+            outcome = ?answered,
             idempotency_key = labels.idempotency_key.unwrap_or_default(),
             "idempotency"
         );
     }
     #[cfg(feature = "metrics")]
-    metrics::counter!("idempotency_requests_total", "outcome" => outcome).increment(1);
+    {
+        // With a literal, the labels are made at compile time.
+        macro_rules! counter {
+            ($outcome:literal) => {
+                metrics::counter!("idempotency_requests_total", "outcome" => $outcome)
+            };
+        }
+        let counter = match answered {
+            Answered::Executed => counter!("executed"),
+            Answered::Replayed => counter!("replayed"),
+            Answered::InFlight => counter!("in_flight"),
+            Answered::Mismatch => counter!("mismatch"),
+            Answered::Refused => counter!("refused"),
+            Answered::Orphaned => counter!("orphaned"),
+            Answered::StoreError => counter!("store_error"),
+        };
+        counter.increment(1);
+    }
 }
 
 /// A store did not make a transition.

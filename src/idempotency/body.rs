@@ -11,6 +11,9 @@ use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
+/// Boxed, since most bodies have none.
+pub(super) type Trailers = Option<Box<HeaderMap>>;
+
 pin_project! {
     /// The body of a reply: one that was kept, or the handler's own as it comes.
     pub struct IdempotencyBody<B: Body> {
@@ -25,7 +28,7 @@ pin_project! {
         // The handler's.
         Inner { #[pin] body: B },
         // At hand as a whole.
-        Whole { data: Option<Bytes>, trailers: Option<HeaderMap> },
+        Whole { data: Option<Bytes>, trailers: Trailers },
         // Too large to be kept: what was read of it, and then the rest.
         Partly { read: VecDeque<Bytes>, rest: Pin<Box<B>> },
         // Broken off.
@@ -40,7 +43,7 @@ impl<B: Body> IdempotencyBody<B> {
         }
     }
 
-    pub(super) fn whole(data: Bytes, trailers: Option<HeaderMap>) -> Self {
+    pub(super) fn whole(data: Bytes, trailers: Trailers) -> Self {
         Self {
             state: State::Whole {
                 data: Some(data).filter(|data| !data.is_empty()),
@@ -74,7 +77,7 @@ impl<B: Body> Body for IdempotencyBody<B> {
             StateProj::Inner { body } => ready!(body.poll_frame(cx)).map(into_bytes),
             StateProj::Whole { data, trailers } => {
                 let data = data.take().map(Frame::data);
-                data.or_else(|| trailers.take().map(Frame::trailers))
+                data.or_else(|| trailers.take().map(|trailers| Frame::trailers(*trailers)))
                     .map(Ok)
             }
             StateProj::Partly { read, rest } => match read.pop_front() {
@@ -132,9 +135,9 @@ fn into_bytes<D: Buf, E>(frame: Result<Frame<D>, E>) -> Result<Frame<Bytes>, E> 
 pub(super) enum Gathered<B: Body> {
     Whole {
         data: Bytes,
-        trailers: Option<HeaderMap>,
+        trailers: Trailers,
     },
-    /// It is larger than the limit.
+    /// It is larger than the limit: what was read of it, and then the rest.
     TooLarge(IdempotencyBody<B>),
     /// It broke off.
     Broken(IdempotencyBody<B>),
@@ -142,59 +145,91 @@ pub(super) enum Gathered<B: Body> {
 
 /// Reads a body up to a limit. What is larger is not lost.
 pub(super) async fn gather<B: Body>(body: B, limit: usize) -> Gathered<B> {
-    let mut rest = Box::pin(body);
-    let mut read = VecDeque::new();
-    let mut length = 0_usize;
-    let too_large = |read, rest| {
-        Gathered::TooLarge(IdempotencyBody {
-            state: State::Partly { read, rest },
-        })
-    };
-    if rest.size_hint().lower() > limit as u64 {
-        return too_large(read, rest);
+    let mut body = Box::pin(body);
+    let mut read = Read::default();
+    match read.up_to(limit, body.as_mut()).await {
+        Ok(true) => Gathered::Whole {
+            data: read.joined(),
+            trailers: read.trailers,
+        },
+        Ok(false) => Gathered::TooLarge(IdempotencyBody {
+            state: State::Partly {
+                read: read.pieces(),
+                rest: body,
+            },
+        }),
+        Err(error) => Gathered::Broken(IdempotencyBody {
+            state: State::Broken {
+                read: read.pieces(),
+                error: Some(error),
+            },
+        }),
     }
-    let mut trailers: Option<HeaderMap> = None;
-    while !rest.is_end_stream() {
-        let frame = poll_fn(|cx| rest.as_mut().poll_frame(cx)).await;
-        match frame.map(into_bytes) {
-            None => break,
-            Some(Err(error)) => {
-                let error = Some(error);
-                return Gathered::Broken(IdempotencyBody {
-                    state: State::Broken { read, error },
-                });
-            }
-            Some(Ok(frame)) => match frame.into_data() {
+}
+
+/// What was read of a body. Most come in one piece.
+#[derive(Default)]
+pub(super) struct Read {
+    length: usize,
+    first: Bytes,
+    more: VecDeque<Bytes>,
+    trailers: Trailers,
+}
+
+impl Read {
+    /// Reads to the end; `false` if that is beyond the limit.
+    pub(super) async fn up_to<B: Body>(
+        &mut self,
+        limit: usize,
+        mut body: Pin<&mut B>,
+    ) -> Result<bool, B::Error> {
+        if body.size_hint().lower() > limit as u64 {
+            return Ok(false);
+        }
+        while !body.is_end_stream() {
+            let Some(frame) = poll_fn(|cx| body.as_mut().poll_frame(cx)).await else {
+                break;
+            };
+            match into_bytes(frame)?.into_data() {
                 Ok(data) => {
-                    length = length.saturating_add(data.len());
-                    read.push_back(data);
-                    if length > limit {
-                        return too_large(read, rest);
+                    self.length = self.length.saturating_add(data.len());
+                    if self.first.is_empty() {
+                        self.first = data;
+                    } else {
+                        self.more.push_back(data);
+                    }
+                    if self.length > limit {
+                        return Ok(false);
                     }
                 }
                 Err(frame) => {
                     if let Ok(more) = frame.into_trailers() {
-                        match &mut trailers {
-                            Some(trailers) => trailers.extend(more),
-                            None => trailers = Some(more),
-                        }
+                        self.trailers.get_or_insert_default().extend(more);
                     }
                 }
-            },
+            }
         }
+        Ok(true)
     }
-    Gathered::Whole {
-        data: joined(read, length),
-        trailers,
-    }
-}
 
-/// One piece is passed on as it is.
-fn joined(mut read: VecDeque<Bytes>, length: usize) -> Bytes {
-    if read.len() <= 1 {
-        return read.pop_front().unwrap_or_default();
+    /// All of it. One piece is passed on as it is.
+    pub(super) fn joined(&mut self) -> Bytes {
+        if self.more.is_empty() {
+            return std::mem::take(&mut self.first);
+        }
+        let mut data = BytesMut::with_capacity(self.length);
+        data.extend_from_slice(&self.first);
+        self.more
+            .iter()
+            .for_each(|piece| data.extend_from_slice(piece));
+        data.freeze()
     }
-    let mut data = BytesMut::with_capacity(length);
-    read.iter().for_each(|piece| data.extend_from_slice(piece));
-    data.freeze()
+
+    fn pieces(self) -> VecDeque<Bytes> {
+        let mut pieces = self.more;
+        if !self.first.is_empty() {
+            pieces.push_front(self.first);
+        }
+        pieces
+    }
 }

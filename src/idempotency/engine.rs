@@ -1,6 +1,6 @@
 use std::{
     future::{Future, poll_fn},
-    pin::pin,
+    pin::{Pin, pin},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -87,7 +87,7 @@ impl<St: IdempotencyStore> Engine<St> {
         };
         let engine = Arc::clone(self);
         let mut claiming = Box::pin(async move { engine.claim_twice(claim).await });
-        if let Poll::Ready(claimed) = poll_fn(|cx| Poll::Ready(claiming.as_mut().poll(cx))).await {
+        if let Poll::Ready(claimed) = now_or_later(claiming.as_mut()).await {
             return claimed;
         }
         let (answer, answered) = oneshot::channel();
@@ -112,11 +112,11 @@ impl<St: IdempotencyStore> Engine<St> {
 
     /// A claim can be repeated: the store knows it by its id.
     async fn claim_twice(&self, claim: Claim) -> Result<Claimed, StoreError> {
-        match self.bounded(self.store.claim(claim)).await {
+        match self.bounded(pin!(self.store.claim(claim))).await {
             Err(error) if error.is_transient() => {
                 telemetry::store_trouble("claim", error.kind());
                 sleep(CLAIM_PAUSE).await;
-                self.bounded(self.store.claim(claim)).await
+                self.bounded(pin!(self.store.claim(claim))).await
             }
             claimed => claimed,
         }
@@ -126,13 +126,12 @@ impl<St: IdempotencyStore> Engine<St> {
     pub(super) async fn hold<F: Future>(
         self: &Arc<Self>,
         execution: &Execution,
-        future: F,
+        mut future: Pin<&mut F>,
     ) -> F::Output {
-        let mut future = pin!(future);
         // Most are done before a renewal is due, and then no task is needed for it.
-        match timeout(self.renew_every(), future.as_mut()).await {
-            Ok(output) => output,
-            Err(_) => {
+        match within(self.renew_every(), future.as_mut()).await {
+            Some(output) => output,
+            None => {
                 let engine = Arc::clone(self);
                 let execution = execution.clone();
                 let _renewing = Aborted(tokio::spawn(async move {
@@ -152,7 +151,7 @@ impl<St: IdempotencyStore> Engine<St> {
         loop {
             let (key, token) = (execution.key(), execution.token());
             let renewal = self.store.renew(key, token, self.lease, self.retention);
-            match self.bounded(renewal).await {
+            match self.bounded(pin!(renewal)).await {
                 Ok(Ownership::Held) => sleep(self.renew_every()).await,
                 Ok(Ownership::Lost) => {
                     execution.lose();
@@ -195,24 +194,34 @@ impl<St: IdempotencyStore> Engine<St> {
         execution: &Execution,
         settlement: &Settlement,
     ) -> Result<Ownership, StoreError> {
-        let (key, token) = (execution.key(), execution.token());
-        let complete =
-            |stored: Stored| self.bounded(self.store.complete(key, token, stored, self.retention));
         match settlement {
-            Settlement::Complete(stored) => match complete(stored.clone()).await {
+            Settlement::Complete(stored) => match self.complete(execution, stored).await {
                 // There is always room to say that it was executed.
                 Err(error) if error.kind() == StoreErrorKind::Full => {
                     telemetry::store_trouble("settle", error.kind());
-                    complete(Stored::NotRetained).await
+                    self.complete(execution, &Stored::NotRetained).await
                 }
                 completed => completed,
             },
             Settlement::Release => {
-                let released = self.bounded(self.store.release(key, token)).await;
+                let released = self.store.release(execution.key(), execution.token());
                 // Nothing took effect, so that nobody minds who else executes it.
+                let released = self.bounded(pin!(released)).await;
                 released.map(|_| Ownership::Held)
             }
         }
+    }
+
+    async fn complete(
+        &self,
+        execution: &Execution,
+        stored: &Stored,
+    ) -> Result<Ownership, StoreError> {
+        let (key, token) = (execution.key(), execution.token());
+        let completed = self
+            .store
+            .complete(key, token, stored.clone(), self.retention);
+        self.bounded(pin!(completed)).await
     }
 
     fn settle_later(self: &Arc<Self>, execution: Execution, settlement: Settlement) {
@@ -236,23 +245,36 @@ impl<St: IdempotencyStore> Engine<St> {
                 }
                 telemetry::settling_given_up(execution.key());
             };
-            engine.hold(&execution, settling).await;
+            engine.hold(&execution, pin!(settling)).await;
         });
     }
 
     /// No answer of the store is waited for longer than configured.
     async fn bounded<T>(
         &self,
-        transition: impl Future<Output = Result<T, StoreError>>,
+        transition: Pin<&mut impl Future<Output = Result<T, StoreError>>>,
     ) -> Result<T, StoreError> {
-        match timeout(self.store_timeout, transition).await {
-            Ok(result) => result,
-            Err(_) => {
+        match within(self.store_timeout, transition).await {
+            Some(result) => result,
+            None => {
                 let message = format!("no answer within {:?}", self.store_timeout);
                 Err(StoreError::new(StoreErrorKind::Timeout, message).in_doubt())
             }
         }
     }
+}
+
+/// Waits for no longer than this. What is there at once costs no timer.
+async fn within<F: Future>(limit: Duration, mut future: Pin<&mut F>) -> Option<F::Output> {
+    match now_or_later(future.as_mut()).await {
+        Poll::Ready(output) => Some(output),
+        Poll::Pending => Box::pin(timeout(limit, future)).await.ok(),
+    }
+}
+
+/// Polls once.
+async fn now_or_later<F: Future>(mut future: Pin<&mut F>) -> Poll<F::Output> {
+    poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await
 }
 
 /// An answer on its way to who asked. If they are gone, what was claimed is given back.

@@ -4,6 +4,7 @@ mod body;
 mod builder;
 mod digest;
 mod engine;
+mod execute;
 mod execution;
 mod future;
 mod hygiene;

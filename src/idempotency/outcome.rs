@@ -1,4 +1,4 @@
-use http::{HeaderMap, StatusCode, response};
+use http::{HeaderMap, Response, StatusCode};
 
 use crate::classify::{GrpcCode, is_grpc};
 
@@ -43,14 +43,15 @@ pub enum ServerErrors {
 }
 
 /// What a response says about the operation; `None` if that is in trailers that are still to come.
-pub(super) fn of_head(head: &response::Parts, errors: ServerErrors) -> Option<Outcome> {
-    let mark = head.extensions.get::<Outcome>().copied();
+pub(super) fn of_head<B>(response: &Response<B>, errors: ServerErrors) -> Option<Outcome> {
+    let (status, headers) = (response.status(), response.headers());
+    let mark = response.extensions().get::<Outcome>().copied();
     let by_status = || {
-        if head.status == StatusCode::OK && is_grpc(&head.headers) {
-            let code = GrpcCode::from_headers(&head.headers);
+        if status == StatusCode::OK && is_grpc(headers) {
+            let code = GrpcCode::from_headers(headers);
             return code.map(|code| of_code(code, errors));
         }
-        Some(of_status(head.status, errors))
+        Some(of_status(status, errors))
     };
     mark.or_else(by_status)
 }

@@ -8,9 +8,9 @@
 //! since none at all is not the same as an empty block of them.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, response};
 
-use super::hygiene::Unstored;
+use super::{body::Trailers, hygiene::Unstored};
 
 const VERSION: u8 = 1;
 
@@ -19,18 +19,20 @@ const VERSION: u8 = 1;
 pub(super) struct Reply {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
-    pub(super) trailers: Option<HeaderMap>,
+    pub(super) trailers: Trailers,
     pub(super) body: Bytes,
 }
 
 /// Leaves out what is not to be stored.
 pub(super) fn encode(
-    status: StatusCode,
-    headers: &HeaderMap,
+    head: &response::Parts,
     trailers: Option<&HeaderMap>,
     body: &[u8],
     unstored: &Unstored,
 ) -> Bytes {
+    let response::Parts {
+        status, headers, ..
+    } = head;
     let mut out = BytesMut::with_capacity(64 + headers.len() * 48 + body.len());
     out.put_u8(VERSION);
     out.put_u16_le(status.as_u16());
@@ -79,7 +81,7 @@ pub(super) fn decode(bytes: Bytes) -> Option<Reply> {
     let headers = reader.headers(count)?;
     let trailers = match reader.number()? {
         0 => None,
-        more => Some(reader.headers(more - 1)?),
+        more => Some(Box::new(reader.headers(more - 1)?)),
     };
     let body = reader.bytes.split_off(reader.at);
     Some(Reply {
@@ -139,6 +141,8 @@ impl Reader {
 
 #[cfg(test)]
 mod tests {
+    use http::Response;
+
     use super::*;
 
     fn sample() -> Bytes {
@@ -153,14 +157,9 @@ mod tests {
             HeaderName::from_static("grpc-status"),
             HeaderValue::from_static("0"),
         )]);
-        let unstored = Unstored::default();
-        encode(
-            StatusCode::CREATED,
-            &headers,
-            Some(&trailers),
-            b"paid",
-            &unstored,
-        )
+        let mut head = Response::new(()).into_parts().0;
+        (head.status, head.headers) = (StatusCode::CREATED, headers);
+        encode(&head, Some(&trailers), b"paid", &Unstored::default())
     }
 
     #[test]
@@ -180,14 +179,10 @@ mod tests {
     fn i_10_no_trailers_are_not_empty_trailers() {
         let unstored = Unstored::default();
         for trailers in [None, Some(HeaderMap::new())] {
-            let bytes = encode(
-                StatusCode::OK,
-                &HeaderMap::new(),
-                trailers.as_ref(),
-                b"",
-                &unstored,
-            );
-            assert_eq!(decode(bytes).unwrap().trailers, trailers);
+            let head = Response::new(()).into_parts().0;
+            let bytes = encode(&head, trailers.as_ref(), b"", &unstored);
+            let decoded = decode(bytes).unwrap().trailers;
+            assert_eq!(decoded.as_deref(), trailers.as_ref());
         }
     }
 

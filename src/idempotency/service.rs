@@ -15,7 +15,10 @@ use super::{
     keyed::Keyed,
     settings::{Shared, speaks_grpc},
 };
-use crate::{store::IdempotencyStore, telemetry};
+use crate::{
+    store::IdempotencyStore,
+    telemetry::{self, Answered},
+};
 
 /// The service of an [`IdempotencyLayer`](super::IdempotencyLayer).
 ///
@@ -66,7 +69,7 @@ where
             },
             Err(problem) => {
                 crate::release(&mut self.inner);
-                telemetry::idempotency("refused", || self.shared.labels(&head));
+                telemetry::idempotency(Answered::Refused, || self.shared.labels(&head));
                 State::Refused {
                     response: Some(problem.response(speaks_grpc(&head))),
                 }
@@ -77,11 +80,11 @@ where
                 let keyed = Keyed {
                     service: mem::replace(&mut self.inner, spare),
                     shared: Arc::clone(&self.shared),
-                    grpc: speaks_grpc(&head),
                     key,
+                    head: Box::new(head),
                 };
                 State::Keyed {
-                    future: Box::pin(keyed.answer(head, body)),
+                    future: Box::pin(keyed.answer(body)),
                 }
             }
         })

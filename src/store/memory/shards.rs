@@ -129,27 +129,25 @@ impl Shards {
         let slot = match records.entry(claim.key) {
             Entry::Occupied(entry) if entry.get().expires > now => entry.into_mut(),
             entry => {
-                if let Entry::Occupied(entry) = entry {
-                    self.forget(&entry.remove().record);
+                if let Entry::Occupied(entry) = &entry {
+                    self.forget(&entry.get().record);
                 }
-                if self.bytes.load(Ordering::Relaxed) >= self.max_bytes
-                    || !reserve(&self.records, 1, self.max_records)
-                {
+                let room =
+                    self.bytes() < self.max_bytes && reserve(&self.records, 1, self.max_records);
+                if !room {
+                    if let Entry::Occupied(entry) = entry {
+                        entry.remove();
+                    }
                     return None;
                 }
                 let token = self.next_token();
                 shard.earliest.fetch_min(expires, Ordering::Relaxed);
-                records.insert(
-                    claim.key,
-                    Slot {
-                        expires,
-                        record: Box::new(Record {
-                            fingerprint: claim.fingerprint,
-                            token,
-                            state: in_flight,
-                        }),
-                    },
-                );
+                let record = Box::new(Record {
+                    fingerprint: claim.fingerprint,
+                    token,
+                    state: in_flight,
+                });
+                entry.insert_entry(Slot { expires, record });
                 return Some(Claimed::New(Lease {
                     token,
                     orphaned: false,
