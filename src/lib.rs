@@ -51,11 +51,18 @@
 //! | [`RetryAfterLayer`] | [`retry_after`] | holds or refuses calls to what asked to be left alone |
 //! | [`CircuitBreakerLayer`] | [`circuit_breaker`] | refuses calls to what fails |
 //!
+//! On a server, with the `server` feature:
+//!
+//! | layer | module | alone it |
+//! | --- | --- | --- |
+//! | `IdempotencyLayer` | `idempotency` | executes an operation once, and replays its reply |
+//! | `EventDedupLayer` | `idempotency::events` | processes an event once, however often it is delivered |
+//!
 //! # Where things are
 //!
 //! What a user may ask for is in [`policy`], what an outcome means in [`classify`], how long to
 //! wait in [`backoff`] and [`retry_after::parse`], and what is remembered about a dependency in
-//! [`dependency`]. Each layer's folder holds its `layer`, `service` and `future`. Layers tell
+//! [`dependency`]. What must outlive a request on a server is in `store`. Each layer's folder holds its `layer`, `service` and `future`. Layers tell
 //! each other things through typed request and response extensions ([`retry::Attempt`],
 //! [`RetryOverride`], [`IdempotencyKey`], [`RetryOutcome`]), never by knowing each other's types.
 //!
@@ -67,7 +74,7 @@
 //! | `metrics` | yes | counters, gauges and histograms through the `metrics` facade |
 //! | `tracing` | yes | one structured event per retry |
 //! | `serde` | no | policies from TOML, JSON and the environment |
-//! | `server` | no | idempotency on the server: its store in memory, and the seam for others |
+//! | `server` | no | idempotency on a server, with records in memory, and the seam for other stores |
 //! | `full` | no | all of these |
 
 pub mod backoff;

@@ -278,7 +278,7 @@ impl<St: IdempotencyStore> IdempotencyBuilder<St, Scoped, Orphans> {
             retention: settings.retention,
             store_timeout: settings.store_timeout,
         };
-        let store_timeout = times.check("idempotency", DAY, "24h (R-6)")?;
+        let store_timeout = times.check("idempotency", "retention", DAY, "24h (R-6)")?;
         let number = |field, value: usize, allowed: std::ops::RangeInclusive<usize>| {
             if allowed.contains(&value) {
                 return Ok(());
@@ -347,6 +347,7 @@ impl Times {
     pub(super) fn check(
         &self,
         section: &str,
+        retention_name: &str,
         least: Duration,
         least_name: &str,
     ) -> Result<Duration, ConfigError> {
@@ -368,7 +369,11 @@ impl Times {
             return refused("lease", lease, "1s to 10min".into());
         }
         if !(least..=365 * DAY).contains(&retention) {
-            return refused("retention", retention, format!("{least_name} to 365 days"));
+            return refused(
+                retention_name,
+                retention,
+                format!("{least_name} to 365 days"),
+            );
         }
         // A renewal that is given this long is still in time.
         let longest = lease / 3;

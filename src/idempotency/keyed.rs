@@ -38,6 +38,10 @@ pub(super) struct Keyed<S, St> {
 
 impl<S, St: IdempotencyStore> Keyed<S, St> {
     /// Reads the body, claims the key, and answers by what came of that.
+    #[allow(
+        clippy::manual_async_fn,
+        reason = "an async fn would keep its arguments twice"
+    )]
     pub(super) fn answer<B, R>(
         mut self,
         body: B,
