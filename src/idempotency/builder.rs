@@ -22,14 +22,14 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// ([`scope`](IdempotencyBuilder::scope)) and what happens to an operation whose server died
 /// ([`orphans`](IdempotencyBuilder::orphans)): there is no answer that is right for everybody.
 ///
-/// ```compile_fail
+/// ```compile_fail,E0599
 /// use tower_reprise::{idempotency::IdempotencyLayer, store::{MemoryStore, Orphans}};
 ///
 /// // Whose keys?
 /// let layer = IdempotencyLayer::builder(MemoryStore::new()).orphans(Orphans::Reexecute).build();
 /// ```
 ///
-/// ```compile_fail
+/// ```compile_fail,E0599
 /// use tower_reprise::{idempotency::IdempotencyLayer, store::MemoryStore};
 ///
 /// // And what if this process dies while it executes one?
