@@ -47,11 +47,18 @@
 //!
 //! [`stacks`] has all of them as one layer, and what tonic, axum and reqwest need.
 //!
+//! On a server, with the `server` feature:
+//!
+//! | layer | module | alone it |
+//! | --- | --- | --- |
+//! | `IdempotencyLayer` | `idempotency` | executes an operation once, and replays its reply |
+//! | `EventDedupLayer` | `idempotency::events` | processes an event once, however often it is delivered |
+//!
 //! # Where things are
 //!
 //! What a user may ask for is in [`policy`], what an outcome means in [`classify`], how long to
 //! wait in [`backoff`] and [`retry_after::parse`], and what is remembered about a dependency in
-//! [`dependency`]. Each layer's folder holds its `layer`, `service` and `future`. Layers tell
+//! [`dependency`]. What must outlive a request on a server is in `store`. Each layer's folder holds its `layer`, `service` and `future`. Layers tell
 //! each other things through typed request and response extensions ([`retry::Attempt`],
 //! [`RetryOverride`], [`IdempotencyKey`], [`RetryOutcome`]), never by knowing each other's types.
 //!
@@ -68,6 +75,7 @@
 //! | `tonic` | no | tonic's bodies can be sent again; refusals are statuses |
 //! | `reqwest` | no | `reqwest::Client` as the innermost service |
 //! | `reqwest-middleware` | no | layers in a reqwest-middleware chain |
+//! | `server` | no | idempotency on a server, with records in memory, and the seam for other stores |
 //! | `full` | no | all of these |
 
 pub mod backoff;
@@ -75,6 +83,8 @@ pub mod circuit_breaker;
 pub mod classify;
 pub mod dependency;
 pub mod error;
+#[cfg(feature = "server")]
+pub mod idempotency;
 pub mod idempotency_key;
 pub mod peek;
 pub mod policy;
@@ -83,12 +93,16 @@ pub mod retry;
 pub mod retry_after;
 pub mod retry_budget;
 pub mod stacks;
+#[cfg(feature = "server")]
+pub mod store;
 
 mod reply;
 mod sync;
 mod telemetry;
 mod wire;
 
+#[cfg(feature = "server")]
+pub use self::idempotency::IdempotencyLayer;
 pub use self::{
     circuit_breaker::CircuitBreakerLayer,
     dependency::Dependencies,

@@ -147,6 +147,89 @@ pub(crate) fn prepare_failed(dependency: &Dependency, why: &'static str) {
     tracing::warn!(target: "tower_reprise", dependency = dependency.name(), why, "retry not sent");
 }
 
+/// In which way a request with an idempotency key was answered.
+#[cfg(feature = "server")]
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Answered {
+    Executed,
+    Replayed,
+    InFlight,
+    Mismatch,
+    Refused,
+    Orphaned,
+    StoreError,
+}
+
+/// A request with an idempotency key was answered.
+#[cfg(feature = "server")]
+pub(crate) fn idempotency<'a>(answered: Answered, labels: impl FnOnce() -> Labels<'a>) {
+    #[cfg(feature = "tracing")]
+    if tracing::enabled!(target: "tower_reprise", tracing::Level::DEBUG) {
+        let labels = labels();
+        tracing::debug!(
+            target: "tower_reprise",
+            correlation_id = labels.correlation_id.unwrap_or_default(),
+            outcome = ?answered,
+            idempotency_key = labels.idempotency_key.unwrap_or_default(),
+            "idempotency"
+        );
+    }
+    #[cfg(feature = "metrics")]
+    {
+        // With a literal, the labels are made at compile time.
+        macro_rules! counter {
+            ($outcome:literal) => {
+                metrics::counter!("idempotency_requests_total", "outcome" => $outcome)
+            };
+        }
+        let counter = match answered {
+            Answered::Executed => counter!("executed"),
+            Answered::Replayed => counter!("replayed"),
+            Answered::InFlight => counter!("in_flight"),
+            Answered::Mismatch => counter!("mismatch"),
+            Answered::Refused => counter!("refused"),
+            Answered::Orphaned => counter!("orphaned"),
+            Answered::StoreError => counter!("store_error"),
+        };
+        counter.increment(1);
+    }
+}
+
+/// A store did not make a transition.
+#[cfg(feature = "server")]
+pub(crate) fn store_trouble(verb: &'static str, kind: crate::store::StoreErrorKind) {
+    #[cfg(feature = "tracing")]
+    tracing::warn!(target: "tower_reprise", verb, error_type = kind.as_str(), "idempotency store failed");
+    #[cfg(feature = "metrics")]
+    metrics::counter!("idempotency_store_errors_total", "verb" => verb, "kind" => kind.as_str())
+        .increment(1);
+}
+
+/// An execution took longer than its lease, and another one took over.
+#[cfg(feature = "server")]
+pub(crate) fn lease_lost(key: crate::store::RecordKey) {
+    #[cfg(feature = "tracing")]
+    tracing::warn!(target: "tower_reprise", record = %key, "idempotency lease lost to another execution");
+}
+
+/// The store could not be told how an execution ended: it is an orphan.
+#[cfg(feature = "server")]
+pub(crate) fn settling_given_up(key: crate::store::RecordKey) {
+    #[cfg(feature = "tracing")]
+    tracing::error!(target: "tower_reprise", record = %key, "outcome not stored, operation orphaned");
+}
+
+/// What runs on another task logs as what started it.
+#[cfg(all(feature = "server", feature = "tracing"))]
+pub(crate) fn in_span<F: Future>(future: F) -> impl Future<Output = F::Output> {
+    tracing::Instrument::in_current_span(future)
+}
+
+#[cfg(all(feature = "server", not(feature = "tracing")))]
+pub(crate) fn in_span<F: Future>(future: F) -> F {
+    future
+}
+
 #[cfg(feature = "metrics")]
 mod count {
     use metrics::{Label, counter};

@@ -4,8 +4,8 @@ use http::{HeaderValue, Request};
 use crate::error::ConfigError;
 
 /// The longest key that the standard allows, and the longest that can be configured.
-pub(super) const LONGEST: usize = 64;
-pub(super) const LONGEST_CONFIGURABLE: usize = 255;
+pub(crate) const LONGEST: usize = 64;
+pub(crate) const LONGEST_CONFIGURABLE: usize = 255;
 
 /// An idempotency key. On a request's extensions, it is the key that the caller chose.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

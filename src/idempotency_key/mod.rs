@@ -43,6 +43,8 @@ mod layer;
 mod persist;
 mod service;
 
+#[cfg(feature = "server")]
+pub(crate) use self::key::{LONGEST, LONGEST_CONFIGURABLE};
 pub use self::{
     future::IdempotencyKeyFuture,
     key::{IdempotencyKey, MakeKey, UuidV4},

@@ -84,6 +84,7 @@ pub(crate) use self::{
     attempt::Bounds,
     marks::{Counted, Marks},
     protocol::{Origin, origin},
+    snapshot::printable,
 };
 pub use self::{
     attempt::{Attempt, RetryOverride},

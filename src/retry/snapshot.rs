@@ -211,7 +211,8 @@ fn as_strong(before: &[u8], after: &[u8]) -> bool {
     bare || (scheme.eq_ignore_ascii_case(after) && full == after_full)
 }
 
-fn printable(value: &[u8]) -> Option<&str> {
+/// A value's text, if it is fit for a log.
+pub(crate) fn printable(value: &[u8]) -> Option<&str> {
     let text = str::from_utf8(value).ok()?;
     (text.len() <= 128 && text.bytes().all(|byte| byte.is_ascii_graphic())).then_some(text)
 }

@@ -1,0 +1,235 @@
+use std::{
+    collections::VecDeque,
+    fmt,
+    future::poll_fn,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use bytes::{Buf, Bytes, BytesMut};
+use http::HeaderMap;
+use http_body::{Body, Frame, SizeHint};
+use pin_project_lite::pin_project;
+
+/// Boxed, since most bodies have none.
+pub(super) type Trailers = Option<Box<HeaderMap>>;
+
+pin_project! {
+    /// The body of a reply: one that was kept, or the handler's own as it comes.
+    pub struct IdempotencyBody<B: Body> {
+        #[pin]
+        state: State<B>,
+    }
+}
+
+pin_project! {
+    #[project = StateProj]
+    enum State<B: Body> {
+        // The handler's.
+        Inner { #[pin] body: B },
+        // At hand as a whole.
+        Whole { data: Option<Bytes>, trailers: Trailers },
+        // Too large to be kept: what was read of it, and then the rest.
+        Partly { read: VecDeque<Bytes>, rest: Pin<Box<B>> },
+        // Broken off.
+        Broken { read: VecDeque<Bytes>, error: Option<B::Error> },
+    }
+}
+
+impl<B: Body> IdempotencyBody<B> {
+    pub(super) fn inner(body: B) -> Self {
+        Self {
+            state: State::Inner { body },
+        }
+    }
+
+    pub(super) fn whole(data: Bytes, trailers: Trailers) -> Self {
+        Self {
+            state: State::Whole {
+                data: Some(data).filter(|data| !data.is_empty()),
+                trailers,
+            },
+        }
+    }
+}
+
+impl<B: Body> fmt::Debug for IdempotencyBody<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = match self.state {
+            State::Inner { .. } => "inner",
+            State::Whole { .. } => "whole",
+            State::Partly { .. } => "partly",
+            State::Broken { .. } => "broken",
+        };
+        f.debug_tuple("IdempotencyBody").field(&state).finish()
+    }
+}
+
+impl<B: Body> Body for IdempotencyBody<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        let frame = match self.project().state.project() {
+            StateProj::Inner { body } => ready!(body.poll_frame(cx)).map(into_bytes),
+            StateProj::Whole { data, trailers } => {
+                let data = data.take().map(Frame::data);
+                data.or_else(|| trailers.take().map(|trailers| Frame::trailers(*trailers)))
+                    .map(Ok)
+            }
+            StateProj::Partly { read, rest } => match read.pop_front() {
+                Some(data) => Some(Ok(Frame::data(data))),
+                None => ready!(rest.as_mut().poll_frame(cx)).map(into_bytes),
+            },
+            StateProj::Broken { read, error } => match read.pop_front() {
+                Some(data) => Some(Ok(Frame::data(data))),
+                None => error.take().map(Err),
+            },
+        };
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.state {
+            State::Inner { body } => body.is_end_stream(),
+            State::Whole { data, trailers } => data.is_none() && trailers.is_none(),
+            State::Partly { read, rest } => read.is_empty() && rest.is_end_stream(),
+            State::Broken { read, error } => read.is_empty() && error.is_none(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let length =
+            |read: &VecDeque<Bytes>| -> u64 { read.iter().map(|data| data.len() as u64).sum() };
+        match &self.state {
+            State::Inner { body } => body.size_hint(),
+            State::Whole { data, .. } => {
+                SizeHint::with_exact(data.as_ref().map_or(0, |data| data.len() as u64))
+            }
+            State::Partly { read, rest } => {
+                let (read, rest) = (length(read), rest.size_hint());
+                let mut hint = SizeHint::new();
+                hint.set_lower(rest.lower().saturating_add(read));
+                if let Some(upper) = rest.upper().and_then(|upper| upper.checked_add(read)) {
+                    hint.set_upper(upper);
+                }
+                hint
+            }
+            State::Broken { read, .. } => {
+                let mut hint = SizeHint::new();
+                hint.set_lower(length(read));
+                hint
+            }
+        }
+    }
+}
+
+fn into_bytes<D: Buf, E>(frame: Result<Frame<D>, E>) -> Result<Frame<Bytes>, E> {
+    frame.map(|frame| frame.map_data(|mut data| data.copy_to_bytes(data.remaining())))
+}
+
+/// A body that was read up to a limit.
+pub(super) enum Gathered<B: Body> {
+    Whole {
+        data: Bytes,
+        trailers: Trailers,
+    },
+    /// It is larger than the limit: what was read of it, and then the rest.
+    TooLarge(IdempotencyBody<B>),
+    /// It broke off.
+    Broken(IdempotencyBody<B>),
+}
+
+/// Reads a body up to a limit. What is larger is not lost.
+pub(super) async fn gather<B: Body>(body: B, limit: usize) -> Gathered<B> {
+    let mut body = Box::pin(body);
+    let mut read = Read::default();
+    match read.up_to(limit, body.as_mut()).await {
+        Ok(true) => Gathered::Whole {
+            data: read.joined(),
+            trailers: read.trailers,
+        },
+        Ok(false) => Gathered::TooLarge(IdempotencyBody {
+            state: State::Partly {
+                read: read.pieces(),
+                rest: body,
+            },
+        }),
+        Err(error) => Gathered::Broken(IdempotencyBody {
+            state: State::Broken {
+                read: read.pieces(),
+                error: Some(error),
+            },
+        }),
+    }
+}
+
+/// What was read of a body. Most come in one piece.
+#[derive(Default)]
+pub(super) struct Read {
+    length: usize,
+    first: Bytes,
+    more: VecDeque<Bytes>,
+    trailers: Trailers,
+}
+
+impl Read {
+    /// Reads to the end; `false` if that is beyond the limit.
+    pub(super) async fn up_to<B: Body>(
+        &mut self,
+        limit: usize,
+        mut body: Pin<&mut B>,
+    ) -> Result<bool, B::Error> {
+        if body.size_hint().lower() > limit as u64 {
+            return Ok(false);
+        }
+        while !body.is_end_stream() {
+            let Some(frame) = poll_fn(|cx| body.as_mut().poll_frame(cx)).await else {
+                break;
+            };
+            match into_bytes(frame)?.into_data() {
+                Ok(data) => {
+                    self.length = self.length.saturating_add(data.len());
+                    if self.first.is_empty() {
+                        self.first = data;
+                    } else {
+                        self.more.push_back(data);
+                    }
+                    if self.length > limit {
+                        return Ok(false);
+                    }
+                }
+                Err(frame) => {
+                    if let Ok(more) = frame.into_trailers() {
+                        self.trailers.get_or_insert_default().extend(more);
+                    }
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// All of it. One piece is passed on as it is.
+    pub(super) fn joined(&mut self) -> Bytes {
+        if self.more.is_empty() {
+            return std::mem::take(&mut self.first);
+        }
+        let mut data = BytesMut::with_capacity(self.length);
+        data.extend_from_slice(&self.first);
+        self.more
+            .iter()
+            .for_each(|piece| data.extend_from_slice(piece));
+        data.freeze()
+    }
+
+    fn pieces(self) -> VecDeque<Bytes> {
+        let mut pieces = self.more;
+        if !self.first.is_empty() {
+            pieces.push_front(self.first);
+        }
+        pieces
+    }
+}

@@ -1,0 +1,48 @@
+use http::{Request, header::CONTENT_TYPE};
+use sha2::{Digest as _, Sha256};
+
+use crate::store::{Fingerprint, RecordKey};
+
+/// A SHA-256 over parts, each with its length before it, so that no two lists of parts are the
+/// same bytes.
+#[derive(Clone)]
+pub(crate) struct Digest(Sha256);
+
+impl Digest {
+    /// Digests of different purposes never meet.
+    pub(crate) fn new(purpose: &str) -> Self {
+        Self(Sha256::new()).with(purpose)
+    }
+
+    pub(crate) fn part(&mut self, part: impl AsRef<[u8]>) {
+        let part = part.as_ref();
+        self.0.update((part.len() as u64).to_le_bytes());
+        self.0.update(part);
+    }
+
+    pub(crate) fn with(mut self, part: impl AsRef<[u8]>) -> Self {
+        self.part(part);
+        self
+    }
+
+    pub(crate) fn key(self) -> RecordKey {
+        RecordKey::new(self.0.finalize().into())
+    }
+
+    pub(crate) fn fingerprint(self) -> Fingerprint {
+        Fingerprint::new(self.0.finalize().into())
+    }
+}
+
+/// What was asked for: method, path and query, content type and body.
+pub(super) fn fingerprint(head: &Request<()>, body: &[u8]) -> Fingerprint {
+    let uri = head.uri();
+    let content_type = head.headers().get(CONTENT_TYPE);
+    Digest::new("request")
+        .with(head.method().as_str())
+        .with(uri.path())
+        .with(uri.query().unwrap_or_default())
+        .with(content_type.map_or(&b""[..], |value| value.as_bytes()))
+        .with(body)
+        .fingerprint()
+}

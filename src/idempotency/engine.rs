@@ -1,0 +1,323 @@
+use std::{
+    future::{Future, poll_fn},
+    pin::{Pin, pin},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::Poll,
+    time::Duration,
+};
+
+use tokio::{
+    sync::oneshot,
+    task::JoinHandle,
+    time::{Instant, sleep, timeout},
+};
+
+use super::Execution;
+use crate::{
+    store::{
+        Claim, ClaimId, Claimed, Fingerprint, IdempotencyStore, Orphans, Ownership, RecordKey,
+        StoreError, StoreErrorKind, Stored,
+    },
+    telemetry,
+};
+
+/// Before a claim is repeated whose answer got lost.
+const CLAIM_PAUSE: Duration = Duration::from_millis(50);
+
+/// Between attempts to settle what could not be settled at once.
+const SETTLE_PAUSE: Duration = Duration::from_millis(100);
+const SETTLE_PAUSE_MOST: Duration = Duration::from_secs(5);
+
+/// How many executions may wait for their store to take their end.
+const MOST_UNSETTLED: usize = 1024;
+
+/// Claims, keeps and settles: what is the same whatever is executed.
+#[derive(Debug)]
+pub(crate) struct Engine<St> {
+    pub(super) store: St,
+    pub(super) lease: Duration,
+    pub(super) retention: Duration,
+    pub(super) orphans: Orphans,
+    pub(super) store_timeout: Duration,
+    unsettled: AtomicUsize,
+}
+
+/// How an execution ended, for its record.
+#[derive(Debug, Clone)]
+pub(super) enum Settlement {
+    Complete(Stored),
+    Release,
+}
+
+impl<St: IdempotencyStore> Engine<St> {
+    pub(super) fn new(
+        store: St,
+        lease: Duration,
+        retention: Duration,
+        orphans: Orphans,
+        store_timeout: Duration,
+    ) -> Self {
+        Self {
+            store,
+            lease,
+            retention,
+            orphans,
+            store_timeout,
+            unsettled: AtomicUsize::new(0),
+        }
+    }
+
+    /// Claims a key. If the caller goes away before the answer is there, what was claimed is given
+    /// back.
+    pub(super) async fn claim(
+        self: &Arc<Self>,
+        key: RecordKey,
+        fingerprint: Fingerprint,
+    ) -> Result<Claimed, StoreError> {
+        let claim = Claim {
+            key,
+            fingerprint,
+            id: ClaimId::random(),
+            lease: self.lease,
+            retention: self.retention,
+            orphans: self.orphans,
+        };
+        let engine = Arc::clone(self);
+        let mut claiming = Box::pin(async move { engine.claim_twice(claim).await });
+        if let Poll::Ready(claimed) = now_or_later(claiming.as_mut()).await {
+            return claimed;
+        }
+        let (answer, answered) = oneshot::channel();
+        let engine = Arc::clone(self);
+        tokio::spawn(async move {
+            let claimed = Some(claiming.await);
+            let _ = answer.send(Unclaimed {
+                engine,
+                key,
+                claimed,
+            });
+        });
+        let claimed = answered
+            .await
+            .ok()
+            .and_then(|mut answer| answer.claimed.take());
+        claimed.unwrap_or_else(|| {
+            let error = StoreError::new(StoreErrorKind::Other, "the claim was cancelled");
+            Err(error.in_doubt())
+        })
+    }
+
+    /// A claim can be repeated: the store knows it by its id.
+    async fn claim_twice(&self, claim: Claim) -> Result<Claimed, StoreError> {
+        match self.bounded(pin!(self.store.claim(claim))).await {
+            Err(error) if error.is_transient() => {
+                telemetry::store_trouble("claim", error.kind());
+                sleep(CLAIM_PAUSE).await;
+                self.bounded(pin!(self.store.claim(claim))).await
+            }
+            claimed => claimed,
+        }
+    }
+
+    /// Runs to the end, with the lease renewed for as long as that takes.
+    pub(super) async fn hold<F: Future>(
+        self: &Arc<Self>,
+        execution: &Execution,
+        mut future: Pin<&mut F>,
+    ) -> F::Output {
+        // Most are done before a renewal is due, and then no task is needed for it.
+        match within(self.renew_every(), future.as_mut()).await {
+            Some(output) => output,
+            None => {
+                let engine = Arc::clone(self);
+                let execution = execution.clone();
+                let _renewing = Aborted(tokio::spawn(async move {
+                    engine.renew(&execution).await;
+                }));
+                future.await
+            }
+        }
+    }
+
+    fn renew_every(&self) -> Duration {
+        self.lease / 3
+    }
+
+    /// Renews until the lease is lost.
+    async fn renew(&self, execution: &Execution) {
+        loop {
+            let (key, token) = (execution.key(), execution.token());
+            let renewal = self.store.renew(key, token, self.lease, self.retention);
+            match self.bounded(pin!(renewal)).await {
+                Ok(Ownership::Held) => sleep(self.renew_every()).await,
+                Ok(Ownership::Lost) => {
+                    execution.lose();
+                    telemetry::lease_lost(key);
+                    return;
+                }
+                Err(error) => {
+                    telemetry::store_trouble("renew", error.kind());
+                    sleep(self.renew_every() / 4).await;
+                }
+            }
+        }
+    }
+
+    /// Tells the store how an execution ended. What the store does not take now it is told again,
+    /// while the lease is renewed. [`Ownership::Lost`] if it is known that another execution took
+    /// over.
+    pub(super) async fn settle(
+        self: &Arc<Self>,
+        execution: &Execution,
+        settlement: Settlement,
+    ) -> Ownership {
+        match self.settle_once(execution, &settlement).await {
+            Ok(Ownership::Lost) => {
+                execution.lose();
+                telemetry::lease_lost(execution.key());
+                Ownership::Lost
+            }
+            Ok(Ownership::Held) => Ownership::Held,
+            Err(error) => {
+                telemetry::store_trouble("settle", error.kind());
+                self.settle_later(execution.clone(), settlement);
+                Ownership::Held
+            }
+        }
+    }
+
+    async fn settle_once(
+        &self,
+        execution: &Execution,
+        settlement: &Settlement,
+    ) -> Result<Ownership, StoreError> {
+        match settlement {
+            Settlement::Complete(stored) => match self.complete(execution, stored).await {
+                // There is always room to say that it was executed.
+                Err(error) if error.kind() == StoreErrorKind::Full => {
+                    telemetry::store_trouble("settle", error.kind());
+                    self.complete(execution, &Stored::NotRetained).await
+                }
+                completed => completed,
+            },
+            Settlement::Release => {
+                let released = self.store.release(execution.key(), execution.token());
+                // Nothing took effect, so that nobody minds who else executes it.
+                let released = self.bounded(pin!(released)).await;
+                released.map(|_| Ownership::Held)
+            }
+        }
+    }
+
+    async fn complete(
+        &self,
+        execution: &Execution,
+        stored: &Stored,
+    ) -> Result<Ownership, StoreError> {
+        let (key, token) = (execution.key(), execution.token());
+        let completed = self
+            .store
+            .complete(key, token, stored.clone(), self.retention);
+        self.bounded(pin!(completed)).await
+    }
+
+    fn settle_later(self: &Arc<Self>, execution: Execution, settlement: Settlement) {
+        let Some(room) = Unsettled::take(self) else {
+            telemetry::settling_given_up(execution.key());
+            return;
+        };
+        let engine = Arc::clone(self);
+        tokio::spawn(async move {
+            let _room = room;
+            let started = Instant::now();
+            let settling = async {
+                let mut pause = SETTLE_PAUSE;
+                while started.elapsed() < engine.retention {
+                    sleep(pause).await;
+                    match engine.settle_once(&execution, &settlement).await {
+                        Ok(_) => return,
+                        Err(error) => telemetry::store_trouble("settle", error.kind()),
+                    }
+                    pause = (pause * 2).min(SETTLE_PAUSE_MOST);
+                }
+                telemetry::settling_given_up(execution.key());
+            };
+            engine.hold(&execution, pin!(settling)).await;
+        });
+    }
+
+    /// No answer of the store is waited for longer than configured.
+    async fn bounded<T>(
+        &self,
+        transition: Pin<&mut impl Future<Output = Result<T, StoreError>>>,
+    ) -> Result<T, StoreError> {
+        match within(self.store_timeout, transition).await {
+            Some(result) => result,
+            None => {
+                let message = format!("no answer within {:?}", self.store_timeout);
+                Err(StoreError::new(StoreErrorKind::Timeout, message).in_doubt())
+            }
+        }
+    }
+}
+
+/// Waits for no longer than this. What is there at once costs no timer.
+async fn within<F: Future>(limit: Duration, mut future: Pin<&mut F>) -> Option<F::Output> {
+    match now_or_later(future.as_mut()).await {
+        Poll::Ready(output) => Some(output),
+        Poll::Pending => Box::pin(timeout(limit, future)).await.ok(),
+    }
+}
+
+/// Polls once.
+async fn now_or_later<F: Future>(mut future: Pin<&mut F>) -> Poll<F::Output> {
+    poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await
+}
+
+/// An answer on its way to who asked. If they are gone, what was claimed is given back.
+struct Unclaimed<St: IdempotencyStore> {
+    engine: Arc<Engine<St>>,
+    key: RecordKey,
+    claimed: Option<Result<Claimed, StoreError>>,
+}
+
+impl<St: IdempotencyStore> Drop for Unclaimed<St> {
+    fn drop(&mut self) {
+        let Some(Ok(Claimed::New(lease))) = self.claimed.take() else {
+            return;
+        };
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            let (engine, execution) = (Arc::clone(&self.engine), Execution::new(self.key, lease));
+            runtime.spawn(async move { engine.settle(&execution, Settlement::Release).await });
+        }
+    }
+}
+
+/// Ends a task with its owner.
+struct Aborted(JoinHandle<()>);
+
+impl Drop for Aborted {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// A place among those that wait to be settled.
+struct Unsettled<St>(Arc<Engine<St>>);
+
+impl<St> Unsettled<St> {
+    fn take(engine: &Arc<Engine<St>>) -> Option<Self> {
+        let place = Self(Arc::clone(engine));
+        let before = engine.unsettled.fetch_add(1, Ordering::Relaxed);
+        (before < MOST_UNSETTLED).then_some(place)
+    }
+}
+
+impl<St> Drop for Unsettled<St> {
+    fn drop(&mut self) {
+        self.0.unsettled.fetch_sub(1, Ordering::Relaxed);
+    }
+}

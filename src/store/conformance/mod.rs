@@ -1,0 +1,66 @@
+//! Whether a store keeps the contract, in one test.
+//!
+//! Idempotency is only as good as the store below it, and the ways to get one wrong are few and
+//! well known: two claims that both win, an owner that comes back late and overwrites, a record
+//! that outlives its lease by a day. [`run`] tries each of them; [`model`] plays random
+//! interleavings of claim, renew, complete, release, expiry and crash, and compares every answer
+//! with a model that is too simple to be wrong. Both panic at the first difference.
+//!
+//! ```
+//! use std::time::Duration;
+//! use tower_reprise::store::{MemoryStore, conformance};
+//!
+//! struct Memory(MemoryStore);
+//!
+//! impl conformance::Backend for Memory {
+//!     type Store = MemoryStore;
+//!
+//!     async fn open(&self) -> MemoryStore {
+//!         self.0.clone()
+//!     }
+//!
+//!     async fn pass(&self, time: Duration) {
+//!         tokio::time::advance(time).await;
+//!     }
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() {
+//! let backend = Memory(MemoryStore::new());
+//! conformance::run(&backend).await;
+//! conformance::model(&backend, 1, 500).await;
+//! # }
+//! ```
+#![allow(
+    clippy::panic,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "it is a test"
+)]
+
+mod cases;
+mod model;
+
+use std::{future::Future, time::Duration};
+
+pub use self::{cases::run, model::model};
+use super::IdempotencyStore;
+
+/// A store under test, and its clock.
+pub trait Backend {
+    /// The store.
+    type Store: IdempotencyStore;
+
+    /// Opens the store once more: another handle on the same records, as another process would.
+    fn open(&self) -> impl Future<Output = Self::Store>;
+
+    /// Lets time pass on the clock of the store, for all handles. A store whose clock can't be
+    /// moved really has to wait, and should have a short [`unit`](Backend::unit).
+    fn pass(&self, time: Duration) -> impl Future<Output = ()>;
+
+    /// The grain of time: leases are a few of these long, and what runs between two calls of
+    /// [`pass`](Backend::pass) must take far less than one.
+    fn unit(&self) -> Duration {
+        Duration::from_secs(60)
+    }
+}

@@ -1,0 +1,343 @@
+use std::{collections::HashMap, time::Duration};
+
+use bytes::Bytes;
+
+use super::Backend;
+use crate::store::{
+    Claim, ClaimId, Claimed, FencingToken, Fingerprint, IdempotencyStore, Orphans,
+    Ownership::{self, Held, Lost},
+    RecordKey, Stored,
+};
+
+const KEYS: usize = 3;
+
+// Whole units. Time passes in multiples of three, and nothing ends at a multiple of three, so
+// that no end is closer than a unit to a look at it.
+const STEP: u64 = 3;
+const LEASES: [u64; 2] = [5, 8];
+const RETENTIONS: [u64; 2] = [11, 20];
+
+/// Plays `steps` random transitions through two handles, of which one is now and then dropped and
+/// opened again, and compares each answer with the model's. The same seed plays the same
+/// transitions.
+///
+/// # Panics
+///
+/// At the first difference, with the seed and what was played.
+pub async fn model<B: Backend>(backend: &B, seed: u64, steps: usize) {
+    let mut random = Random(seed);
+    let mut play = Play {
+        unit: backend.unit(),
+        seed,
+        salt: rand::random(),
+        now: 0,
+        records: HashMap::new(),
+        last: [FencingToken::new(0); KEYS],
+        owners: Vec::new(),
+        log: Vec::new(),
+    };
+    let mut handles = [backend.open().await, backend.open().await];
+    for _ in 0..steps {
+        let handle = random.below(2);
+        let store = &handles[handle];
+        match random.below(16) {
+            0..=5 => play.claim(store, &mut random, false).await,
+            6 => play.claim(store, &mut random, true).await,
+            7..=8 => play.renew(store, &mut random).await,
+            9..=10 => play.complete(store, &mut random).await,
+            11..=12 => play.release(store, &mut random).await,
+            13..=14 => {
+                let units = STEP * [1, 1, 2, 3, 8][random.below(5)];
+                play.log.push(format!("pass {units}"));
+                play.now += units;
+                backend.pass(play.time(units)).await;
+            }
+            _ => {
+                play.log.push(format!("crash {handle}"));
+                handles[handle] = backend.open().await;
+            }
+        }
+    }
+}
+
+/// What is known of a key, and what should be in the store.
+#[derive(Debug, Clone)]
+struct Record {
+    fingerprint: u8,
+    id: ClaimId,
+    token: FencingToken,
+    /// `None` while in flight.
+    stored: Option<Stored>,
+    lease_until: u64,
+    expires: u64,
+}
+
+struct Play {
+    unit: Duration,
+    seed: u64,
+    salt: [u8; 31],
+    now: u64,
+    records: HashMap<usize, Record>,
+    /// The greatest token of each key.
+    last: [FencingToken; KEYS],
+    /// Everybody that ever owned a key: also who was stopped for a while and comes back late.
+    owners: Vec<Owner>,
+    log: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Owner {
+    key: usize,
+    fingerprint: u8,
+    id: ClaimId,
+    token: FencingToken,
+}
+
+impl Play {
+    async fn claim<S: IdempotencyStore>(&mut self, store: &S, random: &mut Random, repeat: bool) {
+        let (key, fingerprint, id) = match self.owner(random).filter(|_| repeat) {
+            Some(owner) => (owner.key, owner.fingerprint, owner.id),
+            None => {
+                let fingerprint = u8::from(random.below(6) == 0);
+                let id = ClaimId::new(random.bytes());
+                (random.below(KEYS), fingerprint, id)
+            }
+        };
+        let orphans = [Orphans::Reexecute, Orphans::Unknown][random.below(2)];
+        let (lease, retention) = (LEASES[random.below(2)], RETENTIONS[random.below(2)]);
+        self.log.push(format!(
+            "claim {key} as {fingerprint} by {:x?}, {lease} + {retention}, {orphans:?}",
+            &id.as_bytes()[..2]
+        ));
+        let claim = Claim {
+            key: self.key(key),
+            fingerprint: Fingerprint::new([fingerprint; 32]),
+            id,
+            lease: self.time(lease),
+            retention: self.time(retention),
+            orphans,
+        };
+        let claimed = store.claim(claim).await;
+        let claimed = claimed.unwrap_or_else(|error| self.fail(&error));
+
+        let (now, record) = (self.now, self.live(key));
+        let lease_until = now + lease;
+        match record {
+            None => {
+                let token = self.new_owner(key, &claimed, false);
+                let record = Record {
+                    fingerprint,
+                    id,
+                    token,
+                    stored: None,
+                    lease_until,
+                    expires: lease_until + retention,
+                };
+                self.records.insert(key, record);
+                self.owners.push(Owner {
+                    key,
+                    fingerprint,
+                    id,
+                    token,
+                });
+            }
+            Some(record) if record.fingerprint != fingerprint => {
+                self.same(&claimed, &Claimed::Mismatch);
+            }
+            Some(Record {
+                stored: Some(stored),
+                ..
+            }) => self.same(&claimed, &Claimed::Done(stored)),
+            Some(mut record) if record.id == id => {
+                match claimed {
+                    Claimed::New(lease) if lease.token == record.token => {}
+                    other => self.fail(&format_args!("{other:?}, not token {}", record.token)),
+                }
+                record.lease_until = lease_until;
+                record.expires = lease_until + retention;
+                self.records.insert(key, record);
+            }
+            Some(record) if record.lease_until > now => {
+                let left = self.time(record.lease_until - now);
+                match claimed {
+                    Claimed::InFlight { remaining }
+                        if remaining <= left && remaining + self.unit > left => {}
+                    other => self.fail(&format_args!("{other:?}, not in flight for {left:?}")),
+                }
+            }
+            Some(mut record) if orphans == Orphans::Unknown => {
+                self.same(&claimed, &Claimed::Done(Stored::Unknown));
+                record.stored = Some(Stored::Unknown);
+                // Nobody has this token.
+                record.token = FencingToken::new(0);
+                record.expires = now + retention;
+                self.records.insert(key, record);
+            }
+            Some(mut record) => {
+                let token = self.new_owner(key, &claimed, true);
+                record.id = id;
+                record.token = token;
+                record.lease_until = lease_until;
+                record.expires = lease_until + retention;
+                self.records.insert(key, record);
+                self.owners.push(Owner {
+                    key,
+                    fingerprint,
+                    id,
+                    token,
+                });
+            }
+        }
+    }
+
+    async fn renew<S: IdempotencyStore>(&mut self, store: &S, random: &mut Random) {
+        let Some(owner) = self.owner(random) else {
+            return;
+        };
+        let (lease, retention) = (LEASES[random.below(2)], RETENTIONS[random.below(2)]);
+        let (key, token) = (owner.key, owner.token);
+        self.log
+            .push(format!("renew {key} with {token}, {lease} + {retention}"));
+        let renewed = store
+            .renew(self.key(key), token, self.time(lease), self.time(retention))
+            .await;
+        let expected = match self.live(key) {
+            Some(mut record) if record.token == token && record.stored.is_none() => {
+                record.lease_until = self.now + lease;
+                record.expires = self.now + lease + retention;
+                self.records.insert(key, record);
+                Held
+            }
+            _ => Lost,
+        };
+        self.owned(renewed, expected);
+    }
+
+    async fn complete<S: IdempotencyStore>(&mut self, store: &S, random: &mut Random) {
+        let Some(owner) = self.owner(random) else {
+            return;
+        };
+        let retention = RETENTIONS[random.below(2)];
+        let stored = match random.below(4) {
+            0 => Stored::NotRetained,
+            1 => Stored::Unknown,
+            _ => Stored::Reply(Bytes::copy_from_slice(&random.bytes())),
+        };
+        let (key, token) = (owner.key, owner.token);
+        self.log.push(format!(
+            "complete {key} with {token}, {stored:?}, {retention}"
+        ));
+        let completed = store
+            .complete(self.key(key), token, stored.clone(), self.time(retention))
+            .await;
+        let expected = match self.live(key) {
+            Some(mut record) if record.token == token => {
+                if record.stored.is_none() {
+                    record.stored = Some(stored);
+                    record.expires = self.now + retention;
+                    self.records.insert(key, record);
+                }
+                Held
+            }
+            _ => Lost,
+        };
+        self.owned(completed, expected);
+    }
+
+    async fn release<S: IdempotencyStore>(&mut self, store: &S, random: &mut Random) {
+        let Some(owner) = self.owner(random) else {
+            return;
+        };
+        let (key, token) = (owner.key, owner.token);
+        self.log.push(format!("release {key} with {token}"));
+        let released = store.release(self.key(key), token).await;
+        let expected = match self.live(key) {
+            Some(record) if record.token == token && record.stored.is_none() => {
+                self.records.remove(&key);
+                Held
+            }
+            _ => Lost,
+        };
+        self.owned(released, expected);
+    }
+
+    fn key(&self, key: usize) -> RecordKey {
+        let mut bytes = [u8::try_from(key).unwrap_or_default(); 32];
+        bytes[..31].copy_from_slice(&self.salt);
+        RecordKey::new(bytes)
+    }
+
+    fn time(&self, units: u64) -> Duration {
+        self.unit * u32::try_from(units).unwrap_or(u32::MAX)
+    }
+
+    fn live(&self, key: usize) -> Option<Record> {
+        let record = self.records.get(&key);
+        record.filter(|record| record.expires > self.now).cloned()
+    }
+
+    /// Mostly a late one.
+    fn owner(&self, random: &mut Random) -> Option<Owner> {
+        let back = random.below(4).min(random.below(4)) + 1;
+        self.owners
+            .get(self.owners.len().checked_sub(back)?)
+            .copied()
+    }
+
+    fn new_owner(&mut self, key: usize, claimed: &Claimed, orphaned: bool) -> FencingToken {
+        match claimed {
+            Claimed::New(lease) if lease.orphaned == orphaned && lease.token > self.last[key] => {
+                self.last[key] = lease.token;
+                lease.token
+            }
+            other => self.fail(&format_args!(
+                "{other:?}, not new (orphaned: {orphaned}) with a token above {}",
+                self.last[key]
+            )),
+        }
+    }
+
+    fn same(&self, claimed: &Claimed, expected: &Claimed) {
+        if claimed != expected {
+            self.fail(&format_args!("{claimed:?}, not {expected:?}"));
+        }
+    }
+
+    fn owned<E: std::fmt::Display>(&self, answer: Result<Ownership, E>, expected: Ownership) {
+        match answer {
+            Ok(ownership) if ownership == expected => {}
+            Ok(other) => self.fail(&format_args!("{other:?}, not {expected:?}")),
+            Err(error) => self.fail(&error),
+        }
+    }
+
+    fn fail(&self, what: &dyn std::fmt::Display) -> ! {
+        let Self { seed, now, log, .. } = self;
+        let last = &log[log.len().saturating_sub(25)..];
+        panic!(
+            "seed {seed}, at {now}: {what}\nthe last steps:\n  {}",
+            last.join("\n  ")
+        );
+    }
+}
+
+/// SplitMix64: the same everywhere and for ever.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        usize::try_from(self.next() % bound as u64).unwrap_or_default()
+    }
+
+    fn bytes(&mut self) -> [u8; 16] {
+        (u128::from(self.next()) << 64 | u128::from(self.next())).to_le_bytes()
+    }
+}

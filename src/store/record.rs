@@ -1,0 +1,196 @@
+use std::{fmt, time::Duration};
+
+use bytes::Bytes;
+
+/// The name of a record: a SHA-256 over everything that makes an operation the same operation.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RecordKey([u8; 32]);
+
+impl RecordKey {
+    /// A key of these bytes.
+    #[must_use]
+    pub fn new(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    /// The key's bytes.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for RecordKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RecordKey({self})")
+    }
+}
+
+/// Sixty-four hexadecimal digits.
+impl fmt::Display for RecordKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// What was asked for: a SHA-256 over the request, so that a key can't be used for another one.
+/// It is never shown, since the hash of a short body can be guessed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Fingerprint([u8; 32]);
+
+impl Fingerprint {
+    /// A fingerprint of these bytes.
+    #[must_use]
+    pub fn new(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    /// The fingerprint's bytes.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Fingerprint(..)")
+    }
+}
+
+/// Who claims: drawn at random for each execution, the same when a claim is repeated because its
+/// answer got lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ClaimId([u8; 16]);
+
+impl ClaimId {
+    /// An id of these bytes.
+    #[must_use]
+    pub fn new(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+
+    /// A random id.
+    #[must_use]
+    pub fn random() -> Self {
+        Self(rand::random())
+    }
+
+    /// The id's bytes.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8; 16] {
+        &self.0
+    }
+}
+
+/// Tells an owner from those before it: each new owner of a key gets a greater one. What a
+/// handler writes elsewhere can be guarded with it: refuse what comes with a smaller token than
+/// the last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FencingToken(u64);
+
+impl FencingToken {
+    /// The token with that number.
+    #[must_use]
+    pub fn new(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// The token's number: at most 2⁵³, so that databases and scripting languages can hold it.
+    #[must_use]
+    pub fn get(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for FencingToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// What to do with an operation whose owner vanished before it said how the operation ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Orphans {
+    /// Execute it again: right where doing it twice is harmless, or where the handler guards what
+    /// it writes with the [`FencingToken`].
+    Reexecute,
+    /// Answer that the outcome is unknown, until a person has looked at it or the record is past
+    /// its time: right where doing it twice is worse than not at all.
+    Unknown,
+}
+
+/// The wish to be the one that executes an operation.
+#[derive(Debug, Clone, Copy)]
+pub struct Claim {
+    /// Which operation.
+    pub key: RecordKey,
+    /// What was asked for.
+    pub fingerprint: Fingerprint,
+    /// Who asks.
+    pub id: ClaimId,
+    /// How long the claim holds unless it is renewed.
+    pub lease: Duration,
+    /// How long the record is kept after that, if nobody says how the operation ended.
+    pub retention: Duration,
+    /// What to do if the last owner vanished.
+    pub orphans: Orphans,
+}
+
+/// What became of a [`Claim`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Claimed {
+    /// The operation is yours to execute.
+    New(Lease),
+    /// Somebody else executes it.
+    InFlight {
+        /// How long their lease holds unless they renew it.
+        remaining: Duration,
+    },
+    /// It is over.
+    Done(Stored),
+    /// The key was used for something else.
+    Mismatch,
+}
+
+/// The right to execute an operation, for a while.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lease {
+    /// Shows that the lease is yours.
+    pub token: FencingToken,
+    /// Whether an owner before you vanished, so that the operation may have been executed already.
+    /// A claim that is repeated after a lost answer may be told `false`.
+    pub orphaned: bool,
+}
+
+/// What is kept of an operation that is over.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Stored {
+    /// Its reply, as bytes that mean nothing to a store.
+    Reply(Bytes),
+    /// That it was executed. The reply was too large to keep.
+    NotRetained,
+    /// That nobody knows how it ended.
+    Unknown,
+}
+
+/// Shows how long a reply is, never what is in it.
+impl fmt::Debug for Stored {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Reply(bytes) => write!(f, "Reply({} bytes)", bytes.len()),
+            Self::NotRetained => f.write_str("NotRetained"),
+            Self::Unknown => f.write_str("Unknown"),
+        }
+    }
+}
+
+/// What became of a renewal, a completion or a release.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[must_use]
+pub enum Ownership {
+    /// You were the owner, and the transition was made.
+    Held,
+    /// You are not the owner, or no more: nothing was changed.
+    Lost,
+}

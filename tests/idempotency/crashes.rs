@@ -1,0 +1,317 @@
+//! Handlers that panic, outlive their lease, or lose their client: I-14 to I-16.
+
+use std::{
+    convert::Infallible,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use http::{Request, Response};
+use tower::{Layer, Service, ServiceExt, service_fn, util::BoxCloneSyncService};
+use tower_reprise::{
+    error::BoxError,
+    store::{MemoryStore, Orphans, StoreErrorKind},
+};
+
+use crate::support::{
+    Builder, DAY, Fault, Flaky, Frames, Handler, LEASE, SECOND, Server, Verb, builder, post, send,
+    settle, start, status,
+};
+
+/// Panics the first time.
+fn fragile(builder: Builder) -> (Server, Arc<AtomicUsize>) {
+    let runs = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&runs);
+    let inner = service_fn(move |_: Request<Frames>| {
+        let run = counter.fetch_add(1, Ordering::SeqCst) + 1;
+        async move {
+            tokio::task::yield_now().await;
+            assert!(run > 1, "on purpose");
+            Ok::<_, Infallible>(status(200, "survived"))
+        }
+    });
+    let server = builder.build().unwrap().layer(inner);
+    (BoxCloneSyncService::new(server), runs)
+}
+
+#[tokio::test(start_paused = true)]
+async fn i_14_a_panic_is_an_orphan_after_its_lease() {
+    let (server, runs) = fragile(builder(MemoryStore::new(), Orphans::Reexecute));
+    let first = send(&server, post("k")).await;
+    assert_eq!(first.refusal(), (500, "handler-crashed".into()));
+    for _ in 0..29 {
+        let answer = send(&server, post("k")).await;
+        assert_eq!(answer.refusal(), (409, "processing".into()));
+        tokio::time::advance(SECOND).await;
+    }
+    assert_eq!(runs.load(Ordering::SeqCst), 1);
+    tokio::time::advance(2 * SECOND).await;
+    for _ in 0..2 {
+        let answer = send(&server, post("k")).await;
+        assert_eq!((answer.status, &*answer.body), (200, "survived"));
+    }
+    assert_eq!(runs.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn i_14_or_its_outcome_stays_unknown() {
+    let (server, runs) = fragile(builder(MemoryStore::new(), Orphans::Unknown));
+    assert_eq!(send(&server, post("k")).await.status, 500);
+    assert_eq!(
+        send(&server, post("k")).await.problem().unwrap(),
+        "processing"
+    );
+    tokio::time::advance(LEASE + SECOND).await;
+    for _ in 0..3 {
+        let answer = send(&server, post("k")).await;
+        assert_eq!(answer.refusal(), (409, "outcome-unknown".into()));
+        assert!(!answer.headers.contains_key("retry-after"));
+        tokio::time::advance(DAY / 4).await;
+    }
+    assert_eq!(runs.load(Ordering::SeqCst), 1);
+    // Another request with that key is told no more than ever.
+    let mut other = post("k");
+    *other.body_mut() = Frames::from("999 EUR");
+    assert_eq!(send(&server, other).await.status, 422);
+}
+
+/// I-14: the lease that was renewed ends as soon as nobody renews it.
+#[tokio::test(start_paused = true)]
+async fn i_14_a_late_panic_wedges_nothing() {
+    let runs = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&runs);
+    let inner = service_fn(move |_: Request<Frames>| {
+        let run = counter.fetch_add(1, Ordering::SeqCst) + 1;
+        async move {
+            tokio::time::sleep(10 * LEASE).await;
+            assert!(run > 1, "on purpose");
+            Ok::<_, Infallible>(status(200, "survived"))
+        }
+    });
+    let layer = builder(MemoryStore::new(), Orphans::Reexecute).build();
+    let server: Server = BoxCloneSyncService::new(layer.unwrap().layer(inner));
+    assert_eq!(send(&server, post("k")).await.status, 500);
+    tokio::time::sleep(LEASE + SECOND).await;
+    let answer = send(&server, post("k")).await;
+    assert_eq!((answer.status, &*answer.body), (200, "survived"));
+}
+
+/// I-14: an error of the service below is no reply: its own goes to the caller, and the key is an
+/// orphan.
+#[tokio::test(start_paused = true)]
+async fn i_14_an_error_below_is_an_orphan() {
+    let runs = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&runs);
+    let inner = service_fn(move |_: Request<Frames>| {
+        let run = counter.fetch_add(1, Ordering::SeqCst) + 1;
+        async move {
+            match run {
+                1 => Err(BoxError::from("broken pipe")),
+                _ => Ok(Response::new(Frames::from("second"))),
+            }
+        }
+    });
+    let layer = builder(MemoryStore::new(), Orphans::Reexecute).build();
+    let mut server = layer.unwrap().layer(inner);
+    let mut call = async || server.ready().await?.call(post("k")).await;
+    let error = call().await.unwrap_err();
+    assert_eq!(error.to_string(), "broken pipe");
+    assert_eq!(call().await.unwrap().status(), 409);
+    tokio::time::advance(LEASE + SECOND).await;
+    assert_eq!(call().await.unwrap().status(), 200);
+    assert_eq!(runs.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn i_15_a_handler_may_outlive_its_lease() {
+    let handler = Handler::held();
+    let server = handler.count(builder(MemoryStore::new(), Orphans::Reexecute));
+    let first = start(&server, post("k"));
+    settle().await;
+    for _ in 0..20 {
+        tokio::time::sleep(LEASE / 2).await;
+        let answer = send(&server, post("k")).await;
+        assert_eq!(answer.refusal(), (409, "processing".into()));
+    }
+    handler.let_through(1);
+    assert_eq!(first.await.unwrap().body, "run 1");
+    assert!(!handler.execution(0).is_lost());
+    assert!(send(&server, post("k")).await.is_replayed());
+    assert_eq!(handler.runs(), 1);
+}
+
+/// I-15: renewals fail now and then, and the lease holds.
+#[tokio::test(start_paused = true)]
+async fn i_15_a_renewal_is_repeated() {
+    let (store, handler) = (Flaky::default(), Handler::held());
+    let server = handler.count(builder(store.clone(), Orphans::Reexecute));
+    let first = start(&server, post("k"));
+    settle().await;
+    for fault in [
+        Fault::Error(StoreErrorKind::Unavailable),
+        Fault::Lost,
+        Fault::Hang,
+    ] {
+        store.fail(Verb::Renew, fault, 1);
+        for _ in 0..6 {
+            tokio::time::sleep(LEASE / 3).await;
+            let answer = send(&server, post("k")).await;
+            assert_eq!(answer.refusal(), (409, "processing".into()), "{fault:?}");
+        }
+    }
+    handler.let_through(1);
+    assert_eq!(first.await.unwrap().body, "run 1");
+}
+
+/// I-15: one that was stopped past its lease comes back, and finds that another took over.
+#[tokio::test(start_paused = true)]
+async fn i_15_a_stale_owner_is_rejected() {
+    let (store, handler) = (Flaky::default(), Handler::held());
+    let server = handler.count(builder(store.clone(), Orphans::Reexecute));
+    store.fail(
+        Verb::Renew,
+        Fault::Error(StoreErrorKind::Unavailable),
+        usize::MAX,
+    );
+    let stale = start(&server, post("k"));
+    tokio::time::sleep(LEASE + SECOND).await;
+    let second = start(&server, post("k"));
+    settle().await;
+    assert_eq!(handler.runs(), 2);
+    let (one, two) = (handler.execution(0), handler.execution(1));
+    assert_eq!(one.key(), two.key());
+    assert!(two.token() > one.token());
+    assert!(two.is_orphan() && !one.is_orphan());
+
+    // The stale one ends first: its reply is not the reply.
+    handler.let_through(1);
+    let answer = stale.await.unwrap();
+    assert_eq!(answer.refusal(), (409, "processing".into()));
+    assert!(one.is_lost() && !two.is_lost());
+    handler.let_through(1);
+    assert_eq!(second.await.unwrap().body, "run 2");
+    let replayed = send(&server, post("k")).await;
+    assert_eq!((&*replayed.body, replayed.is_replayed()), ("run 2", true));
+}
+
+/// I-15: and when it comes back after the other has finished.
+#[tokio::test(start_paused = true)]
+async fn i_15_a_stale_owner_is_rejected_after_the_end() {
+    let (store, handler) = (Flaky::default(), Handler::held());
+    let server = handler.count(builder(store.clone(), Orphans::Reexecute));
+    store.fail(
+        Verb::Renew,
+        Fault::Error(StoreErrorKind::Unavailable),
+        usize::MAX,
+    );
+    let stale = start(&server, post("k"));
+    tokio::time::sleep(LEASE + SECOND).await;
+    let quick = Handler::new();
+    let other = quick.serve(builder(store.clone(), Orphans::Reexecute), |_| {
+        status(200, "of another process")
+    });
+    assert_eq!(send(&other, post("k")).await.body, "of another process");
+    handler.let_through(1);
+    assert_eq!(stale.await.unwrap().status, 409);
+    let replayed = send(&server, post("k")).await;
+    assert_eq!(replayed.body, "of another process");
+}
+
+/// I-15: one that learns from a renewal that it lost can tell its handler.
+#[tokio::test(start_paused = true)]
+async fn i_15_a_handler_can_learn_that_it_lost() {
+    let (store, handler) = (Flaky::default(), Handler::held());
+    let server = handler.count(builder(store.clone(), Orphans::Reexecute));
+    store.fail(
+        Verb::Renew,
+        Fault::Error(StoreErrorKind::Unavailable),
+        usize::MAX,
+    );
+    let stale = start(&server, post("k"));
+    tokio::time::sleep(LEASE + SECOND).await;
+    let second = start(&server, post("k"));
+    settle().await;
+    assert!(!handler.execution(0).is_lost());
+    store.heal();
+    tokio::time::sleep(LEASE).await;
+    assert!(handler.execution(0).is_lost());
+    assert!(!handler.execution(1).is_lost());
+    handler.let_through(2);
+    assert_eq!(stale.await.unwrap().status, 409);
+    assert_eq!(second.await.unwrap().status, 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn i_16_a_client_that_hangs_up_finds_its_reply_later() {
+    let handler = Handler::held();
+    let server = handler.count(builder(MemoryStore::new(), Orphans::Unknown));
+    let first = start(&server, post("k"));
+    settle().await;
+    assert_eq!(handler.runs(), 1);
+    first.abort();
+    settle().await;
+    tokio::time::sleep(2 * LEASE).await;
+    assert_eq!(send(&server, post("k")).await.status, 409);
+    handler.let_through(1);
+    settle().await;
+    assert_eq!(handler.ends(), 1);
+    let answer = send(&server, post("k")).await;
+    assert_eq!((&*answer.body, answer.is_replayed()), ("run 1", true));
+}
+
+/// I-16: one that hangs up while its key is being claimed leaves nothing behind, not even under
+/// a policy that would call it unknown.
+#[tokio::test(start_paused = true)]
+async fn i_16_a_client_that_hangs_up_during_the_claim() {
+    // At which point the answer arrives, and nobody is there to take it.
+    for delay in [Duration::ZERO, Duration::from_millis(1)] {
+        let (store, handler) = (Flaky::default(), Handler::new());
+        let server = handler.count(builder(store.clone(), Orphans::Unknown));
+        store.fail(Verb::Claim, Fault::Slow(SECOND), 1);
+        let first = start(&server, post("k"));
+        settle().await;
+        tokio::time::advance(delay).await;
+        first.abort();
+        tokio::time::sleep(2 * SECOND).await;
+        assert_eq!((handler.runs(), store.memory.len()), (0, 0));
+        assert_eq!(store.calls(Verb::Release), 1);
+        assert_eq!(send(&server, post("k")).await.body, "run 1");
+    }
+}
+
+/// D-7: the service that was made ready is the one that is called, and what is not called gives
+/// its place back.
+#[tokio::test(start_paused = true)]
+async fn a_limit_below_is_no_deadlock() {
+    use tower::limit::ConcurrencyLimitLayer;
+
+    let handler = Handler::held();
+    let gate = handler.clone();
+    let inner = service_fn(move |_: Request<Frames>| {
+        let gate = gate.clone();
+        async move {
+            gate.pass().await;
+            Ok::<_, Infallible>(status(200, "paid"))
+        }
+    });
+    let inner = ConcurrencyLimitLayer::new(1).layer(inner);
+    let layer = builder(MemoryStore::new(), Orphans::Reexecute).build();
+    let server: Server = BoxCloneSyncService::new(layer.unwrap().layer(inner));
+    handler.let_through(1);
+    assert_eq!(send(&server, post("one")).await.status, 200);
+    // Replays and refusals hold no place.
+    for _ in 0..3 {
+        assert!(send(&server, post("one")).await.is_replayed());
+        assert_eq!(send(&server, post("\"")).await.status, 400);
+    }
+    let mut kept = server.clone();
+    let replayed = kept.ready().await.unwrap().call(post("one")).await.unwrap();
+    let second = start(&server, post("two"));
+    settle().await;
+    handler.let_through(1);
+    assert_eq!(second.await.unwrap().status, 200);
+    drop(replayed);
+}

@@ -1,0 +1,113 @@
+//! Whose key it is: I-19, I-20.
+
+use http::{Method, Request};
+use tower_reprise::store::{MemoryStore, Orphans};
+
+use crate::support::{Builder, Frames, Handler, builder, post, send};
+
+fn in_memory(store: &MemoryStore) -> Builder {
+    builder(store.clone(), Orphans::Reexecute)
+}
+
+fn of(tenant: Option<&str>) -> Request<Frames> {
+    let mut request = post("k");
+    match tenant {
+        Some(tenant) => {
+            let tenant = tenant.parse().unwrap();
+            request.headers_mut().insert("x-tenant", tenant);
+        }
+        None => {
+            request.headers_mut().remove("x-tenant");
+        }
+    }
+    request
+}
+
+#[tokio::test(start_paused = true)]
+async fn i_19_callers_have_nothing_to_do_with_each_other() {
+    let handler = Handler::new();
+    let server = handler.count(in_memory(&MemoryStore::new()));
+    for (tenant, body) in [("alice", "run 1"), ("bob", "run 2"), ("alice", "run 1")] {
+        assert_eq!(send(&server, of(Some(tenant))).await.body, body);
+    }
+    // Not even when one is the start of another, with the rest in the key.
+    let mut request = of(Some("alic"));
+    request
+        .headers_mut()
+        .insert("idempotency-key", "ek".parse().unwrap());
+    assert_eq!(send(&server, request).await.body, "run 3");
+}
+
+/// I-19: while it is in flight, too.
+#[tokio::test(start_paused = true)]
+async fn i_19_in_flight_too() {
+    let handler = Handler::held();
+    let server = handler.count(in_memory(&MemoryStore::new()));
+    let alice = crate::support::start(&server, of(Some("alice")));
+    let bob = crate::support::start(&server, of(Some("bob")));
+    crate::support::settle().await;
+    handler.let_through(2);
+    assert_eq!(alice.await.unwrap().status, 200);
+    assert_eq!(bob.await.unwrap().status, 200);
+    assert_eq!(handler.runs(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn i_20_callers_that_are_not_known_are_refused() {
+    let (store, handler) = (MemoryStore::new(), Handler::new());
+    let server = handler.count(in_memory(&store));
+    let answer = send(&server, of(None)).await;
+    assert_eq!(answer.refusal(), (403, "anonymous".into()));
+    assert_eq!((handler.runs(), store.len()), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn i_20_unless_there_is_a_scope_for_them() {
+    let handler = Handler::new();
+    let server = handler.count(in_memory(&MemoryStore::new()).anonymous("public"));
+    for _ in 0..2 {
+        assert_eq!(send(&server, of(None)).await.body, "run 1");
+    }
+    // Somebody of that name is somebody else, and so is nobody at all.
+    assert_eq!(send(&server, of(Some("public"))).await.body, "run 2");
+    assert_eq!(send(&server, of(Some(""))).await.body, "run 3");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_belongs_to_method_and_path() {
+    let handler = Handler::new();
+    let server = handler.count(in_memory(&MemoryStore::new()));
+    let at = |method: Method, path: &str| {
+        let mut request = post("k");
+        *request.method_mut() = method;
+        *request.uri_mut() = path.parse().unwrap();
+        request
+    };
+    for _ in 0..2 {
+        for (run, method, path) in [
+            (1, Method::POST, "/payments/1"),
+            (2, Method::PATCH, "/payments/1"),
+            (3, Method::POST, "/payments/2"),
+        ] {
+            let answer = send(&server, at(method, path)).await;
+            assert_eq!(answer.body, format!("run {run}"));
+        }
+    }
+    // With a route, the items of one route share it.
+    let builder = in_memory(&MemoryStore::new()).route(|_| "/payments/{id}");
+    let server = handler.count(builder);
+    let first = send(&server, at(Method::POST, "/payments/1")).await;
+    assert_eq!(first.status, 200);
+    let other = send(&server, at(Method::POST, "/payments/2")).await;
+    assert_eq!(other.status, 422);
+}
+
+#[tokio::test(start_paused = true)]
+async fn namespaces_share_a_store_and_nothing_else() {
+    let (store, handler) = (MemoryStore::new(), Handler::new());
+    let one = handler.count(in_memory(&store).namespace("orders v1"));
+    let two = handler.count(in_memory(&store).namespace("orders v2"));
+    assert_eq!(send(&one, post("k")).await.body, "run 1");
+    assert_eq!(send(&two, post("k")).await.body, "run 2");
+    assert_eq!(send(&one, post("k")).await.body, "run 1");
+}

@@ -1,0 +1,168 @@
+//! What is logged and counted, and what never is: O-2, S-2.
+
+use std::{
+    collections::BTreeMap,
+    fmt::Debug,
+    sync::{Arc, Mutex},
+};
+
+use http::{HeaderValue, Request, Response};
+use metrics_util::debugging::{DebugValue, DebuggingRecorder};
+use tower_http::request_id::RequestId;
+use tower_reprise::store::{MemoryStore, Orphans, StoreErrorKind};
+use tracing::{
+    Event, Subscriber,
+    field::{Field, Visit},
+};
+use tracing_subscriber::{Layer, Registry, layer::Context, prelude::*};
+
+use crate::support::{
+    Fault, Flaky, Frames, Handler, LEASE, SECOND, Verb, builder, keyless, post, send, settle,
+    start, status,
+};
+
+/// Counts on this thread.
+async fn counted(run: impl Future<Output = ()>) -> BTreeMap<String, u64> {
+    let recorder = DebuggingRecorder::new();
+    let snapshotter = recorder.snapshotter();
+    let guard = metrics::set_default_local_recorder(&recorder);
+    run.await;
+    drop(guard);
+    let mut counts = BTreeMap::new();
+    for (key, _, _, value) in snapshotter.snapshot().into_vec() {
+        let DebugValue::Counter(count) = value else {
+            panic!("not a counter: {key:?}");
+        };
+        let labels = key.key().labels();
+        let labels: Vec<_> = labels.map(metrics::Label::value).collect();
+        counts.insert(format!("{} {}", key.key().name(), labels.join(" ")), count);
+    }
+    counts
+}
+
+#[tokio::test(start_paused = true)]
+async fn o_2_every_outcome_is_counted() {
+    let counts = counted(async {
+        let (store, handler) = (Flaky::default(), Handler::held());
+        let server = handler.count(builder(store.clone(), Orphans::Reexecute));
+        send(&server, keyless().body(Frames::default()).unwrap()).await;
+        let first = start(&server, post("k"));
+        settle().await;
+        send(&server, post("k")).await;
+        let mut other = post("k");
+        *other.body_mut() = Frames::from("999 EUR");
+        send(&server, other).await;
+        handler.let_through(1);
+        first.await.unwrap();
+        for _ in 0..3 {
+            send(&server, post("k")).await;
+        }
+        store.fail(Verb::Claim, Fault::Error(StoreErrorKind::Full), 1);
+        send(&server, post("k")).await;
+
+        store.fail(Verb::Renew, Fault::Error(StoreErrorKind::Other), usize::MAX);
+        let stale = start(&server, post("late"));
+        tokio::time::sleep(LEASE + SECOND).await;
+        let second = start(&server, post("late"));
+        settle().await;
+        handler.let_through(2);
+        stale.await.unwrap();
+        second.await.unwrap();
+    });
+    let counts = counts.await;
+    for (outcome, count) in [
+        ("executed", 2),
+        ("replayed", 3),
+        ("in_flight", 1),
+        ("mismatch", 1),
+        ("refused", 1),
+        ("orphaned", 1),
+        ("store_error", 1),
+    ] {
+        let name = format!("idempotency_requests_total {outcome}");
+        assert_eq!(counts.get(&name), Some(&count), "{outcome}: {counts:?}");
+    }
+    assert_eq!(counts["idempotency_store_errors_total claim full"], 1);
+    assert!(counts["idempotency_store_errors_total renew other"] >= 1);
+}
+
+/// Every field of every event, as text.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<BTreeMap<&'static str, String>>>>);
+
+struct Fields(BTreeMap<&'static str, String>);
+
+impl Visit for Fields {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.0.insert(field.name(), value.into());
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        self.0.insert(field.name(), format!("{value:?}"));
+    }
+}
+
+impl<S: Subscriber> Layer<S> for Log {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let mut fields = Fields(BTreeMap::new());
+        event.record(&mut fields);
+        self.0.lock().unwrap().push(fields.0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn o_1_s_2_what_is_logged() {
+    let log = Log::default();
+    let guard = tracing::subscriber::set_default(Registry::default().with(log.clone()));
+    let store = Flaky::default();
+    let handler = Handler::new();
+    let server = handler.serve(builder(store.clone(), Orphans::Reexecute), |_| {
+        let response = Response::builder().header("set-cookie", "a=SECRET");
+        response.body(Frames::from("SECRET")).unwrap()
+    });
+    let request = || {
+        let request = Request::post("/payments?token=SECRET")
+            .header("x-tenant", "SECRET")
+            .header("authorization", "SECRET")
+            .header("idempotency-key", "order-42");
+        let mut request = request.body(Frames::from("SECRET")).unwrap();
+        let id = RequestId::new(HeaderValue::from_static("req-1"));
+        request.extensions_mut().insert(id);
+        request
+    };
+    send(&server, request()).await;
+    send(&server, request()).await;
+    store.fail(Verb::Claim, Fault::Error(StoreErrorKind::Corrupt), 1);
+    send(&server, request()).await;
+    drop(guard);
+
+    let log = log.0.lock().unwrap();
+    let outcomes: Vec<_> = log
+        .iter()
+        .filter(|event| event.get("message").is_some_and(|m| m == "idempotency"))
+        .collect();
+    assert_eq!(outcomes.len(), 3);
+    for (event, outcome) in outcomes.iter().zip(["Executed", "Replayed", "StoreError"]) {
+        assert_eq!(event["outcome"], outcome);
+        assert_eq!(event["correlation_id"], "req-1");
+        assert_eq!(event["idempotency_key"], "order-42");
+    }
+    assert!(!format!("{log:?}").contains("SECRET"));
+}
+
+/// What the handler logs stays in the span that it would be in without the layer.
+#[tokio::test(start_paused = true)]
+async fn o_1_the_handler_logs_in_the_callers_span() {
+    let subscriber = tracing::subscriber::set_default(Registry::default());
+    let seen: Arc<Mutex<Option<&'static str>>> = Arc::default();
+    let name = Arc::clone(&seen);
+    let server = Handler::new().serve(builder(MemoryStore::new(), Orphans::Reexecute), move |_| {
+        let span = tracing::Span::current();
+        *name.lock().unwrap() = span.metadata().map(tracing::Metadata::name);
+        status(200, "")
+    });
+    let span = tracing::info_span!("request");
+    tracing::Instrument::instrument(send(&server, post("k")), span).await;
+    assert_eq!(*seen.lock().unwrap(), Some("request"));
+    drop(subscriber);
+}
