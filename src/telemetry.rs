@@ -23,6 +23,12 @@ pub struct Labels<'a> {
     pub(crate) idempotency_key: Option<&'a str>,
 }
 
+/// A header's value as text, if it is fit for a log.
+pub(crate) fn printable(value: &[u8]) -> Option<&str> {
+    let text = str::from_utf8(value).ok()?;
+    (text.len() <= 128 && text.bytes().all(|byte| byte.is_ascii_graphic())).then_some(text)
+}
+
 /// A retry is about to be waited for.
 pub(crate) fn retry<'a>(
     dependency: &Dependency,

@@ -4,7 +4,9 @@ use http::{Method, Request};
 
 use super::{ServerErrors, digest::Digest, engine::Engine, hygiene::Unstored, key::KeyFormat};
 use crate::{
-    classify::is_grpc, retry::printable, store::RecordKey, telemetry::Labels,
+    classify::is_grpc,
+    store::RecordKey,
+    telemetry::{Labels, printable},
     wire::problem::Problem,
 };
 

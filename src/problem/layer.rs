@@ -6,7 +6,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{Request, Response, StatusCode};
+use http::{Request, Response};
 use http_body::Body;
 use pin_project_lite::pin_project;
 use tower::{Layer, Service};
@@ -15,7 +15,7 @@ use super::ProblemBody;
 use crate::{
     classify::{Cause, Rules, is_grpc, network},
     error::{BoxError, Refused},
-    wire::http::{self as wire, Trouble},
+    wire::problem,
 };
 
 /// Makes errors problem responses. See the [module docs](super).
@@ -46,7 +46,7 @@ impl<S> Layer<S> for ProblemLayer {
 pub struct Problem<S> {
     inner: S,
     /// What the next call is answered with, because the service could not be made ready for it.
-    failed: Option<Trouble>,
+    failed: Option<problem::Problem>,
 }
 
 impl<S, B, R> Service<Request<B>> for Problem<S>
@@ -63,7 +63,7 @@ where
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         if self.failed.is_none() {
             let ready = ready!(self.inner.poll_ready(cx));
-            self.failed = ready.err().map(|error| trouble(&error.into()));
+            self.failed = ready.err().map(|error| problem_of(&error.into()));
         }
         Poll::Ready(Ok(()))
     }
@@ -75,7 +75,7 @@ where
             None => State::Called {
                 future: self.inner.call(request),
             },
-            Some(trouble) => State::Failed { trouble },
+            Some(problem) => State::Failed { problem },
         };
         ProblemFuture { state, grpc }
     }
@@ -99,7 +99,7 @@ pin_project! {
         // The call is out.
         Called { #[pin] future: F },
         // There was no service to call.
-        Failed { trouble: Trouble },
+        Failed { problem: problem::Problem },
     }
 }
 
@@ -113,33 +113,26 @@ where
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        let trouble = match this.state.project() {
+        let problem = match this.state.project() {
             StateProj::Called { future } => match ready!(future.poll(cx)) {
                 Ok(response) => return Poll::Ready(Ok(response.map(ProblemBody::reply))),
-                Err(error) => trouble(&error.into()),
+                Err(error) => problem_of(&error.into()),
             },
-            StateProj::Failed { trouble } => trouble.clone(),
+            StateProj::Failed { problem } => problem.clone(),
         };
-        let response = wire::trouble(&trouble, *this.grpc);
+        let response = problem.response(*this.grpc);
         Poll::Ready(Ok(response.map(Into::into)))
     }
 }
 
-fn trouble(error: &BoxError) -> Trouble {
+fn problem_of(error: &BoxError) -> problem::Problem {
     if let Some(refused) = Refused::find(&**error) {
-        return Trouble {
-            status: StatusCode::SERVICE_UNAVAILABLE,
-            detail: refused.to_string(),
-            retry_after: refused.retry_after(),
-        };
+        return problem::Problem::REFUSED
+            .detail(refused.to_string())
+            .retry_after(refused.retry_after());
     }
-    let (status, detail) = match network::classify(&Rules::standard(), &**error).cause {
-        Cause::Timeout => (StatusCode::GATEWAY_TIMEOUT, "The call took too long."),
-        _ => (StatusCode::BAD_GATEWAY, "The call failed."),
-    };
-    Trouble {
-        status,
-        detail: detail.to_owned(),
-        retry_after: None,
+    match network::classify(&Rules::standard(), &**error).cause {
+        Cause::Timeout => problem::Problem::LATE,
+        _ => problem::Problem::FAILED,
     }
 }

@@ -84,7 +84,6 @@ pub(crate) use self::{
     attempt::Bounds,
     marks::{Counted, Marks},
     protocol::{Origin, origin},
-    snapshot::printable,
 };
 pub use self::{
     attempt::{Attempt, RetryOverride},

@@ -12,6 +12,7 @@ use http::{
 use tower_http::request_id::RequestId;
 
 use super::{marks::Marks, protocol::Told};
+use crate::telemetry::printable;
 
 /// Marks a value as sensitive in its stored length.
 const SENSITIVE: u64 = 1 << 31;
@@ -209,12 +210,6 @@ fn as_strong(before: &[u8], after: &[u8]) -> bool {
     // A token without a scheme is renewed by another one without.
     let bare = !full && !after_full && !scheme.is_empty() && !after.is_empty();
     bare || (scheme.eq_ignore_ascii_case(after) && full == after_full)
-}
-
-/// A value's text, if it is fit for a log.
-pub(crate) fn printable(value: &[u8]) -> Option<&str> {
-    let text = str::from_utf8(value).ok()?;
-    (text.len() <= 128 && text.bytes().all(|byte| byte.is_ascii_graphic())).then_some(text)
 }
 
 /// Writes a head. Returns what headers tell, or `None` if there is not enough room.

@@ -15,7 +15,7 @@ use crate::{
     dependency::{ByAuthority, Dependencies, Locate, Lookup},
     error::ConfigError,
     retry::{Attempt, Counted},
-    wire::http::do_not_retry,
+    wire::problem::Problem,
 };
 
 /// Refuses inbound retries over the budget. Made by
@@ -111,7 +111,11 @@ where
             }
             Err(_) => {
                 crate::release(&mut self.inner);
-                let response = do_not_retry(self.status, grpc).map(R::from);
+                let problem = match self.status {
+                    StatusCode::SERVICE_UNAVAILABLE => Problem::RETRY_BUDGET.unavailable(),
+                    _ => Problem::RETRY_BUDGET,
+                };
+                let response = problem.response(grpc).map(R::from);
                 State::Refused {
                     response: Some(response),
                 }

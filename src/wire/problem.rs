@@ -1,7 +1,7 @@
 //! Refusals: RFC 9457 problem documents, or a gRPC status for who speaks gRPC. Nothing in them
-//! comes from a request or a record.
+//! comes from a request's body or a record.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, time::Duration};
 
 use bytes::Bytes;
 use http::{
@@ -20,66 +20,105 @@ pub(crate) struct Problem {
     name: &'static str,
     title: &'static str,
     detail: Cow<'static, str>,
-    /// In whole seconds, if asking again is of use.
-    retry_after: Option<u32>,
+    again: Again,
 }
 
+/// Whether asking again is of use.
+#[derive(Debug, Clone, Copy)]
+enum Again {
+    /// The status says it.
+    Unsaid,
+    /// No.
+    Never,
+    /// Yes, after this long.
+    After(Duration),
+}
+
+/// The problems of one part of the crate.
 macro_rules! problems {
-    ($($(#[$doc:meta])* $id:ident: $status:ident, $grpc:ident, $name:literal, $title:literal, $detail:literal, $retry:expr;)*) => {
+    ($($(#[$doc:meta])* $id:ident: $status:ident, $grpc:ident, $name:literal, $title:literal, $detail:literal, $again:expr;)*) => {
         $($(#[$doc])* pub(crate) const $id: Problem = Problem {
             status: StatusCode::$status,
             grpc: GrpcCode::$grpc,
             name: $name,
             title: $title,
             detail: Cow::Borrowed($detail),
-            retry_after: $retry,
+            again: $again,
         };)*
     };
 }
 
+/// Problems of idempotent servers.
+#[cfg(feature = "server")]
 impl Problem {
     problems! {
         KEY_MISSING: BAD_REQUEST, InvalidArgument, "idempotency-key-missing",
             "Idempotency key is missing",
-            "This operation needs an idempotency key, the same for each attempt.", None;
+            "This operation needs an idempotency key, the same for each attempt.", Again::Never;
         KEY_INVALID: BAD_REQUEST, InvalidArgument, "idempotency-key-invalid",
-            "Idempotency key is not valid", "", None;
+            "Idempotency key is not valid", "", Again::Never;
         UNREADABLE: BAD_REQUEST, InvalidArgument, "idempotency-request-unreadable",
-            "Request body could not be read", "The request ended before its body did.", None;
+            "Request body could not be read", "The request ended before its body did.", Again::Never;
         ANONYMOUS: FORBIDDEN, PermissionDenied, "idempotency-anonymous",
             "Idempotency key of nobody",
-            "Keys belong to a caller, and this request does not say who that is.", None;
+            "Keys belong to a caller, and this request does not say who that is.", Again::Never;
         TOO_LARGE: PAYLOAD_TOO_LARGE, ResourceExhausted, "idempotency-request-too-large",
-            "Request body is too large", "", None;
+            "Request body is too large", "", Again::Never;
         REUSED: UNPROCESSABLE_ENTITY, InvalidArgument, "idempotency-key-reused",
             "Idempotency key was used for another request",
-            "A key belongs to one request. Use a new key for a new operation.", None;
+            "A key belongs to one request. Use a new key for a new operation.", Again::Never;
         /// Clients know this one by its type, and may ask again.
         PROCESSING: CONFLICT, Aborted, "idempotency-processing",
             "First request is still processing",
             "A request with this idempotency key is being processed. Ask again for its reply.",
-            Some(1);
+            Again::After(Duration::from_secs(1));
         NOT_RETAINED: CONFLICT, FailedPrecondition, "idempotency-reply-not-retained",
             "Reply was not retained",
             "The request with this idempotency key was executed, but its reply was not kept. It is not executed again.",
-            None;
+            Again::Never;
         OUTCOME_UNKNOWN: CONFLICT, FailedPrecondition, "idempotency-outcome-unknown",
             "Outcome is unknown",
             "A request with this idempotency key was begun, and it is not known whether it took effect. It is not executed again: somebody has to look.",
-            None;
+            Again::Never;
         UNAVAILABLE: SERVICE_UNAVAILABLE, Unavailable, "idempotency-unavailable",
             "Idempotency store is not available",
             "Whether this request was executed before can't be told now, so it is not executed.",
-            Some(1);
+            Again::After(Duration::from_secs(1));
         CRASHED: INTERNAL_SERVER_ERROR, Internal, "idempotency-handler-crashed",
             "Request was not finished",
             "Something went wrong while the request was executed. Ask again with the same idempotency key.",
-            None;
+            Again::Unsaid;
+    }
+}
+
+impl Problem {
+    problems! {
+        RETRY_BUDGET: TOO_MANY_REQUESTS, ResourceExhausted, "retry-budget",
+            "Retry budget used up",
+            "Too many retries reach this service. Do not retry this request.", Again::Never;
+        REFUSED: SERVICE_UNAVAILABLE, Unavailable, "refused", "Call refused", "", Again::Unsaid;
+        LATE: GATEWAY_TIMEOUT, DeadlineExceeded, "timeout", "Call timed out",
+            "The call took too long.", Again::Unsaid;
+        FAILED: BAD_GATEWAY, Unavailable, "upstream", "Call failed", "The call failed.",
+            Again::Unsaid;
     }
 
-    /// With what is wrong in this case. It goes into a JSON string and a header as it is.
+    /// With what is wrong in this case.
     pub(crate) fn detail(mut self, detail: impl Into<Cow<'static, str>>) -> Self {
         self.detail = detail.into();
+        self
+    }
+
+    /// As unavailable, rather than as too much.
+    pub(crate) fn unavailable(mut self) -> Self {
+        self.status = StatusCode::SERVICE_UNAVAILABLE;
+        self.grpc = GrpcCode::Unavailable;
+        self
+    }
+
+    /// With how long to wait, if that is known.
+    pub(crate) fn retry_after(mut self, wait: Option<Duration>) -> Self {
+        self.again = wait.map_or(self.again, Again::After);
         self
     }
 
@@ -99,6 +138,10 @@ impl Problem {
             detail,
             ..
         } = self;
+        let detail: String = detail
+            .chars()
+            .filter(|c| !matches!(c, '"' | '\\' | '\0'..='\x1f'))
+            .collect();
         let mut response = Response::new(Bytes::from(format!(
             r#"{{"type":"urn:tower-reprise:problem:{name}","title":"{title}","status":{},"detail":"{detail}"}}"#,
             status.as_u16()
@@ -110,8 +153,16 @@ impl Problem {
             HeaderValue::from_static("application/problem+json"),
         );
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        if let Some(seconds) = self.retry_after {
-            headers.insert(RETRY_AFTER, seconds.into());
+        match self.again {
+            Again::Unsaid => {}
+            Again::Never => {
+                headers.insert("x-should-retry", HeaderValue::from_static("false"));
+            }
+            Again::After(wait) => {
+                // In whole seconds, and never earlier than asked for.
+                let part = u64::from(wait.subsec_nanos() > 0);
+                headers.insert(RETRY_AFTER, wait.as_secs().saturating_add(part).into());
+            }
         }
         response
     }
@@ -122,11 +173,88 @@ impl Problem {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         headers.insert("grpc-status", u16::from(self.grpc as u8).into());
-        headers.insert("grpc-message", HeaderValue::from_static(self.title));
-        let pushback = self
-            .retry_after
-            .map_or(-1, |seconds| i64::from(seconds) * 1000);
+        if let Ok(message) = HeaderValue::try_from(percent_encoded(&self.detail)) {
+            headers.insert("grpc-message", message);
+        }
+        let pushback = match self.again {
+            Again::Unsaid => return response,
+            Again::Never => -1,
+            Again::After(wait) => {
+                // In whole milliseconds that any peer can read, and never earlier than asked for.
+                let millis = wait.as_nanos().div_ceil(1_000_000);
+                i32::try_from(millis).unwrap_or(i32::MAX)
+            }
+        };
         headers.insert("grpc-retry-pushback-ms", pushback.into());
         response
+    }
+}
+
+/// Text as a `grpc-message`, which is visible ASCII and spaces; all else, and the percent sign, is
+/// encoded.
+fn percent_encoded(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b' '..=b'~' if byte != b'%' => encoded.push(byte.into()),
+            _ => {
+                let digit = |four: u8| char::from(b"0123456789ABCDEF"[usize::from(four)]);
+                encoded.extend(['%', digit(byte >> 4), digit(byte & 15)]);
+            }
+        }
+    }
+    encoded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(detail: &str, retry_after: Option<Duration>, grpc: bool) -> Response<Bytes> {
+        let problem = Problem::REFUSED.detail(detail.to_owned());
+        problem.retry_after(retry_after).response(grpc)
+    }
+
+    fn header<'a>(response: &'a Response<Bytes>, name: &str) -> &'a str {
+        response.headers()[name].to_str().unwrap()
+    }
+
+    #[test]
+    fn ra_1_a_wait_is_never_shorter_in_the_header_than_it_is() {
+        for (wait, seconds, millis) in [
+            (Duration::ZERO, "0", "0"),
+            (Duration::from_nanos(1), "1", "1"),
+            (Duration::from_secs(3), "3", "3000"),
+            (Duration::from_micros(3_000_001), "4", "3001"),
+            (Duration::MAX, "18446744073709551615", "2147483647"),
+        ] {
+            let plain = refused("", Some(wait), false);
+            assert_eq!(header(&plain, "retry-after"), seconds, "{wait:?}");
+            let grpc = refused("", Some(wait), true);
+            assert_eq!(header(&grpc, "grpc-retry-pushback-ms"), millis, "{wait:?}");
+        }
+        assert!(
+            !refused("", None, false)
+                .headers()
+                .contains_key("retry-after")
+        );
+    }
+
+    #[test]
+    fn s_3_a_name_of_any_characters_makes_a_valid_message_and_a_valid_document() {
+        let detail = "call to \"é\\100%\"\n refused, try again in 5µs";
+        let grpc = refused(detail, None, true);
+        let message = header(&grpc, "grpc-message");
+        assert_eq!(
+            message,
+            "call to \"%C3%A9\\100%25\"%0A refused, try again in 5%C2%B5s"
+        );
+        let document = refused(detail, None, false).into_body();
+        let document: serde_json::Value = serde_json::from_slice(&document).unwrap();
+        assert_eq!(
+            document["detail"],
+            "call to é100% refused, try again in 5µs"
+        );
+        assert_eq!(document["status"], 503);
     }
 }
