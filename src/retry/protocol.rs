@@ -101,7 +101,8 @@ impl<B: ReplayBody, R: Reply> Protocol<Request<B>, R> for Http {
         room: &Room<'_>,
     ) -> Option<Self::Snapshot> {
         let head = Head::of(request, marks, room.limit())?;
-        let body = Some(request.body_mut().record(room)?);
+        let room = room.announced_by(&head);
+        let body = Some(request.body_mut().record(&room)?);
         Some(HttpSnapshot { head, body })
     }
 
@@ -316,6 +317,7 @@ fn told_by(headers: &HeaderMap) -> u32 {
 
 const GRPC: &str = "grpc-previous-rpc-attempts";
 const TIMEOUT: &str = "grpc-timeout";
+const LENGTH: &str = "content-length";
 const ENVOY: &str = "x-envoy-attempt-count";
 
 /// What headers tell of a call.
@@ -325,6 +327,8 @@ pub(super) struct Told {
     pub(super) attempts: u32,
     /// The time that a gRPC call has.
     pub(super) timeout: Option<Duration>,
+    /// How long the body is.
+    pub(super) length: Option<u64>,
 }
 
 impl Told {
@@ -335,6 +339,8 @@ impl Told {
             self.attempts = told(name, value).max(self.attempts);
         } else if name.len() == TIMEOUT.len() && name == TIMEOUT {
             self.timeout = grpc_timeout(value);
+        } else if name.len() == LENGTH.len() && name == LENGTH {
+            self.length = str::from_utf8(value).ok().and_then(|n| n.parse().ok());
         }
     }
 }
