@@ -134,6 +134,8 @@ pub(crate) struct Tee<B: Body> {
     ahead: Option<Result<Frame<Bytes>, B::Error>>,
     tape: Weak<Tape<B>>,
     read: bool,
+    /// All data that was announced has passed.
+    complete: bool,
 }
 
 /// An error is never pinned.
@@ -146,21 +148,19 @@ impl<B: Body<Data = Bytes> + Unpin> Tee<B> {
             ahead: None,
             tape: Arc::downgrade(tape),
             read: false,
+            complete: false,
         }
     }
 
-    /// The next frame, which leaves its copy. Whether all data that was announced has passed.
-    fn poll_body(
-        &mut self,
-        cx: &mut Context<'_>,
-    ) -> Poll<(Option<Result<Frame<Bytes>, B::Error>>, bool)> {
+    /// The next frame, which leaves its copy.
+    fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         let Some(body) = self.body.as_mut() else {
-            return Poll::Ready((None, false));
+            return Poll::Ready(None);
         };
         let frame = ready!(Pin::new(&mut *body).poll_frame(cx));
         self.read = true;
         let ended = frame.is_none() || body.is_end_stream();
-        let mut complete = false;
+        self.complete = false;
         if let Some(tape) = self.tape.upgrade() {
             let mut state = tape.state();
             state.note(frame.as_ref(), tape.limit);
@@ -169,13 +169,13 @@ impl<B: Body<Data = Bytes> + Unpin> Tee<B> {
                 state.end(None);
             }
             if let State::Passing(kept) = &*state {
-                complete = tape.announced == Some(kept.taken as u64);
+                self.complete = tape.announced == Some(kept.taken as u64);
             }
         }
         if frame.is_none() {
             self.body = None;
         }
-        Poll::Ready((frame, complete))
+        Poll::Ready(frame)
     }
 }
 
@@ -194,10 +194,12 @@ where
         if let Some(frame) = this.ahead.take() {
             return Poll::Ready(Some(frame));
         }
-        let (frame, complete) = ready!(this.poll_body(cx));
+        let frame = ready!(this.poll_body(cx));
         // A transport that was told the size does not ask for more than that, and would leave it
         // open whether there is any.
-        if complete && let Poll::Ready((next, _)) = this.poll_body(cx) {
+        if this.complete
+            && let Poll::Ready(next) = this.poll_body(cx)
+        {
             this.ahead = next;
         }
         Poll::Ready(frame)
