@@ -12,7 +12,7 @@ use std::{
 
 use http::{HeaderMap, HeaderName};
 use tokio::{
-    io::{AsyncBufReadExt, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader},
+    io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader},
     net::{TcpListener, TcpStream},
     sync::{Notify, mpsc},
 };
@@ -191,13 +191,13 @@ async fn perform(mut stream: BufReader<TcpStream>, act: Act, log: Log) -> io::Re
     Ok(())
 }
 
-async fn say(stream: &mut (impl AsyncWrite + Unpin), text: &str) {
+pub(crate) async fn say(stream: &mut (impl AsyncWrite + Unpin), text: &str) {
     // The client may be gone by now.
     let _ = stream.write_all(text.as_bytes()).await;
     let _ = stream.flush().await;
 }
 
-async fn read_line(stream: &mut BufReader<TcpStream>) -> io::Result<String> {
+async fn read_line(stream: &mut (impl AsyncBufRead + Unpin)) -> io::Result<String> {
     let mut line = String::new();
     match stream.read_line(&mut line).await? {
         0 => Err(io::ErrorKind::UnexpectedEof.into()),
@@ -205,7 +205,7 @@ async fn read_line(stream: &mut BufReader<TcpStream>) -> io::Result<String> {
     }
 }
 
-async fn read_fields(stream: &mut BufReader<TcpStream>) -> io::Result<(String, HeaderMap)> {
+async fn read_fields(stream: &mut (impl AsyncBufRead + Unpin)) -> io::Result<(String, HeaderMap)> {
     let (mut text, mut fields) = (String::new(), HeaderMap::new());
     loop {
         let line = read_line(stream).await?;
@@ -218,7 +218,7 @@ async fn read_fields(stream: &mut BufReader<TcpStream>) -> io::Result<(String, H
     }
 }
 
-async fn read_head(stream: &mut BufReader<TcpStream>) -> io::Result<Arrival> {
+async fn read_head(stream: &mut (impl AsyncBufRead + Unpin)) -> io::Result<Arrival> {
     let line = read_line(stream).await?;
     let (fields, headers) = read_fields(stream).await?;
     Ok(Arrival {
@@ -228,8 +228,18 @@ async fn read_head(stream: &mut BufReader<TcpStream>) -> io::Result<Arrival> {
     })
 }
 
+/// A whole request, of a client that tells the length.
+pub(crate) async fn read_request(stream: &mut (impl AsyncBufRead + Unpin)) -> io::Result<Arrival> {
+    let mut arrival = read_head(stream).await?;
+    let length = arrival.header("content-length").map_or(Ok(0), str::parse);
+    arrival.body = vec![0; length.map_err(io::Error::other)?];
+    stream.read_exact(&mut arrival.body).await?;
+    arrival.whole = true;
+    Ok(arrival)
+}
+
 async fn read_chunks(
-    stream: &mut BufReader<TcpStream>,
+    stream: &mut (impl AsyncBufRead + Unpin),
     most: usize,
     log: &Log,
     index: usize,
@@ -314,6 +324,14 @@ impl Server2 {
 
     pub(crate) fn arrivals(&self) -> Vec<Arrival> {
         self.log.all()
+    }
+
+    /// How many requests came whole.
+    pub(crate) fn requests(&self) -> usize {
+        self.arrivals()
+            .iter()
+            .filter(|arrival| arrival.whole)
+            .count()
     }
 }
 
