@@ -594,6 +594,24 @@ async fn s_3_room_is_given_back_as_soon_as_a_retry_is_out_of_the_question() {
     );
 }
 
+#[tokio::test(start_paused = true)]
+async fn g_8_a_dependency_that_keeps_bodies_is_not_idle() {
+    let server = Server::new([(Reader::All, Then::Never)]);
+    // Asynchronous calls have time for an upload of hours.
+    let policy = Policy::asynchronous().dead_letters("dlq");
+    let client = server.client(policy.replay_limit(1000).replay_pool(1000));
+    let mut first = task::spawn(client.clone().oneshot(put(boxed(cut(1000)))));
+    assert_pending!(first.poll());
+    for n in 0..9 {
+        advance(Duration::from_secs(3600)).await;
+        let other = Request::put(format!("http://{n}.example/")).body(boxed([]));
+        client.clone().oneshot(other.unwrap()).await.unwrap();
+    }
+    server.then([(Reader::All, Then::Status(503))]);
+    let second = client.oneshot(put(boxed(cut(1000)))).await;
+    assert_eq!(outcome(&second), LOST, "the first has the room still");
+}
+
 // Any body, any reader
 
 fn readers() -> impl Strategy<Value = Reader> {
