@@ -56,6 +56,8 @@ enum Reader {
     Announced,
     /// Reads until there is nothing more.
     All,
+    /// Reads so many bytes and drops it, as a transport does that was told the size.
+    Bytes(usize),
 }
 
 /// What a server does with an attempt in the end.
@@ -149,8 +151,12 @@ where
             Reader::Nothing | Reader::Hints => {}
             Reader::Frames(most) | Reader::Holds(most) => seen.pieces = read(&mut body, most).await,
             Reader::All => seen.pieces = read(&mut body, usize::MAX).await,
-            Reader::Announced => {
-                while !body.is_end_stream() {
+            Reader::Announced | Reader::Bytes(_) => {
+                let enough = |seen: &Seen| match reader {
+                    Reader::Bytes(length) => seen.data().len() >= length,
+                    _ => false,
+                };
+                while !body.is_end_stream() && !enough(&seen) {
                     let more = read(&mut body, 1).await;
                     if more.is_empty() || more == [Piece::Fail] {
                         break;
@@ -367,6 +373,54 @@ async fn d_4_a_body_read_in_part_is_not_sent_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn d_4_a_body_read_to_its_announced_size_is_sent_again_with_what_follows_it() {
+    let first = [data("ab"), data("cd")];
+    let fields = || trailers([("x-sum", "1")]);
+    let soon = || Piece::Wait(Duration::ZERO);
+    let cases = [
+        (vec![], SECOND),
+        (vec![fields()], SECOND),
+        // What is not there yet might still come.
+        (vec![soon()], LOST),
+        (vec![soon(), fields()], LOST),
+        // It has more than it said, or fails.
+        (vec![data("ef")], LOST),
+        (vec![Piece::Fail], LOST),
+    ];
+    for (rest, expected) in cases {
+        let pieces = [first.to_vec(), rest.clone()].concat();
+        for length in [None, Some(4)] {
+            let server = Server::new([(Reader::Bytes(4), Then::Status(503))]);
+            // The body says how long it is, or the head does.
+            let body = Pieces::new(pieces.clone()).sized(length.is_none());
+            let mut request = put(body.boxed());
+            if let Some(length) = length {
+                let headers = request.headers_mut();
+                headers.insert("content-length", length.into());
+            }
+            let result = call(&mut server.client(policy()), request).await;
+            assert_eq!(outcome(&result), expected, "{rest:?}");
+            if expected == SECOND {
+                assert_eq!(server.seen()[1].data(), b"abcd");
+                assert_eq!(server.seen()[1].trailers().is_some(), rest == [fields()]);
+            }
+        }
+    }
+    // Who reads on gets what follows.
+    for rest in [
+        vec![],
+        vec![fields()],
+        vec![Piece::Fail],
+        vec![data(""), fields()],
+    ] {
+        let pieces = [first.to_vec(), rest].concat();
+        let body = Pieces::new(pieces.clone()).sized(true).boxed();
+        let (_, seen) = once(policy(), body, &[(Reader::All, Then::Status(200))]).await;
+        assert_eq!(seen[0].pieces, pieces);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn d_4_an_early_response_ends_the_call_and_the_body_goes_on() {
     let sent = [data("ab"), data("cd"), trailers([("x-sum", "1")])];
     for frames in [0, 1, 2] {
@@ -540,6 +594,24 @@ async fn s_3_room_is_given_back_as_soon_as_a_retry_is_out_of_the_question() {
     );
 }
 
+#[tokio::test(start_paused = true)]
+async fn g_8_a_dependency_that_keeps_bodies_is_not_idle() {
+    let server = Server::new([(Reader::All, Then::Never)]);
+    // Asynchronous calls have time for an upload of hours.
+    let policy = Policy::asynchronous().dead_letters("dlq");
+    let client = server.client(policy.replay_limit(1000).replay_pool(1000));
+    let mut first = task::spawn(client.clone().oneshot(put(boxed(cut(1000)))));
+    assert_pending!(first.poll());
+    for n in 0..9 {
+        advance(Duration::from_secs(3600)).await;
+        let other = Request::put(format!("http://{n}.example/")).body(boxed([]));
+        client.clone().oneshot(other.unwrap()).await.unwrap();
+    }
+    server.then([(Reader::All, Then::Status(503))]);
+    let second = client.oneshot(put(boxed(cut(1000)))).await;
+    assert_eq!(outcome(&second), LOST, "the first has the room still");
+}
+
 // Any body, any reader
 
 fn readers() -> impl Strategy<Value = Reader> {
@@ -553,7 +625,12 @@ fn readers() -> impl Strategy<Value = Reader> {
 }
 
 /// Whether a body can be sent again after it was read so, by what the rules say.
-fn comes_back(pieces: &[Piece], announces: bool, limit: usize, reader: Reader) -> Back {
+fn comes_back(
+    pieces: &[Piece],
+    (sized, announces): (bool, bool),
+    limit: usize,
+    reader: Reader,
+) -> Back {
     let passed: Vec<_> = pieces
         .iter()
         .filter(|piece| !matches!(piece, Piece::Wait(_)))
@@ -563,6 +640,7 @@ fn comes_back(pieces: &[Piece], announces: bool, limit: usize, reader: Reader) -
         Reader::Frames(most) | Reader::Holds(most) => most,
         Reader::Announced if announces => passed.len(),
         Reader::Announced | Reader::All => passed.len() + 1,
+        Reader::Bytes(_) => unreachable!(),
     };
     if announces && passed.is_empty() {
         return Back::Whole;
@@ -584,10 +662,11 @@ fn comes_back(pieces: &[Piece], announces: bool, limit: usize, reader: Reader) -
     let ended = read > passed.len()
         || (announces && read == passed.len())
         || matches!(taken.last(), Some(Piece::Trailers(_)));
-    if fits && ended && !failed {
-        Back::Whole
-    } else {
-        Back::Lost
+    let all_data = all_data(taken.iter().copied()).len() == all_data(pieces).len();
+    match fits && !failed {
+        true if ended => Back::Whole,
+        true if sized && all_data => Back::Perhaps,
+        _ => Back::Lost,
     }
 }
 
@@ -596,6 +675,8 @@ enum Back {
     Unread,
     Whole,
     Lost,
+    /// All data has passed; it depends on whether what follows was there already.
+    Perhaps,
 }
 
 proptest! {
@@ -622,13 +703,16 @@ proptest! {
         let all = (all_data(&pieces), pieces.last().and_then(fields));
 
         let mut expected = 1;
+        let mut perhaps = None;
         let mut back = Back::Unread;
         for reader in &readers {
             if back == Back::Unread {
-                back = comes_back(&pieces, announces, limit, *reader);
+                back = comes_back(&pieces, (sized, announces), limit, *reader);
             }
-            if back == Back::Lost {
-                break;
+            match back {
+                Back::Lost => break,
+                Back::Perhaps => perhaps = perhaps.or(Some(expected)),
+                Back::Unread | Back::Whole => {}
             }
             expected += 1;
         }
@@ -641,6 +725,11 @@ proptest! {
         let result = paused().block_on(async {
             call(&mut server.client(policy().replay_limit(limit)), put(body.boxed_unsync())).await
         });
+        if let Some((attempts, Some(GaveUp::NotReplayable))) = outcome(&result)
+            && perhaps == Some(attempts)
+        {
+            expected = attempts;
+        }
         let gave_up = (expected < 4).then_some(GaveUp::NotReplayable);
         prop_assert_eq!(outcome(&result), Some((expected, gave_up)));
 

@@ -7,6 +7,9 @@
     reason = "the helpers are tests too"
 )]
 
+#[path = "support/server.rs"]
+mod server;
+
 use std::{
     error::Error,
     io,
@@ -19,6 +22,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use h2::Reason;
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
@@ -38,7 +42,7 @@ use rustls::{
     server::WebPkiClientVerifier,
 };
 use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    io::{AsyncReadExt, AsyncWriteExt, BufReader},
     net::{TcpListener, TcpSocket, TcpStream},
     sync::Notify,
 };
@@ -56,6 +60,8 @@ use tower_reprise::{
     retry::{Attempt, GaveUp},
 };
 use tracing::Span;
+
+use server::{Act, Act2, Server, Server2, read_request, reply, say};
 
 type Body = Full<Bytes>;
 type Client<C = HttpConnector> = legacy::Client<C, Body>;
@@ -175,136 +181,6 @@ fn source<T: Error + 'static>(error: &BoxError) -> Option<&T> {
         link = error.source();
     }
     None
-}
-
-// ---- servers
-
-/// What an HTTP/1 server does with a connection.
-#[derive(Clone)]
-enum Act {
-    /// Reads the request and says this.
-    Say(String),
-    /// Reads the request, says this, and when notified the rest.
-    SayLater(String, Arc<Notify>, String),
-    /// Closes without reading.
-    Close,
-    /// Reads the request and closes.
-    ReadAndClose,
-    /// Reads the request and resets the connection.
-    Reset,
-    /// Keeps the connection and never says anything.
-    Stall,
-}
-
-fn reply(status: u16, headers: &str) -> Act {
-    Act::Say(format!(
-        "HTTP/1.1 {status} Whatever\r\ncontent-length: 2\r\nconnection: close\r\n{headers}\r\nok"
-    ))
-}
-
-/// A server that does one thing per connection, and the last thing for all that follow.
-struct Server {
-    address: SocketAddr,
-    connections: Arc<AtomicUsize>,
-    requests: Arc<Mutex<Vec<String>>>,
-}
-
-impl Server {
-    async fn start(script: Vec<Act>) -> Self {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-        Self::on(listener, script)
-    }
-
-    fn on(listener: TcpListener, script: Vec<Act>) -> Self {
-        let server = Self {
-            address: listener.local_addr().unwrap(),
-            connections: Arc::default(),
-            requests: Arc::default(),
-        };
-        let (connections, requests) = (server.connections.clone(), server.requests.clone());
-        tokio::spawn(async move {
-            loop {
-                let (stream, _) = listener.accept().await.unwrap();
-                let number = connections.fetch_add(1, Ordering::SeqCst);
-                let act = script[number.min(script.len() - 1)].clone();
-                tokio::spawn(perform(stream, act, requests.clone()));
-            }
-        });
-        server
-    }
-
-    fn uri(&self) -> String {
-        format!("http://{}/", self.address)
-    }
-
-    fn connections(&self) -> usize {
-        self.connections.load(Ordering::SeqCst)
-    }
-
-    /// The heads and bodies of all requests.
-    fn requests(&self) -> Vec<String> {
-        self.requests.lock().unwrap().clone()
-    }
-
-    fn keys(&self) -> Vec<Option<String>> {
-        let key = |request: &String| {
-            let lines = request.lines();
-            lines
-                .filter_map(|line| line.strip_prefix("idempotency-key: "))
-                .map(str::to_owned)
-                .next()
-        };
-        self.requests().iter().map(key).collect()
-    }
-}
-
-async fn perform(mut stream: TcpStream, act: Act, requests: Arc<Mutex<Vec<String>>>) {
-    if matches!(act, Act::Close) {
-        return;
-    }
-    let Some(request) = read_request(&mut stream).await else {
-        return;
-    };
-    requests.lock().unwrap().push(request);
-    match act {
-        Act::Say(text) => say(&mut stream, &text).await,
-        Act::SayLater(first, notify, rest) => {
-            say(&mut stream, &first).await;
-            notify.notified().await;
-            say(&mut stream, &rest).await;
-        }
-        Act::Close | Act::ReadAndClose => {}
-        Act::Reset => stream.set_zero_linger().unwrap(),
-        Act::Stall => std::future::pending().await,
-    }
-}
-
-async fn say(stream: &mut (impl AsyncWrite + Unpin), text: &str) {
-    // The client may be gone by now.
-    let _ = stream.write_all(text.as_bytes()).await;
-    let _ = stream.flush().await;
-}
-
-async fn read_request(stream: &mut (impl AsyncRead + Unpin)) -> Option<String> {
-    let mut read = Vec::new();
-    loop {
-        let mut byte = [0];
-        if stream.read(&mut byte).await.ok()? == 0 {
-            return None;
-        }
-        read.push(byte[0]);
-        if read.ends_with(b"\r\n\r\n") {
-            break;
-        }
-    }
-    let head = String::from_utf8(read).unwrap();
-    let length = head
-        .lines()
-        .find_map(|line| line.strip_prefix("content-length: "))
-        .map_or(0, |length| length.parse().unwrap());
-    let mut body = vec![0; length];
-    stream.read_exact(&mut body).await.ok()?;
-    Some(head + &String::from_utf8(body).unwrap())
 }
 
 // ---- the stack
@@ -878,9 +754,10 @@ impl TlsServer {
                 let (acceptor, requests) = (acceptor.clone(), requests.clone());
                 tokio::spawn(async move {
                     match acceptor.accept(stream).into_fallible().await {
-                        Ok(mut stream) => {
-                            if let Some(request) = read_request(&mut stream).await {
-                                requests.lock().unwrap().push(request);
+                        Ok(stream) => {
+                            let mut stream = BufReader::new(stream);
+                            if let Ok(request) = read_request(&mut stream).await {
+                                requests.lock().unwrap().push(request.head);
                                 let Act::Say(text) = reply(200, "") else {
                                     unreachable!()
                                 };
@@ -1058,138 +935,11 @@ impl PlainTalker {
     }
 }
 
-// ---- HTTP/2, by hand
-
-const NO_ERROR: u32 = 0;
-const INTERNAL_ERROR: u32 = 2;
-const REFUSED_STREAM: u32 = 7;
-const CANCEL: u32 = 8;
-const ENHANCE_YOUR_CALM: u32 = 11;
-
-/// What an HTTP/2 server does with a request.
-#[derive(Clone, Copy)]
-enum Act2 {
-    /// Answers 200.
-    Answer,
-    /// Resets the stream.
-    Reset(u32),
-    /// Goes away, having processed nothing.
-    GoAway(u32),
-    /// Says that it will finish this stream before it goes away, and breaks its word.
-    GoAwayAndBreak,
-    /// Closes the connection.
-    Close,
-}
-
-struct Server2 {
-    address: SocketAddr,
-    requests: Arc<AtomicUsize>,
-}
-
-impl Server2 {
-    /// Does one thing per request, over however many connections, and answers the rest.
-    async fn start(script: Vec<Act2>) -> Self {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-        let server = Self {
-            address: listener.local_addr().unwrap(),
-            requests: Arc::default(),
-        };
-        let requests = server.requests.clone();
-        tokio::spawn(async move {
-            loop {
-                let (stream, _) = listener.accept().await.unwrap();
-                let (script, requests) = (script.clone(), requests.clone());
-                tokio::spawn(async move {
-                    let _ = converse(stream, &script, &requests).await;
-                });
-            }
-        });
-        server
-    }
-
-    fn uri(&self) -> String {
-        format!("http://{}/", self.address)
-    }
-
-    fn requests(&self) -> usize {
-        self.requests.load(Ordering::SeqCst)
-    }
-}
-
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
-    let mut frame = length[1..].to_vec();
-    frame.extend([kind, flags]);
-    frame.extend(stream.to_be_bytes());
-    frame.extend(payload);
-    frame
-}
-
-fn go_away(last: u32, reason: u32) -> Vec<u8> {
-    frame(
-        7,
-        0,
-        0,
-        &[last.to_be_bytes(), reason.to_be_bytes()].concat(),
-    )
-}
-
-async fn converse(
-    mut stream: TcpStream,
-    script: &[Act2],
-    requests: &AtomicUsize,
-) -> io::Result<()> {
-    const SETTINGS: u8 = 4;
-    const END_STREAM: u8 = 1;
-    stream.read_exact(&mut [0; 24]).await?;
-    stream.write_all(&frame(SETTINGS, 0, 0, &[])).await?;
-    loop {
-        let mut head = [0; 9];
-        stream.read_exact(&mut head).await?;
-        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
-        stream.read_exact(&mut vec![0; length as usize]).await?;
-        let id = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
-        match (head[3], head[4]) {
-            (SETTINGS, 0) => stream.write_all(&frame(SETTINGS, 1, 0, &[])).await?,
-            // The end of a request, with its DATA or its HEADERS.
-            (0 | 1, flags) if flags & END_STREAM != 0 => {
-                let number = requests.fetch_add(1, Ordering::SeqCst);
-                let close = match script.get(number).unwrap_or(&Act2::Answer) {
-                    Act2::Answer => {
-                        let ok = frame(1, 4 | END_STREAM, id, &[0x88]);
-                        stream.write_all(&ok).await?;
-                        false
-                    }
-                    Act2::Reset(reason) => {
-                        let reset = frame(3, 0, id, &reason.to_be_bytes());
-                        stream.write_all(&reset).await?;
-                        false
-                    }
-                    Act2::GoAway(reason) => {
-                        stream.write_all(&go_away(0, *reason)).await?;
-                        true
-                    }
-                    Act2::GoAwayAndBreak => {
-                        stream.write_all(&go_away(id, NO_ERROR)).await?;
-                        true
-                    }
-                    Act2::Close => true,
-                };
-                if close {
-                    // Closed in order: what is still on its way is read, not answered by a reset.
-                    stream.shutdown().await?;
-                    stream.read_to_end(&mut Vec::new()).await?;
-                    return Ok(());
-                }
-            }
-            _ => {}
-        }
-    }
-}
+// ---- HTTP/2
 
 #[tokio::test]
 async fn c_4_a_refused_stream_is_repeated_for_any_method() {
-    let server = Server2::start(vec![Act2::Reset(REFUSED_STREAM)]).await;
+    let server = Server2::start(vec![(Act2::Reset(Reason::REFUSED_STREAM), false)]).await;
     let response = keyless(&deps(), http2())
         .oneshot(post(&server.uri()))
         .await
@@ -1198,7 +948,7 @@ async fn c_4_a_refused_stream_is_repeated_for_any_method() {
     assert_eq!(outcome(&response), (2, None));
     assert_eq!(server.requests(), 2);
 
-    let server = Server2::start(vec![Act2::Reset(REFUSED_STREAM); 9]).await;
+    let server = Server2::start(vec![(Act2::Reset(Reason::REFUSED_STREAM), false); 9]).await;
     let error = keyless(&deps(), http2())
         .oneshot(post(&server.uri()))
         .await
@@ -1213,7 +963,7 @@ async fn c_4_a_refused_stream_is_repeated_for_any_method() {
 
 #[tokio::test]
 async fn c_4_a_stream_above_the_last_of_a_go_away_is_repeated_for_any_method() {
-    let server = Server2::start(vec![Act2::GoAway(NO_ERROR)]).await;
+    let server = Server2::start(vec![(Act2::GoAway(Reason::NO_ERROR), false)]).await;
     let response = keyless(&deps(), http2())
         .oneshot(post(&server.uri()))
         .await
@@ -1221,7 +971,7 @@ async fn c_4_a_stream_above_the_last_of_a_go_away_is_repeated_for_any_method() {
     assert_eq!(response.status(), 200);
     assert_eq!(server.requests(), 2);
 
-    let server = Server2::start(vec![Act2::GoAway(NO_ERROR)]).await;
+    let server = Server2::start(vec![(Act2::GoAway(Reason::NO_ERROR), false)]).await;
     let error: BoxError = http2()
         .oneshot(post(&server.uri()))
         .await
@@ -1232,12 +982,12 @@ async fn c_4_a_stream_above_the_last_of_a_go_away_is_repeated_for_any_method() {
         (Cause::GoAway, Retryable::Yes, Health::Neutral, true)
     );
     let reason = source::<h2::Error>(&error).and_then(h2::Error::reason);
-    assert_eq!(reason, Some(h2::Reason::NO_ERROR));
+    assert_eq!(reason, Some(Reason::NO_ERROR));
 }
 
 #[tokio::test]
 async fn c_4_a_stream_that_a_go_away_promised_to_finish_may_have_been_processed() {
-    let server = Server2::start(vec![Act2::GoAwayAndBreak]).await;
+    let server = Server2::start(vec![(Act2::GoAwayAndBreak, false)]).await;
     let error = keyless(&deps(), http2())
         .oneshot(post(&server.uri()))
         .await
@@ -1246,7 +996,7 @@ async fn c_4_a_stream_that_a_go_away_promised_to_finish_may_have_been_processed(
     assert_eq!(outcome_of(&error), (1, Some(GaveUp::NotIdempotent)));
     assert!(!verdict(&error).never_sent);
 
-    let server = Server2::start(vec![Act2::GoAwayAndBreak]).await;
+    let server = Server2::start(vec![(Act2::GoAwayAndBreak, false)]).await;
     let response = stack(&deps(), http2())
         .oneshot(post(&server.uri()))
         .await
@@ -1258,15 +1008,15 @@ async fn c_4_a_stream_that_a_go_away_promised_to_finish_may_have_been_processed(
 #[tokio::test]
 async fn c_4_an_http2_failure_that_is_not_never_sent_needs_a_key() {
     let failures = [
-        (Act2::Reset(INTERNAL_ERROR), Cause::Protocol),
-        (Act2::Reset(CANCEL), Cause::Protocol),
-        (Act2::Reset(ENHANCE_YOUR_CALM), Cause::Protocol),
+        (Act2::Reset(Reason::INTERNAL_ERROR), Cause::Protocol),
+        (Act2::Reset(Reason::CANCEL), Cause::Protocol),
+        (Act2::Reset(Reason::ENHANCE_YOUR_CALM), Cause::Protocol),
         // It says that nothing was processed, but then it says so of every stream.
-        (Act2::GoAway(ENHANCE_YOUR_CALM), Cause::Protocol),
+        (Act2::GoAway(Reason::ENHANCE_YOUR_CALM), Cause::Protocol),
         (Act2::Close, Cause::Reset),
     ];
     for (failure, cause) in failures {
-        let server = Server2::start(vec![failure]).await;
+        let server = Server2::start(vec![(failure, false)]).await;
         let error = keyless(&deps(), http2())
             .oneshot(post(&server.uri()))
             .await
@@ -1278,7 +1028,7 @@ async fn c_4_an_http2_failure_that_is_not_never_sent_needs_a_key() {
             (cause, Retryable::Yes, Health::Failure, false)
         );
 
-        let server = Server2::start(vec![failure]).await;
+        let server = Server2::start(vec![(failure, false)]).await;
         let response = stack(&deps(), http2())
             .oneshot(post(&server.uri()))
             .await
@@ -1348,13 +1098,13 @@ async fn d_4_hypers_own_errors_are_reached_by_their_sources() {
         .unwrap_err();
     assert!(source::<legacy::Error>(&error).unwrap().is_connect());
 
-    let server = Server2::start(vec![Act2::Reset(INTERNAL_ERROR)]).await;
+    let server = Server2::start(vec![(Act2::Reset(Reason::INTERNAL_ERROR), false)]).await;
     let error = keyless(&deps(), http2())
         .oneshot(post(&server.uri()))
         .await
         .unwrap_err();
     let h2: &h2::Error = source(&error).expect("h2's error");
-    assert_eq!(h2.reason(), Some(h2::Reason::INTERNAL_ERROR));
+    assert_eq!(h2.reason(), Some(Reason::INTERNAL_ERROR));
 }
 
 #[tokio::test]
@@ -1375,7 +1125,7 @@ async fn s_2_an_error_holds_nothing_of_the_request() {
         let server = Server::start(vec![act]).await;
         errors.push(stack(&deps(), plain()).oneshot(secret(&server.uri())).await);
     }
-    let server = Server2::start(vec![Act2::Reset(INTERNAL_ERROR); 4]).await;
+    let server = Server2::start(vec![(Act2::Reset(Reason::INTERNAL_ERROR), false); 4]).await;
     errors.push(stack(&deps(), http2()).oneshot(secret(&server.uri())).await);
     let server = TlsServer::start(self_signed(), 0).await;
     let client = stack(&deps(), https(&Authority::new()));

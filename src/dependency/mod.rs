@@ -256,6 +256,10 @@ impl Dependency {
 
     /// Whether forgetting it would change nothing.
     fn is_idle(&self, now: u64) -> bool {
-        self.budget.is_idle(now) && self.breaker.is_idle(now) && self.gate.hold(|| now).is_none()
+        let keeps_bodies = self.recorded.load(Ordering::Relaxed) > 0;
+        !keeps_bodies
+            && self.budget.is_idle(now)
+            && self.breaker.is_idle(now)
+            && self.gate.hold(|| now).is_none()
     }
 }

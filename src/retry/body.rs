@@ -3,6 +3,7 @@ use std::sync::Arc;
 use bytes::Buf;
 use http_body_util::{Empty, Full};
 
+use super::snapshot::Head;
 use crate::dependency::Dependency;
 
 /// A request body that can be sent again.
@@ -42,6 +43,7 @@ pub trait ReplayBody: Sized {
 #[derive(Debug)]
 pub struct Room<'a> {
     limit: usize,
+    announced: Option<u64>,
     dependency: &'a Arc<Dependency>,
 }
 
@@ -50,8 +52,23 @@ impl<'a> Room<'a> {
     pub(super) fn of(dependency: &'a Arc<Dependency>) -> Self {
         Self {
             limit: dependency.policy().replay_limit(),
+            announced: None,
             dependency,
         }
+    }
+
+    /// The same room for a body of which the head of its request tells the size.
+    #[inline]
+    pub(super) fn announced_by(&self, head: &Head) -> Self {
+        Self {
+            announced: head.content_length(),
+            ..*self
+        }
+    }
+
+    /// How many bytes the body has by the head of its request.
+    pub(super) fn announced(&self) -> Option<u64> {
+        self.announced
     }
 
     /// The most that may be kept of one body, in bytes.

@@ -101,7 +101,8 @@ impl<B: ReplayBody, R: Reply> Protocol<Request<B>, R> for Http {
         room: &Room<'_>,
     ) -> Option<Self::Snapshot> {
         let head = Head::of(request, marks, room.limit())?;
-        let body = Some(request.body_mut().record(room)?);
+        let room = room.announced_by(&head);
+        let body = Some(request.body_mut().record(&room)?);
         Some(HttpSnapshot { head, body })
     }
 
@@ -318,6 +319,7 @@ static GRPC_NAME: HeaderName = HeaderName::from_static(GRPC);
 static ENVOY_NAME: HeaderName = HeaderName::from_static(ENVOY);
 const GRPC: &str = "grpc-previous-rpc-attempts";
 const TIMEOUT: &str = "grpc-timeout";
+const LENGTH: &str = "content-length";
 const ENVOY: &str = "x-envoy-attempt-count";
 
 /// What headers tell of a call.
@@ -327,6 +329,8 @@ pub(super) struct Told {
     pub(super) attempts: u32,
     /// The time that a gRPC call has.
     pub(super) timeout: Option<Duration>,
+    /// How long the body is.
+    pub(super) length: Option<u64>,
 }
 
 impl Told {
@@ -337,6 +341,8 @@ impl Told {
             self.attempts = told(name, value).max(self.attempts);
         } else if name.len() == TIMEOUT.len() && name == TIMEOUT {
             self.timeout = grpc_timeout(value);
+        } else if name.len() == LENGTH.len() && name == LENGTH {
+            self.length = str::from_utf8(value).ok().and_then(|n| n.parse().ok());
         }
     }
 }

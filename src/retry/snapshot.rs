@@ -74,6 +74,12 @@ impl Head {
         self.told.timeout
     }
 
+    /// How long the body is, by the head.
+    #[inline]
+    pub(super) fn content_length(&self) -> Option<u64> {
+        self.told.length
+    }
+
     /// Makes the head again.
     pub(super) fn rebuild(&self) -> Option<Parts> {
         let (mut parts, ()) = Request::new(()).into_parts();

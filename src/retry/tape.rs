@@ -33,6 +33,8 @@ struct Tape<B> {
     limit: usize,
     /// What the body said of its size.
     hint: SizeHint,
+    /// How much data there will be, if anybody said so.
+    announced: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -86,6 +88,16 @@ impl<B> Tape<B> {
 }
 
 impl<B> State<B> {
+    /// Takes in what came out of the body.
+    fn note<E>(&mut self, frame: Option<&Result<Frame<Bytes>, E>>, limit: usize) {
+        match frame {
+            _ if matches!(self, Self::Whole(..)) => {}
+            Some(Ok(frame)) => self.record(frame, limit),
+            Some(Err(_)) => *self = Self::Lost,
+            None => self.end(None),
+        }
+    }
+
     fn record(&mut self, frame: &Frame<Bytes>, limit: usize) {
         let Self::Passing(kept) = self else {
             return;
@@ -115,11 +127,56 @@ impl<B> State<B> {
 }
 
 /// A body on its way out that leaves a copy on the tape, as long as there is one.
-#[derive(Debug)]
-pub(crate) struct Tee<B> {
+pub(crate) struct Tee<B: Body> {
+    /// Gone when it has come to its end.
     body: Option<B>,
+    /// What comes after the data that was announced.
+    ahead: Option<Result<Frame<Bytes>, B::Error>>,
     tape: Weak<Tape<B>>,
     read: bool,
+    /// All data that was announced has passed.
+    complete: bool,
+}
+
+/// An error is never pinned.
+impl<B: Body + Unpin> Unpin for Tee<B> {}
+
+impl<B: Body<Data = Bytes> + Unpin> Tee<B> {
+    fn new(body: B, tape: &Arc<Tape<B>>) -> Self {
+        Self {
+            body: Some(body),
+            ahead: None,
+            tape: Arc::downgrade(tape),
+            read: false,
+            complete: false,
+        }
+    }
+
+    /// The next frame, which leaves its copy.
+    fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        let Some(body) = self.body.as_mut() else {
+            return Poll::Ready(None);
+        };
+        let frame = ready!(Pin::new(&mut *body).poll_frame(cx));
+        self.read = true;
+        let ended = frame.is_none() || body.is_end_stream();
+        self.complete = false;
+        if let Some(tape) = self.tape.upgrade() {
+            let mut state = tape.state();
+            state.note(frame.as_ref(), tape.limit);
+            // Who reads a body to its announced end does not ask for a frame after it.
+            if ended {
+                state.end(None);
+            }
+            if let State::Passing(kept) = &*state {
+                self.complete = tape.announced == Some(kept.taken as u64);
+            }
+        }
+        if frame.is_none() {
+            self.body = None;
+        }
+        Poll::Ready(frame)
+    }
 }
 
 impl<B> Body for Tee<B>
@@ -134,31 +191,22 @@ where
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         let this = self.get_mut();
-        let Some(body) = this.body.as_mut() else {
-            return Poll::Ready(None);
-        };
-        let frame = ready!(Pin::new(&mut *body).poll_frame(cx));
-        this.read = true;
-        if let Some(tape) = this.tape.upgrade() {
-            let mut state = tape.state();
-            match (&frame, &*state) {
-                (_, State::Whole(..)) => {}
-                (Some(Ok(frame)), _) => {
-                    state.record(frame, tape.limit);
-                    // Who reads a body to its announced end does not ask for a frame after it.
-                    if body.is_end_stream() {
-                        state.end(None);
-                    }
-                }
-                (Some(Err(_)), _) => *state = State::Lost,
-                (None, _) => state.end(None),
-            }
+        if let Some(frame) = this.ahead.take() {
+            return Poll::Ready(Some(frame));
+        }
+        let frame = ready!(this.poll_body(cx));
+        // A transport that was told the size does not ask for more than that, and would leave it
+        // open whether there is any.
+        if this.complete
+            && let Poll::Ready(next) = this.poll_body(cx)
+        {
+            this.ahead = next;
         }
         Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.as_ref().is_none_or(B::is_end_stream)
+        self.ahead.is_none() && self.body.as_ref().is_none_or(B::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -168,7 +216,7 @@ where
     }
 }
 
-impl<B> Drop for Tee<B> {
+impl<B: Body> Drop for Tee<B> {
     fn drop(&mut self) {
         let Some(tape) = self.tape.upgrade() else {
             return;
@@ -244,12 +292,9 @@ pub(crate) fn record<B: AnyBody>(body: &mut B, room: &Room<'_>) -> Option<Record
         })),
         limit,
         hint: body.size_hint(),
+        announced: body.size_hint().exact().or(room.announced()),
     });
-    *body = B::passing(Tee {
-        body: Some(mem::take(body)),
-        tape: Arc::downgrade(&tape),
-        read: false,
-    });
+    *body = B::passing(Tee::new(mem::take(body), &tape));
     Some(Recording(Some(tape)))
 }
 
@@ -275,11 +320,7 @@ pub(crate) fn replay<B: AnyBody>(recording: &Recording<B>) -> Option<B> {
         }
         State::Unread(body, kept) => {
             *state = State::Passing(kept);
-            Some(B::passing(Tee {
-                body: Some(body),
-                tape: Arc::downgrade(tape),
-                read: false,
-            }))
+            Some(B::passing(Tee::new(body, tape)))
         }
         passing_or_lost => {
             *state = passing_or_lost;
