@@ -84,7 +84,6 @@ where
         } else if marks == Marks::Counted && !deps.must_pass_marks_on() {
             self.protocol.unmark(&mut request);
         }
-        // Next to the count, as two locked operations cost little more than one.
         let route = Arc::clone(route);
         // The service that was readied makes the first attempt. One that was not is readied before
         // each of the others.
