@@ -54,9 +54,13 @@ pub mod conformance;
 mod error;
 mod memory;
 mod record;
+#[cfg(feature = "sqlite")]
+pub mod sqlite;
 
 use std::{future::Future, sync::Arc, time::Duration};
 
+#[cfg(feature = "sqlite")]
+pub use self::sqlite::{SqliteStore, SqliteStoreBuilder};
 pub use self::{
     error::{StoreError, StoreErrorKind},
     memory::{MemoryStore, MemoryStoreBuilder},
