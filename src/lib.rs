@@ -68,6 +68,8 @@
 //! | `tracing` | yes | one structured event per retry |
 //! | `serde` | no | policies from TOML, JSON and the environment |
 //! | `server` | no | idempotency on the server: its store in memory, and the seam for others |
+//! | `sqlite` | no | the store in a SQLite file, durable and shared by the processes of a machine |
+//! | `seal` | no | a wrapper around any store that encrypts the replies in it |
 //! | `full` | no | all of these |
 
 pub mod backoff;

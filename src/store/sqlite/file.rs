@@ -165,8 +165,10 @@ fn unreachable_file(why: impl fmt::Display) -> Failure {
 
 /// Checks whose file it is, sets the connection up, and brings the schema up to date.
 fn prepare(connection: &mut Connection, settings: &Settings) -> Result<(), Failure> {
-    // Before anything is changed.
-    let version = check_owner(connection)?;
+    // Before anything is changed, and all at one moment: somebody may be creating the schema.
+    let moment = connection.transaction()?;
+    let version = check_owner(&moment)?;
+    drop(moment);
     let mode: String =
         connection.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0))?;
     if mode != "wal" {
@@ -275,5 +277,39 @@ impl Identity {
     #[cfg(not(unix))]
     fn of(path: &Path) -> io::Result<Self> {
         fs::metadata(path).map(|_| Self(0, 0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What no test can see from outside: whether a commit waits for the disk.
+    #[test]
+    fn t_4_commits_wait_for_the_disk() {
+        let name = format!("reprise-{:016x}.db", rand::random::<u64>());
+        let settings = Settings {
+            path: std::env::temp_dir().join(name),
+            busy_timeout: Duration::from_secs(5),
+            max_bytes: None,
+            clock: Arc::new(SystemTime::now),
+        };
+        let writer = Database::writer(&settings).unwrap();
+        let reader = Database::reader(&settings).unwrap();
+        for database in [&writer, &reader] {
+            let pragma = |name: &str| -> String {
+                let sql = format!("SELECT CAST({name} AS TEXT) FROM pragma_{name}");
+                let value = database.connection.query_row(&sql, [], |row| row.get(0));
+                value.unwrap()
+            };
+            assert_eq!(
+                (&*pragma("synchronous"), &*pragma("journal_mode")),
+                ("2", "wal")
+            );
+        }
+        let write = reader.connection.execute_batch("DELETE FROM idempotency");
+        assert!(write.is_err(), "a reader writes");
+        drop((writer, reader));
+        let _ = fs::remove_file(settings.path);
     }
 }

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use rusqlite::{OptionalExtension, Row, named_params};
+use rusqlite::{OptionalExtension, Row};
 
 use super::worker::Batch;
 use crate::store::{Claim, Claimed, FencingToken, Lease, Orphans, Ownership, RecordKey, Stored};
@@ -112,16 +112,16 @@ fn stored(row: &Row<'_>) -> rusqlite::Result<Option<Stored>> {
 fn insert(batch: &Batch<'_>, claim: &Claim, state: i64, expires: i64) -> rusqlite::Result<()> {
     let mut statement = batch.connection.prepare_cached(
         "INSERT INTO idempotency (key, fingerprint, claim, lease_until, expires, state)
-         VALUES (:key, :fingerprint, :claim, :lease_until, :expires, :state)",
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
     )?;
-    statement.execute(named_params! {
-        ":key": claim.key.as_bytes(),
-        ":fingerprint": claim.fingerprint.as_bytes(),
-        ":claim": claim.id.as_bytes(),
-        ":lease_until": after(batch.now, claim.lease),
-        ":expires": expires,
-        ":state": state,
-    })?;
+    statement.execute((
+        claim.key.as_bytes(),
+        claim.fingerprint.as_bytes(),
+        claim.id.as_bytes(),
+        after(batch.now, claim.lease),
+        expires,
+        state,
+    ))?;
     Ok(())
 }
 
@@ -147,16 +147,16 @@ pub(super) fn renew(
 ) -> rusqlite::Result<Ownership> {
     let lease_until = after(batch.now, lease);
     let mut statement = batch.connection.prepare_cached(
-        "UPDATE idempotency SET lease_until = :lease_until, expires = :expires
-         WHERE token = :token AND key = :key AND state = 0 AND expires > :now",
+        "UPDATE idempotency SET lease_until = ?4, expires = ?5
+         WHERE token = ?1 AND key = ?2 AND state = 0 AND expires > ?3",
     )?;
-    let changed = statement.execute(named_params! {
-        ":token": number(token),
-        ":key": key.as_bytes(),
-        ":now": batch.now,
-        ":lease_until": lease_until,
-        ":expires": after(lease_until, retention),
-    })?;
+    let changed = statement.execute((
+        number(token),
+        key.as_bytes(),
+        batch.now,
+        lease_until,
+        after(lease_until, retention),
+    ))?;
     Ok(held(changed == 1))
 }
 
@@ -173,17 +173,17 @@ pub(super) fn complete(
         Stored::Unknown => (UNKNOWN, None),
     };
     let mut statement = batch.connection.prepare_cached(
-        "UPDATE idempotency SET state = :state, reply = :reply, expires = :expires
-         WHERE token = :token AND key = :key AND state = 0 AND expires > :now",
+        "UPDATE idempotency SET state = ?4, reply = ?5, expires = ?6
+         WHERE token = ?1 AND key = ?2 AND state = 0 AND expires > ?3",
     )?;
-    let changed = statement.execute(named_params! {
-        ":token": number(token),
-        ":key": key.as_bytes(),
-        ":now": batch.now,
-        ":state": state,
-        ":reply": reply,
-        ":expires": after(batch.now, retention),
-    })?;
+    let changed = statement.execute((
+        number(token),
+        key.as_bytes(),
+        batch.now,
+        state,
+        reply,
+        after(batch.now, retention),
+    ))?;
     if changed == 1 {
         return Ok(Ownership::Held);
     }

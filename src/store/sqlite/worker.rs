@@ -20,6 +20,12 @@ use crate::store::{StoreError, StoreErrorKind};
 /// A batch has enough once it holds this much.
 const MAX_BATCH_BYTES: usize = 4 << 20;
 
+/// How long the next batch waits for others, as a share of what the last one took, and at most.
+const LINGER: u32 = 8;
+const MAX_LINGER: Duration = Duration::from_millis(1);
+/// No thread can sleep for much less.
+const MIN_LINGER: Duration = Duration::from_micros(50);
+
 /// How often the chore is looked after when nothing is left of it.
 const CHORE_EVERY: Duration = Duration::from_secs(10);
 
@@ -70,6 +76,7 @@ impl Worker {
             database,
             queue: receiver,
             max_batch: batch,
+            last: (0, Duration::ZERO),
             chore,
             chore_due: Instant::now(),
         };
@@ -165,6 +172,8 @@ struct Thread {
     database: Database,
     queue: Queue,
     max_batch: usize,
+    /// How much the last batch held, and how long it took.
+    last: (usize, Duration),
     chore: Option<Chore>,
     chore_due: Instant,
 }
@@ -196,22 +205,30 @@ impl Thread {
     }
 
     fn gather(&self, first: Box<dyn Work>) -> Vec<Box<dyn Work>> {
-        let mut bytes = 0;
         let mut batch = Vec::new();
-        let mut next = Some(first);
-        while let Some(work) = next {
+        self.fill(&mut batch, Some(first));
+        // Those who were just answered often come back at once. Without them, a batch of one would
+        // keep them all waiting for a whole commit.
+        let (last, took) = self.last;
+        let linger = (took / LINGER).min(MAX_LINGER);
+        if batch.len() < last / 2 && linger >= MIN_LINGER {
+            thread::sleep(linger);
+            self.fill(&mut batch, None);
+        }
+        batch
+    }
+
+    fn fill(&self, batch: &mut Vec<Box<dyn Work>>, mut next: Option<Box<dyn Work>>) {
+        let mut bytes: usize = batch.iter().map(|work| work.bytes()).sum();
+        while batch.len() < self.max_batch && bytes < MAX_BATCH_BYTES {
+            let Some(work) = next.take().or_else(|| self.queue.try_recv().ok()) else {
+                return;
+            };
             if !work.is_abandoned() {
                 bytes += work.bytes();
                 batch.push(work);
             }
-            let enough = batch.len() >= self.max_batch || bytes >= MAX_BATCH_BYTES;
-            next = if enough {
-                None
-            } else {
-                self.queue.try_recv().ok()
-            };
         }
-        batch
     }
 
     /// Makes all transitions of the batch, and answers each.
@@ -252,7 +269,9 @@ impl Thread {
         if chore.is_some() {
             self.chore_due = Instant::now() + CHORE_EVERY;
         }
+        let started = Instant::now();
         let made = self.transaction(work, chore);
+        self.last = (work.len(), started.elapsed());
         match made {
             Ok(true) => self.chore_due = Instant::now(),
             Ok(false) => {}
