@@ -335,18 +335,18 @@ async fn t_4_one_that_fails_does_not_fail_its_batch() {
 #[tokio::test]
 async fn t_4_waiting_for_the_lock_is_bounded_and_readers_do_not() {
     let sqlite = Sqlite::new();
-    let patience = Duration::from_millis(50);
-    let store = sqlite.time.store().busy_timeout(patience);
+    let patient = sqlite.open();
+    let (done, in_flight) = (own(&patient, 1).await, own(&patient, 2).await);
+    complete(&patient, 1, done, reply(10)).await;
+    let store = sqlite.time.store().busy_timeout(Duration::from_millis(250));
     let store = store.open(sqlite.folder.file()).unwrap();
-    let (done, in_flight) = (own(&store, 1).await, own(&store, 2).await);
-    complete(&store, 1, done, reply(10)).await;
     let lock = Lock::take(&sqlite.folder);
 
     let error = store.claim(claim(3)).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Timeout);
     assert!(error.is_transient() && !error.may_have_happened());
     let message = error.to_string();
-    assert!(message.contains("no lock within 50ms"), "{message}");
+    assert!(message.contains("no lock within 250ms"), "{message}");
     let renewed = store.renew(claim(2).key, in_flight, LEASE, RETENTION).await;
     assert_eq!(renewed.unwrap_err().kind(), StoreErrorKind::Timeout);
 
@@ -362,7 +362,7 @@ async fn t_4_waiting_for_the_lock_is_bounded_and_readers_do_not() {
     assert_eq!(store.claim(other).await.unwrap(), Claimed::Mismatch);
 
     lock.release();
-    own(&store, 3).await;
+    own(&patient, 3).await;
 }
 
 #[tokio::test]
@@ -460,6 +460,16 @@ fn rows(folder: &Folder) -> i64 {
     connection.query_row(count, [], |row| row.get(0)).unwrap()
 }
 
+async fn until_rows_are(count: i64, folder: &Folder) {
+    let swept = async {
+        while rows(folder) != count {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let patience = Duration::from_secs(30);
+    tokio::time::timeout(patience, swept).await.expect("swept");
+}
+
 #[tokio::test]
 async fn t_3_what_is_past_its_time_is_swept() {
     let sqlite = Sqlite::new();
@@ -478,9 +488,7 @@ async fn t_3_what_is_past_its_time_is_swept() {
     // It sweeps when it is opened, whether or not anybody asks for anything.
     drop(store);
     let store = sqlite.open();
-    while rows(&sqlite.folder) > 1 {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    until_rows_are(1, &sqlite.folder).await;
     complete(&store, 5_000, live, reply(1)).await;
     assert!(own(&store, 1).await > tokens.into_iter().max().unwrap());
 }
@@ -586,9 +594,7 @@ async fn t_4_a_full_file_refuses_and_still_answers() {
     drop(store);
     let store = sqlite.time.store().max_bytes(1 << 20);
     let store = store.open(sqlite.folder.file()).unwrap();
-    while rows(&sqlite.folder) > 0 {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    until_rows_are(0, &sqlite.folder).await;
     let token = own(&store, 1).await;
     complete(&store, 1, token, reply(10_000)).await;
 }

@@ -217,8 +217,7 @@ async fn execute<S: IdempotencyStore>(
     };
     say(&format!("owns {number} {token}"));
     if number % 5 == 1 {
-        let renewed = store.renew(claim.key, token, LEASE, RETENTION).await?;
-        assert_eq!(renewed, Ownership::Held);
+        let _ = store.renew(claim.key, token, LEASE, RETENTION).await?;
     }
     if number % 7 == 3 {
         say(&format!("releasing {number} {token}"));
