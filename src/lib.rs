@@ -76,6 +76,8 @@
 //! | `reqwest` | no | `reqwest::Client` as the innermost service |
 //! | `reqwest-middleware` | no | layers in a reqwest-middleware chain |
 //! | `server` | no | idempotency on a server, with records in memory, and the seam for other stores |
+//! | `sqlite` | no | the store in a SQLite file, durable and shared by the processes of a machine |
+//! | `seal` | no | a wrapper around any store that encrypts the replies in it |
 //! | `full` | no | all of these |
 
 pub mod backoff;

@@ -15,8 +15,10 @@
 //!     └──────── any record, past its time
 //! ```
 //!
-//! [`MemoryStore`] is for one process that may forget on restart. Whatever keeps the contract of
-//! [`IdempotencyStore`] will do; [`conformance`] shows in one test whether it does.
+//! [`MemoryStore`] is for one process that may forget on restart; with the feature `sqlite`, the
+//! processes of one machine share a file, and with `seal` any store can be wrapped so that replies
+//! can't be read in it. Whatever keeps the contract of [`IdempotencyStore`] will do; [`conformance`]
+//! shows in one test whether it does.
 //!
 //! ```
 //! use std::time::Duration;
@@ -54,9 +56,17 @@ pub mod conformance;
 mod error;
 mod memory;
 mod record;
+#[cfg(feature = "seal")]
+pub mod sealed;
+#[cfg(feature = "sqlite")]
+pub mod sqlite;
 
 use std::{future::Future, sync::Arc, time::Duration};
 
+#[cfg(feature = "seal")]
+pub use self::sealed::{SealKeys, Sealed};
+#[cfg(feature = "sqlite")]
+pub use self::sqlite::{SqliteStore, SqliteStoreBuilder};
 pub use self::{
     error::{StoreError, StoreErrorKind},
     memory::{MemoryStore, MemoryStoreBuilder},
