@@ -38,7 +38,6 @@ pub(crate) struct Asked {
     replayed: AtomicU64,
 }
 
-
 /// What the customers did.
 pub(crate) struct Figures {
     pub(crate) requests: u64,
@@ -54,6 +53,7 @@ impl Customers {
             .base(Duration::from_millis(50))
             .cap(Duration::from_secs(1))
             .attempt_timeout(Duration::from_secs(3))
+            .cooldown(Duration::from_millis(200), Duration::from_millis(800))
             .build()?;
         let deps = Dependencies::new(policy);
         let asked = Arc::new(Asked::default());
@@ -70,10 +70,14 @@ impl Customers {
                     // A person would not press forever; a hundred times is a broken bank.
                     let mut presses = 0..100;
                     loop {
-                        presses.next().ok_or_else(|| format!("order {order} was never paid"))?;
+                        presses
+                            .next()
+                            .ok_or_else(|| format!("order {order} was never paid"))?;
                         match pay(&mut client, bank, customer, order, &key).await {
                             Ok(replayed) => {
-                                asked.replayed.fetch_add(u64::from(replayed), Ordering::Relaxed);
+                                asked
+                                    .replayed
+                                    .fetch_add(u64::from(replayed), Ordering::Relaxed);
                                 break;
                             }
                             Err(_) => {
