@@ -6,10 +6,7 @@ mod pieces;
 mod support;
 
 use std::{
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, Mutex, atomic::Ordering},
     time::Duration,
 };
 
@@ -403,6 +400,55 @@ async fn c_6_a_code_is_found_wherever_the_body_is_cut() {
     }
 }
 
+#[cfg(feature = "codes")]
+#[tokio::test(start_paused = true)]
+async fn c_6_a_detected_replay_is_tried_once_more_with_a_fresh_id() {
+    use tower_http::request_id::RequestId;
+
+    let detected = r#"{"code":"REPLAY_DETECTED"}"#;
+    for (replies, expected) in [
+        ([(409, detected); 3], (2, Some(GaveUp::Exhausted))),
+        ([(409, detected), (503, ""), (200, "")], (3, None)),
+    ] {
+        let ids = Arc::new(Mutex::new(Vec::new()));
+        let log = Arc::clone(&ids);
+        let server = service_fn(move |request: Request<()>| {
+            let mut log = log.lock().unwrap();
+            let known = request.extensions().get::<RequestId>().cloned();
+            let header = request.headers()["x-request-id"].clone();
+            assert_eq!(
+                known.map(RequestId::into_header_value),
+                Some(header.clone())
+            );
+            let (code, text) = replies[log.len()];
+            log.push(header);
+            let reply = Response::builder()
+                .status(code)
+                .header(CONTENT_TYPE, "application/json");
+            let reply = reply.body(Pieces::new([data(text)])).unwrap();
+            async { Ok::<_, BoxError>(reply) }
+        });
+        let deps = Dependencies::new(Policy::bank().build().unwrap());
+        let mut client = ServiceBuilder::new()
+            .layer(RetryLayer::new(deps.clone()))
+            .layer(PeekLayer::new(deps))
+            .service(server);
+        let mut request = Request::get("http://a.example/").body(()).unwrap();
+        let id = http::HeaderValue::from_static("one");
+        request.headers_mut().insert("x-request-id", id.clone());
+        request.extensions_mut().insert(RequestId::new(id.clone()));
+        let result = call(&mut client, request).await;
+        assert_eq!(outcome(&result), Some(expected));
+        let ids = ids.lock().unwrap().clone();
+        assert_eq!(ids[0], id);
+        assert_eq!(ids.len(), expected.0 as usize);
+        // The refused id never comes again, nor does any other.
+        let distinct: std::collections::HashSet<_> = ids.iter().collect();
+        assert_eq!(distinct.len(), ids.len());
+        assert!(ids[1..].iter().all(|id| id.len() == 36));
+    }
+}
+
 #[test]
 fn a_reply_that_was_looked_into_shows_no_content() {
     let text = paused().block_on(async {
@@ -417,7 +463,7 @@ fn a_reply_that_was_looked_into_shows_no_content() {
 #[cfg(feature = "hyper")]
 mod connections {
     use super::*;
-    use std::{convert::Infallible, net::Ipv4Addr};
+    use std::{convert::Infallible, net::Ipv4Addr, sync::atomic::AtomicUsize};
 
     use bytes::Bytes;
     use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};

@@ -59,15 +59,6 @@ where
         self.rest = Rest::Ended(body.size_hint(), error);
         Poll::Ready(None)
     }
-
-    /// Lets go of a body that has come to its end, and so of its connection.
-    pub(super) fn settle(&mut self) {
-        if let Rest::Body(body) = &self.rest
-            && body.is_end_stream()
-        {
-            self.rest = Rest::Ended(body.size_hint(), None);
-        }
-    }
 }
 
 impl<B> Body for PeekBody<B>

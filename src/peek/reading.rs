@@ -109,7 +109,6 @@ impl<R: PeekReply> Reading<R> {
 
     /// The reply, with a note of what was found.
     pub(super) fn finish(mut self, rules: &Rules) -> R::Peeked {
-        self.body.settle();
         let frames = self.body.frames();
         let finding = match self.look {
             Look::Body { code: true } => Document::read(frames)
