@@ -365,6 +365,28 @@ async fn t_4_waiting_for_the_lock_is_bounded_and_readers_do_not() {
     own(&patient, 3).await;
 }
 
+/// Nobody waits for the lock longer than that, however many are in front of it.
+#[tokio::test]
+async fn t_4_what_waited_behind_a_timeout_is_refused_with_it() {
+    let sqlite = Sqlite::new();
+    let patience = Duration::from_millis(250);
+    let store = sqlite.time.store().busy_timeout(patience).batch(1);
+    let store = store.open(sqlite.folder.file()).unwrap();
+    let token = FencingToken::new(1);
+    let lock = Lock::take(&sqlite.folder);
+    let mut queued = queue(&store, (0..5).map(|key| (key, token, reply(1)))).await;
+    let (_, first) = queued.join_next().await.unwrap().unwrap();
+    lock.release();
+    let rest = queued
+        .join_all()
+        .await
+        .into_iter()
+        .map(|(_, answer)| answer);
+    for answer in rest.chain([first]) {
+        assert_eq!(answer.unwrap_err().kind(), StoreErrorKind::Timeout);
+    }
+}
+
 #[tokio::test]
 async fn t_4_too_many_are_refused_at_once() {
     let sqlite = Sqlite::new();

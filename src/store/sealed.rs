@@ -121,7 +121,7 @@ impl SealKeys {
         let id = key.id.as_bytes();
         let payload = Payload {
             msg: reply,
-            aad: &associated(id, record),
+            aad: record.as_bytes(),
         };
         let sealed = key
             .cipher
@@ -143,7 +143,7 @@ impl SealKeys {
         })?;
         let payload = Payload {
             msg: sealed,
-            aad: &associated(id, record),
+            aad: record.as_bytes(),
         };
         let opened = key.cipher.decrypt(nonce.into(), payload).map_err(|_| {
             corrupt(format!(
@@ -166,11 +166,6 @@ impl fmt::Debug for SealKeys {
 
 fn is_id(id: &[u8]) -> bool {
     (1..=MAX_ID).contains(&id.len()) && id.iter().all(u8::is_ascii_graphic)
-}
-
-/// What must be as it was, though it is not secret: which key sealed it, and for which record.
-fn associated(id: &[u8], record: &RecordKey) -> Vec<u8> {
-    [&[VERSION], record.as_bytes().as_slice(), id].concat()
 }
 
 fn parts(sealed: &[u8]) -> Option<(&[u8], &[u8; NONCE], &[u8])> {
