@@ -40,8 +40,8 @@ use tonic_health::{
 };
 use tower::{Layer, Service, ServiceBuilder, util::BoxCloneService};
 use tower_reprise::{
-    CircuitBreakerLayer, Dependencies, IdempotencyKeyLayer, PeekLayer, Policy, RetryAfterLayer,
-    RetryBudgetLayer, RetryLayer, RetryOutcome, RetryOverride,
+    CircuitBreakerLayer, Dependencies, IdempotencyKeyLayer, PeekLayer, Policy, ProblemLayer,
+    RetryAfterLayer, RetryBudgetLayer, RetryLayer, RetryOutcome, RetryOverride,
     classify::{Cause, Classify, Health, Retryable, Rules, Standard, Verdict},
     dependency::Named,
     error::{BoxError, Elapsed, Refusal, Refused},
@@ -820,6 +820,35 @@ async fn d_5_one_call_can_do_without_retries() {
     request.extensions_mut().insert(RetryOverride::off());
     let status = client.check(request).await.unwrap_err();
     assert_eq!(outcome(&status), (1, Some(GaveUp::Exhausted)));
+}
+
+#[tokio::test]
+async fn g_6_a_tonic_server_refuses_a_storm_of_inbound_retries() {
+    let (_, health) = tonic_health::server::health_reporter();
+    let (incoming, address, _) = server::incoming().await;
+    let starved = policy().budget_floor(0).budget_ratio(0.0);
+    let deps = Dependencies::new(starved.build().unwrap());
+    let router = tonic::transport::Server::builder()
+        .layer(
+            ServiceBuilder::new()
+                .layer(RetryBudgetLayer::new(deps.clone()).inbound())
+                .layer(ProblemLayer::new())
+                .layer(CircuitBreakerLayer::new(deps)),
+        )
+        .add_service(health);
+    tokio::spawn(router.serve_with_incoming(incoming));
+
+    // Our own client does as it is told.
+    let mut client = HealthClient::new(full(&named(policy()), channel(address)));
+    client.check(check()).await.unwrap();
+    let mut retry = Request::new(check());
+    let previous = MetadataValue::from(1);
+    retry
+        .metadata_mut()
+        .insert("grpc-previous-rpc-attempts", previous);
+    let status = client.check(retry).await.unwrap_err();
+    assert_eq!(status.code(), Code::ResourceExhausted);
+    assert_eq!(outcome(&status), (1, Some(GaveUp::Pushback)));
 }
 
 // ---- credentials and interceptors
