@@ -149,6 +149,29 @@ async fn i_23_replies_are_bounded_too() {
     assert!(is_new(&store, 4).await);
 }
 
+/// A reply finds the room that others left whose time is past.
+#[tokio::test(start_paused = true)]
+async fn i_23_a_completion_makes_room_for_itself() {
+    let store = MemoryStore::builder().max_bytes(100).build().unwrap();
+    let reply = || Stored::Reply(Bytes::from(vec![0; 90]));
+    let Claimed::New(lease) = store.claim(claim(1)).await.unwrap() else {
+        panic!("the store is empty");
+    };
+    let completed = store.complete(claim(1).key, lease.token, reply(), LEASE);
+    assert_eq!(completed.await.unwrap(), Ownership::Held);
+    let Claimed::New(lease) = store.claim(claim(2)).await.unwrap() else {
+        panic!("there is room for records");
+    };
+    let complete = async || {
+        store
+            .complete(claim(2).key, lease.token, reply(), RETENTION)
+            .await
+    };
+    assert!(complete().await.is_err());
+    tokio::time::advance(LEASE + Duration::from_secs(1)).await;
+    assert_eq!(complete().await.unwrap(), Ownership::Held);
+}
+
 #[tokio::test(start_paused = true)]
 async fn sweeps_itself_while_others_come_in() {
     let store = MemoryStore::new();

@@ -11,18 +11,15 @@ pub(crate) struct Digest(Sha256);
 impl Digest {
     /// Digests of different purposes never meet.
     pub(crate) fn new(purpose: &str) -> Self {
-        Self(Sha256::new()).with(purpose)
+        let mut digest = Self(Sha256::new());
+        digest.part(purpose);
+        digest
     }
 
     pub(crate) fn part(&mut self, part: impl AsRef<[u8]>) {
         let part = part.as_ref();
         self.0.update((part.len() as u64).to_le_bytes());
         self.0.update(part);
-    }
-
-    pub(crate) fn with(mut self, part: impl AsRef<[u8]>) -> Self {
-        self.part(part);
-        self
     }
 
     pub(crate) fn key(self) -> RecordKey {
@@ -38,11 +35,11 @@ impl Digest {
 pub(super) fn fingerprint(head: &Request<()>, body: &[u8]) -> Fingerprint {
     let uri = head.uri();
     let content_type = head.headers().get(CONTENT_TYPE);
-    Digest::new("request")
-        .with(head.method().as_str())
-        .with(uri.path())
-        .with(uri.query().unwrap_or_default())
-        .with(content_type.map_or(&b""[..], |value| value.as_bytes()))
-        .with(body)
-        .fingerprint()
+    let mut digest = Digest::new("request");
+    digest.part(head.method().as_str());
+    digest.part(uri.path());
+    digest.part(uri.query().unwrap_or_default());
+    digest.part(content_type.map_or(&b""[..], |value| value.as_bytes()));
+    digest.part(body);
+    digest.fingerprint()
 }

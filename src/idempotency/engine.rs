@@ -86,7 +86,7 @@ impl<St: IdempotencyStore> Engine<St> {
             orphans: self.orphans,
         };
         let engine = Arc::clone(self);
-        let mut claiming = Box::pin(async move { engine.claim_twice(claim).await });
+        let mut claiming = Box::pin(async move { engine.claim_twice(&claim).await });
         if let Poll::Ready(claimed) = now_or_later(claiming.as_mut()).await {
             return claimed;
         }
@@ -111,14 +111,17 @@ impl<St: IdempotencyStore> Engine<St> {
     }
 
     /// A claim can be repeated: the store knows it by its id.
-    async fn claim_twice(&self, claim: Claim) -> Result<Claimed, StoreError> {
-        match self.bounded(pin!(self.store.claim(claim))).await {
-            Err(error) if error.is_transient() => {
-                telemetry::store_trouble("claim", error.kind());
-                sleep(CLAIM_PAUSE).await;
-                self.bounded(pin!(self.store.claim(claim))).await
+    async fn claim_twice(&self, claim: &Claim) -> Result<Claimed, StoreError> {
+        let mut again = true;
+        loop {
+            match self.bounded(pin!(self.store.claim(*claim))).await {
+                Err(error) if again && error.is_transient() => {
+                    telemetry::store_trouble("claim", error.kind());
+                    sleep(CLAIM_PAUSE).await;
+                    again = false;
+                }
+                claimed => return claimed,
             }
-            claimed => claimed,
         }
     }
 

@@ -37,7 +37,8 @@ where
     R: Body + Send + 'static,
     R::Error: Send,
 {
-    tokio::spawn(telemetry::in_span(async move {
+    // Boxed, since tasks are allocated at a large alignment, which is slow when they are large.
+    tokio::spawn(telemetry::in_span(Box::pin(async move {
         let Keyed {
             service,
             shared,
@@ -48,12 +49,23 @@ where
         let executing = pin!(async {
             let request = head.map(|()| B::from(body));
             let response = service.oneshot(request).await?;
-            let (settlement, response) = end(&shared, response).await;
-            let ownership = shared.engine.settle(&execution, settlement).await;
-            Ok((ownership == Ownership::Held).then_some(response))
+            // Boxed, so that a task has no room for its end while it is executing.
+            Ok(Box::pin(finish(&shared, &execution, response)).await)
         });
         shared.engine.hold(&execution, executing).await
-    }))
+    })))
+}
+
+/// Tells the store how an execution ended. Then there is a reply, unless another execution took
+/// over.
+async fn finish<St: IdempotencyStore, R: Body>(
+    shared: &Shared<St>,
+    execution: &Execution,
+    response: Response<R>,
+) -> Option<Response<IdempotencyBody<R>>> {
+    let (settlement, response) = end(shared, response).await;
+    let ownership = shared.engine.settle(execution, settlement).await;
+    (ownership == Ownership::Held).then_some(response)
 }
 
 /// How an execution ended, and its reply.

@@ -7,10 +7,13 @@
 //! Numbers are little-endian base 128. Trailers are headers, and one more than how many there are,
 //! since none at all is not the same as an empty block of them.
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, response};
 
-use super::{body::Trailers, hygiene::Unstored};
+use super::{
+    body::Trailers,
+    hygiene::{Unstored, UnstoredOf},
+};
 
 const VERSION: u8 = 1;
 
@@ -33,41 +36,59 @@ pub(super) fn encode(
     let response::Parts {
         status, headers, ..
     } = head;
-    let mut out = BytesMut::with_capacity(64 + headers.len() * 48 + body.len());
-    out.put_u8(VERSION);
-    out.put_u16_le(status.as_u16());
     let kept = unstored.of(headers);
-    put_headers(&mut out, headers, 0, |name| kept.keeps(name));
+    let length = block_length(headers, &kept) + trailers.map_or(1, |t| block_length(t, &kept));
+    // As long as it will be, so that it needs no second allocation and no more room when stored.
+    let mut out = Vec::with_capacity(3 + length + body.len());
+    out.push(VERSION);
+    out.extend_from_slice(&status.as_u16().to_le_bytes());
+    put_block(&mut out, headers, 0, &kept);
     match trailers {
         None => put_number(&mut out, 0),
-        Some(trailers) => put_headers(&mut out, trailers, 1, |name| kept.keeps(name)),
+        Some(trailers) => put_block(&mut out, trailers, 1, &kept),
     }
-    out.put_slice(body);
-    out.freeze()
+    out.extend_from_slice(body);
+    out.into()
 }
 
-fn put_headers(
-    out: &mut BytesMut,
-    headers: &HeaderMap,
-    more: usize,
-    keeps: impl Fn(&HeaderName) -> bool,
-) {
-    let kept = || headers.iter().filter(|(name, _)| keeps(name));
-    put_number(out, kept().count() + more);
-    for (name, value) in kept() {
-        put_number(out, name.as_str().len());
-        out.put_slice(name.as_str().as_bytes());
+fn fields<'a>(
+    headers: &'a HeaderMap,
+    kept: &UnstoredOf<'_>,
+) -> impl Iterator<Item = (&'a [u8], &'a HeaderValue)> {
+    let kept = headers.iter().filter(|(name, _)| kept.keeps(name));
+    kept.map(|(name, value)| (name.as_str().as_bytes(), value))
+}
+
+fn put_block(out: &mut Vec<u8>, headers: &HeaderMap, more: usize, kept: &UnstoredOf<'_>) {
+    put_number(out, fields(headers, kept).count() + more);
+    for (name, value) in fields(headers, kept) {
+        put_number(out, name.len());
+        out.extend_from_slice(name);
         put_number(out, value.len() * 2 + usize::from(value.is_sensitive()));
-        out.put_slice(value.as_bytes());
+        out.extend_from_slice(value.as_bytes());
     }
 }
 
-fn put_number(out: &mut BytesMut, mut number: usize) {
+fn block_length(headers: &HeaderMap, kept: &UnstoredOf<'_>) -> usize {
+    let (mut count, mut length) = (0, 0);
+    for (name, value) in fields(headers, kept) {
+        count += 1;
+        length += number_length(name.len()) + name.len();
+        length += number_length(value.len() * 2) + value.len();
+    }
+    length + number_length(count + 1)
+}
+
+fn put_number(out: &mut Vec<u8>, mut number: usize) {
     while number >= 0x80 {
-        out.put_u8(number.to_le_bytes()[0] | 0x80);
+        out.push(number.to_le_bytes()[0] | 0x80);
         number >>= 7;
     }
-    out.put_u8(number.to_le_bytes()[0]);
+    out.push(number.to_le_bytes()[0]);
+}
+
+fn number_length(number: usize) -> usize {
+    (number.max(1).ilog2() / 7 + 1) as usize
 }
 
 /// `None` if these are not the bytes of a reply.
@@ -183,6 +204,15 @@ mod tests {
             let bytes = encode(&head, trailers.as_ref(), b"", &unstored);
             let decoded = decode(bytes).unwrap().trailers;
             assert_eq!(decoded.as_deref(), trailers.as_ref());
+        }
+    }
+
+    #[test]
+    fn lengths_are_those_of_what_is_written() {
+        for number in [0, 1, 127, 128, 16_383, 16_384, (1 << 28) - 1] {
+            let mut out = Vec::new();
+            put_number(&mut out, number);
+            assert_eq!(out.len(), number_length(number), "{number}");
         }
     }
 

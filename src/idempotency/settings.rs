@@ -85,7 +85,8 @@ impl<St> Shared<St> {
             let Some(anonymous) = anonymous else {
                 return Err(Problem::ANONYMOUS);
             };
-            digest = Digest::new("anonymous").with(anonymous.as_bytes());
+            digest = Digest::new("anonymous");
+            digest.part(anonymous.as_bytes());
         }
         digest.part(namespace.as_bytes());
         digest.part(head.method().as_str());

@@ -123,32 +123,40 @@ impl MemoryStoreBuilder {
     }
 }
 
+#[allow(
+    clippy::manual_async_fn,
+    reason = "async fns would keep their arguments twice"
+)]
 impl IdempotencyStore for MemoryStore {
-    async fn claim(&self, claim: Claim) -> Result<Claimed, StoreError> {
-        self.inner.claim(&claim)
+    fn claim(&self, claim: Claim) -> impl Future<Output = Result<Claimed, StoreError>> + Send {
+        async move { self.inner.claim(&claim) }
     }
 
-    async fn renew(
+    fn renew(
         &self,
         key: RecordKey,
         token: FencingToken,
         lease: Duration,
         retention: Duration,
-    ) -> Result<Ownership, StoreError> {
-        Ok(self.inner.renew(&key, token, lease, retention))
+    ) -> impl Future<Output = Result<Ownership, StoreError>> + Send {
+        async move { Ok(self.inner.renew(&key, token, lease, retention)) }
     }
 
-    async fn complete(
+    fn complete(
         &self,
         key: RecordKey,
         token: FencingToken,
         stored: Stored,
         retention: Duration,
-    ) -> Result<Ownership, StoreError> {
-        self.inner.complete(&key, token, stored, retention)
+    ) -> impl Future<Output = Result<Ownership, StoreError>> + Send {
+        async move { self.inner.complete(&key, token, stored, retention) }
     }
 
-    async fn release(&self, key: RecordKey, token: FencingToken) -> Result<Ownership, StoreError> {
-        Ok(self.inner.release(key, token))
+    fn release(
+        &self,
+        key: RecordKey,
+        token: FencingToken,
+    ) -> impl Future<Output = Result<Ownership, StoreError>> + Send {
+        async move { Ok(self.inner.release(key, token)) }
     }
 }

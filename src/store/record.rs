@@ -73,7 +73,7 @@ impl ClaimId {
     /// A random id.
     #[must_use]
     pub fn random() -> Self {
-        Self(rand::random())
+        Self(rand::random::<u128>().to_le_bytes())
     }
 
     /// The id's bytes.

@@ -131,10 +131,10 @@ where
             telemetry::idempotency(Answered::Refused, Labels::default);
             return Box::pin(async { Err(NotConsumed::NoId.into()) });
         };
-        let key = Digest::new("event")
-            .with(self.shared.consumer.as_bytes())
-            .with(id)
-            .key();
+        let mut digest = Digest::new("event");
+        digest.part(self.shared.consumer.as_bytes());
+        digest.part(id);
+        let key = digest.key();
         // The one that was made ready is the one that is called.
         let spare = self.inner.clone();
         let inner = mem::replace(&mut self.inner, spare);
