@@ -33,6 +33,7 @@ fn main() -> ExitCode {
         // What these start by themselves: under valgrind, and in many processes.
         ["one", contestant, shape, calls] => return client::one(contestant, shape, calls),
         ["sample", shape, rounds, calls] => return client::sample(shape, rounds, calls),
+        ["stack-one", kind, contestant, calls] => return stacks::one(kind, contestant, calls),
         ["stack-sample", rounds, calls] => return stacks::sample(rounds, calls),
         ["--help" | "-h" | "help"] | [_, "--help" | "-h"] => println!("{USAGE}"),
         [] => return wrong("a subcommand is missing"),

@@ -38,6 +38,15 @@ pub(crate) fn sample(rounds: &str, calls: &str) -> ExitCode {
     ExitCode::SUCCESS
 }
 
+/// Makes so many calls of one kind, for a profiler to watch: `NoNetwork our-retry 100000`.
+pub(crate) fn one(kind: &str, contestant: &str, calls: &str) -> ExitCode {
+    let made = calls
+        .parse()
+        .ok()
+        .and_then(|calls| timing::one(kind, contestant, calls));
+    made.map_or(ExitCode::from(2), |()| ExitCode::SUCCESS)
+}
+
 fn print(kind: Kind, costs: &[Cost]) {
     let rows: Vec<_> = costs
         .iter()

@@ -67,7 +67,11 @@ pub(super) fn without_network() -> Vec<Contestant> {
             "stacks::client",
             chain().with(Stacked::new(stacks::client(deps()))),
         ),
-        answering(REQWEST_RETRY, "reqwest-retry", chain().with(reqwest_retry())),
+        answering(
+            REQWEST_RETRY,
+            "reqwest-retry",
+            chain().with(reqwest_retry()),
+        ),
     ]
 }
 
@@ -122,7 +126,11 @@ pub(super) fn over_loopback(server: &str) -> Vec<Contestant> {
             service,
             through,
         ),
-        chain(REQWEST_RETRY, "reqwest-retry", start().with(reqwest_retry())),
+        chain(
+            REQWEST_RETRY,
+            "reqwest-retry",
+            start().with(reqwest_retry()),
+        ),
     ]
 }
 

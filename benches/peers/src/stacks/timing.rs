@@ -183,3 +183,13 @@ fn sample_kind(
         })
         .collect()
 }
+
+/// Makes so many calls and nothing else, for a profiler to watch.
+pub(super) fn one(kind: &str, name: &str, calls: u64) -> Option<()> {
+    let runtime = runtime();
+    let mut contestants = runtime.block_on(contestants());
+    let is = |c: &&mut Contestant| format!("{:?}", c.kind) == kind && c.name == name;
+    let contestant = contestants.iter_mut().find(is)?;
+    runtime.block_on(contestant.run(calls));
+    Some(())
+}
