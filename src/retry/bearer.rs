@@ -17,10 +17,11 @@ use crate::error::BoxError;
 
 /// A bearer token, and how to get another.
 ///
-/// As a hook of [`with_refresh`](crate::RetryLayer::with_refresh) it puts the token on every
-/// retry, and gets a new one first if this one expired, or if the dependency refused it with a
-/// 401 or UNAUTHENTICATED. However many calls find out at the same time, one of them gets the new
-/// token and the others wait for it; if it can't, they all fail with it.
+/// As a hook of [`with_refresh`](crate::RetryLayer::with_refresh) it keeps the token of every retry
+/// fresh: it gets a new one if the one that was sent has expired, or if the dependency refused it
+/// with a 401 or UNAUTHENTICATED. However many calls find out at the same time, one of them gets
+/// the new token and the others wait for it; if it can't, they all fail with it. A request that
+/// carries no bearer token, or one that is not from here, keeps what it has.
 ///
 /// ```
 /// use std::time::Duration;
@@ -56,6 +57,8 @@ struct Shared<F> {
 #[derive(Default)]
 struct State {
     token: Option<Token>,
+    /// The one before, which requests may carry that are under way.
+    previous: Option<HeaderValue>,
     /// Why there was none to be had the last time.
     failed: Option<Arc<str>>,
 }
@@ -134,23 +137,38 @@ where
         if let Some(token) = state.token.as_ref().filter(good) {
             return Ok(token.header.clone());
         }
-        // Who waited while somebody else asked has asked with them.
-        let joined = asked.load(Ordering::Acquire) != before;
-        if let Some(why) = state.failed.as_ref().filter(|_| joined) {
-            return Err(NoToken(Arc::clone(why)).into());
+        // Who waited while somebody else asked has asked with them, whatever came of it.
+        if asked.load(Ordering::Acquire) != before {
+            match (&state.failed, &state.token) {
+                (Some(why), _) => return Err(NoToken(Arc::clone(why)).into()),
+                (None, Some(token)) => return Ok(token.header.clone()),
+                (None, None) => {}
+            }
         }
         let got = get().await;
         asked.fetch_add(1, Ordering::Release);
         match got {
             Ok(token) => {
                 state.failed = None;
-                Ok(state.token.insert(token).header.clone())
+                let header = token.header.clone();
+                state.previous = state.token.replace(token).map(|token| token.header);
+                Ok(header)
             }
             Err(error) => {
                 state.failed = Some(error.to_string().into());
                 Err(error)
             }
         }
+    }
+
+    /// Whether a request that carries this can be given another token from here. Before there
+    /// was any, the caller had its first one from elsewhere.
+    async fn is_ours(&self, sent: &HeaderValue) -> bool {
+        let state = self.shared.state.lock().await;
+        let current = state.token.as_ref().map(|token| &token.header);
+        let bearer = sent.as_bytes().get(..7);
+        bearer.is_some_and(|scheme| scheme.eq_ignore_ascii_case(b"bearer "))
+            && (current.is_none() || current == Some(sent) || state.previous.as_ref() == Some(sent))
     }
 }
 
@@ -165,15 +183,18 @@ where
     fn prepare(&self, mut request: Request<B>, attempt: Attempt) -> Self::Future {
         let token = self.clone();
         Box::pin(async move {
-            // A caller that sent no token did not mean to.
-            let Some(sent) = request.headers_mut().get_mut(AUTHORIZATION) else {
-                return match attempt.wants_credentials() {
-                    true => Err(NoToken("the request carried none".into()).into()),
-                    false => Ok(request),
-                };
-            };
-            let refused = attempt.wants_credentials().then(|| sent.clone());
-            *sent = token.other_than(refused.as_ref()).await?;
+            let sent = request.headers_mut().get_mut(AUTHORIZATION);
+            match sent {
+                Some(sent) if token.is_ours(sent).await => {
+                    let refused = attempt.wants_credentials().then(|| sent.clone());
+                    *sent = token.other_than(refused.as_ref()).await?;
+                }
+                // A caller that did not send this token did not mean to.
+                _ if attempt.wants_credentials() => {
+                    return Err(NoToken("the request carried none from here".into()).into());
+                }
+                _ => {}
+            }
             Ok(request)
         })
     }

@@ -12,7 +12,7 @@ use tower::{Layer, Service};
 
 use super::{
     port::{Hop, Port},
-    shell::{self, Shell},
+    shell,
 };
 use crate::{error::BoxError, retry::Attempt};
 
@@ -76,9 +76,10 @@ where
 }
 
 /// Calls a service that is ready.
+#[inline]
 fn begin<'f, S>(
     mut service: S,
-    mut request: reqwest::Request,
+    request: reqwest::Request,
     extensions: &'f mut Extensions,
     next: Next<'f>,
 ) -> BoxFuture<'f, Result<Response, Error>>
@@ -91,35 +92,25 @@ where
         // Nothing that could be called, as the end of the chain will say.
         return next.run(request, extensions);
     };
-    let mut plain = shell::empty(&mut request, uri);
+    let (mut port, mut request) = Port::new(request, uri);
     if !extensions.is_empty() {
-        *plain.extensions_mut() = extensions.clone();
+        *request.extensions_mut() = extensions.clone();
     }
-    let mut port = Port::new();
     let mut stack = {
         let _entered = port.enter();
-        Box::pin(service.call(plain))
+        Box::pin(service.call(request))
     };
-    let mut shell = Shell::new(request);
     // The layers say what is to be sent, and the chain sends it. It is lent to this call only, so
     // that they can't hold it: they hold a port, and the attempts are driven here.
     Box::pin(async move {
         let given = extensions.get::<Attempt>().copied();
         let result = loop {
-            let wanted = port.wanted().map(|wanted| {
-                if let Some(attempt) = wanted.extensions().get::<Attempt>() {
-                    extensions.insert(*attempt);
-                }
-                shell.fill(wanted)
-            });
-            port.forget_wanted();
-            let mut attempt = match wanted {
+            if let Some(attempt) = port.attempt() {
+                extensions.insert(attempt);
+            }
+            let mut attempt = match port.take_wanted() {
+                Some(request) => Some(next.clone().run(request, extensions)),
                 None => None,
-                Some(Ok(request)) => Some(next.clone().run(request, extensions)),
-                Some(Err(error)) => {
-                    port.answer(Err(error.into()));
-                    None
-                }
             };
             let driven = poll_fn(|cx| drive(stack.as_mut(), &mut port, &mut attempt, cx));
             if let Some(result) = driven.await {
@@ -157,7 +148,7 @@ fn drive<F: Future>(
     if let Poll::Ready(result) = polled {
         return Poll::Ready(Some(result));
     }
-    if port.wanted().is_some() {
+    if port.wants() {
         return Poll::Ready(None);
     }
     if !port.is_open() {

@@ -14,25 +14,52 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use http::Request;
+use http::{Request, Uri};
 use reqwest::{Body, Response};
 use tower::Service;
 
-use crate::error::BoxError;
+use super::shell::{self, Mould, is_same};
+use crate::{error::BoxError, retry::Attempt};
 
 /// One call's way from its layers to the chain.
 #[derive(Debug)]
 pub(super) struct Port(Option<Box<Desk>>);
 
 /// What lies there.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Desk {
     /// The call of a [`Hop`] that is open.
     open: Option<u64>,
-    wanted: Option<Request<Body>>,
+    /// What is to be sent, or what it is made with.
+    request: Option<reqwest::Request>,
+    /// Whether it is to be sent.
+    wanted: bool,
+    mould: Mould,
+    /// Which attempt it is, if it is another one.
+    attempt: Option<Attempt>,
     answer: Option<Result<Response, BoxError>>,
     /// Who waits for the answer.
     waker: Option<Waker>,
+}
+
+impl Desk {
+    fn put(&mut self, plain: Request<Body>) {
+        self.attempt = plain.extensions().get().copied();
+        let is_first = |first: &reqwest::Request| is_same(first.url(), plain.uri());
+        if !self.request.as_ref().is_some_and(is_first) {
+            match self.mould.shell(plain.uri()) {
+                Ok(shell) => self.request = Some(shell),
+                Err(error) => {
+                    self.answer = Some(Err(error.into()));
+                    return;
+                }
+            }
+        }
+        if let Some(shell) = &mut self.request {
+            shell::fill(shell, plain);
+            self.wanted = true;
+        }
+    }
 }
 
 thread_local! {
@@ -45,8 +72,19 @@ thread_local! {
 static THREADS: AtomicU64 = AtomicU64::new(0);
 
 impl Port {
-    pub(super) fn new() -> Self {
-        Self(Some(Box::default()))
+    /// A port for this request, and the request as the layers know it.
+    pub(super) fn new(mut request: reqwest::Request, uri: Uri) -> (Self, Request<Body>) {
+        let plain = shell::empty(&mut request, uri);
+        let desk = Desk {
+            open: None,
+            mould: Mould::of(&request),
+            request: Some(request),
+            wanted: false,
+            attempt: None,
+            answer: None,
+            waker: None,
+        };
+        (Self(Some(Box::new(desk))), plain)
     }
 
     /// Has calls of the layers go through this port, until what is returned is dropped.
@@ -55,16 +93,19 @@ impl Port {
         Entered(self)
     }
 
-    /// What is to be called.
-    pub(super) fn wanted(&mut self) -> Option<&mut Request<Body>> {
-        self.0.as_mut()?.wanted.as_mut()
+    /// What is to be called, once.
+    pub(super) fn take_wanted(&mut self) -> Option<reqwest::Request> {
+        let desk = self.0.as_mut()?;
+        mem::take(&mut desk.wanted).then(|| desk.request.take())?
     }
 
-    /// It is being called.
-    pub(super) fn forget_wanted(&mut self) {
-        if let Some(desk) = &mut self.0 {
-            desk.wanted = None;
-        }
+    pub(super) fn wants(&self) -> bool {
+        self.0.as_ref().is_some_and(|desk| desk.wanted)
+    }
+
+    /// Which attempt it is, if it is another one.
+    pub(super) fn attempt(&self) -> Option<Attempt> {
+        self.0.as_ref()?.attempt
     }
 
     /// Whether somebody waits for an answer.
@@ -125,7 +166,7 @@ impl Service<Request<Body>> for Hop {
             if desk.open.is_some() {
                 return None;
             }
-            desk.wanted = Some(request);
+            desk.put(request);
             desk.open = NUMBER
                 .try_with(|number| number.replace(number.get() + 1))
                 .ok();
@@ -174,7 +215,9 @@ impl Drop for HopFuture {
         // What is dropped elsewhere is dropped with its call.
         let given_up = at_desk(|desk| {
             desk.open.take_if(|open| *open == number)?;
-            Some((desk.wanted.take(), desk.answer.take()))
+            let wanted = mem::take(&mut desk.wanted);
+            let request = desk.request.take_if(|_| wanted);
+            Some((request, desk.answer.take()))
         });
         drop(given_up);
     }

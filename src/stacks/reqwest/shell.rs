@@ -51,7 +51,8 @@ fn after<'a>(url: &'a Url, scheme: &str, authority: &str) -> Option<&'a str> {
     rest.strip_prefix(authority)
 }
 
-/// Takes out of a request what a request to this URI can hold.
+/// Takes a request apart: what one of `http`'s to this URI can hold comes out. What stays is its
+/// URL, parsed, and what reqwest keeps to itself.
 pub(super) fn empty(request: &mut reqwest::Request, uri: Uri) -> Request<Body> {
     let mut plain = Request::new(request.body_mut().take().unwrap_or_default());
     *plain.uri_mut() = uri;
@@ -61,43 +62,34 @@ pub(super) fn empty(request: &mut reqwest::Request, uri: Uri) -> Request<Body> {
     plain
 }
 
-/// What is left of a request then: its URL, parsed, and what reqwest keeps to itself.
-pub(super) struct Shell {
-    /// For the first attempt.
-    first: Option<reqwest::Request>,
-    /// What the others are made with: a URI has no fragment.
+/// Puts a request together again.
+pub(super) fn fill(shell: &mut reqwest::Request, plain: Request<Body>) {
+    let (parts, body) = plain.into_parts();
+    *shell.method_mut() = parts.method;
+    *shell.version_mut() = parts.version;
+    *shell.headers_mut() = parts.headers;
+    // One without a body comes back as it was.
+    *shell.body_mut() = (!body.is_end_stream()).then_some(body);
+}
+
+/// What makes another shell like the first one, since a URI has no fragment.
+#[derive(Debug)]
+pub(super) struct Mould {
     fragment: Option<String>,
     timeout: Option<Duration>,
 }
 
-impl Shell {
-    pub(super) fn new(request: reqwest::Request) -> Self {
+impl Mould {
+    pub(super) fn of(request: &reqwest::Request) -> Self {
         Self {
             fragment: request.url().fragment().map(str::to_owned),
             timeout: request.timeout().copied(),
-            first: Some(request),
         }
     }
 
-    /// Puts a request together again.
-    pub(super) fn fill(&mut self, plain: &mut Request<Body>) -> Result<reqwest::Request, Error> {
-        let mut request = match self.first.take() {
-            Some(first) if is_same(first.url(), plain.uri()) => first,
-            _ => self.again(plain)?,
-        };
-        *request.method_mut() = mem::take(plain.method_mut());
-        *request.version_mut() = plain.version();
-        *request.headers_mut() = mem::take(plain.headers_mut());
-        // A request without a body comes back as it was.
-        let body = mem::take(plain.body_mut());
-        *request.body_mut() = (!body.is_end_stream()).then_some(body);
-        Ok(request)
-    }
-
-    /// A shell for another attempt.
-    fn again(&self, plain: &Request<Body>) -> Result<reqwest::Request, Error> {
+    pub(super) fn shell(&self, uri: &Uri) -> Result<reqwest::Request, Error> {
         let mut target = Request::new(Body::default());
-        target.uri_mut().clone_from(plain.uri());
+        target.uri_mut().clone_from(uri);
         let mut request = reqwest::Request::try_from(target)?;
         if let Some(fragment) = &self.fragment {
             request.url_mut().set_fragment(Some(fragment));
@@ -110,7 +102,7 @@ impl Shell {
 }
 
 /// Whether a URL without its fragment is this URI.
-fn is_same(url: &Url, uri: &Uri) -> bool {
+pub(super) fn is_same(url: &Url, uri: &Uri) -> bool {
     let rest = || {
         let rest = after(url, uri.scheme_str()?, uri.authority()?.as_str())?;
         rest.strip_prefix(uri.path_and_query()?.as_str())
