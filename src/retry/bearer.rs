@@ -125,14 +125,35 @@ where
     ///
     /// There is none to be had.
     pub async fn current(&self) -> Result<HeaderValue, BoxError> {
-        self.other_than(None).await
+        let before = self.shared.asked.load(Ordering::Acquire);
+        let mut state = self.shared.state.lock().await;
+        self.good(&mut state, before, None).await
     }
 
-    /// A token that is good, and not the one that was refused.
-    async fn other_than(&self, refused: Option<&HeaderValue>) -> Result<HeaderValue, BoxError> {
-        let Shared { get, asked, state } = &*self.shared;
-        let before = asked.load(Ordering::Acquire);
-        let mut state = state.lock().await;
+    /// What to send in the place of this one; `None` if it is not from here.
+    async fn renewed(
+        &self,
+        sent: &HeaderValue,
+        refused: bool,
+    ) -> Result<Option<HeaderValue>, BoxError> {
+        let before = self.shared.asked.load(Ordering::Acquire);
+        let mut state = self.shared.state.lock().await;
+        if !state.knows(sent) {
+            return Ok(None);
+        }
+        let good = self.good(&mut state, before, refused.then_some(sent));
+        good.await.map(Some)
+    }
+
+    /// A token that is good, and not the one that was refused. `before` is how often one was
+    /// asked for when the caller began to wait.
+    async fn good(
+        &self,
+        state: &mut State,
+        before: u64,
+        refused: Option<&HeaderValue>,
+    ) -> Result<HeaderValue, BoxError> {
+        let Shared { get, asked, .. } = &*self.shared;
         let good = |token: &&Token| token.is_good() && Some(&token.header) != refused;
         if let Some(token) = state.token.as_ref().filter(good) {
             return Ok(token.header.clone());
@@ -160,15 +181,16 @@ where
             }
         }
     }
+}
 
+impl State {
     /// Whether a request that carries this can be given another token from here. Before there
     /// was any, the caller had its first one from elsewhere.
-    async fn is_ours(&self, sent: &HeaderValue) -> bool {
-        let state = self.shared.state.lock().await;
-        let current = state.token.as_ref().map(|token| &token.header);
+    fn knows(&self, sent: &HeaderValue) -> bool {
         let bearer = sent.as_bytes().get(..7);
+        let current = self.token.as_ref().map(|token| &token.header);
         bearer.is_some_and(|scheme| scheme.eq_ignore_ascii_case(b"bearer "))
-            && (current.is_none() || current == Some(sent) || state.previous.as_ref() == Some(sent))
+            && (current.is_none() || current == Some(sent) || self.previous.as_ref() == Some(sent))
     }
 }
 
@@ -183,19 +205,18 @@ where
     fn prepare(&self, mut request: Request<B>, attempt: Attempt) -> Self::Future {
         let token = self.clone();
         Box::pin(async move {
-            let sent = request.headers_mut().get_mut(AUTHORIZATION);
-            match sent {
-                Some(sent) if token.is_ours(sent).await => {
-                    let refused = attempt.wants_credentials().then(|| sent.clone());
-                    *sent = token.other_than(refused.as_ref()).await?;
-                }
-                // A caller that did not send this token did not mean to.
-                _ if attempt.wants_credentials() => {
-                    return Err(NoToken("the request carried none from here".into()).into());
-                }
-                _ => {}
+            let refused = attempt.wants_credentials();
+            if let Some(sent) = request.headers_mut().get_mut(AUTHORIZATION)
+                && let Some(renewed) = token.renewed(sent, refused).await?
+            {
+                *sent = renewed;
+                return Ok(request);
             }
-            Ok(request)
+            // A caller that did not send this token did not mean to.
+            match refused {
+                true => Err(NoToken("the request carried none from here".into()).into()),
+                false => Ok(request),
+            }
         })
     }
 }
