@@ -12,7 +12,10 @@ use crate::classify::{Health, Retryable};
 /// response whole. A code that is in the table decides; one that is not leaves it to the status.
 ///
 /// Codes are looked for in JSON, at each of these pointers and in this order, after those of your
-/// own: `/errors/0/code`, `/error/status`, `/error/code`, `/code`, `/type`.
+/// own: `/errors/0/code`, `/error/status`, `/error/code`, `/code`, `/type`. The first that is in
+/// the table counts. A number is known by its digits.
+///
+/// A forrst envelope that says that its errors are `cached` is final, whatever their code.
 ///
 /// ```
 /// use tower_reprise::{Policy, classify::Codes};
@@ -40,6 +43,15 @@ pub(crate) struct CodeRule {
     pub(crate) retry: Retryable,
     /// As the status says, if it is not known.
     pub(crate) health: Option<Health>,
+}
+
+impl CodeRule {
+    /// A failure that an idempotency store answered with.
+    pub(crate) const CACHED: Self = Self {
+        name: "cached",
+        retry: Retryable::Never,
+        health: Some(Health::Success),
+    };
 }
 
 /// Says that the first request with this idempotency key is still being processed.
@@ -217,31 +229,38 @@ impl Codes {
     pub(crate) fn check(&self) -> Result<(), (&'static str, String, &'static str)> {
         if self.limit == 0 || self.limit > 1024 * 1024 {
             let value = self.limit.to_string();
-            return Err(("codes.limit", value, "1 to 1048576 bytes (1 MiB)"));
+            return Err(("rules.codes.limit", value, "1 to 1048576 bytes (1 MiB)"));
         }
         if self.time > Duration::from_secs(10) {
-            return Err(("codes.time", format!("{:?}", self.time), "at most 10s"));
+            let value = format!("{:?}", self.time);
+            return Err(("rules.codes.time", value, "at most 10s"));
         }
-        if let Some(pointer) = self.pointers.iter().find(|p| !p.starts_with('/')) {
-            let allowed = "a JSON pointer, which starts with `/`";
-            return Err(("codes.pointer", format!("{pointer:?}"), allowed));
+        if let Some(pointer) = self.pointers.iter().find(|pointer| !is_pointer(pointer)) {
+            let allowed = "a JSON pointer, such as \"/fault/id\"";
+            return Err(("rules.codes.pointers", format!("{pointer:?}"), allowed));
+        }
+        if let Some(strange) = self.content_types.iter().find(|kind| !is_media_type(kind)) {
+            let allowed = "a media type without parameters, such as \"application/json\"";
+            return Err(("rules.codes.content_types", format!("{strange:?}"), allowed));
         }
         match self.table.keys().find(|code| !is_code(code)) {
-            Some(code) => Err((
-                "codes",
-                format!("{code:?}"),
-                "1 to 128 visible ASCII characters",
-            )),
+            Some(code) => {
+                let allowed = "1 to 128 visible ASCII characters";
+                Err(("rules.codes", format!("{code:?}"), allowed))
+            }
             None => Ok(()),
         }
     }
 
     /// What the first code means that the table knows, in a document with these texts.
-    pub(crate) fn find<'a>(&self, text_at: impl Fn(&str) -> Option<&'a str>) -> Option<CodeRule> {
+    pub(crate) fn find<'a>(
+        &self,
+        text_at: impl Fn(&str) -> Option<Cow<'a, str>>,
+    ) -> Option<CodeRule> {
         let own = self.pointers.iter().map(String::as_str);
         own.chain(POINTERS)
             .filter_map(text_at)
-            .find_map(|code| self.table.get(code).copied())
+            .find_map(|code| self.table.get(&*code).copied())
     }
 
     /// Whether a response may hold a code that is worth reading its body for.
@@ -253,7 +272,8 @@ impl Codes {
         if failed && !self.any_status && status != StatusCode::CONFLICT {
             return false;
         }
-        if headers.contains_key(header::CONTENT_ENCODING) {
+        let encoding = headers.get(header::CONTENT_ENCODING);
+        if encoding.is_some_and(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"identity")) {
             return false;
         }
         let content_type = headers
@@ -287,6 +307,24 @@ impl Default for Codes {
 fn is_json(content_type: &str) -> bool {
     let lower = content_type.to_ascii_lowercase();
     lower == "application/json" || lower.ends_with("+json")
+}
+
+/// RFC 6901: pieces that begin with `/`, where `~` is written `~0` and `/` is written `~1`.
+fn is_pointer(pointer: &str) -> bool {
+    let mut escapes = pointer.split('~').skip(1);
+    pointer.starts_with('/') && escapes.all(|after| after.starts_with(['0', '1']))
+}
+
+fn is_media_type(text: &str) -> bool {
+    let is_token = |token: &str| {
+        let special = |byte| b"!#$%&'*+-.^_`|~".contains(&byte);
+        !token.is_empty()
+            && token
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || special(b))
+    };
+    text.split_once('/')
+        .is_some_and(|(kind, subtype)| is_token(kind) && is_token(subtype))
 }
 
 fn is_code(code: &str) -> bool {

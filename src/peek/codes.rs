@@ -1,4 +1,4 @@
-use std::collections::VecDeque;
+use std::{borrow::Cow, collections::VecDeque};
 
 use bytes::Bytes;
 use http_body::Frame;
@@ -8,22 +8,44 @@ use serde_json::Value;
 pub(super) struct Document(Value);
 
 impl Document {
-    /// Reads a document that is whole in these frames.
-    pub(super) fn read(frames: &VecDeque<Frame<Bytes>>) -> Option<Self> {
-        let mut data = frames.iter().filter_map(Frame::data_ref);
-        let first = data.next()?;
-        let value = match data.next() {
-            None => serde_json::from_slice(first),
-            Some(second) => {
-                let all = [first, second].into_iter().chain(data);
-                let whole: Vec<u8> = all.flat_map(|data| data.iter().copied()).collect();
-                serde_json::from_slice(&whole)
-            }
+    /// Reads a document that is whole in these frames, and not over the limit however it was cut
+    /// into them.
+    pub(super) fn read(frames: &VecDeque<Frame<Bytes>>, limit: usize) -> Option<Self> {
+        let data = || frames.iter().filter_map(Frame::data_ref);
+        if data().map(Bytes::len).sum::<usize>() > limit {
+            return None;
+        }
+        let mut pieces = data();
+        let value = match (pieces.next()?, pieces.next()) {
+            (only, None) => serde_json::from_slice(only),
+            _ => serde_json::from_slice(&data().flatten().copied().collect::<Vec<_>>()),
         };
         value.ok().map(Self)
     }
 
-    pub(super) fn text_at(&self, pointer: &str) -> Option<&str> {
-        self.0.pointer(pointer)?.as_str()
+    /// The text there, or the number: some APIs number their errors.
+    pub(super) fn text_at(&self, pointer: &str) -> Option<Cow<'_, str>> {
+        match self.0.pointer(pointer)? {
+            Value::String(text) => Some(text.into()),
+            Value::Number(number) => Some(number.to_string().into()),
+            _ => None,
+        }
+    }
+
+    /// Whether it is a forrst envelope with a failure that an idempotency store answered with, so
+    /// that asking again brings the same.
+    pub(super) fn is_cached_failure(&self) -> bool {
+        let array = |name| self.0.get(name).and_then(Value::as_array);
+        let cached = |extension: &Value| {
+            let urn = extension.get("urn").and_then(Value::as_str);
+            let status = extension.pointer("/data/status").and_then(Value::as_str);
+            let idempotency = [
+                "urn:forrst:ext:idempotency",
+                "urn:cline:forrst:ext:idempotency",
+            ];
+            urn.is_some_and(|urn| idempotency.contains(&urn)) && status == Some("cached")
+        };
+        array("errors").is_some_and(|errors| !errors.is_empty())
+            && array("extensions").is_some_and(|extensions| extensions.iter().any(cached))
     }
 }

@@ -68,14 +68,20 @@ mod service;
 /// Without the feature no document can be read.
 #[cfg(not(feature = "codes"))]
 mod codes {
+    use std::borrow::Cow;
+
     pub(super) enum Document {}
 
     impl Document {
-        pub(super) fn read<T>(_frames: &T) -> Option<Self> {
+        pub(super) fn read<T>(_frames: &T, _limit: usize) -> Option<Self> {
             None
         }
 
-        pub(super) fn text_at(&self, _pointer: &str) -> Option<&str> {
+        pub(super) fn text_at(&self, _pointer: &str) -> Option<Cow<'_, str>> {
+            match *self {}
+        }
+
+        pub(super) fn is_cached_failure(&self) -> bool {
             match *self {}
         }
     }

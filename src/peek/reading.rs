@@ -10,7 +10,7 @@ use tokio::time::{Sleep, sleep};
 
 use super::{Finding, PeekBody, PeekReply, codes::Document};
 use crate::{
-    classify::{GrpcCode, Rules, is_grpc, worth_keeping},
+    classify::{CodeRule, GrpcCode, Rules, is_grpc, worth_keeping},
     reply::Reply,
 };
 
@@ -111,8 +111,11 @@ impl<R: PeekReply> Reading<R> {
     pub(super) fn finish(mut self, rules: &Rules) -> R::Peeked {
         let frames = self.body.frames();
         let finding = match self.look {
-            Look::Body { code: true } => Document::read(frames)
-                .and_then(|document| rules.codes.find(|pointer| document.text_at(pointer)))
+            Look::Body { code: true } => Document::read(frames, rules.codes.most())
+                .and_then(|document| match document.is_cached_failure() {
+                    true => Some(CodeRule::CACHED),
+                    false => rules.codes.find(|pointer| document.text_at(pointer)),
+                })
                 .map(Finding::Code),
             Look::Trailers => frames
                 .back()

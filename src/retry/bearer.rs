@@ -17,10 +17,11 @@ use crate::error::BoxError;
 
 /// A bearer token, and how to get another.
 ///
-/// As a hook of [`with_refresh`](crate::RetryLayer::with_refresh) it puts the token on every
-/// retry, and gets a new one first if this one expired, or if the dependency refused it with a
-/// 401 or UNAUTHENTICATED. However many calls find out at the same time, one of them gets the new
-/// token and the others wait for it; if it can't, they all fail with it.
+/// As a hook of [`with_refresh`](crate::RetryLayer::with_refresh) it keeps the token of every retry
+/// fresh: it gets a new one if the one that was sent has expired, or if the dependency refused it
+/// with a 401 or UNAUTHENTICATED. However many calls find out at the same time, one of them gets
+/// the new token and the others wait for it; if it can't, they all fail with it. A request that
+/// carries no bearer token, or one that is not from here, keeps what it has.
 ///
 /// ```
 /// use std::time::Duration;
@@ -56,6 +57,8 @@ struct Shared<F> {
 #[derive(Default)]
 struct State {
     token: Option<Token>,
+    /// The one before, which requests may carry that are under way.
+    previous: Option<HeaderValue>,
     /// Why there was none to be had the last time.
     failed: Option<Arc<str>>,
 }
@@ -122,35 +125,72 @@ where
     ///
     /// There is none to be had.
     pub async fn current(&self) -> Result<HeaderValue, BoxError> {
-        self.other_than(None).await
+        let before = self.shared.asked.load(Ordering::Acquire);
+        let mut state = self.shared.state.lock().await;
+        self.good(&mut state, before, None).await
     }
 
-    /// A token that is good, and not the one that was refused.
-    async fn other_than(&self, refused: Option<&HeaderValue>) -> Result<HeaderValue, BoxError> {
-        let Shared { get, asked, state } = &*self.shared;
-        let before = asked.load(Ordering::Acquire);
-        let mut state = state.lock().await;
+    /// What to send in the place of this one; `None` if it is not from here.
+    async fn renewed(
+        &self,
+        sent: &HeaderValue,
+        refused: bool,
+    ) -> Result<Option<HeaderValue>, BoxError> {
+        let before = self.shared.asked.load(Ordering::Acquire);
+        let mut state = self.shared.state.lock().await;
+        if !state.knows(sent) {
+            return Ok(None);
+        }
+        let good = self.good(&mut state, before, refused.then_some(sent));
+        good.await.map(Some)
+    }
+
+    /// A token that is good, and not the one that was refused. `before` is how often one was
+    /// asked for when the caller began to wait.
+    async fn good(
+        &self,
+        state: &mut State,
+        before: u64,
+        refused: Option<&HeaderValue>,
+    ) -> Result<HeaderValue, BoxError> {
+        let Shared { get, asked, .. } = &*self.shared;
         let good = |token: &&Token| token.is_good() && Some(&token.header) != refused;
         if let Some(token) = state.token.as_ref().filter(good) {
             return Ok(token.header.clone());
         }
-        // Who waited while somebody else asked has asked with them.
-        let joined = asked.load(Ordering::Acquire) != before;
-        if let Some(why) = state.failed.as_ref().filter(|_| joined) {
-            return Err(NoToken(Arc::clone(why)).into());
+        // Who waited while somebody else asked has asked with them, whatever came of it.
+        if asked.load(Ordering::Acquire) != before {
+            match (&state.failed, &state.token) {
+                (Some(why), _) => return Err(NoToken(Arc::clone(why)).into()),
+                (None, Some(token)) => return Ok(token.header.clone()),
+                (None, None) => {}
+            }
         }
         let got = get().await;
         asked.fetch_add(1, Ordering::Release);
         match got {
             Ok(token) => {
                 state.failed = None;
-                Ok(state.token.insert(token).header.clone())
+                let header = token.header.clone();
+                state.previous = state.token.replace(token).map(|token| token.header);
+                Ok(header)
             }
             Err(error) => {
                 state.failed = Some(error.to_string().into());
                 Err(error)
             }
         }
+    }
+}
+
+impl State {
+    /// Whether a request that carries this can be given another token from here. Before there
+    /// was any, the caller had its first one from elsewhere.
+    fn knows(&self, sent: &HeaderValue) -> bool {
+        let bearer = sent.as_bytes().get(..7);
+        let current = self.token.as_ref().map(|token| &token.header);
+        bearer.is_some_and(|scheme| scheme.eq_ignore_ascii_case(b"bearer "))
+            && (current.is_none() || current == Some(sent) || self.previous.as_ref() == Some(sent))
     }
 }
 
@@ -165,16 +205,18 @@ where
     fn prepare(&self, mut request: Request<B>, attempt: Attempt) -> Self::Future {
         let token = self.clone();
         Box::pin(async move {
-            // A caller that sent no token did not mean to.
-            let Some(sent) = request.headers_mut().get_mut(AUTHORIZATION) else {
-                return match attempt.wants_credentials() {
-                    true => Err(NoToken("the request carried none".into()).into()),
-                    false => Ok(request),
-                };
-            };
-            let refused = attempt.wants_credentials().then(|| sent.clone());
-            *sent = token.other_than(refused.as_ref()).await?;
-            Ok(request)
+            let refused = attempt.wants_credentials();
+            if let Some(sent) = request.headers_mut().get_mut(AUTHORIZATION)
+                && let Some(renewed) = token.renewed(sent, refused).await?
+            {
+                *sent = renewed;
+                return Ok(request);
+            }
+            // A caller that did not send this token did not mean to.
+            match refused {
+                true => Err(NoToken("the request carried none from here".into()).into()),
+                false => Ok(request),
+            }
         })
     }
 }

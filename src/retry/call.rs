@@ -147,9 +147,7 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
             Retryable::AtMost(limit) if self.repeats_of(verdict.cause) >= limit => {
                 return Err(GaveUp::Exhausted);
             }
-            Retryable::FreshId if self.repeats_of(verdict.cause) >= 1 => {
-                return Err(GaveUp::Exhausted);
-            }
+            Retryable::FreshId if self.wants.fresh_id => return Err(GaveUp::Exhausted),
             _ => {}
         }
         if !self.repeatable && !verdict.never_sent {
@@ -212,7 +210,7 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
         self.wants.credentials = verdict.retry == Retryable::AfterRefresh;
         self.wants.fresh_id |= verdict.retry == Retryable::FreshId;
         self.refreshed |= self.wants.credentials;
-        if matches!(verdict.retry, Retryable::AtMost(_) | Retryable::FreshId) {
+        if matches!(verdict.retry, Retryable::AtMost(_)) {
             self.limited = (verdict.cause, self.repeats_of(verdict.cause) + 1);
         }
         self.retries += 1;

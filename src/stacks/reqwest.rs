@@ -69,6 +69,8 @@ use crate::{
 mod middleware;
 #[cfg(feature = "reqwest-middleware")]
 mod port;
+#[cfg(feature = "reqwest-middleware")]
+mod shell;
 
 #[cfg(feature = "reqwest-middleware")]
 pub use self::{
@@ -100,24 +102,34 @@ impl Service<Request<Body>> for HttpClient {
     }
 
     fn call(&mut self, request: Request<Body>) -> ResponseFuture {
-        let client = self.client.clone();
-        let request = reqwest::Request::try_from(request);
-        ResponseFuture(Box::pin(async move {
-            let response = client.execute(request?).await;
-            response.map_err(BoxError::from)
-        }))
+        ResponseFuture(match request.try_into() {
+            Ok(request) => State::Called(self.client.call(request)),
+            Err(error) => State::Failed(Some(error)),
+        })
     }
 }
 
 /// The future of an [`HttpClient`].
 #[must_use = "futures do nothing unless polled"]
-pub struct ResponseFuture(Pin<Box<dyn Future<Output = Result<Response, BoxError>> + Send>>);
+pub struct ResponseFuture(State);
+
+enum State {
+    Called(<Client as Service<reqwest::Request>>::Future),
+    /// The request is none that reqwest could send.
+    Failed(Option<Error>),
+}
 
 impl Future for ResponseFuture {
     type Output = Result<Response, BoxError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.0.as_mut().poll(cx)
+        match &mut self.0 {
+            State::Called(future) => Pin::new(future).poll(cx).map_err(Into::into),
+            State::Failed(error) => match error.take() {
+                Some(error) => Poll::Ready(Err(error.into())),
+                None => Poll::Pending,
+            },
+        }
     }
 }
 

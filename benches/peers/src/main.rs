@@ -3,6 +3,8 @@
 mod allocations;
 mod client;
 mod report;
+mod rounds;
+mod stacks;
 
 use std::process::ExitCode;
 
@@ -14,6 +16,7 @@ usage: peers <SUBCOMMAND> [--quick]
 
 subcommands:
   client    the cost of a call that succeeds: time, allocations, instructions, and the budget
+  stacks    the same on reqwest, hyper and tonic, without a network and over loopback
 
 options:
   --quick   a short run, for a look: fewer rounds, so noisier
@@ -25,9 +28,13 @@ fn main() -> ExitCode {
     match *arguments {
         ["client"] => client::run(false),
         ["client", "--quick"] | ["--quick", "client"] => client::run(true),
-        // What `client` starts by itself: under valgrind, and in many processes.
+        ["stacks"] => stacks::run(false),
+        ["stacks", "--quick"] | ["--quick", "stacks"] => stacks::run(true),
+        // What these start by themselves: under valgrind, and in many processes.
         ["one", contestant, shape, calls] => return client::one(contestant, shape, calls),
         ["sample", shape, rounds, calls] => return client::sample(shape, rounds, calls),
+        ["stack-one", kind, contestant, calls] => return stacks::one(kind, contestant, calls),
+        ["stack-sample", rounds, calls] => return stacks::sample(rounds, calls),
         ["--help" | "-h" | "help"] | [_, "--help" | "-h"] => println!("{USAGE}"),
         [] => return wrong("a subcommand is missing"),
         _ => return wrong(&format!("no such thing: {}", arguments.join(" "))),

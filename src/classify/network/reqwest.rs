@@ -11,7 +11,9 @@ pub(super) fn inspect(error: &(dyn Error + 'static), facts: &mut Facts) {
         return;
     };
     facts.unsent |= error.is_connect();
-    if error.is_builder() || error.is_redirect() {
+    if error.is_dns() {
+        facts.note(Cause::Dns);
+    } else if error.is_builder() || error.is_redirect() {
         facts.note(Cause::Configuration);
     } else if error.is_timeout() {
         facts.note(Cause::Timeout);

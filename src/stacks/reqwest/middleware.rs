@@ -1,27 +1,30 @@
 use std::{
     error, fmt,
-    future::{Future, poll_fn},
-    pin::{Pin, pin},
-    sync::Arc,
-    task::Poll,
+    future::{Future, poll_fn, ready},
+    pin::Pin,
+    task::{Context, Poll, Waker},
 };
 
-use async_trait::async_trait;
 use http::{Extensions, Request};
 use reqwest::{Body, Response};
 use reqwest_middleware::{Error, Middleware, Next};
-use tower::{Layer, Service, ServiceExt};
+use tower::{Layer, Service};
 
-use super::port::{Hop, Port};
+use super::{
+    port::{Hop, Port},
+    shell,
+};
 use crate::{error::BoxError, retry::Attempt};
+
+type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Layers as a middleware, beside others in a reqwest-middleware chain.
 ///
 /// Takes one layer, or several as a tuple, outermost first. They must call in the task they are
 /// called in, one attempt at a time, as all layers of this crate do. Extensions that a request was
 /// given, such as a [`RetryOverride`](crate::RetryOverride), are on the request that the layers
-/// see. An error that a layer made or wrapped is an `Error::Middleware`, with the original in its
-/// chain.
+/// see; middlewares that come after see the [`Attempt`] among theirs, if it is another one. An
+/// error that a layer made or wrapped is an `Error::Middleware`, with the original in its chain.
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct Stacked<S> {
@@ -41,89 +44,156 @@ impl<S> Stacked<S> {
     }
 }
 
-#[async_trait]
 impl<S> Middleware for Stacked<S>
 where
     S: Service<Request<Body>, Response = Response> + Clone + Send + Sync + 'static,
     S::Error: Into<BoxError>,
     S::Future: Send,
 {
-    async fn handle(
-        &self,
+    // As `async_trait` would have it, but what is worked on is not moved into the future first.
+    fn handle<'s, 'e, 'n, 'f>(
+        &'s self,
         request: reqwest::Request,
-        extensions: &mut Extensions,
-        next: Next<'_>,
-    ) -> reqwest_middleware::Result<Response> {
-        let port = Arc::new(Port::new(request.url().clone()));
-        let mut request = Request::<Body>::try_from(request)?;
-        if !extensions.is_empty() {
-            request.extensions_mut().extend(extensions.clone());
-        }
-        let call = self.service.clone().oneshot(request);
-        let mut stack = pin!(Port::scope(Arc::clone(&port), call));
-        // The layers say what is to be sent, and the chain sends it. It is lent to this call
-        // only, so that they can't hold it: they hold a port, and the attempts are driven here.
-        loop {
-            let attempt = match port.wanted() {
-                None => None,
-                Some(request) => {
-                    if let Some(attempt) = request.extensions().get::<Attempt>() {
-                        extensions.insert(*attempt);
-                    }
-                    Some(next.clone().run(port.to_reqwest(request)?, extensions))
-                }
-            };
-            if let Some(result) = drive(stack.as_mut(), &port, attempt).await {
-                return result.map_err(|error| outer(error.into()));
-            }
+        extensions: &'e mut Extensions,
+        next: Next<'n>,
+    ) -> BoxFuture<'f, Result<Response, Error>>
+    where
+        's: 'f,
+        'e: 'f,
+        'n: 'f,
+    {
+        let mut service = self.service.clone();
+        match service.poll_ready(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Ok(())) => begin(service, request, extensions, next),
+            Poll::Ready(Err(error)) => Box::pin(ready(Err(outer(error.into())))),
+            Poll::Pending => Box::pin(async move {
+                let ready = poll_fn(|cx| service.poll_ready(cx)).await;
+                ready.map_err(|error| outer(error.into()))?;
+                begin(service, request, extensions, next).await
+            }),
         }
     }
 }
 
-/// Drives the layers and what they called last, until they are done or want to call again.
-async fn drive<F, A, T, E>(
-    mut stack: Pin<&mut F>,
-    port: &Port,
-    mut attempt: Option<A>,
-) -> Option<Result<T, E>>
+/// Calls a service that is ready.
+#[inline]
+fn begin<'f, S>(
+    mut service: S,
+    request: reqwest::Request,
+    extensions: &'f mut Extensions,
+    next: Next<'f>,
+) -> BoxFuture<'f, Result<Response, Error>>
 where
-    F: Future<Output = Result<T, E>>,
-    A: Future<Output = reqwest_middleware::Result<Response>> + Unpin,
+    S: Service<Request<Body>, Response = Response> + 'static,
+    S::Error: Into<BoxError>,
+    S::Future: Send,
 {
-    poll_fn(|cx| {
-        loop {
-            if let Poll::Ready(result) = stack.as_mut().poll(cx) {
-                return Poll::Ready(Some(result));
+    let Some(uri) = shell::uri(request.url()) else {
+        // Nothing that could be called, as the end of the chain will say.
+        return next.run(request, extensions);
+    };
+    let (mut port, mut request) = Port::new(request, uri);
+    if !extensions.is_empty() {
+        *request.extensions_mut() = extensions.clone();
+    }
+    let mut stack = {
+        let _entered = port.enter();
+        Box::pin(service.call(request))
+    };
+    // The layers say what is to be sent, and the chain sends it. It is lent to this call only, so
+    // that they can't hold it: they hold a port, and the attempts are driven here.
+    Box::pin(async move {
+        let given = extensions.get::<Attempt>().copied();
+        let result = loop {
+            if let Some(attempt) = port.attempt() {
+                extensions.insert(attempt);
             }
-            if port.wants() {
-                return Poll::Ready(None);
+            let mut attempt = match port.take_wanted() {
+                Some(request) => Some(next.clone().run(request, extensions)),
+                None => None,
+            };
+            let driven = poll_fn(|cx| drive(stack.as_mut(), &mut port, &mut attempt, cx));
+            if let Some(result) = driven.await {
+                break result;
             }
-            if !port.is_open() {
-                attempt = None;
-            }
-            match attempt.as_mut().map(|attempt| Pin::new(attempt).poll(cx)) {
-                Some(Poll::Ready(result)) => port.answer(result.map_err(inner)),
-                Some(Poll::Pending) | None => return Poll::Pending,
-            }
-            attempt = None;
-        }
+        };
+        // Whoever comes before may run the chain again, and that is another call.
+        match given {
+            Some(given) => extensions.insert(given),
+            None => extensions.remove::<Attempt>(),
+        };
+        result.map_err(|error| outer(error.into()))
     })
-    .await
+}
+
+/// Drives the layers and what they called last, until they are done or want to call again.
+fn drive<F: Future>(
+    stack: Pin<&mut F>,
+    port: &mut Port,
+    attempt: &mut Option<BoxFuture<'_, Result<Response, Error>>>,
+    cx: &mut Context<'_>,
+) -> Poll<Option<F::Output>> {
+    let polled = attempt.as_mut().map(|attempt| attempt.as_mut().poll(cx));
+    if let Some(Poll::Ready(result)) = polled {
+        *attempt = None;
+        // The layers are asked right below, so that only another task has to be woken.
+        let waker = port.answer(result.map_err(inner));
+        if let Some(waker) = waker.filter(|waker| !waker.will_wake(cx.waker())) {
+            waker.wake();
+        }
+    }
+    let entered = port.enter();
+    let polled = stack.poll(cx);
+    drop(entered);
+    if let Poll::Ready(result) = polled {
+        return Poll::Ready(Some(result));
+    }
+    if port.wants() {
+        return Poll::Ready(None);
+    }
+    if !port.is_open() {
+        *attempt = None;
+    }
+    Poll::Pending
 }
 
 /// An error of the chain, as the layers see it.
 fn inner(error: Error) -> BoxError {
     match error {
         Error::Reqwest(error) => error.into(),
-        Error::Middleware(error) => error.into(),
+        error => ChainError(error).into(),
     }
 }
 
 /// An error of the layers, as the chain sees it.
 fn outer(error: BoxError) -> Error {
-    match error.downcast::<reqwest::Error>() {
-        Ok(error) => Error::Reqwest(*error),
+    let error = match error.downcast::<reqwest::Error>() {
+        Ok(error) => return Error::Reqwest(*error),
+        Err(error) => error,
+    };
+    match error.downcast::<ChainError>() {
+        Ok(error) => error.0,
         Err(error) => Error::middleware(StackedError(error)),
+    }
+}
+
+/// An error that a middleware made. What is in it can be told by its type, which the error of the
+/// chain does not show.
+#[derive(Debug)]
+struct ChainError(Error);
+
+impl fmt::Display for ChainError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl error::Error for ChainError {
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        match &self.0 {
+            Error::Middleware(error) => Some(&**error),
+            Error::Reqwest(error) => Some(error),
+        }
     }
 }
 

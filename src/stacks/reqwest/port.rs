@@ -1,115 +1,143 @@
 //! How layers that live as long as the client reach a chain that is lent to one call.
+//!
+//! The layers end in a [`Hop`], which leaves what is to be sent at the port of the call that is
+//! being polled, and finds the answer there. A port is on its thread only while the layers of its
+//! call run, so that it takes neither a lock nor a count.
 
 use std::{
+    cell::{Cell, RefCell},
     error, fmt,
     future::Future,
     mem,
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    task::{Context, Poll},
+    sync::atomic::{AtomicU64, Ordering},
+    task::{Context, Poll, Waker},
 };
 
 use http::{Request, Uri};
-use reqwest::{Body, Response, Url};
+use reqwest::{Body, Response};
 use tower::Service;
 
-use crate::error::BoxError;
-
-tokio::task_local! {
-    /// The port of the call that is being polled.
-    static PORT: Arc<Port>;
-}
+use super::shell::{self, Mould, is_same};
+use crate::{error::BoxError, retry::Attempt};
 
 /// One call's way from its layers to the chain.
 #[derive(Debug)]
-pub(super) struct Port {
-    state: Mutex<State>,
-    /// What the layers want to be called.
-    wanted: Mutex<Option<Request<Body>>>,
-    /// The URL as it came, which spares the first attempt to parse one.
-    url: Mutex<Option<Url>>,
-}
+pub(super) struct Port(Option<Box<Desk>>);
 
+/// What lies there.
 #[derive(Debug)]
-enum State {
-    /// Nothing is called.
-    Closed,
-    /// Somebody waits for an answer.
-    Open,
-    /// This came back.
-    Answered(Result<Response, BoxError>),
+struct Desk {
+    /// The call of a [`Hop`] that is open.
+    open: Option<u64>,
+    /// What is to be sent, or what it is made with.
+    request: Option<reqwest::Request>,
+    /// Whether it is to be sent.
+    wanted: bool,
+    mould: Mould,
+    /// Which attempt it is, if it is another one.
+    attempt: Option<Attempt>,
+    answer: Option<Result<Response, BoxError>>,
+    /// Who waits for the answer.
+    waker: Option<Waker>,
 }
 
-impl Port {
-    pub(super) fn new(url: Url) -> Self {
-        Self {
-            state: Mutex::new(State::Closed),
-            wanted: Mutex::new(None),
-            url: Mutex::new(Some(url)),
+impl Desk {
+    fn put(&mut self, plain: Request<Body>) {
+        self.attempt = plain.extensions().get().copied();
+        let is_first = |first: &reqwest::Request| is_same(first.url(), plain.uri());
+        if !self.request.as_ref().is_some_and(is_first) {
+            match self.mould.shell(plain.uri()) {
+                Ok(shell) => self.request = Some(shell),
+                Err(error) => {
+                    self.answer = Some(Err(error.into()));
+                    return;
+                }
+            }
+        }
+        if let Some(shell) = &mut self.request {
+            shell::fill(shell, plain);
+            self.wanted = true;
         }
     }
+}
 
-    /// A future whose calls go through this port.
-    pub(super) fn scope<F: Future>(port: Arc<Self>, future: F) -> impl Future<Output = F::Output> {
-        PORT.scope(port, future)
+thread_local! {
+    /// The desk of the call whose layers are being polled.
+    static CURRENT: RefCell<Option<Box<Desk>>> = const { RefCell::new(None) };
+    /// The number of the next call of a [`Hop`], which no other thread has.
+    static NUMBER: Cell<u64> = Cell::new(THREADS.fetch_add(1 << 40, Ordering::Relaxed));
+}
+
+static THREADS: AtomicU64 = AtomicU64::new(0);
+
+impl Port {
+    /// A port for this request, and the request as the layers know it.
+    pub(super) fn new(mut request: reqwest::Request, uri: Uri) -> (Self, Request<Body>) {
+        let plain = shell::empty(&mut request, uri);
+        let desk = Desk {
+            open: None,
+            mould: Mould::of(&request),
+            request: Some(request),
+            wanted: false,
+            attempt: None,
+            answer: None,
+            waker: None,
+        };
+        (Self(Some(Box::new(desk))), plain)
+    }
+
+    /// Has calls of the layers go through this port, until what is returned is dropped.
+    pub(super) fn enter(&mut self) -> Entered<'_> {
+        swap(&mut self.0);
+        Entered(self)
     }
 
     /// What is to be called, once.
-    pub(super) fn wanted(&self) -> Option<Request<Body>> {
-        lock(&self.wanted).take()
+    pub(super) fn take_wanted(&mut self) -> Option<reqwest::Request> {
+        let desk = self.0.as_mut()?;
+        mem::take(&mut desk.wanted).then(|| desk.request.take())?
     }
 
     pub(super) fn wants(&self) -> bool {
-        lock(&self.wanted).is_some()
+        self.0.as_ref().is_some_and(|desk| desk.wanted)
+    }
+
+    /// Which attempt it is, if it is another one.
+    pub(super) fn attempt(&self) -> Option<Attempt> {
+        self.0.as_ref()?.attempt
     }
 
     /// Whether somebody waits for an answer.
     pub(super) fn is_open(&self) -> bool {
-        matches!(*self.state(), State::Open)
+        self.0.as_ref().is_some_and(|desk| desk.open.is_some())
     }
 
-    pub(super) fn answer(&self, result: Result<Response, BoxError>) {
-        *self.state() = State::Answered(result);
-    }
-
-    /// The request as reqwest's own.
-    pub(super) fn to_reqwest(
-        &self,
-        request: Request<Body>,
-    ) -> Result<reqwest::Request, reqwest::Error> {
-        let url = lock(&self.url).take();
-        match url.filter(|url| is_same(url, request.uri())) {
-            // What reqwest keeps in extensions survives only in its own conversion.
-            Some(url) if request.extensions().is_empty() => {
-                let (parts, body) = request.into_parts();
-                let mut request = reqwest::Request::new(parts.method, url);
-                *request.headers_mut() = parts.headers;
-                *request.version_mut() = parts.version;
-                *request.body_mut() = Some(body);
-                Ok(request)
-            }
-            _ => request.try_into(),
-        }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        lock(&self.state)
+    /// Hands in an answer, and returns who waits for it.
+    pub(super) fn answer(&mut self, result: Result<Response, BoxError>) -> Option<Waker> {
+        let desk = self.0.as_mut()?;
+        desk.answer = Some(result);
+        desk.waker.take()
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+/// While it lives, calls of the layers go through its port.
+pub(super) struct Entered<'a>(&'a mut Port);
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        swap(&mut self.0.0);
+    }
 }
 
-/// Whether a URL without its fragment is this URI.
-fn is_same(url: &Url, uri: &Uri) -> bool {
-    let rest = || {
-        let rest = url.as_str().strip_prefix(uri.scheme_str()?)?;
-        let rest = rest.strip_prefix("://")?;
-        let rest = rest.strip_prefix(uri.authority()?.as_str())?;
-        rest.strip_prefix(uri.path_and_query()?.as_str())
-    };
-    rest().is_some_and(|rest| rest.is_empty() || rest.starts_with('#'))
+/// Where a thread is about to end, and past having a desk, layers are told that they are misplaced.
+fn swap(desk: &mut Option<Box<Desk>>) {
+    let _ = CURRENT.try_with(|current| mem::swap(&mut *current.borrow_mut(), desk));
+}
+
+fn at_desk<T>(work: impl FnOnce(&mut Desk) -> Option<T>) -> Option<T> {
+    let done = CURRENT.try_with(|current| work(current.borrow_mut().as_mut()?));
+    done.ok().flatten()
 }
 
 /// The innermost service of a [`Stacked`](super::Stacked): what comes next in the chain.
@@ -127,57 +155,71 @@ impl Service<Request<Body>> for Hop {
     type Error = BoxError;
     type Future = HopFuture;
 
+    #[inline]
     fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
         Poll::Ready(Ok(()))
     }
 
+    #[inline]
     fn call(&mut self, request: Request<Body>) -> HopFuture {
-        let port = PORT.try_with(Arc::clone).ok();
-        let free = port.filter(|port| {
-            let mut state = port.state();
-            let free = matches!(*state, State::Closed);
-            if free {
-                *state = State::Open;
-                *lock(&port.wanted) = Some(request);
+        HopFuture(at_desk(|desk| {
+            if desk.open.is_some() {
+                return None;
             }
-            free
-        });
-        HopFuture { port: free }
+            desk.put(request);
+            desk.open = NUMBER
+                .try_with(|number| number.replace(number.get() + 1))
+                .ok();
+            desk.open
+        }))
     }
 }
 
 /// The future of a [`Hop`].
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
-pub struct HopFuture {
-    port: Option<Arc<Port>>,
-}
+pub struct HopFuture(Option<u64>);
 
 impl Future for HopFuture {
     type Output = Result<Response, BoxError>;
 
-    fn poll(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Some(port) = self.port.as_ref() else {
+    #[inline]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Some(number) = self.0 else {
             return Poll::Ready(Err(Misplaced.into()));
         };
-        let mut state = port.state();
-        match mem::replace(&mut *state, State::Closed) {
-            State::Answered(result) => Poll::Ready(result),
-            other => {
-                *state = other;
-                // Who drives the attempt looks here again when there is an answer.
-                Poll::Pending
-            }
+        let polled = at_desk(|desk| {
+            desk.open.filter(|open| *open == number)?;
+            let answer = desk.answer.take();
+            let old_waker = match answer {
+                Some(_) => {
+                    desk.open = None;
+                    desk.waker.take()
+                }
+                None => desk.waker.replace(cx.waker().clone()),
+            };
+            Some((answer, old_waker))
+        });
+        match polled {
+            Some((Some(answer), _)) => Poll::Ready(answer),
+            Some((None, _)) => Poll::Pending,
+            None => Poll::Ready(Err(Misplaced.into())),
         }
     }
 }
 
 impl Drop for HopFuture {
+    #[inline]
     fn drop(&mut self) {
-        if let Some(port) = &self.port {
-            *port.state() = State::Closed;
-            *lock(&port.wanted) = None;
-        }
+        let Some(number) = self.0 else { return };
+        // What is dropped elsewhere is dropped with its call.
+        let given_up = at_desk(|desk| {
+            desk.open.take_if(|open| *open == number)?;
+            let wanted = mem::take(&mut desk.wanted);
+            let request = desk.request.take_if(|_| wanted);
+            Some((request, desk.answer.take()))
+        });
+        drop(given_up);
     }
 }
 
@@ -187,7 +229,10 @@ struct Misplaced;
 
 impl fmt::Display for Misplaced {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("layers of a middleware call in their own task, one attempt at a time")
+        f.write_str(
+            "a layer of a middleware called from another task, or twice at a time: put layers \
+             that spawn around the whole client instead",
+        )
     }
 }
 

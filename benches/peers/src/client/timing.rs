@@ -12,7 +12,11 @@ use super::{
     contestant::{self, BARE, TOWER},
     request::Shape,
 };
-use crate::{allocations, report::quantile};
+use crate::{
+    allocations,
+    report::quantile,
+    rounds::{SEED, shuffle},
+};
 
 /// What one contestant needs for one call.
 #[derive(Debug, Clone, Copy)]
@@ -116,7 +120,7 @@ pub(super) fn sample(shape: Shape, rounds: usize, calls: u64) {
     let count = contestants.len();
     let mut nanos = vec![Vec::with_capacity(rounds); count];
     let mut order: Vec<_> = (0..count).collect();
-    let mut random = 0x9e37_79b9_7f4a_7c15;
+    let mut random = SEED;
     for _ in 0..rounds {
         shuffle(&mut order, &mut random);
         for &index in &order {
@@ -136,15 +140,5 @@ pub(super) fn sample(shape: Shape, rounds: usize, calls: u64) {
             "{} {added} {allocated}",
             quantile(nanos[index].clone(), 0.5)
         );
-    }
-}
-
-/// The same orders in every run.
-fn shuffle(order: &mut [usize], random: &mut u64) {
-    for last in (1..order.len()).rev() {
-        *random ^= *random << 13;
-        *random ^= *random >> 7;
-        *random ^= *random << 17;
-        order.swap(last, (*random % (last as u64 + 1)) as usize);
     }
 }

@@ -1,0 +1,98 @@
+//! Who is measured.
+
+use std::{future::Future, pin::Pin};
+
+use tower_reprise::{Dependencies, Policy};
+
+pub(super) const BARE: &str = "bare";
+pub(super) const RETRY: &str = "our-retry";
+pub(super) const STACK: &str = "our-stack";
+pub(super) const MIDDLEWARE: &str = "our-middleware";
+pub(super) const REQWEST_RETRY: &str = "reqwest-retry";
+
+/// What is measured together: the first of a kind is without layers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    NoNetwork,
+    Reqwest,
+    Hyper,
+    Tonic,
+}
+
+impl Kind {
+    pub(super) const ALL: [Self; 4] = [Self::NoNetwork, Self::Reqwest, Self::Hyper, Self::Tonic];
+
+    pub(super) fn title(self) -> &'static str {
+        match self {
+            Self::NoNetwork => "reqwest-middleware whose last middleware answers: GET, 6 headers",
+            Self::Reqwest => "reqwest over loopback: GET, 6 headers",
+            Self::Hyper => "hyper-util's client over loopback: GET, 6 headers",
+            Self::Tonic => "tonic over loopback: a unary call",
+        }
+    }
+}
+
+type Calls = Pin<Box<dyn Future<Output = ()>>>;
+
+/// One way to make calls.
+pub(super) struct Contestant {
+    pub(super) kind: Kind,
+    pub(super) name: &'static str,
+    pub(super) title: &'static str,
+    calls: Box<dyn FnMut(u64) -> Calls>,
+}
+
+impl Contestant {
+    /// `call` makes one call with a client, which is cheap to clone.
+    pub(super) fn new<C, F>(
+        kind: Kind,
+        name: &'static str,
+        title: &'static str,
+        client: C,
+        call: F,
+    ) -> Self
+    where
+        C: Clone + 'static,
+        F: AsyncFn(&mut C) + Clone + 'static,
+    {
+        let calls = move |count| -> Calls {
+            let (mut client, call) = (client.clone(), call.clone());
+            Box::pin(async move {
+                for _ in 0..count {
+                    call(&mut client).await;
+                }
+            })
+        };
+        Self {
+            kind,
+            name,
+            title,
+            calls: Box::new(calls),
+        }
+    }
+
+    /// Makes so many calls, one after the other.
+    pub(super) fn run(&mut self, calls: u64) -> Calls {
+        (self.calls)(calls)
+    }
+}
+
+pub(super) fn deps() -> Dependencies {
+    let policy = Policy::synchronous().service("bench").build();
+    Dependencies::new(policy.expect("the defaults are valid"))
+}
+
+/// Six headers, made from text.
+pub(super) const HEADERS: [(&str, &str); 6] = [
+    ("accept", "application/json"),
+    ("accept-encoding", "gzip, br"),
+    ("user-agent", "checkout/1.4.2"),
+    ("authorization", "Bearer xxxxxxxx"),
+    ("x-request-id", "0f8fad5b-d9cb-469f-a165-70867728950e"),
+    (
+        "traceparent",
+        "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+    ),
+];
+
+pub(super) const PATH: &str = "/v1/items/42?fields=name,price";
