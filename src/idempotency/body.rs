@@ -233,3 +233,57 @@ impl Read {
         pieces
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::{BodyExt, Full};
+
+    use super::*;
+
+    fn full(data: &'static str) -> Full<Bytes> {
+        Full::from(data)
+    }
+
+    /// What servers make a length header of.
+    #[tokio::test]
+    async fn i_8_a_body_knows_its_size_and_its_end() {
+        let body = IdempotencyBody::<Full<Bytes>>::whole("four".into(), None);
+        assert_eq!(body.size_hint().exact(), Some(4));
+        assert!(!body.is_end_stream());
+        let empty = IdempotencyBody::<Full<Bytes>>::whole(Bytes::new(), None);
+        assert_eq!(
+            (empty.size_hint().exact(), empty.is_end_stream()),
+            (Some(0), true)
+        );
+        let inner = IdempotencyBody::inner(full("four"));
+        assert_eq!(
+            (inner.size_hint().exact(), inner.is_end_stream()),
+            (Some(4), false)
+        );
+        let trailers = Some(Box::default());
+        let mut trailing = IdempotencyBody::<Full<Bytes>>::whole(Bytes::new(), trailers);
+        assert!(!trailing.is_end_stream(), "there are trailers");
+        assert!(
+            trailing
+                .frame()
+                .await
+                .is_some_and(|f| f.is_ok_and(|f| f.is_trailers()))
+        );
+        assert!(trailing.is_end_stream());
+    }
+
+    #[tokio::test]
+    async fn i_18_what_is_too_large_knows_its_size_too() {
+        let mut body = Box::pin(full("twelve bytes"));
+        let mut read = Read::default();
+        assert!(matches!(read.up_to(5, body.as_mut()).await, Ok(false)));
+        assert_eq!(read.length, 0, "it said how large it is");
+        let Gathered::TooLarge(mut body) = gather(full("twelve bytes"), 5).await else {
+            panic!("it is too large");
+        };
+        assert_eq!(body.size_hint().exact(), Some(12));
+        let data = body.frame().await.and_then(|f| f.ok()?.into_data().ok());
+        assert_eq!(data.as_deref(), Some(&b"twelve bytes"[..]));
+        assert!(body.is_end_stream());
+    }
+}

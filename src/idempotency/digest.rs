@@ -18,8 +18,21 @@ impl Digest {
 
     pub(crate) fn part(&mut self, part: impl AsRef<[u8]>) {
         let part = part.as_ref();
-        self.0.update((part.len() as u64).to_le_bytes());
-        self.0.update(part);
+        let length = (part.len() as u64).to_le_bytes();
+        // Most are short, and taken in one go.
+        let mut both = [0; 64];
+        match both.get_mut(..length.len() + part.len()) {
+            Some(both) => {
+                let (first, second) = both.split_at_mut(length.len());
+                first.copy_from_slice(&length);
+                second.copy_from_slice(part);
+                self.0.update(both);
+            }
+            None => {
+                self.0.update(length);
+                self.0.update(part);
+            }
+        }
     }
 
     pub(crate) fn key(self) -> RecordKey {

@@ -5,14 +5,14 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
-    task::Poll,
+    task::{Context, Poll},
     time::Duration,
 };
 
 use tokio::{
     sync::oneshot,
     task::JoinHandle,
-    time::{Instant, sleep, timeout},
+    time::{Instant, Sleep, sleep},
 };
 
 use super::Execution;
@@ -126,23 +126,26 @@ impl<St: IdempotencyStore> Engine<St> {
     }
 
     /// Runs to the end, with the lease renewed for as long as that takes.
-    pub(super) async fn hold<F: Future>(
-        self: &Arc<Self>,
-        execution: &Execution,
-        mut future: Pin<&mut F>,
-    ) -> F::Output {
-        // Most are done before a renewal is due, and then no task is needed for it.
-        match within(self.renew_every(), future.as_mut()).await {
-            Some(output) => output,
-            None => {
-                let engine = Arc::clone(self);
-                let execution = execution.clone();
-                let _renewing = Aborted(tokio::spawn(async move {
-                    engine.renew(&execution).await;
-                }));
-                future.await
+    pub(super) fn hold<'a, F: Future>(
+        self: &'a Arc<Self>,
+        execution: &'a Execution,
+        mut future: Pin<&'a mut F>,
+    ) -> impl Future<Output = F::Output> + use<'a, F, St> {
+        let mut due = Timer::new(self.renew_every());
+        let mut renewing = None;
+        poll_fn(move |cx| {
+            if let Poll::Ready(output) = future.as_mut().poll(cx) {
+                return Poll::Ready(output);
             }
-        }
+            // Most are done before a renewal is due, and then no task is needed for it.
+            if renewing.is_none() && due.poll(cx).is_ready() {
+                let (engine, execution) = (Arc::clone(self), execution.clone());
+                renewing = Some(Aborted(tokio::spawn(async move {
+                    engine.renew(&execution).await;
+                })));
+            }
+            Poll::Pending
+        })
     }
 
     fn renew_every(&self) -> Duration {
@@ -267,11 +270,33 @@ impl<St: IdempotencyStore> Engine<St> {
     }
 }
 
-/// Waits for no longer than this. What is there at once costs no timer.
-async fn within<F: Future>(limit: Duration, mut future: Pin<&mut F>) -> Option<F::Output> {
-    match now_or_later(future.as_mut()).await {
-        Poll::Ready(output) => Some(output),
-        Poll::Pending => Box::pin(timeout(limit, future)).await.ok(),
+/// Waits for no longer than this.
+fn within<F: Future>(
+    limit: Duration,
+    mut future: Pin<&mut F>,
+) -> impl Future<Output = Option<F::Output>> {
+    let mut timer = Timer::new(limit);
+    poll_fn(move |cx| match future.as_mut().poll(cx) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending => timer.poll(cx).map(|()| None),
+    })
+}
+
+/// A timer that costs nothing until it is polled: what is there at once needs none.
+struct Timer {
+    after: Duration,
+    sleep: Option<Pin<Box<Sleep>>>,
+}
+
+impl Timer {
+    fn new(after: Duration) -> Self {
+        Self { after, sleep: None }
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let after = self.after;
+        let sleep = self.sleep.get_or_insert_with(|| Box::pin(sleep(after)));
+        sleep.as_mut().poll(cx)
     }
 }
 

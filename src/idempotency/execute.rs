@@ -37,8 +37,7 @@ where
     R: Body + Send + 'static,
     R::Error: Send,
 {
-    // Boxed, since tasks are allocated at a large alignment, which is slow when they are large.
-    tokio::spawn(telemetry::in_span(Box::pin(async move {
+    tokio::spawn(telemetry::in_span(async move {
         let Keyed {
             service,
             shared,
@@ -53,7 +52,7 @@ where
             Ok(Box::pin(finish(&shared, &execution, response)).await)
         });
         shared.engine.hold(&execution, executing).await
-    })))
+    }))
 }
 
 /// Tells the store how an execution ended. Then there is a reply, unless another execution took

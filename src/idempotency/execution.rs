@@ -13,47 +13,50 @@ use crate::store::{FencingToken, Lease, RecordKey};
 /// [`token`](Execution::token) on, and let the database refuse what comes with a smaller one than
 /// the last.
 #[derive(Debug, Clone)]
-pub struct Execution {
+pub struct Execution(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
     key: RecordKey,
     lease: Lease,
-    lost: Arc<AtomicBool>,
+    lost: AtomicBool,
 }
 
 impl Execution {
     pub(super) fn new(key: RecordKey, lease: Lease) -> Self {
-        Self {
+        Self(Arc::new(Inner {
             key,
             lease,
-            lost: Arc::default(),
-        }
+            lost: AtomicBool::new(false),
+        }))
     }
 
     /// The name of the operation's record.
     #[must_use]
     pub fn key(&self) -> RecordKey {
-        self.key
+        self.0.key
     }
 
     /// Greater than that of every execution before.
     #[must_use]
     pub fn token(&self) -> FencingToken {
-        self.lease.token
+        self.0.lease.token
     }
 
     /// Whether an execution before this one vanished, and may have taken effect.
     #[must_use]
     pub fn is_orphan(&self) -> bool {
-        self.lease.orphaned
+        self.0.lease.orphaned
     }
 
     /// Whether it is known that another execution took over. It may not be known yet: guard what
     /// matters with the [`token`](Execution::token).
     #[must_use]
     pub fn is_lost(&self) -> bool {
-        self.lost.load(Ordering::Relaxed)
+        self.0.lost.load(Ordering::Relaxed)
     }
 
     pub(super) fn lose(&self) {
-        self.lost.store(true, Ordering::Relaxed);
+        self.0.lost.store(true, Ordering::Relaxed);
     }
 }

@@ -166,6 +166,27 @@ async fn i_22_a_release_is_repeated() {
     assert_eq!(send(&server, post("k")).await.body, "paid");
 }
 
+/// I-22, S-3: how many wait for a store that takes no completions is bounded; the rest are orphans.
+#[tokio::test(start_paused = true)]
+async fn i_22_how_many_wait_is_bounded() {
+    const MOST: usize = 1024;
+    let (store, handler) = (Flaky::default(), Handler::new());
+    let server = handler.count(builder(store.clone(), Orphans::Unknown));
+    store.fail(Verb::Complete, Fault::Error(StoreErrorKind::Other), ALWAYS);
+    for key in 0..MOST + 10 {
+        assert_eq!(send(&server, post(&key.to_string())).await.status, 200);
+    }
+    tokio::time::sleep(2 * LEASE).await;
+    store.heal();
+    tokio::time::sleep(LEASE).await;
+    let mut orphans = 0;
+    for key in 0..MOST + 10 {
+        let answer = send(&server, post(&key.to_string())).await;
+        orphans += usize::from(!answer.is_replayed());
+    }
+    assert_eq!(orphans, 10);
+}
+
 /// I-22: it is not tried for ever either, and then the key is an orphan.
 #[tokio::test(start_paused = true)]
 async fn i_22_until_the_record_is_past_its_time() {
@@ -215,11 +236,13 @@ async fn i_23_no_room_for_a_reply() {
     for call in calls {
         assert_eq!(call.await.unwrap().status, 200);
     }
-    let mut answers = vec![
-        send(&server, post("one")).await.status,
-        send(&server, post("two")).await.status,
+    let mut answers = [
+        send(&server, post("one")).await.refusal(),
+        send(&server, post("two")).await.refusal(),
     ];
     answers.sort_unstable();
-    assert_eq!(answers, [200, 409]);
+    let [replayed, refused] = answers;
+    assert_eq!(replayed, (200, String::new()));
+    assert_eq!(refused, (409, "reply-not-retained".into()));
     assert_eq!(handler.runs(), 2);
 }

@@ -1,5 +1,6 @@
 use std::{
     collections::{HashMap, hash_map::Entry},
+    hash::{BuildHasher, Hasher},
     time::{Duration, SystemTime},
 };
 
@@ -37,8 +38,10 @@ pub(super) struct Shards {
 struct Shard {
     /// No record here is past its time before this.
     earliest: AtomicU64,
-    records: Mutex<HashMap<RecordKey, Slot>>,
+    records: Mutex<Records>,
 }
+
+type Records = HashMap<RecordKey, Slot, KeyHashes>;
 
 /// A record is boxed, since a table of large entries wastes more of what it does not use. The time
 /// it is kept until is beside it, so that a sweep does not have to look into each.
@@ -262,7 +265,7 @@ impl Shards {
         FencingToken::new(self.token.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
-    fn open(&self, key: &RecordKey) -> (&Shard, MutexGuard<'_, HashMap<RecordKey, Slot>>) {
+    fn open(&self, key: &RecordKey) -> (&Shard, MutexGuard<'_, Records>) {
         let shard = &self.shards[usize::from(key.as_bytes()[0]) % SHARDS];
         (shard, lock(&shard.records))
     }
@@ -321,7 +324,7 @@ impl Shards {
 
 /// The record, if it is not past its time and was last owned with this token.
 fn owned<'a>(
-    records: &'a mut HashMap<RecordKey, Slot>,
+    records: &'a mut Records,
     key: &RecordKey,
     token: FencingToken,
     now: u64,
@@ -339,4 +342,45 @@ fn reserve(taken: &AtomicU64, more: u64, limit: u64) -> bool {
         taken.fetch_sub(more, Ordering::Relaxed);
     }
     fits
+}
+
+/// Keys are hashes already: a few of their bytes will do, mixed with what nobody outside knows, so
+/// that nobody can choose keys that meet.
+#[derive(Clone)]
+struct KeyHashes {
+    secret: u64,
+}
+
+impl Default for KeyHashes {
+    fn default() -> Self {
+        Self {
+            secret: rand::random(),
+        }
+    }
+}
+
+impl BuildHasher for KeyHashes {
+    type Hasher = KeyHash;
+
+    fn build_hasher(&self) -> KeyHash {
+        KeyHash(self.secret)
+    }
+}
+
+struct KeyHash(u64);
+
+impl Hasher for KeyHash {
+    fn write(&mut self, bytes: &[u8]) {
+        for piece in bytes.as_chunks::<8>().0 {
+            let mixed = u128::from(self.0 ^ u64::from_le_bytes(*piece)) * 0x9e37_79b9_7f4a_7c15;
+            let [low, high] = [mixed as u64, (mixed >> 64) as u64];
+            self.0 = low ^ high;
+        }
+    }
+
+    fn write_usize(&mut self, _: usize) {}
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
 }
