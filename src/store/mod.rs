@@ -53,10 +53,16 @@
 pub mod conformance;
 mod error;
 mod memory;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 mod record;
+#[cfg(feature = "postgres")]
+mod remote;
 
 use std::{future::Future, sync::Arc, time::Duration};
 
+#[cfg(feature = "postgres")]
+pub use self::postgres::PostgresStore;
 pub use self::{
     error::{StoreError, StoreErrorKind},
     memory::{MemoryStore, MemoryStoreBuilder},
