@@ -56,13 +56,17 @@ mod memory;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 mod record;
-#[cfg(feature = "postgres")]
+#[cfg(feature = "redis")]
+pub mod redis;
+#[cfg(any(feature = "postgres", feature = "redis"))]
 mod remote;
 
 use std::{future::Future, sync::Arc, time::Duration};
 
 #[cfg(feature = "postgres")]
-pub use self::postgres::PostgresStore;
+pub use self::postgres::{PostgresStore, PostgresStoreBuilder};
+#[cfg(feature = "redis")]
+pub use self::redis::{RedisStore, RedisStoreBuilder};
 pub use self::{
     error::{StoreError, StoreErrorKind},
     memory::{MemoryStore, MemoryStoreBuilder},

@@ -1,7 +1,12 @@
+use std::io;
+
 use deadpool_postgres::{HookError, PoolError, TimeoutType};
 use tokio_postgres::{Error, error::SqlState};
 
-use crate::store::{StoreError, StoreErrorKind};
+use crate::{
+    error::find,
+    store::{StoreError, StoreErrorKind},
+};
 
 /// There was no connection to send a statement on.
 pub(super) fn of_pool(error: PoolError) -> StoreError {
@@ -31,8 +36,7 @@ fn of_connect(error: Error) -> StoreError {
 /// A statement was sent, or would have been.
 pub(super) fn of_statement(error: Error) -> StoreError {
     let Some(code) = error.code().cloned() else {
-        let lost = error.is_closed()
-            || std::error::Error::source(&error).is_some_and(|e| e.is::<std::io::Error>());
+        let lost = error.is_closed() || find::<io::Error>(&error).is_some();
         return if lost {
             StoreError::new(StoreErrorKind::Unavailable, "the connection was lost")
                 .because(error)

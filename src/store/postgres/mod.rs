@@ -44,14 +44,7 @@ mod row;
 mod schema;
 mod sql;
 
-use std::{
-    fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{fmt, sync::Arc, time::Duration};
 
 use deadpool_postgres::{Object, Pool, Timeouts};
 use tokio::time::Instant;
@@ -67,6 +60,7 @@ use super::{
     Claim, Claimed, FencingToken, IdempotencyStore, Orphans, Ownership, RecordKey, StoreError,
     StoreErrorKind, Stored, remote,
 };
+use crate::sync::{AtomicU64, Ordering};
 
 /// How often a store that is in use looks for rows past their time.
 const SWEEP_EVERY: Duration = Duration::from_secs(10);
