@@ -24,7 +24,7 @@ use tower_reprise::store::{
     conformance::{self, Backend},
 };
 
-use self::server::{Folder, Restart, free_port, listens, program};
+use self::server::{Folder, Restart, free_port, program};
 
 const LEASE: Duration = Duration::from_secs(30);
 const RETENTION: Duration = Duration::from_secs(60 * 60);
@@ -164,9 +164,14 @@ impl Restart for Own {
             .kill_on_drop(true)
             .spawn();
         self.process = Some(process.expect("a server"));
-        listens(self.port).await;
+        let client = redis::Client::open(self.url()).expect("an address");
+        let mut connection = loop {
+            if let Ok(connection) = client.get_multiplexed_async_connection().await {
+                break connection;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        };
         // It listens before it has read what it has on disk.
-        let mut connection = connection(&self.url()).await;
         while redis::cmd("DBSIZE")
             .query_async::<i64>(&mut connection)
             .await

@@ -43,16 +43,6 @@ pub(crate) fn free_port() -> u16 {
     listener.local_addr().expect("an address").port()
 }
 
-/// Waits until somebody listens there.
-pub(crate) async fn listens(port: u16) {
-    while tokio::net::TcpStream::connect(("127.0.0.1", port))
-        .await
-        .is_err()
-    {
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-    }
-}
-
 /// Where a program is: in the folder or file that the variable names, or where Debian has it.
 pub(crate) fn program(variable: &str, usual: &[&str]) -> Option<PathBuf> {
     let named = env::var_os(variable).map(PathBuf::from);

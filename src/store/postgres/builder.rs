@@ -65,8 +65,8 @@ impl PostgresStoreBuilder {
         self
     }
 
-    /// How long a verb may take, with the wait for a connection and with retries; 5 s unless told
-    /// otherwise.
+    /// How long a verb may take, with retries; 5 s unless told otherwise. Half of it may go by
+    /// until a connection is free.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self

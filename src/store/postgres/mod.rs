@@ -243,12 +243,13 @@ impl PostgresStore {
         }
     }
 
+    /// Waits for half of the time at most, so that there is some left to use the connection.
     async fn client(&self, deadline: Instant) -> Result<Object, StoreError> {
-        let left = Some(deadline.saturating_duration_since(Instant::now()));
+        let left = deadline.saturating_duration_since(Instant::now());
         let timeouts = Timeouts {
-            wait: left,
-            create: left,
-            recycle: left,
+            wait: Some(left / 2),
+            create: Some(left),
+            recycle: Some(left),
         };
         let client = self.inner.pool.timeout_get(&timeouts).await;
         client.map_err(error::of_pool)
