@@ -68,6 +68,8 @@
 //! | `tracing` | yes | one structured event per retry |
 //! | `serde` | no | policies from TOML, JSON and the environment |
 //! | `server` | no | idempotency on the server: its store in memory, and the seam for others |
+//! | `postgres` | no | the store in PostgreSQL, shared by many machines, with an exactly-once path |
+//! | `redis` | no | the store in Redis, shared by many machines |
 //! | `full` | no | all of these |
 
 pub mod backoff;

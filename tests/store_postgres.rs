@@ -32,7 +32,7 @@ use tower_reprise::store::{
     conformance::{self, Backend},
 };
 
-use self::server::{Folder, Restart, free_port, program, run};
+use self::server::{Folder, Restart, eventually, free_port, program, run};
 
 const LEASE: Duration = Duration::from_secs(30);
 const RETENTION: Duration = Duration::from_secs(60 * 60);
@@ -263,15 +263,21 @@ async fn t_1_t_2_t_3_i_6_the_contract() {
     postgres.drop().await;
 }
 
+/// Side by side, since each of them mostly waits for the disk.
 #[tokio::test]
 async fn t_1_t_2_the_model() {
-    let Some(postgres) = Postgres::new().await else {
-        return;
-    };
-    for seed in 0..20 {
-        conformance::model(&postgres, seed, 150).await;
+    let mut plays = JoinSet::new();
+    let local = tokio::task::LocalSet::new();
+    for seed in 0..12 {
+        let play = async move {
+            if let Some(postgres) = Postgres::new().await {
+                conformance::model(&postgres, seed, 150).await;
+                postgres.drop().await;
+            }
+        };
+        plays.spawn_local_on(play, &local);
     }
-    postgres.drop().await;
+    local.run_until(plays.join_all()).await;
 }
 
 #[tokio::test]
@@ -339,6 +345,27 @@ async fn i_15_tokens_grow_while_owners_take_turns() {
     let stale = tokens.windows(2).find(|pair| pair[0] >= pair[1]);
     assert_eq!(stale, None);
     drop(tokens);
+    postgres.drop().await;
+}
+
+#[tokio::test]
+async fn i_15_tokens_grow_when_the_clock_went_back() {
+    let Some(postgres) = Postgres::new().await else {
+        return;
+    };
+    let store = postgres.store().await;
+    own(&store, claim(1)).await;
+    own(&store, claim(2)).await;
+    let late = 1_i64 << 52;
+    postgres
+        .execute(&format!(
+            "UPDATE {{schema}}.reprise_idempotency SET token = {late}"
+        ))
+        .await;
+    postgres.pass(LEASE + Duration::from_secs(1)).await;
+    assert_eq!(own(&store, claim(1)).await.get(), (1 << 52) + 1);
+    postgres.pass(LEASE + RETENTION).await;
+    assert_eq!(own(&store, claim(2)).await.get(), (1 << 52) + 1);
     postgres.drop().await;
 }
 
@@ -668,9 +695,8 @@ mod sweep {
         transaction.execute(&lock, &[]).await.unwrap();
         let store = postgres.store().await;
         own(&store, claim(1)).await;
-        while postgres.count(ROWS).await > 2 {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+        // What is locked stays, and the live one.
+        eventually("swept", async || postgres.count(ROWS).await == 2).await;
         transaction.rollback().await.unwrap();
         postgres.drop().await;
     }
@@ -721,9 +747,7 @@ mod trouble {
         });
         let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' \
                        AND query LIKE '%{schema}%' AND pid <> pg_backend_pid()";
-        while postgres.count(waiting).await == 0 {
-            tokio::task::yield_now().await;
-        }
+        eventually("one waits", async || postgres.count(waiting).await > 0).await;
         let error = store.claim(claim(2)).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::PoolExhausted, "{error}");
         assert!(!error.may_have_happened() && !blocked.is_finished());
@@ -764,9 +788,7 @@ mod trouble {
             async move { own(&store, claim(1)).await }
         });
         let busy = format!("{end} AND wait_event_type = 'Lock'");
-        while postgres.count(&busy).await == 0 {
-            tokio::task::yield_now().await;
-        }
+        eventually("one is ended", async || postgres.count(&busy).await > 0).await;
         transaction.rollback().await.unwrap();
         let token = blocked.await.unwrap();
         complete(&store, 1, token, reply("paid")).await;

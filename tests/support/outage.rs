@@ -15,9 +15,9 @@ use tower_reprise::store::{
     Claim, ClaimId, Claimed, Fingerprint, IdempotencyStore, Orphans, Ownership, RecordKey, Stored,
 };
 
-use super::server::Restart;
+use super::server::{Restart, eventually};
 
-const OUTAGES: usize = 3;
+const OUTAGES: usize = 2;
 const TASKS: usize = 8;
 const LEASE: Duration = Duration::from_secs(30);
 const RETENTION: Duration = Duration::from_secs(60 * 60);
@@ -50,14 +50,12 @@ impl Work {
         self.acknowledged.lock().expect("no panic").len()
     }
 
-    async fn until(&self, condition: impl Fn(&Self) -> bool) {
-        while !condition(self) {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+    fn errors(&self) -> u64 {
+        self.errors.load(Ordering::Relaxed)
     }
 }
 
-/// Stops the server and starts it again, three times, while others work. Then:
+/// Stops the server and starts it again, twice, while others work. Then:
 ///
 /// - while it is down every verb is an error that says that it is down;
 /// - the same handle works again when it is back;
@@ -76,17 +74,17 @@ pub(crate) async fn survives<S: IdempotencyStore>(server: &mut impl Restart, sto
     }
     for _ in 0..OUTAGES {
         let before = work.done();
-        work.until(|work| work.done() > before + 100).await;
+        eventually("work is done", async || work.done() > before + 100).await;
         server.stop().await;
-        let errors = work.errors.load(Ordering::Relaxed);
+        let errors = work.errors();
         let error = store.claim(claim(rand::random())).await.unwrap_err();
         assert!(error.is_transient(), "{error}");
-        work.until(|work| work.errors.load(Ordering::Relaxed) > errors + 2 * TASKS as u64)
-            .await;
+        let enough = errors + 2 * TASKS as u64;
+        eventually("everybody is refused", async || work.errors() > enough).await;
         server.start().await;
     }
     let before = work.done();
-    work.until(|work| work.done() > before + 100).await;
+    eventually("work is done again", async || work.done() > before + 100).await;
     work.over.store(true, Ordering::Relaxed);
     tasks.join_all().await;
 

@@ -6,6 +6,7 @@ use std::{
     net::TcpListener,
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
+    time::Duration,
 };
 
 /// A server that can be stopped in the middle of something, as a crash would, and started again
@@ -35,6 +36,17 @@ impl Drop for Folder {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
+}
+
+/// Waits for something to become true, but not for ever.
+pub(crate) async fn eventually(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+    let give_up = Duration::from_secs(60);
+    let waited = tokio::time::timeout(give_up, async {
+        while !is_so().await {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    });
+    assert!(waited.await.is_ok(), "still not so: {what}");
 }
 
 /// One that nobody listens on right now.
