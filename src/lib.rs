@@ -68,8 +68,10 @@
 //! | `tracing` | yes | one structured event per retry |
 //! | `serde` | no | policies from TOML, JSON and the environment |
 //! | `server` | no | idempotency on the server: its store in memory, and the seam for others |
+//! | `sqlite` | no | the store in a SQLite file, durable and shared by the processes of a machine |
 //! | `postgres` | no | the store in PostgreSQL, shared by many machines, with an exactly-once path |
 //! | `redis` | no | the store in Redis, shared by many machines |
+//! | `seal` | no | a wrapper around any store that encrypts the replies in it |
 //! | `full` | no | all of these |
 
 pub mod backoff;

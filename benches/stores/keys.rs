@@ -1,0 +1,94 @@
+//! What a million live keys in memory cost: room, and time.
+
+use tokio::time::Instant;
+use tower_reprise::store::{Claimed, IdempotencyStore, MemoryStore};
+
+use crate::{
+    ALLOCATOR,
+    report::Report,
+    work::{claim, execute, lower_quartile, reply},
+};
+
+const FEW: u64 = 1_000;
+const MANY: u64 = 1_000_000;
+const PAYLOAD: usize = 256;
+const CLAIMS: u64 = 200;
+const BURSTS: u64 = 501;
+const COLD: u64 = 301;
+/// More than the processor keeps close by.
+const OTHER_WORK: usize = 8 << 20;
+
+pub(crate) fn run(report: &mut Report) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .expect("a runtime");
+    runtime.block_on(async {
+        let (few, _) = filled(FEW).await;
+        let (many, bytes) = filled(MANY).await;
+        let allowed = 1.3 * PAYLOAD as f64 + 300.0;
+        report.at_most("memory_bytes_per_key", bytes as f64 / MANY as f64, allowed);
+
+        // Back to back, where the few keys never leave the processor's caches and the many never
+        // fit: what that makes of it is the machine's.
+        let (mut small, mut large) = (Vec::new(), Vec::new());
+        for burst in 0..BURSTS {
+            small.push(nanos_per_claim(&few, FEW, burst * CLAIMS, CLAIMS).await);
+            large.push(nanos_per_claim(&many, MANY, burst * CLAIMS, CLAIMS).await);
+        }
+        let (small, large) = (lower_quartile(small), lower_quartile(large));
+        report.note("memory_claim_hot_ns_1k", small);
+        report.note("memory_claim_hot_ns_1m", large);
+
+        // One at a time, as in a server that does other things between two of them.
+        let other_work = vec![1_u8; OTHER_WORK];
+        let elsewhere = || std::hint::black_box(other_work.iter().step_by(64).copied().max());
+        let (mut small, mut large) = (Vec::new(), Vec::new());
+        for n in BURSTS * CLAIMS..BURSTS * CLAIMS + COLD {
+            elsewhere();
+            small.push(nanos_per_claim(&few, FEW, n, 1).await);
+            elsewhere();
+            large.push(nanos_per_claim(&many, MANY, n, 1).await);
+        }
+        let (small, large) = (lower_quartile(small), lower_quartile(large));
+        report.note("memory_claim_ns_1k", small);
+        report.note("memory_claim_ns_1m", large);
+        report.at_most("memory_claim_growth", large / small, 2.0);
+    });
+}
+
+/// A store with that many replies, and the bytes that they take.
+async fn filled(keys: u64) -> (MemoryStore, usize) {
+    let store = MemoryStore::builder()
+        .max_records(2 * MANY)
+        .max_bytes(1 << 40)
+        .build()
+        .expect("a store");
+    let before = ALLOCATOR.allocated();
+    for n in 0..keys {
+        execute(&store, n, reply(PAYLOAD)).await;
+    }
+    (store, ALLOCATOR.allocated() - before)
+}
+
+/// Half of the claims are of what is there, half of what is new.
+async fn nanos_per_claim(store: &MemoryStore, keys: u64, first: u64, count: u64) -> f64 {
+    let claims: Vec<_> = (first..first + count)
+        .map(|n| match n % 2 {
+            0 => claim(n.wrapping_mul(0x9e37_79b9_7f4a_7c15) % keys),
+            _ => claim(MANY + n),
+        })
+        .collect();
+    let mut answers = Vec::with_capacity(claims.len());
+    let started = Instant::now();
+    for claim in &claims {
+        answers.push(store.claim(*claim).await.expect("claim"));
+    }
+    let took = started.elapsed();
+    for (claim, answer) in claims.iter().zip(answers) {
+        if let Claimed::New(lease) = answer {
+            let _ = store.release(claim.key, lease.token).await;
+        }
+    }
+    took.as_secs_f64() * 1e9 / count as f64
+}

@@ -1,0 +1,57 @@
+//! What the stores cost, each as a ratio within one run, so that it holds on any machine.
+//!
+//! ```text
+//! cargo bench --all-features --bench stores                  all of it
+//! cargo bench --all-features --bench stores -- sqlite keys   some of it
+//! ```
+//!
+//! The last line is `stores {json}`. A figure out of its bound ends with status 1.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a benchmark that can't run has nothing to report"
+)]
+
+mod keys;
+mod report;
+#[cfg(feature = "sqlite")]
+mod sqlite;
+mod work;
+
+use std::{alloc::System, process::ExitCode};
+
+use cap::Cap;
+use report::Report;
+
+#[global_allocator]
+static ALLOCATOR: Cap<System> = Cap::new(System, usize::MAX);
+
+type Part = (&'static str, fn(&mut Report));
+
+const PARTS: &[Part] = &[
+    ("keys", keys::run),
+    #[cfg(feature = "sqlite")]
+    ("sqlite", sqlite::run),
+];
+
+fn main() -> ExitCode {
+    // Cargo adds flags of its own.
+    let wanted: Vec<_> = std::env::args()
+        .skip(1)
+        .filter(|argument| !argument.starts_with('-'))
+        .collect();
+    let known = |name: &String| PARTS.iter().any(|(part, _)| part == name);
+    if let Some(unknown) = wanted.iter().find(|name| !known(name)) {
+        let names: Vec<_> = PARTS.iter().map(|(name, _)| *name).collect();
+        eprintln!("no part '{unknown}', there are: {}", names.join(", "));
+        return ExitCode::from(2);
+    }
+    let mut report = Report::default();
+    for (name, run) in PARTS {
+        if wanted.is_empty() || wanted.iter().any(|wanted| wanted == name) {
+            run(&mut report);
+        }
+    }
+    report.print()
+}

@@ -1,0 +1,46 @@
+use std::process::ExitCode;
+
+use serde_json::{Map, Value};
+
+/// What was measured, and whether it is within its bounds.
+#[derive(Default)]
+pub(crate) struct Report {
+    figures: Map<String, Value>,
+    missed: Vec<String>,
+}
+
+impl Report {
+    /// A figure that has no bound.
+    pub(crate) fn note(&mut self, name: &str, value: f64) {
+        println!("{name}: {value:.2}");
+        let rounded = (value * 100.0).round() / 100.0;
+        self.figures.insert(name.to_owned(), rounded.into());
+    }
+
+    pub(crate) fn at_least(&mut self, name: &str, value: f64, bound: f64) {
+        self.note(name, value);
+        if value < bound {
+            self.missed
+                .push(format!("{name} is {value:.2}, at least {bound}"));
+        }
+    }
+
+    pub(crate) fn at_most(&mut self, name: &str, value: f64, bound: f64) {
+        self.note(name, value);
+        if value > bound {
+            self.missed
+                .push(format!("{name} is {value:.2}, at most {bound}"));
+        }
+    }
+
+    pub(crate) fn print(self) -> ExitCode {
+        for missed in &self.missed {
+            println!("missed: {missed}");
+        }
+        println!("stores {}", Value::Object(self.figures));
+        match self.missed.is_empty() {
+            true => ExitCode::SUCCESS,
+            false => ExitCode::FAILURE,
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! The SQLite store at 256 concurrent requests, next to a loop without any store: one thread, the
+//! same file layout, pragmas and statements, and as many in a transaction as the store may take.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use rusqlite::Connection;
+use tokio::time::Instant;
+use tower_reprise::store::{SqliteStore, Stored};
+
+use crate::{
+    report::Report,
+    work::{claim, median, reply, throughput},
+};
+
+const TASKS: u64 = 256;
+const BATCH: u64 = 256;
+const OPERATIONS: u64 = 40 * BATCH;
+const ROUNDS: u64 = 7;
+const REPLY: usize = 1024;
+
+pub(crate) fn run(report: &mut Report) {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("stores-sqlite");
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder).expect("a folder");
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let batch = usize::try_from(BATCH).expect("a number");
+    let open = |path: PathBuf| SqliteStore::builder().batch(batch).open(path);
+    let store = Arc::new(open(folder.join("store.db")).expect("a store"));
+    let path = folder.join("bare.db");
+    drop(open(path.clone()).expect("a schema"));
+    let bare = connect(&path);
+
+    let reply = reply(REPLY);
+    let (mut ratios, mut rates) = (Vec::new(), Vec::new());
+    for round in 0..ROUNDS {
+        let operations = round * OPERATIONS..(round + 1) * OPERATIONS;
+        let theirs = bare_loop(&bare, operations.clone(), &reply);
+        let ours = runtime.block_on(throughput(&store, TASKS, operations, &reply));
+        println!("sqlite: {ours:.0} transitions/s, bare loop {theirs:.0}/s");
+        ratios.push(ours / theirs);
+        rates.push(ours);
+    }
+    report.note("sqlite_transitions_per_second", median(rates));
+    report.at_least("sqlite_ratio", median(ratios), 0.7);
+    drop(store);
+    let _ = fs::remove_dir_all(&folder);
+}
+
+fn connect(path: &Path) -> Connection {
+    let connection = Connection::open(path).expect("a connection");
+    connection
+        .execute_batch(
+            "PRAGMA journal_mode = wal; PRAGMA synchronous = full; PRAGMA fullfsync = on;
+             PRAGMA cell_size_check = on; PRAGMA trusted_schema = off;
+             PRAGMA journal_size_limit = 67108864;",
+        )
+        .expect("pragmas");
+    connection
+}
+
+/// Transitions a second.
+fn bare_loop(connection: &Connection, operations: std::ops::Range<u64>, reply: &Stored) -> f64 {
+    let Stored::Reply(reply) = reply else {
+        panic!("a reply is stored");
+    };
+    let count = operations.end - operations.start;
+    let started = Instant::now();
+    let prepare = |sql| connection.prepare(sql).expect("a statement");
+    let mut begin = prepare("BEGIN IMMEDIATE");
+    let mut commit = prepare("COMMIT");
+    let mut find = prepare(
+        "SELECT token, fingerprint, claim, lease_until, expires, state, reply
+         FROM idempotency WHERE key = ?1",
+    );
+    let mut insert = prepare(
+        "INSERT INTO idempotency (key, fingerprint, claim, lease_until, expires, state)
+         VALUES (?1, ?2, ?3, ?4, ?5, 0)",
+    );
+    let mut complete = prepare(
+        "UPDATE idempotency SET state = 1, reply = ?3, expires = ?4
+         WHERE token = ?1 AND key = ?2 AND state = 0 AND expires > ?5",
+    );
+    let (now, later) = (1_700_000_000_000_000_i64, 1_800_000_000_000_000_i64);
+    let mut tokens = Vec::new();
+    for first in operations.step_by(usize::try_from(BATCH).expect("a number")) {
+        begin.execute([]).expect("begin");
+        for n in first..first + BATCH {
+            let claim = claim(n);
+            assert!(!find.exists([claim.key.as_bytes()]).expect("find"));
+            let (fingerprint, id) = (claim.fingerprint.as_bytes(), claim.id.as_bytes());
+            let row = (claim.key.as_bytes(), fingerprint, id, later, later);
+            insert.execute(row).expect("insert");
+            tokens.push((claim.key, connection.last_insert_rowid()));
+        }
+        commit.execute([]).expect("commit");
+        begin.execute([]).expect("begin");
+        for (key, token) in tokens.drain(..) {
+            let row = (token, key.as_bytes(), &**reply, later, now);
+            assert_eq!(complete.execute(row).expect("complete"), 1);
+        }
+        commit.execute([]).expect("commit");
+    }
+    2.0 * count as f64 / started.elapsed().as_secs_f64()
+}

@@ -1,0 +1,229 @@
+//! Replies that can't be read where they are stored.
+//!
+//! A stored reply holds what the client was told: names, balances, tokens. Whoever can read the
+//! store, its backups or its disk could read them for a day. [`Sealed`] wraps any store, encrypts
+//! each reply before it gets there, and notices when one was changed or moved to another record.
+//!
+//! ```
+//! use tower_reprise::store::{MemoryStore, SealKeys, Sealed};
+//!
+//! # fn main() -> Result<(), tower_reprise::error::ConfigError> {
+//! # let (this_year, last_year) = ([1; 32], [2; 32]);
+//! let keys = SealKeys::try_new("2026", &this_year)?.try_opening("2025", &last_year)?;
+//! let store = Sealed::new(MemoryStore::new(), keys);
+//! # let _ = store;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What it keeps secret
+//!
+//! The reply's status, headers, body and trailers, with XChaCha20-Poly1305 and a random nonce. Not
+//! sealed: the record's key and fingerprint, which are hashes; its state and times; the length of
+//! the reply. Somebody who can write to the store can still remove records or put back an older
+//! reply of the same record.
+//!
+//! # Rotation
+//!
+//! Each sealed reply names its key. Add the new key to all servers with
+//! [`try_opening`](SealKeys::try_opening), then make it the one that seals, and keep the old one
+//! for as long as replies are. What was stored before a store was wrapped can't be opened.
+
+use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use chacha20poly1305::{
+    KeyInit, XChaCha20Poly1305, XNonce,
+    aead::{Aead, Generate, Payload},
+};
+
+use super::{
+    Claim, Claimed, FencingToken, IdempotencyStore, Ownership, RecordKey, StoreError,
+    StoreErrorKind, Stored,
+};
+use crate::error::ConfigError;
+
+/// The first byte of what is sealed this way: version, length of the id, id, nonce, ciphertext.
+const VERSION: u8 = 1;
+const NONCE: usize = 24;
+const MAX_ID: usize = 64;
+
+/// A store whose replies are sealed. The [module](self) says what that is worth.
+#[derive(Debug, Clone)]
+pub struct Sealed<S> {
+    store: S,
+    keys: SealKeys,
+}
+
+impl<S> Sealed<S> {
+    /// Seals what goes into the store, and opens what comes out.
+    pub fn new(store: S, keys: SealKeys) -> Self {
+        Self { store, keys }
+    }
+}
+
+/// The key that seals, and those that only open. They are wiped from memory with the last clone.
+#[derive(Clone)]
+#[must_use]
+pub struct SealKeys {
+    keys: Arc<Vec<SealKey>>,
+}
+
+#[derive(Clone)]
+struct SealKey {
+    id: Box<str>,
+    cipher: XChaCha20Poly1305,
+}
+
+impl SealKeys {
+    /// The key that seals: 32 bytes from a good source of randomness. Its id is stored in the clear
+    /// with each reply, and names it in errors.
+    ///
+    /// # Errors
+    ///
+    /// The id is not 1 to 64 letters, digits or punctuation of ASCII.
+    pub fn try_new(id: &str, key: &[u8; 32]) -> Result<Self, ConfigError> {
+        let keys = Self {
+            keys: Arc::default(),
+        };
+        keys.try_opening(id, key)
+    }
+
+    /// One more key that opens what it has sealed before.
+    ///
+    /// # Errors
+    ///
+    /// As for [`try_new`](Self::try_new), or there is a key with that id already.
+    pub fn try_opening(mut self, id: &str, key: &[u8; 32]) -> Result<Self, ConfigError> {
+        let wrong = |allowed| Err(ConfigError::new(None, "seal.key_id", id, allowed));
+        if !is_id(id.as_bytes()) {
+            return wrong("1 to 64 letters, digits or punctuation of ASCII");
+        }
+        if self.find(id.as_bytes()).is_some() {
+            return wrong("another id than those there are");
+        }
+        Arc::make_mut(&mut self.keys).push(SealKey {
+            id: id.into(),
+            cipher: XChaCha20Poly1305::new(key.into()),
+        });
+        Ok(self)
+    }
+
+    fn find(&self, id: &[u8]) -> Option<&SealKey> {
+        self.keys.iter().find(|key| key.id.as_bytes() == id)
+    }
+
+    fn seal(&self, record: &RecordKey, reply: &[u8]) -> Result<Bytes, StoreError> {
+        let failed = |what| StoreError::new(StoreErrorKind::Other, what);
+        let key = self.keys.first().ok_or_else(|| failed("no key to seal"))?;
+        let nonce = XNonce::try_generate()
+            .map_err(|error| failed("no randomness to seal with").because(error))?;
+        let id = key.id.as_bytes();
+        let payload = Payload {
+            msg: reply,
+            aad: &associated(id, record),
+        };
+        let sealed = key
+            .cipher
+            .encrypt(&nonce, payload)
+            .map_err(|_| failed("the reply is too large to seal"))?;
+        // An id is at most 64 bytes long.
+        let length = u8::try_from(id.len()).unwrap_or(u8::MAX);
+        Ok([&[VERSION, length], id, &*nonce, &sealed].concat().into())
+    }
+
+    fn open(&self, record: &RecordKey, sealed: &[u8]) -> Result<Bytes, StoreError> {
+        let (id, nonce, sealed) =
+            parts(sealed).ok_or_else(|| corrupt("a stored reply is not sealed, or was cut"))?;
+        let name = String::from_utf8_lossy(id);
+        let key = self.find(id).ok_or_else(|| {
+            corrupt(format!(
+                "a stored reply is sealed with key '{name}', which is not among the keys"
+            ))
+        })?;
+        let payload = Payload {
+            msg: sealed,
+            aad: &associated(id, record),
+        };
+        let opened = key.cipher.decrypt(nonce.into(), payload).map_err(|_| {
+            corrupt(format!(
+                "a stored reply can't be opened with key '{name}': it was changed or moved, or \
+                 another key has that id"
+            ))
+        })?;
+        Ok(opened.into())
+    }
+}
+
+/// Shows the keys' ids, never the keys.
+impl fmt::Debug for SealKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ids = self.keys.iter().map(|key| &key.id);
+        f.write_str("SealKeys")?;
+        f.debug_list().entries(ids).finish()
+    }
+}
+
+fn is_id(id: &[u8]) -> bool {
+    (1..=MAX_ID).contains(&id.len()) && id.iter().all(u8::is_ascii_graphic)
+}
+
+/// What must be as it was, though it is not secret: which key sealed it, and for which record.
+fn associated(id: &[u8], record: &RecordKey) -> Vec<u8> {
+    [&[VERSION], record.as_bytes().as_slice(), id].concat()
+}
+
+fn parts(sealed: &[u8]) -> Option<(&[u8], &[u8; NONCE], &[u8])> {
+    let (&[version, length], rest) = sealed.split_first_chunk()?;
+    let (id, rest) = rest.split_at_checked(length.into())?;
+    let (nonce, sealed) = rest.split_first_chunk()?;
+    (version == VERSION && is_id(id)).then_some((id, nonce, sealed))
+}
+
+fn corrupt(message: impl Into<Cow<'static, str>>) -> StoreError {
+    StoreError::new(StoreErrorKind::Corrupt, message)
+}
+
+impl<S: IdempotencyStore> IdempotencyStore for Sealed<S> {
+    async fn claim(&self, claim: Claim) -> Result<Claimed, StoreError> {
+        let key = claim.key;
+        Ok(match self.store.claim(claim).await? {
+            Claimed::Done(Stored::Reply(sealed)) => {
+                Claimed::Done(Stored::Reply(self.keys.open(&key, &sealed)?))
+            }
+            other => other,
+        })
+    }
+
+    fn renew(
+        &self,
+        key: RecordKey,
+        token: FencingToken,
+        lease: Duration,
+        retention: Duration,
+    ) -> impl Future<Output = Result<Ownership, StoreError>> + Send {
+        self.store.renew(key, token, lease, retention)
+    }
+
+    async fn complete(
+        &self,
+        key: RecordKey,
+        token: FencingToken,
+        stored: Stored,
+        retention: Duration,
+    ) -> Result<Ownership, StoreError> {
+        let stored = match stored {
+            Stored::Reply(reply) => Stored::Reply(self.keys.seal(&key, &reply)?),
+            other => other,
+        };
+        self.store.complete(key, token, stored, retention).await
+    }
+
+    fn release(
+        &self,
+        key: RecordKey,
+        token: FencingToken,
+    ) -> impl Future<Output = Result<Ownership, StoreError>> + Send {
+        self.store.release(key, token)
+    }
+}

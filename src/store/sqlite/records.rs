@@ -1,0 +1,248 @@
+use std::time::Duration;
+
+use bytes::Bytes;
+use rusqlite::{OptionalExtension, Row};
+
+use super::worker::Batch;
+use crate::store::{Claim, Claimed, FencingToken, Lease, Orphans, Ownership, RecordKey, Stored};
+
+/// How many records, and bytes of replies, one sweep removes.
+const SWEEP_RECORDS: i64 = 256;
+const SWEEP_BYTES: i64 = 4 << 20;
+
+const IN_FLIGHT: i64 = 0;
+const REPLY: i64 = 1;
+const NOT_RETAINED: i64 = 2;
+const UNKNOWN: i64 = 3;
+
+/// What a claim finds.
+enum Found {
+    /// The answer, which changes nothing.
+    Answer(Claimed),
+    /// No record that counts, though one that is past its time may be there.
+    Free { past: Option<i64> },
+    /// This very claim, made before.
+    Again { token: i64 },
+    /// An owner that let its lease run out.
+    Orphan { token: i64 },
+}
+
+/// Answers the claim if that changes nothing.
+pub(super) fn look(batch: &Batch<'_>, claim: &Claim) -> rusqlite::Result<Option<Claimed>> {
+    Ok(match find(batch, claim)? {
+        Found::Answer(claimed) => Some(claimed),
+        _ => None,
+    })
+}
+
+pub(super) fn claim(batch: &Batch<'_>, claim: &Claim) -> rusqlite::Result<Claimed> {
+    let (old, orphaned) = match find(batch, claim)? {
+        Found::Answer(claimed) => return Ok(claimed),
+        Found::Again { token } => {
+            extend(batch, claim, token)?;
+            return Ok(new_owner(token, false));
+        }
+        Found::Free { past } => (past, false),
+        Found::Orphan { token } => (Some(token), true),
+    };
+    if let Some(old) = old {
+        remove(batch, old)?;
+    }
+    if orphaned && claim.orphans == Orphans::Unknown {
+        insert(batch, claim, UNKNOWN, after(batch.now, claim.retention))?;
+        return Ok(Claimed::Done(Stored::Unknown));
+    }
+    let expires = after(after(batch.now, claim.lease), claim.retention);
+    insert(batch, claim, IN_FLIGHT, expires)?;
+    Ok(new_owner(batch.connection.last_insert_rowid(), orphaned))
+}
+
+fn new_owner(token: i64, orphaned: bool) -> Claimed {
+    Claimed::New(Lease {
+        token: FencingToken::new(token.unsigned_abs()),
+        orphaned,
+    })
+}
+
+fn find(batch: &Batch<'_>, claim: &Claim) -> rusqlite::Result<Found> {
+    let mut statement = batch.connection.prepare_cached(
+        "SELECT token, fingerprint, claim, lease_until, expires, state, reply
+         FROM idempotency WHERE key = ?1",
+    )?;
+    let mut rows = statement.query([claim.key.as_bytes()])?;
+    let Some(row) = rows.next()? else {
+        return Ok(Found::Free { past: None });
+    };
+    let token = row.get(0)?;
+    if row.get::<_, i64>(4)? <= batch.now {
+        return Ok(Found::Free { past: Some(token) });
+    }
+    if row.get::<_, [u8; 32]>(1)? != *claim.fingerprint.as_bytes() {
+        return Ok(Found::Answer(Claimed::Mismatch));
+    }
+    if let Some(stored) = stored(row)? {
+        return Ok(Found::Answer(Claimed::Done(stored)));
+    }
+    if row.get::<_, [u8; 16]>(2)? == *claim.id.as_bytes() {
+        return Ok(Found::Again { token });
+    }
+    let remaining = row.get::<_, i64>(3)?.saturating_sub(batch.now);
+    Ok(match u64::try_from(remaining) {
+        Ok(remaining @ 1..) => Found::Answer(Claimed::InFlight {
+            remaining: Duration::from_micros(remaining),
+        }),
+        _ => Found::Orphan { token },
+    })
+}
+
+/// `None` while in flight.
+fn stored(row: &Row<'_>) -> rusqlite::Result<Option<Stored>> {
+    Ok(Some(match row.get(5)? {
+        IN_FLIGHT => return Ok(None),
+        REPLY => {
+            let reply = row.get_ref(6)?;
+            Stored::Reply(Bytes::copy_from_slice(reply.as_blob()?))
+        }
+        NOT_RETAINED => Stored::NotRetained,
+        UNKNOWN => Stored::Unknown,
+        other => return Err(rusqlite::Error::IntegralValueOutOfRange(5, other)),
+    }))
+}
+
+fn insert(batch: &Batch<'_>, claim: &Claim, state: i64, expires: i64) -> rusqlite::Result<()> {
+    let mut statement = batch.connection.prepare_cached(
+        "INSERT INTO idempotency (key, fingerprint, claim, lease_until, expires, state)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+    )?;
+    statement.execute((
+        claim.key.as_bytes(),
+        claim.fingerprint.as_bytes(),
+        claim.id.as_bytes(),
+        after(batch.now, claim.lease),
+        expires,
+        state,
+    ))?;
+    Ok(())
+}
+
+fn extend(batch: &Batch<'_>, claim: &Claim, token: i64) -> rusqlite::Result<()> {
+    let token = FencingToken::new(token.unsigned_abs());
+    renew(batch, &claim.key, token, claim.lease, claim.retention).map(drop)
+}
+
+fn remove(batch: &Batch<'_>, token: i64) -> rusqlite::Result<()> {
+    let mut statement = batch
+        .connection
+        .prepare_cached("DELETE FROM idempotency WHERE token = ?1")?;
+    statement.execute([token])?;
+    Ok(())
+}
+
+pub(super) fn renew(
+    batch: &Batch<'_>,
+    key: &RecordKey,
+    token: FencingToken,
+    lease: Duration,
+    retention: Duration,
+) -> rusqlite::Result<Ownership> {
+    let lease_until = after(batch.now, lease);
+    let mut statement = batch.connection.prepare_cached(
+        "UPDATE idempotency SET lease_until = ?4, expires = ?5
+         WHERE token = ?1 AND key = ?2 AND state = 0 AND expires > ?3",
+    )?;
+    let changed = statement.execute((
+        number(token),
+        key.as_bytes(),
+        batch.now,
+        lease_until,
+        after(lease_until, retention),
+    ))?;
+    Ok(held(changed == 1))
+}
+
+pub(super) fn complete(
+    batch: &Batch<'_>,
+    key: &RecordKey,
+    token: FencingToken,
+    stored: &Stored,
+    retention: Duration,
+) -> rusqlite::Result<Ownership> {
+    let (state, reply) = match stored {
+        Stored::Reply(bytes) => (REPLY, Some(&**bytes)),
+        Stored::NotRetained => (NOT_RETAINED, None),
+        Stored::Unknown => (UNKNOWN, None),
+    };
+    let mut statement = batch.connection.prepare_cached(
+        "UPDATE idempotency SET state = ?4, reply = ?5, expires = ?6
+         WHERE token = ?1 AND key = ?2 AND state = 0 AND expires > ?3",
+    )?;
+    let changed = statement.execute((
+        number(token),
+        key.as_bytes(),
+        batch.now,
+        state,
+        reply,
+        after(batch.now, retention),
+    ))?;
+    if changed == 1 {
+        return Ok(Ownership::Held);
+    }
+    let mut statement = batch.connection.prepare_cached(
+        "SELECT 1 FROM idempotency WHERE token = ?1 AND key = ?2 AND expires > ?3",
+    )?;
+    let repeat = (number(token), key.as_bytes(), batch.now);
+    let repeat: Option<i64> = statement.query_row(repeat, |row| row.get(0)).optional()?;
+    Ok(held(repeat.is_some()))
+}
+
+pub(super) fn release(
+    batch: &Batch<'_>,
+    key: &RecordKey,
+    token: FencingToken,
+) -> rusqlite::Result<Ownership> {
+    let mut statement = batch.connection.prepare_cached(
+        "DELETE FROM idempotency
+         WHERE token = ?1 AND key = ?2 AND state = 0 AND expires > ?3",
+    )?;
+    let changed = statement.execute((number(token), key.as_bytes(), batch.now))?;
+    Ok(held(changed == 1))
+}
+
+/// Removes a few records that are past their time; whether there may be more.
+pub(super) fn sweep(batch: &Batch<'_>) -> rusqlite::Result<bool> {
+    let mut statement = batch.connection.prepare_cached(
+        "SELECT token, coalesce(length(reply), 0) FROM idempotency
+         WHERE expires <= ?1 ORDER BY expires LIMIT ?2",
+    )?;
+    let past = statement.query_map((batch.now, SWEEP_RECORDS), |row| {
+        Ok((row.get(0)?, row.get(1)?))
+    })?;
+    let past = past.collect::<rusqlite::Result<Vec<(i64, i64)>>>()?;
+    let mut bytes = 0;
+    for (n, &(token, reply)) in (1..).zip(&past) {
+        remove(batch, token)?;
+        bytes += reply;
+        if n == SWEEP_RECORDS || bytes >= SWEEP_BYTES {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn held(held: bool) -> Ownership {
+    if held {
+        Ownership::Held
+    } else {
+        Ownership::Lost
+    }
+}
+
+/// As SQLite numbers rows. What is too large was never given.
+fn number(token: FencingToken) -> i64 {
+    i64::try_from(token.get()).unwrap_or(-1)
+}
+
+/// What is too far to be represented is as good as forever.
+fn after(time: i64, duration: Duration) -> i64 {
+    time.saturating_add(i64::try_from(duration.as_micros()).unwrap_or(i64::MAX))
+}
