@@ -77,6 +77,8 @@
 //! | `reqwest-middleware` | no | layers in a reqwest-middleware chain |
 //! | `server` | no | idempotency on a server, with records in memory, and the seam for other stores |
 //! | `sqlite` | no | the store in a SQLite file, durable and shared by the processes of a machine |
+//! | `postgres` | no | the store in PostgreSQL, shared by many machines, with an exactly-once path |
+//! | `redis` | no | the store in Redis, shared by many machines |
 //! | `seal` | no | a wrapper around any store that encrypts the replies in it |
 //! | `full` | no | all of these |
 

@@ -15,10 +15,10 @@
 //!     └──────── any record, past its time
 //! ```
 //!
-//! [`MemoryStore`] is for one process that may forget on restart; with the feature `sqlite`, the
-//! processes of one machine share a file, and with `seal` any store can be wrapped so that replies
-//! can't be read in it. Whatever keeps the contract of [`IdempotencyStore`] will do; [`conformance`]
-//! shows in one test whether it does.
+//! [`MemoryStore`] is for one process that may forget on restart. With the feature `sqlite`, the
+//! processes of one machine share a file; with `postgres` or `redis`, many machines share a server.
+//! With `seal` any store can be wrapped so that replies can't be read in it. Whatever keeps the
+//! contract of [`IdempotencyStore`] will do; [`conformance`] shows in one test whether it does.
 //!
 //! ```
 //! use std::time::Duration;
@@ -55,7 +55,13 @@
 pub mod conformance;
 mod error;
 mod memory;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 mod record;
+#[cfg(feature = "redis")]
+pub mod redis;
+#[cfg(any(feature = "postgres", feature = "redis"))]
+mod remote;
 #[cfg(feature = "seal")]
 pub mod sealed;
 #[cfg(feature = "sqlite")]
@@ -63,6 +69,10 @@ pub mod sqlite;
 
 use std::{future::Future, sync::Arc, time::Duration};
 
+#[cfg(feature = "postgres")]
+pub use self::postgres::{PostgresStore, PostgresStoreBuilder};
+#[cfg(feature = "redis")]
+pub use self::redis::{RedisStore, RedisStoreBuilder};
 #[cfg(feature = "seal")]
 pub use self::sealed::{SealKeys, Sealed};
 #[cfg(feature = "sqlite")]

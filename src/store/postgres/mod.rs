@@ -1,0 +1,368 @@
+//! Records in PostgreSQL, shared by as many machines as you like.
+//!
+//! Many servers behind one balancer can only agree on who executes an operation in a place that
+//! all of them see. A database they have anyway is a good one: it decides between them by the
+//! table's primary key, on its own clock, and what it acknowledged survives its crash.
+//!
+//! Every verb is one statement. Connections are pooled and bounded; a verb waits for one, and for
+//! its answer, no longer than its timeout. When a connection is lost, the verb is repeated on
+//! another one, and the error says so if it stays open whether it happened.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use tower_reprise::store::PostgresStore;
+//!
+//! # async fn run() -> Result<(), tower_reprise::store::StoreError> {
+//! let store = PostgresStore::builder("postgres://shop@db.internal/shop")
+//!     .schema("reprise")
+//!     .connections(32)
+//!     .timeout(Duration::from_secs(3))
+//!     .connect()
+//!     .await?;
+//! # let _ = store;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Exactly once
+//!
+//! A handler that writes to the same database can commit its effect and the record of it in one
+//! transaction: then there is no moment at which a crash leaves one without the other. See
+//! [`PostgresStore::complete_in`].
+//!
+//! # What it needs
+//!
+//! PostgreSQL 12 or newer, the right to create a table on first use (and a schema, if you name
+//! one), and connections of its own: directly, or through a pooler that keeps a session on one
+//! connection. Sessions commit synchronously, also where that was switched off. A standby that is
+//! promoted must have what was acknowledged (`synchronous_standby_names`), or the last records are
+//! lost with the primary.
+
+mod builder;
+mod error;
+mod row;
+mod schema;
+mod sql;
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use deadpool_postgres::{Object, Pool, Timeouts};
+use tokio::time::Instant;
+use tokio_postgres::{Row, Transaction, error::SqlState, types::ToSql};
+
+pub use self::builder::PostgresStoreBuilder;
+use self::{
+    builder::Table,
+    row::{claimed, columns, micros, number},
+    sql::Statements,
+};
+use super::{
+    Claim, Claimed, FencingToken, IdempotencyStore, Orphans, Ownership, RecordKey, StoreError,
+    StoreErrorKind, Stored, remote,
+};
+use crate::sync::{AtomicU64, Ordering};
+
+/// How often a store that is in use looks for rows past their time.
+const SWEEP_EVERY: Duration = Duration::from_secs(10);
+/// How many rows a sweep removes with one statement.
+const SWEEP_STEP: u32 = 1000;
+
+/// Records in a table of a PostgreSQL database.
+///
+/// # Clone
+///
+/// Clones share the connections.
+#[derive(Clone)]
+pub struct PostgresStore {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    pool: Pool,
+    table: Table,
+    statements: Statements,
+    timeout: Duration,
+    opened: Instant,
+    /// In microseconds after `opened`.
+    next_sweep: AtomicU64,
+}
+
+impl fmt::Debug for PostgresStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostgresStore")
+            .field("table", &self.inner.table)
+            .field("pool", &self.inner.pool.status())
+            .finish_non_exhaustive()
+    }
+}
+
+impl PostgresStore {
+    /// Connects without TLS to a server like `postgres://user@host/database`, and creates or
+    /// updates the table.
+    ///
+    /// # Errors
+    ///
+    /// The server can't be reached or refuses, or the table was written by a newer version of
+    /// this crate.
+    pub async fn connect(url: impl Into<String>) -> Result<Self, StoreError> {
+        Self::builder(url).connect().await
+    }
+
+    /// Connects as you say.
+    pub fn builder(url: impl Into<String>) -> PostgresStoreBuilder {
+        PostgresStoreBuilder::new(url.into())
+    }
+
+    async fn open(pool: Pool, table: &Table, timeout: Duration) -> Result<Self, StoreError> {
+        let store = Self {
+            inner: Arc::new(Inner {
+                pool,
+                table: table.clone(),
+                statements: Statements::new(table),
+                timeout,
+                opened: Instant::now(),
+                next_sweep: AtomicU64::new(0),
+            }),
+        };
+        remote::patiently(timeout, |deadline| store.migrate(deadline)).await?;
+        Ok(store)
+    }
+
+    async fn migrate(&self, deadline: Instant) -> Result<(), StoreError> {
+        let mut client = self.client(deadline).await?;
+        let migrated = tokio::time::timeout_at(deadline, async {
+            let transaction = client.transaction().await.map_err(error::of_statement)?;
+            schema::migrate(&transaction, &self.inner.table).await?;
+            transaction.commit().await.map_err(error::of_statement)
+        })
+        .await;
+        migrated.unwrap_or_else(|_| {
+            let message = "the table could not be made ready in time";
+            Err(StoreError::new(StoreErrorKind::Timeout, message))
+        })
+    }
+
+    /// Says how the operation ended, as part of your transaction: the effect and the record are
+    /// committed together or not at all. Whoever repeats the request gets what you stored here,
+    /// even if this process ends right after the commit.
+    ///
+    /// Call it last. From here to the end of the transaction nobody else can take the operation
+    /// over; if somebody did already, the transaction can't be committed any more.
+    ///
+    /// The transaction's connection must not be one of this store, which needs them to renew the
+    /// lease meanwhile.
+    ///
+    /// ```no_run
+    /// use std::time::Duration;
+    /// use bytes::Bytes;
+    /// use tower_reprise::{
+    ///     error::BoxError,
+    ///     store::{FencingToken, PostgresStore, RecordKey, Stored},
+    /// };
+    ///
+    /// async fn pay(
+    ///     store: &PostgresStore,
+    ///     shop: &mut tokio_postgres::Client,
+    ///     key: RecordKey,
+    ///     token: FencingToken,
+    /// ) -> Result<(), BoxError> {
+    ///     let transaction = shop.transaction().await?;
+    ///     transaction
+    ///         .execute("UPDATE accounts SET balance = balance - 10 WHERE id = 7", &[])
+    ///         .await?;
+    ///     let reply = Stored::Reply(Bytes::from_static(b"paid"));
+    ///     let day = Duration::from_secs(24 * 60 * 60);
+    ///     store.complete_in(&transaction, key, token, reply, day).await?;
+    ///     Ok(transaction.commit().await?)
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The lease was lost, or the statement failed. Either way the transaction is of no use any
+    /// more, and the server will roll it back: return, and let a repeat decide. When the commit
+    /// itself fails, it is open whether it happened, and a repeat finds out.
+    pub async fn complete_in(
+        &self,
+        transaction: &Transaction<'_>,
+        key: RecordKey,
+        token: FencingToken,
+        stored: Stored,
+        retention: Duration,
+    ) -> Result<(), StoreError> {
+        let complete = &self.inner.statements.complete_in;
+        let (state, reply) = columns(&stored);
+        let key = key.as_bytes().as_slice();
+        let retention = micros(retention);
+        let parameters: [&(dyn ToSql + Sync); 5] =
+            [&key, &number(token), &state, &reply, &retention];
+        match transaction.query_one(complete, &parameters).await {
+            Ok(_) => Ok(()),
+            Err(error) if error.code() == Some(&SqlState::DIVISION_BY_ZERO) => {
+                Err(StoreError::new(
+                    StoreErrorKind::Other,
+                    "the lease was lost, so that this transaction can't be committed",
+                ))
+            }
+            Err(error) => Err(error::of_statement(error)),
+        }
+    }
+
+    /// Removes up to `limit` rows that are past their time, and says how many it removed. A store
+    /// that is in use does so by itself; this is for those who would rather do it at night.
+    ///
+    /// # Errors
+    ///
+    /// As for every verb.
+    pub async fn sweep(&self, limit: u32) -> Result<u64, StoreError> {
+        let sweep = &self.inner.statements.sweep;
+        let swept = self.rows(sweep, &[&i64::from(limit)]).await?;
+        Ok(swept.len() as u64)
+    }
+
+    /// Sweeps on a task of its own, if it is time: in steps, until one finds less than it may take.
+    fn sweep_if_due(&self) {
+        let now = u64::try_from(self.inner.opened.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let due = self.inner.next_sweep.load(Ordering::Relaxed);
+        let next = now.saturating_add(micros(SWEEP_EVERY).unsigned_abs());
+        let taken = now >= due
+            && self
+                .inner
+                .next_sweep
+                .compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok();
+        if taken {
+            let store = self.clone();
+            tokio::spawn(async move {
+                while store
+                    .sweep(SWEEP_STEP)
+                    .await
+                    .is_ok_and(|swept| swept == u64::from(SWEEP_STEP))
+                {}
+            });
+        }
+    }
+
+    /// Waits for half of the time at most, so that there is some left to use the connection.
+    async fn client(&self, deadline: Instant) -> Result<Object, StoreError> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeouts = Timeouts {
+            wait: Some(left / 2),
+            create: Some(left),
+            recycle: Some(left),
+        };
+        let client = self.inner.pool.timeout_get(&timeouts).await;
+        client.map_err(error::of_pool)
+    }
+
+    async fn rows(
+        &self,
+        sql: &str,
+        parameters: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, StoreError> {
+        remote::patiently(self.inner.timeout, |deadline| {
+            self.attempt(deadline, sql, parameters)
+        })
+        .await
+    }
+
+    /// Whether there was a row to change.
+    async fn owned(
+        &self,
+        sql: &str,
+        parameters: &[&(dyn ToSql + Sync)],
+    ) -> Result<Ownership, StoreError> {
+        let rows = self.rows(sql, parameters).await?;
+        Ok(match rows.is_empty() {
+            true => Ownership::Lost,
+            false => Ownership::Held,
+        })
+    }
+
+    /// Runs one statement, which is a transaction of its own. A connection that did not answer in
+    /// time is closed rather than given back: who is next would have to wait for it too.
+    async fn attempt(
+        &self,
+        deadline: Instant,
+        sql: &str,
+        parameters: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, StoreError> {
+        let client = self.client(deadline).await?;
+        let answer = tokio::time::timeout_at(deadline, async {
+            let statement = client.prepare_cached(sql).await?;
+            client.query(&statement, parameters).await
+        });
+        let error = match answer.await {
+            Ok(Ok(rows)) => return Ok(rows),
+            Ok(Err(error)) => error::of_statement(error),
+            Err(_) => StoreError::new(StoreErrorKind::Timeout, "no answer in time").in_doubt(),
+        };
+        if error.is_transient() {
+            drop(Object::take(client));
+        }
+        Err(error)
+    }
+}
+
+impl IdempotencyStore for PostgresStore {
+    async fn claim(&self, claim: Claim) -> Result<Claimed, StoreError> {
+        self.sweep_if_due();
+        let (key, fingerprint) = (claim.key.as_bytes().as_slice(), claim.fingerprint);
+        let parameters: [&(dyn ToSql + Sync); 6] = [
+            &key,
+            &fingerprint.as_bytes().as_slice(),
+            &claim.id.as_bytes().as_slice(),
+            &micros(claim.lease),
+            &micros(claim.retention),
+            &(claim.orphans == Orphans::Unknown),
+        ];
+        remote::patiently(self.inner.timeout, async |deadline| {
+            loop {
+                let sql = &self.inner.statements.claim;
+                let rows = self.attempt(deadline, sql, &parameters).await?;
+                if let Some(row) = rows.first() {
+                    return claimed(row);
+                }
+            }
+        })
+        .await
+    }
+
+    async fn renew(
+        &self,
+        key: RecordKey,
+        token: FencingToken,
+        lease: Duration,
+        retention: Duration,
+    ) -> Result<Ownership, StoreError> {
+        let (lease, retention) = (micros(lease), micros(retention));
+        let renew = &self.inner.statements.renew;
+        let key = key.as_bytes().as_slice();
+        self.owned(renew, &[&key, &number(token), &lease, &retention])
+            .await
+    }
+
+    async fn complete(
+        &self,
+        key: RecordKey,
+        token: FencingToken,
+        stored: Stored,
+        retention: Duration,
+    ) -> Result<Ownership, StoreError> {
+        let complete = &self.inner.statements.complete;
+        let (state, reply) = columns(&stored);
+        let key = key.as_bytes().as_slice();
+        let retention = micros(retention);
+        self.owned(
+            complete,
+            &[&key, &number(token), &state, &reply, &retention],
+        )
+        .await
+    }
+
+    async fn release(&self, key: RecordKey, token: FencingToken) -> Result<Ownership, StoreError> {
+        let release = &self.inner.statements.release;
+        let key = key.as_bytes().as_slice();
+        self.owned(release, &[&key, &number(token)]).await
+    }
+}

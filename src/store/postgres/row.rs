@@ -1,0 +1,60 @@
+//! Between the columns of a row and the types of a record.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio_postgres::Row;
+
+use super::sql;
+use crate::{
+    error::BoxError,
+    store::{Claimed, FencingToken, Lease, StoreError, StoreErrorKind, Stored},
+};
+
+pub(super) fn claimed(row: &Row) -> Result<Claimed, StoreError> {
+    row_claimed(row).map_err(|error| {
+        let message = "a record can't be read";
+        StoreError::new(StoreErrorKind::Corrupt, message).because(error)
+    })
+}
+
+fn row_claimed(row: &Row) -> Result<Claimed, BoxError> {
+    let (same, state): (bool, i16) = (row.try_get(0)?, row.try_get(1)?);
+    let token: Option<i64> = row.try_get(2)?;
+    Ok(match (same, state, token) {
+        (false, ..) => Claimed::Mismatch,
+        (true, sql::IN_FLIGHT, Some(token)) => Claimed::New(Lease {
+            token: FencingToken::new(u64::try_from(token)?),
+            orphaned: row.try_get(3)?,
+        }),
+        (true, sql::IN_FLIGHT, None) => Claimed::InFlight {
+            remaining: Duration::from_micros(u64::try_from(row.try_get::<_, i64>(4)?)?),
+        },
+        (true, sql::REPLY, _) => {
+            let reply: &[u8] = row.try_get(5)?;
+            Claimed::Done(Stored::Reply(Bytes::copy_from_slice(reply)))
+        }
+        (true, sql::NOT_RETAINED, _) => Claimed::Done(Stored::NotRetained),
+        (true, sql::UNKNOWN, _) => Claimed::Done(Stored::Unknown),
+        (true, state, _) => return Err(format!("state {state}").into()),
+    })
+}
+
+pub(super) fn columns(stored: &Stored) -> (i16, Option<&[u8]>) {
+    match stored {
+        Stored::Reply(bytes) => (sql::REPLY, Some(bytes)),
+        Stored::NotRetained => (sql::NOT_RETAINED, None),
+        Stored::Unknown => (sql::UNKNOWN, None),
+    }
+}
+
+/// A token that is too large for a column was never given to anybody, and 0 neither.
+pub(super) fn number(token: FencingToken) -> i64 {
+    i64::try_from(token.get()).unwrap_or_default()
+}
+
+/// At most 36,000 years, of which several can be added to the time it is now.
+pub(super) fn micros(duration: Duration) -> i64 {
+    const FOREVER: i64 = 1 << 60;
+    i64::try_from(duration.as_micros()).map_or(FOREVER, |micros| micros.min(FOREVER))
+}

@@ -1,0 +1,115 @@
+//! The statements. Each verb is one of them, at READ COMMITTED, on the server's clock.
+//!
+//! Times are microseconds since 1970, since a `timestamptz` can't hold "as good as forever".
+
+use super::builder::Table;
+
+// What `state` means. The schema's comment says the same to whoever looks at the table.
+pub(super) const IN_FLIGHT: i16 = 0;
+pub(super) const REPLY: i16 = 1;
+pub(super) const NOT_RETAINED: i16 = 2;
+pub(super) const UNKNOWN: i16 = 3;
+/// The row stays for a while: it holds the last token, which the next one must exceed.
+const RELEASED: i16 = 4;
+
+const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
+
+/// How long a row is left where it is after its time. A claim that had to wait inserts the token
+/// that it drew before: by then no row with a greater one may have come and gone.
+const GRACE_MICROS: i64 = 60_000_000;
+
+#[derive(Debug)]
+pub(super) struct Statements {
+    pub(super) claim: String,
+    pub(super) renew: String,
+    pub(super) complete: String,
+    pub(super) complete_in: String,
+    pub(super) release: String,
+    pub(super) sweep: String,
+}
+
+impl Statements {
+    pub(super) fn new(table: &Table) -> Self {
+        let complete = complete(table);
+        Self {
+            claim: claim(table),
+            renew: format!(
+                "UPDATE {table} SET lease_until = {NOW} + $3, expires = {NOW} + $3 + $4 \
+                 WHERE key = $1 AND token = $2 AND state = {IN_FLIGHT} AND expires > {NOW} \
+                 RETURNING 1"
+            ),
+            // Divides by the number of rows: a transaction whose lease was lost is one that the
+            // server does not commit any more, whatever its owner does next.
+            complete_in: format!("WITH done AS ({complete}) SELECT 1 / count(*) FROM done"),
+            complete,
+            release: format!(
+                "UPDATE {table} SET state = {RELEASED}, expires = {NOW} \
+                 WHERE key = $1 AND token = $2 AND state = {IN_FLIGHT} AND expires > {NOW} \
+                 RETURNING 1"
+            ),
+            sweep: format!(
+                "DELETE FROM {table} WHERE key = ANY (ARRAY( \
+                   SELECT key FROM {table} WHERE expires < {NOW} - {GRACE_MICROS} \
+                   ORDER BY expires LIMIT $1 FOR UPDATE SKIP LOCKED)) \
+                 RETURNING 1"
+            ),
+        }
+    }
+}
+
+/// What nobody may change is only read (`seen`), so that a duplicate costs no write. Everything
+/// else goes through the primary key: an insert that conflicts locks the row as it is by then, and
+/// judges it again. If that says no, another claim came between, and no row is returned: the
+/// statement has to be run again, to see what the other one did.
+///
+/// `excluded.token` is the clock as the statement began; judging a row by that one time keeps the
+/// judgements in line with each other. What is written is counted from the time it is written.
+fn claim(table: &Table) -> String {
+    format!(
+        "WITH clock AS (SELECT {NOW} AS now), \
+         seen AS ( \
+           SELECT r.fingerprint = $2 AS same, r.state, r.lease_until - clock.now AS remaining, r.reply \
+           FROM {table} r, clock \
+           WHERE r.key = $1 AND r.state <> {RELEASED} AND r.expires > clock.now \
+             AND (r.fingerprint <> $2 OR r.state <> {IN_FLIGHT} \
+                  OR (r.claim_id <> $3 AND r.lease_until > clock.now))), \
+         taken AS ( \
+           INSERT INTO {table} AS r \
+             (key, fingerprint, claim_id, token, state, orphaned, lease_until, expires) \
+           SELECT $1, $2, $3, now, {IN_FLIGHT}, false, now + $4, now + $4 + $5 \
+           FROM clock WHERE NOT EXISTS (SELECT FROM seen) \
+           ON CONFLICT (key) DO UPDATE SET \
+             (fingerprint, claim_id, token, state, orphaned, lease_until, expires, reply) = ( \
+               SELECT excluded.fingerprint, excluded.claim_id, \
+                 CASE WHEN again THEN r.token ELSE greatest(r.token + 1, excluded.token) END, \
+                 CASE WHEN orphan AND $6 THEN {UNKNOWN} ELSE {IN_FLIGHT} END, \
+                 orphan OR (again AND r.orphaned), \
+                 now + $4, \
+                 CASE WHEN orphan AND $6 THEN now + $5 ELSE now + $4 + $5 END, \
+                 NULL::bytea \
+               FROM (SELECT live AND r.claim_id = excluded.claim_id AS again, \
+                            live AND r.claim_id <> excluded.claim_id AS orphan, \
+                            {NOW} AS now \
+                     FROM (SELECT r.state <> {RELEASED} AND r.expires > excluded.token AS live) l) j) \
+             WHERE r.state = {RELEASED} OR r.expires <= excluded.token \
+               OR (r.fingerprint = excluded.fingerprint AND r.state = {IN_FLIGHT} \
+                   AND (r.claim_id = excluded.claim_id OR r.lease_until <= excluded.token)) \
+           RETURNING r.token, r.orphaned, r.state) \
+         SELECT true, state, token, orphaned, NULL::bigint, NULL::bytea FROM taken \
+         UNION ALL \
+         SELECT same, state, NULL, NULL, remaining, CASE WHEN same THEN reply END FROM seen"
+    )
+}
+
+/// A repeat writes what is there already, rather than to look first: another completion with this
+/// token may be on its way to the disk, and would not be seen.
+fn complete(table: &Table) -> String {
+    format!(
+        "UPDATE {table} r SET \
+           state = CASE WHEN state = {IN_FLIGHT} THEN $3 ELSE state END, \
+           reply = CASE WHEN state = {IN_FLIGHT} THEN $4 ELSE reply END, \
+           expires = CASE WHEN state = {IN_FLIGHT} THEN {NOW} + $5 ELSE expires END \
+         WHERE key = $1 AND token = $2 AND state <> {RELEASED} AND expires > {NOW} \
+         RETURNING 1"
+    )
+}

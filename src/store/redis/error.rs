@@ -1,0 +1,67 @@
+use redis::{ErrorKind, RedisError, ServerErrorKind};
+
+use crate::store::{StoreError, StoreErrorKind};
+
+pub(super) fn of_address(error: RedisError) -> StoreError {
+    StoreError::new(StoreErrorKind::Other, "redis.url can't be read").because(error)
+}
+
+/// There was no connection to send a command on.
+pub(super) fn of_connect(error: RedisError) -> StoreError {
+    let kind = match error.kind() {
+        _ if error.is_timeout() => StoreErrorKind::Timeout,
+        ErrorKind::Io | ErrorKind::ClusterConnectionNotFound => StoreErrorKind::Unavailable,
+        _ => kind_of(&error),
+    };
+    StoreError::new(kind, "could not connect").because(error)
+}
+
+/// A command was sent, or would have been.
+pub(super) fn of_command(error: RedisError) -> StoreError {
+    if error.is_timeout() {
+        return StoreError::new(StoreErrorKind::Timeout, "no answer in time")
+            .because(error)
+            .in_doubt();
+    }
+    match error.kind() {
+        ErrorKind::Io | ErrorKind::Parse | ErrorKind::ClusterConnectionNotFound => {
+            StoreError::new(StoreErrorKind::Unavailable, "the connection was lost")
+                .because(error)
+                .in_doubt()
+        }
+        _ => StoreError::new(kind_of(&error), "the server refused a command").because(error),
+    }
+}
+
+pub(super) fn is_no_script(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
+}
+
+/// Whether a new connection may do better. One to a server that became a replica never will.
+pub(super) fn is_of_connection(error: &RedisError) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::Io | ErrorKind::Parse | ErrorKind::Server(ServerErrorKind::ReadOnly)
+    )
+}
+
+/// Whether the server itself is the trouble, or the command.
+fn kind_of(error: &RedisError) -> StoreErrorKind {
+    match error.kind() {
+        ErrorKind::Server(
+            ServerErrorKind::BusyLoading
+            | ServerErrorKind::ClusterDown
+            | ServerErrorKind::MasterDown
+            | ServerErrorKind::ReadOnly
+            | ServerErrorKind::TryAgain,
+        ) => StoreErrorKind::Unavailable,
+        _ => match error.code() {
+            // Can't write to its disk, has lost its replicas, or is stuck in a script.
+            Some("MISCONF" | "NOREPLICAS" | "BUSY") => StoreErrorKind::Unavailable,
+            Some("OOM") => StoreErrorKind::Full,
+            // How older servers say it when it happens in a script.
+            _ if error.detail().is_some_and(|text| text.contains("-OOM ")) => StoreErrorKind::Full,
+            _ => StoreErrorKind::Other,
+        },
+    }
+}

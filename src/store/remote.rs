@@ -1,0 +1,124 @@
+//! What stores across a network have in common: one deadline for a verb, and another try when the
+//! connection was lost, since every verb can be repeated.
+
+use std::{future::Future, time::Duration};
+
+use tokio::time::Instant;
+
+use super::{StoreError, StoreErrorKind};
+use crate::{
+    backoff::{Backoff, FullJitter},
+    error::ConfigError,
+};
+
+/// How long a verb may take, retries included, unless told otherwise.
+pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
+const SHORTEST_TIMEOUT: Duration = Duration::from_millis(10);
+/// A claim's clock is read before it may have to wait, so that no wait may be endless.
+pub(super) const LONGEST_TIMEOUT: Duration = Duration::from_secs(30);
+
+const RETRIES: u32 = 2;
+const PAUSE: FullJitter = FullJitter {
+    base: Duration::from_millis(50),
+    cap: Duration::from_millis(500),
+};
+
+/// Tries until there is an answer, or an error that another try would not change.
+pub(super) async fn patiently<T, Fut>(
+    timeout: Duration,
+    mut attempt: impl FnMut(Instant) -> Fut,
+) -> Result<T, StoreError>
+where
+    Fut: Future<Output = Result<T, StoreError>>,
+{
+    let deadline = Instant::now() + timeout;
+    let mut in_doubt = false;
+    let mut retry = 0;
+    loop {
+        let error = match attempt(deadline).await {
+            Ok(answer) => return Ok(answer),
+            Err(error) => error,
+        };
+        in_doubt |= error.may_have_happened();
+        let pause = PAUSE.delay(retry, Duration::ZERO, rand::random());
+        if error.kind() != StoreErrorKind::Unavailable
+            || retry == RETRIES
+            || Instant::now() + pause >= deadline
+        {
+            return Err(if in_doubt { error.in_doubt() } else { error });
+        }
+        tokio::time::sleep(pause).await;
+        retry += 1;
+    }
+}
+
+pub(super) fn check_timeout(field: &'static str, timeout: Duration) -> Result<(), ConfigError> {
+    if (SHORTEST_TIMEOUT..=LONGEST_TIMEOUT).contains(&timeout) {
+        return Ok(());
+    }
+    let allowed = format!("{SHORTEST_TIMEOUT:?} to {LONGEST_TIMEOUT:?}");
+    let value = format!("{timeout:?}");
+    Err(ConfigError::new(None, field, value, allowed))
+}
+
+pub(super) fn misconfigured(error: ConfigError) -> StoreError {
+    StoreError::new(StoreErrorKind::Other, error.to_string()).because(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn tries(
+        timeout: Duration,
+        mut outcome: impl FnMut(u32) -> Result<u32, StoreError>,
+    ) -> (u32, Result<u32, StoreError>) {
+        let mut tries = 0;
+        let result = patiently(timeout, |_| {
+            tries += 1;
+            std::future::ready(outcome(tries))
+        })
+        .await;
+        (tries, result)
+    }
+
+    fn lost() -> StoreError {
+        StoreError::new(StoreErrorKind::Unavailable, "connection lost")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lost_connection_is_tried_again_and_doubt_stays() {
+        let (made, result) = tries(TIMEOUT, |n| if n < 3 { Err(lost()) } else { Ok(n) }).await;
+        assert_eq!((made, result.ok()), (3, Some(3)));
+
+        let (made, result) = tries(TIMEOUT, |n| {
+            Err(if n == 1 { lost().in_doubt() } else { lost() })
+        })
+        .await;
+        assert_eq!(made, 3);
+        assert!(result.is_err_and(|error| error.may_have_happened()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_else_is_tried_again() {
+        for kind in [
+            StoreErrorKind::Timeout,
+            StoreErrorKind::PoolExhausted,
+            StoreErrorKind::Full,
+            StoreErrorKind::Other,
+        ] {
+            let (made, result) = tries(TIMEOUT, |_| Err(StoreError::new(kind, "no"))).await;
+            assert_eq!(made, 1);
+            assert!(result.is_err_and(|error| !error.may_have_happened()));
+        }
+    }
+
+    #[test]
+    fn a_timeout_is_bounded() {
+        assert!(check_timeout("redis.timeout", TIMEOUT).is_ok());
+        let error = check_timeout("redis.timeout", Duration::from_secs(60)).unwrap_err();
+        let message = "redis.timeout is 60s, allowed: 10ms to 30s";
+        assert_eq!(error.to_string(), message);
+        assert!(check_timeout("redis.timeout", Duration::ZERO).is_err());
+    }
+}

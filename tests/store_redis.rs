@@ -1,0 +1,546 @@
+//! Records in Redis, on a real server: REPRISE_TEST_REDIS says where (`tests/run` starts one).
+#![cfg(feature = "redis")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "the helpers are tests too"
+)]
+
+#[path = "support/crash.rs"]
+mod crash;
+#[path = "support/database.rs"]
+mod database;
+#[path = "support/outage.rs"]
+mod outage;
+
+use std::{io::Write, process::Stdio, time::Duration};
+
+use bytes::Bytes;
+use redis::aio::MultiplexedConnection;
+use tokio::task::JoinSet;
+use tower_reprise::store::{
+    Claim, ClaimId, Claimed, FencingToken, Fingerprint, IdempotencyStore, Orphans, Ownership,
+    RecordKey, RedisStore, StoreErrorKind, Stored,
+    conformance::{self, Backend},
+};
+
+use self::database::{Folder, Restart, eventually, free_port, program};
+
+const LEASE: Duration = Duration::from_secs(30);
+const RETENTION: Duration = Duration::from_secs(60 * 60);
+
+fn address() -> Option<String> {
+    std::env::var("REPRISE_TEST_REDIS").ok()
+}
+
+/// A prefix of its own for each test.
+struct Redis {
+    url: String,
+    prefix: String,
+    admin: MultiplexedConnection,
+}
+
+impl Redis {
+    /// `None` if there is no server to test with.
+    async fn new() -> Option<Self> {
+        Some(Self::at(&address()?).await)
+    }
+
+    async fn at(url: &str) -> Self {
+        let prefix = format!("test-{:016x}", rand::random::<u64>());
+        Self {
+            url: url.to_owned(),
+            prefix,
+            admin: connection(url).await,
+        }
+    }
+
+    fn key(&self, key: RecordKey) -> String {
+        format!("{}:{{{key}}}", self.prefix)
+    }
+
+    async fn command<T: redis::FromRedisValue>(&self, words: &[&str]) -> T {
+        let mut command = redis::cmd(words[0]);
+        command.arg(&words[1..]);
+        let mut admin = self.admin.clone();
+        command.query_async(&mut admin).await.expect("command")
+    }
+}
+
+async fn connection(url: &str) -> MultiplexedConnection {
+    let client = redis::Client::open(url).expect("an address");
+    let connection = client.get_multiplexed_async_connection().await;
+    connection.expect("connect")
+}
+
+impl Backend for Redis {
+    type Store = RedisStore;
+
+    async fn open(&self) -> RedisStore {
+        let builder = RedisStore::builder(&self.url).prefix(&self.prefix);
+        builder.connect().await.expect("connect")
+    }
+
+    /// The server's clock can't be moved, but the records can: backwards.
+    async fn pass(&self, time: Duration) {
+        let shift = redis::Script::new(
+            "for _, key in ipairs(redis.call('KEYS', ARGV[1])) do
+                redis.call('HINCRBY', key, 'l', '-' .. ARGV[2])
+                redis.call('PEXPIRE', key, redis.call('PTTL', key) - ARGV[2] / 1000)
+            end",
+        );
+        let mut admin = self.admin.clone();
+        let shifted = shift
+            .arg(format!("{}:*", self.prefix))
+            .arg(time.as_micros().to_string())
+            .invoke_async::<()>(&mut admin)
+            .await;
+        shifted.expect("shift");
+    }
+}
+
+impl crash::Shared for Redis {
+    type Store = RedisStore;
+
+    async fn open(address: &str) -> RedisStore {
+        RedisStore::connect(address).await.expect("connect")
+    }
+}
+
+/// A server of the test's own.
+struct Own {
+    folder: Folder,
+    port: u16,
+    arguments: &'static [&'static str],
+    process: Option<tokio::process::Child>,
+}
+
+impl Own {
+    /// `None` if there is no program.
+    async fn new(arguments: &'static [&'static str]) -> Option<Self> {
+        let mut server = Self {
+            folder: Folder::new(),
+            port: free_port(),
+            arguments,
+            process: None,
+        };
+        redis_server()?;
+        server.start().await;
+        Some(server)
+    }
+
+    fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}/", self.port)
+    }
+
+    fn signal(&self, name: &str) {
+        let process = self.process.as_ref().and_then(tokio::process::Child::id);
+        let pid = process.expect("a server that runs").to_string();
+        database::run(std::process::Command::new("kill").args([name, &pid]));
+    }
+}
+
+fn redis_server() -> Option<std::path::PathBuf> {
+    program(
+        "REPRISE_TEST_REDIS_BIN",
+        &["/usr/bin/redis-server", "/usr/local/bin/redis-server"],
+    )
+}
+
+impl Restart for Own {
+    async fn stop(&mut self) {
+        let mut process = self.process.take().expect("a server that runs");
+        process.kill().await.expect("kill");
+    }
+
+    async fn start(&mut self) {
+        let process = tokio::process::Command::new(redis_server().expect("a program"))
+            .args(["--bind", "127.0.0.1", "--port", &self.port.to_string()])
+            .args(["--dir", self.folder.path().to_str().expect("a path")])
+            .args(["--save", ""])
+            .args(self.arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .kill_on_drop(true)
+            .spawn();
+        self.process = Some(process.expect("a server"));
+        let client = redis::Client::open(self.url()).expect("an address");
+        // It listens before it has read what it has on disk.
+        let ready = async || match client.get_multiplexed_async_connection().await {
+            Ok(mut connection) => {
+                let size = redis::cmd("DBSIZE").query_async::<i64>(&mut connection);
+                size.await.is_ok()
+            }
+            Err(_) => false,
+        };
+        eventually("the server is ready", ready).await;
+    }
+}
+
+fn claim(key: u8) -> Claim {
+    Claim {
+        key: RecordKey::new([key; 32]),
+        fingerprint: Fingerprint::new([1; 32]),
+        id: ClaimId::random(),
+        lease: LEASE,
+        retention: RETENTION,
+        orphans: Orphans::Reexecute,
+    }
+}
+
+fn reply(text: &'static str) -> Stored {
+    Stored::Reply(Bytes::from_static(text.as_bytes()))
+}
+
+async fn own(store: &RedisStore, claim: Claim) -> FencingToken {
+    match store.claim(claim).await.expect("claim") {
+        Claimed::New(lease) => lease.token,
+        other => panic!("the key should be free, but is {other:?}"),
+    }
+}
+
+async fn complete(store: &RedisStore, key: u8, token: FencingToken, stored: Stored) {
+    let completed = store
+        .complete(claim(key).key, token, stored, RETENTION)
+        .await;
+    assert_eq!(completed.expect("complete"), Ownership::Held);
+}
+
+#[test]
+fn redis_is_there_or_said_to_be_left_out() {
+    let mut missing = Vec::new();
+    if address().is_none() {
+        missing.push("REPRISE_TEST_REDIS is not set");
+    }
+    if redis_server().is_none() {
+        missing.push("there is no redis-server to start and stop");
+    }
+    for reason in missing {
+        // Not `eprintln`, which is not shown for a test that passes.
+        writeln!(std::io::stderr(), "left out: Redis ({reason})").unwrap();
+    }
+}
+
+/// What other processes of these tests do; see `crash`.
+#[test]
+#[ignore = "is run by other tests"]
+fn child() {
+    crash::child::<Redis>();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn t_1_t_2_t_3_i_6_the_contract() {
+    let Some(redis) = Redis::new().await else {
+        return;
+    };
+    conformance::run(&redis).await;
+}
+
+/// Side by side, since each of them mostly waits for the disk.
+#[tokio::test]
+async fn t_1_t_2_the_model() {
+    let mut plays = JoinSet::new();
+    let local = tokio::task::LocalSet::new();
+    for seed in 0..20 {
+        let play = async move {
+            if let Some(redis) = Redis::new().await {
+                conformance::model(&redis, seed, 200).await;
+            }
+        };
+        plays.spawn_local_on(play, &local);
+    }
+    local.run_until(plays.join_all()).await;
+}
+
+#[tokio::test]
+async fn t_2_i_6_two_processes_share_it() {
+    if let Some(url) = address() {
+        crash::race::<Redis>(&url).await;
+    }
+}
+
+#[tokio::test]
+async fn i_14_i_15_killed_at_any_point() {
+    if let Some(url) = address() {
+        crash::killed::<Redis>(&url, 20).await;
+    }
+}
+
+#[tokio::test]
+async fn i_15_stopped_past_its_lease() {
+    if let Some(url) = address() {
+        crash::stopped::<Redis>(&url).await;
+    }
+}
+
+#[tokio::test]
+async fn t_6_i_21_with_appendfsync_always_a_kill_loses_nothing() {
+    let arguments = &["--appendonly", "yes", "--appendfsync", "always"];
+    let Some(mut server) = Own::new(arguments).await else {
+        return;
+    };
+    let builder = RedisStore::builder(server.url()).timeout(Duration::from_secs(2));
+    let store = builder.connect().await.unwrap();
+    outage::survives(&mut server, store).await;
+}
+
+#[tokio::test]
+async fn i_15_tokens_grow_when_the_clock_went_back() {
+    let Some(redis) = Redis::new().await else {
+        return;
+    };
+    let store = redis.open().await;
+    own(&store, claim(1)).await;
+    let late = (1_u64 << 52).to_string();
+    redis
+        .command::<()>(&["HSET", &redis.key(claim(1).key), "t", &late])
+        .await;
+    redis.pass(LEASE + Duration::from_secs(1)).await;
+    let token = own(&store, claim(1)).await;
+    assert_eq!(token.get(), (1 << 52) + 1);
+    complete(&store, 1, token, reply("paid")).await;
+}
+
+#[tokio::test]
+async fn t_3_a_lease_runs_out_on_the_servers_clock() {
+    let Some(redis) = Redis::new().await else {
+        return;
+    };
+    let store = redis.open().await;
+    let short = Claim {
+        lease: Duration::from_millis(100),
+        retention: Duration::from_millis(300),
+        ..claim(1)
+    };
+    let token = own(&store, short).await;
+    let next = loop {
+        match store
+            .claim(Claim {
+                lease: LEASE,
+                ..claim(1)
+            })
+            .await
+            .unwrap()
+        {
+            Claimed::InFlight { remaining } => tokio::time::sleep(remaining).await,
+            Claimed::New(lease) => break lease,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(next.orphaned && next.token > token);
+
+    // Past its time, it is gone without anybody's doing.
+    let key = redis.key(RecordKey::new([2; 32]));
+    own(
+        &store,
+        Claim {
+            key: RecordKey::new([2; 32]),
+            ..short
+        },
+    )
+    .await;
+    let gone = async || redis.command::<i64>(&["EXISTS", &key]).await == 0;
+    eventually("gone", gone).await;
+}
+
+#[tokio::test]
+async fn a_record_never_outstays_its_time() {
+    let Some(redis) = Redis::new().await else {
+        return;
+    };
+    let store = redis.open().await;
+    let key = redis.key(claim(1).key);
+    let left = async || {
+        let left: u64 = redis.command(&["PTTL", &key]).await;
+        Duration::from_millis(left)
+    };
+    let token = own(&store, claim(1)).await;
+    assert!(left().await > RETENTION && left().await <= LEASE + RETENTION);
+    complete(&store, 1, token, reply("paid")).await;
+    assert!(left().await > RETENTION - LEASE && left().await <= RETENTION);
+}
+
+/// A server that was restarted, or whose scripts were flushed, does not know them any more.
+#[tokio::test]
+async fn scripts_are_sent_again_when_they_are_not_known() {
+    let Some(server) = Own::new(&[]).await else {
+        return;
+    };
+    let redis = Redis::at(&server.url()).await;
+    let store = redis.open().await;
+    for key in 0..3 {
+        redis.command::<()>(&["SCRIPT", "FLUSH"]).await;
+        let token = own(&store, claim(key)).await;
+        redis.command::<()>(&["SCRIPT", "FLUSH"]).await;
+        complete(&store, key, token, reply("paid")).await;
+    }
+    // Known by now: one command for each transition.
+    own(&store, claim(3)).await;
+    redis.command::<()>(&["CONFIG", "RESETSTAT"]).await;
+    for key in 4..14 {
+        let token = own(&store, claim(key)).await;
+        complete(&store, key, token, reply("paid")).await;
+    }
+    let stats: String = redis.command(&["INFO", "commandstats"]).await;
+    assert!(stats.contains("cmdstat_evalsha:calls=20,"), "{stats}");
+    assert!(!stats.contains("cmdstat_eval:"), "{stats}");
+}
+
+#[tokio::test]
+async fn t_5_a_newer_record_is_refused() {
+    let Some(redis) = Redis::new().await else {
+        return;
+    };
+    let store = redis.open().await;
+    let token = own(&store, claim(1)).await;
+    let key = redis.key(claim(1).key);
+    redis.command::<()>(&["HSET", &key, "v", "2"]).await;
+    let claimed = store.claim(claim(1)).await.map(|_| ());
+    let key = claim(1).key;
+    let renewed = store.renew(key, token, LEASE, RETENTION).await.map(|_| ());
+    let completed = store.complete(key, token, reply("paid"), RETENTION).await;
+    let released = store.release(key, token).await.map(|_| ());
+    for result in [claimed, renewed, completed.map(|_| ()), released] {
+        assert_eq!(result.unwrap_err().kind(), StoreErrorKind::NewerSchema);
+    }
+}
+
+#[tokio::test]
+async fn i_23_a_server_that_evicts_is_refused() {
+    let Some(server) = Own::new(&["--maxmemory-policy", "volatile-ttl"]).await else {
+        return;
+    };
+    let error = RedisStore::connect(server.url()).await.unwrap_err();
+    let message = error.to_string();
+    assert!(
+        message.contains("maxmemory-policy is volatile-ttl"),
+        "{message}"
+    );
+    assert!(!error.is_transient());
+    let builder = RedisStore::builder(server.url()).assume_noeviction();
+    assert!(builder.connect().await.is_ok());
+
+    // One that does not tell.
+    let redis = Redis::at(&server.url()).await;
+    redis
+        .command::<()>(&[
+            "ACL", "SETUSER", "app", "on", ">word", "~*", "+@all", "-info",
+        ])
+        .await;
+    let url = server.url().replace("//", "//app:word@");
+    let error = RedisStore::connect(&url).await.unwrap_err();
+    assert!(error.to_string().contains("assume_noeviction"), "{error}");
+    let builder = RedisStore::builder(&url).assume_noeviction();
+    own(&builder.connect().await.unwrap(), claim(1)).await;
+}
+
+#[tokio::test]
+async fn i_23_a_full_server_refuses_and_keeps_what_it_has() {
+    let Some(server) = Own::new(&[]).await else {
+        return;
+    };
+    let redis = Redis::at(&server.url()).await;
+    let store = redis.open().await;
+    let done = own(&store, claim(1)).await;
+    complete(&store, 1, done, reply("paid")).await;
+    let open = own(&store, claim(2)).await;
+    redis
+        .command::<()>(&["CONFIG", "SET", "maxmemory", "1"])
+        .await;
+
+    let error = store.claim(claim(3)).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Full);
+    assert!(!error.may_have_happened());
+    let replayed = store.claim(claim(1)).await.unwrap();
+    assert_eq!(replayed, Claimed::Done(reply("paid")));
+    let released = store.release(claim(2).key, open).await.unwrap();
+    assert_eq!(released, Ownership::Held);
+    let exists: i64 = redis.command(&["EXISTS", &redis.key(claim(3).key)]).await;
+    assert_eq!(exists, 0, "nothing half done");
+}
+
+/// A server that hangs is given up within the timeout; the connection is not used again.
+#[tokio::test]
+async fn a_server_that_hangs_is_a_timeout_in_doubt() {
+    let Some(server) = Own::new(&[]).await else {
+        return;
+    };
+    let timeout = Duration::from_millis(300);
+    let builder = RedisStore::builder(server.url()).timeout(timeout);
+    let store = builder.connect().await.unwrap();
+    own(&store, claim(1)).await;
+    let redis = Redis::at(&server.url()).await;
+    let connections = async || -> u64 {
+        let stats: String = redis.command(&["INFO", "stats"]).await;
+        let mut lines = stats.lines();
+        let line = lines.find_map(|line| line.strip_prefix("total_connections_received:"));
+        line.unwrap().parse().unwrap()
+    };
+    let before = connections().await;
+    server.signal("-STOP");
+    let first = claim(2);
+    let error = store.claim(first).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Timeout);
+    assert!(error.may_have_happened() && error.is_transient(), "{error}");
+    server.signal("-CONT");
+    // Whether it happened or not, the claim can be repeated.
+    let token = loop {
+        match store.claim(first).await {
+            Ok(Claimed::New(lease)) => break lease.token,
+            Ok(other) => panic!("{other:?}"),
+            Err(error) => assert!(error.is_transient(), "{error}"),
+        }
+    };
+    complete(&store, 2, token, reply("paid")).await;
+    assert!(connections().await > before, "the same connection again");
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_is_unavailable() {
+    let url = format!("redis://127.0.0.1:{}/", free_port());
+    let error = RedisStore::connect(url).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Unavailable);
+    assert!(!error.may_have_happened());
+    let error = RedisStore::connect("no address").await.unwrap_err();
+    assert!(error.to_string().contains("redis.url"), "{error}");
+    let builder = RedisStore::builder("redis://127.0.0.1").prefix("{");
+    let error = builder.connect().await.unwrap_err();
+    assert!(
+        error.to_string().contains("redis.prefix is \"{\""),
+        "{error}"
+    );
+}
+
+/// A server in cluster mode refuses a script that touches a key which it was not told about.
+#[tokio::test]
+async fn t_2_a_cluster_runs_the_contract_too() {
+    let Some(server) = Own::new(&["--cluster-enabled", "yes"]).await else {
+        return;
+    };
+    let admin = Redis::at(&server.url()).await;
+    admin
+        .command::<()>(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"])
+        .await;
+    let ready = async || {
+        let info: String = admin.command(&["CLUSTER", "INFO"]).await;
+        info.contains("cluster_state:ok")
+    };
+    eventually("the cluster is ready", ready).await;
+    conformance::run(&Cluster(admin)).await;
+}
+
+struct Cluster(Redis);
+
+impl Backend for Cluster {
+    type Store = RedisStore;
+
+    async fn open(&self) -> RedisStore {
+        let builder = RedisStore::cluster([&self.0.url]).prefix(&self.0.prefix);
+        builder.connect().await.expect("connect")
+    }
+
+    async fn pass(&self, time: Duration) {
+        self.0.pass(time).await;
+    }
+}
