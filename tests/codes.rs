@@ -62,7 +62,9 @@ fn forrst(code: &str) -> String {
 }
 
 fn get() -> Request<Full<Bytes>> {
-    Request::get("http://api.example/").body(Full::default()).unwrap()
+    Request::get("http://api.example/")
+        .body(Full::default())
+        .unwrap()
 }
 
 /// What a call came to, and the heads of all requests that were made for it.
@@ -219,7 +221,11 @@ async fn c_6_the_banks_table() {
         assert_eq!(bank(503, code).await, 1, "{code}");
     }
     let preset = Policy::bank().build().unwrap();
-    assert_eq!(preset.rules().codes, Codes::bank(), "the bank's policy has it");
+    assert_eq!(
+        preset.rules().codes,
+        Codes::bank(),
+        "the bank's policy has it"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -332,13 +338,22 @@ async fn c_6_content_types() {
         let found = attempts(declared(), || said(status, kind, body)).await;
         assert_eq!(found, made, "{status} {kind}");
     }
-    let none = || Response::builder().status(400).body(Full::from(body).boxed_unsync());
+    let none = || {
+        Response::builder()
+            .status(400)
+            .body(Full::from(body).boxed_unsync())
+    };
     assert_eq!(attempts(codes(), || none().unwrap()).await, 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn c_6_a_body_that_is_encoded_is_not_looked_at() {
-    for (encoding, made) in [("gzip", 1), ("br, gzip", 1), ("identity", 6), ("Identity", 6)] {
+    for (encoding, made) in [
+        ("gzip", 1),
+        ("br, gzip", 1),
+        ("identity", 6),
+        ("Identity", 6),
+    ] {
         let found = attempts(Codes::standard().retry("X"), || {
             let mut reply = json(400, r#"{"code":"X"}"#);
             let encoding = HeaderValue::from_static(encoding);
@@ -373,7 +388,12 @@ async fn c_6_a_409_is_retried_while_the_first_request_is_processed() {
 #[tokio::test(start_paused = true)]
 async fn c_1_no_other_409_is_retried() {
     for reply in [
-        || json(409, r#"{"type":"urn:tower-reprise:problem:idempotency-mismatch"}"#),
+        || {
+            json(
+                409,
+                r#"{"type":"urn:tower-reprise:problem:idempotency-mismatch"}"#,
+            )
+        },
         || json(409, r#"{"code":"CONFLICT"}"#),
         || json(409, ""),
         || said(409, "text/plain", "IDEMPOTENCY_PROCESSING"),
@@ -575,12 +595,18 @@ async fn c_6_a_body_that_stalls_is_not_waited_for() {
         .layer(PeekLayer::new(deps))
         .service(service);
     let mut sender = sender;
-    sender.send_data(Bytes::from_static(b"{\"code\":")).await.unwrap();
+    sender
+        .send_data(Bytes::from_static(b"{\"code\":"))
+        .await
+        .unwrap();
 
     let start = Instant::now();
     let response = call(&mut client, get()).await.unwrap();
     assert_eq!(start.elapsed(), Duration::from_millis(40));
-    sender.send_data(Bytes::from_static(b"\"X\"}")).await.unwrap();
+    sender
+        .send_data(Bytes::from_static(b"\"X\"}"))
+        .await
+        .unwrap();
     drop(sender);
     let body = response.into_body().collect().await.unwrap().to_bytes();
     assert_eq!(body, r#"{"code":"X"}"#);
@@ -749,7 +775,10 @@ mod configured {
             ("{ pointers = ['/a~2'] }", "rules.codes.pointers"),
             ("{ pointers = [''] }", "rules.codes.pointers"),
             ("{ content_types = ['json'] }", "rules.codes.content_types"),
-            ("{ content_types = ['a/b; c'] }", "rules.codes.content_types"),
+            (
+                "{ content_types = ['a/b; c'] }",
+                "rules.codes.content_types",
+            ),
             ("{ retry = [''] }", "rules.codes"),
             ("{ never = ['two words'] }", "rules.codes"),
         ] {
