@@ -4,7 +4,7 @@
 use std::{any::Any, error::Error};
 
 use super::Facts;
-use crate::classify::Cause;
+use crate::{classify::Cause, error::find};
 
 pub(super) fn inspect(error: &(dyn Error + 'static), facts: &mut Facts) {
     let Some(error) = error.downcast_ref::<reqwest::Error>() else {
@@ -17,7 +17,8 @@ pub(super) fn inspect(error: &(dyn Error + 'static), facts: &mut Facts) {
         facts.note(Cause::Configuration);
     } else if error.is_timeout() {
         facts.note(Cause::Timeout);
-    } else if error.is_decode() {
+    } else if error.is_decode() && find::<hyper::Error>(error).is_none() {
+        // A body that breaks off is called one that can't be decoded, too.
         facts.note(Cause::Serialization);
     }
 }

@@ -1,0 +1,194 @@
+//! Certificates, and handshakes that stall.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use rcgen::{CertificateParams, CertifiedKey, IsCa, Issuer, KeyPair};
+use reqwest::{Certificate, Client};
+use rustls::{
+    ServerConfig,
+    crypto::ring,
+    pki_types::{CertificateDer, PrivateKeyDer},
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio_rustls::TlsAcceptor;
+use tower_reprise::{
+    classify::{Cause, Health, Retryable},
+    retry::GaveUp,
+};
+
+use crate::{
+    Form, builder, cause, deps, get, impatient, original, outcome, outcome_of, post,
+    server::{listen, read_request, say},
+    verdict,
+};
+
+type Identity = (CertificateDer<'static>, PrivateKeyDer<'static>);
+
+/// Certificates of one authority.
+struct Authority {
+    certificate: CertificateDer<'static>,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl Authority {
+    fn new() -> Self {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.self_signed(&key).unwrap().der().clone();
+        let issuer = Issuer::new(params, key);
+        Self {
+            certificate,
+            issuer,
+        }
+    }
+
+    fn issue(&self, name: &str, expired: bool) -> Identity {
+        let mut params = CertificateParams::new([name.to_owned()]).unwrap();
+        if expired {
+            params.not_before = rcgen::date_time_ymd(2001, 1, 1);
+            params.not_after = rcgen::date_time_ymd(2002, 1, 1);
+        }
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        (certificate.der().clone(), key.into())
+    }
+
+    /// A client that trusts nobody else.
+    fn client(&self) -> Client {
+        let trusted = Certificate::from_der(&self.certificate).unwrap();
+        builder().tls_certs_only([trusted]).build().unwrap()
+    }
+}
+
+/// A TLS server: stalls so many connections, then answers 200.
+struct TlsServer {
+    uri: String,
+    connections: Arc<AtomicUsize>,
+}
+
+impl TlsServer {
+    async fn start((certificate, key): Identity, stalls: usize) -> Self {
+        let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate], key)
+            .unwrap();
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        let listener = listen().await;
+        let uri = format!("https://{}/", listener.local_addr().unwrap());
+        let connections = Arc::new(AtomicUsize::new(0));
+        let counted = connections.clone();
+        tokio::spawn(async move {
+            let mut stalled = Vec::new();
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                if counted.fetch_add(1, Ordering::SeqCst) < stalls {
+                    stalled.push(stream);
+                    continue;
+                }
+                let acceptor = acceptor.clone();
+                tokio::spawn(async move {
+                    match acceptor.accept(stream).into_fallible().await {
+                        Ok(mut stream) => {
+                            if read_request(&mut stream).await.is_some() {
+                                let ok = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+                                say(&mut stream, ok).await;
+                                let _ = stream.shutdown().await;
+                            }
+                        }
+                        // Read to the end, so that closing does not overtake the alert.
+                        Err((_, mut stream)) => {
+                            let _ = stream.read_to_end(&mut Vec::new()).await;
+                        }
+                    }
+                });
+            }
+        });
+        Self { uri, connections }
+    }
+
+    fn connections(&self) -> usize {
+        self.connections.load(Ordering::SeqCst)
+    }
+}
+
+#[tokio::test]
+async fn c_3_a_good_certificate_is_no_obstacle() {
+    let authority = Authority::new();
+    for form in Form::BOTH {
+        let server = TlsServer::start(authority.issue("127.0.0.1", false), 0).await;
+        let response = form
+            .call(&deps(), &authority.client(), get(&server.uri))
+            .await
+            .unwrap();
+        assert_eq!(response.text().await.unwrap(), "ok");
+    }
+}
+
+#[tokio::test]
+async fn c_3_a_bad_certificate_is_never_retried() {
+    let authority = Authority::new();
+    let self_signed = || {
+        let names = ["127.0.0.1".to_owned()];
+        let CertifiedKey { cert, signing_key } = rcgen::generate_simple_self_signed(names).unwrap();
+        (cert.der().clone(), signing_key.into())
+    };
+    for form in Form::BOTH {
+        for (what, identity) in [
+            ("expired", authority.issue("127.0.0.1", true)),
+            ("wrong name", authority.issue("other.example", false)),
+            ("self-signed", self_signed()),
+            (
+                "another authority's",
+                Authority::new().issue("127.0.0.1", false),
+            ),
+        ] {
+            let server = TlsServer::start(identity, 0).await;
+            let called = form
+                .call(&deps(), &authority.client(), get(&server.uri))
+                .await;
+            let error = called.unwrap_err();
+            assert_eq!(
+                outcome_of(&error),
+                (1, Some(GaveUp::NotRetryable)),
+                "{what}"
+            );
+            assert_eq!(server.connections(), 1, "{what}");
+            let verdict = verdict(&error);
+            assert_eq!(verdict.cause, Cause::Certificate, "{what}: {error:?}");
+            assert_eq!(
+                (verdict.retry, verdict.health),
+                (Retryable::Never, Health::Failure)
+            );
+            assert!(original(&error).is_connect());
+        }
+    }
+}
+
+#[tokio::test]
+async fn c_3_a_handshake_that_stalls_is_a_timeout() {
+    let authority = Authority::new();
+    for form in Form::BOTH {
+        let server = TlsServer::start(authority.issue("127.0.0.1", false), 1).await;
+        let client = authority.client();
+        let response = form
+            .call(&impatient(), &client, post(&server.uri))
+            .await
+            .unwrap();
+        assert_eq!(outcome(&response), (2, None));
+
+        let server = TlsServer::start(authority.issue("127.0.0.1", false), 9).await;
+        let error = form
+            .call(&impatient(), &client, get(&server.uri))
+            .await
+            .unwrap_err();
+        assert_eq!(outcome_of(&error), (4, Some(GaveUp::Exhausted)));
+        assert_eq!(cause(&error), Cause::Timeout);
+        assert_eq!(server.connections(), 4);
+    }
+}
