@@ -315,3 +315,34 @@ async fn a_limit_below_is_no_deadlock() {
     assert_eq!(second.await.unwrap().status, 200);
     drop(replayed);
 }
+
+/// I-6, D-7: a repeat that waits holds no place either.
+#[tokio::test(start_paused = true)]
+async fn i_6_who_waits_holds_no_place_below() {
+    use tower::limit::ConcurrencyLimitLayer;
+
+    let handler = Handler::held();
+    let gate = handler.clone();
+    let inner = service_fn(move |request: Request<Frames>| {
+        let gate = gate.clone();
+        async move {
+            if request.headers()["idempotency-key"] == "slow" {
+                gate.pass().await;
+            }
+            Ok::<_, Infallible>(status(200, "paid"))
+        }
+    });
+    let inner = ConcurrencyLimitLayer::new(2).layer(inner);
+    let waits = builder(MemoryStore::new(), Orphans::Reexecute).wait(60 * SECOND);
+    let server: Server = BoxCloneSyncService::new(waits.build().unwrap().layer(inner));
+    let first = start(&server, post("slow"));
+    settle().await;
+    let waiting = start(&server, post("slow"));
+    settle().await;
+    let other = start(&server, post("quick"));
+    settle().await;
+    assert!(other.is_finished(), "there is a place for it");
+    handler.let_through(1);
+    assert_eq!(first.await.unwrap().status, 200);
+    assert!(waiting.await.unwrap().is_replayed());
+}
