@@ -309,11 +309,15 @@ async fn a_limit_below_is_no_deadlock() {
     }
     let mut kept = server.clone();
     let replayed = kept.ready().await.unwrap().call(post("one")).await.unwrap();
+    let mut kept_too = server.clone();
+    let call = kept_too.ready().await.unwrap().call(post("\""));
+    let refused = call.await.unwrap();
     let second = start(&server, post("two"));
     settle().await;
     handler.let_through(1);
-    assert_eq!(second.await.unwrap().status, 200);
-    drop(replayed);
+    settle().await;
+    assert!(second.is_finished(), "there is a place for it");
+    drop((replayed, refused, kept, kept_too));
 }
 
 /// I-6, D-7: a repeat that waits holds no place either.
