@@ -169,8 +169,8 @@ impl Restart for Own {
         // It listens before it has read what it has on disk.
         let ready = async || match client.get_multiplexed_async_connection().await {
             Ok(mut connection) => {
-                let size = redis::cmd("DBSIZE").query_async::<i64>(&mut connection);
-                size.await.is_ok()
+                let size = redis::cmd("DBSIZE");
+                size.query_async::<i64>(&mut connection).await.is_ok()
             }
             Err(_) => false,
         };

@@ -284,7 +284,11 @@ async fn d_4_the_chain_of_an_error_holds_all() {
     let Error::Middleware(error) = error else {
         unreachable!()
     };
-    assert!(error.chain().any(|link| link.is::<reqwest::Error>()));
+    assert!(
+        error
+            .chain()
+            .any(<dyn std::error::Error>::is::<reqwest::Error>)
+    );
 }
 
 #[derive(Debug)]

@@ -108,10 +108,8 @@ where
             if let Some(attempt) = port.attempt() {
                 extensions.insert(attempt);
             }
-            let mut attempt = match port.take_wanted() {
-                Some(request) => Some(next.clone().run(request, extensions)),
-                None => None,
-            };
+            let wanted = port.take_wanted();
+            let mut attempt = wanted.map(|request| next.clone().run(request, extensions));
             let driven = poll_fn(|cx| drive(stack.as_mut(), &mut port, &mut attempt, cx));
             if let Some(result) = driven.await {
                 break result;
