@@ -14,7 +14,7 @@
 //!
 //! At the end the ledger is compared with what was ordered: each order must be there once, with
 //! its amount. You see the progress, then a table, and a last line `payments {…}` with the same
-//! figures as JSON. It takes about 15 s, or 5 s with `--quick`.
+//! figures as JSON. It takes about 20 s, or 5 s with `--quick`.
 
 mod customers;
 mod ledger;
@@ -26,9 +26,10 @@ use std::{
     path::Path,
     process::ExitCode,
     sync::{Arc, atomic::Ordering},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
+use tokio::time::Instant;
 use tower_reprise::error::BoxError;
 
 use crate::{customers::Customers, ledger::Ledger, network::Network, server::Server};
