@@ -284,11 +284,8 @@ async fn d_4_the_chain_of_an_error_holds_all() {
     let Error::Middleware(error) = error else {
         unreachable!()
     };
-    assert!(
-        error
-            .chain()
-            .any(<dyn std::error::Error>::is::<reqwest::Error>)
-    );
+    let found = error.chain().find_map(|link| link.downcast_ref());
+    assert!(found.is_some_and(reqwest::Error::is_connect));
 }
 
 #[derive(Debug)]

@@ -148,14 +148,14 @@ pub(crate) async fn read_request(stream: &mut (impl AsyncRead + Unpin)) -> Optio
     Some(head + &String::from_utf8(body).unwrap())
 }
 
-/// A request's head, body and trailers.
-type Received = Request<(Bytes, Option<HeaderMap>)>;
+/// A request with its body and trailers.
+type Read = Request<(Bytes, Option<HeaderMap>)>;
 
 /// An HTTP/1 and HTTP/2 server that reads requests to their end, and answers with these statuses
 /// and then with 200.
 pub(crate) struct Reader {
     pub(crate) uri: String,
-    requests: Arc<Mutex<Vec<Received>>>,
+    requests: Arc<Mutex<Vec<Read>>>,
 }
 
 impl Reader {
@@ -193,7 +193,7 @@ impl Reader {
         server
     }
 
-    pub(crate) fn requests(&self) -> Vec<Request<(Bytes, Option<HeaderMap>)>> {
+    pub(crate) fn requests(&self) -> Vec<Read> {
         self.requests.lock().unwrap().clone()
     }
 

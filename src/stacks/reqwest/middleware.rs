@@ -1,8 +1,8 @@
 use std::{
     error, fmt,
-    future::{Future, poll_fn, ready},
-    pin::Pin,
-    task::{Context, Poll, Waker},
+    future::{Future, poll_fn},
+    pin::{Pin, pin},
+    task::{Context, Poll},
 };
 
 use http::{Extensions, Request};
@@ -50,7 +50,7 @@ where
     S::Error: Into<BoxError>,
     S::Future: Send,
 {
-    // As `async_trait` would have it, but what is worked on is not moved into the future first.
+    // As `async_trait` would have it, but the request is not in the future, which stays small.
     fn handle<'s, 'e, 'n, 'f>(
         &'s self,
         request: reqwest::Request,
@@ -62,66 +62,39 @@ where
         'e: 'f,
         'n: 'f,
     {
+        let Some(uri) = shell::uri(request.url()) else {
+            // Nothing that could be called, as the end of the chain will say.
+            return next.run(request, extensions);
+        };
         let mut service = self.service.clone();
-        match service.poll_ready(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(Ok(())) => begin(service, request, extensions, next),
-            Poll::Ready(Err(error)) => Box::pin(ready(Err(outer(error.into())))),
-            Poll::Pending => Box::pin(async move {
-                let ready = poll_fn(|cx| service.poll_ready(cx)).await;
-                ready.map_err(|error| outer(error.into()))?;
-                begin(service, request, extensions, next).await
-            }),
-        }
+        let mut port = Port::new(request);
+        Box::pin(async move {
+            let ready = poll_fn(|cx| service.poll_ready(cx)).await;
+            ready.map_err(|error| outer(error.into()))?;
+            let given = extensions.get::<Attempt>().copied();
+            let mut stack = pin!(port.call(&mut service, uri, extensions));
+            // The layers say what is to be sent, and the chain sends it. It is lent to this call
+            // only, so that they can't hold it: they hold a port, and the attempts are driven
+            // here.
+            let result = loop {
+                if let Some(attempt) = port.attempt() {
+                    extensions.insert(attempt);
+                }
+                let wanted = port.take_wanted();
+                let mut attempt = wanted.map(|request| next.clone().run(request, extensions));
+                let driven = poll_fn(|cx| drive(stack.as_mut(), &mut port, &mut attempt, cx));
+                if let Some(result) = driven.await {
+                    break result;
+                }
+            };
+            // Whoever comes before may run the chain again, and that is another call.
+            match given {
+                Some(given) => extensions.insert(given),
+                None => extensions.remove::<Attempt>(),
+            };
+            result.map_err(|error| outer(error.into()))
+        })
     }
-}
-
-/// Calls a service that is ready.
-#[inline]
-fn begin<'f, S>(
-    mut service: S,
-    request: reqwest::Request,
-    extensions: &'f mut Extensions,
-    next: Next<'f>,
-) -> BoxFuture<'f, Result<Response, Error>>
-where
-    S: Service<Request<Body>, Response = Response> + 'static,
-    S::Error: Into<BoxError>,
-    S::Future: Send,
-{
-    let Some(uri) = shell::uri(request.url()) else {
-        // Nothing that could be called, as the end of the chain will say.
-        return next.run(request, extensions);
-    };
-    let (mut port, mut request) = Port::new(request, uri);
-    if !extensions.is_empty() {
-        *request.extensions_mut() = extensions.clone();
-    }
-    let mut stack = {
-        let _entered = port.enter();
-        Box::pin(service.call(request))
-    };
-    // The layers say what is to be sent, and the chain sends it. It is lent to this call only, so
-    // that they can't hold it: they hold a port, and the attempts are driven here.
-    Box::pin(async move {
-        let given = extensions.get::<Attempt>().copied();
-        let result = loop {
-            if let Some(attempt) = port.attempt() {
-                extensions.insert(attempt);
-            }
-            let wanted = port.take_wanted();
-            let mut attempt = wanted.map(|request| next.clone().run(request, extensions));
-            let driven = poll_fn(|cx| drive(stack.as_mut(), &mut port, &mut attempt, cx));
-            if let Some(result) = driven.await {
-                break result;
-            }
-        };
-        // Whoever comes before may run the chain again, and that is another call.
-        match given {
-            Some(given) => extensions.insert(given),
-            None => extensions.remove::<Attempt>(),
-        };
-        result.map_err(|error| outer(error.into()))
-    })
 }
 
 /// Drives the layers and what they called last, until they are done or want to call again.

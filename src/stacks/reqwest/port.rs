@@ -14,7 +14,7 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use http::{Request, Uri};
+use http::{Extensions, Request, Uri};
 use reqwest::{Body, Response};
 use tower::Service;
 
@@ -72,10 +72,8 @@ thread_local! {
 static THREADS: AtomicU64 = AtomicU64::new(0);
 
 impl Port {
-    /// A port for this request, and the request as the layers know it.
-    pub(super) fn new(mut request: reqwest::Request, uri: Uri) -> (Self, Request<Body>) {
-        let plain = shell::empty(&mut request, uri);
-        let desk = Desk {
+    pub(super) fn new(request: reqwest::Request) -> Self {
+        Self(Some(Box::new(Desk {
             open: None,
             mould: Mould::of(&request),
             request: Some(request),
@@ -83,8 +81,25 @@ impl Port {
             attempt: None,
             answer: None,
             waker: None,
-        };
-        (Self(Some(Box::new(desk))), plain)
+        })))
+    }
+
+    /// Has the layers call what is at the port, which goes to this URI.
+    #[inline]
+    pub(super) fn call<S: Service<Request<Body>>>(
+        &mut self,
+        layers: &mut S,
+        uri: Uri,
+        extensions: &Extensions,
+    ) -> S::Future {
+        let desk = self.0.as_mut();
+        let request = desk.and_then(|desk| desk.request.as_mut());
+        let mut plain = request.map_or_else(Request::default, |request| shell::empty(request, uri));
+        if !extensions.is_empty() {
+            plain.extensions_mut().clone_from(extensions);
+        }
+        let _entered = self.enter();
+        layers.call(plain)
     }
 
     /// Has calls of the layers go through this port, until what is returned is dropped.
@@ -184,7 +199,7 @@ impl Future for HopFuture {
     type Output = Result<Response, BoxError>;
 
     #[inline]
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Some(number) = self.0 else {
             return Poll::Ready(Err(Misplaced.into()));
         };
@@ -201,7 +216,10 @@ impl Future for HopFuture {
             Some((answer, old_waker))
         });
         match polled {
-            Some((Some(answer), _)) => Poll::Ready(answer),
+            Some((Some(answer), _)) => {
+                self.0 = None;
+                Poll::Ready(answer)
+            }
             Some((None, _)) => Poll::Pending,
             None => Poll::Ready(Err(Misplaced.into())),
         }
