@@ -126,6 +126,6 @@ fn release<S: Clone>(service: &mut S) {
 }
 
 /// The README's snippets compile.
-#[cfg(doctest)]
+#[cfg(all(doctest, feature = "full"))]
 #[doc = include_str!("../README.md")]
 struct Readme;
