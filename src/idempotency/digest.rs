@@ -56,3 +56,24 @@ pub(super) fn fingerprint(head: &Request<()>, body: &[u8]) -> Fingerprint {
     digest.part(body);
     digest.fingerprint()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// I-19: each part has its length before it, however long it is.
+    #[test]
+    fn i_19_parts_with_their_lengths() {
+        for length in [0, 1, 55, 56, 57, 64, 1000] {
+            let part = vec![7; length];
+            let mut digest = Digest::new("p");
+            digest.part(&part);
+            let mut expected = Sha256::new();
+            expected.update([1, 0, 0, 0, 0, 0, 0, 0, b'p']);
+            expected.update((length as u64).to_le_bytes());
+            expected.update(&part);
+            let expected: [u8; 32] = expected.finalize().into();
+            assert_eq!(digest.key().as_bytes(), &expected, "{length}");
+        }
+    }
+}

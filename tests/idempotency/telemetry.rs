@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     fmt::Debug,
-    sync::{Arc, Mutex},
+    sync::{Arc, LazyLock, Mutex},
 };
 
 use http::{HeaderValue, Request, Response};
@@ -11,7 +11,7 @@ use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 use tower_http::request_id::RequestId;
 use tower_reprise::store::{MemoryStore, Orphans, StoreErrorKind};
 use tracing::{
-    Event, Subscriber,
+    Dispatch, Event, Subscriber,
     field::{Field, Visit},
 };
 use tracing_subscriber::{Layer, Registry, layer::Context, prelude::*};
@@ -86,6 +86,15 @@ async fn o_2_every_outcome_is_counted() {
     assert!(counts["idempotency_store_errors_total renew other"] >= 1);
 }
 
+/// What a call site is allowed to log is decided once, by the subscribers that there are; with one
+/// of them alone, by the thread that gets there first. With two that nobody hears, no test decides
+/// for another.
+fn keep_tests_apart() {
+    static UNHEARD: LazyLock<[Dispatch; 2]> =
+        LazyLock::new(|| [(); 2].map(|()| Dispatch::new(Registry::default())));
+    LazyLock::force(&UNHEARD);
+}
+
 /// Every field of every event, as text.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<BTreeMap<&'static str, String>>>>);
@@ -112,6 +121,7 @@ impl<S: Subscriber> Layer<S> for Log {
 
 #[tokio::test(start_paused = true)]
 async fn o_1_s_2_what_is_logged() {
+    keep_tests_apart();
     let log = Log::default();
     let guard = tracing::subscriber::set_default(Registry::default().with(log.clone()));
     let store = Flaky::default();
@@ -153,6 +163,7 @@ async fn o_1_s_2_what_is_logged() {
 /// What the handler logs stays in the span that it would be in without the layer.
 #[tokio::test(start_paused = true)]
 async fn o_1_the_handler_logs_in_the_callers_span() {
+    keep_tests_apart();
     let subscriber = tracing::subscriber::set_default(Registry::default());
     let seen: Arc<Mutex<Option<&'static str>>> = Arc::default();
     let name = Arc::clone(&seen);
