@@ -2,6 +2,7 @@ use std::{
     error, fmt,
     future::{Future, poll_fn},
     pin::{Pin, pin},
+    sync::Mutex,
     task::{Context, Poll},
 };
 
@@ -25,10 +26,12 @@ type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// given, such as a [`RetryOverride`](crate::RetryOverride), are on the request that the layers
 /// see; middlewares that come after see the [`Attempt`] among theirs, if it is another one. An
 /// error that a layer made or wrapped is an `Error::Middleware`, with the original in its chain.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 #[must_use]
 pub struct Stacked<S> {
     service: S,
+    /// A clone for the next call, so that most need not make one.
+    spare: Mutex<Option<S>>,
 }
 
 impl<S> Stacked<S> {
@@ -40,6 +43,34 @@ impl<S> Stacked<S> {
     {
         Self {
             service: layers.layer(Hop::new()),
+            spare: Mutex::new(None),
+        }
+    }
+}
+
+impl<S: Clone> Stacked<S> {
+    fn take(&self) -> S {
+        let spare = self
+            .spare
+            .try_lock()
+            .ok()
+            .and_then(|mut spare| spare.take());
+        spare.unwrap_or_else(|| self.service.clone())
+    }
+
+    /// What was called may be called again.
+    fn give_back(&self, service: S) {
+        if let Ok(mut spare) = self.spare.try_lock() {
+            spare.get_or_insert(service);
+        }
+    }
+}
+
+impl<S: Clone> Clone for Stacked<S> {
+    fn clone(&self) -> Self {
+        Self {
+            service: self.service.clone(),
+            spare: Mutex::new(None),
         }
     }
 }
@@ -66,13 +97,14 @@ where
             // Nothing that could be called, as the end of the chain will say.
             return next.run(request, extensions);
         };
-        let mut service = self.service.clone();
+        let mut service = self.take();
         let mut port = Port::new(request);
         Box::pin(async move {
             let ready = poll_fn(|cx| service.poll_ready(cx)).await;
             ready.map_err(|error| outer(error.into()))?;
             let given = extensions.get::<Attempt>().copied();
             let mut stack = pin!(port.call(&mut service, uri, extensions));
+            self.give_back(service);
             // The layers say what is to be sent, and the chain sends it. It is lent to this call
             // only, so that they can't hold it: they hold a port, and the attempts are driven
             // here.

@@ -1,9 +1,6 @@
-//! Servers on loopback, and the clients of hyper-util and tonic.
-//!
-//! Servers run on the thread of their clients, so that a call costs no switch from one thread to
-//! another. That makes it cheap, and what the layers add to it large.
+//! Servers on loopback, each on a thread of its own, and the clients of hyper-util and tonic.
 
-use std::{convert::Infallible, hint::black_box, net::Ipv4Addr};
+use std::{convert::Infallible, hint::black_box, net::Ipv4Addr, sync::mpsc, thread};
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -22,17 +19,26 @@ use tower_reprise::{Dependencies, Policy, stacks};
 
 use super::contestant::{BARE, Contestant, HEADERS, Kind, PATH, STACK, deps};
 
-async fn listen() -> (TcpListener, String) {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
-    let listener = listener.expect("a port");
-    let address = listener.local_addr().expect("an address");
-    (listener, format!("http://{address}"))
+/// Serves on a thread of its own as long as the process lives, and says where.
+fn serve<F>(server: impl FnOnce(TcpListener) -> F + Send + 'static) -> String
+where
+    F: Future<Output = ()>,
+{
+    let (sender, address) = mpsc::channel();
+    thread::spawn(move || {
+        super::timing::runtime().block_on(async {
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
+            let listener = listener.expect("a port");
+            let _ = sender.send(listener.local_addr().expect("an address"));
+            server(listener).await;
+        });
+    });
+    format!("http://{}", address.recv().expect("a server"))
 }
 
 /// Answers every request with a few bytes.
-pub(super) async fn http_server() -> String {
-    let (listener, url) = listen().await;
-    tokio::spawn(async move {
+pub(super) fn http_server() -> String {
+    serve(|listener| async move {
         let answer = |_: Request<Incoming>| async {
             let body = Full::new(Bytes::from_static(b"{\"name\":\"nail\",\"price\":1}"));
             let response = Response::builder().header("content-type", "application/json");
@@ -44,8 +50,7 @@ pub(super) async fn http_server() -> String {
                 http1::Builder::new().serve_connection(TokioIo::new(stream), service_fn(answer));
             tokio::spawn(connection);
         }
-    });
-    url
+    })
 }
 
 pub(super) fn hyper(server: &str) -> Vec<Contestant> {
@@ -89,15 +94,13 @@ where
     black_box(response.into_body().collect().await.expect("a body"));
 }
 
-pub(super) async fn tonic() -> Vec<Contestant> {
-    let (listener, url) = listen().await;
-    let (_, health) = tonic_health::server::health_reporter();
-    let incoming = TcpListenerStream::new(listener);
-    tokio::spawn(
-        Server::builder()
-            .add_service(health)
-            .serve_with_incoming(incoming),
-    );
+pub(super) fn tonic() -> Vec<Contestant> {
+    let url = serve(|listener| async {
+        let (_reporter, health) = tonic_health::server::health_reporter();
+        let server = Server::builder().add_service(health);
+        let incoming = TcpListenerStream::new(listener);
+        let _ = server.serve_with_incoming(incoming).await;
+    });
     let channel = Channel::from_shared(url).expect("a URI");
     let connect = || channel.connect_lazy();
     let policy = Policy::grpc_unary()

@@ -105,19 +105,20 @@ fn parse(line: &str) -> Option<Sample> {
     })
 }
 
-fn runtime() -> Runtime {
+pub(super) fn runtime() -> Runtime {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
     runtime.expect("a runtime")
 }
 
+/// In a runtime, which some of them are made in.
 async fn contestants() -> Vec<Contestant> {
-    let server = loopback::http_server().await;
+    let server = loopback::http_server();
     let mut all = reqwest::without_network();
     all.extend(reqwest::over_loopback(&server));
     all.extend(loopback::hyper(&server));
-    all.extend(loopback::tonic().await);
+    all.extend(loopback::tonic());
     all
 }
 
