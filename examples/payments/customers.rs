@@ -38,7 +38,6 @@ pub(crate) struct Asked {
     replayed: AtomicU64,
 }
 
-
 /// What the customers did.
 pub(crate) struct Figures {
     pub(crate) requests: u64,
@@ -70,10 +69,14 @@ impl Customers {
                     // A person would not press forever; a hundred times is a broken bank.
                     let mut presses = 0..100;
                     loop {
-                        presses.next().ok_or_else(|| format!("order {order} was never paid"))?;
+                        presses
+                            .next()
+                            .ok_or_else(|| format!("order {order} was never paid"))?;
                         match pay(&mut client, bank, customer, order, &key).await {
                             Ok(replayed) => {
-                                asked.replayed.fetch_add(u64::from(replayed), Ordering::Relaxed);
+                                asked
+                                    .replayed
+                                    .fetch_add(u64::from(replayed), Ordering::Relaxed);
                                 break;
                             }
                             Err(_) => {

@@ -37,7 +37,9 @@ use crate::{customers::Customers, ledger::Ledger, network::Network, server::Serv
 async fn main() -> Result<ExitCode, BoxError> {
     let arguments: Vec<String> = env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["--serve", folder] => server::serve(Path::new(folder)).await.map(|()| ExitCode::SUCCESS),
+        ["--serve", folder] => server::serve(Path::new(folder))
+            .await
+            .map(|()| ExitCode::SUCCESS),
         ["--quick"] => run(150, 4).await,
         [] => run(600, 12).await,
         _ => Err("usage: payments [--quick]".into()),
@@ -78,11 +80,20 @@ async fn run(payments: u64, kills: u32) -> Result<ExitCode, BoxError> {
     let guarded = ledger.guarded()?;
     let cut = network.cut.load(Ordering::Relaxed);
     println!("payments ordered                          {payments:>6}");
-    println!("requests that reached the network         {:>6}", asked.requests);
-    println!("times a customer pressed the button again {:>6}", asked.pressed_again);
+    println!(
+        "requests that reached the network         {:>6}",
+        asked.requests
+    );
+    println!(
+        "times a customer pressed the button again {:>6}",
+        asked.pressed_again
+    );
     println!("connections cut                           {cut:>6}");
     println!("server killed and started again           {killed:>6}");
-    println!("replies that came from the store          {:>6}", asked.replayed);
+    println!(
+        "replies that came from the store          {:>6}",
+        asked.replayed
+    );
     println!("executions after a kill that found it paid {guarded:>5}");
     println!("in the ledger: once {once}, twice {twice}, missing {missing}");
     println!(

@@ -2,6 +2,7 @@
 
 mod allocations;
 mod client;
+mod idempotency;
 mod report;
 
 use std::process::ExitCode;
@@ -13,11 +14,12 @@ const USAGE: &str = "\
 usage: peers <SUBCOMMAND> [--quick]
 
 subcommands:
-  client    the cost of a call that succeeds: time, allocations, instructions, and the budget
+  client       the cost of a call that succeeds: time, allocations, instructions, and the budget
+  idempotency  requests with idempotency keys on a server: throughput, and what is executed twice
 
 options:
-  --quick   a short run, for a look: fewer rounds, so noisier
-  --help    this text";
+  --quick      a short run, for a look: fewer rounds, so noisier
+  --help       this text";
 
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args().skip(1).collect();
@@ -25,6 +27,8 @@ fn main() -> ExitCode {
     match *arguments {
         ["client"] => client::run(false),
         ["client", "--quick"] | ["--quick", "client"] => client::run(true),
+        ["idempotency"] => idempotency::run(false),
+        ["idempotency", "--quick"] | ["--quick", "idempotency"] => idempotency::run(true),
         // What `client` starts by itself: under valgrind, and in many processes.
         ["one", contestant, shape, calls] => return client::one(contestant, shape, calls),
         ["sample", shape, rounds, calls] => return client::sample(shape, rounds, calls),
