@@ -14,6 +14,7 @@
 )]
 
 mod keys;
+mod layer;
 mod report;
 #[cfg(feature = "sqlite")]
 mod sqlite;
@@ -30,6 +31,7 @@ static ALLOCATOR: Cap<System> = Cap::new(System, usize::MAX);
 type Part = (&'static str, fn(&mut Report));
 
 const PARTS: &[Part] = &[
+    ("layer", layer::run),
     ("keys", keys::run),
     #[cfg(feature = "sqlite")]
     ("sqlite", sqlite::run),

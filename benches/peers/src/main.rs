@@ -2,6 +2,7 @@
 
 mod allocations;
 mod client;
+mod idempotency;
 mod report;
 mod rounds;
 mod stacks;
@@ -15,12 +16,13 @@ const USAGE: &str = "\
 usage: peers <SUBCOMMAND> [--quick]
 
 subcommands:
-  client    the cost of a call that succeeds: time, allocations, instructions, and the budget
-  stacks    the same on reqwest, hyper and tonic, without a network and over loopback
+  client       the cost of a call that succeeds: time, allocations, instructions, and the budget
+  stacks       the same on reqwest, hyper and tonic, without a network and over loopback
+  idempotency  requests with idempotency keys on a server: throughput, and what is executed twice
 
 options:
-  --quick   a short run, for a look: fewer rounds, so noisier
-  --help    this text";
+  --quick      a short run, for a look: fewer rounds, so noisier
+  --help       this text";
 
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args().skip(1).collect();
@@ -30,6 +32,8 @@ fn main() -> ExitCode {
         ["client", "--quick"] | ["--quick", "client"] => client::run(true),
         ["stacks"] => stacks::run(false),
         ["stacks", "--quick"] | ["--quick", "stacks"] => stacks::run(true),
+        ["idempotency"] => idempotency::run(false),
+        ["idempotency", "--quick"] | ["--quick", "idempotency"] => idempotency::run(true),
         // What these start by themselves: under valgrind, and in many processes.
         ["one", contestant, shape, calls] => return client::one(contestant, shape, calls),
         ["sample", shape, rounds, calls] => return client::sample(shape, rounds, calls),
