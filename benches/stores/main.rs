@@ -5,6 +5,9 @@
 //! cargo bench --all-features --bench stores -- sqlite keys   some of it
 //! ```
 //!
+//! PostgreSQL and Redis are left out unless REPRISE_TEST_POSTGRES and REPRISE_TEST_REDIS say where
+//! they are; `tests/run stores` starts both and runs all of it.
+//!
 //! The last line is `stores {json}`. A figure out of its bound ends with status 1.
 #![allow(
     clippy::unwrap_used,
@@ -15,6 +18,10 @@
 
 mod keys;
 mod layer;
+#[cfg(feature = "postgres")]
+mod postgres;
+#[cfg(feature = "redis")]
+mod redis;
 mod report;
 #[cfg(feature = "sqlite")]
 mod sqlite;
@@ -35,6 +42,10 @@ const PARTS: &[Part] = &[
     ("keys", keys::run),
     #[cfg(feature = "sqlite")]
     ("sqlite", sqlite::run),
+    #[cfg(feature = "postgres")]
+    ("postgres", postgres::run),
+    #[cfg(feature = "redis")]
+    ("redis", redis::run),
 ];
 
 fn main() -> ExitCode {

@@ -316,12 +316,16 @@ impl IdempotencyStore for PostgresStore {
             &micros(claim.retention),
             &(claim.orphans == Orphans::Unknown),
         ];
+        let statements = &self.inner.statements;
         remote::patiently(self.inner.timeout, async |deadline| {
             loop {
-                let sql = &self.inner.statements.claim;
-                let rows = self.attempt(deadline, sql, &parameters).await?;
-                if let Some(row) = rows.first() {
-                    return claimed(row);
+                let new = (&statements.claim_new, &parameters[..5]);
+                let any = (&statements.claim, &parameters[..]);
+                for (sql, parameters) in [new, any] {
+                    let rows = self.attempt(deadline, sql, parameters).await?;
+                    if let Some(row) = rows.first() {
+                        return claimed(row);
+                    }
                 }
             }
         })

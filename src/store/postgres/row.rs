@@ -11,14 +11,15 @@ use crate::{
     store::{Claimed, FencingToken, Lease, StoreError, StoreErrorKind, Stored},
 };
 
+/// What a statement that claims has returned.
 pub(super) fn claimed(row: &Row) -> Result<Claimed, StoreError> {
-    row_claimed(row).map_err(|error| {
+    try_claimed(row).map_err(|error| {
         let message = "a record can't be read";
         StoreError::new(StoreErrorKind::Corrupt, message).because(error)
     })
 }
 
-fn row_claimed(row: &Row) -> Result<Claimed, BoxError> {
+fn try_claimed(row: &Row) -> Result<Claimed, BoxError> {
     let (same, state): (bool, i16) = (row.try_get(0)?, row.try_get(1)?);
     let token: Option<i64> = row.try_get(2)?;
     Ok(match (same, state, token) {

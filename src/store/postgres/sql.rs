@@ -1,4 +1,4 @@
-//! The statements. Each verb is one of them, at READ COMMITTED, on the server's clock.
+//! The statements. Each is a transition of its own, at READ COMMITTED, on the server's clock.
 //!
 //! Times are microseconds since 1970, since a `timestamptz` can't hold "as good as forever".
 
@@ -12,7 +12,7 @@ pub(super) const UNKNOWN: i16 = 3;
 /// The row stays for a while: it holds the last token, which the next one must exceed.
 const RELEASED: i16 = 4;
 
-const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
+const NOW: &str = "(date_part('epoch', clock_timestamp()) * 1000000)::bigint";
 
 /// How long a row is left where it is after its time. A claim that had to wait inserts the token
 /// that it drew before: by then no row with a greater one may have come and gone.
@@ -20,6 +20,7 @@ const GRACE_MICROS: i64 = 60_000_000;
 
 #[derive(Debug)]
 pub(super) struct Statements {
+    pub(super) claim_new: String,
     pub(super) claim: String,
     pub(super) renew: String,
     pub(super) complete: String,
@@ -32,6 +33,7 @@ impl Statements {
     pub(super) fn new(table: &Table) -> Self {
         let complete = complete(table);
         Self {
+            claim_new: claim_new(table),
             claim: claim(table),
             renew: format!(
                 "UPDATE {table} SET lease_until = {NOW} + $3, expires = {NOW} + $3 + $4 \
@@ -57,6 +59,20 @@ impl Statements {
     }
 }
 
+/// Nearly every claim is of a key that nobody had before, and this is the least there is to do. No
+/// row is returned if there is one with that key already.
+fn claim_new(table: &Table) -> String {
+    format!(
+        "INSERT INTO {table} \
+           (key, fingerprint, claim_id, token, state, orphaned, lease_until, expires) \
+         SELECT $1, $2, $3, now, {IN_FLIGHT}, false, now + $4, now + $4 + $5 \
+         FROM (SELECT {NOW} AS now) clock \
+         ON CONFLICT (key) DO NOTHING RETURNING true, state, token, orphaned"
+    )
+}
+
+/// A claim of any key.
+///
 /// What nobody may change is only read (`seen`), so that a duplicate costs no write. Everything
 /// else goes through the primary key: an insert that conflicts locks the row as it is by then, and
 /// judges it again. If that says no, another claim came between, and no row is returned: the

@@ -192,7 +192,8 @@ impl IdempotencyStore for RedisStore {
             claim.fingerprint.as_bytes().as_slice(),
             claim.id.as_bytes(),
             &micros(claim.lease),
-            &micros(claim.retention),
+            &millis(claim.lease.saturating_add(claim.retention)),
+            &millis(claim.retention),
             unknown,
         ];
         let transition = &self.inner.transitions.claim;
@@ -206,7 +207,8 @@ impl IdempotencyStore for RedisStore {
         lease: Duration,
         retention: Duration,
     ) -> Result<Ownership, StoreError> {
-        let arguments = [&*number(token), &micros(lease), &micros(retention)];
+        let kept = millis(lease.saturating_add(retention));
+        let arguments = [&*number(token), &micros(lease), &kept];
         let transition = &self.inner.transitions.renew;
         self.owned(transition, key, &arguments).await
     }
@@ -223,7 +225,7 @@ impl IdempotencyStore for RedisStore {
             Stored::NotRetained => (b"2", b""),
             Stored::Unknown => (b"3", b""),
         };
-        let arguments = [&*number(token), state, reply, &micros(retention)];
+        let arguments = [&*number(token), state, reply, &millis(retention)];
         let transition = &self.inner.transitions.complete;
         self.owned(transition, key, &arguments).await
     }
@@ -270,12 +272,20 @@ fn newer() -> StoreError {
     )
 }
 
+/// As a record has it.
 fn number(token: FencingToken) -> Vec<u8> {
-    token.get().to_string().into_bytes()
+    format!("{:016}", token.get()).into_bytes()
 }
 
-/// At most 71 years, of which two can be added to the time it is now below 2⁵³.
+/// At most 142 years, so that it can be added to the time it is now, and stays below 2⁵³.
 fn micros(duration: Duration) -> Vec<u8> {
-    const FOREVER: u128 = 1 << 51;
+    const FOREVER: u128 = 1 << 52;
     duration.as_micros().min(FOREVER).to_string().into_bytes()
+}
+
+/// Rounded up, and something.
+fn millis(duration: Duration) -> Vec<u8> {
+    const FOREVER: u128 = 1 << 53;
+    let millis = duration.as_micros().div_ceil(1000).clamp(1, FOREVER);
+    millis.to_string().into_bytes()
 }

@@ -7,15 +7,6 @@ pub(super) struct Transition {
     hash: String,
 }
 
-macro_rules! transition {
-    ($file:literal) => {
-        Transition::new(concat!(
-            include_str!("scripts/record.lua"),
-            include_str!(concat!("scripts/", $file))
-        ))
-    };
-}
-
 #[derive(Debug)]
 pub(super) struct Transitions {
     pub(super) claim: Transition,
@@ -27,10 +18,10 @@ pub(super) struct Transitions {
 impl Transitions {
     pub(super) fn new() -> Self {
         Self {
-            claim: transition!("claim.lua"),
-            renew: transition!("renew.lua"),
-            complete: transition!("complete.lua"),
-            release: transition!("release.lua"),
+            claim: Transition::new(include_str!("scripts/claim.lua")),
+            renew: Transition::new(include_str!("scripts/renew.lua")),
+            complete: Transition::new(include_str!("scripts/complete.lua")),
+            release: Transition::new(include_str!("scripts/release.lua")),
         }
     }
 }

@@ -1,44 +1,55 @@
--- ARGV: fingerprint, claim id, lease, retention, whether an orphan's outcome is unknown
+-- A record is one string, which Redis removes when it is past its time:
+--    1       version of this layout
+--    2       state: 0 in flight, 1 reply, 2 reply not retained, 3 outcome unknown
+--    3       1 if an owner before this one vanished
+--    4 - 19  token
+--   20 - 35  end of the lease, in microseconds since 1970
+--   36 - 67  fingerprint
+--   68 - 83  claim id
+--   84 -     reply
+-- Numbers stay below 2^53, up to where Lua counts in whole numbers: 16 digits.
+--
+-- ARGV: fingerprint, claim id, lease in microseconds, lease + retention and retention in
+-- milliseconds, 1 if an orphan's outcome is unknown
 -- Answers: 0 new (token, orphaned), 1 in flight (remaining), 2 mismatch, 3 reply (bytes),
 -- 4 not retained, 5 unknown, 6 newer version
-local fingerprint, id = ARGV[1], ARGV[2]
-local lease, retention = tonumber(ARGV[3]), tonumber(ARGV[4])
+local key = KEYS[1]
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local record = redis.call('GETRANGE', key, 0, 82)
+local token, orphaned = now, 0
 
-local function own(token, orphaned)
-    redis.call('HSET', key, 'v', '1', 'f', fingerprint, 'i', id, 't', text(token),
-        'o', orphaned, 's', '0', 'l', text(now + lease))
-    keep(lease + retention)
-    return {0, token, orphaned}
+if record ~= '' then
+    if string.sub(record, 1, 1) ~= '1' then
+        return {6}
+    end
+    if string.sub(record, 36, 67) ~= ARGV[1] then
+        return {2}
+    end
+    local state = string.sub(record, 2, 2)
+    if state == '1' then
+        return {3, redis.call('GETRANGE', key, 83, -1)}
+    end
+    if state ~= '0' then
+        return {state + 2}
+    end
+    token = tonumber(string.sub(record, 4, 19))
+    if string.sub(record, 68, 83) == ARGV[2] then
+        orphaned = tonumber(string.sub(record, 3, 3))
+    else
+        local remaining = string.sub(record, 20, 35) - now
+        if remaining > 0 then
+            return {1, remaining}
+        end
+        token, orphaned = math.max(token + 1, now), 1
+        if ARGV[6] == '1' then
+            local lost = '131' .. string.format('%016.0f', token) .. string.sub(record, 20)
+            redis.call('SET', key, lost, 'PX', ARGV[5])
+            return {5}
+        end
+    end
 end
 
-local version, used_for, owner, token, orphaned, state, lease_until =
-    unpack(redis.call('HMGET', key, 'v', 'f', 'i', 't', 'o', 's', 'l'))
-
-if not version then
-    return own(now, 0)
-end
-if newer(version) then
-    return {6}
-end
-if used_for ~= fingerprint then
-    return {2}
-end
-if state == '1' then
-    return {3, redis.call('HGET', key, 'r')}
-end
-if state ~= '0' then
-    return {state + 2}
-end
-if owner == id then
-    return own(tonumber(token), tonumber(orphaned))
-end
-if tonumber(lease_until) > now then
-    return {1, tonumber(lease_until) - now}
-end
-local greater = math.max(tonumber(token) + 1, now)
-if ARGV[5] == '1' then
-    redis.call('HSET', key, 't', text(greater), 's', '3')
-    keep(retention)
-    return {5}
-end
-return own(greater, 1)
+local head = string.format('10%d%016.0f%016.0f', orphaned, token, now + ARGV[3])
+redis.call('SET', key, head .. ARGV[1] .. ARGV[2], 'PX', ARGV[4])
+return {0, token, orphaned}

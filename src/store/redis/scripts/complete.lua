@@ -1,14 +1,12 @@
--- ARGV: token, state, reply, retention
+-- ARGV: token, state, reply, retention in milliseconds
 -- Answers: 0 lost, 1 held, 2 newer version
-local version, token, state = unpack(redis.call('HMGET', key, 'v', 't', 's'))
-if newer(version) then
-    return 2
+local record = redis.call('GETRANGE', KEYS[1], 0, 82)
+if string.sub(record, 1, 1) ~= '1' or string.sub(record, 4, 19) ~= ARGV[1] then
+    local version = string.sub(record, 1, 1)
+    return (version == '' or version == '1') and 0 or 2
 end
-if token ~= ARGV[1] then
-    return 0
-end
-if state == '0' then
-    redis.call('HSET', key, 's', ARGV[2], 'r', ARGV[3])
-    keep(tonumber(ARGV[4]))
+if string.sub(record, 2, 2) == '0' then
+    local done = '1' .. ARGV[2] .. string.sub(record, 3) .. ARGV[3]
+    redis.call('SET', KEYS[1], done, 'PX', ARGV[4])
 end
 return 1

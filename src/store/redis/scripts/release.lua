@@ -1,11 +1,9 @@
 -- ARGV: token
 -- Answers: 0 lost, 1 held, 2 newer version
-local version, token, state = unpack(redis.call('HMGET', key, 'v', 't', 's'))
-if newer(version) then
-    return 2
+local record = redis.call('GETRANGE', KEYS[1], 0, 18)
+if string.sub(record, 1, 2) ~= '10' or string.sub(record, 4, 19) ~= ARGV[1] then
+    local version = string.sub(record, 1, 1)
+    return (version == '' or version == '1') and 0 or 2
 end
-if token ~= ARGV[1] or state ~= '0' then
-    return 0
-end
-redis.call('DEL', key)
+redis.call('DEL', KEYS[1])
 return 1

@@ -1,12 +1,12 @@
--- ARGV: token, lease, retention
+-- ARGV: token, lease in microseconds, lease + retention in milliseconds
 -- Answers: 0 lost, 1 held, 2 newer version
-local version, token, state = unpack(redis.call('HMGET', key, 'v', 't', 's'))
-if newer(version) then
-    return 2
+local record = redis.call('GETRANGE', KEYS[1], 0, 82)
+if string.sub(record, 1, 2) ~= '10' or string.sub(record, 4, 19) ~= ARGV[1] then
+    local version = string.sub(record, 1, 1)
+    return (version == '' or version == '1') and 0 or 2
 end
-if token ~= ARGV[1] or state ~= '0' then
-    return 0
-end
-redis.call('HSET', key, 'l', text(now + tonumber(ARGV[2])))
-keep(tonumber(ARGV[2]) + tonumber(ARGV[3]))
+local time = redis.call('TIME')
+local lease = string.format('%016.0f', time[1] * 1000000 + time[2] + ARGV[2])
+local renewed = string.sub(record, 1, 19) .. lease .. string.sub(record, 36)
+redis.call('SET', KEYS[1], renewed, 'PX', ARGV[3])
 return 1

@@ -1,0 +1,116 @@
+//! The PostgreSQL store at 64 concurrent requests, next to the bare client: as many connections,
+//! the same table, and for each operation an insert and an update by key, nothing else.
+
+use std::{ops::Range, sync::Arc};
+
+use tokio::{task::JoinSet, time::Instant};
+use tokio_postgres::{Client, NoTls};
+use tower_reprise::store::{PostgresStore, Stored};
+
+use crate::{
+    report::Report,
+    work::{claim, median, reply, throughput},
+};
+
+const TASKS: u64 = 64;
+const OPERATIONS: u64 = 100 * TASKS;
+const ROUNDS: u64 = 7;
+const REPLY: usize = 1024;
+
+pub(crate) fn run(report: &mut Report) {
+    let Ok(url) = std::env::var("REPRISE_TEST_POSTGRES") else {
+        println!("left out: PostgreSQL (REPRISE_TEST_POSTGRES is not set)");
+        return;
+    };
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(compare(&url, report));
+}
+
+async fn compare(url: &str, report: &mut Report) {
+    let schema = format!("bench_{}", std::process::id());
+    let builder = PostgresStore::builder(url).schema(&schema);
+    let builder = builder.connections(usize::try_from(TASKS).expect("a number"));
+    let store = Arc::new(builder.clone().connect().await.expect("a store"));
+    drop(builder.table("bare").connect().await.expect("a table"));
+    let mut bare = Vec::new();
+    for _ in 0..TASKS {
+        bare.push(Arc::new(connect(url).await));
+    }
+
+    let reply = reply(REPLY);
+    let (mut ratios, mut rates) = (Vec::new(), Vec::new());
+    for round in 0..ROUNDS {
+        let operations = round * OPERATIONS..(round + 1) * OPERATIONS;
+        let theirs = bare_loop(&bare, &schema, operations.clone(), &reply).await;
+        let ours = throughput(&store, TASKS, operations, &reply).await;
+        println!("postgres: {ours:.0} transitions/s, bare client {theirs:.0}/s");
+        ratios.push(ours / theirs);
+        rates.push(ours);
+    }
+    report.note("postgres_transitions_per_second", median(rates));
+    report.at_least("postgres_ratio", median(ratios), 0.7);
+    let drop = format!("DROP SCHEMA {schema} CASCADE");
+    bare[0].batch_execute(&drop).await.expect("drop");
+}
+
+async fn connect(url: &str) -> Client {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await.expect("connect");
+    tokio::spawn(connection);
+    client
+}
+
+/// Transitions a second.
+async fn bare_loop(
+    clients: &[Arc<Client>],
+    schema: &str,
+    operations: Range<u64>,
+    reply: &Stored,
+) -> f64 {
+    let count = operations.end - operations.start;
+    let started = Instant::now();
+    let mut running = JoinSet::new();
+    for (client, first) in clients.iter().zip(operations.start..) {
+        let client = Arc::clone(client);
+        let operations = (first..operations.end).step_by(clients.len());
+        let (schema, reply) = (schema.to_owned(), reply.clone());
+        running.spawn(async move { one_by_one(&client, &schema, operations, &reply).await });
+    }
+    running.join_all().await;
+    2.0 * count as f64 / started.elapsed().as_secs_f64()
+}
+
+async fn one_by_one(
+    client: &Client,
+    schema: &str,
+    operations: impl Iterator<Item = u64>,
+    reply: &Stored,
+) {
+    let Stored::Reply(reply) = reply else {
+        panic!("a reply is stored");
+    };
+    let insert = format!(
+        "INSERT INTO {schema}.bare \
+           (key, fingerprint, claim_id, token, state, orphaned, lease_until, expires) \
+         VALUES ($1, $2, $3, $4, 0, false, $5, $5)"
+    );
+    let update = format!(
+        "UPDATE {schema}.bare SET state = 1, reply = $3, expires = $4 WHERE key = $1 AND token = $2"
+    );
+    let insert = client.prepare(&insert).await.expect("a statement");
+    let update = client.prepare(&update).await.expect("a statement");
+    let (token, later) = (1_700_000_000_000_000_i64, 1_800_000_000_000_000_i64);
+    for n in operations {
+        let claim = claim(n);
+        let key = claim.key.as_bytes().as_slice();
+        let (fingerprint, id) = (claim.fingerprint, claim.id);
+        let (fingerprint, id) = (fingerprint.as_bytes().as_slice(), id.as_bytes().as_slice());
+        let inserted = client
+            .execute(&insert, &[&key, &fingerprint, &id, &token, &later])
+            .await;
+        assert_eq!(inserted.expect("insert"), 1);
+        let updated = client
+            .execute(&update, &[&key, &token, &&**reply, &later])
+            .await;
+        assert_eq!(updated.expect("update"), 1);
+    }
+}
