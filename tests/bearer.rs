@@ -348,6 +348,17 @@ async fn s_1_credentials_from_elsewhere_are_kept() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn s_1_another_scheme_is_kept() {
+    let authority = Authority::default();
+    let token = authority.token();
+    let basic = HeaderValue::from_static("Basic dXNlcjpwdw==");
+    let mut client = authority.client(policy(), &token, vec![503, 401]);
+    let result = call(&mut client, with(Some(&basic))).await;
+    assert_eq!(outcome(&result), Some((2, Some(GaveUp::Prepare))));
+    assert_eq!(authority.given(), 0, "nobody was asked");
+}
+
+#[tokio::test(start_paused = true)]
 async fn s_1_a_first_token_of_the_callers_is_renewed() {
     let authority = Authority::default();
     let token = authority.token();

@@ -19,13 +19,17 @@ use reqwest::{Body, Response};
 use reqwest_middleware::{
     ClientBuilder, ClientWithMiddleware, Error, Middleware, Next, RequestBuilder,
 };
-use tokio::{sync::Notify, time::timeout};
+use tokio::{
+    sync::Notify,
+    time::{Instant, timeout},
+};
 use tower::{
     Layer, Service, ServiceExt, buffer::BufferLayer, layer::layer_fn, limit::ConcurrencyLimitLayer,
     util::MapRequestLayer,
 };
 use tower_reprise::{
-    CircuitBreakerLayer, Dependencies, RetryAfterLayer, RetryLayer, RetryOutcome, RetryOverride,
+    CircuitBreakerLayer, Dependencies, Policy, RetryAfterLayer, RetryLayer, RetryOutcome,
+    RetryOverride,
     classify::Cause,
     error::{BoxError, Refused},
     retry::{Attempt, GaveUp},
@@ -469,43 +473,49 @@ async fn d_4_a_url_that_is_no_uri_is_reqwests_to_refuse() {
 // ---- called off
 
 /// Says when it is dropped.
-struct Guard(Arc<Mutex<Vec<String>>>, usize);
+struct Guard(Arc<Mutex<Vec<String>>>, usize, Instant);
 
 impl Guard {
     fn new(log: &Arc<Mutex<Vec<String>>>, number: usize) -> Self {
         log.lock().unwrap().push(format!("start {number}"));
-        Self(log.clone(), number)
+        Self(log.clone(), number, Instant::now())
     }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        self.0.lock().unwrap().push(format!("end {}", self.1));
+        let after = self.2.elapsed().as_millis();
+        let ended = format!("end {} after {after} ms", self.1);
+        self.0.lock().unwrap().push(ended);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn d_3_an_attempt_that_times_out_is_gone_before_the_next() {
+async fn d_3_an_attempt_that_times_out_is_gone_at_once() {
     let log = Arc::new(Mutex::new(Vec::new()));
     let written = log.clone();
-    let policy = policy()
-        .attempt_timeout(Duration::from_secs(1))
-        .max_retries(2);
-    let deps = Dependencies::new(policy.build().unwrap());
-    let client = answering(stacks::client(deps), move |_, n| {
+    // The waits between attempts are long enough for one that goes on to answer the next.
+    let policy = Policy::synchronous().attempt_timeout(Duration::from_secs(1));
+    let deps = Dependencies::new(policy.base(Duration::from_secs(8)).build().unwrap());
+    let client = answering(RetryLayer::new(deps), move |_, n| {
         let guard = Guard::new(&written, n);
         async move {
             let _guard = guard;
-            pending().await
+            tokio::time::sleep(Duration::from_millis(1001)).await;
+            Ok(said(200))
         }
     });
-    let error = failed(get(&client)).await;
-    assert_eq!(outcome_of(&error), (3, Some(GaveUp::Exhausted)));
+    let wish = RetryOverride::new().max_retries(1);
+    let error = failed(get(&client).with_extension(wish)).await;
+    assert_eq!(outcome_of(&error), (2, Some(GaveUp::Exhausted)));
     let log = log.lock().unwrap();
-    assert_eq!(
-        *log,
-        ["start 0", "end 0", "start 1", "end 1", "start 2", "end 2"]
-    );
+    let expected = [
+        "start 0",
+        "end 0 after 1000 ms",
+        "start 1",
+        "end 1 after 1000 ms",
+    ];
+    assert_eq!(*log, expected);
 }
 
 #[tokio::test(start_paused = true)]
@@ -527,7 +537,8 @@ async fn d_6_a_call_that_is_dropped_ends_its_attempt() {
             .await
             .is_err()
     );
-    assert_eq!(*log.lock().unwrap(), ["start 1", "end 1"]);
+    let log = log.lock().unwrap();
+    assert!(log.len() == 2 && log[1].starts_with("end 1"), "{log:?}");
     // One that is waiting for its turn, too.
     let client = answering(stacks::client(deps), |_, _| async { Ok(said(503)) });
     let mut call = pin!(get(&client).send());
@@ -626,6 +637,34 @@ async fn d_7_a_layer_that_spawns_is_told_so() {
         .await
         .unwrap();
     assert_eq!(response.status(), 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn s_3_an_answer_is_for_the_call_that_asked() {
+    // Waits for what another call asked for, which is gone.
+    let stash: Arc<Mutex<Option<HopFuture>>> = Arc::default();
+    let steals = layer_fn(move |hop: Hop| {
+        let stash = stash.clone();
+        tower::service_fn(move |request: Request<Body>| {
+            let (mine, stash) = (hop.clone().call(request), stash.clone());
+            async move {
+                let stolen = stash.lock().unwrap().take();
+                let Some(stolen) = stolen else {
+                    *stash.lock().unwrap() = Some(mine);
+                    return pending().await;
+                };
+                assert!(stolen.await.is_err());
+                mine.await
+            }
+        })
+    });
+    let client = answering(steals, |_, n| async move {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        Ok(said(if n == 0 { 200 } else { 500 }))
+    });
+    let call = get(&client).send();
+    assert!(timeout(Duration::from_millis(1), call).await.is_err());
+    assert_eq!(get(&client).send().await.unwrap().status(), 200);
 }
 
 /// Polls a future only when its own waker was woken, as sets of futures do.

@@ -22,8 +22,6 @@ pub(super) fn uri(url: &Url) -> Option<Uri> {
         let last = last.try_borrow().ok()?;
         let (scheme, authority) = last.as_ref()?;
         let path = after(url, scheme.as_str(), authority.as_str())?;
-        let fragment = url.fragment().map_or(0, |fragment| fragment.len() + 1);
-        let path = path.get(..path.len().checked_sub(fragment)?)?;
         let mut parts = http::uri::Parts::default();
         parts.path_and_query = Some(path_and_query(path)?);
         parts.scheme = Some(scheme.clone());
