@@ -27,8 +27,8 @@ use crate::classify::{Health, Retryable};
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
 pub struct Codes {
-    table: BTreeMap<Cow<'static, str>, CodeRule>,
-    pointers: Vec<String>,
+    pub(crate) table: BTreeMap<Cow<'static, str>, CodeRule>,
+    pub(crate) pointers: Vec<String>,
     content_types: Vec<String>,
     limit: usize,
     time: Duration,
@@ -49,15 +49,6 @@ pub(crate) struct CodeRule {
 const STILL_PROCESSING: [&str; 2] = [
     "IDEMPOTENCY_PROCESSING",
     "urn:tower-reprise:problem:idempotency-processing",
-];
-
-/// Where APIs put their codes.
-const POINTERS: [&str; 5] = [
-    "/errors/0/code",
-    "/error/status",
-    "/error/code",
-    "/code",
-    "/type",
 ];
 
 impl Codes {
@@ -241,15 +232,6 @@ impl Codes {
             }
             None => Ok(()),
         }
-    }
-
-    pub(crate) fn get(&self, code: &str) -> Option<CodeRule> {
-        self.table.get(code).copied()
-    }
-
-    pub(crate) fn pointers(&self) -> impl Iterator<Item = &str> {
-        let own = self.pointers.iter().map(String::as_str);
-        own.chain(POINTERS)
     }
 
     /// Whether a response may hold a code that is worth reading its body for.

@@ -6,6 +6,15 @@ use serde_json::Value;
 
 use crate::classify::{CodeRule, Codes, Health, Retryable};
 
+/// Where APIs put their codes.
+const POINTERS: [&str; 5] = [
+    "/errors/0/code",
+    "/error/status",
+    "/error/code",
+    "/code",
+    "/type",
+];
+
 /// What the body says, as far as the table knows it.
 pub(super) fn find(codes: &Codes, frames: &VecDeque<Frame<Bytes>>) -> Option<CodeRule> {
     let data = || frames.iter().filter_map(Frame::data_ref);
@@ -21,10 +30,10 @@ pub(super) fn find(codes: &Codes, frames: &VecDeque<Frame<Bytes>>) -> Option<Cod
     if is_cached_error(&document) {
         return Some(CACHED);
     }
-    codes
-        .pointers()
+    let own = codes.pointers.iter().map(String::as_str);
+    own.chain(POINTERS)
         .filter_map(|pointer| text(document.pointer(pointer)?))
-        .find_map(|code| codes.get(&code))
+        .find_map(|code| codes.table.get(&*code).copied())
 }
 
 /// Some APIs number their errors.

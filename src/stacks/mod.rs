@@ -3,9 +3,9 @@
 //! | stack | feature | what it takes |
 //! | --- | --- | --- |
 //! | hyper-util | `hyper` | nothing: the layers go straight onto its `Client` |
-//! | tonic | `tonic` | [`tonic::StatusLayer`](self::tonic::StatusLayer) on top, so that a refusal is an `UNAVAILABLE` |
-//! | reqwest | `reqwest` | [`reqwest::HttpClient`](self::reqwest::HttpClient) as the innermost service |
-//! | reqwest-middleware | `reqwest-middleware` | [`reqwest::Stacked`](self::reqwest::Stacked) around any of the layers |
+//! | tonic | `tonic` | [`tonic::StatusLayer`] on top, so that a refusal is an `UNAVAILABLE` |
+//! | reqwest | `reqwest` | [`reqwest::HttpClient`] as the innermost service |
+//! | reqwest-middleware | `reqwest-middleware` | [`reqwest::Stacked`] around any of the layers |
 //! | axum | `axum` | [`ProblemLayer`](crate::ProblemLayer) on top, so that a refusal is a 503 |
 //!
 //! [`client`] is all client layers in the right order.
