@@ -433,6 +433,41 @@ async fn d_4_the_url_of_a_response_is_kept() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn g_2_each_authority_is_a_dependency() {
+    let deps = deps();
+    let client = answering(RetryLayer::new(deps.clone()), |request, _| async move {
+        Ok(said(if request.url().path() == "/x" {
+            200
+        } else {
+            400
+        }))
+    });
+    let authorities = [
+        "a.example",
+        "a.example.evil",
+        "a.example:81",
+        "a.examplé",
+        "b.example",
+    ];
+    for authority in authorities {
+        for _ in 0..2 {
+            let response = client.get(format!("http://{authority}/x#y")).send().await;
+            assert_eq!(response.unwrap().status(), 200);
+        }
+    }
+    let counted = [
+        "a.example",
+        "a.example.evil",
+        "a.example:81",
+        "a.xn--exampl-gva",
+        "b.example",
+    ];
+    for authority in counted {
+        assert_eq!(deps.get(authority).status().originals, 2, "{authority}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn d_4_a_layer_may_send_it_elsewhere() {
     let elsewhere = MapRequestLayer::new(|mut request: Request<Body>| {
         *request.uri_mut() = Uri::from_static("http://other.example/?b=2");
@@ -537,7 +572,7 @@ async fn d_6_a_call_that_is_dropped_ends_its_attempt() {
             .await
             .is_err()
     );
-    let log = log.lock().unwrap();
+    let log = log.lock().unwrap().clone();
     assert!(log.len() == 2 && log[1].starts_with("end 1"), "{log:?}");
     // One that is waiting for its turn, too.
     let client = answering(stacks::client(deps), |_, _| async { Ok(said(503)) });

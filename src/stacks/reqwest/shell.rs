@@ -31,10 +31,13 @@ pub(super) fn uri(url: &Url) -> Option<Uri> {
     let known = LAST.try_with(known).ok().flatten();
     known.or_else(|| {
         let uri = Uri::try_from(url.as_str()).ok()?;
-        // By itself, so that nothing else of the URL is kept.
-        let authority = Authority::try_from(uri.authority()?.as_str()).ok()?;
-        let last = (uri.scheme()?.clone(), authority);
-        let _ = LAST.try_with(|known| known.try_borrow_mut().map(|mut known| *known = Some(last)));
+        // By itself, so that nothing else of the URL is kept, and without credentials.
+        let (scheme, authority) = (uri.scheme()?, uri.authority()?.as_str());
+        let last = Authority::try_from(authority)
+            .ok()
+            .filter(|_| !authority.contains('@'));
+        let last = last.map(|authority| (scheme.clone(), authority));
+        let _ = LAST.try_with(|known| known.try_borrow_mut().map(|mut known| *known = last));
         Some(uri)
     })
 }
