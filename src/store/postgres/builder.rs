@@ -214,7 +214,7 @@ impl fmt::Display for Table {
 mod tests {
     use super::*;
 
-    fn refused(builder: PostgresStoreBuilder) -> String {
+    fn refused(builder: &PostgresStoreBuilder) -> String {
         builder.check().unwrap_err().to_string()
     }
 
@@ -225,13 +225,13 @@ mod tests {
         let allowed = "allowed: 1 to 48 of a-z, 0-9 and _, not starting with a digit";
         for name in ["", "9a", "a-b", "a\"b", "A", "a b", "ä"] {
             assert_eq!(
-                refused(builder().table(name)),
+                refused(&builder().table(name)),
                 format!("postgres.table is {name:?}, {allowed}")
             );
         }
-        assert!(refused(builder().schema("a".repeat(49))).starts_with("postgres.schema is "));
+        assert!(refused(&builder().schema("a".repeat(49))).starts_with("postgres.schema is "));
         assert_eq!(
-            refused(builder().connections(0)),
+            refused(&builder().connections(0)),
             "postgres.connections is 0, allowed: 1 to 1000"
         );
     }

@@ -108,10 +108,9 @@ async fn check_eviction(link: &Link, deadline: Instant) -> Result<(), StoreError
     let mut policies = Vec::new();
     match link.send(&command, deadline).await {
         Ok(Answer::Value(info)) => find_policies(&info, &mut policies),
-        Ok(Answer::NoScript) => {}
         Err(error) if error.is_transient() => return Err(error),
         // Not everybody may ask.
-        Err(_) => {}
+        Ok(Answer::NoScript) | Err(_) => {}
     }
     let wrong = match policies.iter().find(|policy| *policy != "noeviction") {
         Some(policy) => format!("the server's maxmemory-policy is {policy}"),
