@@ -341,7 +341,7 @@ async fn i_15_tokens_grow_while_owners_take_turns() {
         });
     }
     tasks.join_all().await;
-    let tokens = tokens.lock().unwrap().clone();
+    let tokens = std::mem::take(&mut *tokens.lock().unwrap());
     let stale = tokens.windows(2).find(|pair| pair[0] >= pair[1]);
     assert_eq!(stale, None);
     postgres.drop().await;

@@ -4,9 +4,10 @@
 //! all of them see. A database they have anyway is a good one: it decides between them by the
 //! table's primary key, on its own clock, and what it acknowledged survives its crash.
 //!
-//! Every verb is one statement. Connections are pooled and bounded; a verb waits for one, and for
-//! its answer, no longer than its timeout. When a connection is lost, the verb is repeated on
-//! another one, and the error says so if it stays open whether it happened.
+//! Every verb is one statement, but for the claim of a key that was there before, which takes a
+//! second one; each is a transaction of its own. Connections are pooled and bounded; a verb waits
+//! for one, and for its answer, no longer than its timeout. When a connection is lost, the verb is
+//! repeated on another one, and the error says so if it stays open whether it happened.
 //!
 //! ```no_run
 //! use std::time::Duration;
