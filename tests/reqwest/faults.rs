@@ -160,7 +160,7 @@ async fn d_4_half_the_body_of_a_failure_is_whole_until_it_breaks() {
             .await
             .unwrap();
         assert_eq!(outcome(&response), (4, Some(GaveUp::Exhausted)));
-        assert_eq!(response.content_length(), None, "it broke off");
+        assert_eq!(response.content_length(), Some(10), "as it was announced");
         assert_eq!(response.chunk().await.unwrap().unwrap(), "half");
         let error = response.chunk().await.unwrap_err().into();
         assert_eq!(cause(&error), Cause::Reset, "{error:?}");
