@@ -740,9 +740,10 @@ mod trouble {
         );
         transaction.execute(&lock, &[]).await.unwrap();
 
+        let first = claim(1);
         let blocked = tokio::spawn({
             let store = store.clone();
-            async move { store.claim(claim(1)).await.unwrap_err() }
+            async move { store.claim(first).await.unwrap_err() }
         });
         let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' \
                        AND query LIKE '%{schema}%' AND pid <> pg_backend_pid()";
@@ -754,8 +755,32 @@ mod trouble {
         assert_eq!(error.kind(), StoreErrorKind::Timeout, "{error}");
 
         transaction.rollback().await.unwrap();
-        assert!(matches!(store.claim(claim(1)).await, Ok(Claimed::New(_))));
+        // Whether it happened after all or not, the claim can be repeated.
+        own(&store, first).await;
         postgres.drop().await;
+    }
+
+    /// A session that hangs is given up within the timeout; its connection is not used again.
+    #[tokio::test]
+    async fn a_session_that_hangs_is_a_timeout_in_doubt() {
+        let Some(server) = Own::new().await else {
+            return;
+        };
+        let builder = PostgresStore::builder(server.url()).connections(1);
+        let builder = builder.timeout(Duration::from_secs(1));
+        let store = builder.connect().await.unwrap();
+        own(&store, claim(1)).await;
+        let admin = client(&server.url()).await;
+        let session = "SELECT pid FROM pg_stat_activity WHERE application_name = 'tower-reprise'";
+        let pid: i32 = admin.query_one(session, &[]).await.unwrap().get(0);
+        run(Command::new("kill").args(["-STOP", &pid.to_string()]));
+        let first = claim(2);
+        let error = store.claim(first).await.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Timeout, "{error}");
+        assert!(error.may_have_happened(), "{error}");
+        let token = own(&store, first).await;
+        complete(&store, 2, token, reply("paid")).await;
+        run(Command::new("kill").args(["-CONT", &pid.to_string()]));
     }
 
     /// Sessions that an administrator ends, idle ones and one in the middle of a claim.
