@@ -440,6 +440,13 @@ async fn t_2_i_6_whatever_the_defaults_of_a_session() {
 }
 
 mod exactly_once {
+    use std::convert::Infallible;
+
+    use http::{Request, Response};
+    use http_body_util::Full;
+    use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
+    use tower_reprise::{IdempotencyLayer, idempotency::Execution};
+
     use super::*;
 
     /// A ledger, and an owner of key 1.
@@ -490,6 +497,56 @@ mod exactly_once {
         // The layer completes as well, later: a repeat.
         complete(&store, 1, token, reply("other")).await;
         assert_eq!(store.claim(claim(1)).await.unwrap(), done);
+        postgres.drop().await;
+    }
+
+    /// The handler commits both and is gone before the layer hears of it: the next request gets
+    /// the reply, without a second execution and without waiting for the lease.
+    #[tokio::test]
+    async fn i_14_a_handler_that_dies_after_its_commit_has_replied() {
+        let Some(postgres) = Postgres::new().await else {
+            return;
+        };
+        let (store, _) = setup(&postgres).await;
+        let layer = IdempotencyLayer::builder(store.clone())
+            .scope(|_| Some("alice"))
+            .orphans(Orphans::Unknown)
+            .build()
+            .unwrap();
+        let url = postgres.url.clone();
+        let insert = format!("INSERT INTO {}.ledger VALUES ('paid')", postgres.schema);
+        let dies = true;
+        let mut server = ServiceBuilder::new().layer(layer).service(service_fn(
+            move |request: Request<Full<Bytes>>| {
+                let (store, url, insert) = (store.clone(), url.clone(), insert.clone());
+                async move {
+                    let execution = request.extensions().get::<Execution>().unwrap().clone();
+                    let mut client = client(&url).await;
+                    let transaction = client.transaction().await.unwrap();
+                    transaction.execute(&insert, &[]).await.unwrap();
+                    let response = Response::builder().status(201).body("paid").unwrap();
+                    let stored = execution.stored(&response);
+                    let (key, token) = (execution.key(), execution.token());
+                    let completed =
+                        store.complete_in(&transaction, key, token, stored, 24 * RETENTION);
+                    completed.await.unwrap();
+                    transaction.commit().await.unwrap();
+                    assert!(!dies, "right after the commit");
+                    Ok::<_, Infallible>(response.map(Full::<Bytes>::from))
+                }
+            },
+        ));
+        let mut statuses = Vec::new();
+        for _ in 0..2 {
+            let request = Request::post("/payments")
+                .header("idempotency-key", "one")
+                .body(Full::default())
+                .unwrap();
+            let response = server.ready().await.unwrap().call(request).await.unwrap();
+            statuses.push(response.status().as_u16());
+        }
+        assert_eq!(statuses, [500, 201]);
+        assert_eq!(entries(&postgres).await, 1);
         postgres.drop().await;
     }
 

@@ -3,7 +3,11 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use crate::store::{FencingToken, Lease, RecordKey};
+use bytes::Bytes;
+use http::Response;
+
+use super::{hygiene::Unstored, reply};
+use crate::store::{FencingToken, Lease, RecordKey, Stored};
 
 /// On the extensions of a request that is executed: this execution, among others of the same
 /// operation.
@@ -35,6 +39,20 @@ impl Execution {
     #[must_use]
     pub fn key(&self) -> RecordKey {
         self.0.key
+    }
+
+    /// A reply as the layer stores it, for a handler that commits it together with its effect:
+    /// with `PostgresStore::complete_in`, under this execution's key and token. The handler then
+    /// returns the same response, and repeats get it too, even if this process ends right after
+    /// the commit.
+    #[must_use]
+    pub fn stored<B: AsRef<[u8]>>(&self, response: &Response<B>) -> Stored {
+        let (mut parts, ()) = Response::new(()).into_parts();
+        parts.status = response.status();
+        parts.headers = response.headers().clone();
+        let bytes: Bytes =
+            reply::encode(&parts, None, response.body().as_ref(), &Unstored::default());
+        Stored::Reply(bytes)
     }
 
     /// Greater than that of every execution before.

@@ -155,26 +155,26 @@ impl PostgresStore {
     ///
     /// ```no_run
     /// use std::time::Duration;
-    /// use bytes::Bytes;
-    /// use tower_reprise::{
-    ///     error::BoxError,
-    ///     store::{FencingToken, PostgresStore, RecordKey, Stored},
-    /// };
+    /// use http::Response;
+    /// use tower_reprise::{error::BoxError, idempotency::Execution, store::PostgresStore};
     ///
+    /// // A handler under an `IdempotencyLayer` finds its execution in the request's extensions.
     /// async fn pay(
     ///     store: &PostgresStore,
     ///     shop: &mut tokio_postgres::Client,
-    ///     key: RecordKey,
-    ///     token: FencingToken,
-    /// ) -> Result<(), BoxError> {
+    ///     execution: &Execution,
+    /// ) -> Result<Response<&'static str>, BoxError> {
     ///     let transaction = shop.transaction().await?;
     ///     transaction
     ///         .execute("UPDATE accounts SET balance = balance - 10 WHERE id = 7", &[])
     ///         .await?;
-    ///     let reply = Stored::Reply(Bytes::from_static(b"paid"));
+    ///     let response = Response::new("paid");
+    ///     let (key, token) = (execution.key(), execution.token());
     ///     let day = Duration::from_secs(24 * 60 * 60);
-    ///     store.complete_in(&transaction, key, token, reply, day).await?;
-    ///     Ok(transaction.commit().await?)
+    ///     let stored = execution.stored(&response);
+    ///     store.complete_in(&transaction, key, token, stored, day).await?;
+    ///     transaction.commit().await?;
+    ///     Ok(response)
     /// }
     /// ```
     ///
