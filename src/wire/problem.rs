@@ -123,11 +123,17 @@ impl Problem {
     }
 
     pub(crate) fn response(&self, grpc: bool) -> Response<Bytes> {
-        if grpc {
+        let mut response = if grpc {
             self.trailers_only()
         } else {
             self.document()
+        };
+        let headers = response.headers_mut();
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        if matches!(self.again, Again::Never) {
+            headers.insert("x-should-retry", HeaderValue::from_static("false"));
         }
+        response
     }
 
     fn document(&self) -> Response<Bytes> {
@@ -152,17 +158,10 @@ impl Problem {
             CONTENT_TYPE,
             HeaderValue::from_static("application/problem+json"),
         );
-        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        match self.again {
-            Again::Unsaid => {}
-            Again::Never => {
-                headers.insert("x-should-retry", HeaderValue::from_static("false"));
-            }
-            Again::After(wait) => {
-                // In whole seconds, and never earlier than asked for.
-                let part = u64::from(wait.subsec_nanos() > 0);
-                headers.insert(RETRY_AFTER, wait.as_secs().saturating_add(part).into());
-            }
+        if let Again::After(wait) = self.again {
+            // In whole seconds, and never earlier than asked for.
+            let part = u64::from(wait.subsec_nanos() > 0);
+            headers.insert(RETRY_AFTER, wait.as_secs().saturating_add(part).into());
         }
         response
     }
@@ -171,7 +170,6 @@ impl Problem {
         let mut response = Response::new(Bytes::new());
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         headers.insert("grpc-status", u16::from(self.grpc as u8).into());
         if let Ok(message) = HeaderValue::try_from(percent_encoded(&self.detail)) {
             headers.insert("grpc-message", message);
