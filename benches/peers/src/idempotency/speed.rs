@@ -10,7 +10,9 @@ use super::contestant::{Contestant, Server, request};
 use crate::report::quantile;
 
 const BODY: usize = 1024;
+/// Calls in a round, and of the busy caller: few, so that it stays about as busy as it is.
 const CALLS: u64 = 200;
+const BUSY_CALLS: u64 = 10;
 /// How many keys a caller has.
 const KEYS: u64 = 10;
 /// The one caller that has more than that, and how many at the start.
@@ -47,8 +49,15 @@ impl Load {
             Self::Replay => ("replay", "the same requests again"),
             Self::Busy => (
                 "busy_caller",
-                "a fresh key of a caller that has 2,000 and more",
+                "a fresh key of a caller that has 2,000 to 4,000",
             ),
+        }
+    }
+
+    fn calls(self) -> u64 {
+        match self {
+            Self::Fresh | Self::Replay => CALLS,
+            Self::Busy => BUSY_CALLS,
         }
     }
 
@@ -78,7 +87,8 @@ pub(super) fn measure(rounds: u64) -> Vec<Speed> {
         for round in 0..=rounds {
             for (load, nanos) in Load::ALL.into_iter().zip(&mut nanos) {
                 for (at, (server, nanos)) in servers.iter_mut().zip(nanos).enumerate() {
-                    let calls = (round * CALLS..(round + 1) * CALLS).map(|n| {
+                    let count = load.calls();
+                    let calls = (round * count..(round + 1) * count).map(|n| {
                         let (caller, key) = load.caller_and_key(n);
                         request(caller, key, &body)
                     });
@@ -86,7 +96,7 @@ pub(super) fn measure(rounds: u64) -> Vec<Speed> {
                     let took = nanos_per_call(server, calls.collect()).await;
                     let executed = match (load, Contestant::ALL[at]) {
                         (Load::Replay, contestant) if contestant != Contestant::Bare => 0,
-                        _ => CALLS,
+                        _ => count,
                     };
                     assert_eq!(server.executions() - before, executed);
                     if round > 0 {
