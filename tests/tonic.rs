@@ -392,6 +392,20 @@ fn unary(policy: PolicyBuilder) -> Deps {
 }
 
 #[tokio::test]
+async fn s_3_details_that_are_no_base64_do_no_harm() {
+    let with = &[
+        ("grpc-status-details-bin", "{}.."),
+        ("grpc-retry-pushback-ms", "-1"),
+    ];
+    let server = Server::start(vec![Act::fail_with(14, with)]).await;
+    let mut client = HealthClient::new(full(&unary(policy()), channel(server.address)));
+    let status = client.check(check()).await.unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable);
+    assert_eq!(status.details(), b"");
+    assert_eq!(outcome(&status), (1, Some(GaveUp::Pushback)));
+}
+
+#[tokio::test]
 async fn ra_8_pushback_below_zero_or_unreadable_stops() {
     for pushback in ["-1", "soon", ""] {
         let with: &[_] = Box::leak(Box::new([("grpc-retry-pushback-ms", pushback)]));

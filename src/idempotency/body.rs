@@ -11,6 +11,8 @@ use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
+use crate::peek::size_after;
+
 /// Boxed, since most bodies have none.
 pub(super) type Trailers = Option<Box<HeaderMap>>;
 
@@ -109,20 +111,8 @@ impl<B: Body> Body for IdempotencyBody<B> {
             State::Whole { data, .. } => {
                 SizeHint::with_exact(data.as_ref().map_or(0, |data| data.len() as u64))
             }
-            State::Partly { read, rest } => {
-                let (read, rest) = (length(read), rest.size_hint());
-                let mut hint = SizeHint::new();
-                hint.set_lower(rest.lower().saturating_add(read));
-                if let Some(upper) = rest.upper().and_then(|upper| upper.checked_add(read)) {
-                    hint.set_upper(upper);
-                }
-                hint
-            }
-            State::Broken { read, .. } => {
-                let mut hint = SizeHint::new();
-                hint.set_lower(length(read));
-                hint
-            }
+            State::Partly { read, rest } => size_after(length(read), rest.size_hint()),
+            State::Broken { read, .. } => size_after(length(read), SizeHint::new()),
         }
     }
 }

@@ -97,13 +97,18 @@ where
             Rest::Body(body) => body.size_hint(),
             Rest::Ended(hint, _) => *hint,
         };
-        let mut hint = SizeHint::new();
-        hint.set_lower(rest.lower().saturating_add(read));
-        if let Some(upper) = rest.upper().and_then(|upper| upper.checked_add(read)) {
-            hint.set_upper(upper);
-        }
-        hint
+        size_after(read, rest)
     }
+}
+
+/// The size of a body of which so many bytes were read, and are to come before the rest.
+pub(crate) fn size_after(read: u64, rest: SizeHint) -> SizeHint {
+    let mut hint = SizeHint::new();
+    hint.set_lower(rest.lower().saturating_add(read));
+    if let Some(upper) = rest.upper().and_then(|upper| upper.checked_add(read)) {
+        hint.set_upper(upper);
+    }
+    hint
 }
 
 impl<B> fmt::Debug for PeekBody<B>

@@ -87,6 +87,8 @@ mod codes {
     }
 }
 
+#[cfg(feature = "server")]
+pub(crate) use self::body::size_after;
 pub(crate) use self::finding::Finding;
 pub use self::{
     body::PeekBody, future::PeekFuture, layer::PeekLayer, reply::PeekReply, service::Peek,

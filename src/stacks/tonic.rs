@@ -35,9 +35,9 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use http::Response;
+use http::{HeaderMap, HeaderName, Response};
 use pin_project_lite::pin_project;
-use tonic::{Code, Status, body::Body};
+use tonic::{Code, Status, body::Body, metadata::MetadataMap};
 use tower::{Layer, Service};
 
 use super::ClientLayers;
@@ -147,6 +147,9 @@ where
     }
 }
 
+/// The header with the details of a status.
+const DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
+
 /// What tonic makes of an error, but for what it does not know.
 fn status(error: BoxError) -> Status {
     let verdict = network::classify(&Rules::standard(), &*error);
@@ -166,7 +169,16 @@ fn status(error: BoxError) -> Status {
 
 /// The reply, or the status that it is, with how it was come by.
 #[cold]
-fn explained<B>(outcome: RetryOutcome, response: Response<B>) -> Result<Response<B>, Status> {
+fn explained<B>(outcome: RetryOutcome, mut response: Response<B>) -> Result<Response<B>, Status> {
+    // tonic panics on details that are not base64, here or in the generated client.
+    if let Some(details) = response.headers().get(DETAILS) {
+        let details = HeaderMap::from_iter([(DETAILS, details.clone())]);
+        let details = MetadataMap::from_headers(details);
+        let details = details.get_bin(DETAILS.as_str());
+        if !details.is_some_and(|details| details.to_bytes().is_ok()) {
+            response.headers_mut().remove(DETAILS);
+        }
+    }
     match Status::from_header_map(response.headers()) {
         Some(mut status) if status.code() != Code::Ok => {
             let said: BoxError = format!("{:?}: {}", status.code(), status.message()).into();
