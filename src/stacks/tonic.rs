@@ -175,7 +175,7 @@ fn explained<B>(outcome: RetryOutcome, mut response: Response<B>) -> Result<Resp
         let details = HeaderMap::from_iter([(DETAILS, details.clone())]);
         let details = MetadataMap::from_headers(details);
         let details = details.get_bin(DETAILS.as_str());
-        if !details.is_some_and(|details| details.to_bytes().is_ok()) {
+        if details.is_none_or(|details| details.to_bytes().is_err()) {
             response.headers_mut().remove(DETAILS);
         }
     }
