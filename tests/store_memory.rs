@@ -58,6 +58,11 @@ async fn t_1_t_2_t_3_the_contract() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn t_1_t_2_t_3_the_contract_of_a_journal() {
+    conformance::journal(&Memory(MemoryStore::new())).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn t_1_t_2_the_model() {
     for seed in 0..200 {
         conformance::model(&Memory(MemoryStore::new()), seed, 500).await;

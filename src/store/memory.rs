@@ -1,8 +1,14 @@
+mod book;
+mod journal;
 mod shards;
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
-use self::shards::Shards;
+use self::{book::Book, shards::Shards};
 use super::{
     Claim, Claimed, FencingToken, IdempotencyStore, Ownership, RecordKey, StoreError, Stored,
 };
@@ -29,10 +35,12 @@ use crate::error::ConfigError;
 #[derive(Clone)]
 pub struct MemoryStore {
     inner: Arc<Shards>,
+    book: Arc<Mutex<Book>>,
 }
 
 impl MemoryStore {
-    /// Room for 1,000,000 records and 256 MiB of replies.
+    /// Room for 1,000,000 records and 256 MiB of replies, and for 100,000 entries and as many bytes
+    /// in the journal.
     #[must_use]
     pub fn new() -> Self {
         Self::bounded(&MemoryStoreBuilder::new())
@@ -46,6 +54,7 @@ impl MemoryStore {
     fn bounded(limits: &MemoryStoreBuilder) -> Self {
         Self {
             inner: Arc::new(Shards::new(limits.max_records, limits.max_bytes)),
+            book: Arc::new(Mutex::new(Book::new(limits.max_entries, limits.max_bytes))),
         }
     }
 
@@ -82,6 +91,7 @@ impl fmt::Debug for MemoryStore {
 #[must_use]
 pub struct MemoryStoreBuilder {
     max_records: u64,
+    max_entries: u64,
     max_bytes: u64,
 }
 
@@ -89,6 +99,7 @@ impl MemoryStoreBuilder {
     fn new() -> Self {
         Self {
             max_records: 1_000_000,
+            max_entries: 100_000,
             max_bytes: 256 << 20,
         }
     }
@@ -99,7 +110,13 @@ impl MemoryStoreBuilder {
         self
     }
 
-    /// The most bytes of replies at a time.
+    /// The most entries of the journal at a time.
+    pub fn max_entries(mut self, max_entries: u64) -> Self {
+        self.max_entries = max_entries;
+        self
+    }
+
+    /// The most bytes of replies, and of what the journal holds, at a time.
     pub fn max_bytes(mut self, max_bytes: u64) -> Self {
         self.max_bytes = max_bytes;
         self
@@ -113,6 +130,7 @@ impl MemoryStoreBuilder {
     pub fn build(self) -> Result<MemoryStore, ConfigError> {
         for (field, value) in [
             ("memory.max_records", self.max_records),
+            ("memory.max_entries", self.max_entries),
             ("memory.max_bytes", self.max_bytes),
         ] {
             if value == 0 {

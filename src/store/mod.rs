@@ -54,6 +54,7 @@
 
 pub mod conformance;
 mod error;
+pub mod journal;
 mod memory;
 #[cfg(feature = "postgres")]
 pub mod postgres;

@@ -18,7 +18,7 @@ const RETENTION: u32 = 20;
 /// # Panics
 ///
 /// When the store breaks the contract.
-pub async fn run<B: Backend>(backend: &B) {
+pub async fn run<B: Backend<Store: IdempotencyStore>>(backend: &B) {
     let case = &Case {
         store: Arc::new(backend.open().await),
         other: Arc::new(backend.open().await),
@@ -48,7 +48,7 @@ pub async fn run<B: Backend>(backend: &B) {
     a_lease_of_no_time_has_run_out(case).await;
 }
 
-struct Case<'a, B: Backend> {
+struct Case<'a, B: Backend<Store: IdempotencyStore>> {
     backend: &'a B,
     store: Arc<B::Store>,
     /// The same records, through another handle.
@@ -56,7 +56,7 @@ struct Case<'a, B: Backend> {
     unit: Duration,
 }
 
-impl<B: Backend> Case<'_, B> {
+impl<B: Backend<Store: IdempotencyStore>> Case<'_, B> {
     fn claim(&self) -> Claim {
         Claim {
             key: RecordKey::new(rand::random()),
@@ -121,7 +121,7 @@ fn reply(text: &'static str) -> Stored {
 }
 
 /// Claims through both handles at once; how many were told to execute.
-async fn winners<B: Backend>(case: &Case<'_, B>, claim: Claim) -> usize {
+async fn winners<B: Backend<Store: IdempotencyStore>>(case: &Case<'_, B>, claim: Claim) -> usize {
     let mut claims = JoinSet::new();
     for n in 0..100 {
         let store = Arc::clone(if n % 2 == 0 { &case.store } else { &case.other });
@@ -144,18 +144,18 @@ async fn winners<B: Backend>(case: &Case<'_, B>, claim: Claim) -> usize {
     new.len()
 }
 
-async fn one_of_many_claims_wins<B: Backend>(case: &Case<'_, B>) {
+async fn one_of_many_claims_wins<B: Backend<Store: IdempotencyStore>>(case: &Case<'_, B>) {
     assert_eq!(winners(case, case.claim()).await, 1, "executions");
 }
 
-async fn one_of_many_takes_over_an_orphan<B: Backend>(case: &Case<'_, B>) {
+async fn one_of_many_takes_over_an_orphan<B: Backend<Store: IdempotencyStore>>(case: &Case<'_, B>) {
     let claim = case.claim();
     case.own(claim).await;
     case.pass(LEASE + 1).await;
     assert_eq!(winners(case, claim).await, 1, "executions");
 }
 
-async fn replies_come_back_byte_for_byte<B: Backend>(case: &Case<'_, B>) {
+async fn replies_come_back_byte_for_byte<B: Backend<Store: IdempotencyStore>>(case: &Case<'_, B>) {
     let every_byte: Vec<u8> = (0..=u8::MAX).cycle().take(300_000).collect();
     for bytes in [Bytes::new(), Bytes::from(every_byte)] {
         let claim = case.claim();
@@ -171,7 +171,9 @@ async fn replies_come_back_byte_for_byte<B: Backend>(case: &Case<'_, B>) {
     }
 }
 
-async fn what_is_not_a_reply_comes_back_too<B: Backend>(case: &Case<'_, B>) {
+async fn what_is_not_a_reply_comes_back_too<B: Backend<Store: IdempotencyStore>>(
+    case: &Case<'_, B>,
+) {
     for stored in [Stored::NotRetained, Stored::Unknown] {
         let claim = case.claim();
         let token = case.own(claim).await;
@@ -180,7 +182,9 @@ async fn what_is_not_a_reply_comes_back_too<B: Backend>(case: &Case<'_, B>) {
     }
 }
 
-async fn another_fingerprint_is_a_mismatch_in_every_state<B: Backend>(case: &Case<'_, B>) {
+async fn another_fingerprint_is_a_mismatch_in_every_state<B: Backend<Store: IdempotencyStore>>(
+    case: &Case<'_, B>,
+) {
     let claim = case.claim();
     let other = |orphans| Claim {
         fingerprint: Fingerprint::new([8; 32]),
@@ -211,7 +215,7 @@ async fn another_fingerprint_is_a_mismatch_in_every_state<B: Backend>(case: &Cas
     assert_eq!(case.try_claim(same_id).await, Claimed::Mismatch, "same id");
 }
 
-async fn keys_are_independent<B: Backend>(case: &Case<'_, B>) {
+async fn keys_are_independent<B: Backend<Store: IdempotencyStore>>(case: &Case<'_, B>) {
     let one = case.claim();
     let mut last = *one.key.as_bytes();
     last[31] ^= 1;
@@ -228,7 +232,7 @@ async fn keys_are_independent<B: Backend>(case: &Case<'_, B>) {
     case.own(again(two)).await;
 }
 
-async fn a_renewed_lease_holds<B: Backend>(case: &Case<'_, B>) {
+async fn a_renewed_lease_holds<B: Backend<Store: IdempotencyStore>>(case: &Case<'_, B>) {
     let claim = case.claim();
     let token = case.own(claim).await;
     for _ in 0..4 {
@@ -240,7 +244,9 @@ async fn a_renewed_lease_holds<B: Backend>(case: &Case<'_, B>) {
     assert!(matches!(claimed, Claimed::InFlight { .. }), "{claimed:?}");
 }
 
-async fn an_orphan_is_executed_again_with_a_greater_token<B: Backend>(case: &Case<'_, B>) {
+async fn an_orphan_is_executed_again_with_a_greater_token<B: Backend<Store: IdempotencyStore>>(
+    case: &Case<'_, B>,
+) {
     let claim = case.claim();
     let first = case.lease(claim).await;
     assert!(!first.orphaned, "a first claim is no orphan");
@@ -254,7 +260,7 @@ async fn an_orphan_is_executed_again_with_a_greater_token<B: Backend>(case: &Cas
     }
 }
 
-async fn a_stale_owner_changes_nothing<B: Backend>(case: &Case<'_, B>) {
+async fn a_stale_owner_changes_nothing<B: Backend<Store: IdempotencyStore>>(case: &Case<'_, B>) {
     let claim = case.claim();
     let stale = case.own(claim).await;
     case.pass(LEASE + 1).await;
@@ -270,7 +276,9 @@ async fn a_stale_owner_changes_nothing<B: Backend>(case: &Case<'_, B>) {
     assert_eq!(case.try_claim(claim).await, done, "by the stale claim's id");
 }
 
-async fn an_orphan_of_unknown_outcome_stays_so<B: Backend>(case: &Case<'_, B>) {
+async fn an_orphan_of_unknown_outcome_stays_so<B: Backend<Store: IdempotencyStore>>(
+    case: &Case<'_, B>,
+) {
     let claim = case.claim();
     let token = case.own(claim).await;
     case.pass(LEASE + 1).await;
@@ -289,7 +297,9 @@ async fn an_orphan_of_unknown_outcome_stays_so<B: Backend>(case: &Case<'_, B>) {
     assert!(case.own(again(claim)).await > token, "past its time");
 }
 
-async fn a_lease_that_nobody_took_is_still_the_owners<B: Backend>(case: &Case<'_, B>) {
+async fn a_lease_that_nobody_took_is_still_the_owners<B: Backend<Store: IdempotencyStore>>(
+    case: &Case<'_, B>,
+) {
     let claim = case.claim();
     let token = case.own(claim).await;
     case.pass(LEASE + 1).await;
@@ -308,7 +318,7 @@ async fn a_lease_that_nobody_took_is_still_the_owners<B: Backend>(case: &Case<'_
     assert!(!case.lease(again(claim)).await.orphaned, "it was released");
 }
 
-async fn a_claim_can_be_repeated<B: Backend>(case: &Case<'_, B>) {
+async fn a_claim_can_be_repeated<B: Backend<Store: IdempotencyStore>>(case: &Case<'_, B>) {
     let claim = case.claim();
     let token = case.own(claim).await;
     case.pass(LEASE - 1).await;
@@ -321,7 +331,7 @@ async fn a_claim_can_be_repeated<B: Backend>(case: &Case<'_, B>) {
     assert_eq!(case.complete(claim, token, reply("paid")).await, Held);
 }
 
-async fn a_completion_can_be_repeated<B: Backend>(case: &Case<'_, B>) {
+async fn a_completion_can_be_repeated<B: Backend<Store: IdempotencyStore>>(case: &Case<'_, B>) {
     let claim = case.claim();
     let token = case.own(claim).await;
     assert_eq!(case.complete(claim, token, reply("paid")).await, Held);
@@ -334,7 +344,9 @@ async fn a_completion_can_be_repeated<B: Backend>(case: &Case<'_, B>) {
 
 /// A late owner completes while others claim: either it was in time, and all of them get its
 /// reply, or one of them took over, and it lost.
-async fn a_late_completion_race_has_one_winner<B: Backend>(case: &Case<'_, B>) {
+async fn a_late_completion_race_has_one_winner<B: Backend<Store: IdempotencyStore>>(
+    case: &Case<'_, B>,
+) {
     for _ in 0..20 {
         let claim = case.claim();
         let token = case.own(claim).await;
@@ -356,7 +368,7 @@ async fn a_late_completion_race_has_one_winner<B: Backend>(case: &Case<'_, B>) {
     }
 }
 
-async fn a_released_key_is_free<B: Backend>(case: &Case<'_, B>) {
+async fn a_released_key_is_free<B: Backend<Store: IdempotencyStore>>(case: &Case<'_, B>) {
     let claim = case.claim();
     let mut last = FencingToken::new(0);
     for n in 0..20 {
@@ -375,7 +387,7 @@ async fn a_released_key_is_free<B: Backend>(case: &Case<'_, B>) {
     }
 }
 
-async fn what_is_done_is_done<B: Backend>(case: &Case<'_, B>) {
+async fn what_is_done_is_done<B: Backend<Store: IdempotencyStore>>(case: &Case<'_, B>) {
     let claim = case.claim();
     let token = case.own(claim).await;
     assert_eq!(case.complete(claim, token, reply("paid")).await, Held);
@@ -386,7 +398,9 @@ async fn what_is_done_is_done<B: Backend>(case: &Case<'_, B>) {
     assert_eq!(case.try_claim(again(claim)).await, done);
 }
 
-async fn a_record_is_kept_for_its_time_and_no_longer<B: Backend>(case: &Case<'_, B>) {
+async fn a_record_is_kept_for_its_time_and_no_longer<B: Backend<Store: IdempotencyStore>>(
+    case: &Case<'_, B>,
+) {
     let claim = case.claim();
     let token = case.own(claim).await;
     case.pass(LEASE - 1).await;
@@ -406,7 +420,9 @@ async fn a_record_is_kept_for_its_time_and_no_longer<B: Backend>(case: &Case<'_,
     assert!(lease.token > token, "{} after {token}", lease.token);
 }
 
-async fn an_orphan_is_kept_for_lease_and_retention<B: Backend>(case: &Case<'_, B>) {
+async fn an_orphan_is_kept_for_lease_and_retention<B: Backend<Store: IdempotencyStore>>(
+    case: &Case<'_, B>,
+) {
     let claim = case.claim();
     let token = case.own(claim).await;
     let other = Claim {
@@ -424,7 +440,7 @@ async fn an_orphan_is_kept_for_lease_and_retention<B: Backend>(case: &Case<'_, B
     assert!(lease.token > token, "{} after {token}", lease.token);
 }
 
-async fn nobody_owns_what_is_not_there<B: Backend>(case: &Case<'_, B>) {
+async fn nobody_owns_what_is_not_there<B: Backend<Store: IdempotencyStore>>(case: &Case<'_, B>) {
     let claim = case.claim();
     let token = FencingToken::new(1);
     assert_eq!(case.renew(claim, token).await, Lost, "renew");
@@ -433,7 +449,7 @@ async fn nobody_owns_what_is_not_there<B: Backend>(case: &Case<'_, B>) {
     case.own(claim).await;
 }
 
-async fn any_duration_is_taken<B: Backend>(case: &Case<'_, B>) {
+async fn any_duration_is_taken<B: Backend<Store: IdempotencyStore>>(case: &Case<'_, B>) {
     let forever = Claim {
         lease: Duration::MAX,
         retention: Duration::MAX,
@@ -451,7 +467,7 @@ async fn any_duration_is_taken<B: Backend>(case: &Case<'_, B>) {
     assert_eq!(case.try_claim(again(forever)).await, done);
 }
 
-async fn a_lease_of_no_time_has_run_out<B: Backend>(case: &Case<'_, B>) {
+async fn a_lease_of_no_time_has_run_out<B: Backend<Store: IdempotencyStore>>(case: &Case<'_, B>) {
     let claim = Claim {
         lease: Duration::ZERO,
         ..case.claim()

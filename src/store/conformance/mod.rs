@@ -4,7 +4,8 @@
 //! well known: two claims that both win, an owner that comes back late and overwrites, a record
 //! that outlives its lease by a day. [`run`] tries each of them; [`model`] plays random
 //! interleavings of claim, renew, complete, release, expiry and crash, and compares every answer
-//! with a model that is too simple to be wrong. Both panic at the first difference.
+//! with a model that is too simple to be wrong. [`journal`] is the same for a
+//! [`Journal`](super::journal::Journal). All panic at the first difference.
 //!
 //! ```
 //! use std::time::Duration;
@@ -29,6 +30,7 @@
 //! let backend = Memory(MemoryStore::new());
 //! conformance::run(&backend).await;
 //! conformance::model(&backend, 1, 500).await;
+//! conformance::journal(&backend).await;
 //! # }
 //! ```
 #![allow(
@@ -39,17 +41,18 @@
 )]
 
 mod cases;
+mod journal;
 mod model;
 
 use std::{future::Future, time::Duration};
 
-pub use self::{cases::run, model::model};
-use super::IdempotencyStore;
+pub use self::{cases::run, journal::journal, model::model};
 
 /// A store under test, and its clock.
 pub trait Backend {
-    /// The store.
-    type Store: IdempotencyStore;
+    /// The store: an [`IdempotencyStore`](super::IdempotencyStore), a
+    /// [`Journal`](super::journal::Journal), or both.
+    type Store: Send + Sync + 'static;
 
     /// Opens the store once more: another handle on the same records, as another process would.
     fn open(&self) -> impl Future<Output = Self::Store>;

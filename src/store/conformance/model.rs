@@ -24,7 +24,7 @@ const RETENTIONS: [u64; 2] = [11, 20];
 /// # Panics
 ///
 /// At the first difference, with the seed and what was played.
-pub async fn model<B: Backend>(backend: &B, seed: u64, steps: usize) {
+pub async fn model<B: Backend<Store: IdempotencyStore>>(backend: &B, seed: u64, steps: usize) {
     let mut random = Random(seed);
     let mut play = Play {
         unit: backend.unit(),

@@ -1,0 +1,529 @@
+//! The journal in memory: all entries in the sequence in which they came, and for each lane what
+//! is next.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, btree_map},
+    ops::Bound,
+    time::{Duration, SystemTime},
+};
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use crate::store::{
+    Fingerprint, Ownership, RecordKey, StoreError, StoreErrorKind,
+    journal::{
+        Attempted, Counts, Enqueued, Entry, EntryId, NewEntry, Outcome, Priority, Query, Settle,
+        Status, Steer, Steered, Timestamp, Turn, Want,
+    },
+};
+
+/// How many entries past their time are removed along with each new one.
+const SWEEP: usize = 8;
+
+pub(super) struct Book {
+    entries: BTreeMap<u64, Held>,
+    ids: HashMap<EntryId, u64>,
+    dedup: HashMap<(String, RecordKey), u64>,
+    lanes: BTreeMap<(String, String), Lane>,
+    /// What is over, by when it may go.
+    over: BTreeSet<(Timestamp, u64)>,
+    sequence: u64,
+    bytes: u64,
+    max_entries: u64,
+    max_bytes: u64,
+    secret: [u8; 32],
+    opened: (Timestamp, Instant),
+}
+
+struct Held {
+    entry: Entry,
+    dedup: Option<(RecordKey, Fingerprint)>,
+    /// While it is processed, when the lease runs out; once it is over, when it may go.
+    until: Timestamp,
+}
+
+/// What can be leased, or could be later.
+#[derive(Default)]
+struct Lane {
+    queued: BTreeSet<(Priority, Timestamp, u64)>,
+    expiring: BTreeSet<(Timestamp, u64)>,
+    leased: BTreeSet<(Timestamp, u64)>,
+}
+
+impl Lane {
+    fn has_work(&self, now: Timestamp) -> bool {
+        let due = Priority::ALL
+            .iter()
+            .any(|&p| self.due(p, now).next().is_some());
+        let lapsed = self.leased.first().is_some_and(|&(until, _)| until <= now);
+        due || lapsed
+    }
+
+    fn due(&self, priority: Priority, now: Timestamp) -> impl Iterator<Item = u64> {
+        let from = (priority, Timestamp::from_micros(0), 0);
+        let range = self.queued.range(from..=(priority, now, u64::MAX));
+        range.map(|&(_, _, sequence)| sequence)
+    }
+
+    fn past(set: &BTreeSet<(Timestamp, u64)>, now: Timestamp) -> Vec<u64> {
+        let range = set.range(..=(now, u64::MAX));
+        range.map(|&(_, sequence)| sequence).collect()
+    }
+}
+
+impl Book {
+    pub(super) fn new(max_entries: u64, max_bytes: u64) -> Self {
+        Self {
+            entries: BTreeMap::new(),
+            ids: HashMap::new(),
+            dedup: HashMap::new(),
+            lanes: BTreeMap::new(),
+            over: BTreeSet::new(),
+            sequence: 0,
+            bytes: 0,
+            max_entries,
+            max_bytes,
+            secret: rand::random(),
+            opened: (SystemTime::now().into(), Instant::now()),
+        }
+    }
+
+    pub(super) fn secret(&self) -> [u8; 32] {
+        self.secret
+    }
+
+    /// Wall-clock time when the journal was made, tokio's clock from then on.
+    fn now(&self) -> Timestamp {
+        let (wall, instant) = self.opened;
+        wall.after(instant.elapsed())
+    }
+
+    pub(super) fn enqueue(&mut self, new: NewEntry) -> Result<Enqueued, StoreError> {
+        let now = self.now();
+        self.sweep(now, SWEEP);
+        if let Some(sequence) = self.ids.get(&new.id) {
+            return Ok(Enqueued::Existing(self.summary(*sequence, now)));
+        }
+        if let Some(found) = self.same_as(&new, now) {
+            return Ok(found);
+        }
+        self.make_room(&[&new], now)?;
+        let sequence = self.insert(new, now);
+        Ok(Enqueued::New(self.summary(sequence, now)))
+    }
+
+    /// The entry that makes this one a duplicate.
+    fn same_as(&self, new: &NewEntry, now: Timestamp) -> Option<Enqueued> {
+        let dedup = new.dedup?;
+        let key = (new.queue.clone().into_owned(), dedup.key);
+        let sequence = *self.dedup.get(&key)?;
+        let held = self.entries.get(&sequence)?;
+        match held.status(now) {
+            Status::Cancelled | Status::Expired => None,
+            _ if held
+                .dedup
+                .is_some_and(|(_, print)| print != dedup.fingerprint) =>
+            {
+                Some(Enqueued::Mismatch)
+            }
+            _ => Some(Enqueued::Existing(held.summary(now))),
+        }
+    }
+
+    fn make_room(&mut self, new: &[&NewEntry], now: Timestamp) -> Result<(), StoreError> {
+        let bytes: u64 = new.iter().map(|new| new.payload.len() as u64).sum();
+        let fits = |book: &Self| {
+            book.entries.len() as u64 + new.len() as u64 <= book.max_entries
+                && book.bytes + bytes <= book.max_bytes
+        };
+        while !fits(self) {
+            if !self.sweep(now, SWEEP) {
+                let message = format!(
+                    "the journal has {} entries of {} bytes, allowed: {} of {}",
+                    self.entries.len(),
+                    self.bytes,
+                    self.max_entries,
+                    self.max_bytes
+                );
+                return Err(StoreError::new(StoreErrorKind::Full, message));
+            }
+        }
+        Ok(())
+    }
+
+    fn insert(&mut self, new: NewEntry, now: Timestamp) -> u64 {
+        self.sequence += 1;
+        let sequence = self.sequence;
+        let expires_at = now.after(new.ttl);
+        let queue = new.queue.into_owned();
+        if let Some(dedup) = new.dedup {
+            self.dedup.insert((queue.clone(), dedup.key), sequence);
+        }
+        self.ids.insert(new.id, sequence);
+        self.bytes += new.payload.len() as u64;
+        let held = Held {
+            dedup: new.dedup.map(|dedup| (dedup.key, dedup.fingerprint)),
+            until: now,
+            entry: Entry {
+                id: new.id,
+                queue,
+                lane: new.lane,
+                owner: new.owner,
+                label: new.label,
+                priority: new.priority,
+                status: Status::Queued,
+                sequence,
+                turn: Turn::new(0),
+                attempts: 0,
+                queued_at: now,
+                due_at: now.after(new.delay).min(expires_at),
+                expires_at,
+                changed_at: now,
+                payload: new.payload,
+                result: None,
+                history: Vec::new(),
+            },
+        };
+        self.entries.insert(sequence, held);
+        self.show(sequence);
+        sequence
+    }
+
+    pub(super) fn lanes(&self, queue: &str, after: Option<&str>, limit: u32) -> Vec<String> {
+        let now = self.now();
+        let from = match after {
+            Some(after) => Bound::Excluded((queue.to_owned(), after.to_owned())),
+            None => Bound::Included((queue.to_owned(), String::new())),
+        };
+        self.lanes
+            .range((from, Bound::Unbounded))
+            .take_while(|((of, _), _)| of == queue)
+            .filter(|(_, lane)| lane.has_work(now))
+            .map(|((_, name), _)| name.clone())
+            .take(limit as usize)
+            .collect()
+    }
+
+    pub(super) fn lease(&mut self, want: &Want) -> Vec<Entry> {
+        let now = self.now();
+        let key = (want.queue.clone().into_owned(), want.lane.clone());
+        let lapsed = self
+            .lanes
+            .get(&key)
+            .map(|lane| Lane::past(&lane.leased, now))
+            .unwrap_or_default();
+        for sequence in lapsed {
+            self.change(sequence, |held| held.entry.status = Status::Queued);
+        }
+        let Some(lane) = self.lanes.get(&key) else {
+            return Vec::new();
+        };
+        let mut next = Lane::past(&lane.expiring, now);
+        let due = Priority::ALL
+            .iter()
+            .take_while(|&&priority| priority <= want.through)
+            .flat_map(|&priority| lane.due(priority, now))
+            .filter(|sequence| !next.contains(sequence))
+            .take(want.limit as usize)
+            .collect::<Vec<_>>();
+        next.extend(due);
+        next.truncate(want.limit as usize);
+        let lease = |&sequence: &u64| {
+            self.change(sequence, |held| {
+                let entry = &mut held.entry;
+                entry.status = Status::Processing;
+                entry.turn = Turn::new(entry.turn.get() + 1);
+                entry.changed_at = now;
+                entry.attempts += u32::from(entry.expires_at > now);
+                held.until = now.after(want.lease);
+            })?;
+            Some(self.entries.get(&sequence)?.entry.clone())
+        };
+        next.iter().filter_map(lease).collect()
+    }
+
+    pub(super) fn extend(&mut self, id: EntryId, turn: Turn, lease: Duration) -> Ownership {
+        let until = self.now().after(lease);
+        match self.owned(id, turn) {
+            Some((sequence, true)) => {
+                self.change(sequence, |held| held.until = until);
+                Ownership::Held
+            }
+            _ => Ownership::Lost,
+        }
+    }
+
+    /// Where it is, and whether that turn is still on.
+    fn owned(&self, id: EntryId, turn: Turn) -> Option<(u64, bool)> {
+        let sequence = *self.ids.get(&id)?;
+        let entry = &self.entries.get(&sequence)?.entry;
+        (entry.turn == turn).then_some((sequence, entry.status == Status::Processing))
+    }
+
+    pub(super) fn settle(
+        &mut self,
+        id: EntryId,
+        turn: Turn,
+        settle: Settle,
+    ) -> Result<Ownership, StoreError> {
+        let now = self.now();
+        let sequence = match self.owned(id, turn) {
+            Some((sequence, true)) => sequence,
+            Some((_, false)) => return Ok(Ownership::Held),
+            None => return Ok(Ownership::Lost),
+        };
+        let follows: Vec<_> = settle.outbox.iter().collect();
+        self.make_room(&follows, now)?;
+        for new in settle.outbox {
+            if !self.ids.contains_key(&new.id) && self.same_as(&new, now).is_none() {
+                self.insert(new, now);
+            }
+        }
+        let result = settle.result;
+        self.bytes += result.as_ref().map_or(0, |result| result.len() as u64);
+        self.change(sequence, |held| {
+            held.settle(settle.outcome, now);
+            held.note(&settle.note, now);
+            held.entry.result = result.or(held.entry.result.take());
+        });
+        Ok(Ownership::Held)
+    }
+
+    pub(super) fn steer(&mut self, id: EntryId, steer: Steer) -> Option<Steered> {
+        let now = self.now();
+        let sequence = *self.ids.get(&id)?;
+        let status = self.entries.get(&sequence)?.status(now);
+        let applied = match steer {
+            Steer::Cancel(_) | Steer::Trigger => status == Status::Queued,
+            Steer::Redrive(_) => status == Status::Failed,
+        };
+        if applied {
+            self.change(sequence, |held| held.steer(steer, now));
+        }
+        let entry = self.summary(sequence, now);
+        Some(Steered { applied, entry })
+    }
+
+    pub(super) fn find(&self, id: EntryId) -> Option<Entry> {
+        let now = self.now();
+        let held = self.entries.get(self.ids.get(&id)?)?;
+        (!held.is_gone(now)).then(|| Entry {
+            status: held.status(now),
+            ..held.entry.clone()
+        })
+    }
+
+    pub(super) fn list(&self, query: &Query) -> Vec<Entry> {
+        let now = self.now();
+        let wanted = |held: &&Held| {
+            let entry = &held.entry;
+            entry.queue == query.queue
+                && query
+                    .owner
+                    .as_ref()
+                    .is_none_or(|owner| *owner == entry.owner)
+                && query
+                    .label
+                    .as_ref()
+                    .is_none_or(|label| *label == entry.label)
+                && query.status.is_none_or(|status| status == held.status(now))
+                && !held.is_gone(now)
+        };
+        self.entries
+            .range((Bound::Excluded(query.after), Bound::Unbounded))
+            .map(|(_, held)| held)
+            .filter(wanted)
+            .take(query.limit as usize)
+            .map(|held| held.summary(now))
+            .collect()
+    }
+
+    pub(super) fn counts(&self, queue: &str) -> Counts {
+        let now = self.now();
+        let mut counts = Counts::default();
+        for held in self.entries.values() {
+            if held.entry.queue == queue && !held.is_gone(now) {
+                let status = held.status(now);
+                counts.by_status[usize::from(status.number())] += 1;
+                if status == Status::Queued {
+                    let age = now.since(held.entry.queued_at);
+                    counts.oldest = counts.oldest.max(Some(age));
+                }
+            }
+        }
+        counts
+    }
+
+    pub(super) fn position(&self, id: EntryId, limit: u32) -> Option<u32> {
+        let now = self.now();
+        let held = self.entries.get(self.ids.get(&id)?)?;
+        let entry = &held.entry;
+        if held.status(now) != Status::Queued {
+            return None;
+        }
+        let lane = self.lanes.get(&(entry.queue.clone(), entry.lane.clone()))?;
+        let before = lane
+            .queued
+            .range(..(entry.priority, entry.due_at, entry.sequence));
+        u32::try_from(before.take(limit as usize).count()).ok()
+    }
+
+    /// Removes a few entries that were kept long enough; whether there was one.
+    fn sweep(&mut self, now: Timestamp, limit: usize) -> bool {
+        let mut swept = false;
+        for _ in 0..limit {
+            match self.over.first() {
+                Some(&(until, sequence)) if until <= now => self.remove(sequence),
+                _ => break,
+            }
+            swept = true;
+        }
+        swept
+    }
+
+    fn remove(&mut self, sequence: u64) {
+        self.hide(sequence);
+        let Some(held) = self.entries.remove(&sequence) else {
+            return;
+        };
+        self.bytes = self.bytes.saturating_sub(held.bytes());
+        self.ids.remove(&held.entry.id);
+        if let Some((key, _)) = held.dedup {
+            let key = (held.entry.queue, key);
+            // A later entry may have taken the key over.
+            if self.dedup.get(&key) == Some(&sequence) {
+                self.dedup.remove(&key);
+            }
+        }
+    }
+
+    /// Changes an entry, and where it can be found.
+    fn change(&mut self, sequence: u64, change: impl FnOnce(&mut Held)) -> Option<()> {
+        self.hide(sequence);
+        change(self.entries.get_mut(&sequence)?);
+        self.show(sequence);
+        Some(())
+    }
+
+    fn show(&mut self, sequence: u64) {
+        let Some(held) = self.entries.get(&sequence) else {
+            return;
+        };
+        let entry = &held.entry;
+        let lane = || (entry.queue.clone(), entry.lane.clone());
+        match entry.status {
+            Status::Queued => {
+                let lane = self.lanes.entry(lane()).or_default();
+                lane.queued.insert((entry.priority, entry.due_at, sequence));
+                lane.expiring.insert((entry.expires_at, sequence));
+            }
+            Status::Processing => {
+                let lane = self.lanes.entry(lane()).or_default();
+                lane.leased.insert((held.until, sequence));
+            }
+            _ => drop(self.over.insert((held.until, sequence))),
+        }
+    }
+
+    fn hide(&mut self, sequence: u64) {
+        let Some(held) = self.entries.get(&sequence) else {
+            return;
+        };
+        let entry = &held.entry;
+        self.over.remove(&(held.until, sequence));
+        let key = (entry.queue.clone(), entry.lane.clone());
+        if let btree_map::Entry::Occupied(mut lane) = self.lanes.entry(key) {
+            let sets = lane.get_mut();
+            sets.queued
+                .remove(&(entry.priority, entry.due_at, sequence));
+            sets.expiring.remove(&(entry.expires_at, sequence));
+            sets.leased.remove(&(held.until, sequence));
+            if sets.queued.is_empty() && sets.leased.is_empty() {
+                lane.remove();
+            }
+        }
+    }
+
+    fn summary(&self, sequence: u64, now: Timestamp) -> Entry {
+        self.entries[&sequence].summary(now)
+    }
+}
+
+impl Held {
+    fn status(&self, now: Timestamp) -> Status {
+        match self.entry.status {
+            Status::Queued if self.entry.expires_at <= now => Status::Expired,
+            status => status,
+        }
+    }
+
+    fn is_gone(&self, now: Timestamp) -> bool {
+        self.entry.status.is_over() && self.until <= now
+    }
+
+    fn bytes(&self) -> u64 {
+        let result = self.entry.result.as_ref().map_or(0, Bytes::len);
+        (self.entry.payload.len() + result) as u64
+    }
+
+    fn summary(&self, now: Timestamp) -> Entry {
+        Entry {
+            status: self.status(now),
+            payload: Bytes::new(),
+            result: None,
+            history: Vec::new(),
+            ..self.entry.clone()
+        }
+    }
+
+    fn settle(&mut self, outcome: Outcome, now: Timestamp) {
+        let (status, time) = match outcome {
+            Outcome::Completed(keep) => (Status::Completed, keep),
+            Outcome::Failed(keep) => (Status::Failed, keep),
+            Outcome::Expired(keep) => (Status::Expired, keep),
+            Outcome::Retry(delay) | Outcome::Release(delay) => (Status::Queued, delay),
+        };
+        let entry = &mut self.entry;
+        if matches!(outcome, Outcome::Release(_)) && !entry.is_past() {
+            entry.attempts = entry.attempts.saturating_sub(1);
+        }
+        entry.status = status;
+        entry.changed_at = now;
+        self.until = now.after(time);
+        if status == Status::Queued {
+            entry.due_at = self.until.min(entry.expires_at);
+        }
+    }
+
+    fn steer(&mut self, steer: Steer, now: Timestamp) {
+        let entry = &mut self.entry;
+        match steer {
+            Steer::Cancel(keep) => {
+                entry.status = Status::Cancelled;
+                entry.changed_at = now;
+                self.until = now.after(keep);
+                self.note("cancelled", now);
+            }
+            Steer::Trigger => {
+                entry.priority = Priority::Urgent;
+                entry.due_at = now;
+            }
+            Steer::Redrive(ttl) => {
+                entry.status = Status::Queued;
+                entry.changed_at = now;
+                entry.attempts = 0;
+                entry.due_at = now;
+                entry.expires_at = now.after(ttl);
+                self.note("redriven", now);
+            }
+        }
+    }
+
+    fn note(&mut self, note: &str, at: Timestamp) {
+        if !note.is_empty() {
+            let note = Attempted::cut(note).to_owned();
+            self.entry.history.push(Attempted { at, note });
+        }
+    }
+}
