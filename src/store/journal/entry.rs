@@ -373,7 +373,11 @@ impl Attempted {
 
     /// As much of a note as is kept.
     pub(crate) fn cut(note: &str) -> &str {
-        &note[..note.floor_char_boundary(Self::MAX_NOTE)]
+        let mut end = note.len().min(Self::MAX_NOTE);
+        while !note.is_char_boundary(end) {
+            end -= 1;
+        }
+        &note[..end]
     }
 }
 
