@@ -10,10 +10,8 @@
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, response};
 
-use super::{
-    body::Trailers,
-    hygiene::{Unstored, UnstoredOf},
-};
+use super::hygiene::{Unstored, UnstoredOf};
+use crate::wire::read::Trailers;
 
 const VERSION: u8 = 1;
 
