@@ -9,11 +9,11 @@
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, response};
 
-use super::{
-    body::Trailers,
-    hygiene::{Unstored, UnstoredOf},
+use super::hygiene::{Unstored, UnstoredOf};
+use crate::wire::{
+    block::{Reader, headers_length, put_headers, put_number},
+    read::Trailers,
 };
-use crate::wire::block::{Reader, headers_length, put_headers, put_number};
 
 const VERSION: u8 = 1;
 

@@ -3,3 +3,5 @@
 #[cfg(feature = "server")]
 pub(crate) mod block;
 pub(crate) mod problem;
+#[cfg(feature = "server")]
+pub(crate) mod read;

@@ -91,6 +91,19 @@ impl Problem {
     }
 }
 
+/// Problems of receivers of webhooks.
+#[cfg(feature = "delivery")]
+impl Problem {
+    problems! {
+        WEBHOOK_UNVERIFIED: UNAUTHORIZED, Unauthenticated, "webhook-unverified",
+            "Message could not be verified", "", Again::Unsaid;
+        WEBHOOK_UNREADABLE: BAD_REQUEST, InvalidArgument, "webhook-unreadable",
+            "Message could not be read", "The request ended before its body did.", Again::Unsaid;
+        WEBHOOK_TOO_LARGE: PAYLOAD_TOO_LARGE, ResourceExhausted, "webhook-too-large",
+            "Message is too large", "", Again::Never;
+    }
+}
+
 impl Problem {
     problems! {
         RETRY_BUDGET: TOO_MANY_REQUESTS, ResourceExhausted, "retry-budget",
