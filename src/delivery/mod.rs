@@ -40,14 +40,18 @@
 //! # }
 //! ```
 
+pub mod dead_letter;
 pub mod guard;
 mod headers;
 mod key;
 mod outcome;
+mod parcel;
 mod schedule;
 mod send;
 pub mod sign;
 pub mod verify;
+pub mod webhooks;
+pub mod worker;
 
 pub use self::{
     headers::UserHeaders,

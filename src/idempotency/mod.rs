@@ -94,7 +94,7 @@ pub mod events;
 
 mod body;
 mod builder;
-mod digest;
+pub(crate) mod digest;
 mod engine;
 mod execute;
 mod execution;
