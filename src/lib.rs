@@ -98,6 +98,8 @@ pub mod idempotency_key;
 pub mod peek;
 pub mod policy;
 pub mod problem;
+#[cfg(feature = "delivery")]
+pub mod replay;
 pub mod retry;
 pub mod retry_after;
 pub mod retry_budget;

@@ -45,7 +45,7 @@ pub mod guard;
 mod headers;
 mod key;
 mod outcome;
-mod parcel;
+pub(crate) mod parcel;
 mod schedule;
 mod send;
 pub mod sign;

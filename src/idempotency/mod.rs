@@ -99,12 +99,12 @@ mod engine;
 mod execute;
 mod execution;
 mod future;
-mod hygiene;
+pub(crate) mod hygiene;
 mod key;
 mod keyed;
 mod layer;
 mod outcome;
-mod reply;
+pub(crate) mod reply;
 mod service;
 mod settings;
 

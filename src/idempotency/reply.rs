@@ -19,15 +19,15 @@ const VERSION: u8 = 1;
 
 /// What is kept of a reply.
 #[derive(Debug)]
-pub(super) struct Reply {
-    pub(super) status: StatusCode,
-    pub(super) headers: HeaderMap,
-    pub(super) trailers: Trailers,
-    pub(super) body: Bytes,
+pub(crate) struct Reply {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) trailers: Trailers,
+    pub(crate) body: Bytes,
 }
 
 /// Leaves out what is not to be stored.
-pub(super) fn encode(
+pub(crate) fn encode(
     head: &response::Parts,
     trailers: Option<&HeaderMap>,
     body: &[u8],
@@ -60,7 +60,7 @@ fn fields<'a>(
 }
 
 /// `None` if these are not the bytes of a reply.
-pub(super) fn decode(bytes: Bytes) -> Option<Reply> {
+pub(crate) fn decode(bytes: Bytes) -> Option<Reply> {
     let mut reader = Reader::new(bytes);
     let &[VERSION, low, high] = reader.take(3)? else {
         return None;
