@@ -295,11 +295,6 @@ impl<J: Journal + Clone> Webhooks<J> {
         let queue = self.shared.queue.clone();
         Worker::builder(self.journal.clone(), queue, handler).woken_by(self.wake.clone())
     }
-
-    /// What wakes the worker.
-    pub(crate) fn wake(&self) -> &Wake {
-        &self.wake
-    }
 }
 
 /// Credentials are not written down in the clear.

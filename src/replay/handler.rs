@@ -22,7 +22,7 @@ use crate::{
     backoff::{Backoff, FullJitter},
     classify::{Classify, IDEMPOTENCY_KEY, Retryable, Rules, Standard, Verdict, network},
     delivery::worker::{Admits, Handler},
-    dependency::BreakerState,
+    dependency::{BreakerState, DependencyStatus},
     error::BoxError,
     idempotency::{hygiene::Unstored, reply},
     retry::{Attempt, PrepareAttempt},
@@ -134,20 +134,27 @@ where
 
     fn admits(&self) -> Admits {
         let shared = &self.replay.shared;
-        let held = shared.settings.paced_by.iter().any(|dependency| {
-            let status = dependency.status();
-            let used_up = status
-                .retries_allowed
-                .is_some_and(|allowed| status.retries >= allowed);
-            used_up || status.hold.is_some() || matches!(status.breaker, BreakerState::Open(_))
-        });
-        if held || self.replay.maintenance.is_on() {
-            return Admits::Urgent;
-        }
-        match shared.pace.limit() {
+        let dependencies = shared.settings.paced_by.iter();
+        let paces = dependencies.map(|dependency| pace_of(&dependency.status()));
+        let most = paces.min().unwrap_or(usize::MAX);
+        match most.min(shared.pace.limit()) {
             0 => Admits::Urgent,
+            _ if self.replay.maintenance.is_on() => Admits::Urgent,
             limit => Admits::UpTo(limit),
         }
+    }
+}
+
+/// How many replays at a time a dependency can do with.
+fn pace_of(status: &DependencyStatus) -> usize {
+    let allowed = status.retries_allowed;
+    let used_up = allowed.is_some_and(|allowed| status.retries >= allowed);
+    match status.breaker {
+        _ if used_up || status.hold.is_some() => 0,
+        BreakerState::Open(left) if !left.is_zero() => 0,
+        // It is not known yet whether it is back.
+        BreakerState::Open(_) | BreakerState::Probing => 1,
+        BreakerState::Closed => usize::MAX,
     }
 }
 
