@@ -4,8 +4,10 @@ use std::{
     time::Duration,
 };
 
-use axum::{Router, extract::ConnectInfo, routing::post};
+use axum::{Router, body::Body, extract::ConnectInfo, routing::post};
+use bytes::Bytes;
 use http::StatusCode;
+use http_body_util::channel::Channel;
 use proptest::prelude::*;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -51,7 +53,12 @@ async fn w_4_each_delivery_is_signed_anew_under_the_same_id() {
     let headers = UserHeaders::new([("x-tenant", "acme"), ("authorization", "Bearer 1")]);
     let delivery = Delivery::new(target(&url, &local()), id(), BODY).headers(headers.unwrap());
     let sender = sender();
-    let first = failure(sender.send(&delivery, &signer()).await);
+    let first = {
+        // As a worker sends it.
+        let (sender, delivery) = (sender.clone(), delivery.clone());
+        tokio::spawn(async move { sender.send(&delivery, &signer()).await })
+    };
+    let first = failure(first.await.unwrap());
     assert_eq!(first.status(), Some(StatusCode::SERVICE_UNAVAILABLE));
     let second = sender.send(&delivery, &signer()).await;
     assert_eq!(second, Outcome::Delivered(StatusCode::ACCEPTED));
@@ -226,11 +233,16 @@ async fn w_7_a_reply_without_end_is_cut() {
         stream.write_all(head).await.unwrap();
         let chunk = [b"4000\r\n".to_vec(), vec![b'x'; 0x4000], b"\r\n".to_vec()].concat();
         // Until the sender hangs up.
-        while stream.write_all(&chunk).await.is_ok() {}
+        let mut written = 0;
+        while stream.write_all(&chunk).await.is_ok() {
+            written += chunk.len();
+        }
+        written
     });
     let outcome = deliver(&sender(), target(&url, &local())).await;
     assert_eq!(outcome, Outcome::Delivered(StatusCode::OK));
-    receiver.await.unwrap();
+    // What was read, and what the buffers of both sockets held.
+    assert!(receiver.await.unwrap() < 32 << 20);
 }
 
 /// It has the message, and said so: that the rest of its reply does not come is nobody's loss.
@@ -268,7 +280,15 @@ async fn w_7_a_short_reply_leaves_its_connection_to_the_next_delivery() {
     let seen = peers.clone();
     let handler = async move |ConnectInfo(peer): ConnectInfo<SocketAddr>| {
         seen.lock().unwrap().push(peer);
-        (StatusCode::INTERNAL_SERVER_ERROR, "x".repeat(10_000))
+        // In pieces, so that it is not there as a whole when its head is.
+        let (mut pieces, body) = Channel::<Bytes>::new(1);
+        tokio::spawn(async move {
+            for _ in 0..10 {
+                tokio::task::yield_now().await;
+                let _ = pieces.send_data(vec![b'x'; 1000].into()).await;
+            }
+        });
+        (StatusCode::INTERNAL_SERVER_ERROR, Body::new(body))
     };
     let app = Router::new().route("/", post(handler));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -1,5 +1,6 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use http::{HeaderMap, HeaderValue};
 use proptest::prelude::*;
 use tower_reprise::delivery::{
@@ -105,6 +106,21 @@ fn w_4_a_key_that_is_none_is_refused_and_never_shown() {
     ] {
         let error = Verifier::new(key).unwrap_err();
         assert!(error.to_string().contains(part), "{key}: {error}");
+    }
+}
+
+#[test]
+fn w_4_a_secret_is_24_to_64_bytes() {
+    for length in 0..=80 {
+        let secret = format!("whsec_{}", BASE64.encode(vec![7; length]));
+        assert_eq!(
+            Signer::new(&secret).is_ok(),
+            (24..=64).contains(&length),
+            "{length}"
+        );
+        // As it is read from a file.
+        let line = secret + "\n";
+        assert_eq!(Verifier::new(&line).is_ok(), (24..=64).contains(&length));
     }
 }
 
