@@ -112,6 +112,8 @@ mod sync;
 mod telemetry;
 mod wire;
 
+#[cfg(feature = "delivery")]
+pub use self::delivery::verify::WebhookVerifyLayer;
 #[cfg(feature = "server")]
 pub use self::idempotency::IdempotencyLayer;
 pub use self::{

@@ -139,3 +139,19 @@ impl Presented {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use zeroize::ZeroizeOnDrop;
+
+    use super::*;
+
+    /// S-2: this is checked by the compiler.
+    #[test]
+    fn w_4_secrets_are_wiped() {
+        fn wiped<T: ZeroizeOnDrop>() {}
+        // What an HMAC is made of; it has no mark of its own.
+        wiped::<Sha256>();
+        wiped::<SigningKey>();
+    }
+}

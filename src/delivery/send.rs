@@ -95,6 +95,18 @@ impl Delivery {
         self
     }
 
+    /// Where it goes.
+    #[must_use]
+    pub fn target(&self) -> &Target {
+        &self.target
+    }
+
+    /// By what its receiver knows it.
+    #[must_use]
+    pub fn id(&self) -> &MessageId {
+        &self.id
+    }
+
     /// Signed anew for each time that it is sent.
     fn request(&self, signer: &Signer) -> Request<Full<Bytes>> {
         let mut request = Request::new(Full::new(self.body.clone()));

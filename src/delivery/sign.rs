@@ -16,7 +16,7 @@
 //! let at = UNIX_EPOCH + Duration::from_secs(1_614_265_330);
 //!
 //! let signed = signer.sign(&id, at, br#"{"test": 2432232314}"#);
-//! assert_eq!(signed.signature(), "v1,g0hM9SsE+OTPJTGt/tmKtSyZyE3uFJELVlNIOLJ1OIE=");
+//! assert_eq!(signed.signature(), "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=");
 //! # Ok(())
 //! # }
 //! ```

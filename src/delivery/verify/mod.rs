@@ -20,7 +20,7 @@
 //! const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 //! let handler = service_fn(|request: Request<Full<Bytes>>| async move {
 //!     let message = request.extensions().get::<Verified>().expect("a message that was verified");
-//!     Ok::<_, Infallible>(Response::new(Full::from(message.id().to_owned())))
+//!     Ok::<_, Infallible>(Response::new(Full::<Bytes>::from(message.id().to_owned())))
 //! });
 //! let mut receiver = ServiceBuilder::new()
 //!     .layer(WebhookVerifyLayer::new(Verifier::new(SECRET)?))
