@@ -58,6 +58,7 @@
 
 mod builder;
 mod error;
+mod journal;
 mod link;
 mod script;
 
@@ -70,7 +71,7 @@ use tokio::time::Instant;
 pub use self::builder::RedisStoreBuilder;
 use self::{
     link::{Answer, Link},
-    script::{Transition, Transitions},
+    script::{JournalTransitions, Transition, Transitions},
 };
 use super::{
     Claim, Claimed, FencingToken, IdempotencyStore, Lease, Orphans, Ownership, RecordKey,
@@ -90,6 +91,7 @@ pub struct RedisStore {
 struct Inner {
     link: Link,
     transitions: Transitions,
+    journal: JournalTransitions,
     prefix: String,
     timeout: Duration,
 }
@@ -128,6 +130,7 @@ impl RedisStore {
             inner: Arc::new(Inner {
                 link,
                 transitions: Transitions::new(),
+                journal: JournalTransitions::new(),
                 prefix,
                 timeout,
             }),

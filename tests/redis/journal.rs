@@ -1,0 +1,552 @@
+//! The journal in Redis.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use tokio::task::JoinSet;
+use tower_reprise::store::{
+    Fingerprint, Ownership, RecordKey, RedisStore, StoreErrorKind,
+    conformance::{self, Backend},
+    journal::{
+        Dedup, Enqueued, Entry, EntryId, Journal, NewEntry, Priority, Query, Settle, Status, Steer,
+        Turn, Want,
+    },
+};
+
+use super::{
+    Own, Redis,
+    database::{Restart, eventually},
+    lossy::Lossy,
+};
+
+const LEASE: Duration = Duration::from_secs(30);
+const KEEP: Duration = Duration::from_secs(60 * 60);
+
+/// Moves all times of a journal backwards.
+pub(super) async fn shift(redis: &Redis, time: Duration) {
+    let shift = redis::Script::new(
+        "local kinds = {
+            ready0 = 1, ready1 = 1, ready2 = 1, ready3 = 1, past = 1, leased = 1, fresh = 1,
+            waiting = 1, over2 = 1, over3 = 1, over4 = 1, over5 = 1, over = 1, idle = 1,
+        }
+        for _, key in ipairs(redis.call('KEYS', ARGV[1] .. ':*')) do
+            local kind = string.match(key, '^:(%w+)', #ARGV[1] + 1)
+            if kinds[kind] then
+                for _, member in ipairs(redis.call('ZRANGE', key, 0, -1)) do
+                    redis.call('ZINCRBY', key, '-' .. ARGV[2], member)
+                end
+            elseif kind == 'entry' then
+                for _, field in ipairs({'queued', 'due', 'expires', 'changed', 'ends'}) do
+                    redis.call('HINCRBY', key, field, '-' .. ARGV[2])
+                end
+            end
+        end",
+    );
+    let mut admin = redis.admin.clone();
+    let shifted = shift
+        .arg(root(redis))
+        .arg(time.as_micros().to_string())
+        .invoke_async::<()>(&mut admin)
+        .await;
+    shifted.expect("shift");
+}
+
+fn root(redis: &Redis) -> String {
+    format!("{{{}:journal}}", redis.prefix)
+}
+
+fn new(priority: Priority) -> NewEntry {
+    NewEntry {
+        priority,
+        ..NewEntry::new("mails", "payload")
+    }
+}
+
+fn want(limit: u32) -> Want {
+    Want::new("mails", "", limit, LEASE)
+}
+
+fn ids(entries: &[Entry]) -> Vec<EntryId> {
+    entries.iter().map(|entry| entry.id).collect()
+}
+
+async fn put(store: &RedisStore, new: NewEntry) -> EntryId {
+    let id = new.id;
+    let enqueued = store.enqueue(new).await.expect("enqueue");
+    assert!(matches!(enqueued, Enqueued::New(_)), "{enqueued:?}");
+    id
+}
+
+/// Many at a time, in any order.
+async fn fill(store: &RedisStore, entries: impl Iterator<Item = NewEntry>) {
+    let mut tasks = JoinSet::new();
+    for new in entries {
+        let store = store.clone();
+        tasks.spawn(async move { put(&store, new).await });
+    }
+    tasks.join_all().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn t_1_t_2_t_3_the_contract_of_a_journal() {
+    if let Some(redis) = Redis::new().await {
+        conformance::journal(&redis).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn j_7_a_thousand_cancels_against_starts_have_one_winner_each() {
+    let Some(redis) = Redis::new().await else {
+        return;
+    };
+    let (cancels, starts) = (redis.open().await, redis.open().await);
+    let mut rounds = JoinSet::new();
+    for lane in 0..20 {
+        let (cancels, starts) = (cancels.clone(), starts.clone());
+        rounds.spawn(async move {
+            let mut won = [0, 0];
+            for _ in 0..50 {
+                let lane = lane.to_string();
+                let new = NewEntry {
+                    lane: lane.clone(),
+                    ..new(Priority::Normal)
+                };
+                let id = put(&cancels, new).await;
+                let want = Want { lane, ..want(1) };
+                let (cancelled, started) =
+                    tokio::join!(cancels.steer(id, Steer::Cancel(KEEP)), starts.lease(want));
+                let cancelled = cancelled.expect("steer").expect("an entry").applied;
+                let started = started.expect("lease");
+                assert_ne!(cancelled, started.len() == 1, "one of both");
+                if let [entry] = &*started {
+                    let settle = Settle::completed("", KEEP);
+                    let settled = starts.settle(id, entry.turn, settle).await;
+                    assert_eq!(settled.expect("settle"), Ownership::Held);
+                }
+                won[usize::from(cancelled)] += 1;
+            }
+            won
+        });
+    }
+    let won = rounds.join_all().await;
+    let won = [0, 1].map(|of| won.iter().map(|won| won[of]).sum::<u64>());
+    assert_eq!(won[0] + won[1], 1000);
+    let counts = cancels.counts("mails").await.expect("counts");
+    assert_eq!(counts.by_status, [0, 0, won[0], 0, 0, won[1]]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn j_5_two_handles_at_once_keep_the_order() {
+    let Some(redis) = Redis::new().await else {
+        return;
+    };
+    let store = redis.open().await;
+    let mut expected = Vec::new();
+    for n in 0..300 {
+        let priority = Priority::ALL[n % 4];
+        expected.push((priority, n, put(&store, new(priority)).await));
+    }
+    expected.sort();
+    let mut workers = JoinSet::new();
+    for limit in [1, 2, 3, 1] {
+        let store = redis.open().await;
+        workers.spawn(async move {
+            let mut batches = Vec::new();
+            loop {
+                let batch = store.lease(want(limit)).await.expect("lease");
+                if batch.is_empty() {
+                    return batches;
+                }
+                batches.push(batch);
+            }
+        });
+    }
+    let mut batches = workers.join_all().await.concat();
+    // On the server's clock, on which a lease takes longer than a microsecond.
+    batches.sort_by_key(|batch| batch[0].changed_at);
+    let leased: Vec<_> = batches.iter().flat_map(|batch| ids(batch)).collect();
+    let expected: Vec<_> = expected.into_iter().map(|(_, _, id)| id).collect();
+    assert_eq!(leased, expected);
+}
+
+/// Commands of all kinds that the server ran for what is done in between.
+async fn commands<T>(redis: &Redis, doing: impl Future<Output = T>) -> (u64, T) {
+    redis.command::<()>(&["CONFIG", "RESETSTAT"]).await;
+    let done = doing.await;
+    let stats: String = redis.command(&["INFO", "commandstats"]).await;
+    let calls = |line: &str| -> Option<u64> {
+        let (name, rest) = line.split_once(":calls=")?;
+        assert!(!matches!(name, "cmdstat_keys" | "cmdstat_scan"), "{name}");
+        rest.split_once(',')?.0.parse().ok()
+    };
+    (stats.lines().filter_map(calls).sum(), done)
+}
+
+/// Ranges are limited where they are asked for, and each command is of logarithmic time.
+#[tokio::test]
+async fn a_verb_does_as_much_in_a_long_queue_as_in_a_short_one() {
+    let Some(server) = Own::new(&[]).await else {
+        return;
+    };
+    let redis = Redis::at(&server.url()).await;
+    let store = redis.open().await;
+    let mut seen = Vec::new();
+    for more in [10, 10_000] {
+        fill(&store, (0..more).map(|_| new(Priority::Normal))).await;
+        let mut costs = Vec::new();
+        // The first time the scripts are not known.
+        for _ in 0..2 {
+            costs.clear();
+            let (cost, leased) = commands(&redis, store.lease(want(3))).await;
+            costs.push(cost);
+            let leased = leased.expect("lease");
+            let [first, second, third] = &*leased else {
+                panic!("three were there")
+            };
+            let (cost, extended) =
+                commands(&redis, store.extend(first.id, first.turn, LEASE)).await;
+            assert_eq!(extended.expect("extend"), Ownership::Held);
+            costs.push(cost);
+            for (entry, settle) in [
+                (first, Settle::release(Duration::ZERO)),
+                (second, Settle::release(LEASE)),
+                (third, Settle::retry("503", Duration::ZERO)),
+            ] {
+                let (cost, settled) =
+                    commands(&redis, store.settle(entry.id, entry.turn, settle)).await;
+                assert_eq!(settled.expect("settle"), Ownership::Held);
+                costs.push(cost);
+            }
+            let (cost, _) = commands(&redis, store.position(first.id, 9)).await;
+            costs.push(cost);
+            costs.push(commands(&redis, store.lanes("mails", None, 9)).await.0);
+            costs.push(commands(&redis, store.counts("mails")).await.0);
+            let (cost, _) = commands(&redis, store.enqueue(new(Priority::Normal))).await;
+            costs.push(cost);
+        }
+        assert!(costs[0] < 100, "for three entries: {costs:?}");
+        seen.push(costs);
+    }
+    assert_eq!(seen[0], seen[1]);
+}
+
+/// A list that finds little looks at much, but not at once.
+#[tokio::test]
+async fn a_list_looks_at_a_thousand_at_a_time() {
+    let Some(server) = Own::new(&[]).await else {
+        return;
+    };
+    let redis = Redis::at(&server.url()).await;
+    let store = redis.open().await;
+    let with = |owner: &str, label: &str| NewEntry {
+        owner: owner.to_owned(),
+        label: label.to_owned(),
+        ..new(Priority::Normal)
+    };
+    fill(&store, (0..1500).map(|_| with("ada", "many"))).await;
+    let first = put(&store, with("bob", "few")).await;
+    fill(&store, (0..1500).map(|_| with("ada", "many"))).await;
+    let last = put(&store, with("bob", "few")).await;
+    let few = || Query {
+        label: Some("few".to_owned()),
+        ..Query::new("mails", 9)
+    };
+    // Known from then on.
+    store.list(Query::new("mails", 1)).await.expect("list");
+    let evaluations = async |query| {
+        redis.command::<()>(&["CONFIG", "RESETSTAT"]).await;
+        let found = store.list(query).await.expect("list");
+        let stats: String = redis.command(&["INFO", "commandstats"]).await;
+        let calls = stats.split("cmdstat_evalsha:calls=").nth(1);
+        let calls = calls.and_then(|rest| rest.split(',').next()).expect("calls");
+        (ids(&found), calls.parse::<u32>().expect("a number"))
+    };
+    assert_eq!(evaluations(few()).await, (vec![first, last], 4));
+    let limited = Query { limit: 1, ..few() };
+    assert_eq!(evaluations(limited).await, (vec![first], 2));
+    let bob = Query {
+        owner: Some("bob".to_owned()),
+        ..few()
+    };
+    let found = evaluations(bob).await;
+    assert_eq!(found, (vec![first, last], 1), "an owner has an index");
+}
+
+#[tokio::test]
+async fn t_5_a_newer_journal_is_refused() {
+    let Some(redis) = Redis::new().await else {
+        return;
+    };
+    let store = redis.open().await;
+    let id = put(&store, new(Priority::Normal)).await;
+    let turn = Turn::new(1);
+    redis
+        .command::<()>(&["HSET", &root(&redis), "version", "2"])
+        .await;
+    let settle = Settle::release(LEASE);
+    let results = [
+        store.enqueue(new(Priority::Normal)).await.map(drop),
+        store.lanes("mails", None, 1).await.map(drop),
+        store.lease(want(1)).await.map(drop),
+        store.extend(id, turn, LEASE).await.map(drop),
+        store.settle(id, turn, settle).await.map(drop),
+        store.steer(id, Steer::Trigger).await.map(drop),
+        store.find(id).await.map(drop),
+        store.list(Query::new("mails", 1)).await.map(drop),
+        store.counts("mails").await.map(drop),
+        store.position(id, 1).await.map(drop),
+        store.secret().await.map(drop),
+    ];
+    for result in results {
+        assert_eq!(result.unwrap_err().kind(), StoreErrorKind::NewerSchema);
+    }
+}
+
+/// A full queue must not be stuck because it is full.
+#[tokio::test]
+async fn j_2_a_full_server_refuses_what_is_new_and_works_off_the_rest() {
+    let Some(server) = Own::new(&[]).await else {
+        return;
+    };
+    let redis = Redis::at(&server.url()).await;
+    let store = redis.open().await;
+    let mut all = Vec::new();
+    for _ in 0..4 {
+        all.push(put(&store, new(Priority::Normal)).await);
+    }
+    redis
+        .command::<()>(&["CONFIG", "SET", "maxmemory", "1"])
+        .await;
+    let refused = new(Priority::Normal);
+    let id = refused.id;
+    let error = store.enqueue(refused).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Full);
+    assert!(!error.may_have_happened());
+    assert_eq!(store.find(id).await.unwrap(), None);
+    let entry = store.lease(want(1)).await.unwrap().pop().unwrap();
+    let extended = store.extend(entry.id, entry.turn, LEASE).await.unwrap();
+    assert_eq!(extended, Ownership::Held);
+    let settle = Settle::completed("done", KEEP);
+    let settled = store.settle(entry.id, entry.turn, settle).await.unwrap();
+    assert_eq!(settled, Ownership::Held);
+    let steered = store.steer(all[1], Steer::Cancel(KEEP)).await.unwrap();
+    assert!(steered.is_some_and(|steered| steered.applied));
+    let counts = store.counts("mails").await.unwrap();
+    assert_eq!(counts.by_status, [2, 0, 1, 0, 0, 1]);
+}
+
+/// The one verb that would do more if it were repeated.
+async fn a_lost_answer(store: &RedisStore, lossy: &Lossy, behind: &RedisStore) {
+    for _ in 0..5 {
+        put(store, new(Priority::Normal)).await;
+    }
+    // The script is known from then on.
+    assert_eq!(store.lease(want(1)).await.expect("lease").len(), 1);
+    lossy.lose_an_answer();
+    let error = store.lease(want(2)).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Unavailable);
+    assert!(error.may_have_happened());
+    assert_eq!(lossy.lost(), 1);
+    let counts = behind.counts("mails").await.expect("counts");
+    assert_eq!(counts.by_status[..2], [2, 3], "leased once");
+    // Others are repeated.
+    let id = put(store, new(Priority::Low)).await;
+    lossy.lose_an_answer();
+    let cancelled = store.steer(id, Steer::Cancel(KEEP)).await.expect("steer");
+    assert!(cancelled.is_some_and(|s| !s.applied && s.entry.status == Status::Cancelled));
+    assert_eq!(lossy.lost(), 2);
+}
+
+#[tokio::test]
+async fn j_11_a_lease_is_not_repeated_when_its_answer_got_lost() {
+    let Some(server) = Own::new(&[]).await else {
+        return;
+    };
+    let lossy = Lossy::before(server.port).await;
+    let store = RedisStore::connect(lossy.url()).await.unwrap();
+    let behind = RedisStore::connect(server.url()).await.unwrap();
+    a_lost_answer(&store, &lossy, &behind).await;
+}
+
+/// A cluster's client repeats by itself, whatever the command is.
+#[tokio::test]
+async fn j_11_nor_is_it_in_a_cluster() {
+    let Some(server) = Own::new(&["--cluster-enabled", "yes"]).await else {
+        return;
+    };
+    let lossy = Lossy::before(server.port).await;
+    let admin = Redis::at(&server.url()).await;
+    let port = lossy.port().to_string();
+    for words in [
+        &["CLUSTER", "ADDSLOTSRANGE", "0", "16383"][..],
+        &["CONFIG", "SET", "cluster-announce-ip", "127.0.0.1"],
+        &["CONFIG", "SET", "cluster-announce-port", &port],
+    ] {
+        admin.command::<()>(words).await;
+    }
+    let ready = async || {
+        let info: String = admin.command(&["CLUSTER", "INFO"]).await;
+        info.contains("cluster_state:ok")
+    };
+    eventually("the cluster is ready", ready).await;
+    let store = RedisStore::cluster([lossy.url()]).connect().await.unwrap();
+    // Straight to the server, which has all of the cluster.
+    let behind = RedisStore::connect(server.url()).await.unwrap();
+    a_lost_answer(&store, &lossy, &behind).await;
+}
+
+#[tokio::test]
+async fn t_6_j_14_with_appendfsync_always_a_kill_loses_no_entry() {
+    let arguments = &["--appendonly", "yes", "--appendfsync", "always"];
+    let Some(mut server) = Own::new(arguments).await else {
+        return;
+    };
+    let builder = RedisStore::builder(server.url()).timeout(Duration::from_secs(2));
+    let store = builder.connect().await.unwrap();
+    let mut workers = JoinSet::new();
+    let known = Arc::new(std::sync::Mutex::new(BTreeMap::new()));
+    for _ in 0..8 {
+        let (store, known) = (store.clone(), Arc::clone(&known));
+        workers.spawn(async move {
+            // Until the server is gone: every answer is one that must hold.
+            loop {
+                let fresh = new(Priority::Normal);
+                let id = fresh.id;
+                let Ok(Enqueued::New(_)) = store.enqueue(fresh).await else {
+                    break;
+                };
+                known.lock().unwrap().insert(id, (Status::Queued, 0));
+                let Ok(leased) = store.lease(want(1)).await else {
+                    break;
+                };
+                for entry in leased {
+                    known
+                        .lock()
+                        .unwrap()
+                        .insert(entry.id, (Status::Processing, 1));
+                    let settle = Settle::completed("done", KEEP);
+                    if store.settle(entry.id, entry.turn, settle).await.is_ok() {
+                        known
+                            .lock()
+                            .unwrap()
+                            .insert(entry.id, (Status::Completed, 1));
+                    }
+                }
+            }
+        });
+    }
+    eventually("work is done", async || known.lock().unwrap().len() > 200).await;
+    server.stop().await;
+    workers.join_all().await;
+    server.start().await;
+    let known = std::mem::take(&mut *known.lock().unwrap());
+    for (id, (status, attempts)) in known {
+        let found = store.find(id).await.unwrap().expect("it was acknowledged");
+        assert!(found.attempts >= attempts);
+        // What was asked for last may have happened, though nobody heard of it.
+        assert!(found.status >= status, "{found:?} was {status:?}");
+    }
+}
+
+/// Whatever happens to entries, what is counted is what is listed, a lane that is named has
+/// something to lease, and nothing is left in the end.
+#[tokio::test]
+async fn all_sets_agree_and_nothing_is_left_behind() {
+    let Some(redis) = Redis::new().await else {
+        return;
+    };
+    let store = redis.open().await;
+    let minute = Duration::from_secs(60);
+    let mut held: Vec<Entry> = Vec::new();
+    let mut all: Vec<EntryId> = Vec::new();
+    let pick = |from: usize| rand::random_range(0..from.max(1));
+    for step in 0..600 {
+        match pick(10) {
+            0..3 => {
+                let number = |of: usize| u8::try_from(pick(of)).unwrap();
+                let dedup = Dedup {
+                    key: RecordKey::new([number(20); 32]),
+                    fingerprint: Fingerprint::new([number(2); 32]),
+                };
+                let new = NewEntry {
+                    lane: ["", "a", "b"][pick(3)].to_owned(),
+                    owner: ["ada", "bob"][pick(2)].to_owned(),
+                    delay: minute * u32::from(number(3)),
+                    ttl: minute * u32::from(number(12)),
+                    dedup: (pick(2) == 0).then_some(dedup),
+                    ..new(Priority::ALL[pick(4)])
+                };
+                all.push(new.id);
+                store.enqueue(new).await.unwrap();
+            }
+            3..5 => {
+                let lanes = store.lanes("mails", None, 9).await.unwrap();
+                for lane in ["", "a", "b"] {
+                    let want = Want {
+                        lane: lane.to_owned(),
+                        ..want(2)
+                    };
+                    let leased = store.lease(want).await.unwrap();
+                    let named = lanes.iter().any(|name| name == lane);
+                    assert_eq!(named, !leased.is_empty(), "in {lane:?} after {step}");
+                    held.extend(leased);
+                }
+            }
+            5 if !held.is_empty() => {
+                let entry = &held[pick(held.len())];
+                store.extend(entry.id, entry.turn, LEASE).await.unwrap();
+            }
+            6 if !held.is_empty() => {
+                let entry = held.swap_remove(pick(held.len()));
+                let settle = [
+                    Settle::completed("done", minute),
+                    Settle::failed("broken", minute * 2),
+                    Settle::expired(minute),
+                    Settle::retry("503", minute),
+                    Settle::release(Duration::ZERO).followed_by([new(Priority::Low)]),
+                ];
+                let settle = settle[pick(5)].clone();
+                store.settle(entry.id, entry.turn, settle).await.unwrap();
+            }
+            7..9 if !all.is_empty() => {
+                let steers = [
+                    Steer::Cancel(minute),
+                    Steer::Trigger,
+                    Steer::Redrive(minute * 2),
+                ];
+                let id = all[pick(all.len())];
+                store.steer(id, steers[pick(3)]).await.unwrap();
+            }
+            _ => redis.pass(Duration::from_secs(20)).await,
+        }
+        let listed = store.list(Query::new("mails", 1000)).await.unwrap();
+        let counts = store.counts("mails").await.unwrap();
+        let of = |status| listed.iter().filter(|e| e.status == status).count() as u64;
+        assert_eq!(counts.by_status, Status::ALL.map(of), "after {step}");
+        let queued = listed.iter().filter(|e| e.status == Status::Queued);
+        let first = queued.map(|e| e.queued_at).min();
+        assert_eq!(counts.oldest.is_some(), first.is_some());
+    }
+    let mut rounds = 0;
+    while !store.list(Query::new("mails", 1)).await.unwrap().is_empty() {
+        redis.pass(minute).await;
+        for lane in store.lanes("mails", None, 9).await.unwrap() {
+            for entry in store.lease(Want { lane, ..want(999) }).await.unwrap() {
+                let settle = Settle::completed("", Duration::ZERO);
+                store.settle(entry.id, entry.turn, settle).await.unwrap();
+            }
+        }
+        rounds += 1;
+        assert!(rounds < 60, "it does not end");
+    }
+    let left = async || -> Vec<String> {
+        let pattern = format!("{}*", root(&redis));
+        let mut left: Vec<String> = redis.command(&["KEYS", &pattern]).await;
+        // They go by themselves, and have bytes for names.
+        left.retain(|key| !key.contains(":ticket:"));
+        left
+    };
+    for _ in 0..100 {
+        store.lanes("mails", None, 0).await.unwrap();
+    }
+    assert_eq!(left().await, [root(&redis)]);
+}
