@@ -76,12 +76,18 @@ async fn put(store: &RedisStore, new: NewEntry) -> EntryId {
     id
 }
 
-/// Many at a time, in any order.
-async fn fill(store: &RedisStore, entries: impl Iterator<Item = NewEntry>) {
+/// So many like that one, in any order.
+async fn fill(store: &RedisStore, count: usize, like: &NewEntry) {
+    const TASKS: usize = 50;
     let mut tasks = JoinSet::new();
-    for new in entries {
-        let store = store.clone();
-        tasks.spawn(async move { put(&store, new).await });
+    for _ in 0..TASKS {
+        let (store, like) = (store.clone(), like.clone());
+        tasks.spawn(async move {
+            for _ in 0..count / TASKS {
+                let id = EntryId::random();
+                put(&store, NewEntry { id, ..like.clone() }).await;
+            }
+        });
     }
     tasks.join_all().await;
 }
@@ -190,8 +196,8 @@ async fn a_verb_does_as_much_in_a_long_queue_as_in_a_short_one() {
     let redis = Redis::at(&server.url()).await;
     let store = redis.open().await;
     let mut seen = Vec::new();
-    for more in [10, 10_000] {
-        fill(&store, (0..more).map(|_| new(Priority::Normal))).await;
+    for more in [50, 10_000] {
+        fill(&store, more, &new(Priority::Normal)).await;
         let mut costs = Vec::new();
         // The first time the scripts are not known.
         for _ in 0..2 {
@@ -242,9 +248,9 @@ async fn a_list_looks_at_a_thousand_at_a_time() {
         label: label.to_owned(),
         ..new(Priority::Normal)
     };
-    fill(&store, (0..1500).map(|_| with("ada", "many"))).await;
+    fill(&store, 1500, &with("ada", "many")).await;
     let first = put(&store, with("bob", "few")).await;
-    fill(&store, (0..1500).map(|_| with("ada", "many"))).await;
+    fill(&store, 1500, &with("ada", "many")).await;
     let last = put(&store, with("bob", "few")).await;
     let few = || Query {
         label: Some("few".to_owned()),
@@ -257,7 +263,9 @@ async fn a_list_looks_at_a_thousand_at_a_time() {
         let found = store.list(query).await.expect("list");
         let stats: String = redis.command(&["INFO", "commandstats"]).await;
         let calls = stats.split("cmdstat_evalsha:calls=").nth(1);
-        let calls = calls.and_then(|rest| rest.split(',').next()).expect("calls");
+        let calls = calls
+            .and_then(|rest| rest.split(',').next())
+            .expect("calls");
         (ids(&found), calls.parse::<u32>().expect("a number"))
     };
     assert_eq!(evaluations(few()).await, (vec![first, last], 4));
@@ -339,8 +347,10 @@ async fn a_lost_answer(store: &RedisStore, lossy: &Lossy, behind: &RedisStore) {
     for _ in 0..5 {
         put(store, new(Priority::Normal)).await;
     }
-    // The script is known from then on.
+    // The scripts are known from then on.
     assert_eq!(store.lease(want(1)).await.expect("lease").len(), 1);
+    let nothing = store.steer(EntryId::random(), Steer::Trigger).await;
+    assert_eq!(nothing.expect("steer"), None);
     lossy.lose_an_answer();
     let error = store.lease(want(2)).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Unavailable);
@@ -493,7 +503,7 @@ async fn all_sets_agree_and_nothing_is_left_behind() {
             }
             5 if !held.is_empty() => {
                 let entry = &held[pick(held.len())];
-                store.extend(entry.id, entry.turn, LEASE).await.unwrap();
+                let _ = store.extend(entry.id, entry.turn, LEASE).await.unwrap();
             }
             6 if !held.is_empty() => {
                 let entry = held.swap_remove(pick(held.len()));
@@ -505,7 +515,7 @@ async fn all_sets_agree_and_nothing_is_left_behind() {
                     Settle::release(Duration::ZERO).followed_by([new(Priority::Low)]),
                 ];
                 let settle = settle[pick(5)].clone();
-                store.settle(entry.id, entry.turn, settle).await.unwrap();
+                let _ = store.settle(entry.id, entry.turn, settle).await.unwrap();
             }
             7..9 if !all.is_empty() => {
                 let steers = [
@@ -532,7 +542,8 @@ async fn all_sets_agree_and_nothing_is_left_behind() {
         for lane in store.lanes("mails", None, 9).await.unwrap() {
             for entry in store.lease(Want { lane, ..want(999) }).await.unwrap() {
                 let settle = Settle::completed("", Duration::ZERO);
-                store.settle(entry.id, entry.turn, settle).await.unwrap();
+                let settled = store.settle(entry.id, entry.turn, settle).await.unwrap();
+                assert_eq!(settled, Ownership::Held);
             }
         }
         rounds += 1;
@@ -541,7 +552,7 @@ async fn all_sets_agree_and_nothing_is_left_behind() {
     let left = async || -> Vec<String> {
         let pattern = format!("{}*", root(&redis));
         let mut left: Vec<String> = redis.command(&["KEYS", &pattern]).await;
-        // They go by themselves, and have bytes for names.
+        // They go by themselves.
         left.retain(|key| !key.contains(":ticket:"));
         left
     };

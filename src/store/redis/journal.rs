@@ -110,14 +110,14 @@ impl Journal for RedisStore {
 
     async fn lease(&self, want: Want) -> Result<Vec<Entry>, StoreError> {
         // A client of a cluster sends again by itself what it got no answer to.
-        let ticket = rand::random::<[u8; 16]>();
+        let ticket = EntryId::random().to_string();
         let arguments = [
             want.queue.as_bytes(),
             want.lane.as_bytes(),
             &digits(want.limit),
             &digits(want.through as u8),
             &span(want.lease),
-            &ticket,
+            ticket.as_bytes(),
         ];
         let transition = &self.inner.journal.lease;
         match self.act_once(transition, &arguments).await? {
@@ -136,7 +136,8 @@ impl Journal for RedisStore {
         turn: Turn,
         lease: Duration,
     ) -> Result<Ownership, StoreError> {
-        let arguments = [&id.as_bytes()[..], &digits(turn.get()), &span(lease)];
+        let id = id.to_string();
+        let arguments = [id.as_bytes(), &digits(turn.get()), &span(lease)];
         self.own(&self.inner.journal.extend, &arguments).await
     }
 
@@ -156,11 +157,12 @@ impl Journal for RedisStore {
         let released = matches!(settle.outcome, Outcome::Release(_));
         let (turn, status, time) = (digits(turn.get()), digits(status.number()), span(time));
         let note = note(&settle.note);
+        let id = id.to_string();
         let mut arguments = Vec::new();
         for (written, new) in follows.iter().zip(&settle.outbox) {
             arguments.extend(written.arguments(new));
         }
-        arguments.extend([&id.as_bytes()[..], &turn, &status, flag(released)]);
+        arguments.extend([id.as_bytes(), &turn, &status, flag(released)]);
         arguments.extend([&time, note.as_bytes(), flag(settle.result.is_some())]);
         arguments.push(settle.result.as_deref().unwrap_or_default());
         self.own(&self.inner.journal.settle, &arguments).await
@@ -172,8 +174,8 @@ impl Journal for RedisStore {
             Steer::Trigger => (b"1", Duration::ZERO, ""),
             Steer::Redrive(ttl) => (b"2", ttl, "redriven"),
         };
-        let note = note(said);
-        let arguments = [&id.as_bytes()[..], what, &span(time), note.as_bytes()];
+        let (id, note) = (id.to_string(), note(said));
+        let arguments = [id.as_bytes(), what, &span(time), note.as_bytes()];
         let (number, mut rest) = self.act(&self.inner.journal.steer, &arguments).await?;
         match (number, rest.pop()) {
             (0, None) => Ok(None),
@@ -187,7 +189,7 @@ impl Journal for RedisStore {
 
     async fn find(&self, id: EntryId) -> Result<Option<Entry>, StoreError> {
         let transition = &self.inner.journal.find;
-        let (_, mut rest) = self.act(transition, &[id.as_bytes()]).await?;
+        let (_, mut rest) = self.act(transition, &[id.to_string().as_bytes()]).await?;
         rest.pop().map(entry).transpose()
     }
 
@@ -243,7 +245,7 @@ impl Journal for RedisStore {
 
     async fn position(&self, id: EntryId, limit: u32) -> Result<Option<u32>, StoreError> {
         let transition = &self.inner.journal.position;
-        let (_, rest) = self.act(transition, &[id.as_bytes()]).await?;
+        let (_, rest) = self.act(transition, &[id.to_string().as_bytes()]).await?;
         let before = rest.first().map(number).transpose()?;
         Ok(before.map(|before| u32::try_from(before).map_or(limit, |before| before.min(limit))))
     }
@@ -259,6 +261,7 @@ impl Journal for RedisStore {
 
 /// What of a new entry is not bytes yet.
 struct Written {
+    id: Vec<u8>,
     priority: Vec<u8>,
     delay: Vec<u8>,
     ttl: Vec<u8>,
@@ -267,6 +270,7 @@ struct Written {
 impl Written {
     fn of(new: &NewEntry) -> Self {
         Self {
+            id: new.id.to_string().into_bytes(),
             priority: digits(new.priority as u8),
             delay: span(new.delay),
             ttl: span(new.ttl),
@@ -279,7 +283,7 @@ impl Written {
             None => (b"", b""),
         };
         [
-            new.id.as_bytes(),
+            &self.id,
             new.queue.as_bytes(),
             new.lane.as_bytes(),
             new.owner.as_bytes(),

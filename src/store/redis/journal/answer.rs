@@ -5,7 +5,7 @@ use redis::Value;
 use super::unreadable;
 use crate::store::{
     StoreError,
-    journal::{Entry, EntryId, Timestamp, Turn, columns},
+    journal::{Entry, Timestamp, Turn, columns},
 };
 
 /// A list of entries, alone in an answer.
@@ -43,7 +43,7 @@ pub(super) fn entry(value: Value) -> Result<Entry, StoreError> {
     let small = |value| Ok::<_, StoreError>(i64::try_from(number(value)?).unwrap_or(i64::MAX));
     let time = |value| number(value).map(Timestamp::from_micros);
     Ok(Entry {
-        id: EntryId::new(bytes(id)?.try_into().map_err(|_| unreadable())?),
+        id: text(id)?.parse().map_err(|_| unreadable())?,
         queue: text(queue)?,
         lane: text(lane)?,
         owner: text(owner)?,
@@ -81,7 +81,9 @@ pub(super) fn text(value: Value) -> Result<String, StoreError> {
 pub(super) fn number(value: &Value) -> Result<u64, StoreError> {
     let number = match value {
         Value::Int(number) => u64::try_from(*number).ok(),
-        Value::BulkString(digits) => std::str::from_utf8(digits).ok().and_then(|n| n.parse().ok()),
+        Value::BulkString(digits) => std::str::from_utf8(digits)
+            .ok()
+            .and_then(|n| n.parse().ok()),
         _ => None,
     };
     number.ok_or_else(unreadable)

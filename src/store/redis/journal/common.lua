@@ -21,8 +21,7 @@
 --   idle      of a queue: all others that are not empty, by when that will be so
 --   ticket    of a lease: that it took something
 --
--- Sets have members of 32 bytes: the sequence in 16 digits, so that equal times are in sequence,
--- and the id. Times are microseconds since 1970, and stay below 2^53, up to where Lua counts in
+-- Members of sets are the sequence in 16 digits, so that equal times are in sequence, and the id. Times are microseconds since 1970, and stay below 2^53, up to where Lua counts in
 -- whole numbers. What can't be found in an entry's hash is not there, whatever the sets say.
 --
 -- Answers are lists that begin with a number; -1 is that of a newer version.
