@@ -11,9 +11,9 @@
 mod crash;
 #[path = "support/database.rs"]
 mod database;
-#[path = "redis/journal.rs"]
+#[path = "store_redis/journal.rs"]
 mod journal;
-#[path = "redis/lossy.rs"]
+#[path = "store_redis/lossy.rs"]
 mod lossy;
 #[path = "support/outage.rs"]
 mod outage;
