@@ -13,6 +13,8 @@ mod crash;
 mod database;
 #[path = "store_redis/journal.rs"]
 mod journal;
+#[path = "store_redis/journal_servers.rs"]
+mod journal_servers;
 #[path = "store_redis/lossy.rs"]
 mod lossy;
 #[path = "support/outage.rs"]
