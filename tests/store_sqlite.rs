@@ -10,6 +10,10 @@
 
 #[path = "support/crash.rs"]
 mod crash;
+#[path = "store_sqlite/journal.rs"]
+mod journal;
+#[path = "support/races.rs"]
+mod races;
 
 use std::{
     fs,
@@ -529,13 +533,13 @@ async fn t_5_a_newer_schema_is_refused() {
     let sqlite = Sqlite::new();
     let store = sqlite.open();
     let token = own(&store, 1).await;
-    set_version(&sqlite.folder, 2);
+    set_version(&sqlite.folder, 3);
 
     let error = SqliteStore::open(sqlite.folder.file()).unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::NewerSchema);
     let message = error.to_string();
     assert!(
-        message.contains("idempotency.db: the schema is version 2, written by a newer release; this one knows up to 1"),
+        message.contains("idempotency.db: the schema is version 3, written by a newer release; this one knows up to 2"),
         "{message}"
     );
 
@@ -549,7 +553,7 @@ async fn t_5_a_newer_schema_is_refused() {
         assert!(!error.may_have_happened());
     }
     // Nothing is kept locked meanwhile.
-    set_version(&sqlite.folder, 1);
+    set_version(&sqlite.folder, 2);
     complete(&store, 1, token, reply(1)).await;
 }
 
@@ -792,9 +796,17 @@ async fn child_with_little_room() {
         return;
     };
     let store = SqliteStore::open(path).unwrap();
+    // Claimed together while there is room, so that it is a completion that fails.
+    let mut claims = JoinSet::new();
+    for key in 0..50 {
+        let store = store.clone();
+        claims.spawn(async move { (key, own(&store, key).await) });
+    }
+    let mut owned = claims.join_all().await;
+    owned.sort();
     let mut key = 0;
     let error = loop {
-        let token = own(&store, key).await;
+        let token = owned[usize::try_from(key).unwrap()].1;
         let completed = store.complete(claim(key).key, token, reply(100_000), RETENTION);
         match completed.await {
             Ok(ownership) => assert_eq!(ownership, Ownership::Held),

@@ -10,8 +10,8 @@ use super::{
     SqliteStore,
     error::Failure,
     file::{Clock, Database, Settings},
-    records,
-    worker::Worker,
+    journal, records,
+    worker::{Batch, Worker},
 };
 use crate::{
     error::ConfigError,
@@ -97,7 +97,7 @@ impl SqliteStoreBuilder {
         };
         let writer = Database::writer(&settings);
         Ok(SqliteStore {
-            writer: start("reprise-writer", writer, Some(records::sweep))?,
+            writer: start("reprise-writer", writer, Some(sweep))?,
             reader: start("reprise-reader", Database::reader(&settings), None)?,
             path: settings.path.into(),
         })
@@ -132,6 +132,12 @@ impl SqliteStoreBuilder {
             _ => Ok(()),
         }
     }
+}
+
+/// Removes a little of what is past its time; whether there may be more.
+fn sweep(batch: &Batch<'_>) -> rusqlite::Result<bool> {
+    let (records, entries) = (records::sweep(batch)?, journal::sweep(batch)?);
+    Ok(records || entries)
 }
 
 impl fmt::Debug for SqliteStoreBuilder {

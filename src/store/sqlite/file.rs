@@ -13,7 +13,7 @@ use super::error::{Failure, is_busy};
 use crate::store::StoreErrorKind;
 
 /// The schema, one step for each version there ever was. A step that was published never changes.
-const MIGRATIONS: [&str; 1] = [include_str!("schema/1.sql")];
+const MIGRATIONS: [&str; 2] = [include_str!("schema/1.sql"), include_str!("schema/2.sql")];
 
 /// The version that this build reads and writes.
 const VERSION: i64 = MIGRATIONS.len() as i64;
@@ -23,6 +23,9 @@ const APPLICATION: i64 = 0x7270_7273;
 
 /// What WAL and freed pages may keep on disk between checkpoints.
 const WAL_LIMIT: i64 = 64 << 20;
+
+/// More than there are statements.
+const STATEMENTS: usize = 64;
 
 pub(super) type Clock = Arc<dyn Fn() -> SystemTime + Send + Sync>;
 
@@ -68,6 +71,7 @@ impl Database {
             let flags = flags | OpenFlags::SQLITE_OPEN_NO_MUTEX;
             let mut connection = Connection::open_with_flags(path, flags)?;
             connection.busy_timeout(settings.busy_timeout)?;
+            connection.set_prepared_statement_cache_capacity(STATEMENTS);
             prepare(&mut connection, settings)?;
             Ok(Self {
                 connection,
@@ -227,6 +231,11 @@ fn migrate(connection: &mut Connection, now: SystemTime) -> Result<(), Failure> 
         let first = micros_since_epoch(now).clamp(0, 1 << 52);
         let seed = "INSERT INTO sqlite_sequence (name, seq) VALUES ('idempotency', ?1)";
         transaction.execute(seed, [first])?;
+    }
+    if done < 2 {
+        let secret: [u8; 32] = rand::random();
+        let insert = "INSERT INTO journal_secret (secret) VALUES (?1)";
+        transaction.execute(insert, [secret])?;
     }
     transaction.pragma_update(None, "application_id", APPLICATION)?;
     transaction.pragma_update(None, "user_version", VERSION)?;

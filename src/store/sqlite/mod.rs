@@ -42,6 +42,13 @@
 //! requests at once cost hardly more than one. Another thread reads: a claim that finds a reply, a
 //! mismatch or somebody else's lease is answered from there and never waits for a commit.
 //!
+//! # The journal
+//!
+//! The same file holds a [`Journal`](super::journal::Journal): an entry that was accepted is on
+//! disk, along with whatever else was committed then. What is next in a lane is found by index,
+//! however many wait. A disk that is full refuses new entries, and also outcomes: an entry whose
+//! outcome could not be written is leased again later, so leave some room.
+//!
 //! # Several processes
 //!
 //! Any number of processes of one machine can open the same file; each waits for the lock for at
@@ -59,7 +66,7 @@
 //!
 //! # Room
 //!
-//! Records that are past their time are removed along with what is written anyway, a few at a
+//! Records and entries that are past their time are removed along with what is written anyway, a few at a
 //! time. Their room in the file is used again, but the file does not shrink. A disk that is full,
 //! or [`max_bytes`](SqliteStoreBuilder::max_bytes), refuses new operations, never drops a record,
 //! and still answers for those that are done.
@@ -67,6 +74,7 @@
 mod builder;
 mod error;
 mod file;
+mod journal;
 mod records;
 mod store;
 mod worker;

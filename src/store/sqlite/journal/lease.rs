@@ -1,0 +1,172 @@
+//! What is next in a lane.
+//!
+//! Each kind of entry that can be leased has an index that begins where to look, so that taking
+//! what is next costs the same whatever else is queued: past its time, lapsed, and due, the last
+//! one once for each priority.
+
+use rusqlite::Params;
+
+use super::{
+    super::worker::Batch,
+    row::{self, after},
+};
+use crate::store::journal::{Entry, Priority, Want};
+
+/// Orders what is past its time by when that was.
+const PAST: &str = "SELECT expires, sequence FROM journal
+     WHERE queue = ?1 AND lane = ?2 AND status = 0 AND expires <= ?3
+     ORDER BY expires, queued, sequence LIMIT ?4";
+
+/// Whose lease ran out: in no order, but there are only so many workers.
+const LAPSED: &str = "SELECT priority, due, expires, sequence FROM journal
+     WHERE queue = ?1 AND lane = ?2 AND status = 1 AND until <= ?3";
+
+/// Without what is past its time, which is less than the limit if it comes to this.
+const DUE: &str = "SELECT due, sequence FROM journal
+     WHERE queue = ?1 AND lane = ?2 AND status = 0 AND priority = ?5 AND due <= ?3 AND expires > ?3
+     ORDER BY due, sequence LIMIT ?4";
+
+const TAKE: &str = concat!(
+    "UPDATE journal SET status = 1, turn = turn + 1, attempts = attempts + (expires > ?2),
+       changed = ?2, until = ?3
+     WHERE sequence = ?1 RETURNING ",
+    whole!()
+);
+
+/// A lease that ran out.
+struct Lapsed {
+    priority: i64,
+    due: i64,
+    expires: i64,
+    sequence: i64,
+}
+
+pub(super) fn lease(batch: &Batch<'_>, want: &Want) -> rusqlite::Result<Vec<Entry>> {
+    let until = after(batch.now, want.lease);
+    let mut take = batch.connection.prepare_cached(TAKE)?;
+    next(batch, want)?
+        .into_iter()
+        .map(|sequence| {
+            let taken = (sequence, batch.now, until);
+            take.query_row(taken, |row| row::whole(row, batch.now))
+        })
+        .collect()
+}
+
+/// The entries to take, in order.
+fn next(batch: &Batch<'_>, want: &Want) -> rusqlite::Result<Vec<i64>> {
+    let (now, limit) = (batch.now, want.limit as usize);
+    let lapsed = lapsed(batch, want)?;
+    let past = lapsed.iter().filter(|lapsed| lapsed.expires <= now);
+    let past = past.map(|lapsed| (lapsed.expires, lapsed.sequence));
+    let queued = (&*want.queue, &want.lane, now, want.limit);
+    let mut next = merge(batch, PAST, queued, past, limit)?;
+    for priority in Priority::ALL {
+        if next.len() == limit || priority > want.through {
+            break;
+        }
+        let left = limit - next.len();
+        let priority = priority as i64;
+        let due = lapsed
+            .iter()
+            .filter(|lapsed| lapsed.priority == priority && lapsed.expires > now)
+            .map(|lapsed| (lapsed.due, lapsed.sequence));
+        let queued = (
+            &*want.queue,
+            &want.lane,
+            now,
+            i64::try_from(left).unwrap_or(i64::MAX),
+            priority,
+        );
+        next.extend(merge(batch, DUE, queued, due, left)?);
+    }
+    Ok(next)
+}
+
+/// What the statement finds and what lapsed, as one, in order of time and sequence.
+fn merge(
+    batch: &Batch<'_>,
+    sql: &str,
+    params: impl Params,
+    lapsed: impl Iterator<Item = (i64, i64)>,
+    limit: usize,
+) -> rusqlite::Result<Vec<i64>> {
+    let mut statement = batch.connection.prepare_cached(sql)?;
+    let queued = statement.query_map(params, |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let mut found = queued.collect::<rusqlite::Result<Vec<(i64, i64)>>>()?;
+    found.extend(lapsed);
+    found.sort_unstable();
+    found.truncate(limit);
+    Ok(found.into_iter().map(|(_, sequence)| sequence).collect())
+}
+
+fn lapsed(batch: &Batch<'_>, want: &Want) -> rusqlite::Result<Vec<Lapsed>> {
+    let mut statement = batch.connection.prepare_cached(LAPSED)?;
+    let lapsed = statement.query_map((&*want.queue, &want.lane, batch.now), |row| {
+        Ok(Lapsed {
+            priority: row.get(0)?,
+            due: row.get(1)?,
+            expires: row.get(2)?,
+            sequence: row.get(3)?,
+        })
+    })?;
+    lapsed.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use rusqlite::{Connection, StatementStatus};
+
+    use super::{super::write, *};
+    use crate::store::journal::NewEntry;
+
+    const STATEMENTS: [&str; 4] = [PAST, LAPSED, DUE, TAKE];
+
+    fn journal() -> Connection {
+        let connection = Connection::open_in_memory().unwrap();
+        connection
+            .execute_batch(include_str!("../schema/2.sql"))
+            .unwrap();
+        connection
+    }
+
+    /// Fills a lane, most of it for later, and counts the steps that SQLite takes to lease ten.
+    fn steps(entries: usize) -> i32 {
+        let connection = journal();
+        let batch = Batch {
+            connection: &connection,
+            now: 1_000_000,
+        };
+        connection.execute_batch("BEGIN").unwrap();
+        for n in 0..entries {
+            let new = NewEntry {
+                priority: Priority::ALL[n % 4],
+                delay: Duration::from_secs(if n < entries / 10 { 0 } else { 60 }),
+                ..NewEntry::new("mails", "payload")
+            };
+            write::enqueue(&batch, &new).unwrap();
+        }
+        let later = Batch {
+            now: 2_000_000,
+            ..batch
+        };
+        let want = Want::new("mails", "", 10, Duration::from_secs(30));
+        assert_eq!(lease(&later, &want).unwrap().len(), 10);
+        let steps = STATEMENTS.map(|sql| {
+            let statement = connection.prepare_cached(sql).unwrap();
+            let sorts = statement.get_status(StatementStatus::Sort);
+            assert_eq!(sorts, 0, "{sql}");
+            statement.get_status(StatementStatus::VmStep)
+        });
+        assert!(steps.iter().all(|steps| *steps > 0), "{steps:?}");
+        steps.iter().sum()
+    }
+
+    #[test]
+    fn j_5_what_is_next_costs_the_same_in_a_long_queue() {
+        let (short, long) = (steps(200), steps(20_000));
+        assert!(long <= short + short / 10, "{short} steps, then {long}");
+    }
+}

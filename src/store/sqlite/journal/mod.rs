@@ -1,0 +1,129 @@
+//! The journal, in the same file as the records: what changes it is done by the thread that
+//! writes, along with whatever else is queued there; what only reads, by the other one.
+
+/// The columns that `row::summary` reads.
+macro_rules! summary {
+    () => {
+        "sequence, id, queue, lane, owner, label, priority, status, turn, attempts, queued, due, \
+         expires, changed"
+    };
+}
+
+/// The columns that `row::whole` reads.
+macro_rules! whole {
+    () => {
+        concat!(summary!(), ", payload, result, history")
+    };
+}
+
+mod lease;
+mod read;
+mod row;
+mod write;
+
+use std::time::Duration;
+
+use super::{SqliteStore, worker::Batch};
+use crate::store::{
+    Ownership, StoreError,
+    journal::{
+        Counts, Enqueued, Entry, EntryId, Journal, NewEntry, Query, Settle, Steer, Steered, Turn,
+        Want,
+    },
+};
+
+/// Removes a few entries that were kept long enough; whether there may be more.
+pub(super) fn sweep(batch: &Batch<'_>) -> rusqlite::Result<bool> {
+    write::sweep(batch)
+}
+
+impl Journal for SqliteStore {
+    async fn enqueue(&self, entry: NewEntry) -> Result<Enqueued, StoreError> {
+        self.writer
+            .call(entry.payload.len(), move |batch| {
+                write::enqueue(batch, &entry)
+            })
+            .await
+    }
+
+    async fn lanes(
+        &self,
+        queue: &str,
+        after: Option<&str>,
+        limit: u32,
+    ) -> Result<Vec<String>, StoreError> {
+        let (queue, after) = (queue.to_owned(), after.map(str::to_owned));
+        self.reader
+            .call(0, move |batch| {
+                read::lanes(batch, &queue, after.as_deref(), limit)
+            })
+            .await
+    }
+
+    async fn lease(&self, want: Want) -> Result<Vec<Entry>, StoreError> {
+        self.writer
+            .call(0, move |batch| lease::lease(batch, &want))
+            .await
+    }
+
+    async fn extend(
+        &self,
+        id: EntryId,
+        turn: Turn,
+        lease: Duration,
+    ) -> Result<Ownership, StoreError> {
+        self.writer
+            .call(0, move |batch| write::extend(batch, id, turn, lease))
+            .await
+    }
+
+    async fn settle(
+        &self,
+        id: EntryId,
+        turn: Turn,
+        settle: Settle,
+    ) -> Result<Ownership, StoreError> {
+        let outbox = settle.outbox.iter().map(|new| new.payload.len());
+        let result = settle.result.iter().map(|result| result.len());
+        self.writer
+            .call(outbox.chain(result).sum(), move |batch| {
+                write::settle(batch, id, turn, &settle)
+            })
+            .await
+    }
+
+    async fn steer(&self, id: EntryId, steer: Steer) -> Result<Option<Steered>, StoreError> {
+        self.writer
+            .call(0, move |batch| write::steer(batch, id, steer))
+            .await
+    }
+
+    async fn find(&self, id: EntryId) -> Result<Option<Entry>, StoreError> {
+        self.reader
+            .call(0, move |batch| read::find(batch, id))
+            .await
+    }
+
+    async fn list(&self, query: Query) -> Result<Vec<Entry>, StoreError> {
+        self.reader
+            .call(0, move |batch| read::list(batch, &query))
+            .await
+    }
+
+    async fn counts(&self, queue: &str) -> Result<Counts, StoreError> {
+        let queue = queue.to_owned();
+        self.reader
+            .call(0, move |batch| read::counts(batch, &queue))
+            .await
+    }
+
+    async fn position(&self, id: EntryId, limit: u32) -> Result<Option<u32>, StoreError> {
+        self.reader
+            .call(0, move |batch| read::position(batch, id, limit))
+            .await
+    }
+
+    async fn secret(&self) -> Result<[u8; 32], StoreError> {
+        self.reader.call(0, read::secret).await
+    }
+}

@@ -1,0 +1,82 @@
+//! Between the columns of a row and the types of an entry.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use rusqlite::{Error, Row};
+
+use crate::store::{
+    StoreError,
+    journal::{Entry, EntryId, Status, Timestamp, Turn, columns},
+};
+
+/// An entry without payload, result and history.
+pub(super) fn summary(row: &Row<'_>, now: i64) -> rusqlite::Result<Entry> {
+    let number = |column| row.get::<_, i64>(column).map(i64::unsigned_abs);
+    let time = |column| number(column).map(Timestamp::from_micros);
+    let stored = known(row, 7, columns::status)?;
+    Ok(Entry {
+        sequence: number(0)?,
+        id: EntryId::new(row.get(1)?),
+        queue: row.get(2)?,
+        lane: row.get(3)?,
+        owner: row.get(4)?,
+        label: row.get(5)?,
+        priority: known(row, 6, columns::priority)?,
+        status: match stored {
+            Status::Queued if row.get::<_, i64>(12)? <= now => Status::Expired,
+            status => status,
+        },
+        turn: Turn::new(number(8)?),
+        attempts: row.get(9)?,
+        queued_at: time(10)?,
+        due_at: time(11)?,
+        expires_at: time(12)?,
+        changed_at: time(13)?,
+        payload: Bytes::new(),
+        result: None,
+        history: Vec::new(),
+    })
+}
+
+pub(super) fn whole(row: &Row<'_>, now: i64) -> rusqlite::Result<Entry> {
+    let result = row.get_ref(15)?.as_blob_or_null()?;
+    Ok(Entry {
+        payload: Bytes::copy_from_slice(row.get_ref(14)?.as_blob()?),
+        result: result.map(Bytes::copy_from_slice),
+        history: columns::history(row.get_ref(16)?.as_bytes()?),
+        ..summary(row, now)?
+    })
+}
+
+fn known<T>(
+    row: &Row<'_>,
+    column: usize,
+    known: impl Fn(i64) -> Result<T, StoreError>,
+) -> rusqlite::Result<T> {
+    let number = row.get(column)?;
+    known(number).map_err(|_| Error::IntegralValueOutOfRange(column, number))
+}
+
+/// That much later. What is too far to be represented is as good as forever.
+pub(super) fn after(now: i64, duration: Duration) -> i64 {
+    let now = Timestamp::from_micros(now.max(0).unsigned_abs());
+    micros(now.after(duration).as_micros())
+}
+
+pub(super) fn micros(micros: u64) -> i64 {
+    i64::try_from(micros).unwrap_or(i64::MAX)
+}
+
+/// A note as it is added to the history; nothing if it is empty.
+pub(super) fn noted(note: &str, now: i64) -> String {
+    match note {
+        "" => String::new(),
+        note => format!("{:016}{}", now.max(0), columns::framed(note)),
+    }
+}
+
+/// A turn as a column holds it. What is too large was never given.
+pub(super) fn turned(turn: Turn) -> i64 {
+    i64::try_from(turn.get()).unwrap_or(-1)
+}

@@ -1,0 +1,299 @@
+//! The transitions of an entry, but for the lease.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use rusqlite::{Error, OptionalExtension, Params};
+
+use super::{
+    super::worker::Batch,
+    row::{self, after, noted, turned},
+};
+use crate::store::{
+    Ownership,
+    journal::{
+        Enqueued, Entry, EntryId, NewEntry, Outcome, Settle, Status, Steer, Steered, Timestamp,
+        Turn,
+    },
+};
+
+/// How many entries, and bytes of them, one sweep removes.
+const SWEEP_ENTRIES: i64 = 256;
+const SWEEP_BYTES: i64 = 4 << 20;
+
+pub(super) fn enqueue(batch: &Batch<'_>, new: &NewEntry) -> rusqlite::Result<Enqueued> {
+    // An id and a key can be in the way, and then they are not any more.
+    for _ in 0..3 {
+        if insert(batch, new)? {
+            let sequence = batch.connection.last_insert_rowid();
+            return Ok(Enqueued::New(queued(new, sequence, batch.now)));
+        }
+        if let Some(existing) = existing(batch, new)? {
+            return Ok(existing);
+        }
+    }
+    Err(Error::StatementChangedRows(0))
+}
+
+/// Whether nothing was in the way.
+fn insert(batch: &Batch<'_>, new: &NewEntry) -> rusqlite::Result<bool> {
+    let mut statement = batch.connection.prepare_cached(
+        "INSERT INTO journal (id, queue, lane, owner, label, dedup, fingerprint, priority, status,
+           turn, attempts, queued, due, expires, changed, until, history, payload)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, 0, 0, 0, ?9, ?10, ?11, ?9, ?9, '', ?12)
+         ON CONFLICT DO NOTHING",
+    )?;
+    let expires = after(batch.now, new.ttl);
+    let inserted = statement.execute((
+        new.id.as_bytes(),
+        &new.queue,
+        &new.lane,
+        &new.owner,
+        &new.label,
+        new.dedup.as_ref().map(|dedup| dedup.key.as_bytes()),
+        new.dedup.as_ref().map(|dedup| dedup.fingerprint.as_bytes()),
+        new.priority as i64,
+        batch.now,
+        after(batch.now, new.delay).min(expires),
+        expires,
+        &*new.payload,
+    ))?;
+    Ok(inserted == 1)
+}
+
+/// What was just inserted, without asking for it.
+fn queued(new: &NewEntry, sequence: i64, now: i64) -> Entry {
+    let now = Timestamp::from_micros(now.max(0).unsigned_abs());
+    let expires_at = now.after(new.ttl);
+    Entry {
+        id: new.id,
+        queue: new.queue.clone().into_owned(),
+        lane: new.lane.clone(),
+        owner: new.owner.clone(),
+        label: new.label.clone(),
+        priority: new.priority,
+        status: match expires_at <= now {
+            true => Status::Expired,
+            false => Status::Queued,
+        },
+        sequence: sequence.unsigned_abs(),
+        turn: Turn::new(0),
+        attempts: 0,
+        queued_at: now,
+        due_at: now.after(new.delay).min(expires_at),
+        expires_at,
+        changed_at: now,
+        payload: Bytes::new(),
+        result: None,
+        history: Vec::new(),
+    }
+}
+
+/// What is in the way of a new entry. If that is of no account any more, it makes room, and there
+/// is nothing.
+fn existing(batch: &Batch<'_>, new: &NewEntry) -> rusqlite::Result<Option<Enqueued>> {
+    const BY_ID: &str = concat!(
+        "SELECT ",
+        summary!(),
+        ", fingerprint, status > 1 AND until <= ?1 FROM journal WHERE id = ?2"
+    );
+    const BY_KEY: &str = concat!(
+        "SELECT ",
+        summary!(),
+        ", fingerprint, status > 1 AND until <= ?1 FROM journal WHERE queue = ?2 AND dedup = ?3"
+    );
+    let by_id = (batch.now, new.id.as_bytes());
+    if let Some((entry, ..)) = in_the_way(batch, BY_ID, by_id)? {
+        return Ok(Some(Enqueued::Existing(entry)));
+    }
+    let Some(dedup) = new.dedup else {
+        return Ok(None);
+    };
+    let by_key = (batch.now, &new.queue, dedup.key.as_bytes());
+    let Some((entry, fingerprint)) = in_the_way(batch, BY_KEY, by_key)? else {
+        return Ok(None);
+    };
+    if matches!(entry.status, Status::Cancelled | Status::Expired) {
+        let mut free = batch
+            .connection
+            .prepare_cached("UPDATE journal SET dedup = NULL WHERE id = ?1")?;
+        free.execute([entry.id.as_bytes()])?;
+        return Ok(None);
+    }
+    Ok(Some(
+        match fingerprint.as_ref() == Some(dedup.fingerprint.as_bytes()) {
+            true => Enqueued::Existing(entry),
+            false => Enqueued::Mismatch,
+        },
+    ))
+}
+
+/// An entry and its fingerprint. One that was kept long enough goes now.
+fn in_the_way(
+    batch: &Batch<'_>,
+    sql: &str,
+    params: impl Params,
+) -> rusqlite::Result<Option<(Entry, Option<[u8; 32]>)>> {
+    let mut statement = batch.connection.prepare_cached(sql)?;
+    let found = statement.query_row(params, |row| {
+        let entry = row::summary(row, batch.now)?;
+        Ok((entry, row.get(14)?, row.get(15)?))
+    });
+    match found.optional()? {
+        Some((entry, _, true)) => {
+            remove(batch, row::micros(entry.sequence))?;
+            Ok(None)
+        }
+        Some((entry, fingerprint, false)) => Ok(Some((entry, fingerprint))),
+        None => Ok(None),
+    }
+}
+
+pub(super) fn extend(
+    batch: &Batch<'_>,
+    id: EntryId,
+    turn: Turn,
+    lease: Duration,
+) -> rusqlite::Result<Ownership> {
+    let mut statement = batch.connection.prepare_cached(
+        "UPDATE journal SET until = ?3 WHERE id = ?1 AND turn = ?2 AND status = 1",
+    )?;
+    let until = after(batch.now, lease);
+    let changed = statement.execute((id.as_bytes(), turned(turn), until))?;
+    Ok(held(changed == 1))
+}
+
+pub(super) fn settle(
+    batch: &Batch<'_>,
+    id: EntryId,
+    turn: Turn,
+    settle: &Settle,
+) -> rusqlite::Result<Ownership> {
+    let (status, time) = match settle.outcome {
+        Outcome::Completed(keep) => (Status::Completed, keep),
+        Outcome::Failed(keep) => (Status::Failed, keep),
+        Outcome::Expired(keep) => (Status::Expired, keep),
+        Outcome::Retry(delay) | Outcome::Release(delay) => (Status::Queued, delay),
+    };
+    // What was past its time when it was leased has counted no attempt.
+    let mut statement = batch.connection.prepare_cached(
+        "UPDATE journal SET status = ?4, changed = ?3, until = ?5,
+           due = CASE ?4 WHEN 0 THEN min(?5, expires) ELSE due END,
+           attempts = attempts - (?6 AND expires > changed AND attempts > 0),
+           result = coalesce(?7, result), history = history || ?8
+         WHERE id = ?1 AND turn = ?2 AND status = 1",
+    )?;
+    let settled = statement.execute((
+        id.as_bytes(),
+        turned(turn),
+        batch.now,
+        status.number(),
+        after(batch.now, time),
+        matches!(settle.outcome, Outcome::Release(_)),
+        settle.result.as_deref(),
+        noted(&settle.note, batch.now),
+    ))?;
+    if settled == 1 {
+        for new in &settle.outbox {
+            enqueue(batch, new)?;
+        }
+        return Ok(Ownership::Held);
+    }
+    let mut repeat = batch
+        .connection
+        .prepare_cached("SELECT 1 FROM journal WHERE id = ?1 AND turn = ?2")?;
+    Ok(held(repeat.exists((id.as_bytes(), turned(turn)))?))
+}
+
+pub(super) fn steer(
+    batch: &Batch<'_>,
+    id: EntryId,
+    steer: Steer,
+) -> rusqlite::Result<Option<Steered>> {
+    const CANCEL: &str = concat!(
+        "UPDATE journal SET status = 5, changed = ?2, until = ?3, history = history || ?4
+         WHERE id = ?1 AND status = 0 AND expires > ?2 RETURNING ",
+        summary!()
+    );
+    const TRIGGER: &str = concat!(
+        "UPDATE journal SET priority = 0, due = ?2
+         WHERE id = ?1 AND status = 0 AND expires > ?2 RETURNING ",
+        summary!()
+    );
+    const REDRIVE: &str = concat!(
+        "UPDATE journal SET status = 0, changed = ?2, attempts = 0, due = ?2, expires = ?3,
+           history = history || ?4
+         WHERE id = ?1 AND status = 3 AND until > ?2 RETURNING ",
+        summary!()
+    );
+    let now = batch.now;
+    let entry = match steer {
+        Steer::Cancel(keep) => {
+            let note = noted("cancelled", now);
+            one(batch, CANCEL, (id.as_bytes(), now, after(now, keep), note))?
+        }
+        Steer::Trigger => one(batch, TRIGGER, (id.as_bytes(), now))?,
+        Steer::Redrive(ttl) => {
+            let note = noted("redriven", now);
+            one(batch, REDRIVE, (id.as_bytes(), now, after(now, ttl), note))?
+        }
+    };
+    if let Some(entry) = entry {
+        let applied = true;
+        return Ok(Some(Steered { applied, entry }));
+    }
+    const LOOK: &str = concat!(
+        "SELECT ",
+        summary!(),
+        " FROM journal WHERE id = ?1 AND NOT (status > 1 AND until <= ?2)"
+    );
+    let entry = one(batch, LOOK, (id.as_bytes(), now))?;
+    Ok(entry.map(|entry| Steered {
+        applied: false,
+        entry,
+    }))
+}
+
+fn one(batch: &Batch<'_>, sql: &str, params: impl Params) -> rusqlite::Result<Option<Entry>> {
+    let mut statement = batch.connection.prepare_cached(sql)?;
+    statement
+        .query_row(params, |row| row::summary(row, batch.now))
+        .optional()
+}
+
+/// Removes a few entries that were kept long enough; whether there may be more.
+pub(super) fn sweep(batch: &Batch<'_>) -> rusqlite::Result<bool> {
+    let mut statement = batch.connection.prepare_cached(
+        "SELECT sequence, length(payload) + coalesce(length(result), 0) FROM journal
+         WHERE status > 1 AND until <= ?1 ORDER BY until LIMIT ?2",
+    )?;
+    let over = statement.query_map((batch.now, SWEEP_ENTRIES), |row| {
+        Ok((row.get(0)?, row.get(1)?))
+    })?;
+    let over = over.collect::<rusqlite::Result<Vec<(i64, i64)>>>()?;
+    let mut bytes = 0;
+    for (n, &(sequence, size)) in (1..).zip(&over) {
+        remove(batch, sequence)?;
+        bytes += size;
+        if n == SWEEP_ENTRIES || bytes >= SWEEP_BYTES {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn remove(batch: &Batch<'_>, sequence: i64) -> rusqlite::Result<()> {
+    let mut statement = batch
+        .connection
+        .prepare_cached("DELETE FROM journal WHERE sequence = ?1")?;
+    statement.execute([sequence])?;
+    Ok(())
+}
+
+fn held(held: bool) -> Ownership {
+    if held {
+        Ownership::Held
+    } else {
+        Ownership::Lost
+    }
+}

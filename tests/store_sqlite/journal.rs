@@ -1,0 +1,235 @@
+//! The journal in the same file.
+
+use tower_reprise::store::journal::{
+    Enqueued, EntryId, Journal, NewEntry, Query, Settle, Status, Steer, Turn, Want,
+};
+
+use super::*;
+
+const KEEP: Duration = Duration::from_secs(60);
+
+fn entry(bytes: usize) -> NewEntry {
+    NewEntry::new("mails", vec![7; bytes])
+}
+
+async fn put(store: &SqliteStore, new: NewEntry) -> EntryId {
+    let id = new.id;
+    let enqueued = store.enqueue(new).await.unwrap();
+    assert!(matches!(enqueued, Enqueued::New(_)), "{enqueued:?}");
+    id
+}
+
+fn want(limit: u32) -> Want {
+    Want::new("mails", "", limit, LEASE)
+}
+
+#[tokio::test]
+async fn t_1_t_2_t_3_the_contract_of_a_journal() {
+    conformance::journal(&Sqlite::new()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn j_7_cancel_against_start_has_one_winner() {
+    let sqlite = Sqlite::new();
+    races::cancel_against_start([sqlite.open(), sqlite.open()]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn j_5_two_handles_keep_the_order() {
+    let sqlite = Sqlite::new();
+    races::leases_keep_the_order([sqlite.open(), sqlite.open()]).await;
+}
+
+/// A lease that ran out is its owner's until that very entry is leased again, and not just another
+/// one of its lane.
+#[tokio::test]
+async fn j_14_a_lapsed_owner_can_settle_while_others_are_leased() {
+    let sqlite = Sqlite::new();
+    let store = sqlite.open();
+    for _ in 0..2 {
+        put(&store, entry(1)).await;
+    }
+    let owned = store.lease(want(2)).await.unwrap();
+    sqlite.time.pass(LEASE);
+    let taken = store.lease(want(1)).await.unwrap();
+    assert_eq!((taken[0].id, taken[0].attempts), (owned[0].id, 2));
+    let (late, done) = (&owned[1], Settle::completed("done", KEEP));
+    let settled = store.settle(late.id, late.turn, done).await.unwrap();
+    assert_eq!(settled, Ownership::Held);
+    let found = store.find(late.id).await.unwrap().unwrap();
+    assert_eq!(found.status, Status::Completed);
+}
+
+#[tokio::test]
+async fn t_3_what_was_kept_long_enough_is_swept() {
+    let sqlite = Sqlite::new();
+    let store = sqlite.open();
+    let mut entries = JoinSet::new();
+    for _ in 0..1_000 {
+        let store = store.clone();
+        entries.spawn(async move {
+            let id = put(&store, entry(10)).await;
+            store.steer(id, Steer::Cancel(KEEP)).await.unwrap();
+            id
+        });
+    }
+    let swept = entries.join_all().await;
+    let live = put(&store, entry(10)).await;
+    sqlite.time.pass(KEEP);
+    drop(store);
+    let store = sqlite.open();
+    let rows = || -> i64 {
+        let connection = Connection::open(sqlite.folder.file()).unwrap();
+        let count = "SELECT count(*) FROM journal";
+        connection.query_row(count, [], |row| row.get(0)).unwrap()
+    };
+    let until_one_is_left = async {
+        while rows() != 1 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let patience = Duration::from_secs(30);
+    tokio::time::timeout(patience, until_one_is_left)
+        .await
+        .expect("swept");
+    assert!(store.find(live).await.unwrap().is_some());
+    // An id that was swept is free again.
+    let again = NewEntry {
+        id: swept[0],
+        ..entry(10)
+    };
+    put(&store, again).await;
+}
+
+/// What is past its time and not swept yet is in nobody's way.
+#[tokio::test]
+async fn t_3_what_is_gone_frees_its_id() {
+    let sqlite = Sqlite::new();
+    let store = sqlite.open();
+    let new = entry(1);
+    let first = put(&store, new.clone()).await;
+    let kept = store.steer(first, Steer::Cancel(KEEP)).await.unwrap();
+    let before = kept.unwrap().entry.sequence;
+    sqlite.time.pass(KEEP);
+    assert_eq!(store.find(first).await.unwrap(), None);
+    assert_eq!(store.steer(first, Steer::Trigger).await.unwrap(), None);
+    put(&store, new).await;
+    let found = store.find(first).await.unwrap().unwrap();
+    assert!(found.sequence > before, "a sequence is not used twice");
+}
+
+#[tokio::test]
+async fn t_5_a_file_of_version_1_keeps_its_records() {
+    let sqlite = Sqlite::new();
+    let old = Connection::open(sqlite.folder.file()).unwrap();
+    old.pragma_update_and_check(None, "journal_mode", "wal", |_| Ok(()))
+        .unwrap();
+    old.execute_batch(include_str!("../../src/store/sqlite/schema/1.sql"))
+        .unwrap();
+    old.pragma_update(None, "application_id", 0x7270_7273)
+        .unwrap();
+    old.pragma_update(None, "user_version", 1).unwrap();
+    old.execute(
+        "INSERT INTO idempotency VALUES (77, ?1, ?2, x'00', ?3, ?3, 0, NULL)",
+        (claim(1).key.as_bytes(), [1_u8; 32], i64::MAX),
+    )
+    .unwrap();
+    drop(old);
+
+    let store = sqlite.open();
+    complete(&store, 1, FencingToken::new(77), reply(10)).await;
+    put(&store, entry(1)).await;
+    let store = sqlite.open();
+    let claimed = store.claim(claim(1)).await.unwrap();
+    assert_eq!(claimed, Claimed::Done(reply(10)));
+    assert!(own(&store, 2).await > FencingToken::new(77));
+    assert_eq!(store.lease(want(9)).await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn t_4_j_2_a_full_file_refuses_and_still_answers() {
+    let sqlite = Sqlite::new();
+    let store = sqlite.time.store().max_bytes(1 << 20);
+    let store = store.open(sqlite.folder.file()).unwrap();
+    let mut accepted = Vec::new();
+    let (refused, error) = loop {
+        let new = entry(10_000);
+        let id = new.id;
+        match store.enqueue(new).await {
+            Ok(_) => accepted.push(id),
+            Err(error) => break (id, error),
+        }
+    };
+    assert_eq!(error.kind(), StoreErrorKind::Full);
+    assert!(!error.may_have_happened());
+    assert!(accepted.len() > 50);
+    assert_eq!(store.find(refused).await.unwrap(), None);
+    let all = Query::new("mails", 1_000);
+    let listed = store.list(all).await.unwrap();
+    let listed: Vec<_> = listed.iter().map(|entry| entry.id).collect();
+    assert_eq!(listed, accepted);
+
+    // All or nothing: an outcome whose outbox does not fit is none.
+    let Ok([leased]) = <[_; 1]>::try_from(store.lease(want(1)).await.unwrap()) else {
+        panic!("one was asked for");
+    };
+    let settle = Settle::completed("", KEEP).followed_by([entry(1), entry(100_000)]);
+    let error = store.settle(leased.id, leased.turn, settle).await;
+    assert_eq!(error.unwrap_err().kind(), StoreErrorKind::Full);
+    let found = store.find(leased.id).await.unwrap();
+    assert_eq!(found.unwrap().status, Status::Processing);
+    let counts = store.counts("mails").await.unwrap();
+    assert_eq!(counts.of(Status::Queued), accepted.len() as u64 - 1);
+    // It can be said once there is room again.
+    let connection = Connection::open(sqlite.folder.file()).unwrap();
+    let delete = "DELETE FROM journal WHERE sequence IN (SELECT max(sequence) FROM journal)";
+    assert_eq!(connection.execute(delete, []).unwrap(), 1);
+    let settle = Settle::completed("", KEEP);
+    let settled = store.settle(leased.id, leased.turn, settle).await;
+    assert_eq!(settled.unwrap(), Ownership::Held);
+}
+
+#[tokio::test]
+async fn t_4_a_file_that_is_gone_refuses() {
+    let sqlite = Sqlite::new();
+    let store = sqlite.open();
+    let id = put(&store, entry(1)).await;
+    fs::remove_dir_all(&sqlite.folder.0).unwrap();
+    let turn = Turn::new(1);
+    for error in [
+        store.enqueue(entry(1)).await.map(drop).unwrap_err(),
+        store.lease(want(1)).await.map(drop).unwrap_err(),
+        store.extend(id, turn, LEASE).await.map(drop).unwrap_err(),
+        store
+            .settle(id, turn, Settle::release(LEASE))
+            .await
+            .map(drop)
+            .unwrap_err(),
+        store.steer(id, Steer::Trigger).await.map(drop).unwrap_err(),
+        store.find(id).await.map(drop).unwrap_err(),
+        store.lanes("mails", None, 1).await.map(drop).unwrap_err(),
+        store.counts("mails").await.map(drop).unwrap_err(),
+    ] {
+        assert_eq!(error.kind(), StoreErrorKind::Unavailable);
+        assert!(!error.may_have_happened());
+    }
+}
+
+#[tokio::test]
+async fn t_4_a_row_that_makes_no_sense_is_corrupt() {
+    for nonsense in [
+        "status = 9, until = 1 << 60",
+        "priority = 4",
+        "id = x'01'",
+        "attempts = -1",
+    ] {
+        let sqlite = Sqlite::new();
+        let store = sqlite.open();
+        put(&store, entry(1)).await;
+        let sql = format!("UPDATE journal SET {nonsense}");
+        let connection = Connection::open(sqlite.folder.file()).unwrap();
+        connection.execute_batch(&sql).unwrap();
+        let error = store.list(Query::new("mails", 9)).await.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Corrupt, "{nonsense}: {error}");
+    }
+}
