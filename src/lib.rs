@@ -53,12 +53,14 @@
 //! | --- | --- | --- |
 //! | `IdempotencyLayer` | `idempotency` | executes an operation once, and replays its reply |
 //! | `EventDedupLayer` | `idempotency::events` | processes an event once, however often it is delivered |
+//! | `WebhookVerifyLayer` | `delivery::verify` | lets only signed webhooks through |
 //!
 //! # Where things are
 //!
 //! What a user may ask for is in [`policy`], what an outcome means in [`classify`], how long to
 //! wait in [`backoff`] and [`retry_after::parse`], and what is remembered about a dependency in
-//! [`dependency`]. What must outlive a request on a server is in `store`. Each layer's folder holds its `layer`, `service` and `future`. Layers tell
+//! [`dependency`]. What must outlive a request on a server is in `store`, and how
+//! webhooks are sent and received in `delivery`. Each layer's folder holds its `layer`, `service` and `future`. Layers tell
 //! each other things through typed request and response extensions ([`retry::Attempt`],
 //! [`RetryOverride`], [`IdempotencyKey`], [`RetryOutcome`]), never by knowing each other's types.
 //!
@@ -79,12 +81,15 @@
 //! | `sqlite` | no | the store in a SQLite file, durable and shared by the processes of a machine |
 //! | `postgres` | no | the store in PostgreSQL, shared by many machines, with an exactly-once path |
 //! | `redis` | no | the store in Redis, shared by many machines |
+//! | `delivery` | no | webhooks: signed deliveries that stay out of your network, and the layer that verifies them |
 //! | `seal` | no | a wrapper around any store that encrypts the replies in it |
 //! | `full` | no | all of these |
 
 pub mod backoff;
 pub mod circuit_breaker;
 pub mod classify;
+#[cfg(feature = "delivery")]
+pub mod delivery;
 pub mod dependency;
 pub mod error;
 #[cfg(feature = "server")]
@@ -93,6 +98,8 @@ pub mod idempotency_key;
 pub mod peek;
 pub mod policy;
 pub mod problem;
+#[cfg(feature = "delivery")]
+pub mod replay;
 pub mod retry;
 pub mod retry_after;
 pub mod retry_budget;
@@ -105,6 +112,8 @@ mod sync;
 mod telemetry;
 mod wire;
 
+#[cfg(feature = "delivery")]
+pub use self::delivery::verify::WebhookVerifyLayer;
 #[cfg(feature = "server")]
 pub use self::idempotency::IdempotencyLayer;
 pub use self::{

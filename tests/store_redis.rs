@@ -11,6 +11,12 @@
 mod crash;
 #[path = "support/database.rs"]
 mod database;
+#[path = "store_redis/journal.rs"]
+mod journal;
+#[path = "store_redis/journal_servers.rs"]
+mod journal_servers;
+#[path = "store_redis/lossy.rs"]
+mod lossy;
 #[path = "support/outage.rs"]
 mod outage;
 
@@ -84,6 +90,7 @@ impl Backend for Redis {
 
     /// The server's clock can't be moved, but the records can: backwards.
     async fn pass(&self, time: Duration) {
+        journal::shift(self, time).await;
         let shift = redis::Script::new(
             "for _, key in ipairs(redis.call('KEYS', ARGV[1])) do
                 local lease = redis.call('GETRANGE', key, 19, 34) - ARGV[2]
@@ -528,7 +535,9 @@ async fn t_2_a_cluster_runs_the_contract_too() {
         info.contains("cluster_state:ok")
     };
     eventually("the cluster is ready", ready).await;
-    conformance::run(&Cluster(admin)).await;
+    let cluster = Cluster(admin);
+    conformance::run(&cluster).await;
+    conformance::journal(&cluster).await;
 }
 
 struct Cluster(Redis);

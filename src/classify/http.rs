@@ -149,7 +149,7 @@ fn at_rest(verdict: Verdict) -> Verdict {
 }
 
 /// Whether an idempotency store answered, so that asking again brings the same reply.
-fn is_replayed(headers: &HeaderMap) -> bool {
+pub(crate) fn is_replayed(headers: &HeaderMap) -> bool {
     headers
         .get("idempotent-replayed")
         .is_some_and(|value| value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"true"))

@@ -33,7 +33,7 @@
 
 mod codes;
 mod grpc;
-mod http;
+pub(crate) mod http;
 pub(crate) mod network;
 mod rules;
 mod trace;

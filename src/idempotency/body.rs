@@ -1,20 +1,18 @@
 use std::{
     collections::VecDeque,
     fmt,
-    future::poll_fn,
     pin::Pin,
     task::{Context, Poll, ready},
 };
 
-use bytes::{Buf, Bytes, BytesMut};
-use http::HeaderMap;
+use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-use crate::peek::size_after;
-
-/// Boxed, since most bodies have none.
-pub(super) type Trailers = Option<Box<HeaderMap>>;
+use crate::{
+    peek::size_after,
+    wire::read::{Read, Trailers, into_bytes},
+};
 
 pin_project! {
     /// The body of a reply: one that was kept, or the handler's own as it comes.
@@ -117,10 +115,6 @@ impl<B: Body> Body for IdempotencyBody<B> {
     }
 }
 
-fn into_bytes<D: Buf, E>(frame: Result<Frame<D>, E>) -> Result<Frame<Bytes>, E> {
-    frame.map(|frame| frame.map_data(|mut data| data.copy_to_bytes(data.remaining())))
-}
-
 /// A body that was read up to a limit.
 pub(super) enum Gathered<B: Body> {
     Whole {
@@ -154,73 +148,6 @@ pub(super) async fn gather<B: Body>(body: B, limit: usize) -> Gathered<B> {
                 error: Some(error),
             },
         }),
-    }
-}
-
-/// What was read of a body. Most come in one piece.
-#[derive(Default)]
-pub(super) struct Read {
-    length: usize,
-    first: Bytes,
-    more: VecDeque<Bytes>,
-    trailers: Trailers,
-}
-
-impl Read {
-    /// Reads to the end; `false` if that is beyond the limit.
-    pub(super) async fn up_to<B: Body>(
-        &mut self,
-        limit: usize,
-        mut body: Pin<&mut B>,
-    ) -> Result<bool, B::Error> {
-        if body.size_hint().lower() > limit as u64 {
-            return Ok(false);
-        }
-        while !body.is_end_stream() {
-            let Some(frame) = poll_fn(|cx| body.as_mut().poll_frame(cx)).await else {
-                break;
-            };
-            match into_bytes(frame)?.into_data() {
-                Ok(data) => {
-                    self.length = self.length.saturating_add(data.len());
-                    if self.first.is_empty() {
-                        self.first = data;
-                    } else {
-                        self.more.push_back(data);
-                    }
-                    if self.length > limit {
-                        return Ok(false);
-                    }
-                }
-                Err(frame) => {
-                    if let Ok(more) = frame.into_trailers() {
-                        self.trailers.get_or_insert_default().extend(more);
-                    }
-                }
-            }
-        }
-        Ok(true)
-    }
-
-    /// All of it. One piece is passed on as it is.
-    pub(super) fn joined(&mut self) -> Bytes {
-        if self.more.is_empty() {
-            return std::mem::take(&mut self.first);
-        }
-        let mut data = BytesMut::with_capacity(self.length);
-        data.extend_from_slice(&self.first);
-        self.more
-            .iter()
-            .for_each(|piece| data.extend_from_slice(piece));
-        data.freeze()
-    }
-
-    fn pieces(self) -> VecDeque<Bytes> {
-        let mut pieces = self.more;
-        if !self.first.is_empty() {
-            pieces.push_front(self.first);
-        }
-        pieces
     }
 }
 
@@ -267,7 +194,7 @@ mod tests {
         let mut body = Box::pin(full("twelve bytes"));
         let mut read = Read::default();
         assert!(matches!(read.up_to(5, body.as_mut()).await, Ok(false)));
-        assert_eq!(read.length, 0, "it said how large it is");
+        assert_eq!(read.length(), 0, "it said how large it is");
         let Gathered::TooLarge(mut body) = gather(full("twelve bytes"), 5).await else {
             panic!("it is too large");
         };

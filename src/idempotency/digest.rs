@@ -45,7 +45,7 @@ impl Digest {
 }
 
 /// What was asked for: method, path and query, content type and body.
-pub(super) fn fingerprint(head: &Request<()>, body: &[u8]) -> Fingerprint {
+pub(crate) fn fingerprint(head: &Request<()>, body: &[u8]) -> Fingerprint {
     let uri = head.uri();
     let content_type = head.headers().get(CONTENT_TYPE);
     let mut digest = Digest::new("request");

@@ -39,13 +39,13 @@ fn is_passing(name: &str) -> bool {
 
 /// What is left out of a stored reply.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Unstored {
-    pub(super) more: Vec<HeaderName>,
+pub(crate) struct Unstored {
+    pub(crate) more: Vec<HeaderName>,
 }
 
 impl Unstored {
     /// For a reply with these headers.
-    pub(super) fn of<'a>(&'a self, headers: &'a HeaderMap) -> UnstoredOf<'a> {
+    pub(crate) fn of<'a>(&'a self, headers: &'a HeaderMap) -> UnstoredOf<'a> {
         UnstoredOf {
             more: &self.more,
             connection: headers.contains_key(header::CONNECTION).then_some(headers),
@@ -53,14 +53,14 @@ impl Unstored {
     }
 }
 
-pub(super) struct UnstoredOf<'a> {
+pub(crate) struct UnstoredOf<'a> {
     more: &'a [HeaderName],
     /// The headers, if `Connection` names some of them.
     connection: Option<&'a HeaderMap>,
 }
 
 impl UnstoredOf<'_> {
-    pub(super) fn keeps(&self, name: &HeaderName) -> bool {
+    pub(crate) fn keeps(&self, name: &HeaderName) -> bool {
         !is_passing(name.as_str())
             && !self.more.contains(name)
             && !self.connection.is_some_and(|headers| names(headers, name))

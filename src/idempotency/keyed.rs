@@ -8,7 +8,6 @@ use tower::{Service, ServiceExt};
 
 use super::{
     Execution, IdempotencyBody,
-    body::Read,
     digest::fingerprint,
     execute::execute,
     future::refusal,
@@ -20,7 +19,7 @@ use crate::{
         Claimed, Fingerprint, IdempotencyStore, RecordKey, StoreError, StoreErrorKind, Stored,
     },
     telemetry::{self, Answered},
-    wire::problem::Problem,
+    wire::{problem::Problem, read::Read},
 };
 
 /// While a repeat waits for the first one's reply, it looks this often, and then less often.

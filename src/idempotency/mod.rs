@@ -94,17 +94,17 @@ pub mod events;
 
 mod body;
 mod builder;
-mod digest;
+pub(crate) mod digest;
 mod engine;
 mod execute;
 mod execution;
 mod future;
-mod hygiene;
+pub(crate) mod hygiene;
 mod key;
 mod keyed;
 mod layer;
 mod outcome;
-mod reply;
+pub(crate) mod reply;
 mod service;
 mod settings;
 

@@ -29,7 +29,7 @@ pin_project! {
 }
 
 impl<B> ProblemBody<B> {
-    pub(super) fn reply(body: B) -> Self {
+    pub(crate) fn reply(body: B) -> Self {
         let inner = Inner::Reply { body };
         Self { inner }
     }

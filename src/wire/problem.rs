@@ -11,6 +11,9 @@ use http::{
 
 use crate::classify::GrpcCode;
 
+/// What the types of all problems begin with.
+const URN: &str = "urn:tower-reprise:problem:";
+
 /// Why a request gets no reply from its handler.
 #[derive(Debug, Clone)]
 pub(crate) struct Problem {
@@ -91,6 +94,52 @@ impl Problem {
     }
 }
 
+/// Problems of receivers of webhooks.
+#[cfg(feature = "delivery")]
+impl Problem {
+    problems! {
+        WEBHOOK_UNVERIFIED: UNAUTHORIZED, Unauthenticated, "webhook-unverified",
+            "Message could not be verified", "", Again::Unsaid;
+        WEBHOOK_UNREADABLE: BAD_REQUEST, InvalidArgument, "webhook-unreadable",
+            "Message could not be read", "The request ended before its body did.", Again::Unsaid;
+        WEBHOOK_TOO_LARGE: PAYLOAD_TOO_LARGE, ResourceExhausted, "webhook-too-large",
+            "Message is too large", "", Again::Never;
+    }
+}
+
+/// Problems of replays.
+#[cfg(feature = "delivery")]
+impl Problem {
+    problems! {
+        REPLAY_INVALID: BAD_REQUEST, InvalidArgument, "replay-invalid",
+            "Replay is not asked for properly", "", Again::Never;
+        REPLAY_ANONYMOUS: FORBIDDEN, PermissionDenied, "replay-anonymous",
+            "Replay of nobody",
+            "Replays belong to a caller, and this request does not say who that is.", Again::Never;
+        REPLAY_TOO_LARGE: PAYLOAD_TOO_LARGE, ResourceExhausted, "replay-too-large",
+            "Request body is too large", "", Again::Never;
+        REPLAY_NOT_FOUND: NOT_FOUND, NotFound, "replay-not-found",
+            "No such replay", "There is no replay of that id.", Again::Never;
+        REPLAY_METHOD: METHOD_NOT_ALLOWED, Unimplemented, "replay-method",
+            "Method is not allowed", "This can't be done with a replay.", Again::Never;
+        REPLAY_ALREADY_COMPLETE: CONFLICT, FailedPrecondition, "replay-already-complete",
+            "Replay is complete", "The request was replayed already.", Again::Never;
+        REPLAY_CANCELLED: CONFLICT, FailedPrecondition, "replay-cancelled",
+            "Replay was cancelled", "The replay was cancelled before it was begun.", Again::Never;
+        REPLAY_EXPIRED: GONE, FailedPrecondition, "replay-expired",
+            "Replay has expired", "The request was not replayed in time.", Again::Never;
+        REPLAY_PROCESSING: CONFLICT, Aborted, "replay-processing",
+            "Replay is processing", "The request is being replayed.", Again::Never;
+        REPLAY_NO_REPLY: NOT_FOUND, NotFound, "replay-no-reply",
+            "No reply yet", "The request was not replayed yet, or its reply was not kept.",
+            Again::Unsaid;
+        REPLAY_UNAVAILABLE: SERVICE_UNAVAILABLE, Unavailable, "replay-unavailable",
+            "Request was not journaled",
+            "The request can't be served now, and could not be written down either.",
+            Again::After(Duration::from_secs(1));
+    }
+}
+
 impl Problem {
     problems! {
         RETRY_BUDGET: TOO_MANY_REQUESTS, ResourceExhausted, "retry-budget",
@@ -101,6 +150,14 @@ impl Problem {
             "The call took too long.", Again::Unsaid;
         FAILED: BAD_GATEWAY, Unavailable, "upstream", "Call failed", "The call failed.",
             Again::Unsaid;
+    }
+
+    /// Whether a reply is [`PROCESSING`](Self::PROCESSING).
+    #[cfg(feature = "delivery")]
+    pub(crate) fn is_processing(reply: &Response<Bytes>) -> bool {
+        let name = format!("{URN}{}\"", Self::PROCESSING.name);
+        let mut windows = reply.body().windows(name.len());
+        reply.status() == Self::PROCESSING.status && windows.any(|part| part == name.as_bytes())
     }
 
     /// With what is wrong in this case.
@@ -149,8 +206,9 @@ impl Problem {
             .filter(|c| !matches!(c, '"' | '\\' | '\0'..='\x1f'))
             .collect();
         let mut response = Response::new(Bytes::from(format!(
-            r#"{{"type":"urn:tower-reprise:problem:{name}","title":"{title}","status":{},"detail":"{detail}"}}"#,
-            status.as_u16()
+            r#"{{"type":"{URN}{name}","title":"{title}","status":{},"detail":"{detail}","code":"{}"}}"#,
+            status.as_u16(),
+            name.replace('-', "_").to_ascii_uppercase()
         )));
         *response.status_mut() = *status;
         let headers = response.headers_mut();

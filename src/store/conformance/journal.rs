@@ -40,6 +40,7 @@ pub async fn journal<B: Backend<Store: Journal>>(backend: &B) {
     lanes_are_independent(&new().await).await;
     many_workers_share_without_overlap(&new().await).await;
     a_lease_runs_out_and_counts(&new().await).await;
+    a_lease_that_ran_out_is_its_owners_until_taken(&new().await).await;
     a_stale_turn_changes_nothing(&new().await).await;
     a_settlement_can_be_repeated(&new().await).await;
     a_retry_waits_and_a_release_does_not_count(&new().await).await;
@@ -381,6 +382,29 @@ async fn a_lease_runs_out_and_counts<B: Backend<Store: Journal>>(case: &Case<'_,
     assert_eq!((first.attempts, second.attempts), (1, 2));
 }
 
+async fn a_lease_that_ran_out_is_its_owners_until_taken<B: Backend<Store: Journal>>(
+    case: &Case<'_, B>,
+) {
+    for _ in 0..4 {
+        case.put(case.entry()).await;
+    }
+    let leased = case.lease(4).await;
+    case.pass(LEASE).await;
+    assert_eq!(ids(&case.lease(1).await), [leased[0].id]);
+    assert_eq!(case.status(leased[1].id).await, Some(Status::Processing));
+    let extended = case
+        .store
+        .extend(leased[1].id, leased[1].turn, case.unit * LEASE)
+        .await;
+    assert_eq!(extended.expect("extend"), Held);
+    case.settle(&leased[2], Settle::completed("done", case.keep()))
+        .await;
+    let found = case.find(leased[2].id).await.expect("an entry");
+    assert_eq!(found.status, Status::Completed, "it was not too late");
+    assert_eq!(found.result.as_deref(), Some(&b"done"[..]));
+    assert_eq!(ids(&case.lease(9).await), [leased[3].id]);
+}
+
 async fn a_stale_turn_changes_nothing<B: Backend<Store: Journal>>(case: &Case<'_, B>) {
     let id = case.put(case.entry()).await;
     let stale = case.lease_one().await.turn;
@@ -663,17 +687,33 @@ async fn what_is_over_is_kept_for_its_time<B: Backend<Store: Journal>>(case: &Ca
         let leased = case.lease_one().await;
         case.settle(&leased, settle).await;
     }
+    let with_key = || NewEntry {
+        dedup: dedup(1, 1),
+        ..case.entry()
+    };
+    over.push(case.put(with_key()).await);
+    let leased = case.lease_one().await;
+    case.settle(&leased, Settle::failed("broken", keep)).await;
     over.push(case.put(case.entry()).await);
-    case.steer(over[3], Steer::Cancel(keep)).await;
+    case.steer(over[4], Steer::Cancel(keep)).await;
     case.pass(KEEP - 1).await;
     for id in &over {
         assert!(case.status(*id).await.is_some_and(Status::is_over));
     }
     case.pass(1).await;
-    for id in over {
-        assert_eq!(case.status(id).await, None);
+    for id in &over {
+        assert_eq!(case.status(*id).await, None);
+        let redriven = case.store.steer(*id, Steer::Redrive(keep)).await;
+        assert_eq!(redriven.expect("steer"), None);
     }
     assert_eq!(case.list(Query::new(case.queue.clone(), 9)).await, []);
+    // Neither its key nor its id is taken any more.
+    case.put(with_key()).await;
+    case.put(NewEntry {
+        id: over[0],
+        ..case.entry()
+    })
+    .await;
 }
 
 async fn lists_page_and_filter<B: Backend<Store: Journal>>(case: &Case<'_, B>) {

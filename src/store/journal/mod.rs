@@ -147,6 +147,12 @@ pub trait Journal: Send + Sync + 'static {
     /// Thirty-two random bytes that were drawn when the journal was made: the same for all who
     /// share it.
     fn secret(&self) -> impl Future<Output = Result<[u8; 32], StoreError>> + Send;
+
+    /// Whether payloads and results can't be read where they are stored, so that credentials may
+    /// be among them.
+    fn is_sealed(&self) -> bool {
+        false
+    }
 }
 
 impl<J: Journal> Journal for Arc<J> {
@@ -218,5 +224,9 @@ impl<J: Journal> Journal for Arc<J> {
 
     fn secret(&self) -> impl Future<Output = Result<[u8; 32], StoreError>> + Send {
         (**self).secret()
+    }
+
+    fn is_sealed(&self) -> bool {
+        (**self).is_sealed()
     }
 }

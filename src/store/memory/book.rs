@@ -102,8 +102,11 @@ impl Book {
     pub(super) fn enqueue(&mut self, new: NewEntry) -> Result<Enqueued, StoreError> {
         let now = self.now();
         self.sweep(now, SWEEP);
-        if let Some(sequence) = self.ids.get(&new.id) {
-            return Ok(Enqueued::Existing(self.summary(*sequence, now)));
+        if let Some(&sequence) = self.ids.get(&new.id) {
+            if !self.is_gone(sequence, now) {
+                return Ok(Enqueued::Existing(self.summary(sequence, now)));
+            }
+            self.remove(sequence);
         }
         if let Some(found) = self.same_as(&new, now) {
             return Ok(found);
@@ -120,6 +123,7 @@ impl Book {
         let sequence = *self.dedup.get(&key)?;
         let held = self.entries.get(&sequence)?;
         match held.status(now) {
+            _ if held.is_gone(now) => None,
             Status::Cancelled | Status::Expired => None,
             _ if held
                 .dedup
@@ -214,7 +218,7 @@ impl Book {
             .map(|lane| Lane::past(&lane.leased, now))
             .unwrap_or_default();
         for sequence in lapsed {
-            self.change(sequence, |held| held.entry.status = Status::Queued);
+            self.lapse(sequence);
         }
         let Some(lane) = self.lanes.get(&key) else {
             return Vec::new();
@@ -293,6 +297,9 @@ impl Book {
     pub(super) fn steer(&mut self, id: EntryId, steer: Steer) -> Option<Steered> {
         let now = self.now();
         let sequence = *self.ids.get(&id)?;
+        if self.is_gone(sequence, now) {
+            return None;
+        }
         let status = self.entries.get(&sequence)?.status(now);
         let applied = match steer {
             Steer::Cancel(_) | Steer::Trigger => status == Status::Queued,
@@ -406,6 +413,19 @@ impl Book {
         Some(())
     }
 
+    /// Lets what has lost its worker stand in line again. It stays its owner's until somebody
+    /// takes it.
+    fn lapse(&mut self, sequence: u64) -> Option<()> {
+        let held = self.entries.get(&sequence)?;
+        let entry = &held.entry;
+        let key = (entry.queue.clone(), entry.lane.clone());
+        let lane = self.lanes.get_mut(&key)?;
+        lane.leased.remove(&(held.until, sequence));
+        lane.queued.insert((entry.priority, entry.due_at, sequence));
+        lane.expiring.insert((entry.expires_at, sequence));
+        Some(())
+    }
+
     fn show(&mut self, sequence: u64) {
         let Some(held) = self.entries.get(&sequence) else {
             return;
@@ -443,6 +463,11 @@ impl Book {
                 lane.remove();
             }
         }
+    }
+
+    fn is_gone(&self, sequence: u64, now: Timestamp) -> bool {
+        let held = self.entries.get(&sequence);
+        held.is_none_or(|held| held.is_gone(now))
     }
 
     fn summary(&self, sequence: u64, now: Timestamp) -> Entry {

@@ -1,9 +1,10 @@
-//! Records in Redis (or Valkey), shared by as many machines as you like.
+//! Records and a [journal](super::journal) in Redis (or Valkey), shared by as many machines as you
+//! like.
 //!
 //! Redis answers in a fraction of a millisecond, and a script inside of it is atomic: each verb is
-//! one script on one key, in one round trip, on the server's clock. The server removes records
-//! that are past their time. What it promises about a record that it acknowledged is yours to
-//! choose, below.
+//! one script, in one round trip, on the server's clock. A record is one key, and the server
+//! removes it when it is past its time; for a journal see [below](#the-journal). What the server
+//! promises about something that it acknowledged is yours to choose, below as well.
 //!
 //! All tasks share one connection, on which their commands follow each other without waiting for
 //! answers. When it is lost it is made anew by the next verb, and the verb is repeated; the error
@@ -34,7 +35,9 @@
 //!
 //! # What it can lose
 //!
-//! A record that is lost is an operation that is executed again when it is repeated.
+//! A record that is lost is an operation that is executed again when it is repeated. An entry of
+//! the journal that is lost is never executed at all, though somebody was told that it would be: a
+//! journal needs `appendonly yes` and `appendfsync always`.
 //!
 //! | the server has | its process dies | its machine dies | a replica takes over |
 //! | --- | --- | --- | --- |
@@ -51,13 +54,41 @@
 //! [`FencingToken`]: tokens grow over a failover too, as far as the
 //! servers' clocks agree.
 //!
+//! What that means for a journal, for verbs that were answered in those last moments: what was
+//! enqueued is gone; what was settled is attempted again when its lease has run out, and what
+//! followed from it is gone until then; what was cancelled runs; what was leased is leased once
+//! more, in the same turn and with the same count of attempts, while its first worker is at it.
+//! Where an accepted request must not vanish, keep the journal in [PostgreSQL](super::postgres).
+//!
+//! # The journal
+//!
+//! A journal is a set of keys that begin with `{prefix:journal}`: an entry is a hash, and sorted
+//! sets say what is next in a lane, what ran out and what is past its time, so that a verb does
+//! not take longer in a long queue. A list looks at a thousand entries in a round trip, or at
+//! those of one owner if it asks for one. Entries that were kept long enough are not seen any
+//! more, and removed a few at a time by the verbs that come next.
+//!
+//! All of it is in the server's memory, payloads too. A server that is full refuses to enqueue
+//! ([`StoreErrorKind::Full`]), and what is queued can still be leased, settled and cancelled.
+//!
+//! The one verb that must not be repeated when its answer got lost is not: a lease that may have
+//! happened is an error in doubt. What it took, if it did, can be leased when it has run out. A
+//! lease takes a thousand entries at most.
+//!
 //! # Cluster
 //!
 //! [`RedisStore::cluster`] speaks to a Redis Cluster. Each record is one key, so that it lives on
-//! one shard, and moves with its slot.
+//! one shard, and moves with its slot. A journal lives on one shard as a whole, since what follows
+//! from an outcome is committed with it: what is between the braces decides on which. Where that is
+//! not enough, spread queues over stores with different prefixes.
+//!
+//! A script of the journal is told the first key, and makes the names of the others from it; all
+//! are in the same slot. Redis and Valkey allow that, also by their access lists (`~prefix:*` and
+//! `~{prefix:journal}*`). Others that insist on being told each key can't run it.
 
 mod builder;
 mod error;
+mod journal;
 mod link;
 mod script;
 
@@ -70,7 +101,7 @@ use tokio::time::Instant;
 pub use self::builder::RedisStoreBuilder;
 use self::{
     link::{Answer, Link},
-    script::{Transition, Transitions},
+    script::{JournalTransitions, Transition, Transitions},
 };
 use super::{
     Claim, Claimed, FencingToken, IdempotencyStore, Lease, Orphans, Ownership, RecordKey,
@@ -90,6 +121,7 @@ pub struct RedisStore {
 struct Inner {
     link: Link,
     transitions: Transitions,
+    journal: JournalTransitions,
     prefix: String,
     timeout: Duration,
 }
@@ -128,6 +160,7 @@ impl RedisStore {
             inner: Arc::new(Inner {
                 link,
                 transitions: Transitions::new(),
+                journal: JournalTransitions::new(),
                 prefix,
                 timeout,
             }),

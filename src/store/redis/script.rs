@@ -1,6 +1,7 @@
 use redis::{Cmd, Script};
 
-/// A transition that runs inside the server: atomically, in one round trip, on one key.
+/// A transition that runs inside the server: atomically, in one round trip, on one key and those
+/// that have its name in front of theirs.
 #[derive(Debug)]
 pub(super) struct Transition {
     code: &'static str,
@@ -13,6 +14,47 @@ pub(super) struct Transitions {
     pub(super) renew: Transition,
     pub(super) complete: Transition,
     pub(super) release: Transition,
+}
+
+/// Those of a journal.
+#[derive(Debug)]
+pub(super) struct JournalTransitions {
+    pub(super) enqueue: Transition,
+    pub(super) lanes: Transition,
+    pub(super) lease: Transition,
+    pub(super) extend: Transition,
+    pub(super) settle: Transition,
+    pub(super) steer: Transition,
+    pub(super) find: Transition,
+    pub(super) list: Transition,
+    pub(super) counts: Transition,
+    pub(super) position: Transition,
+    pub(super) secret: Transition,
+}
+
+/// A verb behind what it shares with others.
+macro_rules! joined {
+    ($($file:literal),*) => {
+        Transition::new(concat!($(include_str!(concat!("journal/", $file, ".lua"))),*))
+    };
+}
+
+impl JournalTransitions {
+    pub(super) fn new() -> Self {
+        Self {
+            enqueue: joined!("common", "insert", "enqueue"),
+            lanes: joined!("common", "lanes"),
+            lease: joined!("common", "lease"),
+            extend: joined!("common", "extend"),
+            settle: joined!("common", "insert", "settle"),
+            steer: joined!("common", "steer"),
+            find: joined!("common", "find"),
+            list: joined!("common", "list"),
+            counts: joined!("common", "counts"),
+            position: joined!("common", "position"),
+            secret: joined!("common", "secret"),
+        }
+    }
 }
 
 impl Transitions {

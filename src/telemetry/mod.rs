@@ -6,8 +6,13 @@
     allow(unused_variables)
 )]
 
+#[cfg(feature = "delivery")]
+mod queues;
+
 use std::time::Duration;
 
+#[cfg(feature = "delivery")]
+pub(crate) use self::queues::*;
 use crate::{
     classify::Cause,
     dependency::{BreakerState, Dependency},

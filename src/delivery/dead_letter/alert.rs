@@ -1,0 +1,95 @@
+use std::{fmt, future::Future, time::Duration};
+
+use super::DeadLetter;
+use crate::{
+    backoff::{Backoff, FullJitter},
+    delivery::worker::Handler,
+    error::BoxError,
+    store::journal::{Entry, EntryId, Journal, NewEntry, Settle},
+    telemetry,
+};
+
+/// Where alerts wait to be fired.
+pub(super) const QUEUE: &str = "reprise.alerts";
+
+const BACKOFF: FullJitter = FullJitter {
+    base: Duration::from_secs(2),
+    cap: Duration::from_secs(60 * 60),
+};
+
+/// How long an alert that fired is remembered.
+const KEEP: Duration = Duration::from_secs(60 * 60);
+
+/// Tells somebody that there is a dead letter.
+pub trait Alert: Send + Sync + 'static {
+    /// Does so. If that fails it is done again, and it may happen that a letter is told of twice.
+    fn fire(&self, letter: &DeadLetter) -> impl Future<Output = Result<(), BoxError>> + Send;
+}
+
+/// Writes an error to the log. The metric `dlq_messages_total` counts letters whatever the alert.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct LogAlert;
+
+impl Alert for LogAlert {
+    async fn fire(&self, letter: &DeadLetter) -> Result<(), BoxError> {
+        telemetry::dead_letter_alert(&letter.queue, letter.id, &letter.label, &letter.reason);
+        Ok(())
+    }
+}
+
+/// The alert that follows from a death, to be queued together with it. None for an alert's own.
+pub(crate) fn alert(queue: &str, id: EntryId, owner: &str, keep: Duration) -> Option<NewEntry> {
+    (queue != QUEUE).then(|| NewEntry {
+        label: queue.to_owned(),
+        owner: owner.to_owned(),
+        ttl: keep,
+        ..NewEntry::new(QUEUE, id.as_bytes().to_vec())
+    })
+}
+
+/// Fires alerts.
+pub struct AlertHandler<J, A> {
+    journal: J,
+    alert: A,
+}
+
+impl<J, A> AlertHandler<J, A> {
+    pub(super) fn new(journal: J, alert: A) -> Self {
+        Self { journal, alert }
+    }
+}
+
+impl<J, A> fmt::Debug for AlertHandler<J, A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AlertHandler")
+    }
+}
+
+impl<J: Journal, A: Alert> Handler for AlertHandler<J, A> {
+    async fn handle(&self, entry: Entry) -> Settle {
+        let Ok(id) = <[u8; 16]>::try_from(&*entry.payload).map(EntryId::new) else {
+            return Settle::failed("not an alert", super::KEEP);
+        };
+        if entry.is_past() {
+            telemetry::alert_failed(&entry.label, id);
+            return Settle::expired(super::KEEP);
+        }
+        let again = |why: &str| {
+            let delay = BACKOFF.delay(entry.attempts, Duration::ZERO, rand::random());
+            Settle::retry(why, delay)
+        };
+        let letter = match self.journal.find(id).await {
+            Ok(Some(letter)) => letter,
+            // It was kept for its time.
+            Ok(None) => return Settle::completed("", KEEP),
+            Err(error) => {
+                telemetry::journal_trouble("find", error.kind());
+                return again("the journal failed");
+            }
+        };
+        match self.alert.fire(&DeadLetter::of(letter)).await {
+            Ok(()) => Settle::completed("", KEEP),
+            Err(_) => again("the alert failed"),
+        }
+    }
+}

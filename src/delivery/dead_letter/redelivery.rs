@@ -1,0 +1,96 @@
+use std::{borrow::Cow, fmt, marker::PhantomData};
+
+use tower::{Service, ServiceExt};
+
+use super::{DeadLetters, KEEP, Letter};
+use crate::{
+    delivery::{
+        parcel::Parcel,
+        worker::{Handler, Worker},
+    },
+    error::BoxError,
+    store::journal::{Entry, Journal, Settle},
+};
+
+/// How often a letter may kill the process that delivers it.
+const MAX_ATTEMPTS: u32 = 3;
+
+impl<J: Journal + Clone> DeadLetters<J> {
+    /// A worker that delivers redriven events of a queue to their consumer: the one below the
+    /// [`DeadLetterLayer`](super::DeadLetterLayer), with its retries. What it fails on is a dead
+    /// letter again.
+    pub fn redelivery<S, E, F>(
+        &self,
+        queue: impl Into<Cow<'static, str>>,
+        consumer: S,
+        event: F,
+    ) -> Worker<J, Redelivery<S, F, E>>
+    where
+        S: Service<E> + Clone + Send + Sync + 'static,
+        S::Future: Send,
+        S::Response: Send,
+        S::Error: Into<BoxError>,
+        F: Fn(Letter) -> E + Send + Sync + 'static,
+        E: Send + 'static,
+    {
+        let handler = Redelivery {
+            consumer,
+            event,
+            of: PhantomData,
+        };
+        Worker::builder(self.journal.clone(), queue, handler)
+    }
+}
+
+/// Delivers redriven events.
+pub struct Redelivery<S, F, E> {
+    consumer: S,
+    event: F,
+    of: PhantomData<fn() -> E>,
+}
+
+impl<S, F, E> fmt::Debug for Redelivery<S, F, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Redelivery")
+    }
+}
+
+impl<S, F, E> Handler for Redelivery<S, F, E>
+where
+    S: Service<E> + Clone + Send + Sync + 'static,
+    S::Future: Send,
+    S::Response: Send,
+    S::Error: Into<BoxError>,
+    F: Fn(Letter) -> E + Send + Sync + 'static,
+    E: Send + 'static,
+{
+    async fn handle(&self, entry: Entry) -> Settle {
+        if entry.is_past() {
+            return Settle::failed("not delivered in time", KEEP);
+        }
+        if entry.attempts > MAX_ATTEMPTS {
+            return Settle::failed("its workers died of it", KEEP);
+        }
+        let Some(parcel) = Parcel::<Option<String>>::decode(entry.payload) else {
+            return Settle::failed("not an event", KEEP);
+        };
+        let event = (self.event)(Letter {
+            id: parcel.meta,
+            owner: entry.owner,
+            label: entry.label,
+            headers: parcel.headers,
+            payload: parcel.body,
+        });
+        // Not an error of the consumer across an await: it need not be `Send`.
+        let processed = self
+            .consumer
+            .clone()
+            .oneshot(event)
+            .await
+            .map_err(Into::into);
+        match processed.map_err(|error: BoxError| error.to_string()) {
+            Ok(_) => Settle::completed("", KEEP),
+            Err(reason) => Settle::failed(reason, KEEP),
+        }
+    }
+}

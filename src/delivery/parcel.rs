@@ -1,0 +1,101 @@
+//! What the payload of an entry is made of: what it is, its headers and its body.
+//!
+//! ```text
+//! version, length and what it is (JSON), headers, body: what is left
+//! ```
+
+use bytes::Bytes;
+use http::HeaderMap;
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::wire::block::{Reader, put_bytes, put_headers};
+
+const VERSION: u8 = 1;
+
+/// A message of some kind, with its headers.
+#[derive(Debug)]
+pub(crate) struct Parcel<M> {
+    pub(crate) meta: M,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+}
+
+impl<M: Serialize> Parcel<M> {
+    pub(crate) fn encode(&self) -> Bytes {
+        // A struct of strings and numbers is always JSON.
+        let meta = serde_json::to_vec(&self.meta).unwrap_or_default();
+        let mut out = Vec::with_capacity(self.body.len() + meta.len() + 256);
+        out.push(VERSION);
+        put_bytes(&mut out, &meta);
+        put_headers(&mut out, || self.headers.iter(), 0);
+        out.extend_from_slice(&self.body);
+        out.into()
+    }
+}
+
+impl<M: DeserializeOwned> Parcel<M> {
+    /// `None` if these are not the bytes of a parcel of that kind.
+    pub(crate) fn decode(bytes: Bytes) -> Option<Self> {
+        let mut reader = Reader::new(bytes);
+        if reader.take(1)? != [VERSION] {
+            return None;
+        }
+        let meta = serde_json::from_slice(reader.bytes()?).ok()?;
+        let count = reader.number()?;
+        Some(Self {
+            meta,
+            headers: reader.headers(count)?,
+            body: reader.rest(),
+        })
+    }
+}
+
+/// What a parcel of any kind has.
+pub(crate) fn contents(bytes: Bytes) -> Option<(HeaderMap, Bytes)> {
+    let parcel = Parcel::<serde::de::IgnoredAny>::decode(bytes)?;
+    Some((parcel.headers, parcel.body))
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    fn sample() -> Bytes {
+        let parcel = Parcel {
+            meta: ("POST", 7),
+            headers: HeaderMap::from_iter([(
+                http::header::ACCEPT,
+                HeaderValue::from_static("*/*"),
+            )]),
+            body: Bytes::from_static(b"paid"),
+        };
+        parcel.encode()
+    }
+
+    #[test]
+    fn a_parcel_comes_back_as_it_was() {
+        let parcel = Parcel::<(String, u8)>::decode(sample()).unwrap();
+        assert_eq!(parcel.meta, ("POST".to_owned(), 7));
+        let (headers, body) = contents(sample()).unwrap();
+        assert_eq!((headers, body), (parcel.headers, parcel.body));
+        assert!(Parcel::<u8>::decode(sample()).is_none(), "another kind");
+    }
+
+    /// S-3: whatever a store holds, reading it ends.
+    #[test]
+    fn s_3_bytes_of_any_kind_are_read_or_refused() {
+        let bytes = sample();
+        for end in 0..bytes.len() - 4 {
+            assert!(contents(bytes.slice(..end)).is_none(), "cut at {end}");
+        }
+        for at in 0..bytes.len() {
+            for bit in 0..8 {
+                let mut changed = bytes.to_vec();
+                changed[at] ^= 1 << bit;
+                let _ = contents(changed.into());
+            }
+        }
+    }
+}

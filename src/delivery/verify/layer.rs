@@ -1,0 +1,202 @@
+use std::{
+    fmt,
+    future::Future,
+    mem,
+    pin::{Pin, pin},
+    sync::Arc,
+    task::{Context, Poll},
+    time::SystemTime,
+};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::Body;
+use tower::{Layer, Service, ServiceExt};
+
+use super::{Verified, Verifier, VerifyError};
+use crate::{
+    problem::ProblemBody,
+    wire::{problem::Problem, read::Read},
+};
+
+/// The largest body that is read, unless told otherwise.
+const BODY_LIMIT: usize = 1 << 20;
+
+/// Lets only messages through that were signed. See the [module docs](super).
+///
+/// A body is read to its end before the service is called, up to a limit; how long that may take
+/// is the server's to bound. What is refused gets a problem document: 401 for a message that is
+/// not to be believed, 413 for one that is too large, 400 for one that breaks off.
+///
+/// # Clone
+///
+/// Clones share the keys.
+#[derive(Debug, Clone)]
+#[must_use]
+pub struct WebhookVerifyLayer {
+    settings: Arc<Settings>,
+}
+
+#[derive(Debug, Clone)]
+struct Settings {
+    verifier: Verifier,
+    body_limit: usize,
+}
+
+impl WebhookVerifyLayer {
+    /// Lets through what this verifier believes.
+    pub fn new(verifier: Verifier) -> Self {
+        let settings = Settings {
+            verifier,
+            body_limit: BODY_LIMIT,
+        };
+        Self {
+            settings: Arc::new(settings),
+        }
+    }
+
+    /// The largest body that is read: 1 MiB unless told otherwise.
+    pub fn body_limit(mut self, bytes: usize) -> Self {
+        Arc::make_mut(&mut self.settings).body_limit = bytes;
+        self
+    }
+}
+
+impl<S> Layer<S> for WebhookVerifyLayer {
+    type Service = WebhookVerify<S>;
+
+    fn layer(&self, inner: S) -> WebhookVerify<S> {
+        WebhookVerify {
+            inner,
+            settings: Arc::clone(&self.settings),
+        }
+    }
+}
+
+/// The service of a [`WebhookVerifyLayer`].
+#[derive(Debug, Clone)]
+pub struct WebhookVerify<S> {
+    inner: S,
+    settings: Arc<Settings>,
+}
+
+impl<S, B, R> Service<Request<B>> for WebhookVerify<S>
+where
+    S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Error: Send,
+    B: Body + From<Bytes> + Send + 'static,
+    B::Data: Send,
+    B::Error: Send,
+    R: Send + 'static,
+{
+    type Response = Response<ProblemBody<R>>;
+    type Error = S::Error;
+    type Future = WebhookVerifyFuture<R, S::Error>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        // What has no business here does not get its body read.
+        let head = self
+            .settings
+            .verifier
+            .head(request.headers(), SystemTime::now());
+        let state = match head {
+            Err(error) => {
+                crate::release(&mut self.inner);
+                State::Refused(Some(refusal(&unverified(error))))
+            }
+            Ok(claimed) => {
+                // The one that was made ready is the one that is called.
+                let spare = self.inner.clone();
+                let inner = mem::replace(&mut self.inner, spare);
+                let settings = Arc::clone(&self.settings);
+                State::Reading(Box::pin(answer(settings, inner, request, claimed)))
+            }
+        };
+        WebhookVerifyFuture { state }
+    }
+}
+
+async fn answer<S, B, R>(
+    settings: Arc<Settings>,
+    inner: S,
+    request: Request<B>,
+    claimed: Verified,
+) -> Result<Response<ProblemBody<R>>, S::Error>
+where
+    S: Service<Request<B>, Response = Response<R>>,
+    B: Body + From<Bytes>,
+{
+    let (mut parts, body) = request.into_parts();
+    let limit = settings.body_limit;
+    let mut read = Read::default();
+    let body = match read.up_to(limit, pin!(body)).await {
+        Ok(true) => read.joined(),
+        Ok(false) => {
+            let detail = format!("At most {limit} bytes are allowed.");
+            return Ok(refusal(&Problem::WEBHOOK_TOO_LARGE.detail(detail)));
+        }
+        Err(_) => return Ok(refusal(&Problem::WEBHOOK_UNREADABLE)),
+    };
+    if let Err(error) = settings.verifier.body(&claimed, &parts.headers, &body) {
+        return Ok(refusal(&unverified(error)));
+    }
+    parts.extensions.insert(claimed);
+    let request = Request::from_parts(parts, B::from(body));
+    let response = inner.oneshot(request).await?;
+    Ok(response.map(ProblemBody::reply))
+}
+
+fn unverified(error: VerifyError) -> Problem {
+    Problem::WEBHOOK_UNVERIFIED.detail(error.to_string())
+}
+
+fn refusal<R>(problem: &Problem) -> Response<ProblemBody<R>> {
+    problem.response(false).map(Into::into)
+}
+
+type Answer<R, E> = Result<Response<ProblemBody<R>>, E>;
+
+/// The future of a [`WebhookVerify`] service.
+#[must_use = "futures do nothing unless polled"]
+pub struct WebhookVerifyFuture<R, E> {
+    state: State<R, E>,
+}
+
+enum State<R, E> {
+    /// By its headers alone.
+    Refused(Option<Response<ProblemBody<R>>>),
+    /// Its body is read, and then the service is called.
+    Reading(Pin<Box<dyn Future<Output = Answer<R, E>> + Send>>),
+}
+
+/// Nothing in it is pinned but what is boxed.
+impl<R, E> Unpin for WebhookVerifyFuture<R, E> {}
+
+impl<R, E> fmt::Debug for WebhookVerifyFuture<R, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = match self.state {
+            State::Refused(_) => "refused",
+            State::Reading(_) => "reading",
+        };
+        f.debug_tuple("WebhookVerifyFuture").field(&state).finish()
+    }
+}
+
+impl<R, E> Future for WebhookVerifyFuture<R, E> {
+    type Output = Answer<R, E>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut self.state {
+            State::Refused(response) => match response.take() {
+                Some(response) => Poll::Ready(Ok(response)),
+                None => Poll::Pending,
+            },
+            State::Reading(future) => future.as_mut().poll(cx),
+        }
+    }
+}

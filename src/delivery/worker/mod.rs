@@ -1,0 +1,289 @@
+//! Who works on a queue of a [`Journal`].
+//!
+//! A worker leases what is due, a little at a time, and has its [`Handler`] do it. It takes from
+//! all lanes in turn and never more than a few of each at once, so that one slow target does not
+//! keep the others waiting. While an entry is handled its lease is extended; when the process dies
+//! the lease runs out, and another worker takes over. Any number of workers, in any number of
+//! processes, can work on the same queue.
+//!
+//! ```
+//! use std::time::Duration;
+//! use tower_reprise::{
+//!     delivery::worker::{Handler, Worker},
+//!     store::{MemoryStore, journal::{Entry, Journal, NewEntry, Settle, Status}},
+//! };
+//!
+//! struct Mails;
+//!
+//! impl Handler for Mails {
+//!     async fn handle(&self, entry: Entry) -> Settle {
+//!         // Send entry.payload.
+//!         Settle::completed("sent", Duration::from_secs(3600))
+//!     }
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let journal = MemoryStore::new();
+//! let mail = NewEntry::new("mails", "welcome, Ada");
+//! let id = mail.id;
+//! journal.enqueue(mail).await?;
+//!
+//! let worker = Worker::builder(journal.clone(), "mails", Mails).concurrency(8).start()?;
+//! # while journal.find(id).await?.is_some_and(|mail| !mail.status.is_over()) {
+//! #     tokio::task::yield_now().await;
+//! # }
+//! worker.shutdown(Duration::from_secs(10)).await;
+//! assert_eq!(journal.find(id).await?.map(|mail| mail.status), Some(Status::Completed));
+//! # Ok(())
+//! # }
+//! ```
+
+mod job;
+mod run;
+
+use std::{borrow::Cow, fmt, future::Future, sync::Arc, time::Duration};
+
+use tokio::{
+    sync::{Notify, watch},
+    task::JoinHandle,
+};
+
+use self::{job::Job, run::Run};
+use crate::{
+    error::ConfigError,
+    store::journal::{Entry, Journal, Settle},
+};
+
+/// Does what entries of a queue say.
+pub trait Handler: Send + Sync + 'static {
+    /// Does it, and says how it ended.
+    ///
+    /// The entry may be [past its time](Entry::is_past), and then must not be started. It may have
+    /// been attempted before by a worker that vanished, or twice at the same time if its lease was
+    /// lost. If this panics, the entry is leased again after a while: whoever counts attempts gives
+    /// up in time.
+    fn handle(&self, entry: Entry) -> impl Future<Output = Settle> + Send;
+
+    /// How much may be worked on now.
+    fn admits(&self) -> Admits {
+        Admits::All
+    }
+}
+
+/// How much may be worked on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Admits {
+    /// As much as the worker can.
+    All,
+    /// So many entries at a time.
+    UpTo(usize),
+    /// Only what is urgent, and what is past its time.
+    Urgent,
+}
+
+/// Tells a worker of this process that there may be something to do, so that it need not wait for
+/// its next look.
+#[derive(Debug, Clone, Default)]
+pub struct Wake(Arc<Notify>);
+
+impl Wake {
+    /// Nobody's yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// There may be something to do.
+    pub fn wake(&self) {
+        self.0.notify_one();
+    }
+
+    async fn woken(&self) {
+        self.0.notified().await;
+    }
+}
+
+/// How a worker works.
+#[derive(Debug, Clone, Copy)]
+struct Limits {
+    concurrency: usize,
+    per_lane: usize,
+    lease: Duration,
+    poll: Duration,
+}
+
+/// Builds a worker, and starts it.
+#[must_use]
+pub struct Worker<J, H> {
+    journal: Arc<J>,
+    queue: Cow<'static, str>,
+    handler: Arc<H>,
+    wake: Wake,
+    limits: Limits,
+}
+
+impl<J: Journal, H: Handler> Worker<J, H> {
+    /// Works on this queue, with up to 64 entries at a time and 4 of a lane.
+    pub fn builder(journal: J, queue: impl Into<Cow<'static, str>>, handler: H) -> Self {
+        Self {
+            journal: Arc::new(journal),
+            queue: queue.into(),
+            handler: Arc::new(handler),
+            wake: Wake::new(),
+            limits: Limits {
+                concurrency: 64,
+                per_lane: 4,
+                lease: Duration::from_secs(30),
+                poll: Duration::from_secs(1),
+            },
+        }
+    }
+
+    /// How many entries at a time: 1 to 10,000.
+    pub fn concurrency(mut self, concurrency: usize) -> Self {
+        self.limits.concurrency = concurrency;
+        self
+    }
+
+    /// How many entries of a lane at a time.
+    pub fn per_lane(mut self, per_lane: usize) -> Self {
+        self.limits.per_lane = per_lane;
+        self
+    }
+
+    /// How long a worker may be gone before another takes over: 30 s unless told otherwise, 1 s to
+    /// 10 min. Handling an entry may take longer, since its lease is extended.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.limits.lease = lease;
+        self
+    }
+
+    /// How often to look for what other processes queued, or for what came due: each second unless
+    /// told otherwise, 10 ms to a minute.
+    pub fn poll(mut self, poll: Duration) -> Self {
+        self.limits.poll = poll;
+        self
+    }
+
+    /// Looks at once when told so.
+    pub fn woken_by(mut self, wake: Wake) -> Self {
+        self.wake = wake;
+        self
+    }
+
+    /// Starts working, on tasks of this runtime.
+    ///
+    /// # Errors
+    ///
+    /// A setting that is not allowed.
+    pub fn start(self) -> Result<Working, ConfigError> {
+        self.check()?;
+        let (stop, stopping) = watch::channel(Phase::Working);
+        let job = Job {
+            journal: self.journal,
+            handler: self.handler,
+            lease: self.limits.lease,
+            phase: stopping,
+        };
+        let run = Run::new(job, self.queue, self.limits, self.wake.clone());
+        Ok(Working {
+            wake: self.wake,
+            stop,
+            task: Some(tokio::spawn(run.run())),
+        })
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        let Limits {
+            concurrency,
+            per_lane,
+            lease,
+            poll,
+        } = self.limits;
+        for (field, value) in [("concurrency", concurrency), ("per_lane", per_lane)] {
+            if !(1..=10_000).contains(&value) {
+                let field = format!("worker.{field}");
+                return Err(ConfigError::new(None, field, value, "1 to 10000"));
+            }
+        }
+        let seconds = Duration::from_secs;
+        for (field, value, least, most, allowed) in [
+            ("lease", lease, seconds(1), seconds(600), "1s to 10min"),
+            (
+                "poll",
+                poll,
+                Duration::from_millis(10),
+                seconds(60),
+                "10ms to 1min",
+            ),
+        ] {
+            if !(least..=most).contains(&value) {
+                let field = format!("worker.{field}");
+                return Err(ConfigError::new(
+                    None,
+                    field,
+                    format_args!("{value:?}"),
+                    allowed,
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<J, H> fmt::Debug for Worker<J, H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Worker")
+            .field("queue", &self.queue)
+            .field("limits", &self.limits)
+            .finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
+enum Phase {
+    Working,
+    /// Nothing new is begun.
+    Finishing,
+    /// What is not finished is given back.
+    GivingBack,
+}
+
+/// A worker at work. When it is dropped, all that it does is broken off, and others take over when
+/// its leases run out; [`shutdown`](Self::shutdown) is kinder.
+#[derive(Debug)]
+#[must_use = "a worker that is dropped stops"]
+pub struct Working {
+    wake: Wake,
+    stop: watch::Sender<Phase>,
+    task: Option<JoinHandle<()>>,
+}
+
+impl Working {
+    /// Tells it that there may be something to do.
+    pub fn wake(&self) {
+        self.wake.wake();
+    }
+
+    /// Begins nothing new, and waits for what is being handled, at most for so long. What is not
+    /// finished by then is broken off and given back at once, for others to attempt again.
+    pub async fn shutdown(mut self, grace: Duration) {
+        let Some(mut task) = self.task.take() else {
+            return;
+        };
+        self.stop.send_replace(Phase::Finishing);
+        if tokio::time::timeout(grace, &mut task).await.is_err() {
+            self.stop.send_replace(Phase::GivingBack);
+            let _ = task.await;
+        }
+    }
+}
+
+impl Drop for Working {
+    fn drop(&mut self) {
+        if let Some(task) = &self.task {
+            task.abort();
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! How fast the journal is drained: gently after a recovery, so that it is not a second outage.
+
+use std::{
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use crate::backoff::{Backoff, FullJitter};
+
+/// How long to leave a service alone that says that it can't serve: 1 s, and up to a minute as it
+/// keeps saying so.
+const PAUSE: FullJitter = FullJitter {
+    base: Duration::from_secs(2),
+    cap: Duration::from_secs(60),
+};
+const LEAST_PAUSE: Duration = Duration::from_secs(1);
+
+/// The drain rate is that of the last one to two of these.
+const WINDOW: Duration = Duration::from_secs(30);
+
+#[derive(Debug)]
+pub(super) struct Pace {
+    most: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// How many at a time: one after a recovery, then twice as many each time that so many
+    /// succeeded.
+    limit: usize,
+    successes: usize,
+    refusals: u32,
+    paused_until: Option<Instant>,
+    /// When the current window began, and how many ended in it.
+    window: (Instant, u32),
+    /// How long the window before took, and how many ended in it.
+    before: (Duration, u32),
+}
+
+impl Pace {
+    pub(super) fn new(most: usize) -> Self {
+        Self {
+            most,
+            state: Mutex::new(State {
+                limit: 1,
+                successes: 0,
+                refusals: 0,
+                paused_until: None,
+                window: (Instant::now(), 0),
+                before: (Duration::ZERO, 0),
+            }),
+        }
+    }
+
+    /// How many may be replayed at a time; none while the service is left alone.
+    pub(super) fn limit(&self) -> usize {
+        let state = self.lock();
+        match state.paused_until {
+            Some(until) if Instant::now() < until => 0,
+            _ => state.limit,
+        }
+    }
+
+    /// Begins gently, and at once.
+    pub(super) fn restart(&self) {
+        let mut state = self.lock();
+        (state.limit, state.successes) = (1, 0);
+        (state.refusals, state.paused_until) = (0, None);
+    }
+
+    /// One was served, whatever it was told.
+    pub(super) fn served(&self) {
+        let mut state = self.lock();
+        state.refusals = 0;
+        state.successes += 1;
+        if state.successes >= state.limit {
+            state.successes = 0;
+            state.limit = (state.limit * 2).min(self.most);
+        }
+        state.count();
+    }
+
+    /// The service can't serve now; how long it is left alone.
+    pub(super) fn refused(&self, asked: Option<Duration>) -> Duration {
+        let mut state = self.lock();
+        let pause = PAUSE.delay(state.refusals, Duration::ZERO, rand::random());
+        let pause = pause.max(LEAST_PAUSE).max(asked.unwrap_or_default());
+        state.refusals = state.refusals.saturating_add(1);
+        (state.limit, state.successes) = (1, 0);
+        let until = Instant::now() + pause.min(PAUSE.cap);
+        state.paused_until = state.paused_until.max(Some(until));
+        pause
+    }
+
+    /// How long so many will take, as measured lately; `None` if nothing was replayed lately.
+    pub(super) fn estimate(&self, entries: u32) -> Option<Duration> {
+        let mut state = self.lock();
+        state.roll();
+        let (began, count) = state.window;
+        let ended = state.before.1 + count;
+        let took = state.before.0 + began.elapsed();
+        (ended > 0).then(|| took.mul_f64(f64::from(entries) / f64::from(ended)))
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn count(&mut self) {
+        self.roll();
+        self.window.1 += 1;
+    }
+
+    fn roll(&mut self) {
+        let (began, count) = self.window;
+        let age = began.elapsed();
+        if age >= WINDOW {
+            // What is long past says nothing about now.
+            self.before = match age < 2 * WINDOW {
+                true => (age, count),
+                false => (Duration::ZERO, 0),
+            };
+            self.window = (Instant::now(), 0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn j_5_a_drain_starts_gently_and_grows() {
+        let pace = Pace::new(6);
+        assert_eq!(pace.limit(), 1);
+        let mut limits = Vec::new();
+        for _ in 0..8 {
+            pace.served();
+            limits.push(pace.limit());
+        }
+        assert_eq!(limits, [2, 2, 4, 4, 4, 4, 6, 6]);
+        let pause = pace.refused(None);
+        assert_eq!(pace.limit(), 0, "left alone");
+        tokio::time::advance(pause).await;
+        assert_eq!(pace.limit(), 1, "and then gently again");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pauses_grow_and_are_bounded() {
+        let pace = Pace::new(1);
+        let hour = Duration::from_secs(3600);
+        for _ in 0..50 {
+            let pause = pace.refused(None);
+            assert!((LEAST_PAUSE..=PAUSE.cap).contains(&pause));
+        }
+        assert_eq!(pace.refused(Some(hour)), hour, "the entry waits as asked");
+        tokio::time::advance(PAUSE.cap).await;
+        assert_eq!(pace.limit(), 1, "the others do not");
+        pace.restart();
+        assert_eq!(pace.limit(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn j_1_estimates_are_of_what_was_measured() {
+        let pace = Pace::new(1);
+        assert_eq!(pace.estimate(10), None);
+        for _ in 0..20 {
+            tokio::time::advance(Duration::from_secs(1)).await;
+            pace.served();
+        }
+        assert_eq!(pace.estimate(10), Some(Duration::from_secs(10)));
+        tokio::time::advance(WINDOW * 3).await;
+        assert_eq!(pace.estimate(10), None, "that was long ago");
+    }
+}

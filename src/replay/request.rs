@@ -1,0 +1,143 @@
+//! A request as it is journaled: without credentials, and without what was its connection's.
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, Method, Request, Uri, header};
+use serde::{Deserialize, Serialize};
+
+use super::options::HEADERS;
+use crate::{
+    delivery::{UserHeaders, parcel::Parcel},
+    telemetry::printable,
+};
+
+/// What is kept of a request next to its headers and its body.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Meta {
+    pub(super) method: String,
+    pub(super) uri: String,
+    /// Why it was journaled.
+    pub(super) reason: String,
+    /// What its caller calls it.
+    pub(super) request_id: Option<String>,
+    pub(super) callback: Option<Callback>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Callback {
+    pub(super) url: String,
+    pub(super) headers: Vec<(String, String)>,
+}
+
+impl Callback {
+    pub(super) fn new(url: String, headers: &UserHeaders) -> Self {
+        let owned = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
+        Self {
+            url,
+            headers: headers.iter().map(owned).collect(),
+        }
+    }
+}
+
+pub(super) type Stored = Parcel<Meta>;
+
+impl Stored {
+    pub(super) fn new(
+        head: &Request<()>,
+        body: Bytes,
+        reason: &str,
+        callback: Option<Callback>,
+    ) -> Self {
+        let kept = |name: &HeaderName| !is_left_out(name.as_str());
+        let headers = head.headers();
+        let kept = headers.iter().filter(|(name, _)| kept(name));
+        Self {
+            meta: Meta {
+                method: head.method().as_str().to_owned(),
+                uri: head.uri().to_string(),
+                reason: reason.to_owned(),
+                request_id: request_id(headers),
+                callback,
+            },
+            headers: kept
+                .map(|(name, value)| (name.clone(), value.clone()))
+                .collect(),
+            body,
+        }
+    }
+
+    /// The request again; `None` if what is stored is none.
+    pub(super) fn request(&self) -> Option<Request<()>> {
+        let mut request = Request::new(());
+        *request.method_mut() = Method::from_bytes(self.meta.method.as_bytes()).ok()?;
+        *request.uri_mut() = self.meta.uri.parse::<Uri>().ok()?;
+        *request.headers_mut() = self.headers.clone();
+        Some(request)
+    }
+}
+
+fn request_id(headers: &HeaderMap) -> Option<String> {
+    let value = headers.get("x-request-id")?;
+    printable(value.as_bytes()).map(str::to_owned)
+}
+
+/// Credentials, what concerns a connection alone, and what was meant for the layer.
+fn is_left_out(name: &str) -> bool {
+    const NAMES: [HeaderName; 13] = [
+        header::AUTHORIZATION,
+        header::COOKIE,
+        header::PROXY_AUTHORIZATION,
+        header::CONNECTION,
+        header::CONTENT_LENGTH,
+        header::EXPECT,
+        header::TE,
+        header::TRAILER,
+        header::TRANSFER_ENCODING,
+        header::UPGRADE,
+        header::VIA,
+        HeaderName::from_static("keep-alive"),
+        HeaderName::from_static("proxy-connection"),
+    ];
+    let known = NAMES.iter().any(|known| known == name) || HEADERS.contains(&name);
+    known
+        || ["api-key", "apikey", "secret", "token", "signature"]
+            .iter()
+            .any(|word| name.contains(word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn j_13_credentials_are_not_journaled() {
+        let request = Request::post("/orders?id=7")
+            .header("authorization", "Bearer 1")
+            .header("cookie", "session=1")
+            .header("x-api-key", "1")
+            .header("x-auth-token", "1")
+            .header("replay-callback", "https://a")
+            .header("content-length", "3")
+            .header("idempotency-key", "k")
+            .header("x-request-id", "r-1")
+            .header("accept", "a")
+            .header("accept", "b")
+            .body(());
+        let stored = Stored::new(&request.unwrap(), "abc".into(), "BECAUSE", None);
+        let stored = Stored::decode(stored.encode()).unwrap();
+        let request = stored.request().unwrap();
+        let mut names: Vec<_> = request.headers().keys().map(HeaderName::as_str).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["accept", "idempotency-key", "x-request-id"]);
+        assert_eq!(request.headers().get_all("accept").iter().count(), 2);
+        assert_eq!(
+            (request.method(), request.uri().path()),
+            (&Method::POST, "/orders")
+        );
+        assert_eq!(request.uri().query(), Some("id=7"));
+        assert_eq!(
+            (&*stored.body, &*stored.meta.reason),
+            (&b"abc"[..], "BECAUSE")
+        );
+        assert_eq!(stored.meta.request_id.as_deref(), Some("r-1"));
+    }
+}

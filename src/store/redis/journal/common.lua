@@ -1,0 +1,234 @@
+-- What the verbs of the journal have in common. It goes before each of them.
+--
+-- KEYS[1] is a hash: version of this layout, sequence, secret. All other keys are its name with
+-- something behind it, so that they are where it is. Those of a queue end in its name, those of a
+-- lane in the length of the queue's name, the queue, and the lane.
+--
+--   entry     a hash for each entry, by id
+--   all       of a queue: its entries, by sequence
+--   mine      of a queue and an owner: the same
+--   same      of a queue: a hash of ids, by dedup key
+--   ready0-3  of a lane: what can be leased, by when it is due, one for each priority
+--   past      of a lane: the same entries, by when they are past their time
+--   leased    of a lane: what is leased, by when the lease runs out
+--   fresh     of a queue: what is queued and was not past its time, by when it will be
+--   waiting   of a queue: the same entries, by when they were queued
+--   stale     of a queue: what is queued and was seen to be past its time
+--   busy      of a queue: what is processed
+--   over2-5   of a queue: what is over, by when it may go, one for each status
+--   over      the same entries, of all queues
+--   awake     of a queue: the lanes in which something can be leased, by name
+--   idle      of a queue: all others that are not empty, by when that will be so
+--   ticket    of a lease: that it took something
+--
+-- Members of sets are the sequence in 16 digits, so that equal times are in sequence, and the id. Times are microseconds since 1970, and stay below 2^53, up to where Lua counts in
+-- whole numbers. What can't be found in an entry's hash is not there, whatever the sets say.
+--
+-- Answers are lists that begin with a number; -1 is that of a newer version.
+local base = KEYS[1]
+local version = redis.call('HGET', base, 'version')
+if version and version ~= '1' then
+    return {-1}
+end
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+
+local QUEUED, PROCESSING, EXPIRED, CANCELLED, FAILED = 0, 1, 4, 5, 3
+-- As they are answered, the last three only of an entry that is whole; and what is not.
+local FIELDS = {
+    'id', 'queue', 'lane', 'owner', 'label', 'priority', 'status', 'sequence', 'turn', 'attempts',
+    'queued', 'due', 'expires', 'changed', 'ends', 'key', 'print', 'payload', 'result', 'history',
+}
+local NUMBERS = {
+    'priority', 'status', 'sequence', 'turn', 'attempts', 'queued', 'due', 'expires', 'changed',
+    'ends',
+}
+local ANSWERED, SHORT = 14, 17
+
+local function text(number)
+    return string.format('%.0f', number)
+end
+
+local function after(micros)
+    return math.min(now + micros, 9007199254740991)
+end
+
+local function of_queue(kind, queue)
+    return base .. ':' .. kind .. ':' .. queue
+end
+
+local function of_lane(kind, queue, lane)
+    return base .. ':' .. kind .. ':' .. #queue .. ':' .. queue .. ':' .. lane
+end
+
+local function key_of(id)
+    return base .. ':entry:' .. id
+end
+
+-- The entry of an id, whole or without what can be long; nil if there is none.
+local function load(id, whole)
+    local found = redis.call('HMGET', key_of(id), unpack(FIELDS, 1, whole and #FIELDS or SHORT))
+    if not found[1] then
+        return nil
+    end
+    local entry = {}
+    for i, name in ipairs(FIELDS) do
+        entry[name] = found[i]
+    end
+    for _, name in ipairs(NUMBERS) do
+        entry[name] = tonumber(entry[name])
+    end
+    entry.member = string.format('%016.0f', entry.sequence) .. id
+    return entry
+end
+
+-- Writes some fields of an entry.
+local function save(entry, ...)
+    local words = {}
+    for _, name in ipairs({...}) do
+        local value = entry[name]
+        words[#words + 1] = name
+        words[#words + 1] = type(value) == 'number' and text(value) or value
+    end
+    redis.call('HSET', key_of(entry.id), unpack(words))
+end
+
+-- Where it stands to all who look.
+local function status_of(entry)
+    if entry.status == QUEUED and entry.expires <= now then
+        return EXPIRED
+    end
+    return entry.status
+end
+
+local function is_over(entry)
+    return entry.status ~= QUEUED and entry.status ~= PROCESSING
+end
+
+-- Kept long enough, and not to be seen any more, though nobody has swept it yet.
+local function is_gone(entry)
+    return is_over(entry) and entry.ends <= now
+end
+
+local function answer(entry)
+    local values = {}
+    for i = 1, ANSWERED do
+        local value = entry[FIELDS[i]]
+        values[i] = type(value) == 'number' and text(value) or value
+    end
+    values[7] = text(status_of(entry))
+    values[15] = entry.payload or ''
+    values[16] = entry.result or false
+    values[17] = entry.history or ''
+    return values
+end
+
+-- Takes an entry out of the sets that say where it stands. This comes first in a verb: a server
+-- without memory lets a script go on that began by removing something, so that what is queued
+-- can still be worked off.
+local function hide(entry)
+    local queue, lane, member = entry.queue, entry.lane, entry.member
+    if is_over(entry) then
+        redis.call('ZREM', base .. ':over', member)
+        redis.call('ZREM', of_queue('over' .. entry.status, queue), member)
+        return
+    end
+    -- One whose lease ran out can be in either place.
+    redis.call('ZREM', of_lane('ready' .. entry.priority, queue, lane), member)
+    redis.call('ZREM', of_lane('past', queue, lane), member)
+    if entry.status == PROCESSING then
+        redis.call('ZREM', of_lane('leased', queue, lane), member)
+        redis.call('SREM', of_queue('busy', queue), member)
+    else
+        redis.call('ZREM', of_queue('fresh', queue), member)
+        redis.call('ZREM', of_queue('waiting', queue), member)
+        redis.call('SREM', of_queue('stale', queue), member)
+    end
+end
+
+-- Makes an entry one that can be leased.
+local function ready(entry)
+    local queue, lane, member = entry.queue, entry.lane, entry.member
+    redis.call('ZADD', of_lane('ready' .. entry.priority, queue, lane), text(entry.due), member)
+    redis.call('ZADD', of_lane('past', queue, lane), text(entry.expires), member)
+end
+
+-- Puts an entry into the sets that say where it stands.
+local function show(entry)
+    local queue, lane, member = entry.queue, entry.lane, entry.member
+    if is_over(entry) then
+        local gone = text(entry.ends)
+        redis.call('ZADD', base .. ':over', gone, member)
+        redis.call('ZADD', of_queue('over' .. entry.status, queue), gone, member)
+    elseif entry.status == PROCESSING then
+        redis.call('ZADD', of_lane('leased', queue, lane), text(entry.ends), member)
+        redis.call('SADD', of_queue('busy', queue), member)
+    else
+        ready(entry)
+        if entry.expires > now then
+            redis.call('ZADD', of_queue('fresh', queue), text(entry.expires), member)
+            redis.call('ZADD', of_queue('waiting', queue), text(entry.queued), member)
+        else
+            redis.call('SADD', of_queue('stale', queue), member)
+        end
+    end
+end
+
+-- Says when something can be leased in a lane, after something changed there. What is past its
+-- time is due as well.
+local function place(queue, lane)
+    local next
+    for _, kind in ipairs({'ready0', 'ready1', 'ready2', 'ready3', 'leased'}) do
+        local first = redis.call('ZRANGE', of_lane(kind, queue, lane), 0, 0, 'WITHSCORES')[2]
+        if first and (not next or tonumber(first) < next) then
+            next = tonumber(first)
+        end
+    end
+    local awake, idle = of_queue('awake', queue), of_queue('idle', queue)
+    if next and next <= now then
+        redis.call('ZREM', idle, lane)
+        redis.call('ZADD', awake, 0, lane)
+    else
+        redis.call('ZREM', awake, lane)
+        if next then
+            redis.call('ZADD', idle, text(next), lane)
+        else
+            redis.call('ZREM', idle, lane)
+        end
+    end
+end
+
+-- Adds to the history: the note comes with its length in front.
+local function note(entry, framed)
+    if framed == '' then
+        return
+    end
+    local history = redis.call('HGET', key_of(entry.id), 'history') or ''
+    entry.history = history .. string.format('%016.0f', now) .. framed
+    save(entry, 'history')
+end
+
+local function remove(entry)
+    hide(entry)
+    redis.call('ZREM', of_queue('all', entry.queue), entry.member)
+    redis.call('ZREM', of_lane('mine', entry.queue, entry.owner), entry.member)
+    local same = of_queue('same', entry.queue)
+    -- A later entry may have taken the key over.
+    if entry.key and redis.call('HGET', same, entry.key) == entry.id then
+        redis.call('HDEL', same, entry.key)
+    end
+    redis.call('DEL', key_of(entry.id))
+end
+
+-- Removes a few entries that were kept long enough.
+local function sweep()
+    local gone = redis.call('ZRANGEBYSCORE', base .. ':over', '-inf', text(now), 'LIMIT', 0, 8)
+    for _, member in ipairs(gone) do
+        local entry = load(string.sub(member, 17))
+        if entry then
+            remove(entry)
+        else
+            redis.call('ZREM', base .. ':over', member)
+        end
+    end
+end

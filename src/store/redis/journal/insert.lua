@@ -1,0 +1,69 @@
+-- What enqueues: eleven arguments for each new entry, from the one after `at`.
+-- ARGV: id, queue, lane, owner, label, dedup key or nothing, fingerprint, priority, delay and time
+-- to live in microseconds, payload
+local NEW = 11
+
+-- The entry that is there already, and whether it is the same; nil if there is none. One that
+-- has the id and is only not swept yet makes room.
+local function existing(at)
+    local found = load(ARGV[at + 1])
+    if found and not is_gone(found) then
+        return found, true
+    end
+    if found then
+        remove(found)
+    end
+    if ARGV[at + 6] == '' then
+        return nil
+    end
+    local id = redis.call('HGET', of_queue('same', ARGV[at + 2]), ARGV[at + 6])
+    found = id and load(id)
+    if not found or is_gone(found) then
+        return nil
+    end
+    local status = status_of(found)
+    if status == CANCELLED or status == EXPIRED then
+        return nil
+    end
+    return found, found.print == ARGV[at + 7]
+end
+
+local function insert(at)
+    if not version then
+        version = '1'
+        redis.call('HSET', base, 'version', version)
+    end
+    local sequence = redis.call('HINCRBY', base, 'sequence', 1)
+    local expires = after(ARGV[at + 10])
+    local entry = {
+        id = ARGV[at + 1],
+        queue = ARGV[at + 2],
+        lane = ARGV[at + 3],
+        owner = ARGV[at + 4],
+        label = ARGV[at + 5],
+        priority = tonumber(ARGV[at + 8]),
+        status = QUEUED,
+        sequence = sequence,
+        turn = 0,
+        attempts = 0,
+        queued = now,
+        due = math.min(after(ARGV[at + 9]), expires),
+        expires = expires,
+        changed = now,
+        ends = now,
+        payload = ARGV[at + 11],
+        member = string.format('%016.0f', sequence) .. ARGV[at + 1],
+    }
+    save(entry, 'id', 'queue', 'lane', 'owner', 'label', 'payload', unpack(NUMBERS))
+    if ARGV[at + 6] ~= '' then
+        entry.key, entry.print = ARGV[at + 6], ARGV[at + 7]
+        save(entry, 'key', 'print')
+        redis.call('HSET', of_queue('same', entry.queue), entry.key, entry.id)
+    end
+    redis.call('ZADD', of_queue('all', entry.queue), text(sequence), entry.member)
+    redis.call('ZADD', of_lane('mine', entry.queue, entry.owner), text(sequence), entry.member)
+    show(entry)
+    place(entry.queue, entry.lane)
+    entry.payload = nil
+    return entry
+end

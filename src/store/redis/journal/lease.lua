@@ -1,0 +1,51 @@
+-- ARGV: queue, lane, limit, least urgent priority, lease in microseconds, ticket
+-- Answers: 0 (entries), 1 the ticket was used: this is a repeat, and what it took is not known
+local queue, lane, limit = ARGV[1], ARGV[2], math.min(tonumber(ARGV[3]), 1000)
+local ticket = base .. ':ticket:' .. ARGV[6]
+if redis.call('EXISTS', ticket) == 1 then
+    return {1}
+end
+sweep()
+-- What has lost its worker stands in line again. It stays its owner's until somebody takes it.
+local leased, past = of_lane('leased', queue, lane), of_lane('past', queue, lane)
+local lapsed = redis.call('ZRANGEBYSCORE', leased, '-inf', text(now), 'LIMIT', 0, 1000)
+for _, member in ipairs(lapsed) do
+    redis.call('ZREM', leased, member)
+    local entry = load(string.sub(member, 17))
+    if entry then
+        ready(entry)
+    end
+end
+
+local taken = {}
+local function take(from)
+    local left = limit - #taken
+    if left == 0 then
+        return
+    end
+    for _, member in ipairs(redis.call('ZRANGEBYSCORE', from, '-inf', text(now), 'LIMIT', 0, left)) do
+        local entry = load(string.sub(member, 17), true)
+        if entry then
+            hide(entry)
+            entry.status = PROCESSING
+            entry.turn = entry.turn + 1
+            entry.changed = now
+            entry.attempts = entry.attempts + (entry.expires > now and 1 or 0)
+            entry.ends = after(ARGV[5])
+            save(entry, 'status', 'turn', 'changed', 'attempts', 'ends')
+            show(entry)
+            taken[#taken + 1] = answer(entry)
+        else
+            redis.call('ZREM', from, member)
+        end
+    end
+end
+take(past)
+for priority = 0, tonumber(ARGV[4]) do
+    take(of_lane('ready' .. priority, queue, lane))
+end
+if #taken > 0 then
+    redis.call('SET', ticket, '', 'PX', 60000)
+end
+place(queue, lane)
+return {0, taken}

@@ -1,0 +1,37 @@
+-- ARGV: what follows, as for `insert`; then id, turn, status, 1 if the attempt does not count, time
+-- to wait or to keep it in microseconds, note, 1 if there is a result, result
+-- Answers: 0 lost, 1 held
+local follows = (#ARGV - 8) / NEW
+local at = follows * NEW
+local entry = load(ARGV[at + 1])
+if not entry or entry.turn ~= tonumber(ARGV[at + 2]) then
+    return {0}
+end
+if entry.status ~= PROCESSING then
+    return {1}
+end
+hide(entry)
+sweep()
+for n = 0, follows - 1 do
+    if not existing(n * NEW) then
+        insert(n * NEW)
+    end
+end
+if ARGV[at + 4] == '1' and entry.expires > entry.changed then
+    entry.attempts = math.max(entry.attempts - 1, 0)
+end
+entry.status = tonumber(ARGV[at + 3])
+entry.changed = now
+entry.ends = after(ARGV[at + 5])
+if entry.status == QUEUED then
+    entry.due = math.min(entry.ends, entry.expires)
+end
+save(entry, 'attempts', 'status', 'changed', 'ends', 'due')
+if ARGV[at + 7] == '1' then
+    entry.result = ARGV[at + 8]
+    save(entry, 'result')
+end
+note(entry, ARGV[at + 6])
+show(entry)
+place(entry.queue, entry.lane)
+return {1}

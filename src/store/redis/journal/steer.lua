@@ -1,0 +1,30 @@
+-- ARGV: id, what (0 cancel, 1 trigger, 2 redrive), time to keep it or to live in microseconds, note
+-- Answers: 0 there is none, 1 not in a state for that (entry), 2 applied (entry)
+local entry = load(ARGV[1])
+if not entry or is_gone(entry) then
+    return {0}
+end
+if status_of(entry) ~= (ARGV[2] == '2' and FAILED or QUEUED) then
+    return {1, answer(entry)}
+end
+hide(entry)
+if ARGV[2] == '0' then
+    entry.status = CANCELLED
+    entry.changed = now
+    entry.ends = after(ARGV[3])
+elseif ARGV[2] == '1' then
+    entry.priority = 0
+    entry.due = now
+else
+    entry.status = QUEUED
+    entry.changed = now
+    entry.attempts = 0
+    entry.due = now
+    entry.expires = after(ARGV[3])
+end
+save(entry, 'priority', 'status', 'attempts', 'due', 'expires', 'changed', 'ends')
+note(entry, ARGV[4])
+show(entry)
+place(entry.queue, entry.lane)
+entry.history = nil
+return {2, answer(entry)}

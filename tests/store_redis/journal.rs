@@ -1,0 +1,298 @@
+//! The journal in Redis.
+
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tower_reprise::store::{
+    Fingerprint, Ownership, RecordKey, RedisStore, StoreErrorKind,
+    conformance::{self, Backend},
+    journal::{
+        Dedup, Enqueued, Entry, EntryId, Journal, NewEntry, Priority, Query, Settle, Status, Steer,
+        Turn, Want,
+    },
+};
+
+use super::Redis;
+
+pub(super) const LEASE: Duration = Duration::from_secs(30);
+pub(super) const KEEP: Duration = Duration::from_secs(60 * 60);
+
+/// Moves all times of a journal backwards.
+pub(super) async fn shift(redis: &Redis, time: Duration) {
+    let shift = redis::Script::new(
+        "local kinds = {
+            ready0 = 1, ready1 = 1, ready2 = 1, ready3 = 1, past = 1, leased = 1, fresh = 1,
+            waiting = 1, over2 = 1, over3 = 1, over4 = 1, over5 = 1, over = 1, idle = 1,
+        }
+        for _, key in ipairs(redis.call('KEYS', ARGV[1] .. ':*')) do
+            local kind = string.match(key, '^:(%w+)', #ARGV[1] + 1)
+            if kinds[kind] then
+                for _, member in ipairs(redis.call('ZRANGE', key, 0, -1)) do
+                    redis.call('ZINCRBY', key, '-' .. ARGV[2], member)
+                end
+            elseif kind == 'entry' then
+                for _, field in ipairs({'queued', 'due', 'expires', 'changed', 'ends'}) do
+                    redis.call('HINCRBY', key, field, '-' .. ARGV[2])
+                end
+            end
+        end",
+    );
+    let mut admin = redis.admin.clone();
+    let shifted = shift
+        .arg(root(redis))
+        .arg(time.as_micros().to_string())
+        .invoke_async::<()>(&mut admin)
+        .await;
+    shifted.expect("shift");
+}
+
+fn root(redis: &Redis) -> String {
+    format!("{{{}:journal}}", redis.prefix)
+}
+
+pub(super) fn new(priority: Priority) -> NewEntry {
+    NewEntry {
+        priority,
+        ..NewEntry::new("mails", "payload")
+    }
+}
+
+pub(super) fn want(limit: u32) -> Want {
+    Want::new("mails", "", limit, LEASE)
+}
+
+pub(super) fn ids(entries: &[Entry]) -> Vec<EntryId> {
+    entries.iter().map(|entry| entry.id).collect()
+}
+
+pub(super) async fn put(store: &RedisStore, new: NewEntry) -> EntryId {
+    let id = new.id;
+    let enqueued = store.enqueue(new).await.expect("enqueue");
+    assert!(matches!(enqueued, Enqueued::New(_)), "{enqueued:?}");
+    id
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn t_1_t_2_t_3_the_contract_of_a_journal() {
+    if let Some(redis) = Redis::new().await {
+        conformance::journal(&redis).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn j_7_a_thousand_cancels_against_starts_have_one_winner_each() {
+    let Some(redis) = Redis::new().await else {
+        return;
+    };
+    let (cancels, starts) = (redis.open().await, redis.open().await);
+    let mut rounds = JoinSet::new();
+    for lane in 0..20 {
+        let (cancels, starts) = (cancels.clone(), starts.clone());
+        rounds.spawn(async move {
+            let mut won = [0, 0];
+            for round in 0..50 {
+                let lane = lane.to_string();
+                let new = NewEntry {
+                    lane: lane.clone(),
+                    ..new(Priority::Normal)
+                };
+                let id = put(&cancels, new).await;
+                let want = Want { lane, ..want(1) };
+                let cancel = cancels.steer(id, Steer::Cancel(KEEP));
+                let start = starts.lease(want);
+                // Who is polled first is sent first, if not always received first.
+                let (cancelled, started) = if round % 2 == 0 {
+                    tokio::join!(biased; cancel, start)
+                } else {
+                    let (started, cancelled) = tokio::join!(biased; start, cancel);
+                    (cancelled, started)
+                };
+                let cancelled = cancelled.expect("steer").expect("an entry").applied;
+                let started = started.expect("lease");
+                assert_ne!(cancelled, started.len() == 1, "one of both");
+                if let [entry] = &*started {
+                    let settle = Settle::completed("", KEEP);
+                    let settled = starts.settle(id, entry.turn, settle).await;
+                    assert_eq!(settled.expect("settle"), Ownership::Held);
+                }
+                won[usize::from(cancelled)] += 1;
+            }
+            won
+        });
+    }
+    let won = rounds.join_all().await;
+    let won = [0, 1].map(|of| won.iter().map(|won| won[of]).sum::<u64>());
+    assert_eq!(won[0] + won[1], 1000);
+    assert!(won[0] > 0 && won[1] > 0, "a race: {won:?}");
+    let counts = cancels.counts("mails").await.expect("counts");
+    assert_eq!(counts.by_status, [0, 0, won[0], 0, 0, won[1]]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn j_5_two_handles_at_once_keep_the_order() {
+    let Some(redis) = Redis::new().await else {
+        return;
+    };
+    let store = redis.open().await;
+    let mut expected = Vec::new();
+    for n in 0..300 {
+        let priority = Priority::ALL[n % 4];
+        expected.push((priority, n, put(&store, new(priority)).await));
+    }
+    expected.sort();
+    let mut workers = JoinSet::new();
+    for limit in [1, 2, 3, 1] {
+        let store = redis.open().await;
+        workers.spawn(async move {
+            let mut batches = Vec::new();
+            loop {
+                let batch = store.lease(want(limit)).await.expect("lease");
+                if batch.is_empty() {
+                    return batches;
+                }
+                batches.push(batch);
+            }
+        });
+    }
+    let mut batches = workers.join_all().await.concat();
+    // On the server's clock, on which a lease takes longer than a microsecond.
+    batches.sort_by_key(|batch| batch[0].changed_at);
+    let leased: Vec<_> = batches.iter().flat_map(|batch| ids(batch)).collect();
+    let expected: Vec<_> = expected.into_iter().map(|(_, _, id)| id).collect();
+    assert_eq!(leased, expected);
+}
+
+#[tokio::test]
+async fn t_5_a_newer_journal_is_refused() {
+    let Some(redis) = Redis::new().await else {
+        return;
+    };
+    let store = redis.open().await;
+    let id = put(&store, new(Priority::Normal)).await;
+    let turn = Turn::new(1);
+    redis
+        .command::<()>(&["HSET", &root(&redis), "version", "2"])
+        .await;
+    let settle = Settle::release(LEASE);
+    let results = [
+        store.enqueue(new(Priority::Normal)).await.map(drop),
+        store.lanes("mails", None, 1).await.map(drop),
+        store.lease(want(1)).await.map(drop),
+        store.extend(id, turn, LEASE).await.map(drop),
+        store.settle(id, turn, settle).await.map(drop),
+        store.steer(id, Steer::Trigger).await.map(drop),
+        store.find(id).await.map(drop),
+        store.list(Query::new("mails", 1)).await.map(drop),
+        store.counts("mails").await.map(drop),
+        store.position(id, 1).await.map(drop),
+        store.secret().await.map(drop),
+    ];
+    for result in results {
+        assert_eq!(result.unwrap_err().kind(), StoreErrorKind::NewerSchema);
+    }
+}
+
+/// Whatever happens to entries, what is counted is what is listed, a lane that is named has
+/// something to lease, and nothing is left in the end.
+#[tokio::test]
+async fn all_sets_agree_and_nothing_is_left_behind() {
+    let Some(redis) = Redis::new().await else {
+        return;
+    };
+    let store = redis.open().await;
+    let minute = Duration::from_secs(60);
+    let mut held: Vec<Entry> = Vec::new();
+    let mut all: Vec<EntryId> = Vec::new();
+    let pick = |from: usize| rand::random_range(0..from.max(1));
+    for step in 0..600 {
+        match pick(10) {
+            0..3 => {
+                let number = |of: usize| u8::try_from(pick(of)).unwrap();
+                let dedup = Dedup {
+                    key: RecordKey::new([number(20); 32]),
+                    fingerprint: Fingerprint::new([number(2); 32]),
+                };
+                let new = NewEntry {
+                    lane: ["", "a", "b"][pick(3)].to_owned(),
+                    owner: ["ada", "bob"][pick(2)].to_owned(),
+                    delay: minute * u32::from(number(3)),
+                    ttl: minute * u32::from(number(12)),
+                    dedup: (pick(2) == 0).then_some(dedup),
+                    ..new(Priority::ALL[pick(4)])
+                };
+                all.push(new.id);
+                store.enqueue(new).await.unwrap();
+            }
+            3..5 => {
+                let lanes = store.lanes("mails", None, 9).await.unwrap();
+                for lane in ["", "a", "b"] {
+                    let want = Want {
+                        lane: lane.to_owned(),
+                        ..want(2)
+                    };
+                    let leased = store.lease(want).await.unwrap();
+                    let named = lanes.iter().any(|name| name == lane);
+                    assert_eq!(named, !leased.is_empty(), "in {lane:?} after {step}");
+                    held.extend(leased);
+                }
+            }
+            5 if !held.is_empty() => {
+                let entry = &held[pick(held.len())];
+                let _ = store.extend(entry.id, entry.turn, LEASE).await.unwrap();
+            }
+            6 if !held.is_empty() => {
+                let entry = held.swap_remove(pick(held.len()));
+                let settle = [
+                    Settle::completed("done", minute),
+                    Settle::failed("broken", minute * 2),
+                    Settle::expired(minute),
+                    Settle::retry("503", minute),
+                    Settle::release(Duration::ZERO).followed_by([new(Priority::Low)]),
+                ];
+                let settle = settle[pick(5)].clone();
+                let _ = store.settle(entry.id, entry.turn, settle).await.unwrap();
+            }
+            7..9 if !all.is_empty() => {
+                let steers = [
+                    Steer::Cancel(minute),
+                    Steer::Trigger,
+                    Steer::Redrive(minute * 2),
+                ];
+                let id = all[pick(all.len())];
+                store.steer(id, steers[pick(3)]).await.unwrap();
+            }
+            _ => redis.pass(Duration::from_secs(20)).await,
+        }
+        let listed = store.list(Query::new("mails", 1000)).await.unwrap();
+        let counts = store.counts("mails").await.unwrap();
+        let of = |status| listed.iter().filter(|e| e.status == status).count() as u64;
+        assert_eq!(counts.by_status, Status::ALL.map(of), "after {step}");
+        let queued = listed.iter().filter(|e| e.status == Status::Queued);
+        let first = queued.map(|e| e.queued_at).min();
+        assert_eq!(counts.oldest.is_some(), first.is_some());
+    }
+    let mut rounds = 0;
+    while !store.list(Query::new("mails", 1)).await.unwrap().is_empty() {
+        redis.pass(minute).await;
+        for lane in store.lanes("mails", None, 9).await.unwrap() {
+            for entry in store.lease(Want { lane, ..want(999) }).await.unwrap() {
+                let settle = Settle::completed("", Duration::ZERO);
+                let settled = store.settle(entry.id, entry.turn, settle).await.unwrap();
+                assert_eq!(settled, Ownership::Held);
+            }
+        }
+        rounds += 1;
+        assert!(rounds < 60, "it does not end");
+    }
+    let left = async || -> Vec<String> {
+        let pattern = format!("{}*", root(&redis));
+        let mut left: Vec<String> = redis.command(&["KEYS", &pattern]).await;
+        // They go by themselves.
+        left.retain(|key| !key.contains(":ticket:"));
+        left
+    };
+    for _ in 0..100 {
+        store.lanes("mails", None, 0).await.unwrap();
+    }
+    assert_eq!(left().await, [root(&redis)]);
+}

@@ -1,0 +1,91 @@
+//! A way to a server on which an answer can get lost.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicU64, Ordering},
+};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    task::JoinSet,
+};
+
+pub(crate) struct Lossy {
+    port: u16,
+    state: Arc<State>,
+    /// Ends with it.
+    _connections: JoinSet<()>,
+}
+
+#[derive(Default)]
+struct State {
+    lose: AtomicBool,
+    lost: AtomicU64,
+}
+
+impl Lossy {
+    pub(crate) async fn before(server: u16) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        let state = Arc::new(State::default());
+        let mut connections = JoinSet::new();
+        let of_all = Arc::clone(&state);
+        connections.spawn(async move {
+            let mut open = JoinSet::new();
+            while let Ok((client, _)) = listener.accept().await {
+                let state = Arc::clone(&of_all);
+                open.spawn(async move { state.carry(client, server).await });
+            }
+        });
+        Self {
+            port,
+            state,
+            _connections: connections,
+        }
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}/", self.port)
+    }
+
+    /// The next answer does not arrive, and its connection is closed.
+    pub(crate) fn lose_an_answer(&self) {
+        self.state.lose.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn lost(&self) -> u64 {
+        self.state.lost.load(Ordering::SeqCst)
+    }
+}
+
+impl State {
+    async fn carry(&self, mut client: TcpStream, server: u16) {
+        let Ok(mut server) = TcpStream::connect(("127.0.0.1", server)).await else {
+            return;
+        };
+        let (mut asked, mut answered) = ([0; 8192], [0; 8192]);
+        loop {
+            tokio::select! {
+                read = client.read(&mut asked) => match read {
+                    Ok(read) if read > 0 && server.write_all(&asked[..read]).await.is_ok() => {}
+                    _ => return,
+                },
+                read = server.read(&mut answered) => {
+                    if self.lose.swap(false, Ordering::SeqCst) {
+                        self.lost.fetch_add(1, Ordering::SeqCst);
+                        return;
+                    }
+                    match read {
+                        Ok(read) if read > 0 && client.write_all(&answered[..read]).await.is_ok() => {}
+                        _ => return,
+                    }
+                }
+            }
+        }
+    }
+}
