@@ -50,28 +50,6 @@ async fn j_5_two_handles_keep_the_order() {
     postgres.drop().await;
 }
 
-/// A lease that ran out is its owner's until that very entry is leased again, and not just another
-/// one of its lane.
-#[tokio::test]
-async fn j_14_a_lapsed_owner_can_settle_while_others_are_leased() {
-    let Some(postgres) = Postgres::new().await else {
-        return;
-    };
-    let store = postgres.store().await;
-    for _ in 0..2 {
-        put(&store, NewEntry::new("mails", "payload")).await;
-    }
-    let owned = store.lease(want(2)).await.unwrap();
-    postgres.pass(LEASE).await;
-    let taken = store.lease(want(1)).await.unwrap();
-    assert_eq!((taken[0].id, taken[0].attempts), (owned[0].id, 2));
-    let (late, done) = (&owned[1], Settle::completed("done", KEEP));
-    let settled = store.settle(late.id, late.turn, done).await.unwrap();
-    assert_eq!(settled, Ownership::Held);
-    assert_eq!(status(&store, late.id).await, Some(Status::Completed));
-    postgres.drop().await;
-}
-
 /// Many who take a key over at the same time, again and again: one entry at a time has it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn j_3_a_key_that_is_freed_is_taken_once() {
