@@ -1,7 +1,7 @@
 //! The journal beside the records.
 
 use tower_reprise::store::journal::{
-    Dedup, Enqueued, EntryId, Journal, NewEntry, Settle, Status, Steer, Want,
+    Dedup, Enqueued, EntryId, Journal, NewEntry, Status, Steer, Want,
 };
 
 use super::*;
