@@ -19,7 +19,7 @@
 --   over      the same entries, of all queues
 --   awake     of a queue: the lanes in which something can be leased, by name
 --   idle      of a queue: all others that are not empty, by when that will be so
---   ticket    of a lease: that it took something
+--   ticket    of a lease: what it took, for a minute
 --
 -- Members of sets are the sequence in 16 digits, so that equal times are in sequence, and the id. Times are microseconds since 1970, and stay below 2^53, up to where Lua counts in
 -- whole numbers. What can't be found in an entry's hash is not there, whatever the sets say.
