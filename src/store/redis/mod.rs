@@ -83,7 +83,9 @@
 //!
 //! A script of the journal is told the first key, and makes the names of the others from it; all
 //! are in the same slot. Redis and Valkey allow that, also by their access lists (`~prefix:*` and
-//! `~{prefix:journal}*`). Others that insist on being told each key can't run it.
+//! `~{prefix:journal}*`). Others that insist on being told each key can't run it. While the slot is
+//! moved to another server, every verb of the journal is an error
+//! ([`StoreErrorKind::Unavailable`]), and nothing is done by halves.
 
 mod builder;
 mod error;

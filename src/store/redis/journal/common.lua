@@ -26,6 +26,9 @@
 --
 -- Answers are lists that begin with a number; -1 is that of a newer version.
 local base = KEYS[1]
+-- While a cluster moves the slot, some keys are here and some are there. Then a command on two
+-- keys, of which one is nowhere, fails on either side: before anything is half done.
+redis.call('EXISTS', base, base .. ':nowhere')
 local version = redis.call('HGET', base, 'version')
 if version and version ~= '1' then
     return {-1}
