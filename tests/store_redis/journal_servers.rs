@@ -311,7 +311,7 @@ async fn t_2_a_journal_that_is_moved_is_not_changed_by_halves() {
         from.command::<()>(&words).await;
     };
     // The one key that decides who is asked.
-    migrate(&[key.clone()]).await;
+    migrate(std::slice::from_ref(&key)).await;
     refused().await;
     let rest: Vec<String> = from.command(&["KEYS", &format!("{key}:*")]).await;
     migrate(&rest).await;
