@@ -119,6 +119,8 @@ mod wire;
 pub use self::delivery::verify::WebhookVerifyLayer;
 #[cfg(feature = "server")]
 pub use self::idempotency::IdempotencyLayer;
+#[cfg(feature = "delivery")]
+pub use self::replay::ReplayLayer;
 pub use self::{
     circuit_breaker::CircuitBreakerLayer,
     dependency::Dependencies,
