@@ -38,6 +38,10 @@ pub(super) struct Asked<S, J> {
 
 impl<S, J: Journal + Clone> Asked<S, J> {
     /// Serves the request, or journals it.
+    #[allow(
+        clippy::manual_async_fn,
+        reason = "an async fn would keep its arguments twice"
+    )]
     pub(super) fn answer<B, R>(
         self,
         body: B,

@@ -147,7 +147,7 @@ async fn j_1_only_what_asks_for_it_is_journaled() {
     assert_eq!(shop.send(get, "").await.0, 200);
     assert_eq!(shop.counts("replay").await.by_status, [0; 6]);
 
-    let shop = Shop::with(|builder| builder.unasked());
+    let shop = Shop::with(tower_reprise::replay::ReplayBuilder::unasked);
     shop.replay.maintenance().on(None);
     assert_eq!(shop.send(plain("1"), "").await.0, 202);
     assert_eq!(
