@@ -171,9 +171,11 @@ async fn receiver(answers: &[u16]) -> (String, Requests) {
         post(move |request: Request| async move {
             recorded.lock().unwrap().push(request.into_parts().0);
             let mut answers = answers.lock().unwrap();
-            let answer = (!answers.is_empty())
-                .then(|| answers.remove(0))
-                .unwrap_or(200);
+            let answer = if answers.is_empty() {
+                200
+            } else {
+                answers.remove(0)
+            };
             let answer = StatusCode::from_u16(answer).unwrap();
             (answer, [("location", "http://127.0.0.1:9/")])
         }),
@@ -203,7 +205,7 @@ async fn w_4_events_arrive_signed_with_the_id_of_their_entry() {
         .headers(headers);
     let id = webhooks.send(event).await.unwrap();
     assert_eq!(ended_really(&journal, id).await, Status::Completed);
-    let requests = requests.lock().unwrap();
+    let requests = std::mem::take(&mut *requests.lock().unwrap());
     assert_eq!(requests.len(), 1);
     let headers = &requests[0].headers;
     assert_eq!(headers["webhook-id"], *id.to_string());
