@@ -180,7 +180,14 @@ async fn j_3_the_same_key_is_the_same_replay() {
     let shop = Shop::new();
     shop.replay.maintenance().on(None);
     let first = shop.queue("1", "an order").await;
-    assert_eq!(shop.queue("1", "an order").await, first);
+    let (_, again) = shop
+        .send(order("1").header("x-request-id", "r-2"), "an order")
+        .await;
+    assert_eq!(id(&again), first);
+    assert!(
+        again.get("original_request_id").is_none(),
+        "as it came first"
+    );
     let (status, document) = shop.send(order("1"), "another order").await;
     assert_eq!(
         (status, &document["code"]),
