@@ -317,7 +317,7 @@ async fn w_8_an_outbox_that_is_refused_leaves_the_turn_on() {
     assert_eq!(error.kind(), StoreErrorKind::Other, "{error}");
     assert_eq!(status(&store, id).await, Some(Status::Processing));
     assert_eq!(status(&store, follow.id).await, None);
-    let settled = settle(&[follow.clone()]).await;
+    let settled = settle(std::slice::from_ref(&follow)).await;
     assert_eq!(settled.unwrap(), Ownership::Held);
     assert_eq!(status(&store, id).await, Some(Status::Completed));
     assert_eq!(status(&store, follow.id).await, Some(Status::Queued));
