@@ -146,12 +146,31 @@ mod tests {
         assert!(at(0.1) > at(0.0));
     }
 
+    #[test]
+    fn w_2_what_the_receiver_asks_for_holds_when_it_is_greater() {
+        let next = |since, asked, uniform| {
+            let (since, asked) = (Duration::from_secs(since), Duration::from_secs(asked));
+            Schedule::default().next(3, since, Some(asked), uniform)
+        };
+        let seconds = |seconds| Some(Duration::from_secs(seconds));
+        assert_eq!(next(0, 29, 0.0), seconds(30));
+        assert_eq!(next(0, 31, 0.0), seconds(31));
+        // And is spread by no more than a second.
+        assert!(next(0, 600, 0.9) > seconds(600) && next(0, 600, 0.9) < seconds(601));
+        // Up to a day after the first, and not beyond it by a spread either.
+        assert_eq!(next(60, 86_340, 0.9), seconds(86_340));
+        assert_eq!(next(60, 86_341, 0.0), None);
+        assert_eq!(next(86_370, 0, 0.9), seconds(30));
+        assert_eq!(next(86_371, 0, 0.0), None);
+    }
+
     fn any_wait() -> impl Strategy<Value = Duration> {
         prop_oneof![
-            (0..200_000_u64).prop_map(Duration::from_secs),
-            any::<u64>().prop_map(Duration::from_nanos),
-            any::<u64>().prop_map(Duration::from_secs),
-            Just(Duration::MAX),
+            4 => (0..500_u64).prop_map(Duration::from_secs),
+            4 => (0..90_000_u64).prop_map(Duration::from_secs),
+            1 => any::<u64>().prop_map(Duration::from_nanos),
+            1 => any::<u64>().prop_map(Duration::from_secs),
+            1 => Just(Duration::MAX),
         ]
     }
 
@@ -162,7 +181,7 @@ mod tests {
             made in prop_oneof![0..9_u32, any::<u32>()],
             since_first in any_wait(),
             retry_after in proptest::option::of(any_wait()),
-            uniform in any::<f64>(),
+            uniform in prop_oneof![0.0..1.0, any::<f64>()],
         ) {
             let schedule = Schedule::new(deliveries).unwrap();
             let asked = retry_after.unwrap_or_default();

@@ -119,7 +119,9 @@ mod tests {
             (name, HeaderValue::from_static(value))
         });
         let mut headers = HeaderMap::new();
-        lines.for_each(|(name, value)| drop(headers.append(name, value)));
+        lines.for_each(|(name, value)| {
+            headers.append(name, value);
+        });
         Options::read(&headers)
     }
 

@@ -395,10 +395,18 @@ async fn w_6_a_name_that_stands_for_something_inside_is_refused() {
 /// W-6: the public address is played by 127.0.0.2, which is allowed; 127.0.0.1 is the inside.
 #[tokio::test]
 async fn w_6_a_name_that_changes_its_mind_gets_nowhere() {
-    let outside = tokio::net::TcpListener::bind("127.0.0.2:0").await.unwrap();
-    let port = outside.local_addr().unwrap().port();
-    let inside = TcpListener::bind(("127.0.0.1", port)).unwrap();
-    inside.set_nonblocking(true).unwrap();
+    // The same port of both, which somebody else may hold of one.
+    let pair = std::iter::repeat_with(|| {
+        let outside = TcpListener::bind("127.0.0.2:0").unwrap();
+        let port = outside.local_addr().unwrap().port();
+        let inside = TcpListener::bind(("127.0.0.1", port)).ok()?;
+        Some((outside, inside, port))
+    });
+    let (outside, inside, port) = pair.take(99).flatten().next().unwrap();
+    for listener in [&outside, &inside] {
+        listener.set_nonblocking(true).unwrap();
+    }
+    let outside = tokio::net::TcpListener::from_std(outside).unwrap();
     let outside = Server::on(outside, vec![reply(200, "")]);
     let guard = only("127.0.0.2:0".parse().unwrap());
     let answers = Answers::new(&[&["127.0.0.2"], &["127.0.0.1"]]);

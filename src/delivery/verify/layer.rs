@@ -25,7 +25,7 @@ const BODY_LIMIT: usize = 1 << 20;
 /// Lets only messages through that were signed. See the [module docs](super).
 ///
 /// A body is read to its end before the service is called, up to a limit; how long that may take
-/// is the server's to bound. What is refused gets a problem document: 401 for a message that is
+/// is the server's to bound. Trailers are not passed on. What is refused gets a problem document: 401 for a message that is
 /// not to be believed, 413 for one that is too large, 400 for one that breaks off.
 ///
 /// # Clone
