@@ -1,7 +1,7 @@
 //! The journal beside the records.
 
 use tower_reprise::store::journal::{
-    Dedup, Enqueued, EntryId, Journal, NewEntry, Status, Steer, Want,
+    Dedup, Enqueued, EntryId, Journal, NewEntry, Settle, Status, Steer, Want,
 };
 
 use super::*;
@@ -186,6 +186,7 @@ async fn t_5_a_table_of_version_1_keeps_its_records() {
     let store = postgres.store().await;
     complete(&store, 1, token, reply("paid")).await;
     put(&store, NewEntry::new("mails", "payload")).await;
+    assert_ne!(store.secret().await.unwrap(), [0; 32]);
     postgres.drop().await;
 }
 
@@ -291,5 +292,34 @@ async fn j_11_a_lease_in_doubt_is_not_repeated() {
     transaction.rollback().await.unwrap();
     assert!(steering.await.unwrap().unwrap().unwrap().applied);
     assert_eq!(status(&store, ids[0]).await, Some(Status::Queued));
+    postgres.drop().await;
+}
+
+/// All or nothing: an outcome whose outbox the server refuses is none.
+#[tokio::test]
+async fn w_8_an_outbox_that_is_refused_leaves_the_turn_on() {
+    let Some(postgres) = Postgres::new().await else {
+        return;
+    };
+    let store = postgres.store().await;
+    let id = put(&store, NewEntry::new("mails", "payload")).await;
+    let leased = store.lease(want(1)).await.unwrap();
+    let follow = NewEntry::new("callbacks", "done");
+    let refused = NewEntry {
+        lane: "no server takes a \0".to_owned(),
+        ..NewEntry::new("callbacks", "done")
+    };
+    let settle = |outbox: &[NewEntry]| {
+        let settle = Settle::completed("done", KEEP).followed_by(outbox.iter().cloned());
+        store.settle(id, leased[0].turn, settle)
+    };
+    let error = settle(&[follow.clone(), refused]).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Other, "{error}");
+    assert_eq!(status(&store, id).await, Some(Status::Processing));
+    assert_eq!(status(&store, follow.id).await, None);
+    let settled = settle(std::slice::from_ref(&follow)).await;
+    assert_eq!(settled.unwrap(), Ownership::Held);
+    assert_eq!(status(&store, id).await, Some(Status::Completed));
+    assert_eq!(status(&store, follow.id).await, Some(Status::Queued));
     postgres.drop().await;
 }

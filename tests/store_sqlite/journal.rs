@@ -1,5 +1,10 @@
 //! The journal in the same file.
 
+use std::{
+    io::{BufRead, BufReader, Write},
+    process::{Command, Stdio},
+};
+
 use tower_reprise::store::journal::{
     Enqueued, EntryId, Journal, NewEntry, Query, Settle, Status, Steer, Turn, Want,
 };
@@ -124,6 +129,7 @@ async fn t_5_a_file_of_version_1_keeps_its_records() {
     assert_eq!(claimed, Claimed::Done(reply(10)));
     assert!(own(&store, 2).await > FencingToken::new(77));
     assert_eq!(store.lease(want(9)).await.unwrap().len(), 1);
+    assert_ne!(store.secret().await.unwrap(), [0; 32]);
 }
 
 #[tokio::test]
@@ -215,4 +221,85 @@ async fn t_4_a_row_that_makes_no_sense_is_corrupt() {
         let error = store.list(Query::new("mails", 9)).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Corrupt, "{nonsense}: {error}");
     }
+}
+
+// --- kills --------------------------------------------------------------------------------------
+
+const CHILD: &str = "REPRISE_JOURNAL_CHILD";
+
+/// Whatever a process was told before it was killed is there afterwards, again and again on the same
+/// file.
+#[tokio::test]
+async fn t_4_j_14_nothing_acknowledged_is_lost_to_a_kill() {
+    let folder = Folder::on_disk();
+    drop(SqliteStore::open(folder.file()).unwrap());
+    let mut told = Vec::new();
+    for round in 1..=10 {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["journal::child_that_is_killed", "--exact", "--ignored"])
+            .arg("--nocapture")
+            .env(CHILD, folder.file())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        told.extend(lines.by_ref().take(round * 15).map(Result::unwrap));
+        child.kill().unwrap();
+        // What it had said by then.
+        told.extend(lines.map(Result::unwrap));
+        child.wait().unwrap();
+
+        let store = SqliteStore::open(folder.file()).unwrap();
+        for line in &told {
+            let words: Vec<_> = line.split(' ').collect();
+            let id: EntryId = words[1].parse().unwrap();
+            let found = store.find(id).await.unwrap().expect(line);
+            match words[0] {
+                "queued" => {}
+                "leased" => assert!(found.turn.get() >= words[2].parse().unwrap(), "{line}"),
+                "settled" => {
+                    assert_eq!(found.status, Status::Completed, "{line}");
+                    assert_eq!(found.result.as_deref(), Some(&b"done"[..]), "{line}");
+                    let follow = words[2].parse().unwrap();
+                    assert!(store.find(follow).await.unwrap().is_some(), "{line}");
+                }
+                _ => panic!("{line}"),
+            }
+        }
+    }
+    let settled = told.iter().filter(|line| line.starts_with("settled"));
+    assert!(settled.count() > 100);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "another test runs it, in a process of its own"]
+async fn child_that_is_killed() {
+    let Some(path) = std::env::var_os(CHILD) else {
+        return;
+    };
+    // One write, so that a kill can't tear it.
+    let say = |line: String| std::io::stderr().write_all(line.as_bytes()).unwrap();
+    let store = SqliteStore::open(path).unwrap();
+    let mut tasks = JoinSet::new();
+    for _ in 0..4 {
+        let store = store.clone();
+        tasks.spawn(async move {
+            loop {
+                let id = put(&store, entry(100)).await;
+                say(format!("queued {id}\n"));
+                for leased in store.lease(want(1)).await.unwrap() {
+                    let (id, turn) = (leased.id, leased.turn);
+                    say(format!("leased {id} {}\n", turn.get()));
+                    let next = NewEntry::new("callbacks", "done");
+                    let follow = next.id;
+                    let settle = Settle::completed("done", RETENTION).followed_by([next]);
+                    let settled = store.settle(id, turn, settle).await;
+                    assert_eq!(settled.unwrap(), Ownership::Held);
+                    say(format!("settled {id} {follow}\n"));
+                }
+            }
+        });
+    }
+    tasks.join_all().await;
 }
