@@ -164,7 +164,7 @@ where
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RetryFuture")
             .field("dependency", &self.call.route.dependency.name())
-            .field("retries", &self.call.retries)
+            .field("retries", &self.call.retries())
             .finish_non_exhaustive()
     }
 }

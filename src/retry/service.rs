@@ -1,7 +1,6 @@
 use std::{
     sync::{Arc, Mutex},
     task::{Context, Poll},
-    time::Duration,
 };
 
 use tokio::time::Instant;
@@ -9,12 +8,12 @@ use tower::Service;
 
 use super::{
     Http, Marks, PrepareAttempt, Protocol, RetryFuture, Room,
-    attempt::{Bounds, Wants},
+    attempt::Bounds,
     call::{Call, Route},
     future::State,
 };
 use crate::{
-    classify::{Cause, Classify, Standard},
+    classify::{Classify, Standard},
     dependency::{ByAuthority, Locate, Lookup},
     error::BoxError,
 };
@@ -93,7 +92,6 @@ where
             timer: None,
             call: Call {
                 route,
-                service: None,
                 classifier: deps.classifier.clone(),
                 protocol: self.protocol.clone(),
                 prepare: self.prepare.clone(),
@@ -102,15 +100,7 @@ where
                 bounds,
                 began,
                 attempt_until: None,
-                attempts: 1,
-                retries: 0,
-                limited: (Cause::Success, 0),
-                refreshed: false,
-                wants: Wants::default(),
-                previous_wait: Duration::ZERO,
-                charge: None,
-                last_cause: Cause::Timeout,
-                last: None,
+                past: None,
             },
         }
     }

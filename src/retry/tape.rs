@@ -292,7 +292,7 @@ pub(crate) fn record<B: AnyBody>(body: &mut B, room: &Room<'_>) -> Option<Record
         })),
         limit,
         hint: body.size_hint(),
-        announced: body.size_hint().exact().or(room.announced()),
+        announced: body.size_hint().exact().or_else(|| room.announced()),
     });
     *body = B::passing(Tee::new(mem::take(body), &tape));
     Some(Recording(Some(tape)))
