@@ -100,6 +100,7 @@ pub mod stacks;
 #[cfg(feature = "server")]
 pub mod store;
 
+mod headers;
 mod reply;
 mod sync;
 mod telemetry;

@@ -49,6 +49,7 @@ where
         self.inner.poll_ready(cx).map_err(Into::into)
     }
 
+    #[inline(never)]
     fn call(&mut self, mut request: Req) -> Self::Future {
         let Self { inner, lookup, .. } = self;
         let (deps, route) = lookup.find_or(&request, |dependency| {
