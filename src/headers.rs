@@ -2,18 +2,21 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-/// A header's first value. Most messages have few headers, and a pass over their names is cheaper
-/// than a look-up, which hashes.
+/// A header's first value. Most messages have few headers and not the one that is looked for, and
+/// a pass over their names is cheaper than a look-up, which hashes.
 #[inline]
 pub(crate) fn first<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a HeaderValue> {
-    const FEW: usize = 16;
-    if headers.keys_len() > FEW {
-        return headers.get(name);
+    match may_have(headers, name) {
+        true => headers.get(name),
+        false => None,
     }
-    let mut fields = headers.iter();
-    fields
-        .find(|(known, _)| *known == name)
-        .map(|(_, value)| value)
+}
+
+/// Whether there is such a header, or there are so many that a look-up is cheaper.
+#[inline]
+pub(crate) fn may_have(headers: &HeaderMap, name: &HeaderName) -> bool {
+    const FEW: usize = 16;
+    headers.keys_len() > FEW || headers.keys().any(|known| known == name)
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, header::CONTENT_TYPE};
 
-use crate::headers::first;
+use crate::headers::{first, may_have};
 
 static GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 
@@ -80,6 +80,12 @@ impl GrpcCode {
     #[inline]
     pub fn from_headers(headers: &HeaderMap) -> Option<Self> {
         first(headers, &GRPC_STATUS).map(Self::from_value)
+    }
+
+    /// Whether headers may hold a status.
+    #[inline]
+    pub(super) fn may_be_in(headers: &HeaderMap) -> bool {
+        may_have(headers, &GRPC_STATUS)
     }
 
     #[cold]

@@ -37,7 +37,8 @@ impl Look {
             return Self::Nothing;
         }
         let code = cfg!(feature = "codes") && rules.codes.may_be_in(status, headers);
-        if code || worth_keeping(rules, status) {
+        let failed = status.is_client_error() || status.is_server_error();
+        if code || (failed && worth_keeping(rules, status)) {
             return Self::Body { code };
         }
         let grpc = status == StatusCode::OK && is_grpc(headers);

@@ -2,18 +2,19 @@
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
+    task::Poll,
     time::Duration,
 };
 
 use tokio::time::Instant;
 
 use super::{
-    Attempt, GaveUp, PrepareAttempt, Protocol, RetryError, RetryOutcome,
-    attempt::{Bounds, Wants},
+    Attempt, GaveUp, PrepareAttempt, Protocol, RetryError, RetryOutcome, attempt::Bounds,
+    past::Past,
 };
 use crate::{
     classify::{Cause, Classify, Retryable, Verdict, judge},
-    dependency::{Charge, Dependency, Remembered},
+    dependency::{Dependency, Remembered},
     error::{BoxError, Elapsed},
     retry_after::parse::Guidance,
     telemetry,
@@ -53,53 +54,6 @@ pub(super) struct Call<S, C, P, H, Snapshot, Res> {
     pub(super) past: Option<Box<Past<S, Res>>>,
 }
 
-/// What a call remembers of attempts that failed.
-pub(super) struct Past<S, Res> {
-    /// The service that retries call, once there is one.
-    service: Option<S>,
-    /// Attempts that went out.
-    attempts: u32,
-    retries: u32,
-    /// The last failure of a sort that is retried a limited number of times, and how often it was.
-    limited: (Cause, u32),
-    /// A retry was made for new credentials.
-    refreshed: bool,
-    /// What the next attempt needs that the last did not have.
-    wants: Wants,
-    previous_wait: Duration,
-    /// The next retry, granted by the budget but not sent yet.
-    charge: Option<Charge>,
-    /// What the last attempt failed of.
-    last_cause: Cause,
-    /// The last real result, for when the next attempt brings none.
-    last: Option<Result<Res, BoxError>>,
-}
-
-impl<S, Res> Past<S, Res> {
-    /// How often this sort of failure was retried.
-    fn repeats_of(&self, cause: Cause) -> u32 {
-        let (last, times) = self.limited;
-        if last == cause { times } else { 0 }
-    }
-}
-
-impl<S, Res> Default for Past<S, Res> {
-    fn default() -> Self {
-        Self {
-            service: None,
-            attempts: 1,
-            retries: 0,
-            limited: (Cause::Success, 0),
-            refreshed: false,
-            wants: Wants::default(),
-            previous_wait: Duration::ZERO,
-            charge: None,
-            last_cause: Cause::Timeout,
-            last: None,
-        }
-    }
-}
-
 /// What becomes of an attempt's result.
 pub(super) enum Decision<Res> {
     Return(Result<Res, BoxError>),
@@ -122,10 +76,13 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
 
     /// Whether the first attempt brought what was asked for, as most do.
     #[inline]
-    pub(super) fn is_first_success<Req>(&self, response: &Res) -> bool
+    pub(super) fn is_first_success<Req>(&self, polled: &Poll<Result<Res, BoxError>>) -> bool
     where
         C: Classify<Req, Res>,
     {
+        let Poll::Ready(Ok(response)) = polled else {
+            return false;
+        };
         let rules = self.dependency().policy().rules();
         let first = self.past.as_ref().is_none_or(|past| past.attempts == 1);
         first && self.classifier.classify(rules, Ok(response)).is_success()

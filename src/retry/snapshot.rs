@@ -11,8 +11,11 @@ use http::{
 };
 use tower_http::request_id::RequestId;
 
-use super::{marks::Marks, protocol::Told};
-use crate::telemetry::printable;
+use super::{
+    marks::{Counted, Marks},
+    protocol::Told,
+};
+use crate::{stacks::GrpcMethod, telemetry::printable};
 
 /// Marks a value as sensitive in its stored length.
 const SENSITIVE: u64 = 1 << 31;
@@ -32,8 +35,49 @@ pub(super) struct Copied {
     path: u32,
     headers: u32,
     told: Told,
-    extensions: Option<Extensions>,
+    extensions: Kept,
     bytes: Vec<u8>,
+}
+
+/// What is kept of extensions. To clone them all takes several allocations.
+#[derive(Debug, Clone)]
+enum Kept {
+    /// There were none, or none but our own mark.
+    Nothing,
+    /// The only one was tonic's.
+    Method(GrpcMethod),
+    All(Extensions),
+}
+
+impl Kept {
+    fn of(extensions: &Extensions) -> Self {
+        let marks = usize::from(extensions.get::<Counted>().is_some());
+        match extensions.get::<GrpcMethod>() {
+            Some(method) if extensions.len() == marks + 1 => Self::Method(method.clone()),
+            _ => Self::All(extensions.clone()),
+        }
+    }
+
+    fn get<T: Clone + Send + Sync + 'static>(&self) -> Option<&T> {
+        match self {
+            Self::All(extensions) => extensions.get(),
+            _ => None,
+        }
+    }
+}
+
+impl From<Kept> for Extensions {
+    fn from(kept: Kept) -> Self {
+        let mut extensions = Self::new();
+        match kept {
+            Kept::Nothing => {}
+            Kept::Method(method) => {
+                extensions.insert(method);
+            }
+            Kept::All(all) => extensions = all,
+        }
+        extensions
+    }
 }
 
 impl Head {
@@ -47,9 +91,8 @@ impl Head {
         let copied = head.0.as_mut()?;
         let parts = (request.method(), request.uri(), request.headers());
         copied.copy(parts, request.version(), limit)?;
-        // Extensions are kept by a clone, which allocates; our own mark is not worth one.
         if marks == Marks::Others {
-            copied.extensions = Some(request.extensions().clone());
+            copied.extensions = Kept::of(request.extensions());
         }
         Some(head)
     }
@@ -66,7 +109,7 @@ impl Drop for Head {
         let Some(mut copied) = self.0.take() else {
             return;
         };
-        if copied.extensions.is_some() || copied.bytes.len() > Copied::LARGEST {
+        if !matches!(copied.extensions, Kept::Nothing) || copied.bytes.len() > Copied::LARGEST {
             copied.clean();
         }
         let _ = POOL.try_with(|pool| {
@@ -97,7 +140,7 @@ impl Copied {
             path: 0,
             headers: 0,
             told: Told::default(),
-            extensions: None,
+            extensions: Kept::Nothing,
             bytes: vec![0; Self::SMALLEST],
         })
     }
@@ -105,7 +148,7 @@ impl Copied {
     /// Gives up what is not worth pooling.
     #[cold]
     fn clean(&mut self) {
-        self.extensions = None;
+        self.extensions = Kept::Nothing;
         if self.bytes.len() > Self::LARGEST {
             self.bytes = vec![0; Self::SMALLEST];
         }
@@ -167,7 +210,7 @@ impl Copied {
         parts.version = self.version;
         parts.uri = self.uri()?;
         parts.headers = self.header_map()?;
-        parts.extensions = self.extensions.clone().unwrap_or_default();
+        parts.extensions = self.extensions.clone().into();
         Some(parts)
     }
 
@@ -203,7 +246,6 @@ impl Copied {
         let extension = || {
             printable(
                 self.extensions
-                    .as_ref()?
                     .get::<RequestId>()?
                     .header_value()
                     .as_bytes(),

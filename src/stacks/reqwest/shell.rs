@@ -75,7 +75,7 @@ pub(super) fn fill(shell: &mut reqwest::Request, plain: Request<Body>) {
 }
 
 /// What makes another shell like the first one, since a URI has no fragment.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Mould {
     fragment: Option<String>,
     timeout: Option<Duration>,
