@@ -331,8 +331,8 @@ pub(super) struct Told {
 }
 
 impl Told {
-    /// Takes in one header, which is rarely one that tells anything: most are known by their
-    /// length and first letter not to be.
+    /// Takes in one header, which is rarely one that tells anything: most are known not to by their
+    /// length and first letter.
     #[inline(always)]
     pub(super) fn note(&mut self, name: &str, value: &[u8]) {
         const LONG: (usize, usize, usize) = (GRPC.len(), TIMEOUT.len(), ENVOY.len());

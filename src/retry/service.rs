@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     classify::{Classify, Standard},
-    dependency::{ByAuthority, Locate, Lookup},
+    dependency::{ByAuthority, LastSlot, Locate, Lookup},
     error::BoxError,
 };
 
@@ -27,6 +27,7 @@ use crate::{
 pub struct Retry<S, C = Standard, L = ByAuthority, P = Http, H = ()> {
     pub(super) inner: S,
     pub(super) lookup: Lookup<C, L, Route<S>>,
+    pub(super) slot: LastSlot,
     pub(super) protocol: P,
     pub(super) prepare: H,
 }
@@ -77,7 +78,7 @@ where
         {
             let now = Instant::now();
             began = Some(now);
-            dependency.count_original(now);
+            dependency.count_original(now, &mut self.slot);
             if deps.must_mark() {
                 self.protocol.mark_counted(&mut request);
             }

@@ -90,12 +90,26 @@ thread_local! {
 static THREADS: AtomicU64 = AtomicU64::new(0);
 
 impl Port {
+    /// A port with this request at it. It is looked at from there on, and moved no more.
+    #[inline]
     pub(super) fn new(request: reqwest::Request) -> Self {
         let pooled = POOL.try_with(|pool| pool.borrow_mut().pop()).ok().flatten();
         let mut desk = pooled.unwrap_or_default();
-        desk.mould = Mould::of(&request);
         desk.request = Some(request);
         Self(Some(desk))
+    }
+
+    /// Where the request goes to, unless that is nothing that could be called.
+    pub(super) fn uri(&mut self) -> Option<Uri> {
+        let desk = self.0.as_mut()?;
+        let request = desk.request.as_ref()?;
+        desk.mould = Mould::of(request);
+        shell::uri(request.url())
+    }
+
+    /// Takes back a request that was not called.
+    pub(super) fn take(&mut self) -> Option<reqwest::Request> {
+        self.0.as_mut()?.request.take()
     }
 
     /// Has the layers call what is at the port, which goes to this URI.

@@ -60,7 +60,7 @@ pub(super) fn empty(request: &mut reqwest::Request, uri: Uri) -> Request<Body> {
     *plain.uri_mut() = uri;
     *plain.method_mut() = request.method().clone();
     *plain.version_mut() = request.version();
-    *plain.headers_mut() = mem::take(request.headers_mut());
+    mem::swap(plain.headers_mut(), request.headers_mut());
     plain
 }
 
