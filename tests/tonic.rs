@@ -998,7 +998,7 @@ async fn c_3_a_status_that_a_layer_returns_as_an_error_is_judged_by_its_code() {
         let calls = calls.clone();
         calls.store(0, Ordering::SeqCst);
         let counted = calls.clone();
-        let failing = tower::service_fn(move |_: HttpRequest<Body>| {
+        let failing = service_fn(move |_: HttpRequest<Body>| {
             counted.fetch_add(1, Ordering::SeqCst);
             let mut status = Status::new(code, "said by a layer");
             let metadata = status.metadata_mut();

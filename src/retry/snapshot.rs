@@ -122,6 +122,7 @@ impl Drop for Head {
 }
 
 thread_local! {
+    #[allow(clippy::vec_box, reason = "what is taken is moved by its pointer")]
     static POOL: RefCell<Vec<Box<Copied>>> = const { RefCell::new(Vec::new()) };
 }
 

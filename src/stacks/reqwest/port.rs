@@ -82,6 +82,7 @@ thread_local! {
     /// The desk of the call whose layers are being polled.
     static CURRENT: RefCell<Option<Box<Desk>>> = const { RefCell::new(None) };
     /// Desks with nothing on them.
+    #[allow(clippy::vec_box, reason = "what is taken is moved by its pointer")]
     static POOL: RefCell<Vec<Box<Desk>>> = const { RefCell::new(Vec::new()) };
     /// The number of the next call of a [`Hop`], which no other thread has.
     static NUMBER: Cell<u64> = Cell::new(THREADS.fetch_add(1 << 40, Ordering::Relaxed));
