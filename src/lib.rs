@@ -110,6 +110,7 @@ pub mod stacks;
 #[cfg(feature = "server")]
 pub mod store;
 
+mod headers;
 mod reply;
 mod sync;
 mod telemetry;

@@ -1386,6 +1386,25 @@ async fn k_1_a_uuid_is_stamped_once_and_is_the_same_on_every_attempt() {
     }
 }
 
+/// K-1: no two calls have the same key, so that HTTP/2 has no use for one in its tables.
+#[tokio::test(start_paused = true)]
+async fn k_1_a_stamped_key_is_not_indexed_and_a_callers_is_as_it_was() {
+    for (sent, sensitive) in [(None, true), (Some("mine"), false)] {
+        let mut request = post();
+        if let Some(sent) = sent {
+            request.headers_mut().insert(KEY, sent.parse().unwrap());
+        }
+        let server = service_fn(|request: Request<()>| async move {
+            let key = request.headers().get(KEY).cloned();
+            Ok::<_, BoxError>(Response::new(key))
+        });
+        let mut client = IdempotencyKeyLayer::new().layer(server);
+        let response = client.ready().await.unwrap().call(request).await.unwrap();
+        let key = response.into_body().expect("a key");
+        assert_eq!(key.is_sensitive(), sensitive, "{sent:?}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn k_1_safe_methods_get_no_key() {
     for method in ["GET", "HEAD", "OPTIONS", "PUT", "DELETE", "TRACE"] {

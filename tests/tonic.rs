@@ -27,7 +27,7 @@ use http::{Request as HttpRequest, Response as HttpResponse, uri::PathAndQuery};
 use tokio::{net::TcpSocket, sync::Notify};
 use tokio_stream::Stream;
 use tonic::{
-    Code, Request, Response, Status,
+    Code, GrpcMethod, Request, Response, Status,
     body::Body,
     client::Grpc,
     codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder},
@@ -39,7 +39,7 @@ use tonic_health::{
     ServingStatus,
     pb::{HealthCheckRequest, health_client::HealthClient},
 };
-use tower::{Layer, Service, ServiceBuilder, util::BoxCloneService};
+use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn, util::BoxCloneService};
 use tower_reprise::{
     CircuitBreakerLayer, Dependencies, IdempotencyKeyLayer, PeekLayer, Policy, ProblemLayer,
     RetryAfterLayer, RetryBudgetLayer, RetryLayer, RetryOutcome, RetryOverride,
@@ -879,6 +879,45 @@ async fn s_1_without_a_hook_an_unauthenticated_call_is_not_repeated() {
     assert_eq!(outcome(&status), (1, Some(GaveUp::NotRetryable)));
 }
 
+/// D-4: what tonic and a caller put on a request is on every attempt.
+#[tokio::test(start_paused = true)]
+async fn d_4_extensions_are_on_every_attempt() {
+    for more in [false, true] {
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let server = {
+            let seen = Arc::clone(&seen);
+            service_fn(move |request: HttpRequest<Body>| {
+                let found = request.extensions();
+                let method = found
+                    .get::<GrpcMethod<'static>>()
+                    .map(|m| m.method().to_owned());
+                let mut seen = seen.lock().unwrap();
+                seen.push((method, found.get::<u8>().copied()));
+                let status = if seen.len() < 3 { 503 } else { 200 };
+                let response = HttpResponse::builder().status(status).body(Body::empty());
+                async move { Ok::<_, BoxError>(response.unwrap()) }
+            })
+        };
+        let deps = named(policy());
+        let mut client = ServiceBuilder::new()
+            .layer(RetryBudgetLayer::new(deps.clone()))
+            .layer(RetryLayer::new(deps))
+            .service(server);
+        let mut request = HttpRequest::put(format!("http://a.example/{CHECK}"))
+            .body(Body::empty())
+            .unwrap();
+        request
+            .extensions_mut()
+            .insert(GrpcMethod::new("Health", "Check"));
+        if more {
+            request.extensions_mut().insert(7_u8);
+        }
+        client.ready().await.unwrap().call(request).await.unwrap();
+        let expected = (Some("Check".to_owned()), more.then_some(7_u8));
+        assert_eq!(*seen.lock().unwrap(), vec![expected; 3]);
+    }
+}
+
 #[tokio::test]
 async fn c_2_an_interceptor_below_is_asked_for_each_attempt() {
     let server = Server::start(vec![Act::fail(14), Act::Serve]).await;
@@ -929,7 +968,7 @@ async fn c_3_a_status_that_a_layer_returns_as_an_error_is_judged_by_its_code() {
         let calls = calls.clone();
         calls.store(0, Ordering::SeqCst);
         let counted = calls.clone();
-        let failing = tower::service_fn(move |_: HttpRequest<Body>| {
+        let failing = service_fn(move |_: HttpRequest<Body>| {
             counted.fetch_add(1, Ordering::SeqCst);
             let mut status = Status::new(code, "said by a layer");
             let metadata = status.metadata_mut();

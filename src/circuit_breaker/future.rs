@@ -73,15 +73,16 @@ where
                 permit,
                 classifier,
             } => {
-                let Poll::Ready(result) = future.poll(cx) else {
-                    permit.pending();
-                    return Poll::Pending;
-                };
-                let result = result.map_err(Into::into);
-                let rules = permit.dependency().policy().rules();
-                let health = judge(classifier, rules, &result).health;
-                permit.report(health);
-                Poll::Ready(result)
+                // Looked at where it lies, and not moved once more.
+                let polled = future.poll(cx).map_err(Into::into);
+                match &polled {
+                    Poll::Pending => permit.pending(),
+                    Poll::Ready(result) => {
+                        let rules = permit.dependency().policy().rules();
+                        permit.report(judge(classifier, rules, result).health);
+                    }
+                }
+                polled
             }
             StateProj::Refused { refused } => match refused.take() {
                 Some(refused) => Poll::Ready(Err(refused.into())),

@@ -1,6 +1,8 @@
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderName};
+use http::{HeaderMap, HeaderName, HeaderValue, header::CONTENT_TYPE};
+
+use crate::headers::{first, may_have};
 
 static GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 
@@ -77,20 +79,22 @@ impl GrpcCode {
     #[must_use]
     #[inline]
     pub fn from_headers(headers: &HeaderMap) -> Option<Self> {
-        if headers.is_empty() {
-            return None;
-        }
-        Self::look_up(headers)
+        first(headers, &GRPC_STATUS).map(Self::from_value)
     }
 
-    fn look_up(headers: &HeaderMap) -> Option<Self> {
-        let value = headers.get(&GRPC_STATUS)?.as_bytes();
+    /// Whether headers may hold a status.
+    #[inline]
+    pub(super) fn may_be_in(headers: &HeaderMap) -> bool {
+        may_have(headers, &GRPC_STATUS)
+    }
+
+    #[cold]
+    fn from_value(value: &HeaderValue) -> Self {
+        let value = value.as_bytes();
         let digits = str::from_utf8(value).ok().filter(|v| !v.starts_with('+'));
-        Some(
-            digits
-                .and_then(|v| v.parse().ok())
-                .map_or(Self::Unknown, Self::from_number),
-        )
+        digits
+            .and_then(|v| v.parse().ok())
+            .map_or(Self::Unknown, Self::from_number)
     }
 }
 
@@ -114,8 +118,7 @@ pub(crate) fn grpc_timeout(value: &[u8]) -> Option<Duration> {
 
 /// Whether the headers are those of a gRPC message.
 pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
-    headers
-        .get(http::header::CONTENT_TYPE)
+    first(headers, &CONTENT_TYPE)
         .and_then(|value| value.as_bytes().strip_prefix(b"application/grpc"))
         .is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';' | b' ')))
 }

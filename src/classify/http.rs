@@ -18,20 +18,33 @@ impl<B, R: Reply> Classify<Request<B>, R> for Standard {
         rules.repeatable(request)
     }
 
-    #[inline]
+    #[inline(always)]
     fn classify(&self, rules: &Rules, outcome: Result<&R, &(dyn Error + 'static)>) -> Verdict {
         match outcome {
-            Ok(response) => match Finding::of(response) {
-                None => by_head(rules, response.status(), response.headers()),
-                Some(finding) => by_finding(rules, response, finding),
-            },
+            Ok(response) if is_plain_success(response) => Verdict::SUCCESS,
+            Ok(response) => by_response(rules, response),
             Err(error) => network::classify(rules, error),
         }
     }
 }
 
-/// The verdict on a response's head.
+/// Whether a response is the success that it looks like, as most are.
 #[inline]
+fn is_plain_success<R: Reply>(response: &R) -> bool {
+    let status = response.status();
+    let failed = status.is_client_error() || status.is_server_error();
+    !failed && Finding::of(response).is_none() && !GrpcCode::may_be_in(response.headers())
+}
+
+#[inline(never)]
+fn by_response<R: Reply>(rules: &Rules, response: &R) -> Verdict {
+    match Finding::of(response) {
+        None => by_head(rules, response.status(), response.headers()),
+        Some(finding) => by_finding(rules, response, finding),
+    }
+}
+
+/// The verdict on a response's head.
 pub(crate) fn by_head(rules: &Rules, status: StatusCode, headers: &HeaderMap) -> Verdict {
     if status.is_client_error() || status.is_server_error() {
         return failed(by_status(rules, status), headers);

@@ -1,6 +1,9 @@
 use http::{HeaderName, Method, Request, StatusCode};
 
-use crate::classify::{Codes, GrpcCode, is_grpc};
+use crate::{
+    classify::{Codes, GrpcCode, is_grpc},
+    headers::first,
+};
 
 /// The header that carries an idempotency key.
 pub(crate) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -86,7 +89,7 @@ impl Rules {
                 | Method::DELETE
                 | Method::TRACE
         );
-        let key = || request.headers().get(&self.key_header);
+        let key = || first(request.headers(), &self.key_header);
         let keyed = || key().is_some_and(|key| !key.as_bytes().trim_ascii().is_empty());
         safe || self.unkeyed_writes || keyed() || is_one_of(&self.idempotent_methods, request)
     }

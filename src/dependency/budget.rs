@@ -1,3 +1,7 @@
+use std::time::Duration;
+
+use tokio::time::Instant;
+
 use crate::sync::{AtomicU64, Mutex, Ordering, lock};
 
 /// The rolling window, and the slots it is kept in. Originals of the current slot and the 29
@@ -64,7 +68,11 @@ impl Budget {
 
     /// Counts an original request.
     pub(crate) fn deposit(&self, now: u64) {
-        let slot = slot(now);
+        self.deposit_in(slot(now));
+    }
+
+    /// Counts an original request in its slot.
+    pub(crate) fn deposit_in(&self, slot: u64) {
         let cell = &self.cells[thread_number() % CELLS].0;
         let mut seen = cell.load(Ordering::Relaxed);
         while seen >> 32 < slot {
@@ -196,6 +204,34 @@ fn thread_number() -> usize {
         static NUMBER: usize = NEXT.fetch_add(1, Ordering::Relaxed);
     }
     NUMBER.try_with(|number| *number).unwrap_or_default()
+}
+
+/// The slot that originals were last counted in by a service. Most calls are in the same one as the
+/// call before, and whether that is so takes less than to count seconds.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct LastSlot {
+    number: u64,
+    ends: Option<Instant>,
+}
+
+impl LastSlot {
+    /// The slot of this moment, where time counts from that origin.
+    #[inline]
+    pub(super) fn at(&mut self, now: Instant, origin: Instant) -> u64 {
+        if self.ends.is_none_or(|ends| now >= ends) {
+            *self = Self::of(now, origin);
+        }
+        self.number
+    }
+
+    #[cold]
+    fn of(now: Instant, origin: Instant) -> Self {
+        let seconds = now.saturating_duration_since(origin).as_secs();
+        Self {
+            number: slot(seconds.saturating_mul(NANOS_PER_SLOT)),
+            ends: origin.checked_add(Duration::from_secs(seconds.saturating_add(1))),
+        }
+    }
 }
 
 /// Slots are numbered from [`SLOTS`] + 1, so that a zeroed one is always long past.

@@ -60,6 +60,12 @@ impl<B> Locate<Request<B>> for Named {
     fn locate<'a>(&'a self, request: &'a Request<B>) -> Cow<'a, str> {
         Cow::Borrowed(overridden(request).unwrap_or(&self.0))
     }
+
+    #[inline]
+    fn is(&self, request: &Request<B>, name: &str) -> bool {
+        let named = overridden(request).unwrap_or(&self.0);
+        named == name || named.eq_ignore_ascii_case(name)
+    }
 }
 
 /// Whether it is, when that takes a second look.

@@ -50,6 +50,7 @@ pub use self::{
 };
 pub(crate) use self::{
     breaker::nanos,
+    budget::LastSlot,
     gate::Hold,
     guard::{Charge, Permit, time_out},
     registry::{Lookup, Remembered},
@@ -144,7 +145,7 @@ impl Dependency {
     /// Counts an original request that was sent past the layers, so that it enlarges the retry
     /// budget as any other.
     pub fn deposit(&self) {
-        self.count_original(Instant::now());
+        self.budget.deposit(self.now());
     }
 
     #[inline]
@@ -161,10 +162,10 @@ impl Dependency {
         self.jitter.draw()
     }
 
-    /// Counts an original request.
+    /// Counts an original request of a service.
     #[inline]
-    pub(crate) fn count_original(&self, now: Instant) {
-        self.budget.deposit(self.at(now));
+    pub(crate) fn count_original(&self, now: Instant, last: &mut LastSlot) {
+        self.budget.deposit_in(last.at(now, self.origin));
     }
 
     /// Takes one retry out of the budget.

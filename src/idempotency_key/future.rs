@@ -56,23 +56,41 @@ where
 
     #[inline(always)]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut this = self.project();
-        loop {
-            match this.state.as_mut().project() {
-                StateProj::Called { future } => return future.poll(cx).map_err(Into::into),
-                StateProj::Late { future } => return future.as_mut().poll(cx).map_err(Into::into),
-                StateProj::Persisting { future, late } => {
-                    ready!(future.poll(cx))?;
-                    let Some(future) = late.take() else {
-                        return Poll::Pending;
-                    };
-                    this.state.set(State::Late { future });
-                }
-                StateProj::Failed { error } => match error.take() {
-                    Some(error) => return Poll::Ready(Err(error)),
-                    None => return Poll::Pending,
-                },
+        let mut state = self.project().state;
+        match state.as_mut().project() {
+            StateProj::Called { future } => future.poll(cx).map_err(Into::into),
+            _ => poll_late(state, cx),
+        }
+    }
+}
+
+/// Polls a call whose key is stored first, or can't be sent.
+#[cold]
+#[inline(never)]
+fn poll_late<S, P, Req>(
+    mut state: Pin<&mut State<S, P, Req>>,
+    cx: &mut Context<'_>,
+) -> Poll<Result<S::Response, BoxError>>
+where
+    S: Service<Req>,
+    S::Error: Into<BoxError>,
+    P: Future<Output = Result<(), BoxError>>,
+{
+    loop {
+        match state.as_mut().project() {
+            StateProj::Late { future } => return future.as_mut().poll(cx).map_err(Into::into),
+            StateProj::Persisting { future, late } => {
+                ready!(future.poll(cx))?;
+                let Some(future) = late.take() else {
+                    return Poll::Pending;
+                };
+                state.set(State::Late { future });
             }
+            StateProj::Failed { error } => match error.take() {
+                Some(error) => return Poll::Ready(Err(error)),
+                None => return Poll::Pending,
+            },
+            StateProj::Called { .. } => return Poll::Pending,
         }
     }
 }

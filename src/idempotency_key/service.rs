@@ -10,7 +10,10 @@ use super::{
     IdempotencyKey, IdempotencyKeyFuture, MakeKey, PersistKey, UuidV4, future::State,
     layer::Settings,
 };
-use crate::error::{BoxError, ConfigError};
+use crate::{
+    error::{BoxError, ConfigError},
+    headers::first,
+};
 
 /// The service of an [`IdempotencyKeyLayer`](super::IdempotencyKeyLayer).
 ///
@@ -87,7 +90,7 @@ impl<S, M, P: PersistKey> IdempotencyKeyService<S, M, P> {
             }
             _ => Ok(()),
         };
-        if let Some(value) = request.headers().get(header) {
+        if let Some(value) = first(request.headers(), header) {
             let key = IdempotencyKey::as_sent(value);
             if key.as_str().is_empty() {
                 return Err(refused(&"empty or not visible ASCII", "visible ASCII".into()).into());
@@ -103,9 +106,11 @@ impl<S, M, P: PersistKey> IdempotencyKeyService<S, M, P> {
         };
         fits(&key)?;
         let persisting = self.persist.persist(&key);
-        request
-            .headers_mut()
-            .insert(header.clone(), key.into_header(*quoted));
+        let mut value = key.into_header(*quoted);
+        // No two calls have the same. An HTTP/2 connection that kept it in mind would do so in
+        // place of headers that come again, and look through all it had for each new one.
+        value.set_sensitive(true);
+        request.headers_mut().insert(header.clone(), value);
         Ok(persisting)
     }
 }

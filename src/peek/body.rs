@@ -6,10 +6,14 @@ use std::{
 };
 
 use bytes::Bytes;
+use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 
 /// The body of a response that was looked into: what was read of it, and then the rest.
 pub struct PeekBody<B: Body> {
+    /// The data of the first frame, which often is the only one that is read.
+    first: Option<Bytes>,
+    /// Those after it.
     frames: VecDeque<Frame<Bytes>>,
     rest: Rest<B>,
 }
@@ -28,14 +32,21 @@ impl<B: Body + Unpin> Unpin for PeekBody<B> {}
 impl<B: Body> PeekBody<B> {
     pub(crate) fn untouched(body: B) -> Self {
         Self {
+            first: None,
             frames: VecDeque::new(),
             rest: Rest::Body(body),
         }
     }
 
-    /// What was read so far.
-    pub(super) fn frames(&self) -> &VecDeque<Frame<Bytes>> {
-        &self.frames
+    /// The data that was read so far.
+    pub(super) fn data(&self) -> impl Iterator<Item = &Bytes> {
+        let more = self.frames.iter().filter_map(Frame::data_ref);
+        self.first.iter().chain(more)
+    }
+
+    /// The trailers, if they were read.
+    pub(super) fn trailers(&self) -> Option<&HeaderMap> {
+        self.frames.back()?.trailers_ref()
     }
 }
 
@@ -43,15 +54,22 @@ impl<B> PeekBody<B>
 where
     B: Body<Data = Bytes> + Unpin,
 {
-    /// Reads one more frame, if there is one.
-    pub(super) fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Option<&Frame<Bytes>>> {
+    /// Reads one more frame, if there is one, and says how much data is in it.
+    pub(super) fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Option<Option<usize>>> {
         let Rest::Body(body) = &mut self.rest else {
             return Poll::Ready(None);
         };
         let error = match ready!(Pin::new(&mut *body).poll_frame(cx)) {
             Some(Ok(frame)) => {
-                self.frames.push_back(frame);
-                return Poll::Ready(self.frames.back());
+                let length = frame.data_ref().map(Bytes::len);
+                match frame.into_data() {
+                    Ok(data) if self.first.is_none() && self.frames.is_empty() => {
+                        self.first = Some(data);
+                    }
+                    Ok(data) => self.frames.push_back(Frame::data(data)),
+                    Err(frame) => self.frames.push_back(frame),
+                }
+                return Poll::Ready(Some(length));
             }
             Some(Err(error)) => Some(error),
             None => None,
@@ -73,6 +91,9 @@ where
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         let this = self.get_mut();
+        if let Some(data) = this.first.take() {
+            return Poll::Ready(Some(Ok(Frame::data(data))));
+        }
         if let Some(frame) = this.frames.pop_front() {
             return Poll::Ready(Some(Ok(frame)));
         }
@@ -83,7 +104,8 @@ where
     }
 
     fn is_end_stream(&self) -> bool {
-        self.frames.is_empty()
+        self.first.is_none()
+            && self.frames.is_empty()
             && match &self.rest {
                 Rest::Body(body) => body.is_end_stream(),
                 Rest::Ended(_, error) => error.is_none(),
@@ -91,8 +113,7 @@ where
     }
 
     fn size_hint(&self) -> SizeHint {
-        let data = self.frames.iter().filter_map(Frame::data_ref);
-        let read: u64 = data.map(|data| data.len() as u64).sum();
+        let read: u64 = self.data().map(|data| data.len() as u64).sum();
         let rest = match &self.rest {
             Rest::Body(body) => body.size_hint(),
             Rest::Ended(hint, _) => *hint,
@@ -117,7 +138,7 @@ where
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PeekBody")
-            .field("frames", &self.frames.len())
+            .field("read", &self.data().map(Bytes::len).sum::<usize>())
             .finish_non_exhaustive()
     }
 }

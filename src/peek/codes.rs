@@ -1,17 +1,19 @@
-use std::{borrow::Cow, collections::VecDeque};
+use std::borrow::Cow;
 
 use bytes::Bytes;
-use http_body::Frame;
+use http_body::Body;
 use serde_json::Value;
+
+use super::PeekBody;
 
 /// A JSON document.
 pub(super) struct Document(Value);
 
 impl Document {
-    /// Reads a document that is whole in these frames, and not over the limit however it was cut
-    /// into them.
-    pub(super) fn read(frames: &VecDeque<Frame<Bytes>>, limit: usize) -> Option<Self> {
-        let data = || frames.iter().filter_map(Frame::data_ref);
+    /// Reads a document that is whole in what was read of a body, and not over the limit however it
+    /// was cut into frames.
+    pub(super) fn read<B: Body>(body: &PeekBody<B>, limit: usize) -> Option<Self> {
+        let data = || body.data();
         if data().map(Bytes::len).sum::<usize>() > limit {
             return None;
         }

@@ -12,7 +12,7 @@ use super::{
     PeekReply,
     reading::{Look, Reading},
 };
-use crate::{dependency::Dependency, error::BoxError};
+use crate::{classify::Rules, dependency::Dependency, error::BoxError};
 
 pin_project! {
     /// The future of a [`Peek`](super::Peek) service.
@@ -30,7 +30,7 @@ pin_project! {
     enum State<F, R: PeekReply> {
         // The call is out.
         Called { #[pin] future: F },
-        // The body is read. It is boxed, so that calls without are small.
+        // More of the body is waited for. It is boxed, so that calls without are small.
         Reading { reading: Option<Box<Reading<R>>> },
     }
 }
@@ -58,28 +58,45 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         let rules = this.dependency.policy().rules();
-        loop {
-            match this.state.as_mut().project() {
-                StateProj::Called { future } => {
-                    let reply = ready!(future.poll(cx)).map_err(Into::into)?;
-                    let look = Look::at(rules, &reply);
-                    if look == Look::Nothing {
-                        return Poll::Ready(Ok(reply.untouched()));
-                    }
-                    let reading = Some(Box::new(Reading::new(reply, look, *this.unary)));
-                    this.state.set(State::Reading { reading });
+        match this.state.as_mut().project() {
+            StateProj::Called { future } => {
+                let reply = ready!(future.poll(cx)).map_err(Into::into)?;
+                let look = Look::at(rules, &reply);
+                if look == Look::Nothing {
+                    return Poll::Ready(Ok(reply.untouched()));
                 }
-                StateProj::Reading { reading } => {
-                    match reading.as_mut() {
-                        Some(reading) => ready!(reading.poll(rules, cx)),
-                        None => return Poll::Pending,
-                    }
-                    if let Some(reading) = reading.take() {
-                        return Poll::Ready(Ok(reading.finish(rules)));
+                match read(Reading::new(reply, look, *this.unary), rules, cx) {
+                    Ok(reply) => Poll::Ready(Ok(reply)),
+                    Err(reading) => {
+                        let reading = Some(reading);
+                        this.state.set(State::Reading { reading });
+                        Poll::Pending
                     }
                 }
             }
+            StateProj::Reading { reading } => {
+                if let Some(reading) = reading.as_mut() {
+                    ready!(reading.poll(rules, cx));
+                }
+                match reading.take() {
+                    Some(reading) => Poll::Ready(Ok(reading.finish(rules))),
+                    None => Poll::Pending,
+                }
+            }
         }
+    }
+}
+
+/// Reads what is there of a reply's body. One that has to wait for more is boxed.
+#[inline(never)]
+fn read<R: PeekReply>(
+    mut reading: Reading<R>,
+    rules: &Rules,
+    cx: &mut Context<'_>,
+) -> Result<R::Peeked, Box<Reading<R>>> {
+    match reading.poll(rules, cx) {
+        Poll::Ready(()) => Ok(reading.finish(rules)),
+        Poll::Pending => Err(Box::new(reading)),
     }
 }
 

@@ -37,7 +37,8 @@ impl Look {
             return Self::Nothing;
         }
         let code = cfg!(feature = "codes") && rules.codes.may_be_in(status, headers);
-        if code || worth_keeping(rules, status) {
+        let failed = status.is_client_error() || status.is_server_error();
+        if code || (failed && worth_keeping(rules, status)) {
             return Self::Body { code };
         }
         let grpc = status == StatusCode::OK && is_grpc(headers);
@@ -81,8 +82,7 @@ impl<R: PeekReply> Reading<R> {
         while self.size <= limit {
             match self.body.poll_read(cx) {
                 Poll::Ready(None) => break,
-                Poll::Ready(Some(frame)) => {
-                    let data = frame.data_ref().map(bytes::Bytes::len);
+                Poll::Ready(Some(data)) => {
                     self.size += data.unwrap_or_default().max(FRAME);
                     // A message is the caller's, and so is what comes after it.
                     if self.look == Look::Trailers && data != Some(0) {
@@ -109,18 +109,14 @@ impl<R: PeekReply> Reading<R> {
 
     /// The reply, with a note of what was found.
     pub(super) fn finish(mut self, rules: &Rules) -> R::Peeked {
-        let frames = self.body.frames();
         let finding = match self.look {
-            Look::Body { code: true } => Document::read(frames, rules.codes.most())
+            Look::Body { code: true } => Document::read(&self.body, rules.codes.most())
                 .and_then(|document| match document.is_cached_failure() {
                     true => Some(CodeRule::CACHED),
                     false => rules.codes.find(|pointer| document.text_at(pointer)),
                 })
                 .map(Finding::Code),
-            Look::Trailers => frames
-                .back()
-                .and_then(|frame| frame.trailers_ref())
-                .map(|trailers| Finding::Trailers(trailers.clone())),
+            Look::Trailers => self.body.trailers().cloned().map(Finding::Trailers),
             _ => None,
         };
         if let Some(finding) = finding {

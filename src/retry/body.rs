@@ -3,7 +3,7 @@ use std::sync::Arc;
 use bytes::Buf;
 use http_body_util::{Empty, Full};
 
-use super::snapshot::Head;
+use super::snapshot::{Copied, Head};
 use crate::dependency::Dependency;
 
 /// A request body that can be sent again.
@@ -43,7 +43,7 @@ pub trait ReplayBody: Sized {
 #[derive(Debug)]
 pub struct Room<'a> {
     limit: usize,
-    announced: Option<u64>,
+    head: Option<&'a Copied>,
     dependency: &'a Arc<Dependency>,
 }
 
@@ -52,23 +52,23 @@ impl<'a> Room<'a> {
     pub(super) fn of(dependency: &'a Arc<Dependency>) -> Self {
         Self {
             limit: dependency.policy().replay_limit(),
-            announced: None,
+            head: None,
             dependency,
         }
     }
 
     /// The same room for a body of which the head of its request tells the size.
     #[inline]
-    pub(super) fn announced_by(&self, head: &Head) -> Self {
+    pub(super) fn announced_by(&self, head: &'a Head) -> Self {
         Self {
-            announced: head.content_length(),
+            head: head.get(),
             ..*self
         }
     }
 
     /// How many bytes the body has by the head of its request.
     pub(super) fn announced(&self) -> Option<u64> {
-        self.announced
+        self.head?.content_length()
     }
 
     /// The most that may be kept of one body, in bytes.

@@ -2,18 +2,19 @@
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
+    task::Poll,
     time::Duration,
 };
 
 use tokio::time::Instant;
 
 use super::{
-    Attempt, GaveUp, PrepareAttempt, Protocol, RetryError, RetryOutcome,
-    attempt::{Bounds, Wants},
+    Attempt, GaveUp, PrepareAttempt, Protocol, RetryError, RetryOutcome, attempt::Bounds,
+    past::Past,
 };
 use crate::{
     classify::{Cause, Classify, Retryable, Verdict, judge},
-    dependency::{Charge, Dependency, Remembered},
+    dependency::{Dependency, Remembered},
     error::{BoxError, Elapsed},
     retry_after::parse::Guidance,
     telemetry,
@@ -37,8 +38,6 @@ impl<S> Remembered for Route<S> {
 /// What a call remembers over its attempts.
 pub(super) struct Call<S, C, P, H, Snapshot, Res> {
     pub(super) route: Arc<Route<S>>,
-    /// The service that retries call, once there is one.
-    pub(super) service: Option<Box<S>>,
     pub(super) classifier: C,
     pub(super) protocol: P,
     pub(super) prepare: H,
@@ -50,22 +49,9 @@ pub(super) struct Call<S, C, P, H, Snapshot, Res> {
     /// which is never asked by a call that is ready at once.
     pub(super) began: Option<Instant>,
     pub(super) attempt_until: Option<Instant>,
-    /// Attempts that went out.
-    pub(super) attempts: u32,
-    pub(super) retries: u32,
-    /// The last failure of a sort that is retried a limited number of times, and how often it was.
-    pub(super) limited: (Cause, u32),
-    /// A retry was made for new credentials.
-    pub(super) refreshed: bool,
-    /// What the next attempt needs that the last did not have.
-    pub(super) wants: Wants,
-    pub(super) previous_wait: Duration,
-    /// The next retry, granted by the budget but not sent yet.
-    pub(super) charge: Option<Charge>,
-    /// What the last attempt failed of.
-    pub(super) last_cause: Cause,
-    /// The last real result, for when the next attempt brings none.
-    pub(super) last: Option<Box<Result<Res, BoxError>>>,
+    /// What there is to remember once an attempt failed. It is boxed, so that calls that succeed
+    /// are small.
+    pub(super) past: Option<Box<Past<S, Res>>>,
 }
 
 /// What becomes of an attempt's result.
@@ -79,14 +65,27 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
         &self.route.dependency
     }
 
+    /// What it remembers of attempts that failed, which begins with the first that does.
+    fn past(&mut self) -> &mut Past<S, Res> {
+        self.past.get_or_insert_default()
+    }
+
+    pub(super) fn retries(&self) -> u32 {
+        self.past.as_ref().map_or(0, |past| past.retries)
+    }
+
     /// Whether the first attempt brought what was asked for, as most do.
     #[inline]
-    pub(super) fn is_first_success<Req>(&self, response: &Res) -> bool
+    pub(super) fn is_first_success<Req>(&self, polled: &Poll<Result<Res, BoxError>>) -> bool
     where
         C: Classify<Req, Res>,
     {
+        let Poll::Ready(Ok(response)) = polled else {
+            return false;
+        };
         let rules = self.dependency().policy().rules();
-        self.attempts == 1 && self.classifier.classify(rules, Ok(response)).is_success()
+        let first = self.past.as_ref().is_none_or(|past| past.attempts == 1);
+        first && self.classifier.classify(rules, Ok(response)).is_success()
     }
 
     /// What becomes of an attempt's result.
@@ -99,31 +98,35 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
         let rules = self.dependency().policy().rules();
         let verdict = judge(&self.classifier, rules, &result);
         if verdict.is_success() {
-            return Decision::Return(match self.retries {
+            return Decision::Return(match self.retries() {
                 0 => result,
                 _ => self.annotate(result, None),
             });
         }
         let refused = matches!(verdict.cause, Cause::Refused(_));
+        let past = self.past();
         if refused {
-            self.attempts -= 1;
+            past.attempts -= 1;
         }
-        match self.charge.take() {
+        match past.charge.take() {
             Some(charge) if refused => charge.take_back(),
             _ => {}
         }
         match self.next_wait(&verdict) {
             Ok(wait) => {
                 self.count(&verdict, wait);
-                self.last_cause = verdict.cause;
-                self.last = Some(Box::new(result));
+                let past = self.past();
+                past.last_cause = verdict.cause;
+                past.last = Some(result);
                 Decision::Wait(Instant::now() + wait)
             }
             Err(reason) => {
-                telemetry::gave_up(self.dependency(), self.attempts, reason, verdict.cause);
+                let past = self.past();
+                let (attempts, last) = (past.attempts, past.last.take());
+                telemetry::gave_up(self.dependency(), attempts, reason, verdict.cause);
                 // A refusal is no answer of the dependency's; an earlier one is.
-                let result = match self.last.take() {
-                    Some(last) if refused => *last,
+                let result = match last {
+                    Some(last) if refused => last,
                     _ => result,
                 };
                 Decision::Return(self.annotate(result, Some(reason)))
@@ -138,22 +141,24 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
         P: Protocol<Req, Res, Snapshot = Snapshot>,
         H: PrepareAttempt<Req>,
     {
+        let refreshes = self.prepare.refreshes();
+        let past = self.past();
         match verdict.retry {
             Retryable::Never => return Err(final_reason(verdict)),
-            Retryable::AfterRefresh if !self.prepare.refreshes() => {
+            Retryable::AfterRefresh if !refreshes => {
                 return Err(GaveUp::NotRetryable);
             }
-            Retryable::AfterRefresh if self.refreshed => return Err(GaveUp::Exhausted),
-            Retryable::AtMost(limit) if self.repeats_of(verdict.cause) >= limit => {
+            Retryable::AfterRefresh if past.refreshed => return Err(GaveUp::Exhausted),
+            Retryable::AtMost(limit) if past.repeats_of(verdict.cause) >= limit => {
                 return Err(GaveUp::Exhausted);
             }
-            Retryable::FreshId if self.wants.fresh_id => return Err(GaveUp::Exhausted),
+            Retryable::FreshId if past.wants.fresh_id => return Err(GaveUp::Exhausted),
             _ => {}
         }
         if !self.repeatable && !verdict.never_sent {
             return Err(GaveUp::NotIdempotent);
         }
-        if self.retries >= self.bounds.max_retries {
+        if self.retries() >= self.bounds.max_retries {
             return Err(GaveUp::Exhausted);
         }
         if !self
@@ -170,28 +175,18 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
         if self.dependency().refuses_at(at) {
             return Err(GaveUp::Breaker);
         }
-        self.charge = Some(
-            self.route
-                .dependency
-                .charge()
-                .map_err(|refused| GaveUp::from(refused.kind()))?,
-        );
+        let charge = self.dependency().charge();
+        let charge = charge.map_err(|refused| GaveUp::from(refused.kind()))?;
+        self.past().charge = Some(charge);
         Ok(wait)
-    }
-
-    /// How often this sort of failure was retried.
-    fn repeats_of(&self, cause: Cause) -> u32 {
-        let (last, times) = self.limited;
-        if last == cause { times } else { 0 }
     }
 
     fn draw_wait(&mut self, verdict: &Verdict) -> Duration {
         let dependency = &self.route.dependency;
-        let policy = dependency.policy();
-        let backoff = policy
-            .backoff()
-            .delay(self.retries, self.previous_wait, dependency.draw());
-        self.previous_wait = backoff;
+        let past = self.past.get_or_insert_default();
+        let backoff = dependency.policy().backoff();
+        let backoff = backoff.delay(past.retries, past.previous_wait, dependency.draw());
+        past.previous_wait = backoff;
         let wait = match verdict.guidance {
             Some(Guidance::Exactly(asked)) => dependency.spread(asked, asked),
             Some(Guidance::AtLeast(asked)) => dependency.spread(asked.max(backoff), asked),
@@ -207,19 +202,20 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
     where
         P: Protocol<Req, Res, Snapshot = Snapshot>,
     {
-        self.wants.credentials = verdict.retry == Retryable::AfterRefresh;
-        self.wants.fresh_id |= verdict.retry == Retryable::FreshId;
-        self.refreshed |= self.wants.credentials;
+        let past = self.past();
+        past.wants.credentials = verdict.retry == Retryable::AfterRefresh;
+        past.wants.fresh_id |= verdict.retry == Retryable::FreshId;
+        past.refreshed |= past.wants.credentials;
         if matches!(verdict.retry, Retryable::AtMost(_)) {
-            self.limited = (verdict.cause, self.repeats_of(verdict.cause) + 1);
+            past.limited = (verdict.cause, past.repeats_of(verdict.cause) + 1);
         }
-        self.retries += 1;
+        past.retries += 1;
         let rules = self.dependency().policy().rules();
         let labels = || self.protocol.labels(self.snapshot.as_ref(), rules);
         let max_attempts = self.bounds.max_retries;
         telemetry::retry(
             self.dependency(),
-            self.retries,
+            self.retries(),
             max_attempts,
             wait,
             verdict.cause,
@@ -231,8 +227,10 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
     where
         P: Protocol<Req, Res, Snapshot = Snapshot>,
     {
-        let attempt = Attempt::charged(self.retries, self.deadline(), self.wants);
-        let last = self.retries >= self.bounds.max_retries;
+        let deadline = self.deadline();
+        let Past { retries, wants, .. } = *self.past();
+        let attempt = Attempt::charged(retries, deadline, wants);
+        let last = retries >= self.bounds.max_retries;
         let rules = self.route.dependency.policy().rules();
         let request = self
             .protocol
@@ -275,10 +273,11 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
         if self.dependency().refuses_at(now) {
             return Err(GaveUp::Breaker);
         }
-        if self.charge.as_mut().is_some_and(|charge| !charge.send()) {
+        let past = self.past();
+        if past.charge.as_mut().is_some_and(|charge| !charge.send()) {
             return Err(GaveUp::Budget);
         }
-        self.attempts += 1;
+        past.attempts += 1;
         self.attempt_until = None;
         Ok(())
     }
@@ -288,9 +287,10 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
         S: Clone,
     {
         let spare = &self.route.spare;
-        self.service.get_or_insert_with(|| {
+        let past = self.past.get_or_insert_default();
+        past.service.get_or_insert_with(|| {
             let spare = spare.lock().unwrap_or_else(PoisonError::into_inner);
-            Box::new(spare.clone())
+            spare.clone()
         })
     }
 
@@ -331,18 +331,16 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
     where
         P: Protocol<Req, Res, Snapshot = Snapshot>,
     {
-        self.service = None;
-        self.charge = None;
-        let dependency = self.dependency();
-        telemetry::gave_up(dependency, self.attempts, reason, self.last_cause);
+        let past = self.past();
+        past.service = None;
+        past.charge = None;
+        let (attempts, cause, last) = (past.attempts, past.last_cause, past.last.take());
+        telemetry::gave_up(self.dependency(), attempts, reason, cause);
         let timeout = Elapsed {
             whole_call: true,
             limit: self.bounds.total,
         };
-        let last = self
-            .last
-            .take()
-            .map_or_else(|| Err(timeout.into()), |last| *last);
+        let last = last.unwrap_or_else(|| Err(timeout.into()));
         self.annotate(last, Some(reason))
     }
 
@@ -355,7 +353,8 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
     where
         P: Protocol<Req, Res, Snapshot = Snapshot>,
     {
-        let outcome = RetryOutcome::new(self.attempts, gave_up);
+        let attempts = self.past.as_ref().map_or(1, |past| past.attempts);
+        let outcome = RetryOutcome::new(attempts, gave_up);
         match result {
             Ok(mut response) => {
                 self.protocol.annotate(&mut response, outcome);

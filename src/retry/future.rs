@@ -1,6 +1,7 @@
 use std::{
     fmt,
     future::Future,
+    mem,
     pin::Pin,
     task::{Context, Poll, ready},
 };
@@ -60,17 +61,66 @@ where
     type Output = Result<S::Response, BoxError>;
 
     #[inline(always)]
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.as_mut().project();
+        // Looked at where it lies: to move a response costs more than to judge it.
+        let mut polled = match this.state.project() {
+            StateProj::Calling { future } => future.poll(cx).map_err(Into::into),
+            _ => Poll::Pending,
+        };
+        if !this.call.is_first_success(&polled) {
+            self.go_on(&mut polled, cx);
+        }
+        polled
+    }
+}
+
+impl<S, C, P, H, Req> RetryFuture<S, C, P, H, Req>
+where
+    S: Service<Req> + Clone,
+    S::Error: Into<BoxError>,
+    C: Classify<Req, S::Response>,
+    P: Protocol<Req, S::Response>,
+    H: PrepareAttempt<Req>,
+{
+    /// What there is to do when there is no success yet. `polled` is what became of the attempt
+    /// that is out, if one is, and then of the call.
+    #[inline(never)]
+    fn go_on(
+        mut self: Pin<&mut Self>,
+        polled: &mut Poll<Result<S::Response, BoxError>>,
+        cx: &mut Context<'_>,
+    ) {
+        let this = self.as_mut().project();
+        let attempt = match (this.state.project(), &*polled) {
+            (StateProj::Calling { .. }, Poll::Pending) => {
+                if poll_limit(this.timer, this.call.attempt_until(), cx).is_pending() {
+                    return;
+                }
+                Some(Poll::Pending)
+            }
+            (StateProj::Calling { .. }, _) => Some(mem::replace(polled, Poll::Pending)),
+            _ => None,
+        };
+        *polled = self.try_again(attempt, cx);
+    }
+
+    /// Goes on from an attempt, or from where it stands between two.
+    #[cold]
+    fn try_again(
+        self: Pin<&mut Self>,
+        mut attempt: Option<Poll<Result<S::Response, BoxError>>>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<S::Response, BoxError>> {
         let mut this = self.project();
         let call = this.call;
         loop {
             match this.state.as_mut().project() {
                 StateProj::Calling { future } => {
-                    let result = match future.poll(cx) {
-                        Poll::Ready(Ok(response)) if call.is_first_success(&response) => {
-                            return Poll::Ready(Ok(response));
-                        }
-                        Poll::Ready(result) => result.map_err(Into::into),
+                    let polled = attempt.take();
+                    let result = match polled.unwrap_or_else(|| future.poll(cx).map_err(Into::into))
+                    {
+                        Poll::Ready(result) => result,
                         Poll::Pending => {
                             let limit = call.attempt_until();
                             ready!(poll_limit(this.timer.as_mut(), limit, cx));
@@ -164,7 +214,7 @@ where
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RetryFuture")
             .field("dependency", &self.call.route.dependency.name())
-            .field("retries", &self.call.retries)
+            .field("retries", &self.call.retries())
             .finish_non_exhaustive()
     }
 }

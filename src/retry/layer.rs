@@ -3,7 +3,7 @@ use tower::Layer;
 use super::{Cloned, Http, Refresh, Retry};
 use crate::{
     classify::Standard,
-    dependency::{ByAuthority, Dependencies, Lookup},
+    dependency::{ByAuthority, Dependencies, LastSlot, Lookup},
 };
 
 /// Calls again when that is worth it, safe, and allowed. See the [module docs](super).
@@ -60,6 +60,7 @@ impl<S, C: Clone, L: Clone, P: Clone, H: Clone> Layer<S> for RetryLayer<C, L, P,
         Retry {
             inner,
             lookup: Lookup::new(self.deps.clone()),
+            slot: LastSlot::default(),
             protocol: self.protocol.clone(),
             prepare: self.prepare.clone(),
         }

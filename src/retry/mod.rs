@@ -74,6 +74,7 @@ mod future;
 mod layer;
 mod marks;
 mod outcome;
+mod past;
 mod prepare;
 mod protocol;
 mod service;

@@ -6,7 +6,7 @@ use tower_http::request_id::RequestId;
 use super::{
     Attempt, ReplayBody, RetryOutcome, RetryOverride, Room,
     marks::{Counted, Marks},
-    snapshot::Head,
+    snapshot::{Copied, Head},
 };
 use crate::{
     IdempotencyKey,
@@ -109,7 +109,7 @@ impl<B: ReplayBody, R: Reply> Protocol<Request<B>, R> for Http {
     #[inline]
     fn limit(&self, request: &Request<B>, snapshot: Option<&Self::Snapshot>) -> Option<Duration> {
         match snapshot {
-            Some(snapshot) => snapshot.head.grpc_timeout(),
+            Some(snapshot) => snapshot.head.get()?.grpc_timeout(),
             None => grpc_timeout(request.headers().get(TIMEOUT)?.as_bytes()),
         }
     }
@@ -121,7 +121,7 @@ impl<B: ReplayBody, R: Reply> Protocol<Request<B>, R> for Http {
         marks: Marks,
         snapshot: Option<&Self::Snapshot>,
     ) -> bool {
-        let told = snapshot.map(|snapshot| snapshot.head.told());
+        let told = snapshot.and_then(|snapshot| Some(snapshot.head.get()?.told()));
         origin_of(request, marks, told) == Origin::Original
     }
 
@@ -145,7 +145,7 @@ impl<B: ReplayBody, R: Reply> Protocol<Request<B>, R> for Http {
         rules: &Rules,
     ) -> Option<Request<B>> {
         let snapshot = snapshot.as_mut()?;
-        let parts = snapshot.head.rebuild()?;
+        let parts = snapshot.head.get()?.rebuild()?;
         let body = match last {
             true => B::replay_last(snapshot.body.take()?)?,
             false => B::replay(snapshot.body.as_ref()?)?,
@@ -165,7 +165,7 @@ impl<B: ReplayBody, R: Reply> Protocol<Request<B>, R> for Http {
         attempt: Attempt,
         rules: &Rules,
     ) -> Option<Request<B>> {
-        let head = &snapshot?.head;
+        let head = snapshot?.head.get()?;
         if !head.is_as_trusted(&prepared, &rules.key_header) {
             return None;
         }
@@ -174,9 +174,9 @@ impl<B: ReplayBody, R: Reply> Protocol<Request<B>, R> for Http {
     }
 
     fn labels<'a>(&self, snapshot: Option<&'a Self::Snapshot>, rules: &Rules) -> Labels<'a> {
-        let head = snapshot.map(|snapshot| &snapshot.head);
+        let head = snapshot.and_then(|snapshot| snapshot.head.get());
         Labels {
-            correlation_id: head.and_then(Head::correlation_id),
+            correlation_id: head.and_then(Copied::correlation_id),
             idempotency_key: head.and_then(|head| head.text(&rules.key_header)),
         }
     }
@@ -319,7 +319,6 @@ static GRPC_NAME: HeaderName = HeaderName::from_static(GRPC);
 static ENVOY_NAME: HeaderName = HeaderName::from_static(ENVOY);
 const GRPC: &str = "grpc-previous-rpc-attempts";
 const TIMEOUT: &str = "grpc-timeout";
-const LENGTH: &str = "content-length";
 const ENVOY: &str = "x-envoy-attempt-count";
 
 /// What headers tell of a call.
@@ -329,32 +328,37 @@ pub(super) struct Told {
     pub(super) attempts: u32,
     /// The time that a gRPC call has.
     pub(super) timeout: Option<Duration>,
-    /// How long the body is.
-    pub(super) length: Option<u64>,
 }
 
 impl Told {
-    /// Takes in one header, which is rarely one that tells anything.
+    /// Takes in one header, which is rarely one that tells anything: most are known not to by their
+    /// length and first letter.
     #[inline(always)]
     pub(super) fn note(&mut self, name: &str, value: &[u8]) {
-        if tells(name) {
-            self.attempts = told(name, value).max(self.attempts);
-        } else if name.len() == TIMEOUT.len() && name == TIMEOUT {
-            self.timeout = grpc_timeout(value);
-        } else if name.len() == LENGTH.len() && name == LENGTH {
-            self.length = str::from_utf8(value).ok().and_then(|n| n.parse().ok());
+        const LONG: (usize, usize, usize) = (GRPC.len(), TIMEOUT.len(), ENVOY.len());
+        let first = name.as_bytes().first();
+        let may_tell = match name.len() {
+            length if length == LONG.0 || length == LONG.1 => first == Some(&b'g'),
+            length if length == LONG.2 => first == Some(&b'x'),
+            _ => false,
+        };
+        if may_tell {
+            self.take_in(name, value);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn take_in(&mut self, name: &str, value: &[u8]) {
+        match name {
+            GRPC | ENVOY => self.attempts = told(name, value).max(self.attempts),
+            TIMEOUT => self.timeout = grpc_timeout(value),
+            _ => {}
         }
     }
 }
 
-/// Whether this header of another retry loop tells of earlier attempts.
-#[inline]
-fn tells(name: &str) -> bool {
-    (name.len() == GRPC.len() && name == GRPC) || (name.len() == ENVOY.len() && name == ENVOY)
-}
-
-/// How many attempts such a header tells of.
-#[cold]
+/// How many attempts such a header of another retry loop tells of.
 fn told(name: &str, value: &[u8]) -> u32 {
     let number = str::from_utf8(value)
         .ok()

@@ -1,7 +1,6 @@
 use std::{
     sync::{Arc, Mutex},
     task::{Context, Poll},
-    time::Duration,
 };
 
 use tokio::time::Instant;
@@ -9,13 +8,13 @@ use tower::Service;
 
 use super::{
     Http, Marks, PrepareAttempt, Protocol, RetryFuture, Room,
-    attempt::{Bounds, Wants},
+    attempt::Bounds,
     call::{Call, Route},
     future::State,
 };
 use crate::{
-    classify::{Cause, Classify, Standard},
-    dependency::{ByAuthority, Locate, Lookup},
+    classify::{Classify, Standard},
+    dependency::{ByAuthority, LastSlot, Locate, Lookup},
     error::BoxError,
 };
 
@@ -28,6 +27,7 @@ use crate::{
 pub struct Retry<S, C = Standard, L = ByAuthority, P = Http, H = ()> {
     pub(super) inner: S,
     pub(super) lookup: Lookup<C, L, Route<S>>,
+    pub(super) slot: LastSlot,
     pub(super) protocol: P,
     pub(super) prepare: H,
 }
@@ -50,6 +50,7 @@ where
         self.inner.poll_ready(cx).map_err(Into::into)
     }
 
+    #[inline(never)]
     fn call(&mut self, mut request: Req) -> Self::Future {
         let Self { inner, lookup, .. } = self;
         let (deps, route) = lookup.find_or(&request, |dependency| {
@@ -77,7 +78,7 @@ where
         {
             let now = Instant::now();
             began = Some(now);
-            dependency.count_original(now);
+            dependency.count_original(now, &mut self.slot);
             if deps.must_mark() {
                 self.protocol.mark_counted(&mut request);
             }
@@ -93,7 +94,6 @@ where
             timer: None,
             call: Call {
                 route,
-                service: None,
                 classifier: deps.classifier.clone(),
                 protocol: self.protocol.clone(),
                 prepare: self.prepare.clone(),
@@ -102,15 +102,7 @@ where
                 bounds,
                 began,
                 attempt_until: None,
-                attempts: 1,
-                retries: 0,
-                limited: (Cause::Success, 0),
-                refreshed: false,
-                wants: Wants::default(),
-                previous_wait: Duration::ZERO,
-                charge: None,
-                last_cause: Cause::Timeout,
-                last: None,
+                past: None,
             },
         }
     }

@@ -5,21 +5,29 @@ use std::{cell::RefCell, time::Duration};
 
 use http::{
     Extensions, HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version,
-    header::{AUTHORIZATION, COOKIE, PROXY_AUTHORIZATION},
+    header::{AUTHORIZATION, CONTENT_LENGTH, COOKIE, PROXY_AUTHORIZATION},
     request::Parts,
     uri,
 };
 use tower_http::request_id::RequestId;
 
-use super::{marks::Marks, protocol::Told};
-use crate::telemetry::printable;
+use super::{
+    marks::{Counted, Marks},
+    protocol::Told,
+};
+use crate::{stacks::GrpcMethod, telemetry::printable};
 
 /// Marks a value as sensitive in its stored length.
 const SENSITIVE: u64 = 1 << 31;
 
-/// A request's head.
+/// A request's head, in a box that goes back to its thread's pool.
 #[derive(Debug)]
-pub(super) struct Head {
+pub(super) struct Head(Option<Box<Copied>>);
+
+/// What is kept of a head. It is filled in where it lies, since to move what was just written
+/// takes longer than to write it.
+#[derive(Debug)]
+pub(super) struct Copied {
     method: Method,
     version: Version,
     scheme: u32,
@@ -27,40 +35,156 @@ pub(super) struct Head {
     path: u32,
     headers: u32,
     told: Told,
-    extensions: Option<Extensions>,
-    bytes: Buffer,
+    extensions: Kept,
+    bytes: Vec<u8>,
+}
+
+/// What is kept of extensions. To clone them all takes several allocations.
+#[derive(Debug, Clone)]
+enum Kept {
+    /// There were none, or none but our own mark.
+    Nothing,
+    /// The only one was tonic's.
+    Method(GrpcMethod),
+    All(Extensions),
+}
+
+impl Kept {
+    fn of(extensions: &Extensions) -> Self {
+        let marks = usize::from(extensions.get::<Counted>().is_some());
+        match extensions.get::<GrpcMethod>() {
+            Some(method) if extensions.len() == marks + 1 => Self::Method(method.clone()),
+            _ => Self::All(extensions.clone()),
+        }
+    }
+
+    fn get<T: Clone + Send + Sync + 'static>(&self) -> Option<&T> {
+        match self {
+            Self::All(extensions) => extensions.get(),
+            _ => None,
+        }
+    }
+}
+
+impl From<Kept> for Extensions {
+    fn from(kept: Kept) -> Self {
+        let mut extensions = Self::new();
+        match kept {
+            Kept::Nothing => {}
+            Kept::Method(method) => {
+                extensions.insert(method);
+            }
+            Kept::All(all) => extensions = all,
+        }
+        extensions
+    }
 }
 
 impl Head {
+    const POOLED: usize = 64;
+
     /// Copies a head, unless it has more than `limit` bytes.
-    #[inline(always)]
+    #[inline]
     pub(super) fn of<B>(request: &Request<B>, marks: Marks, limit: usize) -> Option<Self> {
-        let uri = request.uri();
+        let pooled = POOL.try_with(|pool| pool.borrow_mut().pop()).ok().flatten();
+        let mut head = Self(Some(pooled.unwrap_or_else(Copied::empty)));
+        let copied = head.0.as_mut()?;
+        let parts = (request.method(), request.uri(), request.headers());
+        copied.copy(parts, request.version(), limit)?;
+        if marks == Marks::Others {
+            copied.extensions = Kept::of(request.extensions());
+        }
+        Some(head)
+    }
+
+    /// What was copied.
+    #[inline]
+    pub(super) fn get(&self) -> Option<&Copied> {
+        self.0.as_deref()
+    }
+}
+
+impl Drop for Head {
+    fn drop(&mut self) {
+        let Some(mut copied) = self.0.take() else {
+            return;
+        };
+        if !matches!(copied.extensions, Kept::Nothing) || copied.bytes.len() > Copied::LARGEST {
+            copied.clean();
+        }
+        let _ = POOL.try_with(|pool| {
+            let mut pool = pool.borrow_mut();
+            if pool.len() < Self::POOLED {
+                pool.push(copied);
+            }
+        });
+    }
+}
+
+thread_local! {
+    #[allow(clippy::vec_box, reason = "what is taken is moved by its pointer")]
+    static POOL: RefCell<Vec<Box<Copied>>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Copied {
+    /// The most bytes that are pooled with a head, and the fewest.
+    const LARGEST: usize = 16 * 1024;
+    const SMALLEST: usize = 1024;
+
+    #[cold]
+    fn empty() -> Box<Self> {
+        Box::new(Self {
+            method: Method::GET,
+            version: Version::HTTP_11,
+            scheme: 0,
+            authority: 0,
+            path: 0,
+            headers: 0,
+            told: Told::default(),
+            extensions: Kept::Nothing,
+            bytes: vec![0; Self::SMALLEST],
+        })
+    }
+
+    /// Gives up what is not worth pooling.
+    #[cold]
+    fn clean(&mut self) {
+        self.extensions = Kept::Nothing;
+        if self.bytes.len() > Self::LARGEST {
+            self.bytes = vec![0; Self::SMALLEST];
+        }
+    }
+
+    #[cold]
+    fn grow(&mut self) {
+        self.bytes.resize(self.bytes.len() * 4, 0);
+    }
+
+    fn copy(
+        &mut self,
+        (method, uri, headers): (&Method, &Uri, &HeaderMap),
+        version: Version,
+        limit: usize,
+    ) -> Option<()> {
         let scheme = uri.scheme_str().unwrap_or_default();
         let authority = uri.authority().map_or("", uri::Authority::as_str);
         let path = uri.path_and_query().map_or("", uri::PathAndQuery::as_str);
-        let mut bytes = Buffer::take();
-        let told = loop {
-            let size = bytes.0.len();
-            let room = bytes.0.get_mut(..limit.min(size))?;
-            match write([scheme, authority, path], request.headers(), room) {
-                Some(told) => break told,
+        self.method.clone_from(method);
+        self.version = version;
+        self.scheme = scheme.len() as u32;
+        self.authority = authority.len() as u32;
+        self.path = path.len() as u32;
+        self.headers = headers.len() as u32;
+        loop {
+            self.told = Told::default();
+            let size = self.bytes.len();
+            let room = self.bytes.get_mut(..limit.min(size))?;
+            match write([scheme, authority, path], headers, room, &mut self.told) {
+                Some(()) => return Some(()),
                 None if size >= limit => return None,
-                None => bytes.grow(),
+                None => self.grow(),
             }
-        };
-        Some(Self {
-            method: request.method().clone(),
-            version: request.version(),
-            scheme: scheme.len() as u32,
-            authority: authority.len() as u32,
-            path: path.len() as u32,
-            headers: request.headers().len() as u32,
-            told,
-            // Extensions are kept by a clone, which allocates; our own mark is not worth one.
-            extensions: (marks == Marks::Others).then(|| request.extensions().clone()),
-            bytes,
-        })
+        }
     }
 
     /// How many attempts were made before by another retry loop.
@@ -75,9 +199,9 @@ impl Head {
     }
 
     /// How long the body is, by the head.
-    #[inline]
     pub(super) fn content_length(&self) -> Option<u64> {
-        self.told.length
+        let length = str::from_utf8(self.get(CONTENT_LENGTH.as_str())?).ok()?;
+        length.parse().ok()
     }
 
     /// Makes the head again.
@@ -87,7 +211,7 @@ impl Head {
         parts.version = self.version;
         parts.uri = self.uri()?;
         parts.headers = self.header_map()?;
-        parts.extensions = self.extensions.clone().unwrap_or_default();
+        parts.extensions = self.extensions.clone().into();
         Some(parts)
     }
 
@@ -95,7 +219,7 @@ impl Head {
     /// same schemes, and over a connection that is as safe.
     pub(super) fn is_as_trusted<B>(&self, request: &Request<B>, key_header: &HeaderName) -> bool {
         let headers = request.headers();
-        let encrypted = self.bytes.0.get(..self.scheme as usize) == Some(b"https");
+        let encrypted = self.bytes.get(..self.scheme as usize) == Some(b"https");
         if encrypted && request.uri().scheme_str() != Some("https") {
             return false;
         }
@@ -123,7 +247,6 @@ impl Head {
         let extension = || {
             printable(
                 self.extensions
-                    .as_ref()?
                     .get::<RequestId>()?
                     .header_value()
                     .as_bytes(),
@@ -140,7 +263,7 @@ impl Head {
     }
 
     fn uri(&self) -> Option<Uri> {
-        let bytes = self.bytes.0.as_slice();
+        let bytes = self.bytes.as_slice();
         let (scheme, bytes) = bytes.split_at_checked(self.scheme as usize)?;
         let (authority, bytes) = bytes.split_at_checked(self.authority as usize)?;
         let path = bytes.get(..self.path as usize)?;
@@ -179,7 +302,6 @@ impl Head {
     fn fields(&self) -> impl Iterator<Item = (&[u8], &[u8], bool)> {
         let mut rest = self
             .bytes
-            .0
             .get((self.scheme + self.authority + self.path) as usize..);
         let next = move || {
             let (lengths, after) = rest?.split_first_chunk()?;
@@ -218,12 +340,11 @@ fn as_strong(before: &[u8], after: &[u8]) -> bool {
     bare || (scheme.eq_ignore_ascii_case(after) && full == after_full)
 }
 
-/// Writes a head. Returns what headers tell, or `None` if there is not enough room.
-fn write(uri: [&str; 3], headers: &HeaderMap, mut room: &mut [u8]) -> Option<Told> {
+/// Writes a head and notes what its headers tell, unless there is not enough room.
+fn write(uri: [&str; 3], headers: &HeaderMap, mut room: &mut [u8], told: &mut Told) -> Option<()> {
     for piece in uri {
         room = put(room, piece.as_bytes())?;
     }
-    let mut told = Told::default();
     for (name, value) in headers {
         let (name, sensitive) = (name.as_str(), value.is_sensitive());
         let value = value.as_bytes();
@@ -232,7 +353,7 @@ fn write(uri: [&str; 3], headers: &HeaderMap, mut room: &mut [u8]) -> Option<Tol
         room = put(room, value)?;
         told.note(name, value);
     }
-    Some(told)
+    Some(())
 }
 
 /// Writes a piece at the start of the room, and returns what is left of it.
@@ -257,42 +378,4 @@ fn ends<const N: usize>(to: &mut [u8], from: &[u8]) -> Option<()> {
     *to.first_chunk_mut::<N>()? = *from.first_chunk()?;
     *to.last_chunk_mut::<N>()? = *from.last_chunk()?;
     Some(())
-}
-
-/// A buffer that goes back to its thread's pool.
-#[derive(Debug)]
-struct Buffer(Vec<u8>);
-
-impl Buffer {
-    const POOLED: usize = 64;
-    const LARGEST: usize = 16 * 1024;
-    const SMALLEST: usize = 1024;
-
-    fn take() -> Self {
-        let pooled = POOL.try_with(|pool| pool.borrow_mut().pop()).ok().flatten();
-        Self(pooled.unwrap_or_else(|| vec![0; Self::SMALLEST]))
-    }
-
-    #[cold]
-    fn grow(&mut self) {
-        self.0.resize(self.0.len() * 4, 0);
-    }
-}
-
-impl Drop for Buffer {
-    fn drop(&mut self) {
-        if self.0.len() <= Self::LARGEST {
-            let bytes = std::mem::take(&mut self.0);
-            let _ = POOL.try_with(|pool| {
-                let mut pool = pool.borrow_mut();
-                if pool.len() < Self::POOLED {
-                    pool.push(bytes);
-                }
-            });
-        }
-    }
-}
-
-thread_local! {
-    static POOL: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }

@@ -44,9 +44,16 @@ enum State<B> {
     /// The body came back, and nothing of it was read.
     Unread(B, Kept),
     /// All of it has passed.
-    Whole(Bytes, Option<HeaderMap>),
+    Whole(Whole, Option<HeaderMap>),
     /// It can't be sent again: it is too long, or it was read in part, or it failed.
     Lost,
+}
+
+/// All of a body's data, which is shared with those who send it again once there are any.
+#[derive(Debug)]
+enum Whole {
+    Kept(Kept),
+    Shared(Bytes),
 }
 
 /// What passed, in room that is the dependency's.
@@ -120,7 +127,7 @@ impl<B> State<B> {
 
     fn end(&mut self, trailers: Option<HeaderMap>) {
         *self = match mem::replace(self, Self::Lost) {
-            Self::Passing(kept) => Self::Whole(Bytes::from_owner(kept), trailers),
+            Self::Passing(kept) => Self::Whole(Whole::Kept(kept), trailers),
             other => other,
         };
     }
@@ -292,7 +299,7 @@ pub(crate) fn record<B: AnyBody>(body: &mut B, room: &Room<'_>) -> Option<Record
         })),
         limit,
         hint: body.size_hint(),
-        announced: body.size_hint().exact().or(room.announced()),
+        announced: body.size_hint().exact().or_else(|| room.announced()),
     });
     *body = B::passing(Tee::new(mem::take(body), &tape));
     Some(Recording(Some(tape)))
@@ -310,7 +317,11 @@ pub(crate) fn replay<B: AnyBody>(recording: &Recording<B>) -> Option<B> {
     let mut state = tape.state();
     match mem::replace(&mut *state, State::Lost) {
         State::Whole(data, trailers) => {
-            *state = State::Whole(data.clone(), trailers.clone());
+            let data = match data {
+                Whole::Kept(kept) => Bytes::from_owner(kept),
+                Whole::Shared(data) => data,
+            };
+            *state = State::Whole(Whole::Shared(data.clone()), trailers.clone());
             Some(B::replayed(Replayed {
                 data,
                 trailers,

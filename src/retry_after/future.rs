@@ -100,38 +100,57 @@ where
     #[inline(always)]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        loop {
-            let result = match this.state.as_mut().project() {
-                StateProj::Called { future } => ready!(future.poll(cx)),
-                StateProj::Late { future } => ready!(future.as_mut().poll(cx)),
-                StateProj::Holding { held } => {
-                    ready!(held.sleep.as_mut().poll(cx));
-                    // Another response may have asked for more in the meantime.
-                    match this.dependency.hold() {
-                        Some(hold) => match wake_at(this.dependency, hold, held.deadline) {
-                            Ok(at) => held.sleep.as_mut().reset(at),
-                            Err(refused) => return Poll::Ready(Err(refused.into())),
-                        },
-                        None => {
-                            let Some(future) = held.late.take() else {
-                                return Poll::Pending;
-                            };
-                            this.state.set(State::Late { future });
-                        }
-                    }
-                    continue;
-                }
-                StateProj::Refused { refused } => match refused.take() {
-                    Some(refused) => return Poll::Ready(Err(refused.into())),
-                    None => return Poll::Pending,
-                },
-            };
-            let result = result.map_err(Into::into);
-            let verdict = judge(this.classifier, this.dependency.policy().rules(), &result);
-            if let Some(asked) = verdict.not_before() {
+        // Looked at where it lies, and not moved once more.
+        let polled = match this.state.as_mut().project() {
+            StateProj::Called { future } => future.poll(cx).map_err(Into::into),
+            _ => poll_held(this.state, this.dependency, cx),
+        };
+        if let Poll::Ready(result) = &polled {
+            let rules = this.dependency.policy().rules();
+            if let Some(asked) = judge(this.classifier, rules, result).not_before() {
                 this.dependency.stay_away(asked);
             }
-            return Poll::Ready(result);
+        }
+        polled
+    }
+}
+
+/// Polls a call that was held back, or that is refused.
+#[cold]
+#[inline(never)]
+fn poll_held<S, Req>(
+    mut state: Pin<&mut State<S, Req>>,
+    dependency: &Dependency,
+    cx: &mut Context<'_>,
+) -> Poll<Result<S::Response, BoxError>>
+where
+    S: Service<Req>,
+    S::Error: Into<BoxError>,
+{
+    loop {
+        match state.as_mut().project() {
+            StateProj::Holding { held } => {
+                ready!(held.sleep.as_mut().poll(cx));
+                // Another response may have asked for more in the meantime.
+                match dependency.hold() {
+                    Some(hold) => match wake_at(dependency, hold, held.deadline) {
+                        Ok(at) => held.sleep.as_mut().reset(at),
+                        Err(refused) => return Poll::Ready(Err(refused.into())),
+                    },
+                    None => {
+                        let Some(future) = held.late.take() else {
+                            return Poll::Pending;
+                        };
+                        state.set(State::Late { future });
+                    }
+                }
+            }
+            StateProj::Late { future } => return future.as_mut().poll(cx).map_err(Into::into),
+            StateProj::Refused { refused } => match refused.take() {
+                Some(refused) => return Poll::Ready(Err(refused.into())),
+                None => return Poll::Pending,
+            },
+            StateProj::Called { .. } => return Poll::Pending,
         }
     }
 }

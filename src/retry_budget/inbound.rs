@@ -12,7 +12,7 @@ use tower::{Layer, Service};
 use super::account;
 use crate::{
     classify::{Standard, is_grpc},
-    dependency::{ByAuthority, Dependencies, Locate, Lookup},
+    dependency::{ByAuthority, Dependencies, LastSlot, Locate, Lookup},
     error::ConfigError,
     retry::{Attempt, Counted},
     wire::problem::Problem,
@@ -65,6 +65,7 @@ impl<S, C: Clone, L: Clone> Layer<S> for InboundRetryBudgetLayer<C, L> {
         InboundRetryBudget {
             inner,
             lookup: Lookup::new(self.deps.clone()),
+            slot: LastSlot::default(),
             status: self.status,
         }
     }
@@ -79,6 +80,7 @@ impl<S, C: Clone, L: Clone> Layer<S> for InboundRetryBudgetLayer<C, L> {
 pub struct InboundRetryBudget<S, C = Standard, L = ByAuthority> {
     inner: S,
     lookup: Lookup<C, L>,
+    slot: LastSlot,
     status: StatusCode,
 }
 
@@ -102,7 +104,7 @@ where
         forget_client(&mut request);
         let grpc = is_grpc(request.headers());
         let (deps, dependency) = self.lookup.find(&request);
-        let state = match account(deps, dependency, &mut request) {
+        let state = match account(deps, dependency, &mut self.slot, &mut request) {
             Ok(()) => {
                 forget_client(&mut request);
                 State::Called {

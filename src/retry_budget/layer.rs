@@ -3,7 +3,7 @@ use tower::Layer;
 use super::{InboundRetryBudgetLayer, RetryBudget};
 use crate::{
     classify::Standard,
-    dependency::{ByAuthority, Dependencies, Lookup, Named},
+    dependency::{ByAuthority, Dependencies, LastSlot, Lookup, Named},
 };
 
 /// Keeps retries to a share of the traffic, whoever makes them. See the [module docs](super).
@@ -41,6 +41,7 @@ impl<S, C: Clone, L: Clone> Layer<S> for RetryBudgetLayer<C, L> {
         RetryBudget {
             inner,
             lookup: Lookup::new(self.deps.clone()),
+            slot: LastSlot::default(),
         }
     }
 }

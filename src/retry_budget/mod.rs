@@ -53,7 +53,7 @@ pub use self::{
     service::RetryBudget,
 };
 use crate::{
-    dependency::{Dependencies, Dependency},
+    dependency::{Dependencies, Dependency, LastSlot},
     error::Refused,
     retry::{Attempt, Counted, Origin, origin},
     telemetry,
@@ -63,12 +63,13 @@ use crate::{
 fn account<C, L, B>(
     deps: &Dependencies<C, L>,
     dependency: &std::sync::Arc<Dependency>,
+    slot: &mut LastSlot,
     request: &mut http::Request<B>,
 ) -> Result<(), Refused> {
     match origin(request) {
         Origin::Counted | Origin::Charged => {}
         Origin::Original => {
-            dependency.count_original(tokio::time::Instant::now());
+            dependency.count_original(tokio::time::Instant::now(), slot);
             if deps.must_mark() {
                 Counted::put(request.extensions_mut());
             }

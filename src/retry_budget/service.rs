@@ -6,7 +6,7 @@ use tower::Service;
 use super::{RetryBudgetFuture, account};
 use crate::{
     classify::Standard,
-    dependency::{ByAuthority, Locate, Lookup},
+    dependency::{ByAuthority, LastSlot, Locate, Lookup},
     error::BoxError,
 };
 
@@ -19,6 +19,7 @@ use crate::{
 pub struct RetryBudget<S, C = Standard, L = ByAuthority> {
     pub(super) inner: S,
     pub(super) lookup: Lookup<C, L>,
+    pub(super) slot: LastSlot,
 }
 
 impl<S, C, L, B> Service<Request<B>> for RetryBudget<S, C, L>
@@ -38,7 +39,7 @@ where
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         let (deps, dependency) = self.lookup.find(&request);
-        if let Err(refused) = account(deps, dependency, &mut request) {
+        if let Err(refused) = account(deps, dependency, &mut self.slot, &mut request) {
             crate::release(&mut self.inner);
             return RetryBudgetFuture::refused(refused);
         }

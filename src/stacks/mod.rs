@@ -17,6 +17,13 @@ pub mod reqwest;
 #[cfg(feature = "tonic")]
 pub mod tonic;
 
+/// What tonic puts on the extensions of each request.
+#[cfg(feature = "tonic")]
+pub(crate) type GrpcMethod = ::tonic::GrpcMethod<'static>;
+/// Without the feature nobody knows it, and anything that can be cloned will do.
+#[cfg(not(feature = "tonic"))]
+pub(crate) type GrpcMethod = ();
+
 use crate::{
     CircuitBreakerLayer, Dependencies, IdempotencyKeyLayer, PeekLayer, RetryAfterLayer,
     RetryBudgetLayer, RetryLayer,

@@ -159,3 +159,16 @@ proptest::proptest! {
         }
     }
 }
+
+#[test]
+fn g_1_a_slot_that_is_remembered_is_the_one_that_is_counted() {
+    let origin = Instant::now();
+    let mut last = LastSlot::default();
+    for millis in [
+        0, 1, 999, 1000, 1001, 1999, 5000, 5001, 86_400_000, 86_400_999,
+    ] {
+        let since = Duration::from_millis(millis);
+        let counted = slot(u64::try_from(since.as_nanos()).unwrap());
+        assert_eq!(last.at(origin + since, origin), counted, "{millis} ms");
+    }
+}

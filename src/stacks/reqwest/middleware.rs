@@ -1,6 +1,6 @@
 use std::{
     error, fmt,
-    future::{Future, poll_fn},
+    future::{Future, poll_fn, ready},
     pin::{Pin, pin},
     sync::Mutex,
     task::{Context, Poll},
@@ -11,10 +11,7 @@ use reqwest::{Body, Response};
 use reqwest_middleware::{Error, Middleware, Next};
 use tower::{Layer, Service};
 
-use super::{
-    port::{Hop, Port},
-    shell,
-};
+use super::port::{Hop, Port};
 use crate::{error::BoxError, retry::Attempt};
 
 type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -93,15 +90,18 @@ where
         'e: 'f,
         'n: 'f,
     {
-        let Some(uri) = shell::uri(request.url()) else {
+        let mut port = Port::new(request);
+        let Some(uri) = port.uri() else {
             // Nothing that could be called, as the end of the chain will say.
-            return next.run(request, extensions);
+            return match port.take() {
+                Some(request) => next.run(request, extensions),
+                None => Box::pin(ready(Err(outer("the request is gone".into())))),
+            };
         };
         let mut service = self.take();
-        let mut port = Port::new(request);
         Box::pin(async move {
-            let ready = poll_fn(|cx| service.poll_ready(cx)).await;
-            ready.map_err(|error| outer(error.into()))?;
+            let readied = poll_fn(|cx| service.poll_ready(cx)).await;
+            readied.map_err(|error| outer(error.into()))?;
             let given = extensions.get::<Attempt>().copied();
             let mut stack = pin!(port.call(&mut service, uri, extensions));
             self.give_back(service);

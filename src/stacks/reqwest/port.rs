@@ -21,12 +21,12 @@ use tower::Service;
 use super::shell::{self, Mould, is_same};
 use crate::{error::BoxError, retry::Attempt};
 
-/// One call's way from its layers to the chain.
+/// One call's way from its layers to the chain. What is at it goes back to its thread's pool.
 #[derive(Debug)]
 pub(super) struct Port(Option<Box<Desk>>);
 
 /// What lies there.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Desk {
     /// The call of a [`Hop`] that is open.
     open: Option<u64>,
@@ -43,6 +43,22 @@ struct Desk {
 }
 
 impl Desk {
+    /// Leaves nothing of a call.
+    fn clear(&mut self) {
+        let Self {
+            open,
+            request,
+            wanted,
+            mould,
+            attempt,
+            answer,
+            waker,
+        } = self;
+        (*open, *request, *wanted) = (None, None, false);
+        (*mould, *attempt) = (Mould::default(), None);
+        (*answer, *waker) = (None, None);
+    }
+
     fn put(&mut self, plain: Request<Body>) {
         self.attempt = plain.extensions().get().copied();
         let is_first = |first: &reqwest::Request| is_same(first.url(), plain.uri());
@@ -65,6 +81,9 @@ impl Desk {
 thread_local! {
     /// The desk of the call whose layers are being polled.
     static CURRENT: RefCell<Option<Box<Desk>>> = const { RefCell::new(None) };
+    /// Desks with nothing on them.
+    #[allow(clippy::vec_box, reason = "what is taken is moved by its pointer")]
+    static POOL: RefCell<Vec<Box<Desk>>> = const { RefCell::new(Vec::new()) };
     /// The number of the next call of a [`Hop`], which no other thread has.
     static NUMBER: Cell<u64> = Cell::new(THREADS.fetch_add(1 << 40, Ordering::Relaxed));
 }
@@ -72,16 +91,26 @@ thread_local! {
 static THREADS: AtomicU64 = AtomicU64::new(0);
 
 impl Port {
+    /// A port with this request at it. It is looked at from there on, and moved no more.
+    #[inline]
     pub(super) fn new(request: reqwest::Request) -> Self {
-        Self(Some(Box::new(Desk {
-            open: None,
-            mould: Mould::of(&request),
-            request: Some(request),
-            wanted: false,
-            attempt: None,
-            answer: None,
-            waker: None,
-        })))
+        let pooled = POOL.try_with(|pool| pool.borrow_mut().pop()).ok().flatten();
+        let mut desk = pooled.unwrap_or_default();
+        desk.request = Some(request);
+        Self(Some(desk))
+    }
+
+    /// Where the request goes to, unless that is nothing that could be called.
+    pub(super) fn uri(&mut self) -> Option<Uri> {
+        let desk = self.0.as_mut()?;
+        let request = desk.request.as_ref()?;
+        desk.mould = Mould::of(request);
+        shell::uri(request.url())
+    }
+
+    /// Takes back a request that was not called.
+    pub(super) fn take(&mut self) -> Option<reqwest::Request> {
+        self.0.as_mut()?.request.take()
     }
 
     /// Has the layers call what is at the port, which goes to this URI.
@@ -133,6 +162,22 @@ impl Port {
         let desk = self.0.as_mut()?;
         desk.answer = Some(result);
         desk.waker.take()
+    }
+}
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        const POOLED: usize = 64;
+        let Some(mut desk) = self.0.take() else {
+            return;
+        };
+        desk.clear();
+        let _ = POOL.try_with(|pool| {
+            let mut pool = pool.borrow_mut();
+            if pool.len() < POOLED {
+                pool.push(desk);
+            }
+        });
     }
 }
 

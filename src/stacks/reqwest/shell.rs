@@ -60,7 +60,7 @@ pub(super) fn empty(request: &mut reqwest::Request, uri: Uri) -> Request<Body> {
     *plain.uri_mut() = uri;
     *plain.method_mut() = request.method().clone();
     *plain.version_mut() = request.version();
-    *plain.headers_mut() = mem::take(request.headers_mut());
+    mem::swap(plain.headers_mut(), request.headers_mut());
     plain
 }
 
@@ -75,7 +75,7 @@ pub(super) fn fill(shell: &mut reqwest::Request, plain: Request<Body>) {
 }
 
 /// What makes another shell like the first one, since a URI has no fragment.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Mould {
     fragment: Option<String>,
     timeout: Option<Duration>,
