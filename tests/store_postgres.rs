@@ -12,8 +12,12 @@
 mod crash;
 #[path = "support/database.rs"]
 mod database;
+#[path = "store_postgres/journal.rs"]
+mod journal;
 #[path = "support/outage.rs"]
 mod outage;
+#[path = "support/races.rs"]
+mod races;
 
 use std::{
     io::Write,
@@ -101,6 +105,12 @@ impl Backend for Postgres {
         self.execute(&format!(
             "UPDATE {{schema}}.reprise_idempotency \
              SET lease_until = lease_until - {micros}, expires = expires - {micros}"
+        ))
+        .await;
+        self.execute(&format!(
+            "UPDATE {{schema}}.reprise_idempotency_journal \
+             SET queued = queued - {micros}, due = due - {micros}, expires = expires - {micros}, \
+               changed = changed - {micros}, until = until - {micros}"
         ))
         .await;
     }
@@ -641,7 +651,7 @@ mod schema {
         let token = own(&stores[0], claim(1)).await;
         complete(&stores[7], 1, token, reply("paid")).await;
         let versions = "SELECT count(*) FROM {schema}.reprise_idempotency_version";
-        assert_eq!(postgres.count(versions).await, 1);
+        assert_eq!(postgres.count(versions).await, 2);
         postgres.drop().await;
     }
 
@@ -652,13 +662,13 @@ mod schema {
         };
         drop(postgres.store().await);
         postgres
-            .execute("INSERT INTO {schema}.reprise_idempotency_version VALUES (2)")
+            .execute("INSERT INTO {schema}.reprise_idempotency_version VALUES (3)")
             .await;
         let error = postgres.builder().connect().await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::NewerSchema);
         let message = error.to_string();
         assert!(
-            message.contains("is of version 2, and this version"),
+            message.contains("is of version 3, and this version"),
             "{message}"
         );
         // Another table is another matter.

@@ -8,6 +8,9 @@
     reason = "the helpers are tests too"
 )]
 
+#[path = "store_sealed/journal.rs"]
+mod journal;
+
 use std::{
     sync::{Arc, Mutex},
     time::Duration,

@@ -1,8 +1,9 @@
-//! Replies that can't be read where they are stored.
+//! Replies and entries that can't be read where they are stored.
 //!
-//! A stored reply holds what the client was told: names, balances, tokens. Whoever can read the
-//! store, its backups or its disk could read them for a day. [`Sealed`] wraps any store, encrypts
-//! each reply before it gets there, and notices when one was changed or moved to another record.
+//! A stored reply holds what the client was told: names, balances, tokens; an entry of a journal
+//! holds what was asked for. Whoever can read the store, its backups or its disk could read them for
+//! as long as they are kept. [`Sealed`] wraps any store, encrypts each of them before it gets there,
+//! and notices when one was changed or moved to another record.
 //!
 //! ```
 //! use tower_reprise::store::{MemoryStore, SealKeys, Sealed};
@@ -18,16 +19,24 @@
 //!
 //! # What it keeps secret
 //!
-//! The reply's status, headers, body and trailers, with XChaCha20-Poly1305 and a random nonce. Not
-//! sealed: the record's key and fingerprint, which are hashes; its state and times; the length of
-//! the reply. Somebody who can write to the store can still remove records or put back an older
+//! The reply's status, headers, body and trailers, and the payloads and results of entries, with
+//! XChaCha20-Poly1305 and a random nonce. Not sealed: a record's key and fingerprint, which are
+//! hashes; its state and times; an entry's queue, lane, owner, label and history; the length of what
+//! is sealed. Somebody who can write to the store can still remove records or put back an older
 //! reply of the same record.
 //!
 //! # Rotation
 //!
 //! Each sealed reply names its key. Add the new key to all servers with
 //! [`try_opening`](SealKeys::try_opening), then make it the one that seals, and keep the old one
-//! for as long as replies are. What was stored before a store was wrapped can't be opened.
+//! for as long as replies and entries are. What was stored before a store was wrapped can't be
+//! opened.
+//!
+//! An entry that can't be opened is of no use to a worker, but may be to one that has its key: it is
+//! not handed out, waits for five minutes with a note of the reason, and expires when its time is
+//! over.
+
+mod journal;
 
 use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
 
@@ -48,7 +57,7 @@ const VERSION: u8 = 1;
 const NONCE: usize = 24;
 const MAX_ID: usize = 64;
 
-/// A store whose replies are sealed. The [module](self) says what that is worth.
+/// A store whose replies, payloads and results are sealed. The [module](self) says what that is worth.
 #[derive(Debug, Clone)]
 pub struct Sealed<S> {
     store: S,
@@ -113,45 +122,61 @@ impl SealKeys {
         self.keys.iter().find(|key| key.id.as_bytes() == id)
     }
 
-    fn seal(&self, record: &RecordKey, reply: &[u8]) -> Result<Bytes, StoreError> {
+    fn seal(&self, place: &Place, bytes: &[u8]) -> Result<Bytes, StoreError> {
         let failed = |what| StoreError::new(StoreErrorKind::Other, what);
         let key = self.keys.first().ok_or_else(|| failed("no key to seal"))?;
         let nonce = XNonce::try_generate()
             .map_err(|error| failed("no randomness to seal with").because(error))?;
         let id = key.id.as_bytes();
         let payload = Payload {
-            msg: reply,
-            aad: record.as_bytes(),
+            msg: bytes,
+            aad: &place.bound_to,
         };
         let sealed = key
             .cipher
             .encrypt(&nonce, payload)
-            .map_err(|_| failed("the reply is too large to seal"))?;
+            .map_err(|_| failed("it is too large to seal"))?;
         // An id is at most 64 bytes long.
         let length = u8::try_from(id.len()).unwrap_or(u8::MAX);
         Ok([&[VERSION, length], id, &*nonce, &sealed].concat().into())
     }
 
-    fn open(&self, record: &RecordKey, sealed: &[u8]) -> Result<Bytes, StoreError> {
+    fn open(&self, place: &Place, sealed: &[u8]) -> Result<Bytes, StoreError> {
+        let what = place.what;
         let (id, nonce, sealed) =
-            parts(sealed).ok_or_else(|| corrupt("a stored reply is not sealed, or was cut"))?;
+            parts(sealed).ok_or_else(|| corrupt(format!("{what} is not sealed, or was cut")))?;
         let name = String::from_utf8_lossy(id);
         let key = self.find(id).ok_or_else(|| {
             corrupt(format!(
-                "a stored reply is sealed with key '{name}', which is not among the keys"
+                "{what} is sealed with key '{name}', which is not among the keys"
             ))
         })?;
         let payload = Payload {
             msg: sealed,
-            aad: record.as_bytes(),
+            aad: &place.bound_to,
         };
         let opened = key.cipher.decrypt(nonce.into(), payload).map_err(|_| {
             corrupt(format!(
-                "a stored reply can't be opened with key '{name}': it was changed or moved, or \
-                 another key has that id"
+                "{what} can't be opened with key '{name}': it was changed or moved, or another key \
+                 has that id"
             ))
         })?;
         Ok(opened.into())
+    }
+}
+
+/// Where something is sealed for: anywhere else it can't be opened.
+struct Place {
+    what: &'static str,
+    bound_to: Vec<u8>,
+}
+
+impl Place {
+    fn reply(record: &RecordKey) -> Self {
+        Self {
+            what: "a stored reply",
+            bound_to: record.as_bytes().to_vec(),
+        }
     }
 }
 
@@ -184,7 +209,7 @@ impl<S: IdempotencyStore> IdempotencyStore for Sealed<S> {
         let key = claim.key;
         Ok(match self.store.claim(claim).await? {
             Claimed::Done(Stored::Reply(sealed)) => {
-                Claimed::Done(Stored::Reply(self.keys.open(&key, &sealed)?))
+                Claimed::Done(Stored::Reply(self.keys.open(&Place::reply(&key), &sealed)?))
             }
             other => other,
         })
@@ -208,7 +233,7 @@ impl<S: IdempotencyStore> IdempotencyStore for Sealed<S> {
         retention: Duration,
     ) -> Result<Ownership, StoreError> {
         let stored = match stored {
-            Stored::Reply(reply) => Stored::Reply(self.keys.seal(&key, &reply)?),
+            Stored::Reply(reply) => Stored::Reply(self.keys.seal(&Place::reply(&key), &reply)?),
             other => other,
         };
         self.store.complete(key, token, stored, retention).await

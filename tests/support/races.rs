@@ -11,8 +11,9 @@ use std::{
 };
 
 use tokio::task::JoinSet;
-use tower_reprise::store::journal::{
-    Enqueued, EntryId, Journal, NewEntry, Priority, Settle, Status, Steer, Want,
+use tower_reprise::store::{
+    Ownership,
+    journal::{Enqueued, EntryId, Journal, NewEntry, Priority, Settle, Status, Steer, Want},
 };
 
 const LEASE: Duration = Duration::from_secs(60);
@@ -60,7 +61,8 @@ pub(crate) async fn cancel_against_start<J: Journal>(stores: [J; 2]) {
                         (id, Some(Status::Processing), Status::Processing)
                     );
                     let done = Settle::completed("", KEEP);
-                    other.settle(id, leased.turn, done).await.expect("settle");
+                    let settled = other.settle(id, leased.turn, done).await;
+                    assert_eq!(settled.expect("settle"), Ownership::Held);
                 } else {
                     assert_eq!(status, Some(Status::Cancelled));
                 }

@@ -52,8 +52,8 @@ impl PostgresStoreBuilder {
         self
     }
 
-    /// The table; `reprise_idempotency` unless told otherwise. Its version is kept in a second
-    /// one, with `_version` at the end of its name.
+    /// The table; `reprise_idempotency` unless told otherwise. Beside it are the journal and what
+    /// belongs to both, with `_journal`, `_secret` and `_version` at the end of their names.
     pub fn table(mut self, table: impl Into<String>) -> Self {
         self.table = table.into();
         self
@@ -129,10 +129,13 @@ impl PostgresStoreBuilder {
             config.tcp_user_timeout(self.timeout);
         }
         // Whatever the server's or the user's defaults are: the verbs are made for READ COMMITTED,
-        // and an answer is given when the record is on disk.
+        // and an answer is given when the record is on disk. Every statement has its index, and a
+        // queue is never as long as its statistics say.
         let session = format!(
             "SET default_transaction_isolation = 'read committed'; \
              SET statement_timeout = {}; \
+             SET plan_cache_mode = force_generic_plan; \
+             SET enable_seqscan = off; SET enable_bitmapscan = off; SET jit = off; \
              SELECT set_config('synchronous_commit', 'on', false) \
                WHERE current_setting('synchronous_commit') = 'off'",
             self.timeout.as_millis()
@@ -190,6 +193,23 @@ impl Table {
         }
     }
 
+    /// Where the journal is.
+    pub(super) fn journal(&self) -> Self {
+        Self {
+            schema: self.schema.clone(),
+            name: format!("{}_journal", self.name),
+        }
+    }
+
+    /// Where the journal's secret is.
+    pub(super) fn secret(&self) -> Self {
+        Self {
+            schema: self.schema.clone(),
+            name: format!("{}_secret", self.name),
+        }
+    }
+
+    /// The server cuts names after 63 bytes: with the longest table's, six are left for a column.
     pub(super) fn index(&self, column: &str) -> String {
         format!("\"{}_{column}\"", self.name)
     }

@@ -60,7 +60,10 @@ pub(super) fn of_statement(error: Error) -> StoreError {
 /// Whether the server itself is the trouble, or the statement.
 fn kind_of(code: &SqlState) -> StoreErrorKind {
     match code {
-        code if *code == SqlState::QUERY_CANCELED || *code == SqlState::LOCK_NOT_AVAILABLE => {
+        code if *code == SqlState::QUERY_CANCELED
+            || *code == SqlState::LOCK_NOT_AVAILABLE
+            || *code == SqlState::T_R_DEADLOCK_DETECTED =>
+        {
             StoreErrorKind::Timeout
         }
         code if *code == SqlState::TOO_MANY_CONNECTIONS => StoreErrorKind::PoolExhausted,

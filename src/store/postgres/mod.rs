@@ -4,8 +4,8 @@
 //! all of them see. A database they have anyway is a good one: it decides between them by the
 //! table's primary key, on its own clock, and what it acknowledged survives its crash.
 //!
-//! Every verb is one statement, but for the claim of a key that was there before, which takes a
-//! second one; each is a transaction of its own. Connections are pooled and bounded; a verb waits
+//! Every verb is one statement, but for what finds that it was done before, which takes a second
+//! one to say so; each is a transaction of its own. Connections are pooled and bounded; a verb waits
 //! for one, and for its answer, no longer than its timeout. When a connection is lost, the verb is
 //! repeated on another one, and the error says so if it stays open whether it happened.
 //!
@@ -31,9 +31,18 @@
 //! transaction: then there is no moment at which a crash leaves one without the other. See
 //! [`PostgresStore::complete_in`].
 //!
+//! # The journal
+//!
+//! A second table holds a [`Journal`](super::journal::Journal). Workers on any machine lease from it
+//! without waiting for each other: what one of them is taking, the others skip. What is next in a
+//! lane is found by index, however many wait. Sequences are given when an entry is queued, which can
+//! be a little before it is committed: a list that is read meanwhile may be without it.
+//!
+//! Your own transactions can queue entries, too: see [`PostgresStore::enqueue_in`].
+//!
 //! # What it needs
 //!
-//! PostgreSQL 12 or newer, the right to create a table on first use (and a schema, if you name
+//! PostgreSQL 12 or newer, the right to create tables on first use (and a schema, if you name
 //! one), and connections of its own: directly, or through a pooler that keeps a session on one
 //! connection. Sessions commit synchronously, also where that was switched off. A standby that is
 //! promoted must have what was acknowledged (`synchronous_standby_names`), or the last records are
@@ -41,6 +50,7 @@
 
 mod builder;
 mod error;
+mod journal;
 mod row;
 mod schema;
 mod sql;
@@ -48,7 +58,7 @@ mod sql;
 use std::{fmt, sync::Arc, time::Duration};
 
 use deadpool_postgres::{Object, Pool, Timeouts};
-use tokio::time::Instant;
+use tokio::time::{Instant, error::Elapsed};
 use tokio_postgres::{Row, Transaction, error::SqlState, types::ToSql};
 
 pub use self::builder::PostgresStoreBuilder;
@@ -82,6 +92,7 @@ struct Inner {
     pool: Pool,
     table: Table,
     statements: Statements,
+    journal: journal::Statements,
     timeout: Duration,
     opened: Instant,
     /// In microseconds after `opened`.
@@ -120,6 +131,7 @@ impl PostgresStore {
                 pool,
                 table: table.clone(),
                 statements: Statements::new(table),
+                journal: journal::Statements::new(table),
                 timeout,
                 opened: Instant::now(),
                 next_sweep: AtomicU64::new(0),
@@ -216,9 +228,13 @@ impl PostgresStore {
     ///
     /// As for every verb.
     pub async fn sweep(&self, limit: u32) -> Result<u64, StoreError> {
-        let sweep = &self.inner.statements.sweep;
-        let swept = self.rows(sweep, &[&i64::from(limit)]).await?;
-        Ok(swept.len() as u64)
+        let mut swept = 0;
+        for sweep in [&self.inner.statements.sweep, &self.inner.journal.sweep] {
+            let left = i64::from(limit).saturating_sub(swept);
+            let rows = self.rows(sweep, &[&left]).await?;
+            swept = swept.saturating_add(i64::try_from(rows.len()).unwrap_or(i64::MAX));
+        }
+        Ok(swept.unsigned_abs())
     }
 
     /// Sweeps on a task of its own, if it is time: in steps, until one finds less than it may take.
@@ -280,8 +296,7 @@ impl PostgresStore {
         })
     }
 
-    /// Runs one statement, which is a transaction of its own. A connection that did not answer in
-    /// time is closed rather than given back: who is next would have to wait for it too.
+    /// Runs one statement, which is a transaction of its own.
     async fn attempt(
         &self,
         deadline: Instant,
@@ -293,16 +308,26 @@ impl PostgresStore {
             let statement = client.prepare_cached(sql).await?;
             client.query(&statement, parameters).await
         });
-        let error = match answer.await {
-            Ok(Ok(rows)) => return Ok(rows),
-            Ok(Err(error)) => error::of_statement(error),
-            Err(_) => StoreError::new(StoreErrorKind::Timeout, "no answer in time").in_doubt(),
-        };
-        if error.is_transient() {
-            drop(Object::take(client));
-        }
-        Err(error)
+        let answer = answer.await;
+        conclude(client, answer)
     }
+}
+
+/// A connection that did not answer in time is closed rather than given back: who is next would
+/// have to wait for it too.
+fn conclude<T>(
+    client: Object,
+    answer: Result<Result<T, tokio_postgres::Error>, Elapsed>,
+) -> Result<T, StoreError> {
+    let error = match answer {
+        Ok(Ok(answer)) => return Ok(answer),
+        Ok(Err(error)) => error::of_statement(error),
+        Err(_) => StoreError::new(StoreErrorKind::Timeout, "no answer in time").in_doubt(),
+    };
+    if error.is_transient() {
+        drop(Object::take(client));
+    }
+    Err(error)
 }
 
 impl IdempotencyStore for PostgresStore {

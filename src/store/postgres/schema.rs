@@ -8,8 +8,12 @@ use crate::store::{StoreError, StoreErrorKind};
 /// One entry for each version, never changed once released. The version of a table is how many of
 /// them it has seen.
 fn migrations(table: &Table) -> Vec<String> {
+    vec![records(table), journal(table)]
+}
+
+fn records(table: &Table) -> String {
     let expires = table.index("expires");
-    vec![format!(
+    format!(
         "CREATE TABLE {table} ( \
            key bytea PRIMARY KEY, \
            fingerprint bytea NOT NULL, \
@@ -23,7 +27,53 @@ fn migrations(table: &Table) -> Vec<String> {
          CREATE INDEX {expires} ON {table} (expires); \
          COMMENT ON TABLE {table} IS 'Idempotency records of tower-reprise. Times are microseconds \
          since 1970. state: 0 in flight, 1 reply, 2 reply not retained, 3 outcome unknown, 4 released';"
-    )]
+    )
+}
+
+/// What is queued or processed is in two indexes, by when it is due and by when it is past its time;
+/// what is over is in two others, by when it may go and for lists.
+fn journal(records: &Table) -> String {
+    let (table, secret) = (records.journal(), records.secret());
+    let index = |name| table.index(name);
+    let [key, due, past] = ["key", "due", "past"].map(index);
+    let [until, over, owner] = ["until", "over", "owner"].map(index);
+    let bytes: [u8; 32] = rand::random();
+    let bytes: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!(
+        "CREATE TABLE {table} ( \
+           sequence bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, \
+           id bytea NOT NULL UNIQUE, \
+           queue text COLLATE \"C\" NOT NULL, \
+           lane text COLLATE \"C\" NOT NULL, \
+           owner text COLLATE \"C\" NOT NULL, \
+           label text COLLATE \"C\" NOT NULL, \
+           dedup bytea, \
+           fingerprint bytea, \
+           priority smallint NOT NULL, \
+           status smallint NOT NULL, \
+           turn bigint NOT NULL, \
+           attempts integer NOT NULL, \
+           queued bigint NOT NULL, \
+           due bigint NOT NULL, \
+           expires bigint NOT NULL, \
+           changed bigint NOT NULL, \
+           until bigint NOT NULL, \
+           history bytea NOT NULL, \
+           payload bytea NOT NULL, \
+           result bytea); \
+         CREATE UNIQUE INDEX {key} ON {table} (queue, dedup) WHERE dedup IS NOT NULL; \
+         CREATE INDEX {due} ON {table} (queue, lane, priority, due, sequence) WHERE status < 2; \
+         CREATE INDEX {past} ON {table} (queue, lane, expires, sequence) WHERE status < 2; \
+         CREATE INDEX {until} ON {table} (until) WHERE status > 1; \
+         CREATE INDEX {over} ON {table} (queue, status, sequence) WHERE status > 1; \
+         CREATE INDEX {owner} ON {table} (queue, owner, sequence); \
+         COMMENT ON TABLE {table} IS 'The journal of tower-reprise. Times are microseconds since \
+         1970. priority: 0 urgent, 1 high, 2 normal, 3 low. status: 0 queued, 1 processing, \
+         2 completed, 3 failed, 4 expired, 5 cancelled. until: when a lease runs out, or when what \
+         is over may go'; \
+         CREATE TABLE {secret} (secret bytea NOT NULL); \
+         INSERT INTO {secret} VALUES ('\\x{bytes}');"
+    )
 }
 
 /// Works through what is missing, while others who open the same table wait. A user that may not

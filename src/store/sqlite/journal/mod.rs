@@ -23,6 +23,8 @@ mod write;
 
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use super::{SqliteStore, worker::Batch};
 use crate::store::{
     Ownership, StoreError,
@@ -84,7 +86,7 @@ impl Journal for SqliteStore {
         settle: Settle,
     ) -> Result<Ownership, StoreError> {
         let outbox = settle.outbox.iter().map(|new| new.payload.len());
-        let result = settle.result.iter().map(|result| result.len());
+        let result = settle.result.iter().map(Bytes::len);
         self.writer
             .call(outbox.chain(result).sum(), move |batch| {
                 write::settle(batch, id, turn, &settle)

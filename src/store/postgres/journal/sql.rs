@@ -1,0 +1,263 @@
+//! The statements of the journal. Each is a transition of its own, at READ COMMITTED, on the
+//! server's clock as the statement began.
+
+use super::super::builder::Table;
+use crate::store::journal::{Priority, Query, Status};
+
+/// One time for the whole of a statement, and one that an index can be searched by.
+const NOW: &str = "(date_part('epoch', statement_timestamp()) * 1000000)::bigint";
+
+/// The year 2255, as good as forever.
+const FOREVER: i64 = (1 << 53) - 1;
+
+/// Whether it was kept long enough.
+fn gone() -> String {
+    format!("(status > 1 AND until <= {NOW})")
+}
+
+/// Whether its key is free for another entry.
+fn off() -> String {
+    let gone = gone();
+    format!("(status IN (4, 5) OR (status = 0 AND expires <= {NOW}) OR {gone})")
+}
+
+/// The columns that `row::summary` reads.
+fn summary() -> String {
+    format!(
+        "sequence, id, queue, lane, owner, label, priority, \
+         CASE WHEN status = 0 AND expires <= {NOW} THEN 4 ELSE status END::smallint AS status, \
+         turn, attempts, queued, due, expires, changed"
+    )
+}
+
+/// The columns that `row::whole` reads.
+fn whole() -> String {
+    format!("{}, payload, result, history", summary())
+}
+
+fn after(duration: &str) -> String {
+    format!("least({NOW} + {duration}::bigint, {FOREVER})")
+}
+
+/// Adds a note, which is NULL if there is none.
+fn noted(note: &str) -> String {
+    format!(
+        "history || coalesce(convert_to(lpad({NOW}::text, 16, '0'), 'UTF8') || {note}::bytea, '')"
+    )
+}
+
+#[derive(Debug)]
+pub(in super::super) struct Statements {
+    pub(super) enqueue: String,
+    pub(super) existing: String,
+    pub(super) lanes_from: String,
+    pub(super) lanes_after: String,
+    pub(super) lease: String,
+    pub(super) extend: String,
+    pub(super) settle: String,
+    pub(super) turn: String,
+    pub(super) cancel: String,
+    pub(super) trigger: String,
+    pub(super) redrive: String,
+    pub(super) look: String,
+    pub(super) find: String,
+    pub(super) counts: String,
+    pub(super) position: String,
+    pub(super) secret: String,
+    pub(in super::super) sweep: String,
+    table: Table,
+}
+
+impl Statements {
+    pub(in super::super) fn new(table: &Table) -> Self {
+        let secret = table.secret();
+        let table = &table.journal();
+        let (gone, summary, whole) = (gone(), summary(), whole());
+        let [cancelled, redriven] = [noted("$3"), noted("$3")];
+        Self {
+            enqueue: enqueue(table),
+            existing: existing(table),
+            lanes_from: lanes(table, ">="),
+            lanes_after: lanes(table, ">"),
+            lease: lease(table),
+            extend: format!(
+                "UPDATE {table} SET until = {} WHERE id = $1 AND turn = $2 AND status = 1 RETURNING 1",
+                after("$3")
+            ),
+            settle: settle(table),
+            turn: format!("SELECT 1 FROM {table} WHERE id = $1 AND turn = $2"),
+            cancel: format!(
+                "UPDATE {table} SET status = 5, changed = {NOW}, until = {}, history = {cancelled} \
+                 WHERE id = $1 AND status = 0 AND expires > {NOW} RETURNING {summary}",
+                after("$2")
+            ),
+            trigger: format!(
+                "UPDATE {table} SET priority = 0, due = {NOW} \
+                 WHERE id = $1 AND status = 0 AND expires > {NOW} RETURNING {summary}"
+            ),
+            redrive: format!(
+                "UPDATE {table} SET status = 0, changed = {NOW}, until = 0, attempts = 0, \
+                   due = {NOW}, expires = {}, history = {redriven} \
+                 WHERE id = $1 AND status = 3 AND until > {NOW} RETURNING {summary}",
+                after("$2")
+            ),
+            look: format!("SELECT {summary} FROM {table} WHERE id = $1 AND NOT {gone}"),
+            find: format!("SELECT {whole} FROM {table} WHERE id = $1 AND NOT {gone}"),
+            counts: format!(
+                "SELECT CASE WHEN status = 0 AND expires <= {NOW} THEN 4 ELSE status END::smallint, \
+                   count(*), max({NOW} - queued) \
+                 FROM {table} WHERE queue = $1 AND NOT {gone} GROUP BY 1"
+            ),
+            position: format!(
+                "SELECT before.entries FROM {table} e, LATERAL ( \
+                   SELECT count(*) AS entries FROM ( \
+                     SELECT 1 FROM {table} b \
+                     WHERE b.queue = e.queue AND b.lane = e.lane AND b.status = 0 \
+                       AND (b.priority, b.due, b.sequence) < (e.priority, e.due, e.sequence) \
+                     LIMIT $2) counted) before \
+                 WHERE e.id = $1 AND e.status = 0 AND e.expires > {NOW}"
+            ),
+            secret: format!("SELECT secret FROM {secret}"),
+            sweep: format!(
+                "DELETE FROM {table} WHERE sequence = ANY (ARRAY( \
+                   SELECT sequence FROM {table} WHERE {gone} \
+                   ORDER BY until LIMIT $1 FOR UPDATE SKIP LOCKED)) \
+                 RETURNING 1"
+            ),
+            table: table.clone(),
+        }
+    }
+
+    /// Each combination of filters has its own statement, so that it finds its index. Those that
+    /// are given are its parameters from the fourth on.
+    pub(super) fn list(&self, query: &Query) -> String {
+        let status = match query.status {
+            None => String::new(),
+            Some(Status::Queued) => format!("AND status = 0 AND expires > {NOW}"),
+            Some(Status::Expired) => {
+                format!("AND (status = 4 OR (status = 0 AND expires <= {NOW}))")
+            }
+            Some(status) => format!("AND status = {}", status.number()),
+        };
+        let filters = [("owner", &query.owner), ("label", &query.label)];
+        let given = filters.iter().filter(|(_, value)| value.is_some());
+        let given: String = given
+            .zip(4..)
+            .map(|((column, _), number)| format!(" AND {column} = ${number}"))
+            .collect();
+        format!(
+            "SELECT {} FROM {} WHERE queue = $1 AND sequence > $2 AND NOT {} {status}{given} \
+             ORDER BY sequence LIMIT $3",
+            summary(),
+            self.table,
+            gone()
+        )
+    }
+}
+
+/// No row is returned if something is in the way.
+fn enqueue(table: &Table) -> String {
+    let expires = after("$10");
+    format!(
+        "INSERT INTO {table} (id, queue, lane, owner, label, dedup, fingerprint, priority, status, \
+           turn, attempts, queued, due, expires, changed, until, history, payload) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 0, 0, 0, {NOW}, least({}, {expires}), {expires}, \
+           {NOW}, 0, '', $11) \
+         ON CONFLICT DO NOTHING RETURNING {}",
+        after("$9"),
+        summary()
+    )
+}
+
+/// What is in the way of a new entry, by its id or by its key. What is of no account any more makes
+/// room; if that was all, no row is returned and the entry can be queued, unless somebody else is
+/// faster.
+fn existing(table: &Table) -> String {
+    let (gone, off, summary) = (gone(), off(), summary());
+    format!(
+        "WITH freed AS ( \
+           UPDATE {table} SET dedup = NULL WHERE queue = $2 AND dedup = $3 AND id <> $1 AND {off}), \
+         gone AS (DELETE FROM {table} WHERE id = $1 AND {gone}) \
+         SELECT {summary}, true AS same, 0 AS rank FROM {table} WHERE id = $1 AND NOT {gone} \
+         UNION ALL \
+         SELECT {summary}, fingerprint = $4 AS same, 1 AS rank FROM {table} \
+         WHERE queue = $2 AND dedup = $3 AND id <> $1 AND NOT {off} \
+         ORDER BY rank"
+    )
+}
+
+/// From one lane to the next, without a look at what is in between.
+fn lanes(table: &Table, from: &str) -> String {
+    let here = format!("SELECT FROM {table} j WHERE j.queue = $1 AND j.lane = lanes.lane");
+    let due = Priority::ALL.map(|priority| {
+        let priority = priority as u8;
+        format!(
+            "EXISTS ({here} AND j.status < 2 AND j.priority = {priority} AND j.due <= {NOW} \
+             AND j.until <= {NOW})"
+        )
+    });
+    format!(
+        "WITH RECURSIVE lanes AS ( \
+           (SELECT lane FROM {table} WHERE queue = $1 AND status < 2 AND lane {from} $2 \
+            ORDER BY lane LIMIT 1) \
+           UNION ALL \
+           SELECT (SELECT j.lane FROM {table} j \
+                   WHERE j.queue = $1 AND j.status < 2 AND j.lane > lanes.lane \
+                   ORDER BY j.lane LIMIT 1) \
+           FROM lanes WHERE lane IS NOT NULL) \
+         SELECT lane FROM lanes WHERE lane IS NOT NULL AND ({} \
+           OR EXISTS ({here} AND j.status < 2 AND j.expires <= {NOW} AND j.until <= {NOW})) \
+         LIMIT $3",
+        due.join(" OR ")
+    )
+}
+
+/// Locks what it takes and nothing else: others skip what is locked, and would get what comes after
+/// it.
+///
+/// What is queued and whose lease ran out are both found by `until`, which is 0 for the first. Each
+/// priority is searched by itself, so that what is not due yet is not even looked at.
+fn lease(table: &Table) -> String {
+    let free = format!("queue = $1 AND lane = $2 AND status < 2 AND until <= {NOW}");
+    let mut ctes = format!(
+        "past AS (SELECT sequence FROM {table} WHERE {free} AND expires <= {NOW} \
+         ORDER BY expires, sequence LIMIT $3 FOR UPDATE SKIP LOCKED)"
+    );
+    let mut next = "SELECT sequence FROM past".to_owned();
+    for priority in Priority::ALL {
+        let (name, number) = (priority.as_str(), priority as u8);
+        ctes += &format!(
+            ", {name} AS (SELECT sequence FROM {table} WHERE {free} AND $5::smallint >= {number} \
+             AND priority = {number} AND due <= {NOW} AND expires > {NOW} \
+             ORDER BY due, sequence LIMIT $3 - (SELECT count(*) FROM ({next}) taken) \
+             FOR UPDATE SKIP LOCKED)"
+        );
+        next += &format!(" UNION ALL SELECT sequence FROM {name}");
+    }
+    format!(
+        "WITH {ctes}, leased AS ( \
+           UPDATE {table} SET status = 1, turn = turn + 1, changed = {NOW}, until = {}, \
+             attempts = attempts + CASE WHEN expires > {NOW} THEN 1 ELSE 0 END \
+           WHERE sequence = ANY (ARRAY({next})) RETURNING {}) \
+         SELECT * FROM leased ORDER BY expires > changed, \
+           CASE WHEN expires > changed THEN priority END, \
+           CASE WHEN expires > changed THEN due ELSE expires END, sequence",
+        after("$4"),
+        whole()
+    )
+}
+
+/// What was past its time when it was leased has counted no attempt.
+fn settle(table: &Table) -> String {
+    let time = after("$4");
+    format!(
+        "UPDATE {table} SET status = $3, changed = {NOW}, \
+           until = CASE WHEN $3::smallint = 0 THEN 0 ELSE {time} END, \
+           due = CASE WHEN $3::smallint = 0 THEN least({time}, expires) ELSE due END, \
+           attempts = attempts - \
+             CASE WHEN $5::boolean AND expires > changed AND attempts > 0 THEN 1 ELSE 0 END, \
+           result = coalesce($6, result), history = {} \
+         WHERE id = $1 AND turn = $2 AND status = 1 RETURNING 1",
+        noted("$7")
+    )
+}
