@@ -19,6 +19,7 @@ use tokio::{
 
 const ROLE: &str = "REPRISE_CHILD_ROLE";
 const WORDS: &str = "REPRISE_CHILD_WORDS";
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The whole life of a child, with its role and what it was told. Nothing happens if the process is
 /// none.
@@ -36,8 +37,11 @@ pub(crate) fn child(live: impl AsyncFnOnce(&str, &[&str])) {
     runtime.block_on(live(&role, &words));
 }
 
-/// Says a line to the parent.
+/// Says a line to the parent, if there is one.
 pub(crate) fn say(line: &str) {
+    if env::var_os(ROLE).is_none() {
+        return;
+    }
     // One write, so that a kill can't tear it.
     let line = format!("| {line}\n");
     io::stderr().write_all(line.as_bytes()).expect("a parent");
@@ -95,7 +99,7 @@ impl Process {
 
     /// The rest of the next line that begins like this, which is not waited for for ever.
     pub(crate) async fn expect(&mut self, start: &str) -> String {
-        let give_up = tokio::time::Instant::now() + Duration::from_secs(60);
+        let give_up = tokio::time::Instant::now() + PATIENCE;
         loop {
             let line = tokio::time::timeout_at(give_up, self.line()).await;
             let line = line.unwrap_or_else(|_| panic!("the child does not say {start}"));
@@ -104,6 +108,13 @@ impl Process {
                 return rest.trim().to_owned();
             }
         }
+    }
+
+    /// Waits until the child has ended by itself, but not for ever.
+    pub(crate) async fn ended(&mut self) {
+        let ending = async { while self.line().await.is_some() {} };
+        let ended = tokio::time::timeout(PATIENCE, ending).await;
+        assert!(ended.is_ok(), "the child lives on");
     }
 
     /// Lets a child go on that listens.
