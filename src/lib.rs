@@ -53,15 +53,18 @@
 //! | --- | --- | --- |
 //! | `IdempotencyLayer` | `idempotency` | executes an operation once, and replays its reply |
 //! | `EventDedupLayer` | `idempotency::events` | processes an event once, however often it is delivered |
+//! | `ReplayLayer` | `replay` | journals what can't be served now, and replays it later |
+//! | `DeadLetterLayer` | `delivery::dead_letter` | keeps events that their consumer fails on |
 //! | `WebhookVerifyLayer` | `delivery::verify` | lets only signed webhooks through |
 //!
 //! # Where things are
 //!
 //! What a user may ask for is in [`policy`], what an outcome means in [`classify`], how long to
 //! wait in [`backoff`] and [`retry_after::parse`], and what is remembered about a dependency in
-//! [`dependency`]. What must outlive a request on a server is in `store`, and how
-//! webhooks are sent and received in `delivery`. Each layer's folder holds its `layer`, `service` and `future`. Layers tell
-//! each other things through typed request and response extensions ([`retry::Attempt`],
+//! [`dependency`]. What must outlive a request on a server is in `store`: idempotency records and a
+//! journal of what is to be done. Who works on that journal is in `delivery`: the worker, webhooks,
+//! dead letters. How servers speak to a peer is in `wire`. Each layer's folder holds its `layer`,
+//! `service` and `future`. Layers tell each other things through typed request and response extensions ([`retry::Attempt`],
 //! [`RetryOverride`], [`IdempotencyKey`], [`RetryOutcome`]), never by knowing each other's types.
 //!
 //! # Features
@@ -81,7 +84,7 @@
 //! | `sqlite` | no | the store in a SQLite file, durable and shared by the processes of a machine |
 //! | `postgres` | no | the store in PostgreSQL, shared by many machines, with an exactly-once path |
 //! | `redis` | no | the store in Redis, shared by many machines |
-//! | `delivery` | no | webhooks: signed deliveries that stay out of your network, and the layer that verifies them |
+//! | `delivery` | no | the replay journal; webhooks, signed and guarded, and their verification; dead letters |
 //! | `seal` | no | a wrapper around any store that encrypts the replies in it |
 //! | `full` | no | all of these |
 
@@ -116,6 +119,8 @@ mod wire;
 pub use self::delivery::verify::WebhookVerifyLayer;
 #[cfg(feature = "server")]
 pub use self::idempotency::IdempotencyLayer;
+#[cfg(feature = "delivery")]
+pub use self::replay::ReplayLayer;
 pub use self::{
     circuit_breaker::CircuitBreakerLayer,
     dependency::Dependencies,

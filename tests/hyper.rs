@@ -7,6 +7,8 @@
     reason = "the helpers are tests too"
 )]
 
+#[path = "support/authority.rs"]
+mod authority;
 #[path = "support/server.rs"]
 mod server;
 
@@ -34,11 +36,10 @@ use hyper_util::{
     },
     rt::{TokioExecutor, TokioIo},
 };
-use rcgen::{CertificateParams, CertifiedKey, IsCa, Issuer, KeyPair};
 use rustls::{
     ClientConfig, RootCertStore, ServerConfig,
     crypto::{CryptoProvider, ring},
-    pki_types::{CertificateDer, PrivateKeyDer},
+    pki_types::CertificateDer,
     server::WebPkiClientVerifier,
 };
 use tokio::{
@@ -61,6 +62,7 @@ use tower_reprise::{
 };
 use tracing::Span;
 
+use authority::{Authority, Identity};
 use server::{Act, Act2, Server, Server2, read_request, reply, say};
 
 type Body = Full<Bytes>;
@@ -646,47 +648,6 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
 
-/// Certificates of one authority.
-struct Authority {
-    certificate: CertificateDer<'static>,
-    issuer: Issuer<'static, KeyPair>,
-}
-
-impl Authority {
-    fn new() -> Self {
-        let mut params = CertificateParams::default();
-        params.is_ca = IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-        let key = KeyPair::generate().unwrap();
-        let certificate = params.self_signed(&key).unwrap().der().clone();
-        let issuer = Issuer::new(params, key);
-        Self {
-            certificate,
-            issuer,
-        }
-    }
-
-    fn issue(
-        &self,
-        name: &str,
-        expired: bool,
-    ) -> (CertificateDer<'static>, PrivateKeyDer<'static>) {
-        let mut params = CertificateParams::new([name.to_owned()]).unwrap();
-        if expired {
-            params.not_before = rcgen::date_time_ymd(2001, 1, 1);
-            params.not_after = rcgen::date_time_ymd(2002, 1, 1);
-        }
-        let key = KeyPair::generate().unwrap();
-        let certificate = params.signed_by(&key, &self.issuer).unwrap();
-        (certificate.der().clone(), key.into())
-    }
-}
-
-fn self_signed() -> (CertificateDer<'static>, PrivateKeyDer<'static>) {
-    let CertifiedKey { cert, signing_key } =
-        rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
-    (cert.der().clone(), signing_key.into())
-}
-
 fn roots(trusted: impl IntoIterator<Item = CertificateDer<'static>>) -> RootCertStore {
     let mut roots = RootCertStore::empty();
     for certificate in trusted {
@@ -706,7 +667,7 @@ fn trusting(trusted: impl IntoIterator<Item = CertificateDer<'static>>) -> Clien
 fn https(trusted: &Authority) -> Client<HttpsConnector<HttpConnector>> {
     over(
         HttpsConnectorBuilder::new()
-            .with_tls_config(trusting([trusted.certificate.clone()]))
+            .with_tls_config(trusted.trusted())
             .https_only()
             .enable_http1()
             .build(),
@@ -721,20 +682,11 @@ struct TlsServer {
 }
 
 impl TlsServer {
-    async fn start(
-        (certificate, key): (CertificateDer<'static>, PrivateKeyDer<'static>),
-        stalls: usize,
-    ) -> Self {
-        let config = ServerConfig::builder_with_provider(provider())
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_no_client_auth()
-            .with_single_cert(vec![certificate], key)
-            .unwrap();
-        Self::with(config, stalls).await
+    async fn start(identity: Identity, stalls: usize) -> Self {
+        Self::with(identity.acceptor(&[]), stalls).await
     }
 
-    async fn with(config: ServerConfig, stalls: usize) -> Self {
+    async fn with(acceptor: TlsAcceptor, stalls: usize) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let server = Self {
             address: listener.local_addr().unwrap(),
@@ -742,7 +694,6 @@ impl TlsServer {
             requests: Arc::default(),
         };
         let (connections, requests) = (server.connections.clone(), server.requests.clone());
-        let acceptor = TlsAcceptor::from(Arc::new(config));
         tokio::spawn(async move {
             let mut stalled = Vec::new();
             loop {
@@ -801,18 +752,18 @@ async fn c_3_a_good_certificate_is_no_obstacle() {
 #[tokio::test]
 async fn c_3_a_bad_certificate_is_never_retried() {
     let authority = Authority::new();
-    let bad = [
-        ("self-signed", self_signed()),
-        (
-            "unknown authority",
-            Authority::new().issue("127.0.0.1", false),
-        ),
-        ("expired", authority.issue("127.0.0.1", true)),
-        ("another's name", authority.issue("other.example", false)),
-    ];
-    for (what, certificate) in bad {
-        for request in [get, post] {
-            let server = TlsServer::start(certificate_clone(&certificate), 0).await;
+    for request in [get, post] {
+        let bad = [
+            ("self-signed", Identity::self_signed("127.0.0.1")),
+            (
+                "unknown authority",
+                Authority::new().issue("127.0.0.1", false),
+            ),
+            ("expired", authority.issue("127.0.0.1", true)),
+            ("another's name", authority.issue("other.example", false)),
+        ];
+        for (what, identity) in bad {
+            let server = TlsServer::start(identity, 0).await;
             let error = keyless(&deps(), https(&authority))
                 .oneshot(request(&server.uri()))
                 .await
@@ -833,17 +784,11 @@ async fn c_3_a_bad_certificate_is_never_retried() {
     }
 }
 
-fn certificate_clone(
-    (certificate, key): &(CertificateDer<'static>, PrivateKeyDer<'static>),
-) -> (CertificateDer<'static>, PrivateKeyDer<'static>) {
-    (certificate.clone(), key.clone_key())
-}
-
 #[tokio::test]
 async fn c_3_a_client_without_the_certificate_that_is_asked_for_does_not_insist() {
     let authority = Authority::new();
-    let (certificate, key) = authority.issue("127.0.0.1", false);
-    let trusted = Arc::new(roots([authority.certificate.clone()]));
+    let (certificate, key) = authority.issue("127.0.0.1", false).der();
+    let trusted = Arc::new(roots([authority.certificate.der().clone()]));
     let verifier = WebPkiClientVerifier::builder_with_provider(trusted, provider())
         .build()
         .unwrap();
@@ -853,7 +798,7 @@ async fn c_3_a_client_without_the_certificate_that_is_asked_for_does_not_insist(
         .with_client_cert_verifier(verifier)
         .with_single_cert(vec![certificate], key)
         .unwrap();
-    let server = TlsServer::with(config, 0).await;
+    let server = TlsServer::with(TlsAcceptor::from(Arc::new(config)), 0).await;
     // The alert comes after the client's side of the handshake, in place of a reply.
     let error = stack(&deps(), https(&authority))
         .oneshot(get(&server.uri()))
@@ -1127,7 +1072,7 @@ async fn s_2_an_error_holds_nothing_of_the_request() {
     }
     let server = Server2::start(vec![(Act2::Reset(Reason::INTERNAL_ERROR), false); 4]).await;
     errors.push(stack(&deps(), http2()).oneshot(secret(&server.uri())).await);
-    let server = TlsServer::start(self_signed(), 0).await;
+    let server = TlsServer::start(Identity::self_signed("127.0.0.1"), 0).await;
     let client = stack(&deps(), https(&Authority::new()));
     errors.push(client.oneshot(secret(&server.uri())).await);
     for error in errors {
@@ -1166,7 +1111,7 @@ async fn cb_7_an_open_breaker_refuses_without_connecting() {
 #[tokio::test]
 async fn cb_1_a_bad_certificate_counts_against_the_dependency() {
     let authority = Authority::new();
-    let server = TlsServer::start(self_signed(), 0).await;
+    let server = TlsServer::start(Identity::self_signed("127.0.0.1"), 0).await;
     let policy = policy().consecutive_failures(2);
     let client = stack(
         &Dependencies::new(policy.build().unwrap()),
@@ -1315,7 +1260,7 @@ async fn c_9_a_trace_layer_judges_errors_by_the_same_tables() {
     );
 
     let authority = Authority::new();
-    let server = TlsServer::start(self_signed(), 0).await;
+    let server = TlsServer::start(Identity::self_signed("127.0.0.1"), 0).await;
     let failures = traced(stack(&deps(), https(&authority)), get(&server.uri())).await;
     assert_eq!(failures, [Cause::Certificate]);
 

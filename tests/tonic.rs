@@ -7,6 +7,8 @@
     reason = "the helpers are tests too"
 )]
 
+#[path = "support/authority.rs"]
+mod authority;
 #[path = "grpc/server.rs"]
 mod server;
 
@@ -22,7 +24,6 @@ use std::{
 use bytes::{Buf, BufMut};
 use h2::Reason;
 use http::{Request as HttpRequest, Response as HttpResponse, uri::PathAndQuery};
-use rcgen::{CertificateParams, IsCa, Issuer, KeyPair};
 use tokio::{net::TcpSocket, sync::Notify};
 use tokio_stream::Stream;
 use tonic::{
@@ -51,7 +52,10 @@ use tower_reprise::{
     stacks::{self, tonic::StatusLayer},
 };
 
-use crate::server::{Act, ByHand, HandAct, Server};
+use crate::{
+    authority::Authority,
+    server::{Act, ByHand, HandAct, Server},
+};
 
 const CHECK: &str = "grpc.health.v1.Health/Check";
 const WATCH: &str = "grpc.health.v1.Health/Watch";
@@ -641,49 +645,15 @@ async fn c_4_what_may_have_been_processed_is_repeated_only_if_declared_or_keyed(
 
 // ---- TLS
 
-/// Certificates of one authority, for 127.0.0.1.
-struct Authority {
-    pem: String,
-    issuer: Issuer<'static, KeyPair>,
+fn pem(identity: &authority::Identity) -> Identity {
+    Identity::from_pem(identity.certificate.pem(), identity.key.serialize_pem())
 }
 
-impl Authority {
-    fn new() -> Self {
-        let mut params = CertificateParams::default();
-        params.is_ca = IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-        let key = KeyPair::generate().unwrap();
-        let pem = params.self_signed(&key).unwrap().pem();
-        let issuer = Issuer::new(params, key);
-        Self { pem, issuer }
-    }
-
-    fn issue(&self, name: &str, expired: bool) -> Identity {
-        let (certificate, key) = self.sign(name, expired);
-        Identity::from_pem(certificate.pem(), key.serialize_pem())
-    }
-
-    fn sign(&self, name: &str, expired: bool) -> (rcgen::Certificate, KeyPair) {
-        let mut params = CertificateParams::new([name.to_owned()]).unwrap();
-        if expired {
-            params.not_before = rcgen::date_time_ymd(2001, 1, 1);
-            params.not_after = rcgen::date_time_ymd(2002, 1, 1);
-        }
-        let key = KeyPair::generate().unwrap();
-        let certificate = params.signed_by(&key, &self.issuer).unwrap();
-        (certificate, key)
-    }
-}
-
-fn self_signed() -> Identity {
-    let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
-    Identity::from_pem(made.cert.pem(), made.signing_key.serialize_pem())
-}
-
-async fn tls_server(identity: Identity) -> (SocketAddr, Arc<AtomicUsize>) {
+async fn tls_server(identity: &authority::Identity) -> (SocketAddr, Arc<AtomicUsize>) {
     let (_, health) = tonic_health::server::health_reporter();
     let (incoming, address, connections) = server::incoming().await;
     let router = tonic::transport::Server::builder()
-        .tls_config(ServerTlsConfig::new().identity(identity))
+        .tls_config(ServerTlsConfig::new().identity(pem(identity)))
         .unwrap()
         .add_service(health);
     tokio::spawn(router.serve_with_incoming(incoming));
@@ -692,7 +662,7 @@ async fn tls_server(identity: Identity) -> (SocketAddr, Arc<AtomicUsize>) {
 
 fn tls(address: SocketAddr, authority: &Authority) -> Endpoint {
     let config = ClientTlsConfig::new()
-        .ca_certificate(Certificate::from_pem(&authority.pem))
+        .ca_certificate(Certificate::from_pem(authority.certificate.pem()))
         .timeout(Duration::from_millis(300));
     Endpoint::from_shared(format!("https://{address}"))
         .unwrap()
@@ -703,7 +673,7 @@ fn tls(address: SocketAddr, authority: &Authority) -> Endpoint {
 #[tokio::test]
 async fn c_3_a_good_certificate_is_no_obstacle() {
     let authority = Authority::new();
-    let (address, connections) = tls_server(authority.issue("127.0.0.1", false)).await;
+    let (address, connections) = tls_server(&authority.issue("127.0.0.1", false)).await;
     let channel = tls(address, &authority).connect_lazy();
     let mut client = HealthClient::new(full(&named(policy()), channel));
     let reply = client.check(check()).await.unwrap();
@@ -715,7 +685,7 @@ async fn c_3_a_good_certificate_is_no_obstacle() {
 async fn c_3_a_bad_certificate_surfaces_at_once() {
     let authority = Authority::new();
     let bad = [
-        ("self-signed", self_signed()),
+        ("self-signed", authority::Identity::self_signed("127.0.0.1")),
         (
             "unknown authority",
             Authority::new().issue("127.0.0.1", false),
@@ -724,7 +694,7 @@ async fn c_3_a_bad_certificate_surfaces_at_once() {
         ("another's name", authority.issue("other.example", false)),
     ];
     for (what, identity) in bad {
-        let (address, connections) = tls_server(identity).await;
+        let (address, connections) = tls_server(&identity).await;
         let channel = tls(address, &authority).connect_lazy();
         let mut client = HealthClient::new(full(&named(policy()), channel));
         let status = client.check(check()).await.unwrap_err();
@@ -755,7 +725,7 @@ async fn c_3_a_handshake_that_stalls_is_retried_for_any_method() {
     });
     let authority = Authority::new();
     let config = ClientTlsConfig::new()
-        .ca_certificate(Certificate::from_pem(&authority.pem))
+        .ca_certificate(Certificate::from_pem(authority.certificate.pem()))
         .timeout(Duration::from_millis(20));
     let endpoint = Endpoint::from_shared(format!("https://{address}")).unwrap();
     let channel = endpoint.tls_config(config).unwrap().connect_lazy();
@@ -775,8 +745,8 @@ async fn c_3_a_handshake_that_stalls_is_retried_for_any_method() {
 async fn c_3_a_channel_that_can_not_work_is_never_retried() {
     // A server that speaks TLS, and not HTTP/2.
     let authority = Authority::new();
-    let (certificate, key) = authority.sign("127.0.0.1", false);
-    let (address, connections) = server::tls_without_http2(&certificate, key).await;
+    let identity = authority.issue("127.0.0.1", false);
+    let (address, connections) = server::tls_without_http2(identity).await;
     let not_http2 = tls(address, &authority).connect_lazy();
     // A channel that was not told how to speak TLS.
     let not_tls = Endpoint::from_shared(format!("https://{address}")).unwrap();

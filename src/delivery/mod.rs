@@ -1,4 +1,6 @@
-//! Webhooks: how they are sent, and how they are received.
+//! Getting done what is in a [journal](crate::store::journal): the [`worker`] of a queue,
+//! [`webhooks`] that are delivered until they arrive, [dead letters](dead_letter) for what can't be
+//! done. (Requests that are replayed are in [`replay`](crate::replay).)
 //!
 //! A webhook is a call to a URL that somebody else chose, over and over until it is answered. So
 //! it must say who sends it ([`sign`]), must not be led into the sender's own network ([`guard`]),

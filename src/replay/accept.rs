@@ -38,6 +38,10 @@ pub(super) struct Asked<S, J> {
 
 impl<S, J: Journal + Clone> Asked<S, J> {
     /// Serves the request, or journals it.
+    #[allow(
+        clippy::manual_async_fn,
+        reason = "an async fn would keep its arguments twice"
+    )]
     pub(super) fn answer<B, R>(
         self,
         body: B,
@@ -128,7 +132,11 @@ impl<J: Journal + Clone> Replay<J> {
                 self.shared.wake.wake();
                 self.accepted(Entry { payload, ..entry }).await
             }
-            Ok(Enqueued::Existing(entry)) => self.accepted(Entry { payload, ..entry }).await,
+            Ok(Enqueued::Existing(entry)) => {
+                // As it came, rather than as it comes now.
+                let whole = self.journal.find(entry.id).await.ok().flatten();
+                self.accepted(whole.unwrap_or(entry)).await
+            }
             Ok(Enqueued::Mismatch) => refuse(&Problem::REUSED),
             Err(error) => {
                 telemetry::journal_trouble("enqueue", error.kind());

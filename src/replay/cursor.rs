@@ -4,7 +4,7 @@ use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-use crate::store::journal::Query;
+use crate::store::journal::{Query, Status};
 
 /// How much of the MAC is sent along.
 const TAG: usize = 16;
@@ -37,7 +37,7 @@ fn tag(secret: &[u8; 32], query: &Query, sequence: u64) -> [u8; 32] {
 fn mac(secret: &[u8; 32], query: &Query, sequence: u64) -> Option<Hmac<Sha256>> {
     // A key of any length will do.
     let mut mac = Hmac::<Sha256>::new_from_slice(secret).ok()?;
-    let status = query.status.map(|status| status.as_str());
+    let status = query.status.map(Status::as_str);
     for part in [
         Some("cursor"),
         Some(&*query.queue),
@@ -60,7 +60,6 @@ fn mac(secret: &[u8; 32], query: &Query, sequence: u64) -> Option<Hmac<Sha256>> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::journal::Status;
 
     #[test]
     fn j_10_a_cursor_is_of_its_query_alone() {

@@ -76,7 +76,7 @@ enum Attempted {
     /// It failed for good, without a reply.
     Broken(String),
     /// It was not served at all; when to come back, if that was said.
-    NotNow(&'static str, Option<Duration>),
+    NotNow(Option<Duration>),
     /// Somebody else executes it: its caller, or a worker that has died.
     Busy(Option<Duration>),
 }
@@ -124,10 +124,7 @@ where
                 let delay = BACKOFF.delay(entry.attempts - 1, Duration::ZERO, rand::random());
                 Settle::retry(why, delay)
             }
-            Attempted::NotNow(why, asked) => Settle {
-                note: why.to_owned(),
-                ..Settle::release(self.replay.shared.pace.refused(asked))
-            },
+            Attempted::NotNow(asked) => Settle::release(self.replay.shared.pace.refused(asked)),
             Attempted::Busy(asked) => Settle::release(asked.unwrap_or(BUSY).max(BUSY)),
         }
     }
@@ -181,10 +178,6 @@ where
             return Attempted::Broken("it can't be read".to_owned());
         };
         let attempt = Attempt::retry(entry.attempts);
-        let request = match self.prepare.prepare(request, attempt).await {
-            Ok(request) => request,
-            Err(_) => return Attempted::Failed("it could not be prepared".to_owned(), None),
-        };
         let service = self
             .service
             .lock()
@@ -192,13 +185,15 @@ where
             .clone();
         let settings = &self.replay.shared.settings;
         let calling = async {
+            let Ok(request) = self.prepare.prepare(request, attempt).await else {
+                return Attempted::Failed("it could not be prepared".to_owned(), None);
+            };
             let response = match service.oneshot(request).await {
                 Ok(response) => response,
                 Err(error) => return self.by_error(error),
             };
-            if let Some(why) = cannot_serve(&response) {
-                let verdict = self.judge(&response);
-                return Attempted::NotNow(why, verdict.not_before());
+            if cannot_serve(&response).is_some() {
+                return Attempted::NotNow(self.judge(&response).not_before());
             }
             self.replay.shared.pace.served();
             let verdict = self.judge(&response);
@@ -222,8 +217,8 @@ where
     }
 
     fn by_error<E: Into<BoxError> + 'static>(&self, error: E) -> Attempted {
-        if let Some(why) = cannot_call(&error) {
-            return Attempted::NotNow(why, None);
+        if cannot_call(&error).is_some() {
+            return Attempted::NotNow(None);
         }
         let error = error.into();
         let verdict = network::classify(&self.rules, &*error);

@@ -9,7 +9,7 @@
 //!
 //! ```
 //! use std::time::Duration;
-//! use axum::{Router, routing::post};
+//! use axum::{Router, body::Body, routing::post};
 //! use http::{Request, StatusCode};
 //! use tower::ServiceExt;
 //! use tower_reprise::{
@@ -28,18 +28,18 @@
 //! let replay = Replay::builder(store, |_| Some("shop".to_owned())).location("/replays").build()?;
 //!
 //! let orders = Router::new().route("/orders", post(|| async { "ordered" })).layer(idempotency);
-//! let worker = replay.worker(orders.clone()).start()?;
+//! let worker = replay.worker::<Body, _>(orders.clone()).start()?;
 //! let app = orders.layer(replay.layer()).nest_service("/replays", replay.routes());
 //!
 //! replay.maintenance().on(None);
 //! let order = Request::post("/orders").header("idempotency-key", "7").header("replay", "true");
-//! let accepted = app.clone().oneshot(order.body(axum::body::Body::empty())?).await?;
+//! let accepted = app.clone().oneshot(order.body(Body::empty())?).await?;
 //! assert_eq!(accepted.status(), StatusCode::ACCEPTED);
 //! let location = accepted.headers()["location"].to_str()?.to_owned();
 //!
 //! replay.maintenance().off();
 //! # let reply = loop {
-//! #     let asked = Request::get(format!("{location}/reply")).body(axum::body::Body::empty())?;
+//! #     let asked = Request::get(format!("{location}/reply")).body(Body::empty())?;
 //! #     let reply = app.clone().oneshot(asked).await?;
 //! #     if reply.status() == StatusCode::OK { break reply; }
 //! #     tokio::time::sleep(Duration::from_millis(1)).await;
@@ -227,8 +227,9 @@ impl<J: Journal + Clone> Replay<J> {
         &self.maintenance
     }
 
-    /// A worker that replays into this service: the one that the layer was put around.
-    pub fn worker<S, B>(&self, service: S) -> Worker<J, Replays<J, S, B>>
+    /// A worker that replays into this service: the one that the layer was put around. The body
+    /// that it takes has to be said if it takes any, as an axum router does.
+    pub fn worker<B, S>(&self, service: S) -> Worker<J, Replays<J, S, B>>
     where
         Replays<J, S, B>: crate::delivery::worker::Handler,
     {
@@ -237,7 +238,7 @@ impl<J: Journal + Clone> Replay<J> {
 
     /// The same, with a hook that works on each request before it is replayed: that brings fresh
     /// credentials for its principal, say.
-    pub fn worker_with<S, B, H>(&self, service: S, prepare: H) -> Worker<J, Replays<J, S, B, H>>
+    pub fn worker_with<B, S, H>(&self, service: S, prepare: H) -> Worker<J, Replays<J, S, B, H>>
     where
         Replays<J, S, B, H>: crate::delivery::worker::Handler,
     {

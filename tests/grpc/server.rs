@@ -12,15 +12,14 @@ use std::{
 use bytes::Bytes;
 use h2::{PingPong, Reason, RecvStream, SendStream, server::SendResponse};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
-use rcgen::KeyPair;
-use rustls::{ServerConfig, crypto::ring};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpSocket, TcpStream},
     sync::{Notify, mpsc},
 };
-use tokio_rustls::TlsAcceptor;
 use tokio_stream::wrappers::UnboundedReceiverStream;
+
+use crate::authority::Identity;
 
 /// A message of two bytes: a `HealthCheckResponse` that says SERVING.
 const SERVING: &[u8] = &[0, 0, 0, 0, 2, 8, 1];
@@ -267,17 +266,8 @@ pub(crate) fn deaf() -> (TcpSocket, SocketAddr) {
 }
 
 /// A server that agrees to TLS, and to no protocol above it.
-pub(crate) async fn tls_without_http2(
-    certificate: &rcgen::Certificate,
-    key: KeyPair,
-) -> (SocketAddr, Arc<AtomicUsize>) {
-    let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_no_client_auth()
-        .with_single_cert(vec![certificate.der().clone()], key.into())
-        .unwrap();
-    let acceptor = TlsAcceptor::from(Arc::new(config));
+pub(crate) async fn tls_without_http2(identity: Identity) -> (SocketAddr, Arc<AtomicUsize>) {
+    let acceptor = identity.acceptor(&[]);
     let (mut incoming, address, connections) = incoming().await;
     tokio::spawn(async move {
         while let Some(Ok(stream)) = tokio_stream::StreamExt::next(&mut incoming).await {

@@ -147,7 +147,7 @@ async fn j_1_only_what_asks_for_it_is_journaled() {
     assert_eq!(shop.send(get, "").await.0, 200);
     assert_eq!(shop.counts("replay").await.by_status, [0; 6]);
 
-    let shop = Shop::with(|builder| builder.unasked());
+    let shop = Shop::with(tower_reprise::replay::ReplayBuilder::unasked);
     shop.replay.maintenance().on(None);
     assert_eq!(shop.send(plain("1"), "").await.0, 202);
     assert_eq!(
@@ -180,7 +180,14 @@ async fn j_3_the_same_key_is_the_same_replay() {
     let shop = Shop::new();
     shop.replay.maintenance().on(None);
     let first = shop.queue("1", "an order").await;
-    assert_eq!(shop.queue("1", "an order").await, first);
+    let (_, again) = shop
+        .send(order("1").header("x-request-id", "r-2"), "an order")
+        .await;
+    assert_eq!(id(&again), first);
+    assert!(
+        again.get("original_request_id").is_none(),
+        "as it came first"
+    );
     let (status, document) = shop.send(order("1"), "another order").await;
     assert_eq!(
         (status, &document["code"]),

@@ -161,7 +161,7 @@ impl Shop {
 
     pub(crate) fn work(&self) -> Working {
         let inner = self.inner.clone().map_response(|r| r.map(Full::new));
-        self.replay.worker::<_, Body>(inner).start().unwrap()
+        self.replay.worker::<Body, _>(inner).start().unwrap()
     }
 
     /// Sends a request; its status and its document.

@@ -5,63 +5,25 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use rcgen::{CertificateParams, CertifiedKey, IsCa, Issuer, KeyPair};
 use reqwest::{Certificate, Client};
-use rustls::{
-    ServerConfig,
-    crypto::ring,
-    pki_types::{CertificateDer, PrivateKeyDer},
-};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio_rustls::TlsAcceptor;
 use tower_reprise::{
     classify::{Cause, Health, Retryable},
     retry::GaveUp,
 };
 
 use crate::{
-    Form, builder, cause, deps, get, impatient, original, outcome, outcome_of, post,
+    Form,
+    authority::{Authority, Identity},
+    builder, cause, deps, get, impatient, original, outcome, outcome_of, post,
     server::{listen, read_request, say},
     verdict,
 };
 
-type Identity = (CertificateDer<'static>, PrivateKeyDer<'static>);
-
-/// Certificates of one authority.
-struct Authority {
-    certificate: CertificateDer<'static>,
-    issuer: Issuer<'static, KeyPair>,
-}
-
-impl Authority {
-    fn new() -> Self {
-        let mut params = CertificateParams::default();
-        params.is_ca = IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-        let key = KeyPair::generate().unwrap();
-        let certificate = params.self_signed(&key).unwrap().der().clone();
-        let issuer = Issuer::new(params, key);
-        Self {
-            certificate,
-            issuer,
-        }
-    }
-
-    fn issue(&self, name: &str, expired: bool) -> Identity {
-        let mut params = CertificateParams::new([name.to_owned()]).unwrap();
-        if expired {
-            params.not_before = rcgen::date_time_ymd(2001, 1, 1);
-            params.not_after = rcgen::date_time_ymd(2002, 1, 1);
-        }
-        let key = KeyPair::generate().unwrap();
-        let certificate = params.signed_by(&key, &self.issuer).unwrap();
-        (certificate.der().clone(), key.into())
-    }
-
-    /// A client that trusts nobody else.
-    fn client(&self) -> Client {
-        let trusted = Certificate::from_der(&self.certificate).unwrap();
-        builder().tls_certs_only([trusted]).build().unwrap()
-    }
+/// A client that trusts nobody else.
+fn trusting(authority: &Authority) -> Client {
+    let trusted = Certificate::from_der(authority.certificate.der()).unwrap();
+    builder().tls_certs_only([trusted]).build().unwrap()
 }
 
 /// A TLS server: stalls so many connections, then answers 200.
@@ -71,14 +33,8 @@ struct TlsServer {
 }
 
 impl TlsServer {
-    async fn start((certificate, key): Identity, stalls: usize) -> Self {
-        let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_no_client_auth()
-            .with_single_cert(vec![certificate], key)
-            .unwrap();
-        let acceptor = TlsAcceptor::from(Arc::new(config));
+    async fn start(identity: Identity, stalls: usize) -> Self {
+        let acceptor = identity.acceptor(&[]);
         let listener = listen().await;
         let uri = format!("https://{}/", listener.local_addr().unwrap());
         let connections = Arc::new(AtomicUsize::new(0));
@@ -123,7 +79,7 @@ async fn c_3_a_good_certificate_is_no_obstacle() {
     for form in Form::BOTH {
         let server = TlsServer::start(authority.issue("127.0.0.1", false), 0).await;
         let response = form
-            .call(&deps(), &authority.client(), get(&server.uri))
+            .call(&deps(), &trusting(&authority), get(&server.uri))
             .await
             .unwrap();
         assert_eq!(response.text().await.unwrap(), "ok");
@@ -133,16 +89,11 @@ async fn c_3_a_good_certificate_is_no_obstacle() {
 #[tokio::test]
 async fn c_3_a_bad_certificate_is_never_retried() {
     let authority = Authority::new();
-    let self_signed = || {
-        let names = ["127.0.0.1".to_owned()];
-        let CertifiedKey { cert, signing_key } = rcgen::generate_simple_self_signed(names).unwrap();
-        (cert.der().clone(), signing_key.into())
-    };
     for form in Form::BOTH {
         for (what, identity) in [
             ("expired", authority.issue("127.0.0.1", true)),
             ("wrong name", authority.issue("other.example", false)),
-            ("self-signed", self_signed()),
+            ("self-signed", Identity::self_signed("127.0.0.1")),
             (
                 "another authority's",
                 Authority::new().issue("127.0.0.1", false),
@@ -150,7 +101,7 @@ async fn c_3_a_bad_certificate_is_never_retried() {
         ] {
             let server = TlsServer::start(identity, 0).await;
             let called = form
-                .call(&deps(), &authority.client(), get(&server.uri))
+                .call(&deps(), &trusting(&authority), get(&server.uri))
                 .await;
             let error = called.unwrap_err();
             assert_eq!(
@@ -175,7 +126,7 @@ async fn c_3_a_handshake_that_stalls_is_a_timeout() {
     let authority = Authority::new();
     for form in Form::BOTH {
         let server = TlsServer::start(authority.issue("127.0.0.1", false), 1).await;
-        let client = authority.client();
+        let client = trusting(&authority);
         let response = form
             .call(&impatient(), &client, post(&server.uri))
             .await

@@ -50,28 +50,6 @@ async fn j_5_two_handles_keep_the_order() {
     postgres.drop().await;
 }
 
-/// A lease that ran out is its owner's until that very entry is leased again, and not just another
-/// one of its lane.
-#[tokio::test]
-async fn j_14_a_lapsed_owner_can_settle_while_others_are_leased() {
-    let Some(postgres) = Postgres::new().await else {
-        return;
-    };
-    let store = postgres.store().await;
-    for _ in 0..2 {
-        put(&store, NewEntry::new("mails", "payload")).await;
-    }
-    let owned = store.lease(want(2)).await.unwrap();
-    postgres.pass(LEASE).await;
-    let taken = store.lease(want(1)).await.unwrap();
-    assert_eq!((taken[0].id, taken[0].attempts), (owned[0].id, 2));
-    let (late, done) = (&owned[1], Settle::completed("done", KEEP));
-    let settled = store.settle(late.id, late.turn, done).await.unwrap();
-    assert_eq!(settled, Ownership::Held);
-    assert_eq!(status(&store, late.id).await, Some(Status::Completed));
-    postgres.drop().await;
-}
-
 /// Many who take a key over at the same time, again and again: one entry at a time has it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn j_3_a_key_that_is_freed_is_taken_once() {
@@ -208,6 +186,7 @@ async fn t_5_a_table_of_version_1_keeps_its_records() {
     let store = postgres.store().await;
     complete(&store, 1, token, reply("paid")).await;
     put(&store, NewEntry::new("mails", "payload")).await;
+    assert_ne!(store.secret().await.unwrap(), [0; 32]);
     postgres.drop().await;
 }
 
@@ -313,5 +292,34 @@ async fn j_11_a_lease_in_doubt_is_not_repeated() {
     transaction.rollback().await.unwrap();
     assert!(steering.await.unwrap().unwrap().unwrap().applied);
     assert_eq!(status(&store, ids[0]).await, Some(Status::Queued));
+    postgres.drop().await;
+}
+
+/// All or nothing: an outcome whose outbox the server refuses is none.
+#[tokio::test]
+async fn w_8_an_outbox_that_is_refused_leaves_the_turn_on() {
+    let Some(postgres) = Postgres::new().await else {
+        return;
+    };
+    let store = postgres.store().await;
+    let id = put(&store, NewEntry::new("mails", "payload")).await;
+    let leased = store.lease(want(1)).await.unwrap();
+    let follow = NewEntry::new("callbacks", "done");
+    let refused = NewEntry {
+        lane: "no server takes a \0".to_owned(),
+        ..NewEntry::new("callbacks", "done")
+    };
+    let settle = |outbox: &[NewEntry]| {
+        let settle = Settle::completed("done", KEEP).followed_by(outbox.iter().cloned());
+        store.settle(id, leased[0].turn, settle)
+    };
+    let error = settle(&[follow.clone(), refused]).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Other, "{error}");
+    assert_eq!(status(&store, id).await, Some(Status::Processing));
+    assert_eq!(status(&store, follow.id).await, None);
+    let settled = settle(std::slice::from_ref(&follow)).await;
+    assert_eq!(settled.unwrap(), Ownership::Held);
+    assert_eq!(status(&store, id).await, Some(Status::Completed));
+    assert_eq!(status(&store, follow.id).await, Some(Status::Queued));
     postgres.drop().await;
 }

@@ -46,7 +46,7 @@ pub(super) async fn shift(redis: &Redis, time: Duration) {
     shifted.expect("shift");
 }
 
-fn root(redis: &Redis) -> String {
+pub(super) fn root(redis: &Redis) -> String {
     format!("{{{}:journal}}", redis.prefix)
 }
 

@@ -53,7 +53,7 @@ impl Lossy {
         format!("redis://127.0.0.1:{}/", self.port)
     }
 
-    /// The next answer does not arrive, and its connection is closed.
+    /// The answer to the next script does not arrive, and its connection is closed.
     pub(crate) fn lose_an_answer(&self) {
         self.state.lose.store(true, Ordering::SeqCst);
     }
@@ -69,14 +69,22 @@ impl State {
             return;
         };
         let (mut asked, mut answered) = ([0; 8192], [0; 8192]);
+        let mut losing = false;
         loop {
             tokio::select! {
-                read = client.read(&mut asked) => match read {
-                    Ok(read) if read > 0 && server.write_all(&asked[..read]).await.is_ok() => {}
-                    _ => return,
-                },
+                read = client.read(&mut asked) => {
+                    let Ok(read @ 1..) = read else {
+                        return;
+                    };
+                    // A cluster's client asks for other things as well.
+                    let script = asked[..read].windows(7).any(|word| word == b"EVALSHA");
+                    losing |= script && self.lose.swap(false, Ordering::SeqCst);
+                    if server.write_all(&asked[..read]).await.is_err() {
+                        return;
+                    }
+                }
                 read = server.read(&mut answered) => {
-                    if self.lose.swap(false, Ordering::SeqCst) {
+                    if losing {
                         self.lost.fetch_add(1, Ordering::SeqCst);
                         return;
                     }

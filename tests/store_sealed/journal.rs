@@ -43,6 +43,7 @@ async fn t_7_a_sealed_journal_keeps_the_contract() {
 async fn t_7_j_13_the_store_never_sees_what_is_asked_for() {
     let below = MemoryStore::new();
     let store = sealed(&below, keys());
+    assert!(store.is_sealed() && !below.is_sealed());
     let id = put(&store, SECRET).await;
     let leased = store.lease(want()).await.unwrap();
     assert_eq!(&*leased[0].payload, SECRET);

@@ -1,5 +1,10 @@
 //! The journal in the same file.
 
+use std::{
+    io::{BufRead, BufReader, Write},
+    process::{Command, Stdio},
+};
+
 use tower_reprise::store::journal::{
     Enqueued, EntryId, Journal, NewEntry, Query, Settle, Status, Steer, Turn, Want,
 };
@@ -38,26 +43,6 @@ async fn j_7_cancel_against_start_has_one_winner() {
 async fn j_5_two_handles_keep_the_order() {
     let sqlite = Sqlite::new();
     races::leases_keep_the_order([sqlite.open(), sqlite.open()]).await;
-}
-
-/// A lease that ran out is its owner's until that very entry is leased again, and not just another
-/// one of its lane.
-#[tokio::test]
-async fn j_14_a_lapsed_owner_can_settle_while_others_are_leased() {
-    let sqlite = Sqlite::new();
-    let store = sqlite.open();
-    for _ in 0..2 {
-        put(&store, entry(1)).await;
-    }
-    let owned = store.lease(want(2)).await.unwrap();
-    sqlite.time.pass(LEASE);
-    let taken = store.lease(want(1)).await.unwrap();
-    assert_eq!((taken[0].id, taken[0].attempts), (owned[0].id, 2));
-    let (late, done) = (&owned[1], Settle::completed("done", KEEP));
-    let settled = store.settle(late.id, late.turn, done).await.unwrap();
-    assert_eq!(settled, Ownership::Held);
-    let found = store.find(late.id).await.unwrap().unwrap();
-    assert_eq!(found.status, Status::Completed);
 }
 
 #[tokio::test]
@@ -144,6 +129,7 @@ async fn t_5_a_file_of_version_1_keeps_its_records() {
     assert_eq!(claimed, Claimed::Done(reply(10)));
     assert!(own(&store, 2).await > FencingToken::new(77));
     assert_eq!(store.lease(want(9)).await.unwrap().len(), 1);
+    assert_ne!(store.secret().await.unwrap(), [0; 32]);
 }
 
 #[tokio::test]
@@ -169,24 +155,27 @@ async fn t_4_j_2_a_full_file_refuses_and_still_answers() {
     let listed: Vec<_> = listed.iter().map(|entry| entry.id).collect();
     assert_eq!(listed, accepted);
 
-    // All or nothing: an outcome whose outbox does not fit is none.
+    // All or nothing: an outcome whose outbox does not fit is none, though it alone would fit.
     let Ok([leased]) = <[_; 1]>::try_from(store.lease(want(1)).await.unwrap()) else {
         panic!("one was asked for");
     };
+    let connection = Connection::open(sqlite.folder.file()).unwrap();
+    let newest = "SELECT sequence FROM journal ORDER BY sequence DESC LIMIT 3";
+    let delete = format!("DELETE FROM journal WHERE sequence IN ({newest})");
+    assert_eq!(connection.execute(&delete, []).unwrap(), 3);
+    let queued = accepted.len() as u64 - 4;
     let settle = Settle::completed("", KEEP).followed_by([entry(1), entry(100_000)]);
     let error = store.settle(leased.id, leased.turn, settle).await;
     assert_eq!(error.unwrap_err().kind(), StoreErrorKind::Full);
     let found = store.find(leased.id).await.unwrap();
     assert_eq!(found.unwrap().status, Status::Processing);
     let counts = store.counts("mails").await.unwrap();
-    assert_eq!(counts.of(Status::Queued), accepted.len() as u64 - 1);
-    // It can be said once there is room again.
-    let connection = Connection::open(sqlite.folder.file()).unwrap();
-    let delete = "DELETE FROM journal WHERE sequence IN (SELECT max(sequence) FROM journal)";
-    assert_eq!(connection.execute(delete, []).unwrap(), 1);
-    let settle = Settle::completed("", KEEP);
+    assert_eq!(counts.of(Status::Queued), queued);
+    let settle = Settle::completed("", KEEP).followed_by([entry(1)]);
     let settled = store.settle(leased.id, leased.turn, settle).await;
     assert_eq!(settled.unwrap(), Ownership::Held);
+    let counts = store.counts("mails").await.unwrap();
+    assert_eq!(counts.of(Status::Queued), queued + 1);
 }
 
 #[tokio::test]
@@ -232,4 +221,85 @@ async fn t_4_a_row_that_makes_no_sense_is_corrupt() {
         let error = store.list(Query::new("mails", 9)).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Corrupt, "{nonsense}: {error}");
     }
+}
+
+// --- kills --------------------------------------------------------------------------------------
+
+const CHILD: &str = "REPRISE_JOURNAL_CHILD";
+
+/// Whatever a process was told before it was killed is there afterwards, again and again on the same
+/// file.
+#[tokio::test]
+async fn t_4_j_14_nothing_acknowledged_is_lost_to_a_kill() {
+    let folder = Folder::on_disk();
+    drop(SqliteStore::open(folder.file()).unwrap());
+    let mut told = Vec::new();
+    for round in 1..=10 {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["journal::child_that_is_killed", "--exact", "--ignored"])
+            .arg("--nocapture")
+            .env(CHILD, folder.file())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        told.extend(lines.by_ref().take(round * 15).map(Result::unwrap));
+        child.kill().unwrap();
+        // What it had said by then.
+        told.extend(lines.map(Result::unwrap));
+        child.wait().unwrap();
+
+        let store = SqliteStore::open(folder.file()).unwrap();
+        for line in &told {
+            let words: Vec<_> = line.split(' ').collect();
+            let id: EntryId = words[1].parse().unwrap();
+            let found = store.find(id).await.unwrap().expect(line);
+            match words[0] {
+                "queued" => {}
+                "leased" => assert!(found.turn.get() >= words[2].parse().unwrap(), "{line}"),
+                "settled" => {
+                    assert_eq!(found.status, Status::Completed, "{line}");
+                    assert_eq!(found.result.as_deref(), Some(&b"done"[..]), "{line}");
+                    let follow = words[2].parse().unwrap();
+                    assert!(store.find(follow).await.unwrap().is_some(), "{line}");
+                }
+                _ => panic!("{line}"),
+            }
+        }
+    }
+    let settled = told.iter().filter(|line| line.starts_with("settled"));
+    assert!(settled.count() > 100);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "another test runs it, in a process of its own"]
+async fn child_that_is_killed() {
+    let Some(path) = std::env::var_os(CHILD) else {
+        return;
+    };
+    // One write, so that a kill can't tear it.
+    let say = |line: String| std::io::stderr().write_all(line.as_bytes()).unwrap();
+    let store = SqliteStore::open(path).unwrap();
+    let mut tasks = JoinSet::new();
+    for _ in 0..4 {
+        let store = store.clone();
+        tasks.spawn(async move {
+            loop {
+                let id = put(&store, entry(100)).await;
+                say(format!("queued {id}\n"));
+                for leased in store.lease(want(1)).await.unwrap() {
+                    let (id, turn) = (leased.id, leased.turn);
+                    say(format!("leased {id} {}\n", turn.get()));
+                    let next = NewEntry::new("callbacks", "done");
+                    let follow = next.id;
+                    let settle = Settle::completed("done", RETENTION).followed_by([next]);
+                    let settled = store.settle(id, turn, settle).await;
+                    assert_eq!(settled.unwrap(), Ownership::Held);
+                    say(format!("settled {id} {follow}\n"));
+                }
+            }
+        });
+    }
+    tasks.join_all().await;
 }

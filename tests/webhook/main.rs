@@ -7,6 +7,8 @@
     reason = "the helpers are tests too"
 )]
 
+#[path = "../support/authority.rs"]
+mod authority;
 mod guard;
 mod headers;
 mod layer;

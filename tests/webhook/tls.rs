@@ -1,70 +1,22 @@
 use std::sync::{Arc, Mutex};
 
-use rcgen::{CertificateParams, CertifiedKey, IsCa, Issuer, KeyPair};
-use rustls::{
-    ClientConfig, RootCertStore, ServerConfig,
-    crypto::ring,
-    pki_types::{CertificateDer, PrivateKeyDer},
-};
+use rustls::ClientConfig;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt, BufReader},
     net::TcpListener,
 };
-use tokio_rustls::TlsAcceptor;
 use tower_reprise::{
     classify::Cause,
     delivery::{Failure, Outcome, Sender, guard::Guard},
 };
 
 use crate::{
-    Answers, deliver, failure,
+    Answers,
+    authority::{Authority, Identity},
+    deliver, failure,
     server::{Act, Server, read_request, say},
     target,
 };
-
-type Identity = (CertificateDer<'static>, PrivateKeyDer<'static>);
-
-/// Certificates of one authority.
-struct Authority {
-    certificate: CertificateDer<'static>,
-    issuer: Issuer<'static, KeyPair>,
-}
-
-impl Authority {
-    fn new() -> Self {
-        let mut params = CertificateParams::default();
-        params.is_ca = IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-        let key = KeyPair::generate().unwrap();
-        let certificate = params.self_signed(&key).unwrap().der().clone();
-        let issuer = Issuer::new(params, key);
-        Self {
-            certificate,
-            issuer,
-        }
-    }
-
-    fn issue(&self, name: &str, expired: bool) -> Identity {
-        let mut params = CertificateParams::new([name.to_owned()]).unwrap();
-        if expired {
-            params.not_before = rcgen::date_time_ymd(2001, 1, 1);
-            params.not_after = rcgen::date_time_ymd(2002, 1, 1);
-        }
-        let key = KeyPair::generate().unwrap();
-        let certificate = params.signed_by(&key, &self.issuer).unwrap();
-        (certificate.der().clone(), key.into())
-    }
-
-    /// Trusts nobody else.
-    fn trusted(&self) -> ClientConfig {
-        let mut roots = RootCertStore::empty();
-        roots.add(self.certificate.clone()).unwrap();
-        ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_root_certificates(roots)
-            .with_no_client_auth()
-    }
-}
 
 /// A receiver that speaks TLS, and remembers the name that each client asked for.
 struct Receiver {
@@ -73,15 +25,8 @@ struct Receiver {
 }
 
 impl Receiver {
-    async fn start((certificate, key): Identity) -> Self {
-        let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_no_client_auth()
-            .with_single_cert(vec![certificate], key)
-            .unwrap();
-        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        let acceptor = TlsAcceptor::from(Arc::new(config));
+    async fn start(identity: Identity) -> Self {
+        let acceptor = identity.acceptor(&["h2", "http/1.1"]);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let names = Arc::<Mutex<Vec<_>>>::default();
@@ -168,12 +113,10 @@ async fn w_6_the_certificate_is_for_the_name_in_the_url() {
 #[tokio::test]
 async fn w_3_a_certificate_that_is_not_to_be_trusted_ends_it() {
     let authority = Authority::new();
-    let names = ["hooks.example".to_owned()];
-    let CertifiedKey { cert, signing_key } = rcgen::generate_simple_self_signed(names).unwrap();
     for (what, identity) in [
         ("expired", authority.issue("hooks.example", true)),
         ("wrong name", authority.issue("other.example", false)),
-        ("self-signed", (cert.der().clone(), signing_key.into())),
+        ("self-signed", Identity::self_signed("hooks.example")),
         (
             "another authority's",
             Authority::new().issue("hooks.example", false),

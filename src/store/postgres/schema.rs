@@ -31,12 +31,12 @@ fn records(table: &Table) -> String {
 }
 
 /// What is queued or processed is in two indexes, by when it is due and by when it is past its time;
-/// what is over is in two others, by when it may go and for lists.
+/// what is over by when it may go; and for lists there is all, what is whose, and what is over.
 fn journal(records: &Table) -> String {
     let (table, secret) = (records.journal(), records.secret());
     let index = |name| table.index(name);
     let [key, due, past] = ["key", "due", "past"].map(index);
-    let [until, over, owner] = ["until", "over", "owner"].map(index);
+    let [until, queue, owner, over] = ["until", "queue", "owner", "over"].map(index);
     let bytes: [u8; 32] = rand::random();
     let bytes: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     format!(
@@ -65,8 +65,9 @@ fn journal(records: &Table) -> String {
          CREATE INDEX {due} ON {table} (queue, lane, priority, due, sequence) WHERE status < 2; \
          CREATE INDEX {past} ON {table} (queue, lane, expires, sequence) WHERE status < 2; \
          CREATE INDEX {until} ON {table} (until) WHERE status > 1; \
-         CREATE INDEX {over} ON {table} (queue, status, sequence) WHERE status > 1; \
+         CREATE INDEX {queue} ON {table} (queue, sequence); \
          CREATE INDEX {owner} ON {table} (queue, owner, sequence); \
+         CREATE INDEX {over} ON {table} (queue, status, sequence) WHERE status > 1; \
          COMMENT ON TABLE {table} IS 'The journal of tower-reprise. Times are microseconds since \
          1970. priority: 0 urgent, 1 high, 2 normal, 3 low. status: 0 queued, 1 processing, \
          2 completed, 3 failed, 4 expired, 5 cancelled. until: when a lease runs out, or when what \

@@ -46,7 +46,8 @@ impl RedisStoreBuilder {
         }
     }
 
-    /// What the names of all keys start with; `reprise` unless told otherwise.
+    /// What the names of all keys start with, behind a brace if they are the journal's; `reprise`
+    /// unless told otherwise.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
         self

@@ -60,8 +60,14 @@ fn kind_of(error: &RedisError) -> StoreErrorKind {
             Some("MISCONF" | "NOREPLICAS" | "BUSY") => StoreErrorKind::Unavailable,
             Some("OOM") => StoreErrorKind::Full,
             // How older servers say it when it happens in a script.
-            _ if error.detail().is_some_and(|text| text.contains("-OOM ")) => StoreErrorKind::Full,
+            _ if says(error, "-OOM ") => StoreErrorKind::Full,
+            // A cluster is about to move a journal.
+            _ if says(error, "non local key in a cluster node") => StoreErrorKind::Unavailable,
             _ => StoreErrorKind::Other,
         },
     }
+}
+
+fn says(error: &RedisError, part: &str) -> bool {
+    error.detail().is_some_and(|text| text.contains(part))
 }

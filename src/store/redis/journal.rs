@@ -7,7 +7,7 @@ use redis::Value;
 
 use super::{RedisStore, newer, script::Transition, unreadable};
 use crate::store::{
-    Ownership, StoreError, StoreErrorKind,
+    Ownership, StoreError,
     journal::{
         Counts, Enqueued, Entry, EntryId, Journal, NewEntry, Outcome, Query, Settle, Status, Steer,
         Steered, Turn, Want, columns,
@@ -36,22 +36,6 @@ impl RedisStore {
             self.attempt(transition, &key, arguments, deadline)
         });
         split(answer.await?)
-    }
-
-    /// The same, but not again once it may have happened.
-    async fn act_once(
-        &self,
-        transition: &Transition,
-        arguments: &[&[u8]],
-    ) -> Result<(i64, Vec<Value>), StoreError> {
-        let key = &self.journal_key();
-        let answer = remote::patiently(self.inner.timeout, |deadline| async move {
-            match self.attempt(transition, key, arguments, deadline).await {
-                Err(error) if error.may_have_happened() => Ok(Err(error)),
-                other => other.map(Ok),
-            }
-        });
-        split(answer.await??)
     }
 
     async fn own(
@@ -109,7 +93,7 @@ impl Journal for RedisStore {
     }
 
     async fn lease(&self, want: Want) -> Result<Vec<Entry>, StoreError> {
-        // A client of a cluster sends again by itself what it got no answer to.
+        // So that it can be repeated like the others. A cluster's client would do so by itself.
         let ticket = EntryId::random().to_string();
         let arguments = [
             want.queue.as_bytes(),
@@ -120,14 +104,7 @@ impl Journal for RedisStore {
             ticket.as_bytes(),
         ];
         let transition = &self.inner.journal.lease;
-        match self.act_once(transition, &arguments).await? {
-            (0, rest) => entries(rest),
-            (1, _) => {
-                let message = "the answer to a lease was lost with the connection";
-                Err(StoreError::new(StoreErrorKind::Unavailable, message).in_doubt())
-            }
-            _ => Err(unreadable()),
-        }
+        entries(self.act(transition, &arguments).await?.1)
     }
 
     async fn extend(

@@ -71,9 +71,8 @@
 //! All of it is in the server's memory, payloads too. A server that is full refuses to enqueue
 //! ([`StoreErrorKind::Full`]), and what is queued can still be leased, settled and cancelled.
 //!
-//! The one verb that must not be repeated when its answer got lost is not: a lease that may have
-//! happened is an error in doubt. What it took, if it did, can be leased when it has run out. A
-//! lease takes a thousand entries at most.
+//! A lease whose answer got lost is repeated like any other verb: it carries a ticket, by which
+//! the server finds for a minute what it took. A lease takes a thousand entries at most.
 //!
 //! # Cluster
 //!
@@ -84,7 +83,9 @@
 //!
 //! A script of the journal is told the first key, and makes the names of the others from it; all
 //! are in the same slot. Redis and Valkey allow that, also by their access lists (`~prefix:*` and
-//! `~{prefix:journal}*`). Others that insist on being told each key can't run it.
+//! `~{prefix:journal}*`). Others that insist on being told each key can't run it. While the slot is
+//! moved to another server, every verb of the journal is an error
+//! ([`StoreErrorKind::Unavailable`]), and nothing is done by halves.
 
 mod builder;
 mod error;

@@ -147,4 +147,8 @@ impl<J: Journal> Journal for Sealed<J> {
     fn secret(&self) -> impl Future<Output = Result<[u8; 32], StoreError>> + Send {
         self.store.secret()
     }
+
+    fn is_sealed(&self) -> bool {
+        true
+    }
 }

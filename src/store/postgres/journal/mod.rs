@@ -26,7 +26,7 @@ impl PostgresStore {
     /// Queues an entry as part of your transaction: what you write and what must follow from it are
     /// committed together or not at all. Nobody can lease it before.
     ///
-    /// An entry with a [`Dedup`](super::journal::Dedup) that another transaction is queueing at the
+    /// An entry with a [`Dedup`](crate::store::journal::Dedup) that another transaction is queueing at the
     /// same time waits for that one to end.
     ///
     /// ```no_run

@@ -19,13 +19,16 @@
 --   over      the same entries, of all queues
 --   awake     of a queue: the lanes in which something can be leased, by name
 --   idle      of a queue: all others that are not empty, by when that will be so
---   ticket    of a lease: that it took something
+--   ticket    of a lease: what it took, for a minute
 --
 -- Members of sets are the sequence in 16 digits, so that equal times are in sequence, and the id. Times are microseconds since 1970, and stay below 2^53, up to where Lua counts in
 -- whole numbers. What can't be found in an entry's hash is not there, whatever the sets say.
 --
 -- Answers are lists that begin with a number; -1 is that of a newer version.
 local base = KEYS[1]
+-- While a cluster moves the slot, some keys are here and some are there. Then a command on two
+-- keys, of which one is nowhere, fails on either side: before anything is half done.
+redis.call('EXISTS', base, base .. ':nowhere')
 local version = redis.call('HGET', base, 'version')
 if version and version ~= '1' then
     return {-1}

@@ -1,9 +1,17 @@
 -- ARGV: queue, lane, limit, least urgent priority, lease in microseconds, ticket
--- Answers: 0 (entries), 1 the ticket was used: this is a repeat, and what it took is not known
+-- Answers: 0 (entries)
 local queue, lane, limit = ARGV[1], ARGV[2], math.min(tonumber(ARGV[3]), 1000)
+local taken = {}
+-- A ticket that was used comes again when the answer got lost: what it took then is the answer.
 local ticket = base .. ':ticket:' .. ARGV[6]
-if redis.call('EXISTS', ticket) == 1 then
-    return {1}
+for id, turn in string.gmatch(redis.call('GET', ticket) or '', '(%x+):(%d+)') do
+    local entry = load(id, true)
+    if entry and entry.status == PROCESSING and entry.turn == tonumber(turn) then
+        taken[#taken + 1] = answer(entry)
+    end
+end
+if #taken > 0 then
+    return {0, taken}
 end
 sweep()
 -- What has lost its worker stands in line again. It stays its owner's until somebody takes it.
@@ -17,7 +25,7 @@ for _, member in ipairs(lapsed) do
     end
 end
 
-local taken = {}
+local turns = {}
 local function take(from)
     local left = limit - #taken
     if left == 0 then
@@ -35,6 +43,7 @@ local function take(from)
             save(entry, 'status', 'turn', 'changed', 'attempts', 'ends')
             show(entry)
             taken[#taken + 1] = answer(entry)
+            turns[#turns + 1] = entry.id .. ':' .. text(entry.turn)
         else
             redis.call('ZREM', from, member)
         end
@@ -45,7 +54,8 @@ for priority = 0, tonumber(ARGV[4]) do
     take(of_lane('ready' .. priority, queue, lane))
 end
 if #taken > 0 then
-    redis.call('SET', ticket, '', 'PX', 60000)
+    -- Longer than any verb is repeated.
+    redis.call('SET', ticket, table.concat(turns, ' '), 'PX', 60000)
 end
 place(queue, lane)
 return {0, taken}

@@ -15,7 +15,7 @@ use crate::store::journal::{Entry, Priority, Want};
 /// Orders what is past its time by when that was.
 const PAST: &str = "SELECT expires, sequence FROM journal
      WHERE queue = ?1 AND lane = ?2 AND status = 0 AND expires <= ?3
-     ORDER BY expires, queued, sequence LIMIT ?4";
+     ORDER BY expires, queued LIMIT ?4";
 
 /// Whose lease ran out: in no order, but there are only so many workers.
 const LAPSED: &str = "SELECT priority, due, expires, sequence FROM journal

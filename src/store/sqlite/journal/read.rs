@@ -1,6 +1,6 @@
 //! What changes nothing.
 
-use std::{fmt::Write, time::Duration};
+use std::time::Duration;
 
 use rusqlite::OptionalExtension;
 
@@ -67,41 +67,7 @@ pub(super) fn lanes(
 }
 
 pub(super) fn list(batch: &Batch<'_>, query: &Query) -> rusqlite::Result<Vec<Entry>> {
-    // Each combination has its own statement, so that it finds its index. Without owner and end,
-    // entries are read in their sequence: a plus sign keeps a column from being looked up.
-    let over = query.status.filter(|status| {
-        matches!(
-            status,
-            Status::Completed | Status::Failed | Status::Cancelled
-        )
-    });
-    let queue = match query.owner.is_some() || over.is_some() {
-        true => "queue",
-        false => "+queue",
-    };
-    let mut sql = format!(
-        "SELECT {} FROM journal
-         WHERE {queue} = ?1 AND sequence > ?2 AND NOT (+status > 1 AND until <= ?3)",
-        summary!()
-    );
-    let wrote = match query.status {
-        None => Ok(()),
-        Some(Status::Queued) => write!(sql, " AND +status = 0 AND expires > ?3"),
-        Some(Status::Expired) => {
-            write!(sql, " AND (+status = 4 OR +status = 0 AND expires <= ?3)")
-        }
-        Some(Status::Processing) => write!(sql, " AND +status = 1"),
-        Some(over) => write!(sql, " AND status > 1 AND status = {}", over.number()),
-    };
-    wrote.map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))?;
-    if query.owner.is_some() {
-        sql += " AND owner = ?4";
-    }
-    if query.label.is_some() {
-        sql += " AND label = ?5";
-    }
-    sql += " ORDER BY sequence LIMIT ?6";
-    let mut statement = batch.connection.prepare_cached(&sql)?;
+    let mut statement = batch.connection.prepare_cached(&list_sql(query))?;
     let params = (
         &query.queue,
         micros(query.after),
@@ -114,35 +80,59 @@ pub(super) fn list(batch: &Batch<'_>, query: &Query) -> rusqlite::Result<Vec<Ent
     entries.collect()
 }
 
+/// Each combination of filters has its own statement, so that it finds its index. A plus sign keeps
+/// a column from being looked up in one.
+fn list_sql(query: &Query) -> String {
+    let status = match query.status {
+        None => String::new(),
+        Some(Status::Queued) => "AND +status = 0 AND expires > ?3".to_owned(),
+        Some(Status::Processing) => "AND +status = 1".to_owned(),
+        Some(Status::Expired) => "AND (+status = 4 OR +status = 0 AND expires <= ?3)".to_owned(),
+        Some(over) => format!("AND status > 1 AND status = {}", over.number()),
+    };
+    let owner = query.owner.as_ref().map_or("", |_| "AND owner = ?4");
+    let label = query.label.as_ref().map_or("", |_| "AND label = ?5");
+    format!(
+        "SELECT {} FROM journal
+         WHERE queue = ?1 AND sequence > ?2 AND NOT (+status > 1 AND until <= ?3)
+           {status} {owner} {label}
+         ORDER BY sequence LIMIT ?6",
+        summary!()
+    )
+}
+
+const COUNT_QUEUED: &str =
+    "SELECT count(*), coalesce(sum(expires <= ?2), 0), min(iif(expires > ?2, queued, NULL))
+     FROM journal INDEXED BY journal_past WHERE queue = ?1 AND status = 0";
+
+const COUNT_LEASED: &str =
+    "SELECT count(*) FROM journal INDEXED BY journal_leased WHERE queue = ?1 AND status = 1";
+
+const COUNT_OVER: &str = "SELECT status, count(*) FROM journal INDEXED BY journal_over
+     WHERE queue = ?1 AND status > 1 AND until > ?2 GROUP BY status";
+
 pub(super) fn counts(batch: &Batch<'_>, queue: &str) -> rusqlite::Result<Counts> {
     let mut counts = Counts::default();
-    let mut add = |status: Status, count: i64| {
-        counts.by_status[usize::from(status.number())] += count.unsigned_abs();
+    let mut add = |status: i64, count: i64| {
+        let status = usize::try_from(status).unwrap_or(usize::MAX);
+        if let Some(total) = counts.by_status.get_mut(status) {
+            *total += count.unsigned_abs();
+        }
     };
-    let mut queued = batch.connection.prepare_cached(
-        "SELECT count(*), coalesce(sum(expires <= ?2), 0), min(iif(expires > ?2, queued, NULL))
-         FROM journal WHERE queue = ?1 AND status = 0",
-    )?;
+    let mut queued = batch.connection.prepare_cached(COUNT_QUEUED)?;
     let (all, past, oldest): (i64, i64, Option<i64>) = queued
         .query_row((queue, batch.now), |row| {
             Ok((row.get(0)?, row.get(1)?, row.get(2)?))
         })?;
-    add(Status::Queued, all - past);
-    add(Status::Expired, past);
-    let mut leased = batch
-        .connection
-        .prepare_cached("SELECT count(*) FROM journal WHERE queue = ?1 AND status = 1")?;
-    add(
-        Status::Processing,
-        leased.query_row([queue], |row| row.get(0))?,
-    );
-    let mut over = batch.connection.prepare_cached(
-        "SELECT count(*) FROM journal
-         WHERE queue = ?1 AND status > 1 AND status = ?3 AND until > ?2",
-    )?;
-    for status in Status::ALL.into_iter().filter(|status| status.is_over()) {
-        let params = (queue, batch.now, status.number());
-        add(status, over.query_row(params, |row| row.get(0))?);
+    add(Status::Queued as i64, all - past);
+    add(Status::Expired as i64, past);
+    let mut leased = batch.connection.prepare_cached(COUNT_LEASED)?;
+    let leased = leased.query_row([queue], |row| row.get(0))?;
+    add(Status::Processing as i64, leased);
+    let mut over = batch.connection.prepare_cached(COUNT_OVER)?;
+    let mut rows = over.query((queue, batch.now))?;
+    while let Some(row) = rows.next()? {
+        add(row.get(0)?, row.get(1)?);
     }
     counts.oldest = oldest
         .map(|oldest| Duration::from_micros(u64::try_from(batch.now - oldest).unwrap_or_default()));
@@ -185,4 +175,57 @@ pub(super) fn secret(batch: &Batch<'_>) -> rusqlite::Result<[u8; 32]> {
         .connection
         .prepare_cached("SELECT secret FROM journal_secret")?;
     statement.query_row([], |row| row.get(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use rusqlite::{Connection, StatementStatus};
+
+    use super::{super::write, *};
+    use crate::store::journal::{NewEntry, Steer};
+
+    /// Entries of another queue are many, and no list reads them; none sorts, so that a page costs
+    /// no more than what is before its end.
+    #[test]
+    fn j_10_a_page_is_read_by_its_index() {
+        let connection = Connection::open_in_memory().unwrap();
+        let schema = include_str!("../schema/2.sql");
+        connection.execute_batch(schema).unwrap();
+        let batch = Batch {
+            connection: &connection,
+            now: 1_000_000,
+        };
+        for n in 0..2_000 {
+            let new = NewEntry {
+                owner: format!("owner {}", n % 2),
+                ..NewEntry::new(if n % 100 == 0 { "mails" } else { "orders" }, "payload")
+            };
+            write::enqueue(&batch, &new).unwrap();
+            if n % 200 == 0 {
+                let cancel = Steer::Cancel(Duration::from_secs(60));
+                write::steer(&batch, new.id, cancel).unwrap();
+            }
+        }
+        for status in [None, Some(Status::Queued), Some(Status::Cancelled)] {
+            for owner in [None, Some("owner 0".to_owned())] {
+                let query = Query {
+                    status,
+                    owner,
+                    ..Query::new("mails", 5)
+                };
+                assert_eq!(list(&batch, &query).unwrap().len(), 5, "{query:?}");
+                let statement = connection.prepare_cached(&list_sql(&query)).unwrap();
+                let of = |status| statement.get_status(status);
+                let seen = (of(StatementStatus::FullscanStep), of(StatementStatus::Sort));
+                assert_eq!(seen, (0, 0), "{query:?}");
+                assert!(of(StatementStatus::VmStep) < 1_000, "{query:?}");
+            }
+        }
+        for sql in [COUNT_QUEUED, COUNT_OVER] {
+            let plan = format!("EXPLAIN QUERY PLAN {sql}");
+            let plan = connection.query_row(&plan, ("mails", 0), |row| row.get::<_, String>(3));
+            let plan = plan.unwrap();
+            assert!(plan.contains("USING COVERING INDEX"), "{plan}");
+        }
+    }
 }

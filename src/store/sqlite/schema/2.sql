@@ -31,11 +31,14 @@ CREATE TABLE journal (
 CREATE UNIQUE INDEX journal_dedup ON journal (queue, dedup) WHERE dedup IS NOT NULL;
 -- What is next in a lane, what is past its time there, and whose lease ran out.
 CREATE INDEX journal_due ON journal (queue, lane, priority, due) WHERE status = 0;
-CREATE INDEX journal_past ON journal (queue, lane, expires, queued) WHERE status = 0;
+CREATE INDEX journal_past ON journal (queue, lane, expires, queued, status) WHERE status = 0;
 CREATE INDEX journal_leased ON journal (queue, lane, until) WHERE status = 1;
--- What may go, and for lists: what is over, and what is whose.
+-- What may go.
 CREATE INDEX journal_until ON journal (until) WHERE status > 1;
-CREATE INDEX journal_over ON journal (queue, status) WHERE status > 1;
+-- For lists, in their sequence: all, what is whose, and what is over. The latter and what is past
+-- its time have what it takes to be counted.
+CREATE INDEX journal_queue ON journal (queue);
 CREATE INDEX journal_owner ON journal (queue, owner);
+CREATE INDEX journal_over ON journal (queue, status, sequence, until) WHERE status > 1;
 
 CREATE TABLE journal_secret (secret BLOB NOT NULL) STRICT;

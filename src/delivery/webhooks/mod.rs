@@ -36,25 +36,29 @@
 //! # }
 //! ```
 
+mod alert;
+mod builder;
+mod handler;
+
 use std::{borrow::Cow, error::Error, fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::HeaderMap;
 use serde::{Deserialize, Serialize};
 
+pub use self::{alert::WebhookAlert, builder::WebhooksBuilder, handler::Deliveries};
 use super::{
-    Delivery, Failure, Outcome, Schedule, Sender, UserHeaders,
-    dead_letter::KEEP,
+    Delivery, Schedule, Sender, UserHeaders,
     guard::{Forbidden, Guard, Target},
     parcel::Parcel,
     sign::{MessageId, Signer},
-    worker::{Handler, Wake, Worker},
+    worker::{Wake, Worker},
 };
 use crate::{
     error::ConfigError,
     store::{
         StoreError,
-        journal::{Enqueued, Entry, EntryId, Journal, NewEntry, Priority, Settle},
+        journal::{Enqueued, EntryId, Journal, NewEntry, Priority},
     },
 };
 
@@ -206,15 +210,7 @@ impl<J: Journal + Clone> Webhooks<J> {
         journal: J,
         signers: impl Fn(&str) -> Option<Signer> + Send + Sync + 'static,
     ) -> WebhooksBuilder<J> {
-        WebhooksBuilder {
-            journal,
-            queue: "webhooks".into(),
-            guard: Guard::new(),
-            sender: None,
-            signers: Arc::new(signers),
-            schedule: Schedule::default(),
-            keep: KEEP,
-        }
+        WebhooksBuilder::new(journal, Arc::new(signers))
     }
 
     /// Writes an event down, to be delivered. Its id is the message's id with the receiver.
@@ -325,167 +321,5 @@ impl<J> fmt::Debug for Webhooks<J> {
             .field("queue", &self.shared.queue)
             .field("schedule", &self.shared.schedule)
             .finish_non_exhaustive()
-    }
-}
-
-/// Builds [`Webhooks`].
-#[must_use]
-pub struct WebhooksBuilder<J> {
-    journal: J,
-    queue: Cow<'static, str>,
-    guard: Guard,
-    sender: Option<Sender>,
-    signers: Signers,
-    schedule: Schedule,
-    keep: Duration,
-}
-
-impl<J> WebhooksBuilder<J> {
-    /// The queue, instead of `webhooks`.
-    pub fn queue(mut self, queue: impl Into<Cow<'static, str>>) -> Self {
-        self.queue = queue.into();
-        self
-    }
-
-    /// Which targets are allowed: those of the public internet by https, unless told otherwise.
-    pub fn guard(mut self, guard: Guard) -> Self {
-        self.guard = guard;
-        self
-    }
-
-    /// Sends by this sender, which has a guard of its own.
-    pub fn sender(mut self, sender: Sender) -> Self {
-        self.sender = Some(sender);
-        self
-    }
-
-    /// When an event is delivered again: five deliveries, unless told otherwise.
-    pub fn schedule(mut self, schedule: Schedule) -> Self {
-        self.schedule = schedule;
-        self
-    }
-
-    /// How long a dead letter is kept: 30 days, unless told otherwise.
-    pub fn keep(mut self, keep: Duration) -> Self {
-        self.keep = keep;
-        self
-    }
-
-    /// The webhooks.
-    ///
-    /// # Errors
-    ///
-    /// A setting that is not allowed.
-    pub fn build(self) -> Result<Webhooks<J>, ConfigError> {
-        let sender = match self.sender {
-            Some(sender) => sender,
-            None => Sender::builder(self.guard.clone()).build()?,
-        };
-        Ok(Webhooks {
-            journal: self.journal,
-            wake: Wake::new(),
-            shared: Arc::new(Shared {
-                queue: self.queue,
-                guard: self.guard,
-                sender,
-                signers: self.signers,
-                schedule: self.schedule,
-                keep: self.keep,
-            }),
-        })
-    }
-}
-
-impl<J> fmt::Debug for WebhooksBuilder<J> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WebhooksBuilder")
-            .field("queue", &self.queue)
-            .finish_non_exhaustive()
-    }
-}
-
-/// Delivers webhooks.
-pub struct Deliveries {
-    shared: Arc<Shared>,
-}
-
-impl fmt::Debug for Deliveries {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Deliveries")
-    }
-}
-
-impl Handler for Deliveries {
-    async fn handle(&self, entry: Entry) -> Settle {
-        let Shared {
-            sender,
-            signers,
-            schedule,
-            keep,
-            ..
-        } = &*self.shared;
-        if entry.is_past() {
-            return Settle::failed("not delivered within a day", *keep);
-        }
-        if entry.attempts > schedule.deliveries() {
-            return Settle::failed("its workers died of it", *keep);
-        }
-        let Some(signer) = signers(&entry.owner) else {
-            return Settle::failed("its owner has no signer", *keep);
-        };
-        let delivery = match self.delivery(&entry) {
-            Ok(delivery) => delivery,
-            Err(why) => return Settle::failed(why, *keep),
-        };
-        match sender.send(&delivery, &signer).await {
-            Outcome::Delivered(status) => Settle {
-                note: status.as_u16().to_string(),
-                ..Settle::completed(Bytes::new(), *keep)
-            },
-            Outcome::Failed(failure) => self.again(&entry, &failure),
-        }
-    }
-}
-
-impl Deliveries {
-    fn delivery(&self, entry: &Entry) -> Result<Delivery, &'static str> {
-        let parcel: Parcel<Meta> =
-            Parcel::decode(entry.payload.clone()).ok_or("it can't be read")?;
-        // The guard may have changed its mind.
-        let target = Target::parse(&parcel.meta.url, &self.shared.guard)
-            .map_err(|_| "its target is not allowed")?;
-        let id = MessageId::new(entry.id.to_string()).map_err(|_| "it can't be read")?;
-        let headers = UserHeaders::new(
-            parcel
-                .headers
-                .iter()
-                .filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?))),
-        );
-        let delivery = Delivery::new(target, id, parcel.body)
-            .headers(headers.map_err(|_| "its headers are not allowed")?);
-        match &parcel.meta.content_type {
-            None => Ok(delivery),
-            Some(content_type) => delivery
-                .content_type(content_type)
-                .map_err(|_| "its content type is not allowed"),
-        }
-    }
-
-    /// When to deliver it again, if at all.
-    fn again(&self, entry: &Entry, failure: &Failure) -> Settle {
-        let Shared { schedule, keep, .. } = &*self.shared;
-        let why = failure.to_string();
-        let before = entry.history.iter().rev();
-        let in_a_row = before.take_while(|last| last.note == why).count();
-        if failure.is_retryable(u32::try_from(in_a_row).unwrap_or(u32::MAX)) {
-            // A redrive begins a new day.
-            let since_first = DAY.saturating_sub(entry.expires_at.since(entry.changed_at));
-            let asked = failure.retry_after();
-            let next = schedule.next(entry.attempts, since_first, asked, rand::random());
-            if let Some(delay) = next {
-                return Settle::retry(why, delay);
-            }
-        }
-        Settle::failed(why, *keep)
     }
 }

@@ -1,0 +1,68 @@
+use serde::Serialize;
+
+use super::{Webhook, Webhooks};
+use crate::{
+    delivery::dead_letter::{Alert, DeadLetter, LogAlert},
+    error::BoxError,
+    store::journal::Journal,
+};
+
+/// What alerts are labelled with.
+const LABEL: &str = "dead_letter";
+
+/// Tells a webhook that there is a dead letter: which one, of which queue, and why, and nothing of
+/// what is in it.
+///
+/// A letter that is such an alert itself is only logged, or an alert that can't be delivered would
+/// call for the next one.
+#[derive(Debug, Clone)]
+pub struct WebhookAlert<J> {
+    webhooks: Webhooks<J>,
+    url: String,
+}
+
+impl<J> WebhookAlert<J> {
+    /// Alerts whoever is behind this URL.
+    pub fn new(webhooks: Webhooks<J>, url: impl Into<String>) -> Self {
+        Self {
+            webhooks,
+            url: url.into(),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Event<'a> {
+    event: &'static str,
+    data: Data<'a>,
+}
+
+#[derive(Serialize)]
+struct Data<'a> {
+    id: String,
+    queue: &'a str,
+    label: &'a str,
+    reason: &'a str,
+    attempts: u32,
+}
+
+impl<J: Journal + Clone> Alert for WebhookAlert<J> {
+    async fn fire(&self, letter: &DeadLetter) -> Result<(), BoxError> {
+        if letter.label == LABEL {
+            return LogAlert.fire(letter).await;
+        }
+        let event = Event {
+            event: LABEL,
+            data: Data {
+                id: letter.id.to_string(),
+                queue: &letter.queue,
+                label: &letter.label,
+                reason: &letter.reason,
+                attempts: letter.attempts,
+            },
+        };
+        let webhook = Webhook::new(self.url.clone(), serde_json::to_vec(&event)?).label(LABEL);
+        self.webhooks.send(webhook).await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,95 @@
+use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
+
+use super::{Shared, Signers, Webhooks};
+use crate::{
+    delivery::{Schedule, Sender, dead_letter::KEEP, guard::Guard, worker::Wake},
+    error::ConfigError,
+};
+
+/// Builds [`Webhooks`].
+#[must_use]
+pub struct WebhooksBuilder<J> {
+    journal: J,
+    queue: Cow<'static, str>,
+    guard: Guard,
+    sender: Option<Sender>,
+    signers: Signers,
+    schedule: Schedule,
+    keep: Duration,
+}
+
+impl<J> WebhooksBuilder<J> {
+    pub(super) fn new(journal: J, signers: Signers) -> Self {
+        Self {
+            journal,
+            queue: "webhooks".into(),
+            guard: Guard::new(),
+            sender: None,
+            signers,
+            schedule: Schedule::default(),
+            keep: KEEP,
+        }
+    }
+
+    /// The queue, instead of `webhooks`.
+    pub fn queue(mut self, queue: impl Into<Cow<'static, str>>) -> Self {
+        self.queue = queue.into();
+        self
+    }
+
+    /// Which targets are allowed: those of the public internet by https, unless told otherwise.
+    pub fn guard(mut self, guard: Guard) -> Self {
+        self.guard = guard;
+        self
+    }
+
+    /// Sends by this sender, which has a guard of its own.
+    pub fn sender(mut self, sender: Sender) -> Self {
+        self.sender = Some(sender);
+        self
+    }
+
+    /// When an event is delivered again: five deliveries, unless told otherwise.
+    pub fn schedule(mut self, schedule: Schedule) -> Self {
+        self.schedule = schedule;
+        self
+    }
+
+    /// How long a dead letter is kept: 30 days, unless told otherwise.
+    pub fn keep(mut self, keep: Duration) -> Self {
+        self.keep = keep;
+        self
+    }
+
+    /// The webhooks.
+    ///
+    /// # Errors
+    ///
+    /// A setting that is not allowed.
+    pub fn build(self) -> Result<Webhooks<J>, ConfigError> {
+        let sender = match self.sender {
+            Some(sender) => sender,
+            None => Sender::builder(self.guard.clone()).build()?,
+        };
+        Ok(Webhooks {
+            journal: self.journal,
+            wake: Wake::new(),
+            shared: Arc::new(Shared {
+                queue: self.queue,
+                guard: self.guard,
+                sender,
+                signers: self.signers,
+                schedule: self.schedule,
+                keep: self.keep,
+            }),
+        })
+    }
+}
+
+impl<J> fmt::Debug for WebhooksBuilder<J> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WebhooksBuilder")
+            .field("queue", &self.queue)
+            .finish_non_exhaustive()
+    }
+}

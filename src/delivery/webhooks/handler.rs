@@ -1,0 +1,98 @@
+use std::{fmt, sync::Arc};
+
+use bytes::Bytes;
+
+use super::{DAY, Meta, Shared};
+use crate::{
+    delivery::{
+        Delivery, Failure, Outcome, UserHeaders, guard::Target, parcel::Parcel, sign::MessageId,
+        worker::Handler,
+    },
+    store::journal::{Entry, Settle},
+};
+
+/// Delivers webhooks.
+pub struct Deliveries {
+    pub(super) shared: Arc<Shared>,
+}
+
+impl fmt::Debug for Deliveries {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Deliveries")
+    }
+}
+
+impl Handler for Deliveries {
+    async fn handle(&self, entry: Entry) -> Settle {
+        let Shared {
+            sender,
+            signers,
+            schedule,
+            keep,
+            ..
+        } = &*self.shared;
+        if entry.is_past() {
+            return Settle::failed("not delivered within a day", *keep);
+        }
+        if entry.attempts > schedule.deliveries() {
+            return Settle::failed("its workers died of it", *keep);
+        }
+        let Some(signer) = signers(&entry.owner) else {
+            return Settle::failed("its owner has no signer", *keep);
+        };
+        let delivery = match self.delivery(&entry) {
+            Ok(delivery) => delivery,
+            Err(why) => return Settle::failed(why, *keep),
+        };
+        match sender.send(&delivery, &signer).await {
+            Outcome::Delivered(status) => Settle {
+                note: status.as_u16().to_string(),
+                ..Settle::completed(Bytes::new(), *keep)
+            },
+            Outcome::Failed(failure) => self.again(&entry, &failure),
+        }
+    }
+}
+
+impl Deliveries {
+    fn delivery(&self, entry: &Entry) -> Result<Delivery, &'static str> {
+        let parcel: Parcel<Meta> =
+            Parcel::decode(entry.payload.clone()).ok_or("it can't be read")?;
+        // The guard may have changed its mind.
+        let target = Target::parse(&parcel.meta.url, &self.shared.guard)
+            .map_err(|_| "its target is not allowed")?;
+        let id = MessageId::new(entry.id.to_string()).map_err(|_| "it can't be read")?;
+        let headers = UserHeaders::new(
+            parcel
+                .headers
+                .iter()
+                .filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?))),
+        );
+        let delivery = Delivery::new(target, id, parcel.body)
+            .headers(headers.map_err(|_| "its headers are not allowed")?);
+        match &parcel.meta.content_type {
+            None => Ok(delivery),
+            Some(content_type) => delivery
+                .content_type(content_type)
+                .map_err(|_| "its content type is not allowed"),
+        }
+    }
+
+    /// When to deliver it again, if at all.
+    fn again(&self, entry: &Entry, failure: &Failure) -> Settle {
+        let Shared { schedule, keep, .. } = &*self.shared;
+        let why = failure.to_string();
+        let before = entry.history.iter().rev();
+        let in_a_row = before.take_while(|last| last.note == why).count();
+        if failure.is_retryable(u32::try_from(in_a_row).unwrap_or(u32::MAX)) {
+            // A redrive begins a new day.
+            let since_first = DAY.saturating_sub(entry.expires_at.since(entry.changed_at));
+            let asked = failure.retry_after();
+            let next = schedule.next(entry.attempts, since_first, asked, rand::random());
+            if let Some(delay) = next {
+                return Settle::retry(why, delay);
+            }
+        }
+        Settle::failed(why, *keep)
+    }
+}

@@ -1,0 +1,327 @@
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use metrics_util::debugging::{DebugValue, DebuggingRecorder};
+use tower_reprise::{
+    delivery::worker::{Admits, Handler, Worker},
+    store::{
+        MemoryStore,
+        journal::{Entry, Journal, NewEntry, Settle, Status, Steer, Want},
+    },
+};
+
+use crate::{DAY, SECOND, ended, find};
+
+/// Takes as long as the payload says, in seconds, and counts.
+#[derive(Clone, Default)]
+struct Slow {
+    running: Arc<Mutex<HashMap<String, usize>>>,
+    most: Arc<Mutex<HashMap<String, usize>>>,
+    done: Arc<Mutex<Vec<String>>>,
+}
+
+impl Handler for Slow {
+    async fn handle(&self, entry: Entry) -> Settle {
+        let text = String::from_utf8(entry.payload.to_vec()).unwrap();
+        for name in [&entry.lane, ""] {
+            let mut running = self.running.lock().unwrap();
+            let now = running.entry(name.to_owned()).or_default();
+            *now += 1;
+            let mut most = self.most.lock().unwrap();
+            let most = most.entry(name.to_owned()).or_default();
+            *most = (*most).max(*now);
+        }
+        tokio::time::sleep(Duration::from_secs(text.parse().unwrap_or(0))).await;
+        for name in [&entry.lane, ""] {
+            *self.running.lock().unwrap().get_mut(name).unwrap() -= 1;
+        }
+        self.done.lock().unwrap().push(entry.lane);
+        Settle::completed("", DAY)
+    }
+}
+
+fn entry(lane: &str, payload: &'static str) -> NewEntry {
+    NewEntry {
+        lane: lane.to_owned(),
+        ..NewEntry::new("jobs", payload)
+    }
+}
+
+async fn count(journal: &MemoryStore, status: Status) -> u64 {
+    journal.counts("jobs").await.unwrap().of(status)
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_slow_lane_does_not_starve_the_others() {
+    let journal = MemoryStore::new();
+    for _ in 0..500 {
+        journal.enqueue(entry("slow", "3600")).await.unwrap();
+    }
+    for n in 0..200 {
+        journal
+            .enqueue(entry(&format!("lane-{n}"), "1"))
+            .await
+            .unwrap();
+    }
+    let handler = Slow::default();
+    let worker = Worker::builder(journal.clone(), "jobs", handler.clone())
+        .concurrency(10)
+        .per_lane(2)
+        .start()
+        .unwrap();
+    tokio::time::sleep(60 * SECOND).await;
+    assert_eq!(
+        handler.done.lock().unwrap().len(),
+        200,
+        "all others are done"
+    );
+    assert_eq!(
+        handler.most.lock().unwrap()["slow"],
+        2,
+        "and it has its share"
+    );
+    assert!(handler.most.lock().unwrap()[""] <= 10, "within the bound");
+    drop(worker);
+}
+
+#[tokio::test(start_paused = true)]
+async fn concurrency_is_bounded_and_used() {
+    let journal = MemoryStore::new();
+    for n in 0..40 {
+        journal
+            .enqueue(entry(&format!("{}", n % 20), "10"))
+            .await
+            .unwrap();
+    }
+    let handler = Slow::default();
+    let worker = Worker::builder(journal.clone(), "jobs", handler.clone()).concurrency(8);
+    let worker = worker.start().unwrap();
+    while count(&journal, Status::Completed).await < 40 {
+        tokio::time::sleep(SECOND).await;
+    }
+    assert_eq!(handler.most.lock().unwrap()[""], 8);
+    worker.shutdown(SECOND).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_takes_longer_than_its_lease_is_extended() {
+    let journal = MemoryStore::new();
+    let id = journal.enqueue(entry("", "300")).await.unwrap();
+    let worker = |journal: &MemoryStore| {
+        Worker::builder(journal.clone(), "jobs", Slow::default())
+            .lease(3 * SECOND)
+            .start()
+            .unwrap()
+    };
+    let (one, other) = (worker(&journal), worker(&journal));
+    while count(&journal, Status::Completed).await < 1 {
+        tokio::time::sleep(SECOND).await;
+    }
+    let tower_reprise::store::journal::Enqueued::New(id) = id else {
+        panic!("it is new");
+    };
+    assert_eq!(
+        find(&journal, id.id).await.attempts,
+        1,
+        "nobody took it over"
+    );
+    drop((one, other));
+}
+
+/// Panics, but only once.
+struct Fragile(AtomicUsize);
+
+impl Handler for Fragile {
+    async fn handle(&self, _: Entry) -> Settle {
+        match self.0.fetch_add(1, Ordering::Relaxed) {
+            0 => panic!("as told"),
+            _ => Settle::completed("", DAY),
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_is_one_failed_attempt_and_the_worker_goes_on() {
+    let journal = MemoryStore::new();
+    let new = entry("", "");
+    let id = new.id;
+    journal.enqueue(new).await.unwrap();
+    let fragile = Fragile(AtomicUsize::new(0));
+    let worker = Worker::builder(journal.clone(), "jobs", fragile)
+        .start()
+        .unwrap();
+    assert_eq!(ended(&journal, id).await, Status::Completed);
+    let entry = find(&journal, id).await;
+    assert_eq!(
+        (entry.attempts, &*entry.history[0].note),
+        (2, "its handler panicked")
+    );
+    drop(worker);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_lost_its_lease_breaks_off() {
+    let journal = MemoryStore::new();
+    let new = entry("", "3600");
+    let id = new.id;
+    journal.enqueue(new).await.unwrap();
+    let handler = Slow::default();
+    let worker = Worker::builder(journal.clone(), "jobs", handler.clone()).lease(9 * SECOND);
+    let worker = worker.start().unwrap();
+    tokio::time::sleep(SECOND / 2).await;
+    // The process was stopped for too long, and another took over.
+    tokio::time::advance(9 * SECOND).await;
+    let leased = journal.lease(Want::new("jobs", "", 1, DAY)).await.unwrap();
+    assert_eq!(leased.len(), 1);
+    tokio::time::sleep(10 * SECOND).await;
+    let settled = journal
+        .settle(id, leased[0].turn, Settle::completed("other", DAY))
+        .await;
+    assert_eq!(settled.unwrap(), tower_reprise::store::Ownership::Held);
+    tokio::time::sleep(2 * 3600 * SECOND).await;
+    assert!(handler.done.lock().unwrap().is_empty(), "it was broken off");
+    assert_eq!(
+        find(&journal, id).await.result.as_deref(),
+        Some(&b"other"[..])
+    );
+    drop(worker);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_waits_for_what_is_handled_and_begins_nothing() {
+    let journal = MemoryStore::new();
+    for _ in 0..3 {
+        journal.enqueue(entry("", "10")).await.unwrap();
+    }
+    let worker = Worker::builder(journal.clone(), "jobs", Slow::default()).concurrency(2);
+    let worker = worker.start().unwrap();
+    tokio::time::sleep(SECOND).await;
+    worker.shutdown(60 * SECOND).await;
+    assert_eq!(count(&journal, Status::Completed).await, 2);
+    assert_eq!(count(&journal, Status::Queued).await, 1);
+}
+
+struct Held(Arc<AtomicUsize>);
+
+impl Handler for Held {
+    async fn handle(&self, entry: Entry) -> Settle {
+        match entry.is_past() {
+            true => Settle::expired(DAY),
+            false => Settle::completed("", DAY),
+        }
+    }
+
+    fn admits(&self) -> Admits {
+        match self.0.load(Ordering::Relaxed) {
+            0 => Admits::Urgent,
+            limit => Admits::UpTo(limit),
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn j_6_held_back_only_what_is_urgent_or_past_its_time_is_handled() {
+    let journal = MemoryStore::new();
+    let limit = Arc::new(AtomicUsize::new(0));
+    let worker = Worker::builder(journal.clone(), "jobs", Held(limit.clone()));
+    let worker = worker.start().unwrap();
+    let (mut urgent, mut short) = (entry("", ""), entry("", ""));
+    short.ttl = 5 * SECOND;
+    urgent.ttl = DAY;
+    let (plain, urgent_id, short_id) = (entry("", ""), urgent.id, short.id);
+    let plain_id = plain.id;
+    for new in [plain, urgent, short] {
+        journal.enqueue(new).await.unwrap();
+    }
+    journal.steer(urgent_id, Steer::Trigger).await.unwrap();
+    tokio::time::sleep(10 * SECOND).await;
+    assert_eq!(find(&journal, urgent_id).await.status, Status::Completed);
+    let expired = find(&journal, short_id).await;
+    assert_eq!((expired.status, expired.attempts), (Status::Expired, 0));
+    assert_eq!(expired.history[0].note, "expired", "it was told so");
+    assert_eq!(find(&journal, plain_id).await.status, Status::Queued);
+    limit.store(1, Ordering::Relaxed);
+    assert_eq!(ended(&journal, plain_id).await, Status::Completed);
+    drop(worker);
+}
+
+#[test]
+fn settings_out_of_range_are_refused_by_name() {
+    let worker = || Worker::builder(MemoryStore::new(), "jobs", Slow::default());
+    for (worker, message) in [
+        (
+            worker().concurrency(0),
+            "worker.concurrency is 0, allowed: 1 to 10000",
+        ),
+        (
+            worker().per_lane(0),
+            "worker.per_lane is 0, allowed: 1 to 10000",
+        ),
+        (
+            worker().lease(SECOND / 2),
+            "worker.lease is 500ms, allowed: 1s to 10min",
+        ),
+        (
+            worker().poll(Duration::ZERO),
+            "worker.poll is 0ns, allowed: 10ms to 1min",
+        ),
+    ] {
+        assert_eq!(worker.start().unwrap_err().to_string(), message);
+    }
+}
+
+#[test]
+fn o_2_queues_are_measured() {
+    let recorder = DebuggingRecorder::new();
+    let snapshotter = recorder.snapshotter();
+    metrics::with_local_recorder(&recorder, || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .start_paused(true)
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let journal = MemoryStore::new();
+            for payload in ["1", "2"] {
+                journal.enqueue(entry("", payload)).await.unwrap();
+            }
+            journal
+                .enqueue(NewEntry {
+                    delay: DAY / 2,
+                    ..entry("", "")
+                })
+                .await
+                .unwrap();
+            let worker = Worker::builder(journal.clone(), "jobs", Slow::default());
+            let worker = worker.start().unwrap();
+            tokio::time::sleep(30 * SECOND).await;
+            drop(worker);
+        });
+    });
+    let metrics = snapshotter.snapshot().into_vec();
+    let value = |name: &str, label: &str| {
+        let mut found = metrics.iter().filter(|(key, ..)| {
+            key.key().name() == name
+                && (label.is_empty() || key.key().labels().any(|l| l.value() == label))
+        });
+        found.next().map(|(_, _, _, value)| value)
+    };
+    assert!(matches!(
+        value("journal_outcomes_total", "completed"),
+        Some(DebugValue::Counter(2))
+    ));
+    assert!(matches!(value("journal_entries", "queued"), Some(DebugValue::Gauge(n)) if n.0 == 1.0));
+    assert!(
+        matches!(value("journal_oldest_age_seconds", "jobs"), Some(DebugValue::Gauge(n)) if n.0 > 5.0)
+    );
+    assert!(matches!(
+        value("journal_lag_seconds", "jobs"),
+        Some(DebugValue::Histogram(_))
+    ));
+}
