@@ -92,7 +92,7 @@ where
     );
     let accepted = numbers.len();
     eprintln!(
-        "{accepted} accepted, {} completed, {twice} done twice, {killers} given up as killers",
+        "{accepted} accepted, {} have a result, {twice} done twice, {killers} given up as killers",
         committed.len()
     );
     assert!(committed.len() * 2 > accepted, "most were done");

@@ -219,7 +219,7 @@ pub(crate) fn start<J: IdempotencyStore + Journal + Clone>(
     shop: &Shop<J>,
     lease: Duration,
 ) -> [Working; 2] {
-    let replaying = shop.replay.worker::<_, Body>(shop.inner.clone());
+    let replaying = shop.replay.worker::<Body, _>(shop.inner.clone());
     let replaying = replaying.lease(lease).poll(POLL).start().unwrap();
     let delivering = shop.webhooks.worker().lease(lease).poll(POLL);
     [replaying, delivering.start().unwrap()]
