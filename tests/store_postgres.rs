@@ -24,7 +24,6 @@ mod process;
 mod races;
 
 use std::{
-    io::Write,
     process::Command,
     sync::{Arc, Mutex},
     time::Duration,
@@ -40,7 +39,7 @@ use tower_reprise::store::{
 };
 
 use self::{
-    database::{eventually, free_port, run},
+    database::{eventually, free_port, left_out, run},
     postgres::{Own, postgres_bin},
 };
 
@@ -172,8 +171,7 @@ fn postgres_is_there_or_said_to_be_left_out() {
         missing.push("there is no initdb to make a server with, to start and stop");
     }
     for reason in missing {
-        // Not `eprintln`, which is not shown for a test that passes.
-        writeln!(std::io::stderr(), "left out: PostgreSQL ({reason})").unwrap();
+        left_out("PostgreSQL", reason);
     }
 }
 

@@ -24,7 +24,7 @@ mod process;
 #[path = "support/redis.rs"]
 mod server;
 
-use std::{io::Write, time::Duration};
+use std::time::Duration;
 
 use bytes::Bytes;
 use redis::aio::MultiplexedConnection;
@@ -36,7 +36,7 @@ use tower_reprise::store::{
 };
 
 use self::{
-    database::{Restart, eventually, free_port},
+    database::{eventually, free_port, left_out},
     server::{Own, redis_server},
 };
 
@@ -162,8 +162,7 @@ fn redis_is_there_or_said_to_be_left_out() {
         missing.push("there is no redis-server to start and stop");
     }
     for reason in missing {
-        // Not `eprintln`, which is not shown for a test that passes.
-        writeln!(std::io::stderr(), "left out: Redis ({reason})").unwrap();
+        left_out("Redis", reason);
     }
 }
 

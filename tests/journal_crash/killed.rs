@@ -53,7 +53,7 @@ fn is_cancelled(number: u64) -> bool {
 pub(crate) async fn accept<B: Backend>(site: &Site, life: &str, more: &str) {
     let start: u64 = more.parse().unwrap();
     let store = B::open(&site.address).await;
-    let maintenance = start % 2 == 0;
+    let maintenance = start.is_multiple_of(2);
     let shop = Arc::new(Shop::new(store, site, life, !maintenance));
     if maintenance {
         shop.replay.maintenance().on(None);
@@ -80,7 +80,7 @@ pub(crate) async fn accept<B: Backend>(site: &Site, life: &str, more: &str) {
     }
     senders.join_all().await;
     say("idle");
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 async fn one<J>(shop: &Shop<J>, number: u64)

@@ -1,9 +1,8 @@
-use std::io::Write;
-
 use tower_reprise::store::PostgresStore;
 
 use crate::{
     backend::{self, Backend},
+    database::left_out,
     killed, order, outage, poison,
     postgres::Own,
     stopped,
@@ -29,8 +28,8 @@ fn address(test: &str) -> Option<String> {
     match std::env::var("REPRISE_TEST_POSTGRES") {
         Ok(url) => Some(format!("{url} crash_{:016x}", rand::random::<u64>())),
         Err(_) => {
-            let why = "REPRISE_TEST_POSTGRES is not set";
-            writeln!(std::io::stderr(), "left out: {test} on PostgreSQL ({why})").unwrap();
+            let what = format!("{test} on PostgreSQL");
+            left_out(&what, "REPRISE_TEST_POSTGRES is not set");
             None
         }
     }
@@ -87,8 +86,10 @@ async fn j_14_w_8_a_worker_that_was_stopped_is_too_late() {
 #[tokio::test]
 async fn j_2_a_server_that_is_gone_is_a_503() {
     let Some(mut server) = Own::new().await else {
-        let why = "there is no initdb to make a server with";
-        writeln!(std::io::stderr(), "left out: PostgreSQL gone ({why})").unwrap();
+        left_out(
+            "PostgreSQL gone",
+            "there is no initdb to make a server with",
+        );
         return;
     };
     let address = format!("{} public", server.url());

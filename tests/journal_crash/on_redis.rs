@@ -1,9 +1,8 @@
-use std::io::Write;
-
 use tower_reprise::store::RedisStore;
 
 use crate::{
     backend::{self, Backend},
+    database::left_out,
     killed, order, outage, poison,
     redis::Own,
     stopped,
@@ -29,8 +28,8 @@ fn address(test: &str) -> Option<String> {
     match std::env::var("REPRISE_TEST_REDIS") {
         Ok(url) => Some(format!("{url} crash-{:016x}", rand::random::<u64>())),
         Err(_) => {
-            let why = "REPRISE_TEST_REDIS is not set";
-            writeln!(std::io::stderr(), "left out: {test} on Redis ({why})").unwrap();
+            let what = format!("{test} on Redis");
+            left_out(&what, "REPRISE_TEST_REDIS is not set");
             None
         }
     }
@@ -88,8 +87,7 @@ async fn j_14_w_8_a_worker_that_was_stopped_is_too_late() {
 async fn j_2_a_server_that_is_gone_is_a_503() {
     let arguments = &["--appendonly", "yes", "--appendfsync", "always"];
     let Some(mut server) = Own::new(arguments).await else {
-        let why = "there is no redis-server to start";
-        writeln!(std::io::stderr(), "left out: Redis gone ({why})").unwrap();
+        left_out("Redis gone", "there is no redis-server to start");
         return;
     };
     let address = format!("{} gone", server.url());

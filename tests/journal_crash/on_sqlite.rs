@@ -1,11 +1,11 @@
-use std::{fs, io::Write, time::Duration};
+use std::{fs, time::Duration};
 
 use tokio::process::Command;
 use tower_reprise::store::{SqliteStore, StoreErrorKind};
 
 use crate::{
     backend::{self, Backend, Site},
-    database::{Folder, eventually},
+    database::{Folder, eventually, left_out},
     killed, order, outage, poison,
     process::{self, Process, say},
     shop::Shop,
@@ -142,8 +142,8 @@ fn with_a_disk(role: &str) -> Option<(Site, Folder, Process)> {
         .arg("true")
         .output();
     if !trial.is_ok_and(|trial| trial.status.success()) {
-        let why = "this user can't mount a disk";
-        writeln!(std::io::stderr(), "left out: {role} on SQLite ({why})").unwrap();
+        let what = format!("{role} on SQLite");
+        left_out(&what, "this user can't mount a disk");
         return None;
     }
     let site = Site::new(&format!("{path}/journal.db"), HOOK, SECOND);

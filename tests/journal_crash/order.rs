@@ -55,7 +55,7 @@ pub(crate) async fn drain<B: Backend>(site: &Site, life: &str) {
     let worker = Worker::builder(store, "drain", handler).concurrency(1);
     let worker = worker.lease(site.lease).poll(Duration::from_millis(20));
     let _working = worker.start().unwrap();
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 /// So many processes, and somebody who cancels.

@@ -232,7 +232,7 @@ pub(crate) async fn work<B: Backend>(site: &Site, life: &str) {
     let shop = Shop::new(store, site, life, false);
     let _working = start(&shop, site.lease);
     say("works");
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 /// Says what is logged.
