@@ -5,7 +5,7 @@ use std::{future::Future, time::Duration};
 use tokio::process::Command;
 use tower_reprise::store::{IdempotencyStore, journal::Journal};
 
-use crate::{database::Folder, killed, order, process, process::Process, shop, stopped};
+use crate::{database::Folder, killed, order, process::Process, shop, stopped};
 
 /// A store that processes share.
 pub(crate) trait Backend: 'static {
@@ -84,11 +84,7 @@ impl Site {
     }
 }
 
-/// The whole life of a child. Nothing happens if the process is none.
-pub(crate) fn child<B: Backend>() {
-    process::child(live::<B>);
-}
-
+/// The whole life of a child, see `process`.
 pub(crate) async fn live<B: Backend>(role: &str, words: &[&str]) {
     let (site, life, more) = Site::of(words);
     match role {

@@ -5,7 +5,7 @@ use crate::{
     database::left_out,
     killed, order, outage, poison,
     postgres::Own,
-    stopped,
+    process, stopped,
 };
 
 struct Postgres;
@@ -38,7 +38,7 @@ fn address(test: &str) -> Option<String> {
 #[test]
 #[ignore = "the others run it, in processes of their own"]
 fn child() {
-    backend::child::<Postgres>();
+    process::child(backend::live::<Postgres>);
 }
 
 #[tokio::test]

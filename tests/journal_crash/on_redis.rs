@@ -3,7 +3,7 @@ use tower_reprise::store::RedisStore;
 use crate::{
     backend::{self, Backend},
     database::left_out,
-    killed, order, outage, poison,
+    killed, order, outage, poison, process,
     redis::Own,
     stopped,
 };
@@ -38,7 +38,7 @@ fn address(test: &str) -> Option<String> {
 #[test]
 #[ignore = "the others run it, in processes of their own"]
 fn child() {
-    backend::child::<Redis>();
+    process::child(backend::live::<Redis>);
 }
 
 #[tokio::test]
