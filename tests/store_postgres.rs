@@ -16,12 +16,14 @@ mod database;
 mod journal;
 #[path = "support/outage.rs"]
 mod outage;
+#[path = "support/postgres.rs"]
+mod postgres;
+#[path = "support/process.rs"]
+mod process;
 #[path = "support/races.rs"]
 mod races;
 
 use std::{
-    io::Write,
-    path::PathBuf,
     process::Command,
     sync::{Arc, Mutex},
     time::Duration,
@@ -36,7 +38,10 @@ use tower_reprise::store::{
     conformance::{self, Backend},
 };
 
-use self::database::{Folder, Restart, eventually, free_port, program, run};
+use self::{
+    database::{eventually, free_port, left_out, run},
+    postgres::{Own, postgres_bin},
+};
 
 const LEASE: Duration = Duration::from_secs(30);
 const RETENTION: Duration = Duration::from_secs(60 * 60);
@@ -156,92 +161,6 @@ impl crash::Shared for Postgres {
     }
 }
 
-/// A server of the test's own. Root may not run one, so that it is somebody else's then.
-struct Own {
-    bin: PathBuf,
-    folder: Folder,
-    port: u16,
-}
-
-impl Own {
-    /// `None` if there is no program.
-    async fn new() -> Option<Self> {
-        let mut server = Self {
-            bin: postgres_bin()?,
-            folder: Folder::new(),
-            port: free_port(),
-        };
-        if is_root() {
-            run(Command::new("chown")
-                .arg("postgres")
-                .arg(server.folder.path()));
-        }
-        let arguments = "-U reprise -A trust -E UTF8 --locale=C --no-sync";
-        run(server.command("initdb").args(arguments.split(' ')));
-        server.start().await;
-        Some(server)
-    }
-
-    fn command(&self, program: &str) -> Command {
-        let program = self.bin.join(program);
-        let mut command = if is_root() {
-            let mut command = Command::new("runuser");
-            command.args(["-u", "postgres", "--"]).arg(program);
-            command
-        } else {
-            Command::new(program)
-        };
-        let data = self.folder.path().join("data");
-        command.current_dir("/").arg("-D").arg(data);
-        command
-    }
-
-    fn url(&self) -> String {
-        format!("postgres://reprise@127.0.0.1:{}/postgres", self.port)
-    }
-}
-
-fn is_root() -> bool {
-    run(Command::new("id").arg("-u")).stdout == b"0\n"
-}
-
-fn postgres_bin() -> Option<PathBuf> {
-    let debian = (12..30)
-        .rev()
-        .map(|version| format!("/usr/lib/postgresql/{version}/bin"));
-    let debian: Vec<String> = debian.collect();
-    let usual: Vec<&str> = debian.iter().map(String::as_str).collect();
-    program("REPRISE_TEST_POSTGRES_BIN", &usual)
-}
-
-impl Restart for Own {
-    /// As if it had crashed: nothing is written any more, and the log is worked through later.
-    async fn stop(&mut self) {
-        run(self
-            .command("pg_ctl")
-            .args(["-m", "immediate", "-s", "stop"]));
-    }
-
-    async fn start(&mut self) {
-        let log = self.folder.path().join("log");
-        let settings = format!("-h 127.0.0.1 -p {} -c unix_socket_directories=", self.port);
-        let mut command = self.command("pg_ctl");
-        run(command
-            .args(["-w", "-s", "-o", &settings, "-l"])
-            .arg(log)
-            .arg("start"));
-    }
-}
-
-impl Drop for Own {
-    fn drop(&mut self) {
-        let _ = self
-            .command("pg_ctl")
-            .args(["-m", "immediate", "-s", "stop"])
-            .output();
-    }
-}
-
 #[test]
 fn postgres_is_there_or_said_to_be_left_out() {
     let mut missing = Vec::new();
@@ -252,8 +171,7 @@ fn postgres_is_there_or_said_to_be_left_out() {
         missing.push("there is no initdb to make a server with, to start and stop");
     }
     for reason in missing {
-        // Not `eprintln`, which is not shown for a test that passes.
-        writeln!(std::io::stderr(), "left out: PostgreSQL ({reason})").unwrap();
+        left_out("PostgreSQL", reason);
     }
 }
 

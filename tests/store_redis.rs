@@ -19,8 +19,12 @@ mod journal_servers;
 mod lossy;
 #[path = "support/outage.rs"]
 mod outage;
+#[path = "support/process.rs"]
+mod process;
+#[path = "support/redis.rs"]
+mod server;
 
-use std::{io::Write, process::Stdio, time::Duration};
+use std::time::Duration;
 
 use bytes::Bytes;
 use redis::aio::MultiplexedConnection;
@@ -31,7 +35,10 @@ use tower_reprise::store::{
     conformance::{self, Backend},
 };
 
-use self::database::{Folder, Restart, eventually, free_port, program};
+use self::{
+    database::{eventually, free_port, left_out},
+    server::{Own, redis_server},
+};
 
 const LEASE: Duration = Duration::from_secs(30);
 const RETENTION: Duration = Duration::from_secs(60 * 60);
@@ -116,76 +123,6 @@ impl crash::Shared for Redis {
     }
 }
 
-/// A server of the test's own.
-struct Own {
-    folder: Folder,
-    port: u16,
-    arguments: &'static [&'static str],
-    process: Option<tokio::process::Child>,
-}
-
-impl Own {
-    /// `None` if there is no program.
-    async fn new(arguments: &'static [&'static str]) -> Option<Self> {
-        let mut server = Self {
-            folder: Folder::new(),
-            port: free_port(),
-            arguments,
-            process: None,
-        };
-        redis_server()?;
-        server.start().await;
-        Some(server)
-    }
-
-    fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}/", self.port)
-    }
-
-    fn signal(&self, name: &str) {
-        let process = self.process.as_ref().and_then(tokio::process::Child::id);
-        let pid = process.expect("a server that runs").to_string();
-        database::run(std::process::Command::new("kill").args([name, &pid]));
-    }
-}
-
-fn redis_server() -> Option<std::path::PathBuf> {
-    program(
-        "REPRISE_TEST_REDIS_BIN",
-        &["/usr/bin/redis-server", "/usr/local/bin/redis-server"],
-    )
-}
-
-impl Restart for Own {
-    async fn stop(&mut self) {
-        let mut process = self.process.take().expect("a server that runs");
-        process.kill().await.expect("kill");
-    }
-
-    async fn start(&mut self) {
-        let process = tokio::process::Command::new(redis_server().expect("a program"))
-            .args(["--bind", "127.0.0.1", "--port", &self.port.to_string()])
-            .args(["--dir", self.folder.path().to_str().expect("a path")])
-            .args(["--save", ""])
-            .args(self.arguments)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .kill_on_drop(true)
-            .spawn();
-        self.process = Some(process.expect("a server"));
-        let client = redis::Client::open(self.url()).expect("an address");
-        // It listens before it has read what it has on disk.
-        let ready = async || match client.get_multiplexed_async_connection().await {
-            Ok(mut connection) => {
-                let size = redis::cmd("DBSIZE");
-                size.query_async::<i64>(&mut connection).await.is_ok()
-            }
-            Err(_) => false,
-        };
-        eventually("the server is ready", ready).await;
-    }
-}
-
 fn claim(key: u8) -> Claim {
     Claim {
         key: RecordKey::new([key; 32]),
@@ -225,8 +162,7 @@ fn redis_is_there_or_said_to_be_left_out() {
         missing.push("there is no redis-server to start and stop");
     }
     for reason in missing {
-        // Not `eprintln`, which is not shown for a test that passes.
-        writeln!(std::io::stderr(), "left out: Redis ({reason})").unwrap();
+        left_out("Redis", reason);
     }
 }
 

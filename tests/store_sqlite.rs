@@ -12,6 +12,8 @@
 mod crash;
 #[path = "store_sqlite/journal.rs"]
 mod journal;
+#[path = "support/process.rs"]
+mod process;
 #[path = "support/races.rs"]
 mod races;
 

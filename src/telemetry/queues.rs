@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::store::{
     StoreErrorKind,
-    journal::{Counts, EntryId, Outcome, Status},
+    journal::{Counts, EntryId, Outcome},
 };
 
 /// An entry was leased so long after it was due.
@@ -81,6 +81,8 @@ pub(crate) fn counts_queues() -> bool {
 pub(crate) fn queue(queue: &str, counts: &Counts) {
     #[cfg(feature = "metrics")]
     {
+        use crate::store::journal::Status;
+
         for status in [Status::Queued, Status::Processing, Status::Failed] {
             let labels = [
                 ("queue", queue.to_owned()),

@@ -1,16 +1,11 @@
 //! Processes that share a store, and what becomes of it when they are killed or stopped.
 //!
-//! A test file makes its own children: it has an ignored test named `child`, which calls
-//! [`child`], and the others run their own binary again with just that test. A child tells what it
-//! is about to do and what was acknowledged, line by line, through a pipe: what was written there
-//! outlives it.
+//! A test file makes its own children (see `process`): it has an ignored test named `child`, which
+//! calls [`child`]. A child tells what it is about to do and what was acknowledged.
 
 use std::{
     collections::{HashMap, HashSet},
-    env,
     future::Future,
-    io::{self, Write},
-    process::Stdio,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -19,15 +14,13 @@ use std::{
 };
 
 use bytes::Bytes;
-use tokio::{
-    io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines},
-    process::{Child, ChildStderr, Command},
-    task::JoinSet,
-};
+use tokio::task::JoinSet;
 use tower_reprise::store::{
     Claim, ClaimId, Claimed, FencingToken, Fingerprint, IdempotencyStore, Orphans, Ownership,
     RecordKey, Stored,
 };
+
+use super::process::{self, Process, listen, say};
 
 /// A store that processes share.
 pub(crate) trait Shared: 'static {
@@ -37,27 +30,18 @@ pub(crate) trait Shared: 'static {
     fn open(address: &str) -> impl Future<Output = Self::Store> + Send;
 }
 
-const ROLE: &str = "REPRISE_CHILD_ROLE";
-const ADDRESS: &str = "REPRISE_CHILD_ADDRESS";
-const SALT: &str = "REPRISE_CHILD_SALT";
 const RETENTION: Duration = Duration::from_secs(60 * 60);
 
 /// The whole life of a child. Nothing happens if the process is none.
 pub(crate) fn child<B: Shared>() {
-    let Ok(role) = env::var(ROLE) else {
-        return;
-    };
-    let address = env::var(ADDRESS).expect("an address");
-    let salt = env::var(SALT).expect("a salt").parse().expect("a number");
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .expect("a runtime");
-    runtime.block_on(async {
+    process::child(async |role, words| {
+        let [address, salt] = words else {
+            panic!("not {words:?}");
+        };
+        let salt = salt.parse().expect("a number");
         say("opening");
-        let store = Arc::new(B::open(&address).await);
-        match &*role {
+        let store = Arc::new(B::open(address).await);
+        match role {
             "load" => load(store, salt).await,
             "race" => {
                 say("ready");
@@ -71,82 +55,8 @@ pub(crate) fn child<B: Shared>() {
     });
 }
 
-fn say(line: &str) {
-    // One write, so that a kill can't tear it.
-    let line = format!("| {line}\n");
-    io::stderr().write_all(line.as_bytes()).expect("a parent");
-}
-
-fn listen() {
-    io::stdin()
-        .read_line(&mut String::new())
-        .expect("a parent that answers");
-}
-
-/// A child, as its parent sees it. It is killed when dropped.
-struct Process {
-    child: Child,
-    lines: Lines<BufReader<ChildStderr>>,
-}
-
-impl Process {
-    fn start(role: &str, address: &str, salt: u64) -> Self {
-        let mut child = Command::new(env::current_exe().expect("this binary"))
-            .args(["child", "--exact", "--ignored", "--nocapture"])
-            .env(ROLE, role)
-            .env(ADDRESS, address)
-            .env(SALT, salt.to_string())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .expect("a child");
-        let stderr = child.stderr.take().expect("a pipe");
-        Self {
-            child,
-            lines: BufReader::new(stderr).lines(),
-        }
-    }
-
-    /// What the child says next; `None` when it has ended.
-    async fn line(&mut self) -> Option<String> {
-        while let Some(line) = self.lines.next_line().await.expect("a pipe") {
-            match line.strip_prefix("| ") {
-                Some(line) => return Some(line.to_owned()),
-                None => eprintln!("child: {line}"),
-            }
-        }
-        None
-    }
-
-    async fn expect(&mut self, start: &str) -> String {
-        loop {
-            let line = self.line().await;
-            let line = line.unwrap_or_else(|| panic!("the child ended before it said {start}"));
-            if let Some(rest) = line.strip_prefix(start) {
-                return rest.trim().to_owned();
-            }
-        }
-    }
-
-    async fn tell(&mut self) {
-        let stdin = self.child.stdin.as_mut().expect("a pipe");
-        stdin.write_all(b"go\n").await.expect("a child");
-    }
-
-    /// SIGKILL; the child is gone when this returns.
-    async fn kill(&mut self) {
-        self.child.kill().await.expect("a child");
-    }
-
-    /// SIGSTOP or SIGCONT.
-    async fn signal(&self, name: &str) {
-        let pid = self.child.id().expect("a child that lives");
-        let kill = format!("kill -{name} {pid}");
-        let sent = Command::new("sh").args(["-c", &kill]).status().await;
-        assert!(sent.expect("a shell").success(), "{kill}");
-    }
+fn start(role: &str, address: &str, salt: u64) -> Process {
+    Process::start("child", role, &[address, &salt.to_string()])
 }
 
 fn claim(salt: u64, number: u64, lease: Duration) -> Claim {
@@ -257,7 +167,7 @@ pub(crate) async fn killed<B: Shared>(address: &str, rounds: u64) {
     for round in 0..rounds {
         let salt = u64::from(run) << 32 | round;
         let mut processes: Vec<_> = (0..=round % 2)
-            .map(|_| Process::start("load", address, salt))
+            .map(|_| start("load", address, salt))
             .collect();
         let mut results = HashMap::new();
         for process in &mut processes {
@@ -394,7 +304,7 @@ const CLAIMS: u64 = 100;
 pub(crate) async fn race<B: Shared>(address: &str) {
     let salt = rand::random();
     let store = Arc::new(B::open(address).await);
-    let mut other = Process::start("race", address, salt);
+    let mut other = start("race", address, salt);
     other.expect("ready").await;
     other.tell().await;
     let mut won = race_all(store, salt).await;
@@ -452,7 +362,7 @@ async fn stall<S: IdempotencyStore>(store: Arc<S>, salt: u64) {
 pub(crate) async fn stopped<B: Shared>(address: &str) {
     let salt = rand::random();
     let store = B::open(address).await;
-    let mut owner = Process::start("stall", address, salt);
+    let mut owner = start("stall", address, salt);
     let token: u64 = owner.expect("owns").await.parse().expect("a number");
     owner.signal("STOP").await;
     let mut claimed = store.claim(claim(salt, 0, SHORT)).await.expect("claim");

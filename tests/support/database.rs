@@ -1,8 +1,10 @@
 //! Servers that a test starts for itself, and can stop.
+#![allow(dead_code, reason = "no test file needs all of it")]
 
 use std::{
     env,
     future::Future,
+    io::Write,
     net::TcpListener,
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
@@ -47,6 +49,13 @@ pub(crate) async fn eventually(what: &str, mut is_so: impl AsyncFnMut() -> bool)
         }
     });
     assert!(waited.await.is_ok(), "still not so: {what}");
+}
+
+/// Says what is not tested here, and why.
+pub(crate) fn left_out(what: &str, why: &str) {
+    // Not `eprintln`, which is not shown for a test that passes.
+    let line = format!("left out: {what} ({why})\n");
+    let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
 /// One that nobody listens on right now.

@@ -1,0 +1,41 @@
+//! Replay in several processes that are killed or stopped, and without its journal: what got a 202
+//! ends, once, and nothing else gets one.
+#![cfg(all(
+    feature = "delivery",
+    feature = "tracing",
+    any(feature = "sqlite", feature = "postgres", feature = "redis")
+))]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "the helpers are tests too"
+)]
+
+mod audit;
+mod backend;
+mod killed;
+mod ledger;
+#[cfg(feature = "postgres")]
+mod on_postgres;
+#[cfg(feature = "redis")]
+mod on_redis;
+#[cfg(feature = "sqlite")]
+mod on_sqlite;
+mod order;
+mod outage;
+mod poison;
+mod receiver;
+mod shop;
+mod stopped;
+
+#[path = "../support/database.rs"]
+mod database;
+#[cfg(feature = "postgres")]
+#[path = "../support/postgres.rs"]
+mod postgres;
+#[path = "../support/process.rs"]
+mod process;
+#[cfg(feature = "redis")]
+#[path = "../support/redis.rs"]
+mod redis;

@@ -1,0 +1,97 @@
+use tower_reprise::store::PostgresStore;
+
+use crate::{
+    backend::{self, Backend},
+    database::left_out,
+    killed, order, outage, poison,
+    postgres::Own,
+    process, stopped,
+};
+
+struct Postgres;
+
+/// The address holds the name of a schema, too.
+impl Backend for Postgres {
+    type Store = PostgresStore;
+
+    const CHILD: &'static str = "on_postgres::child";
+
+    async fn open(address: &str) -> PostgresStore {
+        let (url, schema) = address.split_once(' ').expect("a schema");
+        let builder = PostgresStore::builder(url).schema(schema);
+        builder.connect().await.expect("connect")
+    }
+}
+
+/// A schema of a test's own on the server that is there for all, dropped with the server.
+fn address(test: &str) -> Option<String> {
+    match std::env::var("REPRISE_TEST_POSTGRES") {
+        Ok(url) => Some(format!("{url} crash_{:016x}", rand::random::<u64>())),
+        Err(_) => {
+            let what = format!("{test} on PostgreSQL");
+            left_out(&what, "REPRISE_TEST_POSTGRES is not set");
+            None
+        }
+    }
+}
+
+#[test]
+#[ignore = "the others run it, in processes of their own"]
+fn child() {
+    process::child(backend::live::<Postgres>);
+}
+
+#[tokio::test]
+async fn j_14_w_8_every_202_ends_once_whoever_is_killed() {
+    if let Some(address) = address("killed") {
+        killed::killed::<Postgres>(&address, 20).await;
+    }
+}
+
+#[tokio::test]
+async fn j_5_j_7_two_processes_work_in_order() {
+    if let Some(address) = address("two processes") {
+        order::in_order::<Postgres>(&address, 2).await;
+    }
+}
+
+#[tokio::test]
+async fn j_5_j_7_four_processes_work_in_order() {
+    if let Some(address) = address("four processes") {
+        order::in_order::<Postgres>(&address, 4).await;
+    }
+}
+
+#[tokio::test]
+async fn j_11_j_12_what_kills_its_worker_is_given_up() {
+    if let Some(address) = address("poison") {
+        poison::poison::<Postgres>(&address).await;
+    }
+}
+
+#[tokio::test]
+async fn j_14_w_8_who_was_stopped_is_too_late() {
+    if let Some(address) = address("stopped") {
+        stopped::too_late::<Postgres>(&address).await;
+    }
+}
+
+#[tokio::test]
+async fn j_14_w_8_a_worker_that_was_stopped_is_too_late() {
+    if let Some(address) = address("a stopped worker") {
+        stopped::taken_over::<Postgres>(&address).await;
+    }
+}
+
+#[tokio::test]
+async fn j_2_a_server_that_is_gone_is_a_503() {
+    let Some(mut server) = Own::new().await else {
+        left_out(
+            "PostgreSQL gone",
+            "there is no initdb to make a server with",
+        );
+        return;
+    };
+    let address = format!("{} public", server.url());
+    outage::server_gone::<Postgres>(&address, &mut server).await;
+}

@@ -1,0 +1,210 @@
+use std::{fs, time::Duration};
+
+use tokio::process::Command;
+use tower_reprise::store::{SqliteStore, StoreErrorKind};
+
+use crate::{
+    backend::{self, Backend, Site},
+    database::{Folder, eventually, left_out},
+    killed, order, outage, poison,
+    process::{self, Process, say},
+    shop::Shop,
+    stopped,
+};
+
+struct Sqlite;
+
+impl Backend for Sqlite {
+    type Store = SqliteStore;
+
+    const CHILD: &'static str = "on_sqlite::child";
+
+    async fn open(address: &str) -> SqliteStore {
+        SqliteStore::open(address).unwrap()
+    }
+}
+
+/// A file that is removed with its folder.
+struct File(Folder);
+
+impl File {
+    fn new() -> Self {
+        Self(Folder::new())
+    }
+
+    fn address(&self) -> String {
+        self.0
+            .path()
+            .join("journal.db")
+            .to_str()
+            .unwrap()
+            .to_owned()
+    }
+}
+
+#[test]
+#[ignore = "the others run it, in processes of their own"]
+fn child() {
+    process::child(async |role, words| {
+        let (site, _, more) = Site::of(words);
+        match role {
+            "full disk" => fills(&site, more).await,
+            "read-only disk" => reads(&site, more).await,
+            _ => backend::live::<Sqlite>(role, words).await,
+        }
+    });
+}
+
+#[tokio::test]
+async fn j_14_w_8_t_4_every_202_ends_once_whoever_is_killed() {
+    let file = File::new();
+    killed::killed::<Sqlite>(&file.address(), 50).await;
+}
+
+#[tokio::test]
+async fn j_5_j_7_two_processes_work_in_order() {
+    let file = File::new();
+    order::in_order::<Sqlite>(&file.address(), 2).await;
+}
+
+#[tokio::test]
+async fn j_5_j_7_four_processes_work_in_order() {
+    let file = File::new();
+    order::in_order::<Sqlite>(&file.address(), 4).await;
+}
+
+#[tokio::test]
+async fn j_11_j_12_what_kills_its_worker_is_given_up() {
+    let file = File::new();
+    poison::poison::<Sqlite>(&file.address()).await;
+}
+
+#[tokio::test]
+async fn j_14_w_8_who_was_stopped_is_too_late() {
+    let file = File::new();
+    stopped::too_late::<Sqlite>(&file.address()).await;
+}
+
+#[tokio::test]
+async fn j_14_w_8_a_worker_that_was_stopped_is_too_late() {
+    let file = File::new();
+    stopped::taken_over::<Sqlite>(&file.address()).await;
+}
+
+// --- disks --------------------------------------------------------------------------------------
+
+const SECOND: Duration = Duration::from_secs(1);
+/// Nobody is there, and nobody is called.
+const HOOK: &str = "http://127.0.0.1:65535/";
+
+#[tokio::test]
+async fn j_2_t_4_a_full_file_is_a_503() {
+    let file = File::new();
+    let site = Site::new(&file.address(), HOOK, SECOND);
+    let open = || {
+        let store = SqliteStore::builder().max_bytes(1 << 20);
+        let store = store.open(file.address()).unwrap();
+        Shop::new(store, &site, "parent", false)
+    };
+    let shop = open();
+    let accepted = outage::fill_up(&shop, "a").await;
+    assert!(accepted.len() > 10, "{}", accepted.len());
+    outage::assert_queued(&shop, &accepted).await;
+    drop(shop);
+    outage::assert_queued(&open(), &accepted).await;
+}
+
+#[tokio::test]
+async fn j_2_t_4_a_file_that_is_gone_is_a_503() {
+    let file = File::new();
+    let site = Site::new(&file.address(), HOOK, SECOND);
+    let shop = Shop::new(Sqlite::open(&file.address()).await, &site, "parent", true);
+    shop.queue("1", "order").await;
+    for entry in fs::read_dir(file.0.path()).unwrap() {
+        fs::remove_file(entry.unwrap().path()).unwrap();
+    }
+    outage::refuses(&shop).await;
+    // Nor if there is another one in its place.
+    let other = Shop::new(Sqlite::open(&file.address()).await, &site, "parent", true);
+    outage::refuses(&shop).await;
+    other.queue("1", "order").await;
+}
+
+/// A process with a small disk of its own, which is gone with it; `None` if that is not allowed.
+#[cfg(target_os = "linux")]
+fn with_a_disk(role: &str) -> Option<(Site, Folder, Process)> {
+    let folder = Folder::new();
+    let path = folder.path().to_str().unwrap();
+    let mount = "mount -t tmpfs -o size=3m none \"$0\" && exec \"$@\"";
+    let unshare = ["--mount", "sh", "-c", mount, path];
+    let trial = std::process::Command::new("unshare")
+        .args(unshare)
+        .arg("true")
+        .output();
+    if !trial.is_ok_and(|trial| trial.status.success()) {
+        let what = format!("{role} on SQLite");
+        left_out(&what, "this user can't mount a disk");
+        return None;
+    }
+    let site = Site::new(&format!("{path}/journal.db"), HOOK, SECOND);
+    let mut command = Command::new("unshare");
+    command.args(unshare).arg(std::env::current_exe().unwrap());
+    let process = site.start_by::<Sqlite>(command, role, role, path);
+    Some((site, folder, process))
+}
+
+/// A disk that is really full.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn j_2_t_4_a_full_disk_is_a_503() {
+    if let Some((_site, _folder, mut child)) = with_a_disk("full disk") {
+        let accepted: usize = child.expect("accepted").await.parse().unwrap();
+        assert!(accepted > 10, "{accepted}");
+    }
+}
+
+/// The process on that disk. There is a file that can be removed.
+async fn fills(site: &Site, disk: &str) {
+    let ballast = format!("{disk}/ballast");
+    fs::write(&ballast, vec![1; 1 << 20]).unwrap();
+    let open = async || Shop::new(Sqlite::open(&site.address).await, site, "fills", false);
+    let shop = open().await;
+    let mut accepted = outage::fill_up(&shop, "a").await;
+    outage::assert_queued(&shop, &accepted).await;
+    fs::remove_file(ballast).unwrap();
+    accepted.push(shop.queue("again", "order").await);
+    // Whoever opens it next finds the same.
+    drop(shop);
+    let shop = open().await;
+    outage::assert_queued(&shop, &accepted).await;
+    accepted.extend(outage::fill_up(&shop, "b").await);
+    outage::assert_queued(&shop, &accepted).await;
+    say(&format!("accepted {}", accepted.len()));
+}
+
+/// Nobody gets as far as accepting anything.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn j_2_t_4_a_disk_that_can_only_be_read_is_refused_at_once() {
+    if let Some((_site, _folder, mut child)) = with_a_disk("read-only disk") {
+        let error = child.expect("refused").await;
+        assert!(error.contains("journal.db"), "{error}");
+    }
+}
+
+/// The process on that disk.
+async fn reads(site: &Site, disk: &str) {
+    let shop = Shop::new(Sqlite::open(&site.address).await, site, "reads", false);
+    shop.queue("1", "order").await;
+    drop(shop);
+    // As soon as the store has closed its files.
+    eventually("the disk can only be read", async || {
+        let remount = ["-o", "remount,ro", disk];
+        let remounted = Command::new("mount").args(remount).output().await;
+        remounted.unwrap().status.success()
+    })
+    .await;
+    let error = SqliteStore::open(&site.address).unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error}");
+    say(&format!("refused {error}"));
+}

@@ -1,0 +1,92 @@
+//! PostgreSQL servers that a test starts for itself, and can stop.
+#![allow(dead_code, reason = "no test file needs all of it")]
+
+use std::{path::PathBuf, process::Command};
+
+use super::database::{Folder, Restart, free_port, program, run};
+
+/// A server of the test's own. Root may not run one, so that it is somebody else's then.
+pub(crate) struct Own {
+    bin: PathBuf,
+    pub(crate) folder: Folder,
+    pub(crate) port: u16,
+}
+
+impl Own {
+    /// `None` if there is no program.
+    pub(crate) async fn new() -> Option<Self> {
+        let mut server = Self {
+            bin: postgres_bin()?,
+            folder: Folder::new(),
+            port: free_port(),
+        };
+        if is_root() {
+            run(Command::new("chown")
+                .arg("postgres")
+                .arg(server.folder.path()));
+        }
+        let arguments = "-U reprise -A trust -E UTF8 --locale=C --no-sync";
+        run(server.command("initdb").args(arguments.split(' ')));
+        server.start().await;
+        Some(server)
+    }
+
+    pub(crate) fn command(&self, program: &str) -> Command {
+        let program = self.bin.join(program);
+        let mut command = if is_root() {
+            let mut command = Command::new("runuser");
+            command.args(["-u", "postgres", "--"]).arg(program);
+            command
+        } else {
+            Command::new(program)
+        };
+        let data = self.folder.path().join("data");
+        command.current_dir("/").arg("-D").arg(data);
+        command
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("postgres://reprise@127.0.0.1:{}/postgres", self.port)
+    }
+}
+
+pub(crate) fn is_root() -> bool {
+    run(Command::new("id").arg("-u")).stdout == b"0\n"
+}
+
+pub(crate) fn postgres_bin() -> Option<PathBuf> {
+    let debian = (12..30)
+        .rev()
+        .map(|version| format!("/usr/lib/postgresql/{version}/bin"));
+    let debian: Vec<String> = debian.collect();
+    let usual: Vec<&str> = debian.iter().map(String::as_str).collect();
+    program("REPRISE_TEST_POSTGRES_BIN", &usual)
+}
+
+impl Restart for Own {
+    /// As if it had crashed: nothing is written any more, and the log is worked through later.
+    async fn stop(&mut self) {
+        run(self
+            .command("pg_ctl")
+            .args(["-m", "immediate", "-s", "stop"]));
+    }
+
+    async fn start(&mut self) {
+        let log = self.folder.path().join("log");
+        let settings = format!("-h 127.0.0.1 -p {} -c unix_socket_directories=", self.port);
+        let mut command = self.command("pg_ctl");
+        run(command
+            .args(["-w", "-s", "-o", &settings, "-l"])
+            .arg(log)
+            .arg("start"));
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        let _ = self
+            .command("pg_ctl")
+            .args(["-m", "immediate", "-s", "stop"])
+            .output();
+    }
+}

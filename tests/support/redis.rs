@@ -1,0 +1,76 @@
+//! Redis servers that a test starts for itself, and can stop.
+#![allow(dead_code, reason = "no test file needs all of it")]
+
+use std::{path::PathBuf, process::Stdio};
+
+use super::database::{Folder, Restart, eventually, free_port, program, run};
+
+/// A server of the test's own.
+pub(crate) struct Own {
+    folder: Folder,
+    pub(crate) port: u16,
+    arguments: &'static [&'static str],
+    process: Option<tokio::process::Child>,
+}
+
+impl Own {
+    /// `None` if there is no program.
+    pub(crate) async fn new(arguments: &'static [&'static str]) -> Option<Self> {
+        let mut server = Self {
+            folder: Folder::new(),
+            port: free_port(),
+            arguments,
+            process: None,
+        };
+        redis_server()?;
+        server.start().await;
+        Some(server)
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}/", self.port)
+    }
+
+    pub(crate) fn signal(&self, name: &str) {
+        let process = self.process.as_ref().and_then(tokio::process::Child::id);
+        let pid = process.expect("a server that runs").to_string();
+        run(std::process::Command::new("kill").args([name, &pid]));
+    }
+}
+
+pub(crate) fn redis_server() -> Option<PathBuf> {
+    program(
+        "REPRISE_TEST_REDIS_BIN",
+        &["/usr/bin/redis-server", "/usr/local/bin/redis-server"],
+    )
+}
+
+impl Restart for Own {
+    async fn stop(&mut self) {
+        let mut process = self.process.take().expect("a server that runs");
+        process.kill().await.expect("kill");
+    }
+
+    async fn start(&mut self) {
+        let process = tokio::process::Command::new(redis_server().expect("a program"))
+            .args(["--bind", "127.0.0.1", "--port", &self.port.to_string()])
+            .args(["--dir", self.folder.path().to_str().expect("a path")])
+            .args(["--save", ""])
+            .args(self.arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .kill_on_drop(true)
+            .spawn();
+        self.process = Some(process.expect("a server"));
+        let client = redis::Client::open(self.url()).expect("an address");
+        // It listens before it has read what it has on disk.
+        let ready = async || match client.get_multiplexed_async_connection().await {
+            Ok(mut connection) => {
+                let size = redis::cmd("DBSIZE");
+                size.query_async::<i64>(&mut connection).await.is_ok()
+            }
+            Err(_) => false,
+        };
+        eventually("the server is ready", ready).await;
+    }
+}
