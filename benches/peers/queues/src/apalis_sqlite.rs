@@ -3,8 +3,6 @@
 //! Its `setup` asks for `synchronous = OFF`, on the one connection that runs it; here every
 //! connection has WAL and `synchronous = FULL`, as ours, and only its migrations are run.
 
-use std::path::Path;
-
 use ::apalis_sqlite::{Config, SqliteConnectOptions, SqlitePool, SqlitePoolOptions, SqliteStorage};
 use apalis::prelude::*;
 use tokio::time::Instant;
@@ -22,9 +20,9 @@ pub(crate) struct Apalis {
 }
 
 impl Apalis {
-    pub(crate) async fn open(folder: &str, connections: u32) -> Self {
+    pub(crate) async fn open(path: &str, connections: u32) -> Self {
         let options = SqliteConnectOptions::new()
-            .filename(Path::new(folder).join("apalis.db"))
+            .filename(path)
             .create_if_missing(true)
             .pragma("journal_mode", "WAL")
             .pragma("synchronous", "FULL");

@@ -28,9 +28,9 @@ async fn main() {
     let arguments: Vec<_> = std::env::args().skip(1).collect();
     let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
     match *arguments {
-        ["apalis", folder, connections] => {
+        ["apalis", path, connections] => {
             let connections = connections.parse().expect("a number");
-            serve(&apalis_sqlite::Apalis::open(folder, connections).await).await;
+            serve(&apalis_sqlite::Apalis::open(path, connections).await).await;
         }
         ["graphile", url] => serve(&graphile::Graphile::open(url, false).await).await,
         ["graphile-tuned", url] => serve(&graphile::Graphile::open(url, true).await).await,
