@@ -16,8 +16,12 @@
     reason = "a benchmark that can't run has nothing to report"
 )]
 
+#[cfg(feature = "sqlite")]
+mod file;
 mod keys;
 mod layer;
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "redis"))]
+mod middle;
 #[cfg(feature = "postgres")]
 mod postgres;
 #[cfg(feature = "redis")]
@@ -66,5 +70,5 @@ fn main() -> ExitCode {
             run(&mut report);
         }
     }
-    report.print()
+    report.print("stores")
 }

@@ -8,8 +8,9 @@ use tokio_postgres::{Client, NoTls};
 use tower_reprise::store::{PostgresStore, Stored};
 
 use crate::{
+    middle::median,
     report::Report,
-    work::{claim, median, reply, throughput},
+    work::{claim, reply, throughput},
 };
 
 const TASKS: u64 = 64;

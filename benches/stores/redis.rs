@@ -9,8 +9,9 @@ use tokio::{task::JoinSet, time::Instant};
 use tower_reprise::store::RedisStore;
 
 use crate::{
+    middle::median,
     report::Report,
-    work::{RETENTION, claim, median, reply, throughput},
+    work::{RETENTION, claim, reply, throughput},
 };
 
 const TASKS: u64 = 64;

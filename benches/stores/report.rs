@@ -33,11 +33,12 @@ impl Report {
         }
     }
 
-    pub(crate) fn print(self) -> ExitCode {
+    /// The last line is `name {json}`.
+    pub(crate) fn print(self, name: &str) -> ExitCode {
         for missed in &self.missed {
             println!("missed: {missed}");
         }
-        println!("stores {}", Value::Object(self.figures));
+        println!("{name} {}", Value::Object(self.figures));
         match self.missed.is_empty() {
             true => ExitCode::SUCCESS,
             false => ExitCode::FAILURE,

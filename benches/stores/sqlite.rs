@@ -2,19 +2,17 @@
 //! same file layout, pragmas and statements, and as many in a transaction as the store may take:
 //! half of what is under way, so that one half is on its way while the other is committed.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{fs, path::PathBuf, sync::Arc};
 
 use rusqlite::Connection;
 use tokio::time::Instant;
 use tower_reprise::store::{SqliteStore, Stored};
 
 use crate::{
+    file::{connect, folder},
+    middle::upper_quartile,
     report::Report,
-    work::{claim, reply, throughput, upper_quartile},
+    work::{claim, reply, throughput},
 };
 
 const TASKS: u64 = 256;
@@ -24,11 +22,7 @@ const ROUNDS: u64 = 41;
 const REPLY: usize = 1024;
 
 pub(crate) fn run(report: &mut Report) {
-    // Another disk may be asked for.
-    let disk = std::env::var("STORES_FOLDER").unwrap_or(env!("CARGO_TARGET_TMPDIR").to_owned());
-    let folder = Path::new(&disk).join("stores-sqlite");
-    let _ = fs::remove_dir_all(&folder);
-    fs::create_dir_all(&folder).expect("a folder");
+    let folder = folder("stores-sqlite");
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let batch = usize::try_from(BATCH).expect("a number");
     let open = |path: PathBuf| SqliteStore::builder().batch(batch).open(path);
@@ -51,18 +45,6 @@ pub(crate) fn run(report: &mut Report) {
     report.at_least("sqlite_ratio", ours / theirs, 0.7);
     drop(store);
     let _ = fs::remove_dir_all(&folder);
-}
-
-fn connect(path: &Path) -> Connection {
-    let connection = Connection::open(path).expect("a connection");
-    connection
-        .execute_batch(
-            "PRAGMA journal_mode = wal; PRAGMA synchronous = full; PRAGMA fullfsync = on;
-             PRAGMA cell_size_check = on; PRAGMA trusted_schema = off;
-             PRAGMA journal_size_limit = 67108864;",
-        )
-        .expect("pragmas");
-    connection
 }
 
 /// Transitions a second.

@@ -65,19 +65,8 @@ pub(crate) async fn throughput<S: IdempotencyStore>(
     2.0 * count as f64 / started.elapsed().as_secs_f64()
 }
 
-pub(crate) fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
-}
-
 /// Of times: near to what it takes when nobody else wants the processor or the disk.
 pub(crate) fn lower_quartile(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 4]
-}
-
-/// The same of rates.
-pub(crate) fn upper_quartile(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() * 3 / 4]
 }

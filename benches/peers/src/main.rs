@@ -3,6 +3,7 @@
 mod allocations;
 mod client;
 mod idempotency;
+mod journal;
 mod report;
 mod rounds;
 mod stacks;
@@ -19,6 +20,8 @@ subcommands:
   client       the cost of a call that succeeds: time, allocations, instructions, and the budget
   stacks       the same on reqwest, hyper and tonic, without a network and over loopback
   idempotency  requests with idempotency keys on a server: throughput, and what is executed twice
+  journal      jobs that are queued durably and worked off, on SQLite, and on PostgreSQL if
+               REPRISE_TEST_POSTGRES says where it is
 
 options:
   --quick      a short run, for a look: fewer rounds, so noisier
@@ -34,6 +37,8 @@ fn main() -> ExitCode {
         ["stacks", "--quick"] | ["--quick", "stacks"] => stacks::run(true),
         ["idempotency"] => idempotency::run(false),
         ["idempotency", "--quick"] | ["--quick", "idempotency"] => idempotency::run(true),
+        ["journal"] => journal::run(false),
+        ["journal", "--quick"] | ["--quick", "journal"] => journal::run(true),
         // What these start by themselves: under valgrind, and in many processes.
         ["one", contestant, shape, calls] => return client::one(contestant, shape, calls),
         ["sample", shape, rounds, calls] => return client::sample(shape, rounds, calls),

@@ -1,0 +1,89 @@
+//! graphile_worker, as it comes; or tuned, with its local queue and its batched completions.
+
+use std::time::Duration;
+
+use graphile_worker::{
+    IntoTaskHandlerResult, JobSpec, LocalQueueConfig, TaskHandler, Worker, WorkerContext,
+    WorkerOptions, WorkerUtils,
+};
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+
+use crate::{
+    Queue,
+    work::{HANDLED, PAYLOAD},
+};
+
+const CONCURRENCY: usize = 64;
+const CONNECTIONS: u32 = 64;
+
+pub(crate) struct Graphile {
+    url: String,
+    tuned: bool,
+    utils: WorkerUtils,
+}
+
+impl Graphile {
+    pub(crate) async fn open(url: &str, tuned: bool) -> Self {
+        let utils = worker(url, tuned).await.create_utils();
+        let url = url.to_owned();
+        Self { url, tuned, utils }
+    }
+}
+
+async fn worker(url: &str, tuned: bool) -> Worker {
+    let mut options = WorkerOptions::default()
+        .database_url(url)
+        .max_pg_conn(CONNECTIONS)
+        .schema(format!("graphile_{}", std::process::id()))
+        .concurrency(CONCURRENCY)
+        .listen_os_shutdown_signals(false)
+        .define_job::<Job>();
+    if tuned {
+        options = options
+            .local_queue(LocalQueueConfig::default().with_size(2 * CONCURRENCY))
+            .complete_job_batch_delay(Duration::from_millis(2));
+    }
+    options.init().await.expect("a worker")
+}
+
+impl Queue for Graphile {
+    fn enqueue(&self) -> impl Future<Output = ()> + Send + 'static {
+        let utils = self.utils.clone();
+        async move {
+            let data = PAYLOAD.clone();
+            let added = utils.add_job(Job { data }, JobSpec::default()).await;
+            added.expect("enqueue");
+        }
+    }
+
+    /// Until the last one is handled; it may not be marked so yet.
+    async fn drain(&self, jobs: usize) -> f64 {
+        let worker = worker(&self.url, self.tuned).await;
+        HANDLED.expect(jobs);
+        let started = Instant::now();
+        let finish = async {
+            HANDLED.all().await;
+            let took = started.elapsed();
+            worker.request_shutdown();
+            took
+        };
+        let (ran, took) = tokio::join!(worker.run(), finish);
+        ran.expect("a worker");
+        took.as_secs_f64()
+    }
+}
+
+#[derive(Deserialize, Serialize)]
+struct Job {
+    data: String,
+}
+
+impl TaskHandler for Job {
+    const IDENTIFIER: &'static str = "bench";
+
+    async fn run(self, _: WorkerContext) -> impl IntoTaskHandlerResult {
+        HANDLED.one();
+        Ok::<(), String>(())
+    }
+}

@@ -1,0 +1,96 @@
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use tokio::{sync::Notify, task::JoinSet, time::Instant};
+use tower_reprise::{
+    delivery::worker::{Handler, Worker},
+    store::journal::{Entry, Journal, NewEntry, Settle, Status},
+};
+
+const QUEUE: &str = "bench";
+const CONCURRENCY: usize = 64;
+
+pub(super) struct Ours<J> {
+    journal: Arc<J>,
+    payload: Bytes,
+}
+
+impl<J: Journal> Ours<J> {
+    pub(super) fn new(journal: J) -> Self {
+        Self {
+            journal: Arc::new(journal),
+            payload: Bytes::from(vec![b'7'; 1024]),
+        }
+    }
+
+    /// Rates, as `MEASURED` has them.
+    pub(super) async fn round(&self, jobs: usize, alone: usize) -> [f64; 3] {
+        [
+            self.enqueue(1, alone).await,
+            self.enqueue(CONCURRENCY, jobs - alone).await,
+            self.drain(jobs).await,
+        ]
+    }
+
+    async fn enqueue(&self, callers: usize, jobs: usize) -> f64 {
+        let started = Instant::now();
+        let mut running = JoinSet::new();
+        for caller in 0..callers {
+            let (journal, payload) = (Arc::clone(&self.journal), self.payload.clone());
+            running.spawn(async move {
+                for _ in (caller..jobs).step_by(callers) {
+                    let entry = NewEntry::new(QUEUE, payload.clone());
+                    journal.enqueue(entry).await.expect("enqueue");
+                }
+            });
+        }
+        running.join_all().await;
+        jobs as f64 / started.elapsed().as_secs_f64()
+    }
+
+    /// Until the last one is settled.
+    async fn drain(&self, jobs: usize) -> f64 {
+        let before = self.completed().await;
+        let work = Arc::new(Work::default());
+        work.left.store(jobs, Ordering::Relaxed);
+        let started = Instant::now();
+        let worker = Worker::builder(Arc::clone(&self.journal), QUEUE, Counts(Arc::clone(&work)))
+            .concurrency(CONCURRENCY)
+            .per_lane(CONCURRENCY)
+            .start()
+            .expect("a worker");
+        work.finished.notified().await;
+        worker.shutdown(Duration::from_secs(60)).await;
+        let took = started.elapsed();
+        assert_eq!(self.completed().await - before, jobs as u64);
+        jobs as f64 / took.as_secs_f64()
+    }
+
+    async fn completed(&self) -> u64 {
+        let counts = self.journal.counts(QUEUE).await.expect("counts");
+        counts.of(Status::Completed)
+    }
+}
+
+#[derive(Default)]
+struct Work {
+    left: AtomicUsize,
+    finished: Notify,
+}
+
+struct Counts(Arc<Work>);
+
+impl Handler for Counts {
+    async fn handle(&self, _: Entry) -> Settle {
+        if self.0.left.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.0.finished.notify_one();
+        }
+        Settle::completed(Bytes::new(), Duration::from_secs(3600))
+    }
+}
