@@ -77,7 +77,8 @@
 //! outage, for as long as the service can serve: a 503 is no attempt, and the drain pauses. A
 //! failure that may be transient is attempted three times, with growing pauses. What fails for good
 //! is a [dead letter](crate::delivery::dead_letter). A worker that dies leaves its request to the
-//! next one, and the idempotency layer sees to it that what was done is not done again.
+//! next one, and the idempotency layer sees to it that what was done is not done again. A request
+//! that three workers died of is given up: whether it took effect is then not known.
 
 mod accept;
 mod builder;
