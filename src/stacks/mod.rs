@@ -20,9 +20,9 @@ pub mod tonic;
 /// What tonic puts on the extensions of each request.
 #[cfg(feature = "tonic")]
 pub(crate) type GrpcMethod = ::tonic::GrpcMethod<'static>;
-/// Without the feature nobody knows it, and anything that can be cloned will do.
+/// Without the feature nobody knows it: something that nobody puts there will do.
 #[cfg(not(feature = "tonic"))]
-pub(crate) type GrpcMethod = ();
+pub(crate) type GrpcMethod = Vec<std::convert::Infallible>;
 
 use crate::{
     CircuitBreakerLayer, Dependencies, IdempotencyKeyLayer, PeekLayer, RetryAfterLayer,
