@@ -76,6 +76,7 @@
 //! | `tracing` | yes | one structured event per retry |
 //! | `serde` | no | policies from TOML, JSON and the environment |
 //! | `codes` | no | error codes in JSON bodies |
+//! | `forrst` | no | the forrst dialect: envelopes, and retry guidance in replies, given and obeyed |
 //! | `axum` | no | axum's bodies can be sent again |
 //! | `tonic` | no | tonic's bodies can be sent again; refusals are statuses |
 //! | `reqwest` | no | `reqwest::Client` as the innermost service |
@@ -95,6 +96,8 @@ pub mod classify;
 pub mod delivery;
 pub mod dependency;
 pub mod error;
+#[cfg(feature = "forrst")]
+pub mod forrst;
 #[cfg(feature = "server")]
 pub mod idempotency;
 pub mod idempotency_key;
