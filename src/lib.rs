@@ -47,13 +47,14 @@
 //!
 //! [`stacks`] has all of them as one layer, and what tonic, axum and reqwest need.
 //!
-//! On a server, with the `server` feature:
+//! On a server, with the `server`, `delivery` and `forrst` features:
 //!
 //! | layer | module | alone it |
 //! | --- | --- | --- |
 //! | `IdempotencyLayer` | `idempotency` | executes an operation once, and replays its reply |
 //! | `EventDedupLayer` | `idempotency::events` | processes an event once, however often it is delivered |
 //! | `ReplayLayer` | `replay` | journals what can't be served now, and replays it later |
+//! | `RetryGuidanceLayer` | `forrst::guidance` | tells clients whether and when to call again |
 //! | `DeadLetterLayer` | `delivery::dead_letter` | keeps events that their consumer fails on |
 //! | `WebhookVerifyLayer` | `delivery::verify` | lets only signed webhooks through |
 //!

@@ -304,7 +304,7 @@ impl Default for Codes {
     }
 }
 
-fn is_json(content_type: &str) -> bool {
+pub(crate) fn is_json(content_type: &str) -> bool {
     let lower = content_type.to_ascii_lowercase();
     lower == "application/json" || lower.ends_with("+json")
 }

@@ -31,7 +31,7 @@
 //! assert_eq!(verdict.retry, Retryable::Never);
 //! ```
 
-mod codes;
+pub(crate) mod codes;
 mod grpc;
 pub(crate) mod http;
 pub(crate) mod network;

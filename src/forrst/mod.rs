@@ -34,6 +34,8 @@
 //! # Ok::<(), tower_reprise::forrst::EnvelopeError>(())
 //! ```
 //!
+//! A server gives guidance with a [`RetryGuidanceLayer`].
+//!
 //! # Numbers
 //!
 //! Members that are kept are kept as values: the order of members and the spelling of numbers may
@@ -43,14 +45,17 @@ mod canonical;
 mod envelope;
 mod error;
 mod extension;
+pub mod guidance;
 mod retry;
 mod span;
+mod splice;
 
 pub use self::{
     canonical::{arguments_hash, canonical},
     envelope::{Call, Fault, Protocol, Request, Response},
     error::EnvelopeError,
     extension::{Extension, IdempotencyData, IdempotencyOptions, RateLimit, Urn},
+    guidance::RetryGuidanceLayer,
     retry::{Retry, Strategy},
     span::{Span, Unit},
 };

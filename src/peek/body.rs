@@ -44,7 +44,7 @@ where
     B: Body<Data = Bytes> + Unpin,
 {
     /// Reads one more frame, if there is one.
-    pub(super) fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Option<&Frame<Bytes>>> {
+    pub(crate) fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Option<&Frame<Bytes>>> {
         let Rest::Body(body) = &mut self.rest else {
             return Poll::Ready(None);
         };
@@ -58,6 +58,33 @@ where
         };
         self.rest = Rest::Ended(body.size_hint(), error);
         Poll::Ready(None)
+    }
+}
+
+/// For who writes a body anew.
+#[cfg(feature = "forrst")]
+impl<B: Body> PeekBody<B> {
+    /// All data, if it was read to a good end.
+    pub(crate) fn whole(&self) -> Option<Bytes> {
+        let Rest::Ended(_, None) = self.rest else {
+            return None;
+        };
+        let mut data = self.frames.iter().filter_map(Frame::data_ref);
+        Some(match (data.next(), data.next()) {
+            (None, _) => Bytes::new(),
+            (Some(only), None) => only.clone(),
+            _ => {
+                let data = self.frames.iter().filter_map(Frame::data_ref);
+                data.flatten().copied().collect()
+            }
+        })
+    }
+
+    /// Other data instead of it. Trailers stay.
+    pub(crate) fn replace(&mut self, data: Bytes) {
+        self.frames.retain(Frame::is_trailers);
+        self.frames.push_front(Frame::data(data));
+        self.rest = Rest::Ended(SizeHint::with_exact(0), None);
     }
 }
 

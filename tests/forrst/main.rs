@@ -8,3 +8,4 @@
 )]
 
 mod envelopes;
+mod guidance;
