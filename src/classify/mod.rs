@@ -41,12 +41,6 @@ mod verdict;
 
 use std::error::Error;
 
-pub(crate) use self::{
-    codes::CodeRule,
-    grpc::{grpc_timeout, is_grpc},
-    http::worth_keeping,
-    rules::IDEMPOTENCY_KEY,
-};
 pub use self::{
     codes::Codes,
     grpc::GrpcCode,
@@ -54,6 +48,12 @@ pub use self::{
     rules::Rules,
     trace::{TraceClassifier, TraceEos},
     verdict::{Cause, Health, Retryable, Verdict},
+};
+pub(crate) use self::{
+    codes::{Advice, CodeRule},
+    grpc::{grpc_timeout, is_grpc},
+    http::worth_keeping,
+    rules::IDEMPOTENCY_KEY,
 };
 use crate::error::{BoxError, Refused};
 

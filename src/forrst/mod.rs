@@ -34,13 +34,15 @@
 //! # Ok::<(), tower_reprise::forrst::EnvelopeError>(())
 //! ```
 //!
-//! A server gives guidance with a [`RetryGuidanceLayer`].
+//! A server gives guidance with a [`RetryGuidanceLayer`]; a client obeys it by
+//! [`Codes::forrst`](crate::classify::Codes::forrst) and a [`PeekLayer`](crate::PeekLayer).
 //!
 //! # Numbers
 //!
 //! Members that are kept are kept as values: the order of members and the spelling of numbers may
 //! change, and integers of more than 64 bits become floating-point numbers.
 
+mod advice;
 mod canonical;
 mod envelope;
 mod error;
@@ -50,6 +52,7 @@ mod retry;
 mod span;
 mod splice;
 
+pub(crate) use self::advice::advice;
 pub use self::{
     canonical::{arguments_hash, canonical},
     envelope::{Call, Fault, Protocol, Request, Response},

@@ -10,7 +10,7 @@ use tokio::time::{Sleep, sleep};
 
 use super::{Finding, PeekBody, PeekReply, codes::Document};
 use crate::{
-    classify::{CodeRule, GrpcCode, Rules, is_grpc, worth_keeping},
+    classify::{Advice, CodeRule, GrpcCode, Rules, is_grpc, worth_keeping},
     reply::Reply,
 };
 
@@ -112,11 +112,7 @@ impl<R: PeekReply> Reading<R> {
         let frames = self.body.frames();
         let finding = match self.look {
             Look::Body { code: true } => Document::read(frames, rules.codes.most())
-                .and_then(|document| match document.is_cached_failure() {
-                    true => Some(CodeRule::CACHED),
-                    false => rules.codes.find(|pointer| document.text_at(pointer)),
-                })
-                .map(Finding::Code),
+                .and_then(|document| found_in(&document, rules)),
             Look::Trailers => frames
                 .back()
                 .and_then(|frame| frame.trailers_ref())
@@ -127,5 +123,17 @@ impl<R: PeekReply> Reading<R> {
             self.head.extensions_mut().insert(finding);
         }
         R::close(self.head, self.body)
+    }
+}
+
+fn found_in(document: &Document, rules: &Rules) -> Option<Finding> {
+    let nothing = Advice::default();
+    if document.is_cached_failure() {
+        return Some(Finding::Code(CodeRule::CACHED, nothing));
+    }
+    let advice = document.advice();
+    match rules.codes.find(|pointer| document.text_at(pointer)) {
+        Some(rule) => Some(Finding::Code(rule, advice)),
+        None => (advice != nothing).then_some(Finding::Advice(advice)),
     }
 }

@@ -47,13 +47,14 @@ fn json_reply(status: u16, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
 
 fn envelope(codes: &[&str], extensions: Value) -> Value {
     let errors: Vec<_> = codes.iter().map(|code| json!({"code": code})).collect();
-    json!({
+    let mut envelope = json!({
         "protocol": {"name": "forrst", "version": "0.1.0"},
         "id": "req_1",
         "result": null,
         "errors": errors,
-        "extensions": extensions,
-    })
+    });
+    envelope["extensions"] = extensions;
+    envelope
 }
 
 fn failed(code: &str) -> Response<Full<Bytes>> {

@@ -7,5 +7,9 @@
     reason = "the helpers are tests too"
 )]
 
+#[path = "../support/mod.rs"]
+mod support;
+
+mod client;
 mod envelopes;
 mod guidance;
