@@ -36,18 +36,27 @@
 //!
 //! A server gives guidance with a [`RetryGuidanceLayer`]; a client obeys it by
 //! [`Codes::forrst`](crate::classify::Codes::forrst) and a [`PeekLayer`](crate::PeekLayer).
+//! An [`EnvelopeKeyLayer`] and a [`FreshId`] hook see to it that all attempts of a call have one
+//! idempotency key, and each its own id.
 //!
 //! # Numbers
 //!
 //! Members that are kept are kept as values: the order of members and the spelling of numbers may
 //! change, and integers of more than 64 bits become floating-point numbers.
 
+use http::{
+    HeaderMap,
+    header::{CONTENT_ENCODING, CONTENT_TYPE},
+};
+
 mod advice;
 mod canonical;
 mod envelope;
 mod error;
 mod extension;
+mod fresh_id;
 pub mod guidance;
+pub mod key;
 mod retry;
 mod span;
 mod splice;
@@ -58,7 +67,30 @@ pub use self::{
     envelope::{Call, Fault, Protocol, Request, Response},
     error::EnvelopeError,
     extension::{Extension, IdempotencyData, IdempotencyOptions, RateLimit, Urn},
+    fresh_id::FreshId,
     guidance::RetryGuidanceLayer,
+    key::EnvelopeKeyLayer,
     retry::{Retry, Strategy},
     span::{Span, Unit},
 };
+
+/// The most that is read of a body, unless told otherwise.
+const LIMIT: usize = 64 * 1024;
+
+/// Whether a message may be an envelope that more can be written into.
+fn may_be_envelope(headers: &HeaderMap) -> bool {
+    let content_type = headers
+        .get(CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok())
+        .and_then(|value| value.split(';').next())
+        .unwrap_or_default();
+    let fixed = [
+        "content-digest",
+        "repr-digest",
+        "digest",
+        "content-md5",
+        CONTENT_ENCODING.as_str(),
+    ];
+    crate::classify::codes::is_json(content_type.trim())
+        && !fixed.iter().any(|name| headers.contains_key(*name))
+}

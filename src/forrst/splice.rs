@@ -42,7 +42,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
 pub(super) fn with_extension(envelope: &[u8], extension: &Extension) -> Option<Vec<u8>> {
     const EXTENSIONS: &str = "extensions";
 
-    let Members(mut members) = serde_json::from_slice(envelope).ok()?;
+    let Members(members) = serde_json::from_slice(envelope).ok()?;
     let written = serde_json::value::to_raw_value(extension).ok()?;
     let place = members.iter().position(|(name, _)| name == EXTENSIONS);
     let mut list: Vec<&RawValue> = match place {
@@ -54,15 +54,26 @@ pub(super) fn with_extension(envelope: &[u8], extension: &Extension) -> Option<V
     };
     list.push(&written);
     let list = serde_json::value::to_raw_value(&list).ok()?;
-    match place {
-        Some(place) => members[place].1 = &list,
-        None => members.push((EXTENSIONS.to_owned(), &list)),
-    }
-    write(&members, envelope.len() + list.get().len())
+    write(members, EXTENSIONS, &list)
 }
 
-fn write(members: &[(String, &RawValue)], room: usize) -> Option<Vec<u8>> {
-    let mut out = Vec::with_capacity(room);
+/// The envelope with another id. `None` if it is not one.
+pub(super) fn with_id(envelope: &[u8], id: &str) -> Option<Vec<u8>> {
+    let Members(members) = serde_json::from_slice(envelope).ok()?;
+    write(members, "id", &serde_json::value::to_raw_value(id).ok()?)
+}
+
+/// The members, one of them with this value.
+fn write<'a>(
+    mut members: Vec<(String, &'a RawValue)>,
+    name: &str,
+    value: &'a RawValue,
+) -> Option<Vec<u8>> {
+    match members.iter_mut().find(|member| member.0 == name) {
+        Some(member) => member.1 = value,
+        None => members.push((name.to_owned(), value)),
+    }
+    let mut out = Vec::new();
     for (index, (name, value)) in members.iter().enumerate() {
         out.push(if index == 0 { b'{' } else { b',' });
         serde_json::to_writer(&mut out, name).ok()?;
@@ -106,6 +117,9 @@ mod tests {
         ] {
             assert_eq!(with(envelope), Some(expected));
         }
+        let id = with_id(br#"{"z": 1.50, "id": 7, "y": 2}"#, "a\"b").unwrap();
+        assert_eq!(id, br#"{"z":1.50,"id":"a\"b","y":2}"#);
+        assert_eq!(with_id(b"{}", "a").unwrap(), br#"{"id":"a"}"#);
         for strange in ["", "[]", r#"{"extensions":{}}"#, "{} {}"] {
             assert_eq!(with(strange), None, "{strange}");
         }

@@ -13,3 +13,4 @@ mod support;
 mod client;
 mod envelopes;
 mod guidance;
+mod keys;

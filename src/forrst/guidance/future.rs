@@ -13,7 +13,7 @@ use pin_project_lite::pin_project;
 use tokio::time::{Sleep, sleep};
 
 use super::layer::Settings;
-use crate::peek::PeekBody;
+use crate::{forrst::may_be_envelope, peek::PeekBody};
 
 /// What a frame counts at least, so that empty ones come to an end too.
 const FRAME: usize = 64;
@@ -62,7 +62,7 @@ where
                     let (parts, body) = ready!(future.poll(cx))?.into_parts();
                     let mut head = Response::from_parts(parts, ());
                     let body = PeekBody::untouched(body);
-                    if !Settings::may_be_envelope(head.headers()) {
+                    if !may_be_envelope(head.headers()) {
                         this.settings.guide_plain(&mut head);
                         return Poll::Ready(Ok(head.map(|()| body)));
                     }

@@ -7,8 +7,8 @@ use std::{
 
 use bytes::Bytes;
 use http::{
-    HeaderMap, Request, Response, StatusCode,
-    header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER},
+    Request, Response, StatusCode,
+    header::{CONTENT_LENGTH, RETRY_AFTER},
 };
 use http_body::Body;
 use serde::{Deserialize, de::IgnoredAny};
@@ -16,8 +16,7 @@ use tower::{Layer, Service};
 
 use super::{future::RetryGuidanceFuture, table::Table};
 use crate::{
-    classify::codes::is_json,
-    forrst::{self, Extension, Retry, Span, splice},
+    forrst::{self, Extension, LIMIT, Retry, Span, splice},
     peek::PeekBody,
     retry_after::parse,
 };
@@ -46,7 +45,7 @@ impl RetryGuidanceLayer {
                 table: Table::standard(),
                 any_errors: false,
                 plain: Some(Duration::from_secs(1)),
-                limit: 64 * 1024,
+                limit: LIMIT,
                 time: Duration::from_millis(250),
             }),
         }
@@ -138,23 +137,6 @@ where
 }
 
 impl Settings {
-    /// Whether a reply may be a forrst envelope that more can be written into.
-    pub(super) fn may_be_envelope(headers: &HeaderMap) -> bool {
-        let content_type = headers
-            .get(CONTENT_TYPE)
-            .and_then(|value| value.to_str().ok())
-            .and_then(|value| value.split(';').next())
-            .unwrap_or_default();
-        let fixed = [
-            "content-digest",
-            "repr-digest",
-            "digest",
-            "content-md5",
-            CONTENT_ENCODING.as_str(),
-        ];
-        is_json(content_type.trim()) && !fixed.iter().any(|name| headers.contains_key(*name))
-    }
-
     /// What the body is to be instead, after the head was told.
     pub(super) fn guide(&self, head: &mut Response<()>, body: &[u8]) -> Option<Bytes> {
         let Some(failed) = self.failure(body) else {
