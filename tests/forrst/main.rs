@@ -14,3 +14,4 @@ mod client;
 mod envelopes;
 mod guidance;
 mod keys;
+mod loopback;
