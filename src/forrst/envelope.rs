@@ -125,6 +125,10 @@ pub struct Fault {
 
 impl Request {
     /// Reads an envelope, all of which is this JSON.
+    ///
+    /// # Errors
+    ///
+    /// What is not JSON, lacks a member or has one of the wrong type, or is of another protocol.
     pub fn parse(json: &[u8]) -> Result<Self, EnvelopeError> {
         let request: Self = error::read(json)?;
         check_protocol(request.protocol.as_ref())?;
@@ -132,6 +136,10 @@ impl Request {
     }
 
     /// The options of an extension, if it is there.
+    ///
+    /// # Errors
+    ///
+    /// They are not of the type asked for.
     pub fn options_of<T: DeserializeOwned>(&self, urn: &str) -> Result<Option<T>, EnvelopeError> {
         extension::read(&self.extensions, urn, "options", |extension| {
             extension.options.as_ref()
@@ -149,6 +157,10 @@ impl Call {
 
 impl Response {
     /// Reads an envelope, all of which is this JSON.
+    ///
+    /// # Errors
+    ///
+    /// What is not JSON, lacks a member or has one of the wrong type, or is of another protocol.
     pub fn parse(json: &[u8]) -> Result<Self, EnvelopeError> {
         let response: Self = error::read(json)?;
         check_protocol(response.protocol.as_ref())?;
@@ -156,6 +168,10 @@ impl Response {
     }
 
     /// The data of an extension, if it is there.
+    ///
+    /// # Errors
+    ///
+    /// They are not of the type asked for.
     pub fn data_of<T: DeserializeOwned>(&self, urn: &str) -> Result<Option<T>, EnvelopeError> {
         extension::read(&self.extensions, urn, "data", |extension| {
             extension.data.as_ref()
