@@ -47,13 +47,14 @@
 //!
 //! [`stacks`] has all of them as one layer, and what tonic, axum and reqwest need.
 //!
-//! On a server, with the `server` feature:
+//! On a server, with the `server`, `delivery` and `forrst` features:
 //!
 //! | layer | module | alone it |
 //! | --- | --- | --- |
 //! | `IdempotencyLayer` | `idempotency` | executes an operation once, and replays its reply |
 //! | `EventDedupLayer` | `idempotency::events` | processes an event once, however often it is delivered |
 //! | `ReplayLayer` | `replay` | journals what can't be served now, and replays it later |
+//! | `RetryGuidanceLayer` | `forrst::guidance` | tells clients whether and when to call again |
 //! | `DeadLetterLayer` | `delivery::dead_letter` | keeps events that their consumer fails on |
 //! | `WebhookVerifyLayer` | `delivery::verify` | lets only signed webhooks through |
 //!
@@ -76,6 +77,7 @@
 //! | `tracing` | yes | one structured event per retry |
 //! | `serde` | no | policies from TOML, JSON and the environment |
 //! | `codes` | no | error codes in JSON bodies |
+//! | `forrst` | no | the forrst dialect: envelopes, and retry guidance in replies, given and obeyed |
 //! | `axum` | no | axum's bodies can be sent again |
 //! | `tonic` | no | tonic's bodies can be sent again; refusals are statuses |
 //! | `reqwest` | no | `reqwest::Client` as the innermost service |
@@ -95,6 +97,8 @@ pub mod classify;
 pub mod delivery;
 pub mod dependency;
 pub mod error;
+#[cfg(feature = "forrst")]
+pub mod forrst;
 #[cfg(feature = "server")]
 pub mod idempotency;
 pub mod idempotency_key;

@@ -15,7 +15,8 @@ use crate::classify::{Health, Retryable};
 /// own: `/errors/0/code`, `/error/status`, `/error/code`, `/code`, `/type`. The first that is in
 /// the table counts. A number is known by its digits.
 ///
-/// A forrst envelope that says that its errors are `cached` is final, whatever their code.
+/// A forrst envelope that says that its errors are `cached` is final, whatever their code. With
+/// the `forrst` feature its retry extension is obeyed, too: see [`forrst`](Self::forrst).
 ///
 /// ```
 /// use tower_reprise::{Policy, classify::Codes};
@@ -52,6 +53,17 @@ impl CodeRule {
         retry: Retryable::Never,
         health: Some(Health::Success),
     };
+}
+
+/// What a body says about calling again, beside its code. Nothing, by default.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Advice {
+    pub(crate) allowed: Option<bool>,
+    /// The shortest wait before the first retry, and whether it doubles with each.
+    pub(crate) floor: Duration,
+    pub(crate) doubles: bool,
+    /// Retries, at most.
+    pub(crate) most: Option<u32>,
 }
 
 /// Says that the first request with this idempotency key is still being processed.
@@ -93,6 +105,18 @@ impl Codes {
     }
 
     /// The codes of the forrst protocol.
+    ///
+    /// With the `forrst` feature a reply's own retry extension comes before the table, wherever
+    /// the body is read for codes:
+    ///
+    /// - `allowed: false` is final, but for a 401 that new credentials may mend;
+    /// - `allowed: true` allows what the table does not know. A code that the table never retries
+    ///   stays final, and so does a 409 of an unknown code;
+    /// - `after` is the shortest wait of this call, by its `strategy`; the backoff may be longer.
+    ///   Headers that ask for more are obeyed too, and only they hold back other calls;
+    /// - `max_attempts` bounds retries instead of the table, and never beyond the policy.
+    ///
+    /// Without the extension an error's own `details.retry_after` is the shortest wait.
     pub fn forrst() -> Self {
         let mut codes = Self::standard();
         let retried = [
@@ -304,7 +328,7 @@ impl Default for Codes {
     }
 }
 
-fn is_json(content_type: &str) -> bool {
+pub(crate) fn is_json(content_type: &str) -> bool {
     let lower = content_type.to_ascii_lowercase();
     lower == "application/json" || lower.ends_with("+json")
 }

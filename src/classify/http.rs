@@ -3,7 +3,9 @@ use std::{error::Error, time::SystemTime};
 use http::{HeaderMap, Request, StatusCode};
 
 use crate::{
-    classify::{Cause, Classify, CodeRule, GrpcCode, Health, Retryable, Rules, Verdict, network},
+    classify::{
+        Advice, Cause, Classify, CodeRule, GrpcCode, Health, Retryable, Rules, Verdict, network,
+    },
     peek::Finding,
     reply::Reply,
     retry_after::parse::{self, Guidance},
@@ -67,11 +69,57 @@ fn by_finding<R: Reply>(rules: &Rules, response: &R, finding: &Finding) -> Verdi
                 false => verdict,
             }
         }
-        Finding::Code(rule) => {
+        Finding::Code(rule, advice) => {
             let by_status = by_status(rules, response.status());
-            failed(by_code(*rule, by_status), response.headers())
+            let verdict = failed(by_code(*rule, by_status), response.headers());
+            advised(verdict, *advice, rule.retry == Retryable::Never)
+        }
+        Finding::Advice(advice) => {
+            let (status, headers) = (response.status(), response.headers());
+            let verdict = match by_head(rules, status, headers) {
+                verdict if verdict.is_success() => {
+                    let unknown = Verdict::terminal(Cause::Code("unlisted"));
+                    failed(unknown.health(Health::Success), headers)
+                }
+                verdict => verdict,
+            };
+            let firm = status == StatusCode::CONFLICT || is_replayed(headers);
+            advised(verdict, *advice, firm)
         }
     }
+}
+
+/// The verdict on a failure, with what its body adds to it. What is firm is not retried, whatever
+/// is allowed.
+fn advised(verdict: Verdict, advice: Advice, firm: bool) -> Verdict {
+    let mut verdict = verdict;
+    match (advice.allowed, verdict.retry) {
+        (Some(false), Retryable::AfterRefresh) => return verdict,
+        (Some(false), _) => {
+            let stop = Some(Guidance::Stop);
+            return verdict.retry(Retryable::Never).guidance(stop);
+        }
+        (Some(true), Retryable::Never) if !firm && verdict.guidance != Some(Guidance::Stop) => {
+            verdict.retry = Retryable::Yes;
+        }
+        _ => {}
+    }
+    if let (Some(most), Retryable::Yes | Retryable::AtMost(_)) = (advice.most, verdict.retry) {
+        verdict.retry = Retryable::Within(most);
+    }
+    let everybody = match verdict.guidance {
+        None => None,
+        Some(Guidance::AtLeast(wait)) => Some(wait),
+        Some(_) => return verdict,
+    };
+    if !advice.floor.is_zero() {
+        verdict.guidance = Some(Guidance::InBody {
+            floor: advice.floor,
+            doubles: advice.doubles,
+            everybody,
+        });
+    }
+    verdict
 }
 
 fn by_code(rule: CodeRule, by_status: Verdict) -> Verdict {

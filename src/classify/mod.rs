@@ -31,7 +31,7 @@
 //! assert_eq!(verdict.retry, Retryable::Never);
 //! ```
 
-mod codes;
+pub(crate) mod codes;
 mod grpc;
 pub(crate) mod http;
 pub(crate) mod network;
@@ -41,12 +41,6 @@ mod verdict;
 
 use std::error::Error;
 
-pub(crate) use self::{
-    codes::CodeRule,
-    grpc::{grpc_timeout, is_grpc},
-    http::worth_keeping,
-    rules::IDEMPOTENCY_KEY,
-};
 pub use self::{
     codes::Codes,
     grpc::GrpcCode,
@@ -54,6 +48,12 @@ pub use self::{
     rules::Rules,
     trace::{TraceClassifier, TraceEos},
     verdict::{Cause, Health, Retryable, Verdict},
+};
+pub(crate) use self::{
+    codes::{Advice, CodeRule},
+    grpc::{grpc_timeout, is_grpc},
+    http::worth_keeping,
+    rules::IDEMPOTENCY_KEY,
 };
 use crate::error::{BoxError, Refused};
 

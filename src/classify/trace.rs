@@ -79,6 +79,9 @@ impl ClassifyEos for TraceEos {
 
 fn failure(verdict: Verdict) -> Option<Cause> {
     let failed = verdict.health == Health::Failure
-        || matches!(verdict.retry, Retryable::Yes | Retryable::AtMost(_));
+        || matches!(
+            verdict.retry,
+            Retryable::Yes | Retryable::AtMost(_) | Retryable::Within(_)
+        );
     failed.then_some(verdict.cause)
 }

@@ -99,6 +99,7 @@ impl Verdict {
     pub(crate) fn not_before(&self) -> Option<Duration> {
         match self.guidance {
             Some(Guidance::AtLeast(wait) | Guidance::Exactly(wait)) => Some(wait),
+            Some(Guidance::InBody { everybody, .. }) => everybody,
             _ => None,
         }
     }
@@ -112,6 +113,8 @@ pub enum Retryable {
     Never,
     /// Yes, but this sort of failure is repeated at most so many times in a row in one call.
     AtMost(u32),
+    /// Yes, as long as the call was retried less often than this, for whatever reason.
+    Within(u32),
     /// Once, if the per-attempt hook can bring new credentials.
     AfterRefresh,
     /// Once, with a fresh request id.

@@ -51,7 +51,7 @@ impl IdempotencyKey {
     }
 
     /// The key that a caller put into the header itself, bare or quoted.
-    pub(super) fn as_sent(value: &HeaderValue) -> Self {
+    pub(crate) fn as_sent(value: &HeaderValue) -> Self {
         let text = value.to_str().unwrap_or_default();
         let bare = text
             .strip_prefix('"')

@@ -55,7 +55,7 @@ where
     B: Body<Data = Bytes> + Unpin,
 {
     /// Reads one more frame, if there is one, and says how much data is in it.
-    pub(super) fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Option<Option<usize>>> {
+    pub(crate) fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Option<Option<usize>>> {
         let Rest::Body(body) = &mut self.rest else {
             return Poll::Ready(None);
         };
@@ -76,6 +76,30 @@ where
         };
         self.rest = Rest::Ended(body.size_hint(), error);
         Poll::Ready(None)
+    }
+}
+
+/// For who writes a body anew.
+#[cfg(feature = "forrst")]
+impl<B: Body> PeekBody<B> {
+    /// All data, if it was read to a good end.
+    pub(crate) fn whole(&self) -> Option<Bytes> {
+        let Rest::Ended(_, None) = self.rest else {
+            return None;
+        };
+        let mut data = self.data();
+        Some(match (data.next(), data.next()) {
+            (None, _) => Bytes::new(),
+            (Some(only), None) => only.clone(),
+            _ => self.data().flatten().copied().collect(),
+        })
+    }
+
+    /// Other data instead of it. Trailers stay.
+    pub(crate) fn replace(&mut self, data: Bytes) {
+        self.frames.retain(Frame::is_trailers);
+        self.first = Some(data);
+        self.rest = Rest::Ended(SizeHint::with_exact(0), None);
     }
 }
 

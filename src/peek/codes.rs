@@ -5,6 +5,7 @@ use http_body::Body;
 use serde_json::Value;
 
 use super::PeekBody;
+use crate::classify::Advice;
 
 /// A JSON document.
 pub(super) struct Document(Value);
@@ -32,6 +33,17 @@ impl Document {
             Value::Number(number) => Some(number.to_string().into()),
             _ => None,
         }
+    }
+
+    /// What it says about calling again, if it is a forrst envelope with errors.
+    #[cfg(feature = "forrst")]
+    pub(super) fn advice(&self) -> Advice {
+        crate::forrst::advice(&self.0)
+    }
+
+    #[cfg(not(feature = "forrst"))]
+    pub(super) fn advice(&self) -> Advice {
+        Advice::default()
     }
 
     /// Whether it is a forrst envelope with a failure that an idempotency store answered with, so

@@ -1,6 +1,9 @@
 use http::HeaderMap;
 
-use crate::{classify::CodeRule, reply::Reply};
+use crate::{
+    classify::{Advice, CodeRule},
+    reply::Reply,
+};
 
 /// On a response's extensions: what its body told.
 #[derive(Debug, Clone)]
@@ -8,7 +11,9 @@ pub(crate) enum Finding {
     /// The trailers of a gRPC response without a message.
     Trailers(HeaderMap),
     /// An error code.
-    Code(CodeRule),
+    Code(CodeRule, Advice),
+    /// Advice beside a code that is not known.
+    Advice(Advice),
 }
 
 impl Finding {

@@ -10,7 +10,7 @@ use tokio::time::{Sleep, sleep};
 
 use super::{Finding, PeekBody, PeekReply, codes::Document};
 use crate::{
-    classify::{CodeRule, GrpcCode, Rules, is_grpc, worth_keeping},
+    classify::{Advice, CodeRule, GrpcCode, Rules, is_grpc, worth_keeping},
     reply::Reply,
 };
 
@@ -111,11 +111,7 @@ impl<R: PeekReply> Reading<R> {
     pub(super) fn finish(mut self, rules: &Rules) -> R::Peeked {
         let finding = match self.look {
             Look::Body { code: true } => Document::read(&self.body, rules.codes.most())
-                .and_then(|document| match document.is_cached_failure() {
-                    true => Some(CodeRule::CACHED),
-                    false => rules.codes.find(|pointer| document.text_at(pointer)),
-                })
-                .map(Finding::Code),
+                .and_then(|document| found_in(&document, rules)),
             Look::Trailers => self.body.trailers().cloned().map(Finding::Trailers),
             _ => None,
         };
@@ -123,5 +119,17 @@ impl<R: PeekReply> Reading<R> {
             self.head.extensions_mut().insert(finding);
         }
         R::close(self.head, self.body)
+    }
+}
+
+fn found_in(document: &Document, rules: &Rules) -> Option<Finding> {
+    let nothing = Advice::default();
+    if document.is_cached_failure() {
+        return Some(Finding::Code(CodeRule::CACHED, nothing));
+    }
+    let advice = document.advice();
+    match rules.codes.find(|pointer| document.text_at(pointer)) {
+        Some(rule) => Some(Finding::Code(rule, advice)),
+        None => (advice != nothing).then_some(Finding::Advice(advice)),
     }
 }

@@ -152,6 +152,7 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
             Retryable::AtMost(limit) if past.repeats_of(verdict.cause) >= limit => {
                 return Err(GaveUp::Exhausted);
             }
+            Retryable::Within(limit) if past.retries >= limit => return Err(GaveUp::Exhausted),
             Retryable::FreshId if past.wants.fresh_id => return Err(GaveUp::Exhausted),
             _ => {}
         }
@@ -190,7 +191,18 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
         let wait = match verdict.guidance {
             Some(Guidance::Exactly(asked)) => dependency.spread(asked, asked),
             Some(Guidance::AtLeast(asked)) => dependency.spread(asked.max(backoff), asked),
-            _ => backoff,
+            Some(Guidance::InBody {
+                floor,
+                doubles,
+                everybody,
+            }) => {
+                let times = self.retries() * u32::from(doubles);
+                let factor = 1_u32.checked_shl(times).unwrap_or(u32::MAX);
+                let asked = floor.saturating_mul(factor);
+                let asked = asked.max(everybody.unwrap_or_default());
+                dependency.spread(asked.max(backoff), asked)
+            }
+            Some(Guidance::Stop) | None => backoff,
         };
         match dependency.hold() {
             Some(hold) if hold.left > wait => dependency.spread(hold.left, hold.asked),

@@ -77,6 +77,16 @@ pub enum Guidance {
     AtLeast(Duration),
     /// After this much time, whatever the backoff would have been: a gRPC pushback.
     Exactly(Duration),
+    /// What a body asks of this call alone: not before `floor` has passed, which doubles with each
+    /// retry if it `doubles`, nor before what headers ask of `everybody`.
+    InBody {
+        /// The wait before the first retry, at least.
+        floor: Duration,
+        /// Whether it doubles with each retry.
+        doubles: bool,
+        /// What headers ask for.
+        everybody: Option<Duration>,
+    },
     /// Do not call again: a negative, malformed or repeated pushback, or `x-should-retry: false`.
     Stop,
 }

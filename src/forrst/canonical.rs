@@ -1,0 +1,167 @@
+use std::fmt::Write as _;
+
+use serde_json::{Map, Number, Value};
+use sha2::{Digest as _, Sha256};
+
+/// The SHA-256 of a call's arguments in their [`canonical`] form: `sha256:` and 64 digits.
+///
+/// It tells whether an idempotency key comes with the arguments that it came with before, however
+/// they are written now.
+///
+/// ```
+/// use serde_json::from_str;
+/// use tower_reprise::forrst::arguments_hash;
+///
+/// let first = arguments_hash(&from_str(r#"{"amount": 100, "currency": "USD"}"#)?);
+/// let again = arguments_hash(&from_str(r#"{"currency":"USD","amount":1e2}"#)?);
+/// assert_eq!(first, again);
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+#[must_use]
+pub fn arguments_hash(arguments: &Value) -> String {
+    let digest = Sha256::digest(canonical(arguments));
+    let mut text = String::from("sha256:");
+    for byte in digest {
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}
+
+/// One text for all spellings of a value, after RFC 8785: no blanks, members sorted by their
+/// names, numbers as JavaScript writes them.
+///
+/// It differs from that where JavaScript would lose digits: integers of up to 64 bits keep them
+/// all, since two amounts that differ must not look the same.
+#[must_use]
+pub fn canonical(value: &Value) -> String {
+    let mut text = String::new();
+    put(&mut text, value);
+    text
+}
+
+fn put(text: &mut String, value: &Value) {
+    match value {
+        Value::Null => text.push_str("null"),
+        Value::Bool(true) => text.push_str("true"),
+        Value::Bool(false) => text.push_str("false"),
+        Value::Number(number) => put_number(text, number),
+        Value::String(string) => put_string(text, string),
+        Value::Array(items) => {
+            text.push('[');
+            for (index, item) in items.iter().enumerate() {
+                if index > 0 {
+                    text.push(',');
+                }
+                put(text, item);
+            }
+            text.push(']');
+        }
+        Value::Object(members) => put_members(text, members),
+    }
+}
+
+fn put_members(text: &mut String, members: &Map<String, Value>) {
+    let mut sorted: Vec<_> = members.iter().collect();
+    // By UTF-16 code units, as JavaScript sorts.
+    sorted.sort_unstable_by(|(a, _), (b, _)| a.encode_utf16().cmp(b.encode_utf16()));
+    text.push('{');
+    for (index, (name, value)) in sorted.into_iter().enumerate() {
+        if index > 0 {
+            text.push(',');
+        }
+        put_string(text, name);
+        text.push(':');
+        put(text, value);
+    }
+    text.push('}');
+}
+
+/// What needs an escape has the shortest one.
+fn put_string(text: &mut String, string: &str) {
+    text.push('"');
+    for c in string.chars() {
+        match c {
+            '"' => text.push_str("\\\""),
+            '\\' => text.push_str("\\\\"),
+            '\u{8}' => text.push_str("\\b"),
+            '\t' => text.push_str("\\t"),
+            '\n' => text.push_str("\\n"),
+            '\u{c}' => text.push_str("\\f"),
+            '\r' => text.push_str("\\r"),
+            '\0'..='\x1f' => {
+                let _ = write!(text, "\\u{:04x}", u32::from(c));
+            }
+            c => text.push(c),
+        }
+    }
+    text.push('"');
+}
+
+fn put_number(text: &mut String, number: &Number) {
+    match (number.is_f64(), number.as_f64()) {
+        (true, Some(float)) => put_float(text, float),
+        _ => {
+            let _ = write!(text, "{number}");
+        }
+    }
+}
+
+/// As ECMAScript's `Number::toString`, but for integers, which have all their digits as long as
+/// 64 bits hold them.
+fn put_float(text: &mut String, float: f64) {
+    const TWO_TO_64: f64 = 18_446_744_073_709_551_616.0;
+    if float == 0.0 {
+        return text.push('0');
+    }
+    if float < 0.0 {
+        text.push('-');
+    }
+    let float = float.abs();
+    if float.fract() == 0.0 && float < TWO_TO_64 {
+        let _ = write!(text, "{float:.0}");
+        return;
+    }
+    // The shortest digits that mean this number, and the place of the point after the first.
+    let shortest = shortest(float);
+    let (digits, exponent) = shortest.split_once('e').unwrap_or((&shortest, "0"));
+    let digits: String = digits.chars().filter(char::is_ascii_digit).collect();
+    let point = exponent.parse::<i32>().unwrap_or_default() + 1;
+    let length = i32::try_from(digits.len()).unwrap_or(i32::MAX);
+    let zeros = |count: i32| "0".repeat(usize::try_from(count).unwrap_or_default());
+    match point {
+        // All digits stand before the point.
+        point if length <= point && point <= 21 => {
+            text.push_str(&digits);
+            text.push_str(&zeros(point - length));
+        }
+        // The point stands among them.
+        1..=21 => {
+            let (whole, part) = digits.split_at(usize::try_from(point).unwrap_or_default());
+            let _ = write!(text, "{whole}.{part}");
+        }
+        // It stands a little before them.
+        -5..=0 => {
+            let _ = write!(text, "0.{}{digits}", zeros(-point));
+        }
+        point => {
+            let (first, rest) = digits.split_at(1);
+            text.push_str(first);
+            if !rest.is_empty() {
+                let _ = write!(text, ".{rest}");
+            }
+            let _ = write!(text, "e{:+}", point - 1);
+        }
+    }
+}
+
+/// The shortest digits that mean this number, and of two that are as near the even ones.
+fn shortest(float: f64) -> String {
+    let shortest = format!("{float:e}");
+    let digits = shortest.bytes().take_while(|byte| *byte != b'e');
+    let places = digits.filter(u8::is_ascii_digit).count().saturating_sub(1);
+    let nearest = format!("{float:.places$e}");
+    match nearest.parse::<f64>() {
+        Ok(same) if float == same => nearest,
+        _ => shortest,
+    }
+}

@@ -1,0 +1,82 @@
+use std::{
+    future::{Future, ready},
+    pin::Pin,
+};
+
+use bytes::Bytes;
+use http::{HeaderMap, Request, header::CONTENT_LENGTH};
+use http_body::Body;
+use http_body_util::BodyExt;
+
+use super::{LIMIT, may_be_envelope, splice};
+use crate::{
+    IdempotencyKey,
+    error::BoxError,
+    retry::{Attempt, PrepareAttempt},
+};
+
+/// A per-attempt hook that gives each retry an `id` of its own, while its idempotency key stays.
+///
+/// The id is what a reply is matched with its request by, so a reply to a retry has the id of the
+/// retry. Envelopes of up to 64 KiB are written anew; what is larger, or of a size that is not
+/// known, or not forrst, is sent as it was.
+///
+/// ```
+/// use tower_reprise::{Dependencies, Policy, RetryLayer, classify::Codes, forrst::FreshId};
+///
+/// let policy = Policy::synchronous().codes(Codes::forrst()).build()?;
+/// let retry = RetryLayer::new(Dependencies::new(policy)).with_prepare(FreshId);
+/// # let _ = retry;
+/// # Ok::<(), tower_reprise::error::ConfigError>(())
+/// ```
+#[derive(Debug, Clone, Copy, Default)]
+pub struct FreshId;
+
+impl<B> PrepareAttempt<Request<B>> for FreshId
+where
+    B: Body + From<Bytes> + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<BoxError>,
+{
+    type Future = Pin<Box<dyn Future<Output = Result<Request<B>, BoxError>> + Send>>;
+
+    fn prepare(&self, request: Request<B>, _attempt: Attempt) -> Self::Future {
+        if !is_readable(&request, LIMIT) {
+            return Box::pin(ready(Ok(request)));
+        }
+        Box::pin(async {
+            let (mut head, envelope) = read(request).await?;
+            let id = IdempotencyKey::random();
+            let changed = super::Request::parse(&envelope)
+                .ok()
+                .and_then(|_| splice::with_id(&envelope, id.as_str()));
+            let body = changed.map_or(envelope, |changed| resized(&mut head.headers, changed));
+            Ok(Request::from_parts(head, body.into()))
+        })
+    }
+}
+
+/// Whether a request may be an envelope, and is surely not longer than this.
+pub(super) fn is_readable<B: Body>(request: &Request<B>, limit: usize) -> bool {
+    let most = request.body().size_hint().upper();
+    may_be_envelope(request.headers()) && most.is_some_and(|most| most <= limit as u64)
+}
+
+/// The head of a request, and all of its body.
+pub(super) async fn read<B>(request: Request<B>) -> Result<(http::request::Parts, Bytes), BoxError>
+where
+    B: Body,
+    B::Error: Into<BoxError>,
+{
+    let (head, body) = request.into_parts();
+    let read = body.collect().await.map_err(Into::into)?;
+    Ok((head, read.to_bytes()))
+}
+
+/// A body that took the place of another, whose length was told.
+pub(super) fn resized(headers: &mut HeaderMap, body: Vec<u8>) -> Bytes {
+    if let Some(length) = headers.get_mut(CONTENT_LENGTH) {
+        *length = body.len().into();
+    }
+    body.into()
+}

@@ -1,0 +1,139 @@
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use bytes::Bytes;
+use http::Response;
+use http_body::Body;
+use pin_project_lite::pin_project;
+use tokio::time::{Sleep, sleep};
+
+use super::layer::Settings;
+use crate::{forrst::may_be_envelope, peek::PeekBody};
+
+/// What a frame counts at least, so that empty ones come to an end too.
+const FRAME: usize = 64;
+
+pin_project! {
+    /// The future of a [`RetryGuidance`](super::RetryGuidance) service.
+    #[must_use = "futures do nothing unless polled"]
+    pub struct RetryGuidanceFuture<F, B: Body> {
+        #[pin]
+        state: State<F, B>,
+        settings: Arc<Settings>,
+    }
+}
+
+pin_project! {
+    #[project = StateProj]
+    enum State<F, B: Body> {
+        // The call is out.
+        Called { #[pin] future: F },
+        // The body is read. It is boxed, so that calls without are small.
+        Reading { reading: Option<Box<Reading<B>>> },
+    }
+}
+
+impl<F, B: Body> RetryGuidanceFuture<F, B> {
+    pub(super) fn new(future: F, settings: Arc<Settings>) -> Self {
+        Self {
+            state: State::Called { future },
+            settings,
+        }
+    }
+}
+
+impl<F, B, E> Future for RetryGuidanceFuture<F, B>
+where
+    F: Future<Output = Result<Response<B>, E>>,
+    B: Body<Data = Bytes> + Unpin,
+{
+    type Output = Result<Response<PeekBody<B>>, E>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        loop {
+            match this.state.as_mut().project() {
+                StateProj::Called { future } => {
+                    let (parts, body) = ready!(future.poll(cx))?.into_parts();
+                    let mut head = Response::from_parts(parts, ());
+                    let body = PeekBody::untouched(body);
+                    if !may_be_envelope(head.headers()) {
+                        this.settings.guide_plain(&mut head);
+                        return Poll::Ready(Ok(head.map(|()| body)));
+                    }
+                    let reading = Some(Box::new(Reading {
+                        head,
+                        body,
+                        size: 0,
+                        timer: None,
+                    }));
+                    this.state.set(State::Reading { reading });
+                }
+                StateProj::Reading { reading } => {
+                    match reading.as_mut() {
+                        Some(reading) => ready!(reading.poll(this.settings, cx)),
+                        None => return Poll::Pending,
+                    }
+                    if let Some(reading) = reading.take() {
+                        return Poll::Ready(Ok(reading.finish(this.settings)));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A reply whose body is being read.
+struct Reading<B: Body> {
+    head: Response<()>,
+    body: PeekBody<B>,
+    size: usize,
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl<B: Body<Data = Bytes> + Unpin> Reading<B> {
+    /// Ready when nothing more is worth waiting for.
+    fn poll(&mut self, settings: &Settings, cx: &mut Context<'_>) -> Poll<()> {
+        if self.body.size_hint().lower() > settings.limit as u64 {
+            return Poll::Ready(());
+        }
+        while self.size <= settings.limit {
+            match self.body.poll_read(cx) {
+                Poll::Ready(None) => break,
+                Poll::Ready(Some(data)) => self.size += data.unwrap_or_default().max(FRAME),
+                Poll::Pending => {
+                    let timer = self
+                        .timer
+                        .get_or_insert_with(|| Box::pin(sleep(settings.time)));
+                    ready!(timer.as_mut().poll(cx));
+                    break;
+                }
+            }
+        }
+        Poll::Ready(())
+    }
+
+    fn finish(mut self, settings: &Settings) -> Response<PeekBody<B>> {
+        match self.body.whole() {
+            Some(whole) if whole.len() <= settings.limit => {
+                if let Some(changed) = settings.guide(&mut self.head, &whole) {
+                    self.body.replace(changed);
+                }
+            }
+            _ => settings.guide_plain(&mut self.head),
+        }
+        self.head.map(|()| self.body)
+    }
+}
+
+impl<F, B: Body> fmt::Debug for RetryGuidanceFuture<F, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RetryGuidanceFuture")
+            .finish_non_exhaustive()
+    }
+}

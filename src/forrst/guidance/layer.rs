@@ -1,0 +1,209 @@
+use std::{
+    borrow::Cow,
+    sync::Arc,
+    task::{Context, Poll},
+    time::{Duration, SystemTime},
+};
+
+use bytes::Bytes;
+use http::{
+    Request, Response, StatusCode,
+    header::{CONTENT_LENGTH, RETRY_AFTER},
+};
+use http_body::Body;
+use serde::{Deserialize, de::IgnoredAny};
+use tower::{Layer, Service};
+
+use super::{future::RetryGuidanceFuture, table::Table};
+use crate::{
+    forrst::{self, Extension, LIMIT, Retry, Span, splice},
+    peek::PeekBody,
+    retry_after::parse,
+};
+
+/// Tells clients whether and when to call again. See the [module docs](crate::forrst::guidance).
+#[derive(Debug, Clone)]
+#[must_use]
+pub struct RetryGuidanceLayer {
+    settings: Arc<Settings>,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Settings {
+    table: Table,
+    any_errors: bool,
+    plain: Option<Duration>,
+    pub(super) limit: usize,
+    pub(super) time: Duration,
+}
+
+impl RetryGuidanceLayer {
+    /// Guidance by the specification's table.
+    pub fn new() -> Self {
+        Self {
+            settings: Arc::new(Settings {
+                table: Table::standard(),
+                any_errors: false,
+                plain: Some(Duration::from_secs(1)),
+                limit: LIMIT,
+                time: Duration::from_millis(250),
+            }),
+        }
+    }
+
+    /// Other guidance for an error code.
+    pub fn code(self, code: impl Into<Cow<'static, str>>, retry: Retry) -> Self {
+        self.with(|settings| settings.table.set(code.into(), Some(retry)))
+    }
+
+    /// No guidance for an error code.
+    pub fn silent(self, code: impl Into<Cow<'static, str>>) -> Self {
+        self.with(|settings| settings.table.set(code.into(), None))
+    }
+
+    /// Takes JSON with `errors` for a forrst envelope even if it has no `protocol` of that name.
+    pub fn any_errors(self) -> Self {
+        self.with(|settings| settings.any_errors = true)
+    }
+
+    /// What `Retry-After` says in other replies of status 429 and 503: 1 s unless told otherwise,
+    /// `None` to leave them alone.
+    pub fn plain(self, wait: impl Into<Option<Duration>>) -> Self {
+        self.with(|settings| settings.plain = wait.into())
+    }
+
+    /// The most that is read of a body, in bytes.
+    pub fn limit(self, bytes: usize) -> Self {
+        self.with(|settings| settings.limit = bytes)
+    }
+
+    /// The longest that a body is waited for.
+    pub fn time(self, time: Duration) -> Self {
+        self.with(|settings| settings.time = time)
+    }
+
+    fn with(mut self, change: impl FnOnce(&mut Settings)) -> Self {
+        change(Arc::make_mut(&mut self.settings));
+        self
+    }
+}
+
+impl Default for RetryGuidanceLayer {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<S> Layer<S> for RetryGuidanceLayer {
+    type Service = RetryGuidance<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        RetryGuidance {
+            inner,
+            settings: Arc::clone(&self.settings),
+        }
+    }
+}
+
+/// The service of a [`RetryGuidanceLayer`].
+///
+/// # Clone
+///
+/// There is no state.
+#[derive(Debug, Clone)]
+pub struct RetryGuidance<S> {
+    inner: S,
+    settings: Arc<Settings>,
+}
+
+impl<S, B, R> Service<Request<B>> for RetryGuidance<S>
+where
+    S: Service<Request<B>, Response = Response<R>>,
+    R: Body<Data = Bytes> + Unpin,
+{
+    type Response = Response<PeekBody<R>>;
+    type Error = S::Error;
+    type Future = RetryGuidanceFuture<S::Future, R>;
+
+    #[inline]
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    #[inline]
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        RetryGuidanceFuture::new(self.inner.call(request), Arc::clone(&self.settings))
+    }
+}
+
+impl Settings {
+    /// What the body is to be instead, after the head was told.
+    pub(super) fn guide(&self, head: &mut Response<()>, body: &[u8]) -> Option<Bytes> {
+        let Some(failed) = self.failure(body) else {
+            self.guide_plain(head);
+            return None;
+        };
+        if let Some(theirs) = failed.extensions.iter().find(|e| e.urn == *Retry::URN) {
+            let data = theirs.data.as_ref();
+            if let Some(retry) = data.and_then(|data| Retry::deserialize(data).ok()) {
+                tell(head, &retry);
+            }
+            return None;
+        }
+        let asked = parse::retry_after(head.headers(), SystemTime::now());
+        let retry = match head.extensions_mut().remove::<Retry>() {
+            Some(retry) => retry,
+            None => self.table.advise(&failed, asked)?,
+        };
+        let data = serde_json::to_value(&retry).ok()?;
+        let changed = splice::with_extension(body, &Extension::with_data(Retry::URN, data))?;
+        if let Some(length) = head.headers_mut().get_mut(CONTENT_LENGTH) {
+            *length = changed.len().into();
+        }
+        tell(head, &retry);
+        Some(changed.into())
+    }
+
+    /// An envelope with errors.
+    fn failure(&self, body: &[u8]) -> Option<forrst::Response> {
+        // Most replies have none, and need no more than a look.
+        #[derive(Deserialize)]
+        struct Glance {
+            protocol: Option<IgnoredAny>,
+            errors: Option<Vec<IgnoredAny>>,
+        }
+
+        let glance: Glance = serde_json::from_slice(body).ok()?;
+        glance.errors.filter(|errors| !errors.is_empty())?;
+        glance.protocol.or(self.any_errors.then_some(IgnoredAny))?;
+        forrst::Response::parse(body).ok()
+    }
+
+    /// Something that is not forrst.
+    pub(super) fn guide_plain(&self, head: &mut Response<()>) {
+        let busy = [
+            StatusCode::TOO_MANY_REQUESTS,
+            StatusCode::SERVICE_UNAVAILABLE,
+        ];
+        let told = [RETRY_AFTER.as_str(), "x-should-retry"];
+        let told = told.iter().any(|name| head.headers().contains_key(*name));
+        match self.plain {
+            Some(wait) if busy.contains(&head.status()) && !told => put(head, wait),
+            _ => {}
+        }
+    }
+}
+
+/// Says in a header what the extension says, for who does not read it.
+fn tell(head: &mut Response<()>, retry: &Retry) {
+    let failed = head.status().is_client_error() || head.status().is_server_error();
+    let wait = retry.floor(0);
+    if failed && retry.allowed && !wait.is_zero() && !head.headers().contains_key(RETRY_AFTER) {
+        put(head, wait);
+    }
+}
+
+fn put(head: &mut Response<()>, wait: Duration) {
+    let seconds = Span::from(wait).value;
+    head.headers_mut().insert(RETRY_AFTER, seconds.into());
+}

@@ -1,0 +1,230 @@
+//! One idempotency key for an envelope and its request.
+//!
+//! forrst carries idempotency keys in an extension of the envelope, and HTTP in a header, by which
+//! a [`RetryLayer`](crate::RetryLayer) knows that a POST may be sent again. [`EnvelopeKeyLayer`]
+//! sees to it that both are there and the same. It stands above an
+//! [`IdempotencyKeyLayer`](crate::IdempotencyKeyLayer), which stamps the header:
+//!
+//! - a key in the envelope is kept, and becomes the header's, unless there is one;
+//! - a key that the caller put into the header or the request's extensions is written into the
+//!   envelope;
+//! - if there is none at all, a random UUID is.
+//!
+//! ```
+//! use bytes::Bytes;
+//! use http::{Request, Response};
+//! use http_body_util::{BodyExt, Full};
+//! use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
+//! use tower_reprise::{IdempotencyKeyLayer, error::BoxError};
+//! use tower_reprise::forrst::{self, EnvelopeKeyLayer, IdempotencyOptions};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), BoxError> {
+//! let server = service_fn(|request: Request<Full<Bytes>>| async move {
+//!     let header = request.headers()["idempotency-key"].clone();
+//!     let body = request.into_body().collect().await?.to_bytes();
+//!     let envelope = forrst::Request::parse(&body)?;
+//!     let options: Option<IdempotencyOptions> = envelope.options_of(IdempotencyOptions::URN)?;
+//!     assert_eq!(options.map(|options| options.key).unwrap(), header);
+//!     Ok::<_, BoxError>(Response::new(()))
+//! });
+//! let mut client = ServiceBuilder::new()
+//!     .layer(EnvelopeKeyLayer::new())
+//!     .layer(IdempotencyKeyLayer::new())
+//!     .service(server);
+//!
+//! let call = r#"{"id":"req_1","call":{"function":"payments.charge","arguments":{"amount":100}}}"#;
+//! let request = Request::post("/").header("content-type", "application/json").body(call.into())?;
+//! client.ready().await?.call(request).await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Envelopes of up to 64 KiB are written anew; what is larger, or of a size that is not known, or
+//! not forrst, passes as it is.
+
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use http::{HeaderName, Request, request::Parts};
+use http_body::Body;
+use pin_project_lite::pin_project;
+use serde_json::json;
+use tower::{Layer, Service, ServiceExt};
+
+use super::{
+    Extension, IdempotencyOptions, LIMIT,
+    fresh_id::{is_readable, read, resized},
+    splice,
+};
+use crate::{IdempotencyKey, classify::IDEMPOTENCY_KEY, error::BoxError};
+
+/// Gives an envelope and its request one idempotency key. See the [module docs](self).
+#[derive(Debug, Clone)]
+#[must_use]
+pub struct EnvelopeKeyLayer {
+    header: HeaderName,
+    limit: usize,
+}
+
+impl EnvelopeKeyLayer {
+    /// The header is `Idempotency-Key`.
+    pub fn new() -> Self {
+        Self {
+            header: IDEMPOTENCY_KEY,
+            limit: LIMIT,
+        }
+    }
+
+    /// Another header, which the [`IdempotencyKeyLayer`](crate::IdempotencyKeyLayer) must know
+    /// too.
+    pub fn header(mut self, name: HeaderName) -> Self {
+        self.header = name;
+        self
+    }
+
+    /// The longest body that is read, in bytes.
+    pub fn limit(mut self, bytes: usize) -> Self {
+        self.limit = bytes;
+        self
+    }
+}
+
+impl Default for EnvelopeKeyLayer {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<S> Layer<S> for EnvelopeKeyLayer {
+    type Service = EnvelopeKey<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        EnvelopeKey {
+            inner,
+            settings: self.clone(),
+        }
+    }
+}
+
+/// The service of an [`EnvelopeKeyLayer`].
+///
+/// # Clone
+///
+/// There is no state.
+#[derive(Debug, Clone)]
+pub struct EnvelopeKey<S> {
+    inner: S,
+    settings: EnvelopeKeyLayer,
+}
+
+impl<S, B> Service<Request<B>> for EnvelopeKey<S>
+where
+    S: Service<Request<B>> + Clone + Send + 'static,
+    S::Error: Into<BoxError>,
+    S::Future: Send,
+    B: Body + From<Bytes> + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<BoxError>,
+{
+    type Response = S::Response;
+    type Error = BoxError;
+    type Future = EnvelopeKeyFuture<S::Future, S::Response>;
+
+    #[inline]
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(cx).map_err(Into::into)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        if !is_readable(&request, self.settings.limit) {
+            let future = self.inner.call(request);
+            return EnvelopeKeyFuture {
+                state: State::Called { future },
+            };
+        }
+        crate::release(&mut self.inner);
+        let inner = self.inner.clone();
+        let header = self.settings.header.clone();
+        let future = Box::pin(async move {
+            let (mut head, envelope) = read(request).await?;
+            let body = stamp(&mut head, &envelope, &header);
+            let body = body.map_or(envelope, |body| resized(&mut head.headers, body));
+            let request = Request::from_parts(head, body.into());
+            inner.oneshot(request).await.map_err(Into::into)
+        });
+        EnvelopeKeyFuture {
+            state: State::Stamping { future },
+        }
+    }
+}
+
+/// The envelope with a key, if it is one and has none.
+fn stamp(head: &mut Parts, envelope: &[u8], header: &HeaderName) -> Option<Vec<u8>> {
+    let request = super::Request::parse(envelope).ok()?;
+    let options: Option<IdempotencyOptions> = request.options_of(IdempotencyOptions::URN).ok()?;
+    let sent = head.headers.get(header).map(IdempotencyKey::as_sent);
+    let known = sent.or_else(|| head.extensions.get().cloned());
+    match (options, known) {
+        (Some(_), Some(_)) => None,
+        (Some(options), None) => {
+            // One that can't stand in a header is the envelope's alone.
+            if let Ok(key) = IdempotencyKey::new(options.key) {
+                head.extensions.insert(key);
+            }
+            None
+        }
+        (None, known) => {
+            let key = known.unwrap_or_else(IdempotencyKey::random);
+            let options = json!({ "key": key.as_str() });
+            let extension = Extension::with_options(IdempotencyOptions::URN, options);
+            head.extensions.insert(key);
+            splice::with_extension(envelope, &extension)
+        }
+    }
+}
+
+pin_project! {
+    /// The future of an [`EnvelopeKey`] service.
+    #[must_use = "futures do nothing unless polled"]
+    pub struct EnvelopeKeyFuture<F, R> {
+        #[pin]
+        state: State<F, R>,
+    }
+}
+
+pin_project! {
+    #[project = StateProj]
+    enum State<F, R> {
+        // The call is out, as it was.
+        Called { #[pin] future: F },
+        // The envelope is read and stamped, and then the call is made.
+        Stamping { future: Pin<Box<dyn Future<Output = Result<R, BoxError>> + Send>> },
+    }
+}
+
+impl<F, R, E> Future for EnvelopeKeyFuture<F, R>
+where
+    F: Future<Output = Result<R, E>>,
+    E: Into<BoxError>,
+{
+    type Output = Result<R, BoxError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.project().state.project() {
+            StateProj::Called { future } => future.poll(cx).map_err(Into::into),
+            StateProj::Stamping { future } => future.as_mut().poll(cx),
+        }
+    }
+}
+
+impl<F, R> fmt::Debug for EnvelopeKeyFuture<F, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EnvelopeKeyFuture").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,96 @@
+//! The forrst protocol: envelopes, and what its extensions say about calling again.
+//!
+//! forrst carries calls in JSON envelopes: a request names a function, a version and arguments, a
+//! response holds a result or errors, and both carry *extensions*, each known by a URN. Three of
+//! them are about calls that are made more than once: `retry` tells a client whether and when to
+//! call again, `idempotency` makes that harmless, `replay` does it for the client later.
+//!
+//! [`Request`] and [`Response`] are the envelopes. What they do not know they keep, at every level,
+//! so that an envelope can be read, looked at and sent on. Two spellings of URNs are in use,
+//! `urn:forrst:ext:*` and `urn:cline:forrst:ext:*`: both are read, the first is written. What is
+//! wrong with an envelope is told with its place: an [`EnvelopeError`].
+//!
+//! ```
+//! use std::time::Duration;
+//! use tower_reprise::forrst::{Response, Retry, Strategy};
+//!
+//! let response = Response::parse(br#"{
+//!     "protocol": { "name": "forrst", "version": "0.1.0" },
+//!     "id": "req_123",
+//!     "result": null,
+//!     "errors": [{ "code": "UNAVAILABLE", "message": "Service temporarily unavailable" }],
+//!     "extensions": [{
+//!         "urn": "urn:forrst:ext:retry",
+//!         "data": { "allowed": true, "strategy": "exponential", "after": { "value": 1, "unit": "second" } }
+//!     }]
+//! }"#)?;
+//! let retry: Retry = response.data_of(Retry::URN)?.expect("guidance");
+//! assert!(retry.allowed);
+//! assert_eq!(retry.strategy, Some(Strategy::Exponential));
+//! assert_eq!(retry.floor(2), Duration::from_secs(4)); // before the third retry
+//!
+//! let error = Response::parse(br#"{"errors": [{"code": 503}]}"#).unwrap_err();
+//! assert_eq!(error.at(), "errors[0].code");
+//! # Ok::<(), tower_reprise::forrst::EnvelopeError>(())
+//! ```
+//!
+//! A server gives guidance with a [`RetryGuidanceLayer`]; a client obeys it by
+//! [`Codes::forrst`](crate::classify::Codes::forrst) and a [`PeekLayer`](crate::PeekLayer).
+//! An [`EnvelopeKeyLayer`] and a [`FreshId`] hook see to it that all attempts of a call have one
+//! idempotency key, and each its own id.
+//!
+//! # Numbers
+//!
+//! Members that are kept are kept as values: the order of members and the spelling of numbers may
+//! change, and integers of more than 64 bits become floating-point numbers.
+
+use http::{
+    HeaderMap,
+    header::{CONTENT_ENCODING, CONTENT_TYPE},
+};
+
+mod advice;
+mod canonical;
+mod envelope;
+mod error;
+mod extension;
+mod fresh_id;
+pub mod guidance;
+pub mod key;
+mod retry;
+mod span;
+mod splice;
+
+pub(crate) use self::advice::advice;
+pub use self::{
+    canonical::{arguments_hash, canonical},
+    envelope::{Call, Fault, Protocol, Request, Response},
+    error::EnvelopeError,
+    extension::{Extension, IdempotencyData, IdempotencyOptions, RateLimit, Urn},
+    fresh_id::FreshId,
+    guidance::RetryGuidanceLayer,
+    key::EnvelopeKeyLayer,
+    retry::{Retry, Strategy},
+    span::{Span, Unit},
+};
+
+/// The most that is read of a body, unless told otherwise.
+const LIMIT: usize = 64 * 1024;
+
+/// Whether a message may be an envelope that more can be written into.
+fn may_be_envelope(headers: &HeaderMap) -> bool {
+    let content_type = headers
+        .get(CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok())
+        .and_then(|value| value.split(';').next())
+        .unwrap_or_default();
+    let fixed = [
+        "content-digest",
+        "repr-digest",
+        "digest",
+        "content-md5",
+        CONTENT_ENCODING.as_str(),
+    ];
+    crate::classify::codes::is_json(content_type.trim())
+        && !fixed.iter().any(|name| headers.contains_key(*name))
+}
