@@ -40,12 +40,14 @@ pub(crate) fn run(report: &mut Report, quick: bool) {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let [mut alone, mut together] = [(); 2].map(|()| stores.clone().map(|_| Vec::new()));
     for turn in 0..BURSTS + LEASES {
-        for (store, (alone, together)) in stores.iter().zip(alone.iter_mut().zip(&mut together)) {
-            // The first is not counted.
+        // Nobody is always the first.
+        for at in (0..stores.len()).map(|n| (n + turn) % stores.len()) {
+            let store = &stores[at];
+            // The first turn is not counted.
             match turn {
                 0 => drop(runtime.block_on(micros(store, BURST))),
-                1..BURSTS => together.push(runtime.block_on(micros(store, BURST))),
-                _ => alone.push(runtime.block_on(micros(store, 1))),
+                1..BURSTS => together[at].push(runtime.block_on(micros(store, BURST))),
+                _ => alone[at].push(runtime.block_on(micros(store, 1))),
             }
         }
     }

@@ -7,6 +7,7 @@ use graphile_worker::{
     WorkerOptions, WorkerUtils,
 };
 use serde::{Deserialize, Serialize};
+use sqlx::{AssertSqlSafe, PgPool};
 use tokio::time::Instant;
 
 use crate::{
@@ -21,21 +22,36 @@ pub(crate) struct Graphile {
     url: String,
     tuned: bool,
     utils: WorkerUtils,
+    pool: PgPool,
 }
 
 impl Graphile {
     pub(crate) async fn open(url: &str, tuned: bool) -> Self {
         let utils = worker(url, tuned).await.create_utils();
-        let url = url.to_owned();
-        Self { url, tuned, utils }
+        Self {
+            url: url.to_owned(),
+            tuned,
+            utils,
+            pool: PgPool::connect(url).await.expect("a server"),
+        }
     }
+
+    async fn is_busy(&self) -> bool {
+        let sql = format!("SELECT EXISTS (SELECT FROM {}._private_jobs)", schema());
+        let busy = sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(&self.pool);
+        busy.await.expect("an answer")
+    }
+}
+
+fn schema() -> String {
+    format!("graphile_{}", std::process::id())
 }
 
 async fn worker(url: &str, tuned: bool) -> Worker {
     let mut options = WorkerOptions::default()
         .database_url(url)
         .max_pg_conn(CONNECTIONS)
-        .schema(format!("graphile_{}", std::process::id()))
+        .schema(schema())
         .concurrency(CONCURRENCY)
         .listen_os_shutdown_signals(false)
         .define_job::<Job>();
@@ -57,13 +73,16 @@ impl Queue for Graphile {
         }
     }
 
-    /// Until the last one is handled; it may not be marked so yet.
+    /// Until the last one is gone from the table: completions may come after the handlers.
     async fn drain(&self, jobs: usize) -> f64 {
         let worker = worker(&self.url, self.tuned).await;
         HANDLED.expect(jobs);
         let started = Instant::now();
         let finish = async {
             HANDLED.all().await;
+            while self.is_busy().await {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
             let took = started.elapsed();
             worker.request_shutdown();
             took
