@@ -2,14 +2,18 @@
 
 mod row;
 mod sql;
+mod together;
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 use tokio_postgres::{GenericClient, Row, ToStatement, Transaction, types::ToSql};
 
-use self::row::{summary, turned, unreadable, whole};
-pub(super) use self::sql::Statements;
+use self::{
+    row::{summary, turned, unreadable, whole},
+    together::Told,
+};
+pub(super) use self::{sql::Statements, together::Together};
 use super::{PostgresStore, conclude, error};
 use crate::store::{
     Ownership, StoreError, StoreErrorKind,
@@ -241,8 +245,22 @@ impl Journal for PostgresStore {
             Outcome::Expired(keep) => (Status::Expired, keep),
             Outcome::Retry(delay) | Outcome::Release(delay) => (Status::Queued, delay),
         };
-        let (id, turn) = (id.as_bytes().as_slice(), turned(turn));
         let note = (!settle.note.is_empty()).then(|| columns::framed(&settle.note));
+        if settle.outbox.is_empty() {
+            let told = Told {
+                id: *id.as_bytes(),
+                turn: turned(turn),
+                status: status.number().into(),
+                time: micros(time),
+                releases: matches!(settle.outcome, Outcome::Release(_)),
+                result: settle.result.clone(),
+                note: note.clone(),
+            };
+            if self.settled_together(told).await {
+                return Ok(Ownership::Held);
+            }
+        }
+        let (id, turn) = (id.as_bytes().as_slice(), turned(turn));
         let parameters: [&(dyn ToSql + Sync); 7] = [
             &id,
             &turn,

@@ -55,6 +55,7 @@ pub(in super::super) struct Statements {
     pub(super) lease: String,
     pub(super) extend: String,
     pub(super) settle: String,
+    pub(super) settle_all: String,
     pub(super) turn: String,
     pub(super) cancel: String,
     pub(super) trigger: String,
@@ -85,6 +86,7 @@ impl Statements {
                 after("$3")
             ),
             settle: settle(table),
+            settle_all: settle_all(table),
             turn: format!("SELECT 1 FROM {table} WHERE id = $1 AND turn = $2"),
             cancel: format!(
                 "UPDATE {table} SET status = 5, changed = {NOW}, until = {}, history = {cancelled} \
@@ -248,6 +250,25 @@ fn lease(table: &Table) -> String {
 }
 
 /// What was past its time when it was leased has counted no attempt.
+/// The same as `settle` for many, each of them an element of the parameters.
+fn settle_all(table: &Table) -> String {
+    let time = after("told.time");
+    format!(
+        "UPDATE {table} entry SET status = told.status, changed = {NOW}, \
+           until = CASE WHEN told.status = 0 THEN 0 ELSE {time} END, \
+           due = CASE WHEN told.status = 0 THEN least({time}, expires) ELSE due END, \
+           attempts = attempts - \
+             CASE WHEN told.releases AND expires > changed AND attempts > 0 THEN 1 ELSE 0 END, \
+           result = coalesce(told.result, entry.result), history = {} \
+         FROM unnest($1::bytea[], $2::bigint[], $3::smallint[], $4::bigint[], $5::boolean[], \
+             $6::bytea[], $7::bytea[]) \
+           AS told (id, turn, status, time, releases, result, note) \
+         WHERE entry.id = told.id AND entry.turn = told.turn AND entry.status = 1 \
+         RETURNING entry.id, entry.turn",
+        noted("told.note")
+    )
+}
+
 fn settle(table: &Table) -> String {
     let time = after("$4");
     format!(
