@@ -50,6 +50,56 @@ async fn j_5_two_handles_keep_the_order() {
     postgres.drop().await;
 }
 
+/// Outcomes that come in together are told together, and each is answered for itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn t_2_outcomes_that_are_told_together_have_answers_of_their_own() {
+    let Some(postgres) = Postgres::new().await else {
+        return;
+    };
+    let store = postgres.store().await;
+    for _ in 0..100 {
+        put(&store, NewEntry::new("mails", "payload")).await;
+    }
+    let stale = store.lease(want(100)).await.unwrap();
+    Backend::pass(&postgres, LEASE).await;
+    let leased = store.lease(want(100)).await.unwrap();
+    let mut tasks = JoinSet::new();
+    for (n, entry) in stale.iter().chain(&leased).enumerate() {
+        let (store, id, turn) = (store.clone(), entry.id, entry.turn);
+        let settle = match n % 4 {
+            0 => Settle::completed(n.to_string(), KEEP),
+            1 => Settle::failed(n.to_string(), KEEP),
+            2 => Settle::retry(n.to_string(), KEEP),
+            _ => Settle::release(KEEP),
+        };
+        tasks.spawn(async move { (n, store.settle(id, turn, settle).await.unwrap()) });
+    }
+    for (n, ownership) in tasks.join_all().await {
+        let expected = [Ownership::Lost, Ownership::Held][n / 100];
+        assert_eq!(ownership, expected, "{n}");
+    }
+    for (n, entry) in leased.iter().enumerate() {
+        let found = store.find(entry.id).await.unwrap().unwrap();
+        let n = n + 100;
+        let (result, note) = (Some(n.to_string()), n.to_string());
+        let notes: Vec<_> = found.history.iter().map(|n| &*n.note).collect();
+        let result_is = found.result.as_deref().map(String::from_utf8_lossy);
+        match n % 4 {
+            0 => assert_eq!(result_is.as_deref(), result.as_deref()),
+            3 => assert_eq!((notes.len(), found.attempts), (0, 1)),
+            _ => assert_eq!(notes, [note]),
+        }
+        let expected = [
+            Status::Completed,
+            Status::Failed,
+            Status::Queued,
+            Status::Queued,
+        ];
+        assert_eq!(found.status, expected[n % 4]);
+    }
+    postgres.drop().await;
+}
+
 /// Many who take a key over at the same time, again and again: one entry at a time has it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn j_3_a_key_that_is_freed_is_taken_once() {
