@@ -51,12 +51,15 @@
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "redis"))]
 pub(crate) mod columns;
 mod entry;
+mod names;
+mod verbs;
 
 use std::{future::Future, sync::Arc, time::Duration};
 
-pub use self::entry::{
-    Attempted, Counts, Dedup, Enqueued, Entry, EntryId, InvalidEntryId, NewEntry, Outcome,
-    Priority, Query, Settle, Status, Steer, Steered, Timestamp, Turn, Want,
+pub use self::{
+    entry::{Attempted, Dedup, Enqueued, Entry, NewEntry},
+    names::{EntryId, InvalidEntryId, Priority, Status, Timestamp, Turn},
+    verbs::{Counts, Outcome, Query, Settle, Steer, Steered, Want},
 };
 use super::{Ownership, StoreError};
 

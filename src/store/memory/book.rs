@@ -1,20 +1,23 @@
 //! The journal in memory: all entries in the sequence in which they came, and for each lane what
 //! is next.
 
+mod held;
+mod lane;
+
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, btree_map},
     ops::Bound,
     time::{Duration, SystemTime},
 };
 
-use bytes::Bytes;
 use tokio::time::Instant;
 
+use self::{held::Held, lane::Lane};
 use crate::store::{
-    Fingerprint, Ownership, RecordKey, StoreError, StoreErrorKind,
+    Ownership, RecordKey, StoreError, StoreErrorKind,
     journal::{
-        Attempted, Counts, Enqueued, Entry, EntryId, NewEntry, Outcome, Priority, Query, Settle,
-        Status, Steer, Steered, Timestamp, Turn, Want,
+        Counts, Enqueued, Entry, EntryId, NewEntry, Priority, Query, Settle, Status, Steer,
+        Steered, Timestamp, Turn, Want,
     },
 };
 
@@ -34,42 +37,6 @@ pub(super) struct Book {
     max_bytes: u64,
     secret: [u8; 32],
     opened: (Timestamp, Instant),
-}
-
-struct Held {
-    entry: Entry,
-    dedup: Option<(RecordKey, Fingerprint)>,
-    /// While it is processed, when the lease runs out; once it is over, when it may go.
-    until: Timestamp,
-}
-
-/// What can be leased, or could be later.
-#[derive(Default)]
-struct Lane {
-    queued: BTreeSet<(Priority, Timestamp, u64)>,
-    expiring: BTreeSet<(Timestamp, u64)>,
-    leased: BTreeSet<(Timestamp, u64)>,
-}
-
-impl Lane {
-    fn has_work(&self, now: Timestamp) -> bool {
-        let due = Priority::ALL
-            .iter()
-            .any(|&p| self.due(p, now).next().is_some());
-        let lapsed = self.leased.first().is_some_and(|&(until, _)| until <= now);
-        due || lapsed
-    }
-
-    fn due(&self, priority: Priority, now: Timestamp) -> impl Iterator<Item = u64> {
-        let from = (priority, Timestamp::from_micros(0), 0);
-        let range = self.queued.range(from..=(priority, now, u64::MAX));
-        range.map(|&(_, _, sequence)| sequence)
-    }
-
-    fn past(set: &BTreeSet<(Timestamp, u64)>, now: Timestamp) -> Vec<u64> {
-        let range = set.range(..=(now, u64::MAX));
-        range.map(|&(_, sequence)| sequence).collect()
-    }
 }
 
 impl Book {
@@ -472,83 +439,5 @@ impl Book {
 
     fn summary(&self, sequence: u64, now: Timestamp) -> Entry {
         self.entries[&sequence].summary(now)
-    }
-}
-
-impl Held {
-    fn status(&self, now: Timestamp) -> Status {
-        match self.entry.status {
-            Status::Queued if self.entry.expires_at <= now => Status::Expired,
-            status => status,
-        }
-    }
-
-    fn is_gone(&self, now: Timestamp) -> bool {
-        self.entry.status.is_over() && self.until <= now
-    }
-
-    fn bytes(&self) -> u64 {
-        let result = self.entry.result.as_ref().map_or(0, Bytes::len);
-        (self.entry.payload.len() + result) as u64
-    }
-
-    fn summary(&self, now: Timestamp) -> Entry {
-        Entry {
-            status: self.status(now),
-            payload: Bytes::new(),
-            result: None,
-            history: Vec::new(),
-            ..self.entry.clone()
-        }
-    }
-
-    fn settle(&mut self, outcome: Outcome, now: Timestamp) {
-        let (status, time) = match outcome {
-            Outcome::Completed(keep) => (Status::Completed, keep),
-            Outcome::Failed(keep) => (Status::Failed, keep),
-            Outcome::Expired(keep) => (Status::Expired, keep),
-            Outcome::Retry(delay) | Outcome::Release(delay) => (Status::Queued, delay),
-        };
-        let entry = &mut self.entry;
-        if matches!(outcome, Outcome::Release(_)) && !entry.is_past() {
-            entry.attempts = entry.attempts.saturating_sub(1);
-        }
-        entry.status = status;
-        entry.changed_at = now;
-        self.until = now.after(time);
-        if status == Status::Queued {
-            entry.due_at = self.until.min(entry.expires_at);
-        }
-    }
-
-    fn steer(&mut self, steer: Steer, now: Timestamp) {
-        let entry = &mut self.entry;
-        match steer {
-            Steer::Cancel(keep) => {
-                entry.status = Status::Cancelled;
-                entry.changed_at = now;
-                self.until = now.after(keep);
-                self.note("cancelled", now);
-            }
-            Steer::Trigger => {
-                entry.priority = Priority::Urgent;
-                entry.due_at = now;
-            }
-            Steer::Redrive(ttl) => {
-                entry.status = Status::Queued;
-                entry.changed_at = now;
-                entry.attempts = 0;
-                entry.due_at = now;
-                entry.expires_at = now.after(ttl);
-                self.note("redriven", now);
-            }
-        }
-    }
-
-    fn note(&mut self, note: &str, at: Timestamp) {
-        if !note.is_empty() {
-            let note = Attempted::cut(note).to_owned();
-            self.entry.history.push(Attempted { at, note });
-        }
     }
 }

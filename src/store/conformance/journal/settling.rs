@@ -1,0 +1,94 @@
+use std::time::Duration;
+
+use super::{Case, TTL, dedup, ids};
+use crate::store::conformance::Backend;
+use crate::store::{
+    Ownership::Lost,
+    journal::{Journal, NewEntry, Settle, Status},
+};
+
+pub(super) async fn a_settlement_can_be_repeated<B: Backend<Store: Journal>>(case: &Case<'_, B>) {
+    for settle in [
+        Settle::completed("first", case.keep()),
+        Settle::failed("first", case.keep()),
+        Settle::expired(case.keep()),
+        Settle::retry("first", case.unit * 30),
+    ] {
+        let id = case.put(case.entry()).await;
+        let leased = case.lease_one().await;
+        let follow = case.entry();
+        let settle = Settle {
+            outbox: vec![NewEntry {
+                delay: case.unit * 40,
+                ..follow.clone()
+            }],
+            ..settle
+        };
+        case.settle(&leased, settle.clone()).await;
+        let before = case.find(id).await;
+        case.settle(&leased, settle).await;
+        case.settle(&leased, Settle::completed("second", Duration::ZERO))
+            .await;
+        assert_eq!(case.find(id).await, before);
+        let extended = case.store.extend(id, leased.turn, case.unit).await;
+        assert_eq!(extended.expect("extend"), Lost);
+    }
+}
+
+pub(super) async fn a_retry_waits_and_a_release_does_not_count<B: Backend<Store: Journal>>(
+    case: &Case<'_, B>,
+) {
+    let id = case.put(case.entry()).await;
+    let leased = case.lease_one().await;
+    case.settle(&leased, Settle::retry("503", case.unit * 2))
+        .await;
+    case.pass(1).await;
+    assert_eq!(case.lease(1).await, []);
+    case.pass(1).await;
+    let leased = case.lease_one().await;
+    assert_eq!(leased.attempts, 2);
+    assert_eq!(leased.history.len(), 1, "history comes with the lease");
+    case.settle(&leased, Settle::release(Duration::ZERO)).await;
+    let leased = case.lease_one().await;
+    assert_eq!(leased.attempts, 2, "a release does not count");
+    case.settle(&leased, Settle::retry("reset by peer", case.unit * TTL * 2))
+        .await;
+    let found = case.find(id).await.expect("an entry");
+    assert_eq!(found.due_at, found.expires_at, "not beyond its time");
+    let notes: Vec<_> = found.history.iter().map(|n| &*n.note).collect();
+    assert_eq!(notes, ["503", "reset by peer"]);
+    assert!(found.history.is_sorted_by_key(|n| n.at));
+}
+
+pub(super) async fn an_outcome_and_its_outbox_are_one<B: Backend<Store: Journal>>(
+    case: &Case<'_, B>,
+) {
+    case.put(case.entry()).await;
+    let leased = case.lease_one().await;
+    let callback = NewEntry {
+        queue: format!("{}-callbacks", case.queue).into(),
+        lane: "shop.example".to_owned(),
+        payload: "done".into(),
+        dedup: dedup(9, 9),
+        ..case.entry()
+    };
+    let alert = NewEntry {
+        delay: case.unit,
+        ..case.entry()
+    };
+    let follows = [callback.clone(), alert.clone()];
+    case.settle(
+        &leased,
+        Settle::failed("broken", case.keep()).followed_by(follows),
+    )
+    .await;
+    let found = case.find(callback.id).await.expect("a callback");
+    assert_eq!(
+        (found.status, &*found.payload),
+        (Status::Queued, &b"done"[..])
+    );
+    assert_eq!(found.lane, "shop.example");
+    assert_eq!(case.lease(9).await, [], "not due");
+    case.pass(1).await;
+    assert_eq!(ids(&case.lease(9).await), [alert.id]);
+}
