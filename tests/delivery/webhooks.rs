@@ -112,8 +112,10 @@ async fn w_1_across_restarts_for_a_day_at_most() {
     tokio::time::sleep(60 * SECOND).await;
     drop(worker);
     tokio::time::advance(DAY).await;
+    assert_eq!(find(&journal, id).await.status, Status::Expired);
     let worker = webhooks.worker().start().unwrap();
-    assert_eq!(ended(&journal, id).await, Status::Failed);
+    tokio::time::sleep(10 * SECOND).await;
+    assert_eq!(find(&journal, id).await.status, Status::Failed);
     let last = find(&journal, id).await.history.pop().unwrap();
     assert_eq!(last.note, "not delivered within a day");
     drop(worker);

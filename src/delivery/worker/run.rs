@@ -1,4 +1,4 @@
-use std::{borrow::Cow, collections::HashMap, time::Duration};
+use std::{borrow::Cow, collections::HashMap, sync::Arc, time::Duration};
 
 use tokio::{
     task::{Id, JoinError, JoinSet},
@@ -116,22 +116,22 @@ impl<J: Journal, H: Handler> Run<J, H> {
         self.running.len() * 4 <= limit * 3
     }
 
-    /// Leases from one lane after the other, beginning where it ended last, until there is no room
-    /// or each was looked at.
+    /// Leases from all lanes, beginning where it ended last, until there is no room or each was
+    /// looked at.
     async fn fill(&mut self) -> Result<(), StoreError> {
         let start = self.cursor.clone();
         let mut wrapped = start.is_none();
         loop {
             let cursor = self.cursor.as_deref();
-            let lanes = self.job.journal.lanes(&self.queue, cursor, LANES).await?;
-            let last = lanes.len() < LANES as usize;
-            for lane in lanes {
-                if wrapped && start.as_ref().is_some_and(|start| lane > *start) {
-                    return Ok(());
-                }
-                if !self.lease(lane).await? {
-                    return Ok(());
-                }
+            let mut lanes = self.job.journal.lanes(&self.queue, cursor, LANES).await?;
+            let mut last = lanes.len() < LANES as usize;
+            if let Some(start) = start.as_ref().filter(|_| wrapped) {
+                let behind = lanes.iter().position(|lane| lane > start);
+                last |= behind.is_some();
+                lanes.truncate(behind.unwrap_or(lanes.len()));
+            }
+            if !self.lease(lanes).await? {
+                return Ok(());
             }
             if last {
                 self.cursor = None;
@@ -143,27 +143,42 @@ impl<J: Journal, H: Handler> Run<J, H> {
         }
     }
 
-    /// Leases from one lane; whether there is room for more.
-    async fn lease(&mut self, lane: String) -> Result<bool, StoreError> {
+    /// Leases from these lanes, all at the same time; whether there is room for more.
+    async fn lease(&mut self, lanes: Vec<String>) -> Result<bool, StoreError> {
         let (limit, through) = self.admits();
-        let room = limit.saturating_sub(self.running.len());
-        if room == 0 {
-            return Ok(false);
-        }
-        self.cursor = Some(lane.clone());
-        let taken = self.in_lane.get(&lane).copied().unwrap_or_default();
-        let room = room.min(self.limits.per_lane.saturating_sub(taken));
-        if room > 0 {
-            let room = u32::try_from(room).unwrap_or(u32::MAX);
-            let want = Want {
-                through,
-                ..Want::new(self.queue.clone(), lane, room, self.limits.lease)
-            };
-            for entry in self.job.journal.lease(want).await? {
-                self.begin(entry);
+        let mut room = limit.saturating_sub(self.running.len());
+        let mut leases = JoinSet::new();
+        for lane in lanes {
+            if room == 0 {
+                break;
+            }
+            self.cursor = Some(lane.clone());
+            let taken = self.in_lane.get(&lane).copied().unwrap_or_default();
+            let wanted = room.min(self.limits.per_lane.saturating_sub(taken));
+            if wanted > 0 {
+                room -= wanted;
+                let wanted = u32::try_from(wanted).unwrap_or(u32::MAX);
+                let want = Want {
+                    through,
+                    ..Want::new(self.queue.clone(), lane, wanted, self.limits.lease)
+                };
+                let journal = Arc::clone(&self.job.journal);
+                leases.spawn(async move { journal.lease(want).await });
             }
         }
-        Ok(true)
+        let mut failure = None;
+        while let Some(leased) = leases.join_next().await {
+            match leased {
+                Ok(Ok(entries)) => entries.into_iter().for_each(|entry| self.begin(entry)),
+                Ok(Err(error)) => failure = Some(error),
+                // A journal that panics is the user's own.
+                Err(_) => {}
+            }
+        }
+        match failure {
+            Some(error) => Err(error),
+            None => Ok(self.running.len() < limit),
+        }
     }
 
     fn begin(&mut self, entry: Entry) {
