@@ -51,6 +51,7 @@ pub(crate) mod parcel;
 mod schedule;
 mod send;
 pub mod sign;
+pub(crate) mod text;
 pub mod verify;
 pub mod webhooks;
 pub mod worker;

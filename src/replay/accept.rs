@@ -15,6 +15,7 @@ use super::{
 };
 use crate::{
     classify::{IDEMPOTENCY_KEY, http::is_replayed},
+    delivery::text,
     error::{BoxError, Refused, find},
     idempotency::digest::{Digest, fingerprint},
     problem::ProblemBody,
@@ -158,6 +159,10 @@ impl<J: Journal + Clone> Replay<J> {
             ..
         } = &*self.shared;
         let owner = principal(head).ok_or(Problem::REPLAY_ANONYMOUS)?;
+        if !text::fits(&owner) {
+            let detail = "The caller's name is too long to be written down.";
+            return Err(Problem::REPLAY_INVALID.detail(detail));
+        }
         let key = head.headers().get(IDEMPOTENCY_KEY);
         let dedup = key.map(|key| {
             let mut digest = Digest::new("replay");
@@ -174,11 +179,10 @@ impl<J: Journal + Clone> Replay<J> {
             .callback
             .map(|(url, headers)| Callback::new(url, &headers));
         let ttl = options.ttl.unwrap_or(settings.ttl);
-        let text = |text: String| text.chars().filter(|c| *c != '\0').take(255).collect();
         let stored = Stored::new(head, body, reason, callback);
         Ok(NewEntry {
-            label: text((settings.function)(head)),
-            owner: text(owner),
+            label: text::cut(&(settings.function)(head)),
+            owner,
             dedup,
             priority: options.priority,
             ttl: ttl.min(settings.longest_ttl),

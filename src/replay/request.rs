@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::options::HEADERS;
 use crate::{
-    delivery::{UserHeaders, parcel::Parcel},
+    delivery::{UserHeaders, parcel::Parcel, text::is_credential},
     telemetry::printable,
 };
 
@@ -82,10 +82,7 @@ fn request_id(headers: &HeaderMap) -> Option<String> {
 
 /// Credentials, what concerns a connection alone, and what was meant for the layer.
 fn is_left_out(name: &str) -> bool {
-    const NAMES: [HeaderName; 13] = [
-        header::AUTHORIZATION,
-        header::COOKIE,
-        header::PROXY_AUTHORIZATION,
+    const NAMES: [HeaderName; 10] = [
         header::CONNECTION,
         header::CONTENT_LENGTH,
         header::EXPECT,
@@ -98,10 +95,7 @@ fn is_left_out(name: &str) -> bool {
         HeaderName::from_static("proxy-connection"),
     ];
     let known = NAMES.iter().any(|known| known == name) || HEADERS.contains(&name);
-    known
-        || ["api-key", "apikey", "secret", "token", "signature"]
-            .iter()
-            .any(|word| name.contains(word))
+    known || is_credential(name)
 }
 
 #[cfg(test)]

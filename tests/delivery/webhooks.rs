@@ -139,10 +139,12 @@ async fn w_5_w_6_what_is_not_allowed_is_not_written_down() {
     let secret = UserHeaders::new([("authorization", "Bearer s3cret")]).unwrap();
     let secret = Webhook::new("https://shop.example/", "{}").headers(secret);
     let kind = Webhook::new("https://shop.example/", "{}").content_type("a\nb");
+    let owner = Webhook::new("https://shop.example/", "{}").owner("a".repeat(256));
     for (webhook, field) in [
         (large, "webhook.body"),
         (secret, "webhook.headers"),
         (kind, "webhook.content_type"),
+        (owner, "webhook.owner"),
     ] {
         let refused = webhooks.send(webhook).await.unwrap_err();
         let NotSent::Invalid(error) = &refused else {

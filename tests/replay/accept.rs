@@ -258,6 +258,18 @@ async fn j_13_nobody_s_request_is_not_journaled() {
     );
 }
 
+/// Who is cut is somebody else, so nobody is.
+#[tokio::test(start_paused = true)]
+async fn j_13_a_principal_is_kept_whole_or_not_at_all() {
+    let shop = Shop::new();
+    shop.replay.maintenance().on(None);
+    for (length, expected) in [(255, 202), (256, 400)] {
+        let request = Request::post("/orders").header("x-user", "a".repeat(length));
+        let (status, _) = shop.send(request.header("replay", "true"), "").await;
+        assert_eq!(status, expected, "{length}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn j_15_options_are_kept_within_bounds() {
     let shop = Shop::with(|builder| builder.ttl(DAY, 2 * DAY));

@@ -52,6 +52,7 @@ use super::{
     guard::{Forbidden, Guard, Target},
     parcel::Parcel,
     sign::{MessageId, Signer},
+    text,
     worker::{Wake, Worker},
 };
 use crate::{
@@ -250,6 +251,12 @@ impl<J: Journal + Clone> Webhooks<J> {
             let error = ConfigError::new(None, "webhook.body", length, "at most 1048576 bytes");
             return Err(NotSent::Invalid(error));
         }
+        if !text::fits(&webhook.owner) {
+            let length = webhook.owner.chars().count();
+            let value = format!("{length} characters");
+            let error = ConfigError::new(None, "webhook.owner", value, "at most 255, without NUL");
+            return Err(NotSent::Invalid(error));
+        }
         if !self.journal.is_sealed() {
             refuse_credentials(&webhook.headers).map_err(NotSent::Invalid)?;
         }
@@ -272,11 +279,10 @@ impl<J: Journal + Clone> Webhooks<J> {
             headers,
             body: webhook.body,
         };
-        let cut = |text: String| text.chars().filter(|c| *c != '\0').take(255).collect();
         Ok(NewEntry {
             lane: target.to_string(),
-            owner: cut(webhook.owner),
-            label: cut(webhook.label),
+            owner: webhook.owner,
+            label: text::cut(&webhook.label),
             priority: webhook.priority,
             ttl: DAY,
             ..NewEntry::new(self.shared.queue.clone(), parcel.encode())
@@ -295,16 +301,7 @@ impl<J: Journal + Clone> Webhooks<J> {
 
 /// Credentials are not written down in the clear.
 fn refuse_credentials(headers: &UserHeaders) -> Result<(), ConfigError> {
-    let credential = |name: &str| {
-        let known = [
-            "authorization",
-            "cookie",
-            "proxy-authorization",
-            "x-api-key",
-        ];
-        known.contains(&name) || ["token", "secret"].iter().any(|word| name.contains(word))
-    };
-    match headers.iter().find(|(name, _)| credential(name)) {
+    match headers.iter().find(|(name, _)| text::is_credential(name)) {
         None => Ok(()),
         Some((name, _)) => Err(ConfigError::new(
             None,
