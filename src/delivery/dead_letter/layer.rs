@@ -15,11 +15,11 @@ use tower::{Layer, Service};
 
 use super::KEEP;
 use crate::{
-    delivery::parcel::Parcel,
+    delivery::{parcel::Parcel, text},
     error::{BoxError, find},
     idempotency::{digest::Digest, events::NotConsumed},
     store::{
-        StoreError,
+        StoreError, StoreErrorKind,
         journal::{Dedup, Enqueued, EntryId, Journal, NewEntry, Settle, Status, Want},
     },
     telemetry,
@@ -269,8 +269,10 @@ impl<J: Journal, F> Shared<J, F> {
         let new = self.entry(letter);
         let entry = match self.journal.enqueue(new).await? {
             Enqueued::New(entry) | Enqueued::Existing(entry) => entry,
-            // There is but one fingerprint.
-            Enqueued::Mismatch => return Ok(EntryId::new([0; 16])),
+            Enqueued::Mismatch => {
+                let message = "a letter of that id has another fingerprint, and there is but one";
+                return Err(StoreError::new(StoreErrorKind::Corrupt, message));
+            }
         };
         if entry.status == Status::Queued {
             let want = Want::new(self.queue.clone(), entry.lane, 1, Duration::from_secs(30));
@@ -297,8 +299,8 @@ impl<J: Journal, F> Shared<J, F> {
             }
         });
         new.lane = new.id.to_string();
-        new.owner = letter.owner;
-        new.label = letter.label;
+        new.owner = text::cut(&letter.owner);
+        new.label = text::cut(&letter.label);
         new.ttl = KEEP;
         let parcel = Parcel {
             meta: letter.id,
