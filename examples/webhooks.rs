@@ -96,7 +96,9 @@ impl Alert for Pager {
         if self.0.fetch_add(1, Ordering::Relaxed) == 0 {
             println!(
                 "alert: {} in {}: {}",
-                letter.label, letter.queue, letter.reason
+                letter.label,
+                letter.queue,
+                letter.cause()
             );
         }
         Ok(())

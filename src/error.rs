@@ -76,6 +76,15 @@ impl ConfigError {
         Self::new(None, field, "", message)
     }
 
+    /// The same, of a setting inside a table.
+    #[cfg(feature = "serde")]
+    pub(crate) fn inside(self, table: &str) -> Self {
+        Self {
+            field: format!("{table}.{}", self.field).into(),
+            ..self
+        }
+    }
+
     /// The rule that the value breaks, if it is one that an approval can lift.
     #[must_use]
     pub fn rule(&self) -> Option<Rule> {

@@ -77,7 +77,7 @@
 //! | `tracing` | yes | one structured event per retry |
 //! | `serde` | no | policies from TOML, JSON and the environment |
 //! | `codes` | no | error codes in JSON bodies |
-//! | `forrst` | no | the forrst dialect: envelopes, and retry guidance in replies, given and obeyed |
+//! | `forrst` | no | the forrst dialect: envelopes, retry guidance in replies, given and obeyed, and (with `server`) functions that are executed once, or (with `delivery`) later |
 //! | `axum` | no | axum's bodies can be sent again |
 //! | `tonic` | no | tonic's bodies can be sent again; refusals are statuses |
 //! | `reqwest` | no | `reqwest::Client` as the innermost service |
@@ -99,6 +99,8 @@ pub mod dependency;
 pub mod error;
 #[cfg(feature = "forrst")]
 pub mod forrst;
+#[cfg(feature = "full")]
+pub mod guide;
 #[cfg(feature = "server")]
 pub mod idempotency;
 pub mod idempotency_key;
@@ -138,13 +140,15 @@ pub use self::{
     retry_budget::RetryBudgetLayer,
 };
 
+/// What threads share, in every order of their steps. Run by `tests/models`.
+#[cfg(reprise_loom)]
+#[doc(hidden)]
+pub mod models {
+    pub use crate::{dependency::models::*, store::models::*};
+}
+
 /// Gives back what a service reserved when it was made ready, because it will not be called: a
 /// refused call must not keep a place in a concurrency limit below.
 fn release<S: Clone>(service: &mut S) {
     *service = service.clone();
 }
-
-/// The README's snippets compile.
-#[cfg(all(doctest, feature = "full"))]
-#[doc = include_str!("../README.md")]
-struct Readme;

@@ -21,6 +21,7 @@ mod accept;
 mod drain;
 #[path = "../stores/file.rs"]
 mod file;
+mod fill;
 mod lease;
 #[path = "../stores/middle.rs"]
 mod middle;

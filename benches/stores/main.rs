@@ -18,6 +18,8 @@
 
 #[cfg(feature = "sqlite")]
 mod file;
+#[cfg(feature = "forrst")]
+mod forrst;
 mod keys;
 mod layer;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "redis"))]
@@ -43,6 +45,8 @@ type Part = (&'static str, fn(&mut Report));
 
 const PARTS: &[Part] = &[
     ("layer", layer::run),
+    #[cfg(feature = "forrst")]
+    ("forrst", forrst::run),
     ("keys", keys::run),
     #[cfg(feature = "sqlite")]
     ("sqlite", sqlite::run),

@@ -113,6 +113,7 @@ impl Bare {
             .arg(&self.kept)
             .arg(&self.kept)
             .arg("0")
+            .arg("")
             .invoke_async::<(u8, u64, u8)>(connection)
             .await;
         let (_, token, _) = claimed.expect("claim");

@@ -5,7 +5,8 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use tokio::{task::JoinSet, time::Instant};
 use tower_reprise::store::{
-    Claim, ClaimId, Claimed, Fingerprint, IdempotencyStore, Orphans, Ownership, RecordKey, Stored,
+    Claim, ClaimId, Claimed, Fingerprint, IdempotencyStore, Note, Orphans, Ownership, RecordKey,
+    Stored,
 };
 
 pub(crate) const RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
@@ -24,6 +25,7 @@ pub(crate) fn claim(n: u64) -> Claim {
         lease: Duration::from_secs(30),
         retention: RETENTION,
         orphans: Orphans::Reexecute,
+        note: Note::NONE,
     }
 }
 
@@ -34,7 +36,7 @@ pub(crate) fn reply(len: usize) -> Stored {
 /// Claims and completes one operation.
 pub(crate) async fn execute<S: IdempotencyStore>(store: &S, n: u64, reply: Stored) {
     let claim = claim(n);
-    let Claimed::New(lease) = store.claim(claim).await.expect("claim") else {
+    let Claimed::New(lease) = store.claim(claim.clone()).await.expect("claim") else {
         panic!("operation {n} is not new");
     };
     let completed = store.complete(claim.key, lease.token, reply, RETENTION);

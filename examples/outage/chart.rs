@@ -6,6 +6,7 @@ use crate::{
     fleet::{CALLS_PER_SECOND, Fleet},
     report::{Figures, summary},
     server::CAPACITY,
+    svg::{Band, Svg},
     timeline::{Counts, Phase, Plan, SLOT, Timeline},
 };
 
@@ -24,46 +25,22 @@ const WIDTH: f64 = LEFT + 3.0 * COLUMN + 2.0 * GAP + 20.0;
 const HEIGHT: f64 = 576.0;
 
 const STYLE: &str = "
-text { font: 12px system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif; fill: #495057 }
-.title { font-size: 18px; font-weight: 600; fill: #212529 }
-.name { font-size: 15px; font-weight: 600; fill: #212529 }
-.middle { text-anchor: middle } .end { text-anchor: end }
-.back { fill: #ffffff } .frame { fill: none; stroke: #adb5bd }
-.grid { stroke: #868e96; stroke-opacity: .25 }
 .outage { fill: #e03131; fill-opacity: .1 }
 .upstream { fill: #e8590c; fill-opacity: .22; stroke: #d9480f; stroke-width: 1.8 }
 .offered { fill: none; stroke: #1971c2; stroke-width: 2 }
 .capacity { fill: none; stroke: #495057; stroke-width: 1.4; stroke-dasharray: 2 4 }
 .success { fill: #2f9e44; fill-opacity: .22; stroke: #2b8a3e; stroke-width: 1.8 }
 @media (prefers-color-scheme: dark) {
-text { fill: #ced4da } .title, .name { fill: #f8f9fa }
-.back { fill: #16191d } .frame { stroke: #5c636a }
 .outage { fill: #ff6b6b; fill-opacity: .16 }
 .upstream { fill: #ff922b; stroke: #ff922b } .offered { stroke: #74c0fc }
 .capacity { stroke: #ced4da } .success { fill: #69db7c; stroke: #69db7c }
 }
 ";
 
-/// A horizontal part of the picture.
-#[derive(Clone, Copy)]
-struct Band {
-    top: f64,
-    height: f64,
-}
-
-impl Band {
-    fn bottom(self) -> f64 {
-        self.top + self.height
-    }
-
-    fn y(self, share: f64) -> f64 {
-        self.bottom() - share * self.height
-    }
-}
-
 /// Draws all runs.
 pub(crate) fn draw(runs: &[(Figures, Arc<Timeline>)], plan: Plan) -> String {
-    let mut svg = Svg::new();
+    let about = "Load and success of three fleets of clients through an outage";
+    let mut svg = Svg::new((WIDTH, HEIGHT), about, STYLE);
     svg.text(LEFT, 34.0, "title", "One outage, three fleets of clients");
     svg.legend();
     let most = runs
@@ -72,8 +49,8 @@ pub(crate) fn draw(runs: &[(Figures, Arc<Timeline>)], plan: Plan) -> String {
         .map(|counts| per_second(counts.upstream))
         .fold(f64::from(CAPACITY), f64::max);
     let (step, top) = scale(most);
-    svg.turned(LOAD, "requests per second");
-    svg.turned(SUCCESS, "calls served, %");
+    svg.turned(18.0, LOAD, "requests per second");
+    svg.turned(18.0, SUCCESS, "calls served, %");
     for (column, (figures, timeline)) in (0_u8..).zip(runs) {
         let left = LEFT + f64::from(column) * (COLUMN + GAP);
         let name = match figures.fleet {
@@ -112,45 +89,7 @@ fn scale(most: f64) -> (f64, f64) {
     (step, (most / step).ceil() * step)
 }
 
-struct Svg(String);
-
 impl Svg {
-    fn new() -> Self {
-        let mut svg = Self(String::new());
-        svg.add(format_args!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{HEIGHT}\" \
-             viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\">\
-             <title>Load and success of three fleets of clients through an outage</title>\
-             <style>{STYLE}</style><rect class=\"back\" width=\"100%\" height=\"100%\" rx=\"8\"/>"
-        ));
-        svg
-    }
-
-    fn add(&mut self, element: std::fmt::Arguments<'_>) {
-        // Writing to a string cannot fail.
-        let _ = self.0.write_fmt(element);
-        self.0.push('\n');
-    }
-
-    fn text(&mut self, x: f64, y: f64, class: &str, text: &str) {
-        self.add(format_args!(
-            "<text x=\"{x:.1}\" y=\"{y:.1}\" class=\"{class}\">{text}</text>"
-        ));
-    }
-
-    fn turned(&mut self, band: Band, text: &str) {
-        let y = band.y(0.5);
-        self.add(format_args!(
-            "<text class=\"middle\" transform=\"translate(18 {y:.1}) rotate(-90)\">{text}</text>"
-        ));
-    }
-
-    fn line(&mut self, class: &str, (x1, y1): (f64, f64), (x2, y2): (f64, f64)) {
-        self.add(format_args!(
-            "<path class=\"{class}\" d=\"M{x1:.1} {y1:.1}L{x2:.1} {y2:.1}\"/>"
-        ));
-    }
-
     fn legend(&mut self) {
         let entries = [
             (
@@ -254,11 +193,6 @@ impl Svg {
 
     fn level(&mut self, left: f64, y: f64) {
         self.line("capacity", (left, y), (left + COLUMN, y));
-    }
-
-    fn finish(mut self) -> String {
-        self.0.push_str("</svg>\n");
-        self.0
     }
 }
 

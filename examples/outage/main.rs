@@ -26,6 +26,8 @@ mod chart;
 mod fleet;
 mod report;
 mod server;
+#[path = "../support/svg.rs"]
+mod svg;
 mod timeline;
 
 use std::{path::Path, process::ExitCode, sync::Arc};

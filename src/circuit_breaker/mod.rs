@@ -7,6 +7,26 @@
 //! that says nothing about the dependency's health, frees its place, so that a breaker is never
 //! stuck.
 //!
+//! # A dependency of which half works
+//!
+//! Five failures in a row come by chance, too: of a dependency that fails half of its calls, after
+//! some sixty of them. The breaker then refuses calls that would have succeeded, and the busier the
+//! client is the more. Where half is better than none, let it open only when next to nothing works,
+//! and leave the rest to the budget, which holds the load at 1.2 either way
+//! (`cargo run --release --example simulate -- --only failures`):
+//!
+//! ```
+//! # use std::time::Duration;
+//! # use tower_reprise::Policy;
+//! let patient = Policy::synchronous()
+//!     .consecutive_failures(50)
+//!     .failure_rate(0.9, 100, Duration::from_secs(30))
+//!     .build()?;
+//! # Ok::<(), tower_reprise::error::ConfigError>(())
+//! ```
+//!
+//! # Example
+//!
 //! ```
 //! use http::{Request, Response};
 //! use tower::{Service, ServiceBuilder, ServiceExt, service_fn};

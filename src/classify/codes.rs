@@ -2,7 +2,7 @@ use std::{borrow::Cow, collections::BTreeMap, time::Duration};
 
 use http::{HeaderMap, StatusCode, header};
 
-use crate::classify::{Health, Retryable};
+use crate::classify::{GrpcCode, Health, Retryable, Rules};
 
 /// Error codes in bodies: where they are looked for, and what they mean.
 ///
@@ -72,6 +72,33 @@ const STILL_PROCESSING: [&str; 2] = [
     "urn:tower-reprise:problem:idempotency-processing",
 ];
 
+/// Codes that forrst never retries.
+pub(crate) const FORRST_NEVER: [&str; 11] = [
+    "INVALID_ARGUMENTS",
+    "NOT_FOUND",
+    "UNAUTHORIZED",
+    "FORBIDDEN",
+    "CANCELLED",
+    "VALIDATION_ERROR",
+    "IDEMPOTENCY_CONFLICT",
+    "REPLAY_NOT_FOUND",
+    "REPLAY_EXPIRED",
+    "REPLAY_ALREADY_COMPLETE",
+    "REPLAY_CANCELLED",
+];
+
+/// Codes that the bank never retries, beside `INTERNAL`.
+const BANK_NEVER: [&str; 8] = [
+    "INVALID_ARGUMENT",
+    "WALLET_NOT_FOUND",
+    "PAYMENT_ORDER_NOT_FOUND",
+    "WALLET_ALREADY_EXISTS",
+    "RBAC_DENY",
+    "IDEMPOTENCY_KEY_IN_USE_WITH_DIFFERENT_PARAMS",
+    "SIGNATURE_INVALID",
+    "TIMESTAMP_SKEW_EXCEEDED",
+];
+
 /// Where APIs put their codes.
 const POINTERS: [&str; 5] = [
     "/errors/0/code",
@@ -116,7 +143,8 @@ impl Codes {
     ///   Headers that ask for more are obeyed too, and only they hold back other calls;
     /// - `max_attempts` bounds retries instead of the table, and never beyond the policy.
     ///
-    /// Without the extension an error's own `details.retry_after` is the shortest wait.
+    /// Without the extension an error's own `details.retry_after` is the shortest wait. A problem
+    /// document says the same in its `retry` member.
     pub fn forrst() -> Self {
         let mut codes = Self::standard();
         let retried = [
@@ -133,16 +161,7 @@ impl Codes {
         for (code, times, health) in retried {
             codes.set(code, Retryable::AtMost(times), Some(health));
         }
-        let never = [
-            "INVALID_ARGUMENTS",
-            "NOT_FOUND",
-            "UNAUTHORIZED",
-            "FORBIDDEN",
-            "CANCELLED",
-            "VALIDATION_ERROR",
-            "IDEMPOTENCY_CONFLICT",
-        ];
-        for code in never {
+        for code in FORRST_NEVER {
             codes.set(code, Retryable::Never, Some(Health::Success));
         }
         codes.content_type("application/json").for_any_status()
@@ -160,23 +179,15 @@ impl Codes {
             codes.set(code, Retryable::Yes, Some(Health::Failure));
         }
         codes.set("REPLAY_DETECTED", Retryable::FreshId, Some(Health::Success));
-        for code in [
-            "INVALID_ARGUMENT",
-            "WALLET_NOT_FOUND",
-            "PAYMENT_ORDER_NOT_FOUND",
-            "WALLET_ALREADY_EXISTS",
-            "RBAC_DENY",
-            "IDEMPOTENCY_KEY_IN_USE_WITH_DIFFERENT_PARAMS",
-            "SIGNATURE_INVALID",
-            "TIMESTAMP_SKEW_EXCEEDED",
-        ] {
+        for code in BANK_NEVER {
             codes.set(code, Retryable::Never, Some(Health::Success));
         }
         codes.set("INTERNAL", Retryable::Never, Some(Health::Failure));
         codes.for_any_status()
     }
 
-    /// A code that is retried.
+    /// A code that is retried. One that a ready table never retries, or that is the name or number of
+    /// a status that R-4 does not list, takes an approval.
     pub fn retry(self, code: impl Into<Cow<'static, str>>) -> Self {
         self.with(code, Retryable::Yes)
     }
@@ -247,6 +258,13 @@ impl Codes {
             health,
         };
         self.table.insert(Cow::Borrowed(name), rule);
+    }
+
+    /// Codes that it retries although the standard or a ready table never does.
+    pub(crate) fn forbidden(&self) -> impl Iterator<Item = &str> {
+        let retried = self.table.values();
+        let retried = retried.filter(|rule| rule.retry != Retryable::Never);
+        retried.map(|rule| rule.name).filter(|code| is_final(code))
     }
 
     /// What is not allowed in it: a field, its value, and what is.
@@ -349,6 +367,17 @@ fn is_media_type(text: &str) -> bool {
     };
     text.split_once('/')
         .is_some_and(|(kind, subtype)| is_token(kind) && is_token(subtype))
+}
+
+/// Whether a code is one of those that are never retried: by a ready table, or by R-4 if it is the
+/// name of a gRPC status or the number of an HTTP one.
+fn is_final(code: &str) -> bool {
+    let grpc = GrpcCode::from_name(code).is_some_and(|code| !Rules::allows_grpc(code));
+    let status = StatusCode::from_bytes(code.as_bytes()).is_ok_and(|status| {
+        let failed = status.is_client_error() || status.is_server_error();
+        failed && status != StatusCode::TOO_EARLY && !Rules::allows_status(status)
+    });
+    grpc || status || FORRST_NEVER.contains(&code) || BANK_NEVER.contains(&code)
 }
 
 fn is_code(code: &str) -> bool {

@@ -4,7 +4,8 @@ use http::{HeaderMap, Request, StatusCode};
 
 use crate::{
     classify::{
-        Advice, Cause, Classify, CodeRule, GrpcCode, Health, Retryable, Rules, Verdict, network,
+        Advice, Cause, Classify, CodeRule, Effect, GrpcCode, Health, Retryable, Rules, Verdict,
+        network,
     },
     peek::Finding,
     reply::Reply,
@@ -131,6 +132,7 @@ fn by_code(rule: CodeRule, by_status: Verdict) -> Verdict {
     Verdict::terminal(Cause::Code(rule.name))
         .retry(retry)
         .health(rule.health.unwrap_or(by_status.health))
+        .effect(by_status.effect.min(Effect::of_code(rule.name)))
 }
 
 /// Whether a reply is a failure that may be retried, so that it is worth reading its body for the
@@ -179,6 +181,7 @@ fn by_status(rules: &Rules, status: StatusCode) -> Verdict {
     Verdict::terminal(Cause::Status(status))
         .retry(retry)
         .health(health)
+        .effect(Effect::of_status(status))
 }
 
 /// The verdict on a gRPC status.
@@ -202,6 +205,7 @@ pub(crate) fn by_grpc(rules: &Rules, code: GrpcCode) -> Verdict {
     Verdict::terminal(Cause::Grpc(code))
         .retry(retry)
         .health(health)
+        .effect(Effect::of_grpc(code))
 }
 
 /// The verdict on a failure of the past.

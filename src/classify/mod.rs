@@ -32,6 +32,7 @@
 //! ```
 
 pub(crate) mod codes;
+mod effect;
 mod grpc;
 pub(crate) mod http;
 pub(crate) mod network;
@@ -51,9 +52,10 @@ pub use self::{
 };
 pub(crate) use self::{
     codes::{Advice, CodeRule},
+    effect::Effect,
     grpc::{grpc_timeout, is_grpc},
     http::worth_keeping,
-    rules::IDEMPOTENCY_KEY,
+    rules::{IDEMPOTENCY_KEY, is_one_of},
 };
 use crate::error::{BoxError, Refused};
 

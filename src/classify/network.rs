@@ -13,6 +13,7 @@ mod transport;
 use crate::{
     classify::{Cause, GrpcCode, Health, Retryable, Rules, Verdict, http::by_grpc},
     error::{BoxError, Elapsed, Refused, chain},
+    retry::RetryOutcome,
 };
 
 /// What the links of a chain told, gathered before anything is decided: the outer link knows
@@ -107,8 +108,19 @@ pub(crate) fn downcast(error: &dyn Any) -> Option<&(dyn Error + 'static)> {
     known.iter().find_map(|downcast| downcast(error))
 }
 
-/// The verdict on an error.
+/// The verdict on an error. That of a call that was retried was never sent if no attempt was.
 pub(crate) fn classify(rules: &Rules, error: &(dyn Error + 'static)) -> Verdict {
+    let mut verdict = by_chain(rules, error);
+    if verdict.never_sent
+        && let Some(outcome) = RetryOutcome::of_error(error)
+    {
+        verdict.never_sent = !outcome.in_doubt();
+        verdict.effect = outcome.before();
+    }
+    verdict
+}
+
+fn by_chain(rules: &Rules, error: &(dyn Error + 'static)) -> Verdict {
     let mut facts = Facts::default();
     for link in chain(error) {
         if let Some(refused) = link.downcast_ref::<Refused>() {

@@ -33,6 +33,8 @@ pub struct Rules {
     pub codes: Codes,
     /// The header that gets a fresh value where an error code asks for one.
     pub request_id_header: HeaderName,
+    /// Whether retries say in `x-envoy-attempt-count` that they are retries.
+    pub tell_attempts: bool,
 }
 
 impl Rules {
@@ -49,6 +51,7 @@ impl Rules {
             unary_methods: Vec::new(),
             codes: Codes::standard(),
             request_id_header: HeaderName::from_static("x-request-id"),
+            tell_attempts: false,
         }
     }
 
@@ -101,7 +104,7 @@ impl Rules {
 }
 
 /// Whether the request calls one of these gRPC methods, or a method of one of these services.
-fn is_one_of<B>(methods: &[String], request: &Request<B>) -> bool {
+pub(crate) fn is_one_of<B>(methods: &[String], request: &Request<B>) -> bool {
     if methods.is_empty() || !is_grpc(request.headers()) {
         return false;
     }

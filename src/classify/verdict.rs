@@ -2,7 +2,11 @@ use std::{fmt, time::Duration};
 
 use http::StatusCode;
 
-use crate::{classify::GrpcCode, error::Refusal, retry_after::parse::Guidance};
+use crate::{
+    classify::{Effect, GrpcCode},
+    error::Refusal,
+    retry_after::parse::Guidance,
+};
 
 /// What the outcome of one attempt means. Its parts are independent: a 429 may be retried and
 /// holds a wait, yet says nothing bad about the dependency's health.
@@ -20,6 +24,8 @@ pub struct Verdict {
     /// The request surely never reached the application, so that repeating it is safe whatever
     /// its method.
     pub never_sent: bool,
+    /// What a failed attempt may have brought about.
+    pub(crate) effect: Effect,
 }
 
 impl Verdict {
@@ -30,6 +36,7 @@ impl Verdict {
         health: Health::Success,
         guidance: None,
         never_sent: false,
+        effect: Effect::Possible,
     };
 
     /// A failure that is not worth repeating and that the dependency is not to blame for.
@@ -41,6 +48,7 @@ impl Verdict {
             health: Health::Neutral,
             guidance: None,
             never_sent: false,
+            effect: Effect::Possible,
         }
     }
 
@@ -58,6 +66,7 @@ impl Verdict {
             health: Health::Failure,
             guidance: None,
             never_sent: false,
+            effect: Effect::Possible,
         }
     }
 
@@ -86,6 +95,7 @@ impl Verdict {
     #[must_use]
     pub const fn never_sent(mut self) -> Self {
         self.never_sent = true;
+        self.effect = Effect::None;
         self
     }
 

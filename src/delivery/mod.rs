@@ -61,4 +61,5 @@ pub use self::{
     outcome::{Failure, Outcome},
     schedule::Schedule,
     send::{Delivery, Sender, SenderBuilder},
+    text::is_credential,
 };

@@ -1,5 +1,9 @@
 //! What text of others' may be in an entry, and what must not be written down.
 
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+use crate::classify::IDEMPOTENCY_KEY;
+
 /// The longest owner or label of an entry, in characters.
 pub(crate) const LONGEST: usize = 255;
 
@@ -13,11 +17,89 @@ pub(crate) fn cut(text: &str) -> String {
     text.chars().filter(|c| *c != '\0').take(LONGEST).collect()
 }
 
-/// Whether a header is likely to hold credentials, which are not journaled in the clear.
-pub(crate) fn is_credential(name: &str) -> bool {
-    let known = ["authorization", "cookie", "proxy-authorization"];
-    let words = ["api-key", "apikey", "secret", "signature", "token"];
-    known.contains(&name) || words.iter().any(|word| name.contains(word))
+/// Whether a header must not be journaled in the clear: a credential, or what somebody marked as
+/// sensitive. The key of an operation is neither, whoever marked it: a replay without it would be
+/// another operation.
+pub(crate) fn is_secret(name: &HeaderName, value: &HeaderValue) -> bool {
+    is_credential(name.as_str()) || (value.is_sensitive() && name != IDEMPOTENCY_KEY)
+}
+
+/// The headers that can be journaled in the clear.
+pub(crate) fn without_secrets(headers: &HeaderMap) -> HeaderMap {
+    let kept = headers
+        .iter()
+        .filter(|(name, value)| !is_secret(name, value));
+    kept.map(|(name, value)| (name.clone(), value.clone()))
+        .collect()
+}
+
+/// Whether a header is likely to hold credentials, by its name in lower case.
+///
+/// Such headers are not written down in a journal that is not
+/// [sealed](crate::store::journal::Journal::is_sealed). Rather one too many: what is left out can be
+/// brought again, and what is written down is there.
+///
+/// ```
+/// use tower_reprise::delivery::is_credential;
+///
+/// assert!(is_credential("x-api-key") && is_credential("x-session-id"));
+/// assert!(!is_credential("idempotency-key") && !is_credential("x-tenant"));
+/// ```
+#[must_use]
+pub fn is_credential(name: &str) -> bool {
+    /// Anywhere in a name.
+    const WITHIN: [&str; 19] = [
+        "accesskey",
+        "apikey",
+        "authentication",
+        "authorisation",
+        "authorization",
+        "bearer",
+        "cookie",
+        "credential",
+        "jwt",
+        "oauth",
+        "passphrase",
+        "passwd",
+        "password",
+        "privatekey",
+        "saml",
+        "secret",
+        "session",
+        "signature",
+        "token",
+    ];
+    /// As a part of a name.
+    const PARTS: [&str; 14] = [
+        "assertion",
+        "auth",
+        "csrf",
+        "dpop",
+        "hmac",
+        "otp",
+        "pass",
+        "pin",
+        "pw",
+        "pwd",
+        "sid",
+        "sig",
+        "totp",
+        "xsrf",
+    ];
+    /// Keys that open nothing.
+    const HARMLESS: [&str; 6] = [
+        "cache",
+        "idempotency",
+        "ordering",
+        "partition",
+        "routing",
+        "surrogate",
+    ];
+    let parts = || name.split(['-', '_', '.']);
+    let a_key = || parts().any(|part| part == "key") && !parts().any(|it| HARMLESS.contains(&it));
+    WITHIN.iter().any(|word| name.contains(word))
+        || parts().any(|it| PARTS.contains(&it))
+        || a_key()
 }
 
 #[cfg(test)]
@@ -25,19 +107,79 @@ mod tests {
     use super::*;
 
     #[test]
-    fn j_13_credentials_are_known_by_their_names() {
+    fn j_13_credentials_are_known_by_the_parts_of_their_names() {
         for name in [
             "authorization",
+            "proxy-authorization",
+            "x-authorization",
+            "x-forwarded-authorization",
+            "x-auth",
+            "x-auth-token",
+            "x-auth-user",
+            "authentication-info",
             "cookie",
             "x-api-key",
-            "x-auth-token",
-            "x-hub-signature",
+            "x-apikey",
+            "x-access-key",
+            "x-goog-api-key",
+            "x-functions-key",
+            "x_private_key",
+            "x-accesskey-id",
+            "x-session",
+            "x-session-id",
+            "jsessionid",
+            "x-password",
+            "x-passwd",
+            "x-user-pwd",
+            "x-passphrase",
+            "x-credentials",
+            "x-client-secret",
+            "x-hub-signature-256",
+            "x-sig",
+            "x-hmac",
+            "x-amz-security-token",
+            "x-csrf",
+            "x-goog-iap-jwt-assertion",
+            "x-saml",
+            "x-bearer",
+            "x-otp",
+            "x-pin",
+            "dpop",
         ] {
             assert!(is_credential(name), "{name}");
         }
-        for name in ["accept", "idempotency-key", "x-request-id", "x-tenant"] {
+        for name in [
+            "accept",
+            "author",
+            "x-author",
+            "content-type",
+            "idempotency-key",
+            "x-idempotency-key",
+            "x-partition-key",
+            "surrogate-key",
+            "x-keyboard",
+            "x-passenger",
+            "x-pinned",
+            "x-request-id",
+            "x-tenant",
+            "x-user",
+            "traceparent",
+        ] {
             assert!(!is_credential(name), "{name}");
         }
+    }
+
+    #[test]
+    fn j_13_what_is_marked_as_sensitive_is_a_secret() {
+        let header = |name, sensitive| {
+            let mut value = HeaderValue::from_static("v");
+            value.set_sensitive(sensitive);
+            is_secret(&HeaderName::from_static(name), &value)
+        };
+        assert!(!header("x-customer", false) && header("x-customer", true));
+        assert!(header("authorization", false));
+        // Without it a replay would be another operation.
+        assert!(!header("idempotency-key", true));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use crate::{
     backoff::below,
@@ -30,10 +30,19 @@ pub enum BreakerState {
 ///
 /// While it is closed, a call costs one atomic load before, and a load and an add after.
 /// Everything else happens under a lock. Each opening and each probe begins a new generation, and
-/// a result counts only in the generation that its call was admitted in.
+/// a result counts only in the generation that its call was admitted in. Breakers of several
+/// policies may share where they stand: each moves it by its own limits.
 #[derive(Debug)]
 pub(crate) struct Breaker {
     policy: BreakerPolicy,
+    /// How long a probe may be out before the next one is.
+    longest_probe: u64,
+    stand: Arc<Stand>,
+}
+
+/// Where a breaker stands.
+#[derive(Debug)]
+struct Stand {
     /// The generation above, the state in the lowest two bits.
     word: AtomicU64,
     /// Calls that came back with a success or a failure.
@@ -42,8 +51,8 @@ pub(crate) struct Breaker {
     streak: AtomicU32,
     /// The latest slot of the window that has begun.
     latest: AtomicU64,
-    /// How long a probe may be out before the next one is.
-    longest_probe: u64,
+    /// How long a slot of the window is. All slots are as long: with this they begin anew.
+    width: AtomicU64,
     inner: Mutex<Inner>,
 }
 
@@ -78,25 +87,52 @@ impl Ticket {
 impl Breaker {
     /// A closed breaker, whose probes may take as long as `longest_probe`.
     pub(crate) fn new(policy: BreakerPolicy, longest_probe: Duration) -> Self {
-        Self {
-            policy,
-            latest: AtomicU64::new(0),
-            longest_probe: nanos(longest_probe),
+        let stand = Stand {
             word: AtomicU64::new(CLOSED),
             calls: AtomicU64::new(0),
             streak: AtomicU32::new(0),
+            latest: AtomicU64::new(0),
+            width: AtomicU64::new(width(policy.window)),
             inner: Mutex::new(Inner::default()),
+        };
+        Self {
+            policy,
+            longest_probe: nanos(longest_probe),
+            stand: Arc::new(stand),
         }
+    }
+
+    /// Another policy for a breaker that stands where this one does. What was counted in a window
+    /// of another length is forgotten; failures in a row, and a cooldown that has begun, are not.
+    pub(crate) fn governed(&self, policy: BreakerPolicy, longest_probe: Duration) -> Self {
+        let stand = &self.stand;
+        let mut inner = lock(&stand.inner);
+        let width = width(policy.window);
+        if stand.width.load(Ordering::Relaxed) != width {
+            stand.width.store(width, Ordering::Relaxed);
+            stand.latest.store(0, Ordering::Relaxed);
+            inner.slots = Default::default();
+        }
+        Self {
+            policy,
+            longest_probe: nanos(longest_probe),
+            stand: Arc::clone(stand),
+        }
+    }
+
+    /// What admitting reads first.
+    pub(super) fn word(&self) -> u64 {
+        self.stand.word.load(Ordering::Relaxed) ^ self.stand.latest.load(Ordering::Relaxed)
     }
 
     /// Lets a call through, or says how much longer none will be; `None` while a probe is out.
     pub(crate) fn admit(&self, now: impl FnOnce() -> u64) -> Result<Ticket, Option<Duration>> {
-        let word = self.word.load(Ordering::Acquire);
+        let word = self.stand.word.load(Ordering::Acquire);
         if word & STATE == CLOSED {
             return Ok(Ticket(word));
         }
-        let mut inner = lock(&self.inner);
-        let word = self.word.load(Ordering::Acquire);
+        let mut inner = lock(&self.stand.inner);
+        let word = self.stand.word.load(Ordering::Acquire);
         match word & STATE {
             CLOSED => Ok(Ticket(word)),
             state => {
@@ -130,13 +166,13 @@ impl Breaker {
         if !ticket.is_probe() {
             match health {
                 Health::Success => {
-                    if self.word.load(Ordering::Acquire) == ticket.0 {
-                        let calls_before = self.calls.fetch_add(1, Ordering::Relaxed);
-                        if self.streak.load(Ordering::Relaxed) != 0 {
-                            self.streak.store(0, Ordering::Relaxed);
+                    if self.stand.word.load(Ordering::Acquire) == ticket.0 {
+                        let calls_before = self.stand.calls.fetch_add(1, Ordering::Relaxed);
+                        if self.stand.streak.load(Ordering::Relaxed) != 0 {
+                            self.stand.streak.store(0, Ordering::Relaxed);
                         }
                         if let Some(at) = seen_at {
-                            self.turn(self.slot(at), calls_before);
+                            self.turn(at, calls_before);
                         }
                     }
                     return None;
@@ -145,8 +181,8 @@ impl Breaker {
                 Health::Failure => {}
             }
         }
-        let mut inner = lock(&self.inner);
-        let word = self.word.load(Ordering::Acquire);
+        let mut inner = lock(&self.stand.inner);
+        let word = self.stand.word.load(Ordering::Acquire);
         if word != ticket.0 {
             return None;
         }
@@ -154,7 +190,7 @@ impl Breaker {
             // Only a probe gets here with anything but a failure.
             Health::Success => {
                 *inner = Inner::default();
-                self.streak.store(0, Ordering::Relaxed);
+                self.stand.streak.store(0, Ordering::Relaxed);
                 self.enter(word, CLOSED);
                 Some(BreakerState::Closed)
             }
@@ -170,6 +206,7 @@ impl Breaker {
             Health::Failure => {
                 let now = now();
                 let streak = self
+                    .stand
                     .streak
                     .fetch_add(1, Ordering::Relaxed)
                     .saturating_add(1);
@@ -184,8 +221,8 @@ impl Breaker {
 
     /// The retry budget ran dry: opens the breaker if the policy says so.
     pub(crate) fn budget_exhausted(&self, now: u64, uniform: f64) -> Option<BreakerState> {
-        let mut inner = lock(&self.inner);
-        let word = self.word.load(Ordering::Acquire);
+        let mut inner = lock(&self.stand.inner);
+        let word = self.stand.word.load(Ordering::Acquire);
         if word & STATE != CLOSED {
             return None;
         }
@@ -203,16 +240,16 @@ impl Breaker {
 
     /// Whether a call made at `at` is sure to be refused.
     pub(crate) fn refuses_at(&self, at: u64) -> bool {
-        if self.word.load(Ordering::Acquire) & STATE == CLOSED {
+        if self.stand.word.load(Ordering::Acquire) & STATE == CLOSED {
             return false;
         }
-        let inner = lock(&self.inner);
-        self.word.load(Ordering::Acquire) & STATE == OPEN && inner.until > at
+        let inner = lock(&self.stand.inner);
+        self.stand.word.load(Ordering::Acquire) & STATE == OPEN && inner.until > at
     }
 
     pub(crate) fn state(&self, now: u64) -> BreakerState {
-        let inner = lock(&self.inner);
-        match self.word.load(Ordering::Acquire) & STATE {
+        let inner = lock(&self.stand.inner);
+        match self.stand.word.load(Ordering::Acquire) & STATE {
             CLOSED => BreakerState::Closed,
             OPEN => BreakerState::Open(Duration::from_nanos(inner.until.saturating_sub(now))),
             _ => BreakerState::Probing,
@@ -220,16 +257,15 @@ impl Breaker {
     }
 
     /// Whether a breaker that nobody used for long would do as well new: nothing failed lately, and
-    /// if it is not closed, the next call would be let through to see.
+    /// there is nothing to wait for. There never is while it is closed.
     pub(crate) fn is_idle(&self, now: u64) -> bool {
-        let inner = lock(&self.inner);
-        let closed = self.word.load(Ordering::Acquire) & STATE == CLOSED;
-        (closed || inner.until <= now) && self.window(&inner, now).0 == 0
+        let inner = lock(&self.stand.inner);
+        inner.until <= now && self.window(&inner, now).0 == 0
     }
 
     fn enter(&self, word: u64, state: u64) -> u64 {
         let next = ((word >> 2) + 1) << 2 | state;
-        self.word.store(next, Ordering::Release);
+        self.stand.word.store(next, Ordering::Release);
         next
     }
 
@@ -250,9 +286,11 @@ impl Breaker {
     }
 
     /// Begins a slot of the window with the first call seen in it.
-    fn turn(&self, number: u64, calls_before: u64) {
-        if self.latest.load(Ordering::Relaxed) < number {
-            self.begin(&mut lock(&self.inner), number, calls_before);
+    fn turn(&self, at: u64, calls_before: u64) {
+        if self.stand.latest.load(Ordering::Relaxed) < self.slot(at) {
+            let mut inner = lock(&self.stand.inner);
+            // Slots may just have got another length.
+            self.begin(&mut inner, self.slot(at), calls_before);
         }
     }
 
@@ -264,12 +302,12 @@ impl Breaker {
                 calls_before,
                 failures: 0,
             };
-            self.latest.store(number, Ordering::Relaxed);
+            self.stand.latest.store(number, Ordering::Relaxed);
         }
     }
 
     fn count_failure(&self, inner: &mut Inner, now: u64) -> (u64, u64) {
-        let calls_before = self.calls.fetch_add(1, Ordering::Relaxed);
+        let calls_before = self.stand.calls.fetch_add(1, Ordering::Relaxed);
         let number = self.slot(now);
         self.begin(inner, number, calls_before);
         let slot = &mut inner.slots[(number % SLOTS) as usize];
@@ -288,7 +326,7 @@ impl Breaker {
                 .filter(|slot| slot.number + SLOTS > number)
         };
         let failures = recent().map(|slot| slot.failures).sum();
-        let calls = self.calls.load(Ordering::Relaxed);
+        let calls = self.stand.calls.load(Ordering::Relaxed);
         let before = recent()
             .map(|slot| slot.calls_before)
             .min()
@@ -301,8 +339,12 @@ impl Breaker {
     }
 
     fn slot(&self, now: u64) -> u64 {
-        now / (nanos(self.policy.window) / SLOTS).max(1) + SLOTS + 1
+        now / self.stand.width.load(Ordering::Relaxed).max(1) + SLOTS
     }
+}
+
+fn width(window: Duration) -> u64 {
+    nanos(window) / SLOTS
 }
 
 pub(crate) fn nanos(duration: Duration) -> u64 {
@@ -310,8 +352,8 @@ pub(crate) fn nanos(duration: Duration) -> u64 {
     seconds.saturating_add(u64::from(duration.subsec_nanos()))
 }
 
-#[cfg(all(test, reprise_loom))]
-mod model;
+#[cfg(reprise_loom)]
+pub(crate) mod model;
 #[cfg(all(test, not(reprise_loom)))]
 #[allow(clippy::expect_used, clippy::panic)]
 mod tests;

@@ -1,7 +1,8 @@
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
+use super::threads::{CELLS, cell};
 use crate::sync::{AtomicU64, Mutex, Ordering, lock};
 
 /// The rolling window, and the slots it is kept in. Originals of the current slot and the 29
@@ -9,8 +10,6 @@ use crate::sync::{AtomicU64, Mutex, Ordering, lock};
 /// the bound holds to the instant, and is at most one second of traffic stricter than it needs
 /// to be.
 const SLOTS: u64 = 30;
-/// A power of two.
-const CELLS: usize = 8;
 const NANOS_PER_SLOT: u64 = 1_000_000_000;
 const MILLION: u64 = 1_000_000;
 const COUNT: u64 = u32::MAX as u64;
@@ -19,10 +18,16 @@ const COUNT: u64 = u32::MAX as u64;
 /// a floor that lets a quiet client retry at all.
 ///
 /// Counting an original is one atomic add, in a cell that few threads share. Retries are rare, and
-/// are counted under a lock, which makes the bound exact.
+/// are counted under a lock, which makes the bound exact. Budgets of several policies may share
+/// what is counted: each holds its own limit against it.
 #[derive(Debug)]
 pub(crate) struct Budget {
     limit: Option<Limit>,
+    counts: Arc<Counts>,
+}
+
+#[derive(Debug)]
+struct Counts {
     /// What threads count in the current slot, by thread.
     cells: [Cell; CELLS],
     /// What they counted in earlier slots.
@@ -51,19 +56,33 @@ struct Retries {
 impl Budget {
     /// A budget of `ratio` and `floor`, or none at all.
     pub(crate) fn new(limit: Option<(f64, u32)>) -> Self {
-        let limit = limit.map(|(ratio, floor)| Limit {
-            parts_per_million: (ratio * MILLION as f64).round() as u64,
-            floor: u64::from(floor),
-        });
-        Self {
-            limit,
+        let counts = Counts {
             cells: std::array::from_fn(|_| Cell(AtomicU64::new(0))),
             originals: std::array::from_fn(|_| AtomicU64::new(0)),
             retries: Mutex::new(Retries {
                 pending: 0,
                 sent: [(0, 0); SLOTS as usize + 1],
             }),
-        }
+        };
+        Self::of(Arc::new(counts), limit)
+    }
+
+    /// Another limit for what is counted here.
+    pub(crate) fn limited(&self, limit: Option<(f64, u32)>) -> Self {
+        Self::of(Arc::clone(&self.counts), limit)
+    }
+
+    fn of(counts: Arc<Counts>, limit: Option<(f64, u32)>) -> Self {
+        let limit = limit.map(|(ratio, floor)| Limit {
+            parts_per_million: (ratio * MILLION as f64).round() as u64,
+            floor: u64::from(floor),
+        });
+        Self { limit, counts }
+    }
+
+    /// What counting reads first.
+    pub(super) fn word(&self) -> u64 {
+        self.counts.cells[cell()].0.load(Ordering::Relaxed)
     }
 
     /// Counts an original request.
@@ -73,7 +92,7 @@ impl Budget {
 
     /// Counts an original request in its slot.
     pub(crate) fn deposit_in(&self, slot: u64) {
-        let cell = &self.cells[thread_number() % CELLS].0;
+        let cell = &self.counts.cells[cell()].0;
         let mut seen = cell.load(Ordering::Relaxed);
         while seen >> 32 < slot {
             match cell.compare_exchange(seen, slot << 32 | 1, Ordering::Relaxed, Ordering::Relaxed)
@@ -89,7 +108,7 @@ impl Budget {
     #[cold]
     fn keep(&self, counted: u64) {
         let (slot, count) = (counted >> 32, counted & COUNT);
-        let kept = &self.originals[(slot % SLOTS) as usize];
+        let kept = &self.counts.originals[(slot % SLOTS) as usize];
         let mut seen = kept.load(Ordering::Relaxed);
         while seen >> 32 <= slot {
             let sum = if seen >> 32 == slot {
@@ -107,7 +126,7 @@ impl Budget {
     /// Grants one retry, which then must be [sent](Self::commit) or [given back](Self::refund).
     pub(crate) fn charge(&self, now: u64) -> bool {
         let Some(limit) = self.limit else { return true };
-        let mut retries = lock(&self.retries);
+        let mut retries = lock(&self.counts.retries);
         let granted = retries.used(now) < self.allowed(limit, now);
         retries.pending += u64::from(granted);
         granted
@@ -118,7 +137,7 @@ impl Budget {
     pub(crate) fn commit(&self, now: u64) -> Option<u64> {
         let slot = slot(now);
         if let Some(limit) = self.limit {
-            let mut retries = lock(&self.retries);
+            let mut retries = lock(&self.counts.retries);
             let fits = retries.sent(now) < self.allowed(limit, now);
             retries.pending = retries.pending.saturating_sub(1);
             if !fits {
@@ -136,7 +155,7 @@ impl Budget {
     /// A retry was refused on its way out, so that it never was one.
     pub(crate) fn take_back(&self, slot: u64) {
         if self.limit.is_some() {
-            let mut retries = lock(&self.retries);
+            let mut retries = lock(&self.counts.retries);
             let sent = &mut retries.sent[(slot % (SLOTS + 1)) as usize];
             if sent.0 == slot {
                 sent.1 = sent.1.saturating_sub(1);
@@ -147,7 +166,7 @@ impl Budget {
     /// A granted retry will not go out.
     pub(crate) fn refund(&self) {
         if self.limit.is_some() {
-            let mut retries = lock(&self.retries);
+            let mut retries = lock(&self.counts.retries);
             retries.pending = retries.pending.saturating_sub(1);
         }
     }
@@ -155,12 +174,15 @@ impl Budget {
     /// Retries used and allowed at this moment; `None` without a limit.
     pub(crate) fn usage(&self, now: u64) -> Option<(u64, u64)> {
         let limit = self.limit?;
-        Some((lock(&self.retries).used(now), self.allowed(limit, now)))
+        Some((
+            lock(&self.counts.retries).used(now),
+            self.allowed(limit, now),
+        ))
     }
 
     /// Whether nothing of the last window is left in it.
     pub(crate) fn is_idle(&self, now: u64) -> bool {
-        self.originals_in_window(now) == 0 && lock(&self.retries).used(now) == 0
+        self.originals_in_window(now) == 0 && lock(&self.counts.retries).used(now) == 0
     }
 
     /// Originals in the window.
@@ -168,8 +190,8 @@ impl Budget {
         let slot = slot(now);
         // Kept counts are read first: one that moves from its cell in the meantime may be missed,
         // which is safe, but is never seen twice.
-        let cells = self.cells.iter().map(|cell| &cell.0);
-        let counts = self.originals.iter().chain(cells);
+        let cells = self.counts.cells.iter().map(|cell| &cell.0);
+        let counts = self.counts.originals.iter().chain(cells);
         counts
             .map(|count| count.load(Ordering::Acquire))
             .filter(|cell| (cell >> 32) + SLOTS > slot)
@@ -194,16 +216,6 @@ impl Retries {
         let recent = self.sent.iter().filter(|(sent, _)| sent + SLOTS >= slot);
         recent.map(|(_, count)| count).sum()
     }
-}
-
-/// A small number for each thread, which is what spreads threads over cells.
-fn thread_number() -> usize {
-    use std::sync::atomic::AtomicUsize;
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    thread_local! {
-        static NUMBER: usize = NEXT.fetch_add(1, Ordering::Relaxed);
-    }
-    NUMBER.try_with(|number| *number).unwrap_or_default()
 }
 
 /// The slot that originals were last counted in by a service. Most calls are in the same one as the
@@ -239,7 +251,7 @@ fn slot(now: u64) -> u64 {
     now / NANOS_PER_SLOT + SLOTS + 1
 }
 
-#[cfg(all(test, reprise_loom))]
-mod model;
+#[cfg(reprise_loom)]
+pub(crate) mod model;
 #[cfg(all(test, not(reprise_loom)))]
 mod tests;

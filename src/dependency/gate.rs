@@ -38,6 +38,11 @@ impl Gate {
         }
     }
 
+    /// What a call reads of it.
+    pub(super) fn word(&self) -> u64 {
+        self.until.load(Ordering::Relaxed)
+    }
+
     /// What is left to wait for.
     #[inline]
     pub(crate) fn hold(&self, now: impl FnOnce() -> u64) -> Option<Hold> {
@@ -60,6 +65,8 @@ impl Gate {
     }
 }
 
+#[cfg(reprise_loom)]
+pub(crate) mod model;
 #[cfg(all(test, not(reprise_loom)))]
 mod tests {
     use super::*;

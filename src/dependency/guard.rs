@@ -103,8 +103,7 @@ impl Permit {
     }
 
     fn is_overdue(&self) -> bool {
-        let policy = self.dependency.policy();
-        let limit = policy.attempt_timeout().unwrap_or(policy.total());
+        let limit = super::longest_attempt(self.dependency.policy());
         self.pending_since
             .is_some_and(|since| since.elapsed() >= limit)
     }

@@ -30,7 +30,9 @@ mod budget;
 mod gate;
 mod guard;
 mod locate;
+mod lookup;
 mod registry;
+mod threads;
 
 use std::{
     sync::{
@@ -43,6 +45,11 @@ use std::{
 use tokio::time::Instant;
 
 use self::{breaker::Breaker, budget::Budget, gate::Gate};
+#[cfg(reprise_loom)]
+pub(crate) mod models {
+    pub use super::{breaker::model::*, budget::model::*, gate::model::*};
+}
+
 pub use self::{
     breaker::BreakerState,
     locate::{ByAuthority, Locate, Named},
@@ -53,7 +60,7 @@ pub(crate) use self::{
     budget::LastSlot,
     gate::Hold,
     guard::{Charge, Permit, time_out},
-    registry::{Lookup, Remembered},
+    lookup::{Lookup, Remembered},
 };
 use crate::{
     Policy,
@@ -71,13 +78,14 @@ pub struct Dependency {
     jitter: Arc<Jitter>,
     budget: Budget,
     breaker: Breaker,
-    gate: Gate,
+    gate: Arc<Gate>,
     /// Bytes that are kept of bodies which may have to be sent again.
-    recorded: AtomicUsize,
+    recorded: Arc<AtomicUsize>,
     /// Set by use, cleared by the registry's sweep.
     touched: AtomicBool,
-    /// Set when the registry let go of it, so that services do too.
-    evicted: AtomicBool,
+    /// Set when the registry let go of it, so that services do too: it was not used for long, or
+    /// it got another policy.
+    retired: AtomicBool,
 }
 
 /// Where a dependency stands.
@@ -100,19 +108,34 @@ pub struct DependencyStatus {
 impl Dependency {
     fn new(name: Arc<str>, policy: Policy, origin: Instant, jitter: Arc<Jitter>) -> Self {
         Self {
-            budget: Budget::new(policy.budget().map(|budget| (budget.ratio, budget.floor))),
-            breaker: Breaker::new(
-                policy.breaker(),
-                policy.attempt_timeout().unwrap_or(policy.total()),
-            ),
-            gate: Gate::new(),
-            recorded: AtomicUsize::new(0),
+            budget: Budget::new(limit(&policy)),
+            breaker: Breaker::new(policy.breaker(), longest_attempt(&policy)),
+            gate: Arc::new(Gate::new()),
+            recorded: Arc::default(),
             name,
             policy,
             origin,
             jitter,
             touched: AtomicBool::new(true),
-            evicted: AtomicBool::new(false),
+            retired: AtomicBool::new(false),
+        }
+    }
+
+    /// The same dependency with another policy: all that is remembered about it is one.
+    fn governed(&self, policy: Policy) -> Self {
+        Self {
+            budget: self.budget.limited(limit(&policy)),
+            breaker: self
+                .breaker
+                .governed(policy.breaker(), longest_attempt(&policy)),
+            gate: Arc::clone(&self.gate),
+            recorded: Arc::clone(&self.recorded),
+            name: Arc::clone(&self.name),
+            policy,
+            origin: self.origin,
+            jitter: Arc::clone(&self.jitter),
+            touched: AtomicBool::new(self.touched.load(Ordering::Relaxed)),
+            retired: AtomicBool::new(false),
         }
     }
 
@@ -122,7 +145,9 @@ impl Dependency {
         &self.name
     }
 
-    /// The policy for calls to it.
+    /// The policy for calls to it. It stays the same for as long as this is held, so that whoever
+    /// began a call by it can end it by it; after a [reload](Dependencies::reload) the registry
+    /// gives out another `Dependency` of the same name, budget, breaker and gate.
     #[must_use]
     pub fn policy(&self) -> &Policy {
         &self.policy
@@ -248,11 +273,24 @@ impl Dependency {
         self.recorded.fetch_sub(bytes, Ordering::Relaxed);
     }
 
+    /// Reads a word of all that layers are about to look at, so that what is in memory only comes
+    /// all at once, and not one after the other.
+    #[inline]
+    fn bring_near(&self) {
+        let words = self.budget.word() ^ self.breaker.word() ^ self.gate.word();
+        std::hint::black_box(words ^ u64::from(self.is_retired()));
+    }
+
     #[inline]
     fn touch(&self) {
         if !self.touched.load(Ordering::Relaxed) {
             self.touched.store(true, Ordering::Relaxed);
         }
+    }
+
+    #[inline]
+    fn is_retired(&self) -> bool {
+        self.retired.load(Ordering::Relaxed)
     }
 
     /// Whether forgetting it would change nothing.
@@ -263,4 +301,12 @@ impl Dependency {
             && self.breaker.is_idle(now)
             && self.gate.hold(|| now).is_none()
     }
+}
+
+fn limit(policy: &Policy) -> Option<(f64, u32)> {
+    policy.budget().map(|budget| (budget.ratio, budget.floor))
+}
+
+fn longest_attempt(policy: &Policy) -> Duration {
+    policy.attempt_timeout().unwrap_or(policy.total())
 }

@@ -1,28 +1,30 @@
+mod builder;
+
+pub use self::builder::DependenciesBuilder;
+
 use std::{
-    borrow::Cow,
-    collections::HashMap,
     fmt,
     sync::{
-        Arc, OnceLock,
+        Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
-    time::Duration,
 };
 
 use dashmap::{DashMap, Entry};
 use tokio::time::Instant;
 
-use super::{ByAuthority, Dependency, Locate, Named, nanos};
+use super::{
+    ByAuthority, Dependency, Locate, Named, nanos,
+    threads::{CELLS, cell},
+};
 use crate::{
     Policy,
     backoff::Jitter,
     classify::{Standard, TraceClassifier},
-    policy::Audit,
+    policy::{Audit, Policies},
     telemetry,
 };
 
-const CAPACITY: usize = 1024;
-const IDLE: Duration = Duration::from_secs(300);
 /// The longest name that gets an entry of its own.
 const LONGEST_NAME: usize = 255;
 /// The name of the entry that all dependencies past the capacity share.
@@ -34,22 +36,27 @@ const OVERFLOW: &str = "overflow";
 pub struct Dependencies<C = Standard, L = ByAuthority> {
     shared: Arc<Shared>,
     pub(crate) classifier: C,
-    locate: L,
+    pub(super) locate: L,
 }
 
 struct Shared {
-    policy: Policy,
-    overrides: HashMap<Box<str>, Policy>,
+    /// Held while a dependency is made, so that none is made by policies of before a reload.
+    current: RwLock<Current>,
     capacity: usize,
     idle: u64,
     origin: Instant,
     jitter: Arc<Jitter>,
-    known: DashMap<Box<str>, Known>,
+    known: DashMap<Arc<str>, Known>,
+    recent: [Recent; CELLS],
     len: AtomicUsize,
-    overflow: OnceLock<Arc<Dependency>>,
     last_sweep: AtomicU64,
     /// Services of this registry that count original requests.
     counting_layers: AtomicUsize,
+}
+
+struct Current {
+    policies: Policies,
+    overflow: OnceLock<Arc<Dependency>>,
 }
 
 struct Known {
@@ -57,28 +64,30 @@ struct Known {
     idle_since: u64,
 }
 
+/// The dependency that a thread asked for last, which is the one that the next layer of the same
+/// call asks for; in a cache line of its own.
+#[derive(Default)]
+#[repr(align(64))]
+struct Recent(Mutex<Option<Arc<Dependency>>>);
+
 impl Dependencies {
-    /// A registry in which every dependency has this policy.
-    pub fn new(policy: Policy) -> Self {
-        Self::builder(policy).build()
+    /// A registry in which every dependency has this policy, or that of these policies which is
+    /// its own.
+    pub fn new(policies: impl Into<Policies>) -> Self {
+        Self::builder(policies).build()
     }
 
     /// A registry for a client with a single peer, by that name.
-    pub fn named(name: impl Into<Arc<str>>, policy: Policy) -> Dependencies<Standard, Named> {
-        Self::builder(policy).named(name).build()
+    pub fn named(
+        name: impl Into<Arc<str>>,
+        policies: impl Into<Policies>,
+    ) -> Dependencies<Standard, Named> {
+        Self::builder(policies).named(name).build()
     }
 
-    /// A registry with more to say than a policy.
-    pub fn builder(policy: Policy) -> DependenciesBuilder {
-        DependenciesBuilder {
-            policy,
-            overrides: HashMap::new(),
-            capacity: CAPACITY,
-            idle: IDLE,
-            seed: None,
-            classifier: Standard,
-            locate: ByAuthority,
-        }
+    /// A registry with more to say than its policies.
+    pub fn builder(policies: impl Into<Policies>) -> DependenciesBuilder {
+        DependenciesBuilder::new(policies.into())
     }
 }
 
@@ -97,26 +106,62 @@ impl<C, L> Dependencies<C, L> {
             .known
             .iter()
             .map(|known| Arc::clone(&known.dependency));
-        let mut list: Vec<_> = known.chain(self.shared.overflow.get().cloned()).collect();
+        let overflow = self.shared.current().overflow.get().cloned();
+        let mut list: Vec<_> = known.chain(overflow).collect();
         list.sort_by(|a, b| a.name.cmp(&b.name));
         list
     }
 
     /// Lists every difference of the policies here from the standard.
     pub fn audit(&self) -> Audit {
-        let shared = &self.shared;
-        let mut overrides: Vec<_> = shared.overrides.iter().collect();
-        overrides.sort_by_key(|(name, _)| *name);
-        let all = Audit::default().merge("default policy", shared.policy.audit());
-        overrides
-            .into_iter()
-            .fold(all, |all, (name, policy)| all.merge(name, policy.audit()))
+        self.shared.current().policies.audit()
     }
 
-    /// A classifier for tower-http's `TraceLayer` that judges by the tables of the default policy.
+    /// The gRPC methods that are safe to repeat at every dependency.
+    pub(crate) fn idempotent_methods(&self) -> Vec<String> {
+        let current = self.shared.current();
+        current.policies.idempotent_methods().cloned().collect()
+    }
+
+    /// Gives the dependencies of a live registry, and of all its clones, other policies.
+    ///
+    /// No call is dropped, and none sees half of a policy:
+    ///
+    /// - a call ends by the policy that it began with: its retries, waits, deadline and what it
+    ///   holds to be a failure. Layers below a retry loop see each attempt as a call;
+    /// - calls that begin when this has returned go by the new policies;
+    /// - budgets, breakers and gates stay where they are, and from then on go by the limits of each
+    ///   call's policy. A breaker that is open stays so for the cooldown it was opened with. Only
+    ///   a breaker's window of another length begins anew, and a budget where there was none knows
+    ///   nothing of retries before it.
+    ///
+    /// Reading comes first and may fail; this cannot. So a file that is wrong changes nothing:
+    ///
+    /// ```
+    /// # #[cfg(feature = "serde")] {
+    /// use tower_reprise::{Dependencies, policy::Policies};
+    ///
+    /// let deps = Dependencies::new(Policies::from_toml("default.profile = 'synchronous'")?);
+    /// let reload = |text| Ok::<_, tower_reprise::error::ConfigError>(deps.reload(Policies::from_toml(text)?));
+    ///
+    /// assert!(reload("default = { profile = 'synchronous', max_retries = 50 }").is_err());
+    /// assert_eq!(deps.get("a.example").policy().max_retries(), 3);
+    ///
+    /// reload("default = { profile = 'synchronous', max_retries = 1 }")?;
+    /// assert_eq!(deps.get("a.example").policy().max_retries(), 1);
+    /// # }
+    /// # Ok::<(), tower_reprise::error::ConfigError>(())
+    /// ```
+    pub fn reload(&self, policies: impl Into<Policies>) {
+        self.shared.reload(policies.into());
+    }
+
+    /// A classifier for tower-http's `TraceLayer` that judges by the tables that the default policy
+    /// has now.
     #[must_use]
     pub fn trace(&self) -> TraceClassifier {
-        TraceClassifier::new(self.shared.policy.rules().clone())
+        let current = self.shared.current();
+        TraceClassifier::new(current.policies.default_policy().rules().clone())
     }
 
     /// The same registry, for requests that are located in another way.
@@ -128,13 +173,31 @@ impl<C, L> Dependencies<C, L> {
         }
     }
 
-    /// Whether a request goes to this dependency, which is still the one of that name.
-    #[inline]
-    fn locates<Req>(&self, request: &Req, dependency: &Dependency) -> bool
+    /// The dependency that a request goes to.
+    pub(super) fn find<Req>(&self, request: &Req) -> Arc<Dependency>
     where
         L: Locate<Req>,
     {
-        !dependency.evicted.load(Ordering::Relaxed) && self.locate.is(request, &dependency.name)
+        // Who would have to wait asks the registry.
+        let mut recent = self.shared.recent[cell()].0.try_lock().ok();
+        let found = recent.as_deref().and_then(Option::as_ref);
+        if let Some(found) = found.filter(|recent| self.locates(request, recent)) {
+            return Arc::clone(found);
+        }
+        let found = self.get(&self.locate.locate(request));
+        if let Some(recent) = &mut recent {
+            **recent = Some(Arc::clone(&found));
+        }
+        found
+    }
+
+    /// Whether a request goes to this dependency, which is still the one of that name.
+    #[inline]
+    pub(super) fn locates<Req>(&self, request: &Req, dependency: &Dependency) -> bool
+    where
+        L: Locate<Req>,
+    {
+        !dependency.is_retired() && self.locate.is(request, &dependency.name)
     }
 
     /// Called when a layer that counts original requests is put on a service.
@@ -156,7 +219,7 @@ impl<C, L> Dependencies<C, L> {
 impl<C, L> fmt::Debug for Dependencies<C, L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Dependencies")
-            .field("policy", &self.shared.policy)
+            .field("policies", &self.shared.current().policies)
             .field("known", &self.shared.len.load(Ordering::Relaxed))
             .finish_non_exhaustive()
     }
@@ -164,31 +227,33 @@ impl<C, L> fmt::Debug for Dependencies<C, L> {
 
 impl Shared {
     fn get(&self, name: &str) -> Arc<Dependency> {
-        let name: Cow<'_, str> = if name.bytes().any(|byte| byte.is_ascii_uppercase()) {
-            name.to_ascii_lowercase().into()
-        } else {
-            name.into()
-        };
-        if let Some(known) = self.known.get(&*name) {
+        if let Some(known) = self.known.get(name) {
+            // Before anything that waits for memory.
+            known.dependency.bring_near();
             known.dependency.touch();
             return Arc::clone(&known.dependency);
         }
+        // All are known by small letters.
+        if name.bytes().any(|byte| byte.is_ascii_uppercase()) {
+            return self.get(&name.to_ascii_lowercase());
+        }
         if name.is_empty() || name.len() > LONGEST_NAME || name.chars().any(char::is_control) {
-            return self.overflow();
+            return self.overflow(&self.current());
         }
         self.sweep();
+        let current = self.current();
         match self.known.entry(name.into()) {
             Entry::Occupied(known) => Arc::clone(&known.get().dependency),
             Entry::Vacant(vacant) => {
                 // Those with a policy of their own are known beforehand, and few.
-                let named = self.overrides.contains_key(vacant.key());
-                if self.len.fetch_add(1, Ordering::AcqRel) >= self.capacity && !named {
+                let own = current.policies.own(vacant.key());
+                if self.len.fetch_add(1, Ordering::AcqRel) >= self.capacity && own.is_none() {
                     self.len.fetch_sub(1, Ordering::AcqRel);
                     drop(vacant);
-                    return self.overflow();
+                    return self.overflow(&current);
                 }
-                let policy = self.overrides.get(vacant.key()).unwrap_or(&self.policy);
-                let dependency = self.make(vacant.key().as_ref().into(), policy);
+                let policy = own.unwrap_or(current.policies.default_policy());
+                let dependency = self.make(Arc::clone(vacant.key()), policy);
                 vacant.insert(Known {
                     dependency: Arc::clone(&dependency),
                     idle_since: 0,
@@ -207,12 +272,35 @@ impl Shared {
         ))
     }
 
-    fn overflow(&self) -> Arc<Dependency> {
-        let overflow = self.overflow.get_or_init(|| {
+    fn current(&self) -> RwLockReadGuard<'_, Current> {
+        self.current.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn overflow(&self, current: &Current) -> Arc<Dependency> {
+        let overflow = current.overflow.get_or_init(|| {
             telemetry::overflow(self.capacity);
-            self.make(OVERFLOW.into(), &self.policy)
+            self.make(OVERFLOW.into(), current.policies.default_policy())
         });
         Arc::clone(overflow)
+    }
+
+    fn reload(&self, policies: Policies) {
+        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        let replace = |dependency: &mut Arc<Dependency>, policy: &Policy| {
+            let governed = Arc::new(dependency.governed(policy.clone()));
+            std::mem::replace(dependency, governed)
+                .retired
+                .store(true, Ordering::Release);
+        };
+        for mut known in self.known.iter_mut() {
+            let policy = policies.get(known.key()).clone();
+            replace(&mut known.dependency, &policy);
+        }
+        if let Some(overflow) = current.overflow.get_mut() {
+            replace(overflow, policies.default_policy());
+        }
+        current.policies = policies;
+        telemetry::reloaded(self.len.load(Ordering::Relaxed));
     }
 
     /// Forgets dependencies that were not used for a while and that have nothing to remember.
@@ -235,207 +323,10 @@ impl Shared {
             }
             let keep = now.saturating_sub(known.idle_since) < self.idle || !dependency.is_idle(now);
             if !keep {
-                dependency.evicted.store(true, Ordering::Relaxed);
+                dependency.retired.store(true, Ordering::Relaxed);
                 self.len.fetch_sub(1, Ordering::AcqRel);
             }
             keep
         });
-    }
-}
-
-/// Makes a [`Dependencies`] registry.
-#[derive(Debug, Clone)]
-#[must_use = "a builder does nothing until `build` is called"]
-pub struct DependenciesBuilder<C = Standard, L = ByAuthority> {
-    policy: Policy,
-    overrides: HashMap<Box<str>, Policy>,
-    capacity: usize,
-    idle: Duration,
-    seed: Option<u64>,
-    classifier: C,
-    locate: L,
-}
-
-impl<C, L> DependenciesBuilder<C, L> {
-    /// Another policy for one dependency.
-    pub fn policy_for(mut self, name: &str, policy: Policy) -> Self {
-        self.overrides
-            .insert(name.to_ascii_lowercase().into(), policy);
-        self
-    }
-
-    /// How many dependencies get an entry of their own; the rest share one. 1024 unless told
-    /// otherwise.
-    pub fn capacity(mut self, capacity: usize) -> Self {
-        self.capacity = capacity;
-        self
-    }
-
-    /// How long a dependency goes unused before it is forgotten. Five minutes unless told
-    /// otherwise, and never while it still has something to remember.
-    pub fn idle(mut self, idle: Duration) -> Self {
-        self.idle = idle;
-        self
-    }
-
-    /// Draws all jitter from one seeded generator, so that a test can be repeated.
-    pub fn seed(mut self, seed: u64) -> Self {
-        self.seed = Some(seed);
-        self
-    }
-
-    /// Judges outcomes by this classifier.
-    pub fn with_classifier<D>(self, classifier: D) -> DependenciesBuilder<D, L> {
-        DependenciesBuilder {
-            policy: self.policy,
-            overrides: self.overrides,
-            capacity: self.capacity,
-            idle: self.idle,
-            seed: self.seed,
-            classifier,
-            locate: self.locate,
-        }
-    }
-
-    /// One name for everything.
-    pub fn named(self, name: impl Into<Arc<str>>) -> DependenciesBuilder<C, Named> {
-        self.with_locator(Named(name.into()))
-    }
-
-    /// Finds the dependency of a request by a closure.
-    pub fn with_locate<F, Req>(self, locate: F) -> DependenciesBuilder<C, F>
-    where
-        F: for<'a> Fn(&'a Req) -> Cow<'a, str>,
-    {
-        self.with_locator(locate)
-    }
-
-    /// Finds the dependency of a request by any [`Locate`].
-    pub fn with_locator<M>(self, locate: M) -> DependenciesBuilder<C, M> {
-        DependenciesBuilder {
-            policy: self.policy,
-            overrides: self.overrides,
-            capacity: self.capacity,
-            idle: self.idle,
-            seed: self.seed,
-            classifier: self.classifier,
-            locate,
-        }
-    }
-
-    /// Makes the registry.
-    pub fn build(self) -> Dependencies<C, L> {
-        Dependencies {
-            shared: Arc::new(Shared {
-                policy: self.policy,
-                overrides: self.overrides,
-                capacity: self.capacity,
-                idle: nanos(self.idle),
-                origin: Instant::now(),
-                jitter: Arc::new(Jitter::new(self.seed)),
-                known: DashMap::new(),
-                len: AtomicUsize::new(0),
-                overflow: OnceLock::new(),
-                last_sweep: AtomicU64::new(0),
-                counting_layers: AtomicUsize::new(0),
-            }),
-            classifier: self.classifier,
-            locate: self.locate,
-        }
-    }
-}
-
-/// A service's own view of the registry. It remembers the dependency it used last, so that a
-/// service with one peer takes no lock to find it, and shares the first one it found with its
-/// clones, so that neither does a clone that is made for one call. What is remembered may be more
-/// than the dependency: anything that a service wants to have at hand with it.
-pub(crate) struct Lookup<C, L, T = Dependency> {
-    pub(crate) deps: Dependencies<C, L>,
-    first: Arc<OnceLock<Arc<T>>>,
-    last: Option<Arc<T>>,
-}
-
-/// What is remembered with a dependency.
-pub(crate) trait Remembered {
-    fn dependency(&self) -> &Dependency;
-}
-
-impl Remembered for Dependency {
-    fn dependency(&self) -> &Dependency {
-        self
-    }
-}
-
-impl<C: Clone, L: Clone, T> Clone for Lookup<C, L, T> {
-    fn clone(&self) -> Self {
-        Self {
-            deps: self.deps.clone(),
-            first: Arc::clone(&self.first),
-            last: self.last.clone(),
-        }
-    }
-}
-
-impl<C, L, T> fmt::Debug for Lookup<C, L, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.deps.fmt(f)
-    }
-}
-
-impl<C, L, T: Remembered> Lookup<C, L, T> {
-    pub(crate) fn new(deps: Dependencies<C, L>) -> Self {
-        Self {
-            deps,
-            first: Arc::default(),
-            last: None,
-        }
-    }
-
-    /// The registry, and what is remembered with the dependency that a request goes to.
-    #[inline(always)]
-    pub(crate) fn find_or<Req>(
-        &mut self,
-        request: &Req,
-        remember: impl FnOnce(Arc<Dependency>) -> Arc<T>,
-    ) -> (&Dependencies<C, L>, &Arc<T>)
-    where
-        L: Locate<Req>,
-    {
-        let found = match self.last.take() {
-            Some(last) if self.deps.locates(request, last.dependency()) => last,
-            _ => self.look_up(request, remember),
-        };
-        found.dependency().touch();
-        (&self.deps, self.last.insert(found))
-    }
-
-    #[cold]
-    fn look_up<Req>(
-        &self,
-        request: &Req,
-        remember: impl FnOnce(Arc<Dependency>) -> Arc<T>,
-    ) -> Arc<T>
-    where
-        L: Locate<Req>,
-    {
-        match self.first.get() {
-            Some(first) if self.deps.locates(request, first.dependency()) => Arc::clone(first),
-            _ => {
-                let found = remember(self.deps.get(&self.deps.locate.locate(request)));
-                let _ = self.first.set(Arc::clone(&found));
-                found
-            }
-        }
-    }
-}
-
-impl<C, L> Lookup<C, L> {
-    /// The registry, and the dependency that a request goes to.
-    #[inline(always)]
-    pub(crate) fn find<Req>(&mut self, request: &Req) -> (&Dependencies<C, L>, &Arc<Dependency>)
-    where
-        L: Locate<Req>,
-    {
-        self.find_or(request, |dependency| dependency)
     }
 }

@@ -6,12 +6,12 @@ use serde_json::Value;
 use super::{Retry, Span, Strategy, extension::short};
 use crate::classify::Advice;
 
-/// What an envelope with errors says. What can't be read was not said, but a refusal counts however
-/// strange the rest of it is.
+/// What an envelope with errors says, or a problem document. What can't be read was not said, but a
+/// refusal counts however strange the rest of it is.
 pub(crate) fn advice(envelope: &Value) -> Advice {
     let array = |name| envelope.get(name).and_then(Value::as_array);
     let Some(error) = array("errors").and_then(|errors| errors.first()) else {
-        return Advice::default();
+        return in_problem(envelope).unwrap_or_default();
     };
     let is_retry = |extension: &&Value| {
         let urn = extension.get("urn").and_then(Value::as_str);
@@ -28,6 +28,15 @@ pub(crate) fn advice(envelope: &Value) -> Advice {
         floor: after.map(Span::duration).unwrap_or_default(),
         ..Advice::default()
     }
+}
+
+/// What a problem document says, which is known by the status in it.
+fn in_problem(document: &Value) -> Option<Advice> {
+    let status = document.get("status")?.as_u64()?;
+    let failed = (400..600).contains(&status);
+    failed
+        .then_some(document.get(Retry::MEMBER)?)
+        .and_then(by_extension)
 }
 
 fn by_extension(data: &Value) -> Option<Advice> {

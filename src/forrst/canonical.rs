@@ -19,7 +19,16 @@ use sha2::{Digest as _, Sha256};
 /// ```
 #[must_use]
 pub fn arguments_hash(arguments: &Value) -> String {
-    let digest = Sha256::digest(canonical(arguments));
+    written(&arguments_digest(arguments))
+}
+
+/// The same, as it is computed.
+pub(super) fn arguments_digest(arguments: &Value) -> [u8; 32] {
+    Sha256::digest(canonical(arguments)).into()
+}
+
+/// The same, as it is written.
+pub(super) fn written(digest: &[u8; 32]) -> String {
     let mut text = String::from("sha256:");
     for byte in digest {
         let _ = write!(text, "{byte:02x}");
@@ -78,22 +87,28 @@ fn put_members(text: &mut String, members: &Map<String, Value>) {
 
 /// What needs an escape has the shortest one.
 fn put_string(text: &mut String, string: &str) {
+    let mut rest = string;
     text.push('"');
-    for c in string.chars() {
-        match c {
-            '"' => text.push_str("\\\""),
-            '\\' => text.push_str("\\\\"),
-            '\u{8}' => text.push_str("\\b"),
-            '\t' => text.push_str("\\t"),
-            '\n' => text.push_str("\\n"),
-            '\u{c}' => text.push_str("\\f"),
-            '\r' => text.push_str("\\r"),
-            '\0'..='\x1f' => {
-                let _ = write!(text, "\\u{:04x}", u32::from(c));
+    while let Some(at) = rest
+        .bytes()
+        .position(|b| b < b' ' || b == b'"' || b == b'\\')
+    {
+        text.push_str(&rest[..at]);
+        match rest.as_bytes()[at] {
+            b'"' => text.push_str("\\\""),
+            b'\\' => text.push_str("\\\\"),
+            8 => text.push_str("\\b"),
+            b'\t' => text.push_str("\\t"),
+            b'\n' => text.push_str("\\n"),
+            12 => text.push_str("\\f"),
+            b'\r' => text.push_str("\\r"),
+            other => {
+                let _ = write!(text, "\\u{other:04x}");
             }
-            c => text.push(c),
         }
+        rest = &rest[at + 1..];
     }
+    text.push_str(rest);
     text.push('"');
 }
 

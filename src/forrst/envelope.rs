@@ -1,7 +1,14 @@
 use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 
-use super::{Extension, canonical::arguments_hash, error, error::EnvelopeError, extension};
+use super::{
+    Extension,
+    canonical::{arguments_digest, written},
+    error,
+    error::EnvelopeError,
+    extension,
+};
+use crate::IdempotencyKey;
 
 /// What a client sends.
 ///
@@ -124,15 +131,50 @@ pub struct Fault {
 }
 
 impl Request {
+    /// A call of this function, with a random id.
+    ///
+    /// ```
+    /// use serde_json::json;
+    /// use tower_reprise::forrst::{Fault, Request, Response};
+    ///
+    /// let request = Request::new("orders.cancel", "1.0.0", json!({ "order_id": "ord_xyz" }));
+    /// let mut reply = Response::to(&request);
+    /// reply.errors.push(Fault::new("NOT_FOUND", "No such order"));
+    /// assert_eq!(
+    ///     serde_json::to_value(&reply)?,
+    ///     json!({
+    ///         "protocol": { "name": "forrst", "version": "0.1.0" },
+    ///         "id": request.id,
+    ///         "result": null,
+    ///         "errors": [{ "code": "NOT_FOUND", "message": "No such order" }]
+    ///     })
+    /// );
+    /// # Ok::<(), serde_json::Error>(())
+    /// ```
+    #[must_use]
+    pub fn new(function: impl Into<String>, version: impl Into<String>, arguments: Value) -> Self {
+        Self {
+            protocol: Some(Protocol::current()),
+            id: Some(IdempotencyKey::random().as_str().to_owned()),
+            call: Call {
+                function: function.into(),
+                version: Some(version.into()),
+                arguments: Some(arguments),
+                other: Map::new(),
+            },
+            extensions: Vec::new(),
+            context: None,
+            other: Map::new(),
+        }
+    }
+
     /// Reads an envelope, all of which is this JSON.
     ///
     /// # Errors
     ///
     /// What is not JSON, lacks a member or has one of the wrong type, or is of another protocol.
     pub fn parse(json: &[u8]) -> Result<Self, EnvelopeError> {
-        let request: Self = error::read(json)?;
-        check_protocol(request.protocol.as_ref())?;
-        Ok(request)
+        read(json, |request: &Self| request.protocol.as_ref())
     }
 
     /// The options of an extension, if it is there.
@@ -148,23 +190,43 @@ impl Request {
 }
 
 impl Call {
-    /// The hash of the arguments: see [`arguments_hash`].
+    /// The hash of the arguments: see [`arguments_hash`](super::arguments_hash()).
     #[must_use]
     pub fn arguments_hash(&self) -> String {
-        arguments_hash(self.arguments.as_ref().unwrap_or(&Value::Null))
+        written(&self.arguments_digest())
+    }
+
+    pub(super) fn arguments_digest(&self) -> [u8; 32] {
+        arguments_digest(self.arguments.as_ref().unwrap_or(&Value::Null))
     }
 }
 
 impl Response {
+    /// The reply to this request, which says nothing yet: its result is `null`.
+    #[must_use]
+    pub fn to(request: &Request) -> Self {
+        Self::new(request.protocol.clone(), request.id.clone())
+    }
+
+    pub(super) fn new(protocol: Option<Protocol>, id: Option<String>) -> Self {
+        Self {
+            protocol: Some(protocol.unwrap_or_else(Protocol::current)),
+            id,
+            result: Some(Value::Null),
+            errors: Vec::new(),
+            extensions: Vec::new(),
+            meta: None,
+            other: Map::new(),
+        }
+    }
+
     /// Reads an envelope, all of which is this JSON.
     ///
     /// # Errors
     ///
     /// What is not JSON, lacks a member or has one of the wrong type, or is of another protocol.
     pub fn parse(json: &[u8]) -> Result<Self, EnvelopeError> {
-        let response: Self = error::read(json)?;
-        check_protocol(response.protocol.as_ref())?;
-        Ok(response)
+        read(json, |response: &Self| response.protocol.as_ref())
     }
 
     /// The data of an extension, if it is there.
@@ -179,18 +241,52 @@ impl Response {
     }
 }
 
+impl Fault {
+    /// What it is, for programs and for people.
+    #[must_use]
+    pub fn new(code: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            code: code.into(),
+            message: Some(message.into()),
+            details: None,
+            other: Map::new(),
+        }
+    }
+
+    /// With more about it, unless that is `null`.
+    #[must_use]
+    pub fn details(mut self, details: Value) -> Self {
+        self.details = Some(details).filter(|details| !details.is_null());
+        self
+    }
+}
+
 impl Protocol {
     /// The protocol's name.
     pub const FORRST: &str = "forrst";
+
+    /// As this crate speaks it.
+    fn current() -> Self {
+        Self {
+            name: Self::FORRST.to_owned(),
+            version: "0.1.0".to_owned(),
+            other: Map::new(),
+        }
+    }
 }
 
-fn check_protocol(protocol: Option<&Protocol>) -> Result<(), EnvelopeError> {
-    match protocol {
+/// Reads an envelope of this protocol.
+fn read<T: DeserializeOwned>(
+    json: &[u8],
+    protocol: impl FnOnce(&T) -> Option<&Protocol>,
+) -> Result<T, EnvelopeError> {
+    let envelope = error::read(json)?;
+    match protocol(&envelope) {
         Some(Protocol { name, .. }) if name != Protocol::FORRST => {
             let what = format!("is {name:?}, allowed: \"forrst\"");
             Err(EnvelopeError::new("protocol.name", what))
         }
-        _ => Ok(()),
+        _ => Ok(envelope),
     }
 }
 

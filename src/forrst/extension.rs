@@ -59,6 +59,20 @@ impl Extension {
     }
 }
 
+/// Where the extension of this URN stands, which is there once at most.
+#[cfg(feature = "server")]
+pub(super) fn only(extensions: &[Extension], urn: &str) -> Result<Option<usize>, EnvelopeError> {
+    let mut places = (0..).zip(extensions).filter(|(_, e)| e.urn == *urn);
+    let first = places.next().map(|(place, _)| place);
+    match places.next() {
+        Some((place, _)) => {
+            let at = format!("extensions[{place}]");
+            Err(EnvelopeError::new(at, format_args!("{urn} occurs twice")))
+        }
+        None => Ok(first),
+    }
+}
+
 /// What one part of the first extension of this URN says, if it is there.
 pub(super) fn read<T: DeserializeOwned>(
     extensions: &[Extension],
@@ -188,6 +202,18 @@ pub struct IdempotencyData {
 impl IdempotencyData {
     /// The extension's URN.
     pub const URN: &str = "urn:forrst:ext:idempotency";
+
+    #[cfg(feature = "server")]
+    pub(super) fn new(key: Option<String>, status: &str, original: Option<&str>) -> Self {
+        Self {
+            key,
+            status: status.to_owned(),
+            original_request_id: original.map(str::to_owned),
+            cached_at: None,
+            expires_at: None,
+            other: Map::new(),
+        }
+    }
 
     /// Whether a store answered, so that asking again brings the same.
     #[must_use]

@@ -49,7 +49,7 @@ where
             let id = IdempotencyKey::random();
             let changed = super::Request::parse(&envelope)
                 .ok()
-                .and_then(|_| splice::with_id(&envelope, id.as_str()));
+                .and_then(|_| splice::with_id(&envelope, Some(id.as_str())));
             let body = changed.map_or(envelope, |changed| resized(&mut head.headers, changed));
             Ok(Request::from_parts(head, body.into()))
         })

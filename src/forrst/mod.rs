@@ -34,10 +34,25 @@
 //! # Ok::<(), tower_reprise::forrst::EnvelopeError>(())
 //! ```
 //!
-//! A server gives guidance with a [`RetryGuidanceLayer`]; a client obeys it by
+//! # The stack
+//!
+//! ```text
+//! client                                              server
+//! EnvelopeKeyLayer       one key per call             RetryGuidanceLayer  whether and when to call again
+//!  └ IdempotencyKeyLayer   the same in the header      └ ReplayLayer        202 instead of 503
+//!     └ RetryLayer           an id per attempt            └ IdempotencyLayer  a call is executed once
+//!        └ PeekLayer           what replies say              └ your functions
+//!           └ your client
+//! ```
+//!
+//! A server gives guidance with a [`RetryGuidanceLayer`], and executes a call once if an
+//! `IdempotencyLayer` speaks `Forrst` (feature `server`); a client obeys it by
 //! [`Codes::forrst`](crate::classify::Codes::forrst) and a [`PeekLayer`](crate::PeekLayer).
 //! An [`EnvelopeKeyLayer`] and a [`FreshId`] hook see to it that all attempts of a call have one
 //! idempotency key, and each its own id.
+//!
+//! With the `delivery` feature `replay` journals calls that can't be served now, and replays them.
+//! The examples `forrst_server` and `forrst_client` have all of it.
 //!
 //! # Numbers
 //!
@@ -50,18 +65,27 @@ use http::{
 };
 
 mod advice;
+#[cfg(feature = "server")]
+mod caller;
 mod canonical;
 mod envelope;
 mod error;
 mod extension;
 mod fresh_id;
 pub mod guidance;
+#[cfg(feature = "server")]
+pub mod idempotency;
 pub mod key;
+#[cfg(feature = "delivery")]
+pub mod replay;
+mod replay_extension;
 mod retry;
 mod span;
 mod splice;
 
 pub(crate) use self::advice::advice;
+#[cfg(feature = "server")]
+pub use self::idempotency::Forrst;
 pub use self::{
     canonical::{arguments_hash, canonical},
     envelope::{Call, Fault, Protocol, Request, Response},
@@ -70,6 +94,9 @@ pub use self::{
     fresh_id::FreshId,
     guidance::RetryGuidanceLayer,
     key::EnvelopeKeyLayer,
+    replay_extension::{
+        MaintenanceData, ReplayCallback, ReplayData, ReplayOptions, ReplayPriority,
+    },
     retry::{Retry, Strategy},
     span::{Span, Unit},
 };
@@ -77,20 +104,23 @@ pub use self::{
 /// The most that is read of a body, unless told otherwise.
 const LIMIT: usize = 64 * 1024;
 
-/// Whether a message may be an envelope that more can be written into.
-fn may_be_envelope(headers: &HeaderMap) -> bool {
+/// Whether a message may be an envelope that can be read.
+fn may_be_read(headers: &HeaderMap) -> bool {
     let content_type = headers
         .get(CONTENT_TYPE)
         .and_then(|value| value.to_str().ok())
         .and_then(|value| value.split(';').next())
         .unwrap_or_default();
-    let fixed = [
-        "content-digest",
-        "repr-digest",
-        "digest",
-        "content-md5",
-        CONTENT_ENCODING.as_str(),
-    ];
-    crate::classify::codes::is_json(content_type.trim())
-        && !fixed.iter().any(|name| headers.contains_key(*name))
+    crate::classify::codes::is_json(content_type.trim()) && !headers.contains_key(CONTENT_ENCODING)
+}
+
+/// Whether nothing can be written into a message without breaking its digest.
+fn is_fixed(headers: &HeaderMap) -> bool {
+    let digests = ["content-digest", "repr-digest", "digest", "content-md5"];
+    digests.iter().any(|name| headers.contains_key(*name))
+}
+
+/// Whether a message may be an envelope that more can be written into.
+fn may_be_envelope(headers: &HeaderMap) -> bool {
+    may_be_read(headers) && !is_fixed(headers)
 }

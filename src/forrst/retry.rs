@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::span::{Span, some_whole};
+use crate::retry_after::parse::Guidance;
 
 /// The data of the retry extension: whether a failed request is worth another call, and when.
 ///
@@ -63,6 +64,8 @@ pub enum Strategy {
 impl Retry {
     /// The extension's URN.
     pub const URN: &str = "urn:forrst:ext:retry";
+    /// The member of a problem document that says the same.
+    pub const MEMBER: &str = "retry";
 
     fn new(allowed: bool, strategy: Option<Strategy>, after: Option<Duration>) -> Self {
         Self {
@@ -93,6 +96,20 @@ impl Retry {
     /// next, and so on.
     pub fn exponential(after: Duration) -> Self {
         Self::new(true, Some(Strategy::Exponential), Some(after))
+    }
+
+    /// The same, unless something else was said that counts for more: a wait, which does not grow
+    /// then, or a stop.
+    pub(super) fn told(mut self, said: Option<Guidance>) -> Self {
+        match said {
+            Some(Guidance::Stop) => Self::never(),
+            Some(Guidance::AtLeast(wait)) if self.allowed => {
+                self.strategy = Some(Strategy::Fixed);
+                self.after = Some(wait.into());
+                self
+            }
+            _ => self,
+        }
     }
 
     /// So many retries, at most.

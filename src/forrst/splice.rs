@@ -4,7 +4,7 @@
 use std::fmt;
 
 use serde::{
-    Deserialize, Deserializer,
+    Deserialize, Deserializer, Serialize,
     de::{MapAccess, Visitor},
 };
 use serde_json::value::RawValue;
@@ -40,6 +40,24 @@ impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
 
 /// The envelope with one more extension. `None` if it is not one.
 pub(super) fn with_extension(envelope: &[u8], extension: &Extension) -> Option<Vec<u8>> {
+    with(envelope, extension, |_| true)
+}
+
+/// The envelope with this extension, instead of what it says there. `None` if it is not one.
+#[cfg(feature = "server")]
+pub(super) fn with_only(envelope: &[u8], extension: &Extension) -> Option<Vec<u8>> {
+    #[derive(Deserialize)]
+    struct Named {
+        urn: super::Urn,
+    }
+
+    with(envelope, extension, |other| {
+        let other: Result<Named, _> = serde_json::from_str(other);
+        !other.is_ok_and(|other| other.urn == extension.urn)
+    })
+}
+
+fn with(envelope: &[u8], extension: &Extension, keep: impl Fn(&str) -> bool) -> Option<Vec<u8>> {
     const EXTENSIONS: &str = "extensions";
 
     let Members(members) = serde_json::from_slice(envelope).ok()?;
@@ -52,15 +70,21 @@ pub(super) fn with_extension(envelope: &[u8], extension: &Extension) -> Option<V
         }
         None => Vec::new(),
     };
+    list.retain(|other| keep(other.get()));
     list.push(&written);
     let list = serde_json::value::to_raw_value(&list).ok()?;
     write(members, EXTENSIONS, &list)
 }
 
 /// The envelope with another id. `None` if it is not one.
-pub(super) fn with_id(envelope: &[u8], id: &str) -> Option<Vec<u8>> {
-    let Members(members) = serde_json::from_slice(envelope).ok()?;
-    write(members, "id", &serde_json::value::to_raw_value(id).ok()?)
+pub(super) fn with_id(envelope: &[u8], id: Option<&str>) -> Option<Vec<u8>> {
+    with_member(envelope, "id", &id)
+}
+
+/// An object with this member. `None` if it is not one.
+pub(super) fn with_member(object: &[u8], name: &str, value: &impl Serialize) -> Option<Vec<u8>> {
+    let Members(members) = serde_json::from_slice(object).ok()?;
+    write(members, name, &serde_json::value::to_raw_value(value).ok()?)
 }
 
 /// The members, one of them with this value.
@@ -117,9 +141,16 @@ mod tests {
         ] {
             assert_eq!(with(envelope), Some(expected));
         }
-        let id = with_id(br#"{"z": 1.50, "id": 7, "y": 2}"#, "a\"b").unwrap();
+        #[cfg(feature = "server")]
+        {
+            let with = |envelope: &[u8]| with_only(envelope, &extension).unwrap();
+            let twice = br#"{"extensions":[{"urn":"urn:y"},{"urn":"urn:x","data":2.50},7]}"#;
+            let once = format!(r#"{{"extensions":[{{"urn":"urn:y"}},7,{new}]}}"#);
+            assert_eq!(with(twice), once.as_bytes());
+        }
+        let id = with_id(br#"{"z": 1.50, "id": 7, "y": 2}"#, Some("a\"b")).unwrap();
         assert_eq!(id, br#"{"z":1.50,"id":"a\"b","y":2}"#);
-        assert_eq!(with_id(b"{}", "a").unwrap(), br#"{"id":"a"}"#);
+        assert_eq!(with_id(b"{}", Some("a")).unwrap(), br#"{"id":"a"}"#);
         for strange in ["", "[]", r#"{"extensions":{}}"#, "{} {}"] {
             assert_eq!(with(strange), None, "{strange}");
         }

@@ -1,7 +1,7 @@
 use std::{
     collections::VecDeque,
     fmt,
-    pin::Pin,
+    pin::{Pin, pin},
     task::{Context, Poll, ready},
 };
 
@@ -37,13 +37,13 @@ pin_project! {
 }
 
 impl<B: Body> IdempotencyBody<B> {
-    pub(super) fn inner(body: B) -> Self {
+    pub(crate) fn inner(body: B) -> Self {
         Self {
             state: State::Inner { body },
         }
     }
 
-    pub(super) fn whole(data: Bytes, trailers: Trailers) -> Self {
+    pub(crate) fn whole(data: Bytes, trailers: Trailers) -> Self {
         Self {
             state: State::Whole {
                 data: Some(data).filter(|data| !data.is_empty()),
@@ -116,7 +116,7 @@ impl<B: Body> Body for IdempotencyBody<B> {
 }
 
 /// A body that was read up to a limit.
-pub(super) enum Gathered<B: Body> {
+pub(crate) enum Gathered<B: Body> {
     Whole {
         data: Bytes,
         trailers: Trailers,
@@ -128,7 +128,10 @@ pub(super) enum Gathered<B: Body> {
 }
 
 /// Reads a body up to a limit. What is larger is not lost.
-pub(super) async fn gather<B: Body>(body: B, limit: usize) -> Gathered<B> {
+pub(crate) async fn gather<B: Body>(body: B, limit: usize) -> Gathered<B> {
+    if let Some(length) = within(limit, &body.size_hint()) {
+        return gather_all(body, limit, length).await;
+    }
     let mut body = Box::pin(body);
     let mut read = Read::default();
     match read.up_to(limit, body.as_mut()).await {
@@ -142,6 +145,36 @@ pub(super) async fn gather<B: Body>(body: B, limit: usize) -> Gathered<B> {
                 rest: body,
             },
         }),
+        Err(error) => Gathered::Broken(IdempotencyBody {
+            state: State::Broken {
+                read: read.pieces(),
+                error: Some(error),
+            },
+        }),
+    }
+}
+
+/// The length of a body that knows it, if it is not too large.
+fn within(limit: usize, hint: &SizeHint) -> Option<usize> {
+    let length = usize::try_from(hint.exact()?).ok()?;
+    (length <= limit).then_some(length)
+}
+
+/// Reads a body of which there will be no rest, so that it can be read where it is. If there is one
+/// all the same it is left out, as servers do with what is beyond the length that was announced.
+async fn gather_all<B: Body>(body: B, limit: usize, length: usize) -> Gathered<B> {
+    let mut read = Read::default();
+    match read.up_to(limit, pin!(body)).await {
+        Ok(whole) => {
+            let mut data = read.joined();
+            if !whole {
+                data.truncate(length);
+            }
+            Gathered::Whole {
+                data,
+                trailers: read.trailers,
+            }
+        }
         Err(error) => Gathered::Broken(IdempotencyBody {
             state: State::Broken {
                 read: read.pieces(),
@@ -187,6 +220,33 @@ mod tests {
                 .is_some_and(|f| f.is_ok_and(|f| f.is_trailers()))
         );
         assert!(trailing.is_end_stream());
+    }
+
+    /// Has more than it says.
+    struct Liar(Full<Bytes>);
+
+    impl Body for Liar {
+        type Data = Bytes;
+        type Error = std::convert::Infallible;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+            Pin::new(&mut self.0).poll_frame(cx)
+        }
+
+        fn size_hint(&self) -> SizeHint {
+            SizeHint::with_exact(4)
+        }
+    }
+
+    #[tokio::test]
+    async fn i_18_what_is_beyond_the_length_that_was_announced_is_not_kept() {
+        let Gathered::Whole { data, .. } = gather(Liar(full("twelve bytes")), 5).await else {
+            panic!("it said that it is small");
+        };
+        assert_eq!(data, "twel");
     }
 
     #[tokio::test]

@@ -3,33 +3,30 @@ use std::{fmt, sync::Arc, time::Duration};
 use http::{HeaderName, Method, Request};
 
 use super::{
-    IdempotencyLayer, Requirement, ServerErrors,
+    Dialect, Http, IdempotencyLayer, Requirement, ServerErrors,
     engine::Engine,
     hygiene::Unstored,
-    key::KeyFormat,
     settings::{Scope, Settings, Shared},
+    times::{DAY, Times},
 };
 use crate::{
-    classify::IDEMPOTENCY_KEY,
     error::ConfigError,
     idempotency_key::{LONGEST, LONGEST_CONFIGURABLE},
     store::{IdempotencyStore, Orphans},
 };
 
-const DAY: Duration = Duration::from_secs(24 * 60 * 60);
-
 /// Builds an [`IdempotencyLayer`]. There is no layer before it is said whose keys are whose
 /// ([`scope`](IdempotencyBuilder::scope)) and what happens to an operation whose server died
 /// ([`orphans`](IdempotencyBuilder::orphans)): there is no answer that is right for everybody.
 ///
-/// ```compile_fail,E0599
+/// ```compile_fail,E0277
 /// use tower_reprise::{idempotency::IdempotencyLayer, store::{MemoryStore, Orphans}};
 ///
 /// // Whose keys?
 /// let layer = IdempotencyLayer::builder(MemoryStore::new()).orphans(Orphans::Reexecute).build();
 /// ```
 ///
-/// ```compile_fail,E0599
+/// ```compile_fail,E0277
 /// use tower_reprise::{idempotency::IdempotencyLayer, store::MemoryStore};
 ///
 /// // And what if this process dies while it executes one?
@@ -38,10 +35,11 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 ///     .build();
 /// ```
 #[must_use]
-pub struct IdempotencyBuilder<St, P = Missing, O = Missing> {
+pub struct IdempotencyBuilder<St, P = Missing, O = Missing, D = Http> {
     store: St,
     scope: P,
     orphans: O,
+    dialect: D,
     settings: Settings,
 }
 
@@ -60,9 +58,49 @@ impl fmt::Debug for Scoped {
     }
 }
 
-impl<St, P, O> fmt::Debug for IdempotencyBuilder<St, P, O> {
+impl<St, P, O, D> fmt::Debug for IdempotencyBuilder<St, P, O, D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("IdempotencyBuilder")
+    }
+}
+
+/// What has to be said before there is a layer: a bound can tell what is missing, where the lack of
+/// a method could not.
+mod said {
+    use super::Scoped;
+    use crate::store;
+
+    #[diagnostic::on_unimplemented(
+        message = "it was not said whose idempotency keys are whose",
+        label = "there is no layer before `.scope(…)`",
+        note = "without a scope one caller could get another's reply: \
+                `.scope(|request| request.extensions().get::<Principal>().map(|p| p.id.clone()))`",
+        note = "if nobody is known, say so: `.scope(|_| None::<String>).anonymous(\"everybody\")`"
+    )]
+    pub trait Scope {
+        fn get(self) -> Scoped;
+    }
+
+    impl Scope for Scoped {
+        fn get(self) -> Self {
+            self
+        }
+    }
+
+    #[diagnostic::on_unimplemented(
+        message = "it was not said what happens to an operation whose server died",
+        label = "there is no layer before `.orphans(…)`",
+        note = "`.orphans(Orphans::Reexecute)` executes it again, and is right if that does no harm",
+        note = "`.orphans(Orphans::Unknown)` tells callers that nobody knows how it ended"
+    )]
+    pub trait Orphans {
+        fn get(self) -> store::Orphans;
+    }
+
+    impl Orphans for store::Orphans {
+        fn get(self) -> Self {
+            self
+        }
     }
 }
 
@@ -72,17 +110,11 @@ impl<St> IdempotencyBuilder<St> {
             store,
             scope: Missing,
             orphans: Missing,
+            dialect: Http::new(),
             settings: Settings {
-                format: KeyFormat {
-                    header: IDEMPOTENCY_KEY,
-                    strict: false,
-                    longest: LONGEST,
-                },
-                methods: vec![Method::POST, Method::PATCH],
-                requirement: Arc::new(|_| Requirement::Required),
+                longest: LONGEST,
                 anonymous: None,
                 namespace: Arc::from(""),
-                route: Arc::new(|head, digest| digest.part(head.uri().path())),
                 request_limit: 1 << 20,
                 response_limit: 1 << 20,
                 retention: DAY,
@@ -97,14 +129,14 @@ impl<St> IdempotencyBuilder<St> {
     }
 }
 
-impl<St, O> IdempotencyBuilder<St, Missing, O> {
+impl<St, O, D> IdempotencyBuilder<St, Missing, O, D> {
     /// Who asks: the tenant or principal that a key belongs to, from what an authentication layer
     /// outside of this one put on the request. Two callers with the same key have nothing to do
     /// with each other, so it must tell callers apart that may not see each other's replies.
     ///
     /// `None` is a caller that is not known. Such are refused, unless there is a scope for
     /// [`anonymous`](IdempotencyBuilder::anonymous) callers.
-    pub fn scope<F, T>(self, scope: F) -> IdempotencyBuilder<St, Scoped, O>
+    pub fn scope<F, T>(self, scope: F) -> IdempotencyBuilder<St, Scoped, O, D>
     where
         F: Fn(&Request<()>) -> Option<T> + Send + Sync + 'static,
         T: AsRef<[u8]>,
@@ -120,24 +152,80 @@ impl<St, O> IdempotencyBuilder<St, Missing, O> {
             store: self.store,
             scope: Scoped(scope),
             orphans: self.orphans,
+            dialect: self.dialect,
             settings: self.settings,
         }
     }
 }
 
-impl<St, P> IdempotencyBuilder<St, P, Missing> {
+impl<St, P, D> IdempotencyBuilder<St, P, Missing, D> {
     /// What happens to an operation whose server died, or whose handler panicked: see [`Orphans`].
-    pub fn orphans(self, orphans: Orphans) -> IdempotencyBuilder<St, P, Orphans> {
+    pub fn orphans(self, orphans: Orphans) -> IdempotencyBuilder<St, P, Orphans, D> {
         IdempotencyBuilder {
             store: self.store,
             scope: self.scope,
             orphans,
+            dialect: self.dialect,
             settings: self.settings,
         }
     }
 }
 
+/// What is said about plain HTTP.
 impl<St, P, O> IdempotencyBuilder<St, P, O> {
+    /// What a key is unique for, next to caller, namespace and method: the path, unless told
+    /// otherwise. With the pattern of a route (axum's `MatchedPath`) a key that was used for one
+    /// item can't be used for another.
+    pub fn route<F, T>(mut self, route: F) -> Self
+    where
+        F: Fn(&Request<()>) -> T + Send + Sync + 'static,
+        T: AsRef<[u8]>,
+    {
+        self.dialect.route = Arc::new(move |head, digest| digest.part(route(head)));
+        self
+    }
+
+    /// The methods that keys are for, instead of POST and PATCH. Others are passed on.
+    pub fn methods(mut self, methods: impl IntoIterator<Item = Method>) -> Self {
+        self.dialect.methods = methods.into_iter().collect();
+        self
+    }
+
+    /// Which requests need a key: all of those methods, unless told otherwise.
+    pub fn requirement<F>(mut self, requirement: F) -> Self
+    where
+        F: Fn(&Request<()>) -> Requirement + Send + Sync + 'static,
+    {
+        self.dialect.requirement = Arc::new(requirement);
+        self
+    }
+
+    /// The header that the key is in, instead of `Idempotency-Key`.
+    pub fn header(mut self, name: HeaderName) -> Self {
+        self.dialect.format.header = name;
+        self
+    }
+
+    /// Takes keys only as the IETF draft has them, in quotes.
+    pub fn strict(mut self) -> Self {
+        self.dialect.format.strict = true;
+        self
+    }
+
+    /// Another dialect than plain HTTP: `forrst::Forrst`. What was said about headers, methods and
+    /// routes is of no use to it, and forgotten.
+    pub fn with_dialect<D: Dialect>(self, dialect: D) -> IdempotencyBuilder<St, P, O, D> {
+        IdempotencyBuilder {
+            store: self.store,
+            scope: self.scope,
+            orphans: self.orphans,
+            dialect,
+            settings: self.settings,
+        }
+    }
+}
+
+impl<St, P, O, D> IdempotencyBuilder<St, P, O, D> {
     /// A scope for all callers that are not known. They can get each other's replies, if they
     /// guess each other's keys.
     pub fn anonymous(mut self, scope: impl Into<Arc<str>>) -> Self {
@@ -153,48 +241,9 @@ impl<St, P, O> IdempotencyBuilder<St, P, O> {
         self
     }
 
-    /// What a key is unique for, next to caller, namespace and method: the path, unless told
-    /// otherwise. With the pattern of a route (axum's `MatchedPath`) a key that was used for one
-    /// item can't be used for another.
-    pub fn route<F, T>(mut self, route: F) -> Self
-    where
-        F: Fn(&Request<()>) -> T + Send + Sync + 'static,
-        T: AsRef<[u8]>,
-    {
-        self.settings.route = Arc::new(move |head, digest| digest.part(route(head)));
-        self
-    }
-
-    /// The methods that keys are for, instead of POST and PATCH. Others are passed on.
-    pub fn methods(mut self, methods: impl IntoIterator<Item = Method>) -> Self {
-        self.settings.methods = methods.into_iter().collect();
-        self
-    }
-
-    /// Which requests need a key: all of those methods, unless told otherwise.
-    pub fn requirement<F>(mut self, requirement: F) -> Self
-    where
-        F: Fn(&Request<()>) -> Requirement + Send + Sync + 'static,
-    {
-        self.settings.requirement = Arc::new(requirement);
-        self
-    }
-
-    /// The header that the key is in, instead of `Idempotency-Key`.
-    pub fn header(mut self, name: HeaderName) -> Self {
-        self.settings.format.header = name;
-        self
-    }
-
-    /// Takes keys only as the IETF draft has them, in quotes.
-    pub fn strict(mut self) -> Self {
-        self.settings.format.strict = true;
-        self
-    }
-
     /// The longest key: 64 characters unless told otherwise, at most 255.
     pub fn longest(mut self, characters: usize) -> Self {
-        self.settings.format.longest = characters;
+        self.settings.longest = characters;
         self
     }
 
@@ -260,19 +309,27 @@ impl<St, P, O> IdempotencyBuilder<St, P, O> {
     }
 }
 
-impl<St: IdempotencyStore> IdempotencyBuilder<St, Scoped, Orphans> {
+impl<St, P, O, D: Dialect> IdempotencyBuilder<St, P, O, D> {
     /// The layer.
     ///
     /// # Errors
     ///
     /// A setting that is not allowed.
-    pub fn build(self) -> Result<IdempotencyLayer<St>, ConfigError> {
+    pub fn build(self) -> Result<IdempotencyLayer<St, D>, ConfigError>
+    where
+        St: IdempotencyStore,
+        P: said::Scope,
+        O: said::Orphans,
+    {
         let Self {
             store,
-            scope: Scoped(scope),
+            scope,
             orphans,
+            dialect,
             settings,
         } = self;
+        let (Scoped(scope), orphans) = (scope.get(), orphans.get());
+        dialect.check()?;
         let times = Times {
             lease: settings.lease,
             retention: settings.retention,
@@ -292,7 +349,7 @@ impl<St: IdempotencyStore> IdempotencyBuilder<St, Scoped, Orphans> {
         };
         number(
             "idempotency.longest",
-            settings.format.longest,
+            settings.longest,
             1..=LONGEST_CONFIGURABLE,
         )?;
         number(
@@ -303,11 +360,6 @@ impl<St: IdempotencyStore> IdempotencyBuilder<St, Scoped, Orphans> {
         number(
             "idempotency.response_limit",
             settings.response_limit,
-            1..=usize::MAX,
-        )?;
-        number(
-            "idempotency.methods",
-            settings.methods.len(),
             1..=usize::MAX,
         )?;
         let most = Duration::from_secs(60);
@@ -331,59 +383,7 @@ impl<St: IdempotencyStore> IdempotencyBuilder<St, Scoped, Orphans> {
             engine: Arc::new(engine),
             settings,
             scope,
+            dialect,
         }))
-    }
-}
-
-/// The times of an engine.
-pub(super) struct Times {
-    pub(super) lease: Duration,
-    pub(super) retention: Duration,
-    pub(super) store_timeout: Option<Duration>,
-}
-
-impl Times {
-    /// Whether they are allowed, and then how long the store is waited for.
-    pub(super) fn check(
-        &self,
-        section: &str,
-        retention_name: &str,
-        least: Duration,
-        least_name: &str,
-    ) -> Result<Duration, ConfigError> {
-        let refused = |field, value: Duration, allowed: String| {
-            let field = format!("{section}.{field}");
-            Err(ConfigError::new(
-                None,
-                field,
-                format_args!("{value:?}"),
-                allowed,
-            ))
-        };
-        let Self {
-            lease,
-            retention,
-            store_timeout,
-        } = *self;
-        if !(Duration::from_secs(1)..=Duration::from_secs(600)).contains(&lease) {
-            return refused("lease", lease, "1s to 10min".into());
-        }
-        if !(least..=365 * DAY).contains(&retention) {
-            return refused(
-                retention_name,
-                retention,
-                format!("{least_name} to 365 days"),
-            );
-        }
-        // A renewal that is given this long is still in time.
-        let longest = lease / 3;
-        match store_timeout {
-            None => Ok(longest.min(Duration::from_secs(5))),
-            Some(timeout) if timeout.is_zero() || timeout > longest => {
-                let allowed = format!("more than 0, up to {longest:?}, a third of the lease");
-                refused("store_timeout", timeout, allowed)
-            }
-            Some(timeout) => Ok(timeout),
-        }
     }
 }

@@ -18,8 +18,8 @@ use tokio::{
 use super::Execution;
 use crate::{
     store::{
-        Claim, ClaimId, Claimed, Fingerprint, IdempotencyStore, Orphans, Ownership, RecordKey,
-        StoreError, StoreErrorKind, Stored,
+        Claim, ClaimId, Claimed, Fingerprint, IdempotencyStore, Note, Orphans, Ownership,
+        RecordKey, StoreError, StoreErrorKind, Stored,
     },
     telemetry,
 };
@@ -43,6 +43,17 @@ pub(crate) struct Engine<St> {
     pub(super) orphans: Orphans,
     pub(super) store_timeout: Duration,
     unsettled: AtomicUsize,
+}
+
+/// What is to be executed once.
+#[derive(Debug, Clone)]
+pub(crate) struct Operation {
+    pub(crate) key: RecordKey,
+    pub(crate) fingerprint: Fingerprint,
+    /// What others are told who find the key taken.
+    pub(crate) note: Note,
+    /// How long it is remembered.
+    pub(crate) retention: Duration,
 }
 
 /// How an execution ended, for its record.
@@ -74,16 +85,17 @@ impl<St: IdempotencyStore> Engine<St> {
     /// back.
     pub(super) async fn claim(
         self: &Arc<Self>,
-        key: RecordKey,
-        fingerprint: Fingerprint,
+        operation: &Operation,
     ) -> Result<Claimed, StoreError> {
+        let (key, retention) = (operation.key, operation.retention);
         let claim = Claim {
             key,
-            fingerprint,
+            fingerprint: operation.fingerprint,
             id: ClaimId::random(),
             lease: self.lease,
-            retention: self.retention,
+            retention,
             orphans: self.orphans,
+            note: operation.note.clone(),
         };
         let engine = Arc::clone(self);
         let mut claiming = Box::pin(async move { engine.claim_twice(&claim).await });
@@ -97,6 +109,7 @@ impl<St: IdempotencyStore> Engine<St> {
             let _ = answer.send(Unclaimed {
                 engine,
                 key,
+                retention,
                 claimed,
             });
         });
@@ -114,7 +127,7 @@ impl<St: IdempotencyStore> Engine<St> {
     async fn claim_twice(&self, claim: &Claim) -> Result<Claimed, StoreError> {
         let mut again = true;
         loop {
-            match self.bounded(pin!(self.store.claim(*claim))).await {
+            match self.bounded(pin!(self.store.claim(claim.clone()))).await {
                 Err(error) if again && error.is_transient() => {
                     telemetry::store_trouble("claim", error.kind());
                     sleep(CLAIM_PAUSE).await;
@@ -156,20 +169,29 @@ impl<St: IdempotencyStore> Engine<St> {
     async fn renew(&self, execution: &Execution) {
         loop {
             let (key, token) = (execution.key(), execution.token());
-            let renewal = self.store.renew(key, token, self.lease, self.retention);
+            let retention = execution.retention();
+            let renewal = self.store.renew(key, token, self.lease, retention);
             match self.bounded(pin!(renewal)).await {
                 Ok(Ownership::Held) => sleep(self.renew_every()).await,
-                Ok(Ownership::Lost) => {
-                    execution.lose();
-                    telemetry::lease_lost(key);
-                    return;
-                }
-                Err(error) => {
-                    telemetry::store_trouble("renew", error.kind());
-                    sleep(self.renew_every() / 4).await;
-                }
+                // A handler that committed its reply itself has nothing left to renew. Such a
+                // record stays as it is, and nobody else's can be completed.
+                Ok(Ownership::Lost) => match self.complete(execution, &Stored::NotRetained).await {
+                    Ok(Ownership::Held) => return,
+                    Ok(Ownership::Lost) => {
+                        execution.lose();
+                        telemetry::lease_lost(key);
+                        return;
+                    }
+                    Err(error) => self.renew_later(&error).await,
+                },
+                Err(error) => self.renew_later(&error).await,
             }
         }
+    }
+
+    async fn renew_later(&self, error: &StoreError) {
+        telemetry::store_trouble("renew", error.kind());
+        sleep(self.renew_every() / 4).await;
     }
 
     /// Tells the store how an execution ended. What the store does not take now it is told again,
@@ -226,7 +248,7 @@ impl<St: IdempotencyStore> Engine<St> {
         let (key, token) = (execution.key(), execution.token());
         let completed = self
             .store
-            .complete(key, token, stored.clone(), self.retention);
+            .complete(key, token, stored.clone(), execution.retention());
         self.bounded(pin!(completed)).await
     }
 
@@ -241,7 +263,7 @@ impl<St: IdempotencyStore> Engine<St> {
             let started = Instant::now();
             let settling = async {
                 let mut pause = SETTLE_PAUSE;
-                while started.elapsed() < engine.retention {
+                while started.elapsed() < execution.retention() {
                     sleep(pause).await;
                     match engine.settle_once(&execution, &settlement).await {
                         Ok(_) => return,
@@ -309,6 +331,7 @@ async fn now_or_later<F: Future>(mut future: Pin<&mut F>) -> Poll<F::Output> {
 struct Unclaimed<St: IdempotencyStore> {
     engine: Arc<Engine<St>>,
     key: RecordKey,
+    retention: Duration,
     claimed: Option<Result<Claimed, StoreError>>,
 }
 
@@ -318,7 +341,8 @@ impl<St: IdempotencyStore> Drop for Unclaimed<St> {
             return;
         };
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            let (engine, execution) = (Arc::clone(&self.engine), Execution::new(self.key, lease));
+            let engine = Arc::clone(&self.engine);
+            let execution = Execution::new(engine.clone(), self.key, lease, self.retention);
             runtime.spawn(async move { engine.settle(&execution, Settlement::Release).await });
         }
     }

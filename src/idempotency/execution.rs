@@ -1,13 +1,16 @@
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
 };
 
-use bytes::Bytes;
-use http::Response;
+use http::{Response, response};
 
-use super::{hygiene::Unstored, reply};
-use crate::store::{FencingToken, Lease, RecordKey, Stored};
+use super::{Dialect, engine::Engine, hygiene::Unstored, reply, settings::Shared};
+use crate::store::{FencingToken, IdempotencyStore, Lease, RecordKey, StoreError, Stored};
 
 /// On the extensions of a request that is executed: this execution, among others of the same
 /// operation.
@@ -16,21 +19,29 @@ use crate::store::{FencingToken, Lease, RecordKey, Stored};
 /// another one took over. What a handler writes can be guarded all the same: hand the
 /// [`token`](Execution::token) on, and let the database refuse what comes with a smaller one than
 /// the last.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Execution(Arc<Inner>);
 
-#[derive(Debug)]
 struct Inner {
+    keeps: Arc<dyn Keeps>,
     key: RecordKey,
     lease: Lease,
+    retention: Duration,
     lost: AtomicBool,
 }
 
 impl Execution {
-    pub(super) fn new(key: RecordKey, lease: Lease) -> Self {
+    pub(super) fn new(
+        keeps: Arc<dyn Keeps>,
+        key: RecordKey,
+        lease: Lease,
+        retention: Duration,
+    ) -> Self {
         Self(Arc::new(Inner {
+            keeps,
             key,
             lease,
+            retention,
             lost: AtomicBool::new(false),
         }))
     }
@@ -42,17 +53,27 @@ impl Execution {
     }
 
     /// A reply as the layer stores it, for a handler that commits it together with its effect:
-    /// with `PostgresStore::complete_in`, under this execution's key and token. The handler then
+    /// with `PostgresStore::complete_in`, under this execution's key and token. Headers that are not
+    /// to be stored are left out, and if the layer's store is sealed, so is this. The handler then
     /// returns the same response, and repeats get it too, even if this process ends right after
     /// the commit.
-    #[must_use]
-    pub fn stored<B: AsRef<[u8]>>(&self, response: &Response<B>) -> Stored {
+    ///
+    /// # Errors
+    ///
+    /// It can't be sealed.
+    pub fn stored<B: AsRef<[u8]>>(&self, response: &Response<B>) -> Result<Stored, StoreError> {
         let (mut parts, ()) = Response::new(()).into_parts();
         parts.status = response.status();
         parts.headers = response.headers().clone();
-        let bytes: Bytes =
-            reply::encode(&parts, None, response.body().as_ref(), &Unstored::default());
-        Stored::Reply(bytes)
+        self.0
+            .keeps
+            .stored(self.0.key, &parts, response.body().as_ref())
+    }
+
+    /// How long the reply is kept.
+    #[must_use]
+    pub fn retention(&self) -> Duration {
+        self.0.retention
     }
 
     /// Greater than that of every execution before.
@@ -76,5 +97,50 @@ impl Execution {
 
     pub(super) fn lose(&self) {
         self.0.lost.store(true, Ordering::Relaxed);
+    }
+}
+
+impl fmt::Debug for Execution {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Execution")
+            .field("key", &self.key())
+            .field("lease", &self.0.lease)
+            .field("retention", &self.retention())
+            .field("lost", &self.is_lost())
+            .finish()
+    }
+}
+
+/// Makes replies what they are stored as.
+pub(super) trait Keeps: Send + Sync {
+    fn stored(
+        &self,
+        key: RecordKey,
+        head: &response::Parts,
+        body: &[u8],
+    ) -> Result<Stored, StoreError>;
+}
+
+impl<St: IdempotencyStore> Keeps for Engine<St> {
+    fn stored(
+        &self,
+        key: RecordKey,
+        head: &response::Parts,
+        body: &[u8],
+    ) -> Result<Stored, StoreError> {
+        let reply = reply::encode(head, None, body, &Unstored::default());
+        self.store.as_kept(key, Stored::Reply(reply))
+    }
+}
+
+impl<St: IdempotencyStore, D: Dialect> Keeps for Shared<St, D> {
+    fn stored(
+        &self,
+        key: RecordKey,
+        head: &response::Parts,
+        body: &[u8],
+    ) -> Result<Stored, StoreError> {
+        let reply = reply::encode(head, None, body, &self.settings.unstored);
+        self.engine.store.as_kept(key, Stored::Reply(reply))
     }
 }

@@ -12,7 +12,7 @@ use pin_project_lite::pin_project;
 
 use super::IdempotencyBody;
 
-type Answer<R, E> = Result<Response<IdempotencyBody<R>>, E>;
+pub(super) type Answer<R, E> = Result<Response<IdempotencyBody<R>>, E>;
 
 pin_project! {
     /// The future of an [`Idempotency`](super::Idempotency) service.

@@ -6,13 +6,12 @@ use sfv::{
     visitor::{Ignored, ItemVisitor, ParameterVisitor, parameter_visitor_with},
 };
 
-/// How a key may be sent, and how long it may be.
+/// How a key may be sent.
 #[derive(Debug, Clone)]
 pub(super) struct KeyFormat {
     pub(super) header: HeaderName,
     /// Only as a structured-field string.
     pub(super) strict: bool,
-    pub(super) longest: usize,
 }
 
 impl KeyFormat {
@@ -21,16 +20,21 @@ impl KeyFormat {
     pub(super) fn read<'a>(
         &self,
         headers: &'a HeaderMap,
+        longest: usize,
     ) -> Option<Result<Cow<'a, str>, Cow<'static, str>>> {
         let mut lines = headers.get_all(&self.header).iter();
         let value = lines.next()?.as_bytes().trim_ascii();
         if lines.next().is_some() {
             return Some(Err("The header occurs more than once.".into()));
         }
-        Some(self.parse(value))
+        Some(self.parse(value, longest))
     }
 
-    fn parse<'a>(&self, value: &'a [u8]) -> Result<Cow<'a, str>, Cow<'static, str>> {
+    fn parse<'a>(
+        &self,
+        value: &'a [u8],
+        longest: usize,
+    ) -> Result<Cow<'a, str>, Cow<'static, str>> {
         let key = match value.first() {
             None => return Err("The key is empty.".into()),
             Some(b'"') => string(value)
@@ -44,11 +48,9 @@ impl KeyFormat {
         };
         match key.len() {
             0 => Err("The key is empty.".into()),
-            length if length > self.longest => Err(format!(
-                "The key has {length} characters, allowed are {}.",
-                self.longest
-            )
-            .into()),
+            length if length > longest => {
+                Err(format!("The key has {length} characters, allowed are {longest}.").into())
+            }
             _ => Ok(key),
         }
     }

@@ -1,4 +1,9 @@
-use std::{future::Future, pin::pin, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    pin::{Pin, pin},
+    sync::Arc,
+    time::Duration,
+};
 
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response};
@@ -7,17 +12,16 @@ use tokio::time::{Instant, sleep};
 use tower::{Service, ServiceExt};
 
 use super::{
-    Execution, IdempotencyBody,
-    digest::fingerprint,
-    execute::execute,
-    future::refusal,
+    Dialect, Execution, IdempotencyBody,
+    dialect::Refusal,
+    engine::Operation,
+    execute::{Ended, execute},
+    future::{Answer, refusal},
     reply,
-    settings::{Shared, speaks_grpc},
+    settings::Shared,
 };
 use crate::{
-    store::{
-        Claimed, Fingerprint, IdempotencyStore, RecordKey, StoreError, StoreErrorKind, Stored,
-    },
+    store::{Claimed, IdempotencyStore, Note, StoreError, StoreErrorKind, Stored},
     telemetry::{self, Answered},
     wire::{problem::Problem, read::Read},
 };
@@ -26,16 +30,16 @@ use crate::{
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 const LOOK_AGAIN_MOST: Duration = Duration::from_millis(250);
 
-/// One request with a key.
-pub(super) struct Keyed<S, St> {
+/// One request with a key, or that may have one.
+pub(super) struct Keyed<S, St, D: Dialect> {
     pub(super) service: S,
-    pub(super) shared: Arc<Shared<St>>,
-    pub(super) key: RecordKey,
+    pub(super) shared: Arc<Shared<St, D>>,
+    pub(super) asked: D::Asked,
     /// Boxed, since it is moved about a lot, and futures keep a place for each move.
     pub(super) head: Box<Request<()>>,
 }
 
-impl<S, St: IdempotencyStore> Keyed<S, St> {
+impl<S, St: IdempotencyStore, D: Dialect> Keyed<S, St, D> {
     /// Reads the body, claims the key, and answers by what came of that.
     #[allow(
         clippy::manual_async_fn,
@@ -44,7 +48,7 @@ impl<S, St: IdempotencyStore> Keyed<S, St> {
     pub(super) fn answer<B, R>(
         mut self,
         body: B,
-    ) -> impl Future<Output = Result<Response<IdempotencyBody<R>>, S::Error>> + Send
+    ) -> impl Future<Output = Answer<R, S::Error>> + Send
     where
         S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
         S::Future: Send,
@@ -63,84 +67,119 @@ impl<S, St: IdempotencyStore> Keyed<S, St> {
                 Ok(false) => {
                     let detail = format!("At most {limit} bytes are allowed.");
                     let problem = Problem::TOO_LARGE.detail(detail);
-                    return Ok(self.refuse(Answered::Refused, &problem));
+                    return Ok(self.refuse(Answered::Refused, problem));
                 }
-                Err(_) => return Ok(self.refuse(Answered::Refused, &Problem::UNREADABLE)),
+                Err(_) => return Ok(self.refuse(Answered::Refused, Problem::UNREADABLE)),
             };
-            let (answered, problem) = match self.claim(fingerprint(&self.head, &body)).await {
+            let Shared { dialect, .. } = &*self.shared;
+            let read = dialect.read(self.shared.common(), &self.head, &mut self.asked, &body);
+            let operation = match read {
+                Ok(Some(operation)) => operation,
+                Ok(None) => return self.pass(body).await,
+                Err(problem) => return Ok(self.refuse(Answered::Refused, problem)),
+            };
+            let (answered, problem, note) = match self.claim(&operation).await {
                 Ok(Claimed::New(lease)) => {
                     self.count(match lease.orphaned {
                         true => Answered::Orphaned,
                         false => Answered::Executed,
                     });
-                    let execution = Execution::new(self.key, lease);
-                    let grpc = speaks_grpc(&self.head);
-                    let executing = execute(self, body, execution);
-                    let problem = match executing.await {
+                    let shared = Arc::clone(&self.shared);
+                    let Operation { key, retention, .. } = operation;
+                    let execution = Execution::new(shared, key, lease, retention);
+                    let asked = self.asked.clone();
+                    let problem = match execute(self, body, execution).await {
                         Ok(Err(error)) => return Err(error),
                         Ok(Ok(Some(response))) => return Ok(response),
                         Ok(Ok(None)) => Problem::PROCESSING,
                         // The lease runs out, and then the key is an orphan.
-                        Err(crashed) if crashed.is_panic() => Problem::CRASHED,
-                        Err(_) => Problem::UNAVAILABLE,
+                        Err(Ended::Crashed) => Problem::CRASHED,
+                        Err(Ended::Abandoned) => Problem::UNAVAILABLE,
                     };
-                    return Ok(refusal(problem.response(grpc)));
+                    return Ok(refusal(D::refuse(&asked, &problem.into())));
                 }
-                Ok(Claimed::Done(Stored::Reply(bytes))) => match reply::decode(bytes) {
-                    Some(reply) => {
-                        self.count(Answered::Replayed);
-                        return Ok(replayed(reply));
-                    }
-                    None => {
-                        telemetry::store_trouble("replay", StoreErrorKind::Corrupt);
-                        (Answered::StoreError, Problem::NOT_RETAINED)
-                    }
+                Ok(Claimed::Done { stored, note }) => match stored {
+                    Stored::Reply(bytes) => match reply::decode(bytes) {
+                        Some(mut reply) => {
+                            self.count(Answered::Replayed);
+                            let Shared { dialect, .. } = &*self.shared;
+                            dialect.replayed(&self.asked, &note, &mut reply);
+                            return Ok(replayed(reply));
+                        }
+                        None => {
+                            telemetry::store_trouble("replay", StoreErrorKind::Corrupt);
+                            (Answered::StoreError, Problem::NOT_RETAINED, note)
+                        }
+                    },
+                    Stored::NotRetained => (Answered::Replayed, Problem::NOT_RETAINED, note),
+                    Stored::Unknown => (Answered::Orphaned, Problem::OUTCOME_UNKNOWN, note),
                 },
-                Ok(Claimed::Done(Stored::NotRetained)) => {
-                    (Answered::Replayed, Problem::NOT_RETAINED)
+                Ok(Claimed::InFlight { note, .. }) => {
+                    (Answered::InFlight, Problem::PROCESSING, note)
                 }
-                Ok(Claimed::Done(Stored::Unknown)) => {
-                    (Answered::Orphaned, Problem::OUTCOME_UNKNOWN)
+                Ok(Claimed::Mismatch { fingerprint, note }) => {
+                    let refusal = Refusal {
+                        problem: Problem::REUSED,
+                        note,
+                        fingerprint: Some(fingerprint),
+                    };
+                    return Ok(self.refuse(Answered::Mismatch, refusal));
                 }
-                Ok(Claimed::InFlight { .. }) => (Answered::InFlight, Problem::PROCESSING),
-                Ok(Claimed::Mismatch) => (Answered::Mismatch, Problem::REUSED),
                 Err(error) => {
                     telemetry::store_trouble("claim", error.kind());
                     if self.shared.settings.fail_open && lets_pass(&error) {
                         self.count(Answered::StoreError);
-                        let request = self.head.map(|()| B::from(body));
-                        let response = Box::pin(self.service.oneshot(request)).await?;
-                        return Ok(response.map(IdempotencyBody::inner));
+                        return self.pass(body).await;
                     }
-                    (Answered::StoreError, Problem::UNAVAILABLE)
+                    (Answered::StoreError, Problem::UNAVAILABLE, Note::NONE)
                 }
             };
-            Ok(self.refuse(answered, &problem))
+            let refusal = Refusal {
+                note,
+                ..problem.into()
+            };
+            Ok(self.refuse(answered, refusal))
         }
     }
 
+    /// Executes it without protection.
+    fn pass<B, R>(self, body: Bytes) -> Pin<Box<dyn Future<Output = Answer<R, S::Error>> + Send>>
+    where
+        S: Service<Request<B>, Response = Response<R>> + Send + 'static,
+        S::Future: Send,
+        S::Error: Send,
+        B: From<Bytes> + Send + 'static,
+        R: Body + Send + 'static,
+    {
+        let request = self.head.map(|()| B::from(body));
+        let response = self.service.oneshot(request);
+        Box::pin(async { Ok(response.await?.map(IdempotencyBody::inner)) })
+    }
+
     fn count(&self, answered: Answered) {
-        telemetry::idempotency(answered, || self.shared.labels(&self.head));
+        telemetry::idempotency(answered, || {
+            self.shared.labels(&self.head, Some(&self.asked))
+        });
     }
 
     fn refuse<R: Body>(
         &self,
         answered: Answered,
-        problem: &Problem,
+        why: impl Into<Refusal>,
     ) -> Response<IdempotencyBody<R>> {
         self.count(answered);
-        refusal(problem.response(speaks_grpc(&self.head)))
+        refusal(D::refuse(&self.asked, &why.into()))
     }
 
     /// Claims the key, and again for as long as it is in flight and may be waited for.
-    async fn claim(&mut self, fingerprint: Fingerprint) -> Result<Claimed, StoreError>
+    async fn claim(&mut self, operation: &Operation) -> Result<Claimed, StoreError>
     where
         S: Clone,
     {
         let Shared {
             engine, settings, ..
         } = &*self.shared;
-        let claimed = engine.claim(self.key, fingerprint).await;
+        let claimed = engine.claim(operation).await;
         if settings.wait.is_zero() || !matches!(claimed, Ok(Claimed::InFlight { .. })) {
             return claimed;
         }
@@ -151,7 +190,7 @@ impl<S, St: IdempotencyStore> Keyed<S, St> {
             loop {
                 let left = until.saturating_duration_since(Instant::now());
                 sleep(pause.min(left)).await;
-                let claimed = engine.claim(self.key, fingerprint).await;
+                let claimed = engine.claim(operation).await;
                 if left <= pause || !matches!(claimed, Ok(Claimed::InFlight { .. })) {
                     return claimed;
                 }

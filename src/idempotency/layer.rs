@@ -2,9 +2,9 @@ use std::sync::Arc;
 
 use tower::Layer;
 
-use super::{Idempotency, IdempotencyBuilder, settings::Shared};
+use super::{Http, Idempotency, IdempotencyBuilder, settings::Shared};
 
-/// Lets an operation be executed once, however often it is asked for. See the
+/// Lets an operation be executed once, however often it is asked for, in the dialect `D`. See the
 /// [module docs](super).
 ///
 /// # Clone
@@ -12,11 +12,11 @@ use super::{Idempotency, IdempotencyBuilder, settings::Shared};
 /// Clones, and the services made of them, share the store.
 #[derive(Debug)]
 #[must_use]
-pub struct IdempotencyLayer<St> {
-    shared: Arc<Shared<St>>,
+pub struct IdempotencyLayer<St, D = Http> {
+    shared: Arc<Shared<St, D>>,
 }
 
-impl<St> Clone for IdempotencyLayer<St> {
+impl<St, D> Clone for IdempotencyLayer<St, D> {
     fn clone(&self) -> Self {
         Self {
             shared: Arc::clone(&self.shared),
@@ -29,16 +29,18 @@ impl<St> IdempotencyLayer<St> {
     pub fn builder(store: St) -> IdempotencyBuilder<St> {
         IdempotencyBuilder::new(store)
     }
+}
 
-    pub(super) fn new(shared: Shared<St>) -> Self {
+impl<St, D> IdempotencyLayer<St, D> {
+    pub(super) fn new(shared: Shared<St, D>) -> Self {
         Self {
             shared: Arc::new(shared),
         }
     }
 }
 
-impl<S, St> Layer<S> for IdempotencyLayer<St> {
-    type Service = Idempotency<S, St>;
+impl<S, St, D> Layer<S> for IdempotencyLayer<St, D> {
+    type Service = Idempotency<S, St, D>;
 
     fn layer(&self, inner: S) -> Self::Service {
         Idempotency {

@@ -60,11 +60,16 @@
 //!
 //! # What is executed, and what is kept
 //!
-//! The handler runs on a task of its own, so that a client that hangs up does not leave a payment
-//! half made: it runs to its end, and the client finds the reply when it asks again. What it
-//! replies is kept, errors too, since it was executed. What says that nothing was executed (401,
-//! 408, 425, 429, 503) is not, and a repeat is executed. A handler that knows better marks its
-//! response with an [`Outcome`].
+//! A handler that is not done at once goes on on a task of its own, so that a client that hangs up
+//! does not leave a payment half made: it runs to its end, and the client finds the reply when it
+//! asks again. What it replies is kept, errors too, since it was executed. What says that nothing
+//! was executed (401, 408, 425, 429, 503) is not, and a repeat is executed. A handler that knows
+//! better marks its response with an [`Outcome`]. An error of the service below is no reply: the key
+//! is left to its lease, as if the server had died, unless the error says that nothing was sent (a
+//! refusal by a breaker, or no connection). Then a repeat is executed. A call that a
+//! [`RetryLayer`](crate::RetryLayer) below made more than once is judged by all of its attempts: if
+//! one of them [may have been processed](crate::RetryOutcome::in_doubt), neither is the key given
+//! back for a refused connection nor a 503 taken for the whole truth, and the outcome is unknown.
 //!
 //! Whole replies are kept, with trailers, but for headers that belong to a connection, a caller or
 //! a moment (`Set-Cookie`, `Date`, trace ids, …). A reply beyond
@@ -85,20 +90,23 @@
 //!
 //! Inside of authentication, which finds out who asks, and outside of what shall be executed once.
 //! It needs a tokio runtime. In axum, below a nested router it sees only part of the path: give
-//! each a [`namespace`](IdempotencyBuilder::namespace). What is known by the task, such as a
-//! tokio task-local, is not known by the handler; the tracing span is.
+//! each a [`namespace`](IdempotencyBuilder::namespace). A handler can count on the tracing span of
+//! its caller, but not on what else is known by the task, such as a tokio task-local.
 //!
-//! [`events`] is the same for consumers of events.
+//! [`events`] is the same for consumers of events. With the `forrst` feature, a layer can speak
+//! [another dialect](IdempotencyBuilder::with_dialect) than plain HTTP: `forrst::Forrst`.
 
 pub mod events;
 
-mod body;
+pub(crate) mod body;
 mod builder;
+pub(crate) mod dialect;
 pub(crate) mod digest;
-mod engine;
+pub(crate) mod engine;
 mod execute;
 mod execution;
 mod future;
+mod http;
 pub(crate) mod hygiene;
 mod key;
 mod keyed;
@@ -106,13 +114,16 @@ mod layer;
 mod outcome;
 pub(crate) mod reply;
 mod service;
-mod settings;
+pub(crate) mod settings;
+mod times;
 
 pub use self::{
     body::IdempotencyBody,
     builder::{IdempotencyBuilder, Missing, Scoped},
+    dialect::Dialect,
     execution::Execution,
     future::IdempotencyFuture,
+    http::Http,
     layer::IdempotencyLayer,
     outcome::{Outcome, ServerErrors},
     service::Idempotency,

@@ -1,6 +1,11 @@
+use std::any::Any;
+
 use http::{HeaderMap, Response, StatusCode};
 
-use crate::classify::{GrpcCode, is_grpc};
+use crate::{
+    RetryOutcome,
+    classify::{Effect, GrpcCode, Rules, is_grpc, network},
+};
 
 /// How an operation ended, where its handler knows better than its status tells. On a response's
 /// extensions.
@@ -42,6 +47,29 @@ pub enum ServerErrors {
     ReleaseAll,
 }
 
+impl ServerErrors {
+    /// The most that is taken for nothing.
+    const fn nothing(self) -> Effect {
+        match self {
+            Self::KeepAll => Effect::None,
+            Self::Keep => Effect::Unavailable,
+            Self::ReleaseAll => Effect::Failed,
+        }
+    }
+
+    /// Whether what failed like this took no effect.
+    pub(crate) fn is_undone(self, effect: Effect) -> bool {
+        effect <= self.nothing()
+    }
+
+    fn outcome(self, effect: Effect) -> Outcome {
+        match self.is_undone(effect) {
+            true => Outcome::NoEffect,
+            false => Outcome::Committed,
+        }
+    }
+}
+
 /// What a response says about the operation; `None` if that is in trailers that are still to come.
 pub(super) fn of_head<B>(response: &Response<B>, errors: ServerErrors) -> Option<Outcome> {
     let (status, headers) = (response.status(), response.headers());
@@ -49,9 +77,9 @@ pub(super) fn of_head<B>(response: &Response<B>, errors: ServerErrors) -> Option
     let by_status = || {
         if status == StatusCode::OK && is_grpc(headers) {
             let code = GrpcCode::from_headers(headers);
-            return code.map(|code| of_code(code, errors));
+            return code.map(|code| errors.outcome(Effect::of_grpc(code)));
         }
-        Some(of_status(status, errors))
+        Some(errors.outcome(Effect::of_status(status)))
     };
     mark.or_else(by_status)
 }
@@ -59,31 +87,25 @@ pub(super) fn of_head<B>(response: &Response<B>, errors: ServerErrors) -> Option
 /// What the trailers of a gRPC response say; none is as good as UNKNOWN.
 pub(super) fn of_trailers(trailers: Option<&HeaderMap>, errors: ServerErrors) -> Outcome {
     let code = trailers.and_then(GrpcCode::from_headers);
-    of_code(code.unwrap_or(GrpcCode::Unknown), errors)
+    errors.outcome(Effect::of_grpc(code.unwrap_or(GrpcCode::Unknown)))
 }
 
-fn of_status(status: StatusCode, errors: ServerErrors) -> Outcome {
-    match status.as_u16() {
-        401 | 408 | 425 | 429 => Outcome::NoEffect,
-        503 if errors != ServerErrors::KeepAll => Outcome::NoEffect,
-        500..=599 if errors == ServerErrors::ReleaseAll => Outcome::NoEffect,
-        _ => Outcome::Committed,
+/// What the calls may have brought about that a response is the last of, unless its handler knows
+/// better.
+pub(super) fn before<B>(response: &Response<B>) -> Effect {
+    let marked = response.extensions().get::<Outcome>().is_some();
+    match RetryOutcome::of(response) {
+        Some(retried) if !marked => retried.before(),
+        _ => Effect::None,
     }
 }
 
-fn of_code(code: GrpcCode, errors: ServerErrors) -> Outcome {
-    match code {
-        GrpcCode::Unauthenticated | GrpcCode::ResourceExhausted => Outcome::NoEffect,
-        GrpcCode::Unavailable if errors != ServerErrors::KeepAll => Outcome::NoEffect,
-        GrpcCode::Unknown
-        | GrpcCode::DeadlineExceeded
-        | GrpcCode::Unimplemented
-        | GrpcCode::Internal
-        | GrpcCode::DataLoss
-            if errors == ServerErrors::ReleaseAll =>
-        {
-            Outcome::NoEffect
-        }
-        _ => Outcome::Committed,
-    }
+/// Whether an error says that there was nobody to execute the operation: a breaker refused the call,
+/// or there was no connection, however often it was tried.
+pub(super) fn is_unsent<E: 'static>(error: &E, errors: ServerErrors) -> bool {
+    let known = network::downcast(error as &dyn Any);
+    known.is_some_and(|error| {
+        let verdict = network::classify(&Rules::standard(), error);
+        verdict.never_sent && errors.is_undone(verdict.effect)
+    })
 }

@@ -10,10 +10,8 @@ use http_body::Body;
 use tower::Service;
 
 use super::{
-    IdempotencyBody, IdempotencyFuture,
-    future::State,
-    keyed::Keyed,
-    settings::{Shared, speaks_grpc},
+    Dialect, Http, IdempotencyBody, IdempotencyFuture, dialect::Met, future::State, keyed::Keyed,
+    settings::Shared,
 };
 use crate::{
     store::IdempotencyStore,
@@ -26,12 +24,12 @@ use crate::{
 ///
 /// Clones share the store.
 #[derive(Debug)]
-pub struct Idempotency<S, St> {
+pub struct Idempotency<S, St, D = Http> {
     pub(super) inner: S,
-    pub(super) shared: Arc<Shared<St>>,
+    pub(super) shared: Arc<Shared<St, D>>,
 }
 
-impl<S: Clone, St> Clone for Idempotency<S, St> {
+impl<S: Clone, St, D> Clone for Idempotency<S, St, D> {
     fn clone(&self) -> Self {
         Self {
             inner: self.inner.clone(),
@@ -40,12 +38,13 @@ impl<S: Clone, St> Clone for Idempotency<S, St> {
     }
 }
 
-impl<S, St, B, R> Service<Request<B>> for Idempotency<S, St>
+impl<S, St, D, B, R> Service<Request<B>> for Idempotency<S, St, D>
 where
     S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
     S::Future: Send,
     S::Error: Send,
     St: IdempotencyStore,
+    D: Dialect,
     B: Body + From<Bytes> + Send + 'static,
     B::Data: Send,
     B::Error: Send,
@@ -63,30 +62,32 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (parts, body) = request.into_parts();
         let head = Request::from_parts(parts, ());
-        IdempotencyFuture::new(match self.shared.admit(&head) {
-            Ok(None) => State::Passed {
-                future: self.inner.call(head.map(|()| body)),
+        IdempotencyFuture::new(
+            match self.shared.dialect.meet(self.shared.common(), &head) {
+                Met::Other => State::Passed {
+                    future: self.inner.call(head.map(|()| body)),
+                },
+                Met::Refused(response) => {
+                    crate::release(&mut self.inner);
+                    telemetry::idempotency(Answered::Refused, || self.shared.labels(&head, None));
+                    State::Refused {
+                        response: Some(response),
+                    }
+                }
+                Met::Asked(asked) => {
+                    // The one that was made ready is the one that is called.
+                    let spare = self.inner.clone();
+                    let keyed = Keyed {
+                        service: mem::replace(&mut self.inner, spare),
+                        shared: Arc::clone(&self.shared),
+                        asked,
+                        head: Box::new(head),
+                    };
+                    State::Keyed {
+                        future: Box::pin(keyed.answer(body)),
+                    }
+                }
             },
-            Err(problem) => {
-                crate::release(&mut self.inner);
-                telemetry::idempotency(Answered::Refused, || self.shared.labels(&head));
-                State::Refused {
-                    response: Some(problem.response(speaks_grpc(&head))),
-                }
-            }
-            Ok(Some(key)) => {
-                // The one that was made ready is the one that is called.
-                let spare = self.inner.clone();
-                let keyed = Keyed {
-                    service: mem::replace(&mut self.inner, spare),
-                    shared: Arc::clone(&self.shared),
-                    key,
-                    head: Box::new(head),
-                };
-                State::Keyed {
-                    future: Box::pin(keyed.answer(body)),
-                }
-            }
-        })
+        )
     }
 }

@@ -82,6 +82,10 @@ impl IdempotencyKey {
 }
 
 /// Makes the key of a request that has none.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` can't make an idempotency key for a request with a body of type `{B}`",
+    note = "a closure can: `|request: &Request<_>| IdempotencyKey::new(…)`"
+)]
 pub trait MakeKey<B> {
     /// The key for this operation. Different operations must get different keys.
     fn make_key(&self, request: &Request<B>) -> IdempotencyKey;

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use http::HeaderName;
 use tower::Layer;
 
@@ -21,6 +23,7 @@ pub(super) struct Settings {
     pub(super) header: HeaderName,
     pub(super) quoted: bool,
     pub(super) longest: usize,
+    pub(super) idempotent_methods: Arc<[String]>,
 }
 
 impl IdempotencyKeyLayer {
@@ -33,6 +36,7 @@ impl IdempotencyKeyLayer {
                 header: IDEMPOTENCY_KEY,
                 quoted: false,
                 longest: LONGEST,
+                idempotent_methods: Arc::default(),
             },
         }
     }
@@ -69,6 +73,19 @@ impl<M, P> IdempotencyKeyLayer<M, P> {
         }
         self.settings.longest = longest;
         Ok(self)
+    }
+
+    /// gRPC methods that are safe to repeat without a key, and so get none: `package.Service/Method`,
+    /// or `package.Service` for all of a service's. The policy must declare them too, or calls of
+    /// them are not repeated:
+    /// [`PolicyBuilder::idempotent_methods`](crate::policy::PolicyBuilder::idempotent_methods).
+    /// [`stacks::client`](crate::stacks::client) knows those of its policies.
+    pub fn idempotent_methods<T: Into<String>>(
+        mut self,
+        methods: impl IntoIterator<Item = T>,
+    ) -> Self {
+        self.settings.idempotent_methods = methods.into_iter().map(Into::into).collect();
+        self
     }
 
     /// Makes keys in another way: see [`MakeKey`](super::MakeKey).

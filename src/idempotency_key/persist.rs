@@ -7,6 +7,10 @@ use crate::error::BoxError;
 /// request is not sent and the call fails with its error.
 ///
 /// Closures `Fn(IdempotencyKey) -> Future<Output = Result<(), BoxError>>` implement it.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` can't store an idempotency key",
+    note = "a closure can that returns a future: `|key: IdempotencyKey| store(key)`"
+)]
 pub trait PersistKey {
     /// Whether there is anything to store.
     const STORES: bool = true;

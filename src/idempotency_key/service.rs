@@ -11,6 +11,7 @@ use super::{
     layer::Settings,
 };
 use crate::{
+    classify::is_one_of,
     error::{BoxError, ConfigError},
     headers::first,
 };
@@ -79,6 +80,7 @@ impl<S, M, P: PersistKey> IdempotencyKeyService<S, M, P> {
             header,
             quoted,
             longest,
+            idempotent_methods,
         } = &self.settings;
         let refused = |value: &dyn fmt::Display, allowed: String| {
             ConfigError::new(None, header.to_string(), value, allowed)
@@ -101,7 +103,9 @@ impl<S, M, P: PersistKey> IdempotencyKeyService<S, M, P> {
         let chosen = request.extensions().get::<IdempotencyKey>().cloned();
         let key = match chosen {
             Some(key) => key,
-            None if needed => self.make.make_key(request),
+            None if needed && !is_one_of(idempotent_methods, request) => {
+                self.make.make_key(request)
+            }
             None => return Ok(None),
         };
         fits(&key)?;

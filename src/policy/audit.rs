@@ -1,9 +1,13 @@
-use std::{fmt, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
-use super::{Policy, Rule, Settings};
+pub use self::finding::{Finding, Severity};
+use super::{Exhaustion, Policy, Rule, Settings};
 use crate::{backoff::Backoff, classify::Rules, error::ConfigError};
 
-/// Everything in which a policy, or a whole stack, differs from the standard.
+mod finding;
+mod table;
+
+/// Everything in which a policy, or a whole stack, differs from the standard. It prints as a table.
 ///
 /// ```
 /// use tower_reprise::Policy;
@@ -11,7 +15,11 @@ use crate::{backoff::Backoff, classify::Rules, error::ConfigError};
 /// let events = Policy::asynchronous().build()?;
 /// let audit = events.audit();
 /// assert!(!audit.is_compliant());
-/// assert!(audit.to_string().contains("R-8"));
+/// assert_eq!(
+///     audit.to_string(),
+///     "RULE  SEVERITY   DEPENDENCY  FIELD         VALUE    ALLOWED                          APPROVAL\n\
+///      R-8   violation  -           dead_letters  not set  a queue for asynchronous events  none: blocks the deployment",
+/// );
 /// assert!(Policy::asynchronous().dead_letters("orders.dlq").build()?.audit().is_compliant());
 /// # Ok::<(), tower_reprise::error::ConfigError>(())
 /// ```
@@ -19,28 +27,6 @@ use crate::{backoff::Backoff, classify::Rules, error::ConfigError};
 #[must_use]
 pub struct Audit {
     findings: Vec<Finding>,
-}
-
-/// One difference from the standard.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Finding {
-    /// The rule it is about.
-    pub rule: Rule,
-    /// How bad it is.
-    pub severity: Severity,
-    /// What was found.
-    pub message: String,
-}
-
-/// How bad a finding is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-#[non_exhaustive]
-pub enum Severity {
-    /// Allowed by an approval, whose reason the message holds.
-    Approved,
-    /// Against a rule.
-    Violation,
 }
 
 impl Audit {
@@ -53,99 +39,124 @@ impl Audit {
     /// Whether no rule is broken without an approval.
     #[must_use]
     pub fn is_compliant(&self) -> bool {
-        self.findings
-            .iter()
-            .all(|finding| finding.severity == Severity::Approved)
+        self.violations().next().is_none()
+    }
+
+    /// What breaks a rule without an approval.
+    pub fn violations(&self) -> impl Iterator<Item = &Finding> {
+        let violates = |finding: &&Finding| finding.severity == Severity::Violation;
+        self.findings.iter().filter(violates)
+    }
+
+    fn of(mut findings: Vec<Finding>) -> Self {
+        findings.sort_by_key(|finding| (finding.severity, finding.rule));
+        Self { findings }
     }
 
     pub(crate) fn merge(mut self, of: &str, other: Self) -> Self {
+        let of: Arc<str> = of.into();
         self.findings
             .extend(other.findings.into_iter().map(|finding| Finding {
-                message: format!("{of}: {}", finding.message),
+                dependency: Some(Arc::clone(&of)),
                 ..finding
             }));
-        self.findings
-            .sort_by_key(|finding| (finding.severity, finding.rule));
-        self
+        Self::of(self.findings)
     }
 }
 
-impl fmt::Display for Audit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.findings.is_empty() {
-            return f.write_str("nothing to report");
-        }
-        for (i, finding) in self.findings.iter().enumerate() {
-            let line = if i == 0 { "" } else { "\n" };
-            let severity = match finding.severity {
-                Severity::Approved => "approved",
-                Severity::Violation => "violation",
-            };
-            write!(f, "{line}{} {severity}: {}", finding.rule, finding.message)?;
-        }
-        Ok(())
+impl From<&Policy> for Audit {
+    fn from(policy: &Policy) -> Self {
+        policy.audit()
     }
+}
+
+impl From<&super::Policies> for Audit {
+    fn from(policies: &super::Policies) -> Self {
+        policies.audit()
+    }
+}
+
+impl<C, L> From<&crate::Dependencies<C, L>> for Audit {
+    fn from(deps: &crate::Dependencies<C, L>) -> Self {
+        deps.audit()
+    }
+}
+
+/// Panics if a policy, the policies of a file or those of a registry break a rule without an
+/// approval. It is for a test of your own, which then fails with the rules, and with what to do.
+///
+/// ```
+/// use tower_reprise::{Dependencies, Policy, policy::assert_compliant};
+///
+/// let deps = Dependencies::new(Policy::synchronous().service("checkout").build()?);
+/// assert_compliant(&deps);
+/// # Ok::<(), tower_reprise::error::ConfigError>(())
+/// ```
+///
+/// ```should_panic
+/// # use tower_reprise::{Policy, policy::assert_compliant};
+/// // R-8: events need a dead-letter queue.
+/// assert_compliant(&Policy::asynchronous().build().unwrap());
+/// ```
+///
+/// # Panics
+///
+/// If there is a violation.
+#[track_caller]
+#[allow(clippy::panic, reason = "this is what an assertion does")]
+pub fn assert_compliant(audited: impl Into<Audit>) {
+    let audit = audited.into();
+    if audit.is_compliant() {
+        return;
+    }
+    let remedies: Vec<_> = audit
+        .violations()
+        .map(|finding| match &finding.dependency {
+            Some(dependency) => format!("{} {dependency}: {}", finding.rule, finding.remedy()),
+            None => format!("{} {}", finding.rule, finding.remedy()),
+        })
+        .collect();
+    panic!(
+        "not compliant with the retry standard\n\n{audit}\n\nWhat to do:\n{}",
+        remedies.join("\n")
+    );
 }
 
 impl Policy {
-    /// Lists every difference from the standard, approved or not. Use it in a test of your own:
-    /// `assert!(policy.audit().is_compliant(), "{}", policy.audit())`.
+    /// Lists every difference from the standard, approved or not.
+    /// [`assert_compliant`] makes a test of it.
     pub fn audit(&self) -> Audit {
         let settings = &self.inner;
-        let deviations = settings.deviations().into_iter();
-        let mut findings: Vec<_> = deviations
-            .filter_map(|deviation| Some((deviation.rule()?, deviation)))
-            .map(|(rule, d)| {
-                (
-                    rule,
-                    format!(
-                        "{} is {}, the standard has {}",
-                        d.field(),
-                        d.value(),
-                        d.allowed()
-                    ),
-                )
-            })
-            .chain(sample(&*settings.backoff).map(|message| (Rule::R1, message.into())))
-            .chain(
-                settings
-                    .missing_dead_letters()
-                    .map(|message| (Rule::R8, message)),
-            )
-            .map(|(rule, message)| match settings.approval(Some(rule)) {
-                Some(reason) => Finding {
-                    rule,
-                    severity: Severity::Approved,
-                    message: format!("{message}; approved: {reason}"),
-                },
-                None => Finding {
-                    rule,
-                    severity: Severity::Violation,
-                    message,
-                },
-            })
+        let approved = |finding: Finding| {
+            let reason = settings.approval(Some(finding.rule)).cloned();
+            finding.approved(reason.as_ref())
+        };
+        let mut findings: Vec<_> = settings
+            .deviations()
+            .iter()
+            .filter_map(Finding::of)
+            .chain(sample(&*settings.backoff))
+            .chain(settings.missing_dead_letters())
+            .chain(settings.idle_breaker())
+            .map(approved)
             .collect();
         for (rule, reason) in &settings.approvals {
             if !findings.iter().any(|finding| finding.rule == *rule) {
-                findings.push(Finding {
-                    rule: *rule,
-                    severity: Severity::Approved,
-                    message: format!("nothing goes beyond it; approved: {reason}"),
-                });
+                let left_over = Finding::new(*rule, "approvals", rule.to_string(), "none needed");
+                findings.push(left_over.approved(Some(reason)).warning());
             }
         }
-        findings.sort_by_key(|finding| (finding.severity, finding.rule));
-        Audit { findings }
+        Audit::of(findings)
     }
 }
 
 impl Settings {
-    pub(super) fn approval(&self, rule: Option<Rule>) -> Option<&str> {
+    pub(super) fn approval(&self, rule: Option<Rule>) -> Option<&Arc<str>> {
         let approved = self
             .approvals
             .iter()
             .find(|(approved, _)| Some(*approved) == rule);
-        approved.map(|(_, reason)| &**reason)
+        approved.map(|(_, reason)| reason)
     }
 
     /// Everything that takes an approval.
@@ -199,6 +210,10 @@ impl Settings {
                 "UNAVAILABLE, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, ABORTED".into(),
             );
         }
+        for code in self.rules.codes.forbidden() {
+            let allowed = "codes that neither R-4 nor a ready table calls final";
+            deviation(Rule::R4, "rules.codes", &code, allowed.into());
+        }
         if self.rules.unkeyed_writes {
             deviation(
                 Rule::R6,
@@ -231,32 +246,37 @@ impl Settings {
         found
     }
 
-    fn missing_dead_letters(&self) -> Option<String> {
-        (self.profile.needs_dead_letters() && self.dead_letters.is_none()).then(|| {
-            format!(
-                "dead_letters is not set, the standard has a queue for {}",
-                self.profile.calls()
-            )
+    fn missing_dead_letters(&self) -> Option<Finding> {
+        let needed = self.profile.needs_dead_letters() && self.dead_letters.is_none();
+        needed.then(|| {
+            let allowed = format!("a queue for {}", self.profile.calls());
+            Finding::new(Rule::R8, "dead_letters", "not set", allowed)
+        })
+    }
+
+    /// A breaker that takes no notice of an exhausted budget is what the standard advises against.
+    fn idle_breaker(&self) -> Option<Finding> {
+        let idle = self.breaker.on_budget_exhausted == Exhaustion::Never && self.budget.is_some();
+        idle.then(|| {
+            let allowed = "open_if_failing or open";
+            Finding::new(Rule::R7, "breaker.on_budget_exhausted", "never", allowed).warning()
         })
     }
 }
 
 /// Looks for what the jitter is there to prevent: waits that hardly depend on the draw.
-fn sample(backoff: &dyn Backoff) -> Option<&'static str> {
+fn sample(backoff: &dyn Backoff) -> Option<Finding> {
+    let found = |value| Finding::new(Rule::R1, "backoff", value, "full or decorrelated jitter");
     let mut previous = Duration::ZERO;
     for retry in 0..8 {
         let waits =
             [0.0, 0.2, 0.4, 0.6, 0.8, 0.999].map(|draw| backoff.delay(retry, previous, draw));
         let (least, most) = (waits.iter().min()?, waits.iter().max()?);
         if least == most {
-            return Some(
-                "backoff waits a fixed time, the standard has full or decorrelated jitter",
-            );
+            return Some(found("a fixed time"));
         }
         if least.as_secs_f64() > 0.45 * most.as_secs_f64() {
-            return Some(
-                "backoff keeps a fixed part of its waits, the standard has full or decorrelated jitter",
-            );
+            return Some(found("a fixed part and a random one"));
         }
         previous = *most;
     }

@@ -16,6 +16,7 @@ const REPLAY_LIMIT: usize = 64 * 1024;
 /// What retries of all requests to one dependency keep at most of bodies that stream.
 const REPLAY_POOL: usize = 16 * 1024 * 1024;
 
+mod check;
 mod rules;
 
 /// Makes a [`Policy`]. Nothing is checked before [`build`](Self::build).
@@ -139,7 +140,8 @@ impl PolicyBuilder {
         self
     }
 
-    /// Retries in 30 s that are allowed however few originals there are.
+    /// Retries in 30 s that are allowed however few originals there are. Of many small clients each
+    /// has so many: see [the module of the budget](crate::retry_budget#many-small-clients).
     pub fn budget_floor(mut self, floor: u32) -> Self {
         self.settings.budget.get_or_insert_default().floor = floor;
         self
@@ -234,10 +236,30 @@ impl PolicyBuilder {
     ///
     /// The first value that is not allowed: its name, what it is, what it could be, and the rule.
     pub fn build(self) -> Result<Policy, ConfigError> {
+        let policy = self.approved()?;
+        for (rule, reason) in &policy.inner.approvals {
+            telemetry::approved(&policy.inner.service, *rule, reason);
+        }
+        Ok(policy)
+    }
+
+    /// Checks everything, and says nothing of what was approved.
+    pub(super) fn approved(self) -> Result<Policy, ConfigError> {
+        let policy = self.possible()?;
+        let settings = &policy.inner;
+        let refused = |deviation: &ConfigError| settings.approval(deviation.rule()).is_none();
+        match settings.deviations().into_iter().find(refused) {
+            Some(deviation) => Err(deviation),
+            None => Ok(policy),
+        }
+    }
+
+    /// Checks what no approval can lift. The policy may break rules: it is fit for an audit only.
+    pub(super) fn possible(self) -> Result<Policy, ConfigError> {
         if let Some(error) = self.wrong_unit {
             return Err(error);
         }
-        check_backoff(self.base, self.cap)?;
+        check::backoff(self.base, self.cap)?;
         let (base, cap) = (self.base, self.cap);
         let mut settings = self.settings;
         settings.backoff = match self.custom {
@@ -245,174 +267,9 @@ impl PolicyBuilder {
             None if self.decorrelated => Arc::new(Decorrelated { base, cap }),
             None => Arc::new(FullJitter { base, cap }),
         };
-        check(&settings)?;
-        for deviation in settings.deviations() {
-            if settings.approval(deviation.rule()).is_none() {
-                return Err(deviation);
-            }
-        }
-        for (rule, reason) in &settings.approvals {
-            telemetry::approved(&settings.service, *rule, reason);
-        }
+        check::settings(&settings)?;
         Ok(Policy {
             inner: Arc::new(settings),
         })
     }
-}
-
-fn check_backoff(base: Duration, cap: Duration) -> Result<(), ConfigError> {
-    within(
-        "backoff.base",
-        base,
-        Duration::from_millis(1),
-        Duration::from_secs(3600),
-    )?;
-    within("backoff.cap", cap, base, Duration::from_secs(24 * 3600))
-}
-
-/// What no approval can lift.
-fn check(settings: &Settings) -> Result<(), ConfigError> {
-    let wrong = |field: &'static str, value: &dyn std::fmt::Display, allowed: &'static str| {
-        Err(ConfigError::new(None, field, value, allowed))
-    };
-    let day = Duration::from_secs(24 * 3600);
-    let millisecond = Duration::from_millis(1);
-    if !is_label(&settings.service) {
-        return wrong(
-            "service",
-            &format_args!("{:?}", settings.service),
-            "1 to 128 visible characters",
-        );
-    }
-    if let Some(queue) = settings
-        .dead_letters
-        .as_deref()
-        .filter(|queue| !is_label(queue))
-    {
-        return wrong(
-            "dead_letters",
-            &format_args!("{queue:?}"),
-            "1 to 128 visible characters",
-        );
-    }
-    if settings.max_retries > 100 {
-        return wrong(
-            "max_retries",
-            &settings.max_retries,
-            "at most 100, whatever is approved",
-        );
-    }
-    within("total", settings.total, millisecond, 30 * day)?;
-    if let Some(timeout) = settings.attempt_timeout {
-        within("attempt_timeout", timeout, millisecond, settings.total)?;
-    }
-    if let Some(budget) = settings.budget
-        && !(0.0..=10.0).contains(&budget.ratio)
-    {
-        return wrong(
-            "budget.ratio",
-            &budget.ratio,
-            "0 to 0.2, up to 10 with an approval of R-7",
-        );
-    }
-    let breaker = settings.breaker;
-    if breaker.consecutive_failures == 0 {
-        return wrong("breaker.consecutive_failures", &0, "at least 1");
-    }
-    if !(breaker.failure_rate > 0.0 && breaker.failure_rate <= 1.0) {
-        return wrong(
-            "breaker.failure_rate",
-            &breaker.failure_rate,
-            "more than 0, at most 1",
-        );
-    }
-    if breaker.minimum_calls == 0 {
-        return wrong("breaker.minimum_calls", &0, "at least 1");
-    }
-    within(
-        "breaker.window",
-        breaker.window,
-        Duration::from_secs(1),
-        day,
-    )?;
-    within("breaker.cooldown", breaker.cooldown, millisecond, day)?;
-    within(
-        "breaker.max_cooldown",
-        breaker.max_cooldown,
-        breaker.cooldown,
-        day,
-    )?;
-    within(
-        "retry_after.spread",
-        settings.retry_after.spread,
-        Duration::ZERO,
-        Duration::from_secs(60),
-    )?;
-    within(
-        "retry_after.longest",
-        settings.retry_after.longest,
-        Duration::ZERO,
-        day,
-    )?;
-    if settings.replay_limit > 64 * 1024 * 1024 {
-        return wrong(
-            "replay_limit",
-            &settings.replay_limit,
-            "at most 67108864 bytes (64 MiB)",
-        );
-    }
-    if settings.replay_pool > 1024 * 1024 * 1024 {
-        return wrong(
-            "replay_pool",
-            &settings.replay_pool,
-            "at most 1073741824 bytes (1 GiB)",
-        );
-    }
-    if let Err((field, value, allowed)) = settings.rules.codes.check() {
-        return wrong(field, &value, allowed);
-    }
-    let methods = [
-        ("idempotent_methods", &settings.rules.idempotent_methods),
-        ("unary_methods", &settings.rules.unary_methods),
-    ];
-    for (field, methods) in methods {
-        let strange = |method: &&String| method.is_empty() || method.starts_with('/');
-        if let Some(method) = methods.iter().find(strange) {
-            let allowed = "`package.Service/Method`, or `package.Service`";
-            return wrong(field, &format_args!("{method:?}"), allowed);
-        }
-    }
-    for (rule, reason) in &settings.approvals {
-        if reason.trim().is_empty() {
-            return wrong(
-                "approvals.reason",
-                &format_args!("empty for {rule}"),
-                "a reason",
-            );
-        }
-    }
-    Ok(())
-}
-
-fn within(
-    field: &'static str,
-    value: Duration,
-    least: Duration,
-    most: Duration,
-) -> Result<(), ConfigError> {
-    if (least..=most).contains(&value) {
-        return Ok(());
-    }
-    let allowed = format!("{least:?} to {most:?}");
-    Err(ConfigError::new(
-        None,
-        field,
-        format_args!("{value:?}"),
-        allowed,
-    ))
-}
-
-/// Whether a name can stand in a metric.
-fn is_label(name: &str) -> bool {
-    (1..=128).contains(&name.len()) && !name.chars().any(char::is_control)
 }

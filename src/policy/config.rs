@@ -1,14 +1,16 @@
 //! Policies from TOML, JSON and the environment.
 
-use std::time::Duration;
-
 use serde::{Deserialize, Deserializer, de::Error};
 
-use self::{rules::RulesFile, written::Human};
-use super::{Exhaustion, Policy, PolicyBuilder, Profile, RetryAfterMode, Rule};
+use self::section::{Section, standard_profile};
+use super::{Policy, PolicyBuilder};
 use crate::error::ConfigError;
 
+mod file;
+mod read;
 mod rules;
+mod section;
+mod table;
 mod written;
 
 impl Policy {
@@ -44,9 +46,7 @@ impl Policy {
     ///
     /// What can't be read, what is unknown, and what is not allowed, with the field's name.
     pub fn from_toml(text: &str) -> Result<Self, ConfigError> {
-        let document = toml::Deserializer::parse(text)
-            .map_err(|error| ConfigError::unreadable("TOML".into(), error.to_string()))?;
-        read(document)
+        build(read::toml(text, "policy")?)
     }
 
     /// Reads a policy from JSON, with the same fields as [`from_toml`](Self::from_toml).
@@ -55,11 +55,7 @@ impl Policy {
     ///
     /// What can't be read, what is unknown, and what is not allowed, with the field's name.
     pub fn from_json(text: &str) -> Result<Self, ConfigError> {
-        let mut document = serde_json::Deserializer::from_str(text);
-        let policy = read(&mut document)?;
-        let end = document.end();
-        end.map_err(|error| ConfigError::unreadable("JSON".into(), error.to_string()))?;
-        Ok(policy)
+        build(read::json(text, "policy")?)
     }
 
     /// Reads a policy from variables that begin with a prefix: with `REPRISE_`, `REPRISE_PROFILE`
@@ -110,186 +106,28 @@ impl Policy {
             }
             table.insert(field.into(), value);
         }
-        read(serde_json::Value::Object(document))
+        build(read::table(serde_json::Value::Object(document), "policy")?)
     }
 }
 
 /// For policies inside a configuration of your own.
 impl<'de> Deserialize<'de> for Policy {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        File::deserialize(deserializer)?
-            .build()
-            .map_err(Error::custom)
+        build(Section::deserialize(deserializer)?).map_err(Error::custom)
     }
 }
 
-fn read<'de, D>(deserializer: D) -> Result<Policy, ConfigError>
-where
-    D: Deserializer<'de>,
-{
-    let file: File = serde_path_to_error::deserialize(deserializer).map_err(|error| {
-        let field = match error.path().to_string() {
-            path if path == "." => "policy".into(),
-            path => path,
-        };
-        ConfigError::unreadable(field, error.into_inner().to_string().trim().to_owned())
-    })?;
-    file.build()
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct File {
-    profile: Profile,
-    service: Option<String>,
-    max_retries: Option<u32>,
-    deliveries: Option<u32>,
-    total: Option<Human>,
-    attempt_timeout: Option<Human>,
-    #[serde(default)]
-    backoff: BackoffFile,
-    #[serde(default)]
-    budget: BudgetFile,
-    #[serde(default)]
-    breaker: BreakerFile,
-    #[serde(default)]
-    retry_after: RetryAfterFile,
-    #[serde(default)]
-    rules: RulesFile,
-    replay_limit: Option<usize>,
-    replay_pool: Option<usize>,
-    dead_letters: Option<String>,
-    #[serde(default)]
-    approvals: Vec<ApprovalFile>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct BackoffFile {
-    strategy: Option<Strategy>,
-    base: Option<Human>,
-    cap: Option<Human>,
-}
-
-#[derive(PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Strategy {
-    FullJitter,
-    Decorrelated,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct BudgetFile {
-    off: Option<bool>,
-    ratio: Option<f64>,
-    floor: Option<u32>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct BreakerFile {
-    consecutive_failures: Option<u32>,
-    failure_rate: Option<f64>,
-    minimum_calls: Option<u32>,
-    window: Option<Human>,
-    cooldown: Option<Human>,
-    max_cooldown: Option<Human>,
-    on_budget_exhausted: Option<Exhaustion>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RetryAfterFile {
-    mode: Option<RetryAfterMode>,
-    spread: Option<Human>,
-    longest: Option<Human>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ApprovalFile {
-    rule: Rule,
-    reason: String,
-}
-
-impl File {
-    fn build(self) -> Result<Policy, ConfigError> {
-        let builder = PolicyBuilder::new(self.profile);
-        let builder = set(builder, self.service, PolicyBuilder::service);
-        let builder = set(builder, self.max_retries, PolicyBuilder::max_retries);
-        let builder = set(builder, self.deliveries, PolicyBuilder::deliveries);
-        let builder = set(builder, human(self.total), PolicyBuilder::total);
-        let builder = set(
-            builder,
-            human(self.attempt_timeout),
-            PolicyBuilder::attempt_timeout,
-        );
-        let builder = set(builder, human(self.backoff.base), PolicyBuilder::base);
-        let builder = set(builder, human(self.backoff.cap), PolicyBuilder::cap);
-        let decorrelated = self.backoff.strategy == Some(Strategy::Decorrelated);
-        let builder = if decorrelated {
-            builder.decorrelated()
-        } else {
-            builder
-        };
-        let builder = set(builder, self.budget.ratio, PolicyBuilder::budget_ratio);
-        let builder = set(builder, self.budget.floor, PolicyBuilder::budget_floor);
-        let off = self.budget.off == Some(true);
-        let builder = if off {
-            builder.without_budget()
-        } else {
-            builder
-        };
-        let builder = self.breaker.apply(builder);
-        let builder = set(
-            builder,
-            self.retry_after.mode,
-            PolicyBuilder::retry_after_mode,
-        );
-        let builder = set(
-            builder,
-            human(self.retry_after.spread),
-            PolicyBuilder::retry_after_spread,
-        );
-        let builder = set(
-            builder,
-            human(self.retry_after.longest),
-            PolicyBuilder::retry_after_longest,
-        );
-        let builder = self.rules.apply(builder);
-        let builder = set(builder, self.replay_limit, PolicyBuilder::replay_limit);
-        let builder = set(builder, self.replay_pool, PolicyBuilder::replay_pool);
-        let builder = set(builder, self.dead_letters, PolicyBuilder::dead_letters);
-        let approve = |builder: PolicyBuilder, a: ApprovalFile| builder.approve(a.rule, a.reason);
-        self.approvals.into_iter().fold(builder, approve).build()
-    }
-}
-
-impl BreakerFile {
-    fn apply(self, builder: PolicyBuilder) -> PolicyBuilder {
-        let now = builder.breaker_policy();
-        let builder = set(
-            builder,
-            self.consecutive_failures,
-            PolicyBuilder::consecutive_failures,
-        );
-        let builder = set(
-            builder,
-            self.on_budget_exhausted,
-            PolicyBuilder::on_budget_exhausted,
-        );
-        builder
-            .failure_rate(
-                self.failure_rate.unwrap_or(now.failure_rate),
-                self.minimum_calls.unwrap_or(now.minimum_calls),
-                human(self.window).unwrap_or(now.window),
-            )
-            .cooldown(
-                human(self.cooldown).unwrap_or(now.cooldown),
-                human(self.max_cooldown).unwrap_or(now.max_cooldown),
-            )
-    }
+/// A policy on its own starts from a profile of the standard.
+fn build(section: Section) -> Result<Policy, ConfigError> {
+    let Some(name) = &section.profile else {
+        return Err(ConfigError::unreadable(
+            "policy".into(),
+            "missing field `profile`".into(),
+        ));
+    };
+    let profile = standard_profile(name)
+        .map_err(|error| ConfigError::unreadable("profile".into(), error.to_string()))?;
+    section.apply(profile).build()
 }
 
 fn set<T>(
@@ -301,8 +139,4 @@ fn set<T>(
         Some(value) => setter(builder, value),
         None => builder,
     }
-}
-
-fn human(value: Option<Human>) -> Option<Duration> {
-    value.map(|Human(duration)| duration)
 }

@@ -28,20 +28,64 @@
 //! # Ok::<(), tower_reprise::error::ConfigError>(())
 //! ```
 //!
-//! With the `serde` feature a policy is read from TOML, JSON or the environment.
+//! # Files
+//!
+//! With the `serde` feature a policy is read from TOML, JSON or the environment, and the
+//! [`Policies`] of all dependencies from one file: a default, profiles to start from, and what
+//! single dependencies have of their own. `examples/policy.toml` has every field, with what it
+//! means.
+//!
+//! ```
+//! # #[cfg(feature = "serde")] {
+//! use tower_reprise::{Dependencies, policy::Policies};
+//!
+//! let deps = Dependencies::new(Policies::from_toml(r#"
+//!     [default]
+//!     profile = "synchronous"
+//!     [dependencies."bank.example"]
+//!     max_retries = 1
+//! "#)?);
+//! assert_eq!(deps.get("bank.example").policy().max_retries(), 1);
+//! # }
+//! # Ok::<(), tower_reprise::error::ConfigError>(())
+//! ```
+//!
+//! A live registry takes the next version of a file with
+//! [`reload`](crate::Dependencies::reload), and no call is dropped.
+//!
+//! # In your tests, and before a merge
+//!
+//! [`assert_compliant`] fails a test of yours with the rules that a policy breaks, and
+//! [`Policies::check`](Policies) lists all that is wrong with a file. [`Rule::gate`] says what each
+//! rule stops, by the standard's enforcement table.
+//!
+//! ```
+//! # #[cfg(feature = "serde")] {
+//! use tower_reprise::policy::{Policies, Rule, assert_compliant};
+//!
+//! assert_compliant(&Policies::from_toml("default.profile = 'synchronous'")?);
+//!
+//! let audit = Policies::check_toml("default = { profile = 'synchronous', max_retries = 9 }")?;
+//! let violation = audit.violations().next().expect("it is too many");
+//! assert_eq!((violation.rule, &*violation.field), (Rule::R2, "max_retries"));
+//! # }
+//! # Ok::<(), tower_reprise::error::ConfigError>(())
+//! ```
 
 mod audit;
 mod builder;
 #[cfg(feature = "serde")]
 mod config;
+mod policies;
 mod profile;
 
 use std::{sync::Arc, time::Duration};
 
 pub use self::{
-    audit::{Audit, Finding, Severity},
+    audit::{Audit, Finding, Severity, assert_compliant},
     builder::PolicyBuilder,
-    profile::{Profile, Rule},
+    policies::Policies,
+    profile::{Gate, Profile, Rule},
 };
 use crate::{backoff::Backoff, classify::Rules};
 

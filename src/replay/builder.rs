@@ -2,10 +2,10 @@ use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
 
 use http::{Method, Request};
 
-use super::{Maintenance, Replay, Shared, pace::Pace};
+use super::{Dialect, Maintenance, Replay, Shared, pace::Pace};
 use crate::{
     delivery::{dead_letter::KEEP, webhooks::Webhooks, worker::Wake},
-    dependency::Dependency,
+    dependency::{Dependencies, Dependency},
     error::ConfigError,
     store::journal::Journal,
 };
@@ -16,10 +16,17 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 pub(super) type Principal = Arc<dyn Fn(&Request<()>) -> Option<String> + Send + Sync>;
 pub(super) type Function = Arc<dyn Fn(&Request<()>) -> String + Send + Sync>;
 
+/// Whether a request is served in maintenance.
+pub(super) type Served = Box<dyn Fn(&Request<()>) -> bool + Send + Sync>;
+/// Finds a dependency.
+pub(super) type Paced = Box<dyn Fn() -> Arc<Dependency> + Send + Sync>;
+
 pub(super) struct Settings {
+    pub(super) dialect: Dialect,
     pub(super) queue: Cow<'static, str>,
     pub(super) methods: Vec<Method>,
     pub(super) unasked: bool,
+    pub(super) served: Option<Served>,
     pub(super) function: Function,
     pub(super) ttl: Duration,
     pub(super) longest_ttl: Duration,
@@ -31,7 +38,7 @@ pub(super) struct Settings {
     pub(super) keep_failed: Duration,
     pub(super) concurrency: usize,
     pub(super) location: Option<String>,
-    pub(super) paced_by: Vec<Arc<Dependency>>,
+    pub(super) paced_by: Vec<Paced>,
 }
 
 /// Builds a [`Replay`].
@@ -50,9 +57,11 @@ impl<J: Journal + Clone> ReplayBuilder<J> {
             principal,
             webhooks: None,
             settings: Settings {
+                dialect: Dialect::http(),
                 queue: "replay".into(),
                 methods: vec![Method::POST, Method::PUT, Method::PATCH, Method::DELETE],
                 unasked: false,
+                served: None,
                 function: Arc::new(|head| format!("{} {}", head.method(), head.uri().path())),
                 ttl: DAY,
                 longest_ttl: 7 * DAY,
@@ -75,8 +84,19 @@ impl<J: Journal + Clone> ReplayBuilder<J> {
         self
     }
 
+    /// How requests ask for replay, and how they are answered: as plain HTTP, unless told
+    /// otherwise.
+    pub fn dialect(mut self, dialect: impl Into<Dialect>) -> Self {
+        self.settings.dialect = dialect.into();
+        self
+    }
+
     /// Tells callers' webhooks how their replays ended. Without this, requests that name a
     /// callback are refused.
+    ///
+    /// A callback that was promised, and that this process can't send since it is set up in
+    /// another way than the one that took it, is a [dead letter](crate::delivery::dead_letter) in
+    /// the queue of webhooks, and can be redriven once that is mended.
     pub fn callbacks(mut self, webhooks: Webhooks<J>) -> Self {
         self.webhooks = Some(webhooks);
         self
@@ -88,15 +108,26 @@ impl<J: Journal + Clone> ReplayBuilder<J> {
         self
     }
 
-    /// Replays also requests whose headers do not ask for it. They can still say that they do not
+    /// Replays also requests that do not ask for it. They can still say that they do not
     /// want it.
     pub fn unasked(mut self) -> Self {
         self.settings.unasked = true;
         self
     }
 
-    /// What a request calls, for lists and logs: method and path, unless told otherwise. It should
-    /// hold no secrets.
+    /// Which requests are served in [maintenance](super::Maintenance) as at any other time: those
+    /// of safe methods (GET, HEAD, OPTIONS) that can't be journaled, unless told otherwise. All
+    /// others are journaled if they ask for it, and refused with 503 and `Retry-After` if not.
+    pub fn served_in_maintenance(
+        mut self,
+        served: impl Fn(&Request<()>) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.settings.served = Some(Box::new(served));
+        self
+    }
+
+    /// What a request calls, for lists and logs, where the dialect does not know: method and path,
+    /// unless told otherwise. It should hold no secrets.
     pub fn function(
         mut self,
         function: impl Fn(&Request<()>) -> String + Send + Sync + 'static,
@@ -125,7 +156,7 @@ impl<J: Journal + Clone> ReplayBuilder<J> {
     }
 
     /// The largest request body, in bytes: 1 MiB unless told otherwise. Larger requests are served
-    /// but never journaled.
+    /// but never journaled, unless they keep their size to themselves, and are refused.
     pub fn request_limit(mut self, bytes: usize) -> Self {
         self.settings.request_limit = bytes;
         self
@@ -152,8 +183,19 @@ impl<J: Journal + Clone> ReplayBuilder<J> {
 
     /// Holds replays back while this dependency's breaker is open, its retry budget is used up, or
     /// it asked to be left alone.
-    pub fn paced_by(mut self, dependency: Arc<Dependency>) -> Self {
-        self.settings.paced_by.push(dependency);
+    pub fn paced_by<C, L>(
+        mut self,
+        dependencies: &Dependencies<C, L>,
+        name: impl Into<String>,
+    ) -> Self
+    where
+        C: Clone + Send + Sync + 'static,
+        L: Clone + Send + Sync + 'static,
+    {
+        let (dependencies, name) = (dependencies.clone(), name.into());
+        // Not the one that is known by that name now: a registry forgets, and is reloaded.
+        let find = move || dependencies.get(&name);
+        self.settings.paced_by.push(Box::new(find));
         self
     }
 

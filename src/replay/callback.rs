@@ -1,55 +1,49 @@
 use http::Response;
-use serde::Serialize;
-use serde_json::Value;
 
-use super::{
-    Replay, ReplayId,
-    document::rfc3339,
-    request::{Callback, Stored},
-};
+use super::{Replay, ReplayId, document::rfc3339, request::Stored};
 use crate::{
     delivery::{
         UserHeaders,
+        dead_letter::{bury, reason},
+        text::is_credential,
         webhooks::{NotSent, Webhook},
     },
-    store::journal::{Entry, Journal, NewEntry, Status},
+    idempotency::digest::Digest,
+    store::{
+        StoreError,
+        journal::{Dedup, Entry, Journal, NewEntry, Status, Timestamp},
+    },
+    telemetry,
 };
 
 /// Larger replies are not sent along: who wants them asks for them.
 const MAX_RESULT: usize = 64 * 1024;
 
-#[derive(Serialize)]
-struct Event<'a> {
-    event: &'static str,
-    timestamp: &'a str,
-    data: Data<'a>,
-}
-
-#[derive(Serialize)]
-struct Data<'a> {
-    replay_id: ReplayId,
-    status: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    original_request_id: Option<&'a str>,
-    function: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    http_status: Option<u16>,
-    /// The reply's body, if it is JSON and not too large.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    result: Option<Value>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<&'a str>,
-    attempts: u32,
-    queued_at: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    replayed_at: Option<&'a str>,
-}
-
 /// How a replay ended.
-pub(super) struct Ended<'a> {
-    pub(super) status: Status,
-    pub(super) reply: Option<&'a Response<bytes::Bytes>>,
-    pub(super) error: Option<&'a str>,
+pub(crate) struct Ended<'a> {
+    pub(crate) status: Status,
+    pub(crate) reply: Option<&'a Response<bytes::Bytes>>,
+    pub(crate) error: Option<&'a str>,
+}
+
+/// What a callback is told about.
+pub(crate) struct Event<'a> {
+    pub(crate) name: &'static str,
+    pub(crate) timestamp: &'a str,
+    pub(crate) id: ReplayId,
+    pub(crate) request_id: Option<&'a str>,
+    pub(crate) function: &'a str,
+    pub(crate) attempts: u32,
+    pub(crate) queued_at: Timestamp,
+    pub(crate) ended: &'a Ended<'a>,
+}
+
+impl Event<'_> {
+    /// The reply's body, if there is one that can be sent along.
+    pub(crate) fn body(&self) -> Option<&[u8]> {
+        let body = self.ended.reply?.body();
+        (!body.is_empty() && body.len() <= MAX_RESULT).then_some(&**body)
+    }
 }
 
 impl<J: Journal + Clone> Replay<J> {
@@ -64,7 +58,7 @@ impl<J: Journal + Clone> Replay<J> {
             .map(drop)
             .map_err(|error| match error {
                 // Without its own words before it.
-                NotSent::Target(error) => format!("replay-callback: {error}"),
+                NotSent::Target(error) => format!("The callback: {error}"),
                 NotSent::Invalid(error) => error.to_string(),
                 NotSent::Journal(error) => error.to_string(),
             })
@@ -76,37 +70,137 @@ impl<J: Journal + Clone> Replay<J> {
         entry: &Entry,
         stored: &Stored,
         ended: &Ended<'_>,
-    ) -> Option<NewEntry> {
-        let webhooks = self.shared.webhooks.as_ref()?;
-        let Callback { url, headers } = stored.meta.callback.as_ref()?;
+    ) -> Result<Option<NewEntry>, Unsendable> {
+        let Some(callback) = &stored.meta.callback else {
+            return Ok(None);
+        };
         let event = match ended.status {
             Status::Completed => "replay.completed",
             Status::Expired => "replay.expired",
             _ => "replay.failed",
         };
         let timestamp = rfc3339(std::time::SystemTime::now().into());
-        let body = ended.reply.map(Response::body);
-        let body = body.filter(|body| !body.is_empty() && body.len() <= MAX_RESULT);
-        let document = Event {
-            event,
+        let document = self.shared.settings.dialect.speak().event(&Event {
+            name: event,
             timestamp: &timestamp,
-            data: Data {
-                replay_id: ReplayId(entry.id),
-                status: ended.status.as_str(),
-                original_request_id: stored.meta.request_id.as_deref(),
-                function: &entry.label,
-                http_status: ended.reply.map(|reply| reply.status().as_u16()),
-                result: body.and_then(|body| serde_json::from_slice(body).ok()),
-                error: ended.error,
-                attempts: entry.attempts,
-                queued_at: rfc3339(entry.queued_at),
-                replayed_at: Some(&*timestamp).filter(|_| ended.status != Status::Expired),
-            },
-        };
-        let webhook = Webhook::new(url.clone(), serde_json::to_vec(&document).ok()?)
+            id: ReplayId(entry.id),
+            request_id: stored.meta.request_id.as_deref(),
+            function: &entry.label,
+            attempts: entry.attempts,
+            queued_at: entry.queued_at,
+            ended,
+        });
+        let webhook = Webhook::new(callback.url.clone(), document.unwrap_or_default())
             .owner(entry.owner.clone())
-            .label(event)
-            .headers(UserHeaders::new(headers.iter().map(|(n, v)| (n, v))).ok()?);
-        webhooks.entry(webhook).ok()
+            .label(event);
+        let sealed = self.journal.is_sealed();
+        // What was taken once may not be any more, since this process is set up in another way.
+        let unsendable = |why| {
+            let kept = callback.headers.iter();
+            let kept = kept.filter(|(name, _)| sealed || !is_credential(name));
+            let kept = UserHeaders::new(kept.map(|(n, v)| (n, v))).unwrap_or_default();
+            let webhook = webhook.clone().headers(kept);
+            let letter = Box::new(webhook.into_entry(callback.queue.clone()));
+            Err(Unsendable { letter, why })
+        };
+        let Some(webhooks) = &self.shared.webhooks else {
+            return unsendable(reason::NO_CALLBACKS);
+        };
+        let Ok(headers) = UserHeaders::new(callback.headers.iter().map(|(n, v)| (n, v))) else {
+            return unsendable(reason::BAD_HEADERS);
+        };
+        match webhooks.entry(webhook.clone().headers(headers)) {
+            Ok(entry) => Ok(Some(entry)),
+            Err(NotSent::Target(_)) => unsendable(reason::BAD_TARGET),
+            Err(_) => unsendable(reason::BAD_HEADERS),
+        }
+    }
+
+    /// Makes a dead letter of it: one for each end that a replay comes to, however often it is
+    /// attempted to say so.
+    pub(super) async fn bury_callback(
+        &self,
+        entry: &Entry,
+        unsendable: Unsendable,
+    ) -> Result<(), StoreError> {
+        let Unsendable { mut letter, why } = unsendable;
+        let mut digest = Digest::new("callback");
+        digest.part(entry.id.as_bytes());
+        digest.part(redrives(entry).to_le_bytes());
+        letter.dedup = Some(Dedup {
+            key: digest.key(),
+            fingerprint: Digest::new("callback").fingerprint(),
+        });
+        let queue = letter.queue.clone();
+        let keep = self.shared.settings.keep_failed;
+        match bury(&self.journal, *letter, why, keep).await {
+            Ok(_) => telemetry::callback_buried(&queue, entry.id, why),
+            Err(error) => {
+                telemetry::journal_trouble("bury", error.kind());
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A callback that was promised and can't be sent.
+pub(super) struct Unsendable {
+    letter: Box<NewEntry>,
+    why: &'static str,
+}
+
+/// How often somebody redrove an entry.
+pub(super) fn redrives(entry: &Entry) -> usize {
+    let notes = entry.history.iter().map(|attempted| &*attempted.note);
+    notes.filter(|note| *note == "redriven").count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        replay::{dialect::Operation, request::Callback},
+        store::{
+            MemoryStore,
+            journal::{Attempted, Query, Want},
+        },
+    };
+
+    /// Who says so may die before the journal knows how the replay ended, and then says it again.
+    #[tokio::test(start_paused = true)]
+    async fn w_8_q_1_one_end_is_one_letter() {
+        let store = MemoryStore::new();
+        let replay = Replay::builder(store.clone(), |_| None).build().unwrap();
+        let headers = UserHeaders::new([("x-access-key", "s3cret"), ("x-tenant", "acme")]);
+        let callback = Callback::new("https://a.example".into(), &headers.unwrap(), "hooks");
+        let request = http::Request::post("/").body(()).unwrap();
+        let operation = Operation::default();
+        let stored = Stored::new(&request, "".into(), "WHY", &operation, Some(callback));
+        let new = NewEntry::new("replay", stored.encode());
+        store.enqueue(new).await.unwrap();
+        let want = Want::new("replay", "", 1, std::time::Duration::from_secs(1));
+        let mut entry = store.lease(want).await.unwrap().remove(0);
+        let ended = Ended {
+            status: Status::Failed,
+            reply: None,
+            error: Some("timeout"),
+        };
+        for expected in [1, 1, 2, 2] {
+            if expected == 2 && redrives(&entry) == 0 {
+                let (at, note) = (entry.queued_at, "redriven".to_owned());
+                entry.history.push(Attempted { at, note });
+            }
+            let unsendable = replay.callback(&entry, &stored, &ended).err().unwrap();
+            let buried = replay.bury_callback(&entry, unsendable).await;
+            assert!(buried.is_ok());
+            let letters = store.list(Query::new("hooks", 9)).await.unwrap();
+            assert_eq!(letters.len(), expected);
+            assert_eq!(letters[0].status, Status::Failed);
+            // J-13: this journal is not sealed.
+            let letter = store.find(letters[0].id).await.unwrap().unwrap();
+            let payload = String::from_utf8_lossy(&letter.payload).into_owned();
+            assert!(payload.contains("acme") && !payload.contains("s3cret"));
+        }
     }
 }

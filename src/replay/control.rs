@@ -1,10 +1,15 @@
-use std::{error::Error, fmt, time::Duration};
+use std::{
+    error::Error,
+    fmt,
+    time::{Duration, SystemTime},
+};
 
 use http::Response;
 
 use super::{
     Replay, ReplayId, cursor,
-    document::{ReplayStatus, Span},
+    dialect::{Answer, Command},
+    document::{ReplayStatus, rfc3339},
     request::Stored,
 };
 use crate::{
@@ -13,7 +18,8 @@ use crate::{
         StoreError,
         journal::{Entry, Journal, Query, Status, Steer},
     },
-    wire::problem::Problem,
+    telemetry,
+    wire::{problem::Problem, span::Span},
 };
 
 /// Positions are counted up to this.
@@ -144,13 +150,7 @@ impl<J: Journal + Clone> Replay<J> {
         principal: &str,
         id: ReplayId,
     ) -> Result<Option<Response<bytes::Bytes>>, ReplayError> {
-        let entry = self.find(principal, id).await?;
-        Ok(entry.result.and_then(reply::decode).map(|reply| {
-            let mut response = Response::new(reply.body);
-            *response.status_mut() = reply.status;
-            *response.headers_mut() = reply.headers;
-            response
-        }))
+        Ok(reply_of(&self.find(principal, id).await?))
     }
 
     /// Calls a replay off, if it was not begun.
@@ -178,7 +178,10 @@ impl<J: Journal + Clone> Replay<J> {
         self.shared.wake.wake();
         match triggered {
             Err(ReplayError::Processing) => self.status(principal, id).await,
-            triggered => triggered,
+            triggered => triggered.map(|status| ReplayStatus {
+                triggered_at: Some(rfc3339(SystemTime::now().into())),
+                ..status
+            }),
         }
     }
 
@@ -194,12 +197,7 @@ impl<J: Journal + Clone> Replay<J> {
     ) -> Result<ReplayPage, ReplayError> {
         let journal = &self.journal;
         let limit = filter.limit.unwrap_or(MOST / 2).clamp(1, MOST);
-        let mut query = Query {
-            owner: Some(principal.to_owned()),
-            status: filter.status,
-            label: filter.function,
-            ..Query::new(self.shared.settings.queue.clone(), limit + 1)
-        };
+        let mut query = self.query(principal, &filter, limit + 1);
         let secret = journal.secret().await?;
         if let Some(cursor) = filter.cursor {
             query.after = cursor::read(&secret, &query, &cursor).ok_or(ReplayError::Cursor)?;
@@ -218,6 +216,61 @@ impl<J: Journal + Clone> Replay<J> {
         Ok(ReplayPage {
             replays,
             next_cursor: last.map(|last| cursor::write(&secret, &query, last)),
+        })
+    }
+
+    /// How many replays a list has on all of its pages, counted up to 10 000.
+    ///
+    /// # Errors
+    ///
+    /// The journal failed.
+    pub async fn total(&self, principal: &str, filter: &ReplayFilter) -> Result<u32, ReplayError> {
+        Ok(self
+            .journal
+            .count(self.query(principal, filter, FAR))
+            .await?)
+    }
+
+    fn query(&self, principal: &str, filter: &ReplayFilter, limit: u32) -> Query {
+        Query {
+            owner: Some(principal.to_owned()),
+            status: filter.status,
+            label: filter.function.clone(),
+            ..Query::new(self.shared.settings.queue.clone(), limit)
+        }
+    }
+
+    /// Does what a caller asks for.
+    pub(super) async fn command(
+        &self,
+        principal: &str,
+        command: Command,
+    ) -> Result<Answer, Problem> {
+        let done = async {
+            Ok(match command {
+                Command::Status(id) => {
+                    let entry = self.find(principal, id).await?;
+                    let status = self.describe(&entry).await?;
+                    Answer::Status(Box::new(status), reply_of(&entry))
+                }
+                Command::Cancel(id) => Answer::Cancelled(self.cancel(principal, id).await?.into()),
+                Command::Trigger(id) => {
+                    Answer::Triggered(self.trigger(principal, id).await?.into())
+                }
+                Command::List(filter, counted) => {
+                    let total = match counted {
+                        true => Some(self.total(principal, &filter).await?),
+                        false => None,
+                    };
+                    Answer::Page(self.list(principal, filter).await?, total)
+                }
+            })
+        };
+        done.await.map_err(|error: ReplayError| {
+            if let ReplayError::Journal(error) = &error {
+                telemetry::journal_trouble("command", error.kind());
+            }
+            error.problem()
         })
     }
 
@@ -250,7 +303,7 @@ impl<J: Journal + Clone> Replay<J> {
         let mut status = ReplayStatus::new(entry, stored(entry).as_ref());
         if entry.status == Status::Queued {
             let position = self.journal.position(entry.id, FAR).await?;
-            status.estimated_replay = position.and_then(|n| self.estimate(n)).map(Span::from);
+            status.estimated_replay = position.and_then(|n| self.estimate(n)).map(Span::about);
             status.position = position.filter(|position| *position < FAR);
         }
         Ok(status)
@@ -265,6 +318,15 @@ impl<J: Journal + Clone> Replay<J> {
             Some(state) => Some(state.left()? + drain.unwrap_or_default()),
         }
     }
+}
+
+/// The reply that a request got, if it was kept.
+pub(super) fn reply_of(entry: &Entry) -> Option<Response<bytes::Bytes>> {
+    let reply = reply::decode(entry.result.clone()?)?;
+    let mut response = Response::new(reply.body);
+    *response.status_mut() = reply.status;
+    *response.headers_mut() = reply.headers;
+    Some(response)
 }
 
 fn stored(entry: &Entry) -> Option<Stored> {

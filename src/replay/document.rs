@@ -5,7 +5,10 @@ use std::time::{Duration, SystemTime};
 use serde::Serialize;
 
 use super::{ReplayId, request::Stored};
-use crate::store::journal::{Entry, Status, Timestamp};
+use crate::{
+    store::journal::{Entry, Status, Timestamp},
+    wire::{problem::Problem, span::Span},
+};
 
 /// Where a replay stands.
 #[derive(Debug, Clone, Serialize)]
@@ -22,6 +25,9 @@ pub struct ReplayStatus {
     pub original_request_id: Option<String>,
     /// What it calls.
     pub function: String,
+    /// In which version, where calls have one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
     /// When it was journaled, by RFC 3339.
     pub queued_at: String,
     /// From when on it will not be started.
@@ -35,6 +41,9 @@ pub struct ReplayStatus {
     /// When it was cancelled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cancelled_at: Option<String>,
+    /// When it was triggered, in the reply to that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub triggered_at: Option<String>,
     /// How many go before it, if it is queued.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub position: Option<u32>,
@@ -48,32 +57,25 @@ fn is_zero(number: &u32) -> bool {
     *number == 0
 }
 
-/// A span of time, in a unit that suits it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Span {
-    /// How many of them.
-    pub value: u64,
-    /// `second`, `minute` or `hour`.
-    pub unit: &'static str,
-}
-
-impl From<Duration> for Span {
-    /// Rounded up, and at least a second.
-    fn from(duration: Duration) -> Self {
-        let seconds = duration.as_secs() + u64::from(duration.subsec_nanos() > 0);
-        let (per, unit) = match seconds {
-            0..=119 => (1, "second"),
-            120..=7199 => (60, "minute"),
-            _ => (3600, "hour"),
-        };
-        Self {
-            value: seconds.div_ceil(per).max(1),
-            unit,
-        }
-    }
-}
-
 impl ReplayStatus {
+    pub(crate) fn is_over(&self) -> bool {
+        !["queued", "processing"].contains(&self.status)
+    }
+
+    /// Why there is nothing to wait for and nothing to have, if it ended so.
+    pub(crate) fn problem(&self) -> Option<Problem> {
+        let id = self.replay_id;
+        Some(match state(self.status)? {
+            Status::Queued | Status::Processing | Status::Completed => return None,
+            Status::Failed => {
+                let detail = format!("The request was replayed as {id}, and failed for good.");
+                Problem::REPLAY_FAILED.detail(detail)
+            }
+            Status::Expired => Problem::REPLAY_EXPIRED,
+            Status::Cancelled => Problem::REPLAY_CANCELLED,
+        })
+    }
+
     pub(super) fn new(entry: &Entry, stored: Option<&Stored>) -> Self {
         let at = |is: bool| is.then(|| rfc3339(entry.changed_at));
         let replayed = matches!(entry.status, Status::Completed | Status::Failed);
@@ -84,19 +86,30 @@ impl ReplayStatus {
             reason: meta.map(|meta| meta.reason.clone()).unwrap_or_default(),
             original_request_id: meta.and_then(|meta| meta.request_id.clone()),
             function: entry.label.clone(),
+            version: meta.and_then(|meta| meta.version.clone()),
             queued_at: rfc3339(entry.queued_at),
             expires_at: rfc3339(entry.expires_at),
             attempts: entry.attempts,
             replayed_at: at(replayed),
             cancelled_at: at(entry.status == Status::Cancelled),
+            triggered_at: None,
             position: None,
             estimated_replay: None,
         }
     }
 }
 
+/// All states, for people.
+pub(crate) const STATES: &str = "queued, processing, completed, failed, expired or cancelled";
+
+/// The state of that name.
+pub(crate) fn state(name: &str) -> Option<Status> {
+    let mut all = Status::ALL.into_iter();
+    all.find(|status| status.as_str() == name)
+}
+
 /// A moment in UTC, to the millisecond.
-pub(super) fn rfc3339(at: Timestamp) -> String {
+pub(crate) fn rfc3339(at: Timestamp) -> String {
     let at = SystemTime::UNIX_EPOCH + Duration::from_micros(at.as_micros());
     humantime::format_rfc3339_millis(at).to_string()
 }
@@ -104,19 +117,33 @@ pub(super) fn rfc3339(at: Timestamp) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::journal::EntryId;
 
+    /// A replay can end in any way while its caller asks for it once more.
     #[test]
-    fn spans_are_rounded_up() {
-        let span = |seconds| Span::from(Duration::from_secs_f64(seconds));
-        for (seconds, value, unit) in [
-            (0.0, 1, "second"),
-            (1.2, 2, "second"),
-            (119.0, 119, "second"),
-            (121.0, 3, "minute"),
-            (7201.0, 3, "hour"),
-        ] {
-            assert_eq!(span(seconds), Span { value, unit }, "{seconds}");
-        }
+    fn j_8_what_did_not_succeed_is_a_problem() {
+        let problem = |status: Status| {
+            let status = ReplayStatus {
+                replay_id: EntryId::new([7; 16]).into(),
+                status: status.as_str(),
+                reason: String::new(),
+                original_request_id: None,
+                function: String::new(),
+                version: None,
+                queued_at: String::new(),
+                expires_at: String::new(),
+                attempts: 0,
+                replayed_at: None,
+                cancelled_at: None,
+                triggered_at: None,
+                position: None,
+                estimated_replay: None,
+            };
+            let response = status.problem()?.response(false);
+            Some(response.status().as_u16())
+        };
+        let all = Status::ALL.map(problem);
+        assert_eq!(all, [None, None, None, Some(409), Some(410), Some(409)]);
     }
 
     #[test]

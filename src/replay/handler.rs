@@ -7,7 +7,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderValue, Request, Response};
+use http::{Request, Response};
 use http_body::Body;
 use tokio::time::timeout;
 use tower::{Service, ServiceExt};
@@ -15,19 +15,22 @@ use tower::{Service, ServiceExt};
 use super::{
     Replay, Replayed,
     accept::{cannot_call, cannot_serve},
-    callback::Ended,
+    callback::{Ended, redrives},
     request::Stored,
 };
 use crate::{
     backoff::{Backoff, FullJitter},
-    classify::{Classify, IDEMPOTENCY_KEY, Retryable, Rules, Standard, Verdict, network},
-    delivery::worker::{Admits, Handler},
+    classify::{Classify, Retryable, Rules, Standard, Verdict, http::is_replayed, network},
+    delivery::{
+        dead_letter::reason,
+        worker::{Admits, Handler},
+    },
     dependency::{BreakerState, DependencyStatus},
     error::BoxError,
     idempotency::{hygiene::Unstored, reply},
     retry::{Attempt, PrepareAttempt},
     store::journal::{Entry, Journal, Settle, Status},
-    wire::{problem::Problem, read::Read},
+    wire::read::Read,
 };
 
 /// Before another attempt.
@@ -69,8 +72,10 @@ impl<J, S, B, H> fmt::Debug for Replays<J, S, B, H> {
 
 /// How one attempt ended.
 enum Attempted {
-    /// There is a reply, which is the last word.
-    Final(Box<Response<Bytes>>),
+    /// It succeeded.
+    Done(Box<Response<Bytes>>),
+    /// There is a reply, which is the last word, and says that it failed.
+    Refused(Box<Response<Bytes>>),
     /// It failed, and may be attempted again.
     Failed(String, Option<Box<Response<Bytes>>>),
     /// It failed for good, without a reply.
@@ -96,7 +101,7 @@ where
     async fn handle(&self, entry: Entry) -> Settle {
         let settings = &self.replay.shared.settings;
         let Some(stored) = Stored::decode(entry.payload.clone()) else {
-            return Settle::failed("it can't be read", settings.keep_failed);
+            return Settle::failed(reason::UNREADABLE, settings.keep_failed);
         };
         if entry.is_past() {
             let ended = Ended {
@@ -104,26 +109,23 @@ where
                 reply: None,
                 error: None,
             };
-            let callback = self.replay.callback(&entry, &stored, &ended);
-            return Settle::expired(settings.keep).followed_by(callback);
+            let settle = Settle::expired(settings.keep);
+            return self.told(&entry, &stored, &ended, settle).await;
         }
         if entry.attempts > settings.attempts {
-            return self.fail(&entry, &stored, "its workers died of it", None);
+            return self.fail(&entry, &stored, reason::WORKERS_DIED, None).await;
         }
         match self.attempt(&entry, &stored).await {
-            Attempted::Final(reply) if is_success(&reply) => self.complete(&entry, &stored, &reply),
-            Attempted::Final(reply) => {
+            Attempted::Done(reply) => self.complete(&entry, &stored, &reply).await,
+            Attempted::Refused(reply) => {
                 let why = format!("replied {}", reply.status().as_u16());
-                self.fail(&entry, &stored, &why, Some(&reply))
+                self.fail(&entry, &stored, &why, Some(&reply)).await
             }
-            Attempted::Broken(why) => self.fail(&entry, &stored, &why, None),
+            Attempted::Broken(why) => self.fail(&entry, &stored, &why, None).await,
             Attempted::Failed(why, reply) if entry.attempts >= settings.attempts => {
-                self.fail(&entry, &stored, &why, reply.as_deref())
+                self.fail(&entry, &stored, &why, reply.as_deref()).await
             }
-            Attempted::Failed(why, _) => {
-                let delay = BACKOFF.delay(entry.attempts - 1, Duration::ZERO, rand::random());
-                Settle::retry(why, delay)
-            }
+            Attempted::Failed(why, _) => again(&entry, why),
             Attempted::NotNow(asked) => Settle::release(self.replay.shared.pace.refused(asked)),
             Attempted::Busy(asked) => Settle::release(asked.unwrap_or(BUSY).max(BUSY)),
         }
@@ -131,8 +133,8 @@ where
 
     fn admits(&self) -> Admits {
         let shared = &self.replay.shared;
-        let dependencies = shared.settings.paced_by.iter();
-        let paces = dependencies.map(|dependency| pace_of(&dependency.status()));
+        let paces = shared.settings.paced_by.iter();
+        let paces = paces.map(|find| pace_of(&find().status()));
         let most = paces.min().unwrap_or(usize::MAX);
         match most.min(shared.pace.limit()) {
             0 => Admits::Urgent,
@@ -155,14 +157,15 @@ fn pace_of(status: &DependencyStatus) -> usize {
     }
 }
 
-fn is_success(reply: &Response<Bytes>) -> bool {
-    reply.status().is_success() || reply.status().is_redirection()
-}
-
 impl<J, S, B, H> Replays<J, S, B, H>
 where
     J: Journal + Clone,
 {
+    /// Attempts it, under the key that it has.
+    ///
+    /// If it was redriven, and all there is under that key is the reply that it died of, it is
+    /// attempted under a key of the redrive: so it is executed once more for each redrive, and only
+    /// if what was executed before is known to have failed.
     async fn attempt<R>(&self, entry: &Entry, stored: &Stored) -> Attempted
     where
         S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
@@ -174,9 +177,37 @@ where
         H: PrepareAttempt<Request<B>> + Send + Sync + 'static,
         H::Future: Send,
     {
-        let Some(request) = self.request(entry, stored) else {
-            return Attempted::Broken("it can't be read".to_owned());
+        let attempting = async {
+            let mut attempted = Attempted::Broken(reason::UNREADABLE.to_owned());
+            for redrive in 0..=redrives(entry) {
+                let Some(request) = self.request(entry, stored, redrive) else {
+                    break;
+                };
+                attempted = self.call(entry, request).await;
+                let kept =
+                    matches!(&attempted, Attempted::Refused(reply) if is_replayed(reply.headers()));
+                if !kept {
+                    break;
+                }
+            }
+            attempted
         };
+        match timeout(self.replay.shared.settings.timeout, attempting).await {
+            Ok(attempted) => attempted,
+            Err(_) => Attempted::Failed("timeout".to_owned(), None),
+        }
+    }
+
+    async fn call<R>(&self, entry: &Entry, request: Request<B>) -> Attempted
+    where
+        S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
+        S::Future: Send,
+        S::Error: Into<BoxError> + 'static,
+        R: Body + Send + 'static,
+        R::Data: Send,
+        H: PrepareAttempt<Request<B>> + Send + Sync + 'static,
+        H::Future: Send,
+    {
         let attempt = Attempt::retry(entry.attempts);
         let service = self
             .service
@@ -184,31 +215,31 @@ where
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
         let settings = &self.replay.shared.settings;
-        let calling = async {
-            let Ok(request) = self.prepare.prepare(request, attempt).await else {
-                return Attempted::Failed("it could not be prepared".to_owned(), None);
-            };
-            let response = match service.oneshot(request).await {
-                Ok(response) => response,
-                Err(error) => return self.by_error(error),
-            };
-            if cannot_serve(&response).is_some() {
-                return Attempted::NotNow(self.judge(&response).not_before());
-            }
-            self.replay.shared.pace.served();
-            let verdict = self.judge(&response);
-            let reply = gather(response, settings.response_limit).await;
-            if Problem::is_processing(&reply) {
-                return Attempted::Busy(verdict.not_before());
-            }
-            match verdict.is_success() || verdict.retry == Retryable::Never {
-                true => Attempted::Final(Box::new(reply)),
-                false => Attempted::Failed(verdict.cause.to_string(), Some(Box::new(reply))),
-            }
+        let Ok(request) = self.prepare.prepare(request, attempt).await else {
+            return Attempted::Failed(reason::UNPREPARED.to_owned(), None);
         };
-        match timeout(settings.timeout, calling).await {
-            Ok(attempted) => attempted,
-            Err(_) => Attempted::Failed("timeout".to_owned(), None),
+        let response = match service.oneshot(request).await {
+            Ok(response) => response,
+            Err(error) => return self.by_error(error),
+        };
+        if cannot_serve(&response).is_some() {
+            return Attempted::NotNow(self.judge(&response).not_before());
+        }
+        self.replay.shared.pace.served();
+        let mut reply = gather(response, settings.response_limit).await;
+        let speak = settings.dialect.speak();
+        if let Some(finding) = speak.finding(&reply) {
+            reply.extensions_mut().insert(finding);
+        }
+        let verdict = self.judge(&reply);
+        if speak.is_busy(&reply) {
+            return Attempted::Busy(verdict.not_before());
+        }
+        let reply = Box::new(reply);
+        match verdict.retry {
+            _ if verdict.is_success() => Attempted::Done(reply),
+            Retryable::Never => Attempted::Refused(reply),
+            _ => Attempted::Failed(verdict.cause.to_string(), Some(reply)),
         }
     }
 
@@ -230,38 +261,42 @@ where
     }
 
     /// The request as it was, but for its credentials. If it had no key it gets one, so that a
-    /// worker that dies does not make it happen twice.
-    fn request(&self, entry: &Entry, stored: &Stored) -> Option<Request<B>>
+    /// worker that dies does not make it happen twice. For a redrive it gets the key of that, which
+    /// nobody else has; `None` if it can't.
+    fn request(&self, entry: &Entry, stored: &Stored, redrive: usize) -> Option<Request<B>>
     where
         B: From<Bytes>,
     {
         let mut request = stored.request()?;
-        let key = HeaderValue::try_from(entry.id.to_string()).ok()?;
-        request.headers_mut().entry(IDEMPOTENCY_KEY).or_insert(key);
+        let speak = self.replay.shared.settings.dialect.speak();
+        let (headers, body) = (request.headers_mut(), stored.body.clone());
+        let body = match redrive {
+            0 => speak.keyed(headers, body, &entry.id.to_string()),
+            n => speak.rekeyed(headers, body, &format!("{}-{n}", entry.id))?,
+        };
         request.extensions_mut().insert(Replayed {
             id: super::ReplayId(entry.id),
             principal: entry.owner.clone(),
             attempt: entry.attempts,
         });
-        Some(request.map(|()| B::from(stored.body.clone())))
+        Some(request.map(|()| B::from(body)))
     }
 
-    fn complete(&self, entry: &Entry, stored: &Stored, reply: &Response<Bytes>) -> Settle {
+    async fn complete(&self, entry: &Entry, stored: &Stored, reply: &Response<Bytes>) -> Settle {
         let ended = Ended {
             status: Status::Completed,
             reply: Some(reply),
             error: None,
         };
-        let callback = self.replay.callback(entry, stored, &ended);
         let keep = self.replay.shared.settings.keep;
-        let note = format!("replied {}", reply.status().as_u16());
-        Settle {
-            note,
-            ..Settle::completed(encode(reply), keep).followed_by(callback)
-        }
+        let settle = Settle {
+            note: format!("replied {}", reply.status().as_u16()),
+            ..Settle::completed(encode(Some(reply)), keep)
+        };
+        self.told(entry, stored, &ended, settle).await
     }
 
-    fn fail(
+    async fn fail(
         &self,
         entry: &Entry,
         stored: &Stored,
@@ -273,27 +308,65 @@ where
             reply,
             error: Some(why),
         };
-        let callback = self.replay.callback(entry, stored, &ended);
-        let keep = self.replay.shared.settings.keep_failed;
-        Settle {
-            result: reply.map(encode),
-            ..Settle::failed(why, keep).followed_by(callback)
+        let settle = Settle {
+            result: Some(encode(reply)),
+            ..Settle::failed(why, self.replay.shared.settings.keep_failed)
+        };
+        self.told(entry, stored, &ended, settle).await
+    }
+
+    /// How it ended, and with it who is told so. A callback that can't be sent is a dead letter
+    /// before it ends.
+    async fn told(
+        &self,
+        entry: &Entry,
+        stored: &Stored,
+        ended: &Ended<'_>,
+        settle: Settle,
+    ) -> Settle {
+        let unsendable = match self.replay.callback(entry, stored, ended) {
+            Ok(callback) => return settle.followed_by(callback),
+            Err(unsendable) => unsendable,
+        };
+        match self.replay.bury_callback(entry, unsendable).await {
+            Ok(()) => settle,
+            Err(_) => again(entry, "its callback could not be written down"),
         }
     }
 }
 
-fn encode(reply: &Response<Bytes>) -> Bytes {
-    let (head, body) = reply.clone().into_parts();
-    reply::encode(&head, None, &body, &Unstored::default())
+/// Another attempt, after a while.
+fn again(entry: &Entry, why: impl Into<String>) -> Settle {
+    let n = entry.attempts.saturating_sub(1);
+    Settle::retry(why, BACKOFF.delay(n, Duration::ZERO, rand::random()))
 }
 
-/// The reply with its body, or without if that is too large or broke off.
+/// On a reply whose body is not there, since it is too large or broke off.
+#[derive(Clone)]
+struct Bodiless;
+
+/// The reply as it is kept. Nothing of one without its body is, and then nothing takes the place of
+/// what an earlier attempt left.
+fn encode(reply: Option<&Response<Bytes>>) -> Bytes {
+    match reply {
+        Some(reply) if reply.extensions().get::<Bodiless>().is_none() => {
+            let (head, body) = reply.clone().into_parts();
+            reply::encode(&head, None, &body, &Unstored::default())
+        }
+        _ => Bytes::new(),
+    }
+}
+
+/// The reply with its body, or marked as without.
 async fn gather<R: Body>(response: Response<R>, limit: usize) -> Response<Bytes> {
-    let (head, body) = response.into_parts();
+    let (mut head, body) = response.into_parts();
     let mut read = Read::default();
     let body = match read.up_to(limit, pin!(body)).await {
         Ok(true) => read.joined(),
-        _ => Bytes::new(),
+        _ => {
+            head.extensions.insert(Bodiless);
+            Bytes::new()
+        }
     };
     Response::from_parts(head, body)
 }

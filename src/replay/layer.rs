@@ -12,10 +12,12 @@ use http_body::Body;
 use pin_project_lite::pin_project;
 use tower::{Layer, Service};
 
-use super::{Replay, accept::Asked, options::Options};
-use crate::{
-    classify::is_grpc, problem::ProblemBody, store::journal::Journal, wire::problem::Problem,
+use super::{
+    Replay,
+    accept::Asked,
+    dialect::{Refusal, Wish},
 };
+use crate::{classify::is_grpc, idempotency::IdempotencyBody, store::journal::Journal};
 
 /// Journals requests that can't be served now. See the [module docs](super).
 ///
@@ -61,9 +63,10 @@ where
     B: Body + From<Bytes> + Send + 'static,
     B::Data: Send,
     B::Error: Send,
-    R: Body<Data = Bytes> + Send + 'static,
+    R: Body + Send + 'static,
+    R::Error: Send,
 {
-    type Response = Response<ProblemBody<R>>;
+    type Response = Response<IdempotencyBody<R>>;
     type Error = S::Error;
     type Future = ReplayFuture<S::Future, R, S::Error>;
 
@@ -72,28 +75,29 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let state = match self.admit(&request) {
+        let (parts, body) = request.into_parts();
+        let head = Request::from_parts(parts, ());
+        let state = match self.admit(&head, &body) {
             Ok(None) => State::Passed {
-                future: self.inner.call(request),
+                future: self.inner.call(head.map(|()| body)),
             },
-            Ok(Some(options)) => {
+            Ok(Some(wish)) => {
                 // The one that was made ready is the one that is called.
                 let spare = self.inner.clone();
-                let (parts, body) = request.into_parts();
                 let asked = Asked {
                     service: mem::replace(&mut self.inner, spare),
                     replay: self.replay.clone(),
-                    head: Request::from_parts(parts, ()),
-                    options,
+                    head,
+                    wish,
                 };
                 State::Asked {
                     future: Box::pin(asked.answer(body)),
                 }
             }
-            Err(problem) => {
+            Err(response) => {
                 crate::release(&mut self.inner);
                 State::Refused {
-                    response: Some(problem.response(false)),
+                    response: Some(*response),
                 }
             }
         };
@@ -102,36 +106,49 @@ where
 }
 
 impl<S, J: Journal + Clone> ReplayService<S, J> {
-    /// Whether a request is to be replayed if it can't be served, and how.
-    fn admit<B: Body>(&self, request: &Request<B>) -> Result<Option<Options>, Problem> {
-        let settings = &self.replay.shared.settings;
-        let headers = request.headers();
-        if !settings.methods.contains(request.method()) || is_grpc(headers) {
-            return Ok(None);
-        }
-        let options = Options::read(headers)?;
-        let wanted = options.enabled.unwrap_or(settings.unasked);
+    /// What a request asks for, as far as that is this layer's business.
+    fn admit<B: Body>(&self, head: &Request<()>, body: &B) -> Result<Option<Wish>, Refusal> {
+        let closed = self.replay.is_closed_to(head);
+        let Some(wish) = self.wish(head)? else {
+            return match closed {
+                true => {
+                    let problem = self.replay.maintenance.problem();
+                    Err(Box::new(problem.response(is_grpc(head.headers()))))
+                }
+                false => Ok(None),
+            };
+        };
         // What is too large to be journaled is served as long as it can be.
-        let fits = request.body().size_hint().lower() <= settings.request_limit as u64;
-        let serves = !self.replay.maintenance.is_on();
-        if !wanted || (!fits && serves) {
+        let limit = self.replay.shared.settings.request_limit;
+        let fits = body.size_hint().lower() <= limit as u64;
+        if !fits && !closed {
             return Ok(None);
         }
-        if let Some((url, headers)) = &options.callback {
-            self.replay
-                .check_callback(url, headers)
-                .map_err(|why| Problem::REPLAY_INVALID.detail(why))?;
+        if let Wish::Replay(options) = &wish {
+            self.replay.check(options, &[])?;
         }
-        Ok(Some(options))
+        Ok(Some(wish))
+    }
+
+    fn wish(&self, head: &Request<()>) -> Result<Option<Wish>, Refusal> {
+        let settings = &self.replay.shared.settings;
+        if !settings.methods.contains(head.method()) || is_grpc(head.headers()) {
+            return Ok(None);
+        }
+        Ok(match settings.dialect.speak().of_head(head)? {
+            Wish::Replay(options) if !self.replay.wants(&options) => None,
+            Wish::Foreign => None,
+            wish => Some(wish),
+        })
     }
 }
 
-type Answer<R, E> = Result<Response<ProblemBody<R>>, E>;
+type Answer<R, E> = Result<Response<IdempotencyBody<R>>, E>;
 
 pin_project! {
     /// The future of a [`ReplayService`].
     #[must_use = "futures do nothing unless polled"]
-    pub struct ReplayFuture<F, R, E> {
+    pub struct ReplayFuture<F, R: Body, E> {
         #[pin]
         state: State<F, R, E>,
     }
@@ -139,17 +156,17 @@ pin_project! {
 
 pin_project! {
     #[project = StateProj]
-    enum State<F, R, E> {
+    enum State<F, R: Body, E> {
         // None of the layer's business.
         Passed { #[pin] future: F },
         // It asks for something that is not offered.
         Refused { response: Option<Response<Bytes>> },
-        // It is journaled if it can't be served.
+        // It is journaled if it can't be served, or is about what was.
         Asked { future: Pin<Box<dyn Future<Output = Answer<R, E>> + Send>> },
     }
 }
 
-impl<F, R, E> fmt::Debug for ReplayFuture<F, R, E> {
+impl<F, R: Body, E> fmt::Debug for ReplayFuture<F, R, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("ReplayFuture")
     }
@@ -158,6 +175,7 @@ impl<F, R, E> fmt::Debug for ReplayFuture<F, R, E> {
 impl<F, R, E> Future for ReplayFuture<F, R, E>
 where
     F: Future<Output = Result<Response<R>, E>>,
+    R: Body,
 {
     type Output = Answer<R, E>;
 
@@ -165,10 +183,12 @@ where
         match self.project().state.project() {
             StateProj::Passed { future } => {
                 let response = ready!(future.poll(cx))?;
-                Poll::Ready(Ok(response.map(ProblemBody::reply)))
+                Poll::Ready(Ok(response.map(IdempotencyBody::inner)))
             }
             StateProj::Refused { response } => match response.take() {
-                Some(response) => Poll::Ready(Ok(response.map(Into::into))),
+                Some(response) => {
+                    Poll::Ready(Ok(response.map(|body| IdempotencyBody::whole(body, None))))
+                }
                 None => Poll::Pending,
             },
             StateProj::Asked { future } => future.as_mut().poll(cx),

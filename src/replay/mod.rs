@@ -55,9 +55,16 @@
 //!
 //! Requests of the [methods](ReplayBuilder::methods) that can be replayed and that ask for it
 //! (see the table of headers below), when maintenance is [on](Maintenance::on), the service says
-//! 503 or is overloaded, a [breaker](crate::circuit_breaker) refuses, or the handler asks for it by
-//! [`ReplayLater`]. It is on disk before the 202 is sent; if it can't be written, the reply is 503.
-//! The same idempotency key gets the same replay.
+//! 503 or is overloaded, a [breaker](crate::circuit_breaker) refuses, what the service calls can't be
+//! connected to, or the handler asks for it by [`ReplayLater`]. What an earlier attempt of the
+//! service's [may have done](crate::RetryOutcome::in_doubt) is not journaled, whatever the last one
+//! met. It is on disk before the 202 is sent; if it can't be written, the reply is 503.
+//!
+//! In maintenance, what does not ask is refused with 503 and `Retry-After`, but for what is
+//! [served all the same](ReplayBuilder::served_in_maintenance): reads, unless told otherwise.
+//!
+//! The same idempotency key gets the same replay: 202 as long as it waits, 200 and its document when
+//! it has succeeded, and a problem with the code `REPLAY_FAILED` (409) when it has failed for good.
 //!
 //! | request header | |
 //! | --- | --- |
@@ -67,7 +74,13 @@
 //! | `replay-callback` | a URL to be told how it ended: `replay.completed`, `replay.failed` or `replay.expired` |
 //! | `replay-callback-header` | a header for that, `name: value`; credentials need a [sealed](crate::store::journal::Journal::is_sealed) journal |
 //!
-//! Credentials of a request are not written down. The principal is, and is on the replayed request
+//! Those are the words of plain HTTP. A [`Dialect`] has others for the same: forrst's are in its
+//! envelopes.
+//!
+//! Credentials of a request are not written down: headers whose names sound like one
+//! (`x-access-key`, `x-session-id`), and values that are marked as
+//! [sensitive](http::HeaderValue::set_sensitive), as tower-http's `SetSensitiveRequestHeadersLayer`
+//! does. What is in the query is written down. The principal is, and is on the replayed request
 //! as [`Replayed`], which nobody outside of this process can put there: let your authentication
 //! layer accept it, or bring fresh credentials by [`Replay::worker_with`].
 //!
@@ -76,21 +89,26 @@
 //! In order of priority and of when it came, at most as many at a time as you say and one after an
 //! outage, for as long as the service can serve: a 503 is no attempt, and the drain pauses. A
 //! failure that may be transient is attempted three times, with growing pauses. What fails for good
-//! is a [dead letter](crate::delivery::dead_letter). A worker that dies leaves its request to the
-//! next one, and the idempotency layer sees to it that what was done is not done again. A request
-//! that three workers died of is given up: whether it took effect is then not known.
+//! is a [dead letter](crate::delivery::dead_letter), which can be
+//! [redriven](crate::delivery::dead_letter::DeadLetters::redrive). A worker that dies leaves its
+//! request to the next one, and the idempotency layer sees to it that what was done is not done
+//! again. A request that three workers died of is given up: whether it took effect is then not
+//! known.
 
 mod accept;
 mod builder;
-mod callback;
+pub(crate) mod callback;
 mod control;
 mod cursor;
-mod document;
+#[cfg_attr(not(feature = "forrst"), allow(dead_code, reason = "HTTP says less"))]
+pub(crate) mod dialect;
+pub(crate) mod document;
 mod handler;
 mod layer;
-mod maintenance;
+pub(crate) mod maintenance;
 mod options;
 mod pace;
+mod plain;
 mod request;
 mod routes;
 
@@ -102,7 +120,8 @@ use serde::{Serialize, Serializer};
 pub use self::{
     builder::ReplayBuilder,
     control::{ReplayError, ReplayFilter, ReplayPage},
-    document::{ReplayStatus, Span},
+    dialect::Dialect,
+    document::ReplayStatus,
     handler::Replays,
     layer::{ReplayFuture, ReplayLayer, ReplayService},
     maintenance::Maintenance,
@@ -113,6 +132,7 @@ use self::{
     control::MOST,
     pace::Pace,
 };
+pub use crate::wire::span::{Span, Unit};
 use crate::{
     delivery::{
         webhooks::Webhooks,

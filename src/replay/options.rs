@@ -1,26 +1,19 @@
+//! Whether and how a request is to be replayed, as its headers say.
+//!
+//! | header | value |
+//! | --- | --- |
+//! | `replay` | `true` or `false` |
+//! | `replay-ttl` | seconds |
+//! | `replay-priority` | `high`, `normal` or `low` |
+//! | `replay-callback` | a URL |
+//! | `replay-callback-header` | `name: value`, as often as need be |
+
 use std::time::Duration;
 
 use http::HeaderMap;
 
+use super::dialect::Options;
 use crate::{delivery::UserHeaders, store::journal::Priority, wire::problem::Problem};
-
-/// Whether and how a request is to be replayed, as its headers say.
-///
-/// | header | value |
-/// | --- | --- |
-/// | `replay` | `true` or `false` |
-/// | `replay-ttl` | seconds |
-/// | `replay-priority` | `high`, `normal` or `low` |
-/// | `replay-callback` | a URL |
-/// | `replay-callback-header` | `name: value`, as often as need be |
-#[derive(Debug, Clone, Default)]
-pub(super) struct Options {
-    /// `None` if the request does not say.
-    pub(super) enabled: Option<bool>,
-    pub(super) ttl: Option<Duration>,
-    pub(super) priority: Priority,
-    pub(super) callback: Option<(String, UserHeaders)>,
-}
 
 /// The headers that say so, which are the layer's alone.
 pub(super) const HEADERS: [&str; 5] = [
@@ -31,47 +24,45 @@ pub(super) const HEADERS: [&str; 5] = [
     "replay-callback-header",
 ];
 
-impl Options {
-    pub(super) fn read(headers: &HeaderMap) -> Result<Self, Problem> {
-        if HEADERS.iter().all(|name| !headers.contains_key(*name)) {
-            return Ok(Self::default());
-        }
-        let mut options = Self {
-            enabled: Some(true),
-            ..Self::default()
-        };
-        if let Some(value) = one(headers, "replay")? {
-            options.enabled = Some(match value {
-                "true" | "?1" => true,
-                "false" | "?0" => false,
-                other => return Err(invalid("replay", other, "true or false")),
-            });
-        }
-        if let Some(value) = one(headers, "replay-ttl")? {
-            let digits = value.bytes().all(|byte| byte.is_ascii_digit());
-            let seconds = value.parse().ok().filter(|_| digits);
-            let seconds = seconds.ok_or_else(|| invalid("replay-ttl", value, "whole seconds"))?;
-            options.ttl = Some(Duration::from_secs(seconds));
-        }
-        if let Some(value) = one(headers, "replay-priority")? {
-            options.priority = priority(value)
-                .ok_or_else(|| invalid("replay-priority", value, "high, normal or low"))?;
-        }
-        let callback = one(headers, "replay-callback")?;
-        let more = callback_headers(headers)?;
-        options.callback = match callback {
-            Some(url) => Some((url.to_owned(), more)),
-            None if more.iter().next().is_none() => None,
-            None => {
-                let detail = "replay-callback-header without replay-callback";
-                return Err(Problem::REPLAY_INVALID.detail(detail));
-            }
-        };
-        Ok(options)
+pub(super) fn read(headers: &HeaderMap) -> Result<Options, Problem> {
+    if HEADERS.iter().all(|name| !headers.contains_key(*name)) {
+        return Ok(Options::default());
     }
+    let mut options = Options {
+        enabled: Some(true),
+        ..Options::default()
+    };
+    if let Some(value) = one(headers, "replay")? {
+        options.enabled = Some(match value {
+            "true" | "?1" => true,
+            "false" | "?0" => false,
+            other => return Err(invalid("replay", other, "true or false")),
+        });
+    }
+    if let Some(value) = one(headers, "replay-ttl")? {
+        let digits = value.bytes().all(|byte| byte.is_ascii_digit());
+        let seconds = value.parse().ok().filter(|_| digits);
+        let seconds = seconds.ok_or_else(|| invalid("replay-ttl", value, "whole seconds"))?;
+        options.ttl = Some(Duration::from_secs(seconds));
+    }
+    if let Some(value) = one(headers, "replay-priority")? {
+        options.priority = priority(value)
+            .ok_or_else(|| invalid("replay-priority", value, "high, normal or low"))?;
+    }
+    let callback = one(headers, "replay-callback")?;
+    let more = callback_headers(headers)?;
+    options.callback = match callback {
+        Some(url) => Some((url.to_owned(), more)),
+        None if more.iter().next().is_none() => None,
+        None => {
+            let detail = "replay-callback-header without replay-callback";
+            return Err(Problem::REPLAY_INVALID.detail(detail));
+        }
+    };
+    Ok(options)
 }
 
-pub(super) fn priority(name: &str) -> Option<Priority> {
+fn priority(name: &str) -> Option<Priority> {
     // What is urgent is for those who trigger.
     let all = [Priority::High, Priority::Normal, Priority::Low];
     all.into_iter().find(|priority| priority.as_str() == name)
@@ -122,7 +113,7 @@ mod tests {
         lines.for_each(|(name, value)| {
             headers.append(name, value);
         });
-        Options::read(&headers)
+        super::read(&headers)
     }
 
     #[test]

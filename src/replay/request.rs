@@ -1,14 +1,11 @@
 //! A request as it is journaled: without credentials, and without what was its connection's.
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, Method, Request, Uri, header};
+use http::{HeaderName, HeaderValue, Method, Request, Uri, header};
 use serde::{Deserialize, Serialize};
 
-use super::options::HEADERS;
-use crate::{
-    delivery::{UserHeaders, parcel::Parcel, text::is_credential},
-    telemetry::printable,
-};
+use super::{dialect::Operation, options::HEADERS};
+use crate::delivery::{UserHeaders, parcel::Parcel, text::is_secret};
 
 /// What is kept of a request next to its headers and its body.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -19,6 +16,9 @@ pub(super) struct Meta {
     pub(super) reason: String,
     /// What its caller calls it.
     pub(super) request_id: Option<String>,
+    /// In which version it calls what it calls.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) version: Option<String>,
     pub(super) callback: Option<Callback>,
 }
 
@@ -26,14 +26,22 @@ pub(super) struct Meta {
 pub(super) struct Callback {
     pub(super) url: String,
     pub(super) headers: Vec<(String, String)>,
+    /// Where it is to be queued.
+    #[serde(default = "usual")]
+    pub(super) queue: String,
+}
+
+fn usual() -> String {
+    "webhooks".to_owned()
 }
 
 impl Callback {
-    pub(super) fn new(url: String, headers: &UserHeaders) -> Self {
+    pub(super) fn new(url: String, headers: &UserHeaders, queue: &str) -> Self {
         let owned = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
         Self {
             url,
             headers: headers.iter().map(owned).collect(),
+            queue: queue.to_owned(),
         }
     }
 }
@@ -45,17 +53,18 @@ impl Stored {
         head: &Request<()>,
         body: Bytes,
         reason: &str,
+        operation: &Operation,
         callback: Option<Callback>,
     ) -> Self {
-        let kept = |name: &HeaderName| !is_left_out(name.as_str());
-        let headers = head.headers();
-        let kept = headers.iter().filter(|(name, _)| kept(name));
+        let headers = head.headers().iter();
+        let kept = headers.filter(|(name, value)| !is_left_out(name, value));
         Self {
             meta: Meta {
                 method: head.method().as_str().to_owned(),
                 uri: head.uri().to_string(),
                 reason: reason.to_owned(),
-                request_id: request_id(headers),
+                request_id: operation.request_id.clone(),
+                version: operation.version.clone(),
                 callback,
             },
             headers: kept
@@ -75,13 +84,8 @@ impl Stored {
     }
 }
 
-fn request_id(headers: &HeaderMap) -> Option<String> {
-    let value = headers.get("x-request-id")?;
-    printable(value.as_bytes()).map(str::to_owned)
-}
-
 /// Credentials, what concerns a connection alone, and what was meant for the layer.
-fn is_left_out(name: &str) -> bool {
+fn is_left_out(name: &HeaderName, value: &HeaderValue) -> bool {
     const NAMES: [HeaderName; 10] = [
         header::CONNECTION,
         header::CONTENT_LENGTH,
@@ -94,8 +98,8 @@ fn is_left_out(name: &str) -> bool {
         HeaderName::from_static("keep-alive"),
         HeaderName::from_static("proxy-connection"),
     ];
-    let known = NAMES.iter().any(|known| known == name) || HEADERS.contains(&name);
-    known || is_credential(name)
+    let known = NAMES.contains(name) || HEADERS.contains(&name.as_str());
+    known || is_secret(name, value)
 }
 
 #[cfg(test)]
@@ -104,7 +108,11 @@ mod tests {
 
     #[test]
     fn j_13_credentials_are_not_journaled() {
+        let mut sensitive = HeaderValue::from_static("1");
+        sensitive.set_sensitive(true);
         let request = Request::post("/orders?id=7")
+            .header("x-customer", sensitive)
+            .header("x-access-key", "1")
             .header("authorization", "Bearer 1")
             .header("cookie", "session=1")
             .header("x-api-key", "1")
@@ -115,8 +123,13 @@ mod tests {
             .header("x-request-id", "r-1")
             .header("accept", "a")
             .header("accept", "b")
-            .body(());
-        let stored = Stored::new(&request.unwrap(), "abc".into(), "BECAUSE", None);
+            .body(())
+            .unwrap();
+        let operation = Operation {
+            request_id: Some("r-1".to_owned()),
+            ..Operation::default()
+        };
+        let stored = Stored::new(&request, "abc".into(), "BECAUSE", &operation, None);
         let stored = Stored::decode(stored.encode()).unwrap();
         let request = stored.request().unwrap();
         let mut names: Vec<_> = request.headers().keys().map(HeaderName::as_str).collect();

@@ -7,19 +7,17 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{
-    HeaderValue, Method, Request, Response, StatusCode,
-    header::{CACHE_CONTROL, CONTENT_TYPE},
-};
+use http::{Method, Request, Response};
 use http_body_util::Full;
-use serde::Serialize;
 use tower::Service;
 
-use super::{Replay, ReplayError, ReplayFilter, ReplayId};
-use crate::{
-    store::journal::{Journal, Status},
-    wire::problem::Problem,
+use super::{
+    Replay, ReplayFilter, ReplayId,
+    dialect::{Command, Speak},
+    document::{STATES, state},
+    plain::Plain,
 };
+use crate::{store::journal::Journal, wire::problem::Problem};
 
 /// What callers can ask about their replays, as a service to be mounted somewhere.
 ///
@@ -76,43 +74,41 @@ async fn answer<J: Journal + Clone>(replay: &Replay<J>, head: &Request<()>) -> A
     let principal = (replay.shared.principal)(head).ok_or(Problem::REPLAY_ANONYMOUS)?;
     let path = head.uri().path().trim_matches('/');
     let (id, action) = path.split_once('/').unwrap_or((path, ""));
-    if id.is_empty() {
-        allow(head, &[Method::GET])?;
-        let filter = filter(head.uri().query().unwrap_or_default())?;
-        return json(&replay.list(&principal, filter).await.map_err(told)?);
-    }
-    let id: ReplayId = id.parse().map_err(|_| Problem::REPLAY_NOT_FOUND)?;
-    match action {
-        "" if head.method() == Method::DELETE => cancel(replay, &principal, id).await,
-        "" => {
-            allow(head, &[Method::GET, Method::DELETE])?;
-            json(&replay.status(&principal, id).await.map_err(told)?)
+    let id = match id {
+        "" => None,
+        id => {
+            let id: Result<ReplayId, _> = id.parse();
+            Some(id.map_err(|_| Problem::REPLAY_NOT_FOUND)?)
         }
-        "reply" => {
+    };
+    let command = match (id, action) {
+        (None, _) => {
             allow(head, &[Method::GET])?;
-            let reply = replay.reply(&principal, id).await.map_err(told)?;
-            let reply = reply.ok_or(Problem::REPLAY_NO_REPLY)?;
-            Ok(reply.map(Full::new))
+            Command::List(filter(head.uri().query().unwrap_or_default())?, false)
         }
-        "cancel" => {
+        (Some(id), "") if head.method() == Method::DELETE => Command::Cancel(id),
+        (Some(id), "") => {
+            allow(head, &[Method::GET, Method::DELETE])?;
+            Command::Status(id)
+        }
+        (Some(id), "reply") => {
+            allow(head, &[Method::GET])?;
+            let reply = replay.reply(&principal, id).await;
+            let reply = reply.map_err(|error| error.problem())?;
+            return Ok(reply.ok_or(Problem::REPLAY_NO_REPLY)?.map(Full::new));
+        }
+        (Some(id), "cancel") => {
             allow(head, &[Method::POST])?;
-            cancel(replay, &principal, id).await
+            Command::Cancel(id)
         }
-        "trigger" => {
+        (Some(id), "trigger") => {
             allow(head, &[Method::POST])?;
-            json(&replay.trigger(&principal, id).await.map_err(told)?)
+            Command::Trigger(id)
         }
-        _ => Err(Problem::REPLAY_NOT_FOUND),
-    }
-}
-
-async fn cancel<J: Journal + Clone>(replay: &Replay<J>, principal: &str, id: ReplayId) -> Answer {
-    json(&replay.cancel(principal, id).await.map_err(told)?)
-}
-
-#[allow(clippy::needless_pass_by_value, reason = "for map_err")]
-fn told(error: ReplayError) -> Problem {
-    error.problem()
+        _ => return Err(Problem::REPLAY_NOT_FOUND),
+    };
+    let answer = replay.command(&principal, command).await?;
+    Ok(Plain.answered(&[], &answer).map(Full::new))
 }
 
 fn allow(head: &Request<()>, methods: &[Method]) -> Result<(), Problem> {
@@ -120,16 +116,6 @@ fn allow(head: &Request<()>, methods: &[Method]) -> Result<(), Problem> {
         true => Ok(()),
         false => Err(Problem::REPLAY_METHOD),
     }
-}
-
-fn json(document: &impl Serialize) -> Answer {
-    let body = serde_json::to_vec(document).unwrap_or_default();
-    let mut response = Response::new(Full::new(Bytes::from(body)));
-    *response.status_mut() = StatusCode::OK;
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    Ok(response)
 }
 
 fn filter(query: &str) -> Result<ReplayFilter, Problem> {
@@ -143,11 +129,8 @@ fn filter(query: &str) -> Result<ReplayFilter, Problem> {
         let value = decoded(value).ok_or_else(|| invalid(name, value, "UTF-8, percent-encoded"))?;
         match name {
             "status" => {
-                let known = Status::ALL
-                    .into_iter()
-                    .find(|status| status.as_str() == value);
-                let allowed = "queued, processing, completed, failed, expired or cancelled";
-                filter.status = Some(known.ok_or_else(|| invalid(name, &value, allowed))?);
+                let known = state(&value);
+                filter.status = Some(known.ok_or_else(|| invalid(name, &value, STATES))?);
             }
             "function" => filter.function = Some(value),
             "limit" => {
@@ -195,6 +178,7 @@ fn decoded(text: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::journal::Status;
 
     #[test]
     fn j_10_filters_are_read_or_refused_by_name() {

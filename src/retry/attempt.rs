@@ -3,7 +3,11 @@ use std::{sync::Arc, time::Duration};
 use http::{HeaderName, HeaderValue, Request};
 use tokio::time::Instant;
 
-use crate::{Policy, classify::is_grpc};
+use super::protocol::ATTEMPT_COUNT;
+use crate::{
+    Policy,
+    classify::{Rules, is_grpc},
+};
 
 const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 
@@ -85,7 +89,12 @@ impl Attempt {
     }
 
     /// Says on a request that it is this attempt, and how much time is left for it.
-    pub(crate) fn mark<B>(self, request: &mut Request<B>) {
+    pub(crate) fn mark<B>(self, request: &mut Request<B>, rules: &Rules) {
+        if rules.tell_attempts {
+            request
+                .headers_mut()
+                .insert(ATTEMPT_COUNT, self.number().into());
+        }
         if is_grpc(request.headers()) {
             let headers = request.headers_mut();
             headers.insert("grpc-previous-rpc-attempts", self.previous.into());

@@ -13,7 +13,7 @@ use super::{
     past::Past,
 };
 use crate::{
-    classify::{Cause, Classify, Retryable, Verdict, judge},
+    classify::{Cause, Classify, Effect, Retryable, Verdict, judge},
     dependency::{Dependency, Remembered},
     error::{BoxError, Elapsed},
     retry_after::parse::Guidance,
@@ -25,8 +25,22 @@ use crate::{
 pub(super) struct Route<S> {
     pub(super) dependency: Arc<Dependency>,
     /// What a retry calls is a clone of this, so that a call without one need not clone the
-    /// service.
-    pub(super) spare: Mutex<S>,
+    /// service; and neither does a call to another dependency.
+    pub(super) spare: Arc<Mutex<S>>,
+}
+
+impl<S> Route<S> {
+    /// The route to another dependency, in the place of one that nobody is on any more.
+    pub(super) fn to(dependency: Arc<Dependency>, mut route: Arc<Self>) -> Arc<Self> {
+        match Arc::get_mut(&mut route) {
+            Some(route) => route.dependency = dependency,
+            None => {
+                let spare = Arc::clone(&route.spare);
+                route = Arc::new(Self { dependency, spare });
+            }
+        }
+        route
+    }
 }
 
 impl<S> Remembered for Route<S> {
@@ -100,7 +114,10 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
         if verdict.is_success() {
             return Decision::Return(match self.retries() {
                 0 => result,
-                _ => self.annotate(result, None),
+                _ => {
+                    let before = self.past().effect();
+                    self.annotate(result, None, before)
+                }
             });
         }
         let refused = matches!(verdict.cause, Cause::Refused(_));
@@ -117,19 +134,21 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
                 self.count(&verdict, wait);
                 let past = self.past();
                 past.last_cause = verdict.cause;
+                past.before_last = past.effect();
+                past.last_effect = verdict.effect;
                 past.last = Some(result);
                 Decision::Wait(Instant::now() + wait)
             }
             Err(reason) => {
                 let past = self.past();
                 let (attempts, last) = (past.attempts, past.last.take());
-                telemetry::gave_up(self.dependency(), attempts, reason, verdict.cause);
                 // A refusal is no answer of the dependency's; an earlier one is.
-                let result = match last {
-                    Some(last) if refused => last,
-                    _ => result,
+                let (result, before) = match last {
+                    Some(last) if refused => (last, past.before_last),
+                    _ => (result, past.effect()),
                 };
-                Decision::Return(self.annotate(result, Some(reason)))
+                telemetry::gave_up(self.dependency(), attempts, reason, verdict.cause);
+                Decision::Return(self.annotate(result, Some(reason), before))
             }
         }
     }
@@ -338,6 +357,18 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
         .into()
     }
 
+    /// Ends the call while an attempt is out, which may be processed yet.
+    pub(super) fn abandon<Req>(&mut self) -> Result<Res, BoxError>
+    where
+        P: Protocol<Req, Res, Snapshot = Snapshot>,
+    {
+        let past = self.past();
+        if past.last.is_some() {
+            past.before_last = Effect::Possible;
+        }
+        self.return_last(GaveUp::Deadline)
+    }
+
     /// Ends the call with the last real result, or for want of one with a timeout.
     pub(super) fn return_last<Req>(&mut self, reason: GaveUp) -> Result<Res, BoxError>
     where
@@ -347,13 +378,14 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
         past.service = None;
         past.charge = None;
         let (attempts, cause, last) = (past.attempts, past.last_cause, past.last.take());
+        let before = past.before_last;
         telemetry::gave_up(self.dependency(), attempts, reason, cause);
         let timeout = Elapsed {
             whole_call: true,
             limit: self.bounds.total,
         };
         let last = last.unwrap_or_else(|| Err(timeout.into()));
-        self.annotate(last, Some(reason))
+        self.annotate(last, Some(reason), before)
     }
 
     /// Says how it went, in the response or around the error.
@@ -361,12 +393,13 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
         &self,
         result: Result<Res, BoxError>,
         gave_up: Option<GaveUp>,
+        before: Effect,
     ) -> Result<Res, BoxError>
     where
         P: Protocol<Req, Res, Snapshot = Snapshot>,
     {
         let attempts = self.past.as_ref().map_or(1, |past| past.attempts);
-        let outcome = RetryOutcome::new(attempts, gave_up);
+        let outcome = RetryOutcome::new(attempts, gave_up, before);
         match result {
             Ok(mut response) => {
                 self.protocol.annotate(&mut response, outcome);

@@ -126,7 +126,7 @@ where
                             ready!(poll_limit(this.timer.as_mut(), limit, cx));
                             time_out(|| this.state.set(State::Waiting));
                             if limit >= call.deadline() {
-                                return Poll::Ready(call.return_last(GaveUp::Deadline));
+                                return Poll::Ready(call.abandon());
                             }
                             Err(call.attempt_elapsed())
                         }

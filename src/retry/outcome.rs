@@ -2,7 +2,10 @@ use std::{error::Error, fmt};
 
 use http::Response;
 
-use crate::error::{BoxError, Refusal, find};
+use crate::{
+    classify::Effect,
+    error::{BoxError, Refusal, find},
+};
 
 /// Why a call was not tried again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -81,11 +84,21 @@ impl From<Refusal> for GaveUp {
 pub struct RetryOutcome {
     attempts: u32,
     gave_up: Option<GaveUp>,
+    before: Effect,
 }
 
 impl RetryOutcome {
-    pub(crate) fn new(attempts: u32, gave_up: Option<GaveUp>) -> Self {
-        Self { attempts, gave_up }
+    /// `before` is what attempts may have brought about beside the one that the result is of.
+    pub(crate) fn new(attempts: u32, gave_up: Option<GaveUp>, before: Effect) -> Self {
+        Self {
+            attempts,
+            gave_up,
+            before,
+        }
+    }
+
+    pub(crate) fn before(&self) -> Effect {
+        self.before
     }
 
     /// How the call went that this response came from; `None` if it succeeded at once.
@@ -110,6 +123,16 @@ impl RetryOutcome {
     #[must_use]
     pub fn gave_up(&self) -> Option<GaveUp> {
         self.gave_up
+    }
+
+    /// Whether an attempt may have been processed beside the one that the response or the error
+    /// is of. If it is, a refused connection or a 503 speaks of that one attempt, and not of the
+    /// call: what was asked for may have happened all the same. An attempt that a classifier of your
+    /// own judged is in doubt unless its verdict says
+    /// [`never_sent`](crate::classify::Verdict::never_sent).
+    #[must_use]
+    pub fn in_doubt(&self) -> bool {
+        self.before.in_doubt()
     }
 }
 
@@ -140,7 +163,9 @@ impl RetryError {
 
 impl fmt::Display for RetryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let RetryOutcome { attempts, gave_up } = self.outcome;
+        let RetryOutcome {
+            attempts, gave_up, ..
+        } = self.outcome;
         let plural = if attempts == 1 { "" } else { "s" };
         write!(f, "call failed after {attempts} attempt{plural}")?;
         match gave_up {

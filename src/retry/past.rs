@@ -1,7 +1,11 @@
 use std::time::Duration;
 
 use super::attempt::Wants;
-use crate::{classify::Cause, dependency::Charge, error::BoxError};
+use crate::{
+    classify::{Cause, Effect},
+    dependency::Charge,
+    error::BoxError,
+};
 
 /// What a call remembers of attempts that failed.
 pub(super) struct Past<S, Res> {
@@ -23,6 +27,9 @@ pub(super) struct Past<S, Res> {
     pub(super) last_cause: Cause,
     /// The last real result, for when the next attempt brings none.
     pub(super) last: Option<Result<Res, BoxError>>,
+    /// What that attempt may have brought about, and those before it.
+    pub(super) last_effect: Effect,
+    pub(super) before_last: Effect,
 }
 
 impl<S, Res> Past<S, Res> {
@@ -30,6 +37,11 @@ impl<S, Res> Past<S, Res> {
     pub(super) fn repeats_of(&self, cause: Cause) -> u32 {
         let (last, times) = self.limited;
         if last == cause { times } else { 0 }
+    }
+
+    /// What all attempts may have brought about that were kept so far.
+    pub(super) fn effect(&self) -> Effect {
+        self.before_last.max(self.last_effect)
     }
 }
 
@@ -46,6 +58,8 @@ impl<S, Res> Default for Past<S, Res> {
             charge: None,
             last_cause: Cause::Timeout,
             last: None,
+            last_effect: Effect::None,
+            before_last: Effect::None,
         }
     }
 }

@@ -17,6 +17,13 @@ use crate::{
 
 /// What the retry loop has to know of a kind of request and response. [`Http`] is for HTTP and
 /// gRPC, [`Cloned`] for anything that can be cloned.
+#[diagnostic::on_unimplemented(
+    message = "a `{Req}` that is answered by a `{Res}` cannot be retried by `{Self}`",
+    note = "`RetryLayer::new` is for `http::Request` and `http::Response`; for any other request that \
+            is `Clone` use `RetryLayer::new(deps).cloning()`, and tell the registry what failures mean \
+            and where calls go: `with_classifier`, `with_locate`",
+    note = "a request whose body can be sent again has one that is `ReplayBody`"
+)]
 pub trait Protocol<Req, Res>: Clone + sealed::Sealed {
     /// What is kept of a request for a retry.
     type Snapshot;
@@ -154,7 +161,7 @@ impl<B: ReplayBody, R: Reply> Protocol<Request<B>, R> for Http {
         if attempt.wants_fresh_id() {
             renew_id(&mut request, &rules.request_id_header);
         }
-        attempt.mark(&mut request);
+        attempt.mark(&mut request, rules);
         Some(request)
     }
 
@@ -169,7 +176,7 @@ impl<B: ReplayBody, R: Reply> Protocol<Request<B>, R> for Http {
         if !head.is_as_trusted(&prepared, &rules.key_header) {
             return None;
         }
-        attempt.mark(&mut prepared);
+        attempt.mark(&mut prepared, rules);
         Some(prepared)
     }
 
@@ -317,6 +324,8 @@ fn told_by(headers: &HeaderMap) -> u32 {
 
 static GRPC_NAME: HeaderName = HeaderName::from_static(GRPC);
 static ENVOY_NAME: HeaderName = HeaderName::from_static(ENVOY);
+/// The number of an attempt, as Envoy tells it.
+pub(super) const ATTEMPT_COUNT: HeaderName = HeaderName::from_static(ENVOY);
 const GRPC: &str = "grpc-previous-rpc-attempts";
 const TIMEOUT: &str = "grpc-timeout";
 const ENVOY: &str = "x-envoy-attempt-count";

@@ -53,9 +53,12 @@ where
     #[inline(never)]
     fn call(&mut self, mut request: Req) -> Self::Future {
         let Self { inner, lookup, .. } = self;
-        let (deps, route) = lookup.find_or(&request, |dependency| {
-            let spare = Mutex::new(inner.clone());
-            Arc::new(Route { dependency, spare })
+        let (deps, route) = lookup.find_or(&request, |dependency, before| match before {
+            Some(route) => Route::to(dependency, route),
+            None => {
+                let spare = Arc::new(Mutex::new(inner.clone()));
+                Arc::new(Route { dependency, spare })
+            }
         });
         let dependency = &route.dependency;
         let policy = dependency.policy();

@@ -47,7 +47,7 @@ use crate::{
 /// ```
 pub fn client<C: Clone, L: Clone>(deps: Dependencies<C, L>) -> ClientLayers<C, L> {
     (
-        IdempotencyKeyLayer::new(),
+        IdempotencyKeyLayer::new().idempotent_methods(deps.idempotent_methods()),
         RetryBudgetLayer::new(deps.clone()),
         RetryLayer::new(deps.clone()),
         RetryAfterLayer::new(deps.clone()),

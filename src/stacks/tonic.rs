@@ -21,7 +21,8 @@
 //!
 //! A channel has one peer and its requests name none, so the registry has a fixed name for it. A
 //! gRPC call is repeated only if its method is declared idempotent, or if it carries an
-//! idempotency key, which [`client`] gives each call: see that the server honours it.
+//! idempotency key, which [`client`] gives each call of any other method: see that the server
+//! honours it.
 //!
 //! A channel that can't connect tells each call so, and tries anew for the next: that is what a
 //! retry needs. One whose TLS handshake stalls goes on waiting for it, however many calls give up;

@@ -2,6 +2,9 @@ mod book;
 mod journal;
 mod shards;
 
+#[cfg(reprise_loom)]
+pub(crate) use self::shards::model as models;
+
 use std::{
     fmt,
     sync::{Arc, Mutex},
@@ -104,7 +107,7 @@ impl MemoryStoreBuilder {
         }
     }
 
-    /// The most records at a time. Each costs about 200 bytes and its reply.
+    /// The most records at a time. Each costs about 200 bytes, its note and its reply.
     pub fn max_records(mut self, max_records: u64) -> Self {
         self.max_records = max_records;
         self

@@ -24,7 +24,7 @@
 //! use std::time::Duration;
 //! use bytes::Bytes;
 //! use tower_reprise::store::{
-//!     Claim, ClaimId, Claimed, Fingerprint, IdempotencyStore, MemoryStore, Orphans, Ownership,
+//!     Claim, ClaimId, Claimed, Fingerprint, IdempotencyStore, MemoryStore, Note, Orphans, Ownership,
 //!     RecordKey, Stored,
 //! };
 //!
@@ -39,6 +39,7 @@
 //!     lease: Duration::from_secs(30),
 //!     retention: day,
 //!     orphans: Orphans::Reexecute,
+//!     note: Note::NONE,
 //! };
 //!
 //! let Claimed::New(lease) = store.claim(claim()).await? else { unreachable!() };
@@ -47,7 +48,7 @@
 //! let reply = Stored::Reply(Bytes::from_static(b"paid"));
 //! let completed = store.complete(RecordKey::new([1; 32]), lease.token, reply.clone(), day).await?;
 //! assert_eq!(completed, Ownership::Held);
-//! assert_eq!(store.claim(claim()).await?, Claimed::Done(reply));
+//! assert_eq!(store.claim(claim()).await?, Claimed::done(reply));
 //! # Ok(())
 //! # }
 //! ```
@@ -70,6 +71,8 @@ pub mod sqlite;
 
 use std::{future::Future, sync::Arc, time::Duration};
 
+#[cfg(reprise_loom)]
+pub(crate) use self::memory::models;
 #[cfg(feature = "postgres")]
 pub use self::postgres::{PostgresStore, PostgresStoreBuilder};
 #[cfg(feature = "redis")]
@@ -82,8 +85,8 @@ pub use self::{
     error::{StoreError, StoreErrorKind},
     memory::{MemoryStore, MemoryStoreBuilder},
     record::{
-        Claim, ClaimId, Claimed, FencingToken, Fingerprint, Lease, Orphans, Ownership, RecordKey,
-        Stored,
+        Claim, ClaimId, Claimed, FencingToken, Fingerprint, Lease, Note, Orphans, Ownership,
+        RecordKey, Stored,
     },
 };
 
@@ -99,12 +102,19 @@ pub use self::{
 /// - Tokens grow strictly with each new owner of a key, also over a release, an orphan or a
 ///   record past its time, and are at most 2⁵³. The larger of "the last one plus one" and the
 ///   store's clock in microseconds will do, and so will one counter for all keys.
+/// - Whoever is told that a key is taken is told the [`Note`] of the claim that owns it or was the
+///   last to own it, byte for byte; and the fingerprint, if that is another one.
 /// - A lease that ran out changes nothing by itself: until somebody else claims the key, its owner
 ///   can still renew it, complete or release.
 /// - Durations of any size are taken: what can't be represented is as good as forever.
 /// - Dropping a verb's future leaves it open whether the transition happens, and nothing else.
 ///
 /// The types of this module are exhaustive on purpose: a store must know every state there is.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no store of idempotency records",
+    note = "there are `MemoryStore`, and with the features of these names `SqliteStore::open(path)?`, \
+            `PostgresStore::connect(url).await?` and `RedisStore::connect(url).await?`"
+)]
 pub trait IdempotencyStore: Send + Sync + 'static {
     /// Claims a key, atomically:
     ///
@@ -148,6 +158,18 @@ pub trait IdempotencyStore: Send + Sync + 'static {
         key: RecordKey,
         token: FencingToken,
     ) -> impl Future<Output = Result<Ownership, StoreError>> + Send;
+
+    /// What [`complete`](Self::complete) would write for this, for who writes it instead, as part of
+    /// a transaction of their own. A store that changes replies on their way, as one that seals them
+    /// does, changes them here too.
+    ///
+    /// # Errors
+    ///
+    /// It can't be changed as it should be.
+    fn as_kept(&self, key: RecordKey, stored: Stored) -> Result<Stored, StoreError> {
+        let _ = key;
+        Ok(stored)
+    }
 }
 
 impl<S: IdempotencyStore> IdempotencyStore for Arc<S> {
@@ -181,5 +203,9 @@ impl<S: IdempotencyStore> IdempotencyStore for Arc<S> {
         token: FencingToken,
     ) -> impl Future<Output = Result<Ownership, StoreError>> + Send {
         (**self).release(key, token)
+    }
+
+    fn as_kept(&self, key: RecordKey, stored: Stored) -> Result<Stored, StoreError> {
+        (**self).as_kept(key, stored)
     }
 }

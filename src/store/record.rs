@@ -1,4 +1,4 @@
-use std::{fmt, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
@@ -34,7 +34,7 @@ impl fmt::Display for RecordKey {
 }
 
 /// What was asked for: a SHA-256 over the request, so that a key can't be used for another one.
-/// It is never shown, since the hash of a short body can be guessed.
+/// It is not shown in logs, since the hash of a short body can be guessed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Fingerprint([u8; 32]);
 
@@ -83,6 +83,58 @@ impl ClaimId {
     }
 }
 
+/// A few bytes that a claim leaves on its record, for who finds the key taken: what the request that
+/// took it is called, for one. They are stored in the clear.
+///
+/// ```
+/// use tower_reprise::store::Note;
+///
+/// let note = Note::new("req_001").unwrap();
+/// assert_eq!(note.as_bytes(), b"req_001");
+/// assert_eq!(Note::new([0; 256]), None); // too long
+/// assert_eq!(Note::new(""), Some(Note::NONE));
+/// ```
+// Thin, and nothing at all for most, so that records and claims without one are no larger.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub struct Note(Option<Arc<Box<[u8]>>>);
+
+impl Note {
+    /// Nothing.
+    pub const NONE: Self = Self(None);
+
+    /// The longest, in bytes.
+    pub const LONGEST: usize = 255;
+
+    /// These bytes; `None` if there are too many.
+    #[must_use]
+    pub fn new(bytes: impl AsRef<[u8]>) -> Option<Self> {
+        match bytes.as_ref() {
+            [] => Some(Self::NONE),
+            bytes if bytes.len() <= Self::LONGEST => Some(Self(Some(Arc::new(bytes.into())))),
+            _ => None,
+        }
+    }
+
+    /// The note's bytes.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        self.0.as_deref().map_or(&[], |bytes| bytes)
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+}
+
+/// Shows how long it is, never what is in it.
+impl fmt::Debug for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Note({} bytes)", self.as_bytes().len())
+    }
+}
+
 /// Tells an owner from those before it: each new owner of a key gets a greater one. What a
 /// handler writes elsewhere can be guarded with it: refuse what comes with a smaller token than
 /// the last.
@@ -121,7 +173,7 @@ pub enum Orphans {
 }
 
 /// The wish to be the one that executes an operation.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Claim {
     /// Which operation.
     pub key: RecordKey,
@@ -135,6 +187,8 @@ pub struct Claim {
     pub retention: Duration,
     /// What to do if the last owner vanished.
     pub orphans: Orphans,
+    /// What others are told who find the key taken.
+    pub note: Note,
 }
 
 /// What became of a [`Claim`].
@@ -146,11 +200,32 @@ pub enum Claimed {
     InFlight {
         /// How long their lease holds unless they renew it.
         remaining: Duration,
+        /// What they left.
+        note: Note,
     },
     /// It is over.
-    Done(Stored),
+    Done {
+        /// What is kept of it.
+        stored: Stored,
+        /// What its last owner left.
+        note: Note,
+    },
     /// The key was used for something else.
-    Mismatch,
+    Mismatch {
+        /// What was asked for then.
+        fingerprint: Fingerprint,
+        /// What its last owner left.
+        note: Note,
+    },
+}
+
+impl Claimed {
+    /// It is over, and nobody left a note.
+    #[must_use]
+    pub fn done(stored: Stored) -> Self {
+        let note = Note::NONE;
+        Self::Done { stored, note }
+    }
 }
 
 /// The right to execute an operation, for a while.

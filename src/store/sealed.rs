@@ -21,7 +21,7 @@
 //!
 //! The reply's status, headers, body and trailers, and the payloads and results of entries, with
 //! XChaCha20-Poly1305 and a random nonce. Not sealed: a record's key and fingerprint, which are
-//! hashes; its state and times; an entry's queue, lane, owner, label and history; the length of what
+//! hashes; its note, state and times; an entry's queue, lane, owner, label and history; the length of what
 //! is sealed. Somebody who can write to the store can still remove records or put back an older
 //! reply of the same record.
 //!
@@ -68,6 +68,13 @@ impl<S> Sealed<S> {
     /// Seals what goes into the store, and opens what comes out.
     pub fn new(store: S, keys: SealKeys) -> Self {
         Self { store, keys }
+    }
+
+    fn sealed(&self, key: RecordKey, stored: Stored) -> Result<Stored, StoreError> {
+        Ok(match stored {
+            Stored::Reply(reply) => Stored::Reply(self.keys.seal(&Place::reply(&key), &reply)?),
+            other => other,
+        })
     }
 }
 
@@ -208,9 +215,13 @@ impl<S: IdempotencyStore> IdempotencyStore for Sealed<S> {
     async fn claim(&self, claim: Claim) -> Result<Claimed, StoreError> {
         let key = claim.key;
         Ok(match self.store.claim(claim).await? {
-            Claimed::Done(Stored::Reply(sealed)) => {
-                Claimed::Done(Stored::Reply(self.keys.open(&Place::reply(&key), &sealed)?))
-            }
+            Claimed::Done {
+                stored: Stored::Reply(sealed),
+                note,
+            } => Claimed::Done {
+                stored: Stored::Reply(self.keys.open(&Place::reply(&key), &sealed)?),
+                note,
+            },
             other => other,
         })
     }
@@ -232,10 +243,7 @@ impl<S: IdempotencyStore> IdempotencyStore for Sealed<S> {
         stored: Stored,
         retention: Duration,
     ) -> Result<Ownership, StoreError> {
-        let stored = match stored {
-            Stored::Reply(reply) => Stored::Reply(self.keys.seal(&Place::reply(&key), &reply)?),
-            other => other,
-        };
+        let stored = self.sealed(key, stored)?;
         self.store.complete(key, token, stored, retention).await
     }
 
@@ -245,5 +253,9 @@ impl<S: IdempotencyStore> IdempotencyStore for Sealed<S> {
         token: FencingToken,
     ) -> impl Future<Output = Result<Ownership, StoreError>> + Send {
         self.store.release(key, token)
+    }
+
+    fn as_kept(&self, key: RecordKey, stored: Stored) -> Result<Stored, StoreError> {
+        self.store.as_kept(key, self.sealed(key, stored)?)
     }
 }

@@ -142,6 +142,12 @@ pub(crate) fn approved(service: &str, rule: Rule, reason: &str) {
     tracing::warn!(target: "tower_reprise", service, %rule, reason, "policy approved beyond a rule");
 }
 
+/// A live registry got other policies.
+pub(crate) fn reloaded(dependencies: usize) {
+    #[cfg(feature = "tracing")]
+    tracing::info!(target: "tower_reprise", dependencies, "policies reloaded");
+}
+
 /// A dependency got no entry of its own: there is no room, or its name is not fit for one.
 pub(crate) fn overflow(capacity: usize) {
     #[cfg(feature = "tracing")]

@@ -41,15 +41,21 @@ pub(crate) fn dead_letter(queue: &str) {
 }
 
 /// Somebody should look at a dead letter.
-pub(crate) fn dead_letter_alert(queue: &str, id: EntryId, label: &str, reason: &str) {
+pub(crate) fn dead_letter_alert(queue: &str, id: EntryId, label: &str, cause: &str) {
     #[cfg(feature = "tracing")]
-    tracing::error!(target: "tower_reprise", queue, entry = %id, label, reason, "dead letter");
+    tracing::error!(target: "tower_reprise", queue, entry = %id, label, cause, "dead letter");
 }
 
 /// Nobody could be told of a dead letter.
 pub(crate) fn alert_failed(queue: &str, id: EntryId) {
     #[cfg(feature = "tracing")]
     tracing::error!(target: "tower_reprise", queue, entry = %id, "alert of a dead letter failed");
+}
+
+/// A callback that was promised can't be sent, and is a dead letter.
+pub(crate) fn callback_buried(queue: &str, replay: EntryId, cause: &'static str) {
+    #[cfg(feature = "tracing")]
+    tracing::error!(target: "tower_reprise", queue, %replay, cause, "callback can't be sent");
 }
 
 /// The journal failed.
@@ -70,6 +76,12 @@ pub(crate) fn turn_lost(queue: &str, id: EntryId) {
 pub(crate) fn unsettled(queue: &str, id: EntryId) {
     #[cfg(feature = "tracing")]
     tracing::error!(target: "tower_reprise", queue, entry = %id, "outcome not stored");
+}
+
+/// A worker was shut down, and the journal could not be told in time what it gave back.
+pub(crate) fn not_given_back(queue: &str) {
+    #[cfg(feature = "tracing")]
+    tracing::warn!(target: "tower_reprise", queue, "not given back before the shutdown");
 }
 
 /// Whether anybody wants to know how long queues are.

@@ -20,9 +20,9 @@ pub(crate) struct Problem {
     status: StatusCode,
     grpc: GrpcCode,
     /// The last part of the problem type's URN.
-    name: &'static str,
-    title: &'static str,
-    detail: Cow<'static, str>,
+    pub(crate) name: &'static str,
+    pub(crate) title: &'static str,
+    pub(crate) detail: Cow<'static, str>,
     again: Again,
 }
 
@@ -94,6 +94,15 @@ impl Problem {
     }
 }
 
+/// Problems of envelopes.
+#[cfg(all(feature = "server", feature = "forrst"))]
+impl Problem {
+    problems! {
+        ENVELOPE_INVALID: BAD_REQUEST, InvalidArgument, "forrst-envelope-invalid",
+            "Envelope is not valid", "", Again::Never;
+    }
+}
+
 /// Problems of receivers of webhooks.
 #[cfg(feature = "delivery")]
 impl Problem {
@@ -124,6 +133,8 @@ impl Problem {
             "Method is not allowed", "This can't be done with a replay.", Again::Never;
         REPLAY_ALREADY_COMPLETE: CONFLICT, FailedPrecondition, "replay-already-complete",
             "Replay is complete", "The request was replayed already.", Again::Never;
+        REPLAY_FAILED: CONFLICT, FailedPrecondition, "replay-failed",
+            "Replay failed", "The request was replayed, and failed for good.", Again::Never;
         REPLAY_CANCELLED: CONFLICT, FailedPrecondition, "replay-cancelled",
             "Replay was cancelled", "The replay was cancelled before it was begun.", Again::Never;
         REPLAY_EXPIRED: GONE, FailedPrecondition, "replay-expired",
@@ -133,6 +144,9 @@ impl Problem {
         REPLAY_NO_REPLY: NOT_FOUND, NotFound, "replay-no-reply",
             "No reply yet", "The request was not replayed yet, or its reply was not kept.",
             Again::Unsaid;
+        SERVER_MAINTENANCE: SERVICE_UNAVAILABLE, Unavailable, "server-maintenance",
+            "Service is in maintenance", "The service is in maintenance.",
+            Again::After(Duration::from_secs(60));
         REPLAY_UNAVAILABLE: SERVICE_UNAVAILABLE, Unavailable, "replay-unavailable",
             "Request was not journaled",
             "The request can't be served now, and could not be written down either.",
@@ -155,9 +169,10 @@ impl Problem {
     /// Whether a reply is [`PROCESSING`](Self::PROCESSING).
     #[cfg(feature = "delivery")]
     pub(crate) fn is_processing(reply: &Response<Bytes>) -> bool {
-        let name = format!("{URN}{}\"", Self::PROCESSING.name);
-        let mut windows = reply.body().windows(name.len());
-        reply.status() == Self::PROCESSING.status && windows.any(|part| part == name.as_bytes())
+        // The same in a problem document and in a forrst envelope.
+        let code = format!("\"{}\"", Self::PROCESSING.code());
+        let mut windows = reply.body().windows(code.len());
+        reply.status() == Self::PROCESSING.status && windows.any(|part| part == code.as_bytes())
     }
 
     /// With what is wrong in this case.
@@ -171,6 +186,19 @@ impl Problem {
         self.status = StatusCode::SERVICE_UNAVAILABLE;
         self.grpc = GrpcCode::Unavailable;
         self
+    }
+
+    /// What programs know it by.
+    pub(crate) fn code(&self) -> String {
+        self.name.replace('-', "_").to_ascii_uppercase()
+    }
+
+    /// How long to wait before asking again, if that is of use.
+    pub(crate) fn wait(&self) -> Option<Duration> {
+        match self.again {
+            Again::After(wait) => Some(wait),
+            Again::Unsaid | Again::Never => None,
+        }
     }
 
     /// With how long to wait, if that is known.
@@ -208,7 +236,7 @@ impl Problem {
         let mut response = Response::new(Bytes::from(format!(
             r#"{{"type":"{URN}{name}","title":"{title}","status":{},"detail":"{detail}","code":"{}"}}"#,
             status.as_u16(),
-            name.replace('-', "_").to_ascii_uppercase()
+            self.code()
         )));
         *response.status_mut() = *status;
         let headers = response.headers_mut();
@@ -216,7 +244,7 @@ impl Problem {
             CONTENT_TYPE,
             HeaderValue::from_static("application/problem+json"),
         );
-        if let Again::After(wait) = self.again {
+        if let Some(wait) = self.wait() {
             // In whole seconds, and never earlier than asked for.
             let part = u64::from(wait.subsec_nanos() > 0);
             headers.insert(RETRY_AFTER, wait.as_secs().saturating_add(part).into());

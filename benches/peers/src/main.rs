@@ -1,6 +1,7 @@
 //! What the layers cost next to what others cost, measured in one run.
 
 mod allocations;
+mod before;
 mod client;
 mod idempotency;
 mod journal;

@@ -21,18 +21,22 @@ const BACKOFF: FullJitter = FullJitter {
 const KEEP: Duration = Duration::from_secs(60 * 60);
 
 /// Tells somebody that there is a dead letter.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` can't tell anybody of a dead letter",
+    note = "`LogAlert` writes an event; for anything else implement `Alert`"
+)]
 pub trait Alert: Send + Sync + 'static {
     /// Does so. If that fails it is done again, and it may happen that a letter is told of twice.
     fn fire(&self, letter: &DeadLetter) -> impl Future<Output = Result<(), BoxError>> + Send;
 }
 
-/// Writes an error to the log. The metric `dlq_messages_total` counts letters whatever the alert.
+/// Writes an error to the log: which letter, and its [cause](DeadLetter::cause). The metric `dlq_messages_total` counts letters whatever the alert.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LogAlert;
 
 impl Alert for LogAlert {
     async fn fire(&self, letter: &DeadLetter) -> Result<(), BoxError> {
-        telemetry::dead_letter_alert(&letter.queue, letter.id, &letter.label, &letter.reason);
+        telemetry::dead_letter_alert(&letter.queue, letter.id, &letter.label, letter.cause());
         Ok(())
     }
 }

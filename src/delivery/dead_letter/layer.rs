@@ -5,7 +5,6 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
-    time::Duration,
 };
 
 use bytes::Bytes;
@@ -13,15 +12,12 @@ use http::HeaderMap;
 use pin_project_lite::pin_project;
 use tower::{Layer, Service};
 
-use super::KEEP;
+use super::{KEEP, bury};
 use crate::{
     delivery::{parcel::Parcel, text},
     error::{BoxError, find},
     idempotency::{digest::Digest, events::NotConsumed},
-    store::{
-        StoreError, StoreErrorKind,
-        journal::{Dedup, Enqueued, EntryId, Journal, NewEntry, Settle, Status, Want},
-    },
+    store::journal::{Dedup, EntryId, Journal, NewEntry},
     telemetry,
 };
 
@@ -36,7 +32,8 @@ pub struct Letter {
     pub owner: String,
     /// What it is.
     pub label: String,
-    /// Its headers. Leave credentials out, unless the journal is sealed.
+    /// Its headers. Credentials, and values that are marked as sensitive, are kept only in a
+    /// [sealed](Journal::is_sealed) journal.
     pub headers: HeaderMap,
     /// What it says.
     pub payload: Bytes,
@@ -256,36 +253,12 @@ fn is_final(error: &BoxError) -> bool {
 
 impl<J: Journal, F> Shared<J, F> {
     async fn bury(&self, letter: Letter, error: &BoxError) -> Result<EntryId, BoxError> {
-        let buried = self.try_bury(letter, error.to_string()).await;
+        let new = self.entry(letter);
+        let buried = bury(&self.journal, new, &error.to_string(), KEEP).await;
         buried.map_err(|error| {
             telemetry::journal_trouble("bury", error.kind());
             error.into()
         })
-    }
-
-    /// Queues the letter in a lane of its own, takes it from there, and says that it failed. If
-    /// that breaks off in between, the event was not acknowledged, and comes here again.
-    async fn try_bury(&self, letter: Letter, reason: String) -> Result<EntryId, StoreError> {
-        let new = self.entry(letter);
-        let entry = match self.journal.enqueue(new).await? {
-            Enqueued::New(entry) | Enqueued::Existing(entry) => entry,
-            Enqueued::Mismatch => {
-                let message = "a letter of that id has another fingerprint, and there is but one";
-                return Err(StoreError::new(StoreErrorKind::Corrupt, message));
-            }
-        };
-        if entry.status == Status::Queued {
-            let want = Want::new(self.queue.clone(), entry.lane, 1, Duration::from_secs(30));
-            for leased in self.journal.lease(want).await? {
-                let alert = super::alert(&self.queue, leased.id, &leased.owner, KEEP);
-                let settle = Settle::failed(reason.clone(), KEEP).followed_by(alert);
-                let outcome = settle.outcome;
-                // If it is not ours any more, somebody works on it.
-                let _ = self.journal.settle(leased.id, leased.turn, settle).await?;
-                telemetry::settled(&self.queue, outcome);
-            }
-        }
-        Ok(entry.id)
     }
 
     fn entry(&self, letter: Letter) -> NewEntry {
@@ -298,13 +271,15 @@ impl<J: Journal, F> Shared<J, F> {
                 fingerprint: Digest::new("letter").fingerprint(),
             }
         });
-        new.lane = new.id.to_string();
         new.owner = text::cut(&letter.owner);
         new.label = text::cut(&letter.label);
         new.ttl = KEEP;
         let parcel = Parcel {
             meta: letter.id,
-            headers: letter.headers,
+            headers: match self.journal.is_sealed() {
+                true => letter.headers,
+                false => text::without_secrets(&letter.headers),
+            },
             body: letter.payload,
         };
         new.payload = parcel.encode();

@@ -45,7 +45,9 @@
 //! [`DeadLetterLayer`] gives the same end to any consumer of events that is a `Service`.
 
 mod alert;
+mod bury;
 mod layer;
+pub(crate) mod reason;
 mod redelivery;
 mod redrive;
 
@@ -54,7 +56,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::HeaderMap;
 
-pub(crate) use self::alert::alert;
+pub(crate) use self::{alert::alert, bury::bury};
 pub use self::{
     alert::{Alert, AlertHandler, LogAlert},
     layer::{DeadLetterFuture, DeadLetterLayer, DeadLetterService, Delivered, Letter},
@@ -82,7 +84,8 @@ pub struct DeadLetter {
     pub owner: String,
     /// What it is.
     pub label: String,
-    /// Why it was given up.
+    /// Why it was given up, in the words of whoever did. They may quote the payload, so they are
+    /// not for logs: see [`cause`](Self::cause).
     pub reason: String,
     /// How often it was attempted, since it was queued or redriven.
     pub attempts: u32,
@@ -99,11 +102,18 @@ pub struct DeadLetter {
 }
 
 impl DeadLetter {
+    /// Why it was given up, in words that can be logged and sent on: a status or the name of a
+    /// cause, as far as this crate knows one; else `failed`.
+    #[must_use]
+    pub fn cause(&self) -> &str {
+        reason::cause(&self.reason)
+    }
+
     fn of(entry: Entry) -> Self {
         let raw = || (HeaderMap::new(), entry.payload.clone());
         let (headers, payload) = parcel::contents(entry.payload.clone()).unwrap_or_else(raw);
         Self {
-            reason: reason(&entry.history),
+            reason: last_note(&entry.history),
             id: entry.id,
             queue: entry.queue,
             owner: entry.owner,
@@ -119,7 +129,7 @@ impl DeadLetter {
 }
 
 /// The last thing that happened to it, but for a redrive after that.
-fn reason(history: &[Attempted]) -> String {
+fn last_note(history: &[Attempted]) -> String {
     let notes = history.iter().rev().map(|last| &last.note);
     let mut notes = notes.filter(|note| *note != "redriven");
     notes.next().cloned().unwrap_or_default()

@@ -2,7 +2,7 @@ use std::{borrow::Cow, fmt, marker::PhantomData};
 
 use tower::{Service, ServiceExt};
 
-use super::{DeadLetters, KEEP, Letter};
+use super::{DeadLetters, KEEP, Letter, reason};
 use crate::{
     delivery::{
         parcel::Parcel,
@@ -66,13 +66,13 @@ where
 {
     async fn handle(&self, entry: Entry) -> Settle {
         if entry.is_past() {
-            return Settle::failed("not delivered in time", KEEP);
+            return Settle::failed(reason::NOT_IN_TIME, KEEP);
         }
         if entry.attempts > MAX_ATTEMPTS {
-            return Settle::failed("its workers died of it", KEEP);
+            return Settle::failed(reason::WORKERS_DIED, KEEP);
         }
         let Some(parcel) = Parcel::<Option<String>>::decode(entry.payload) else {
-            return Settle::failed("not an event", KEEP);
+            return Settle::failed(reason::UNREADABLE, KEEP);
         };
         let event = (self.event)(Letter {
             id: parcel.meta,

@@ -91,6 +91,19 @@ impl<J: Journal + Clone> DeadLetters<J> {
     /// Queues a letter again, with no attempts made and its history kept. Redriving it twice is
     /// redriving it once.
     ///
+    /// # What happens again
+    ///
+    /// A webhook is delivered again under the id that it has, an event goes to its consumer again.
+    ///
+    /// A replay is called again under its idempotency key, so that what succeeded meanwhile is not
+    /// done a second time. If the reply that is kept under that key is a failure, as it is when the
+    /// replay died of it, the request is **executed again**, at most once for each redrive, under a
+    /// key of that redrive: the replay's id without `rpl_`, `-` and a number. That is what the
+    /// handler sees, and what it passes on to those that it calls. What comes of it is the replay's
+    /// reply, and its callback is told; who repeats the request itself still gets the failure that
+    /// is kept under the key he knows. An outcome that is not known, or that was not retained, is
+    /// not executed again: the letter dies of it once more.
+    ///
     /// # Errors
     ///
     /// The journal failed.

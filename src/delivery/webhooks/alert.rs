@@ -10,8 +10,8 @@ use crate::{
 /// What alerts are labelled with.
 const LABEL: &str = "dead_letter";
 
-/// Tells a webhook that there is a dead letter: which one, of which queue, and why, and nothing of
-/// what is in it.
+/// Tells a webhook that there is a dead letter: which one, of which queue, and its
+/// [cause](DeadLetter::cause), and nothing of what is in it.
 ///
 /// A letter that is such an alert itself is only logged, or an alert that can't be delivered would
 /// call for the next one.
@@ -42,7 +42,7 @@ struct Data<'a> {
     id: String,
     queue: &'a str,
     label: &'a str,
-    reason: &'a str,
+    cause: &'a str,
     attempts: u32,
 }
 
@@ -57,7 +57,7 @@ impl<J: Journal + Clone> Alert for WebhookAlert<J> {
                 id: letter.id.to_string(),
                 queue: &letter.queue,
                 label: &letter.label,
-                reason: &letter.reason,
+                cause: letter.cause(),
                 attempts: letter.attempts,
             },
         };

@@ -5,8 +5,8 @@ use bytes::Bytes;
 use super::{DAY, Meta, Shared};
 use crate::{
     delivery::{
-        Delivery, Failure, Outcome, UserHeaders, guard::Target, parcel::Parcel, sign::MessageId,
-        worker::Handler,
+        Delivery, Failure, Outcome, UserHeaders, dead_letter::reason, guard::Target,
+        parcel::Parcel, sign::MessageId, worker::Handler,
     },
     store::journal::{Entry, Settle},
 };
@@ -32,13 +32,13 @@ impl Handler for Deliveries {
             ..
         } = &*self.shared;
         if entry.is_past() {
-            return Settle::failed("not delivered within a day", *keep);
+            return Settle::failed(reason::NOT_WITHIN_A_DAY, *keep);
         }
         if entry.attempts > schedule.deliveries() {
-            return Settle::failed("its workers died of it", *keep);
+            return Settle::failed(reason::WORKERS_DIED, *keep);
         }
         let Some(signer) = signers(&entry.owner) else {
-            return Settle::failed("its owner has no signer", *keep);
+            return Settle::failed(reason::NO_SIGNER, *keep);
         };
         let delivery = match self.delivery(&entry) {
             Ok(delivery) => delivery,
@@ -57,11 +57,11 @@ impl Handler for Deliveries {
 impl Deliveries {
     fn delivery(&self, entry: &Entry) -> Result<Delivery, &'static str> {
         let parcel: Parcel<Meta> =
-            Parcel::decode(entry.payload.clone()).ok_or("it can't be read")?;
+            Parcel::decode(entry.payload.clone()).ok_or(reason::UNREADABLE)?;
         // The guard may have changed its mind.
-        let target = Target::parse(&parcel.meta.url, &self.shared.guard)
-            .map_err(|_| "its target is not allowed")?;
-        let id = MessageId::new(entry.id.to_string()).map_err(|_| "it can't be read")?;
+        let target =
+            Target::parse(&parcel.meta.url, &self.shared.guard).map_err(|_| reason::BAD_TARGET)?;
+        let id = MessageId::new(entry.id.to_string()).map_err(|_| reason::UNREADABLE)?;
         let headers = UserHeaders::new(
             parcel
                 .headers
@@ -69,12 +69,12 @@ impl Deliveries {
                 .filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?))),
         );
         let delivery = Delivery::new(target, id, parcel.body)
-            .headers(headers.map_err(|_| "its headers are not allowed")?);
+            .headers(headers.map_err(|_| reason::BAD_HEADERS)?);
         match &parcel.meta.content_type {
             None => Ok(delivery),
             Some(content_type) => delivery
                 .content_type(content_type)
-                .map_err(|_| "its content type is not allowed"),
+                .map_err(|_| reason::BAD_TYPE),
         }
     }
 

@@ -125,6 +125,27 @@ impl Webhook {
         self.priority = priority;
         self
     }
+
+    /// As it is written down, whether or not it can be sent.
+    pub(crate) fn into_entry(self, queue: impl Into<Cow<'static, str>>) -> NewEntry {
+        let mut headers = HeaderMap::new();
+        self.headers.apply(&mut headers);
+        let parcel = Parcel {
+            meta: Meta {
+                url: self.url,
+                content_type: self.content_type,
+            },
+            headers,
+            body: self.body,
+        };
+        NewEntry {
+            owner: self.owner,
+            label: text::cut(&self.label),
+            priority: self.priority,
+            ttl: DAY,
+            ..NewEntry::new(queue, parcel.encode())
+        }
+    }
 }
 
 /// Shows neither body, path nor headers.
@@ -269,24 +290,14 @@ impl<J: Journal + Clone> Webhooks<J> {
                     .unwrap_or("application/json"),
             )
             .map_err(NotSent::Invalid)?;
-        let mut headers = HeaderMap::new();
-        webhook.headers.apply(&mut headers);
-        let parcel = Parcel {
-            meta: Meta {
-                url: webhook.url,
-                content_type: webhook.content_type,
-            },
-            headers,
-            body: webhook.body,
-        };
         Ok(NewEntry {
             lane: target.to_string(),
-            owner: webhook.owner,
-            label: text::cut(&webhook.label),
-            priority: webhook.priority,
-            ttl: DAY,
-            ..NewEntry::new(self.shared.queue.clone(), parcel.encode())
+            ..webhook.into_entry(self.shared.queue.clone())
         })
+    }
+
+    pub(crate) fn queue(&self) -> &str {
+        &self.shared.queue
     }
 
     /// A worker that delivers them. Without one, events wait; any number will do, in any process.

@@ -1,17 +1,17 @@
 use std::{
-    pin::Pin,
+    pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
 
 use tokio::{
-    sync::watch,
+    sync::{OwnedSemaphorePermit, Semaphore, watch},
     task::{JoinError, JoinHandle},
-    time::{Instant, MissedTickBehavior, interval_at, sleep},
+    time::{Instant, Interval, MissedTickBehavior, interval_at, sleep},
 };
 
-use super::{Handler, Phase};
+use super::{Admits, Handler, Phase, slots::Slot};
 use crate::{
     backoff::{Backoff, FullJitter},
     delivery::dead_letter,
@@ -38,6 +38,8 @@ pub(super) struct Job<J, H> {
     pub(super) journal: Arc<J>,
     pub(super) handler: Arc<H>,
     pub(super) lease: Duration,
+    /// As many as may be handled at a time.
+    pub(super) places: Arc<Semaphore>,
     pub(super) phase: watch::Receiver<Phase>,
 }
 
@@ -47,42 +49,28 @@ impl<J, H> Clone for Job<J, H> {
             journal: Arc::clone(&self.journal),
             handler: Arc::clone(&self.handler),
             lease: self.lease,
+            places: Arc::clone(&self.places),
             phase: self.phase.clone(),
         }
     }
 }
 
 impl<J: Journal, H: Handler> Job<J, H> {
-    /// Has an entry handled, and tells the journal how that ended.
-    pub(super) async fn run(mut self, entry: Entry) {
+    /// Has an entry handled, and tells the journal how that ended. Its slot is free by then.
+    pub(super) async fn run(self, entry: Entry, slot: Slot) {
         let (id, turn, queue) = (entry.id, entry.turn, entry.queue.clone());
         let owner = entry.owner.clone();
-        let handler = Arc::clone(&self.handler);
-        let handling = async move { handler.handle(entry).await };
-        let mut handling = Owned(tokio::spawn(telemetry::in_span(handling)));
         let every = self.lease / 3;
         let mut beat = interval_at(Instant::now() + every, every);
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let settle = loop {
-            tokio::select! {
-                handled = &mut handling => break handled.unwrap_or_else(|error| failed(&error)),
-                _ = beat.tick() => {
-                    let extended = self.journal.extend(id, turn, self.lease).await;
-                    match extended {
-                        Ok(Ownership::Held) => {}
-                        Ok(Ownership::Lost) => {
-                            telemetry::turn_lost(&queue, id);
-                            return;
-                        }
-                        Err(error) => telemetry::journal_trouble("extend", error.kind()),
-                    }
-                }
-                () = gives_back(&mut self.phase) => {
-                    break Settle::retry("interrupted by a shutdown", Duration::ZERO);
-                }
-            }
+        let ended = {
+            let ended = pin!(self.ended(entry));
+            self.held(id, turn, &queue, &mut beat, ended).await
         };
-        drop(handling);
+        drop(slot);
+        let Some(settle) = ended else {
+            return;
+        };
         let settle = match settle.outcome {
             Outcome::Failed(keep) => {
                 let alert = dead_letter::alert(&queue, id, &owner, keep);
@@ -91,6 +79,74 @@ impl<J: Journal, H: Handler> Job<J, H> {
             _ => settle,
         };
         self.settle(&queue, id, turn, settle).await;
+    }
+
+    /// How it ended, if it was begun at all.
+    async fn ended(&self, entry: Entry) -> Settle {
+        let Some(_place) = self.place(&entry).await else {
+            return Settle::release(Duration::ZERO);
+        };
+        let handler = Arc::clone(&self.handler);
+        let handling = async move { handler.handle(entry).await };
+        let mut handling = Owned(tokio::spawn(telemetry::in_span(handling)));
+        tokio::select! {
+            handled = &mut handling => handled.unwrap_or_else(|error| failed(&error)),
+            () = self.is(Phase::GivingBack) => {
+                Settle::retry("interrupted by a shutdown", Duration::ZERO)
+            }
+        }
+    }
+
+    /// A place among those that are handled; `None` if it had to be waited for, and meanwhile
+    /// nothing is to be begun any more, or not this.
+    async fn place(&self, entry: &Entry) -> Option<OwnedSemaphorePermit> {
+        let places = Arc::clone(&self.places);
+        if let Ok(place) = Arc::clone(&places).try_acquire_owned() {
+            return Some(place);
+        }
+        let leased = Instant::now();
+        let place = tokio::select! {
+            biased;
+            () = self.is(Phase::Finishing) => return None,
+            place = places.acquire_owned() => place.ok()?,
+        };
+        let now = entry.changed_at.after(leased.elapsed());
+        let in_time = entry.is_past() || now < entry.expires_at;
+        (in_time && self.handler.admits() == Admits::All).then_some(place)
+    }
+
+    /// Waits with the lease extended; `None` if it was lost.
+    async fn held<F: Future>(
+        &self,
+        id: EntryId,
+        turn: Turn,
+        queue: &str,
+        beat: &mut Interval,
+        mut future: Pin<&mut F>,
+    ) -> Option<F::Output> {
+        loop {
+            tokio::select! {
+                output = &mut future => return Some(output),
+                _ = beat.tick() => {}
+            }
+            match self.journal.extend(id, turn, self.lease).await {
+                Ok(Ownership::Held) => {}
+                Ok(Ownership::Lost) => {
+                    telemetry::turn_lost(queue, id);
+                    return None;
+                }
+                Err(error) => telemetry::journal_trouble("extend", error.kind()),
+            }
+        }
+    }
+
+    /// Waits until it is so far.
+    async fn is(&self, at_least: Phase) {
+        let mut phase = self.phase.clone();
+        // If nobody can say so any more, this task is broken off as well.
+        if phase.wait_for(|phase| *phase >= at_least).await.is_err() {
+            std::future::pending::<()>().await;
+        }
     }
 
     async fn settle(&self, queue: &str, id: EntryId, turn: Turn, settle: Settle) {
@@ -113,17 +169,6 @@ fn failed(error: &JoinError) -> Settle {
         "its handler was broken off"
     };
     Settle::retry(why, AFTER_PANIC)
-}
-
-async fn gives_back(phase: &mut watch::Receiver<Phase>) {
-    // If nobody can say so any more, this task is broken off as well.
-    if phase
-        .wait_for(|phase| *phase == Phase::GivingBack)
-        .await
-        .is_err()
-    {
-        std::future::pending::<()>().await;
-    }
 }
 
 /// A task that ends when nobody waits for it.

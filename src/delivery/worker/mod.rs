@@ -6,6 +6,10 @@
 //! the lease runs out, and another worker takes over. Any number of workers, in any number of
 //! processes, can work on the same queue.
 //!
+//! A handler's place is free as soon as the handler is done: the next entry is leased and handled
+//! while the journal still commits how that one ended. A few times as many as are handled at once
+//! may wait for that, and no more, so that a journal that does not answer is not run away from.
+//!
 //! ```
 //! use std::time::Duration;
 //! use tower_reprise::{
@@ -41,21 +45,28 @@
 
 mod job;
 mod run;
+mod slots;
 
 use std::{borrow::Cow, fmt, future::Future, sync::Arc, time::Duration};
 
 use tokio::{
-    sync::{Notify, watch},
+    sync::{Notify, Semaphore, watch},
     task::JoinHandle,
+    time::timeout,
 };
 
 use self::{job::Job, run::Run};
 use crate::{
     error::ConfigError,
     store::journal::{Entry, Journal, Settle},
+    telemetry,
 };
 
 /// Does what entries of a queue say.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` can't handle entries of a queue",
+    note = "implement `Handler` for a type of yours: `async fn handle(&self, entry: Entry) -> Settle`"
+)]
 pub trait Handler: Send + Sync + 'static {
     /// Does it, and says how it ended.
     ///
@@ -109,6 +120,7 @@ impl Wake {
 struct Limits {
     concurrency: usize,
     per_lane: usize,
+    ahead: usize,
     lease: Duration,
     poll: Duration,
 }
@@ -134,6 +146,7 @@ impl<J: Journal, H: Handler> Worker<J, H> {
             limits: Limits {
                 concurrency: 64,
                 per_lane: 4,
+                ahead: 0,
                 lease: Duration::from_secs(30),
                 poll: Duration::from_secs(1),
             },
@@ -143,6 +156,18 @@ impl<J: Journal, H: Handler> Worker<J, H> {
     /// How many entries at a time: 1 to 10,000.
     pub fn concurrency(mut self, concurrency: usize) -> Self {
         self.limits.concurrency = concurrency;
+        self
+    }
+
+    /// How many more to lease than can be handled at a time, so that something is at hand when a
+    /// handler is done: none unless told otherwise, up to 10,000. Worth it where handlers are
+    /// quicker than a commit of the journal.
+    ///
+    /// What waits here can't be taken by another worker, and what becomes due meanwhile comes after
+    /// it, however urgent it is. Its lease is extended; a shutdown gives it back, and so does a
+    /// handler that does not [admit](Handler::admits) all any more. It counts as one of its lane.
+    pub fn ahead(mut self, ahead: usize) -> Self {
+        self.limits.ahead = ahead;
         self
     }
 
@@ -184,13 +209,15 @@ impl<J: Journal, H: Handler> Worker<J, H> {
             journal: self.journal,
             handler: self.handler,
             lease: self.limits.lease,
+            places: Arc::new(Semaphore::new(self.limits.concurrency)),
             phase: stopping,
         };
-        let run = Run::new(job, self.queue, self.limits, self.wake.clone());
+        let run = Run::new(job, self.queue.clone(), self.limits, self.wake.clone());
         Ok(Working {
+            queue: self.queue,
             wake: self.wake,
             stop,
-            task: Some(tokio::spawn(run.run())),
+            task: tokio::spawn(run.run()),
         })
     }
 
@@ -198,6 +225,7 @@ impl<J: Journal, H: Handler> Worker<J, H> {
         let Limits {
             concurrency,
             per_lane,
+            ahead,
             lease,
             poll,
         } = self.limits;
@@ -206,6 +234,9 @@ impl<J: Journal, H: Handler> Worker<J, H> {
                 let field = format!("worker.{field}");
                 return Err(ConfigError::new(None, field, value, "1 to 10000"));
             }
+        }
+        if ahead > 10_000 {
+            return Err(ConfigError::new(None, "worker.ahead", ahead, "0 to 10000"));
         }
         let seconds = Duration::from_secs;
         for (field, value, least, most, allowed) in [
@@ -255,12 +286,17 @@ enum Phase {
 #[derive(Debug)]
 #[must_use = "a worker that is dropped stops"]
 pub struct Working {
+    queue: Cow<'static, str>,
     wake: Wake,
     stop: watch::Sender<Phase>,
-    task: Option<JoinHandle<()>>,
+    task: JoinHandle<()>,
 }
 
 impl Working {
+    /// How much longer than its grace a [`shutdown`](Self::shutdown) takes at most: 2 s, in which
+    /// the journal is told what is given back.
+    pub const GIVING_BACK: Duration = Duration::from_secs(2);
+
     /// Tells it that there may be something to do.
     pub fn wake(&self) {
         self.wake.wake();
@@ -268,22 +304,23 @@ impl Working {
 
     /// Begins nothing new, and waits for what is being handled, at most for so long. What is not
     /// finished by then is broken off and given back at once, for others to attempt again.
+    ///
+    /// A journal that can't be told so is not waited for longer than
+    /// [`GIVING_BACK`](Self::GIVING_BACK): others take over when the leases run out.
     pub async fn shutdown(mut self, grace: Duration) {
-        let Some(mut task) = self.task.take() else {
-            return;
-        };
         self.stop.send_replace(Phase::Finishing);
-        if tokio::time::timeout(grace, &mut task).await.is_err() {
-            self.stop.send_replace(Phase::GivingBack);
-            let _ = task.await;
+        if timeout(grace, &mut self.task).await.is_ok() {
+            return;
+        }
+        self.stop.send_replace(Phase::GivingBack);
+        if timeout(Self::GIVING_BACK, &mut self.task).await.is_err() {
+            telemetry::not_given_back(&self.queue);
         }
     }
 }
 
 impl Drop for Working {
     fn drop(&mut self) {
-        if let Some(task) = &self.task {
-            task.abort();
-        }
+        self.task.abort();
     }
 }

@@ -1,3 +1,5 @@
+#![allow(missing_docs, reason = "their names say what they show")]
+
 use loom::{sync::Arc, thread};
 
 use super::*;
@@ -17,8 +19,7 @@ fn opened() -> Arc<Breaker> {
 
 const LATER: u64 = 3_600_000_000_000;
 
-#[test]
-fn cb_3_racing_calls_make_one_probe() {
+pub fn cb_3_racing_calls_make_one_probe() {
     loom::model(|| {
         let breaker = opened();
         let other = Arc::clone(&breaker);
@@ -28,8 +29,7 @@ fn cb_3_racing_calls_make_one_probe() {
     });
 }
 
-#[test]
-fn cb_5_a_freed_probe_is_taken_once() {
+pub fn cb_5_a_freed_probe_is_taken_once() {
     loom::model(|| {
         let breaker = opened();
         let probe = breaker.admit(|| LATER).unwrap();
@@ -43,8 +43,7 @@ fn cb_5_a_freed_probe_is_taken_once() {
     });
 }
 
-#[test]
-fn cb_6_a_success_racing_a_failure_leaves_it_reachable() {
+pub fn cb_6_a_success_racing_a_failure_leaves_it_reachable() {
     loom::model(|| {
         let breaker = Arc::new(Breaker::new(
             BreakerPolicy {
@@ -63,5 +62,27 @@ fn cb_6_a_success_racing_a_failure_leaves_it_reachable() {
         let probe = breaker.admit(|| LATER).unwrap();
         breaker.report(probe, Health::Success, None, || LATER, || 0.0);
         assert_eq!(breaker.state(LATER), BreakerState::Closed);
+    });
+}
+
+/// A success that came in by the old policy begins a slot while slots get another length.
+pub fn cb_1_slots_of_two_lengths_are_never_mixed() {
+    let of = |seconds| BreakerPolicy {
+        window: Duration::from_secs(seconds),
+        ..BreakerPolicy::default()
+    };
+    loom::model(move || {
+        let breaker = Arc::new(Breaker::new(of(10), Duration::from_secs(30)));
+        let ticket = breaker.admit(|| LATER).unwrap();
+        let other = Arc::clone(&breaker);
+        let thread = thread::spawn(move || {
+            other.report(ticket, Health::Success, Some(LATER), || LATER, || 0.0);
+        });
+        let governed = breaker.governed(of(1000), Duration::from_secs(30));
+        thread.join().unwrap();
+        let newest = governed.slot(LATER);
+        let inner = lock(&governed.stand.inner);
+        assert!(inner.slots.iter().all(|slot| slot.number <= newest));
+        assert!(governed.stand.latest.load(Ordering::Relaxed) <= newest);
     });
 }

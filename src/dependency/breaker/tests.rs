@@ -65,6 +65,70 @@ fn cb_1_a_failure_rate_over_the_window_opens_it() {
 }
 
 #[test]
+fn cb_1_calls_of_the_whole_window_count() {
+    let breaker = breaker();
+    // One a second, so that twenty of them are in twenty slots.
+    let opened = (0..40).find(|i| {
+        let health = match i % 2 {
+            0 => Health::Failure,
+            _ => Health::Success,
+        };
+        call(&breaker, health, i * SECOND).is_some()
+    });
+    assert_eq!(opened, Some(20));
+}
+
+#[test]
+fn cb_4_a_cooldown_is_up_to_a_fifth_shorter_and_never_longer() {
+    for (uniform, shortest, longest) in [(0.0, 1000, 1000), (0.5, 900, 900), (0.999, 800, 801)] {
+        let breaker = breaker();
+        let failed = || {
+            let ticket = breaker.admit(|| 0).expect("admitted");
+            breaker.report(ticket, Health::Failure, None, || 0, || uniform)
+        };
+        let Some(BreakerState::Open(cooldown)) = (0..5).find_map(|_| failed()) else {
+            panic!("it did not open");
+        };
+        let cooldown = cooldown.as_millis();
+        assert!((shortest..=longest).contains(&cooldown), "{cooldown} ms");
+    }
+}
+
+#[test]
+fn cb_6_it_opens_and_closes_for_ever() {
+    let breaker = breaker();
+    let mut now = 0;
+    for _ in 0..100 {
+        let late = breaker.admit(|| now).expect("closed");
+        now = trip(&breaker, now);
+        assert_eq!(
+            call(&breaker, Health::Success, now),
+            Some(BreakerState::Closed)
+        );
+        // CB-5: of an older generation.
+        for _ in 0..10 {
+            breaker.report(late, Health::Failure, None, || now, || 0.0);
+        }
+        assert_eq!(breaker.state(now), BreakerState::Closed);
+    }
+}
+
+#[test]
+fn cb_4_one_failed_probe_opens_it_again_however_little_else_failed() {
+    let policy = BreakerPolicy {
+        consecutive_failures: u32::MAX,
+        window: Duration::from_millis(100),
+        ..BreakerPolicy::default()
+    };
+    let breaker = Breaker::new(policy, Duration::from_secs(30));
+    let opened = (0..20).find_map(|_| call(&breaker, Health::Failure, 0));
+    assert!(matches!(opened, Some(BreakerState::Open(_))));
+    // What opened it is long out of the window.
+    let probed = call(&breaker, Health::Failure, 10 * SECOND);
+    assert!(matches!(probed, Some(BreakerState::Open(_))), "{probed:?}");
+}
+
+#[test]
 fn cb_1_old_failures_leave_the_window() {
     let breaker = breaker();
     for i in 0..200 {
@@ -192,7 +256,7 @@ fn cb_4_a_bad_probe_opens_it_for_longer_up_to_the_cap() {
 fn cb_4_cooldowns_are_jittered() {
     let cooldown = |uniform: f64| {
         let breaker = breaker();
-        let mut inner = lock(&breaker.inner);
+        let mut inner = lock(&breaker.stand.inner);
         breaker.open(&mut inner, 0, 0, uniform)
     };
     assert_ne!(cooldown(0.1), cooldown(0.9));
@@ -287,5 +351,45 @@ proptest::proptest! {
         now += nanos(breaker.policy.max_cooldown);
         call(&breaker, Health::Success, now);
         proptest::prop_assert_eq!(breaker.state(now), BreakerState::Closed);
+    }
+}
+
+#[test]
+fn cb_5_a_probe_of_another_policy_is_reported_like_any() {
+    let breaker = breaker();
+    let open_until = trip(&breaker, 0);
+    let governed = breaker.governed(BreakerPolicy::default(), Duration::from_secs(5));
+    assert!(governed.admit(|| 0).is_err(), "it stands where it stood");
+    let probe = breaker.admit(|| open_until).expect("the probe");
+    assert!(governed.admit(|| open_until).is_err(), "one is out");
+    let closed = breaker.report(probe, Health::Success, None, || open_until, || 0.0);
+    assert_eq!(closed, Some(BreakerState::Closed));
+    assert!(governed.admit(|| open_until).is_ok());
+}
+
+/// A result that comes in by the old policy after slots got another length is counted in the new
+/// ones.
+#[test]
+fn cb_1_slots_of_two_lengths_are_never_mixed() {
+    let of = |seconds| BreakerPolicy {
+        window: Duration::from_secs(seconds),
+        consecutive_failures: 100,
+        minimum_calls: 4,
+        ..BreakerPolicy::default()
+    };
+    for (before, after) in [(10, 1000), (1000, 10)] {
+        let start = 5000 * SECOND;
+        let old = Breaker::new(of(before), Duration::from_secs(30));
+        let new = old.governed(of(after), Duration::from_secs(30));
+        for _ in 0..3 {
+            assert_eq!(call(&old, Health::Failure, start), None);
+        }
+        let past = start + 2 * nanos(Duration::from_secs(after));
+        let seen = new.admit(|| past).expect("closed");
+        new.report(seen, Health::Success, Some(past), || past, || 0.0);
+        for _ in 0..2 {
+            assert_eq!(call(&old, Health::Failure, past), None, "{before} {after}");
+        }
+        assert!(call(&new, Health::Failure, past).is_some());
     }
 }

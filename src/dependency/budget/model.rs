@@ -1,9 +1,10 @@
+#![allow(missing_docs, reason = "their names say what they show")]
+
 use loom::{sync::Arc, thread};
 
 use super::*;
 
-#[test]
-fn g_1_two_threads_never_share_a_grant() {
+pub fn g_1_two_threads_never_share_a_grant() {
     loom::model(|| {
         let budget = Arc::new(Budget::new(Some((0.5, 1))));
         budget.deposit(0);
@@ -20,8 +21,7 @@ fn g_1_two_threads_never_share_a_grant() {
 }
 
 /// Threads that share a cell, at the turn of a slot.
-#[test]
-fn g_1_no_original_is_lost_when_a_slot_ends() {
+pub fn g_1_no_original_is_lost_when_a_slot_ends() {
     for later in [1, 5, SLOTS] {
         loom::model(move || {
             let budget = Arc::new(Budget::new(Some((1.0, 0))));
@@ -37,8 +37,7 @@ fn g_1_no_original_is_lost_when_a_slot_ends() {
     }
 }
 
-#[test]
-fn g_1_no_original_is_seen_twice_when_a_slot_ends() {
+pub fn g_1_no_original_is_seen_twice_when_a_slot_ends() {
     loom::model(|| {
         let budget = Arc::new(Budget::new(Some((1.0, 0))));
         budget.deposit(0);
@@ -50,8 +49,7 @@ fn g_1_no_original_is_seen_twice_when_a_slot_ends() {
     });
 }
 
-#[test]
-fn d_6_a_refund_races_a_charge() {
+pub fn d_6_a_refund_races_a_charge() {
     loom::model(|| {
         let budget = Arc::new(Budget::new(Some((0.0, 1))));
         assert!(budget.charge(0));

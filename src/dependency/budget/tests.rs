@@ -45,6 +45,39 @@ fn g_1_originals_leave_the_window_before_retries_do() {
 }
 
 #[test]
+fn g_1_what_threads_counted_in_one_slot_is_added_up_when_it_ends() {
+    let budget = Budget::new(Some((0.2, 10)));
+    let (budget, slot_ends) = (&budget, &std::sync::Barrier::new(4));
+    // Each counts in a cell of its own, and puts that away when it counts in the next slot.
+    std::thread::scope(|scope| {
+        for counted in 1..=4 {
+            scope.spawn(move || {
+                (0..counted).for_each(|_| budget.deposit(0));
+                slot_ends.wait();
+                budget.deposit(SECOND);
+            });
+        }
+    });
+    assert_eq!(budget.originals_in_window(SECOND), 10 + 4);
+    assert_eq!(budget.originals_in_window(29 * SECOND), 10 + 4);
+    assert_eq!(budget.originals_in_window(30 * SECOND), 4);
+}
+
+#[test]
+fn g_8_what_has_only_originals_or_only_retries_is_not_idle() {
+    let budget = Budget::new(Some((0.2, 10)));
+    assert!(budget.is_idle(0));
+    budget.deposit(0);
+    assert!(!budget.is_idle(0));
+
+    let budget = Budget::new(Some((0.2, 10)));
+    assert!(budget.charge(0));
+    assert!(!budget.is_idle(0));
+    budget.refund();
+    assert!(budget.is_idle(0));
+}
+
+#[test]
 fn g_7_days_idle_leave_nothing_behind() {
     let budget = Budget::new(Some((0.2, 10)));
     (0..1000).for_each(|_| budget.deposit(0));

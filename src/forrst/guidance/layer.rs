@@ -2,23 +2,19 @@ use std::{
     borrow::Cow,
     sync::Arc,
     task::{Context, Poll},
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 use bytes::Bytes;
-use http::{
-    Request, Response, StatusCode,
-    header::{CONTENT_LENGTH, RETRY_AFTER},
-};
+use http::{Request, Response, header::RETRY_AFTER};
 use http_body::Body;
 use serde::{Deserialize, de::IgnoredAny};
 use tower::{Layer, Service};
 
-use super::{future::RetryGuidanceFuture, table::Table};
+use super::{future::RetryGuidanceFuture, plain::said, table::Table};
 use crate::{
-    forrst::{self, Extension, LIMIT, Retry, Span, splice},
+    forrst::{self, Extension, LIMIT, Retry, Span, fresh_id::resized, splice},
     peek::PeekBody,
-    retry_after::parse,
 };
 
 /// Tells clients whether and when to call again. See the [module docs](crate::forrst::guidance).
@@ -30,9 +26,9 @@ pub struct RetryGuidanceLayer {
 
 #[derive(Debug, Clone)]
 pub(super) struct Settings {
-    table: Table,
+    pub(super) table: Table,
     any_errors: bool,
-    plain: Option<Duration>,
+    pub(super) plain: Option<Duration>,
     pub(super) limit: usize,
     pub(super) time: Duration,
 }
@@ -140,8 +136,7 @@ impl Settings {
     /// What the body is to be instead, after the head was told.
     pub(super) fn guide(&self, head: &mut Response<()>, body: &[u8]) -> Option<Bytes> {
         let Some(failed) = self.failure(body) else {
-            self.guide_plain(head);
-            return None;
+            return self.guide_problem(head, body);
         };
         if let Some(theirs) = failed.extensions.iter().find(|e| e.urn == *Retry::URN) {
             let data = theirs.data.as_ref();
@@ -150,18 +145,14 @@ impl Settings {
             }
             return None;
         }
-        let asked = parse::retry_after(head.headers(), SystemTime::now());
         let retry = match head.extensions_mut().remove::<Retry>() {
             Some(retry) => retry,
-            None => self.table.advise(&failed, asked)?,
+            None => self.table.advise(&failed, said(head))?,
         };
         let data = serde_json::to_value(&retry).ok()?;
         let changed = splice::with_extension(body, &Extension::with_data(Retry::URN, data))?;
-        if let Some(length) = head.headers_mut().get_mut(CONTENT_LENGTH) {
-            *length = changed.len().into();
-        }
         tell(head, &retry);
-        Some(changed.into())
+        Some(resized(head.headers_mut(), changed))
     }
 
     /// An envelope with errors.
@@ -178,24 +169,10 @@ impl Settings {
         glance.protocol.or(self.any_errors.then_some(IgnoredAny))?;
         forrst::Response::parse(body).ok()
     }
-
-    /// Something that is not forrst.
-    pub(super) fn guide_plain(&self, head: &mut Response<()>) {
-        let busy = [
-            StatusCode::TOO_MANY_REQUESTS,
-            StatusCode::SERVICE_UNAVAILABLE,
-        ];
-        let told = [RETRY_AFTER.as_str(), "x-should-retry"];
-        let told = told.iter().any(|name| head.headers().contains_key(*name));
-        match self.plain {
-            Some(wait) if busy.contains(&head.status()) && !told => put(head, wait),
-            _ => {}
-        }
-    }
 }
 
 /// Says in a header what the extension says, for who does not read it.
-fn tell(head: &mut Response<()>, retry: &Retry) {
+pub(super) fn tell(head: &mut Response<()>, retry: &Retry) {
     let failed = head.status().is_client_error() || head.status().is_server_error();
     let wait = retry.floor(0);
     if failed && retry.allowed && !wait.is_zero() && !head.headers().contains_key(RETRY_AFTER) {

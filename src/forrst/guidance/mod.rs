@@ -23,14 +23,26 @@
 //! 3. an idempotency extension that says `cached`: the same would come again, so it is not allowed;
 //! 4. a rate-limit extension of which nothing remains, or that comes with `RATE_LIMITED`: its
 //!    `reset` is the wait;
-//! 5. a handler that put seconds into a `Retry-After` header: they are the wait;
+//! 5. a handler that put a `Retry-After` header into its reply, or, with 429 and 503, `RateLimit`
+//!    headers of which nothing remains: they are the wait; with `x-should-retry: false` it is not
+//!    allowed;
 //! 6. the table, which can be changed: [`code`](RetryGuidanceLayer::code),
 //!    [`silent`](RetryGuidanceLayer::silent).
 //!
 //! A code that is not in the table gets no guidance. With several errors, one that may not be
 //! retried decides, and else the first that is in the table.
 //!
-//! Other replies of status 429 and 503 get a `Retry-After` header, unless they have one.
+//! # Plain HTTP
+//!
+//! Replies of status 429 and 503 that are not forrst get a `Retry-After` header, unless they have
+//! one: of 1 s, or as long as their `RateLimit` headers say. A handler's own [`Retry`](super::Retry)
+//! becomes a header in any failed reply; if it is not allowed, `x-should-retry: false`.
+//!
+//! An RFC 9457 problem document (`application/problem+json`) says in its member `retry` what the
+//! extension says, by its `code` if the table knows it, and else by its status. Clients with a
+//! [`PeekLayer`](crate::PeekLayer) obey that too, if the document has its `status`.
+//!
+//! # Example
 //!
 //! ```
 //! use std::{convert::Infallible, time::Duration};
@@ -70,6 +82,7 @@
 
 mod future;
 mod layer;
+mod plain;
 mod table;
 
 pub use self::{

@@ -1,6 +1,10 @@
 use std::{borrow::Cow, collections::BTreeMap, time::Duration};
 
-use crate::forrst::{Fault, IdempotencyData, RateLimit, Response, Retry, Strategy};
+use crate::{
+    classify::codes::FORRST_NEVER,
+    forrst::{Fault, IdempotencyData, RateLimit, Response, Retry},
+    retry_after::parse::Guidance,
+};
 
 /// What is advised where nobody knows better. `None` is silence.
 #[derive(Debug, Clone)]
@@ -21,21 +25,8 @@ impl Table {
             ("FUNCTION_MAINTENANCE", Retry::fixed(seconds(60)), 1),
             ("FUNCTION_DISABLED", Retry::fixed(seconds(30)), 2),
         ];
-        let never = [
-            "INVALID_ARGUMENTS",
-            "NOT_FOUND",
-            "UNAUTHORIZED",
-            "FORBIDDEN",
-            "CANCELLED",
-            "VALIDATION_ERROR",
-            "IDEMPOTENCY_CONFLICT",
-            "REPLAY_NOT_FOUND",
-            "REPLAY_EXPIRED",
-            "REPLAY_ALREADY_COMPLETE",
-            "REPLAY_CANCELLED",
-        ];
         let allowed = allowed.map(|(code, retry, times)| (code, retry.max_attempts(times)));
-        let never = never.map(|code| (code, Retry::never()));
+        let never = FORRST_NEVER.map(|code| (code, Retry::never()));
         let rows = allowed.into_iter().chain(never);
         Self(
             rows.map(|(code, retry)| (code.into(), Some(retry)))
@@ -47,8 +38,13 @@ impl Table {
         self.0.insert(code, retry);
     }
 
-    /// What is advised on a failure, to which a handler may have added how long to wait.
-    pub(super) fn advise(&self, failed: &Response, asked: Option<Duration>) -> Option<Retry> {
+    /// What is advised for this code; `None` if that is not known.
+    pub(super) fn get(&self, code: &str) -> Option<&Option<Retry>> {
+        self.0.get(code)
+    }
+
+    /// What is advised on a failure of which a head said this.
+    pub(super) fn advise(&self, failed: &Response, said: Option<Guidance>) -> Option<Retry> {
         let known = |fault: &Fault| self.0.get(fault.code.as_str())?.as_ref();
         let mut rows = failed.errors.iter().filter_map(known);
         let first = rows.clone().next()?;
@@ -57,15 +53,13 @@ impl Table {
         }
         let idempotency: Option<IdempotencyData> =
             failed.data_of(IdempotencyData::URN).unwrap_or_default();
-        if idempotency.is_some_and(|data| data.is_cached()) {
-            return Some(Retry::never());
-        }
-        let mut retry = first.clone();
-        if let Some(wait) = reset(failed).or(asked) {
-            retry.strategy = Some(Strategy::Fixed);
-            retry.after = Some(wait.into());
-        }
-        Some(retry)
+        let cached = idempotency.is_some_and(|data| data.is_cached());
+        let said = match reset(failed) {
+            _ if cached => Some(Guidance::Stop),
+            Some(wait) if said != Some(Guidance::Stop) => Some(Guidance::AtLeast(wait)),
+            _ => said,
+        };
+        Some(first.clone().told(said))
     }
 }
 

@@ -5,10 +5,7 @@ use tower::Layer;
 use super::EventDedup;
 use crate::{
     error::ConfigError,
-    idempotency::{
-        builder::{Missing, Times},
-        engine::Engine,
-    },
+    idempotency::{builder::Missing, engine::Engine, times::Times},
     store::{IdempotencyStore, Orphans},
 };
 

@@ -18,9 +18,11 @@ use crate::{
     idempotency::{
         Execution,
         digest::Digest,
-        engine::{Engine, Settlement},
+        engine::{Engine, Operation, Settlement},
     },
-    store::{Claimed, Fingerprint, IdempotencyStore, Ownership, RecordKey, StoreError, Stored},
+    store::{
+        Claimed, Fingerprint, IdempotencyStore, Note, Ownership, RecordKey, StoreError, Stored,
+    },
     telemetry::{self, Answered, Labels},
 };
 
@@ -158,13 +160,19 @@ where
 {
     let count = |answered| telemetry::idempotency(answered, Labels::default);
     // The id alone says which event it is.
-    let not_consumed = match engine.claim(key, Fingerprint::new([0; 32])).await {
+    let operation = Operation {
+        key,
+        fingerprint: Fingerprint::new([0; 32]),
+        note: Note::NONE,
+        retention: engine.retention,
+    };
+    let not_consumed = match engine.claim(&operation).await {
         Ok(Claimed::New(lease)) => {
             count(match lease.orphaned {
                 true => Answered::Orphaned,
                 false => Answered::Executed,
             });
-            let execution = Execution::new(key, lease);
+            let execution = Execution::new(engine.clone(), key, lease, engine.retention);
             let processing = tokio::spawn(telemetry::in_span(async move {
                 let processing = pin!(process(&engine, &execution, inner.oneshot(event)));
                 engine.hold(&execution, processing).await
@@ -174,20 +182,26 @@ where
                 Err(_) => NotConsumed::Crashed,
             }
         }
-        Ok(Claimed::Done(Stored::Reply(_) | Stored::NotRetained)) => {
+        Ok(Claimed::Done {
+            stored: Stored::Reply(_) | Stored::NotRetained,
+            ..
+        }) => {
             count(Answered::Replayed);
             return Ok(Consumed::Duplicate);
         }
-        Ok(Claimed::Done(Stored::Unknown)) => {
+        Ok(Claimed::Done {
+            stored: Stored::Unknown,
+            ..
+        }) => {
             count(Answered::Orphaned);
             NotConsumed::OutcomeUnknown
         }
-        Ok(Claimed::InFlight { remaining }) => {
+        Ok(Claimed::InFlight { remaining, .. }) => {
             count(Answered::InFlight);
             NotConsumed::InFlight(remaining)
         }
         // There is but one fingerprint.
-        Ok(Claimed::Mismatch) => {
+        Ok(Claimed::Mismatch { .. }) => {
             count(Answered::Mismatch);
             NotConsumed::OutcomeUnknown
         }

@@ -78,6 +78,14 @@ impl PolicyBuilder {
         self
     }
 
+    /// Says on each retry which attempt it is, in an `x-envoy-attempt-count` header, so that an
+    /// [inbound budget](crate::RetryBudgetLayer::inbound) of the server knows it for one. gRPC has a
+    /// field of its own for that, which retries always carry.
+    pub fn tell_attempts(mut self) -> Self {
+        self.settings.rules.tell_attempts = true;
+        self
+    }
+
     /// What the tables are by now.
     #[cfg(feature = "serde")]
     pub(in crate::policy) fn codes_so_far(&self) -> Codes {

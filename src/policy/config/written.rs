@@ -11,6 +11,7 @@ use crate::classify::GrpcCode;
 /// A type that is written as a string, or for statuses as a number, and read by a function.
 macro_rules! written {
     ($name:ident($type:ty), $expecting:literal, $($visit:ident: $from:ty => $read:expr),+) => {
+        #[derive(Clone)]
         pub(super) struct $name(pub(super) $type);
 
         impl<'de> Deserialize<'de> for $name {

@@ -28,7 +28,7 @@ type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 pub struct Stacked<S> {
     service: S,
     /// A clone for the next call, so that most need not make one.
-    spare: Mutex<Option<S>>,
+    spare: Mutex<Option<Box<S>>>,
 }
 
 impl<S> Stacked<S> {
@@ -46,17 +46,17 @@ impl<S> Stacked<S> {
 }
 
 impl<S: Clone> Stacked<S> {
-    fn take(&self) -> S {
+    fn take(&self) -> Box<S> {
         let spare = self
             .spare
             .try_lock()
             .ok()
             .and_then(|mut spare| spare.take());
-        spare.unwrap_or_else(|| self.service.clone())
+        spare.unwrap_or_else(|| Box::new(self.service.clone()))
     }
 
     /// What was called may be called again.
-    fn give_back(&self, service: S) {
+    fn give_back(&self, service: Box<S>) {
         if let Ok(mut spare) = self.spare.try_lock() {
             spare.get_or_insert(service);
         }
@@ -103,7 +103,7 @@ where
             let readied = poll_fn(|cx| service.poll_ready(cx)).await;
             readied.map_err(|error| outer(error.into()))?;
             let given = extensions.get::<Attempt>().copied();
-            let mut stack = pin!(port.call(&mut service, uri, extensions));
+            let mut stack = pin!(port.call(&mut *service, uri, extensions));
             self.give_back(service);
             // The layers say what is to be sent, and the chain sends it. It is lent to this call
             // only, so that they can't hold it: they hold a port, and the attempts are driven

@@ -1,45 +1,44 @@
 //! A request of reqwest's, as one of `http`'s and back.
 
-use std::{cell::RefCell, mem, time::Duration};
+use std::{cell::Cell, mem, time::Duration};
 
 use bytes::Bytes;
 use http::{
     Request, Uri,
-    uri::{Authority, PathAndQuery, Scheme},
+    uri::{Authority, PathAndQuery},
 };
 use http_body::Body as _;
 use reqwest::{Body, Error, Url};
 
 thread_local! {
-    /// Where the last request went: `https://stock.example`, in parts.
-    static LAST: RefCell<Option<(Scheme, Authority)>> = const { RefCell::new(None) };
+    /// Where the last request went.
+    static LAST: Cell<Option<Uri>> = const { Cell::new(None) };
 }
 
 /// A URL as a URI, unless it is none. Most go where the last one went, and then only what comes
-/// after the authority is read.
+/// after the authority is read, or not even that, where one URL takes all calls.
 pub(super) fn uri(url: &Url) -> Option<Uri> {
-    let known = |last: &RefCell<Option<(Scheme, Authority)>>| {
-        let last = last.try_borrow().ok()?;
-        let (scheme, authority) = last.as_ref()?;
-        let path = after(url, scheme.as_str(), authority.as_str())?;
-        let mut parts = http::uri::Parts::default();
+    let last = LAST.try_with(Cell::take).ok().flatten();
+    let known = last.and_then(|last| {
+        let path = after(url, last.scheme_str()?, last.authority()?.as_str())?;
+        if Some(path) == last.path_and_query().map(PathAndQuery::as_str) {
+            return Some(last);
+        }
+        let mut parts = last.into_parts();
         parts.path_and_query = Some(path_and_query(path)?);
-        parts.scheme = Some(scheme.clone());
-        parts.authority = Some(authority.clone());
         Uri::from_parts(parts).ok()
-    };
-    let known = LAST.try_with(known).ok().flatten();
-    known.or_else(|| {
-        let uri = Uri::try_from(url.as_str()).ok()?;
-        // By itself, so that nothing else of the URL is kept, and without credentials.
-        let (scheme, authority) = (uri.scheme()?, uri.authority()?.as_str());
-        let last = Authority::try_from(authority)
-            .ok()
-            .filter(|_| !authority.contains('@'));
-        let last = last.map(|authority| (scheme.clone(), authority));
-        let _ = LAST.try_with(|known| known.try_borrow_mut().map(|mut known| *known = last));
-        Some(uri)
-    })
+    });
+    known.or_else(|| Uri::try_from(url.as_str()).ok())
+}
+
+/// Keeps a URI for the next request, unless it has credentials or is very long.
+fn keep(uri: Uri) {
+    const LONGEST: usize = 1024;
+    let authority = uri.authority().map_or("", Authority::as_str);
+    let path = uri.path_and_query().map_or("", PathAndQuery::as_str);
+    if path.len() <= LONGEST && !authority.contains('@') {
+        let _ = LAST.try_with(|last| last.set(Some(uri)));
+    }
 }
 
 fn path_and_query(path: &str) -> Option<PathAndQuery> {
@@ -67,6 +66,7 @@ pub(super) fn empty(request: &mut reqwest::Request, uri: Uri) -> Request<Body> {
 /// Puts a request together again.
 pub(super) fn fill(shell: &mut reqwest::Request, plain: Request<Body>) {
     let (parts, body) = plain.into_parts();
+    keep(parts.uri);
     *shell.method_mut() = parts.method;
     *shell.version_mut() = parts.version;
     *shell.headers_mut() = parts.headers;
@@ -110,4 +110,39 @@ pub(super) fn is_same(url: &Url, uri: &Uri) -> bool {
         rest.strip_prefix(uri.path_and_query()?.as_str())
     };
     rest().is_some_and(|rest| rest.is_empty() || rest.starts_with('#'))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "this is a test")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn s_3_what_was_called_before_never_changes_where_a_request_goes() {
+        let long = format!("http://a.example/{}", "x".repeat(2000));
+        let urls = [
+            "http://a.example/",
+            "http://a.example/v1?q=1",
+            "http://a.example/v1?q=12",
+            "http://a.example/v1?q=1#part",
+            "http://a.example.evil/v1?q=1",
+            "http://a.example:8080/v1",
+            "https://a.example/v1",
+            "http://me:secret@a.example/v1",
+            &long,
+        ];
+        for before in urls {
+            for after in urls {
+                keep(Uri::try_from(before).unwrap());
+                let url: Url = after.parse().unwrap();
+                assert_eq!(uri(&url), Uri::try_from(after).ok(), "after {before}");
+            }
+        }
+    }
+
+    #[test]
+    fn s_2_credentials_of_a_url_are_not_kept() {
+        keep(Uri::from_static("http://me:secret@a.example/v1"));
+        assert!(LAST.with(Cell::take).is_none());
+    }
 }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::Backend;
 use crate::store::{
-    Claim, ClaimId, Claimed, FencingToken, Fingerprint, IdempotencyStore, Orphans,
+    Claim, ClaimId, Claimed, FencingToken, Fingerprint, IdempotencyStore, Note, Orphans,
     Ownership::{self, Held, Lost},
     RecordKey, Stored,
 };
@@ -65,6 +65,7 @@ pub async fn model<B: Backend<Store: IdempotencyStore>>(backend: &B, seed: u64, 
 struct Record {
     fingerprint: u8,
     id: ClaimId,
+    note: Note,
     token: FencingToken,
     /// `None` while in flight.
     stored: Option<Stored>,
@@ -116,6 +117,7 @@ impl Play {
             lease: self.time(lease),
             retention: self.time(retention),
             orphans,
+            note: note_of(id),
         };
         let claimed = store.claim(claim).await;
         let claimed = claimed.unwrap_or_else(|error| self.fail(&error));
@@ -128,6 +130,7 @@ impl Play {
                 let record = Record {
                     fingerprint,
                     id,
+                    note: note_of(id),
                     token,
                     stored: None,
                     lease_until,
@@ -142,12 +145,17 @@ impl Play {
                 });
             }
             Some(record) if record.fingerprint != fingerprint => {
-                self.same(&claimed, &Claimed::Mismatch);
+                let mismatch = Claimed::Mismatch {
+                    fingerprint: Fingerprint::new([record.fingerprint; 32]),
+                    note: record.note,
+                };
+                self.same(&claimed, &mismatch);
             }
             Some(Record {
                 stored: Some(stored),
+                note,
                 ..
-            }) => self.same(&claimed, &Claimed::Done(stored)),
+            }) => self.same(&claimed, &Claimed::Done { stored, note }),
             Some(mut record) if record.id == id => {
                 match claimed {
                     Claimed::New(lease) if lease.token == record.token => {}
@@ -160,13 +168,19 @@ impl Play {
             Some(record) if record.lease_until > now => {
                 let left = self.time(record.lease_until - now);
                 match claimed {
-                    Claimed::InFlight { remaining }
-                        if remaining <= left && remaining + self.unit > left => {}
+                    Claimed::InFlight { remaining, note }
+                        if remaining <= left
+                            && remaining + self.unit > left
+                            && note == record.note => {}
                     other => self.fail(&format_args!("{other:?}, not in flight for {left:?}")),
                 }
             }
             Some(mut record) if orphans == Orphans::Unknown => {
-                self.same(&claimed, &Claimed::Done(Stored::Unknown));
+                let unknown = Claimed::Done {
+                    stored: Stored::Unknown,
+                    note: record.note.clone(),
+                };
+                self.same(&claimed, &unknown);
                 record.stored = Some(Stored::Unknown);
                 // Nobody has this token.
                 record.token = FencingToken::new(0);
@@ -176,6 +190,7 @@ impl Play {
             Some(mut record) => {
                 let token = self.new_owner(key, &claimed, true);
                 record.id = id;
+                record.note = note_of(id);
                 record.token = token;
                 record.lease_until = lease_until;
                 record.expires = lease_until + retention;
@@ -319,6 +334,12 @@ impl Play {
             last.join("\n  ")
         );
     }
+}
+
+/// Of no length, or some.
+fn note_of(id: ClaimId) -> Note {
+    let length = usize::from(id.as_bytes()[0] % 4);
+    Note::new(&id.as_bytes()[..length]).unwrap_or_default()
 }
 
 /// SplitMix64: the same everywhere and for ever.

@@ -80,6 +80,11 @@ use super::{Ownership, StoreError};
 /// - Durations of any size are taken: what can't be represented is as good as forever.
 ///
 /// The types of this module are exhaustive on purpose: a store must know every state there is.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no journal",
+    note = "there are `MemoryStore`, and with the features of these names `SqliteStore::open(path)?`, \
+            `PostgresStore::connect(url).await?` and `RedisStore::connect(url).await?`"
+)]
 pub trait Journal: Send + Sync + 'static {
     /// Queues an entry. If one with that [id](NewEntry::id) is there already, it is a repeat; if
     /// one of the same queue is there with the same [`Dedup::key`] and is neither cancelled nor
@@ -136,6 +141,11 @@ pub trait Journal: Send + Sync + 'static {
     /// Entries in the sequence in which they came, without payload, result and history.
     fn list(&self, query: Query) -> impl Future<Output = Result<Vec<Entry>, StoreError>> + Send;
 
+    /// How many entries a query has, counted up to its limit.
+    fn count(&self, query: Query) -> impl Future<Output = Result<u32, StoreError>> + Send {
+        counted(self, query)
+    }
+
     /// How many entries of a queue there are in each state.
     fn counts(&self, queue: &str) -> impl Future<Output = Result<Counts, StoreError>> + Send;
 
@@ -156,6 +166,23 @@ pub trait Journal: Send + Sync + 'static {
     fn is_sealed(&self) -> bool {
         false
     }
+}
+
+/// Page by page.
+async fn counted<J: Journal + ?Sized>(journal: &J, mut query: Query) -> Result<u32, StoreError> {
+    const PAGE: u32 = 1000;
+    let (mut count, limit) = (0, query.limit);
+    while count < limit {
+        query.limit = PAGE.min(limit - count);
+        let page = journal.list(query.clone()).await?;
+        let length = u32::try_from(page.len()).unwrap_or(u32::MAX);
+        count += length;
+        match page.last() {
+            Some(last) if length >= query.limit => query.after = last.sequence,
+            _ => break,
+        }
+    }
+    Ok(count)
 }
 
 impl<J: Journal> Journal for Arc<J> {
@@ -213,6 +240,10 @@ impl<J: Journal> Journal for Arc<J> {
         (**self).list(query)
     }
 
+    fn count(&self, query: Query) -> impl Future<Output = Result<u32, StoreError>> + Send {
+        (**self).count(query)
+    }
+
     fn counts(&self, queue: &str) -> impl Future<Output = Result<Counts, StoreError>> + Send {
         (**self).counts(queue)
     }
@@ -231,5 +262,25 @@ impl<J: Journal> Journal for Arc<J> {
 
     fn is_sealed(&self) -> bool {
         (**self).is_sealed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::MemoryStore;
+
+    #[tokio::test]
+    async fn j_10_a_count_goes_on_behind_a_page_and_no_further_than_asked() {
+        let journal = MemoryStore::new();
+        for _ in 0..1001 {
+            let entry = NewEntry::new("q", "");
+            journal.enqueue(entry).await.unwrap();
+        }
+        for (limit, count) in [(0, 0), (7, 7), (1000, 1000), (1001, 1001), (10_000, 1001)] {
+            let query = Query::new("q", limit);
+            assert_eq!(journal.count(query).await.unwrap(), count, "{limit}");
+        }
+        assert_eq!(journal.count(Query::new("other", 10)).await.unwrap(), 0);
     }
 }

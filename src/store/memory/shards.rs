@@ -8,13 +8,14 @@ use tokio::time::Instant;
 
 use crate::{
     store::{
-        Claim, ClaimId, Claimed, FencingToken, Fingerprint, Lease, Orphans, Ownership, RecordKey,
-        StoreError, StoreErrorKind, Stored,
+        Claim, ClaimId, Claimed, FencingToken, Fingerprint, Lease, Note, Orphans, Ownership,
+        RecordKey, StoreError, StoreErrorKind, Stored,
     },
     sync::{AtomicU64, Mutex, MutexGuard, Ordering, lock},
 };
 
-const SHARDS: usize = 256;
+/// A model has no use for more than two.
+const SHARDS: usize = if cfg!(reprise_loom) { 2 } else { 256 };
 
 /// How long it takes until every shard was looked at once.
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
@@ -57,16 +58,49 @@ struct Record {
 }
 
 enum State {
-    InFlight { id: ClaimId, lease_until: u64 },
+    InFlight {
+        id: ClaimId,
+        lease_until: u64,
+        note: Note,
+    },
     Done(Stored),
+    /// Boxed, so that the many without a note have no room for it.
+    Noted(Box<(Stored, Note)>),
+}
+
+impl State {
+    fn done(stored: Stored, note: Note) -> Self {
+        match note.is_empty() {
+            true => Self::Done(stored),
+            false => Self::Noted(Box::new((stored, note))),
+        }
+    }
+
+    fn is_in_flight(&self) -> bool {
+        matches!(self, Self::InFlight { .. })
+    }
+
+    /// What is kept, `None` while in flight.
+    fn stored(&self) -> Option<&Stored> {
+        match self {
+            Self::InFlight { .. } => None,
+            Self::Done(stored) => Some(stored),
+            Self::Noted(noted) => Some(&noted.0),
+        }
+    }
+
+    fn note(&self) -> Note {
+        match self {
+            Self::InFlight { note, .. } => note.clone(),
+            Self::Done(_) => Note::NONE,
+            Self::Noted(noted) => noted.1.clone(),
+        }
+    }
 }
 
 impl Record {
     fn bytes(&self) -> u64 {
-        match &self.state {
-            State::Done(stored) => stored_bytes(stored),
-            State::InFlight { .. } => 0,
-        }
+        self.state.stored().map_or(0, stored_bytes)
     }
 }
 
@@ -127,6 +161,7 @@ impl Shards {
         let in_flight = State::InFlight {
             id: claim.id,
             lease_until,
+            note: claim.note.clone(),
         };
         let (shard, mut records) = self.open(&claim.key);
         let slot = match records.entry(claim.key) {
@@ -159,26 +194,38 @@ impl Shards {
         };
         let record = &mut *slot.record;
         if record.fingerprint != claim.fingerprint {
-            return Some(Claimed::Mismatch);
+            return Some(Claimed::Mismatch {
+                fingerprint: record.fingerprint,
+                note: record.state.note(),
+            });
         }
         let (id, until) = match &record.state {
-            State::Done(stored) => return Some(Claimed::Done(stored.clone())),
-            State::InFlight { id, lease_until } => (*id, *lease_until),
+            State::InFlight {
+                id, lease_until, ..
+            } => (*id, *lease_until),
+            State::Done(stored) => return Some(Claimed::done(stored.clone())),
+            State::Noted(noted) => {
+                let (stored, note) = (**noted).clone();
+                return Some(Claimed::Done { stored, note });
+            }
         };
         let again = id == claim.id;
         if !again && until > now {
             return Some(Claimed::InFlight {
                 remaining: Duration::from_micros(until - now),
+                note: record.state.note(),
             });
         }
         if !again {
             record.token = self.next_token();
         }
         if !again && claim.orphans == Orphans::Unknown {
-            record.state = State::Done(Stored::Unknown);
+            let note = record.state.note();
+            record.state = State::done(Stored::Unknown, note.clone());
             slot.expires = now.saturating_add(micros(claim.retention));
             shard.earliest.fetch_min(slot.expires, Ordering::Relaxed);
-            return Some(Claimed::Done(Stored::Unknown));
+            let stored = Stored::Unknown;
+            return Some(Claimed::Done { stored, note });
         }
         record.state = in_flight;
         slot.expires = expires;
@@ -206,7 +253,7 @@ impl Shards {
                     shard.earliest.fetch_min(*expires, Ordering::Relaxed);
                     Ownership::Held
                 }
-                State::Done(_) => Ownership::Lost,
+                State::Done(_) | State::Noted(_) => Ownership::Lost,
             },
             None => Ownership::Lost,
         }
@@ -230,8 +277,9 @@ impl Shards {
         let (shard, mut records) = self.open(key);
         let ownership = match owned(&mut records, key, token, now) {
             Some(Slot { expires, record }) => {
-                if let State::InFlight { .. } = record.state {
-                    record.state = State::Done(stored);
+                if let State::InFlight { note, .. } = &mut record.state {
+                    let note = std::mem::take(note);
+                    record.state = State::done(stored, note);
                     *expires = now.saturating_add(micros(retention));
                     shard.earliest.fetch_min(*expires, Ordering::Relaxed);
                     return Ok(Ownership::Held);
@@ -248,7 +296,7 @@ impl Shards {
         let now = self.now();
         let (_, mut records) = self.open(&key);
         match owned(&mut records, &key, token, now) {
-            Some(slot) if matches!(slot.record.state, State::InFlight { .. }) => {
+            Some(slot) if slot.record.state.is_in_flight() => {
                 self.forget(&slot.record);
                 records.remove(&key);
                 Ownership::Held
@@ -382,5 +430,20 @@ impl Hasher for KeyHash {
 
     fn finish(&self) -> u64 {
         self.0
+    }
+}
+
+#[cfg(reprise_loom)]
+pub(crate) mod model;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// T-1: a million of them are in memory, most without a note.
+    #[test]
+    fn t_1_a_note_takes_no_room_where_there_is_none() {
+        assert_eq!(size_of::<State>(), size_of::<Stored>());
+        assert_eq!(size_of::<Note>(), size_of::<usize>());
     }
 }

@@ -1,6 +1,8 @@
 use std::{fmt, time::Duration};
 
-use deadpool_postgres::{Hook, HookError, Manager, ManagerConfig, Pool, RecyclingMethod};
+use deadpool_postgres::{
+    Hook, HookError, Manager, ManagerConfig, Pool, QueueMode, RecyclingMethod,
+};
 use tokio_postgres::{
     Config, NoTls, Socket,
     tls::{MakeTlsConnect, TlsConnect},
@@ -145,6 +147,8 @@ impl PostgresStoreBuilder {
         };
         Pool::builder(Manager::from_config(config, tls, settings))
             .max_size(self.connections)
+            // What was used last has its statements planned.
+            .queue_mode(QueueMode::Lifo)
             .runtime(deadpool_postgres::Runtime::Tokio1)
             .post_create(Hook::async_fn(move |client, _| {
                 let session = session.clone();

@@ -29,7 +29,7 @@
 //!
 //! A handler that writes to the same database can commit its effect and the record of it in one
 //! transaction: then there is no moment at which a crash leaves one without the other. See
-//! [`PostgresStore::complete_in`].
+//! [`PostgresStore::complete_in`], and the example `exactly_once`.
 //!
 //! # The journal
 //!
@@ -148,6 +148,8 @@ impl PostgresStore {
         let migrated = tokio::time::timeout_at(deadline, async {
             let transaction = client.transaction().await.map_err(error::of_statement)?;
             schema::migrate(&transaction, &self.inner.table).await?;
+            let statements = [&self.inner.statements.claim, &self.inner.journal.lease];
+            schema::check_layout(&transaction, &self.inner.table, statements).await?;
             transaction.commit().await.map_err(error::of_statement)
         })
         .await;
@@ -164,11 +166,13 @@ impl PostgresStore {
     /// Call it last. From here to the end of the transaction nobody else can take the operation
     /// over; if somebody did already, the transaction can't be committed any more.
     ///
+    /// What is stored comes from [`Execution::stored`](crate::idempotency::Execution::stored), which
+    /// knows what is left out, and seals it if the layer's store is `Sealed`.
+    ///
     /// The transaction's connection must not be one of this store, which needs them to renew the
     /// lease meanwhile.
     ///
     /// ```no_run
-    /// use std::time::Duration;
     /// use http::Response;
     /// use tower_reprise::{error::BoxError, idempotency::Execution, store::PostgresStore};
     ///
@@ -184,9 +188,8 @@ impl PostgresStore {
     ///         .await?;
     ///     let response = Response::new("paid");
     ///     let (key, token) = (execution.key(), execution.token());
-    ///     let day = Duration::from_secs(24 * 60 * 60);
-    ///     let stored = execution.stored(&response);
-    ///     store.complete_in(&transaction, key, token, stored, day).await?;
+    ///     let (stored, kept_for) = (execution.stored(&response)?, execution.retention());
+    ///     store.complete_in(&transaction, key, token, stored, kept_for).await?;
     ///     transaction.commit().await?;
     ///     Ok(response)
     /// }
@@ -336,18 +339,20 @@ impl IdempotencyStore for PostgresStore {
     async fn claim(&self, claim: Claim) -> Result<Claimed, StoreError> {
         self.sweep_if_due();
         let (key, fingerprint) = (claim.key.as_bytes().as_slice(), claim.fingerprint);
-        let parameters: [&(dyn ToSql + Sync); 6] = [
+        let note = (!claim.note.is_empty()).then_some(claim.note.as_bytes());
+        let parameters: [&(dyn ToSql + Sync); 7] = [
             &key,
             &fingerprint.as_bytes().as_slice(),
             &claim.id.as_bytes().as_slice(),
             &micros(claim.lease),
             &micros(claim.retention),
+            &note,
             &(claim.orphans == Orphans::Unknown),
         ];
         let statements = &self.inner.statements;
         remote::patiently(self.inner.timeout, async |deadline| {
             loop {
-                let new = (&statements.claim_new, &parameters[..5]);
+                let new = (&statements.claim_new, &parameters[..6]);
                 let any = (&statements.claim, &parameters[..]);
                 for (sql, parameters) in [new, any] {
                     let rows = self.attempt(deadline, sql, parameters).await?;

@@ -8,7 +8,7 @@ use tokio_postgres::Row;
 use super::sql;
 use crate::{
     error::BoxError,
-    store::{Claimed, FencingToken, Lease, StoreError, StoreErrorKind, Stored},
+    store::{Claimed, FencingToken, Fingerprint, Lease, Note, StoreError, StoreErrorKind, Stored},
 };
 
 /// What a statement that claims has returned.
@@ -23,22 +23,34 @@ fn try_claimed(row: &Row) -> Result<Claimed, BoxError> {
     let (same, state): (bool, i16) = (row.try_get(0)?, row.try_get(1)?);
     let token: Option<i64> = row.try_get(2)?;
     Ok(match (same, state, token) {
-        (false, ..) => Claimed::Mismatch,
+        (false, ..) => Claimed::Mismatch {
+            fingerprint: Fingerprint::new(row.try_get::<_, &[u8]>(7)?.try_into()?),
+            note: note(row)?,
+        },
         (true, sql::IN_FLIGHT, Some(token)) => Claimed::New(Lease {
             token: FencingToken::new(u64::try_from(token)?),
             orphaned: row.try_get(3)?,
         }),
         (true, sql::IN_FLIGHT, None) => Claimed::InFlight {
             remaining: Duration::from_micros(u64::try_from(row.try_get::<_, i64>(4)?)?),
+            note: note(row)?,
         },
-        (true, sql::REPLY, _) => {
-            let reply: &[u8] = row.try_get(5)?;
-            Claimed::Done(Stored::Reply(Bytes::copy_from_slice(reply)))
-        }
-        (true, sql::NOT_RETAINED, _) => Claimed::Done(Stored::NotRetained),
-        (true, sql::UNKNOWN, _) => Claimed::Done(Stored::Unknown),
-        (true, state, _) => return Err(format!("state {state}").into()),
+        (true, state, _) => Claimed::Done {
+            stored: match state {
+                sql::REPLY => Stored::Reply(Bytes::copy_from_slice(row.try_get(5)?)),
+                sql::NOT_RETAINED => Stored::NotRetained,
+                sql::UNKNOWN => Stored::Unknown,
+                state => return Err(format!("state {state}").into()),
+            },
+            note: note(row)?,
+        },
     })
+}
+
+fn note(row: &Row) -> Result<Note, BoxError> {
+    let note: Option<&[u8]> = row.try_get(6)?;
+    let note = note.unwrap_or_default();
+    Note::new(note).ok_or_else(|| format!("a note of {} bytes", note.len()).into())
 }
 
 pub(super) fn columns(stored: &Stored) -> (i16, Option<&[u8]>) {

@@ -64,8 +64,8 @@ impl Statements {
 fn claim_new(table: &Table) -> String {
     format!(
         "INSERT INTO {table} \
-           (key, fingerprint, claim_id, token, state, orphaned, lease_until, expires) \
-         SELECT $1, $2, $3, now, {IN_FLIGHT}, false, now + $4, now + $4 + $5 \
+           (key, fingerprint, claim_id, token, state, orphaned, lease_until, expires, note) \
+         SELECT $1, $2, $3, now, {IN_FLIGHT}, false, now + $4, now + $4 + $5, $6 \
          FROM (SELECT {NOW} AS now) clock \
          ON CONFLICT (key) DO NOTHING RETURNING true, state, token, orphaned"
     )
@@ -84,24 +84,26 @@ fn claim(table: &Table) -> String {
     format!(
         "WITH clock AS (SELECT {NOW} AS now), \
          seen AS ( \
-           SELECT r.fingerprint = $2 AS same, r.state, r.lease_until - clock.now AS remaining, r.reply \
+           SELECT r.fingerprint, r.fingerprint = $2 AS same, r.state, \
+             r.lease_until - clock.now AS remaining, r.reply, r.note \
            FROM {table} r, clock \
            WHERE r.key = $1 AND r.state <> {RELEASED} AND r.expires > clock.now \
              AND (r.fingerprint <> $2 OR r.state <> {IN_FLIGHT} \
                   OR (r.claim_id <> $3 AND r.lease_until > clock.now))), \
          taken AS ( \
            INSERT INTO {table} AS r \
-             (key, fingerprint, claim_id, token, state, orphaned, lease_until, expires) \
-           SELECT $1, $2, $3, now, {IN_FLIGHT}, false, now + $4, now + $4 + $5 \
+             (key, fingerprint, claim_id, token, state, orphaned, lease_until, expires, note) \
+           SELECT $1, $2, $3, now, {IN_FLIGHT}, false, now + $4, now + $4 + $5, $6 \
            FROM clock WHERE NOT EXISTS (SELECT FROM seen) \
            ON CONFLICT (key) DO UPDATE SET \
-             (fingerprint, claim_id, token, state, orphaned, lease_until, expires, reply) = ( \
+             (fingerprint, claim_id, token, state, orphaned, lease_until, expires, note, reply) = ( \
                SELECT excluded.fingerprint, excluded.claim_id, \
                  CASE WHEN again THEN r.token ELSE greatest(r.token + 1, excluded.token) END, \
-                 CASE WHEN orphan AND $6 THEN {UNKNOWN} ELSE {IN_FLIGHT} END, \
+                 CASE WHEN orphan AND $7 THEN {UNKNOWN} ELSE {IN_FLIGHT} END, \
                  orphan OR (again AND r.orphaned), \
                  now + $4, \
-                 CASE WHEN orphan AND $6 THEN now + $5 ELSE now + $4 + $5 END, \
+                 CASE WHEN orphan AND $7 THEN now + $5 ELSE now + $4 + $5 END, \
+                 CASE WHEN orphan AND $7 THEN r.note ELSE excluded.note END, \
                  NULL::bytea \
                FROM (SELECT live AND r.claim_id = excluded.claim_id AS again, \
                             live AND r.claim_id <> excluded.claim_id AS orphan, \
@@ -110,10 +112,13 @@ fn claim(table: &Table) -> String {
              WHERE r.state = {RELEASED} OR r.expires <= excluded.token \
                OR (r.fingerprint = excluded.fingerprint AND r.state = {IN_FLIGHT} \
                    AND (r.claim_id = excluded.claim_id OR r.lease_until <= excluded.token)) \
-           RETURNING r.token, r.orphaned, r.state) \
-         SELECT true, state, token, orphaned, NULL::bigint, NULL::bytea FROM taken \
+           RETURNING r.token, r.orphaned, r.state, r.note) \
+         SELECT true, state, token, orphaned, NULL::bigint, NULL::bytea, note, NULL::bytea \
+         FROM taken \
          UNION ALL \
-         SELECT same, state, NULL, NULL, remaining, CASE WHEN same THEN reply END FROM seen"
+         SELECT same, state, NULL, NULL, remaining, CASE WHEN same THEN reply END, note, \
+           CASE WHEN NOT same THEN fingerprint END \
+         FROM seen"
     )
 }
 

@@ -105,8 +105,8 @@ use self::{
     script::{JournalTransitions, Transition, Transitions},
 };
 use super::{
-    Claim, Claimed, FencingToken, IdempotencyStore, Lease, Orphans, Ownership, RecordKey,
-    StoreError, StoreErrorKind, Stored, remote,
+    Claim, Claimed, FencingToken, Fingerprint, IdempotencyStore, Lease, Note, Orphans, Ownership,
+    RecordKey, StoreError, StoreErrorKind, Stored, remote,
 };
 
 /// Records in a Redis server or cluster.
@@ -229,6 +229,7 @@ impl IdempotencyStore for RedisStore {
             &millis(claim.lease.saturating_add(claim.retention)),
             &millis(claim.retention),
             unknown,
+            claim.note.as_bytes(),
         ];
         let transition = &self.inner.transitions.claim;
         claimed(self.run(transition, claim.key, &arguments).await?)
@@ -274,22 +275,40 @@ fn claimed(answer: Value) -> Result<Claimed, StoreError> {
     let Value::Array(mut answer) = answer else {
         return Err(unreadable());
     };
-    if let [Value::Int(3), Value::BulkString(reply)] = &mut *answer {
-        let reply = Bytes::from(std::mem::take(reply));
-        return Ok(Claimed::Done(Stored::Reply(reply)));
-    }
     let unsigned = |number: i64| u64::try_from(number).map_err(|_| unreadable());
-    Ok(match *answer {
+    let note = |note: &[u8]| Note::new(note).ok_or_else(unreadable);
+    Ok(match &mut *answer {
         [Value::Int(0), Value::Int(token), Value::Int(orphaned)] => Claimed::New(Lease {
-            token: FencingToken::new(unsigned(token)?),
-            orphaned: orphaned == 1,
+            token: FencingToken::new(unsigned(*token)?),
+            orphaned: *orphaned == 1,
         }),
-        [Value::Int(1), Value::Int(remaining)] => Claimed::InFlight {
-            remaining: Duration::from_micros(unsigned(remaining)?),
+        [Value::Int(1), Value::BulkString(left), Value::Int(micros)] => Claimed::InFlight {
+            remaining: Duration::from_micros(unsigned(*micros)?),
+            note: note(left)?,
         },
-        [Value::Int(2)] => Claimed::Mismatch,
-        [Value::Int(4)] => Claimed::Done(Stored::NotRetained),
-        [Value::Int(5)] => Claimed::Done(Stored::Unknown),
+        [
+            Value::Int(2),
+            Value::BulkString(left),
+            Value::BulkString(other),
+        ] => Claimed::Mismatch {
+            fingerprint: Fingerprint::new(other[..].try_into().map_err(|_| unreadable())?),
+            note: note(left)?,
+        },
+        [
+            Value::Int(3),
+            Value::BulkString(left),
+            Value::BulkString(reply),
+        ] => Claimed::Done {
+            stored: Stored::Reply(Bytes::from(std::mem::take(reply))),
+            note: note(left)?,
+        },
+        [Value::Int(state @ (4 | 5)), Value::BulkString(left)] => Claimed::Done {
+            stored: match state {
+                4 => Stored::NotRetained,
+                _ => Stored::Unknown,
+            },
+            note: note(left)?,
+        },
         [Value::Int(6)] => return Err(newer()),
         _ => return Err(unreadable()),
     })

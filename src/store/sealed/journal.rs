@@ -132,6 +132,10 @@ impl<J: Journal> Journal for Sealed<J> {
         self.store.list(query)
     }
 
+    fn count(&self, query: Query) -> impl Future<Output = Result<u32, StoreError>> + Send {
+        self.store.count(query)
+    }
+
     fn counts(&self, queue: &str) -> impl Future<Output = Result<Counts, StoreError>> + Send {
         self.store.counts(queue)
     }

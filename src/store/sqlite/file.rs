@@ -192,10 +192,40 @@ fn prepare(connection: &mut Connection, settings: &Settings) -> Result<(), Failu
         let pages = i64::try_from(bytes / u64::from(page.max(1))).unwrap_or(i64::MAX);
         connection.pragma_update_and_check(None, "max_page_count", pages, |_| Ok(()))?;
     }
-    if version < VERSION {
-        migrate(connection, (settings.clock)())?;
+    match version < VERSION {
+        true => migrate(connection, (settings.clock)()),
+        false => check_layout(connection),
     }
-    Ok(())
+}
+
+/// Whether the tables have the columns that their version has. Before the first release a step could
+/// still change, and a file of that time would fail at each verb.
+fn check_layout(connection: &Connection) -> Result<(), Failure> {
+    let columns = |connection: &Connection| -> Result<Vec<String>, Failure> {
+        let columns = "SELECT t.name || '.' || c.name \
+            FROM sqlite_schema AS t, pragma_table_info(t.name) AS c WHERE t.type = 'table'";
+        let mut columns = connection.prepare(columns)?;
+        let columns = columns.query_map([], |row| row.get(0))?;
+        Ok(columns.collect::<Result<_, _>>()?)
+    };
+    let fresh = Connection::open_in_memory()?;
+    for step in MIGRATIONS {
+        fresh.execute_batch(step)?;
+    }
+    let there = columns(connection)?;
+    match columns(&fresh)?
+        .iter()
+        .find(|column| !there.contains(column))
+    {
+        None => Ok(()),
+        Some(missing) => Err(Failure::new(
+            StoreErrorKind::Other,
+            format_args!(
+                "the schema says version {VERSION}, and has no {missing}: it was written before \
+                 that version was released, allowed: another file"
+            ),
+        )),
+    }
 }
 
 /// The schema's version, 0 if there is none yet.

@@ -7,7 +7,7 @@
 //! ```
 //! use std::time::Duration;
 //! use tower_reprise::store::{
-//!     Claim, ClaimId, Claimed, Fingerprint, IdempotencyStore, Orphans, RecordKey, SqliteStore,
+//!     Claim, ClaimId, Claimed, Fingerprint, IdempotencyStore, Note, Orphans, RecordKey, SqliteStore,
 //! };
 //!
 //! # #[tokio::main(flavor = "current_thread")]
@@ -22,10 +22,11 @@
 //!     lease: Duration::from_secs(30),
 //!     retention: Duration::from_secs(24 * 60 * 60),
 //!     orphans: Orphans::Reexecute,
+//!     note: Note::NONE,
 //! };
 //!
 //! let store = SqliteStore::open(&path)?;
-//! assert!(matches!(store.claim(claim).await?, Claimed::New(_)));
+//! assert!(matches!(store.claim(claim.clone()).await?, Claimed::New(_)));
 //!
 //! // Another process, or this one after a restart.
 //! let other = SqliteStore::builder().busy_timeout(Duration::from_secs(1)).open(&path)?;

@@ -4,7 +4,9 @@ use bytes::Bytes;
 use rusqlite::{OptionalExtension, Row};
 
 use super::worker::Batch;
-use crate::store::{Claim, Claimed, FencingToken, Lease, Orphans, Ownership, RecordKey, Stored};
+use crate::store::{
+    Claim, Claimed, FencingToken, Fingerprint, Lease, Note, Orphans, Ownership, RecordKey, Stored,
+};
 
 /// How many records, and bytes of replies, one sweep removes.
 const SWEEP_RECORDS: i64 = 256;
@@ -24,7 +26,7 @@ enum Found {
     /// This very claim, made before.
     Again { token: i64 },
     /// An owner that let its lease run out.
-    Orphan { token: i64 },
+    Orphan { token: i64, note: Note },
 }
 
 /// Answers the claim if that changes nothing.
@@ -36,24 +38,27 @@ pub(super) fn look(batch: &Batch<'_>, claim: &Claim) -> rusqlite::Result<Option<
 }
 
 pub(super) fn claim(batch: &Batch<'_>, claim: &Claim) -> rusqlite::Result<Claimed> {
-    let (old, orphaned) = match find(batch, claim)? {
+    let (old, orphan) = match find(batch, claim)? {
         Found::Answer(claimed) => return Ok(claimed),
         Found::Again { token } => {
             extend(batch, claim, token)?;
             return Ok(new_owner(token, false));
         }
-        Found::Free { past } => (past, false),
-        Found::Orphan { token } => (Some(token), true),
+        Found::Free { past } => (past, None),
+        Found::Orphan { token, note } => (Some(token), Some(note)),
     };
     if let Some(old) = old {
         remove(batch, old)?;
     }
-    if orphaned && claim.orphans == Orphans::Unknown {
-        insert(batch, claim, UNKNOWN, after(batch.now, claim.retention))?;
-        return Ok(Claimed::Done(Stored::Unknown));
+    let orphaned = orphan.is_some();
+    if let Some(note) = orphan.filter(|_| claim.orphans == Orphans::Unknown) {
+        let expires = after(batch.now, claim.retention);
+        insert(batch, claim, &note, UNKNOWN, expires)?;
+        let stored = Stored::Unknown;
+        return Ok(Claimed::Done { stored, note });
     }
     let expires = after(after(batch.now, claim.lease), claim.retention);
-    insert(batch, claim, IN_FLIGHT, expires)?;
+    insert(batch, claim, &claim.note, IN_FLIGHT, expires)?;
     Ok(new_owner(batch.connection.last_insert_rowid(), orphaned))
 }
 
@@ -66,7 +71,7 @@ fn new_owner(token: i64, orphaned: bool) -> Claimed {
 
 fn find(batch: &Batch<'_>, claim: &Claim) -> rusqlite::Result<Found> {
     let mut statement = batch.connection.prepare_cached(
-        "SELECT token, fingerprint, claim, lease_until, expires, state, reply
+        "SELECT token, fingerprint, claim, lease_until, expires, state, reply, note
          FROM idempotency WHERE key = ?1",
     )?;
     let mut rows = statement.query([claim.key.as_bytes()])?;
@@ -77,11 +82,14 @@ fn find(batch: &Batch<'_>, claim: &Claim) -> rusqlite::Result<Found> {
     if row.get::<_, i64>(4)? <= batch.now {
         return Ok(Found::Free { past: Some(token) });
     }
-    if row.get::<_, [u8; 32]>(1)? != *claim.fingerprint.as_bytes() {
-        return Ok(Found::Answer(Claimed::Mismatch));
+    let fingerprint = Fingerprint::new(row.get(1)?);
+    if fingerprint != claim.fingerprint {
+        let note = note(row)?;
+        return Ok(Found::Answer(Claimed::Mismatch { fingerprint, note }));
     }
     if let Some(stored) = stored(row)? {
-        return Ok(Found::Answer(Claimed::Done(stored)));
+        let note = note(row)?;
+        return Ok(Found::Answer(Claimed::Done { stored, note }));
     }
     if row.get::<_, [u8; 16]>(2)? == *claim.id.as_bytes() {
         return Ok(Found::Again { token });
@@ -90,9 +98,19 @@ fn find(batch: &Batch<'_>, claim: &Claim) -> rusqlite::Result<Found> {
     Ok(match u64::try_from(remaining) {
         Ok(remaining @ 1..) => Found::Answer(Claimed::InFlight {
             remaining: Duration::from_micros(remaining),
+            note: note(row)?,
         }),
-        _ => Found::Orphan { token },
+        _ => Found::Orphan {
+            token,
+            note: note(row)?,
+        },
     })
+}
+
+fn note(row: &Row<'_>) -> rusqlite::Result<Note> {
+    let note = row.get_ref(7)?.as_blob_or_null()?.unwrap_or_default();
+    let length = i64::try_from(note.len()).unwrap_or(i64::MAX);
+    Note::new(note).ok_or(rusqlite::Error::IntegralValueOutOfRange(7, length))
 }
 
 /// `None` while in flight.
@@ -109,10 +127,16 @@ fn stored(row: &Row<'_>) -> rusqlite::Result<Option<Stored>> {
     }))
 }
 
-fn insert(batch: &Batch<'_>, claim: &Claim, state: i64, expires: i64) -> rusqlite::Result<()> {
+fn insert(
+    batch: &Batch<'_>,
+    claim: &Claim,
+    note: &Note,
+    state: i64,
+    expires: i64,
+) -> rusqlite::Result<()> {
     let mut statement = batch.connection.prepare_cached(
-        "INSERT INTO idempotency (key, fingerprint, claim, lease_until, expires, state)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+        "INSERT INTO idempotency (key, fingerprint, claim, lease_until, expires, state, note)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
     )?;
     statement.execute((
         claim.key.as_bytes(),
@@ -121,6 +145,7 @@ fn insert(batch: &Batch<'_>, claim: &Claim, state: i64, expires: i64) -> rusqlit
         after(batch.now, claim.lease),
         expires,
         state,
+        (!note.is_empty()).then_some(note.as_bytes()),
     ))?;
     Ok(())
 }

@@ -62,7 +62,9 @@ impl<J: Journal> Ours<J> {
         let started = Instant::now();
         let worker = Worker::builder(Arc::clone(&self.journal), QUEUE, Counts(Arc::clone(&work)))
             .concurrency(CONCURRENCY)
-            .per_lane(CONCURRENCY)
+            // As many as the other's local queue holds.
+            .ahead(2 * CONCURRENCY)
+            .per_lane(3 * CONCURRENCY)
             .start()
             .expect("a worker");
         work.finished.notified().await;

@@ -7,6 +7,7 @@ use tower_reprise::{Dependencies, Policy};
 pub(super) const BARE: &str = "bare";
 pub(super) const RETRY: &str = "our-retry";
 pub(super) const STACK: &str = "our-stack";
+pub(super) const KEYED: &str = "our-stack-keyed";
 pub(super) const MIDDLEWARE: &str = "our-middleware";
 pub(super) const REQWEST_RETRY: &str = "reqwest-retry";
 

@@ -17,7 +17,7 @@ use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 use tower::{Service, ServiceBuilder, ServiceExt};
 use tower_reprise::{Dependencies, Policy, stacks};
 
-use super::contestant::{BARE, Contestant, HEADERS, Kind, PATH, STACK, deps};
+use super::contestant::{BARE, Contestant, HEADERS, KEYED, Kind, PATH, STACK, deps};
 
 /// Serves on a thread of its own as long as the process lives, and says where.
 fn serve<F>(server: impl FnOnce(TcpListener) -> F + Send + 'static) -> String
@@ -103,16 +103,14 @@ pub(super) fn tonic() -> Vec<Contestant> {
     });
     let channel = Channel::from_shared(url).expect("a URI");
     let connect = || channel.connect_lazy();
-    let policy = Policy::grpc_unary()
-        .service("bench")
-        .idempotent_methods(["grpc.health.v1.Health/Check"])
-        .build();
-    let policy = policy.expect("in range");
-    let layered = ServiceBuilder::new()
-        .layer(stacks::tonic::client(
-            Dependencies::builder(policy).named("health").build(),
-        ))
-        .service(connect());
+    let layered = |declared: &[&str]| {
+        let policy = Policy::grpc_unary().service("bench");
+        let policy = policy.idempotent_methods(declared.iter().copied()).build();
+        let deps = Dependencies::named("health", policy.expect("in range"));
+        ServiceBuilder::new()
+            .layer(stacks::tonic::client(deps))
+            .service(connect())
+    };
     vec![
         Contestant::new(
             Kind::Tonic,
@@ -128,7 +126,17 @@ pub(super) fn tonic() -> Vec<Contestant> {
             Kind::Tonic,
             STACK,
             "stacks::tonic::client around it",
-            HealthClient::new(layered),
+            HealthClient::new(layered(&["grpc.health.v1.Health/Check"])),
+            async |client: &mut HealthClient<_>| {
+                let reply = client.check(HealthCheckRequest::default()).await;
+                black_box(reply.expect("a reply"));
+            },
+        ),
+        Contestant::new(
+            Kind::Tonic,
+            KEYED,
+            "the same, with a key on each call",
+            HealthClient::new(layered(&[])),
             async |client: &mut HealthClient<_>| {
                 let reply = client.check(HealthCheckRequest::default()).await;
                 black_box(reply.expect("a reply"));

@@ -90,12 +90,13 @@ fn summary(costs: &[Cost]) -> Vec<(String, f64)> {
         ("reqwest_stack_time_ratio".into(), time(stack)),
         ("reqwest_stack_allocs_ratio".into(), allocs(stack)),
     ];
-    for (key, kind) in [
-        ("reqwest", Kind::Reqwest),
-        ("tonic", Kind::Tonic),
-        ("hyper", Kind::Hyper),
+    for (key, kind, name) in [
+        ("reqwest", Kind::Reqwest, contestant::STACK),
+        ("tonic", Kind::Tonic, contestant::STACK),
+        ("tonic_keyed", Kind::Tonic, contestant::KEYED),
+        ("hyper", Kind::Hyper, contestant::STACK),
     ] {
-        let [low, middle, high] = of(kind, contestant::STACK).percent;
+        let [low, middle, high] = of(kind, name).percent;
         values.push((format!("{key}_added_percent"), middle));
         values.push((format!("{key}_added_percent_low"), low));
         values.push((format!("{key}_added_percent_high"), high));

@@ -15,18 +15,30 @@ fn gone() -> String {
     format!("(status > 1 AND until <= {NOW})")
 }
 
+/// What nobody has begun, and what somebody has.
+const QUEUED: &str = "status = 0 AND leased = 0";
+const PROCESSING: &str = "status = 0 AND leased > 0";
+
 /// Whether its key is free for another entry.
 fn off() -> String {
     let gone = gone();
-    format!("(status IN (4, 5) OR (status = 0 AND expires <= {NOW}) OR {gone})")
+    format!("(status IN (4, 5) OR ({QUEUED} AND expires <= {NOW}) OR {gone})")
+}
+
+/// The state it is in, of which `status` alone is only a part: see the schema.
+fn status() -> String {
+    format!(
+        "CASE WHEN {PROCESSING} THEN 1 WHEN {QUEUED} AND expires <= {NOW} THEN 4 ELSE status \
+         END::smallint"
+    )
 }
 
 /// The columns that `row::summary` reads.
 fn summary() -> String {
     format!(
-        "sequence, id, queue, lane, owner, label, priority, \
-         CASE WHEN status = 0 AND expires <= {NOW} THEN 4 ELSE status END::smallint AS status, \
-         turn, attempts, queued, due, expires, changed"
+        "sequence, id, queue, lane, owner, label, priority, {} AS status, \
+         turn, attempts, queued, due, expires, changed",
+        status()
     )
 }
 
@@ -52,7 +64,7 @@ pub(in super::super) struct Statements {
     pub(super) existing: String,
     pub(super) lanes_from: String,
     pub(super) lanes_after: String,
-    pub(super) lease: String,
+    pub(in super::super) lease: String,
     pub(super) extend: String,
     pub(super) settle: String,
     pub(super) settle_all: String,
@@ -82,7 +94,8 @@ impl Statements {
             lanes_after: lanes(table, ">"),
             lease: lease(table),
             extend: format!(
-                "UPDATE {table} SET until = {} WHERE id = $1 AND turn = $2 AND status = 1 RETURNING 1",
+                "UPDATE {table} SET leased = {} WHERE id = $1 AND turn = $2 AND {PROCESSING} \
+                 RETURNING 1",
                 after("$3")
             ),
             settle: settle(table),
@@ -90,12 +103,12 @@ impl Statements {
             turn: format!("SELECT 1 FROM {table} WHERE id = $1 AND turn = $2"),
             cancel: format!(
                 "UPDATE {table} SET status = 5, changed = {NOW}, until = {}, history = {cancelled} \
-                 WHERE id = $1 AND status = 0 AND expires > {NOW} RETURNING {summary}",
+                 WHERE id = $1 AND {QUEUED} AND expires > {NOW} RETURNING {summary}",
                 after("$2")
             ),
             trigger: format!(
                 "UPDATE {table} SET priority = 0, due = {NOW} \
-                 WHERE id = $1 AND status = 0 AND expires > {NOW} RETURNING {summary}"
+                 WHERE id = $1 AND {QUEUED} AND expires > {NOW} RETURNING {summary}"
             ),
             redrive: format!(
                 "UPDATE {table} SET status = 0, changed = {NOW}, until = 0, attempts = 0, \
@@ -106,23 +119,24 @@ impl Statements {
             look: format!("SELECT {summary} FROM {table} WHERE id = $1 AND NOT {gone}"),
             find: format!("SELECT {whole} FROM {table} WHERE id = $1 AND NOT {gone}"),
             counts: format!(
-                "SELECT CASE WHEN status = 0 AND expires <= {NOW} THEN 4 ELSE status END::smallint, \
-                   count(*), max({NOW} - queued) \
-                 FROM {table} WHERE queue = $1 AND NOT {gone} GROUP BY 1"
+                "SELECT {}, count(*), max({NOW} - queued) \
+                 FROM {table} WHERE queue = $1 AND NOT {gone} GROUP BY 1",
+                status()
             ),
             position: format!(
                 "SELECT before.entries FROM {table} e, LATERAL ( \
                    SELECT count(*) AS entries FROM ( \
                      SELECT 1 FROM {table} b \
                      WHERE b.queue = e.queue AND b.lane = e.lane AND b.status = 0 \
+                       AND b.leased = 0 \
                        AND (b.priority, b.due, b.sequence) < (e.priority, e.due, e.sequence) \
                      LIMIT $2) counted) before \
-                 WHERE e.id = $1 AND e.status = 0 AND e.expires > {NOW}"
+                 WHERE e.id = $1 AND e.status = 0 AND e.leased = 0 AND e.expires > {NOW}"
             ),
             secret: format!("SELECT secret FROM {secret}"),
             sweep: format!(
-                "DELETE FROM {table} WHERE sequence = ANY (ARRAY( \
-                   SELECT sequence FROM {table} WHERE {gone} \
+                "DELETE FROM {table} WHERE ctid = ANY (ARRAY( \
+                   SELECT ctid FROM {table} WHERE {gone} \
                    ORDER BY until LIMIT $1 FOR UPDATE SKIP LOCKED)) \
                  RETURNING 1"
             ),
@@ -135,9 +149,10 @@ impl Statements {
     pub(super) fn list(&self, query: &Query) -> String {
         let status = match query.status {
             None => String::new(),
-            Some(Status::Queued) => format!("AND status = 0 AND expires > {NOW}"),
+            Some(Status::Queued) => format!("AND {QUEUED} AND expires > {NOW}"),
+            Some(Status::Processing) => format!("AND {PROCESSING}"),
             Some(Status::Expired) => {
-                format!("AND (status = 4 OR (status = 0 AND expires <= {NOW}))")
+                format!("AND (status = 4 OR ({QUEUED} AND expires <= {NOW}))")
             }
             Some(status) => format!("AND status = {}", status.number()),
         };
@@ -162,9 +177,9 @@ fn enqueue(table: &Table) -> String {
     let expires = after("$10");
     format!(
         "INSERT INTO {table} (id, queue, lane, owner, label, dedup, fingerprint, priority, status, \
-           turn, attempts, queued, due, expires, changed, until, history, payload) \
+           turn, attempts, queued, due, expires, changed, leased, until, history, payload) \
          VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 0, 0, 0, {NOW}, least({}, {expires}), {expires}, \
-           {NOW}, 0, '', $11) \
+           {NOW}, 0, 0, '', $11) \
          ON CONFLICT DO NOTHING RETURNING {}",
         after("$9"),
         summary()
@@ -194,21 +209,21 @@ fn lanes(table: &Table, from: &str) -> String {
     let due = Priority::ALL.map(|priority| {
         let priority = priority as u8;
         format!(
-            "EXISTS ({here} AND j.status < 2 AND j.priority = {priority} AND j.due <= {NOW} \
-             AND j.until <= {NOW})"
+            "EXISTS ({here} AND j.status = 0 AND j.priority = {priority} AND j.due <= {NOW} \
+             AND j.leased <= {NOW})"
         )
     });
     format!(
         "WITH RECURSIVE lanes AS ( \
-           (SELECT lane FROM {table} WHERE queue = $1 AND status < 2 AND lane {from} $2 \
+           (SELECT lane FROM {table} WHERE queue = $1 AND status = 0 AND lane {from} $2 \
             ORDER BY lane LIMIT 1) \
            UNION ALL \
            SELECT (SELECT j.lane FROM {table} j \
-                   WHERE j.queue = $1 AND j.status < 2 AND j.lane > lanes.lane \
+                   WHERE j.queue = $1 AND j.status = 0 AND j.lane > lanes.lane \
                    ORDER BY j.lane LIMIT 1) \
            FROM lanes WHERE lane IS NOT NULL) \
          SELECT lane FROM lanes WHERE lane IS NOT NULL AND ({} \
-           OR EXISTS ({here} AND j.status < 2 AND j.expires <= {NOW} AND j.until <= {NOW})) \
+           OR EXISTS ({here} AND j.status = 0 AND j.expires <= {NOW} AND j.leased <= {NOW})) \
          LIMIT $3",
         due.join(" OR ")
     )
@@ -217,10 +232,10 @@ fn lanes(table: &Table, from: &str) -> String {
 /// Locks what it takes and nothing else: others skip what is locked, and would get what comes after
 /// it.
 ///
-/// What is queued and whose lease ran out are both found by `until`, which is 0 for the first. Each
+/// What is queued and whose lease ran out are both found by `leased`, which is 0 for the first. Each
 /// priority is searched by itself, so that what is not due yet is not even looked at.
 fn lease(table: &Table) -> String {
-    let free = format!("queue = $1 AND lane = $2 AND status < 2 AND until <= {NOW}");
+    let free = format!("queue = $1 AND lane = $2 AND status = 0 AND leased <= {NOW}");
     let mut ctes = format!(
         "past AS (SELECT sequence FROM {table} WHERE {free} AND expires <= {NOW} \
          ORDER BY expires, sequence LIMIT $3 FOR UPDATE SKIP LOCKED)"
@@ -238,9 +253,9 @@ fn lease(table: &Table) -> String {
     }
     format!(
         "WITH {ctes}, leased AS ( \
-           UPDATE {table} SET status = 1, turn = turn + 1, changed = {NOW}, until = {}, \
+           UPDATE {table} SET turn = turn + 1, changed = {NOW}, leased = {}, \
              attempts = attempts + CASE WHEN expires > {NOW} THEN 1 ELSE 0 END \
-           WHERE sequence = ANY (ARRAY({next})) RETURNING {}) \
+           WHERE queue = $1 AND sequence = ANY (ARRAY({next})) RETURNING {}) \
          SELECT * FROM leased ORDER BY expires > changed, \
            CASE WHEN expires > changed THEN priority END, \
            CASE WHEN expires > changed THEN due ELSE expires END, sequence",
@@ -249,12 +264,11 @@ fn lease(table: &Table) -> String {
     )
 }
 
-/// What was past its time when it was leased has counted no attempt.
 /// The same as `settle` for many, each of them an element of the parameters.
 fn settle_all(table: &Table) -> String {
     let time = after("told.time");
     format!(
-        "UPDATE {table} entry SET status = told.status, changed = {NOW}, \
+        "UPDATE {table} entry SET status = told.status, changed = {NOW}, leased = 0, \
            until = CASE WHEN told.status = 0 THEN 0 ELSE {time} END, \
            due = CASE WHEN told.status = 0 THEN least({time}, expires) ELSE due END, \
            attempts = attempts - \
@@ -263,22 +277,24 @@ fn settle_all(table: &Table) -> String {
          FROM unnest($1::bytea[], $2::bigint[], $3::smallint[], $4::bigint[], $5::boolean[], \
              $6::bytea[], $7::bytea[]) \
            AS told (id, turn, status, time, releases, result, note) \
-         WHERE entry.id = told.id AND entry.turn = told.turn AND entry.status = 1 \
+         WHERE entry.id = told.id AND entry.turn = told.turn AND entry.status = 0 \
+           AND entry.leased > 0 \
          RETURNING entry.id, entry.turn",
         noted("told.note")
     )
 }
 
+/// What was past its time when it was leased has counted no attempt.
 fn settle(table: &Table) -> String {
     let time = after("$4");
     format!(
-        "UPDATE {table} SET status = $3, changed = {NOW}, \
+        "UPDATE {table} SET status = $3, changed = {NOW}, leased = 0, \
            until = CASE WHEN $3::smallint = 0 THEN 0 ELSE {time} END, \
            due = CASE WHEN $3::smallint = 0 THEN least({time}, expires) ELSE due END, \
            attempts = attempts - \
              CASE WHEN $5::boolean AND expires > changed AND attempts > 0 THEN 1 ELSE 0 END, \
            result = coalesce($6, result), history = {} \
-         WHERE id = $1 AND turn = $2 AND status = 1 RETURNING 1",
+         WHERE id = $1 AND turn = $2 AND {PROCESSING} RETURNING 1",
         noted("$7")
     )
 }

@@ -81,6 +81,8 @@ impl PostgresStore {
 
     async fn tell_all(&self) {
         loop {
+            // Whoever is about to tell something, too, tells it along.
+            tokio::task::yield_now().await;
             let batch = self.inner.together.next();
             if batch.is_empty() {
                 return;

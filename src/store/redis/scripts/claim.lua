@@ -6,32 +6,36 @@
 --   20 - 35  end of the lease, in microseconds since 1970
 --   36 - 67  fingerprint
 --   68 - 83  claim id
---   84 -     reply
+--   84       length of the note, as a byte
+--   85 -     note, reply
 -- Numbers stay below 2^53, up to where Lua counts in whole numbers: 16 digits.
 --
 -- ARGV: fingerprint, claim id, lease in microseconds, lease + retention and retention in
--- milliseconds, 1 if an orphan's outcome is unknown
--- Answers: 0 new (token, orphaned), 1 in flight (remaining), 2 mismatch, 3 reply (bytes),
--- 4 not retained, 5 unknown, 6 newer version
+-- milliseconds, 1 if an orphan's outcome is unknown, note
+-- Answers: 0 new (token, orphaned), 1 in flight (note, remaining), 2 mismatch (note, fingerprint),
+-- 3 reply (note, bytes), 4 not retained (note), 5 unknown (note), 6 newer version
 local key = KEYS[1]
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
-local record = redis.call('GETRANGE', key, 0, 82)
+local record = redis.call('GETRANGE', key, 0, 338)
 local token, orphaned = now, 0
 
 if record ~= '' then
     if string.sub(record, 1, 1) ~= '1' then
         return {6}
     end
-    if string.sub(record, 36, 67) ~= ARGV[1] then
-        return {2}
+    local noted = 84 + string.byte(record, 84)
+    local note = string.sub(record, 85, noted)
+    local fingerprint = string.sub(record, 36, 67)
+    if fingerprint ~= ARGV[1] then
+        return {2, note, fingerprint}
     end
     local state = string.sub(record, 2, 2)
     if state == '1' then
-        return {3, redis.call('GETRANGE', key, 83, -1)}
+        return {3, note, redis.call('GETRANGE', key, noted, -1)}
     end
     if state ~= '0' then
-        return {state + 2}
+        return {state + 2, note}
     end
     token = tonumber(string.sub(record, 4, 19))
     if string.sub(record, 68, 83) == ARGV[2] then
@@ -39,17 +43,18 @@ if record ~= '' then
     else
         local remaining = string.sub(record, 20, 35) - now
         if remaining > 0 then
-            return {1, remaining}
+            return {1, note, remaining}
         end
         token, orphaned = math.max(token + 1, now), 1
         if ARGV[6] == '1' then
             local lost = '131' .. string.format('%016.0f', token) .. string.sub(record, 20)
             redis.call('SET', key, lost, 'PX', ARGV[5])
-            return {5}
+            return {5, note}
         end
     end
 end
 
 local head = string.format('10%d%016.0f%016.0f', orphaned, token, now + ARGV[3])
-redis.call('SET', key, head .. ARGV[1] .. ARGV[2], 'PX', ARGV[4])
+local note = string.char(#ARGV[7]) .. ARGV[7]
+redis.call('SET', key, head .. ARGV[1] .. ARGV[2] .. note, 'PX', ARGV[4])
 return {0, token, orphaned}

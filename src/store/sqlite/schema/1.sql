@@ -9,6 +9,8 @@ CREATE TABLE idempotency (
     expires     INTEGER NOT NULL,
     -- 0 in flight, 1 done with a reply, 2 done and not retained, 3 done and unknown
     state       INTEGER NOT NULL,
+    -- what the owner left for those who find the key taken
+    note        BLOB,
     reply       BLOB
 ) STRICT;
 

@@ -1,0 +1,110 @@
+//! What it costs to queue an entry, lease the first and settle it, by how many wait: in memory, and
+//! in a SQLite file, where as many callers at once share a commit. The queue stays as long as it is.
+
+use std::{fs, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use tokio::{runtime::Runtime, task::JoinSet, time::Instant};
+use tower_reprise::store::{
+    MemoryStore, Ownership,
+    journal::{Enqueued, Journal, NewEntry, Settle, Want},
+};
+
+use crate::{
+    QUEUE,
+    curve::{Chart, Turns},
+    file::folder,
+    fill::filled,
+    report::Report,
+};
+
+const SIZES: [usize; 4] = [1_000, 10_000, 100_000, 1_000_000];
+const PAYLOAD: [u8; 128] = [7; 128];
+/// None of them runs out.
+const LEASE: Duration = Duration::from_secs(600);
+const CALLERS: usize = 64;
+
+pub(crate) fn run(report: &mut Report, turns: &mut Turns) -> Vec<Chart> {
+    let sizes = turns.sizes(&SIZES);
+    turns.begin("queue, in memory");
+    let runtime = Runtime::new().expect("a runtime");
+    let in_memory = |&size: &usize| {
+        turns.tell(format_args!("{size} entries are queued"));
+        let store = Arc::new(in_memory());
+        runtime.block_on(async {
+            for _ in 0..size {
+                enqueue(&*store).await;
+            }
+        });
+        store
+    };
+    let stores: Vec<_> = sizes.iter().map(in_memory).collect();
+    let memory = turns.take(200, sizes.len(), |size, _| {
+        runtime.block_on(nanos(&stores[size], 1, 200))
+    });
+    drop(stores);
+
+    turns.begin("queue, in SQLite");
+    let folder = folder("scale-queue");
+    let in_file = |&size: &usize| {
+        turns.tell(format_args!("{size} entries are queued"));
+        let entries = u32::try_from(size).expect("a number");
+        Arc::new(filled(folder.join(format!("{size}.db")), entries, 0))
+    };
+    let stores: Vec<_> = sizes.iter().map(in_file).collect();
+    let sqlite = turns.take(40, sizes.len(), |size, _| {
+        runtime.block_on(nanos(&stores[size], CALLERS, 4))
+    });
+    drop(stores);
+    let _ = fs::remove_dir_all(&folder);
+
+    let last = sizes.len() - 1;
+    for (name, nanos) in [("memory", &memory), ("sqlite", &sqlite)] {
+        report.note(&format!("queue_{name}_ns_1k"), nanos[0]);
+        report.at_most(&format!("queue_{name}_growth"), nanos[last] / nanos[0], 2.0);
+    }
+    let chart = |name, curve| Chart {
+        name,
+        title: "What queuing, leasing and settling an entry costs, by how many wait",
+        grows: "entries that wait",
+        sizes: sizes.to_vec(),
+        curves: vec![curve],
+    };
+    vec![
+        chart("queue-memory", ("in memory", memory)),
+        chart("queue-sqlite", ("in SQLite, 64 callers", sqlite)),
+    ]
+}
+
+fn in_memory() -> MemoryStore {
+    let store = MemoryStore::builder().max_entries(2_000_000);
+    store.max_bytes(1 << 40).build().expect("a store")
+}
+
+async fn enqueue<J: Journal>(journal: &J) {
+    let entry = NewEntry::new(QUEUE, Bytes::from_static(&PAYLOAD));
+    let enqueued = journal.enqueue(entry).await.expect("enqueue");
+    assert!(matches!(enqueued, Enqueued::New(_)), "{enqueued:?}");
+}
+
+/// What an entry took of so many callers that each have so many, one after the other.
+async fn nanos<J: Journal>(journal: &Arc<J>, callers: usize, entries: usize) -> f64 {
+    let started = Instant::now();
+    let mut calling = JoinSet::new();
+    for _ in 0..callers {
+        let journal = Arc::clone(journal);
+        calling.spawn(async move {
+            for _ in 0..entries {
+                enqueue(&*journal).await;
+                let leased = journal.lease(Want::new(QUEUE, "", 1, LEASE)).await;
+                let entry = leased.expect("lease").pop().expect("an entry");
+                // Not kept, so that only the queue is long.
+                let settled = Settle::completed(Bytes::new(), Duration::ZERO);
+                let settled = journal.settle(entry.id, entry.turn, settled).await;
+                assert_eq!(settled.expect("settle"), Ownership::Held);
+            }
+        });
+    }
+    calling.join_all().await;
+    started.elapsed().as_secs_f64() * 1e9 / (callers * entries) as f64
+}

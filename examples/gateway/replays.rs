@@ -1,0 +1,130 @@
+//! Replays of all callers. What the crate's routes do for a caller, they do here for an operator.
+
+use axum::{
+    Json, Router,
+    extract::{Query, Request, State},
+    response::{IntoResponse, Response},
+    routing::{any, get},
+};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tower::ServiceExt;
+use tower_reprise::{
+    replay::ReplayId,
+    store::journal::{Entry, EntryId, Journal, Status, Timestamp},
+};
+
+use crate::{
+    admin::{Admin, Trouble},
+    caller::Operator,
+};
+
+pub(crate) fn routes(admin: &Admin) -> Router {
+    Router::new()
+        .route("/replays", get(list))
+        .route("/replays/{id}", any(one))
+        .route("/replays/{id}/{action}", any(one))
+        .with_state(admin.clone())
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Page {
+    #[serde(default = "replay")]
+    pub(crate) queue: String,
+    pub(crate) status: Option<String>,
+    #[serde(default)]
+    pub(crate) after: u64,
+    pub(crate) limit: Option<u32>,
+}
+
+fn replay() -> String {
+    "replay".to_owned()
+}
+
+impl Page {
+    pub(crate) fn limit(&self) -> Result<u32, Trouble> {
+        let limit = self.limit.unwrap_or(100);
+        match (1..=1000).contains(&limit) {
+            true => Ok(limit),
+            false => Err(Trouble::wrong("limit", &limit.to_string(), "1 to 1000")),
+        }
+    }
+
+    fn status(&self) -> Result<Option<Status>, Trouble> {
+        let Some(text) = &self.status else {
+            return Ok(None);
+        };
+        let known = Status::ALL
+            .into_iter()
+            .find(|status| status.as_str() == text);
+        let allowed = "queued, processing, completed, failed, expired or cancelled";
+        known
+            .map(Some)
+            .ok_or_else(|| Trouble::wrong("status", text, allowed))
+    }
+}
+
+async fn list(
+    State(admin): State<Admin>,
+    Query(page): Query<Page>,
+) -> Result<Json<Value>, Trouble> {
+    let query = tower_reprise::store::journal::Query {
+        status: page.status()?,
+        after: page.after,
+        ..tower_reprise::store::journal::Query::new("replay", page.limit()?)
+    };
+    let counts = admin.store.counts("replay").await?;
+    let counts = Status::ALL.map(|status| (status.as_str().to_owned(), counts.of(status).into()));
+    let counts: serde_json::Map<String, Value> = counts.into_iter().collect();
+    let replays = admin.store.list(query).await?;
+    let replays: Vec<_> = replays.iter().map(describe).collect();
+    Ok(Json(json!({ "counts": counts, "replays": replays })))
+}
+
+pub(crate) fn describe(entry: &Entry) -> Value {
+    json!({
+        "id": id_of(entry),
+        "owner": entry.owner,
+        "label": entry.label,
+        "status": entry.status.as_str(),
+        "attempts": entry.attempts,
+        "queued_at": time(entry.queued_at),
+        "changed_at": time(entry.changed_at),
+        "expires_at": time(entry.expires_at),
+        "sequence": entry.sequence,
+    })
+}
+
+fn id_of(entry: &Entry) -> String {
+    match &*entry.queue {
+        "replay" => ReplayId::from(entry.id).to_string(),
+        _ => entry.id.to_string(),
+    }
+}
+
+pub(crate) fn time(at: Timestamp) -> String {
+    let at = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_micros(at.as_micros());
+    humantime::format_rfc3339_millis(at).to_string()
+}
+
+/// By the crate's own routes, in the name of whose it is.
+async fn one(State(admin): State<Admin>, mut request: Request) -> Result<Response, Trouble> {
+    let path = request
+        .uri()
+        .path()
+        .trim_start_matches("/replays")
+        .to_owned();
+    let id = path.trim_matches('/').split('/').next().unwrap_or_default();
+    let id = parse(id).ok_or_else(Trouble::not_found)?;
+    let entry = admin.store.find(id).await?.ok_or_else(Trouble::not_found)?;
+    *request.uri_mut() = path.parse().map_err(|_| Trouble::not_found())?;
+    request.extensions_mut().insert(Operator(entry.owner));
+    let Ok(response) = admin.replay.routes().oneshot(request).await;
+    Ok(response.into_response())
+}
+
+/// An entry's id, with or without what replays have before it.
+pub(crate) fn parse(id: &str) -> Option<EntryId> {
+    id.strip_prefix("rpl_").unwrap_or(id).parse().ok()
+}

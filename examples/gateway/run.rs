@@ -1,0 +1,186 @@
+//! From start to end: listen, serve, reload, stop.
+
+use std::{net::SocketAddr, time::Duration};
+
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+use tokio::{
+    net::TcpListener,
+    signal::unix::{Signal, SignalKind, signal},
+    sync::watch,
+    task::JoinHandle,
+    time::{Instant, MissedTickBehavior, interval, sleep, timeout_at},
+};
+use tower_reprise::error::BoxError;
+
+use crate::{
+    admin::{self, Admin},
+    policy::Registries,
+    server::{self, Edge},
+    settings::Settings,
+    stack,
+    store::Store,
+    upstream::Target,
+    wrong::Wrong,
+};
+
+/// For histograms, in seconds.
+const BUCKETS: [f64; 12] = [
+    0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 30.0, 300.0,
+];
+
+pub(crate) async fn run(settings: Settings) -> Result<(), BoxError> {
+    let signals = Signals::new()?;
+    let prometheus = PrometheusBuilder::new()
+        .set_buckets(&BUCKETS)?
+        .install_recorder()?;
+    let listener = bind("listen", settings.listen).await?;
+    let (stopping, stop) = watch::channel(false);
+    let registries = Registries::new(&settings.policies, settings.resend);
+    let target = Target::new(&settings)?;
+    if settings.bare {
+        let service = stack::bare(&settings, target.clone())?;
+        let edge = Edge::new(service, target, None);
+        say("listening", &listener)?;
+        let signals = signals.handle(registries, settings.policy_file.clone(), stopping);
+        server::serve(listener, edge, &settings, stop).await;
+        signals.abort();
+        return Ok(());
+    }
+
+    let store = settings.store.open().await?;
+    let (service, behind) = stack::layered(&settings, target.clone(), &store, &registries).await?;
+    let replays = settings.replay_path.as_deref();
+    let replays = replays.map(|path| (path, behind.replay.routes()));
+    let edge = Edge::new(service, target, replays);
+
+    // Operators are served until the very end.
+    let (closing, closed) = watch::channel(false);
+    let admin = match settings.admin {
+        None => None,
+        Some(address) => {
+            if !address.ip().is_loopback() {
+                tracing::warn!(%address, "the admin port asks for no password, and others can reach it");
+            }
+            let listener = bind("admin", address).await?;
+            say("admin", &listener)?;
+            let admin = Admin {
+                store: store.clone(),
+                registries: registries.clone(),
+                replay: behind.replay.clone(),
+                letters: behind.letters.clone(),
+                prometheus: prometheus.clone(),
+                draining: stop.clone(),
+            };
+            Some(tokio::spawn(admin::serve(listener, admin, closed)))
+        }
+    };
+    let upkeep = tokio::spawn(upkeep(prometheus, store.clone()));
+    tracing::info!(
+        upstream = %settings.upstream,
+        store = settings.store.kind(),
+        scope = %settings.scope_header,
+        anonymous = settings.anonymous.as_deref().unwrap_or("refused"),
+        "the gateway is open"
+    );
+    say("listening", &listener)?;
+
+    let signals = signals.handle(registries, settings.policy_file.clone(), stopping);
+    let (orderly, until) = server::serve(listener, edge, &settings, stop).await;
+    for worker in behind.workers {
+        worker.shutdown(left(until)).await;
+    }
+    let orderly = orderly && settled(&store, until).await;
+    closing.send_replace(true);
+    if let Some(admin) = admin {
+        let _ = timeout_at(Instant::now() + Duration::from_secs(1), admin).await;
+    }
+    upkeep.abort();
+    signals.abort();
+    match orderly {
+        true => tracing::info!("the gateway is closed"),
+        false => tracing::warn!("the gateway is closed, and something was broken off"),
+    }
+    Ok(())
+}
+
+fn left(until: Instant) -> Duration {
+    until.saturating_duration_since(Instant::now())
+}
+
+/// Waits for operations whose callers are gone.
+async fn settled(store: &Store, until: Instant) -> bool {
+    while store.executing() > 0 {
+        if Instant::now() >= until {
+            return false;
+        }
+        sleep(Duration::from_millis(10)).await;
+    }
+    true
+}
+
+async fn bind(field: &str, address: SocketAddr) -> Result<TcpListener, Wrong> {
+    let bound = TcpListener::bind(address).await;
+    let allowed = |error| format!("an address of this machine that is free ({error})");
+    bound.map_err(|error| Wrong::new(field, &address.to_string(), allowed(error)))
+}
+
+/// On stdout, for who started the gateway: with port 0, that is how to find out which it is.
+fn say(what: &str, listener: &TcpListener) -> Result<(), BoxError> {
+    println!("{what} on http://{}", listener.local_addr()?);
+    Ok(())
+}
+
+async fn upkeep(prometheus: PrometheusHandle, store: Store) {
+    let executing = metrics::gauge!("gateway_executing");
+    let mut ticks = interval(Duration::from_secs(5));
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        executing.set(store.executing() as f64);
+        prometheus.run_upkeep();
+    }
+}
+
+/// What the gateway is told by the system.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hang_up: Signal,
+}
+
+impl Signals {
+    /// From here on they do not end the process.
+    fn new() -> std::io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hang_up: signal(SignalKind::hangup())?,
+        })
+    }
+
+    fn handle(
+        mut self,
+        registries: Registries,
+        policy: Option<String>,
+        stopping: watch::Sender<bool>,
+    ) -> JoinHandle<()> {
+        tokio::spawn(async move {
+            loop {
+                tokio::select! {
+                    _ = self.hang_up.recv() => registries.reload(policy.as_deref()),
+                    _ = self.terminate.recv() => stop(&stopping),
+                    _ = self.interrupt.recv() => stop(&stopping),
+                }
+            }
+        })
+    }
+}
+
+/// Gently at first. Who asks again wants it at once.
+fn stop(stopping: &watch::Sender<bool>) {
+    if stopping.send_replace(true) {
+        tracing::warn!("told to stop twice");
+        std::process::exit(1);
+    }
+    tracing::info!("finishing what is under way");
+}

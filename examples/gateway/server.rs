@@ -1,0 +1,194 @@
+//! Connections of callers, and what is done for all of them alike.
+
+use std::{convert::Infallible, sync::Arc, time::Duration};
+
+use axum::body::Body;
+use bytes::Bytes;
+use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, Version, header};
+use http_body_util::BodyExt;
+use hyper::{body::Incoming, service::service_fn};
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo, TokioTimer},
+    server::{conn::auto::Builder, graceful::GracefulShutdown},
+};
+use metrics::Counter;
+use serde_json::json;
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::{Semaphore, watch},
+    time::{Instant, sleep, timeout_at},
+};
+use tower::ServiceExt;
+use tower_reprise::replay::ReplayRoutes;
+
+use crate::{
+    headers::{Peer, strip},
+    prompt::Prompt,
+    settings::Settings,
+    stack::{Answers, Serves},
+    store::Store,
+    upstream::Target,
+};
+
+/// What callers meet first.
+#[derive(Clone)]
+pub(crate) struct Edge<S> {
+    service: S,
+    target: Target,
+    replays: Option<(Arc<str>, ReplayRoutes<Store>)>,
+    /// Replies by the first digit of their status.
+    replies: [Counter; 5],
+}
+
+impl<S> Edge<S> {
+    pub(crate) fn new(
+        service: S,
+        target: Target,
+        replays: Option<(&str, ReplayRoutes<Store>)>,
+    ) -> Self {
+        let counter = |status| metrics::counter!("gateway_replies_total", "status" => status);
+        Self {
+            service,
+            target,
+            replays: replays.map(|(path, routes)| (path.into(), routes)),
+            replies: ["1xx", "2xx", "3xx", "4xx", "5xx"].map(counter),
+        }
+    }
+
+    async fn answer<R>(
+        self,
+        request: Request<Incoming>,
+        peer: Peer,
+    ) -> Result<Response<R>, Infallible>
+    where
+        S: Serves<R>,
+        R: Answers,
+    {
+        let mut response = match self.follows(request.uri()) {
+            Some(uri) => self.follow(request, uri).await,
+            None if request.method() == Method::CONNECT => {
+                refusal(StatusCode::NOT_IMPLEMENTED, "There are no tunnels here.")
+            }
+            None => match self.target.takes(request.uri()) {
+                Err(misses) => refusal(misses.status(), &misses.to_string()),
+                Ok(()) => {
+                    let mut request = request.map(Body::new);
+                    peer.pass(&mut request);
+                    self.service.oneshot(request).await?
+                }
+            },
+        };
+        // What is spoken with the upstream is nothing to the caller.
+        *response.version_mut() = Version::HTTP_11;
+        let headers = response.headers_mut();
+        strip(headers);
+        headers.append(header::VIA, HeaderValue::from_static("1.1 gateway"));
+        let class = usize::from(response.status().as_u16() / 100).clamp(1, 5);
+        self.replies[class - 1].increment(1);
+        Ok(response)
+    }
+
+    /// What a caller asks about a replay, if it does.
+    fn follows(&self, uri: &Uri) -> Option<Uri> {
+        let (path, _) = self.replays.as_ref()?;
+        let rest = uri.path().strip_prefix(&**path)?;
+        let rest = match rest {
+            "" => "/",
+            rest if rest.starts_with('/') => rest,
+            _ => return None,
+        };
+        let query = uri.query().map(|query| format!("?{query}"));
+        format!("{rest}{}", query.unwrap_or_default()).parse().ok()
+    }
+
+    async fn follow<R: From<Bytes>>(
+        &self,
+        mut request: Request<Incoming>,
+        uri: Uri,
+    ) -> Response<R> {
+        let Some((_, routes)) = self.replays.clone() else {
+            return refusal(StatusCode::NOT_FOUND, "There are no replays here.");
+        };
+        request.extensions_mut().clear();
+        *request.uri_mut() = uri;
+        let Ok(response) = routes.oneshot(request).await;
+        let (head, body) = response.into_parts();
+        let Ok(body) = body.collect().await;
+        Response::from_parts(head, R::from(body.to_bytes()))
+    }
+}
+
+/// A problem of the gateway's own (RFC 9457).
+fn refusal<R: From<Bytes>>(status: StatusCode, detail: &str) -> Response<R> {
+    let title = status.canonical_reason().unwrap_or_default();
+    let problem = json!({ "title": title, "status": status.as_u16(), "detail": detail });
+    let mut response = Response::new(R::from(problem.to_string().into()));
+    *response.status_mut() = status;
+    let kind = HeaderValue::from_static("application/problem+json");
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    response
+}
+
+/// Serves callers until it is told to stop, and then those who are connected until they are done,
+/// but no longer than is bearable. Whether they all were, and until when others may take.
+pub(crate) async fn serve<S, R>(
+    listener: TcpListener,
+    edge: Edge<S>,
+    settings: &Settings,
+    mut stop: watch::Receiver<bool>,
+) -> (bool, Instant)
+where
+    S: Serves<R>,
+    R: Answers,
+{
+    let places = Arc::new(Semaphore::new(settings.max_connections));
+    let graceful = GracefulShutdown::new();
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(settings.head_timeout);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(settings.head_timeout)
+        .keep_alive_timeout(settings.head_timeout);
+    loop {
+        let accepting = async {
+            // Not before there is a place for it.
+            let place = Arc::clone(&places).acquire_owned().await;
+            (listener.accept().await, place)
+        };
+        let (accepted, place) = tokio::select! {
+            _ = stop.wait_for(|stop| *stop) => break,
+            accepted = accepting => accepted,
+        };
+        let (stream, address): (TcpStream, _) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                // Out of descriptors, most likely: some will be free soon.
+                tracing::warn!(%error, "a connection could not be accepted");
+                sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        // It only makes replies later, if at all.
+        let _ = stream.set_nodelay(true);
+        let peer = Peer::new(address.ip(), settings.trust_forwarded);
+        let edge = edge.clone();
+        let service = service_fn(move |request| edge.clone().answer(request, peer.clone()));
+        let stream = Prompt::new(stream, settings.head_timeout);
+        let connection = builder.serve_connection(TokioIo::new(stream), service);
+        let connection = graceful.watch(connection.into_owned());
+        tokio::spawn(async move {
+            let _place = place;
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "a connection broke off");
+            }
+        });
+    }
+    drop(listener);
+    let until = Instant::now() + settings.grace;
+    let done = timeout_at(until, graceful.shutdown()).await.is_ok();
+    (done, until)
+}

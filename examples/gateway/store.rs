@@ -1,0 +1,226 @@
+//! The store that was chosen, as one type. A service that has only one uses that one's.
+
+use std::{
+    collections::HashMap,
+    path::PathBuf,
+    str::FromStr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+use tower_reprise::store::{
+    Claim, Claimed, FencingToken, IdempotencyStore, MemoryStore, Ownership, PostgresStore,
+    RecordKey, RedisStore, SqliteStore, StoreError, Stored,
+    journal::{
+        Counts, Enqueued, Entry, EntryId, Journal, NewEntry, Query, Settle, Steer, Steered, Turn,
+        Want,
+    },
+};
+
+/// Where the store is.
+#[derive(Clone)]
+pub(crate) enum StoreAt {
+    Memory,
+    Sqlite(PathBuf),
+    Postgres(String),
+    Redis(String),
+}
+
+impl StoreAt {
+    pub(crate) const ALLOWED: &str =
+        "memory, sqlite:PATH, postgres://USER:PASSWORD@HOST/DATABASE or redis://HOST";
+
+    /// What kind it is; the address may hold a password.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Sqlite(_) => "sqlite",
+            Self::Postgres(_) => "postgres",
+            Self::Redis(_) => "redis",
+        }
+    }
+
+    pub(crate) async fn open(&self) -> Result<Store, StoreError> {
+        let kind = match self.clone() {
+            Self::Memory => Kind::Memory(MemoryStore::new()),
+            Self::Sqlite(path) => Kind::Sqlite(SqliteStore::open(path)?),
+            Self::Postgres(url) => Kind::Postgres(PostgresStore::connect(url).await?),
+            Self::Redis(url) => Kind::Redis(RedisStore::connect(url).await?),
+        };
+        Ok(Store {
+            kind,
+            executing: Arc::default(),
+        })
+    }
+}
+
+impl FromStr for StoreAt {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let starts = |starts: &[&str]| starts.iter().any(|start| text.starts_with(start));
+        match text.strip_prefix("sqlite:") {
+            Some(path) if !path.is_empty() => Ok(Self::Sqlite(path.into())),
+            _ if text == "memory" => Ok(Self::Memory),
+            _ if starts(&["postgres://", "postgresql://"]) => Ok(Self::Postgres(text.to_owned())),
+            _ if starts(&["redis://", "redis+unix://"]) => Ok(Self::Redis(text.to_owned())),
+            _ => Err(()),
+        }
+    }
+}
+
+#[derive(Clone)]
+pub(crate) struct Store {
+    kind: Kind,
+    /// What this process claimed and did not settle, and how long that is its own: its callers may
+    /// be gone, but it must not go before it has settled that.
+    executing: Arc<Mutex<Executing>>,
+}
+
+type Executing = HashMap<RecordKey, Instant>;
+
+#[derive(Clone)]
+enum Kind {
+    Memory(MemoryStore),
+    Sqlite(SqliteStore),
+    Postgres(PostgresStore),
+    Redis(RedisStore),
+}
+
+impl Store {
+    /// How many operations are being executed by this process. What was left to its lease is
+    /// forgotten when that has run out.
+    pub(crate) fn executing(&self) -> usize {
+        let now = Instant::now();
+        let mut executing = self.lock();
+        executing.retain(|_, until| *until > now);
+        executing.len()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Executing> {
+        self.executing
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+macro_rules! each {
+    ($of:expr, $store:ident => $do:expr) => {
+        match &$of.kind {
+            Kind::Memory($store) => $do,
+            Kind::Sqlite($store) => $do,
+            Kind::Postgres($store) => $do,
+            Kind::Redis($store) => $do,
+        }
+    };
+}
+
+impl IdempotencyStore for Store {
+    async fn claim(&self, claim: Claim) -> Result<Claimed, StoreError> {
+        let (key, until) = (claim.key, Instant::now() + claim.lease);
+        let claimed = each!(self, store => store.claim(claim).await);
+        if let Ok(Claimed::New(_)) = claimed {
+            self.lock().insert(key, until);
+        }
+        claimed
+    }
+
+    async fn renew(
+        &self,
+        key: RecordKey,
+        token: FencingToken,
+        lease: Duration,
+        retention: Duration,
+    ) -> Result<Ownership, StoreError> {
+        let until = Instant::now() + lease;
+        let renewed = each!(self, store => store.renew(key, token, lease, retention).await);
+        if let (Ok(Ownership::Held), Some(known)) = (&renewed, self.lock().get_mut(&key)) {
+            *known = until;
+        }
+        renewed
+    }
+
+    async fn complete(
+        &self,
+        key: RecordKey,
+        token: FencingToken,
+        stored: Stored,
+        retention: Duration,
+    ) -> Result<Ownership, StoreError> {
+        let completed = each!(self, store => store.complete(key, token, stored, retention).await);
+        if completed.is_ok() {
+            self.lock().remove(&key);
+        }
+        completed
+    }
+
+    async fn release(&self, key: RecordKey, token: FencingToken) -> Result<Ownership, StoreError> {
+        let released = each!(self, store => store.release(key, token).await);
+        if released.is_ok() {
+            self.lock().remove(&key);
+        }
+        released
+    }
+}
+
+impl Journal for Store {
+    async fn enqueue(&self, entry: NewEntry) -> Result<Enqueued, StoreError> {
+        each!(self, store => store.enqueue(entry).await)
+    }
+
+    async fn lanes(
+        &self,
+        queue: &str,
+        after: Option<&str>,
+        limit: u32,
+    ) -> Result<Vec<String>, StoreError> {
+        each!(self, store => store.lanes(queue, after, limit).await)
+    }
+
+    async fn lease(&self, want: Want) -> Result<Vec<Entry>, StoreError> {
+        each!(self, store => store.lease(want).await)
+    }
+
+    async fn extend(
+        &self,
+        id: EntryId,
+        turn: Turn,
+        lease: Duration,
+    ) -> Result<Ownership, StoreError> {
+        each!(self, store => store.extend(id, turn, lease).await)
+    }
+
+    async fn settle(
+        &self,
+        id: EntryId,
+        turn: Turn,
+        settle: Settle,
+    ) -> Result<Ownership, StoreError> {
+        each!(self, store => store.settle(id, turn, settle).await)
+    }
+
+    async fn steer(&self, id: EntryId, steer: Steer) -> Result<Option<Steered>, StoreError> {
+        each!(self, store => store.steer(id, steer).await)
+    }
+
+    async fn find(&self, id: EntryId) -> Result<Option<Entry>, StoreError> {
+        each!(self, store => store.find(id).await)
+    }
+
+    async fn list(&self, query: Query) -> Result<Vec<Entry>, StoreError> {
+        each!(self, store => store.list(query).await)
+    }
+
+    async fn counts(&self, queue: &str) -> Result<Counts, StoreError> {
+        each!(self, store => store.counts(queue).await)
+    }
+
+    async fn position(&self, id: EntryId, limit: u32) -> Result<Option<u32>, StoreError> {
+        each!(self, store => store.position(id, limit).await)
+    }
+
+    async fn secret(&self) -> Result<[u8; 32], StoreError> {
+        each!(self, store => store.secret().await)
+    }
+}

@@ -1,0 +1,203 @@
+//! A failure-rate sweep: what retries cost a server that fails some of its calls, and what they
+//! are worth to its clients.
+//!
+//! The setting of "Fixing retries with token buckets and circuit breakers" (Brooker, 2022): 100
+//! clients with 10 calls a second each, all with budgets of their own, and a server whose failures
+//! do not depend on its load. Then one client that makes 200 calls a second alone, which is where
+//! breakers differ: what chance brings, it brings to a busy client sooner.
+
+use tokio::task::JoinSet;
+use tower_reprise::error::BoxError;
+
+use crate::{
+    Size,
+    chart::{Axis, Panel},
+    clients::{Contestant, Terms},
+    dice::{Dice, mix},
+    others::Wait,
+    progress::Progress,
+    report::{Bar, Finding},
+    table::{Figure, Table},
+    world::{Counts, Timeline, flaky, offer, virtual_time},
+};
+
+const TERMS: Terms = Terms::STANDARD;
+
+/// So many clients with so many calls a second each, for so many seconds.
+#[derive(Clone, Copy)]
+struct Load {
+    clients: u64,
+    rate: f64,
+    length: f64,
+}
+
+pub(crate) fn run(size: Size, seed: u64, progress: &mut Progress) -> Result<Finding, BoxError> {
+    let (rates, clients, length, busy): (&[f64], u64, f64, f64) = match size {
+        Size::Full => (
+            &[0.0, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0],
+            100,
+            60.0,
+            60.0,
+        ),
+        Size::Quick => (&[0.5], 25, 16.0, 5.0),
+    };
+    let many = Load {
+        clients,
+        rate: 10.0,
+        length,
+    };
+    let one = Load {
+        clients: 1,
+        rate: 200.0,
+        length: busy,
+    };
+    let contestants = contestants()?;
+    let columns = rates
+        .iter()
+        .map(|rate| format!("{:.0} % fail", rate * 100.0));
+    let mut loads = Table::new("requests a call", columns.clone());
+    let mut successes = Table::new("calls that succeed", columns.clone());
+    let mut alone = Table::new("one busy client, calls that succeed", columns);
+    let (mut load_lines, mut success_lines) = (Vec::new(), Vec::new());
+    let mut at_half = Vec::new();
+    for contestant in &contestants {
+        let mut found = Vec::new();
+        for (&rate, number) in rates.iter().zip(0..) {
+            progress.run(format_args!(
+                "{}, {:.0} % fail",
+                contestant.name,
+                rate * 100.0
+            ));
+            let seed = mix(seed, number);
+            found.push((rate, virtual_time(sweep(contestant, rate, many, seed))??));
+        }
+        let mut succeed = Vec::new();
+        for (&rate, number) in rates.iter().zip(0..) {
+            let seed = mix(mix(seed, 1000), number);
+            let counts = virtual_time(sweep(contestant, rate, one, seed))??;
+            succeed.push(Figure::Percent(counts.success()));
+        }
+        alone.row(contestant.name, succeed);
+        let figures = |figure: fn(&Counts) -> Figure| {
+            found.iter().map(|(_, counts)| figure(counts)).collect()
+        };
+        loads.row(
+            contestant.name,
+            figures(|counts| Figure::Times(counts.load())),
+        );
+        successes.row(
+            contestant.name,
+            figures(|counts| Figure::Percent(counts.success())),
+        );
+        let line = |figure: fn(&Counts) -> f64| {
+            let points = found
+                .iter()
+                .map(|(rate, counts)| (rate * 100.0, figure(counts)));
+            (contestant.name.to_owned(), points.collect())
+        };
+        load_lines.push(line(Counts::load));
+        success_lines.push(line(|counts| counts.success() * 100.0));
+        at_half.extend(
+            found
+                .iter()
+                .find(|(rate, _)| *rate == 0.5)
+                .map(|found| found.1),
+        );
+    }
+    let half = |name: &str| {
+        let number = contestants.iter().position(|known| known.name == name);
+        number
+            .and_then(|number| at_half.get(number).copied())
+            .unwrap_or_default()
+    };
+    let mut bars = Vec::new();
+    for name in [OURS, TUNED] {
+        let counts = half(name);
+        bars.push(Bar::at_most(
+            1.25,
+            counts.load(),
+            format!("load at 50 % failures, {name}"),
+        ));
+        bars.push(Bar::at_least(
+            half("token bucket").success(),
+            counts.success(),
+            format!("success at 50 % failures next to the token bucket, {name}"),
+        ));
+    }
+    bars.push(Bar::at_most(
+        1.25,
+        half("ours: stack").load(),
+        "load at 50 % failures, ours: stack",
+    ));
+    let note = format!(
+        "the breaker of the whole stack opens at five failures in a row, which half of them failing \
+         soon brings: {:.1} % of its calls succeed, {:.1} % with a breaker that is patient",
+        half("ours: stack").success() * 100.0,
+        half(TUNED).success() * 100.0,
+    );
+    let panel = |label, lines| Panel {
+        x: Axis::plain("calls that fail, %"),
+        y: Axis::plain(label),
+        lines,
+    };
+    Ok(Finding {
+        name: "failures",
+        title: "clients with 10 calls a second each and budgets of their own",
+        seed,
+        tables: vec![loads, successes, alone],
+        panels: vec![
+            panel("requests a call", load_lines),
+            panel("calls that succeed, %", success_lines),
+        ],
+        bars,
+        notes: vec![note],
+    })
+}
+
+const OURS: &str = "ours: retry, budget";
+const TUNED: &str = "ours: stack, patient";
+
+fn contestants() -> Result<[Contestant; 8], BoxError> {
+    // A breaker that opens when next to nothing works any more: for a dependency of which half is
+    // better than none.
+    let patient = TERMS.policy().consecutive_failures(50).failure_rate(
+        0.9,
+        100,
+        std::time::Duration::from_secs(30),
+    );
+    Ok([
+        Contestant::ONCE,
+        Contestant::looped("3 retries", Wait::Never),
+        Contestant::BUCKET,
+        Contestant::TOWER,
+        Contestant::RESILIENCE,
+        Contestant::budget(OURS, TERMS.policy().build()?),
+        Contestant::stack("ours: stack", TERMS.policy().build()?),
+        Contestant::stack(TUNED, patient.build()?),
+    ])
+}
+
+async fn sweep(
+    contestant: &Contestant,
+    failing: f64,
+    load: Load,
+    seed: u64,
+) -> Result<Counts, BoxError> {
+    let timeline = Timeline::start();
+    let server = flaky(&timeline, Dice::new(mix(seed, 0)), move |_| failing);
+    let mut clients = JoinSet::new();
+    for number in 1..=load.clients {
+        let seed = mix(seed, number);
+        let client = contestant.client(TERMS, seed, server.clone())?;
+        let dice = Dice::new(mix(seed, 2));
+        clients.spawn(offer(
+            client,
+            timeline.clone(),
+            dice,
+            move |_| load.rate,
+            load.length,
+        ));
+    }
+    while clients.join_next().await.is_some() {}
+    Ok(timeline.total())
+}

@@ -1,0 +1,179 @@
+//! A Retry-After herd: a server that tells everybody to come back in ten seconds, and everybody
+//! who does.
+//!
+//! All clients call within 100 ms and are told `Retry-After: 10`. The server is well from then on.
+//! Who obeys to the second comes back as the crowd that it was; who does not listen comes too
+//! early.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use http::{HeaderValue, StatusCode, header::RETRY_AFTER};
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep},
+};
+use tower::{ServiceExt, service_fn, util::BoxCloneService};
+use tower_reprise::error::BoxError;
+
+use crate::{
+    Size,
+    chart::{Axis, Panel},
+    clients::{Contestant, Terms},
+    dice::{Dice, mix},
+    others::Wait,
+    progress::Progress,
+    report::{Bar, Finding},
+    table::{Figure, Table},
+    world::{Call, Wire, call, lock, reply, seconds, share, succeeded, virtual_time},
+};
+
+const TERMS: Terms = Terms::STANDARD;
+const ASKED: f64 = 10.0;
+/// What arrivals are counted in, in milliseconds.
+const SLOT: f64 = 100.0;
+
+/// When requests arrived, in seconds, and how many calls succeeded.
+#[derive(Default)]
+struct Run {
+    arrivals: Vec<f64>,
+    succeeded: u64,
+}
+
+impl Run {
+    /// After a first request that was told to wait, and before that wait was over.
+    fn early(&self, clients: u64) -> u64 {
+        let before = self.arrivals.iter().filter(|at| **at < ASKED).count() as u64;
+        before.saturating_sub(clients)
+    }
+
+    /// The most that arrived in 100 ms after the wait.
+    fn peak(&self) -> u64 {
+        let slots = self.slots();
+        let most = slots.iter().map(|(_, count)| *count).fold(0.0, f64::max);
+        most as u64
+    }
+
+    fn slots(&self) -> Vec<(f64, f64)> {
+        let mut slots = vec![0.0; 30];
+        for at in self.arrivals.iter().filter(|at| **at >= ASKED) {
+            let slot = ((at - ASKED) * 1000.0 / SLOT) as usize;
+            if let Some(slot) = slots.get_mut(slot) {
+                *slot += 1.0;
+            }
+        }
+        let starts = (0_u32..).map(|slot| ASKED + f64::from(slot) * SLOT / 1000.0);
+        starts.zip(slots).collect()
+    }
+}
+
+pub(crate) fn run(size: Size, seed: u64, progress: &mut Progress) -> Result<Finding, BoxError> {
+    let clients = match size {
+        Size::Full => 5000,
+        Size::Quick => 500,
+    };
+    let columns = ["too early", "most in 100 ms", "of all", "succeed"];
+    let mut table = Table::new("told to wait for 10 s", columns);
+    let (mut lines, mut bars) = (Vec::new(), Vec::new());
+    for contestant in contestants()? {
+        progress.run(format_args!("{}", contestant.name));
+        let run = virtual_time(ask(&contestant, clients, seed))??;
+        let (early, peak) = (run.early(clients), run.peak());
+        table.row(
+            contestant.name,
+            vec![
+                Figure::Count(early),
+                Figure::Count(peak),
+                Figure::Percent(share(peak, clients)),
+                Figure::Percent(share(run.succeeded, clients)),
+            ],
+        );
+        if contestant.name == OURS {
+            bars.push(Bar::at_most(
+                0.0,
+                early as f64,
+                "requests that come too early, ours",
+            ));
+            bars.push(Bar::at_most(
+                0.2,
+                share(peak, clients),
+                "share of all that come back within the same 100 ms, ours",
+            ));
+            bars.push(Bar::at_least(
+                1.0,
+                share(run.succeeded, clients),
+                "share of calls that succeed, ours",
+            ));
+        }
+        lines.push((contestant.name.to_owned(), run.slots()));
+    }
+    Ok(Finding {
+        name: "herd",
+        title: "everybody is told the same Retry-After",
+        seed,
+        tables: vec![table],
+        panels: vec![Panel {
+            x: Axis::plain("seconds"),
+            y: Axis::plain("requests in 100 ms"),
+            lines,
+        }],
+        bars,
+        notes: Vec::new(),
+    })
+}
+
+const OURS: &str = "ours: stack";
+
+fn contestants() -> Result<[Contestant; 5], BoxError> {
+    Ok([
+        Contestant::looped("obeys to the second", Wait::AsTold),
+        Contestant::looped("3 retries, jitter", Wait::Full),
+        Contestant::TOWER,
+        Contestant::RESILIENCE,
+        Contestant::stack(OURS, TERMS.policy().build()?),
+    ])
+}
+
+async fn ask(contestant: &Contestant, clients: u64, seed: u64) -> Result<Run, BoxError> {
+    let arrivals = Arc::new(Mutex::new(Vec::new()));
+    let server = busy(Arc::clone(&arrivals), Dice::new(mix(seed, 0)));
+    let mut calls = JoinSet::new();
+    for number in 1..=clients {
+        let seed = mix(seed, number);
+        let client = contestant.client(TERMS, seed, server.clone())?;
+        let begin = Dice::new(mix(seed, 2)).uniform() * 0.1;
+        calls.spawn(async move {
+            sleep(seconds(begin)).await;
+            succeeded(&client.oneshot(call()).await)
+        });
+    }
+    let mut run = Run::default();
+    while let Some(ended) = calls.join_next().await {
+        run.succeeded += u64::from(ended?);
+    }
+    run.arrivals = std::mem::take(&mut *lock(&arrivals));
+    Ok(run)
+}
+
+/// Fails all that comes in the first ten seconds, and says when to come back.
+fn busy(arrivals: Arc<Mutex<Vec<f64>>>, dice: Dice) -> Wire {
+    let (start, dice) = (Instant::now(), Arc::new(Mutex::new(dice)));
+    BoxCloneService::new(service_fn(move |_: Call| {
+        let (arrivals, dice) = (Arc::clone(&arrivals), Arc::clone(&dice));
+        async move {
+            let way = seconds(lock(&dice).exponential(200.0));
+            sleep(way).await;
+            let at = start.elapsed();
+            lock(&arrivals).push(at.as_secs_f64());
+            if at >= Duration::from_secs_f64(ASKED) {
+                return Ok(reply(StatusCode::OK));
+            }
+            let mut busy = reply(StatusCode::SERVICE_UNAVAILABLE);
+            let asked = HeaderValue::from_static("10");
+            busy.headers_mut().insert(RETRY_AFTER, asked);
+            Ok(busy)
+        }
+    }))
+}

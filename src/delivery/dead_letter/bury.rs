@@ -1,0 +1,42 @@
+use std::time::Duration;
+
+use crate::{
+    store::{
+        StoreError, StoreErrorKind,
+        journal::{Enqueued, EntryId, Journal, NewEntry, Settle, Status, Want},
+    },
+    telemetry,
+};
+
+/// Makes a letter of what nobody ever had a chance with: queues it in a lane of its own, takes it
+/// from there, and says that it failed. If that breaks off in between, whoever asked was not
+/// answered, and comes here again; with the same [`Dedup`](crate::store::journal::Dedup) it is the
+/// same letter.
+pub(crate) async fn bury<J: Journal>(
+    journal: &J,
+    mut new: NewEntry,
+    reason: &str,
+    keep: Duration,
+) -> Result<EntryId, StoreError> {
+    new.lane = new.id.to_string();
+    let queue = new.queue.clone();
+    let entry = match journal.enqueue(new).await? {
+        Enqueued::New(entry) | Enqueued::Existing(entry) => entry,
+        Enqueued::Mismatch => {
+            let message = "a letter of that id has another fingerprint, and there is but one";
+            return Err(StoreError::new(StoreErrorKind::Corrupt, message));
+        }
+    };
+    if entry.status == Status::Queued {
+        let want = Want::new(queue.clone(), entry.lane, 1, Duration::from_secs(30));
+        for leased in journal.lease(want).await? {
+            let alert = super::alert(&queue, leased.id, &leased.owner, keep);
+            let settle = Settle::failed(reason, keep).followed_by(alert);
+            let outcome = settle.outcome;
+            // If it is not ours any more, somebody works on it.
+            let _ = journal.settle(leased.id, leased.turn, settle).await?;
+            telemetry::settled(&queue, outcome);
+        }
+    }
+    Ok(entry.id)
+}

@@ -1,0 +1,136 @@
+use std::{
+    borrow::Cow,
+    sync::{
+        Arc, OnceLock, RwLock,
+        atomic::{AtomicU64, AtomicUsize},
+    },
+    time::Duration,
+};
+
+use dashmap::DashMap;
+use tokio::time::Instant;
+
+use super::{Current, Dependencies, Shared};
+use crate::{
+    Policy,
+    backoff::Jitter,
+    classify::Standard,
+    dependency::{ByAuthority, Named, nanos},
+    policy::Policies,
+};
+
+const CAPACITY: usize = 1024;
+const IDLE: Duration = Duration::from_secs(300);
+
+/// Makes a [`Dependencies`] registry.
+#[derive(Debug, Clone)]
+#[must_use = "a builder does nothing until `build` is called"]
+pub struct DependenciesBuilder<C = Standard, L = ByAuthority> {
+    policies: Policies,
+    capacity: usize,
+    idle: Duration,
+    seed: Option<u64>,
+    classifier: C,
+    locate: L,
+}
+
+impl DependenciesBuilder {
+    pub(super) fn new(policies: Policies) -> Self {
+        Self {
+            policies,
+            capacity: CAPACITY,
+            idle: IDLE,
+            seed: None,
+            classifier: Standard,
+            locate: ByAuthority,
+        }
+    }
+}
+
+impl<C, L> DependenciesBuilder<C, L> {
+    /// Another policy for one dependency.
+    pub fn policy_for(mut self, name: &str, policy: Policy) -> Self {
+        self.policies = self.policies.policy_for(name, policy);
+        self
+    }
+
+    /// How many dependencies get an entry of their own; the rest share one. 1024 unless told
+    /// otherwise.
+    pub fn capacity(mut self, capacity: usize) -> Self {
+        self.capacity = capacity;
+        self
+    }
+
+    /// How long a dependency goes unused before it is forgotten. Five minutes unless told
+    /// otherwise, and never while it still has something to remember.
+    pub fn idle(mut self, idle: Duration) -> Self {
+        self.idle = idle;
+        self
+    }
+
+    /// Draws all jitter from one seeded generator, so that a test can be repeated.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
+        self
+    }
+
+    /// Judges outcomes by this classifier.
+    pub fn with_classifier<D>(self, classifier: D) -> DependenciesBuilder<D, L> {
+        DependenciesBuilder {
+            policies: self.policies,
+            capacity: self.capacity,
+            idle: self.idle,
+            seed: self.seed,
+            classifier,
+            locate: self.locate,
+        }
+    }
+
+    /// One name for everything.
+    pub fn named(self, name: impl Into<Arc<str>>) -> DependenciesBuilder<C, Named> {
+        self.with_locator(Named(name.into()))
+    }
+
+    /// Finds the dependency of a request by a closure.
+    pub fn with_locate<F, Req>(self, locate: F) -> DependenciesBuilder<C, F>
+    where
+        F: for<'a> Fn(&'a Req) -> Cow<'a, str>,
+    {
+        self.with_locator(locate)
+    }
+
+    /// Finds the dependency of a request by any [`Locate`](crate::dependency::Locate).
+    pub fn with_locator<M>(self, locate: M) -> DependenciesBuilder<C, M> {
+        DependenciesBuilder {
+            policies: self.policies,
+            capacity: self.capacity,
+            idle: self.idle,
+            seed: self.seed,
+            classifier: self.classifier,
+            locate,
+        }
+    }
+
+    /// Makes the registry.
+    pub fn build(self) -> Dependencies<C, L> {
+        Dependencies {
+            shared: Arc::new(Shared {
+                current: RwLock::new(Current {
+                    policies: self.policies,
+                    overflow: OnceLock::new(),
+                }),
+                capacity: self.capacity,
+                idle: nanos(self.idle),
+                origin: Instant::now(),
+                jitter: Arc::new(Jitter::new(self.seed)),
+                known: DashMap::new(),
+                recent: Default::default(),
+                len: AtomicUsize::new(0),
+                last_sweep: AtomicU64::new(0),
+                counting_layers: AtomicUsize::new(0),
+            }),
+            classifier: self.classifier,
+            locate: self.locate,
+        }
+    }
+}

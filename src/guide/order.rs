@@ -1,0 +1,95 @@
+//! Which layer goes where.
+//!
+//! # On a client
+//!
+//! [`stacks::client`](crate::stacks::client) is this order, from the outside in. Each line is there
+//! for a reason:
+//!
+//! | layer | why here |
+//! | --- | --- |
+//! | your tracing, your authentication | once per call, and what they add is kept on every attempt |
+//! | [`IdempotencyKeyLayer`](crate::IdempotencyKeyLayer) | above the retries: a key per operation, not per attempt |
+//! | [`RetryBudgetLayer`](crate::RetryBudgetLayer) | above the retries: counts each original once, and bounds loops that are not ours |
+//! | [`RetryLayer`](crate::RetryLayer) | everything below is repeated |
+//! | [`RetryAfterLayer`](crate::RetryAfterLayer) | below the retries: learns from each attempt's reply; above the breaker: a call that is held is not yet a probe |
+//! | [`CircuitBreakerLayer`](crate::CircuitBreakerLayer) | below the retries: sees each attempt, so it opens before four times five failures |
+//! | [`PeekLayer`](crate::PeekLayer) | next to the client: knows what trailers and bodies say, for all above |
+//! | a time limit per attempt | below all of them, or [`attempt_timeout`](crate::policy::PolicyBuilder::attempt_timeout); one above them cuts off the whole call |
+//! | your client | |
+//!
+//! A layer of your own goes above the retries if it shall happen once per call, below if once per
+//! attempt. All of ours must share one [`Dependencies`](crate::Dependencies).
+//!
+//! ```
+//! use http::{Request, Response};
+//! use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
+//! use tower_reprise::{
+//!     CircuitBreakerLayer, Dependencies, Policy, RetryAfterLayer, RetryBudgetLayer, RetryLayer,
+//!     error::BoxError,
+//! };
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), BoxError> {
+//! # let http = service_fn(|_: Request<String>| async { Ok::<_, BoxError>(Response::new(String::new())) });
+//! // Without keys, for a server that ignores them, and with a limit per attempt.
+//! let deps = Dependencies::new(Policy::synchronous().build()?);
+//! let mut client = ServiceBuilder::new()
+//!     .layer(RetryBudgetLayer::new(deps.clone()))
+//!     .layer(RetryLayer::new(deps.clone()))
+//!     .layer(RetryAfterLayer::new(deps.clone()))
+//!     .layer(CircuitBreakerLayer::new(deps))
+//!     .timeout(std::time::Duration::from_secs(2))
+//!     .service(http);
+//! # let request = Request::get("http://stock.example/").body(String::new())?;
+//! # client.ready().await?.call(request).await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # On a server
+//!
+//! | layer | why here |
+//! | --- | --- |
+//! | [`RetryBudgetLayer::inbound`](crate::RetryBudgetLayer::inbound) | first: a storm is refused before it costs anything |
+//! | authentication | the layers below have to know who asks |
+//! | [`ReplayLayer`](crate::ReplayLayer) | above idempotency: what was never executed is written down, and replayed through the layers below |
+//! | [`IdempotencyLayer`](crate::IdempotencyLayer) | around what shall happen once |
+//! | `tower::limit`, `load_shed` | below: a refusal releases the key, and a repeat that is answered from the store takes no place |
+//! | your handlers | |
+//!
+//! In axum the layer that is added last is the outermost:
+//!
+//! ```
+//! use axum::{Router, routing::post};
+//! use tower_reprise::{
+//!     Dependencies, IdempotencyLayer, Policy, RetryBudgetLayer,
+//!     replay::Replay,
+//!     store::{MemoryStore, Orphans},
+//! };
+//!
+//! # fn main() -> Result<(), tower_reprise::error::ConfigError> {
+//! # async fn pay() -> &'static str { "paid" }
+//! let store = MemoryStore::new();
+//! let idempotency = IdempotencyLayer::builder(store.clone())
+//!     .scope(|_| Some("shop"))
+//!     .orphans(Orphans::Reexecute)
+//!     .build()?;
+//! let replay = Replay::builder(store, |_| Some("shop".into())).build()?;
+//! let storms = RetryBudgetLayer::new(Dependencies::new(Policy::synchronous().build()?)).inbound();
+//!
+//! let app: Router = Router::new()
+//!     .route("/payments", post(pay))
+//!     .layer(idempotency)
+//!     .layer(replay.layer())
+//!     .layer(storms);
+//! # drop(app);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # In a proxy
+//!
+//! The server's layers, then the client's. [`ProblemLayer`](crate::ProblemLayer), which makes
+//! refusals and errors of the client's stack 502, 503 and 504, goes just inside of the inbound
+//! budget: replay and idempotency have to see the errors themselves, which tell whether anything was
+//! sent. What was not keeps no key, and is journaled. The example `gateway` is one, ready to run.

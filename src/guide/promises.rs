@@ -1,0 +1,65 @@
+//! What exactly is promised.
+//!
+//! "Exactly once" is two promises: a request that was acknowledged is not lost, and its effect does
+//! not happen twice. Each depends on where records are kept.
+//!
+//! # An operation with a key
+//!
+//! While its record is kept, and the store answers:
+//!
+//! | | memory | SQLite | PostgreSQL | Redis |
+//! | --- | --- | --- | --- | --- |
+//! | of concurrent duplicates, one is executed | in one process | on one machine | everywhere | everywhere |
+//! | a repeat gets the first one's reply, byte for byte | yes | yes | yes | yes |
+//! | the client hangs up: the handler ends, its reply is kept | yes | yes | yes | yes |
+//! | the server's process is killed: replies survive | no | yes | yes | yes |
+//! | the machine loses power: replies survive | no | yes | yes | with `appendfsync always` |
+//! | the store fails over to a replica: replies survive | | | if replication is synchronous | not the last moments |
+//! | a clock that is wrong does no harm | yes | leases end early or late | yes, but for the database's own | yes, but for the server's own |
+//! | the store is down | | 503 | 503 | 503 |
+//! | the store is full | 503 | 503 | 503 | 503 |
+//!
+//! # When the server dies in the middle
+//!
+//! Then nobody knows whether the effect happened, and no store can find out. What happens next you
+//! choose when you build the layer, because only you know the effect:
+//!
+//! - [`Orphans::Reexecute`](crate::store::Orphans::Reexecute): after the lease the operation is
+//!   executed again. Right if it is harmless twice, or guarded by the
+//!   [fencing token](crate::idempotency::Execution::token).
+//! - [`Orphans::Unknown`](crate::store::Orphans::Unknown): repeats are told that the outcome is
+//!   unknown, and a person looks.
+//! - [`PostgresStore::complete_in`](crate::store::PostgresStore::complete_in): there is no middle.
+//!   The effect and its record are committed in one transaction. This is the one way to exactly
+//!   once, for effects in that database; the example `exactly_once` does it.
+//!
+//! The token is worth having in any case: it grows with each owner, so that a process which was
+//! stopped for a minute can't overwrite what its successor did. In SQL:
+//!
+//! ```
+//! use tower_reprise::idempotency::Execution;
+//!
+//! fn guarded(execution: &Execution) -> (&'static str, i64) {
+//!     let token = i64::try_from(execution.token().get()).unwrap_or(i64::MAX);
+//!     ("UPDATE orders SET state = 'paid', token = $1 WHERE id = $2 AND token < $1", token)
+//! }
+//! ```
+//!
+//! # A request that was accepted for later
+//!
+//! | | memory | SQLite | PostgreSQL | Redis |
+//! | --- | --- | --- | --- | --- |
+//! | 202 means: it survives a kill of this process | no | yes | yes | yes |
+//! | it survives a power cut | no | yes | yes | with `appendfsync always` |
+//! | it is attempted at least once, or expires and says so | yes | yes | yes | yes |
+//! | its effect happens once | under an [`IdempotencyLayer`](crate::IdempotencyLayer), as above | | | |
+//! | a webhook about it is sent at least once | yes | yes | yes | yes |
+//!
+//! Deliveries are at least once by nature: a receiver that answers too late gets the event again,
+//! with the same id. [`EventDedupLayer`](crate::idempotency::events::EventDedupLayer) is for it.
+//!
+//! # How it is known
+//!
+//! [`store::conformance`](crate::store::conformance) is the contract as a test, run on all four, and
+//! on a store of your own. The tests kill servers with SIGKILL in the middle of operations, stop and
+//! continue workers, fill disks and cut connections.

@@ -1,0 +1,153 @@
+use std::{borrow::Cow, fmt, sync::Arc};
+
+use crate::{
+    error::ConfigError,
+    policy::{Gate, Rule},
+};
+
+/// One difference from the standard.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Finding {
+    /// The rule it is about.
+    pub rule: Rule,
+    /// How bad it is.
+    pub severity: Severity,
+    /// Whose policy it is in, where several were audited: a dependency's, or `(default)`.
+    pub dependency: Option<Arc<str>>,
+    /// The setting, as it is called in a file.
+    pub field: Cow<'static, str>,
+    /// What it is set to.
+    pub value: String,
+    /// What the standard has.
+    pub allowed: Cow<'static, str>,
+    /// The reason of the approval, if there is one.
+    pub approval: Option<Arc<str>>,
+}
+
+/// How bad a finding is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Severity {
+    /// Against a rule, and allowed by an approval.
+    Approved,
+    /// Against no rule, but not what the standard advises; or an approval that nothing needs,
+    /// behind which the next change goes unseen.
+    Warning,
+    /// Against a rule.
+    Violation,
+}
+
+impl Severity {
+    /// A stable name, for logs and tables.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Approved => "approved",
+            Self::Warning => "warning",
+            Self::Violation => "violation",
+        }
+    }
+}
+
+impl Finding {
+    pub(super) fn new(
+        rule: Rule,
+        field: &'static str,
+        value: impl Into<String>,
+        allowed: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        Self {
+            rule,
+            severity: Severity::Violation,
+            dependency: None,
+            field: field.into(),
+            value: value.into(),
+            allowed: allowed.into(),
+            approval: None,
+        }
+    }
+
+    /// What would have made a builder refuse the policy.
+    pub(super) fn of(deviation: &ConfigError) -> Option<Self> {
+        Some(Self {
+            field: deviation.field().to_owned().into(),
+            ..Self::new(
+                deviation.rule()?,
+                "",
+                deviation.value(),
+                deviation.allowed().to_owned(),
+            )
+        })
+    }
+
+    pub(super) fn warning(self) -> Self {
+        Self {
+            severity: Severity::Warning,
+            ..self
+        }
+    }
+
+    pub(super) fn approved(self, reason: Option<&Arc<str>>) -> Self {
+        match reason {
+            Some(reason) => Self {
+                severity: Severity::Approved,
+                approval: Some(Arc::clone(reason)),
+                ..self
+            },
+            None => self,
+        }
+    }
+
+    /// What to do about it: change the setting, or have the difference approved.
+    #[must_use]
+    pub fn remedy(&self) -> String {
+        let Self {
+            rule,
+            field,
+            allowed,
+            ..
+        } = self;
+        match (self.severity, &self.approval) {
+            (Severity::Warning, Some(_)) => format!("remove the approval of {rule}"),
+            (Severity::Violation, _) => format!(
+                "set `{field}` ({allowed}), or approve {rule} with a reason: it {}",
+                rule.gate()
+            ),
+            _ => format!("set `{field}` ({allowed})"),
+        }
+    }
+
+    /// What stands in for an approval in the table.
+    pub(super) fn decided(&self) -> Cow<'_, str> {
+        match (&self.approval, self.severity) {
+            (Some(reason), _) => Cow::Borrowed(reason),
+            (None, Severity::Violation) if self.rule.gate() == Gate::Review => {
+                "none: needs the board's".into()
+            }
+            (None, Severity::Violation) => format!("none: {}", self.rule.gate()).into(),
+            (None, _) => "not needed".into(),
+        }
+    }
+}
+
+/// One line: `R-2 violation: payments.example: max_retries is 9, the standard has 1 to 5 …`.
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}: ", self.rule, self.severity.as_str())?;
+        if let Some(dependency) = &self.dependency {
+            write!(f, "{dependency}: ")?;
+        }
+        let Self {
+            field,
+            value,
+            allowed,
+            ..
+        } = self;
+        write!(f, "{field} is {value}, the standard has {allowed}")?;
+        match &self.approval {
+            Some(reason) => write!(f, "; approved: {reason}"),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,89 @@
+use std::collections::BTreeMap;
+
+use super::{Audit, Policy};
+
+/// A policy for every dependency: one by default, and others for those that differ.
+///
+/// It is what a registry is made of, and what a live one is [reloaded] with. A lone [`Policy`] is
+/// one too: that of every dependency.
+///
+/// ```
+/// use tower_reprise::{Dependencies, Policy, policy::Policies};
+///
+/// let policies = Policies::new(Policy::synchronous().build()?)
+///     .policy_for("bank.example", Policy::bank().max_retries(1).build()?);
+/// assert_eq!(policies.get("bank.example").max_retries(), 1);
+/// assert_eq!(policies.get("elsewhere.example").max_retries(), 3);
+///
+/// let deps = Dependencies::new(policies);
+/// assert_eq!(deps.get("Bank.example").policy().max_retries(), 1);
+/// # Ok::<(), tower_reprise::error::ConfigError>(())
+/// ```
+///
+/// [reloaded]: crate::Dependencies::reload
+#[derive(Debug, Clone)]
+#[must_use]
+pub struct Policies {
+    default: Policy,
+    own: BTreeMap<Box<str>, Policy>,
+}
+
+impl Policies {
+    /// This policy for every dependency.
+    pub fn new(default: Policy) -> Self {
+        Self {
+            default,
+            own: BTreeMap::new(),
+        }
+    }
+
+    /// Another policy for one dependency. Names are compared without regard to case.
+    pub fn policy_for(mut self, name: &str, policy: Policy) -> Self {
+        self.own.insert(name.to_ascii_lowercase().into(), policy);
+        self
+    }
+
+    /// The policy of every dependency that has none of its own.
+    #[must_use]
+    pub fn default_policy(&self) -> &Policy {
+        &self.default
+    }
+
+    /// The policy of a dependency.
+    #[must_use]
+    pub fn get(&self, name: &str) -> &Policy {
+        self.own(&name.to_ascii_lowercase())
+            .unwrap_or(&self.default)
+    }
+
+    /// The dependencies that have a policy of their own, by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Policy)> {
+        self.own.iter().map(|(name, policy)| (&**name, policy))
+    }
+
+    /// Lists every difference of all these policies from the standard.
+    pub fn audit(&self) -> Audit {
+        let default = Audit::default().merge("(default)", self.default.audit());
+        self.iter().fold(default, |all, (name, policy)| {
+            all.merge(name, policy.audit())
+        })
+    }
+
+    /// The gRPC methods that all of them declare idempotent.
+    pub(crate) fn idempotent_methods(&self) -> impl Iterator<Item = &String> {
+        let declared = |policy: &Policy, method| policy.rules().idempotent_methods.contains(method);
+        let methods = self.default.rules().idempotent_methods.iter();
+        methods.filter(move |method| self.own.values().all(|policy| declared(policy, method)))
+    }
+
+    /// A dependency's own policy, by its name in lower case.
+    pub(crate) fn own(&self, name: &str) -> Option<&Policy> {
+        self.own.get(name)
+    }
+}
+
+impl From<Policy> for Policies {
+    fn from(policy: Policy) -> Self {
+        Self::new(policy)
+    }
+}
