@@ -182,6 +182,10 @@ async fn c_6_forrst_codes_that_another_call_does_not_mend_are_final() {
         "CANCELLED",
         "VALIDATION_ERROR",
         "IDEMPOTENCY_CONFLICT",
+        "REPLAY_NOT_FOUND",
+        "REPLAY_EXPIRED",
+        "REPLAY_ALREADY_COMPLETE",
+        "REPLAY_CANCELLED",
     ] {
         for status in [200, 400, 429, 503] {
             let called = run(policy(Codes::forrst()), get(), |_| {

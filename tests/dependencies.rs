@@ -5,9 +5,19 @@
     reason = "the helpers are tests too"
 )]
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    future::{Ready, ready},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
 
-use tower_reprise::{Dependencies, Policy};
+use http::{Request, Response};
+use tower::{Layer, Service, service_fn};
+use tower_reprise::{Dependencies, Policy, RetryLayer, error::BoxError, stacks};
 
 fn policy() -> Policy {
     Policy::synchronous().build().unwrap()
@@ -107,4 +117,72 @@ fn g_8_racing_threads_never_pass_the_bound() {
     let list = deps.list();
     assert_eq!(list.len(), 51);
     assert_eq!(list.iter().map(|d| d.status().originals).sum::<u64>(), 1600);
+}
+
+fn get(host: &str) -> Request<()> {
+    let uri = format!("http://{host}/");
+    Request::get(uri).body(()).unwrap()
+}
+
+/// A service that counts its clones.
+#[derive(Default)]
+struct Counted(Arc<AtomicUsize>);
+
+impl Clone for Counted {
+    fn clone(&self) -> Self {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl Service<Request<()>> for Counted {
+    type Response = Response<http_body_util::Empty<bytes::Bytes>>;
+    type Error = BoxError;
+    type Future = Ready<Result<Self::Response, BoxError>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Request<()>) -> Self::Future {
+        ready(Ok(Response::default()))
+    }
+}
+
+/// A client of many dependencies does not copy its service for each.
+#[tokio::test]
+async fn g_2_many_dependencies_share_what_retries_call() {
+    let deps = Dependencies::new(policy());
+    let counted = Counted::default();
+    let clones = Arc::clone(&counted.0);
+    let mut client = stacks::client(deps.clone()).layer(counted);
+    for round in 1..=2 {
+        for host in 0..100 {
+            client.call(get(&format!("h{host}"))).await.unwrap();
+        }
+        let status = |host| deps.get(&format!("h{host}")).status();
+        assert!((0..100).all(|host| status(host).originals == round));
+    }
+    assert_eq!(clones.load(Ordering::Relaxed), 1);
+}
+
+/// What a service remembers is made anew for its next dependency, but not under a call to another.
+#[tokio::test(start_paused = true)]
+async fn g_2_a_call_keeps_its_dependency_while_others_begin() {
+    let deps = Dependencies::new(policy());
+    let failing = Arc::new(AtomicUsize::new(1));
+    let service = service_fn(move |request: Request<()>| {
+        let fails = request.uri().host() == Some("a") && failing.swap(0, Ordering::Relaxed) == 1;
+        let status = if fails { 503 } else { 200 };
+        ready(Response::builder().status(status).body(()))
+    });
+    let mut client = RetryLayer::new(deps.clone()).layer(service);
+    // So that the route to `a` is not the first, which is kept anyway.
+    client.call(get("b")).await.unwrap();
+    let mut first = tokio_test::task::spawn(client.call(get("a")));
+    assert!(first.poll().is_pending(), "it waits before its retry");
+    client.call(get("c")).await.unwrap();
+    assert_eq!(first.await.unwrap().status(), 200);
+    let retries = |host| deps.get(host).status().retries;
+    assert_eq!(["a", "b", "c"].map(retries), [1, 0, 0]);
 }

@@ -266,11 +266,11 @@ fn p_2_methods_that_could_never_match_are_refused() {
     for method in ["", "/bank.Ledger/Balance"] {
         for (field, policy) in [
             (
-                "idempotent_methods",
+                "rules.idempotent_methods",
                 Policy::grpc_unary().idempotent_methods([method]),
             ),
             (
-                "unary_methods",
+                "rules.unary_methods",
                 Policy::grpc_unary().unary_methods([method]),
             ),
         ] {

@@ -11,7 +11,7 @@ use http::StatusCode;
 use tower_reprise::{
     Dependencies, Policy,
     backoff::{Backoff, FullJitter},
-    classify::GrpcCode,
+    classify::{Codes, GrpcCode},
     error::ConfigError,
     policy::{PolicyBuilder, Profile, Rule, Severity},
 };
@@ -321,10 +321,48 @@ fn p_3_approvals_show_with_their_reason() {
     let audit = policy.audit();
     assert!(audit.is_compliant());
     for reason in ["r2", "r3", "r4", "r6", "r7"] {
-        assert!(
-            audit.to_string().contains(&format!("approved: {reason}")),
-            "{audit}"
-        );
+        let shown = audit.to_string();
+        assert!(shown.lines().any(|line| line.ends_with(reason)), "{audit}");
+    }
+}
+
+/// R-4 holds for codes in bodies as for statuses: a code that makes a 400 be retried is found.
+#[test]
+fn p_3_r_4_codes_that_are_never_retried_are_found() {
+    let of = |codes: Codes| Policy::synchronous().codes(codes);
+    for codes in [
+        Codes::standard(),
+        Codes::forrst(),
+        Codes::bank(),
+        Codes::standard().retry("BUSY").at_most("UNAVAILABLE", 1),
+        Codes::standard()
+            .retry("503")
+            .at_most("425", 1)
+            .retry("20429"),
+        Codes::bank().never("404").never("PERMISSION_DENIED"),
+    ] {
+        assert_eq!(findings(&of(codes).build().unwrap()), []);
+    }
+    for (codes, value) in [
+        (
+            Codes::standard().retry("INVALID_ARGUMENT"),
+            "INVALID_ARGUMENT",
+        ),
+        (
+            Codes::forrst().at_most("VALIDATION_ERROR", 1),
+            "VALIDATION_ERROR",
+        ),
+        (Codes::bank().fresh_id("RBAC_DENY"), "RBAC_DENY"),
+        (Codes::bank().retry("INTERNAL"), "INTERNAL"),
+        (Codes::standard().retry("ALREADY_EXISTS"), "ALREADY_EXISTS"),
+        (Codes::standard().retry("501"), "501"),
+    ] {
+        let error = of(codes.clone()).build().unwrap_err();
+        assert_eq!((error.rule(), error.value()), (Some(Rule::R4), value));
+        assert_eq!(error.field(), "rules.codes");
+        let approved = of(codes).approve(Rule::R4, "they mean something else by it");
+        let found = findings(&approved.build().unwrap());
+        assert_eq!(found, [(Rule::R4, Severity::Approved)]);
     }
 }
 
@@ -334,7 +372,8 @@ fn p_3_an_approval_that_nothing_needs_shows_too() {
         .approve(Rule::R4, "left over")
         .build()
         .unwrap();
-    assert_eq!(findings(&policy), [(Rule::R4, Severity::Approved)]);
+    assert_eq!(findings(&policy), [(Rule::R4, Severity::Warning)]);
+    assert!(policy.audit().is_compliant());
     assert!(policy.audit().to_string().contains("left over"));
 }
 
@@ -393,7 +432,7 @@ fn p_3_a_registry_audits_all_its_policies() {
         .build();
     let audit = deps.audit();
     assert!(!audit.is_compliant());
-    let message = audit.to_string();
+    let message = audit.findings()[0].to_string();
     assert!(
         message.starts_with("R-8 violation: queue.example: "),
         "{message}"
@@ -444,6 +483,7 @@ mod files {
         no_retry_grpc = ["ABORTED"]
         key_header = "X-Operation-Id"
         retry_without_key = true
+        tell_attempts = true
 
         [[approvals]]
         rule = "R-2"
@@ -507,7 +547,8 @@ mod files {
         );
         assert_eq!(rules.key_header, "x-operation-id");
         assert!(rules.unkeyed_writes);
-        assert_eq!(policy.audit().findings().len(), 6);
+        assert!(rules.tell_attempts);
+        assert_eq!(policy.audit().findings().len(), 7);
     }
 
     #[test]

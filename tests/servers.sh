@@ -25,9 +25,15 @@ install_servers() {
     local missing=()
     [ -n "$(postgres_bin)" ] || missing+=(postgresql)
     command -v redis-server >/dev/null || missing+=(redis-server)
+    # The gateway is put in front of its http.server.
+    command -v python3 >/dev/null || missing+=(python3)
     [ ${#missing[@]} -gt 0 ] || return 0
+    install_packages "${missing[@]}"
+}
+
+install_packages() {
     if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
-        echo "tests/run: needs ${missing[*]}; install them, or run this as root on Debian" >&2
+        echo "tests/run: needs $*; install them, or run this as root on Debian" >&2
         return 1
     fi
     # The packages would start servers of their own.
@@ -39,7 +45,7 @@ install_servers() {
     fi
     local install=(env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends)
     local failed=
-    "${install[@]}" "${missing[@]}" || { apt-get update -qq && "${install[@]}" "${missing[@]}"; } || failed=1
+    "${install[@]}" "$@" || { apt-get update -qq && "${install[@]}" "$@"; } || failed=1
     [ -z "$ours" ] || rm -f "$policy"
     [ -z "$failed" ]
 }

@@ -759,6 +759,47 @@ async fn g_6_our_own_client_takes_that_refusal_as_final() {
     }
 }
 
+/// In another process, where no extension of the client's arrives.
+fn elsewhere<S>(
+    server: S,
+) -> impl Service<Request<()>, Response = S::Response, Error = S::Error, Future = S::Future> + Clone
+where
+    S: Service<Request<()>> + Clone,
+{
+    server.map_request(|mut request: Request<()>| {
+        request.extensions_mut().clear();
+        request
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn g_6_a_server_in_another_process_knows_retries_that_tell_of_themselves() {
+    let told = (1, (2, Some(GaveUp::Pushback)));
+    let untold = (4, (4, Some(GaveUp::Exhausted)));
+    for (policy, expected) in [(policy().tell_attempts(), told), (policy(), untold)] {
+        let failing = Server::always(503);
+        let server = inbound(self::policy()).inbound().layer(failing.clone());
+        let mut client = stack_over(&deps(policy), elsewhere(server));
+        let result = call(&mut client, get()).await;
+        assert_eq!((failing.calls(), outcome(&result).unwrap()), expected);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn g_6_a_first_attempt_tells_nothing_and_retries_tell_their_number() {
+    let server = Server::always(503);
+    let mut client = stack_over(&deps(policy().tell_attempts()), server.clone());
+    // What a caller's own retries told is not passed on by ours.
+    let request = with_header(get(), "x-envoy-attempt-count", "7");
+    call(&mut client, get()).await.unwrap();
+    call(&mut client, request).await.unwrap();
+    let numbers = server.header("x-envoy-attempt-count");
+    let numbers: Vec<_> = numbers.iter().map(Option::as_deref).collect();
+    let retries = [Some("2"), Some("3"), Some("4")];
+    assert_eq!(numbers[..4], [&[None], &retries[..]].concat());
+    assert_eq!(numbers[4..], [&[Some("7")], &retries[..]].concat());
+}
+
 fn stack_over<S>(deps: &Dependencies, server: S) -> Client
 where
     S: Service<Request<()>, Response = Response<Bytes>, Error = BoxError> + Clone + Send + 'static,
@@ -1414,6 +1455,22 @@ async fn k_1_safe_methods_get_no_key() {
             None,
             "{method}"
         );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn k_1_declared_grpc_methods_get_no_key() {
+    let layer = || IdempotencyKeyLayer::new().idempotent_methods(["a.Ledger/Balance", "a.Health"]);
+    for (path, content_type, keyed) in [
+        ("a.Ledger/Balance", "application/grpc", false),
+        ("a.Ledger/Book", "application/grpc", true),
+        ("a.Health/Any", "application/grpc+proto", false),
+        ("a.Ledger/Balance", "application/json", true),
+    ] {
+        let mut request = with_header(post(), "content-type", content_type);
+        *request.uri_mut() = format!("http://{HOST}/{path}").parse().unwrap();
+        let key = stamped(layer(), request).await;
+        assert_eq!(key.is_some(), keyed, "{path} {content_type}");
     }
 }
 

@@ -7,11 +7,14 @@
     reason = "the helpers are tests too"
 )]
 
+#[path = "support/races.rs"]
+mod races;
+
 use std::time::Duration;
 
 use bytes::Bytes;
 use tower_reprise::store::{
-    Claim, ClaimId, Claimed, Fingerprint, IdempotencyStore, MemoryStore, Orphans, Ownership,
+    Claim, ClaimId, Claimed, Fingerprint, IdempotencyStore, MemoryStore, Note, Orphans, Ownership,
     RecordKey, StoreErrorKind, Stored,
     conformance::{self, Backend},
 };
@@ -45,6 +48,7 @@ fn claim(key: u64) -> Claim {
         lease: LEASE,
         retention: RETENTION,
         orphans: Orphans::Reexecute,
+        note: Note::NONE,
     }
 }
 
@@ -199,4 +203,16 @@ fn no_room_at_all_is_a_mistake() {
     assert_eq!(error.to_string(), message);
     let error = MemoryStore::builder().max_bytes(0).build().unwrap_err();
     assert_eq!(error.field(), "memory.max_bytes");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn j_7_cancel_against_start_has_one_winner() {
+    let store = MemoryStore::new();
+    races::cancel_against_start([store.clone(), store]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn j_5_two_handles_keep_the_order() {
+    let store = MemoryStore::new();
+    races::leases_keep_the_order([store.clone(), store]).await;
 }

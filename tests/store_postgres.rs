@@ -33,7 +33,7 @@ use bytes::Bytes;
 use tokio::task::JoinSet;
 use tokio_postgres::{Client, NoTls};
 use tower_reprise::store::{
-    Claim, ClaimId, Claimed, FencingToken, Fingerprint, IdempotencyStore, Orphans, Ownership,
+    Claim, ClaimId, Claimed, FencingToken, Fingerprint, IdempotencyStore, Note, Orphans, Ownership,
     PostgresStore, PostgresStoreBuilder, RecordKey, StoreError, StoreErrorKind, Stored,
     conformance::{self, Backend},
 };
@@ -115,7 +115,8 @@ impl Backend for Postgres {
         self.execute(&format!(
             "UPDATE {{schema}}.reprise_idempotency_journal \
              SET queued = queued - {micros}, due = due - {micros}, expires = expires - {micros}, \
-               changed = changed - {micros}, until = until - {micros}"
+               changed = changed - {micros}, until = until - {micros}, \
+               leased = CASE WHEN leased > 0 THEN greatest(leased - {micros}, 1) ELSE 0 END"
         ))
         .await;
     }
@@ -129,6 +130,7 @@ fn claim(key: u8) -> Claim {
         lease: LEASE,
         retention: RETENTION,
         orphans: Orphans::Reexecute,
+        note: Note::NONE,
     }
 }
 
@@ -309,7 +311,7 @@ async fn t_3_a_lease_runs_out_on_the_servers_clock() {
     let token = own(&store, short).await;
     let next = loop {
         match store.claim(claim(1)).await.unwrap() {
-            Claimed::InFlight { remaining } => tokio::time::sleep(remaining).await,
+            Claimed::InFlight { remaining, .. } => tokio::time::sleep(remaining).await,
             Claimed::New(lease) => break lease,
             other => panic!("{other:?}"),
         }
@@ -420,7 +422,7 @@ mod exactly_once {
         let (store, token) = setup(&postgres).await;
         pay(&postgres, &store, token, true).await.unwrap();
         assert_eq!(entries(&postgres).await, 1);
-        let done = Claimed::Done(reply("paid"));
+        let done = Claimed::done(reply("paid"));
         assert_eq!(store.claim(claim(1)).await.unwrap(), done);
         // The layer completes as well, later: a repeat.
         complete(&store, 1, token, reply("other")).await;
@@ -453,7 +455,7 @@ mod exactly_once {
                     let transaction = client.transaction().await.unwrap();
                     transaction.execute(&insert, &[]).await.unwrap();
                     let response = Response::builder().status(201).body("paid").unwrap();
-                    let stored = execution.stored(&response);
+                    let stored = execution.stored(&response).unwrap();
                     let (key, token) = (execution.key(), execution.token());
                     let completed =
                         store.complete_in(&transaction, key, token, stored, 24 * RETENTION);
@@ -529,14 +531,13 @@ mod exactly_once {
         let mut owners = JoinSet::new();
         for n in 0..10 {
             let (postgres, store) = (Arc::clone(&postgres), store.clone());
+            let claim = Claim {
+                id: ClaimId::random(),
+                ..none.clone()
+            };
             owners.spawn(async move {
                 postgres.pass(LEASE).await;
-                let claimed = store
-                    .claim(Claim {
-                        id: ClaimId::random(),
-                        ..none
-                    })
-                    .await;
+                let claimed = store.claim(claim).await;
                 let token = match claimed.expect("claim") {
                     Claimed::New(lease) => lease.token,
                     _ if n == 0 => first,
@@ -592,6 +593,30 @@ mod schema {
         // Another table is another matter.
         let other = postgres.builder().table("other");
         own(&other.connect().await.unwrap(), claim(1)).await;
+        postgres.drop().await;
+    }
+
+    /// Tables were changed before they were released.
+    #[tokio::test]
+    async fn t_5_a_table_of_before_the_release_is_refused_when_it_is_opened() {
+        let Some(postgres) = Postgres::new().await else {
+            return;
+        };
+        for (table, column) in [("records", "note"), ("journals", "leased")] {
+            let builder = || postgres.builder().table(table);
+            drop(builder().connect().await.unwrap());
+            let suffix = if table == "records" { "" } else { "_journal" };
+            let drop = format!("ALTER TABLE {{schema}}.{table}{suffix} DROP COLUMN {column}");
+            postgres.execute(&drop).await;
+            let error = builder().connect().await.unwrap_err();
+            assert_eq!(error.kind(), StoreErrorKind::Other);
+            let message = error.to_string();
+            assert!(
+                message.contains("before its version was released"),
+                "{message}"
+            );
+            assert!(format!("{error:?}").contains(column), "{error:?}");
+        }
         postgres.drop().await;
     }
 
@@ -728,6 +753,7 @@ mod trouble {
         let first = claim(1);
         let blocked = tokio::spawn({
             let store = store.clone();
+            let first = first.clone();
             async move { store.claim(first).await.unwrap_err() }
         });
         let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' \
@@ -760,7 +786,7 @@ mod trouble {
         let pid: i32 = admin.query_one(session, &[]).await.unwrap().get(0);
         run(Command::new("kill").args(["-STOP", &pid.to_string()]));
         let first = claim(2);
-        let error = store.claim(first).await.unwrap_err();
+        let error = store.claim(first.clone()).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Timeout, "{error}");
         assert!(error.may_have_happened(), "{error}");
         let token = own(&store, first).await;

@@ -30,7 +30,7 @@ use bytes::Bytes;
 use redis::aio::MultiplexedConnection;
 use tokio::task::JoinSet;
 use tower_reprise::store::{
-    Claim, ClaimId, Claimed, FencingToken, Fingerprint, IdempotencyStore, Orphans, Ownership,
+    Claim, ClaimId, Claimed, FencingToken, Fingerprint, IdempotencyStore, Note, Orphans, Ownership,
     RecordKey, RedisStore, StoreErrorKind, Stored,
     conformance::{self, Backend},
 };
@@ -131,6 +131,7 @@ fn claim(key: u8) -> Claim {
         lease: LEASE,
         retention: RETENTION,
         orphans: Orphans::Reexecute,
+        note: Note::NONE,
     }
 }
 
@@ -257,7 +258,7 @@ async fn t_3_a_lease_runs_out_on_the_servers_clock() {
         retention: Duration::from_millis(300),
         ..claim(1)
     };
-    let token = own(&store, short).await;
+    let token = own(&store, short.clone()).await;
     let next = loop {
         match store
             .claim(Claim {
@@ -267,7 +268,7 @@ async fn t_3_a_lease_runs_out_on_the_servers_clock() {
             .await
             .unwrap()
         {
-            Claimed::InFlight { remaining } => tokio::time::sleep(remaining).await,
+            Claimed::InFlight { remaining, .. } => tokio::time::sleep(remaining).await,
             Claimed::New(lease) => break lease,
             other => panic!("{other:?}"),
         }
@@ -280,7 +281,7 @@ async fn t_3_a_lease_runs_out_on_the_servers_clock() {
         &store,
         Claim {
             key: RecordKey::new([2; 32]),
-            ..short
+            ..short.clone()
         },
     )
     .await;
@@ -397,7 +398,7 @@ async fn i_23_a_full_server_refuses_and_keeps_what_it_has() {
     assert_eq!(error.kind(), StoreErrorKind::Full);
     assert!(!error.may_have_happened());
     let replayed = store.claim(claim(1)).await.unwrap();
-    assert_eq!(replayed, Claimed::Done(reply("paid")));
+    assert_eq!(replayed, Claimed::done(reply("paid")));
     let released = store.release(claim(2).key, open).await.unwrap();
     assert_eq!(released, Ownership::Held);
     let exists: i64 = redis.command(&["EXISTS", &redis.key(claim(3).key)]).await;
@@ -424,13 +425,13 @@ async fn a_server_that_hangs_is_a_timeout_in_doubt() {
     let before = connections().await;
     server.signal("-STOP");
     let first = claim(2);
-    let error = store.claim(first).await.unwrap_err();
+    let error = store.claim(first.clone()).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Timeout);
     assert!(error.may_have_happened() && error.is_transient(), "{error}");
     server.signal("-CONT");
     // Whether it happened or not, the claim can be repeated.
     let token = loop {
-        match store.claim(first).await {
+        match store.claim(first.clone()).await {
             Ok(Claimed::New(lease)) => break lease.token,
             Ok(other) => panic!("{other:?}"),
             Err(error) => assert!(error.is_transient(), "{error}"),

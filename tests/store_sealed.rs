@@ -17,11 +17,19 @@ use std::{
 };
 
 use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::{BodyExt, Full};
 use proptest::prelude::*;
-use tower_reprise::store::{
-    Claim, ClaimId, Claimed, FencingToken, Fingerprint, IdempotencyStore, Lease, MemoryStore,
-    Orphans, Ownership, RecordKey, SealKeys, Sealed, StoreError, StoreErrorKind, Stored,
-    conformance::{self, Backend},
+use tower::{Layer, ServiceExt, service_fn};
+use tower_reprise::{
+    IdempotencyLayer,
+    error::BoxError,
+    idempotency::Execution,
+    store::{
+        Claim, ClaimId, Claimed, FencingToken, Fingerprint, IdempotencyStore, Lease, MemoryStore,
+        Note, Orphans, Ownership, RecordKey, SealKeys, Sealed, StoreError, StoreErrorKind, Stored,
+        conformance::{self, Backend},
+    },
 };
 
 const RETENTION: Duration = Duration::from_secs(60 * 60);
@@ -68,7 +76,7 @@ impl Glass {
 impl IdempotencyStore for Glass {
     async fn claim(&self, _: Claim) -> Result<Claimed, StoreError> {
         Ok(match &*self.0.lock().unwrap() {
-            Some(stored) => Claimed::Done(stored.clone()),
+            Some(stored) => Claimed::done(stored.clone()),
             None => Claimed::New(Lease {
                 token: FencingToken::new(1),
                 orphaned: false,
@@ -102,6 +110,41 @@ impl IdempotencyStore for Glass {
     }
 }
 
+/// A handler that commits its reply with its effect writes to the store below the seal, and the
+/// layer that is asked again reads it through the seal.
+#[tokio::test(start_paused = true)]
+async fn t_7_a_reply_that_its_handler_stored_is_sealed_too() {
+    let glass = Glass::default();
+    let layer = IdempotencyLayer::builder(Arc::new(Sealed::new(glass.clone(), keys())))
+        .scope(|_| Some("alice"))
+        .orphans(Orphans::Unknown);
+    let below = glass.clone();
+    let handler = service_fn(move |request: Request<Full<Bytes>>| {
+        let below = below.clone();
+        async move {
+            let execution: &Execution = request.extensions().get().unwrap();
+            let (key, token) = (execution.key(), execution.token());
+            let stored = execution.stored(&Response::new(SECRET)).unwrap();
+            let completed = below.complete(key, token, stored, RETENTION).await;
+            assert_eq!(completed.unwrap(), Ownership::Held);
+            Err::<Response<Full<Bytes>>, _>(BoxError::from("died right after the commit"))
+        }
+    });
+    let server = layer.build().unwrap().layer(handler);
+    let post = async || {
+        let post = Request::post("/").header("idempotency-key", "k");
+        let response = server.clone().oneshot(post.body(Full::default()).unwrap());
+        let response = response.await?;
+        let status = response.status();
+        let body = response.into_body().collect().await.unwrap();
+        Ok::<_, BoxError>((status.as_u16(), body.to_bytes()))
+    };
+    post().await.unwrap_err();
+    let bytes = glass.bytes();
+    assert!(!bytes.windows(SECRET.len()).any(|part| part == SECRET));
+    assert_eq!(post().await.unwrap(), (200, Bytes::from_static(SECRET)));
+}
+
 fn claim(key: u8) -> Claim {
     Claim {
         key: RecordKey::new([key; 32]),
@@ -110,6 +153,7 @@ fn claim(key: u8) -> Claim {
         lease: Duration::from_secs(30),
         retention: RETENTION,
         orphans: Orphans::Reexecute,
+        note: Note::NONE,
     }
 }
 
@@ -132,7 +176,7 @@ async fn open(keys: SealKeys, record: u8, sealed: &[u8]) -> Result<Claimed, Stor
 }
 
 fn secret() -> Claimed {
-    Claimed::Done(Stored::Reply(Bytes::from_static(SECRET)))
+    Claimed::done(Stored::Reply(Bytes::from_static(SECRET)))
 }
 
 async fn refused(keys: SealKeys, record: u8, sealed: &[u8]) -> String {
@@ -237,7 +281,7 @@ async fn t_7_what_is_not_a_reply_passes() {
             .await;
         assert_eq!(completed.unwrap(), Ownership::Held);
         let claimed = store.claim(claim(1)).await.unwrap();
-        assert_eq!(claimed, Claimed::Done(stored));
+        assert_eq!(claimed, Claimed::done(stored));
     }
 }
 
@@ -279,7 +323,7 @@ proptest! {
             refused(keys(), 1, &header).await;
             let sealed = seal(keys(), &bytes).await;
             let reply = Stored::Reply(Bytes::copy_from_slice(&bytes));
-            assert_eq!(open(keys(), 1, &sealed).await.unwrap(), Claimed::Done(reply));
+            assert_eq!(open(keys(), 1, &sealed).await.unwrap(), Claimed::done(reply));
         });
     }
 }

@@ -33,8 +33,8 @@ use tokio::task::JoinSet;
 use tower_reprise::{
     error::ConfigError,
     store::{
-        Claim, ClaimId, Claimed, FencingToken, Fingerprint, IdempotencyStore, Orphans, Ownership,
-        RecordKey, SqliteStore, SqliteStoreBuilder, StoreError, StoreErrorKind, Stored,
+        Claim, ClaimId, Claimed, FencingToken, Fingerprint, IdempotencyStore, Note, Orphans,
+        Ownership, RecordKey, SqliteStore, SqliteStoreBuilder, StoreError, StoreErrorKind, Stored,
         conformance::{self, Backend},
     },
 };
@@ -155,6 +155,7 @@ fn claim(key: u64) -> Claim {
         lease: LEASE,
         retention: RETENTION,
         orphans: Orphans::Reexecute,
+        note: Note::NONE,
     }
 }
 
@@ -333,7 +334,7 @@ async fn t_4_one_that_fails_does_not_fail_its_batch() {
             assert!(matches!(claimed, Claimed::InFlight { .. }), "{claimed:?}");
         } else {
             assert_eq!(completed.unwrap(), Ownership::Held);
-            assert_eq!(claimed, Claimed::Done(reply(100)));
+            assert_eq!(claimed, Claimed::done(reply(100)));
         }
     }
 }
@@ -358,14 +359,16 @@ async fn t_4_waiting_for_the_lock_is_bounded_and_readers_do_not() {
 
     // What changes nothing is answered all the same.
     let claimed = store.claim(claim(1)).await.unwrap();
-    assert_eq!(claimed, Claimed::Done(reply(10)));
+    assert_eq!(claimed, Claimed::done(reply(10)));
     let claimed = store.claim(claim(2)).await.unwrap();
-    assert_eq!(claimed, Claimed::InFlight { remaining: LEASE });
+    let (remaining, note) = (LEASE, Note::NONE);
+    assert_eq!(claimed, Claimed::InFlight { remaining, note });
     let other = Claim {
         fingerprint: Fingerprint::new([9; 32]),
         ..claim(1)
     };
-    assert_eq!(store.claim(other).await.unwrap(), Claimed::Mismatch);
+    let claimed = store.claim(other).await.unwrap();
+    assert!(matches!(claimed, Claimed::Mismatch { .. }), "{claimed:?}");
 
     lock.release();
     own(&patient, 3).await;
@@ -453,7 +456,7 @@ async fn t_4_what_is_queued_is_answered_after_the_store_is_dropped() {
     let answers = queued.join_all().await;
     assert!(matches!(answers[..], [(1, Ok(Ownership::Held))]));
     let claimed = sqlite.open().claim(claim(1)).await.unwrap();
-    assert_eq!(claimed, Claimed::Done(reply(10)));
+    assert_eq!(claimed, Claimed::done(reply(10)));
 }
 
 // --- time ---------------------------------------------------------------------------------------
@@ -559,6 +562,26 @@ async fn t_5_a_newer_schema_is_refused() {
     complete(&store, 1, token, reply(1)).await;
 }
 
+/// Schemas were changed before they were released.
+#[test]
+fn t_5_a_file_of_before_the_release_is_refused_when_it_is_opened() {
+    for column in ["idempotency.note", "journal.label"] {
+        let folder = Folder::new();
+        drop(SqliteStore::open(folder.file()).unwrap());
+        drop(SqliteStore::open(folder.file()).unwrap());
+        let (table, name) = column.split_once('.').unwrap();
+        let connection = Connection::open(folder.file()).unwrap();
+        connection
+            .execute_batch(&format!("ALTER TABLE {table} DROP COLUMN {name}"))
+            .unwrap();
+        let error = SqliteStore::open(folder.file()).unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Other);
+        let message = error.to_string();
+        let says = format!("says version 2, and has no {column}");
+        assert!(message.contains(&says), "{message}");
+    }
+}
+
 #[test]
 fn t_5_another_applications_database_is_left_alone() {
     let folder = Folder::new();
@@ -615,7 +638,7 @@ async fn t_4_a_full_file_refuses_and_still_answers() {
     assert!(last > 50);
     for key in 0..last {
         let claimed = store.claim(claim(key)).await.unwrap();
-        assert_eq!(claimed, Claimed::Done(reply(10_000)), "{key}");
+        assert_eq!(claimed, Claimed::done(reply(10_000)), "{key}");
     }
     // What is past its time makes room again.
     sqlite.time.pass(RETENTION + LEASE);
@@ -733,7 +756,7 @@ async fn t_4_a_corrupt_file_never_gives_a_wrong_answer() {
         let mut corrupt = 0;
         for key in 0..300 {
             match store.claim(claim(key)).await {
-                Ok(claimed) => assert_eq!(claimed, Claimed::Done(reply(500)), "{key}"),
+                Ok(claimed) => assert_eq!(claimed, Claimed::done(reply(500)), "{key}"),
                 Err(error) => {
                     assert_eq!(error.kind(), StoreErrorKind::Corrupt, "{error}");
                     corrupt += 1;
@@ -786,7 +809,7 @@ fn t_4_a_commit_that_fails_on_disk_is_in_doubt() {
     runtime.block_on(async {
         let store = SqliteStore::open(folder.file()).unwrap();
         let claimed = store.claim(claim(0)).await.unwrap();
-        assert_eq!(claimed, Claimed::Done(reply(100_000)));
+        assert_eq!(claimed, Claimed::done(reply(100_000)));
         own(&store, u64::MAX).await;
     });
 }
@@ -821,7 +844,7 @@ async fn child_with_little_room() {
     assert!(error.may_have_happened(), "{error}");
     for key in 0..key {
         let claimed = store.claim(claim(key)).await.unwrap();
-        assert_eq!(claimed, Claimed::Done(reply(100_000)), "{key}");
+        assert_eq!(claimed, Claimed::done(reply(100_000)), "{key}");
     }
     let claimed = store.claim(claim(key)).await.unwrap();
     assert!(matches!(claimed, Claimed::InFlight { .. }), "{claimed:?}");

@@ -7,6 +7,10 @@
     reason = "the helpers are tests too"
 )]
 
+#[cfg(feature = "delivery")]
+#[path = "telemetry/dead_letters.rs"]
+mod dead_letters;
+
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     fmt::Debug,

@@ -265,6 +265,26 @@ async fn c_5_a_method_that_is_not_declared_needs_a_key() {
 }
 
 #[tokio::test]
+async fn k_1_a_declared_method_gets_no_key_where_all_policies_declare_it() {
+    let keys = async |deps: &Deps| {
+        let server = Server::start(vec![Act::fail(14), Act::Serve, Act::Serve]).await;
+        let mut client = HealthClient::new(full(deps, channel(server.address)));
+        assert_eq!(served(&client.check(check()).await.unwrap()), 2);
+        client.watch(check()).await.unwrap();
+        let keys = server.header("idempotency-key").into_iter();
+        keys.map(|key| key.is_some()).collect::<Vec<_>>()
+    };
+    assert_eq!(keys(&named(policy())).await, [false, false, true]);
+
+    let other = Policy::grpc_unary().build().unwrap();
+    let deps = Dependencies::builder(policy().build().unwrap())
+        .policy_for("other", other)
+        .named("ledger")
+        .build();
+    assert_eq!(keys(&deps).await, [true, true, true]);
+}
+
+#[tokio::test]
 async fn c_5_a_declared_service_declares_all_of_its_methods() {
     let policy = policy().idempotent_methods(["grpc.health.v1.Health"]);
     let server = Server::start(vec![Act::fail(14), Act::Serve]).await;

@@ -4,6 +4,7 @@ use std::{
     time::Duration,
 };
 
+use http::HeaderValue;
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
 use tower_reprise::{
@@ -299,6 +300,51 @@ async fn q_1_an_event_that_can_t_be_processed_is_a_letter() {
     // And there is an alert for it.
     let alerts = journal.list(Query::new("reprise.alerts", 9)).await.unwrap();
     assert_eq!(alerts.len(), 1);
+}
+
+/// A letter of an event that came with secrets.
+async fn bury_secrets(journal: impl Journal + Clone) -> DeadLetter {
+    let secretive = |event: &Event| {
+        let mut letter = letter(event);
+        let mut marked = HeaderValue::from_static("s3cret-1");
+        marked.set_sensitive(true);
+        letter.headers.insert("x-customer", marked);
+        let token = HeaderValue::from_static("s3cret-2");
+        letter.headers.insert("x-access-key", token);
+        letter
+    };
+    let layer = DeadLetterLayer::new(journal.clone(), "orders", secretive);
+    let consumer = layer.layer(service_fn(parse));
+    let Delivered::Buried(id) = consumer.oneshot(event("2", "seven")).await.unwrap() else {
+        panic!("it can't be processed");
+    };
+    DeadLetters::new(journal).get(id).await.unwrap().unwrap()
+}
+
+/// credentials are sealed or left out.
+#[tokio::test(start_paused = true)]
+async fn q_1_j_13_a_letter_has_no_credentials_in_the_clear() {
+    let journal = MemoryStore::new();
+    let letter = bury_secrets(journal.clone()).await;
+    let payload = find(&journal, letter.id).await.payload;
+    let payload = String::from_utf8_lossy(&payload);
+    assert!(
+        payload.contains("broker") && !payload.contains("s3cret"),
+        "{payload}"
+    );
+}
+
+#[cfg(feature = "seal")]
+#[tokio::test(start_paused = true)]
+async fn q_1_j_13_a_sealed_letter_has_its_credentials() {
+    use tower_reprise::store::{SealKeys, Sealed};
+
+    let below = MemoryStore::new();
+    let keys = SealKeys::try_new("one", &[1; 32]).unwrap();
+    let letter = bury_secrets(Sealed::new(below.clone(), keys)).await;
+    assert_eq!(letter.headers["x-access-key"], "s3cret-2");
+    let payload = find(&below, letter.id).await.payload;
+    assert!(!payload.windows(6).any(|part| part == b"s3cret"));
 }
 
 #[tokio::test(start_paused = true)]

@@ -8,6 +8,7 @@
 )]
 
 mod dead_letters;
+mod slow_journal;
 mod webhooks;
 mod worker;
 

@@ -5,15 +5,17 @@ use std::{
 
 use axum::{Router, extract::Request, routing::post};
 use http::StatusCode;
+use tower::{Layer, ServiceExt, service_fn};
 use tower_reprise::{
     delivery::{
         Schedule, Sender, UserHeaders,
-        dead_letter::{DeadLetters, Redriven},
+        dead_letter::{DeadLetterLayer, DeadLetters, Letter, Redriven},
         guard::{Guard, Resolve, Resolving},
         sign::Signer,
         verify::{Verifier, WebhookVerifyLayer},
         webhooks::{NotSent, Webhook, WebhookAlert, Webhooks},
     },
+    error::BoxError,
     store::{
         MemoryStore,
         journal::{EntryId, Journal, Query, Status},
@@ -269,6 +271,30 @@ async fn w_4_each_owner_has_a_signer_or_none() {
     assert_eq!(ended_really(&journal, bob).await, Status::Failed);
     assert_eq!(requests.lock().unwrap().len(), 1);
     worker.shutdown(SECOND).await;
+}
+
+/// Nothing of what is in the letter is sent along, not even if its consumer quoted it.
+#[tokio::test(start_paused = true)]
+async fn s_2_q_2_an_alert_by_webhook_quotes_nothing() {
+    let journal = MemoryStore::new();
+    let alert = WebhookAlert::new(unreachable(&journal, 3), "https://pager.example/");
+    let letters = DeadLetters::new(journal.clone());
+    let letter = |_: &()| Letter::default();
+    let layer = DeadLetterLayer::new(journal.clone(), "orders", letter);
+    let consume = |()| async { Err::<(), BoxError>("no account of Ada".into()) };
+    layer.layer(service_fn(consume)).oneshot(()).await.unwrap();
+    let _alerts = letters.alerts(alert).start().unwrap();
+    let sent = loop {
+        if let [sent] = &journal.list(Query::new("webhooks", 9)).await.unwrap()[..] {
+            break find(&journal, sent.id).await;
+        }
+        tokio::time::sleep(SECOND).await;
+    };
+    let sent = String::from_utf8_lossy(&sent.payload).into_owned();
+    assert!(
+        sent.contains("\"cause\":\"failed\"") && !sent.contains("Ada"),
+        "{sent}"
+    );
 }
 
 #[tokio::test]

@@ -27,7 +27,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// Time enough for any wait, as many retries as are allowed, and hardly a backoff, so that waits
 /// are what the server asks for.
-fn patient() -> PolicyBuilder {
+pub(crate) fn patient() -> PolicyBuilder {
     Policy::asynchronous()
         .max_retries(10)
         .base(Duration::from_millis(1))
@@ -69,20 +69,23 @@ fn post() -> Request<Full<Bytes>> {
 
 /// What came of a call: the waits between its attempts, and why there were no more.
 #[derive(Debug, PartialEq)]
-struct Called {
-    waits: Vec<Duration>,
-    gave_up: Option<GaveUp>,
+pub(crate) struct Called {
+    pub(crate) waits: Vec<Duration>,
+    pub(crate) gave_up: Option<GaveUp>,
 }
 
 impl Called {
-    fn seconds(&self) -> Vec<u64> {
+    pub(crate) fn seconds(&self) -> Vec<u64> {
         // What is less than a backoff is no wait.
         self.waits.iter().map(Duration::as_secs).collect()
     }
 }
 
 /// Calls something that replies so to the attempt of each number.
-async fn run(policy: PolicyBuilder, reply: impl Fn(usize) -> Response<Full<Bytes>>) -> Called {
+pub(crate) async fn run(
+    policy: PolicyBuilder,
+    reply: impl Fn(usize) -> Response<Full<Bytes>>,
+) -> Called {
     let deps = Dependencies::new(policy.build().unwrap());
     let times: Arc<Mutex<Vec<Instant>>> = Arc::default();
     let replies: Vec<_> = (0..12).map(reply).collect();
@@ -115,7 +118,7 @@ async fn run(policy: PolicyBuilder, reply: impl Fn(usize) -> Response<Full<Bytes
 /// The whole table, as our own server tells it, whatever the status is.
 #[tokio::test(start_paused = true)]
 async fn ra_6_the_guidance_of_our_server_is_obeyed_for_every_code() {
-    let cases: [(&str, &[u64]); 16] = [
+    let cases: [(&str, &[u64]); 20] = [
         ("RATE_LIMITED", &[60, 60, 60]),
         ("UNAVAILABLE", &[1, 2, 4, 8, 16]),
         ("DEADLINE_EXCEEDED", &[0]),
@@ -132,6 +135,10 @@ async fn ra_6_the_guidance_of_our_server_is_obeyed_for_every_code() {
         ("CANCELLED", &[]),
         ("VALIDATION_ERROR", &[]),
         ("IDEMPOTENCY_CONFLICT", &[]),
+        ("REPLAY_NOT_FOUND", &[]),
+        ("REPLAY_EXPIRED", &[]),
+        ("REPLAY_ALREADY_COMPLETE", &[]),
+        ("REPLAY_CANCELLED", &[]),
     ];
     for (code, waits) in cases {
         for status in [200, 400, 409, 503] {

@@ -26,7 +26,7 @@ fn vectors() -> Vec<(String, Vec<u8>)> {
     vectors
 }
 
-fn vector(name: &str) -> Vec<u8> {
+pub(crate) fn vector(name: &str) -> Vec<u8> {
     let found = vectors().into_iter().find(|(n, _)| n.starts_with(name));
     found.unwrap_or_else(|| panic!("no vector {name}")).1
 }
@@ -271,6 +271,11 @@ fn i_7_canonical_form_is_that_of_rfc_8785() {
         ),
         "{\"\\r\":\"Carriage Return\",\"1\":\"One\",\"\u{80}\":\"Control\",\"ö\":\"Latin Small Letter O With Diaeresis\",\"€\":\"Euro Sign\",\"😀\":\"Emoji: Grinning Face\",\"\u{fb33}\":\"Hebrew Letter Dalet With Dagesh\"}"
     );
+    // Section 3.2.2.2: what has an escape of its own, and what has none.
+    assert_eq!(
+        canonical(&json!("\u{8}\t\n\u{c}\r\0\u{1f}\"\\ /\u{7f}é\u{2028}")),
+        "\"\\b\\t\\n\\f\\r\\u0000\\u001f\\\"\\\\ /\u{7f}é\u{2028}\""
+    );
     for (bits, shown) in [
         (0x0000_0000_0000_0000, "0"),
         (0x8000_0000_0000_0000, "0"),
@@ -296,7 +301,7 @@ fn i_7_canonical_form_is_that_of_rfc_8785() {
 
 // ---- whatever a peer sends
 
-fn any_value() -> impl Strategy<Value = Value> {
+pub(crate) fn any_value() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),
         any::<bool>().prop_map(Value::from),
@@ -318,12 +323,12 @@ fn any_members(value: impl Strategy<Value = Value>) -> impl Strategy<Value = Map
 }
 
 /// Members of names that no envelope knows.
-fn unknown() -> impl Strategy<Value = Map<String, Value>> {
+pub(crate) fn unknown() -> impl Strategy<Value = Map<String, Value>> {
     prop::collection::vec(("x[a-z_\"é]{0,6}", any_value()), 0..4)
         .prop_map(|members| members.into_iter().collect())
 }
 
-fn with(mut value: Value, more: &Map<String, Value>) -> Value {
+pub(crate) fn with(mut value: Value, more: &Map<String, Value>) -> Value {
     value.as_object_mut().unwrap().extend(more.clone());
     value
 }

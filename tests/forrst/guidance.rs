@@ -19,10 +19,10 @@ use tower_reprise::{
     peek::PeekBody,
 };
 
-type Reply<B> = Response<PeekBody<B>>;
+pub(crate) type Reply<B> = Response<PeekBody<B>>;
 
 /// What the layer makes of a reply.
-async fn guided<B>(layer: RetryGuidanceLayer, reply: Response<B>) -> Reply<B>
+pub(crate) async fn guided<B>(layer: RetryGuidanceLayer, reply: Response<B>) -> Reply<B>
 where
     B: Body<Data = Bytes> + Unpin,
 {
@@ -35,7 +35,7 @@ where
     server.oneshot(Request::new(())).await.unwrap()
 }
 
-fn json_reply(status: u16, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
+pub(crate) fn json_reply(status: u16, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
     let body = body.into();
     Response::builder()
         .status(status)
@@ -45,7 +45,7 @@ fn json_reply(status: u16, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
         .unwrap()
 }
 
-fn envelope(codes: &[&str], extensions: Value) -> Value {
+pub(crate) fn envelope(codes: &[&str], extensions: Value) -> Value {
     let errors: Vec<_> = codes.iter().map(|code| json!({"code": code})).collect();
     let mut envelope = json!({
         "protocol": {"name": "forrst", "version": "0.1.0"},
@@ -61,13 +61,13 @@ fn failed(code: &str) -> Response<Full<Bytes>> {
     json_reply(500, envelope(&[code], json!([])).to_string())
 }
 
-fn header<B>(reply: &Response<B>, name: &str) -> Option<String> {
+pub(crate) fn header<B>(reply: &Response<B>, name: &str) -> Option<String> {
     let value = reply.headers().get(name)?;
     Some(value.to_str().unwrap().to_owned())
 }
 
 /// The body, whose size was told rightly.
-async fn body<B>(reply: Reply<B>) -> Value
+pub(crate) async fn body<B>(reply: Reply<B>) -> Value
 where
     B: Body<Data = Bytes> + Unpin,
     B::Error: std::fmt::Debug,
@@ -100,7 +100,7 @@ async fn guidance(
     (retry_of(&body(reply).await).cloned(), after)
 }
 
-fn wait(strategy: &str, seconds: u64, times: u64) -> Value {
+pub(crate) fn wait(strategy: &str, seconds: u64, times: u64) -> Value {
     json!({
         "allowed": true,
         "strategy": strategy,
@@ -134,7 +134,10 @@ async fn c_6_guidance_by_the_table() {
         "CANCELLED",
         "VALIDATION_ERROR",
         "IDEMPOTENCY_CONFLICT",
+        "REPLAY_NOT_FOUND",
         "REPLAY_EXPIRED",
+        "REPLAY_ALREADY_COMPLETE",
+        "REPLAY_CANCELLED",
     ] {
         let told = guidance(RetryGuidanceLayer::new(), failed(code)).await;
         assert_eq!(told, (Some(json!({"allowed": false})), None), "{code}");

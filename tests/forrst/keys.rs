@@ -8,6 +8,7 @@ use std::{
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
+use proptest::prelude::*;
 use serde_json::{Value, from_slice, json};
 use tower::{ServiceBuilder, service_fn};
 use tower_reprise::{
@@ -15,7 +16,10 @@ use tower_reprise::{
     forrst::{EnvelopeKeyLayer, FreshId},
 };
 
-use crate::support::call;
+use crate::{
+    envelopes::{any_value, unknown, with},
+    support::call,
+};
 
 const URN: &str = "urn:forrst:ext:idempotency";
 
@@ -180,5 +184,42 @@ async fn s_3_what_is_no_envelope_is_sent_as_it_is() {
             assert!(header.is_some());
             assert_eq!(body, before);
         }
+    }
+}
+
+fn attempts_of(body: Vec<u8>) -> Vec<(Option<String>, Bytes)> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build();
+    runtime.unwrap().block_on(sent(post(body)))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// C-6: what nobody knows is in every attempt, and so is the key.
+    #[test]
+    fn c_6_unknown_members_are_in_every_attempt(more in unknown(), arguments in any_value()) {
+        let mut envelope = with(envelope(), &more);
+        envelope["call"] = with(envelope["call"].clone(), &more);
+        envelope["call"]["arguments"] = arguments;
+        let other = with(json!({"urn": "urn:acme:audit"}), &more);
+        envelope["extensions"] = json!([other]);
+        for (header, body) in attempts_of(envelope.to_string().into_bytes()) {
+            let mut found: Value = from_slice(&body).unwrap();
+            let key = found["extensions"].as_array_mut().unwrap().pop().unwrap();
+            assert_eq!(key, json!({"urn": URN, "options": {"key": header}}));
+            found["id"] = envelope["id"].clone();
+            assert_eq!(found, envelope);
+        }
+    }
+
+    /// S-3: no body makes a client panic, and what is no envelope is sent as it is.
+    #[test]
+    fn s_3_any_bytes_are_sent(body in prop::collection::vec(any::<u8>(), 0..200)) {
+        let attempts = attempts_of(body.clone());
+        assert_eq!(attempts.len(), 3);
+        assert!(attempts.iter().all(|(_, sent)| *sent == body));
     }
 }

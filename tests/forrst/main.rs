@@ -1,4 +1,5 @@
-//! The forrst dialect: envelopes, guidance that a server gives, and how a client obeys it.
+//! The forrst dialect: envelopes, guidance that a server gives and how a client obeys it, and
+//! functions that are executed once.
 #![cfg(feature = "forrst")]
 #![allow(
     clippy::unwrap_used,
@@ -12,6 +13,12 @@ mod support;
 
 mod client;
 mod envelopes;
+mod examples;
 mod guidance;
+#[cfg(feature = "server")]
+mod idempotency;
 mod keys;
 mod loopback;
+mod plain;
+#[cfg(all(feature = "axum", feature = "delivery", feature = "seal"))]
+mod replay;

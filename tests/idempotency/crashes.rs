@@ -1,18 +1,18 @@
-//! Handlers that panic, outlive their lease, or lose their client: I-14 to I-16.
+//! Handlers that panic, or outlive their lease: I-14, I-15.
 
 use std::{
     convert::Infallible,
+    io,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
-    time::Duration,
 };
 
 use http::{Request, Response};
 use tower::{Layer, Service, ServiceExt, service_fn, util::BoxCloneSyncService};
 use tower_reprise::{
-    error::BoxError,
+    error::{BoxError, Refusal, Refused},
     store::{MemoryStore, Orphans, StoreErrorKind},
 };
 
@@ -21,14 +21,26 @@ use crate::support::{
     settle, start, status,
 };
 
+/// Where a handler stands when it panics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum When {
+    /// It has not awaited anything yet.
+    FirstStep,
+    Later,
+}
+
+const ALWAYS: [When; 2] = [When::FirstStep, When::Later];
+
 /// Panics the first time.
-fn fragile(builder: Builder) -> (Server, Arc<AtomicUsize>) {
+fn fragile(builder: Builder, when: When) -> (Server, Arc<AtomicUsize>) {
     let runs = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&runs);
     let inner = service_fn(move |_: Request<Frames>| {
         let run = counter.fetch_add(1, Ordering::SeqCst) + 1;
         async move {
-            tokio::task::yield_now().await;
+            if when == When::Later {
+                tokio::task::yield_now().await;
+            }
             assert!(run > 1, "on purpose");
             Ok::<_, Infallible>(status(200, "survived"))
         }
@@ -39,7 +51,13 @@ fn fragile(builder: Builder) -> (Server, Arc<AtomicUsize>) {
 
 #[tokio::test(start_paused = true)]
 async fn i_14_a_panic_is_an_orphan_after_its_lease() {
-    let (server, runs) = fragile(builder(MemoryStore::new(), Orphans::Reexecute));
+    for when in ALWAYS {
+        panics_and_is_an_orphan(when).await;
+    }
+}
+
+async fn panics_and_is_an_orphan(when: When) {
+    let (server, runs) = fragile(builder(MemoryStore::new(), Orphans::Reexecute), when);
     let first = send(&server, post("k")).await;
     assert_eq!(first.refusal(), (500, "handler-crashed".into()));
     for _ in 0..29 {
@@ -58,7 +76,10 @@ async fn i_14_a_panic_is_an_orphan_after_its_lease() {
 
 #[tokio::test(start_paused = true)]
 async fn i_14_or_its_outcome_stays_unknown() {
-    let (server, runs) = fragile(builder(MemoryStore::new(), Orphans::Unknown));
+    let (server, runs) = fragile(
+        builder(MemoryStore::new(), Orphans::Unknown),
+        When::FirstStep,
+    );
     assert_eq!(send(&server, post("k")).await.status, 500);
     assert_eq!(
         send(&server, post("k")).await.problem().unwrap(),
@@ -123,6 +144,33 @@ async fn i_14_an_error_below_is_an_orphan() {
     tokio::time::advance(LEASE + SECOND).await;
     assert_eq!(call().await.unwrap().status(), 200);
     assert_eq!(runs.load(Ordering::SeqCst), 2);
+}
+
+/// I-12: what was surely not sent anywhere is not executed, and does not keep the key.
+#[tokio::test(start_paused = true)]
+async fn i_12_an_error_that_says_that_nothing_was_sent_releases_the_key() {
+    let refused = || io::Error::from(io::ErrorKind::ConnectionRefused).into();
+    let open = || Refused::new(Refusal::Breaker, "bank", None).into();
+    for error in [refused, open] as [fn() -> BoxError; 2] {
+        let runs = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&runs);
+        let inner = service_fn(move |_: Request<Frames>| {
+            let run = counter.fetch_add(1, Ordering::SeqCst) + 1;
+            async move {
+                match run {
+                    1 => Err(error()),
+                    _ => Ok(Response::new(Frames::from("second"))),
+                }
+            }
+        });
+        // Not even where orphans are never executed again: it is none.
+        let layer = builder(MemoryStore::new(), Orphans::Unknown).build();
+        let mut server = layer.unwrap().layer(inner);
+        let mut call = async || server.ready().await?.call(post("k")).await;
+        assert!(call().await.is_err());
+        assert_eq!(call().await.unwrap().status(), 200);
+        assert_eq!(runs.load(Ordering::SeqCst), 2);
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -242,44 +290,6 @@ async fn i_15_a_handler_can_learn_that_it_lost() {
     handler.let_through(2);
     assert_eq!(stale.await.unwrap().status, 409);
     assert_eq!(second.await.unwrap().status, 200);
-}
-
-#[tokio::test(start_paused = true)]
-async fn i_16_a_client_that_hangs_up_finds_its_reply_later() {
-    let handler = Handler::held();
-    let server = handler.count(builder(MemoryStore::new(), Orphans::Unknown));
-    let first = start(&server, post("k"));
-    settle().await;
-    assert_eq!(handler.runs(), 1);
-    first.abort();
-    settle().await;
-    tokio::time::sleep(2 * LEASE).await;
-    assert_eq!(send(&server, post("k")).await.status, 409);
-    handler.let_through(1);
-    settle().await;
-    assert_eq!(handler.ends(), 1);
-    let answer = send(&server, post("k")).await;
-    assert_eq!((&*answer.body, answer.is_replayed()), ("run 1", true));
-}
-
-/// I-16: one that hangs up while its key is being claimed leaves nothing behind, not even under
-/// a policy that would call it unknown.
-#[tokio::test(start_paused = true)]
-async fn i_16_a_client_that_hangs_up_during_the_claim() {
-    // At which point the answer arrives, and nobody is there to take it.
-    for delay in [Duration::ZERO, Duration::from_millis(1)] {
-        let (store, handler) = (Flaky::default(), Handler::new());
-        let server = handler.count(builder(store.clone(), Orphans::Unknown));
-        store.fail(Verb::Claim, Fault::Slow(SECOND), 1);
-        let first = start(&server, post("k"));
-        settle().await;
-        tokio::time::advance(delay).await;
-        first.abort();
-        tokio::time::sleep(2 * SECOND).await;
-        assert_eq!((handler.runs(), store.memory.len()), (0, 0));
-        assert_eq!(store.calls(Verb::Release), 1);
-        assert_eq!(send(&server, post("k")).await.body, "run 1");
-    }
 }
 
 /// D-7: the service that was made ready is the one that is called, and what is not called gives

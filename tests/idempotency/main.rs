@@ -7,12 +7,18 @@
     reason = "the helpers are tests too"
 )]
 
+mod backends;
 mod crashes;
+#[path = "../support/database.rs"]
+mod database;
+mod doubt;
 mod duplicates;
 mod events;
+mod hang_ups;
 mod keys;
 mod loopback;
 mod outage;
+mod own_commit;
 mod replies;
 mod scopes;
 mod support;

@@ -50,6 +50,7 @@ fn child() {
         match role {
             "full disk" => fills(&site, more).await,
             "read-only disk" => reads(&site, more).await,
+            "breaking disk" => breaks(&site).await,
             _ => backend::live::<Sqlite>(role, words).await,
         }
     });
@@ -130,13 +131,25 @@ async fn j_2_t_4_a_file_that_is_gone_is_a_503() {
     other.queue("1", "order").await;
 }
 
+/// A disk in memory.
+#[cfg(target_os = "linux")]
+const MEMORY: &str = "mount -t tmpfs -o size=3m none \"$0\"";
+
+/// A disk in a file, that can be broken: the kernel takes it for damaged then, and from that moment
+/// on nothing can be written to it, not even to files that are open.
+#[cfg(target_os = "linux")]
+const BREAKABLE: &str = "PATH=$PATH:/usr/sbin:/sbin && truncate -s 8m \"$0/disk\" \
+    && mkfs.ext4 -q \"$0/disk\" && mount -o loop,errors=remount-ro \"$0/disk\" \"$0\" \
+    && cd \"/sys/fs/ext4/$(basename \"$(findmnt -no SOURCE \"$0\")\")\" \
+    && test -w trigger_fs_error";
+
 /// A process with a small disk of its own, which is gone with it; `None` if that is not allowed.
 #[cfg(target_os = "linux")]
-fn with_a_disk(role: &str) -> Option<(Site, Folder, Process)> {
+fn with_a_disk(role: &str, mount: &str) -> Option<(Site, Folder, Process)> {
     let folder = Folder::new();
     let path = folder.path().to_str().unwrap();
-    let mount = "mount -t tmpfs -o size=3m none \"$0\" && exec \"$@\"";
-    let unshare = ["--mount", "sh", "-c", mount, path];
+    let mount = format!("{mount} && exec \"$@\"");
+    let unshare = ["--mount", "sh", "-c", &mount, path];
     let trial = std::process::Command::new("unshare")
         .args(unshare)
         .arg("true")
@@ -157,7 +170,7 @@ fn with_a_disk(role: &str) -> Option<(Site, Folder, Process)> {
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn j_2_t_4_a_full_disk_is_a_503() {
-    if let Some((_site, _folder, mut child)) = with_a_disk("full disk") {
+    if let Some((_site, _folder, mut child)) = with_a_disk("full disk", MEMORY) {
         let accepted: usize = child.expect("accepted").await.parse().unwrap();
         assert!(accepted > 10, "{accepted}");
     }
@@ -186,7 +199,7 @@ async fn fills(site: &Site, disk: &str) {
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn j_2_t_4_a_disk_that_can_only_be_read_is_refused_at_once() {
-    if let Some((_site, _folder, mut child)) = with_a_disk("read-only disk") {
+    if let Some((_site, _folder, mut child)) = with_a_disk("read-only disk", MEMORY) {
         let error = child.expect("refused").await;
         assert!(error.contains("journal.db"), "{error}");
     }
@@ -207,4 +220,26 @@ async fn reads(site: &Site, disk: &str) {
     let error = SqliteStore::open(&site.address).unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error}");
     say(&format!("refused {error}"));
+}
+
+/// J-2: nor does who is serving while it happens.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn j_2_t_4_a_disk_that_can_only_be_read_from_now_on_is_a_503() {
+    if let Some((_site, _folder, mut child)) = with_a_disk("breaking disk", BREAKABLE) {
+        assert_eq!(child.expect("refused").await, "and all is there");
+    }
+}
+
+/// The process on that disk. It stands where the disk can be broken.
+async fn breaks(site: &Site) {
+    let shop = Shop::new(Sqlite::open(&site.address).await, site, "breaks", true);
+    let mut accepted = Vec::new();
+    for n in 0..5 {
+        accepted.push(shop.queue(&format!("{n}"), "order").await);
+    }
+    fs::write("trigger_fs_error", "1").unwrap();
+    outage::refuses(&shop).await;
+    outage::assert_queued(&shop, &accepted).await;
+    say("refused and all is there");
 }

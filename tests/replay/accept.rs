@@ -1,9 +1,17 @@
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body_util::Full;
 use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
 use tower_reprise::{
-    CircuitBreakerLayer, Dependencies, Policy,
+    CircuitBreakerLayer, Dependencies, Policy, RetryLayer,
     error::BoxError,
     idempotency::Outcome,
     replay::{Replay, ReplayLater},
@@ -133,27 +141,171 @@ async fn j_1_an_overloaded_service_and_an_open_breaker_are_reasons() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn j_1_a_connection_that_can_t_be_made_is_a_reason_and_a_broken_one_is_none() {
+    let replay = Replay::builder(MemoryStore::new(), |_| Some("ada".to_owned()));
+    let replay = replay.build().unwrap();
+    let send = async |kind: io::ErrorKind| {
+        let failing = move |_: Request<Full<Bytes>>| async move {
+            Err::<Response<Full<Bytes>>, _>(BoxError::from(io::Error::from(kind)))
+        };
+        let app = replay.layer().layer(service_fn(failing));
+        let request = Request::post("/pay").header("replay", "true");
+        app.oneshot(request.body(Full::default()).unwrap()).await
+    };
+    let accepted = send(io::ErrorKind::ConnectionRefused).await.unwrap();
+    assert_eq!(accepted.status(), 202);
+    // It may have been executed.
+    assert!(send(io::ErrorKind::ConnectionReset).await.is_err());
+}
+
+/// J-1, C-4: what the last attempt of a call says is not what became of the call.
+#[tokio::test(start_paused = true)]
+async fn j_1_what_an_earlier_attempt_may_have_done_is_not_done_again_later() {
+    #[derive(Debug, Clone, Copy)]
+    enum Meets {
+        Error(io::ErrorKind),
+        Unavailable,
+        Overload,
+    }
+    use Meets::{Error, Overload, Unavailable};
+    const REFUSED: Meets = Error(io::ErrorKind::ConnectionRefused);
+    const RESET: Meets = Error(io::ErrorKind::ConnectionReset);
+
+    let send = async |meets: [Meets; 2]| {
+        let replay = Replay::builder(MemoryStore::new(), |_| Some("ada".to_owned()));
+        let replay = replay.build().unwrap();
+        let policy = Policy::synchronous().service("t").max_retries(1);
+        let attempt = Arc::new(AtomicUsize::new(0));
+        let attempts = service_fn(move |_: Request<Full<Bytes>>| {
+            let met = meets[attempt.fetch_add(1, Ordering::Relaxed)];
+            async move {
+                match met {
+                    Error(kind) => Err(BoxError::from(io::Error::from(kind))),
+                    Overload => Err(tower::load_shed::error::Overloaded::new().into()),
+                    Unavailable => {
+                        let mut response = Response::new(Full::<Bytes>::default());
+                        *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+                        Ok(response)
+                    }
+                }
+            }
+        });
+        let stack = ServiceBuilder::new()
+            .layer(replay.layer())
+            .layer(RetryLayer::new(Dependencies::new(policy.build().unwrap())))
+            .service(attempts);
+        let request = Request::post("http://bank.example/pay")
+            .header("replay", "true")
+            .header("idempotency-key", "k");
+        let response = stack.oneshot(request.body(Full::default()).unwrap()).await;
+        response.map(|response| response.status().as_u16()).ok()
+    };
+    for meets in [
+        [REFUSED, REFUSED],
+        [Unavailable, Unavailable],
+        [Unavailable, REFUSED],
+    ] {
+        assert_eq!(send(meets).await, Some(202), "{meets:?}");
+    }
+    assert_eq!(send([REFUSED, Overload]).await, Some(202));
+    assert_eq!(send([RESET, Unavailable]).await, Some(503));
+    assert_eq!(send([RESET, REFUSED]).await, None);
+    assert_eq!(send([RESET, Overload]).await, None);
+}
+
+#[tokio::test(start_paused = true)]
 async fn j_1_only_what_asks_for_it_is_journaled() {
     let shop = Shop::new();
-    shop.replay.maintenance().on(None);
-    assert_eq!(shop.send(plain("1"), "").await.0, 200, "it is served");
+    shop.handler.answers(&[503, 503]);
     assert_eq!(
-        shop.send(plain("2").header("replay", "false"), "").await.0,
-        200
+        shop.send(plain("1"), "").await.0,
+        503,
+        "as the service says"
     );
-    let get = Request::get("/orders")
-        .header("x-user", "ada")
-        .header("replay", "true");
-    assert_eq!(shop.send(get, "").await.0, 200);
+    let never = plain("2").header("replay", "false");
+    assert_eq!(shop.send(never, "").await.0, 503);
     assert_eq!(shop.counts("replay").await.by_status, [0; 6]);
 
     let shop = Shop::with(tower_reprise::replay::ReplayBuilder::unasked);
-    shop.replay.maintenance().on(None);
+    shop.handler.answers(&[503, 503]);
     assert_eq!(shop.send(plain("1"), "").await.0, 202);
-    assert_eq!(
-        shop.send(plain("2").header("replay", "false"), "").await.0,
-        200
-    );
+    let never = plain("2").header("replay", "false");
+    assert_eq!(shop.send(never, "").await.0, 503);
+}
+
+/// What is neither journaled nor harmless does not get through.
+#[tokio::test(start_paused = true)]
+async fn j_1_in_maintenance_what_is_not_journaled_is_refused() {
+    let shop = Shop::new();
+    let get = || Request::get("/orders").header("x-user", "ada");
+    let refused = async |request: http::request::Builder| {
+        let request = request.body(Full::default()).unwrap();
+        let response = shop.app.clone().oneshot(request).await.unwrap();
+        let wait = response.headers().get("retry-after");
+        let wait = wait.map(|wait| wait.to_str().unwrap().to_owned());
+        let document: serde_json::Value =
+            serde_json::from_slice(response.body()).unwrap_or_default();
+        (response.status().as_u16(), document, wait)
+    };
+    shop.replay.maintenance().on(None);
+    for request in [
+        plain("1"),
+        plain("2").header("replay", "false"),
+        plain("3").method("PUT"),
+        plain("4").method("PROPFIND"),
+    ] {
+        let (status, document, wait) = refused(request).await;
+        assert_eq!((status, wait.as_deref()), (503, Some("60")), "{document}");
+        assert_eq!(document["code"], "SERVER_MAINTENANCE");
+    }
+    let grpc = plain("5").header("content-type", "application/grpc");
+    let grpc = grpc.body(Full::default()).unwrap();
+    let response = shop.app.clone().oneshot(grpc).await.unwrap();
+    assert_eq!(response.headers()["grpc-status"], "14");
+    // When it is known until when, and why.
+    let until = std::time::SystemTime::now() + 7200 * SECOND;
+    shop.replay.maintenance().announce("Migration", Some(until));
+    let (_, document, wait) = refused(plain("1")).await;
+    let wait: u64 = wait.unwrap().parse().unwrap();
+    assert!((7000..=7200).contains(&wait), "{wait}");
+    let detail = document["detail"].as_str().unwrap();
+    assert!(detail.contains("Migration"), "{detail}");
+    assert_eq!(shop.counts("replay").await.by_status, [0; 6]);
+    assert!(shop.handler.seen().is_empty());
+
+    // What changes nothing is served, and all when it is over.
+    assert_eq!(refused(get().header("replay", "true")).await.0, 200);
+    shop.replay.maintenance().off();
+    assert_eq!(refused(plain("1")).await.0, 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn j_1_what_is_served_in_maintenance_can_be_chosen() {
+    let shop = Shop::with(|builder| {
+        builder.served_in_maintenance(|head| head.headers().contains_key("x-operator"))
+    });
+    shop.replay.maintenance().on(None);
+    let get = || Request::get("/orders").header("x-user", "ada");
+    for (request, expected) in [
+        (plain("1"), 503),
+        (plain("1").header("x-operator", "eve"), 200),
+        (get(), 503),
+        (get().header("x-operator", "eve"), 200),
+        (order("2"), 202),
+        (order("3").header("x-operator", "eve"), 200),
+    ] {
+        assert_eq!(shop.send(request, "").await.0, expected);
+    }
+    // It is still journaled if it can't be served.
+    shop.handler.answers(&[503]);
+    let request = order("4").header("x-operator", "eve");
+    assert_eq!(shop.send(request, "").await.0, 202);
+
+    // Who can have reads journaled has them journaled.
+    let shop = Shop::with(|builder| builder.methods([http::Method::GET]));
+    shop.replay.maintenance().on(None);
+    assert_eq!(shop.send(get().header("replay", "true"), "").await.0, 202);
+    assert_eq!(shop.send(get(), "").await.0, 503);
 }
 
 #[tokio::test(start_paused = true)]
@@ -220,6 +372,42 @@ async fn j_3_what_is_over_is_told_as_such() {
     let (status, document) = shop.send(order("1"), "an order").await;
     assert_eq!((status, &document["status"]), (200, &"completed".into()));
     assert_eq!(id(&document), second);
+    drop(worker);
+}
+
+/// A repeat must not take the end of a replay for a success if it was none.
+#[tokio::test(start_paused = true)]
+async fn j_3_j_8_a_repeat_is_told_how_it_ended() {
+    let shop = Shop::new();
+    shop.replay.maintenance().on(None);
+    let worker = shop.work();
+    let id = shop.queue("1", "").await;
+    shop.handler.answers(&[400]);
+    shop.replay.trigger("ada", id).await.unwrap();
+    assert_eq!(shop.ended(id).await, Status::Failed);
+    let request = order("1").body(Full::default()).unwrap();
+    let response = shop.app.clone().oneshot(request).await.unwrap();
+    assert_eq!(response.status(), 409);
+    assert_eq!(response.headers()["x-should-retry"], "false");
+    assert_eq!(response.headers()["location"], *format!("/replays/{id}"));
+    let document: serde_json::Value = serde_json::from_slice(response.body()).unwrap();
+    assert_eq!(document["code"], "REPLAY_FAILED");
+    let detail = document["detail"].as_str().unwrap();
+    assert!(detail.contains(&id.to_string()), "{detail}");
+
+    // While it waits, and while it is replayed.
+    shop.handler.will([Does::Take(60 * SECOND)]);
+    let id = shop.queue("2", "").await;
+    let again = async || shop.send(order("2"), "").await;
+    let (status, document) = again().await;
+    assert_eq!((status, &document["status"]), (202, &"queued".into()));
+    shop.replay.trigger("ada", id).await.unwrap();
+    tokio::time::sleep(SECOND).await;
+    let (status, document) = again().await;
+    assert_eq!((status, &document["status"]), (202, &"processing".into()));
+    assert_eq!(shop.ended(id).await, Status::Completed);
+    let (status, document) = again().await;
+    assert_eq!((status, &document["status"]), (200, &"completed".into()));
     drop(worker);
 }
 

@@ -1,6 +1,6 @@
 use serde_json::Value;
 use tower_reprise::{
-    delivery::{guard::Guard, sign::Signer, webhooks::Webhooks},
+    delivery::{dead_letter::DeadLetters, guard::Guard, sign::Signer, webhooks::Webhooks},
     store::{
         MemoryStore,
         journal::{Entry, Journal, Query, Status},
@@ -9,11 +9,19 @@ use tower_reprise::{
 
 use crate::support::*;
 
-fn shop() -> Shop {
-    let store = MemoryStore::new();
+fn webhooks(store: &MemoryStore, guard: Guard) -> Webhooks<MemoryStore> {
     let signer = Signer::new("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap();
-    let webhooks = Webhooks::builder(store.clone(), signer).guard(Guard::new());
-    let webhooks = webhooks.build().unwrap();
+    let webhooks = Webhooks::builder(store.clone(), signer).guard(guard);
+    webhooks.build().unwrap()
+}
+
+fn shop() -> Shop {
+    shop_with(Guard::new())
+}
+
+fn shop_with(guard: Guard) -> Shop {
+    let store = MemoryStore::new();
+    let webhooks = webhooks(&store, guard);
     Shop::on(store, |builder| builder.callbacks(webhooks))
 }
 
@@ -130,4 +138,73 @@ async fn w_6_w_5_callbacks_that_are_not_allowed_are_refused_at_once() {
         shop.handler.seen().is_empty(),
         "refused, whether or not it could be served"
     );
+}
+
+/// What was promised is not forgotten when the process that keeps the promise is set up in another
+/// way: with a narrower guard, or without callbacks at all.
+#[tokio::test(start_paused = true)]
+async fn w_8_q_1_a_callback_that_can_t_be_sent_any_more_is_a_letter() {
+    let wide = || Guard::new().allow_http();
+    let plain = "http://shop.example/hook";
+    for (callbacks, why) in [
+        (false, "callbacks are not offered any more"),
+        (true, "its target is not allowed"),
+    ] {
+        let before = shop_with(wide());
+        before.replay.maintenance().on(None);
+        let mut ids = Vec::new();
+        for (key, ttl) in [("1", 3600), ("2", 3600), ("3", 60)] {
+            let request = order(key)
+                .header("replay-callback", plain)
+                .header("replay-callback-header", "x-tenant: acme")
+                .header("replay-ttl", ttl);
+            ids.push(id(&before.send(request, "").await.1));
+        }
+        let store = before.store.clone();
+        let narrow = webhooks(&store, Guard::new());
+        let after = Shop::on(store.clone(), |builder| match callbacks {
+            true => builder.callbacks(narrow.clone()),
+            false => builder,
+        });
+        after.handler.answers(&[200, 422]);
+        after.replay.maintenance().on(None);
+        let worker = after.work();
+        for id in &ids[..2] {
+            after.replay.trigger("ada", *id).await.unwrap();
+            after.ended(*id).await;
+        }
+        tokio::time::sleep(120 * SECOND).await;
+        worker.shutdown(SECOND).await;
+
+        let letters = DeadLetters::new(store.clone());
+        let listed = letters.list("webhooks", None, 9).await.unwrap();
+        let mut events = Vec::new();
+        for entry in &listed {
+            let letter = letters.get(entry.id).await.unwrap().unwrap();
+            assert_eq!((&*letter.reason, letter.cause()), (why, why));
+            assert_eq!(letter.headers["x-tenant"], "acme");
+            assert_eq!(letter.owner, "ada");
+            let event: Value = serde_json::from_slice(&letter.payload).unwrap();
+            assert_eq!(event["event"], letter.label);
+            events.push((event["data"]["replay_id"].clone(), letter.label));
+        }
+        let labels = ["replay.completed", "replay.failed", "replay.expired"];
+        let expected = ids.iter().zip(labels);
+        let expected: Vec<_> = expected
+            .map(|(id, label)| (Value::from(id.to_string()), label.to_owned()))
+            .collect();
+        assert_eq!(events, expected);
+        // Somebody is told: of these, and of the replay that failed.
+        let alerts = store.list(Query::new("reprise.alerts", 9)).await.unwrap();
+        assert_eq!(alerts.len(), 4);
+
+        // Once it is mended, they can be sent.
+        let worker = webhooks(&store, Guard::new()).worker().start().unwrap();
+        letters.redrive(listed[0].id).await.unwrap();
+        let mended = after.ended(listed[0].id.into()).await;
+        assert_eq!(mended, Status::Failed, "this one still may not");
+        let letter = letters.get(listed[0].id).await.unwrap().unwrap();
+        assert_eq!(letter.reason, "its target is not allowed", "it was read");
+        drop(worker);
+    }
 }

@@ -1,4 +1,5 @@
-use http::{Method, Request, StatusCode};
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use serde_json::Value;
 use tower::ServiceExt;
@@ -14,7 +15,7 @@ async fn call(shop: &Shop, user: &str, method: Method, path: &str) -> (u16, Valu
         .method(method)
         .uri(path)
         .header("x-user", user);
-    let request = request.body(Full::<bytes::Bytes>::default()).unwrap();
+    let request = request.body(Full::<Bytes>::default()).unwrap();
     let response = shop.replay.routes().oneshot(request).await.unwrap();
     let status = response.status().as_u16();
     let body = response.into_body().collect().await.unwrap().to_bytes();
@@ -139,6 +140,36 @@ async fn j_15_status_cancel_and_reply_as_routes() {
     drop(worker);
 }
 
+fn long_reply(status: StatusCode) -> Response<Bytes> {
+    let mut response = Response::new(Bytes::from_static(b"more than ten bytes"));
+    *response.status_mut() = status;
+    response.headers_mut().insert("content-length", 19.into());
+    response
+}
+
+/// S-3: a reply without its body would be another reply.
+#[tokio::test(start_paused = true)]
+async fn j_15_a_reply_that_is_too_large_is_not_kept_at_all() {
+    let shop = Shop::with(|builder| builder.response_limit(10));
+    shop.handler.will([
+        Does::With(|| long_reply(StatusCode::OK)),
+        Does::With(|| long_reply(StatusCode::BAD_REQUEST)),
+    ]);
+    shop.replay.maintenance().on(None);
+    let worker = shop.work();
+    for (key, status) in [("1", Status::Completed), ("2", Status::Failed)] {
+        let id = shop.queue(key, "").await;
+        shop.replay.trigger("ada", id).await.unwrap();
+        assert_eq!(shop.ended(id).await, status);
+        let reply = shop.replay.reply("ada", id).await.unwrap();
+        assert!(reply.is_none(), "{reply:?}");
+        let (status, document) = get(&shop, &format!("/{id}/reply")).await;
+        let code = &document["code"];
+        assert_eq!((status, code), (404, &"REPLAY_NO_REPLY".into()));
+    }
+    drop(worker);
+}
+
 #[tokio::test(start_paused = true)]
 async fn j_10_lists_page_by_a_cursor_of_their_own() {
     let shop = Shop::new();
@@ -196,9 +227,7 @@ async fn j_15_what_is_no_route_is_refused() {
     assert_eq!(post(&shop, "/").await.0, 405);
     assert_eq!(get(&shop, &format!("/{id}/cancel")).await.0, 405);
     assert_eq!(get(&shop, &format!("/{id}/other")).await.0, 404);
-    let nobody = Request::get("/")
-        .body(Full::<bytes::Bytes>::default())
-        .unwrap();
+    let nobody = Request::get("/").body(Full::<Bytes>::default()).unwrap();
     let response = shop.replay.routes().oneshot(nobody).await.unwrap();
     assert_eq!(response.status(), StatusCode::FORBIDDEN);
     assert_eq!(shop.status(id).await, Status::Queued);
@@ -211,7 +240,16 @@ async fn j_1_estimates_come_from_the_drain_and_from_maintenance() {
     shop.replay.maintenance().on(Some(until));
     let (_, document) = shop.send(order("1"), "").await;
     assert_eq!(document["estimated_replay"]["unit"], "hour");
+    let until = document["maintenance"]["until"].as_str().unwrap();
+    assert!(humantime::parse_rfc3339(until).is_ok(), "{until}");
+    shop.replay
+        .maintenance()
+        .announce("Database migration", None);
+    let (_, document) = shop.send(order("3"), "").await;
+    let told = serde_json::json!({ "reason": "Database migration" });
+    assert_eq!(document["maintenance"], told);
     shop.replay.maintenance().on(None);
     let (_, document) = shop.send(order("2"), "").await;
     assert!(document.get("estimated_replay").is_none(), "nobody knows");
+    assert!(document.get("maintenance").is_none());
 }

@@ -149,11 +149,110 @@ async fn j_11_permanent_failures_end_at_once_among_the_dead_letters() {
     );
     assert_eq!(letter.headers["idempotency-key"], "1");
     assert!(!letter.headers.contains_key("authorization"));
-    assert_eq!(letters.redrive(id.entry()).await.unwrap(), Redriven::Queued);
+    drop(worker);
+}
+
+/// The keys that the handler saw since the last time.
+fn keys(shop: &Shop, seen: &mut usize) -> Vec<String> {
+    let all = shop.handler.seen();
+    let keys = all[*seen..].iter().map(|seen| seen.key.clone()).collect();
+    *seen = all.len();
+    keys
+}
+
+/// What died of a reply that is kept is executed again if somebody says so, once for each time,
+/// whether or not it came with a key.
+#[tokio::test(start_paused = true)]
+async fn q_3_a_redrive_is_executed_once() {
+    for key in [Some("k"), Some("\"k\""), None] {
+        let shop = Shop::with(|builder| builder.response_limit(10));
+        shop.replay.maintenance().on(None);
+        let request = http::Request::post("/orders").header("x-user", "ada");
+        let request = request.header("replay", "true");
+        let request = match key {
+            Some(key) => request.header("idempotency-key", key),
+            None => request,
+        };
+        let id = id(&shop.send(request, "").await.1);
+        let worker = shop.work();
+        shop.replay.maintenance().off();
+        // An executed 500 is kept as well.
+        shop.handler.will(
+            [400, 500, 400].map(|status| Does::Answer(StatusCode::from_u16(status).unwrap(), "no")),
+        );
+        assert_eq!(shop.ended(id).await, Status::Failed);
+        let mut seen = 0;
+        let first = key.map_or(id.entry().to_string(), ToOwned::to_owned);
+        assert_eq!(keys(&shop, &mut seen), [first]);
+        let letters = DeadLetters::new(shop.store.clone());
+        for n in 1..=3 {
+            assert_eq!(letters.redrive(id.entry()).await.unwrap(), Redriven::Queued);
+            assert_eq!(
+                letters.redrive(id.entry()).await.unwrap(),
+                Redriven::NotDead(Status::Queued)
+            );
+            let ended = shop.ended(id).await;
+            let quote = key.filter(|key| key.starts_with('"')).map_or("", |_| "\"");
+            let of_redrive = format!("{quote}{}-{n}{quote}", id.entry());
+            assert_eq!(keys(&shop, &mut seen), [of_redrive], "once");
+            let reply = shop.replay.reply("ada", id).await.unwrap();
+            match n {
+                3 => {
+                    assert_eq!(ended, Status::Completed);
+                    assert!(
+                        reply.is_none(),
+                        "it is too large, and the one before is past"
+                    );
+                }
+                _ => assert_eq!(
+                    (ended, reply.unwrap().body()),
+                    (Status::Failed, &"no".into())
+                ),
+            }
+        }
+        drop(worker);
+    }
+}
+
+/// J-4: what succeeded is not done again by a redrive.
+#[tokio::test(start_paused = true)]
+async fn q_3_j_4_a_redrive_does_not_repeat_what_succeeded() {
+    let shop = Shop::new();
+    let ids = queued(&shop, &["1", "2"]).await;
+    let letters = DeadLetters::new(shop.store.clone());
+    let worker = shop.work();
+    // Its caller came again, later and directly.
+    shop.handler.answers(&[429, 429, 429, 200]);
+    shop.replay.trigger("ada", ids[0]).await.unwrap();
+    assert_eq!(shop.ended(ids[0]).await, Status::Failed);
+    let direct = plain("1").body(Full::from("1")).unwrap();
     assert_eq!(
-        shop.ended(id).await,
-        Status::Failed,
-        "the store replays the same reply"
+        shop.inner.clone().oneshot(direct).await.unwrap().status(),
+        200
+    );
+    letters.redrive(ids[0].entry()).await.unwrap();
+    shop.replay.trigger("ada", ids[0]).await.unwrap();
+    assert_eq!(shop.ended(ids[0]).await, Status::Completed);
+    assert_eq!(shop.handler.seen().len(), 4);
+
+    // The worker that redrove it did not live to see its end.
+    shop.handler.answers(&[400]);
+    shop.handler.will([Does::Take(10 * SECOND)]);
+    shop.replay.trigger("ada", ids[1]).await.unwrap();
+    assert_eq!(shop.ended(ids[1]).await, Status::Failed);
+    letters.redrive(ids[1].entry()).await.unwrap();
+    shop.replay.trigger("ada", ids[1]).await.unwrap();
+    tokio::time::sleep(SECOND).await;
+    assert_eq!(shop.handler.seen().len(), 6);
+    drop(worker);
+    let worker = shop.work();
+    shop.replay.maintenance().off();
+    assert_eq!(shop.ended(ids[1]).await, Status::Completed);
+    assert_eq!(shop.entry(ids[1]).await.attempts, 2);
+    let reply = shop.replay.reply("ada", ids[1]).await.unwrap().unwrap();
+    assert_eq!(
+        (shop.handler.seen().len(), &**reply.body()),
+        (6, &b"late"[..])
     );
     drop(worker);
 }
@@ -259,13 +358,8 @@ async fn j_9_what_is_triggered_runs_during_maintenance() {
     drop(worker);
 }
 
-#[tokio::test(start_paused = true)]
-async fn g_5_the_drain_waits_for_its_dependency() {
-    let deps = Dependencies::new(Policy::synchronous().service("t").build().unwrap());
-    let bank = deps.get("bank");
-    let shop = Shop::with(|builder| builder.paced_by(bank.clone()));
-    let id = queued(&shop, &["1"]).await[0];
-    // The bank fails until its breaker opens.
+/// The bank fails until its breaker opens.
+async fn break_bank(deps: &Dependencies) {
     let failing = tower_reprise::CircuitBreakerLayer::new(deps.clone());
     let failing = tower::Layer::layer(
         &failing,
@@ -281,12 +375,52 @@ async fn g_5_the_drain_waits_for_its_dependency() {
             .unwrap();
         let _ = failing.clone().oneshot(request).await;
     }
+}
+
+fn policy() -> Policy {
+    Policy::synchronous().service("t").build().unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn g_5_the_drain_waits_for_its_dependency() {
+    let deps = Dependencies::new(policy());
+    let shop = Shop::with(|builder| builder.paced_by(&deps, "bank"));
+    let id = queued(&shop, &["1"]).await[0];
+    break_bank(&deps).await;
     let worker = shop.work();
     shop.replay.maintenance().off();
     tokio::time::sleep(SECOND / 4).await;
     assert!(shop.handler.seen().is_empty(), "held back");
     assert_eq!(shop.ended(id).await, Status::Completed, "and then not");
     drop(worker);
+}
+
+/// Whatever the registry did with it since: it is the dependency of that name that counts.
+#[tokio::test(start_paused = true)]
+async fn g_5_g_8_p_4_the_drain_waits_for_what_the_registry_has_now() {
+    for reloads in [true, false] {
+        let deps = Dependencies::new(policy());
+        let shop = Shop::with(|builder| builder.paced_by(&deps, "bank"));
+        let id = queued(&shop, &["1"]).await[0];
+        let before = deps.get("bank");
+        if reloads {
+            deps.reload(policy());
+        } else {
+            // Nobody used it for long, and others came.
+            for n in 0..3 {
+                tokio::time::advance(400 * SECOND).await;
+                let _ = deps.get(&format!("other-{n}"));
+            }
+        }
+        assert!(!std::sync::Arc::ptr_eq(&before, &deps.get("bank")));
+        break_bank(&deps).await;
+        let worker = shop.work();
+        shop.replay.maintenance().off();
+        tokio::time::sleep(SECOND / 4).await;
+        assert!(shop.handler.seen().is_empty(), "held back: {reloads}");
+        assert_eq!(shop.ended(id).await, Status::Completed, "and then not");
+        drop(worker);
+    }
 }
 
 #[tokio::test(start_paused = true)]

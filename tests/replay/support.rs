@@ -15,7 +15,6 @@ use tower::{Layer, Service, ServiceExt, util::BoxCloneSyncService};
 use tower_reprise::{
     IdempotencyLayer,
     delivery::worker::Working,
-    problem::ProblemBody,
     replay::{Replay, ReplayBuilder, ReplayId, Replayed},
     store::{
         MemoryStore, Orphans,
@@ -153,7 +152,7 @@ impl Shop {
         Self {
             store,
             handler,
-            app: boxed(app, |body: ProblemBody<_>| body),
+            app: boxed(app, |body| body),
             inner: boxed(inner, |body| body),
             replay,
         }

@@ -158,9 +158,9 @@ async fn j_5_what_is_next_costs_the_same_in_a_long_queue() {
         let filled = format!(
             "INSERT INTO {{schema}}.reprise_idempotency_journal \
                (id, queue, lane, owner, label, priority, status, turn, attempts, queued, due, \
-                expires, changed, until, history, payload) \
+                expires, changed, leased, until, history, payload) \
              SELECT decode(md5(random()::text || n), 'hex'), 'mails', '', '', '', n % 4, 0, 0, 0, n, \
-                {due} + n, 9007199254740991, n, 0, '', 'payload' \
+                {due} + n, 9007199254740991, n, 0, 0, '', 'payload' \
              FROM generate_series(1, {entries}) n"
         );
         postgres.execute(&filled).await;

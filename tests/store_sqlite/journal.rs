@@ -115,7 +115,7 @@ async fn t_5_a_file_of_version_1_keeps_its_records() {
         .unwrap();
     old.pragma_update(None, "user_version", 1).unwrap();
     old.execute(
-        "INSERT INTO idempotency VALUES (77, ?1, ?2, x'00', ?3, ?3, 0, NULL)",
+        "INSERT INTO idempotency VALUES (77, ?1, ?2, x'00', ?3, ?3, 0, NULL, NULL)",
         (claim(1).key.as_bytes(), [1_u8; 32], i64::MAX),
     )
     .unwrap();
@@ -126,7 +126,7 @@ async fn t_5_a_file_of_version_1_keeps_its_records() {
     put(&store, entry(1)).await;
     let store = sqlite.open();
     let claimed = store.claim(claim(1)).await.unwrap();
-    assert_eq!(claimed, Claimed::Done(reply(10)));
+    assert_eq!(claimed, Claimed::done(reply(10)));
     assert!(own(&store, 2).await > FencingToken::new(77));
     assert_eq!(store.lease(want(9)).await.unwrap().len(), 1);
     assert_ne!(store.secret().await.unwrap(), [0; 32]);

@@ -16,7 +16,7 @@ use std::{
 use bytes::Bytes;
 use tokio::task::JoinSet;
 use tower_reprise::store::{
-    Claim, ClaimId, Claimed, FencingToken, Fingerprint, IdempotencyStore, Orphans, Ownership,
+    Claim, ClaimId, Claimed, FencingToken, Fingerprint, IdempotencyStore, Note, Orphans, Ownership,
     RecordKey, Stored,
 };
 
@@ -70,6 +70,7 @@ fn claim(salt: u64, number: u64, lease: Duration) -> Claim {
         lease,
         retention: RETENTION,
         orphans: Orphans::Reexecute,
+        note: Note::NONE,
     }
 }
 
@@ -116,14 +117,14 @@ async fn execute<S: IdempotencyStore>(
 ) -> Result<(), tower_reprise::store::StoreError> {
     let claim = claim(salt, number, LEASE);
     say(&format!("claiming {number}"));
-    let token = match store.claim(claim).await? {
+    let token = match store.claim(claim.clone()).await? {
         Claimed::New(lease) => lease.token,
-        Claimed::Done(stored) => {
+        Claimed::Done { stored, .. } => {
             say(&format!("done {number} {}", text(&stored)));
             return Ok(());
         }
         Claimed::InFlight { .. } => return Ok(()),
-        Claimed::Mismatch => panic!("everybody asks for the same"),
+        Claimed::Mismatch { .. } => panic!("everybody asks for the same"),
     };
     say(&format!("owns {number} {token}"));
     if number % 5 == 1 {
@@ -190,7 +191,7 @@ pub(crate) async fn killed<B: Shared>(address: &str, rounds: u64) {
         let store = B::open(address).await;
         for (number, result) in results {
             let claimed = store.claim(claim(salt, number, LEASE)).await;
-            let expected = Claimed::Done(reply(&result));
+            let expected = Claimed::done(reply(&result));
             assert_eq!(claimed.expect("claim"), expected, "{number} of {salt}");
         }
     }
@@ -257,7 +258,7 @@ async fn finish<S: IdempotencyStore>(
         claimed.expect("claim")
     };
     let mut claimed = ask().await;
-    if let Claimed::InFlight { remaining } = claimed {
+    if let Claimed::InFlight { remaining, .. } = claimed {
         assert!(remaining <= LEASE, "{remaining:?} of {LEASE:?}");
         tokio::time::sleep(remaining + Duration::from_millis(1)).await;
         claimed = ask().await;
@@ -269,7 +270,7 @@ async fn finish<S: IdempotencyStore>(
     } = operation;
     let lease = match claimed {
         Claimed::New(lease) => lease,
-        Claimed::Done(stored) => {
+        Claimed::Done { stored, .. } => {
             let result = text(&stored);
             assert!(
                 results.iter().all(|known| *known == result),
@@ -291,7 +292,7 @@ async fn finish<S: IdempotencyStore>(
         .complete(key, lease.token, reply("late"), RETENTION)
         .await;
     assert_eq!(completed.expect("complete"), Ownership::Held);
-    assert_eq!(ask().await, Claimed::Done(reply("late")));
+    assert_eq!(ask().await, Claimed::done(reply("late")));
     Some(lease.orphaned)
 }
 
@@ -323,9 +324,9 @@ async fn race_all<S: IdempotencyStore>(store: Arc<S>, salt: u64) -> Vec<u64> {
         let (store, number) = (Arc::clone(&store), n % RACES);
         claims.spawn(async move {
             let claim = claim(salt, number, Duration::from_secs(600));
-            match store.claim(claim).await.expect("claim") {
+            match store.claim(claim.clone()).await.expect("claim") {
                 Claimed::New(_) => Some(number),
-                Claimed::InFlight { remaining } if remaining <= claim.lease => None,
+                Claimed::InFlight { remaining, .. } if remaining <= claim.lease => None,
                 other => panic!("{other:?}"),
             }
         });
@@ -339,7 +340,7 @@ const SHORT: Duration = Duration::from_millis(200);
 
 async fn stall<S: IdempotencyStore>(store: Arc<S>, salt: u64) {
     let claim = claim(salt, 0, SHORT);
-    let Claimed::New(lease) = store.claim(claim).await.expect("claim") else {
+    let Claimed::New(lease) = store.claim(claim.clone()).await.expect("claim") else {
         panic!("the key is new");
     };
     say(&format!("owns {}", lease.token));
@@ -366,7 +367,7 @@ pub(crate) async fn stopped<B: Shared>(address: &str) {
     let token: u64 = owner.expect("owns").await.parse().expect("a number");
     owner.signal("STOP").await;
     let mut claimed = store.claim(claim(salt, 0, SHORT)).await.expect("claim");
-    if let Claimed::InFlight { remaining } = claimed {
+    if let Claimed::InFlight { remaining, .. } = claimed {
         assert!(remaining <= SHORT, "{remaining:?} of {SHORT:?}");
         tokio::time::sleep(remaining + Duration::from_millis(1)).await;
         claimed = store.claim(claim(salt, 0, SHORT)).await.expect("claim");
@@ -384,5 +385,5 @@ pub(crate) async fn stopped<B: Shared>(address: &str) {
         .await;
     assert_eq!(completed.expect("complete"), Ownership::Held);
     let claimed = store.claim(claim(salt, 0, SHORT)).await.expect("claim");
-    assert_eq!(claimed, Claimed::Done(reply("mine")));
+    assert_eq!(claimed, Claimed::done(reply("mine")));
 }

@@ -12,7 +12,8 @@ use std::{
 use bytes::Bytes;
 use tokio::task::JoinSet;
 use tower_reprise::store::{
-    Claim, ClaimId, Claimed, Fingerprint, IdempotencyStore, Orphans, Ownership, RecordKey, Stored,
+    Claim, ClaimId, Claimed, Fingerprint, IdempotencyStore, Note, Orphans, Ownership, RecordKey,
+    Stored,
 };
 
 use super::database::{Restart, eventually};
@@ -30,6 +31,7 @@ fn claim(key: [u8; 32]) -> Claim {
         lease: LEASE,
         retention: RETENTION,
         orphans: Orphans::Reexecute,
+        note: Note::NONE,
     }
 }
 
@@ -91,7 +93,7 @@ pub(crate) async fn survives<S: IdempotencyStore>(server: &mut impl Restart, sto
     let acknowledged = std::mem::take(&mut *work.acknowledged.lock().expect("no panic"));
     for (key, stored) in acknowledged {
         let claimed = store.claim(claim(key)).await.expect("claim");
-        assert_eq!(claimed, Claimed::Done(stored), "it was acknowledged");
+        assert_eq!(claimed, Claimed::done(stored), "it was acknowledged");
     }
 }
 

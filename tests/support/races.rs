@@ -46,10 +46,17 @@ pub(crate) async fn cancel_against_start<J: Journal>(stores: [J; 2]) {
                     _ => (&other, &one),
                 };
                 let (leaser, want) = (Arc::clone(leaser), Want::new(queue.clone(), "", 1, LEASE));
-                let start = tokio::spawn(async move { leaser.lease(want).await.expect("lease") });
                 let canceller = Arc::clone(canceller);
-                let cancel =
-                    tokio::spawn(async move { canceller.steer(id, Steer::Cancel(KEEP)).await });
+                let start = async move { leaser.lease(want).await.expect("lease") };
+                let cancel = async move { canceller.steer(id, Steer::Cancel(KEEP)).await };
+                // Each has the head start at times.
+                let (start, cancel) = if round % 4 < 2 {
+                    let start = tokio::spawn(start);
+                    (start, tokio::spawn(cancel))
+                } else {
+                    let cancel = tokio::spawn(cancel);
+                    (tokio::spawn(start), cancel)
+                };
                 let steered = cancel.await.unwrap().expect("steer").expect("an entry");
                 let leased = start.await.unwrap();
                 assert_ne!(leased.len() == 1, steered.applied, "exactly one wins");

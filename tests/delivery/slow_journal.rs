@@ -1,0 +1,293 @@
+//! A worker on a journal that takes its time.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use tower_reprise::{
+    delivery::worker::{Handler, Worker, Working},
+    store::{
+        MemoryStore, Ownership, StoreError, StoreErrorKind,
+        journal::{
+            Counts, Enqueued, Entry, EntryId, Journal, NewEntry, Query, Settle, Status, Steer,
+            Steered, Turn, Want,
+        },
+    },
+};
+
+use crate::{DAY, SECOND, find};
+
+/// Takes so long to commit an outcome, and counts what it is asked.
+#[derive(Clone, Default)]
+struct Slow {
+    inner: MemoryStore,
+    settling: Duration,
+    down: Arc<AtomicBool>,
+    lanes: Arc<AtomicUsize>,
+    leases: Arc<AtomicUsize>,
+}
+
+impl Journal for Slow {
+    async fn enqueue(&self, entry: NewEntry) -> Result<Enqueued, StoreError> {
+        self.inner.enqueue(entry).await
+    }
+
+    async fn lanes(
+        &self,
+        queue: &str,
+        after: Option<&str>,
+        limit: u32,
+    ) -> Result<Vec<String>, StoreError> {
+        self.lanes.fetch_add(1, Ordering::Relaxed);
+        self.inner.lanes(queue, after, limit).await
+    }
+
+    async fn lease(&self, want: Want) -> Result<Vec<Entry>, StoreError> {
+        self.leases.fetch_add(1, Ordering::Relaxed);
+        self.inner.lease(want).await
+    }
+
+    async fn extend(
+        &self,
+        id: EntryId,
+        turn: Turn,
+        lease: Duration,
+    ) -> Result<Ownership, StoreError> {
+        self.inner.extend(id, turn, lease).await
+    }
+
+    async fn settle(
+        &self,
+        id: EntryId,
+        turn: Turn,
+        settle: Settle,
+    ) -> Result<Ownership, StoreError> {
+        tokio::time::sleep(self.settling).await;
+        if self.down.load(Ordering::Relaxed) {
+            return Err(StoreError::new(StoreErrorKind::Unavailable, "down"));
+        }
+        self.inner.settle(id, turn, settle).await
+    }
+
+    async fn steer(&self, id: EntryId, steer: Steer) -> Result<Option<Steered>, StoreError> {
+        self.inner.steer(id, steer).await
+    }
+
+    async fn find(&self, id: EntryId) -> Result<Option<Entry>, StoreError> {
+        self.inner.find(id).await
+    }
+
+    async fn list(&self, query: Query) -> Result<Vec<Entry>, StoreError> {
+        self.inner.list(query).await
+    }
+
+    async fn counts(&self, queue: &str) -> Result<Counts, StoreError> {
+        self.inner.counts(queue).await
+    }
+
+    async fn position(&self, id: EntryId, limit: u32) -> Result<Option<u32>, StoreError> {
+        self.inner.position(id, limit).await
+    }
+
+    async fn secret(&self) -> Result<[u8; 32], StoreError> {
+        self.inner.secret().await
+    }
+}
+
+/// Takes so long, and counts.
+#[derive(Clone, Default)]
+struct Handled {
+    handling: Duration,
+    handled: Arc<AtomicUsize>,
+}
+
+impl Handler for Handled {
+    async fn handle(&self, _: Entry) -> Settle {
+        tokio::time::sleep(self.handling).await;
+        self.handled.fetch_add(1, Ordering::Relaxed);
+        Settle::completed("", DAY)
+    }
+}
+
+impl Handled {
+    fn count(&self) -> usize {
+        self.handled.load(Ordering::Relaxed)
+    }
+}
+
+fn entry(lane: &str) -> NewEntry {
+    NewEntry {
+        lane: lane.to_owned(),
+        ..NewEntry::new("jobs", "")
+    }
+}
+
+async fn with(entries: usize, settling: Duration) -> Slow {
+    let journal = Slow {
+        settling,
+        ..Slow::default()
+    };
+    for _ in 0..entries {
+        journal.enqueue(entry("")).await.unwrap();
+    }
+    journal
+}
+
+async fn completed(journal: &Slow) -> u64 {
+    journal.counts("jobs").await.unwrap().of(Status::Completed)
+}
+
+/// The next is handled while the outcome of the one before is committed, but nobody runs away
+/// from a journal that does not keep up.
+#[tokio::test(start_paused = true)]
+async fn a_handler_is_free_before_its_outcome_is_committed() {
+    let journal = with(20, 10 * SECOND).await;
+    let handler = Handled::default();
+    let worker = Worker::builder(journal.clone(), "jobs", handler.clone()).concurrency(2);
+    let worker = worker.start().unwrap();
+    tokio::time::sleep(5 * SECOND).await;
+    assert_eq!(completed(&journal).await, 0, "not yet");
+    assert_eq!(handler.count(), 4 * 2, "a few times as many as at a time");
+    tokio::time::sleep(60 * SECOND).await;
+    assert_eq!((handler.count(), completed(&journal).await), (20, 20));
+    drop(worker);
+}
+
+/// A shutdown waits for what was handled, not only for what is.
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_commits_what_was_handled() {
+    let journal = with(20, 10 * SECOND).await;
+    let handler = Handled::default();
+    let worker = Worker::builder(journal.clone(), "jobs", handler.clone()).concurrency(2);
+    let worker = worker.start().unwrap();
+    tokio::time::sleep(5 * SECOND).await;
+    worker.shutdown(60 * SECOND).await;
+    assert_eq!((handler.count(), completed(&journal).await), (8, 8));
+    let queued = journal.counts("jobs").await.unwrap().of(Status::Queued);
+    assert_eq!(queued, 12);
+}
+
+/// J-14: a journal that is down, or that hangs, does not keep a process from ending. What it was
+/// not told is attempted again when the lease has run out.
+#[tokio::test(start_paused = true)]
+async fn j_14_a_shutdown_does_not_wait_for_a_journal_that_is_down() {
+    for (settling, handling) in [
+        (Duration::ZERO, Duration::ZERO),
+        (Duration::ZERO, 3600 * SECOND),
+        (3600 * SECOND, Duration::ZERO),
+    ] {
+        let journal = with(1, settling).await;
+        journal.down.store(true, Ordering::Relaxed);
+        let handler = Handled {
+            handling,
+            ..Handled::default()
+        };
+        let worker = Worker::builder(journal.clone(), "jobs", handler.clone()).start();
+        let worker = worker.unwrap();
+        tokio::time::sleep(SECOND).await;
+        let ended = worker.shutdown(SECOND);
+        let most = SECOND + Working::GIVING_BACK;
+        let ended = tokio::time::timeout(most + SECOND / 10, ended).await;
+        assert!(ended.is_ok(), "{settling:?} {handling:?}");
+        tokio::time::sleep(60 * SECOND).await;
+        let leased = journal.lease(Want::new("jobs", "", 1, DAY)).await.unwrap();
+        assert_eq!(leased.len(), 1, "nothing is lost, and nobody holds it");
+    }
+}
+
+/// Who does not wait for the end of a shutdown breaks it off.
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_that_is_dropped_leaves_nobody_behind() {
+    let journal = with(1, Duration::ZERO).await;
+    let handler = Handled {
+        handling: 100 * SECOND,
+        ..Handled::default()
+    };
+    let worker = Worker::builder(journal.clone(), "jobs", handler.clone()).start();
+    let worker = worker.unwrap();
+    tokio::time::sleep(SECOND).await;
+    let dropped = tokio::time::timeout(SECOND, worker.shutdown(DAY)).await;
+    assert!(dropped.is_err());
+    tokio::time::sleep(200 * SECOND).await;
+    assert_eq!(handler.count(), 0);
+}
+
+/// J-5: lanes that had more are leased from in turn, without asking each time which there are.
+#[tokio::test(start_paused = true)]
+async fn j_5_known_lanes_are_not_asked_for_again() {
+    let journal = with(0, Duration::ZERO).await;
+    for n in 0..120 {
+        journal
+            .enqueue(entry(["a", "b", "c"][n % 3]))
+            .await
+            .unwrap();
+    }
+    let handler = Handled::default();
+    let worker = Worker::builder(journal.clone(), "jobs", handler.clone());
+    let worker = worker.concurrency(4).per_lane(2).start().unwrap();
+    tokio::time::sleep(SECOND / 2).await;
+    assert_eq!(completed(&journal).await, 120);
+    let (lanes, leases) = (&journal.lanes, &journal.leases);
+    let (lanes, leases) = (
+        lanes.load(Ordering::Relaxed),
+        leases.load(Ordering::Relaxed),
+    );
+    assert!(lanes <= 5 && leases >= 60, "{lanes} looks, {leases} leases");
+    drop(worker);
+}
+
+/// J-5: a lane that comes later gets its turn, however much there is in those that are known.
+#[tokio::test(start_paused = true)]
+async fn j_5_a_new_lane_is_found_at_the_next_look() {
+    let journal = with(1_000, Duration::ZERO).await;
+    let handler = Handled {
+        handling: SECOND / 10,
+        ..Handled::default()
+    };
+    let worker = Worker::builder(journal.clone(), "jobs", handler.clone()).concurrency(4);
+    let worker = worker.start().unwrap();
+    tokio::time::sleep(5 * SECOND).await;
+    let late = entry("late");
+    let id = late.id;
+    journal.enqueue(late).await.unwrap();
+    tokio::time::sleep(2 * SECOND).await;
+    assert_eq!(find(&journal.inner, id).await.status, Status::Completed);
+    assert!(completed(&journal).await < 1_000, "while others still wait");
+    drop(worker);
+}
+
+/// What is leased ahead is handled in its turn, no more at a time than may be; a shutdown gives the
+/// rest back, as if it had not been leased.
+#[tokio::test(start_paused = true)]
+async fn what_is_leased_ahead_waits_and_is_given_back() {
+    let journal = with(20, Duration::ZERO).await;
+    let handler = Handled {
+        handling: 100 * SECOND,
+        ..Handled::default()
+    };
+    let worker = Worker::builder(journal.clone(), "jobs", handler.clone()).lease(9 * SECOND);
+    let worker = worker.concurrency(2).ahead(3).per_lane(10);
+    let worker = worker.start().unwrap();
+    tokio::time::sleep(50 * SECOND).await;
+    let counts = journal.counts("jobs").await.unwrap();
+    assert_eq!(counts.of(Status::Processing), 5);
+    tokio::time::sleep(100 * SECOND).await;
+    assert_eq!((handler.count(), completed(&journal).await), (2, 2));
+    worker.shutdown(200 * SECOND).await;
+    assert_eq!((handler.count(), completed(&journal).await), (4, 4));
+    let left = journal.list(Query::new("jobs", 100)).await.unwrap();
+    let left = left.iter().filter(|entry| !entry.status.is_over());
+    let left: Vec<_> = left.map(|it| (it.status, it.attempts)).collect();
+    assert_eq!(left, vec![(Status::Queued, 0); 16]);
+}
+
+#[tokio::test]
+async fn too_many_ahead_are_refused() {
+    let worker = Worker::builder(Slow::default(), "jobs", Handled::default());
+    let error = worker.ahead(10_001).start().unwrap_err().to_string();
+    assert_eq!(error, "worker.ahead is 10001, allowed: 0 to 10000");
+}

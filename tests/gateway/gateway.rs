@@ -1,0 +1,319 @@
+//! A gateway that was started, as its operator and its callers see it.
+
+use std::{
+    env,
+    io::{BufRead, BufReader, Read},
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Output, Stdio},
+    sync::{Arc, Mutex, OnceLock},
+    thread,
+    time::Duration,
+};
+
+use axum::body::Body;
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response, StatusCode};
+use http_body_util::BodyExt;
+use hyper_util::{
+    client::legacy::{Client, connect::HttpConnector},
+    rt::TokioExecutor,
+};
+use serde_json::Value;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+use crate::database::eventually;
+
+/// The example, which is built if it is not there or not up to date.
+fn binary() -> &'static Path {
+    static BINARY: OnceLock<PathBuf> = OnceLock::new();
+    BINARY.get_or_init(|| {
+        // …/target/debug/deps/gateway-…
+        let this = env::current_exe().unwrap();
+        let profile = this.parent().and_then(Path::parent).unwrap();
+        let cargo = env::var_os("CARGO").unwrap_or("cargo".into());
+        let mut build = Command::new(cargo);
+        build
+            .args(["build", "--quiet", "--all-features", "--example", "gateway"])
+            .arg("--target-dir")
+            .arg(profile.parent().unwrap())
+            .current_dir(env!("CARGO_MANIFEST_DIR"));
+        // What cargo told this process of its package would have some build scripts run again.
+        for (name, _) in env::vars_os() {
+            let name = name.to_string_lossy();
+            let told = [
+                "CARGO_PKG_",
+                "CARGO_MANIFEST_",
+                "CARGO_CRATE_",
+                "CARGO_BIN_",
+            ];
+            if told.iter().any(|start| name.starts_with(start)) {
+                build.env_remove(&*name);
+            }
+        }
+        if profile.ends_with("release") {
+            build.arg("--release");
+        }
+        assert!(build.status().unwrap().success(), "no example");
+        profile.join("examples/gateway")
+    })
+}
+
+/// Runs it to its end.
+pub(crate) fn run(flags: &[&str]) -> (Option<i32>, String, String) {
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = Command::new(binary()).args(flags).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (status.code(), text(stdout), text(stderr))
+}
+
+/// A folder of one test, which goes with it.
+pub(crate) struct Folder(pub(crate) PathBuf);
+
+impl Folder {
+    pub(crate) fn new() -> Self {
+        let name = format!("reprise-gateway-{:016x}", rand::random::<u64>());
+        let path = env::temp_dir().join(name);
+        std::fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    pub(crate) fn path(&self, name: &str) -> String {
+        self.0.join(name).to_str().unwrap().to_owned()
+    }
+
+    /// Writes a file, and says where.
+    pub(crate) fn file(&self, name: &str, text: &str) -> String {
+        std::fs::write(self.0.join(name), text).unwrap();
+        self.path(name)
+    }
+
+    /// Whether this is in one of its files.
+    pub(crate) fn holds(&self, text: &str) -> bool {
+        let files = std::fs::read_dir(&self.0).unwrap();
+        let mut files = files.map(|file| std::fs::read(file.unwrap().path()).unwrap());
+        files.any(|bytes| {
+            bytes
+                .windows(text.len())
+                .any(|part| part == text.as_bytes())
+        })
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A policy that does not wait long.
+pub(crate) fn policy(retries: u32) -> String {
+    format!(
+        "service = 'test'\n[default]\nprofile = 'synchronous'\nmax_retries = {retries}\n\
+         backoff = {{ base = '10ms', cap = '20ms' }}\n"
+    )
+}
+
+pub(crate) type Caller = Client<HttpConnector, Body>;
+
+pub(crate) fn caller() -> Caller {
+    Client::builder(TokioExecutor::new()).build_http()
+}
+
+/// A gateway on ports of the system's choice. It is killed when dropped.
+pub(crate) struct Gateway {
+    child: Child,
+    url: String,
+    admin: String,
+    said: Arc<Mutex<String>>,
+    caller: Caller,
+}
+
+/// A reply with its whole body.
+#[derive(Debug, Clone)]
+pub(crate) struct Reply {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+}
+
+impl Reply {
+    pub(crate) async fn of(
+        response: Response<impl http_body::Body<Data = Bytes, Error: std::fmt::Debug>>,
+    ) -> Self {
+        let (head, body) = response.into_parts();
+        Self {
+            status: head.status,
+            headers: head.headers,
+            body: body.collect().await.unwrap().to_bytes(),
+        }
+    }
+
+    pub(crate) fn text(&self) -> &str {
+        std::str::from_utf8(&self.body).unwrap()
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|_| panic!("{self:?}"))
+    }
+
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).and_then(|value| value.to_str().ok())
+    }
+}
+
+impl Gateway {
+    pub(crate) async fn start(upstream: &str, flags: &[&str]) -> Self {
+        let first = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
+        let mut child = Command::new(binary())
+            .args(first)
+            .args(["--upstream", upstream, "--scope-header", "x-tenant"])
+            .args(flags)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let said = Arc::new(Mutex::new(String::new()));
+        let pipes: [Box<dyn Read + Send>; 2] = [
+            Box::new(child.stdout.take().unwrap()),
+            Box::new(child.stderr.take().unwrap()),
+        ];
+        for pipe in pipes {
+            let said = Arc::clone(&said);
+            // Ends with the child.
+            thread::spawn(move || {
+                for line in BufReader::new(pipe).lines().map_while(Result::ok) {
+                    *said.lock().unwrap() += &(line + "\n");
+                }
+            });
+        }
+        let mut gateway = Self {
+            child,
+            url: String::new(),
+            admin: String::new(),
+            said,
+            caller: caller(),
+        };
+        gateway.says("listening on ").await;
+        gateway.url = gateway.address("listening on ");
+        gateway.admin = gateway.address("admin on ");
+        gateway
+    }
+
+    /// Waits until it says this, on stdout or stderr.
+    pub(crate) async fn says(&self, text: &str) {
+        eventually(&format!("it says {text:?}"), async || {
+            self.said.lock().unwrap().contains(text)
+        })
+        .await;
+    }
+
+    pub(crate) fn said(&self) -> String {
+        self.said.lock().unwrap().clone()
+    }
+
+    fn address(&self, start: &str) -> String {
+        let said = self.said();
+        let line = said.lines().find_map(|line| line.strip_prefix(start));
+        line.unwrap_or_else(|| panic!("{said}")).to_owned()
+    }
+
+    pub(crate) fn url(&self, path: &str) -> String {
+        format!("{}{path}", self.url)
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) async fn send(
+        &self,
+        request: http::request::Builder,
+        body: impl Into<Body>,
+    ) -> Reply {
+        let request = request.body(body.into()).unwrap();
+        Reply::of(self.caller.request(request).await.unwrap()).await
+    }
+
+    /// What comes back for bytes that no client would send.
+    pub(crate) async fn raw(&self, said: &str) -> String {
+        let address = self.url.strip_prefix("http://").unwrap();
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(said.as_bytes()).await.unwrap();
+        let mut heard = Vec::new();
+        stream.read_to_end(&mut heard).await.unwrap();
+        String::from_utf8(heard).unwrap()
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Reply {
+        self.send(Request::get(self.url(path)), Body::empty()).await
+    }
+
+    /// A POST with a key, by a tenant.
+    pub(crate) fn order(&self, key: &str) -> http::request::Builder {
+        Request::post(self.url("/orders"))
+            .header("x-tenant", "ada")
+            .header("idempotency-key", key)
+    }
+
+    /// What operators see.
+    pub(crate) async fn look(&self, path: &str) -> Reply {
+        let request = Request::get(format!("{}{path}", self.admin));
+        self.send(request, Body::empty()).await
+    }
+
+    /// What operators do.
+    pub(crate) async fn do_(&self, path: &str) -> Reply {
+        let request = Request::post(format!("{}{path}", self.admin));
+        self.send(request, Body::empty()).await
+    }
+
+    pub(crate) fn admin(&self, path: &str) -> String {
+        format!("{}{path}", self.admin)
+    }
+
+    /// How many replays are in this state.
+    pub(crate) async fn replays(&self, status: &str) -> u64 {
+        let replays = self.look("/replays").await.json();
+        replays["counts"][status].as_u64().unwrap()
+    }
+
+    pub(crate) fn signal(&self, name: &str) {
+        let kill = format!("kill -{name} {}", self.pid());
+        let sent = Command::new("sh").args(["-c", &kill]).status();
+        assert!(sent.unwrap().success(), "{kill}");
+    }
+
+    /// SIGKILL; it is gone when this returns.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    pub(crate) async fn ended(&mut self) -> ExitStatus {
+        let mut status = None;
+        eventually("it ends", async || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        })
+        .await;
+        status.unwrap()
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if thread::panicking() {
+            thread::sleep(Duration::from_millis(10));
+            eprintln!("{}", self.said());
+        }
+    }
+}

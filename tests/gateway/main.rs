@@ -1,0 +1,24 @@
+//! The gateway as its user has it: the example's own binary, with its flags, in front of servers that
+//! know nothing of it.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "the helpers are tests too"
+)]
+
+mod executing;
+mod flags;
+mod gateway;
+mod once;
+mod operation;
+mod replays;
+mod shop;
+mod stores;
+mod streaming;
+mod traffic;
+
+#[path = "../support/authority.rs"]
+mod authority;
+#[path = "../support/database.rs"]
+mod database;

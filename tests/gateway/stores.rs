@@ -1,0 +1,44 @@
+//! The same with stores that many gateways share.
+
+use std::env;
+
+use crate::{
+    database::{eventually, left_out},
+    gateway::Gateway,
+    shop::Shop,
+};
+
+/// Two gateways, one store: what one accepted the other does, once.
+async fn shared(name: &str) {
+    let Ok(store) = env::var(name) else {
+        return left_out("gateways that share a store", &format!("{name} is not set"));
+    };
+    let shop = Shop::open().await;
+    let key = format!("{:032x}", rand::random::<u128>());
+    let flags = ["--store", &store];
+    let one = Gateway::start(&shop.url(), &[&flags[..], &["--maintenance"]].concat()).await;
+    let request = one.order(&key).header("replay", "true");
+    let accepted = one.send(request, "x").await;
+    assert_eq!(accepted.status, 202, "{}", accepted.text());
+    let id = accepted.json()["replay_id"].as_str().unwrap().to_owned();
+    let other = Gateway::start(&shop.url(), &flags).await;
+    eventually("the other does it", async || {
+        let replay = other.look(&format!("/replays/{id}")).await;
+        replay.json()["status"] == "completed"
+    })
+    .await;
+    let again = other.send(other.order(&key), "x").await;
+    assert_eq!(again.header("idempotent-replayed"), Some("true"));
+    assert_eq!(shop.keys()[&key], 1);
+    assert_eq!(other.look("/readyz").await.status, 200);
+}
+
+#[tokio::test]
+async fn t_1_postgres() {
+    shared("REPRISE_TEST_POSTGRES").await;
+}
+
+#[tokio::test]
+async fn t_1_redis() {
+    shared("REPRISE_TEST_REDIS").await;
+}
