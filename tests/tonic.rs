@@ -1127,8 +1127,29 @@ async fn c_2_a_streamed_request_over_the_cap_goes_through_once() {
     assert_eq!(server.requests().len(), 2);
 }
 
+/// A server that is too busy to read says so at once, which is when a retry matters.
 #[tokio::test]
-async fn c_2_an_answer_before_the_end_of_a_streamed_request_is_not_retried() {
+async fn c_2_an_answer_before_the_end_of_a_request_that_is_at_hand_is_retried() {
+    // The transport has taken a message and waits until it may send it. It knows that it has to wait
+    // from the second call on.
+    let script = || vec![Act::EarlyEnd(3), Act::EarlyEnd(14), Act::Serve];
+    let server = Server::start(script()).await;
+    let mut client = HealthClient::new(full(&named(policy()), channel(server.address)));
+    client.check(check()).await.unwrap_err();
+    assert_eq!(served(&client.check(check()).await.unwrap()), 2);
+    assert_eq!(server.bodies()[2], framed(&[vec![]]));
+
+    let server = Server::start(script()).await;
+    let stack = full(&named(policy()), channel(server.address));
+    let messages = vec![vec![7; 40_000], vec![9; 20_000]];
+    let upload = || upload(stack.clone(), tokio_stream::iter(messages.clone()));
+    upload().await.unwrap_err();
+    assert_eq!(served(&upload().await.unwrap()), 2);
+    assert_eq!(server.bodies()[2], framed(&messages));
+}
+
+#[tokio::test]
+async fn c_2_an_answer_before_the_end_of_a_request_that_is_awaited_is_not_retried() {
     let (send, messages) = tokio::sync::mpsc::unbounded_channel();
     send.send(vec![1]).unwrap();
     let server = Server::start(vec![Act::EarlyFail(14), Act::Serve]).await;

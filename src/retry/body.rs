@@ -3,15 +3,14 @@ use std::sync::Arc;
 use bytes::Buf;
 use http_body_util::{Empty, Full};
 
-use super::snapshot::{Copied, Head};
 use crate::dependency::Dependency;
 
 /// A request body that can be sent again.
 ///
 /// Sending keeps the body's type, so that stacks compose. A body that is at hand as a whole is
 /// cloned: `Full`, `Empty`, `String`, `()`. One that streams is recorded as it passes, and can be
-/// sent again once all of it has passed, or when nothing of it was read: `BoxBody` and
-/// `UnsyncBoxBody` of http-body-util, and with their features the bodies of axum, tonic and
+/// sent again once all of it has passed or is at hand, or when nothing of it was read: `BoxBody`
+/// and `UnsyncBoxBody` of http-body-util, and with their features the bodies of axum, tonic and
 /// reqwest.
 #[diagnostic::on_unimplemented(
     message = "a request with a body of type `{Self}` cannot be sent again",
@@ -27,7 +26,8 @@ pub trait ReplayBody: Sized {
     /// that records what passes. `None` if it can't be kept.
     fn record(&mut self, room: &Room<'_>) -> Option<Self::Recording>;
 
-    /// Whether the body could be sent again now.
+    /// Whether the body could be sent again now. It is asked when an attempt failed, and may read
+    /// what is left of the body, if that need not be waited for.
     fn is_whole(recording: &Self::Recording) -> bool;
 
     /// The body once more.
@@ -43,7 +43,6 @@ pub trait ReplayBody: Sized {
 #[derive(Debug)]
 pub struct Room<'a> {
     limit: usize,
-    head: Option<&'a Copied>,
     dependency: &'a Arc<Dependency>,
 }
 
@@ -52,23 +51,8 @@ impl<'a> Room<'a> {
     pub(super) fn of(dependency: &'a Arc<Dependency>) -> Self {
         Self {
             limit: dependency.policy().replay_limit(),
-            head: None,
             dependency,
         }
-    }
-
-    /// The same room for a body of which the head of its request tells the size.
-    #[inline]
-    pub(super) fn announced_by(&self, head: &'a Head) -> Self {
-        Self {
-            head: head.get(),
-            ..*self
-        }
-    }
-
-    /// How many bytes the body has by the head of its request.
-    pub(super) fn announced(&self) -> Option<u64> {
-        self.head?.content_length()
     }
 
     /// The most that may be kept of one body, in bytes.

@@ -108,8 +108,7 @@ impl<B: ReplayBody, R: Reply> Protocol<Request<B>, R> for Http {
         room: &Room<'_>,
     ) -> Option<Self::Snapshot> {
         let head = Head::of(request, marks, room.limit())?;
-        let room = room.announced_by(&head);
-        let body = Some(request.body_mut().record(&room)?);
+        let body = Some(request.body_mut().record(room)?);
         Some(HttpSnapshot { head, body })
     }
 

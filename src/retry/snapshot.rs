@@ -5,7 +5,7 @@ use std::{cell::RefCell, time::Duration};
 
 use http::{
     Extensions, HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version,
-    header::{AUTHORIZATION, CONTENT_LENGTH, COOKIE, PROXY_AUTHORIZATION},
+    header::{AUTHORIZATION, COOKIE, PROXY_AUTHORIZATION},
     request::Parts,
     uri,
 };
@@ -196,12 +196,6 @@ impl Copied {
     #[inline]
     pub(super) fn grpc_timeout(&self) -> Option<Duration> {
         self.told.timeout
-    }
-
-    /// How long the body is, by the head.
-    pub(super) fn content_length(&self) -> Option<u64> {
-        let length = str::from_utf8(self.get(CONTENT_LENGTH.as_str())?).ok()?;
-        length.parse().ok()
     }
 
     /// Makes the head again.

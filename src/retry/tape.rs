@@ -1,15 +1,22 @@
 //! Bodies that stream, recorded as they pass.
 //!
-//! The body that is sent tees its frames onto a tape, up to a limit. Nothing is read ahead and
-//! nothing is held back. The tape belongs to the call: once that is over, or has no use for it
-//! any more, the tape is gone and the body streams on by itself.
+//! The body that is sent leaves a copy of its frames on a tape, up to a limit. Nothing is held
+//! back, and nothing is read ahead while an attempt may still succeed. When one failed before all
+//! of the body had passed, what is left of it is read at once if it is at hand: a transport takes a
+//! frame before it has room to send it, and a server that refuses a call answers before it reads.
+//! The tape belongs to the call: once that is over, or has no use for it any more, what is on it is
+//! gone and the body streams on by itself.
+
+mod passed;
 
 use std::{
+    collections::VecDeque,
+    fmt,
     marker::PhantomData,
     mem,
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
-    task::{Context, Poll, ready},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, Waker, ready},
 };
 
 use bytes::Bytes;
@@ -20,169 +27,112 @@ use http_body_util::{
     combinators::{BoxBody, UnsyncBoxBody},
 };
 
+use self::passed::Passed;
 use super::body::Room;
-use crate::dependency::Dependency;
+
+/// The most frames that are read of what is left of a body. One that has more of them, of no bytes
+/// even, is not sent again.
+const MOST_LEFT: usize = 1024;
 
 /// What is kept of a body that streams.
-#[derive(Debug)]
-pub struct Recording<B>(Option<Arc<Tape<B>>>);
+pub struct Recording<B: Body>(Option<Arc<Tape<B>>>);
 
-#[derive(Debug)]
-struct Tape<B> {
-    state: Mutex<State<B>>,
+struct Tape<B: Body> {
+    reel: Mutex<Reel<B>>,
     limit: usize,
     /// What the body said of its size.
     hint: SizeHint,
-    /// How much data there will be, if anybody said so.
-    announced: Option<u64>,
 }
 
-#[derive(Debug)]
-enum State<B> {
-    /// This much has passed.
-    Passing(Kept),
-    /// The body came back, and nothing of it was read.
-    Unread(B, Kept),
-    /// All of it has passed.
-    Whole(Whole, Option<HeaderMap>),
-    /// It can't be sent again: it is too long, or it was read in part, or it failed.
-    Lost,
-}
-
-/// All of a body's data, which is shared with those who send it again once there are any.
-#[derive(Debug)]
-enum Whole {
-    Kept(Kept),
-    Shared(Bytes),
-}
-
-/// What passed, in room that is the dependency's.
-#[derive(Debug)]
-struct Kept {
-    bytes: Vec<u8>,
-    taken: usize,
-    dependency: Arc<Dependency>,
-}
-
-impl Kept {
-    /// Takes so much more room, if there is that much.
-    fn take(&mut self, more: usize, limit: usize) -> bool {
-        let fits = self.taken.checked_add(more).is_some_and(|all| all <= limit)
-            && self.dependency.take_room(more);
-        if fits {
-            self.taken += more;
-        }
-        fits
-    }
-}
-
-impl Drop for Kept {
-    fn drop(&mut self) {
-        self.dependency.give_room_back(self.taken);
-    }
-}
-
-impl AsRef<[u8]> for Kept {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
-    }
-}
-
-impl<B> Tape<B> {
-    fn state(&self) -> MutexGuard<'_, State<B>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl<B> State<B> {
-    /// Takes in what came out of the body.
-    fn note<E>(&mut self, frame: Option<&Result<Frame<Bytes>, E>>, limit: usize) {
-        match frame {
-            _ if matches!(self, Self::Whole(..)) => {}
-            Some(Ok(frame)) => self.record(frame, limit),
-            Some(Err(_)) => *self = Self::Lost,
-            None => self.end(None),
-        }
-    }
-
-    fn record(&mut self, frame: &Frame<Bytes>, limit: usize) {
-        let Self::Passing(kept) = self else {
-            return;
-        };
-        if let Some(data) = frame.data_ref() {
-            match kept.take(data.len(), limit) {
-                true => kept.bytes.extend_from_slice(data),
-                false => *self = Self::Lost,
-            }
-        } else if let Some(trailers) = frame.trailers_ref() {
-            let size = |(name, value): (&http::HeaderName, &http::HeaderValue)| {
-                name.as_str().len() + value.len()
-            };
-            match kept.take(trailers.iter().map(size).sum(), limit) {
-                true => self.end(Some(trailers.clone())),
-                false => *self = Self::Lost,
-            }
-        }
-    }
-
-    fn end(&mut self, trailers: Option<HeaderMap>) {
-        *self = match mem::replace(self, Self::Lost) {
-            Self::Passing(kept) => Self::Whole(Whole::Kept(kept), trailers),
-            other => other,
-        };
-    }
-}
-
-/// A body on its way out that leaves a copy on the tape, as long as there is one.
-pub(crate) struct Tee<B: Body> {
-    /// Gone when it has come to its end.
+/// A body, and what has passed of it.
+struct Reel<B: Body> {
+    /// Gone when it has come to its end, or when nobody wants it any more.
     body: Option<B>,
-    /// What comes after the data that was announced.
-    ahead: Option<Result<Frame<Bytes>, B::Error>>,
-    tape: Weak<Tape<B>>,
+    /// What was read of it before who sends it asked for it.
+    ahead: VecDeque<Result<Frame<Bytes>, B::Error>>,
+    /// Who sends it and waits for more of it.
+    waiting: Option<Waker>,
+    /// Somebody is sending it.
+    held: bool,
+    /// Something of it was read.
     read: bool,
-    /// All data that was announced has passed.
-    complete: bool,
+    passed: Passed,
 }
 
-/// An error is never pinned.
-impl<B: Body + Unpin> Unpin for Tee<B> {}
-
-impl<B: Body<Data = Bytes> + Unpin> Tee<B> {
-    fn new(body: B, tape: &Arc<Tape<B>>) -> Self {
-        Self {
-            body: Some(body),
-            ahead: None,
-            tape: Arc::downgrade(tape),
-            read: false,
-            complete: false,
-        }
+impl<B: Body> Tape<B> {
+    fn reel(&self) -> MutexGuard<'_, Reel<B>> {
+        self.reel.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
+impl<B: Body<Data = Bytes> + Unpin> Reel<B> {
     /// The next frame, which leaves its copy.
-    fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+    fn poll_body(
+        &mut self,
+        limit: usize,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         let Some(body) = self.body.as_mut() else {
             return Poll::Ready(None);
         };
         let frame = ready!(Pin::new(&mut *body).poll_frame(cx));
         self.read = true;
+        // Who reads a body to its announced end does not ask for a frame after it.
         let ended = frame.is_none() || body.is_end_stream();
-        self.complete = false;
-        if let Some(tape) = self.tape.upgrade() {
-            let mut state = tape.state();
-            state.note(frame.as_ref(), tape.limit);
-            // Who reads a body to its announced end does not ask for a frame after it.
-            if ended {
-                state.end(None);
-            }
-            if let State::Passing(kept) = &*state {
-                self.complete = tape.announced == Some(kept.taken as u64);
-            }
-        }
+        self.passed.note(frame.as_ref(), ended, limit);
         if frame.is_none() {
             self.body = None;
         }
         Poll::Ready(frame)
+    }
+
+    /// Reads what is left of the body, as far as it is at hand. Who sends it still gets it.
+    fn read_on(&mut self, limit: usize) {
+        let mut cx = Context::from_waker(Waker::noop());
+        for _ in 0..MOST_LEFT {
+            if !self.passed.is_part() {
+                return;
+            }
+            match self.poll_body(limit, &mut cx) {
+                Poll::Ready(Some(frame)) if self.held => self.ahead.push_back(frame),
+                Poll::Ready(_) => {}
+                Poll::Pending => return,
+            }
+        }
+    }
+
+    /// Whether nobody sends the body, and nobody has read anything of it.
+    fn is_untouched(&self) -> bool {
+        !self.held && !self.read && self.body.is_some()
+    }
+}
+
+impl<B: Body> fmt::Debug for Recording<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Recording").finish_non_exhaustive()
+    }
+}
+
+impl<B: Body> Drop for Recording<B> {
+    fn drop(&mut self) {
+        let Some(tape) = &self.0 else {
+            return;
+        };
+        let mut reel = tape.reel();
+        let unused = mem::replace(&mut reel.passed, Passed::Lost);
+        let held = reel.held;
+        let body = reel.body.take_if(|_| !held);
+        drop(reel);
+        drop((unused, body));
+    }
+}
+
+/// A body on its way out that leaves a copy on the tape, as long as there is a call to use it.
+pub(crate) struct Tee<B: Body>(Arc<Tape<B>>);
+
+impl<B: Body> Tee<B> {
+    fn new(tape: &Arc<Tape<B>>) -> Self {
+        Self(Arc::clone(tape))
     }
 }
 
@@ -197,43 +147,51 @@ where
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
-        let this = self.get_mut();
-        if let Some(frame) = this.ahead.take() {
+        let mut reel = self.0.reel();
+        if let Some(frame) = reel.ahead.pop_front() {
             return Poll::Ready(Some(frame));
         }
-        let frame = ready!(this.poll_body(cx));
-        // A transport that was told the size does not ask for more than that, and would leave it
-        // open whether there is any.
-        if this.complete
-            && let Poll::Ready(next) = this.poll_body(cx)
-        {
-            this.ahead = next;
+        let polled = reel.poll_body(self.0.limit, cx);
+        if polled.is_pending() && reel.passed.is_part() {
+            reel.waiting = Some(cx.waker().clone());
         }
-        Poll::Ready(frame)
+        polled
     }
 
     fn is_end_stream(&self) -> bool {
-        self.ahead.is_none() && self.body.as_ref().is_none_or(B::is_end_stream)
+        let reel = self.0.reel();
+        reel.ahead.is_empty() && reel.body.as_ref().is_none_or(B::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body
-            .as_ref()
-            .map_or_else(|| SizeHint::with_exact(0), B::size_hint)
+        let reel = self.0.reel();
+        let frames = reel.ahead.iter().flatten();
+        let ahead = frames
+            .filter_map(Frame::data_ref)
+            .map(Bytes::len)
+            .sum::<usize>() as u64;
+        let rest = reel.body.as_ref().map(B::size_hint);
+        let rest = rest.unwrap_or_else(|| SizeHint::with_exact(0));
+        let mut hint = SizeHint::new();
+        hint.set_lower(rest.lower().saturating_add(ahead));
+        if let Some(upper) = rest.upper() {
+            hint.set_upper(upper.saturating_add(ahead));
+        }
+        hint
     }
 }
 
 impl<B: Body> Drop for Tee<B> {
     fn drop(&mut self) {
-        let Some(tape) = self.tape.upgrade() else {
-            return;
-        };
-        let mut state = tape.state();
-        *state = match (mem::replace(&mut *state, State::Lost), self.body.take()) {
-            (State::Passing(kept), Some(body)) if !self.read => State::Unread(body, kept),
-            (State::Passing(_), _) => State::Lost,
-            (other, _) => other,
-        };
+        let mut reel = self.0.reel();
+        reel.held = false;
+        let waiting = reel.waiting.take();
+        let ahead = mem::take(&mut reel.ahead);
+        // The call may yet want what is left.
+        let wanted = reel.passed.is_part();
+        let body = reel.body.take_if(|_| !wanted);
+        drop(reel);
+        drop((waiting, ahead, body));
     }
 }
 
@@ -288,56 +246,65 @@ pub(crate) fn record<B: AnyBody>(body: &mut B, room: &Room<'_>) -> Option<Record
     if body.is_end_stream() {
         return Some(Recording(None));
     }
-    // A body that says itself that it is too long is not worth copying. It may come back unread.
-    let too_long = body.size_hint().lower() > room.limit() as u64;
+    let hint = body.size_hint();
+    // A body that says itself that it is too long is not worth copying. It may come back untouched.
+    let too_long = hint.lower() > room.limit() as u64;
     let limit = if too_long { 0 } else { room.limit() };
     let tape = Arc::new(Tape {
-        state: Mutex::new(State::Passing(Kept {
-            bytes: Vec::new(),
-            taken: 0,
-            dependency: Arc::clone(room.dependency()),
-        })),
+        reel: Mutex::new(Reel {
+            body: Some(mem::take(body)),
+            ahead: VecDeque::new(),
+            waiting: None,
+            held: true,
+            read: false,
+            passed: Passed::nothing(room.dependency()),
+        }),
         limit,
-        hint: body.size_hint(),
-        announced: body.size_hint().exact().or_else(|| room.announced()),
+        hint,
     });
-    *body = B::passing(Tee::new(mem::take(body), &tape));
+    *body = B::passing(Tee::new(&tape));
     Some(Recording(Some(tape)))
 }
 
-pub(crate) fn is_whole<B>(recording: &Recording<B>) -> bool {
-    let whole = |tape: &Arc<Tape<B>>| matches!(*tape.state(), State::Whole(..) | State::Unread(..));
-    recording.0.as_ref().is_none_or(whole)
+pub(crate) fn is_whole<B: AnyBody>(recording: &Recording<B>) -> bool {
+    let Some(tape) = recording.0.as_ref() else {
+        return true;
+    };
+    let mut reel = tape.reel();
+    if reel.is_untouched() {
+        return true;
+    }
+    reel.read_on(tape.limit);
+    let whole = reel.passed.is_whole();
+    // The body has been asked by somebody else since, and may remember only whom.
+    let waiting = reel.waiting.take();
+    drop(reel);
+    if let Some(waiting) = waiting {
+        waiting.wake();
+    }
+    whole
 }
 
 pub(crate) fn replay<B: AnyBody>(recording: &Recording<B>) -> Option<B> {
     let Some(tape) = recording.0.as_ref() else {
         return Some(B::default());
     };
-    let mut state = tape.state();
-    match mem::replace(&mut *state, State::Lost) {
-        State::Whole(data, trailers) => {
-            let data = match data {
-                Whole::Kept(kept) => Bytes::from_owner(kept),
-                Whole::Shared(data) => data,
-            };
-            *state = State::Whole(Whole::Shared(data.clone()), trailers.clone());
-            Some(B::replayed(Replayed {
-                data,
-                trailers,
-                hint: tape.hint,
-                error: PhantomData,
-            }))
-        }
-        State::Unread(body, kept) => {
-            *state = State::Passing(kept);
-            Some(B::passing(Tee::new(body, tape)))
-        }
-        passing_or_lost => {
-            *state = passing_or_lost;
-            None
-        }
+    let mut reel = tape.reel();
+    if reel.is_untouched() {
+        reel.held = true;
+        // Who makes a body of it asks it how long it is.
+        drop(reel);
+        return Some(B::passing(Tee::new(tape)));
     }
+    let Passed::Whole(data, trailers) = &mut reel.passed else {
+        return None;
+    };
+    Some(B::replayed(Replayed {
+        data: data.share(),
+        trailers: trailers.clone(),
+        hint: tape.hint,
+        error: PhantomData,
+    }))
 }
 
 /// `ReplayBody` for a body type that any other fits into by this expression.

@@ -37,6 +37,9 @@ pub(crate) enum Act {
     Fail { code: u8, with: Fields },
     /// The same, without reading the request.
     EarlyFail(u8),
+    /// The same, and the stream is closed. A server that begins so lets clients send nothing of a
+    /// request but its head until it does something else.
+    EarlyEnd(u8),
     /// Head; the status in trailers once the client has seen the head, or when notified.
     LateFail {
         code: u8,
@@ -107,12 +110,21 @@ impl Server {
     }
 
     async fn converse(self, stream: TcpStream) -> Result<(), h2::Error> {
-        let mut connection = h2::server::handshake(stream).await?;
+        let mut builder = h2::server::Builder::new();
+        let mut heads_only = matches!(self.script[0], Act::EarlyEnd(_));
+        if heads_only {
+            builder.initial_window_size(0);
+        }
+        let mut connection = builder.handshake(stream).await?;
         let pings = Arc::new(tokio::sync::Mutex::new(connection.ping_pong().unwrap()));
         while let Some(call) = connection.accept().await {
             let (request, respond) = call?;
             let number = self.calls.fetch_add(1, Ordering::SeqCst);
             let act = self.script[number.min(self.script.len() - 1)].clone();
+            if heads_only && !matches!(act, Act::EarlyEnd(_)) {
+                heads_only = false;
+                connection.set_initial_window_size(64 * 1024)?;
+            }
             let seen = self.seen.clone();
             let pings = pings.clone();
             tokio::spawn(async move {
@@ -149,7 +161,7 @@ async fn perform(
 ) -> Result<(), h2::Error> {
     let (head, mut incoming) = request.into_parts();
     let mut body = Vec::new();
-    if !matches!(act, Act::EarlyFail(_)) {
+    if !matches!(act, Act::EarlyFail(_) | Act::EarlyEnd(_)) {
         while let Some(data) = incoming.data().await {
             let data = data?;
             let _ = incoming.flow_control().release_capacity(data.len());
@@ -173,6 +185,11 @@ async fn perform(
         Act::Fail { code, with } => {
             let mut response = head_of(200);
             response.headers_mut().extend(trailers(code, with));
+            respond.send_response(response, true)?;
+        }
+        Act::EarlyEnd(code) => {
+            let mut response = head_of(200);
+            response.headers_mut().extend(trailers(code, &[]));
             respond.send_response(response, true)?;
         }
         Act::EarlyFail(code) => {

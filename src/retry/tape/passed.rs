@@ -1,0 +1,131 @@
+//! What has passed of a body.
+
+use std::{mem, sync::Arc};
+
+use bytes::Bytes;
+use http::HeaderMap;
+use http_body::Frame;
+
+use crate::dependency::Dependency;
+
+#[derive(Debug)]
+pub(super) enum Passed {
+    /// This much, yet.
+    Part(Kept),
+    /// All of it.
+    Whole(Whole, Option<HeaderMap>),
+    /// It can't be sent again, or need not: it is too long, it failed, or the call is over.
+    Lost,
+}
+
+/// All of a body's data, which is shared with those who send it again once there are any.
+#[derive(Debug)]
+pub(super) enum Whole {
+    Kept(Kept),
+    Shared(Bytes),
+}
+
+impl Whole {
+    pub(super) fn share(&mut self) -> Bytes {
+        let data = match mem::replace(self, Self::Shared(Bytes::new())) {
+            Self::Kept(kept) => Bytes::from_owner(kept),
+            Self::Shared(data) => data,
+        };
+        *self = Self::Shared(data.clone());
+        data
+    }
+}
+
+/// What passed, in room that is the dependency's.
+#[derive(Debug)]
+pub(super) struct Kept {
+    bytes: Vec<u8>,
+    taken: usize,
+    dependency: Arc<Dependency>,
+}
+
+impl Kept {
+    /// Takes so much more room, if there is that much.
+    fn take(&mut self, more: usize, limit: usize) -> bool {
+        let fits = self.taken.checked_add(more).is_some_and(|all| all <= limit)
+            && self.dependency.take_room(more);
+        if fits {
+            self.taken += more;
+        }
+        fits
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.dependency.give_room_back(self.taken);
+    }
+}
+
+impl AsRef<[u8]> for Kept {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Passed {
+    pub(super) fn nothing(dependency: &Arc<Dependency>) -> Self {
+        Self::Part(Kept {
+            bytes: Vec::new(),
+            taken: 0,
+            dependency: Arc::clone(dependency),
+        })
+    }
+
+    /// Takes in what came out of the body, which may be all there is.
+    pub(super) fn note<E>(
+        &mut self,
+        frame: Option<&Result<Frame<Bytes>, E>>,
+        ended: bool,
+        limit: usize,
+    ) {
+        match frame {
+            Some(Ok(frame)) => self.record(frame, limit),
+            Some(Err(_)) if !self.is_whole() => *self = Self::Lost,
+            _ => {}
+        }
+        if ended {
+            self.end(None);
+        }
+    }
+
+    fn record(&mut self, frame: &Frame<Bytes>, limit: usize) {
+        let Self::Part(kept) = self else {
+            return;
+        };
+        if let Some(data) = frame.data_ref() {
+            match kept.take(data.len(), limit) {
+                true => kept.bytes.extend_from_slice(data),
+                false => *self = Self::Lost,
+            }
+        } else if let Some(trailers) = frame.trailers_ref() {
+            let size = |(name, value): (&http::HeaderName, &http::HeaderValue)| {
+                name.as_str().len() + value.len()
+            };
+            match kept.take(trailers.iter().map(size).sum(), limit) {
+                true => self.end(Some(trailers.clone())),
+                false => *self = Self::Lost,
+            }
+        }
+    }
+
+    fn end(&mut self, trailers: Option<HeaderMap>) {
+        *self = match mem::replace(self, Self::Lost) {
+            Self::Part(kept) => Self::Whole(Whole::Kept(kept), trailers),
+            other => other,
+        };
+    }
+
+    pub(super) fn is_part(&self) -> bool {
+        matches!(self, Self::Part(_))
+    }
+
+    pub(super) fn is_whole(&self) -> bool {
+        matches!(self, Self::Whole(..))
+    }
+}
