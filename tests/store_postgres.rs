@@ -781,6 +781,9 @@ mod trouble {
         let builder = builder.timeout(Duration::from_secs(1));
         let store = builder.connect().await.unwrap();
         own(&store, claim(1)).await;
+        // The sweep that the first claim began is over when one that came after it is: they take
+        // turns at the only connection.
+        store.sweep(1).await.unwrap();
         let admin = client(&server.url()).await;
         let session = "SELECT pid FROM pg_stat_activity WHERE application_name = 'tower-reprise'";
         let pid: i32 = admin.query_one(session, &[]).await.unwrap().get(0);
