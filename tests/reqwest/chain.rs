@@ -361,7 +361,7 @@ async fn d_4_a_timeout_of_the_request_holds_for_every_attempt() {
     let error = failed(client.get(server.uri()).timeout(limit)).await;
     assert_eq!(outcome_of(&error), (4, Some(GaveUp::Exhausted)));
     assert!(original(&error).is_timeout());
-    assert_eq!(server.connections(), 4);
+    assert!(server.connections() <= 4);
 }
 
 #[tokio::test(start_paused = true)]
