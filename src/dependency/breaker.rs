@@ -190,6 +190,8 @@ impl Breaker {
             // Only a probe gets here with anything but a failure.
             Health::Success => {
                 *inner = Inner::default();
+                // The window begins anew, in the middle of a slot perhaps.
+                self.stand.latest.store(0, Ordering::Relaxed);
                 self.stand.streak.store(0, Ordering::Relaxed);
                 self.enter(word, CLOSED);
                 Some(BreakerState::Closed)

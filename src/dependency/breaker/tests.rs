@@ -65,6 +65,24 @@ fn cb_1_a_failure_rate_over_the_window_opens_it() {
 }
 
 #[test]
+fn cb_4_a_breaker_that_closes_counts_from_then_on() {
+    let breaker = breaker();
+    let until = trip(&breaker, 0);
+    call(&breaker, Health::Success, until);
+    assert_eq!(breaker.state(until), BreakerState::Closed);
+    // In the slot of the failures that opened it. Of 140 calls, twenty fail.
+    for n in 0..140 {
+        let ticket = breaker.admit(|| until).expect("admitted");
+        let health = match n >= 100 && n % 2 == 0 {
+            true => Health::Failure,
+            false => Health::Success,
+        };
+        let changed = breaker.report(ticket, health, Some(until), || until, || 0.0);
+        assert_eq!(changed, None, "at call {n}");
+    }
+}
+
+#[test]
 fn cb_1_calls_of_the_whole_window_count() {
     let breaker = breaker();
     // One a second, so that twenty of them are in twenty slots.
