@@ -334,6 +334,27 @@ async fn s_3_an_error_body_that_trickles_is_waited_for_no_longer_than_allowed() 
     assert_eq!(start.elapsed(), Duration::from_millis(100));
 }
 
+/// Nor so long that the head, which is there, is lost with the attempt.
+#[tokio::test(start_paused = true)]
+async fn d_4_an_error_body_that_stalls_does_not_cost_the_reply() {
+    let policy = Policy::synchronous().attempt_timeout(Duration::from_millis(200));
+    let busy = || {
+        let mut reply = status(429, Pieces::new([wait(3_600_000)]));
+        let after = reply.headers_mut();
+        after.insert("retry-after", "7".parse().unwrap());
+        reply
+    };
+    let (deps, mut client) = stack(policy.max_retries(1), vec![busy(), busy()]);
+    let reply = call(
+        &mut client,
+        Request::get(format!("http://{HOST}/")).body(()).unwrap(),
+    )
+    .await;
+    assert_eq!(reply.as_ref().unwrap().status(), 429);
+    assert_eq!(outcome(&reply), Some((2, Some(GaveUp::Exhausted))));
+    assert!(deps.get(HOST).status().hold.is_some());
+}
+
 #[tokio::test(start_paused = true)]
 async fn s_3_no_more_of_an_error_body_is_read_than_allowed() {
     for (frame, frames, most) in [

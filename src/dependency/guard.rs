@@ -103,7 +103,7 @@ impl Permit {
     }
 
     fn is_overdue(&self) -> bool {
-        let limit = super::longest_attempt(self.dependency.policy());
+        let limit = self.dependency.longest_attempt();
         self.pending_since
             .is_some_and(|since| since.elapsed() >= limit)
     }
@@ -128,8 +128,25 @@ thread_local! {
 
 /// Drops a call because its time is over, so that its [`Permit`], if it has one, knows why.
 pub(crate) fn time_out<T>(drop: impl FnOnce() -> T) -> T {
-    let before = TIMED_OUT.replace(true);
-    let done = drop();
-    TIMED_OUT.set(before);
-    done
+    // Also when what is dropped panics: the thread has other calls to drop.
+    struct Restore(bool);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            TIMED_OUT.set(self.0);
+        }
+    }
+    let _restore = Restore(TIMED_OUT.replace(true));
+    drop()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cb_5_a_panic_while_a_call_is_dropped_says_nothing_of_the_next() {
+        let panics = || time_out(|| panic!("in a destructor"));
+        assert!(std::panic::catch_unwind(panics).is_err());
+        assert!(!TIMED_OUT.get());
+    }
 }

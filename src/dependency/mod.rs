@@ -241,6 +241,11 @@ impl Dependency {
         self.gate.hold(|| self.now())
     }
 
+    /// The longest that one attempt may take.
+    pub(crate) fn longest_attempt(&self) -> Duration {
+        longest_attempt(&self.policy)
+    }
+
     /// The longest that a call is held back now.
     pub(crate) fn longest_hold(&self) -> Duration {
         let spread = self.policy.retry_after().spread;

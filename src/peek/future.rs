@@ -12,7 +12,7 @@ use super::{
     PeekReply,
     reading::{Look, Reading},
 };
-use crate::{classify::Rules, dependency::Dependency, error::BoxError};
+use crate::{dependency::Dependency, error::BoxError};
 
 pin_project! {
     /// The future of a [`Peek`](super::Peek) service.
@@ -57,15 +57,14 @@ where
     #[inline(always)]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        let rules = this.dependency.policy().rules();
         match this.state.as_mut().project() {
             StateProj::Called { future } => {
                 let reply = ready!(future.poll(cx)).map_err(Into::into)?;
-                let look = Look::at(rules, &reply);
+                let look = Look::at(this.dependency.policy().rules(), &reply);
                 if look == Look::Nothing {
                     return Poll::Ready(Ok(reply.untouched()));
                 }
-                match read(Reading::new(reply, look, *this.unary), rules, cx) {
+                match read(Reading::new(reply, look, *this.unary), this.dependency, cx) {
                     Ok(reply) => Poll::Ready(Ok(reply)),
                     Err(reading) => {
                         let reading = Some(reading);
@@ -76,10 +75,13 @@ where
             }
             StateProj::Reading { reading } => {
                 if let Some(reading) = reading.as_mut() {
-                    ready!(reading.poll(rules, cx));
+                    ready!(reading.poll(this.dependency, cx));
                 }
                 match reading.take() {
-                    Some(reading) => Poll::Ready(Ok(reading.finish(rules))),
+                    Some(reading) => {
+                        let rules = this.dependency.policy().rules();
+                        Poll::Ready(Ok(reading.finish(rules)))
+                    }
                     None => Poll::Pending,
                 }
             }
@@ -91,11 +93,11 @@ where
 #[inline(never)]
 fn read<R: PeekReply>(
     mut reading: Reading<R>,
-    rules: &Rules,
+    dependency: &Dependency,
     cx: &mut Context<'_>,
 ) -> Result<R::Peeked, Box<Reading<R>>> {
-    match reading.poll(rules, cx) {
-        Poll::Ready(()) => Ok(reading.finish(rules)),
+    match reading.poll(dependency, cx) {
+        Poll::Ready(()) => Ok(reading.finish(dependency.policy().rules())),
         Poll::Pending => Err(Box::new(reading)),
     }
 }

@@ -11,6 +11,7 @@ use tokio::time::{Sleep, sleep};
 use super::{Finding, PeekBody, PeekReply, codes::Document};
 use crate::{
     classify::{Advice, CodeRule, GrpcCode, Rules, is_grpc, worth_keeping},
+    dependency::Dependency,
     reply::Reply,
 };
 
@@ -74,7 +75,8 @@ impl<R: PeekReply> Reading<R> {
     }
 
     /// Reads what there is to read. Ready when nothing more is worth waiting for.
-    pub(super) fn poll(&mut self, rules: &Rules, cx: &mut Context<'_>) -> Poll<()> {
+    pub(super) fn poll(&mut self, dependency: &Dependency, cx: &mut Context<'_>) -> Poll<()> {
+        let rules = dependency.policy().rules();
         let limit = rules.codes.most();
         if self.body.size_hint().lower() > limit as u64 && self.look != Look::Trailers {
             return Poll::Ready(());
@@ -96,9 +98,9 @@ impl<R: PeekReply> Reading<R> {
                     if self.look == Look::Trailers {
                         return Poll::Pending;
                     }
-                    let timer = self
-                        .timer
-                        .get_or_insert_with(|| Box::pin(sleep(rules.codes.longest())));
+                    // A head that is there is not to be lost for its body's sake.
+                    let longest = || rules.codes.longest().min(dependency.longest_attempt() / 4);
+                    let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(longest())));
                     ready!(timer.as_mut().poll(cx));
                     break;
                 }
