@@ -301,6 +301,29 @@ async fn s_1_a_token_that_expired_is_renewed_before_a_retry() {
     }
 }
 
+/// Each attempt begins as the first did, however long ago that was.
+#[tokio::test(start_paused = true)]
+async fn s_1_a_token_that_was_replaced_twice_is_renewed_too() {
+    let authority = Authority::default();
+    let next = authority.clone();
+    let life = Duration::from_secs(10);
+    let token = authority.token_by(move || {
+        let next = next.next();
+        Box::pin(async move { Ok(next.await?.expires_in(life)) })
+    });
+    let header = token.current().await.unwrap();
+    for _ in 0..2 {
+        sleep(life).await;
+        token.current().await.unwrap();
+    }
+    authority.accept("t3");
+    let mut client = authority.client(policy(), &token, vec![503]);
+    let result = call(&mut client, with(Some(&header))).await;
+    assert_eq!(status(&result), 200);
+    let sent = ["Bearer t1", "Bearer t3"].map(|sent| Some(sent.to_owned()));
+    assert_eq!(authority.seen(), sent);
+}
+
 #[tokio::test(start_paused = true)]
 async fn s_1_the_current_token_is_one_that_has_not_expired() {
     let authority = Authority::default();

@@ -1,4 +1,5 @@
 use std::{
+    collections::VecDeque,
     error, fmt,
     future::Future,
     pin::Pin,
@@ -14,6 +15,10 @@ use tokio::{sync::Mutex, time::Instant};
 
 use super::{Attempt, PrepareAttempt};
 use crate::error::BoxError;
+
+/// Tokens that have been replaced and that a request may still carry, since each of its attempts
+/// begins as the first did.
+const REMEMBERED: usize = 16;
 
 /// A bearer token, and how to get another.
 ///
@@ -57,8 +62,8 @@ struct Shared<F> {
 #[derive(Default)]
 struct State {
     token: Option<Token>,
-    /// The one before, which requests may carry that are under way.
-    previous: Option<HeaderValue>,
+    /// Those before, the latest last, which requests may carry that are under way.
+    previous: VecDeque<HeaderValue>,
     /// Why there was none to be had the last time.
     failed: Option<Arc<str>>,
 }
@@ -172,7 +177,12 @@ where
             Ok(token) => {
                 state.failed = None;
                 let header = token.header.clone();
-                state.previous = state.token.replace(token).map(|token| token.header);
+                if let Some(before) = state.token.replace(token) {
+                    if state.previous.len() == REMEMBERED {
+                        state.previous.pop_front();
+                    }
+                    state.previous.push_back(before.header);
+                }
                 Ok(header)
             }
             Err(error) => {
@@ -190,7 +200,7 @@ impl State {
         let bearer = sent.as_bytes().get(..7);
         let current = self.token.as_ref().map(|token| &token.header);
         bearer.is_some_and(|scheme| scheme.eq_ignore_ascii_case(b"bearer "))
-            && (current.is_none() || current == Some(sent) || self.previous.as_ref() == Some(sent))
+            && (current.is_none() || current == Some(sent) || self.previous.contains(sent))
     }
 }
 
