@@ -650,6 +650,37 @@ async fn s_3_room_is_given_back_as_soon_as_a_retry_is_out_of_the_question() {
     );
 }
 
+/// What was read of a body for a retry, and who sends it has yet to send, is kept too.
+#[tokio::test(start_paused = true)]
+async fn s_3_what_was_read_ahead_takes_room_until_it_is_sent() {
+    let server = Server::new([(Reader::Holds(1), Then::Status(503))]);
+    let mut client = server.client(policy().replay_limit(1500).replay_pool(1900));
+    let body = || boxed([data(vec![1; 200]), data(vec![2; 300]), data(vec![3; 500])]);
+    assert_eq!(outcome(&call(&mut client, put(body())).await), SECOND);
+    let mut held = server.held();
+    // The call is over, and 800 bytes of it are still to be sent.
+    let mut again = async |length| {
+        server.then([(Reader::All, Then::Status(503))]);
+        outcome(&call(&mut client, put(boxed(cut(length)))).await)
+    };
+    assert_eq!(again(1101).await, LOST);
+    assert_eq!(again(1100).await, SECOND);
+    assert_eq!(read(&mut held, 1).await.len(), 1);
+    assert_eq!(again(1101).await, LOST);
+    assert_eq!(read(&mut held, 1).await.len(), 1);
+    assert_eq!(again(1500).await, SECOND);
+    // There is no room to read ahead, and the body goes on all the same.
+    server.then([(Reader::Holds(1), Then::Status(503))]);
+    let mut tight = server.client(policy().replay_limit(1500).replay_pool(1900));
+    assert_eq!(outcome(&call(&mut tight, put(body())).await), SECOND);
+    let first = server.held();
+    server.then([(Reader::Holds(1), Then::Status(503))]);
+    assert_eq!(outcome(&call(&mut tight, put(body())).await), LOST);
+    let mut second = server.held();
+    assert_eq!(all_data(&read(&mut second, 9).await).len(), 800);
+    drop(first);
+}
+
 #[tokio::test(start_paused = true)]
 async fn g_8_a_dependency_that_keeps_bodies_is_not_idle() {
     let server = Server::new([(Reader::All, Then::Never)]);

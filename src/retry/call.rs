@@ -109,8 +109,7 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
         P: Protocol<Req, Res, Snapshot = Snapshot>,
         H: PrepareAttempt<Req>,
     {
-        let rules = self.dependency().policy().rules();
-        let verdict = judge(&self.classifier, rules, &result);
+        let verdict = judge(&self.classifier, self.dependency(), &result);
         if verdict.is_success() {
             return Decision::Return(match self.retries() {
                 0 => result,
@@ -181,19 +180,17 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
         if self.retries() >= self.bounds.max_retries {
             return Err(GaveUp::Exhausted);
         }
-        if !self
-            .snapshot
-            .as_ref()
-            .is_some_and(|snapshot| self.protocol.is_whole(snapshot))
-        {
-            return Err(GaveUp::NotReplayable);
-        }
         let wait = self.draw_wait(verdict);
         let deadline = self.deadline();
         let at = Instant::now().checked_add(wait).filter(|at| *at < deadline);
         let at = at.ok_or(GaveUp::Deadline)?;
         if self.dependency().refuses_at(at) {
             return Err(GaveUp::Breaker);
+        }
+        // This may read what is left of a body, so only a retry that nothing else forbids asks.
+        let snapshot = self.snapshot.as_ref();
+        if !snapshot.is_some_and(|snapshot| self.protocol.is_whole(snapshot)) {
+            return Err(GaveUp::NotReplayable);
         }
         let charge = self.dependency().charge();
         let charge = charge.map_err(|refused| GaveUp::from(refused.kind()))?;

@@ -27,7 +27,7 @@ use http_body_util::{
     combinators::{BoxBody, UnsyncBoxBody},
 };
 
-use self::passed::Passed;
+use self::passed::{Passed, Taken, size_of_frame};
 use super::body::Room;
 
 /// The most frames that are read of what is left of a body. One that has more of them, of no bytes
@@ -48,8 +48,9 @@ struct Tape<B: Body> {
 struct Reel<B: Body> {
     /// Gone when it has come to its end, or when nobody wants it any more.
     body: Option<B>,
-    /// What was read of it before who sends it asked for it.
+    /// What was read of it before who sends it asked for it, and the room that it takes.
     ahead: VecDeque<Result<Frame<Bytes>, B::Error>>,
+    ahead_takes: Option<Taken>,
     /// Who sends it and waits for more of it.
     waiting: Option<Waker>,
     /// Somebody is sending it.
@@ -89,15 +90,25 @@ impl<B: Body<Data = Bytes> + Unpin> Reel<B> {
     /// Reads what is left of the body, as far as it is at hand. Who sends it still gets it.
     fn read_on(&mut self, limit: usize) {
         let mut cx = Context::from_waker(Waker::noop());
+        let mut room = self.passed.more_room().filter(|_| self.held);
         for _ in 0..MOST_LEFT {
             if !self.passed.is_part() {
-                return;
+                break;
             }
-            match self.poll_body(limit, &mut cx) {
-                Poll::Ready(Some(frame)) if self.held => self.ahead.push_back(frame),
-                Poll::Ready(_) => {}
-                Poll::Pending => return,
+            let frame = match self.poll_body(limit, &mut cx) {
+                Poll::Ready(Some(frame)) => frame,
+                Poll::Ready(None) | Poll::Pending => break,
+            };
+            if let Some(room) = &mut room {
+                let size = frame.as_ref().map_or(0, size_of_frame);
+                if !room.take(size, limit) {
+                    self.passed = Passed::Lost;
+                }
+                self.ahead.push_back(frame);
             }
+        }
+        if room.is_some() && !self.ahead.is_empty() {
+            self.ahead_takes = room;
         }
     }
 
@@ -149,6 +160,9 @@ where
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         let mut reel = self.0.reel();
         if let Some(frame) = reel.ahead.pop_front() {
+            if reel.ahead.is_empty() {
+                reel.ahead_takes = None;
+            }
             return Poll::Ready(Some(frame));
         }
         let polled = reel.poll_body(self.0.limit, cx);
@@ -186,7 +200,7 @@ impl<B: Body> Drop for Tee<B> {
         let mut reel = self.0.reel();
         reel.held = false;
         let waiting = reel.waiting.take();
-        let ahead = mem::take(&mut reel.ahead);
+        let ahead = (mem::take(&mut reel.ahead), reel.ahead_takes.take());
         // The call may yet want what is left.
         let wanted = reel.passed.is_part();
         let body = reel.body.take_if(|_| !wanted);
@@ -254,6 +268,7 @@ pub(crate) fn record<B: AnyBody>(body: &mut B, room: &Room<'_>) -> Option<Record
         reel: Mutex::new(Reel {
             body: Some(mem::take(body)),
             ahead: VecDeque::new(),
+            ahead_takes: None,
             waiting: None,
             held: true,
             read: false,

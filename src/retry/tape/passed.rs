@@ -36,29 +36,42 @@ impl Whole {
     }
 }
 
-/// What passed, in room that is the dependency's.
+/// What passed.
 #[derive(Debug)]
 pub(super) struct Kept {
     bytes: Vec<u8>,
-    taken: usize,
+    taken: Taken,
+}
+
+/// Room of the dependency's, which it gets back.
+#[derive(Debug)]
+pub(super) struct Taken {
+    bytes: usize,
     dependency: Arc<Dependency>,
 }
 
-impl Kept {
-    /// Takes so much more room, if there is that much.
-    fn take(&mut self, more: usize, limit: usize) -> bool {
-        let fits = self.taken.checked_add(more).is_some_and(|all| all <= limit)
+impl Taken {
+    fn nothing(dependency: &Arc<Dependency>) -> Self {
+        Self {
+            bytes: 0,
+            dependency: Arc::clone(dependency),
+        }
+    }
+
+    /// Takes so much more, if there is that much.
+    pub(super) fn take(&mut self, more: usize, limit: usize) -> bool {
+        let fits = self.bytes.checked_add(more).is_some_and(|all| all <= limit)
             && self.dependency.take_room(more);
         if fits {
-            self.taken += more;
+            self.bytes += more;
         }
         fits
     }
 }
 
-impl Drop for Kept {
+impl Drop for Taken {
     fn drop(&mut self) {
-        self.dependency.give_room_back(self.taken);
+        self.dependency.give_room_back(self.bytes);
     }
 }
 
@@ -72,8 +85,7 @@ impl Passed {
     pub(super) fn nothing(dependency: &Arc<Dependency>) -> Self {
         Self::Part(Kept {
             bytes: Vec::new(),
-            taken: 0,
-            dependency: Arc::clone(dependency),
+            taken: Taken::nothing(dependency),
         })
     }
 
@@ -99,15 +111,12 @@ impl Passed {
             return;
         };
         if let Some(data) = frame.data_ref() {
-            match kept.take(data.len(), limit) {
+            match kept.taken.take(data.len(), limit) {
                 true => kept.bytes.extend_from_slice(data),
                 false => *self = Self::Lost,
             }
         } else if let Some(trailers) = frame.trailers_ref() {
-            let size = |(name, value): (&http::HeaderName, &http::HeaderValue)| {
-                name.as_str().len() + value.len()
-            };
-            match kept.take(trailers.iter().map(size).sum(), limit) {
+            match kept.taken.take(size_of(trailers), limit) {
                 true => self.end(Some(trailers.clone())),
                 false => *self = Self::Lost,
             }
@@ -121,6 +130,14 @@ impl Passed {
         };
     }
 
+    /// Room for as much again as is kept, while something is.
+    pub(super) fn more_room(&self) -> Option<Taken> {
+        match self {
+            Self::Part(kept) => Some(Taken::nothing(&kept.taken.dependency)),
+            _ => None,
+        }
+    }
+
     pub(super) fn is_part(&self) -> bool {
         matches!(self, Self::Part(_))
     }
@@ -128,4 +145,15 @@ impl Passed {
     pub(super) fn is_whole(&self) -> bool {
         matches!(self, Self::Whole(..))
     }
+}
+
+fn size_of(trailers: &HeaderMap) -> usize {
+    let size =
+        |(name, value): (&http::HeaderName, &http::HeaderValue)| name.as_str().len() + value.len();
+    trailers.iter().map(size).sum()
+}
+
+/// How much room a frame takes.
+pub(super) fn size_of_frame(frame: &Frame<Bytes>) -> usize {
+    frame.data_ref().map_or(0, Bytes::len) + frame.trailers_ref().map_or(0, size_of)
 }
