@@ -82,8 +82,66 @@ async fn cb_5_a_call_that_the_caller_gives_up_says_nothing() {
     );
 }
 
+/// Outside of gRPC `grpc-timeout` is a header like any other, and whoever sends it to a proxy does
+/// not get to time its calls out.
+#[tokio::test(start_paused = true)]
+async fn d_1_only_a_grpc_call_has_a_grpc_timeout() {
+    for (content_type, closed) in [("text/plain", true), ("application/grpc", false)] {
+        let deps = Dependencies::new(Policy::synchronous().build().unwrap());
+        let client = ServiceBuilder::new()
+            .layer(RetryLayer::new(deps.clone()))
+            .layer(CircuitBreakerLayer::new(deps.clone()))
+            .service_fn(async |_: Request<()>| {
+                tokio::time::sleep(SECOND).await;
+                Ok::<_, Infallible>(Response::new(()))
+            })
+            .boxed_clone();
+        for retries in [3, 0, 3, 0, 3] {
+            let mut request = get();
+            let headers = request.headers_mut();
+            headers.insert("grpc-timeout", "1m".parse().unwrap());
+            headers.insert("content-type", content_type.parse().unwrap());
+            let wish = RetryOverride::new().max_retries(retries);
+            request.extensions_mut().insert(wish);
+            assert_eq!(client.clone().oneshot(request).await.is_ok(), closed);
+        }
+        let breaker = deps.get("stock.example").status().breaker;
+        assert_eq!(breaker == BreakerState::Closed, closed, "{content_type}");
+    }
+}
+
 #[derive(Clone)]
 struct Event;
+
+/// A consumer that can't call somebody else was called itself.
+#[tokio::test(start_paused = true)]
+async fn cb_7_a_refusal_by_another_dependency_is_a_failure_like_any_other() {
+    let deps = Dependencies::builder(Policy::asynchronous().build().unwrap())
+        .with_locate(|_: &Event| "orders".into())
+        .with_classifier(
+            |outcome: Result<&(), &(dyn std::error::Error + 'static)>| match outcome {
+                Ok(()) => Verdict::SUCCESS,
+                Err(_) => Verdict::transient(Cause::Other("handler")),
+            },
+        )
+        .build();
+    let calls = Arc::new(AtomicUsize::new(0));
+    let handler = service_fn({
+        let calls = Arc::clone(&calls);
+        move |_: Event| {
+            let first = calls.fetch_add(1, Ordering::Relaxed) == 0;
+            let refused = || Refused::new(Refusal::Breaker, "payments", Some(SECOND));
+            ready(if first { Err(refused()) } else { Ok(()) })
+        }
+    });
+    let consumer = ServiceBuilder::new()
+        .layer(RetryLayer::new(deps.clone()).cloning())
+        .layer(CircuitBreakerLayer::new(deps.clone()))
+        .service(handler);
+    consumer.oneshot(Event).await.unwrap();
+    assert_eq!(calls.load(Ordering::Relaxed), 2);
+    assert_eq!(deps.get("orders").status().retries, 1);
+}
 
 #[tokio::test(start_paused = true)]
 async fn cb_7_a_refusal_is_known_whatever_the_classifier_says() {

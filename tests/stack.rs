@@ -1286,6 +1286,8 @@ async fn ra_9_only_failures_that_name_a_time_hold_later_calls() {
         (503, "retry-after", "0", None),
         (503, "retry-after", "soon", None),
         (200, "retry-after", "5", None),
+        // Only this request is in conflict with something.
+        (409, "retry-after", "5", None),
         (503, "x-other", "5", None),
     ] {
         let server = Server::replies(move |_, _| {

@@ -78,8 +78,7 @@ where
                 match &polled {
                     Poll::Pending => permit.pending(),
                     Poll::Ready(result) => {
-                        let rules = permit.dependency().policy().rules();
-                        permit.report(judge(classifier, rules, result).health);
+                        permit.report(judge(classifier, permit.dependency(), result).health);
                     }
                 }
                 polled

@@ -41,9 +41,14 @@ fn is_plain_success<R: Reply>(response: &R) -> bool {
 
 #[inline(never)]
 fn by_response<R: Reply>(rules: &Rules, response: &R) -> Verdict {
-    match Finding::of(response) {
+    let verdict = match Finding::of(response) {
         None => by_head(rules, response.status(), response.headers()),
         Some(finding) => by_finding(rules, response, finding),
+    };
+    // What this request is in conflict with is for nobody else to wait for.
+    match response.status() {
+        StatusCode::CONFLICT => verdict.guidance(verdict.guidance.map(Guidance::for_this_call)),
+        _ => verdict,
     }
 }
 

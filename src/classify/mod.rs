@@ -57,7 +57,10 @@ pub(crate) use self::{
     http::worth_keeping,
     rules::{IDEMPOTENCY_KEY, is_one_of},
 };
-use crate::error::{BoxError, Refused};
+use crate::{
+    dependency::Dependency,
+    error::{BoxError, Refused},
+};
 
 /// Judges outcomes for every layer that shares a registry.
 ///
@@ -97,33 +100,37 @@ where
     }
 }
 
-/// The verdict on a result. A refusal by a layer of ours is known as such, whoever classifies.
+/// The verdict on the result of a call to a dependency. A refusal by a layer of ours is known as
+/// such, whoever classifies.
 #[inline]
 pub(crate) fn judge<C, Request, Response>(
     classifier: &C,
-    rules: &Rules,
+    dependency: &Dependency,
     result: &Result<Response, BoxError>,
 ) -> Verdict
 where
     C: Classify<Request, Response>,
 {
     match result {
-        Ok(response) => classifier.classify(rules, Ok(response)),
-        Err(error) => judge_error(classifier, rules, &**error),
+        Ok(response) => classifier.classify(dependency.policy().rules(), Ok(response)),
+        Err(error) => judge_error(classifier, dependency, &**error),
     }
 }
 
 #[cold]
 fn judge_error<C, Request, Response>(
     classifier: &C,
-    rules: &Rules,
+    dependency: &Dependency,
     error: &(dyn Error + 'static),
 ) -> Verdict
 where
     C: Classify<Request, Response>,
 {
     match Refused::find(error) {
-        Some(refused) => Verdict::refused(refused.kind()),
-        None => classifier.classify(rules, Err(error)),
+        // What calls others in turn may fail because they are not called: it was called.
+        Some(refused) if refused.dependency() == dependency.name() => {
+            Verdict::refused(refused.kind())
+        }
+        _ => classifier.classify(dependency.policy().rules(), Err(error)),
     }
 }

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     IdempotencyKey,
-    classify::{Rules, grpc_timeout},
+    classify::{Rules, grpc_timeout, is_grpc},
     reply::Reply,
     telemetry::Labels,
 };
@@ -114,10 +114,12 @@ impl<B: ReplayBody, R: Reply> Protocol<Request<B>, R> for Http {
 
     #[inline]
     fn limit(&self, request: &Request<B>, snapshot: Option<&Self::Snapshot>) -> Option<Duration> {
-        match snapshot {
+        let limit = match snapshot {
             Some(snapshot) => snapshot.head.get()?.grpc_timeout(),
             None => grpc_timeout(request.headers().get(TIMEOUT)?.as_bytes()),
-        }
+        };
+        // To anybody else it is a header like any other.
+        limit.filter(|_| is_grpc(request.headers()))
     }
 
     #[inline(always)]

@@ -1,7 +1,7 @@
 //! A request's head, copied into one recycled buffer, and made into a request again only if there
 //! is a retry. A call that succeeds pays for a few copies of bytes and allocates nothing.
 
-use std::{cell::RefCell, time::Duration};
+use std::{cell::RefCell, fmt, time::Duration};
 
 use http::{
     Extensions, HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version,
@@ -26,7 +26,6 @@ pub(super) struct Head(Option<Box<Copied>>);
 
 /// What is kept of a head. It is filled in where it lies, since to move what was just written
 /// takes longer than to write it.
-#[derive(Debug)]
 pub(super) struct Copied {
     method: Method,
     version: Version,
@@ -37,6 +36,15 @@ pub(super) struct Copied {
     told: Told,
     extensions: Kept,
     bytes: Vec<u8>,
+}
+
+/// Credentials are among what was copied.
+impl fmt::Debug for Copied {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Copied")
+            .field("method", &self.method)
+            .finish_non_exhaustive()
+    }
 }
 
 /// What is kept of extensions. To clone them all takes several allocations.

@@ -105,11 +105,10 @@ where
             StateProj::Called { future } => future.poll(cx).map_err(Into::into),
             _ => poll_held(this.state, this.dependency, cx),
         };
-        if let Poll::Ready(result) = &polled {
-            let rules = this.dependency.policy().rules();
-            if let Some(asked) = judge(this.classifier, rules, result).not_before() {
-                this.dependency.stay_away(asked);
-            }
+        if let Poll::Ready(result) = &polled
+            && let Some(asked) = judge(this.classifier, this.dependency, result).not_before()
+        {
+            this.dependency.stay_away(asked);
         }
         polled
     }

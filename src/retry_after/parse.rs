@@ -77,7 +77,7 @@ pub enum Guidance {
     AtLeast(Duration),
     /// After this much time, whatever the backoff would have been: a gRPC pushback.
     Exactly(Duration),
-    /// What a body asks of this call alone: not before `floor` has passed, which doubles with each
+    /// What a response asks of this call alone: not before `floor` has passed, which doubles with each
     /// retry if it `doubles`, nor before what headers ask of `everybody`.
     InBody {
         /// The wait before the first retry, at least.
@@ -89,6 +89,26 @@ pub enum Guidance {
     },
     /// Do not call again: a negative, malformed or repeated pushback, or `x-should-retry: false`.
     Stop,
+}
+
+impl Guidance {
+    /// The same for the call that it answers, and for no other.
+    pub(crate) fn for_this_call(self) -> Self {
+        let (floor, doubles) = match self {
+            Self::AtLeast(wait) => (wait, false),
+            Self::InBody {
+                floor,
+                doubles,
+                everybody: Some(wait),
+            } => (floor.max(wait), doubles),
+            other => return other,
+        };
+        Self::InBody {
+            floor,
+            doubles,
+            everybody: None,
+        }
+    }
 }
 
 /// Everything the headers of a response say that failed for want of capacity, by precedence.

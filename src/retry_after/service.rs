@@ -12,7 +12,7 @@ use super::{
     future::{Held, State, wake_at},
 };
 use crate::{
-    classify::{Classify, Standard, grpc_timeout},
+    classify::{Classify, Standard, grpc_timeout, is_grpc},
     dependency::{ByAuthority, Dependency, Hold, Locate, Lookup},
     error::BoxError,
     retry::{Attempt, Bounds, RetryOverride},
@@ -95,7 +95,8 @@ fn deadline<B>(dependency: &Dependency, request: &Request<B>) -> Instant {
     ours.unwrap_or_else(|| {
         let wish = extensions.get::<RetryOverride>();
         let total = Bounds::of(dependency.policy(), wish).total;
-        let timeout = request.headers().get("grpc-timeout");
+        let headers = request.headers();
+        let timeout = headers.get("grpc-timeout").filter(|_| is_grpc(headers));
         let timeout = timeout.and_then(|value| grpc_timeout(value.as_bytes()));
         Instant::now() + timeout.unwrap_or(total).min(total)
     })
