@@ -1,6 +1,6 @@
 use std::{
     error, fmt,
-    future::{Future, poll_fn, ready},
+    future::{Future, poll_fn},
     pin::{Pin, pin},
     sync::Mutex,
     task::{Context, Poll},
@@ -91,56 +91,81 @@ where
         'n: 'f,
     {
         let mut port = Port::new(request);
-        let Some(uri) = port.uri() else {
-            // Nothing that could be called, as the end of the chain will say.
-            return match port.take() {
-                Some(request) => next.run(request, extensions),
-                None => Box::pin(ready(Err(outer("the request is gone".into())))),
-            };
-        };
-        let mut service = self.take();
-        Box::pin(async move {
+        // Into the box at once: to move a future costs more than to make it.
+        let future = Box::write(Box::new_uninit(), async move {
+            if !port.leads_anywhere() {
+                // The end of the chain will say so.
+                return match port.take() {
+                    Some(request) => next.run(request, extensions).await,
+                    None => Err(gone()),
+                };
+            }
+            let mut service = self.take();
             let readied = poll_fn(|cx| service.poll_ready(cx)).await;
             readied.map_err(|error| outer(error.into()))?;
-            let given = extensions.get::<Attempt>().copied();
-            let mut stack = pin!(port.call(&mut *service, uri, extensions));
+            let mut stack = pin!(port.call(&mut *service, extensions));
             self.give_back(service);
+            let lent = Lent::new(extensions);
             // The layers say what is to be sent, and the chain sends it. It is lent to this call
             // only, so that they can't hold it: they hold a port, and the attempts are driven
             // here.
-            let result = loop {
+            loop {
                 if let Some(attempt) = port.attempt() {
-                    extensions.insert(attempt);
+                    lent.extensions.insert(attempt);
                 }
                 let wanted = port.take_wanted();
-                let mut attempt = wanted.map(|request| next.clone().run(request, extensions));
+                let mut attempt = wanted.map(|request| next.clone().run(request, lent.extensions));
                 let driven = poll_fn(|cx| drive(stack.as_mut(), &mut port, &mut attempt, cx));
                 if let Some(result) = driven.await {
-                    break result;
+                    return result;
                 }
-            };
-            // Whoever comes before may run the chain again, and that is another call.
-            match given {
-                Some(given) => extensions.insert(given),
-                None => extensions.remove::<Attempt>(),
-            };
-            result.map_err(|error| outer(error.into()))
-        })
+            }
+        });
+        Box::into_pin(future)
+    }
+}
+
+/// The extensions of a call, for its attempts. Whoever comes before may run the chain again, and as
+/// that is another call, they don't keep which attempt it was.
+struct Lent<'a> {
+    extensions: &'a mut Extensions,
+    given: Option<Attempt>,
+}
+
+impl<'a> Lent<'a> {
+    fn new(extensions: &'a mut Extensions) -> Self {
+        let given = extensions.get().copied();
+        Self { extensions, given }
+    }
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        match self.given {
+            Some(given) => self.extensions.insert(given),
+            None => self.extensions.remove(),
+        };
     }
 }
 
 /// Drives the layers and what they called last, until they are done or want to call again.
-fn drive<F: Future>(
+#[inline]
+fn drive<F, E>(
     stack: Pin<&mut F>,
     port: &mut Port,
     attempt: &mut Option<BoxFuture<'_, Result<Response, Error>>>,
     cx: &mut Context<'_>,
-) -> Poll<Option<F::Output>> {
-    let polled = attempt.as_mut().map(|attempt| attempt.as_mut().poll(cx));
-    if let Some(Poll::Ready(result)) = polled {
+) -> Poll<Option<Result<Response, Error>>>
+where
+    F: Future<Output = Result<Response, E>>,
+    E: Into<BoxError>,
+{
+    if let Some(sent) = attempt
+        && port.answer_with(|| sent.as_mut().poll(cx))
+    {
         *attempt = None;
         // The layers are asked right below, so that only another task has to be woken.
-        let waker = port.answer(result.map_err(inner));
+        let waker = port.take_waker();
         if let Some(waker) = waker.filter(|waker| !waker.will_wake(cx.waker())) {
             waker.wake();
         }
@@ -149,7 +174,7 @@ fn drive<F: Future>(
     let polled = stack.poll(cx);
     drop(entered);
     if let Poll::Ready(result) = polled {
-        return Poll::Ready(Some(result));
+        return Poll::Ready(Some(result.map_err(|error| outer(error.into()))));
     }
     if port.wants() {
         return Poll::Ready(None);
@@ -160,8 +185,14 @@ fn drive<F: Future>(
     Poll::Pending
 }
 
+#[cold]
+fn gone() -> Error {
+    outer("the request is gone".into())
+}
+
 /// An error of the chain, as the layers see it.
-fn inner(error: Error) -> BoxError {
+#[cold]
+pub(super) fn inner(error: Error) -> BoxError {
     match error {
         Error::Reqwest(error) => error.into(),
         error => ChainError(error).into(),
@@ -169,6 +200,7 @@ fn inner(error: Error) -> BoxError {
 }
 
 /// An error of the layers, as the chain sees it.
+#[cold]
 fn outer(error: BoxError) -> Error {
     let error = match error.downcast::<reqwest::Error>() {
         Ok(error) => return Error::Reqwest(*error),

@@ -14,11 +14,15 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use http::{Extensions, Request, Uri};
+use http::{Extensions, Request};
 use reqwest::{Body, Response};
+use reqwest_middleware::Error;
 use tower::Service;
 
-use super::shell::{self, Mould, is_same};
+use super::{
+    middleware::inner,
+    shell::{self, Last, Mould, is_same},
+};
 use crate::{error::BoxError, retry::Attempt};
 
 /// One call's way from its layers to the chain. What is at it goes back to its thread's pool.
@@ -26,7 +30,7 @@ use crate::{error::BoxError, retry::Attempt};
 pub(super) struct Port(Option<Box<Desk>>);
 
 /// What lies there.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Desk {
     /// The call of a [`Hop`] that is open.
     open: Option<u64>,
@@ -35,46 +39,96 @@ struct Desk {
     /// Whether it is to be sent.
     wanted: bool,
     mould: Mould,
+    /// With nothing in it: what is to be called comes and goes with one of these.
+    plain: Option<Request<Body>>,
+    /// Where it goes to, unless the layers have that. It stays for the next call.
+    last: Last,
     /// Which attempt it is, if it is another one.
     attempt: Option<Attempt>,
-    answer: Option<Result<Response, BoxError>>,
+    answer: Poll<Result<Response, Error>>,
     /// Who waits for the answer.
     waker: Option<Waker>,
 }
 
+impl Default for Desk {
+    fn default() -> Self {
+        Self {
+            open: None,
+            request: None,
+            wanted: false,
+            mould: Mould::default(),
+            plain: None,
+            last: Last::default(),
+            attempt: None,
+            answer: Poll::Pending,
+            waker: None,
+        }
+    }
+}
+
 impl Desk {
-    /// Leaves nothing of a call.
+    /// Leaves nothing of a call but where it went, if that may be known.
     fn clear(&mut self) {
         let Self {
             open,
             request,
             wanted,
             mould,
+            plain: _,
+            last,
             attempt,
             answer,
             waker,
         } = self;
         (*open, *request, *wanted) = (None, None, false);
         (*mould, *attempt) = (Mould::default(), None);
-        (*answer, *waker) = (None, None);
+        (*answer, *waker) = (Poll::Pending, None);
+        last.clear();
     }
 
+    /// What the layers are to call.
+    fn hand_out(&mut self, extensions: &Extensions) -> Option<Request<Body>> {
+        let plain = self.plain.get_or_insert_default();
+        shell::swap(self.request.as_mut()?, plain, &mut self.last);
+        if !extensions.is_empty() {
+            plain.extensions_mut().clone_from(extensions);
+        }
+        self.plain.take()
+    }
+
+    /// What the layers called.
+    #[inline]
     fn put(&mut self, plain: Request<Body>) {
-        self.attempt = plain.extensions().get().copied();
+        let plain = self.plain.insert(plain);
         let is_first = |first: &reqwest::Request| is_same(first.url(), plain.uri());
-        if !self.request.as_ref().is_some_and(is_first) {
-            match self.mould.shell(plain.uri()) {
-                Ok(shell) => self.request = Some(shell),
-                Err(error) => {
-                    self.answer = Some(Err(error.into()));
-                    return;
-                }
+        if !self.request.as_ref().is_some_and(is_first) && self.make().is_none() {
+            return;
+        }
+        if let (Some(shell), Some(plain)) = (&mut self.request, &mut self.plain) {
+            shell::swap(shell, plain, &mut self.last);
+            self.wanted = true;
+            self.attempt = None;
+            if !plain.extensions().is_empty() {
+                self.attempt = plain.extensions().get().copied();
+                self.plain = None;
             }
         }
-        if let Some(shell) = &mut self.request {
-            shell::fill(shell, plain);
-            self.wanted = true;
+    }
+
+    /// Makes what another request is sent with.
+    #[cold]
+    fn make(&mut self) -> Option<()> {
+        let plain = self.plain.take()?;
+        self.last.turned(plain.uri());
+        match self.mould.shell(plain.uri()) {
+            Ok(shell) => self.request = Some(shell),
+            Err(error) => {
+                self.answer = Poll::Ready(Err(error.into()));
+                return None;
+            }
         }
+        self.plain = Some(plain);
+        Some(())
     }
 }
 
@@ -100,12 +154,16 @@ impl Port {
         Self(Some(desk))
     }
 
-    /// Where the request goes to, unless that is nothing that could be called.
-    pub(super) fn uri(&mut self) -> Option<Uri> {
-        let desk = self.0.as_mut()?;
-        let request = desk.request.as_ref()?;
-        desk.mould = Mould::of(request);
-        shell::uri(request.url())
+    /// Whether the request goes anywhere that could be called.
+    #[inline]
+    pub(super) fn leads_anywhere(&mut self) -> bool {
+        let mut turn = || {
+            let desk = self.0.as_mut()?;
+            let request = desk.request.as_ref()?;
+            desk.mould = Mould::of(request);
+            desk.last.turn_to(request.url())
+        };
+        turn().is_some()
     }
 
     /// Takes back a request that was not called.
@@ -113,22 +171,16 @@ impl Port {
         self.0.as_mut()?.request.take()
     }
 
-    /// Has the layers call what is at the port, which goes to this URI.
+    /// Has the layers call what is at the port.
     #[inline]
     pub(super) fn call<S: Service<Request<Body>>>(
         &mut self,
         layers: &mut S,
-        uri: Uri,
         extensions: &Extensions,
     ) -> S::Future {
-        let desk = self.0.as_mut();
-        let request = desk.and_then(|desk| desk.request.as_mut());
-        let mut plain = request.map_or_else(Request::default, |request| shell::empty(request, uri));
-        if !extensions.is_empty() {
-            plain.extensions_mut().clone_from(extensions);
-        }
+        let plain = self.0.as_mut().and_then(|desk| desk.hand_out(extensions));
         let _entered = self.enter();
-        layers.call(plain)
+        layers.call(plain.unwrap_or_default())
     }
 
     /// Has calls of the layers go through this port, until what is returned is dropped.
@@ -157,11 +209,22 @@ impl Port {
         self.0.as_ref().is_some_and(|desk| desk.open.is_some())
     }
 
-    /// Hands in an answer, and returns who waits for it.
-    pub(super) fn answer(&mut self, result: Result<Response, BoxError>) -> Option<Waker> {
-        let desk = self.0.as_mut()?;
-        desk.answer = Some(result);
-        desk.waker.take()
+    /// Asks for an answer, and whether there is one.
+    #[inline]
+    pub(super) fn answer_with(
+        &mut self,
+        ask: impl FnOnce() -> Poll<Result<Response, Error>>,
+    ) -> bool {
+        let Some(desk) = &mut self.0 else {
+            return false;
+        };
+        desk.answer = ask();
+        desk.answer.is_ready()
+    }
+
+    /// Who waits for the answer.
+    pub(super) fn take_waker(&mut self) -> Option<Waker> {
+        self.0.as_mut()?.waker.take()
     }
 }
 
@@ -248,24 +311,29 @@ impl Future for HopFuture {
         let Some(number) = self.0 else {
             return Poll::Ready(Err(Misplaced.into()));
         };
-        let polled = at_desk(|desk| {
-            desk.open.filter(|open| *open == number)?;
-            let answer = desk.answer.take();
-            let old_waker = match answer {
-                Some(_) => {
-                    desk.open = None;
-                    desk.waker.take()
-                }
-                None => desk.waker.replace(cx.waker().clone()),
-            };
-            Some((answer, old_waker))
+        let answer = at_desk(|desk| {
+            desk.open
+                .take_if(|open| *open == number && desk.answer.is_ready())?;
+            Some(mem::replace(&mut desk.answer, Poll::Pending))
         });
-        match polled {
-            Some((Some(answer), _)) => {
-                self.0 = None;
-                Poll::Ready(answer)
-            }
-            Some((None, _)) => Poll::Pending,
+        if let Some(Poll::Ready(answer)) = answer {
+            self.0 = None;
+            return Poll::Ready(answer.map_err(inner));
+        }
+        Self::wait(number, cx)
+    }
+}
+
+impl HopFuture {
+    #[inline(never)]
+    fn wait(number: u64, cx: &mut Context<'_>) -> Poll<Result<Response, BoxError>> {
+        let waker = cx.waker().clone();
+        let waits = at_desk(|desk| {
+            desk.open.filter(|open| *open == number)?;
+            Some(desk.waker.replace(waker))
+        });
+        match waits {
+            Some(_) => Poll::Pending,
             None => Poll::Ready(Err(Misplaced.into())),
         }
     }
@@ -280,7 +348,7 @@ impl Drop for HopFuture {
             desk.open.take_if(|open| *open == number)?;
             let wanted = mem::take(&mut desk.wanted);
             let request = desk.request.take_if(|_| wanted);
-            Some((request, desk.answer.take()))
+            Some((request, mem::replace(&mut desk.answer, Poll::Pending)))
         });
         drop(given_up);
     }

@@ -1,6 +1,6 @@
 //! A request of reqwest's, as one of `http`'s and back.
 
-use std::{cell::Cell, mem, time::Duration};
+use std::{mem, time::Duration};
 
 use bytes::Bytes;
 use http::{
@@ -10,35 +10,57 @@ use http::{
 use http_body::Body as _;
 use reqwest::{Body, Error, Url};
 
-thread_local! {
-    /// Where the last request went.
-    static LAST: Cell<Option<Uri>> = const { Cell::new(None) };
+/// Where the last request went. Most go there again, and then their URL is not parsed.
+#[derive(Debug, Default)]
+pub(super) struct Last {
+    uri: Uri,
+    /// Whether it may be kept: it has no credentials, and is not very long.
+    fit: bool,
 }
 
-/// A URL as a URI, unless it is none. Most go where the last one went, and then only what comes
-/// after the authority is read, or not even that, where one URL takes all calls.
-pub(super) fn uri(url: &Url) -> Option<Uri> {
-    let last = LAST.try_with(Cell::take).ok().flatten();
-    let known = last.and_then(|last| {
-        let path = after(url, last.scheme_str()?, last.authority()?.as_str())?;
-        if Some(path) == last.path_and_query().map(PathAndQuery::as_str) {
-            return Some(last);
+impl Last {
+    /// Turns to a URL, unless that is no URI. What it has in common with the last one is not read
+    /// again.
+    #[inline]
+    pub(super) fn turn_to(&mut self, url: &Url) -> Option<()> {
+        match is_same(url, &self.uri) {
+            true => Some(()),
+            false => self.read(url),
         }
-        let mut parts = last.into_parts();
-        parts.path_and_query = Some(path_and_query(path)?);
-        Uri::from_parts(parts).ok()
-    });
-    known.or_else(|| Uri::try_from(url.as_str()).ok())
+    }
+
+    #[inline(never)]
+    fn read(&mut self, url: &Url) -> Option<()> {
+        let last = mem::take(&mut self.uri);
+        let near = || {
+            let path = after(url, last.scheme_str()?, last.authority()?.as_str())?;
+            let mut parts = last.into_parts();
+            parts.path_and_query = Some(path_and_query(path)?);
+            Uri::from_parts(parts).ok()
+        };
+        self.uri = near().or_else(|| Uri::try_from(url.as_str()).ok())?;
+        self.fit = is_fit(&self.uri);
+        Some(())
+    }
+
+    /// Looks at where a request goes that was turned elsewhere.
+    pub(super) fn turned(&mut self, uri: &Uri) {
+        self.fit = is_fit(uri);
+    }
+
+    /// Forgets what may not be kept.
+    pub(super) fn clear(&mut self) {
+        if !self.fit {
+            self.uri = Uri::default();
+        }
+    }
 }
 
-/// Keeps a URI for the next request, unless it has credentials or is very long.
-fn keep(uri: Uri) {
+fn is_fit(uri: &Uri) -> bool {
     const LONGEST: usize = 1024;
     let authority = uri.authority().map_or("", Authority::as_str);
     let path = uri.path_and_query().map_or("", PathAndQuery::as_str);
-    if path.len() <= LONGEST && !authority.contains('@') {
-        let _ = LAST.try_with(|last| last.set(Some(uri)));
-    }
+    path.len() <= LONGEST && !authority.contains('@')
 }
 
 fn path_and_query(path: &str) -> Option<PathAndQuery> {
@@ -52,24 +74,17 @@ fn after<'a>(url: &'a Url, scheme: &str, authority: &str) -> Option<&'a str> {
     rest.strip_prefix(authority)
 }
 
-/// Takes a request apart: what one of `http`'s to this URI can hold comes out. What stays is its
-/// URL, parsed, and what reqwest keeps to itself.
-pub(super) fn empty(request: &mut reqwest::Request, uri: Uri) -> Request<Body> {
-    let mut plain = Request::new(request.body_mut().take().unwrap_or_default());
-    *plain.uri_mut() = uri;
-    *plain.method_mut() = request.method().clone();
-    *plain.version_mut() = request.version();
-    mem::swap(plain.headers_mut(), request.headers_mut());
-    plain
-}
-
-/// Puts a request together again.
-pub(super) fn fill(shell: &mut reqwest::Request, plain: Request<Body>) {
-    let (parts, body) = plain.into_parts();
-    keep(parts.uri);
-    *shell.method_mut() = parts.method;
-    *shell.version_mut() = parts.version;
-    *shell.headers_mut() = parts.headers;
+/// Swaps what a request of reqwest's and one of `http`'s both have, where the URI of the latter is
+/// kept. So one is taken apart, and put together again; what stays is its URL, parsed, and what
+/// reqwest keeps to itself.
+#[inline(never)] // There and back is the same code, which is half of what there is to fetch.
+pub(super) fn swap(shell: &mut reqwest::Request, plain: &mut Request<Body>, last: &mut Last) {
+    mem::swap(plain.uri_mut(), &mut last.uri);
+    mem::swap(plain.method_mut(), shell.method_mut());
+    mem::swap(plain.version_mut(), shell.version_mut());
+    mem::swap(plain.headers_mut(), shell.headers_mut());
+    let body = shell.body_mut().take().unwrap_or_default();
+    let body = mem::replace(plain.body_mut(), body);
     // One without a body comes back as it was.
     *shell.body_mut() = (!body.is_end_stream()).then_some(body);
 }
@@ -133,16 +148,23 @@ mod tests {
         ];
         for before in urls {
             for after in urls {
-                keep(Uri::try_from(before).unwrap());
-                let url: Url = after.parse().unwrap();
-                assert_eq!(uri(&url), Uri::try_from(after).ok(), "after {before}");
+                let mut last = Last::default();
+                last.turn_to(&before.parse().unwrap()).unwrap();
+                last.clear();
+                last.turn_to(&after.parse().unwrap()).unwrap();
+                let fresh = Uri::try_from(after).unwrap();
+                assert_eq!(last.uri, fresh, "after {before}");
             }
         }
     }
 
     #[test]
     fn s_2_credentials_of_a_url_are_not_kept() {
-        keep(Uri::from_static("http://me:secret@a.example/v1"));
-        assert!(LAST.with(Cell::take).is_none());
+        let mut last = Last::default();
+        last.turn_to(&"http://me:secret@a.example/v1".parse().unwrap());
+        last.clear();
+        assert_eq!(last.uri, Uri::default());
+        last.turned(&Uri::from_static("http://me:secret@a.example/v1"));
+        assert!(!last.fit);
     }
 }
