@@ -157,6 +157,22 @@ async fn a_handler_is_free_before_its_outcome_is_committed() {
     drop(worker);
 }
 
+/// What is handled at once is leased at once: a journal is asked for as many as there may be, rather
+/// than for what the first few left.
+#[tokio::test(start_paused = true)]
+async fn quick_handlers_have_full_leases() {
+    let journal = with(480, Duration::ZERO).await;
+    let handler = Handled::default();
+    let worker = Worker::builder(journal.clone(), "jobs", handler.clone());
+    let worker = worker.concurrency(16).ahead(32).per_lane(48);
+    let worker = worker.start().unwrap();
+    tokio::time::sleep(5 * SECOND).await;
+    assert_eq!((handler.count(), completed(&journal).await), (480, 480));
+    let leases = journal.leases.load(Ordering::Relaxed);
+    assert!(leases <= 480 / 48 + 1, "{leases}");
+    drop(worker);
+}
+
 /// A shutdown waits for what was handled, not only for what is.
 #[tokio::test(start_paused = true)]
 async fn a_shutdown_commits_what_was_handled() {

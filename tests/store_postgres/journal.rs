@@ -1,7 +1,7 @@
 //! The journal beside the records.
 
 use tower_reprise::store::journal::{
-    Dedup, Enqueued, EntryId, Journal, NewEntry, Settle, Status, Steer, Want,
+    Dedup, Enqueued, EntryId, Journal, NewEntry, Query, Settle, Status, Steer, Want,
 };
 
 use super::*;
@@ -146,8 +146,8 @@ async fn j_3_a_key_that_is_freed_is_taken_once() {
     postgres.drop().await;
 }
 
-/// Whatever is queued, what is next is found by its index: in a lane full of entries that are not
-/// due, it reads no more pages than in a short one.
+/// Whatever is queued, what is next is found by its index, and so is what is whose: in a lane full of
+/// entries, due or not, no more rows are read than in a short one.
 #[tokio::test]
 async fn j_5_what_is_next_costs_the_same_in_a_long_queue() {
     let Some(postgres) = Postgres::new().await else {
@@ -171,9 +171,15 @@ async fn j_5_what_is_next_costs_the_same_in_a_long_queue() {
                 AND relname = 'reprise_idempotency_journal'";
     let scans = "SELECT sum(idx_tup_read)::bigint FROM pg_stat_user_indexes \
                  WHERE schemaname = '{schema}' AND relname = 'reprise_idempotency_journal'";
-    let lease = async || {
+    let ada = Query {
+        owner: Some("ada".to_owned()),
+        ..Query::new("mails", 10)
+    };
+    let look = async || {
         let before = (postgres.count(rows).await, postgres.count(scans).await);
+        assert_eq!(store.lanes("mails", None, 10).await.unwrap(), [""]);
         assert_eq!(store.lease(want(10)).await.unwrap().len(), 10);
+        assert_eq!(store.list(ada.clone()).await.unwrap(), []);
         // What a session did is told when it ends.
         eventually("told", async || {
             let end = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
@@ -186,11 +192,27 @@ async fn j_5_what_is_next_costs_the_same_in_a_long_queue() {
         read + postgres.count(scans).await - before.1
     };
     fill(100, "0").await;
-    let short = lease().await;
+    let short = look().await;
     fill(10_000, "0").await;
     fill(10_000, "9000000000000000").await;
-    let long = lease().await;
+    let long = look().await;
     assert!(short > 0 && long <= 2 * short, "{short}, then {long}");
+    postgres.drop().await;
+}
+
+/// What never changes comes after what does, or the server logs it with each outcome.
+#[tokio::test]
+async fn the_payload_is_the_last_column() {
+    let Some(postgres) = Postgres::new().await else {
+        return;
+    };
+    postgres.store().await;
+    let last = "SELECT count(*) FROM information_schema.columns c WHERE table_schema = '{schema}' \
+                AND table_name = 'reprise_idempotency_journal' AND column_name <> 'payload' \
+                AND ordinal_position > (SELECT ordinal_position FROM information_schema.columns p \
+                  WHERE p.table_schema = c.table_schema AND p.table_name = c.table_name \
+                  AND p.column_name = 'payload')";
+    assert_eq!(postgres.count(last).await, 0);
     postgres.drop().await;
 }
 

@@ -10,7 +10,7 @@ use crate::{
     backoff::{Backoff, FullJitter},
     store::{
         StoreError,
-        journal::{Entry, Journal, Priority, Want},
+        journal::{Entry, Journal, Priority, Want, gather::gathered},
     },
     telemetry,
 };
@@ -217,10 +217,9 @@ impl<J: Journal, H: Handler> Run<J, H> {
     /// Leases from known lanes, all at the same time, until there is no room. Those that had more
     /// are not known any more, but returned.
     async fn lease(&mut self) -> Result<Vec<String>, StoreError> {
-        // Who is about to be done makes room for this one.
-        tokio::task::yield_now().await;
         let (limit, through) = self.admits();
-        let mut room = self.room(limit);
+        // Who is about to be done makes room for this one.
+        let mut room = gathered(limit, || self.room(limit)).await;
         let mut had_more = Vec::new();
         let mut leases = JoinSet::new();
         while room > 0

@@ -51,6 +51,8 @@
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "redis"))]
 pub(crate) mod columns;
 mod entry;
+#[cfg(any(feature = "delivery", feature = "postgres"))]
+pub(crate) mod gather;
 mod names;
 mod verbs;
 

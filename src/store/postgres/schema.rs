@@ -33,11 +33,16 @@ fn records(table: &Table) -> String {
 }
 
 /// What is queued or processed is in two indexes, by when it is due and by when it is past its time;
-/// what is over by when it may go; and for lists there is all, what is whose, and what is over.
+/// what is over by when it may go; and for lists there is all, what is whose, and what is over. An
+/// outcome is written to each index that has the row, so what is nobody's is left out of what is
+/// whose.
 ///
 /// A lease changes nothing that is in an index, and half of a page is left free for it: then the
 /// server only writes the row anew where it is, which costs a fraction of an update that has to be
 /// found by seven indexes. That is why `status` does not tell what is queued from what is processed.
+///
+/// The payload is last: of a row that stays on its page, the server logs what is between the first
+/// and the last byte that differ, and a payload never changes.
 fn journal(records: &Table) -> String {
     let (table, secret) = (records.journal(), records.secret());
     let index = |name| table.index(name);
@@ -66,14 +71,14 @@ fn journal(records: &Table) -> String {
            leased bigint NOT NULL, \
            until bigint NOT NULL, \
            history bytea NOT NULL, \
-           payload bytea NOT NULL, \
            result bytea, \
+           payload bytea NOT NULL, \
            PRIMARY KEY (queue, sequence)) WITH (fillfactor = 50); \
          CREATE UNIQUE INDEX {key} ON {table} (queue, dedup) WHERE dedup IS NOT NULL; \
          CREATE INDEX {due} ON {table} (queue, lane, priority, due, sequence) WHERE status = 0; \
          CREATE INDEX {past} ON {table} (queue, lane, expires, sequence) WHERE status = 0; \
          CREATE INDEX {until} ON {table} (until) WHERE status > 1; \
-         CREATE INDEX {owner} ON {table} (queue, owner, sequence); \
+         CREATE INDEX {owner} ON {table} (queue, owner, sequence) WHERE owner <> ''; \
          CREATE INDEX {over} ON {table} (queue, status, sequence) WHERE status > 1; \
          COMMENT ON TABLE {table} IS 'The journal of tower-reprise. Times are microseconds since \
          1970. priority: 0 urgent, 1 high, 2 normal, 3 low. status: 0 queued, or processing if \

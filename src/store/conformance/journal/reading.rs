@@ -68,6 +68,12 @@ pub(super) async fn lists_page_and_filter<B: Backend<Store: Journal>>(case: &Cas
         ..ada
     };
     assert_eq!(ids(&case.list(both).await), [6, 8].map(|n| all[n]));
+    let nobodys = case.put(case.entry()).await;
+    let query = Query {
+        owner: Some(String::new()),
+        ..query()
+    };
+    assert_eq!(ids(&case.list(query).await), [nobodys]);
 }
 
 pub(super) async fn counts_and_positions_add_up<B: Backend<Store: Journal>>(case: &Case<'_, B>) {

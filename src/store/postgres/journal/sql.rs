@@ -162,8 +162,11 @@ impl Statements {
             .zip(4..)
             .map(|((column, _), number)| format!(" AND {column} = ${number}"))
             .collect();
+        // What is nobody's is in no list of owners.
+        let owned = query.owner.as_ref().is_some_and(|owner| !owner.is_empty());
+        let owned = if owned { " AND owner <> ''" } else { "" };
         format!(
-            "SELECT {} FROM {} WHERE queue = $1 AND sequence > $2 AND NOT {} {status}{given} \
+            "SELECT {} FROM {} WHERE queue = $1 AND sequence > $2 AND NOT {} {status}{given}{owned} \
              ORDER BY sequence LIMIT $3",
             summary(),
             self.table,
@@ -203,14 +206,15 @@ fn existing(table: &Table) -> String {
     )
 }
 
-/// From one lane to the next, without a look at what is in between.
+/// From one lane to the next, without a look at what is in between, nor at more than the first that
+/// is due: of an EXISTS the server may make a list of all there is.
 fn lanes(table: &Table, from: &str) -> String {
-    let here = format!("SELECT FROM {table} j WHERE j.queue = $1 AND j.lane = lanes.lane");
+    let here = format!("SELECT true FROM {table} j WHERE j.queue = $1 AND j.lane = lanes.lane");
     let due = Priority::ALL.map(|priority| {
         let priority = priority as u8;
         format!(
-            "EXISTS ({here} AND j.status = 0 AND j.priority = {priority} AND j.due <= {NOW} \
-             AND j.leased <= {NOW})"
+            "({here} AND j.status = 0 AND j.priority = {priority} AND j.due <= {NOW} \
+             AND j.leased <= {NOW} LIMIT 1)"
         )
     });
     format!(
@@ -223,7 +227,7 @@ fn lanes(table: &Table, from: &str) -> String {
                    ORDER BY j.lane LIMIT 1) \
            FROM lanes WHERE lane IS NOT NULL) \
          SELECT lane FROM lanes WHERE lane IS NOT NULL AND ({} \
-           OR EXISTS ({here} AND j.status = 0 AND j.expires <= {NOW} AND j.leased <= {NOW})) \
+           OR ({here} AND j.status = 0 AND j.expires <= {NOW} AND j.leased <= {NOW} LIMIT 1)) \
          LIMIT $3",
         due.join(" OR ")
     )

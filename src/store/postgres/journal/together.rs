@@ -1,7 +1,8 @@
 //! Outcomes that are told together.
 //!
 //! Most of what an outcome costs is the commit, so whatever comes in while one is under way is told
-//! with the next one. What was not settled that way is settled by itself: it was not its owner's,
+//! with the next one. If that is much, it is told at the same time on another connection: the server
+//! commits both at once, or at least works on this while that is written to disk. What was not settled that way is settled by itself: it was not its owner's,
 //! was told before, or the server failed, and which of these it was is found out then.
 
 use std::{
@@ -14,10 +15,14 @@ use tokio::{sync::oneshot, time::Instant};
 use tokio_postgres::{Row, types::ToSql};
 
 use super::super::PostgresStore;
+use crate::store::journal::gather::gathered;
 
 /// A batch has enough once it holds this many, or this much.
-const MOST: usize = 256;
+const MOST: usize = 512;
 const MOST_BYTES: usize = 4 << 20;
+/// How many batches may be told at the same time, and how many outcomes it takes for another one.
+const TELLERS: usize = 2;
+const MANY: usize = 64;
 
 /// Outcomes that wait for the one that is being told.
 #[derive(Default)]
@@ -28,7 +33,19 @@ pub(in super::super) struct Together {
 #[derive(Default)]
 struct Waiting {
     outcomes: Vec<(Told, oneshot::Sender<bool>)>,
-    is_busy: bool,
+    /// How many tasks are telling some.
+    tellers: usize,
+}
+
+impl Waiting {
+    /// Whether so many are worth another task, beside so many.
+    fn is_worth(&self, tellers: usize) -> bool {
+        match tellers {
+            0 => !self.outcomes.is_empty(),
+            1..TELLERS => self.outcomes.len() >= MANY,
+            _ => false,
+        }
+    }
 }
 
 /// An outcome, as the statement takes it.
@@ -47,9 +64,26 @@ impl Together {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is to be told next; nothing if nobody waits, and then nobody is busy any more.
+    fn count(&self) -> usize {
+        self.lock().outcomes.len()
+    }
+
+    /// Whether somebody has to begin telling.
+    fn add(&self, told: Told, answer: oneshot::Sender<bool>) -> bool {
+        let mut waiting = self.lock();
+        waiting.outcomes.push((told, answer));
+        let begins = waiting.is_worth(waiting.tellers);
+        waiting.tellers += usize::from(begins);
+        begins
+    }
+
+    /// What is to be told next; nothing if whoever asks is not needed any more.
     fn next(&self) -> Vec<(Told, oneshot::Sender<bool>)> {
         let mut waiting = self.lock();
+        if !waiting.is_worth(waiting.tellers - 1) {
+            waiting.tellers -= 1;
+            return Vec::new();
+        }
         let mut bytes = 0;
         let fits = waiting.outcomes.iter().take(MOST).take_while(|(told, _)| {
             let fits = bytes < MOST_BYTES;
@@ -57,7 +91,6 @@ impl Together {
             fits
         });
         let count = fits.count();
-        waiting.is_busy = count > 0;
         waiting.outcomes.drain(..count).collect()
     }
 }
@@ -66,12 +99,7 @@ impl PostgresStore {
     /// Whether the outcome was settled along with others.
     pub(super) async fn settled_together(&self, told: Told) -> bool {
         let (answer, settled) = oneshot::channel();
-        let begins = {
-            let mut waiting = self.inner.together.lock();
-            waiting.outcomes.push((told, answer));
-            !std::mem::replace(&mut waiting.is_busy, true)
-        };
-        if begins {
+        if self.inner.together.add(told, answer) {
             let store = self.clone();
             // On a task of its own, since whoever began it may leave.
             tokio::spawn(async move { store.tell_all().await });
@@ -82,7 +110,7 @@ impl PostgresStore {
     async fn tell_all(&self) {
         loop {
             // Whoever is about to tell something, too, tells it along.
-            tokio::task::yield_now().await;
+            gathered(MOST, || self.inner.together.count()).await;
             let batch = self.inner.together.next();
             if batch.is_empty() {
                 return;
@@ -119,5 +147,50 @@ impl PostgresStore {
             Some((id.try_into().ok()?, row.try_get(1).ok()?))
         };
         Some(rows.iter().filter_map(settled).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn add(together: &Together) -> bool {
+        let told = Told {
+            id: [0; 16],
+            turn: 1,
+            status: 2,
+            time: 0,
+            releases: false,
+            result: None,
+            note: None,
+        };
+        together.add(told, oneshot::channel().0)
+    }
+
+    #[test]
+    fn few_are_told_one_batch_after_the_other() {
+        let together = Together::default();
+        assert!(add(&together), "nobody tells anything yet");
+        assert_eq!(together.next().len(), 1);
+        assert!((1..MANY).all(|_| !add(&together)));
+        assert_eq!(together.next().len(), MANY - 1);
+        assert!(together.next().is_empty());
+        assert!(add(&together), "nobody tells anything any more");
+    }
+
+    #[test]
+    fn many_are_told_at_the_same_time() {
+        let together = Together::default();
+        assert!(add(&together));
+        assert_eq!(together.next().len(), 1);
+        let begun = (0..2 * MOST).filter(|_| add(&together)).count();
+        assert_eq!(begun, TELLERS - 1);
+        assert_eq!(together.next().len(), MOST);
+        assert_eq!(together.next().len(), MOST);
+        add(&together);
+        assert!(together.next().is_empty(), "one of them is enough for that");
+        assert_eq!(together.next().len(), 1);
+        assert!(together.next().is_empty());
+        assert_eq!(together.lock().tellers, 0);
     }
 }
