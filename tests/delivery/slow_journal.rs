@@ -8,8 +8,13 @@ use std::{
     time::Duration,
 };
 
+use tower::{Layer, ServiceExt, service_fn};
 use tower_reprise::{
-    delivery::worker::{Handler, Worker, Working},
+    delivery::{
+        dead_letter::{DeadLetterLayer, Delivered, Letter},
+        worker::{Handler, Worker, Working},
+    },
+    error::BoxError,
     store::{
         MemoryStore, Ownership, StoreError, StoreErrorKind,
         journal::{
@@ -290,4 +295,38 @@ async fn too_many_ahead_are_refused() {
     let worker = Worker::builder(Slow::default(), "jobs", Handled::default());
     let error = worker.ahead(10_001).start().unwrap_err().to_string();
     assert_eq!(error, "worker.ahead is 10001, allowed: 0 to 10000");
+}
+
+/// a burial that broke off halfway is none, and whoever comes again completes it.
+#[tokio::test(start_paused = true)]
+async fn q_1_a_letter_that_was_only_begun_is_not_acknowledged() {
+    let journal = Slow::default();
+    let letter = |id: &&str| Letter {
+        id: Some((*id).to_owned()),
+        ..Letter::default()
+    };
+    let layer = DeadLetterLayer::new(journal.clone(), "orders", letter);
+    let consumer = layer.layer(service_fn(async |_: &str| {
+        Err::<(), BoxError>("broken".into())
+    }));
+    let deliver = || consumer.clone().oneshot("1");
+    let letters = async || {
+        let mut query = Query::new("orders", 9);
+        query.status = Some(Status::Failed);
+        journal.count(query).await.unwrap()
+    };
+
+    journal.down.store(true, Ordering::Relaxed);
+    deliver().await.unwrap_err();
+    journal.down.store(false, Ordering::Relaxed);
+    // As far as anybody knows, who began it may still be at it.
+    let error = deliver().await.unwrap_err();
+    let error = error.downcast_ref::<StoreError>().unwrap();
+    assert!(error.is_transient(), "{error}");
+    assert_eq!(letters().await, 0);
+    tokio::time::advance(31 * SECOND).await;
+    assert!(matches!(deliver().await.unwrap(), Delivered::Buried(_)));
+    assert_eq!(letters().await, 1);
+    let alerts = Query::new("reprise.alerts", 9);
+    assert_eq!(journal.count(alerts).await.unwrap(), 1);
 }
