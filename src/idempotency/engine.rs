@@ -2,17 +2,20 @@ use std::{
     future::{Future, poll_fn},
     pin::{Pin, pin},
     sync::Arc,
-    task::{Context, Poll},
+    task::Poll,
     time::Duration,
 };
 
 use tokio::{
     sync::{Semaphore, oneshot},
     task::JoinHandle,
-    time::{Instant, Sleep, sleep},
+    time::{Instant, sleep},
 };
 
-use super::Execution;
+use super::{
+    Execution,
+    timer::{Timer, now_or_later, within},
+};
 use crate::{
     store::{
         Claim, ClaimId, Claimed, Fingerprint, IdempotencyStore, Lease, Note, Orphans, Ownership,
@@ -334,41 +337,6 @@ impl<St: IdempotencyStore> Engine<St> {
             }
         }
     }
-}
-
-/// Waits for no longer than this.
-fn within<F: Future>(
-    limit: Duration,
-    mut future: Pin<&mut F>,
-) -> impl Future<Output = Option<F::Output>> {
-    let mut timer = Timer::new(limit);
-    poll_fn(move |cx| match future.as_mut().poll(cx) {
-        Poll::Ready(output) => Poll::Ready(Some(output)),
-        Poll::Pending => timer.poll(cx).map(|()| None),
-    })
-}
-
-/// A timer that costs nothing until it is polled: what is there at once needs none.
-struct Timer {
-    after: Duration,
-    sleep: Option<Pin<Box<Sleep>>>,
-}
-
-impl Timer {
-    fn new(after: Duration) -> Self {
-        Self { after, sleep: None }
-    }
-
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let after = self.after;
-        let sleep = self.sleep.get_or_insert_with(|| Box::pin(sleep(after)));
-        sleep.as_mut().poll(cx)
-    }
-}
-
-/// Polls once.
-async fn now_or_later<F: Future>(mut future: Pin<&mut F>) -> Poll<F::Output> {
-    poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await
 }
 
 /// An answer on its way to who asked. If they are gone, what was claimed is given back.
