@@ -65,7 +65,10 @@ pub(crate) struct Operation {
 #[derive(Debug, Clone)]
 pub(super) enum Settlement {
     Complete(Stored),
+    /// It had no effect.
     Release,
+    /// It may have had one, and is to be executed again.
+    Orphan,
 }
 
 impl<St: IdempotencyStore> Engine<St> {
@@ -278,11 +281,19 @@ impl<St: IdempotencyStore> Engine<St> {
                 }
                 completed => completed,
             },
-            Settlement::Release => {
+            Settlement::Release if !execution.is_orphan() => {
                 let released = self.store.release(execution.key(), execution.token());
                 // Nothing took effect, so that nobody minds who else executes it.
                 let released = self.bounded(pin!(released)).await;
                 released.map(|_| Ownership::Held)
+            }
+            // A record that is gone could not tell the next one that an execution before it may
+            // have taken effect. One whose lease is over does, and keeps nobody waiting.
+            Settlement::Release | Settlement::Orphan => {
+                let (key, token) = (execution.key(), execution.token());
+                let retention = execution.retention();
+                let ended = self.store.renew(key, token, Duration::ZERO, retention);
+                self.bounded(pin!(ended)).await.map(|_| Ownership::Held)
             }
         }
     }
