@@ -58,6 +58,9 @@ pub enum Delivered<R> {
 /// An error means that the event must be delivered again, since not even the journal took it. So
 /// does one of [`NotConsumed`] that says not now.
 ///
+/// With each letter an alert is queued: start a worker of
+/// [alerts](super::DeadLetters::alerts) too, which is what takes them from the journal.
+///
 /// ```
 /// use tower::{ServiceBuilder, ServiceExt, service_fn};
 /// use tower_reprise::{

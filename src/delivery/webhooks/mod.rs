@@ -306,6 +306,10 @@ impl<J: Journal + Clone> Webhooks<J> {
     }
 
     /// A worker that delivers them. Without one, events wait; any number will do, in any process.
+    ///
+    /// With each event that it gives up an alert is queued: start a worker of
+    /// [alerts](crate::delivery::dead_letter::DeadLetters::alerts) too, which is what takes them
+    /// from the journal.
     pub fn worker(&self) -> Worker<J, Deliveries> {
         let handler = Deliveries {
             shared: Arc::clone(&self.shared),
