@@ -17,6 +17,7 @@ use tower_reprise::store::{
     Claim, ClaimId, Claimed, Fingerprint, IdempotencyStore, MemoryStore, Note, Orphans, Ownership,
     RecordKey, StoreErrorKind, Stored,
     conformance::{self, Backend},
+    journal::{Journal, NewEntry, Settle, Steer, Want},
 };
 
 struct Memory(MemoryStore);
@@ -215,4 +216,28 @@ async fn j_7_cancel_against_start_has_one_winner() {
 async fn j_5_two_handles_keep_the_order() {
     let store = MemoryStore::new();
     races::leases_keep_the_order([store.clone(), store]).await;
+}
+
+/// what is redriven again and again takes no more room for that.
+#[tokio::test(start_paused = true)]
+async fn q_3_a_result_takes_the_room_of_the_one_before() {
+    let store = MemoryStore::builder().max_bytes(100).build().unwrap();
+    let new = NewEntry::new("q", vec![0; 10]);
+    let id = new.id;
+    store.enqueue(new).await.unwrap();
+    for _ in 0..10 {
+        let leased = store.lease(Want::new("q", "", 1, LEASE)).await.unwrap();
+        let settle = Settle {
+            result: Some(vec![0; 30].into()),
+            ..Settle::failed("broken", RETENTION)
+        };
+        let settled = store.settle(id, leased[0].turn, settle).await;
+        assert_eq!(settled.unwrap(), Ownership::Held);
+        store.steer(id, Steer::Redrive(RETENTION)).await.unwrap();
+    }
+    let fits = NewEntry::new("q", vec![0; 60]);
+    assert!(store.enqueue(fits).await.is_ok());
+    let more = NewEntry::new("q", vec![0; 1]);
+    let error = store.enqueue(more).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Full);
 }

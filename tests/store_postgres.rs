@@ -39,7 +39,7 @@ use tower_reprise::store::{
 };
 
 use self::{
-    database::{eventually, free_port, left_out, run},
+    database::{eventually, left_out, run},
     postgres::{Own, postgres_bin},
 };
 
@@ -716,7 +716,10 @@ mod trouble {
 
     #[tokio::test]
     async fn a_server_that_is_not_there_is_unavailable() {
-        let url = format!("postgres://nobody@127.0.0.1:{}/none", free_port());
+        // Bound, and nobody listens.
+        let deaf = tokio::net::TcpSocket::new_v4().unwrap();
+        deaf.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let url = format!("postgres://nobody@{}/none", deaf.local_addr().unwrap());
         let error = PostgresStore::connect(url).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Unavailable);
         assert!(!error.may_have_happened());
@@ -734,8 +737,10 @@ mod trouble {
         let Some(postgres) = Postgres::new().await else {
             return;
         };
+        // The tables are there, so that the time is for the claims alone.
+        drop(postgres.store().await);
         let builder = postgres.builder().connections(1);
-        let builder = builder.timeout(Duration::from_secs(1));
+        let builder = builder.timeout(Duration::from_secs(4));
         let store = builder.connect().await.unwrap();
         let orphan = Claim {
             lease: Duration::ZERO,
@@ -778,7 +783,7 @@ mod trouble {
             return;
         };
         let builder = PostgresStore::builder(server.url()).connections(1);
-        let builder = builder.timeout(Duration::from_secs(1));
+        let builder = builder.timeout(Duration::from_secs(5));
         let store = builder.connect().await.unwrap();
         own(&store, claim(1)).await;
         // The sweep that the first claim began is over when one that came after it is: they take

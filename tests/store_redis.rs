@@ -36,7 +36,7 @@ use tower_reprise::store::{
 };
 
 use self::{
-    database::{eventually, free_port, left_out},
+    database::{eventually, left_out},
     server::{Own, redis_server},
 };
 
@@ -255,7 +255,6 @@ async fn t_3_a_lease_runs_out_on_the_servers_clock() {
     let store = redis.open().await;
     let short = Claim {
         lease: Duration::from_millis(100),
-        retention: Duration::from_millis(300),
         ..claim(1)
     };
     let token = own(&store, short.clone()).await;
@@ -281,7 +280,8 @@ async fn t_3_a_lease_runs_out_on_the_servers_clock() {
         &store,
         Claim {
             key: RecordKey::new([2; 32]),
-            ..short.clone()
+            retention: Duration::from_millis(300),
+            ..short
         },
     )
     .await;
@@ -411,8 +411,7 @@ async fn a_server_that_hangs_is_a_timeout_in_doubt() {
     let Some(server) = Own::new(&[]).await else {
         return;
     };
-    let timeout = Duration::from_millis(300);
-    let builder = RedisStore::builder(server.url()).timeout(timeout);
+    let builder = RedisStore::builder(server.url()).timeout(Duration::from_secs(2));
     let store = builder.connect().await.unwrap();
     own(&store, claim(1)).await;
     let redis = Redis::at(&server.url()).await;
@@ -443,7 +442,10 @@ async fn a_server_that_hangs_is_a_timeout_in_doubt() {
 
 #[tokio::test]
 async fn a_server_that_is_not_there_is_unavailable() {
-    let url = format!("redis://127.0.0.1:{}/", free_port());
+    // Bound, and nobody listens.
+    let deaf = tokio::net::TcpSocket::new_v4().unwrap();
+    deaf.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let url = format!("redis://{}/", deaf.local_addr().unwrap());
     let error = RedisStore::connect(url).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Unavailable);
     assert!(!error.may_have_happened());

@@ -160,6 +160,8 @@ where
             (listener.accept().await, place)
         };
         let (accepted, place) = tokio::select! {
+            // Nobody is let in who came when it had been told to stop.
+            biased;
             _ = stop.wait_for(|stop| *stop) => break,
             accepted = accepting => accepted,
         };

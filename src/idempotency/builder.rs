@@ -378,6 +378,7 @@ impl<St, P, O, D: Dialect> IdempotencyBuilder<St, P, O, D> {
             settings.retention,
             orphans,
             store_timeout,
+            settings.fail_open,
         );
         Ok(IdempotencyLayer::new(Shared {
             engine: Arc::new(engine),

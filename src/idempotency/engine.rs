@@ -1,24 +1,24 @@
 use std::{
     future::{Future, poll_fn},
     pin::{Pin, pin},
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    task::{Context, Poll},
+    sync::Arc,
+    task::Poll,
     time::Duration,
 };
 
 use tokio::{
-    sync::oneshot,
+    sync::{Semaphore, oneshot},
     task::JoinHandle,
-    time::{Instant, Sleep, sleep},
+    time::{Instant, sleep},
 };
 
-use super::Execution;
+use super::{
+    Execution,
+    timer::{Timer, now_or_later, within},
+};
 use crate::{
     store::{
-        Claim, ClaimId, Claimed, Fingerprint, IdempotencyStore, Note, Orphans, Ownership,
+        Claim, ClaimId, Claimed, Fingerprint, IdempotencyStore, Lease, Note, Orphans, Ownership,
         RecordKey, StoreError, StoreErrorKind, Stored,
     },
     telemetry,
@@ -31,8 +31,10 @@ const CLAIM_PAUSE: Duration = Duration::from_millis(50);
 const SETTLE_PAUSE: Duration = Duration::from_millis(100);
 const SETTLE_PAUSE_MOST: Duration = Duration::from_secs(5);
 
-/// How many executions may wait for their store to take their end.
+/// How many executions may wait for their store to take their end, and how many claims for it to
+/// say whether they were made. Apart from each other, since claims come faster when a store fails.
 const MOST_UNSETTLED: usize = 1024;
+const MOST_IN_DOUBT: usize = 1024;
 
 /// Claims, keeps and settles: what is the same whatever is executed.
 #[derive(Debug)]
@@ -42,7 +44,10 @@ pub(crate) struct Engine<St> {
     pub(super) retention: Duration,
     pub(super) orphans: Orphans,
     pub(super) store_timeout: Duration,
-    unsettled: AtomicUsize,
+    /// Whether what could not be claimed may be executed all the same.
+    fails_open: bool,
+    unsettled: Arc<Semaphore>,
+    in_doubt: Arc<Semaphore>,
 }
 
 /// What is to be executed once.
@@ -60,7 +65,10 @@ pub(crate) struct Operation {
 #[derive(Debug, Clone)]
 pub(super) enum Settlement {
     Complete(Stored),
+    /// It had no effect.
     Release,
+    /// It may have had one, and is to be executed again.
+    Orphan,
 }
 
 impl<St: IdempotencyStore> Engine<St> {
@@ -70,6 +78,7 @@ impl<St: IdempotencyStore> Engine<St> {
         retention: Duration,
         orphans: Orphans,
         store_timeout: Duration,
+        fails_open: bool,
     ) -> Self {
         Self {
             store,
@@ -77,7 +86,9 @@ impl<St: IdempotencyStore> Engine<St> {
             retention,
             orphans,
             store_timeout,
-            unsettled: AtomicUsize::new(0),
+            fails_open,
+            unsettled: Arc::new(Semaphore::new(MOST_UNSETTLED)),
+            in_doubt: Arc::new(Semaphore::new(MOST_IN_DOUBT)),
         }
     }
 
@@ -98,7 +109,7 @@ impl<St: IdempotencyStore> Engine<St> {
             note: operation.note.clone(),
         };
         let engine = Arc::clone(self);
-        let mut claiming = Box::pin(async move { engine.claim_twice(&claim).await });
+        let mut claiming = Box::pin(async move { engine.claim_twice(claim).await });
         if let Poll::Ready(claimed) = now_or_later(claiming.as_mut()).await {
             return claimed;
         }
@@ -124,18 +135,57 @@ impl<St: IdempotencyStore> Engine<St> {
     }
 
     /// A claim can be repeated: the store knows it by its id.
-    async fn claim_twice(&self, claim: &Claim) -> Result<Claimed, StoreError> {
-        let mut again = true;
+    async fn claim_twice(self: &Arc<Self>, claim: Claim) -> Result<Claimed, StoreError> {
+        let (mut again, mut in_doubt) = (true, false);
         loop {
-            match self.bounded(pin!(self.store.claim(claim.clone()))).await {
-                Err(error) if again && error.is_transient() => {
-                    telemetry::store_trouble("claim", error.kind());
-                    sleep(CLAIM_PAUSE).await;
-                    again = false;
+            let error = match self.bounded(pin!(self.store.claim(claim.clone()))).await {
+                Ok(claimed) => return Ok(claimed),
+                Err(error) => error,
+            };
+            in_doubt |= error.may_have_happened();
+            if !again || !error.is_transient() {
+                if in_doubt && !self.fails_open {
+                    self.give_back_later(claim);
                 }
-                claimed => return claimed,
+                return Err(error);
             }
+            telemetry::store_trouble("claim", error.kind());
+            sleep(CLAIM_PAUSE).await;
+            again = false;
         }
+    }
+
+    /// Repeats a claim until it is known whether it was made, and gives it back then: nothing is
+    /// executed for it, and those who come again should not have to wait for its lease, let alone
+    /// be told that its outcome is unknown.
+    fn give_back_later(self: &Arc<Self>, claim: Claim) {
+        let Ok(room) = Arc::clone(&self.in_doubt).try_acquire_owned() else {
+            return;
+        };
+        let engine = Arc::clone(self);
+        tokio::spawn(async move {
+            let _room = room;
+            let started = Instant::now();
+            let mut pause = SETTLE_PAUSE;
+            while started.elapsed() < claim.lease {
+                sleep(pause).await;
+                let claimed = engine.store.claim(claim.clone());
+                match engine.bounded(pin!(claimed)).await {
+                    Ok(Claimed::New(lease)) => {
+                        return engine.unclaim(claim.key, claim.retention, lease).await;
+                    }
+                    Ok(_) => return,
+                    Err(error) => telemetry::store_trouble("claim", error.kind()),
+                }
+                pause = (pause * 2).min(SETTLE_PAUSE_MOST);
+            }
+        });
+    }
+
+    /// Gives back what nobody will execute.
+    async fn unclaim(self: &Arc<Self>, key: RecordKey, retention: Duration, lease: Lease) {
+        let execution = Execution::new(Arc::clone(self) as _, key, lease, retention);
+        let _ = self.settle(&execution, Settlement::Release).await;
     }
 
     /// Runs to the end, with the lease renewed for as long as that takes.
@@ -231,11 +281,19 @@ impl<St: IdempotencyStore> Engine<St> {
                 }
                 completed => completed,
             },
-            Settlement::Release => {
+            Settlement::Release if !execution.is_orphan() => {
                 let released = self.store.release(execution.key(), execution.token());
                 // Nothing took effect, so that nobody minds who else executes it.
                 let released = self.bounded(pin!(released)).await;
                 released.map(|_| Ownership::Held)
+            }
+            // A record that is gone could not tell the next one that an execution before it may
+            // have taken effect. One whose lease is over does, and keeps nobody waiting.
+            Settlement::Release | Settlement::Orphan => {
+                let (key, token) = (execution.key(), execution.token());
+                let retention = execution.retention();
+                let ended = self.store.renew(key, token, Duration::ZERO, retention);
+                self.bounded(pin!(ended)).await.map(|_| Ownership::Held)
             }
         }
     }
@@ -253,7 +311,7 @@ impl<St: IdempotencyStore> Engine<St> {
     }
 
     fn settle_later(self: &Arc<Self>, execution: Execution, settlement: Settlement) {
-        let Some(room) = Unsettled::take(self) else {
+        let Ok(room) = Arc::clone(&self.unsettled).try_acquire_owned() else {
             telemetry::settling_given_up(execution.key());
             return;
         };
@@ -292,41 +350,6 @@ impl<St: IdempotencyStore> Engine<St> {
     }
 }
 
-/// Waits for no longer than this.
-fn within<F: Future>(
-    limit: Duration,
-    mut future: Pin<&mut F>,
-) -> impl Future<Output = Option<F::Output>> {
-    let mut timer = Timer::new(limit);
-    poll_fn(move |cx| match future.as_mut().poll(cx) {
-        Poll::Ready(output) => Poll::Ready(Some(output)),
-        Poll::Pending => timer.poll(cx).map(|()| None),
-    })
-}
-
-/// A timer that costs nothing until it is polled: what is there at once needs none.
-struct Timer {
-    after: Duration,
-    sleep: Option<Pin<Box<Sleep>>>,
-}
-
-impl Timer {
-    fn new(after: Duration) -> Self {
-        Self { after, sleep: None }
-    }
-
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let after = self.after;
-        let sleep = self.sleep.get_or_insert_with(|| Box::pin(sleep(after)));
-        sleep.as_mut().poll(cx)
-    }
-}
-
-/// Polls once.
-async fn now_or_later<F: Future>(mut future: Pin<&mut F>) -> Poll<F::Output> {
-    poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await
-}
-
 /// An answer on its way to who asked. If they are gone, what was claimed is given back.
 struct Unclaimed<St: IdempotencyStore> {
     engine: Arc<Engine<St>>,
@@ -342,8 +365,8 @@ impl<St: IdempotencyStore> Drop for Unclaimed<St> {
         };
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             let engine = Arc::clone(&self.engine);
-            let execution = Execution::new(engine.clone(), self.key, lease, self.retention);
-            runtime.spawn(async move { engine.settle(&execution, Settlement::Release).await });
+            let (key, retention) = (self.key, self.retention);
+            runtime.spawn(async move { engine.unclaim(key, retention, lease).await });
         }
     }
 }
@@ -354,22 +377,5 @@ struct Aborted(JoinHandle<()>);
 impl Drop for Aborted {
     fn drop(&mut self) {
         self.0.abort();
-    }
-}
-
-/// A place among those that wait to be settled.
-struct Unsettled<St>(Arc<Engine<St>>);
-
-impl<St> Unsettled<St> {
-    fn take(engine: &Arc<Engine<St>>) -> Option<Self> {
-        let place = Self(Arc::clone(engine));
-        let before = engine.unsettled.fetch_add(1, Ordering::Relaxed);
-        (before < MOST_UNSETTLED).then_some(place)
-    }
-}
-
-impl<St> Drop for Unsettled<St> {
-    fn drop(&mut self) {
-        self.0.unsettled.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -166,7 +166,8 @@ async fn end<St, D: Dialect, R: Body>(
     let settlement = match (outcome, shared.engine.orphans) {
         (Outcome::Committed, _) => Settlement::Complete(kept),
         (Outcome::Unknown, Orphans::Unknown) => Settlement::Complete(Stored::Unknown),
-        (Outcome::Unknown, Orphans::Reexecute) | (Outcome::NoEffect, _) => Settlement::Release,
+        (Outcome::Unknown, Orphans::Reexecute) => Settlement::Orphan,
+        (Outcome::NoEffect, _) => Settlement::Release,
     };
     (settlement, response)
 }

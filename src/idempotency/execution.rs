@@ -82,7 +82,8 @@ impl Execution {
         self.0.lease.token
     }
 
-    /// Whether an execution before this one vanished, and may have taken effect.
+    /// Whether an execution before this one may have taken effect: it vanished, or did not know
+    /// its [`Outcome`](super::Outcome).
     #[must_use]
     pub fn is_orphan(&self) -> bool {
         self.0.lease.orphaned

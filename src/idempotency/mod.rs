@@ -115,6 +115,7 @@ mod outcome;
 pub(crate) mod reply;
 mod service;
 pub(crate) mod settings;
+mod timer;
 mod times;
 
 pub use self::{

@@ -94,6 +94,9 @@ impl<J: Journal + Clone> ReplayBuilder<J> {
     /// Tells callers' webhooks how their replays ended. Without this, requests that name a
     /// callback are refused.
     ///
+    /// They have to be those of the same journal: a callback is queued there, together with the
+    /// result that it tells of, and webhooks of another journal would never see it.
+    ///
     /// A callback that was promised, and that this process can't send since it is set up in
     /// another way than the one that took it, is a [dead letter](crate::delivery::dead_letter) in
     /// the queue of webhooks, and can be redriven once that is mended.

@@ -53,8 +53,9 @@ impl<J: Journal + Clone> Replay<J> {
             return Err("Callbacks are not offered here.".to_owned());
         };
         let webhook = Webhook::new(url, "").headers(headers.clone());
+        // Its headers are written down with the request.
         webhooks
-            .entry(webhook)
+            .entry_for(&self.journal, webhook)
             .map(drop)
             .map_err(|error| match error {
                 // Without its own words before it.
@@ -109,7 +110,7 @@ impl<J: Journal + Clone> Replay<J> {
         let Ok(headers) = UserHeaders::new(callback.headers.iter().map(|(n, v)| (n, v))) else {
             return unsendable(reason::BAD_HEADERS);
         };
-        match webhooks.entry(webhook.clone().headers(headers)) {
+        match webhooks.entry_for(&self.journal, webhook.clone().headers(headers)) {
             Ok(entry) => Ok(Some(entry)),
             Err(NotSent::Target(_)) => unsendable(reason::BAD_TARGET),
             Err(_) => unsendable(reason::BAD_HEADERS),

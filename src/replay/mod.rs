@@ -250,6 +250,10 @@ impl<J: Journal + Clone> Replay<J> {
 
     /// A worker that replays into this service: the one that the layer was put around. The body
     /// that it takes has to be said if it takes any, as an axum router does.
+    ///
+    /// With each replay that fails for good an alert is queued: start a worker of
+    /// [alerts](crate::delivery::dead_letter::DeadLetters::alerts) too, which is what takes them
+    /// from the journal.
     pub fn worker<B, S>(&self, service: S) -> Worker<J, Replays<J, S, B>>
     where
         Replays<J, S, B>: crate::delivery::worker::Handler,

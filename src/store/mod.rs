@@ -129,8 +129,9 @@ pub trait IdempotencyStore: Send + Sync + 'static {
     /// | done | [`Claimed::Done`] | none |
     fn claim(&self, claim: Claim) -> impl Future<Output = Result<Claimed, StoreError>> + Send;
 
-    /// Lets the lease start anew, and the record be kept for `lease + retention` from now.
-    /// [`Ownership::Lost`] if the record is not in flight with this token.
+    /// Lets the lease start anew, and the record be kept for `lease + retention` from now. A lease
+    /// of no time has run out at once. [`Ownership::Lost`] if the record is not in flight with this
+    /// token.
     fn renew(
         &self,
         key: RecordKey,

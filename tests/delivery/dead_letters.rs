@@ -19,7 +19,7 @@ use tower_reprise::{
     error::BoxError,
     idempotency::events::NotConsumed,
     store::{
-        MemoryStore,
+        MemoryStore, StoreError, StoreErrorKind,
         journal::{Entry, Journal, NewEntry, Query, Settle, Status},
     },
 };
@@ -371,6 +371,38 @@ async fn q_3_a_redriven_event_goes_to_its_consumer() {
     letters.redrive(id).await.unwrap();
     assert_eq!(ended(&journal, id).await, Status::Completed);
     assert_eq!(*seen.lock().unwrap(), [event("2", "seven")]);
+    drop(worker);
+}
+
+/// a redriven event that can't be processed now is no new letter, and waits.
+#[tokio::test(start_paused = true)]
+async fn q_3_a_redriven_event_that_must_wait_is_delivered_again() {
+    let journal = MemoryStore::new();
+    let consumer = DeadLetterLayer::new(journal.clone(), "orders", letter).layer(service_fn(parse));
+    let Delivered::Buried(id) = consumer.oneshot(event("2", "seven")).await.unwrap() else {
+        panic!("it can't be processed");
+    };
+    let down = || StoreError::new(StoreErrorKind::Unavailable, "down");
+    let calls = Arc::new(Mutex::new(0));
+    let busy = service_fn({
+        let calls = calls.clone();
+        move |_: ()| {
+            let mut calls = calls.lock().unwrap();
+            *calls += 1;
+            std::future::ready(match *calls {
+                10.. => Ok::<_, BoxError>(()),
+                call if call % 2 == 0 => Err(NotConsumed::Store(down()).into()),
+                _ => Err(NotConsumed::InFlight(30 * SECOND).into()),
+            })
+        }
+    });
+    let letters = DeadLetters::new(journal.clone());
+    let worker = letters.redelivery("orders", busy, |_| ()).start().unwrap();
+    letters.redrive(id).await.unwrap();
+    assert_eq!(ended(&journal, id).await, Status::Completed);
+    assert_eq!(*calls.lock().unwrap(), 10);
+    let alerts = Query::new("reprise.alerts", 9);
+    assert_eq!(journal.count(alerts).await.unwrap(), 1, "the first one's");
     drop(worker);
 }
 

@@ -8,8 +8,19 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::Full;
+use tower::{Layer, ServiceExt, service_fn};
 use tower_reprise::{
-    delivery::worker::{Handler, Worker, Working},
+    delivery::{
+        dead_letter::{DeadLetterLayer, Delivered, Letter},
+        sign::Signer,
+        webhooks::Webhooks,
+        worker::{Handler, Worker, Working},
+    },
+    error::BoxError,
+    replay::Replay,
     store::{
         MemoryStore, Ownership, StoreError, StoreErrorKind,
         journal::{
@@ -29,6 +40,7 @@ struct Slow {
     down: Arc<AtomicBool>,
     lanes: Arc<AtomicUsize>,
     leases: Arc<AtomicUsize>,
+    sealed: bool,
 }
 
 impl Journal for Slow {
@@ -95,6 +107,10 @@ impl Journal for Slow {
 
     async fn secret(&self) -> Result<[u8; 32], StoreError> {
         self.inner.secret().await
+    }
+
+    fn is_sealed(&self) -> bool {
+        self.sealed
     }
 }
 
@@ -306,4 +322,70 @@ async fn too_many_ahead_are_refused() {
     let worker = Worker::builder(Slow::default(), "jobs", Handled::default());
     let error = worker.ahead(10_001).start().unwrap_err().to_string();
     assert_eq!(error, "worker.ahead is 10001, allowed: 0 to 10000");
+}
+
+/// a burial that broke off halfway is none, and whoever comes again completes it.
+#[tokio::test(start_paused = true)]
+async fn q_1_a_letter_that_was_only_begun_is_not_acknowledged() {
+    let journal = Slow::default();
+    let letter = |id: &&str| Letter {
+        id: Some((*id).to_owned()),
+        ..Letter::default()
+    };
+    let layer = DeadLetterLayer::new(journal.clone(), "orders", letter);
+    let consumer = layer.layer(service_fn(async |_: &str| {
+        Err::<(), BoxError>("broken".into())
+    }));
+    let deliver = || consumer.clone().oneshot("1");
+    let letters = async || {
+        let mut query = Query::new("orders", 9);
+        query.status = Some(Status::Failed);
+        journal.count(query).await.unwrap()
+    };
+
+    journal.down.store(true, Ordering::Relaxed);
+    deliver().await.unwrap_err();
+    journal.down.store(false, Ordering::Relaxed);
+    // As far as anybody knows, who began it may still be at it.
+    let error = deliver().await.unwrap_err();
+    let error = error.downcast_ref::<StoreError>().unwrap();
+    assert!(error.is_transient(), "{error}");
+    assert_eq!(letters().await, 0);
+    tokio::time::advance(31 * SECOND).await;
+    assert!(matches!(deliver().await.unwrap(), Delivered::Buried(_)));
+    assert_eq!(letters().await, 1);
+    let alerts = Query::new("reprise.alerts", 9);
+    assert_eq!(journal.count(alerts).await.unwrap(), 1);
+}
+
+/// J-13: headers of a callback are written down with the request, so that it is that journal which
+/// has to be sealed.
+#[tokio::test(start_paused = true)]
+async fn j_13_credentials_of_callbacks_need_a_sealed_journal_of_replays() {
+    for (sealed, status) in [(false, 400), (true, 202)] {
+        let journal = |sealed| Slow {
+            sealed,
+            ..Slow::default()
+        };
+        let signer = Signer::new("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap();
+        let webhooks = Webhooks::builder(journal(!sealed), signer).build();
+        let replay = Replay::builder(journal(sealed), |_| Some("ada".to_owned()))
+            .callbacks(webhooks.unwrap())
+            .build()
+            .unwrap();
+        replay.maintenance().on(None);
+        let service = replay
+            .layer()
+            .layer(service_fn(async |_: Request<Full<Bytes>>| {
+                Ok::<_, BoxError>(Response::new(Full::<Bytes>::default()))
+            }));
+        let request = Request::post("/orders")
+            .header("replay", "true")
+            .header("idempotency-key", "1")
+            .header("replay-callback", "https://shop.example/hook")
+            .header("replay-callback-header", "authorization: Bearer s3cret");
+        let request = request.body(Full::<Bytes>::default()).unwrap();
+        let response = service.oneshot(request).await.unwrap();
+        assert_eq!(response.status(), status, "{sealed}");
+    }
 }

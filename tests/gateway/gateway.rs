@@ -7,7 +7,6 @@ use std::{
     process::{Child, Command, ExitStatus, Output, Stdio},
     sync::{Arc, Mutex, OnceLock},
     thread,
-    time::Duration,
 };
 
 use axum::body::Body;
@@ -131,6 +130,7 @@ pub(crate) struct Gateway {
     url: String,
     admin: String,
     said: Arc<Mutex<String>>,
+    readers: Vec<thread::JoinHandle<()>>,
     caller: Caller,
 }
 
@@ -184,20 +184,22 @@ impl Gateway {
             Box::new(child.stdout.take().unwrap()),
             Box::new(child.stderr.take().unwrap()),
         ];
-        for pipe in pipes {
+        let read = |pipe| {
             let said = Arc::clone(&said);
             // Ends with the child.
             thread::spawn(move || {
                 for line in BufReader::new(pipe).lines().map_while(Result::ok) {
                     *said.lock().unwrap() += &(line + "\n");
                 }
-            });
-        }
+            })
+        };
+        let readers = pipes.into_iter().map(read).collect();
         let mut gateway = Self {
             child,
             url: String::new(),
             admin: String::new(),
             said,
+            readers,
             caller: caller(),
         };
         gateway.says("listening on ").await;
@@ -296,6 +298,7 @@ impl Gateway {
         self.child.wait().unwrap();
     }
 
+    /// Waits for its end. All it ever said was heard then.
     pub(crate) async fn ended(&mut self) -> ExitStatus {
         let mut status = None;
         eventually("it ends", async || {
@@ -303,7 +306,14 @@ impl Gateway {
             status.is_some()
         })
         .await;
+        self.hear_out();
         status.unwrap()
+    }
+
+    fn hear_out(&mut self) {
+        for reader in self.readers.drain(..) {
+            let _ = reader.join();
+        }
     }
 }
 
@@ -312,7 +322,7 @@ impl Drop for Gateway {
         let _ = self.child.kill();
         let _ = self.child.wait();
         if thread::panicking() {
-            thread::sleep(Duration::from_millis(10));
+            self.hear_out();
             eprintln!("{}", self.said());
         }
     }

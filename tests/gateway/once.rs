@@ -6,7 +6,7 @@ use tokio::task::JoinSet;
 
 use crate::{
     gateway::{Folder, Gateway, caller, policy},
-    shop::{Gets, Shop},
+    shop::{Gets, Shop, deaf},
 };
 
 #[tokio::test]
@@ -69,15 +69,13 @@ async fn i_20_strangers_have_no_keys_unless_they_are_named() {
 /// I-12: a key is not kept for what never got there, and I-11: it is for what did.
 #[tokio::test]
 async fn i_12_an_upstream_that_is_not_there_keeps_no_key() {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    drop(listener);
+    let (socket, address) = deaf();
     let folder = Folder::new();
     let policy = folder.file("policy.toml", &policy(1));
     let gateway = Gateway::start(&format!("http://{address}"), &["--policy", &policy]).await;
     assert_eq!(gateway.send(gateway.order("k"), "").await.status, 502);
 
-    let shop = Shop::on(tokio::net::TcpListener::bind(address).await.unwrap());
+    let shop = Shop::on(socket.listen(64).unwrap());
     shop.does(|_| StatusCode::INTERNAL_SERVER_ERROR);
     let reply = gateway.send(gateway.order("k"), "").await;
     assert_eq!(reply.status, 500);

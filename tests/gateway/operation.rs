@@ -169,7 +169,7 @@ async fn s_3_a_web_page_is_no_operator() {
 #[tokio::test]
 async fn s_3_silent_connections_are_closed() {
     let shop = Shop::open().await;
-    let flags = ["--head-timeout", "100ms", "--max-connections", "1"];
+    let flags = ["--head-timeout", "1s", "--max-connections", "1"];
     let gateway = Gateway::start(&shop.url(), &flags).await;
     let address = gateway.url("").replace("http://", "");
     // With a SETTINGS frame, empty: an HTTP/2 connection without a fault.

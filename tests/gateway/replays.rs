@@ -4,12 +4,11 @@ use std::collections::BTreeSet;
 
 use axum::body::Body;
 use http::{Request, StatusCode};
-use tokio::net::TcpListener;
 
 use crate::{
     database::eventually,
     gateway::{Folder, Gateway, Reply, caller, policy},
-    shop::Shop,
+    shop::{Shop, deaf},
 };
 
 /// An order that is to be replayed if need be.
@@ -78,9 +77,7 @@ async fn j_1_maintenance_on_and_off() {
 #[tokio::test]
 async fn j_1_an_upstream_that_is_gone_gets_it_when_it_is_back() {
     let folder = Folder::new();
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    drop(listener);
+    let (socket, address) = deaf();
     let policy = folder.file("policy.toml", &policy(1));
     let gateway = Gateway::start(&format!("http://{address}"), &["--policy", &policy]).await;
     for number in 0..8 {
@@ -98,7 +95,7 @@ async fn j_1_an_upstream_that_is_gone_gets_it_when_it_is_back() {
     let status = gateway.send(gateway.order("impatient"), "").await.status;
     assert!(status == 503 || status == 502, "{status}");
 
-    let shop = Shop::on(TcpListener::bind(address).await.unwrap());
+    let shop = Shop::on(socket.listen(64).unwrap());
     eventually("all are replayed", async || {
         gateway.replays("completed").await == 8
     })

@@ -16,7 +16,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
 use tokio::{
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, TcpSocket, TcpStream},
     sync::watch,
 };
 
@@ -71,6 +71,14 @@ struct Shared {
 pub(crate) struct Shop {
     shared: Arc<Shared>,
     pub(crate) address: SocketAddr,
+}
+
+/// A place that nobody else gets, and where nobody listens yet.
+pub(crate) fn deaf() -> (TcpSocket, SocketAddr) {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = socket.local_addr().unwrap();
+    (socket, address)
 }
 
 impl Shop {

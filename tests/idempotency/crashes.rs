@@ -13,6 +13,7 @@ use http::{Request, Response};
 use tower::{Layer, Service, ServiceExt, service_fn, util::BoxCloneSyncService};
 use tower_reprise::{
     error::{BoxError, Refusal, Refused},
+    idempotency::Outcome,
     store::{MemoryStore, Orphans, StoreErrorKind},
 };
 
@@ -359,4 +360,34 @@ async fn i_6_who_waits_holds_no_place_below() {
     handler.let_through(1);
     assert_eq!(first.await.unwrap().status, 200);
     assert!(waiting.await.unwrap().is_replayed());
+}
+
+/// I-13, I-14: whoever executes what may have taken effect before is told so, also if the one
+/// before it had no effect, or never began.
+#[tokio::test(start_paused = true)]
+async fn i_14_what_may_have_taken_effect_is_not_forgotten() {
+    let (store, handler) = (Flaky::default(), Handler::new());
+    let layer = builder(store.clone(), Orphans::Reexecute);
+    let server = handler.serve(layer, |run| match run {
+        1 => {
+            let mut response = status(502, "who knows");
+            response.extensions_mut().insert(Outcome::Unknown);
+            response
+        }
+        2 => status(503, "not now"),
+        _ => status(200, "paid"),
+    });
+    assert_eq!(send(&server, post("k")).await.status, 502);
+    assert_eq!(send(&server, post("k")).await.status, 503);
+    // Somebody hangs up while the key is claimed.
+    store.fail(Verb::Claim, Fault::Slow(SECOND), 1);
+    let gone = start(&server, post("k"));
+    settle().await;
+    gone.abort();
+    tokio::time::sleep(2 * SECOND).await;
+    assert_eq!(handler.runs(), 2);
+    assert_eq!(send(&server, post("k")).await.body, "paid");
+    let orphans = [0, 1, 2].map(|run| handler.execution(run).is_orphan());
+    assert_eq!(orphans, [false, true, true]);
+    assert!(send(&server, post("k")).await.is_replayed());
 }

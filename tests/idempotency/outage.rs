@@ -246,3 +246,48 @@ async fn i_23_no_room_for_a_reply() {
     assert_eq!(refused, (409, "reply-not-retained".into()));
     assert_eq!(handler.runs(), 2);
 }
+
+/// I-21, I-14: a claim of which nobody knows whether it was made is given back: nothing was
+/// executed.
+#[tokio::test(start_paused = true)]
+async fn i_21_a_claim_in_doubt_is_given_back() {
+    for orphans in [Orphans::Unknown, Orphans::Reexecute] {
+        let (store, handler) = (Flaky::default(), Handler::new());
+        let server = handler.count(builder(store.clone(), orphans));
+        // The second is not in doubt, but the first is.
+        store.fail(Verb::Claim, Fault::Lost, 1);
+        let full = Fault::Error(StoreErrorKind::PoolExhausted);
+        store.fail(Verb::Claim, full, 3);
+        assert_eq!(send(&server, post("k")).await.status, 503);
+        tokio::time::sleep(5 * SECOND).await;
+        store.heal();
+        let answer = send(&server, post("k")).await;
+        assert_eq!((answer.status, &*answer.body), (200, "run 1"));
+        assert!(!handler.execution(0).is_orphan());
+        let calls = store.calls(Verb::Claim);
+        tokio::time::sleep(DAY).await;
+        assert_eq!(store.calls(Verb::Claim), calls, "and then it is let be");
+    }
+}
+
+/// I-21, S-3: it is not tried for longer than a lease, nor where it was executed all the same.
+#[tokio::test(start_paused = true)]
+async fn i_21_a_claim_in_doubt_is_left_to_its_lease() {
+    let (store, handler) = (Flaky::default(), Handler::new());
+    let server = handler.count(builder(store.clone(), Orphans::Unknown));
+    store.fail(Verb::Claim, Fault::Lost, ALWAYS);
+    assert_eq!(send(&server, post("k")).await.status, 503);
+    tokio::time::sleep(LEASE + 6 * SECOND).await;
+    let calls = store.calls(Verb::Claim);
+    assert!(calls > 2, "{calls}");
+    tokio::time::sleep(DAY).await;
+    assert_eq!(store.calls(Verb::Claim), calls);
+
+    let (store, handler) = (Flaky::default(), Handler::new());
+    let server = handler.count(builder(store.clone(), Orphans::Unknown).fail_open());
+    store.fail(Verb::Claim, Fault::Lost, 2);
+    assert_eq!(send(&server, post("k")).await.body, "run 1");
+    tokio::time::sleep(LEASE + SECOND).await;
+    let answer = send(&server, post("k")).await;
+    assert_eq!(answer.refusal(), (409, "outcome-unknown".into()));
+}

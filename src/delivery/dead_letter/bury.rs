@@ -3,7 +3,7 @@ use std::time::Duration;
 use crate::{
     store::{
         StoreError, StoreErrorKind,
-        journal::{Enqueued, EntryId, Journal, NewEntry, Settle, Status, Want},
+        journal::{Enqueued, EntryId, Journal, NewEntry, Settle, Want},
     },
     telemetry,
 };
@@ -11,7 +11,8 @@ use crate::{
 /// Makes a letter of what nobody ever had a chance with: queues it in a lane of its own, takes it
 /// from there, and says that it failed. If that breaks off in between, whoever asked was not
 /// answered, and comes here again; with the same [`Dedup`](crate::store::journal::Dedup) it is the
-/// same letter.
+/// same letter. Until the lease of who began it has run out that is an error too: nobody knows
+/// whether it will be one.
 pub(crate) async fn bury<J: Journal>(
     journal: &J,
     mut new: NewEntry,
@@ -27,9 +28,14 @@ pub(crate) async fn bury<J: Journal>(
             return Err(StoreError::new(StoreErrorKind::Corrupt, message));
         }
     };
-    if entry.status == Status::Queued {
+    if !entry.status.is_over() {
         let want = Want::new(queue.clone(), entry.lane, 1, Duration::from_secs(30));
-        for leased in journal.lease(want).await? {
+        let leased = journal.lease(want).await?;
+        if leased.is_empty() {
+            let message = "somebody else is at work on that letter";
+            return Err(StoreError::new(StoreErrorKind::Unavailable, message));
+        }
+        for leased in leased {
             let alert = super::alert(&queue, leased.id, &leased.owner, keep);
             let settle = Settle::failed(reason, keep).followed_by(alert);
             let outcome = settle.outcome;

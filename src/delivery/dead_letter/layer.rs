@@ -5,6 +5,7 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -20,6 +21,9 @@ use crate::{
     store::journal::{Dedup, EntryId, Journal, NewEntry},
     telemetry,
 };
+
+/// How long a store that failed is left alone.
+const STORE_PAUSE: Duration = Duration::from_secs(5);
 
 /// What is kept of an event that could not be processed.
 #[derive(Debug, Clone, Default)]
@@ -53,6 +57,9 @@ pub enum Delivered<R> {
 ///
 /// An error means that the event must be delivered again, since not even the journal took it. So
 /// does one of [`NotConsumed`] that says not now.
+///
+/// With each letter an alert is queued: start a worker of
+/// [alerts](super::DeadLetters::alerts) too, which is what takes them from the journal.
 ///
 /// ```
 /// use tower::{ServiceBuilder, ServiceExt, service_fn};
@@ -227,7 +234,8 @@ where
                         Ok(response) => return Poll::Ready(Ok(Delivered::Processed(response))),
                         Err(error) => error.into(),
                     };
-                    let Some(letter) = letter.take().filter(|_| is_final(&error)) else {
+                    let Some(letter) = letter.take().filter(|_| again_after(&error).is_none())
+                    else {
                         return Poll::Ready(Err(error));
                     };
                     let shared = Arc::clone(this.shared);
@@ -243,12 +251,13 @@ where
     }
 }
 
-/// Whether delivering the event again would be of no use.
-fn is_final(error: &BoxError) -> bool {
-    !matches!(
-        find::<NotConsumed>(&**error),
-        Some(NotConsumed::InFlight(_) | NotConsumed::Store(_))
-    )
+/// When the event is to be delivered again; `None` if that would be of no use.
+pub(super) fn again_after(error: &BoxError) -> Option<Duration> {
+    match find::<NotConsumed>(&**error) {
+        Some(NotConsumed::InFlight(remaining)) => Some(*remaining),
+        Some(NotConsumed::Store(_)) => Some(STORE_PAUSE),
+        _ => None,
+    }
 }
 
 impl<J: Journal, F> Shared<J, F> {

@@ -6,6 +6,11 @@
 //! [`Alert`] is queued together with it and fires at least once. Once the cause is mended, it can
 //! be [redriven](DeadLetters::redrive).
 //!
+//! Some process has to run the worker of [alerts](DeadLetters::alerts) for each journal, if only
+//! with [`LogAlert`]. What nobody takes from a queue stays there, also past its time: without that
+//! worker nobody is told of a letter, and alerts pile up in the journal, until one in memory is
+//! full.
+//!
 //! ```
 //! use std::time::Duration;
 //! use tower_reprise::{
@@ -163,7 +168,8 @@ impl<J: Journal + Clone> DeadLetters<J> {
     }
 
     /// A worker that fires this alert for each letter, at least once: again and again until it
-    /// succeeds, for as long as the letter is kept.
+    /// succeeds, for as long as the letter is kept. A journal with dead letters needs one; any
+    /// number will do, in any process.
     pub fn alerts<A: Alert>(&self, alert: A) -> Worker<J, AlertHandler<J, A>> {
         let handler = AlertHandler::new(self.journal.clone(), alert);
         Worker::builder(self.journal.clone(), alert::QUEUE, handler)

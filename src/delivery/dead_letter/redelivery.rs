@@ -2,7 +2,7 @@ use std::{borrow::Cow, fmt, marker::PhantomData};
 
 use tower::{Service, ServiceExt};
 
-use super::{DeadLetters, KEEP, Letter, reason};
+use super::{DeadLetters, KEEP, Letter, layer::again_after, reason};
 use crate::{
     delivery::{
         parcel::Parcel,
@@ -18,7 +18,8 @@ const MAX_ATTEMPTS: u32 = 3;
 impl<J: Journal + Clone> DeadLetters<J> {
     /// A worker that delivers redriven events of a queue to their consumer: the one below the
     /// [`DeadLetterLayer`](super::DeadLetterLayer), with its retries. What it fails on is a dead
-    /// letter again.
+    /// letter again; what it can't process now
+    /// ([`NotConsumed`](crate::idempotency::events::NotConsumed)) is delivered again.
     pub fn redelivery<S, E, F>(
         &self,
         queue: impl Into<Cow<'static, str>>,
@@ -88,9 +89,12 @@ where
             .oneshot(event)
             .await
             .map_err(Into::into);
-        match processed.map_err(|error: BoxError| error.to_string()) {
+        match processed.map_err(|error: BoxError| (again_after(&error), error.to_string())) {
             Ok(_) => Settle::completed("", KEEP),
-            Err(reason) => Settle::failed(reason, KEEP),
+            // The consumer did not even begin, so that it is no attempt. At most until the letter
+            // is past its time.
+            Err((Some(after), _)) => Settle::release(after),
+            Err((None, reason)) => Settle::failed(reason, KEEP),
         }
     }
 }

@@ -266,6 +266,11 @@ impl<J: Journal + Clone> Webhooks<J> {
     ///
     /// The event is not allowed.
     pub fn entry(&self, webhook: Webhook) -> Result<NewEntry, NotSent> {
+        self.entry_for(&self.journal, webhook)
+    }
+
+    /// The same, for what is written to that journal first.
+    pub(crate) fn entry_for(&self, journal: &J, webhook: Webhook) -> Result<NewEntry, NotSent> {
         let target = Target::parse(&webhook.url, &self.shared.guard).map_err(NotSent::Target)?;
         if webhook.body.len() > MAX_BODY {
             let length = webhook.body.len();
@@ -278,7 +283,7 @@ impl<J: Journal + Clone> Webhooks<J> {
             let error = ConfigError::new(None, "webhook.owner", value, "at most 255, without NUL");
             return Err(NotSent::Invalid(error));
         }
-        if !self.journal.is_sealed() {
+        if !journal.is_sealed() {
             refuse_credentials(&webhook.headers).map_err(NotSent::Invalid)?;
         }
         // What can't be sent is not written down.
@@ -301,6 +306,10 @@ impl<J: Journal + Clone> Webhooks<J> {
     }
 
     /// A worker that delivers them. Without one, events wait; any number will do, in any process.
+    ///
+    /// With each event that it gives up an alert is queued: start a worker of
+    /// [alerts](crate::delivery::dead_letter::DeadLetters::alerts) too, which is what takes them
+    /// from the journal.
     pub fn worker(&self) -> Worker<J, Deliveries> {
         let handler = Deliveries {
             shared: Arc::clone(&self.shared),

@@ -155,7 +155,14 @@ impl<St: IdempotencyStore, F> EventDedupBuilder<St, F, Orphans> {
             lease, retention, ..
         } = self.times;
         let store_timeout = self.times.check("events", "window", WEEK, "7 days (R-6)")?;
-        let engine = Engine::new(self.store, lease, retention, self.orphans, store_timeout);
+        let engine = Engine::new(
+            self.store,
+            lease,
+            retention,
+            self.orphans,
+            store_timeout,
+            false,
+        );
         Ok(EventDedupLayer {
             shared: Arc::new(Shared {
                 engine: Arc::new(engine),

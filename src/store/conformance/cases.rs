@@ -504,4 +504,26 @@ async fn a_lease_of_no_time_has_run_out<B: Backend<Store: IdempotencyStore>>(cas
     let token = case.own(&claim).await;
     let lease = case.lease(&again(&claim)).await;
     assert!(lease.orphaned && lease.token > token, "{lease:?}");
+
+    // Nor does one last that is renewed for no time.
+    for orphans in [Orphans::Reexecute, Orphans::Unknown] {
+        let held = case.claim();
+        let token = case.own(&held).await;
+        let none = Claim {
+            lease: Duration::ZERO,
+            ..held.clone()
+        };
+        assert_eq!(case.renew(&none, token).await, Held);
+        let next = Claim {
+            orphans,
+            ..again(&held)
+        };
+        match (orphans, case.try_claim(&next).await) {
+            (Orphans::Reexecute, Claimed::New(lease)) => {
+                assert!(lease.orphaned && lease.token > token, "{lease:?}");
+            }
+            (_, claimed) => assert_eq!(claimed, Claimed::done(Stored::Unknown)),
+        }
+        assert_eq!(case.renew(&none, token).await, Lost, "somebody took it");
+    }
 }

@@ -251,13 +251,15 @@ impl Book {
                 self.insert(new, now);
             }
         }
-        let result = settle.result;
-        self.bytes += result.as_ref().map_or(0, |result| result.len() as u64);
+        let (mut before, mut after) = (0, 0);
         self.change(sequence, |held| {
+            before = held.bytes();
             held.settle(settle.outcome, now);
             held.note(&settle.note, now);
-            held.entry.result = result.or(held.entry.result.take());
+            held.entry.result = settle.result.or(held.entry.result.take());
+            after = held.bytes();
         });
+        self.bytes = (self.bytes + after).saturating_sub(before);
         Ok(Ownership::Held)
     }
 
