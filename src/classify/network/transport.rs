@@ -121,3 +121,6 @@ fn tls(error: &rustls::Error, facts: &mut Facts) {
         Cause::Tls
     });
 }
+
+#[cfg(test)]
+mod tests;
