@@ -1,4 +1,3 @@
-use bytes::Bytes;
 use rustls::{CertificateError, InvalidMessage};
 use tokio::io::duplex;
 
@@ -69,7 +68,7 @@ enum Fault {
     Reset,
     /// By one of the client's own.
     OwnReset,
-    /// With its connection.
+    /// With its connection, which the server closes.
     GoAway,
 }
 
@@ -78,15 +77,18 @@ async fn failed(fault: Fault, reason: Reason) -> h2::Error {
     let (near, far) = duplex(4096);
     tokio::spawn(async move {
         let mut server = h2::server::handshake(far).await.unwrap();
-        let (_request, mut reply) = server.accept().await.unwrap().unwrap();
-        match fault {
-            Fault::Reset => reply.send_reset(reason),
-            Fault::GoAway => server.abrupt_shutdown(reason),
-            Fault::OwnReset => {}
+        if let Fault::GoAway = fault {
+            // Before it takes the stream, which is then above the last one that it took.
+            server.abrupt_shutdown(reason);
+        } else {
+            let (_request, mut reply) = server.accept().await.unwrap().unwrap();
+            if let Fault::Reset = fault {
+                reply.send_reset(reason);
+            }
         }
         std::future::poll_fn(|cx| server.poll_closed(cx)).await
     });
-    let (client, connection) = h2::client::handshake::<_, Bytes>(near).await.unwrap();
+    let (client, connection) = h2::client::handshake(near).await.unwrap();
     tokio::spawn(connection);
     let mut client = client.ready().await.unwrap();
     let request = http::Request::get("http://a.example/").body(()).unwrap();
@@ -106,6 +108,7 @@ async fn c_4_who_fails_a_stream_and_how_tells_whether_it_was_begun() {
         (Fault::GoAway, Reason::REFUSED_STREAM, Cause::Protocol),
         (Fault::Reset, Reason::NO_ERROR, Cause::Protocol),
         (Fault::OwnReset, Reason::NO_ERROR, Cause::Protocol),
+        (Fault::GoAway, Reason::NO_ERROR, Cause::GoAway),
         (Fault::GoAway, Reason::ENHANCE_YOUR_CALM, Cause::Protocol),
         (Fault::Reset, Reason::CANCEL, Cause::Protocol),
         (Fault::Reset, Reason::PROTOCOL_ERROR, Cause::Serialization),
