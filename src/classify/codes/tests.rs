@@ -190,3 +190,105 @@ fn c_6_the_first_place_with_a_known_code_counts() {
     let fraud = Some(("FRAUD", Retryable::Never));
     assert_eq!(found(&[("/error/code", "FRAUD")]), fraud);
 }
+
+/// What the table says of a code.
+fn meaning(codes: &Codes, code: &'static str) -> Option<(Retryable, Option<Health>)> {
+    let rule = codes.find(|_| Some(Cow::Borrowed(code)));
+    rule.map(|rule| (rule.retry, rule.health))
+}
+
+#[test]
+fn c_6_c_8_what_ready_tables_say_of_retries_and_of_health() {
+    let (standard, forrst, bank) = (Codes::standard(), Codes::forrst(), Codes::bank());
+    for (codes, code, retry, health) in [
+        (
+            &standard,
+            STILL_PROCESSING[0],
+            Retryable::Yes,
+            Health::Success,
+        ),
+        (
+            &standard,
+            STILL_PROCESSING[1],
+            Retryable::Yes,
+            Health::Success,
+        ),
+        (
+            &forrst,
+            STILL_PROCESSING[0],
+            Retryable::AtMost(3),
+            Health::Success,
+        ),
+        (
+            &forrst,
+            "RATE_LIMITED",
+            Retryable::AtMost(3),
+            Health::Neutral,
+        ),
+        (
+            &forrst,
+            "UNAVAILABLE",
+            Retryable::AtMost(5),
+            Health::Failure,
+        ),
+        (
+            &forrst,
+            "DEADLINE_EXCEEDED",
+            Retryable::AtMost(1),
+            Health::Failure,
+        ),
+        (
+            &forrst,
+            "INTERNAL_ERROR",
+            Retryable::AtMost(3),
+            Health::Failure,
+        ),
+        (
+            &forrst,
+            "DEPENDENCY_ERROR",
+            Retryable::AtMost(3),
+            Health::Failure,
+        ),
+        (
+            &forrst,
+            "SERVER_MAINTENANCE",
+            Retryable::AtMost(1),
+            Health::Failure,
+        ),
+        (
+            &forrst,
+            "FUNCTION_MAINTENANCE",
+            Retryable::AtMost(1),
+            Health::Success,
+        ),
+        (
+            &forrst,
+            "FUNCTION_DISABLED",
+            Retryable::AtMost(2),
+            Health::Success,
+        ),
+        (&forrst, "NOT_FOUND", Retryable::Never, Health::Success),
+        (&bank, STILL_PROCESSING[0], Retryable::Yes, Health::Success),
+        (&bank, "RESOURCE_EXHAUSTED", Retryable::Yes, Health::Neutral),
+        (
+            &bank,
+            "DATABASE_UNAVAILABLE",
+            Retryable::Yes,
+            Health::Failure,
+        ),
+        (
+            &bank,
+            "REPLAY_DETECTED",
+            Retryable::FreshId,
+            Health::Success,
+        ),
+        (&bank, "RBAC_DENY", Retryable::Never, Health::Success),
+        (&bank, "INTERNAL", Retryable::Never, Health::Failure),
+    ] {
+        assert_eq!(meaning(codes, code), Some((retry, Some(health))), "{code}");
+    }
+    assert_eq!(meaning(&standard, "NOT_FOUND"), None);
+    // What a status says of the dependency holds for a code of one's own.
+    let own = Codes::standard().retry("BUSY");
+    assert_eq!(meaning(&own, "BUSY"), Some((Retryable::Yes, None)));
+}
