@@ -45,7 +45,6 @@ fn c_1_c_8_every_status_has_its_meaning() {
             425 => (Retryable::AtMost(1), Health::Neutral),
             500 | 502 | 503 | 504 => (Retryable::Yes, Health::Failure),
             401 => (Retryable::AfterRefresh, Health::Success),
-            501 | 505 => (Retryable::Never, Health::Success),
             506..=599 => (Retryable::Never, Health::Failure),
             _ => (Retryable::Never, Health::Success),
         };
