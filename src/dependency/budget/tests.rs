@@ -116,14 +116,16 @@ fn d_6_a_charge_given_back_can_be_granted_again() {
 
 #[test]
 fn g_3_a_retry_that_was_refused_on_its_way_is_not_charged() {
-    let budget = Budget::new(Some((0.2, 1)));
-    assert!(budget.charge(0));
-    let sent = budget.commit(0).unwrap();
-    assert!(!budget.charge(0));
-    budget.take_back(sent);
-    assert_eq!(budget.usage(0), Some((0, 1)));
-    budget.take_back(sent);
-    assert_eq!(budget.usage(0), Some((0, 1)));
+    for now in [0, 7, 30, 31, 1000].map(|seconds| seconds * SECOND) {
+        let budget = Budget::new(Some((0.2, 1)));
+        assert!(budget.charge(now));
+        let sent = budget.commit(now).unwrap();
+        assert!(!budget.charge(now));
+        budget.take_back(sent);
+        assert_eq!(budget.usage(now), Some((0, 1)));
+        budget.take_back(sent);
+        assert_eq!(budget.usage(now), Some((0, 1)));
+    }
 }
 
 #[test]
