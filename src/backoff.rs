@@ -130,3 +130,29 @@ impl Jitter {
 pub(crate) fn spread(asked: Duration, limit: Duration, uniform: f64) -> Duration {
     below((asked / 10).min(limit), uniform)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn b_4_draws_differ_and_are_below_one_and_a_seed_repeats_them() {
+        let draws = |jitter: Jitter| -> Vec<f64> { (0..100).map(|_| jitter.draw()).collect() };
+        let seeded = draws(Jitter::new(Some(7)));
+        assert_eq!(seeded, draws(Jitter::new(Some(7))));
+        assert_ne!(seeded, draws(Jitter::new(Some(8))));
+        for drawn in [seeded, draws(Jitter::new(None))] {
+            assert!(drawn.iter().all(|draw| (0.0..1.0).contains(draw)));
+            assert!(drawn.windows(2).any(|pair| pair[0] != pair[1]));
+        }
+    }
+
+    #[test]
+    fn ra_9_callers_are_spread_by_a_tenth_of_what_was_asked_up_to_a_limit() {
+        let limit = Duration::from_secs(1);
+        for (asked, half) in [(0, 0), (2000, 100), (10_000, 500), (60_000, 500)] {
+            let spread = spread(Duration::from_millis(asked), limit, 0.5);
+            assert_eq!(spread, Duration::from_millis(half), "{asked} ms");
+        }
+    }
+}

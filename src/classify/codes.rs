@@ -383,3 +383,6 @@ fn is_final(code: &str) -> bool {
 fn is_code(code: &str) -> bool {
     (1..=128).contains(&code.len()) && code.bytes().all(|byte| byte.is_ascii_graphic())
 }
+
+#[cfg(test)]
+mod tests;

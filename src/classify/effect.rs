@@ -67,3 +67,74 @@ impl Verdict {
         self
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn c_4_what_a_status_leaves_in_doubt() {
+        for number in 100..1000 {
+            let expected = match number {
+                401 | 408 | 425 | 429 => Effect::None,
+                503 => Effect::Unavailable,
+                500..=599 => Effect::Failed,
+                _ => Effect::Possible,
+            };
+            let status = StatusCode::from_u16(number).unwrap();
+            assert_eq!(Effect::of_status(status), expected, "{number}");
+        }
+    }
+
+    #[test]
+    fn c_4_what_a_grpc_status_leaves_in_doubt() {
+        for number in 0..=16 {
+            let expected = match number {
+                8 | 16 => Effect::None,
+                14 => Effect::Unavailable,
+                2 | 4 | 12 | 13 | 15 => Effect::Failed,
+                _ => Effect::Possible,
+            };
+            let code = GrpcCode::from_number(number);
+            assert_eq!(Effect::of_grpc(code), expected, "{code:?}");
+        }
+    }
+
+    #[test]
+    fn c_4_what_a_code_leaves_in_doubt() {
+        for (code, expected) in [
+            ("UNAUTHORIZED", Effect::None),
+            ("RATE_LIMITED", Effect::None),
+            ("IDEMPOTENCY_PROCESSING", Effect::None),
+            (
+                "urn:tower-reprise:problem:idempotency-processing",
+                Effect::None,
+            ),
+            ("UNAVAILABLE", Effect::Unavailable),
+            ("SERVER_MAINTENANCE", Effect::Unavailable),
+            ("FUNCTION_MAINTENANCE", Effect::Unavailable),
+            ("FUNCTION_DISABLED", Effect::Unavailable),
+            ("INTERNAL_ERROR", Effect::Failed),
+            ("DEPENDENCY_ERROR", Effect::Failed),
+            ("DEADLINE_EXCEEDED", Effect::Failed),
+            ("NOT_FOUND", Effect::Possible),
+        ] {
+            assert_eq!(Effect::of_code(code), expected, "{code}");
+        }
+    }
+
+    #[test]
+    fn c_4_a_server_that_calls_itself_unavailable_is_believed() {
+        let doubts = [
+            (Effect::None, false),
+            (Effect::Unavailable, false),
+            (Effect::Failed, true),
+            (Effect::Possible, true),
+        ];
+        for (effect, doubt) in doubts {
+            assert_eq!(effect.in_doubt(), doubt, "{effect:?}");
+            let verdict = Verdict::SUCCESS.effect(effect);
+            assert_eq!(verdict.effect, effect);
+        }
+    }
+}

@@ -122,3 +122,32 @@ pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
         .and_then(|value| value.as_bytes().strip_prefix(b"application/grpc"))
         .is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';' | b' ')))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn d_1_a_grpc_timeout_is_up_to_eight_digits_and_a_unit() {
+        for (value, expected) in [
+            ("2H", Some(Duration::from_secs(7200))),
+            ("3M", Some(Duration::from_secs(180))),
+            ("4S", Some(Duration::from_secs(4))),
+            ("5m", Some(Duration::from_millis(5))),
+            ("6u", Some(Duration::from_micros(6))),
+            ("7n", Some(Duration::from_nanos(7))),
+            ("0S", Some(Duration::ZERO)),
+            ("99999999H", Some(Duration::from_secs(99_999_999 * 3600))),
+            ("100000000S", None),
+            ("", None),
+            ("S", None),
+            ("4", None),
+            ("4s", None),
+            ("+4S", None),
+            ("4.5S", None),
+            ("é4S", None),
+        ] {
+            assert_eq!(grpc_timeout(value.as_bytes()), expected, "{value:?}");
+        }
+    }
+}

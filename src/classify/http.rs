@@ -224,3 +224,6 @@ pub(crate) fn is_replayed(headers: &HeaderMap) -> bool {
         .get("idempotent-replayed")
         .is_some_and(|value| value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"true"))
 }
+
+#[cfg(test)]
+mod tests;

@@ -170,3 +170,6 @@ fn standard(error: &(dyn Error + 'static), facts: &mut Facts) {
         _ => {}
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -138,3 +138,23 @@ const GRPC: [GrpcCode; 4] = [
     GrpcCode::ResourceExhausted,
     GrpcCode::Aborted,
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn c_2_only_methods_that_are_declared_so_reply_with_one_message() {
+        let mut rules = Rules::standard();
+        let request = Request::post("http://a.example/bank.Ledger/Balance")
+            .header("content-type", "application/grpc")
+            .body(())
+            .unwrap();
+        assert!(!rules.is_unary(&request));
+        // That it is safe to repeat is another matter.
+        rules.idempotent_methods = vec!["bank.Ledger".to_owned()];
+        assert!(!rules.is_unary(&request));
+        rules.unary_methods = vec!["bank.Ledger/Balance".to_owned()];
+        assert!(rules.is_unary(&request));
+    }
+}

@@ -217,3 +217,38 @@ impl fmt::Display for Cause {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ra_9_only_what_headers_ask_holds_for_everybody() {
+        let second = Duration::from_secs(1);
+        let in_body = |everybody| Guidance::InBody {
+            floor: 2 * second,
+            doubles: false,
+            everybody,
+        };
+        for (guidance, expected) in [
+            (None, None),
+            (Some(Guidance::AtLeast(second)), Some(second)),
+            (Some(Guidance::Exactly(second)), Some(second)),
+            (Some(in_body(None)), None),
+            (Some(in_body(Some(second))), Some(second)),
+            (Some(Guidance::Stop), None),
+        ] {
+            let verdict = Verdict::transient(Cause::Reset).guidance(guidance);
+            assert_eq!(verdict.not_before(), expected, "{guidance:?}");
+        }
+    }
+
+    #[test]
+    fn c_4_what_was_never_sent_had_no_effect() {
+        assert_eq!(Verdict::SUCCESS.effect, Effect::Possible);
+        assert_eq!(Verdict::SUCCESS.never_sent().effect, Effect::None);
+        let refused = Verdict::refused(Refusal::Budget);
+        assert_eq!(refused.cause, Cause::Refused(Refusal::Budget));
+        assert!(refused.never_sent && refused.effect == Effect::None);
+    }
+}

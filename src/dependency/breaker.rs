@@ -80,7 +80,7 @@ pub(crate) struct Ticket(u64);
 
 impl Ticket {
     fn is_probe(self) -> bool {
-        self.0 & STATE == PROBING
+        state(self.0) == PROBING
     }
 }
 
@@ -128,12 +128,12 @@ impl Breaker {
     /// Lets a call through, or says how much longer none will be; `None` while a probe is out.
     pub(crate) fn admit(&self, now: impl FnOnce() -> u64) -> Result<Ticket, Option<Duration>> {
         let word = self.stand.word.load(Ordering::Acquire);
-        if word & STATE == CLOSED {
+        if state(word) == CLOSED {
             return Ok(Ticket(word));
         }
         let mut inner = lock(&self.stand.inner);
         let word = self.stand.word.load(Ordering::Acquire);
-        match word & STATE {
+        match state(word) {
             CLOSED => Ok(Ticket(word)),
             state => {
                 let now = now();
@@ -225,7 +225,7 @@ impl Breaker {
     pub(crate) fn budget_exhausted(&self, now: u64, uniform: f64) -> Option<BreakerState> {
         let mut inner = lock(&self.stand.inner);
         let word = self.stand.word.load(Ordering::Acquire);
-        if word & STATE != CLOSED {
+        if state(word) != CLOSED {
             return None;
         }
         let opens = match self.policy.on_budget_exhausted {
@@ -242,16 +242,16 @@ impl Breaker {
 
     /// Whether a call made at `at` is sure to be refused.
     pub(crate) fn refuses_at(&self, at: u64) -> bool {
-        if self.stand.word.load(Ordering::Acquire) & STATE == CLOSED {
+        if state(self.stand.word.load(Ordering::Acquire)) == CLOSED {
             return false;
         }
         let inner = lock(&self.stand.inner);
-        self.stand.word.load(Ordering::Acquire) & STATE == OPEN && inner.until > at
+        state(self.stand.word.load(Ordering::Acquire)) == OPEN && inner.until > at
     }
 
     pub(crate) fn state(&self, now: u64) -> BreakerState {
         let inner = lock(&self.stand.inner);
-        match self.stand.word.load(Ordering::Acquire) & STATE {
+        match state(self.stand.word.load(Ordering::Acquire)) {
             CLOSED => BreakerState::Closed,
             OPEN => BreakerState::Open(Duration::from_nanos(inner.until.saturating_sub(now))),
             _ => BreakerState::Probing,
@@ -343,6 +343,11 @@ impl Breaker {
     fn slot(&self, now: u64) -> u64 {
         now / self.stand.width.load(Ordering::Relaxed).max(1) + SLOTS
     }
+}
+
+/// The state in a word.
+fn state(word: u64) -> u64 {
+    word & STATE
 }
 
 fn width(window: Duration) -> u64 {

@@ -246,9 +246,9 @@ impl LastSlot {
     }
 }
 
-/// Slots are numbered from [`SLOTS`] + 1, so that a zeroed one is always long past.
+/// The first is the one that all cells begin with, in which nothing is counted yet.
 fn slot(now: u64) -> u64 {
-    now / NANOS_PER_SLOT + SLOTS + 1
+    now / NANOS_PER_SLOT
 }
 
 #[cfg(reprise_loom)]

@@ -10,7 +10,6 @@ pub(super) fn inspect(error: &(dyn Error + 'static), facts: &mut Facts) {
     let Some(error) = error.downcast_ref::<reqwest::Error>() else {
         return;
     };
-    facts.unsent |= error.is_connect();
     if error.is_dns() {
         facts.note(Cause::Dns);
     } else if error.is_builder() || error.is_redirect() {
@@ -27,4 +26,19 @@ pub(super) fn inspect(error: &(dyn Error + 'static), facts: &mut Facts) {
 pub(super) fn downcast(error: &dyn Any) -> Option<&(dyn Error + 'static)> {
     let error = error.downcast_ref::<reqwest::Error>();
     error.map(|error| error as _)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn c_9_an_error_of_reqwests_is_known_where_only_its_type_is() {
+        let error = reqwest::Proxy::http("http://[").expect_err("no address");
+        let known = downcast(&error).expect("an error");
+        let mut facts = Facts::default();
+        inspect(known, &mut facts);
+        assert_eq!(facts.cause, Some(Cause::Configuration));
+        assert!(downcast(&"text").is_none());
+    }
 }

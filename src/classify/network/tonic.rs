@@ -38,3 +38,36 @@ pub(super) fn downcast(error: &dyn Any) -> Option<&(dyn Error + 'static)> {
     let error = error.downcast_ref::<Status>();
     error.map(|error| error as _)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn c_3_a_channels_connector_is_known_by_what_it_says() {
+        for (text, expected) in [
+            ("TLS handshake timeout.", Some(Cause::Timeout)),
+            ("HTTP/2 was not negotiated.", Some(Cause::Configuration)),
+            (
+                "Connecting to HTTPS without TLS enabled",
+                Some(Cause::Configuration),
+            ),
+            ("anything else", None),
+        ] {
+            let mut facts = Facts::default();
+            connector(text, &mut facts);
+            assert_eq!(facts.cause, expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn c_2_a_status_is_known_by_its_code() {
+        let status = Status::unavailable("down");
+        let mut facts = Facts::default();
+        inspect(&status, &mut facts);
+        assert_eq!(facts.status, Some(GrpcCode::Unavailable));
+        let known = downcast(&status).map(ToString::to_string);
+        assert_eq!(known, Some(status.to_string()));
+        assert!(downcast(&"text").is_none());
+    }
+}

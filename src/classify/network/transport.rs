@@ -37,7 +37,7 @@ pub(super) fn downcast(error: &dyn Any) -> Option<&(dyn Error + 'static)> {
 /// request is at fault.
 fn pool(error: &legacy::Error, facts: &mut Facts) {
     facts.unsent |= error.is_connect();
-    if error.source().is_none() && error.to_string().starts_with("client error (User") {
+    if error.to_string().starts_with("client error (User") {
         facts.note(Cause::Configuration);
     }
 }
@@ -121,3 +121,6 @@ fn tls(error: &rustls::Error, facts: &mut Facts) {
         Cause::Tls
     });
 }
+
+#[cfg(test)]
+mod tests;

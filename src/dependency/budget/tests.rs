@@ -46,21 +46,36 @@ fn g_1_originals_leave_the_window_before_retries_do() {
 
 #[test]
 fn g_1_what_threads_counted_in_one_slot_is_added_up_when_it_ends() {
+    for counts in [[1, 2, 3, 4], [5, 5, 5, 5]] {
+        let budget = Budget::new(Some((0.2, 10)));
+        let (budget, slot_ends) = (&budget, &std::sync::Barrier::new(4));
+        // Each counts in a cell of its own, and puts that away when it counts in the next slot.
+        std::thread::scope(|scope| {
+            for counted in counts {
+                scope.spawn(move || {
+                    (0..counted).for_each(|_| budget.deposit(0));
+                    slot_ends.wait();
+                    budget.deposit(SECOND);
+                });
+            }
+        });
+        let first = counts.into_iter().sum::<u64>();
+        assert_eq!(budget.originals_in_window(SECOND), first + 4);
+        assert_eq!(budget.originals_in_window(29 * SECOND), first + 4);
+        assert_eq!(budget.originals_in_window(30 * SECOND), 4);
+    }
+}
+
+#[test]
+fn g_1_each_second_of_the_window_is_counted_and_none_before_it() {
     let budget = Budget::new(Some((0.2, 10)));
-    let (budget, slot_ends) = (&budget, &std::sync::Barrier::new(4));
-    // Each counts in a cell of its own, and puts that away when it counts in the next slot.
-    std::thread::scope(|scope| {
-        for counted in 1..=4 {
-            scope.spawn(move || {
-                (0..counted).for_each(|_| budget.deposit(0));
-                slot_ends.wait();
-                budget.deposit(SECOND);
-            });
-        }
-    });
-    assert_eq!(budget.originals_in_window(SECOND), 10 + 4);
-    assert_eq!(budget.originals_in_window(29 * SECOND), 10 + 4);
-    assert_eq!(budget.originals_in_window(30 * SECOND), 4);
+    for second in 0..100 {
+        (0..=second).for_each(|_| budget.deposit(second * SECOND));
+        let window = second.saturating_sub(SLOTS - 1)..=second;
+        let expected = window.map(|second| second + 1).sum::<u64>();
+        let counted = budget.originals_in_window(second * SECOND);
+        assert_eq!(counted, expected, "in second {second}");
+    }
 }
 
 #[test]
@@ -101,14 +116,16 @@ fn d_6_a_charge_given_back_can_be_granted_again() {
 
 #[test]
 fn g_3_a_retry_that_was_refused_on_its_way_is_not_charged() {
-    let budget = Budget::new(Some((0.2, 1)));
-    assert!(budget.charge(0));
-    let sent = budget.commit(0).unwrap();
-    assert!(!budget.charge(0));
-    budget.take_back(sent);
-    assert_eq!(budget.usage(0), Some((0, 1)));
-    budget.take_back(sent);
-    assert_eq!(budget.usage(0), Some((0, 1)));
+    for now in [0, 7, 30, 31, 1000].map(|seconds| seconds * SECOND) {
+        let budget = Budget::new(Some((0.2, 1)));
+        assert!(budget.charge(now));
+        let sent = budget.commit(now).unwrap();
+        assert!(!budget.charge(now));
+        budget.take_back(sent);
+        assert_eq!(budget.usage(now), Some((0, 1)));
+        budget.take_back(sent);
+        assert_eq!(budget.usage(now), Some((0, 1)));
+    }
 }
 
 #[test]

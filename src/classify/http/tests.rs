@@ -1,0 +1,239 @@
+use std::time::Duration;
+
+use http::{HeaderValue, Response};
+
+use super::*;
+use crate::{
+    classify::{judge, judge_error},
+    error::{BoxError, Refusal, Refused},
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn reply(status: u16, headers: &[(&'static str, &'static str)]) -> Response<()> {
+    let mut reply = Response::new(());
+    *reply.status_mut() = StatusCode::from_u16(status).unwrap();
+    for (name, value) in headers {
+        let value = HeaderValue::from_static(value);
+        reply.headers_mut().insert(*name, value);
+    }
+    reply
+}
+
+fn found(mut reply: Response<()>, finding: Finding) -> Verdict {
+    reply.extensions_mut().insert(finding);
+    Classify::<Request<()>, _>::classify(&Standard, &Rules::standard(), Ok(&reply))
+}
+
+fn rule(retry: Retryable, health: Option<Health>) -> CodeRule {
+    CodeRule {
+        name: "X",
+        retry,
+        health,
+    }
+}
+
+fn allowed(allowed: bool) -> Advice {
+    Advice {
+        allowed: Some(allowed),
+        ..Advice::default()
+    }
+}
+
+#[test]
+fn c_6_a_code_decides_and_leaves_the_rest_to_the_status() {
+    let busy = rule(Retryable::AtMost(2), Some(Health::Neutral));
+    let verdict = found(
+        reply(400, &[("retry-after", "1")]),
+        Finding::Code(busy, Advice::default()),
+    );
+    assert_eq!(verdict.cause, Cause::Code("X"));
+    assert_eq!(verdict.retry, Retryable::AtMost(2));
+    assert_eq!(verdict.health, Health::Neutral);
+    assert_eq!(verdict.guidance, Some(Guidance::AtLeast(SECOND)));
+    assert_eq!(verdict.effect, Effect::Possible);
+
+    let unsaid = Finding::Code(rule(Retryable::Yes, None), Advice::default());
+    for (status, health, effect) in [
+        (200, Health::Success, Effect::Possible),
+        (429, Health::Neutral, Effect::None),
+        (500, Health::Failure, Effect::Failed),
+    ] {
+        let verdict = found(reply(status, &[]), unsaid.clone());
+        let parts = (verdict.retry, verdict.health, verdict.effect);
+        assert_eq!(parts, (Retryable::Yes, health, effect), "{status}");
+    }
+}
+
+#[test]
+fn s_1_a_code_does_not_stand_against_new_credentials() {
+    let never = rule(Retryable::Never, None);
+    for advice in [Advice::default(), allowed(false), allowed(true)] {
+        let finding = Finding::Code(never, advice);
+        let verdict = found(reply(401, &[]), finding.clone());
+        assert_eq!(verdict.retry, Retryable::AfterRefresh, "{advice:?}");
+        assert_eq!(verdict.guidance, None, "{advice:?}");
+        // C-6: what the table never retries is firm.
+        assert_eq!(found(reply(403, &[]), finding).retry, Retryable::Never);
+    }
+}
+
+#[test]
+fn c_6_what_a_body_forbids_is_final() {
+    for finding in [
+        Finding::Advice(allowed(false)),
+        Finding::Code(rule(Retryable::Yes, None), allowed(false)),
+    ] {
+        let verdict = found(reply(503, &[("retry-after", "1")]), finding);
+        assert_eq!(verdict.retry, Retryable::Never);
+        assert_eq!(verdict.guidance, Some(Guidance::Stop));
+    }
+}
+
+#[test]
+fn c_6_what_a_body_allows_is_retried_unless_something_firm_stands_against_it() {
+    let replayed = [("idempotent-replayed", "true")];
+    let stop = [("x-should-retry", "false")];
+    for (reply, retry) in [
+        (reply(400, &[]), Retryable::Yes),
+        (reply(503, &[]), Retryable::Yes),
+        (reply(425, &[]), Retryable::AtMost(1)),
+        (reply(200, &[]), Retryable::Yes),
+        (reply(409, &[]), Retryable::Never),
+        (reply(400, &replayed), Retryable::Never),
+        (reply(503, &replayed), Retryable::Never),
+        (reply(400, &stop), Retryable::Never),
+        (reply(409, &stop), Retryable::Never),
+        (reply(401, &[]), Retryable::AfterRefresh),
+    ] {
+        let status = reply.status();
+        let verdict = found(reply, Finding::Advice(allowed(true)));
+        assert_eq!(verdict.retry, retry, "{status}");
+    }
+    let unsaid = found(reply(400, &[]), Finding::Advice(Advice::default()));
+    assert_eq!(unsaid.retry, Retryable::Never);
+}
+
+#[test]
+fn c_6_an_unknown_error_in_a_success_is_no_success_and_no_failure_of_the_dependency() {
+    let verdict = found(reply(200, &[]), Finding::Advice(Advice::default()));
+    assert_eq!(verdict.cause, Cause::Code("unlisted"));
+    let parts = (verdict.retry, verdict.health);
+    assert_eq!(parts, (Retryable::Never, Health::Success));
+    let failed = found(reply(500, &[]), Finding::Advice(Advice::default()));
+    assert_eq!(
+        failed.cause,
+        Cause::Status(StatusCode::INTERNAL_SERVER_ERROR)
+    );
+}
+
+#[test]
+fn c_6_a_body_bounds_retries_that_nothing_else_bounds_more() {
+    let most = Advice {
+        most: Some(4),
+        ..Advice::default()
+    };
+    for (retry, expected) in [
+        (Retryable::Yes, Retryable::Within(4)),
+        (Retryable::AtMost(2), Retryable::Within(4)),
+        (Retryable::FreshId, Retryable::FreshId),
+        (Retryable::Never, Retryable::Never),
+    ] {
+        let verdict = found(reply(500, &[]), Finding::Code(rule(retry, None), most));
+        assert_eq!(verdict.retry, expected, "{retry:?}");
+    }
+}
+
+#[test]
+fn ra_6_a_body_asks_for_a_wait_of_its_own_beside_the_headers() {
+    let advice = Advice {
+        floor: 3 * SECOND,
+        doubles: true,
+        ..Advice::default()
+    };
+    let in_body = |everybody| {
+        Some(Guidance::InBody {
+            floor: 3 * SECOND,
+            doubles: true,
+            everybody,
+        })
+    };
+    let exactly = Some(Guidance::Exactly(Duration::from_millis(5)));
+    for (headers, expected) in [
+        (&[][..], in_body(None)),
+        (&[("retry-after", "1")], in_body(Some(SECOND))),
+        // RA-6: a pushback decides alone.
+        (&[("grpc-retry-pushback-ms", "5")], exactly),
+        (&[("grpc-retry-pushback-ms", "-1")], Some(Guidance::Stop)),
+    ] {
+        let verdict = found(reply(503, headers), Finding::Advice(advice));
+        assert_eq!(verdict.guidance, expected, "{headers:?}");
+    }
+    let silent = Advice {
+        floor: Duration::ZERO,
+        ..advice
+    };
+    let verdict = found(reply(503, &[]), Finding::Advice(silent));
+    assert_eq!(verdict.guidance, None);
+}
+
+#[test]
+fn c_7_the_stores_mark_in_the_head_holds_for_a_status_in_trailers() {
+    let trailers = |status: &'static str| {
+        let mut trailers = HeaderMap::new();
+        trailers.insert("grpc-status", HeaderValue::from_static(status));
+        Finding::Trailers(trailers)
+    };
+    let replayed = || reply(200, &[("idempotent-replayed", "true")]);
+    let of = |verdict: Verdict| (verdict.cause, verdict.retry, verdict.health);
+    let unavailable = Cause::Grpc(GrpcCode::Unavailable);
+    let plain = found(reply(200, &[]), trailers("14"));
+    assert_eq!(of(plain), (unavailable, Retryable::Yes, Health::Failure));
+    let final_one = found(replayed(), trailers("14"));
+    let expected = (unavailable, Retryable::Never, Health::Success);
+    assert_eq!(of(final_one), expected);
+    assert_eq!(found(replayed(), trailers("0")), Verdict::SUCCESS);
+    assert_eq!(found(reply(200, &[]), trailers("0")), Verdict::SUCCESS);
+}
+
+#[test]
+fn c_1_a_body_is_worth_reading_for_its_connection_if_there_may_be_a_retry() {
+    for (status, worth) in [(503, true), (425, true), (401, true), (404, false)] {
+        let status = StatusCode::from_u16(status).unwrap();
+        assert_eq!(worth_keeping(&Rules::standard(), status), worth, "{status}");
+    }
+}
+
+#[test]
+fn c_1_what_only_looks_like_a_success_is_looked_into() {
+    for (status, headers, plain) in [
+        (200, &[][..], true),
+        (302, &[("location", "/")], true),
+        (200, &[("grpc-status", "0")], false),
+        (404, &[], false),
+        (503, &[], false),
+        (503, &[("grpc-status", "0")], false),
+    ] {
+        let mut reply = reply(status, headers);
+        assert_eq!(is_plain_success(&reply), plain, "{status} {headers:?}");
+        reply
+            .extensions_mut()
+            .insert(Finding::Advice(Advice::default()));
+        assert!(!is_plain_success(&reply), "{status} {headers:?}");
+    }
+}
+
+#[test]
+fn c_3_a_refusal_is_known_whoever_classifies() {
+    let all_well = |_: Result<&(), &(dyn Error + 'static)>| Verdict::SUCCESS;
+    let rules = Rules::standard();
+    let refused = Refused::new(Refusal::Breaker, "a", None);
+    let verdict = Verdict::refused(Refusal::Breaker);
+    let judged = judge_error::<_, (), ()>(&all_well, &rules, &refused);
+    assert_eq!(judged, verdict);
+    let result: Result<(), BoxError> = Err(refused.into());
+    assert_eq!(judge::<_, (), ()>(&all_well, &rules, &result), verdict);
+    let other: Result<(), BoxError> = Err("other".into());
+    let judged = judge::<_, (), ()>(&all_well, &rules, &other);
+    assert_eq!(judged, Verdict::SUCCESS);
+}
