@@ -4,6 +4,7 @@ use http::{HeaderValue, Response};
 
 use super::*;
 use crate::{
+    Dependencies, Policy,
     classify::{judge, judge_error},
     error::{BoxError, Refusal, Refused},
 };
@@ -226,14 +227,17 @@ fn c_1_what_only_looks_like_a_success_is_looked_into() {
 #[test]
 fn c_3_a_refusal_is_known_whoever_classifies() {
     let all_well = |_: Result<&(), &(dyn Error + 'static)>| Verdict::SUCCESS;
-    let rules = Rules::standard();
+    let policy = Policy::synchronous().build().expect("a policy");
+    let dependency = Dependencies::new(policy).get("a");
     let refused = Refused::new(Refusal::Breaker, "a", None);
     let verdict = Verdict::refused(Refusal::Breaker);
-    let judged = judge_error::<_, (), ()>(&all_well, &rules, &refused);
+    let judged = judge_error::<_, (), ()>(&all_well, &dependency, &refused);
     assert_eq!(judged, verdict);
     let result: Result<(), BoxError> = Err(refused.into());
-    assert_eq!(judge::<_, (), ()>(&all_well, &rules, &result), verdict);
-    let other: Result<(), BoxError> = Err("other".into());
-    let judged = judge::<_, (), ()>(&all_well, &rules, &other);
-    assert_eq!(judged, Verdict::SUCCESS);
+    assert_eq!(judge::<_, (), ()>(&all_well, &dependency, &result), verdict);
+    let elsewhere = Refused::new(Refusal::Breaker, "b", None);
+    for other in [elsewhere.into(), BoxError::from("other")] {
+        let judged = judge::<_, (), ()>(&all_well, &dependency, &Err(other));
+        assert_eq!(judged, Verdict::SUCCESS);
+    }
 }
