@@ -43,8 +43,7 @@ pub(super) struct Shards {
     cursor: AtomicU64,
 }
 
-/// Part of the records. It begins with a line of the processor's caches, which it shares with no
-/// other.
+/// Part of the records, on a line of the processor's caches that it shares with no other.
 #[derive(Default)]
 #[repr(align(64))]
 struct Shard {
@@ -341,4 +340,15 @@ fn reserve(taken: &AtomicU64, more: u64, limit: u64) -> bool {
         taken.fetch_sub(more, Ordering::Relaxed);
     }
     fits
+}
+
+#[cfg(all(test, not(reprise_loom)))]
+mod tests {
+    use super::*;
+
+    /// T-1: each operation starts here.
+    #[test]
+    fn t_1_a_shard_is_on_one_line() {
+        assert_eq!(size_of::<Shard>(), 64);
+    }
 }

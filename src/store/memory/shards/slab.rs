@@ -1,49 +1,71 @@
 /// The most in a piece.
 const PIECE: usize = 64;
 
-/// A list in pieces, so that growing moves no more than one of them, and has little room to spare.
-pub(super) struct Slab<T> {
+/// A list in pieces, so that growing moves no more than one of them and leaves little room unused.
+/// What is often looked through is apart from the rest.
+pub(super) struct Slab<S, E> {
     /// All of them full, but for the last, which is not empty.
-    pieces: Vec<Vec<T>>,
+    pieces: Vec<Piece<S, E>>,
 }
 
-impl<T> Default for Slab<T> {
+struct Piece<S, E> {
+    slots: Vec<S>,
+    /// One for each slot.
+    entries: Vec<E>,
+}
+
+impl<S, E> Default for Slab<S, E> {
     fn default() -> Self {
         Self { pieces: Vec::new() }
     }
 }
 
-impl<T> Slab<T> {
-    pub(super) fn get(&self, at: usize) -> &T {
-        &self.pieces[at / PIECE][at % PIECE]
+impl<S, E> Slab<S, E> {
+    pub(super) fn len(&self) -> usize {
+        self.pieces.last().map_or(0, |piece| {
+            (self.pieces.len() - 1) * PIECE + piece.slots.len()
+        })
     }
 
-    pub(super) fn get_mut(&mut self, at: usize) -> &mut T {
-        &mut self.pieces[at / PIECE][at % PIECE]
+    pub(super) fn slot(&self, at: usize) -> &S {
+        &self.pieces[at / PIECE].slots[at % PIECE]
     }
 
-    pub(super) fn push(&mut self, item: T) {
+    pub(super) fn entry(&self, at: usize) -> &E {
+        &self.pieces[at / PIECE].entries[at % PIECE]
+    }
+
+    pub(super) fn both(&mut self, at: usize) -> (&mut S, &mut E) {
+        let piece = &mut self.pieces[at / PIECE];
+        (&mut piece.slots[at % PIECE], &mut piece.entries[at % PIECE])
+    }
+
+    pub(super) fn push(&mut self, slot: S, entry: E) {
         match self.pieces.last_mut() {
-            Some(piece) if piece.len() < PIECE => piece.push(item),
-            _ => self.pieces.push(vec![item]),
+            Some(piece) if piece.slots.len() < PIECE => {
+                piece.slots.push(slot);
+                piece.entries.push(entry);
+            }
+            _ => self.pieces.push(Piece {
+                slots: vec![slot],
+                entries: vec![entry],
+            }),
         }
     }
 
-    /// Takes one out. The last takes its place.
-    pub(super) fn swap_remove(&mut self, at: usize) -> Option<T> {
+    /// Takes an entry out, and its slot. The last takes its place.
+    pub(super) fn swap_remove(&mut self, at: usize) -> Option<E> {
         let piece = self.pieces.last_mut()?;
-        let last = piece.pop()?;
-        if piece.is_empty() {
+        let (slot, entry) = (piece.slots.pop()?, piece.entries.pop()?);
+        if piece.slots.is_empty() {
             self.pieces.pop();
         }
-        match self
-            .pieces
-            .get_mut(at / PIECE)
-            .and_then(|piece| piece.get_mut(at % PIECE))
-        {
-            Some(item) => Some(std::mem::replace(item, last)),
-            None => Some(last),
+        if at == self.len() {
+            return Some(entry);
         }
+        let (gap, gone) = self.both(at);
+        *gap = slot;
+        Some(std::mem::replace(gone, entry))
     }
 
     /// Keeps no more room than for that many, or for those that there are.
@@ -63,17 +85,19 @@ mod tests {
             for at in [0, len / 2, len - 1] {
                 let (mut slab, mut plain) = (Slab::default(), Vec::new());
                 for n in 0..len {
-                    slab.push(n);
+                    slab.push(n, n);
                     plain.push(n);
                 }
                 assert_eq!(slab.swap_remove(at), Some(plain.swap_remove(at)));
-                slab.push(len);
+                slab.push(len, len);
                 plain.push(len);
+                assert_eq!(slab.len(), plain.len());
                 for (at, n) in plain.iter().enumerate() {
-                    assert_eq!(slab.get(at), n);
+                    assert_eq!((slab.slot(at), slab.entry(at)), (n, n));
                 }
                 while !plain.is_empty() {
                     assert_eq!(slab.swap_remove(0), Some(plain.swap_remove(0)));
+                    assert_eq!(slab.len(), plain.len());
                 }
                 assert_eq!(slab.swap_remove(0), None);
                 slab.shrink_to(0);

@@ -23,9 +23,7 @@ pub(super) struct Table<T> {
     /// hash say where its mark is: in that place, or after it, with no free one in between. The
     /// lower bits of a mark say which slot it is for; the others are those of the hash.
     index: Box<[u32]>,
-    slots: Vec<Slot>,
-    /// One for each slot.
-    entries: Slab<Entry<T>>,
+    slots: Slab<Slot, Entry<T>>,
 }
 
 /// What there is to know of an entry without looking at it.
@@ -61,8 +59,7 @@ impl<T> Default for Table<T> {
     fn default() -> Self {
         Self {
             index: Box::default(),
-            slots: Vec::new(),
-            entries: Slab::default(),
+            slots: Slab::default(),
         }
     }
 }
@@ -95,10 +92,8 @@ impl<T> DerefMut for Found<'_, T> {
 impl<T> Table<T> {
     pub(super) fn find(&mut self, hash: u32, key: &RecordKey) -> Option<Found<'_, T>> {
         let slot = self.slot_of(hash, key)?;
-        Some(Found {
-            slot: &mut self.slots[slot],
-            entry: self.entries.get_mut(slot),
-        })
+        let (slot, entry) = self.slots.both(slot);
+        Some(Found { slot, entry })
     }
 
     /// Adds what is not there yet.
@@ -107,15 +102,16 @@ impl<T> Table<T> {
             self.resize(self.slots.len() + 1);
         }
         self.mark(hash, self.slots.len());
-        self.slots.push(Slot {
+        let slot = Slot {
             hash,
             tick: tick(expires),
-        });
-        self.entries.push(Entry {
+        };
+        let entry = Entry {
             key,
             expires,
             value,
-        });
+        };
+        self.slots.push(slot, entry);
     }
 
     pub(super) fn remove(&mut self, hash: u32, key: &RecordKey) -> Option<T> {
@@ -128,9 +124,9 @@ impl<T> Table<T> {
         let mut earliest = u64::MAX;
         // From the end, so that what takes the place of another was looked at.
         for slot in (0..self.slots.len()).rev() {
-            let tick_of = self.slots[slot].tick;
+            let tick_of = self.slots.slot(slot).tick;
             let expires = match tick_of <= tick(now) {
-                true => self.entries.get(slot).expires,
+                true => self.slots.entry(slot).expires,
                 false => u64::from(tick_of) << TICK,
             };
             if expires > now {
@@ -142,7 +138,6 @@ impl<T> Table<T> {
         if room(self.index.len()) / 4 > self.slots.len() {
             let len = self.slots.len() * 2;
             self.slots.shrink_to(len);
-            self.entries.shrink_to(len);
             self.resize(len);
         }
         earliest
@@ -153,12 +148,11 @@ impl<T> Table<T> {
         self.unmark(slot);
         let last = self.slots.len() - 1;
         if slot != last {
-            let hash = self.slots[last].hash;
+            let hash = self.slots.slot(last).hash;
             let at = self.marked(hash, last);
             self.index[at] = self.mark_of(hash, slot);
         }
-        self.slots.swap_remove(slot);
-        self.entries.swap_remove(slot).map(|entry| entry.value)
+        self.slots.swap_remove(slot).map(|entry| entry.value)
     }
 
     fn slot_of(&self, hash: u32, key: &RecordKey) -> Option<usize> {
@@ -168,7 +162,7 @@ impl<T> Table<T> {
         let mut at = self.home(hash);
         while self.index[at] != FREE {
             let slot = self.marked_slot(at);
-            if self.index[at] == self.mark_of(hash, slot) && self.entries.get(slot).key == *key {
+            if self.index[at] == self.mark_of(hash, slot) && self.slots.entry(slot).key == *key {
                 return Some(slot);
             }
             at = self.after(at);
@@ -196,10 +190,10 @@ impl<T> Table<T> {
 
     /// Frees the place of a slot, and moves marks up that would not be found with a free one there.
     fn unmark(&mut self, slot: usize) {
-        let mut free = self.marked(self.slots[slot].hash, slot);
+        let mut free = self.marked(self.slots.slot(slot).hash, slot);
         let mut at = self.after(free);
         while self.index[at] != FREE {
-            let home = self.home(self.slots[self.marked_slot(at)].hash);
+            let home = self.home(self.slots.slot(self.marked_slot(at)).hash);
             if self.distance(home, at) >= self.distance(free, at) {
                 self.index[free] = self.index[at];
                 free = at;
@@ -214,7 +208,7 @@ impl<T> Table<T> {
         let places = (len + len.div_ceil(3)).next_power_of_two().max(4);
         self.index = vec![FREE; places].into();
         for slot in 0..self.slots.len() {
-            self.mark(self.slots[slot].hash, slot);
+            self.mark(self.slots.slot(slot).hash, slot);
         }
     }
 
