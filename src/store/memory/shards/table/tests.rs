@@ -130,6 +130,10 @@ fn t_3_a_sweep_is_never_needed_before_the_time_it_says() {
     assert_eq!(sweep(&mut table, 0).0, 9 << TICK, "not looked at");
     assert_eq!(sweep(&mut table, 9 << TICK).0, expires);
     assert_eq!(sweep(&mut table, expires), (u64::MAX, vec![0]));
+
+    // What is kept for good is not looked at each time.
+    table.insert(0, key(0), u64::MAX, 0);
+    assert_eq!(sweep(&mut table, 0).0, u64::from(u32::MAX) << TICK);
 }
 
 #[test]
