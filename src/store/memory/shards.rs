@@ -2,7 +2,6 @@ mod hash;
 #[cfg(reprise_loom)]
 pub(crate) mod model;
 mod record;
-mod slab;
 mod table;
 
 use std::time::{Duration, SystemTime};

@@ -3,7 +3,6 @@ mod tests;
 
 use std::ops::{Deref, DerefMut};
 
-use super::slab::Slab;
 use crate::store::RecordKey;
 
 /// Marks a free place of an index. No slot has that number: there are more places than slots.
@@ -14,23 +13,24 @@ const TICK: u32 = 20;
 
 /// Entries by their keys, each with a time that it is kept until.
 ///
-/// With a million of them, what an operation costs is how often it waits for memory. So all that is
-/// looked into at random is the index, of four bytes for each place, and then the entry itself if
-/// there is one. What is new goes to the end, where others just went. Growing reads no entry at all,
+/// With a million of them, what an operation costs is how often it waits for memory. So what every
+/// operation looks into at random is as small as it can be, an index of four bytes for each place;
+/// what is new goes to the end of the slots, where others just went. Growing reads no entry at all,
 /// and a sweep none but those that are about to be past their time.
 pub(super) struct Table<T> {
     /// As many places as a power of two, or none, and a quarter of them free. The lower bits of a
     /// hash say where its mark is: in that place, or after it, with no free one in between. The
     /// lower bits of a mark say which slot it is for; the others are those of the hash.
     index: Box<[u32]>,
-    slots: Slab<Slot, Entry<T>>,
+    slots: Vec<Slot<T>>,
 }
 
-/// What there is to know of an entry without looking at it.
-struct Slot {
+/// An entry, and what there is to know of it without looking at it.
+struct Slot<T> {
     hash: u32,
     /// In which tick the entry is past its time: not before it.
     tick: u32,
+    entry: Box<Entry<T>>,
 }
 
 struct Entry<T> {
@@ -40,10 +40,7 @@ struct Entry<T> {
 }
 
 /// An entry that was found.
-pub(super) struct Found<'a, T> {
-    slot: &'a mut Slot,
-    entry: &'a mut Entry<T>,
-}
+pub(super) struct Found<'a, T>(&'a mut Slot<T>);
 
 /// The tick of a time. The last one never ends.
 fn tick(time: u64) -> u32 {
@@ -59,19 +56,19 @@ impl<T> Default for Table<T> {
     fn default() -> Self {
         Self {
             index: Box::default(),
-            slots: Slab::default(),
+            slots: Vec::new(),
         }
     }
 }
 
 impl<T> Found<'_, T> {
     pub(super) fn expires(&self) -> u64 {
-        self.entry.expires
+        self.0.entry.expires
     }
 
     pub(super) fn keep_until(&mut self, expires: u64) {
-        self.slot.tick = tick(expires);
-        self.entry.expires = expires;
+        self.0.tick = tick(expires);
+        self.0.entry.expires = expires;
     }
 }
 
@@ -79,21 +76,20 @@ impl<T> Deref for Found<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        &self.entry.value
+        &self.0.entry.value
     }
 }
 
 impl<T> DerefMut for Found<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        &mut self.entry.value
+        &mut self.0.entry.value
     }
 }
 
 impl<T> Table<T> {
     pub(super) fn find(&mut self, hash: u32, key: &RecordKey) -> Option<Found<'_, T>> {
         let slot = self.slot_of(hash, key)?;
-        let (slot, entry) = self.slots.both(slot);
-        Some(Found { slot, entry })
+        Some(Found(&mut self.slots[slot]))
     }
 
     /// Adds what is not there yet.
@@ -102,21 +98,20 @@ impl<T> Table<T> {
             self.resize(self.slots.len() + 1);
         }
         self.mark(hash, self.slots.len());
-        let slot = Slot {
+        self.slots.push(Slot {
             hash,
             tick: tick(expires),
-        };
-        let entry = Entry {
-            key,
-            expires,
-            value,
-        };
-        self.slots.push(slot, entry);
+            entry: Box::new(Entry {
+                key,
+                expires,
+                value,
+            }),
+        });
     }
 
     pub(super) fn remove(&mut self, hash: u32, key: &RecordKey) -> Option<T> {
         let slot = self.slot_of(hash, key)?;
-        self.take(slot)
+        Some(self.take(slot))
     }
 
     /// Removes what is past its time. Nothing that is left will be before the time returned.
@@ -124,15 +119,15 @@ impl<T> Table<T> {
         let mut earliest = u64::MAX;
         // From the end, so that what takes the place of another was looked at.
         for slot in (0..self.slots.len()).rev() {
-            let tick_of = self.slots.slot(slot).tick;
+            let tick_of = self.slots[slot].tick;
             let expires = match tick_of <= tick(now) {
-                true => self.slots.entry(slot).expires,
+                true => self.slots[slot].entry.expires,
                 false => u64::from(tick_of) << TICK,
             };
             if expires > now {
                 earliest = earliest.min(expires);
-            } else if let Some(past) = self.take(slot) {
-                removed(&past);
+            } else {
+                removed(&self.take(slot));
             }
         }
         if room(self.index.len()) / 4 > self.slots.len() {
@@ -144,15 +139,15 @@ impl<T> Table<T> {
     }
 
     /// Takes an entry out. The last one takes its place.
-    fn take(&mut self, slot: usize) -> Option<T> {
+    fn take(&mut self, slot: usize) -> T {
         self.unmark(slot);
         let last = self.slots.len() - 1;
         if slot != last {
-            let hash = self.slots.slot(last).hash;
+            let hash = self.slots[last].hash;
             let at = self.marked(hash, last);
             self.index[at] = self.mark_of(hash, slot);
         }
-        self.slots.swap_remove(slot).map(|entry| entry.value)
+        self.slots.swap_remove(slot).entry.value
     }
 
     fn slot_of(&self, hash: u32, key: &RecordKey) -> Option<usize> {
@@ -162,7 +157,7 @@ impl<T> Table<T> {
         let mut at = self.home(hash);
         while self.index[at] != FREE {
             let slot = self.marked_slot(at);
-            if self.index[at] == self.mark_of(hash, slot) && self.slots.entry(slot).key == *key {
+            if self.index[at] == self.mark_of(hash, slot) && self.slots[slot].entry.key == *key {
                 return Some(slot);
             }
             at = self.after(at);
@@ -190,10 +185,10 @@ impl<T> Table<T> {
 
     /// Frees the place of a slot, and moves marks up that would not be found with a free one there.
     fn unmark(&mut self, slot: usize) {
-        let mut free = self.marked(self.slots.slot(slot).hash, slot);
+        let mut free = self.marked(self.slots[slot].hash, slot);
         let mut at = self.after(free);
         while self.index[at] != FREE {
-            let home = self.home(self.slots.slot(self.marked_slot(at)).hash);
+            let home = self.home(self.slots[self.marked_slot(at)].hash);
             if self.distance(home, at) >= self.distance(free, at) {
                 self.index[free] = self.index[at];
                 free = at;
@@ -208,10 +203,11 @@ impl<T> Table<T> {
         let places = (len + len.div_ceil(3)).next_power_of_two().max(4);
         self.index = vec![FREE; places].into();
         for slot in 0..self.slots.len() {
-            self.mark(self.slots.slot(slot).hash, slot);
+            self.mark(self.slots[slot].hash, slot);
         }
     }
 
+    /// Memory ends long before there are as many slots as don't fit.
     fn mark_of(&self, hash: u32, slot: usize) -> u32 {
         hash & !(self.mask() as u32) | slot as u32
     }
