@@ -182,6 +182,23 @@ async fn i_23_a_completion_makes_room_for_itself() {
     assert_eq!(complete().await.unwrap(), Ownership::Held);
 }
 
+/// T-3: not a microsecond less, though a sweep looks at it again and again, and not one more.
+#[tokio::test(start_paused = true)]
+async fn t_3_i_23_a_sweep_removes_at_the_time_and_not_before() {
+    for lease in [1, 999_999, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, 2_500_000] {
+        let store = MemoryStore::builder().max_records(1).build().unwrap();
+        let lease = Duration::from_micros(lease);
+        let mut one = claim(1);
+        (one.lease, one.retention) = (lease, Duration::ZERO);
+        assert!(matches!(store.claim(one).await, Ok(Claimed::New(_))));
+        assert!(!is_new(&store, 2).await);
+        tokio::time::advance(lease - Duration::from_micros(1)).await;
+        assert!(!is_new(&store, 2).await, "removed before {lease:?}");
+        tokio::time::advance(Duration::from_micros(1)).await;
+        assert!(is_new(&store, 2).await, "not removed at {lease:?}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn sweeps_itself_while_others_come_in() {
     let store = MemoryStore::new();

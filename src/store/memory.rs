@@ -178,6 +178,6 @@ impl IdempotencyStore for MemoryStore {
         key: RecordKey,
         token: FencingToken,
     ) -> impl Future<Output = Result<Ownership, StoreError>> + Send {
-        async move { Ok(self.inner.release(key, token)) }
+        async move { Ok(self.inner.release(&key, token)) }
     }
 }

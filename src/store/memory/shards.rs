@@ -1,15 +1,22 @@
-use std::{
-    collections::{HashMap, hash_map::Entry},
-    hash::{BuildHasher, Hasher},
-    time::{Duration, SystemTime},
-};
+mod hash;
+#[cfg(reprise_loom)]
+pub(crate) mod model;
+mod record;
+mod table;
+
+use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
 
+use self::{
+    hash::{Hash, Hashes},
+    record::{Record, State, stored_bytes},
+    table::{Found, Table},
+};
 use crate::{
     store::{
-        Claim, ClaimId, Claimed, FencingToken, Fingerprint, Lease, Note, Orphans, Ownership,
-        RecordKey, StoreError, StoreErrorKind, Stored,
+        Claim, Claimed, FencingToken, Lease, Orphans, Ownership, RecordKey, StoreError,
+        StoreErrorKind, Stored,
     },
     sync::{AtomicU64, Mutex, MutexGuard, Ordering, lock},
 };
@@ -23,6 +30,7 @@ const SWEEP_EVERY: Duration = Duration::from_secs(60);
 /// The records, in shards, and how much room they take.
 pub(super) struct Shards {
     shards: Box<[Shard]>,
+    hashes: Hashes,
     max_records: u64,
     max_bytes: u64,
     records: AtomicU64,
@@ -34,81 +42,13 @@ pub(super) struct Shards {
     cursor: AtomicU64,
 }
 
-/// Part of the records.
+/// Part of the records, on a line of the processor's caches that it shares with no other.
 #[derive(Default)]
+#[repr(align(64))]
 struct Shard {
     /// No record here is past its time before this.
     earliest: AtomicU64,
-    records: Mutex<Records>,
-}
-
-type Records = HashMap<RecordKey, Slot, KeyHashes>;
-
-/// A record is boxed, since a table of large entries wastes more of what it does not use. The time
-/// it is kept until is beside it, so that a sweep does not have to look into each.
-struct Slot {
-    expires: u64,
-    record: Box<Record>,
-}
-
-struct Record {
-    fingerprint: Fingerprint,
-    token: FencingToken,
-    state: State,
-}
-
-enum State {
-    InFlight {
-        id: ClaimId,
-        lease_until: u64,
-        note: Note,
-    },
-    Done(Stored),
-    /// Boxed, so that the many without a note have no room for it.
-    Noted(Box<(Stored, Note)>),
-}
-
-impl State {
-    fn done(stored: Stored, note: Note) -> Self {
-        match note.is_empty() {
-            true => Self::Done(stored),
-            false => Self::Noted(Box::new((stored, note))),
-        }
-    }
-
-    fn is_in_flight(&self) -> bool {
-        matches!(self, Self::InFlight { .. })
-    }
-
-    /// What is kept, `None` while in flight.
-    fn stored(&self) -> Option<&Stored> {
-        match self {
-            Self::InFlight { .. } => None,
-            Self::Done(stored) => Some(stored),
-            Self::Noted(noted) => Some(&noted.0),
-        }
-    }
-
-    fn note(&self) -> Note {
-        match self {
-            Self::InFlight { note, .. } => note.clone(),
-            Self::Done(_) => Note::NONE,
-            Self::Noted(noted) => noted.1.clone(),
-        }
-    }
-}
-
-impl Record {
-    fn bytes(&self) -> u64 {
-        self.state.stored().map_or(0, stored_bytes)
-    }
-}
-
-fn stored_bytes(stored: &Stored) -> u64 {
-    match stored {
-        Stored::Reply(bytes) => bytes.len() as u64,
-        Stored::NotRetained | Stored::Unknown => 0,
-    }
+    records: Mutex<Table<Record>>,
 }
 
 fn micros(duration: Duration) -> u64 {
@@ -124,6 +64,7 @@ impl Shards {
         let since_epoch = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
         Self {
             shards: (0..SHARDS).map(|_| Shard::default()).collect(),
+            hashes: Hashes::new(),
             max_records,
             max_bytes,
             records: AtomicU64::new(0),
@@ -156,84 +97,86 @@ impl Shards {
 
     /// `None` if there is no room.
     fn try_claim(&self, claim: &Claim, now: u64) -> Option<Claimed> {
-        let lease_until = now.saturating_add(micros(claim.lease));
-        let expires = lease_until.saturating_add(micros(claim.retention));
-        let in_flight = State::InFlight {
-            id: claim.id,
-            lease_until,
-            note: claim.note.clone(),
-        };
-        let (shard, mut records) = self.open(&claim.key);
-        let slot = match records.entry(claim.key) {
-            Entry::Occupied(entry) if entry.get().expires > now => entry.into_mut(),
-            entry => {
-                if let Entry::Occupied(entry) = &entry {
-                    self.forget(&entry.get().record);
-                }
-                let room =
-                    self.bytes() < self.max_bytes && reserve(&self.records, 1, self.max_records);
-                if !room {
-                    if let Entry::Occupied(entry) = entry {
-                        entry.remove();
-                    }
-                    return None;
-                }
-                let token = self.next_token();
-                shard.earliest.fetch_min(expires, Ordering::Relaxed);
-                let record = Box::new(Record {
-                    fingerprint: claim.fingerprint,
-                    token,
-                    state: in_flight,
-                });
-                entry.insert_entry(Slot { expires, record });
-                return Some(Claimed::New(Lease {
-                    token,
-                    orphaned: false,
-                }));
+        let hash = self.hashes.of(&claim.key);
+        let (shard, mut records) = self.open(hash);
+        match records.find(hash.place, &claim.key) {
+            Some(found) if found.expires() > now => {
+                return Some(self.claim_again(claim, now, shard, found));
             }
+            Some(_) => {
+                let past = records.remove(hash.place, &claim.key);
+                past.iter().for_each(|record| self.forget(record));
+            }
+            None => {}
+        }
+        let room = self.bytes() < self.max_bytes && reserve(&self.records, 1, self.max_records);
+        if !room {
+            return None;
+        }
+        let token = self.next_token();
+        let (state, expires) = in_flight(claim, now);
+        shard.earliest.fetch_min(expires, Ordering::Relaxed);
+        let record = Record {
+            fingerprint: claim.fingerprint,
+            token,
+            state,
         };
-        let record = &mut *slot.record;
+        records.insert(hash.place, claim.key, expires, record);
+        Some(Claimed::New(Lease {
+            token,
+            orphaned: false,
+        }))
+    }
+
+    /// A claim of what is there already, and not past its time.
+    fn claim_again(
+        &self,
+        claim: &Claim,
+        now: u64,
+        shard: &Shard,
+        mut found: Found<'_, Record>,
+    ) -> Claimed {
+        let record = &mut *found;
         if record.fingerprint != claim.fingerprint {
-            return Some(Claimed::Mismatch {
+            return Claimed::Mismatch {
                 fingerprint: record.fingerprint,
                 note: record.state.note(),
-            });
+            };
         }
         let (id, until) = match &record.state {
             State::InFlight {
                 id, lease_until, ..
             } => (*id, *lease_until),
-            State::Done(stored) => return Some(Claimed::done(stored.clone())),
+            State::Done(stored) => return Claimed::done(stored.clone()),
             State::Noted(noted) => {
                 let (stored, note) = (**noted).clone();
-                return Some(Claimed::Done { stored, note });
+                return Claimed::Done { stored, note };
             }
         };
         let again = id == claim.id;
         if !again && until > now {
-            return Some(Claimed::InFlight {
+            return Claimed::InFlight {
                 remaining: Duration::from_micros(until - now),
                 note: record.state.note(),
-            });
+            };
         }
         if !again {
             record.token = self.next_token();
         }
         if !again && claim.orphans == Orphans::Unknown {
-            let note = record.state.note();
-            record.state = State::done(Stored::Unknown, note.clone());
-            slot.expires = now.saturating_add(micros(claim.retention));
-            shard.earliest.fetch_min(slot.expires, Ordering::Relaxed);
-            let stored = Stored::Unknown;
-            return Some(Claimed::Done { stored, note });
+            let (stored, note) = (Stored::Unknown, record.state.note());
+            record.state = State::done(stored.clone(), note.clone());
+            shard.keep(&mut found, now.saturating_add(micros(claim.retention)));
+            return Claimed::Done { stored, note };
         }
-        record.state = in_flight;
-        slot.expires = expires;
-        shard.earliest.fetch_min(expires, Ordering::Relaxed);
-        Some(Claimed::New(Lease {
-            token: record.token,
+        let token = record.token;
+        let (state, expires) = in_flight(claim, now);
+        record.state = state;
+        shard.keep(&mut found, expires);
+        Claimed::New(Lease {
+            token,
             orphaned: !again,
-        }))
+        })
     }
 
     pub(super) fn renew(
@@ -244,19 +187,18 @@ impl Shards {
         retention: Duration,
     ) -> Ownership {
         let now = self.now();
-        let (shard, mut records) = self.open(key);
-        match owned(&mut records, key, token, now) {
-            Some(Slot { expires, record }) => match &mut record.state {
-                State::InFlight { lease_until, .. } => {
-                    *lease_until = now.saturating_add(micros(lease));
-                    *expires = lease_until.saturating_add(micros(retention));
-                    shard.earliest.fetch_min(*expires, Ordering::Relaxed);
-                    Ownership::Held
-                }
-                State::Done(_) | State::Noted(_) => Ownership::Lost,
-            },
-            None => Ownership::Lost,
-        }
+        let hash = self.hashes.of(key);
+        let (shard, mut records) = self.open(hash);
+        let Some(mut found) = owned(&mut records, hash, key, token, now) else {
+            return Ownership::Lost;
+        };
+        let State::InFlight { lease_until, .. } = &mut found.state else {
+            return Ownership::Lost;
+        };
+        *lease_until = now.saturating_add(micros(lease));
+        let expires = lease_until.saturating_add(micros(retention));
+        shard.keep(&mut found, expires);
+        Ownership::Held
     }
 
     pub(super) fn complete(
@@ -274,14 +216,14 @@ impl Shards {
                 return Err(full("no room for the reply"));
             }
         }
-        let (shard, mut records) = self.open(key);
-        let ownership = match owned(&mut records, key, token, now) {
-            Some(Slot { expires, record }) => {
-                if let State::InFlight { note, .. } = &mut record.state {
+        let hash = self.hashes.of(key);
+        let (shard, mut records) = self.open(hash);
+        let ownership = match owned(&mut records, hash, key, token, now) {
+            Some(mut found) => {
+                if let State::InFlight { note, .. } = &mut found.state {
                     let note = std::mem::take(note);
-                    record.state = State::done(stored, note);
-                    *expires = now.saturating_add(micros(retention));
-                    shard.earliest.fetch_min(*expires, Ordering::Relaxed);
+                    found.state = State::done(stored, note);
+                    shard.keep(&mut found, now.saturating_add(micros(retention)));
                     return Ok(Ownership::Held);
                 }
                 Ownership::Held
@@ -292,13 +234,14 @@ impl Shards {
         Ok(ownership)
     }
 
-    pub(super) fn release(&self, key: RecordKey, token: FencingToken) -> Ownership {
+    pub(super) fn release(&self, key: &RecordKey, token: FencingToken) -> Ownership {
         let now = self.now();
-        let (_, mut records) = self.open(&key);
-        match owned(&mut records, &key, token, now) {
-            Some(slot) if slot.record.state.is_in_flight() => {
-                self.forget(&slot.record);
-                records.remove(&key);
+        let hash = self.hashes.of(key);
+        let (_, mut records) = self.open(hash);
+        match owned(&mut records, hash, key, token, now) {
+            Some(found) if found.state.is_in_flight() => {
+                let released = records.remove(hash.place, key);
+                released.iter().for_each(|record| self.forget(record));
                 Ownership::Held
             }
             _ => Ownership::Lost,
@@ -313,8 +256,8 @@ impl Shards {
         FencingToken::new(self.token.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
-    fn open(&self, key: &RecordKey) -> (&Shard, MutexGuard<'_, Records>) {
-        let shard = &self.shards[usize::from(key.as_bytes()[0]) % SHARDS];
+    fn open(&self, hash: Hash) -> (&Shard, MutexGuard<'_, Table<Record>>) {
+        let shard = &self.shards[hash.shard as usize % SHARDS];
         (shard, lock(&shard.records))
     }
 
@@ -352,34 +295,40 @@ impl Shards {
             return;
         }
         let mut records = lock(&shard.records);
-        let mut earliest = u64::MAX;
-        records.retain(|_, slot| {
-            let live = slot.expires > now;
-            if live {
-                earliest = earliest.min(slot.expires);
-            } else {
-                self.forget(&slot.record);
-            }
-            live
-        });
+        let earliest = records.sweep(now, |record| self.forget(record));
         shard.earliest.store(earliest, Ordering::Relaxed);
-        if records.capacity() / 4 > records.len() {
-            let wanted = records.len() * 2;
-            records.shrink_to(wanted);
-        }
     }
+}
+
+impl Shard {
+    /// Keeps a record of this shard until then.
+    fn keep(&self, found: &mut Found<'_, Record>, expires: u64) {
+        found.keep_until(expires);
+        self.earliest.fetch_min(expires, Ordering::Relaxed);
+    }
+}
+
+/// The state of a new owner, and how long it is kept.
+fn in_flight(claim: &Claim, now: u64) -> (State, u64) {
+    let lease_until = now.saturating_add(micros(claim.lease));
+    let state = State::InFlight {
+        id: claim.id,
+        lease_until,
+        note: claim.note.clone(),
+    };
+    (state, lease_until.saturating_add(micros(claim.retention)))
 }
 
 /// The record, if it is not past its time and was last owned with this token.
 fn owned<'a>(
-    records: &'a mut Records,
+    records: &'a mut Table<Record>,
+    hash: Hash,
     key: &RecordKey,
     token: FencingToken,
     now: u64,
-) -> Option<&'a mut Slot> {
-    records
-        .get_mut(key)
-        .filter(|slot| slot.expires > now && slot.record.token == token)
+) -> Option<Found<'a, Record>> {
+    let found = records.find(hash.place, key)?;
+    (found.expires() > now && found.token == token).then_some(found)
 }
 
 /// Takes `more` of what there is, if there is as much.
@@ -392,58 +341,13 @@ fn reserve(taken: &AtomicU64, more: u64, limit: u64) -> bool {
     fits
 }
 
-/// Keys are hashes already: a few of their bytes will do, mixed with what nobody outside knows, so
-/// that nobody can choose keys that meet.
-#[derive(Clone)]
-struct KeyHashes {
-    secret: u64,
-}
-
-impl Default for KeyHashes {
-    fn default() -> Self {
-        Self {
-            secret: rand::random(),
-        }
-    }
-}
-
-impl BuildHasher for KeyHashes {
-    type Hasher = KeyHash;
-
-    fn build_hasher(&self) -> KeyHash {
-        KeyHash(self.secret)
-    }
-}
-
-struct KeyHash(u64);
-
-impl Hasher for KeyHash {
-    fn write(&mut self, bytes: &[u8]) {
-        for piece in bytes.as_chunks::<8>().0 {
-            let mixed = u128::from(self.0 ^ u64::from_le_bytes(*piece)) * 0x9e37_79b9_7f4a_7c15;
-            let [low, high] = [mixed as u64, (mixed >> 64) as u64];
-            self.0 = low ^ high;
-        }
-    }
-
-    fn write_usize(&mut self, _: usize) {}
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
-}
-
-#[cfg(reprise_loom)]
-pub(crate) mod model;
-
-#[cfg(test)]
+#[cfg(all(test, not(reprise_loom)))]
 mod tests {
     use super::*;
 
-    /// T-1: a million of them are in memory, most without a note.
+    /// T-1: each operation starts here.
     #[test]
-    fn t_1_a_note_takes_no_room_where_there_is_none() {
-        assert_eq!(size_of::<State>(), size_of::<Stored>());
-        assert_eq!(size_of::<Note>(), size_of::<usize>());
+    fn t_1_a_shard_is_on_one_line() {
+        assert_eq!(size_of::<Shard>(), 64);
     }
 }

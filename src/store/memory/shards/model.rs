@@ -4,6 +4,7 @@ use bytes::Bytes;
 use loom::{sync::Arc, thread};
 
 use super::*;
+use crate::store::{ClaimId, Fingerprint, Note};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -70,7 +71,7 @@ pub fn i_6_a_released_claim_is_taken_once() {
             panic!("the first claim is refused");
         };
         let other = Arc::clone(&store);
-        let thread = thread::spawn(move || other.release(key(), lease.token));
+        let thread = thread::spawn(move || other.release(&key(), lease.token));
         let early = matches!(store.claim(&claim(2, 1)), Ok(Claimed::New(_)));
         assert_eq!(thread.join().unwrap(), Ownership::Held);
         let late = matches!(store.claim(&claim(3, 1)), Ok(Claimed::New(_)));

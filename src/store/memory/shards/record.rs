@@ -1,0 +1,74 @@
+use crate::store::{ClaimId, FencingToken, Fingerprint, Note, Stored};
+
+/// What is known of an operation.
+pub(super) struct Record {
+    pub(super) fingerprint: Fingerprint,
+    pub(super) token: FencingToken,
+    pub(super) state: State,
+}
+
+pub(super) enum State {
+    InFlight {
+        id: ClaimId,
+        lease_until: u64,
+        note: Note,
+    },
+    Done(Stored),
+    /// Boxed, so that the many without a note have no room for it.
+    Noted(Box<(Stored, Note)>),
+}
+
+impl State {
+    pub(super) fn done(stored: Stored, note: Note) -> Self {
+        match note.is_empty() {
+            true => Self::Done(stored),
+            false => Self::Noted(Box::new((stored, note))),
+        }
+    }
+
+    pub(super) fn is_in_flight(&self) -> bool {
+        matches!(self, Self::InFlight { .. })
+    }
+
+    /// What is kept, `None` while in flight.
+    fn stored(&self) -> Option<&Stored> {
+        match self {
+            Self::InFlight { .. } => None,
+            Self::Done(stored) => Some(stored),
+            Self::Noted(noted) => Some(&noted.0),
+        }
+    }
+
+    pub(super) fn note(&self) -> Note {
+        match self {
+            Self::InFlight { note, .. } => note.clone(),
+            Self::Done(_) => Note::NONE,
+            Self::Noted(noted) => noted.1.clone(),
+        }
+    }
+}
+
+impl Record {
+    pub(super) fn bytes(&self) -> u64 {
+        self.state.stored().map_or(0, stored_bytes)
+    }
+}
+
+pub(super) fn stored_bytes(stored: &Stored) -> u64 {
+    match stored {
+        Stored::Reply(bytes) => bytes.len() as u64,
+        Stored::NotRetained | Stored::Unknown => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// T-1: a million of them are in memory, most without a note.
+    #[test]
+    fn t_1_a_note_takes_no_room_where_there_is_none() {
+        assert_eq!(size_of::<State>(), size_of::<Stored>());
+        assert_eq!(size_of::<Note>(), size_of::<usize>());
+    }
+}
