@@ -1,9 +1,10 @@
 //! Outcomes that are told together.
 //!
 //! Most of what an outcome costs is the commit, so whatever comes in while one is under way is told
-//! with the next one. If that is much, it is told at the same time on another connection: the server
-//! commits both at once, or at least works on this while that is written to disk. What was not settled that way is settled by itself: it was not its owner's,
-//! was told before, or the server failed, and which of these it was is found out then.
+//! with the next one. If that is much, it is told at the same time on another connection: the
+//! server commits both at once, or at least works on this while that is written to disk. What was
+//! not settled that way is settled by itself: it was not its owner's, was told before, or the server
+//! failed, and which of these it was is found out then.
 
 use std::{
     collections::HashSet,
@@ -93,6 +94,15 @@ impl Together {
         let count = fits.count();
         waiting.outcomes.drain(..count).collect()
     }
+
+    /// Somebody who told outcomes is gone. If that was the last one, who waits goes on by itself.
+    fn abandon(&self) {
+        let mut waiting = self.lock();
+        waiting.tellers -= 1;
+        if waiting.tellers == 0 {
+            waiting.outcomes.clear();
+        }
+    }
 }
 
 impl PostgresStore {
@@ -100,28 +110,11 @@ impl PostgresStore {
     pub(super) async fn settled_together(&self, told: Told) -> bool {
         let (answer, settled) = oneshot::channel();
         if self.inner.together.add(told, answer) {
-            let store = self.clone();
+            let teller = Teller(Some(self.clone()));
             // On a task of its own, since whoever began it may leave.
-            tokio::spawn(async move { store.tell_all().await });
+            tokio::spawn(teller.tell_all());
         }
         settled.await.unwrap_or(false)
-    }
-
-    async fn tell_all(&self) {
-        loop {
-            // Whoever is about to tell something, too, tells it along.
-            gathered(MOST, || self.inner.together.count()).await;
-            let batch = self.inner.together.next();
-            if batch.is_empty() {
-                return;
-            }
-            let (told, answers): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
-            let settled = self.tell(&told).await.unwrap_or_default();
-            for (told, answer) in told.iter().zip(answers) {
-                // Whoever asked may have left.
-                let _ = answer.send(settled.contains(&(told.id, told.turn)));
-            }
-        }
     }
 
     /// Which of them were settled.
@@ -150,6 +143,39 @@ impl PostgresStore {
     }
 }
 
+/// Who tells outcomes, until there are none. One that ends before that, with its runtime say, leaves
+/// nobody waiting for it.
+struct Teller(Option<PostgresStore>);
+
+impl Teller {
+    async fn tell_all(mut self) {
+        while let Some(store) = &self.0 {
+            // Whoever is about to tell something, too, tells it along.
+            let together = &store.inner.together;
+            gathered(MOST, || together.count()).await;
+            let batch = together.next();
+            if batch.is_empty() {
+                self.0 = None;
+                return;
+            }
+            let (told, answers): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
+            let settled = store.tell(&told).await.unwrap_or_default();
+            for (told, answer) in told.iter().zip(answers) {
+                // Whoever asked may have left.
+                let _ = answer.send(settled.contains(&(told.id, told.turn)));
+            }
+        }
+    }
+}
+
+impl Drop for Teller {
+    fn drop(&mut self) {
+        if let Some(store) = &self.0 {
+            store.inner.together.abandon();
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -175,6 +201,16 @@ mod tests {
         assert!((1..MANY).all(|_| !add(&together)));
         assert_eq!(together.next().len(), MANY - 1);
         assert!(together.next().is_empty());
+        assert!(add(&together), "nobody tells anything any more");
+    }
+
+    #[test]
+    fn nobody_waits_for_who_is_gone() {
+        let together = Together::default();
+        assert!(add(&together), "nobody tells anything yet");
+        assert!(!add(&together));
+        together.abandon();
+        assert_eq!(together.count(), 0, "they go on by themselves");
         assert!(add(&together), "nobody tells anything any more");
     }
 
