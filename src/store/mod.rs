@@ -122,7 +122,7 @@ pub trait IdempotencyStore: Send + Sync + 'static {
     /// | --- | --- | --- |
     /// | none, or past its time | [`Claimed::New`] | in flight, kept for lease + retention |
     /// | of another fingerprint, whatever its state | [`Claimed::Mismatch`] | none |
-    /// | in flight by this [`Claim::id`] | [`Claimed::New`], the same token | lease anew |
+    /// | in flight by this [`Claim::id`] | [`Claimed::New`], the same as before | lease anew |
     /// | in flight, lease holds | [`Claimed::InFlight`] | none |
     /// | in flight, lease ran out, [`Orphans::Reexecute`] | [`Claimed::New`], a greater token, orphaned | in flight by this claim |
     /// | in flight, lease ran out, [`Orphans::Unknown`] | [`Claimed::Done`] with [`Stored::Unknown`] | done, kept for retention; the owner has lost it |

@@ -234,7 +234,6 @@ pub struct Lease {
     /// Shows that the lease is yours.
     pub token: FencingToken,
     /// Whether an owner before you vanished, so that the operation may have been executed already.
-    /// A claim that is repeated after a lost answer may be told `false`.
     pub orphaned: bool,
 }
 

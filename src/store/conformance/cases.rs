@@ -248,6 +248,13 @@ async fn a_claim_can_be_repeated<B: Backend<Store: IdempotencyStore>>(case: &Cas
     assert!(matches!(claimed, Claimed::InFlight { .. }), "lease anew");
     case.pass(LEASE).await;
     assert_eq!(case.own(&claim).await, token, "after it ran out");
+
+    case.pass(LEASE).await;
+    let heir = again(&claim);
+    let lease = case.lease(&heir).await;
+    assert!(lease.orphaned && lease.token > token);
+    let (claim, token) = (heir, lease.token);
+    assert_eq!(case.lease(&claim).await, lease, "an orphan's too");
     assert_eq!(case.complete(&claim, token, reply("paid")).await, Held);
 }
 

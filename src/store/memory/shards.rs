@@ -114,7 +114,7 @@ impl Shards {
             return None;
         }
         let token = self.next_token();
-        let (state, expires) = in_flight(claim, now);
+        let (state, expires) = in_flight(claim, now, false);
         shard.earliest.fetch_min(expires, Ordering::Relaxed);
         let record = Record {
             fingerprint: claim.fingerprint,
@@ -143,10 +143,13 @@ impl Shards {
                 note: record.state.note(),
             };
         }
-        let (id, until) = match &record.state {
+        let (id, until, orphaned) = match &record.state {
             State::InFlight {
-                id, lease_until, ..
-            } => (*id, *lease_until),
+                id,
+                lease_until,
+                orphaned,
+                ..
+            } => (*id, *lease_until, *orphaned),
             State::Done(stored) => return Claimed::done(stored.clone()),
             State::Noted(noted) => {
                 let (stored, note) = (**noted).clone();
@@ -170,13 +173,11 @@ impl Shards {
             return Claimed::Done { stored, note };
         }
         let token = record.token;
-        let (state, expires) = in_flight(claim, now);
+        let orphaned = orphaned || !again;
+        let (state, expires) = in_flight(claim, now, orphaned);
         record.state = state;
         shard.keep(&mut found, expires);
-        Claimed::New(Lease {
-            token,
-            orphaned: !again,
-        })
+        Claimed::New(Lease { token, orphaned })
     }
 
     pub(super) fn renew(
@@ -309,12 +310,13 @@ impl Shard {
 }
 
 /// The state of a new owner, and how long it is kept.
-fn in_flight(claim: &Claim, now: u64) -> (State, u64) {
+fn in_flight(claim: &Claim, now: u64, orphaned: bool) -> (State, u64) {
     let lease_until = now.saturating_add(micros(claim.lease));
     let state = State::InFlight {
         id: claim.id,
         lease_until,
         note: claim.note.clone(),
+        orphaned,
     };
     (state, lease_until.saturating_add(micros(claim.retention)))
 }

@@ -13,6 +13,8 @@ const SWEEP_RECORDS: i64 = 256;
 const SWEEP_BYTES: i64 = 4 << 20;
 
 const IN_FLIGHT: i64 = 0;
+/// The same, after an execution that may have taken effect.
+const IN_FLIGHT_AGAIN: i64 = -1;
 const REPLY: i64 = 1;
 const NOT_RETAINED: i64 = 2;
 const UNKNOWN: i64 = 3;
@@ -24,7 +26,7 @@ enum Found {
     /// No record that counts, though one that is past its time may be there.
     Free { past: Option<i64> },
     /// This very claim, made before.
-    Again { token: i64 },
+    Again { token: i64, orphaned: bool },
     /// An owner that let its lease run out.
     Orphan { token: i64, note: Note },
 }
@@ -40,9 +42,9 @@ pub(super) fn look(batch: &Batch<'_>, claim: &Claim) -> rusqlite::Result<Option<
 pub(super) fn claim(batch: &Batch<'_>, claim: &Claim) -> rusqlite::Result<Claimed> {
     let (old, orphan) = match find(batch, claim)? {
         Found::Answer(claimed) => return Ok(claimed),
-        Found::Again { token } => {
+        Found::Again { token, orphaned } => {
             extend(batch, claim, token)?;
-            return Ok(new_owner(token, false));
+            return Ok(new_owner(token, orphaned));
         }
         Found::Free { past } => (past, None),
         Found::Orphan { token, note } => (Some(token), Some(note)),
@@ -58,7 +60,8 @@ pub(super) fn claim(batch: &Batch<'_>, claim: &Claim) -> rusqlite::Result<Claime
         return Ok(Claimed::Done { stored, note });
     }
     let expires = after(after(batch.now, claim.lease), claim.retention);
-    insert(batch, claim, &claim.note, IN_FLIGHT, expires)?;
+    let state = if orphaned { IN_FLIGHT_AGAIN } else { IN_FLIGHT };
+    insert(batch, claim, &claim.note, state, expires)?;
     Ok(new_owner(batch.connection.last_insert_rowid(), orphaned))
 }
 
@@ -92,7 +95,8 @@ fn find(batch: &Batch<'_>, claim: &Claim) -> rusqlite::Result<Found> {
         return Ok(Found::Answer(Claimed::Done { stored, note }));
     }
     if row.get::<_, [u8; 16]>(2)? == *claim.id.as_bytes() {
-        return Ok(Found::Again { token });
+        let orphaned = row.get::<_, i64>(5)? == IN_FLIGHT_AGAIN;
+        return Ok(Found::Again { token, orphaned });
     }
     let remaining = row.get::<_, i64>(3)?.saturating_sub(batch.now);
     Ok(match u64::try_from(remaining) {
@@ -116,7 +120,7 @@ fn note(row: &Row<'_>) -> rusqlite::Result<Note> {
 /// `None` while in flight.
 fn stored(row: &Row<'_>) -> rusqlite::Result<Option<Stored>> {
     Ok(Some(match row.get(5)? {
-        IN_FLIGHT => return Ok(None),
+        IN_FLIGHT | IN_FLIGHT_AGAIN => return Ok(None),
         REPLY => {
             let reply = row.get_ref(6)?;
             Stored::Reply(Bytes::copy_from_slice(reply.as_blob()?))
@@ -173,7 +177,7 @@ pub(super) fn renew(
     let lease_until = after(batch.now, lease);
     let mut statement = batch.connection.prepare_cached(
         "UPDATE idempotency SET lease_until = ?4, expires = ?5
-         WHERE token = ?1 AND key = ?2 AND state = 0 AND expires > ?3",
+         WHERE token = ?1 AND key = ?2 AND state <= 0 AND expires > ?3",
     )?;
     let changed = statement.execute((
         number(token),
@@ -199,7 +203,7 @@ pub(super) fn complete(
     };
     let mut statement = batch.connection.prepare_cached(
         "UPDATE idempotency SET state = ?4, reply = ?5, expires = ?6
-         WHERE token = ?1 AND key = ?2 AND state = 0 AND expires > ?3",
+         WHERE token = ?1 AND key = ?2 AND state <= 0 AND expires > ?3",
     )?;
     let changed = statement.execute((
         number(token),
@@ -227,7 +231,7 @@ pub(super) fn release(
 ) -> rusqlite::Result<Ownership> {
     let mut statement = batch.connection.prepare_cached(
         "DELETE FROM idempotency
-         WHERE token = ?1 AND key = ?2 AND state = 0 AND expires > ?3",
+         WHERE token = ?1 AND key = ?2 AND state <= 0 AND expires > ?3",
     )?;
     let changed = statement.execute((number(token), key.as_bytes(), batch.now))?;
     Ok(held(changed == 1))

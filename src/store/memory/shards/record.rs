@@ -12,6 +12,8 @@ pub(super) enum State {
         id: ClaimId,
         lease_until: u64,
         note: Note,
+        /// After an execution that may have taken effect.
+        orphaned: bool,
     },
     Done(Stored),
     /// Boxed, so that the many without a note have no room for it.

@@ -7,7 +7,7 @@ CREATE TABLE idempotency (
     claim       BLOB NOT NULL,
     lease_until INTEGER NOT NULL,
     expires     INTEGER NOT NULL,
-    -- 0 in flight, 1 done with a reply, 2 done and not retained, 3 done and unknown
+    -- -1 in flight after one that may have taken effect, 0 in flight, 1 done with a reply, 2 done and not retained, 3 done and unknown
     state       INTEGER NOT NULL,
     -- what the owner left for those who find the key taken
     note        BLOB,
