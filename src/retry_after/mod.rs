@@ -34,6 +34,7 @@
 //! ```
 
 mod future;
+mod guidance;
 mod layer;
 pub mod parse;
 mod service;

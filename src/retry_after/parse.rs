@@ -36,6 +36,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http::HeaderMap;
 
+pub use super::guidance::Guidance;
+
 /// How many lines of a field, members of a list and parameters of a member are looked at.
 const MAX_ITEMS: usize = 16;
 
@@ -68,48 +70,6 @@ const MONTHS: [&str; 12] = [
 const SECONDS_PER_YEAR: i64 = 31_556_952;
 /// Counted from the first day of year 1.
 const DAYS_BEFORE_1970: i64 = 719_162;
-
-/// What a response says about when to call again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Guidance {
-    /// Not before this much time has passed: `Retry-After`, or the reset of an exhausted limit.
-    AtLeast(Duration),
-    /// After this much time, whatever the backoff would have been: a gRPC pushback.
-    Exactly(Duration),
-    /// What a response asks of this call alone: not before `floor` has passed, which doubles with each
-    /// retry if it `doubles`, nor before what headers ask of `everybody`.
-    InBody {
-        /// The wait before the first retry, at least.
-        floor: Duration,
-        /// Whether it doubles with each retry.
-        doubles: bool,
-        /// What headers ask for.
-        everybody: Option<Duration>,
-    },
-    /// Do not call again: a negative, malformed or repeated pushback, or `x-should-retry: false`.
-    Stop,
-}
-
-impl Guidance {
-    /// The same for the call that it answers, and for no other.
-    pub(crate) fn for_this_call(self) -> Self {
-        let (floor, doubles) = match self {
-            Self::AtLeast(wait) => (wait, false),
-            Self::InBody {
-                floor,
-                doubles,
-                everybody: Some(wait),
-            } => (floor.max(wait), doubles),
-            other => return other,
-        };
-        Self::InBody {
-            floor,
-            doubles,
-            everybody: None,
-        }
-    }
-}
 
 /// Everything the headers of a response say that failed for want of capacity, by precedence.
 ///

@@ -107,7 +107,7 @@ impl MemoryStoreBuilder {
         }
     }
 
-    /// The most records at a time. Each costs about 200 bytes, its note and its reply.
+    /// The most records at a time. Each costs about 150 bytes, its note and its reply.
     pub fn max_records(mut self, max_records: u64) -> Self {
         self.max_records = max_records;
         self

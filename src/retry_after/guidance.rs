@@ -1,0 +1,43 @@
+use std::time::Duration;
+
+/// What a response says about when to call again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Guidance {
+    /// Not before this much time has passed: `Retry-After`, or the reset of an exhausted limit.
+    AtLeast(Duration),
+    /// After this much time, whatever the backoff would have been: a gRPC pushback.
+    Exactly(Duration),
+    /// What a response asks of this call alone: not before `floor` has passed, which doubles with each
+    /// retry if it `doubles`, nor before what headers ask of `everybody`.
+    InBody {
+        /// The wait before the first retry, at least.
+        floor: Duration,
+        /// Whether it doubles with each retry.
+        doubles: bool,
+        /// What headers ask for.
+        everybody: Option<Duration>,
+    },
+    /// Do not call again: a negative, malformed or repeated pushback, or `x-should-retry: false`.
+    Stop,
+}
+
+impl Guidance {
+    /// The same for the call that it answers, and for no other.
+    pub(crate) fn for_this_call(self) -> Self {
+        let (floor, doubles) = match self {
+            Self::AtLeast(wait) => (wait, false),
+            Self::InBody {
+                floor,
+                doubles,
+                everybody: Some(wait),
+            } => (floor.max(wait), doubles),
+            other => return other,
+        };
+        Self::InBody {
+            floor,
+            doubles,
+            everybody: None,
+        }
+    }
+}
