@@ -241,3 +241,31 @@ fn c_3_a_refusal_is_known_whoever_classifies() {
         assert_eq!(judged, Verdict::SUCCESS);
     }
 }
+
+/// What it is in conflict with is for this call to wait for, and for nobody else.
+#[test]
+fn ra_9_a_conflict_holds_nobody_else() {
+    let judge = |reply: &Response<()>| {
+        Classify::<Request<()>, _>::classify(&Standard, &Rules::standard(), Ok(reply))
+    };
+    let after = [("retry-after", "1")];
+    assert_eq!(judge(&reply(503, &after)).not_before(), Some(SECOND));
+    let conflict = judge(&reply(409, &after));
+    assert_eq!(conflict.not_before(), None);
+    let own = |floor, doubles| Guidance::InBody {
+        floor,
+        doubles,
+        everybody: None,
+    };
+    assert_eq!(conflict.guidance, Some(own(SECOND, false)));
+    // What the body asks for, it asks of this call anyway.
+    let advice = Advice {
+        floor: SECOND * 3,
+        doubles: true,
+        ..Advice::default()
+    };
+    let conflict = found(reply(409, &after), Finding::Advice(advice));
+    assert_eq!(conflict.guidance, Some(own(SECOND * 3, true)));
+    let later = found(reply(409, &[("retry-after", "5")]), Finding::Advice(advice));
+    assert_eq!(later.guidance, Some(own(SECOND * 5, true)));
+}
