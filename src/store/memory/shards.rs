@@ -114,11 +114,12 @@ impl Shards {
             return None;
         }
         let token = self.next_token();
-        let (state, expires) = in_flight(claim, now, false);
+        let (state, expires) = in_flight(claim, now);
         shard.earliest.fetch_min(expires, Ordering::Relaxed);
         let record = Record {
             fingerprint: claim.fingerprint,
             token,
+            orphaned: false,
             state,
         };
         records.insert(hash.place, claim.key, expires, record);
@@ -143,13 +144,10 @@ impl Shards {
                 note: record.state.note(),
             };
         }
-        let (id, until, orphaned) = match &record.state {
+        let (id, until) = match &record.state {
             State::InFlight {
-                id,
-                lease_until,
-                orphaned,
-                ..
-            } => (*id, *lease_until, *orphaned),
+                id, lease_until, ..
+            } => (*id, *lease_until),
             State::Done(stored) => return Claimed::done(stored.clone()),
             State::Noted(noted) => {
                 let (stored, note) = (**noted).clone();
@@ -172,9 +170,11 @@ impl Shards {
             shard.keep(&mut found, now.saturating_add(micros(claim.retention)));
             return Claimed::Done { stored, note };
         }
-        let token = record.token;
-        let orphaned = orphaned || !again;
-        let (state, expires) = in_flight(claim, now, orphaned);
+        record.orphaned |= !again;
+        let Record {
+            token, orphaned, ..
+        } = *record;
+        let (state, expires) = in_flight(claim, now);
         record.state = state;
         shard.keep(&mut found, expires);
         Claimed::New(Lease { token, orphaned })
@@ -310,13 +310,12 @@ impl Shard {
 }
 
 /// The state of a new owner, and how long it is kept.
-fn in_flight(claim: &Claim, now: u64, orphaned: bool) -> (State, u64) {
+fn in_flight(claim: &Claim, now: u64) -> (State, u64) {
     let lease_until = now.saturating_add(micros(claim.lease));
     let state = State::InFlight {
         id: claim.id,
         lease_until,
         note: claim.note.clone(),
-        orphaned,
     };
     (state, lease_until.saturating_add(micros(claim.retention)))
 }

@@ -4,6 +4,8 @@ use crate::store::{ClaimId, FencingToken, Fingerprint, Note, Stored};
 pub(super) struct Record {
     pub(super) fingerprint: Fingerprint,
     pub(super) token: FencingToken,
+    /// Whether an execution before this one may have taken effect.
+    pub(super) orphaned: bool,
     pub(super) state: State,
 }
 
@@ -12,8 +14,6 @@ pub(super) enum State {
         id: ClaimId,
         lease_until: u64,
         note: Note,
-        /// After an execution that may have taken effect.
-        orphaned: bool,
     },
     Done(Stored),
     /// Boxed, so that the many without a note have no room for it.
