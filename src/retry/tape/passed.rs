@@ -130,7 +130,7 @@ impl Passed {
         };
     }
 
-    /// Room for as much again as is kept, while something is.
+    /// For what else is to be kept in the same room, nothing of which is taken yet.
     pub(super) fn more_room(&self) -> Option<Taken> {
         match self {
             Self::Part(kept) => Some(Taken::nothing(&kept.taken.dependency)),
