@@ -26,7 +26,7 @@ use hyper_util::{
 use tokio::net::TcpListener;
 use tower::{ServiceBuilder, timeout::TimeoutLayer};
 use tower_reprise::{
-    CircuitBreakerLayer, Dependencies, Policy, ProblemLayer, RetryBudgetLayer, error::BoxError,
+    CircuitBreakerLayer, Dependencies, InboundBudgetLayer, Policy, ProblemLayer, error::BoxError,
 };
 
 fn app() -> Result<Router, BoxError> {
@@ -55,7 +55,7 @@ fn app() -> Result<Router, BoxError> {
     Ok(router
         .merge(slow)
         .route("/health", get(|| async { "ok" }))
-        .layer(RetryBudgetLayer::new(inbound).inbound()))
+        .layer(InboundBudgetLayer::new(inbound)))
 }
 
 #[tokio::main]

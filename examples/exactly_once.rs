@@ -41,7 +41,7 @@ use tower::ServiceExt;
 use tower_reprise::{
     IdempotencyLayer,
     error::BoxError,
-    idempotency::Execution,
+    server::idempotency::Execution,
     store::{Orphans, PostgresStore},
 };
 

@@ -31,12 +31,12 @@ use tower_reprise::{
     IdempotencyLayer,
     delivery::{
         guard::Guard,
+        replay::Replay,
         sign::Signer,
         verify::{Verifier, WebhookVerifyLayer},
         webhooks::Webhooks,
     },
     error::BoxError,
-    replay::Replay,
     store::{
         Orphans, SqliteStore,
         journal::{Journal, Status},

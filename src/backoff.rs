@@ -34,7 +34,7 @@ pub const DEFAULT_CAP: Duration = Duration::from_secs(30);
 
 /// Computes the wait before a retry.
 ///
-/// A strategy of your own must spread its waits: [`Policy::audit`](crate::Policy::audit) samples
+/// A strategy of your own must spread its waits: [`Policy::audit`](crate::policy::Policy::audit) samples
 /// it and reports waits that are constant or that keep a fixed part.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a backoff strategy",

@@ -21,52 +21,55 @@
 //! # }
 //! ```
 //!
-//! # The stack
+//! # Layers
 //!
-//! ```text
-//! IdempotencyKey    one key per operation, the same on every attempt
-//!  └ RetryBudget    count the original once; bound retry loops that are not ours
-//!     └ Retry       call → verdict → vetoes → budget → wait max(backoff, asked for) → again
-//!        └ RetryAfter      what one response asked for holds for the whole dependency
-//!           └ CircuitBreaker   stop calling what fails; one probe at a time
-//!              └ Peek       what the head of a reply does not tell; keep connections usable
-//!                 └ your client
-//!
-//! Dependencies      the registry they share: policy, budget, breaker and gate of each dependency
-//! ```
+//! On a client, outermost first; [`stacks::client`] is all of them as one layer:
 //!
 //! | layer | module | alone it |
 //! | --- | --- | --- |
-//! | [`IdempotencyKeyLayer`] | [`idempotency_key`] | stamps a key on each POST and PATCH |
-//! | [`RetryBudgetLayer`] | [`retry_budget`] | bounds anybody's retries, on a client or a server |
-//! | [`RetryLayer`] | [`retry`] | retries, with full jitter, within attempts, time and budget |
-//! | [`RetryAfterLayer`] | [`retry_after`] | holds or refuses calls to what asked to be left alone |
-//! | [`CircuitBreakerLayer`] | [`circuit_breaker`] | refuses calls to what fails |
-//! | [`PeekLayer`] | [`peek`] | reads gRPC trailers and error codes in bodies for the others |
-//! | [`ProblemLayer`] | [`problem`] | makes errors responses, for a router or a proxy |
+//! | [`IdempotencyKeyLayer`] | [`client::idempotency_key`] | stamps a key on each POST and PATCH |
+//! | [`RetryBudgetLayer`] | [`client::retry_budget`] | bounds retries to a share of the traffic, also those of other retry loops |
+//! | [`RetryLayer`] | [`client::retry`] | retries, with full jitter, within attempts, time and budget |
+//! | [`RetryAfterLayer`] | [`client::retry_after`] | holds or refuses calls to a dependency that asked to be left alone |
+//! | [`CircuitBreakerLayer`] | [`client::circuit_breaker`] | refuses calls to a dependency that fails |
+//! | [`PeekLayer`] | [`client::peek`] | reads gRPC trailers and error codes in bodies for the others |
 //!
-//! [`stacks`] has all of them as one layer, and what tonic, axum and reqwest need.
-//!
-//! On a server, with the `server`, `delivery` and `forrst` features:
+//! On a server, some with the `server`, `delivery` and `forrst` features:
 //!
 //! | layer | module | alone it |
 //! | --- | --- | --- |
-//! | `IdempotencyLayer` | `idempotency` | executes an operation once, and replays its reply |
-//! | `EventDedupLayer` | `idempotency::events` | processes an event once, however often it is delivered |
-//! | `ReplayLayer` | `replay` | journals what can't be served now, and replays it later |
-//! | `RetryGuidanceLayer` | `forrst::guidance` | tells clients whether and when to call again |
+//! | [`InboundBudgetLayer`] | [`server::inbound_budget`] | refuses inbound retries over a budget |
+//! | [`ProblemLayer`] | [`server::problem`] | turns errors into responses, for a router or a proxy |
+//! | `IdempotencyLayer` | `server::idempotency` | executes an operation once, and replays its reply |
+//! | `EventDedupLayer` | `server::idempotency::events` | processes an event once, however often it is delivered |
+//! | `ReplayLayer` | `delivery::replay` | journals requests that can't be served now, and replays them later |
 //! | `DeadLetterLayer` | `delivery::dead_letter` | keeps events that their consumer fails on |
 //! | `WebhookVerifyLayer` | `delivery::verify` | lets only signed webhooks through |
+//! | `RetryGuidanceLayer` | `forrst::guidance` | tells clients whether and when to call again |
 //!
-//! # Where things are
+//! # The house
 //!
-//! What a user may ask for is in [`policy`], what an outcome means in [`classify`], how long to
-//! wait in [`backoff`] and [`retry_after::parse`], and what is remembered about a dependency in
-//! [`dependency`]. What must outlive a request on a server is in `store`: idempotency records and a
-//! journal of what is to be done. Who works on that journal is in `delivery`: the worker, webhooks,
-//! dead letters. How servers speak to a peer is in `wire`. Each layer's folder holds its `layer`,
-//! `service` and `future`. Layers tell each other things through typed request and response extensions ([`retry::Attempt`],
-//! [`RetryOverride`], [`IdempotencyKey`], [`RetryOutcome`]), never by knowing each other's types.
+//! Each room uses its own folder and lower floors, never upward and never in a circle;
+//! `tests/architecture.rs` holds it to that.
+//!
+//! ```text
+//! 5  stacks     the layers on axum, tonic and reqwest      guide      config   policy files
+//! 4  forrst     one wire dialect, on top of client, server and delivery
+//! 3  client     retry, retry_budget, retry_after, circuit_breaker, idempotency_key, peek
+//!    server     idempotency, inbound_budget, problem
+//!    delivery   worker, replay, webhooks, dead_letter, guard
+//! 2  dependency what is remembered about a dependency: budget, breaker, gate, registry
+//!    store      what outlives the process: records and queues, on four backends
+//! 1  policy     what a user may ask for: profiles, ranges, approvals, audit
+//!    classify   what an outcome means: HTTP, gRPC, network errors, error codes
+//! 0  call       what layers tell each other about one call: attempt, verdict, outcome
+//!    http       bodies, headers, problem documents, stored replies
+//!    backoff  error  telemetry  sync
+//! ```
+//!
+//! A layer's folder holds its `layer`, `service` and `future`. Layers never know each other's types:
+//! they meet in one [`Dependencies`] registry, and in typed extensions of requests and responses
+//! ([`call`]).
 //!
 //! # Features
 //!
@@ -91,8 +94,11 @@
 //! | `full` | no | all of these |
 
 pub mod backoff;
-pub mod circuit_breaker;
+pub mod call;
 pub mod classify;
+pub mod client;
+#[cfg(feature = "serde")]
+mod config;
 #[cfg(feature = "delivery")]
 pub mod delivery;
 pub mod dependency;
@@ -101,54 +107,35 @@ pub mod error;
 pub mod forrst;
 #[cfg(feature = "full")]
 pub mod guide;
-#[cfg(feature = "server")]
-pub mod idempotency;
-pub mod idempotency_key;
-pub mod peek;
+pub mod http;
 pub mod policy;
-pub mod problem;
-#[cfg(feature = "delivery")]
-pub mod replay;
-pub mod retry;
-pub mod retry_after;
-pub mod retry_budget;
+pub mod server;
 pub mod stacks;
 #[cfg(feature = "server")]
 pub mod store;
 
-mod headers;
-mod reply;
 mod sync;
 mod telemetry;
-mod wire;
 
 #[cfg(feature = "delivery")]
-pub use self::delivery::verify::WebhookVerifyLayer;
+pub use self::delivery::{replay::ReplayLayer, verify::WebhookVerifyLayer};
 #[cfg(feature = "server")]
-pub use self::idempotency::IdempotencyLayer;
-#[cfg(feature = "delivery")]
-pub use self::replay::ReplayLayer;
+pub use self::server::idempotency::IdempotencyLayer;
 pub use self::{
-    circuit_breaker::CircuitBreakerLayer,
+    call::{IdempotencyKey, RetryOutcome, RetryOverride},
+    client::{
+        circuit_breaker::CircuitBreakerLayer, idempotency_key::IdempotencyKeyLayer,
+        peek::PeekLayer, retry::RetryLayer, retry_after::RetryAfterLayer,
+        retry_budget::RetryBudgetLayer,
+    },
     dependency::Dependencies,
-    idempotency_key::{IdempotencyKey, IdempotencyKeyLayer},
-    peek::PeekLayer,
     policy::Policy,
-    problem::ProblemLayer,
-    retry::{RetryLayer, RetryOutcome, RetryOverride},
-    retry_after::RetryAfterLayer,
-    retry_budget::RetryBudgetLayer,
+    server::{inbound_budget::InboundBudgetLayer, problem::ProblemLayer},
 };
 
-/// What threads share, in every order of their steps. Run by `tests/models`.
+/// Models of the lock-free parts, which loom runs in every order of their steps (`tests/models`).
 #[cfg(reprise_loom)]
 #[doc(hidden)]
 pub mod models {
     pub use crate::{dependency::models::*, store::models::*};
-}
-
-/// Gives back what a service reserved when it was made ready, because it will not be called: a
-/// refused call must not keep a place in a concurrency limit below.
-fn release<S: Clone>(service: &mut S) {
-    *service = service.clone();
 }

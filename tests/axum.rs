@@ -31,8 +31,8 @@ use hyper_util::{client::legacy, rt::TokioExecutor};
 use tokio::{net::TcpListener, sync::Notify};
 use tower::{ServiceBuilder, timeout::TimeoutLayer};
 use tower_reprise::{
-    CircuitBreakerLayer, Dependencies, Policy, ProblemLayer, RetryAfterLayer, RetryBudgetLayer,
-    RetryLayer,
+    CircuitBreakerLayer, Dependencies, InboundBudgetLayer, Policy, ProblemLayer, RetryAfterLayer,
+    RetryBudgetLayer, RetryLayer,
     error::{BoxError, Refusal, Refused},
     policy::{PolicyBuilder, RetryAfterMode},
     stacks,
@@ -162,7 +162,7 @@ async fn cb_2_each_layer_of_a_router_may_stand_in_a_call_of_its_own() {
                 .layer(ProblemLayer::new())
                 .layer(RetryAfterLayer::new(deps.clone())),
         )
-        .layer(RetryBudgetLayer::new(deps.clone()).inbound())
+        .layer(InboundBudgetLayer::new(deps.clone()))
         .route_layer(
             ServiceBuilder::new()
                 .layer(ProblemLayer::new())
@@ -297,7 +297,7 @@ async fn g_6_a_storm_of_inbound_retries_is_refused() {
     };
     let app = Router::new()
         .route("/", get(handler))
-        .layer(RetryBudgetLayer::new(deps(policy())).inbound());
+        .layer(InboundBudgetLayer::new(deps(policy())));
     let address = serve(app).await;
     // 100 originals allow 20 retries.
     for _ in 0..100 {
@@ -336,7 +336,7 @@ async fn g_6_an_inbound_budget_composes_with_problems_in_one_builder() {
     let deps = deps(policy().budget_floor(0).budget_ratio(0.0));
     let app = Router::new().route("/", get(|| async { "ok" })).layer(
         ServiceBuilder::new()
-            .layer(RetryBudgetLayer::new(deps.clone()).inbound())
+            .layer(InboundBudgetLayer::new(deps.clone()))
             .layer(ProblemLayer::new())
             .layer(CircuitBreakerLayer::new(deps)),
     );

@@ -23,9 +23,10 @@ use tokio::{task::JoinSet, time::sleep};
 use tower::{ServiceBuilder, service_fn, util::BoxCloneService};
 use tower_reprise::{
     Dependencies, Policy, RetryLayer,
-    error::BoxError,
-    policy::{PolicyBuilder, Rule},
-    retry::{BearerToken, GaveUp, Token},
+    call::GaveUp,
+    client::retry::{BearerToken, Token},
+    error::{BoxError, Rule},
+    policy::PolicyBuilder,
 };
 
 use support::{call, outcome};

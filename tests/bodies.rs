@@ -25,10 +25,8 @@ use tokio::time::{advance, sleep};
 use tokio_test::{assert_pending, task};
 use tower::{Layer, Service, ServiceExt, util::BoxCloneService};
 use tower_reprise::{
-    Dependencies, Policy, RetryLayer, RetryOverride,
-    error::BoxError,
-    policy::PolicyBuilder,
-    retry::{GaveUp, ReplayBody},
+    Dependencies, Policy, RetryLayer, RetryOverride, call::GaveUp, client::retry::ReplayBody,
+    error::BoxError, policy::PolicyBuilder,
 };
 
 use pieces::{Broken, Piece, Pieces, all_data, any_pieces, data, paused, read, trailers};

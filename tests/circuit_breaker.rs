@@ -19,10 +19,9 @@ use tower::{
 };
 use tower_reprise::{
     CircuitBreakerLayer, Dependencies, Policy, RetryLayer, RetryOutcome, RetryOverride,
-    classify::{Cause, Verdict},
+    call::{Cause, GaveUp, Verdict},
     dependency::BreakerState,
     error::{BoxError, Refusal, Refused},
-    retry::GaveUp,
 };
 
 const SECOND: Duration = Duration::from_secs(1);

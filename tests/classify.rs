@@ -11,12 +11,10 @@ use std::{
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use tower_http::classify::{ClassifiedResponse, ClassifyEos, ClassifyResponse, MakeClassifier};
 use tower_reprise::{
-    classify::{
-        Cause, Classify, Codes, GrpcCode, Health, Retryable, Rules, Standard, TraceClassifier,
-        TraceEos, Verdict,
-    },
+    call::{Cause, Guidance, Health, Retryable, Verdict},
+    classify::{Classify, Codes, Rules, Standard, TraceClassifier, TraceEos},
     error::{BoxError, Refusal, Refused},
-    retry_after::parse::Guidance,
+    http::GrpcCode,
 };
 
 fn judge(error: &(dyn Error + 'static)) -> Verdict {

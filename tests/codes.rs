@@ -25,11 +25,11 @@ use tower::{Service, ServiceBuilder, service_fn};
 use tower_http::request_id::RequestId;
 use tower_reprise::{
     CircuitBreakerLayer, Dependencies, IdempotencyKeyLayer, PeekLayer, Policy, RetryLayer,
-    classify::{Codes, Health},
+    call::{GaveUp, Health},
+    classify::Codes,
+    client::peek::PeekBody,
     error::BoxError,
-    peek::PeekBody,
     policy::PolicyBuilder,
-    retry::GaveUp,
 };
 
 use support::{call, outcome};

@@ -15,9 +15,9 @@ use tokio::time::{Instant, sleep};
 use tower::{Layer, service_fn};
 use tower_reprise::{
     Dependencies, Policy, RetryLayer, RetryOverride,
+    call::{Attempt, GaveUp},
     error::BoxError,
     policy::PolicyBuilder,
-    retry::{Attempt, GaveUp},
 };
 
 use support::{call, outcome};

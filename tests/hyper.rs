@@ -55,10 +55,11 @@ use tower_http::trace::TraceLayer;
 use tower_reprise::{
     CircuitBreakerLayer, Dependencies, IdempotencyKeyLayer, Policy, RetryAfterLayer,
     RetryBudgetLayer, RetryLayer, RetryOutcome,
-    classify::{Cause, Classify, GrpcCode, Health, Retryable, Rules, Standard, Verdict},
+    call::{Attempt, Cause, GaveUp, Health, Retryable, Verdict},
+    classify::{Classify, Rules, Standard},
     error::{BoxError, Elapsed, Refusal, Refused},
+    http::GrpcCode,
     policy::PolicyBuilder,
-    retry::{Attempt, GaveUp},
 };
 use tracing::Span;
 

@@ -26,8 +26,8 @@ use tokio::{net::TcpSocket, sync::Notify};
 use tower::{Layer, ServiceBuilder, ServiceExt, util::BoxCloneService};
 use tower_reprise::{
     CircuitBreakerLayer, Dependencies, IdempotencyKeyLayer, PeekLayer, Policy, RetryAfterLayer,
-    RetryBudgetLayer, RetryLayer, classify::Codes, error::BoxError, peek::PeekBody,
-    policy::PolicyBuilder, retry::GaveUp,
+    RetryBudgetLayer, RetryLayer, call::GaveUp, classify::Codes, client::peek::PeekBody,
+    error::BoxError, policy::PolicyBuilder,
 };
 
 use pieces::{Broken, Piece, Pieces, data, trailers};

@@ -17,8 +17,8 @@ use tokio::time::Instant;
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn, util::BoxCloneService};
 use tower_reprise::{
     CircuitBreakerLayer, Dependencies, PeekLayer, Policy, RetryAfterLayer, RetryLayer,
-    classify::Codes, dependency::BreakerState, error::BoxError, peek::PeekBody,
-    policy::PolicyBuilder, retry::GaveUp,
+    call::GaveUp, classify::Codes, client::peek::PeekBody, dependency::BreakerState,
+    error::BoxError, policy::PolicyBuilder,
 };
 
 use pieces::{Piece, Pieces, all_data, any_pieces, data, paused, read, trailers};
@@ -494,7 +494,7 @@ mod connections {
         rt::{TokioExecutor, TokioIo},
     };
     use tokio::net::TcpListener;
-    use tower_reprise::retry::Attempt;
+    use tower_reprise::call::Attempt;
 
     /// A server on a real port that fails the first request on it with this body.
     async fn serve(

@@ -11,7 +11,8 @@ use std::{collections::BTreeSet, fmt::Write, time::Duration};
 use http::StatusCode;
 use tower_reprise::{
     Dependencies, Policy,
-    policy::{Gate, Policies, Profile, RetryAfterMode, Rule, Severity, assert_compliant},
+    error::{Enforcement, Rule},
+    policy::{Policies, Profile, RetryAfterMode, Severity, assert_compliant},
 };
 
 const EXAMPLE: &str = include_str!("../examples/policy.toml");
@@ -403,15 +404,15 @@ fn p_3_a_check_finds_all_that_open_would_refuse_one_by_one() {
 #[test]
 fn p_3_the_gates_are_those_of_the_enforcement_table() {
     let table = [
-        (Rule::R1, Gate::Merge),
-        (Rule::R6, Gate::Merge),
-        (Rule::R4, Gate::Merge),
-        (Rule::R7, Gate::Deployment),
-        (Rule::R2, Gate::Review),
-        (Rule::R8, Gate::Deployment),
+        (Rule::R1, Enforcement::Merge),
+        (Rule::R6, Enforcement::Merge),
+        (Rule::R4, Enforcement::Merge),
+        (Rule::R7, Enforcement::Deployment),
+        (Rule::R2, Enforcement::Review),
+        (Rule::R8, Enforcement::Deployment),
     ];
     for (rule, gate) in table {
-        assert_eq!(rule.gate(), gate, "{rule}");
+        assert_eq!(rule.enforcement(), gate, "{rule}");
     }
 }
 

@@ -11,9 +11,10 @@ use http::StatusCode;
 use tower_reprise::{
     Dependencies, Policy,
     backoff::{Backoff, FullJitter},
-    classify::{Codes, GrpcCode},
-    error::ConfigError,
-    policy::{PolicyBuilder, Profile, Rule, Severity},
+    classify::Codes,
+    error::{ConfigError, Rule},
+    http::GrpcCode,
+    policy::{PolicyBuilder, Profile, Severity},
 };
 
 const SECOND: Duration = Duration::from_secs(1);

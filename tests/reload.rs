@@ -22,10 +22,10 @@ use tower_reprise::{
     CircuitBreakerLayer, Dependencies, Policy, RetryAfterLayer, RetryBudgetLayer, RetryLayer,
     RetryOutcome,
     backoff::Backoff,
+    call::GaveUp,
     dependency::BreakerState,
-    error::{BoxError, Refusal, Refused},
-    policy::{Policies, PolicyBuilder, RetryAfterMode, Rule},
-    retry::GaveUp,
+    error::{BoxError, Refusal, Refused, Rule},
+    policy::{Policies, PolicyBuilder, RetryAfterMode},
 };
 
 mod support;

@@ -42,12 +42,12 @@ use tower_reprise::{
     CircuitBreakerLayer, Dependencies, IdempotencyKey, IdempotencyKeyLayer, Policy,
     RetryAfterLayer, RetryBudgetLayer, RetryLayer, RetryOutcome, RetryOverride,
     backoff::Backoff,
-    classify::{Cause, Classify, Health, Retryable, Rules, Standard, Verdict},
+    call::{Attempt, Cause, GaveUp, Guidance, Health, RetryError, Retryable, Verdict},
+    classify::{Classify, Rules, Standard},
+    client::retry::{ReplayBody, Retry, Room},
     dependency::BreakerState,
-    error::{BoxError, Elapsed, Refusal, Refused},
-    policy::{Exhaustion, PolicyBuilder, Rule},
-    retry::{Attempt, GaveUp, ReplayBody, Retry, RetryError, Room},
-    retry_after::parse::Guidance,
+    error::{BoxError, Elapsed, Refusal, Refused, Rule},
+    policy::{Exhaustion, PolicyBuilder},
 };
 
 use support::{call, outcome};

@@ -5,9 +5,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use proptest::prelude::*;
-use tower_reprise::retry_after::parse::{
-    Guidance, explicit_guidance, guidance, http_date, pushback, rate_limit, retry_after,
-    retry_after_value,
+use tower_reprise::{
+    call::Guidance,
+    classify::retry_after::{
+        explicit_guidance, guidance, http_date, pushback, rate_limit, retry_after,
+        retry_after_value,
+    },
 };
 
 /// Sun, 06 Nov 1994 08:49:37 GMT, the example of RFC 9110.

@@ -26,13 +26,14 @@ use tokio::{
 use tokio_test::{assert_pending, assert_ready, assert_ready_err, assert_ready_ok, task};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn, util::BoxCloneService};
 use tower_reprise::{
-    CircuitBreakerLayer, Dependencies, IdempotencyKey, IdempotencyKeyLayer, Policy,
-    RetryAfterLayer, RetryBudgetLayer, RetryLayer, RetryOverride,
+    CircuitBreakerLayer, Dependencies, IdempotencyKey, IdempotencyKeyLayer, InboundBudgetLayer,
+    Policy, RetryAfterLayer, RetryBudgetLayer, RetryLayer, RetryOverride,
     backoff::Backoff,
-    dependency::BreakerState,
-    error::{BoxError, ConfigError, Refusal, Refused},
-    policy::{Exhaustion, PolicyBuilder, RetryAfterMode, Rule},
-    retry::{Attempt, GaveUp},
+    call::{Attempt, GaveUp},
+    classify::Standard,
+    dependency::{BreakerState, Named},
+    error::{BoxError, ConfigError, Refusal, Refused, Rule},
+    policy::{Exhaustion, PolicyBuilder, RetryAfterMode},
 };
 
 use support::{call, outcome};
@@ -657,8 +658,8 @@ async fn g_6_what_is_no_repeat_is_an_original() {
     }
 }
 
-fn inbound(policy: PolicyBuilder) -> RetryBudgetLayer {
-    RetryBudgetLayer::new(deps(policy.budget_ratio(0.0).budget_floor(0)))
+fn inbound(policy: PolicyBuilder) -> InboundBudgetLayer<Standard, Named> {
+    InboundBudgetLayer::new(deps(policy.budget_ratio(0.0).budget_floor(0)))
 }
 
 #[tokio::test(start_paused = true)]
@@ -667,7 +668,7 @@ async fn g_6_a_server_refuses_inbound_retries_with_do_not_retry() {
         let server = service_fn(|_: Request<()>| async {
             Ok::<_, Infallible>(Response::new(Bytes::from_static(b"served")))
         });
-        let layer = inbound(policy()).inbound();
+        let layer = inbound(policy());
         let layer = layer.status(StatusCode::from_u16(code).unwrap()).unwrap();
         // The error type is still the server's own.
         let mut server = layer.layer(server);
@@ -705,12 +706,14 @@ async fn g_6_a_server_refuses_inbound_retries_with_do_not_retry() {
 #[tokio::test(start_paused = true)]
 async fn g_6_a_peer_cannot_make_up_a_budget_of_its_own() {
     let refused = async |located: bool| {
-        let layer = RetryBudgetLayer::new(deps(policy().budget_floor(1)));
+        let deps = deps(policy().budget_floor(1));
         let server =
             service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(Bytes::new())) });
         let mut server = match located {
-            true => layer.inbound_located().layer(server).boxed_clone(),
-            false => layer.inbound().layer(server).boxed_clone(),
+            true => InboundBudgetLayer::located(deps)
+                .layer(server)
+                .boxed_clone(),
+            false => InboundBudgetLayer::new(deps).layer(server).boxed_clone(),
         };
         let mut refused = 0;
         for host in 0..10 {
@@ -730,7 +733,7 @@ async fn g_6_a_peer_cannot_make_up_a_budget_of_its_own() {
 fn g_6_a_server_refuses_with_429_or_503_only() {
     for code in [200, 400, 500, 504] {
         let status = StatusCode::from_u16(code).unwrap();
-        let error = inbound(policy()).inbound().status(status).unwrap_err();
+        let error = inbound(policy()).status(status).unwrap_err();
         assert_eq!(error.field(), "inbound.status");
     }
 }
@@ -749,7 +752,7 @@ async fn g_6_our_own_client_takes_that_refusal_as_final() {
             response
         });
         // In one process, so that the client's extensions reach the server too.
-        let server = inbound(policy()).inbound().layer(failing.clone());
+        let server = inbound(policy()).layer(failing.clone());
         let deps = deps(policy());
         let mut client = stack_over(&deps, server);
         let result = call(&mut client, request).await;
@@ -778,7 +781,7 @@ async fn g_6_a_server_in_another_process_knows_retries_that_tell_of_themselves()
     let untold = (4, (4, Some(GaveUp::Exhausted)));
     for (policy, expected) in [(policy().tell_attempts(), told), (policy(), untold)] {
         let failing = Server::always(503);
-        let server = inbound(self::policy()).inbound().layer(failing.clone());
+        let server = inbound(self::policy()).layer(failing.clone());
         let mut client = stack_over(&deps(policy), elsewhere(server));
         let result = call(&mut client, get()).await;
         assert_eq!((failing.calls(), outcome(&result).unwrap()), expected);

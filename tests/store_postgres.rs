@@ -375,7 +375,7 @@ mod exactly_once {
     use http::{Request, Response};
     use http_body_util::Full;
     use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
-    use tower_reprise::{IdempotencyLayer, idempotency::Execution};
+    use tower_reprise::{IdempotencyLayer, server::idempotency::Execution};
 
     use super::*;
 

@@ -24,7 +24,7 @@ use tower::{Layer, ServiceExt, service_fn};
 use tower_reprise::{
     IdempotencyLayer,
     error::BoxError,
-    idempotency::Execution,
+    server::idempotency::Execution,
     store::{
         Claim, ClaimId, Claimed, FencingToken, Fingerprint, IdempotencyStore, Lease, MemoryStore,
         Note, Orphans, Ownership, RecordKey, SealKeys, Sealed, StoreError, StoreErrorKind, Stored,

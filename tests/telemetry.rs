@@ -30,9 +30,9 @@ use tower_http::request_id::RequestId;
 use tower_reprise::{
     CircuitBreakerLayer, Dependencies, IdempotencyKey, IdempotencyKeyLayer, Policy,
     RetryAfterLayer, RetryBudgetLayer, RetryLayer,
-    error::{BoxError, Refused},
-    policy::{PolicyBuilder, Rule},
-    retry::Attempt,
+    call::Attempt,
+    error::{BoxError, Refused, Rule},
+    policy::PolicyBuilder,
 };
 use tracing::{
     Dispatch, Event, Level, Subscriber,

@@ -41,14 +41,17 @@ use tonic_health::{
 };
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn, util::BoxCloneService};
 use tower_reprise::{
-    CircuitBreakerLayer, Dependencies, IdempotencyKeyLayer, PeekLayer, Policy, ProblemLayer,
-    RetryAfterLayer, RetryBudgetLayer, RetryLayer, RetryOutcome, RetryOverride,
-    classify::{Cause, Classify, Health, Retryable, Rules, Standard, Verdict},
+    CircuitBreakerLayer, Dependencies, IdempotencyKeyLayer, InboundBudgetLayer, PeekLayer, Policy,
+    ProblemLayer, RetryAfterLayer, RetryBudgetLayer, RetryLayer, RetryOutcome, RetryOverride,
+    call::{Attempt, Cause, GaveUp, Health, Retryable, Verdict},
+    classify::{Classify, Rules, Standard},
+    client::{
+        peek::PeekBody,
+        retry::{BearerToken, Token},
+    },
     dependency::Named,
     error::{BoxError, Elapsed, Refusal, Refused},
-    peek::PeekBody,
     policy::PolicyBuilder,
-    retry::{Attempt, BearerToken, GaveUp, Token},
     stacks::{self, tonic::StatusLayer},
 };
 
@@ -836,7 +839,7 @@ async fn g_6_a_tonic_server_refuses_a_storm_of_inbound_retries() {
     let router = tonic::transport::Server::builder()
         .layer(
             ServiceBuilder::new()
-                .layer(RetryBudgetLayer::new(deps.clone()).inbound())
+                .layer(InboundBudgetLayer::new(deps.clone()))
                 .layer(ProblemLayer::new())
                 .layer(CircuitBreakerLayer::new(deps)),
         )

@@ -28,7 +28,7 @@ use hyper_util::{
 use peak_alloc::PeakAlloc;
 use tokio::net::TcpListener;
 use tower::{Service, ServiceBuilder};
-use tower_reprise::{Dependencies, Policy, error::BoxError, retry::GaveUp, stacks};
+use tower_reprise::{Dependencies, Policy, call::GaveUp, error::BoxError, stacks};
 
 use support::{call, outcome};
 

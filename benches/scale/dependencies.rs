@@ -12,7 +12,7 @@ use std::fmt::Debug;
 
 use tokio::time::Instant;
 use tower::{Layer, Service};
-use tower_reprise::{Dependencies, Policy, error::BoxError, peek::PeekReply, stacks};
+use tower_reprise::{Dependencies, Policy, client::peek::PeekReply, error::BoxError, stacks};
 
 use crate::{
     curve::{Chart, Turns, draw_below},

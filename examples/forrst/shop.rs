@@ -22,10 +22,15 @@ use serde_json::json;
 use tokio::{net::TcpListener, task::JoinHandle, time::sleep};
 use tower_reprise::{
     IdempotencyLayer,
-    delivery::{guard::Guard, sign::Signer, webhooks::Webhooks, worker::Working},
+    delivery::{
+        guard::Guard,
+        replay::{Maintenance, Replay},
+        sign::Signer,
+        webhooks::Webhooks,
+        worker::Working,
+    },
     error::BoxError,
     forrst::{Fault, Forrst, Request, Response, RetryGuidanceLayer},
-    replay::{Maintenance, Replay},
     store::{IdempotencyStore, Orphans, journal::Journal},
 };
 

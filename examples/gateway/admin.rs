@@ -15,9 +15,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::watch, time::timeout};
 use tower_reprise::{
-    delivery::dead_letter::DeadLetters,
+    delivery::{dead_letter::DeadLetters, replay::Replay},
     dependency::{BreakerState, Dependency},
-    replay::Replay,
     store::{StoreError, journal::Journal},
 };
 

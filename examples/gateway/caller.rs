@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use http::{HeaderName, Request};
 use sha2::{Digest, Sha256};
-use tower_reprise::{delivery::is_credential, replay::Replayed};
+use tower_reprise::delivery::{is_credential, replay::Replayed};
 
 /// Tells callers apart by a header.
 #[derive(Clone)]

@@ -5,7 +5,8 @@ use std::process::ExitCode;
 use http::{HeaderName, Method, Request, header};
 use tower_reprise::{
     Dependencies, Policy,
-    classify::{Classify, Rules, Standard, Verdict},
+    call::Verdict,
+    classify::{Classify, Rules, Standard},
     error::BoxError,
     policy::Policies,
 };

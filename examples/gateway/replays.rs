@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tower::ServiceExt;
 use tower_reprise::{
-    replay::ReplayId,
+    delivery::replay::ReplayId,
     store::journal::{Entry, EntryId, Journal, Status, Timestamp},
 };
 

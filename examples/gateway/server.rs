@@ -19,7 +19,7 @@ use tokio::{
     time::{Instant, sleep, timeout_at},
 };
 use tower::ServiceExt;
-use tower_reprise::replay::ReplayRoutes;
+use tower_reprise::delivery::replay::ReplayRoutes;
 
 use crate::{
     headers::{Peer, strip},

@@ -6,8 +6,8 @@ use http::{HeaderName, HeaderValue, Uri};
 use tower_reprise::{
     delivery::{guard::Guard, sign::Signer},
     error::BoxError,
-    idempotency::ServerErrors,
     policy::Policies,
+    server::idempotency::ServerErrors,
     store::Orphans,
 };
 use tracing_subscriber::filter::LevelFilter;

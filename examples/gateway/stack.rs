@@ -15,17 +15,17 @@ use http_body::Body as HttpBody;
 use hyper::body::Incoming;
 use tower::{Service, ServiceBuilder};
 use tower_reprise::{
-    IdempotencyLayer, ProblemLayer, RetryBudgetLayer,
+    IdempotencyLayer, InboundBudgetLayer, ProblemLayer,
+    client::peek::PeekBody,
     delivery::{
         dead_letter::{DeadLetters, LogAlert},
+        replay::Replay,
         webhooks::Webhooks,
         worker::Working,
     },
     error::BoxError,
-    idempotency::{IdempotencyBody, Requirement},
-    peek::PeekBody,
-    problem::ProblemBody,
-    replay::Replay,
+    http::IdempotencyBody,
+    server::{idempotency::Requirement, problem::ProblemBody},
     stacks,
     store::journal::Journal,
 };
@@ -181,7 +181,7 @@ pub(crate) async fn layered(
 
     // All the way in.
     let serves = ServiceBuilder::new()
-        .layer(RetryBudgetLayer::new(registries.inbound.clone()).inbound())
+        .layer(InboundBudgetLayer::new(registries.inbound.clone()))
         .layer(ProblemLayer::new())
         .layer(replay.layer())
         .service(once);

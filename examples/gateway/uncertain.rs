@@ -12,7 +12,7 @@ use http_body_util::{Either, Empty};
 use tower_reprise::{
     classify::{Classify, Rules, Standard},
     error::BoxError,
-    idempotency::Outcome,
+    server::idempotency::Outcome,
 };
 
 pub(crate) type Uncertain<R> = Either<R, Empty<Bytes>>;

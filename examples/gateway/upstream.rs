@@ -18,7 +18,7 @@ use rustls::{
     crypto::ring,
     pki_types::{CertificateDer, pem::PemObject},
 };
-use tower_reprise::{error::BoxError, replay::Replayed};
+use tower_reprise::{delivery::replay::Replayed, error::BoxError};
 
 use crate::{settings::Settings, wrong::Wrong};
 

@@ -24,7 +24,7 @@ use tokio::{
 use tower_reprise::{
     IdempotencyLayer,
     error::BoxError,
-    idempotency::Execution,
+    server::idempotency::Execution,
     store::{Orphans, SqliteStore},
 };
 

@@ -21,7 +21,7 @@ use http_body_util::Empty;
 use tokio::time::sleep;
 use tower::{ServiceBuilder, ServiceExt, service_fn, util::BoxCloneService};
 use tower_reprise::{
-    Dependencies, ProblemLayer, RetryBudgetLayer, error::BoxError, policy::PolicyBuilder,
+    Dependencies, InboundBudgetLayer, ProblemLayer, error::BoxError, policy::PolicyBuilder,
 };
 
 use crate::{
@@ -178,7 +178,7 @@ fn backend(failing: f64, dice: Dice) -> Wire {
 fn guarded(service: Wire, policy: PolicyBuilder) -> Result<Wire, BoxError> {
     let deps = Dependencies::new(policy.build()?);
     Ok(ServiceBuilder::new()
-        .layer(RetryBudgetLayer::new(deps).inbound())
+        .layer(InboundBudgetLayer::new(deps))
         .layer(ProblemLayer::new())
         .service(service)
         .map_response(|reply| reply.map(|_| Empty::new()))

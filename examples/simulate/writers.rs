@@ -18,7 +18,10 @@ use tokio::{
     time::{Instant, sleep},
 };
 use tower::{ServiceExt, service_fn, util::BoxCloneService};
-use tower_reprise::{Policy, error::BoxError, policy::Rule};
+use tower_reprise::{
+    Policy,
+    error::{BoxError, Rule},
+};
 
 use crate::{
     Size,

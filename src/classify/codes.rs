@@ -1,22 +1,27 @@
+use crate::call::Effect;
 use std::{borrow::Cow, collections::BTreeMap, time::Duration};
 
 use http::{HeaderMap, StatusCode, header};
 
-use crate::classify::{GrpcCode, Health, Retryable, Rules};
+use crate::{
+    call::{Health, Retryable},
+    classify::Rules,
+    http::GrpcCode,
+};
 
 /// Error codes in bodies: where they are looked for, and what they mean.
 ///
 /// A status says little about an error that the application itself knows well. APIs tell the rest
-/// in the body: a forrst envelope's `errors`, an RFC 9457 problem's `type`, a `google.rpc` status.
-/// A [`PeekLayer`](crate::PeekLayer) reads as much of the body as is needed, and leaves the
+/// in the body: the `errors` of an envelope, an RFC 9457 problem's `type`, a `google.rpc` status.
+/// A [`PeekLayer`](crate::client::peek::PeekLayer) reads as much of the body as is needed, and leaves the
 /// response whole. A code that is in the table decides; one that is not leaves it to the status.
 ///
 /// Codes are looked for in JSON, at each of these pointers and in this order, after those of your
 /// own: `/errors/0/code`, `/error/status`, `/error/code`, `/code`, `/type`. The first that is in
 /// the table counts. A number is known by its digits.
 ///
-/// A forrst envelope that says that its errors are `cached` is final, whatever their code. With
-/// the `forrst` feature its retry extension is obeyed, too: see [`forrst`](Self::forrst).
+/// With the `forrst` feature, `Codes::forrst` is the table of that protocol, and reads what its
+/// envelopes say beside the code.
 ///
 /// ```
 /// use tower_reprise::{Policy, classify::Codes};
@@ -35,6 +40,40 @@ pub struct Codes {
     time: Duration,
     /// Some code of the table may come with any status.
     any_status: bool,
+    /// Codes that the ready table never retries; retrying one takes an approval.
+    never: &'static [&'static str],
+    /// Reads what a document says beside its code.
+    #[cfg(feature = "codes")]
+    envelope: Option<EnvelopeReader>,
+}
+
+/// Reads what the envelopes of one protocol say beside an error code.
+#[cfg(feature = "codes")]
+#[derive(Clone, Copy)]
+pub(crate) struct EnvelopeReader {
+    /// Tells readers apart.
+    pub(crate) protocol: &'static str,
+    /// The advice in a document.
+    pub(crate) advice: fn(&serde_json::Value) -> Advice,
+    /// Whether a document is a failure that an idempotency store answered with.
+    pub(crate) is_replayed: fn(&serde_json::Value) -> bool,
+}
+
+#[cfg(feature = "codes")]
+impl PartialEq for EnvelopeReader {
+    fn eq(&self, other: &Self) -> bool {
+        self.protocol == other.protocol
+    }
+}
+
+#[cfg(feature = "codes")]
+impl Eq for EnvelopeReader {}
+
+#[cfg(feature = "codes")]
+impl std::fmt::Debug for EnvelopeReader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.protocol)
+    }
 }
 
 /// What a code means.
@@ -44,6 +83,8 @@ pub(crate) struct CodeRule {
     pub(crate) retry: Retryable,
     /// As the status says, if it is not known.
     pub(crate) health: Option<Health>,
+    /// What the failed attempt may have brought about, if that is less than the status says.
+    pub(crate) effect: Effect,
 }
 
 impl CodeRule {
@@ -52,6 +93,7 @@ impl CodeRule {
         name: "cached",
         retry: Retryable::Never,
         health: Some(Health::Success),
+        effect: Effect::Possible,
     };
 }
 
@@ -70,21 +112,6 @@ pub(crate) struct Advice {
 const STILL_PROCESSING: [&str; 2] = [
     "IDEMPOTENCY_PROCESSING",
     "urn:tower-reprise:problem:idempotency-processing",
-];
-
-/// Codes that forrst never retries.
-pub(crate) const FORRST_NEVER: [&str; 11] = [
-    "INVALID_ARGUMENTS",
-    "NOT_FOUND",
-    "UNAUTHORIZED",
-    "FORBIDDEN",
-    "CANCELLED",
-    "VALIDATION_ERROR",
-    "IDEMPOTENCY_CONFLICT",
-    "REPLAY_NOT_FOUND",
-    "REPLAY_EXPIRED",
-    "REPLAY_ALREADY_COMPLETE",
-    "REPLAY_CANCELLED",
 ];
 
 /// Codes that the bank never retries, beside `INTERNAL`.
@@ -124,65 +151,57 @@ impl Codes {
             limit: Self::LIMIT,
             time: Self::TIME,
             any_status: false,
+            never: &[],
+            #[cfg(feature = "codes")]
+            envelope: None,
         };
         for code in STILL_PROCESSING {
-            codes.set(code, Retryable::Yes, Some(Health::Success));
+            codes.set(code, Retryable::Yes, Some(Health::Success), Effect::None);
         }
         codes
-    }
-
-    /// The codes of the forrst protocol.
-    ///
-    /// With the `forrst` feature a reply's own retry extension comes before the table, wherever
-    /// the body is read for codes:
-    ///
-    /// - `allowed: false` is final, but for a 401 that new credentials may mend;
-    /// - `allowed: true` allows what the table does not know. A code that the table never retries
-    ///   stays final, and so does a 409 of an unknown code;
-    /// - `after` is the shortest wait of this call, by its `strategy`; the backoff may be longer.
-    ///   Headers that ask for more are obeyed too, and only they hold back other calls;
-    /// - `max_attempts` bounds retries instead of the table, and never beyond the policy.
-    ///
-    /// Without the extension an error's own `details.retry_after` is the shortest wait. A problem
-    /// document says the same in its `retry` member.
-    pub fn forrst() -> Self {
-        let mut codes = Self::standard();
-        let retried = [
-            ("RATE_LIMITED", 3, Health::Neutral),
-            ("UNAVAILABLE", 5, Health::Failure),
-            ("DEADLINE_EXCEEDED", 1, Health::Failure),
-            ("INTERNAL_ERROR", 3, Health::Failure),
-            ("DEPENDENCY_ERROR", 3, Health::Failure),
-            ("IDEMPOTENCY_PROCESSING", 3, Health::Success),
-            ("SERVER_MAINTENANCE", 1, Health::Failure),
-            ("FUNCTION_MAINTENANCE", 1, Health::Success),
-            ("FUNCTION_DISABLED", 2, Health::Success),
-        ];
-        for (code, times, health) in retried {
-            codes.set(code, Retryable::AtMost(times), Some(health));
-        }
-        for code in FORRST_NEVER {
-            codes.set(code, Retryable::Never, Some(Health::Success));
-        }
-        codes.content_type("application/json").for_any_status()
     }
 
     /// The codes of the bank recipe.
     pub fn bank() -> Self {
         let mut codes = Self::standard();
-        codes.set("RESOURCE_EXHAUSTED", Retryable::Yes, Some(Health::Neutral));
+        codes.set(
+            "RESOURCE_EXHAUSTED",
+            Retryable::Yes,
+            Some(Health::Neutral),
+            Effect::Possible,
+        );
         for code in [
             "PROVIDER_UNAVAILABLE",
             "DATABASE_UNAVAILABLE",
             "UPSTREAM_UNAVAILABLE",
         ] {
-            codes.set(code, Retryable::Yes, Some(Health::Failure));
+            codes.set(
+                code,
+                Retryable::Yes,
+                Some(Health::Failure),
+                Effect::Possible,
+            );
         }
-        codes.set("REPLAY_DETECTED", Retryable::FreshId, Some(Health::Success));
+        codes.set(
+            "REPLAY_DETECTED",
+            Retryable::FreshId,
+            Some(Health::Success),
+            Effect::Possible,
+        );
         for code in BANK_NEVER {
-            codes.set(code, Retryable::Never, Some(Health::Success));
+            codes.set(
+                code,
+                Retryable::Never,
+                Some(Health::Success),
+                Effect::Possible,
+            );
         }
-        codes.set("INTERNAL", Retryable::Never, Some(Health::Failure));
+        codes.set(
+            "INTERNAL",
+            Retryable::Never,
+            Some(Health::Failure),
+            Effect::Possible,
+        );
         codes.for_any_status()
     }
 
@@ -232,20 +251,46 @@ impl Codes {
     }
 
     fn with(mut self, code: impl Into<Cow<'static, str>>, retry: Retryable) -> Self {
-        self.set(code, retry, None);
+        self.set(code, retry, None, Effect::Possible);
         self.for_any_status()
     }
 
-    fn for_any_status(mut self) -> Self {
+    pub(crate) fn for_any_status(mut self) -> Self {
         self.any_status = true;
         self
     }
 
-    fn set(
+    /// Codes that take an approval to be retried.
+    pub(crate) fn never_retried(mut self, codes: &'static [&'static str]) -> Self {
+        for code in codes {
+            self.set(
+                *code,
+                Retryable::Never,
+                Some(Health::Success),
+                Effect::Possible,
+            );
+        }
+        self.never = codes;
+        self
+    }
+
+    #[cfg(feature = "forrst")]
+    pub(crate) fn with_envelope(mut self, reader: EnvelopeReader) -> Self {
+        self.envelope = Some(reader);
+        self
+    }
+
+    #[cfg(feature = "codes")]
+    pub(crate) fn envelope(&self) -> Option<EnvelopeReader> {
+        self.envelope
+    }
+
+    pub(crate) fn set(
         &mut self,
         code: impl Into<Cow<'static, str>>,
         retry: Retryable,
         health: Option<Health>,
+        effect: Effect,
     ) {
         // A table is made once and its names end in logs and metrics, so they may live on.
         let name = match code.into() {
@@ -256,6 +301,7 @@ impl Codes {
             name,
             retry,
             health,
+            effect,
         };
         self.table.insert(Cow::Borrowed(name), rule);
     }
@@ -264,7 +310,9 @@ impl Codes {
     pub(crate) fn forbidden(&self) -> impl Iterator<Item = &str> {
         let retried = self.table.values();
         let retried = retried.filter(|rule| rule.retry != Retryable::Never);
-        retried.map(|rule| rule.name).filter(|code| is_final(code))
+        retried
+            .map(|rule| rule.name)
+            .filter(|code| is_final(code) || self.never.contains(code))
     }
 
     /// What is not allowed in it: a field, its value, and what is.
@@ -377,7 +425,7 @@ fn is_final(code: &str) -> bool {
         let failed = status.is_client_error() || status.is_server_error();
         failed && status != StatusCode::TOO_EARLY && !Rules::allows_status(status)
     });
-    grpc || status || FORRST_NEVER.contains(&code) || BANK_NEVER.contains(&code)
+    grpc || status || BANK_NEVER.contains(&code)
 }
 
 fn is_code(code: &str) -> bool {

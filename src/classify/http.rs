@@ -3,13 +3,9 @@ use std::{error::Error, time::SystemTime};
 use http::{HeaderMap, Request, StatusCode};
 
 use crate::{
-    classify::{
-        Advice, Cause, Classify, CodeRule, Effect, GrpcCode, Health, Retryable, Rules, Verdict,
-        network,
-    },
-    peek::Finding,
-    reply::Reply,
-    retry_after::parse::{self, Guidance},
+    call::{Cause, Effect, Guidance, Health, Retryable, Verdict},
+    classify::{Advice, BodySignal, Classify, CodeRule, Rules, network, retry_after},
+    http::{GrpcCode, response::Reply},
 };
 
 /// The classifier for HTTP and gRPC: statuses by the policy's [`Rules`], errors by their types.
@@ -36,14 +32,14 @@ impl<B, R: Reply> Classify<Request<B>, R> for Standard {
 fn is_plain_success<R: Reply>(response: &R) -> bool {
     let status = response.status();
     let failed = status.is_client_error() || status.is_server_error();
-    !failed && Finding::of(response).is_none() && !GrpcCode::may_be_in(response.headers())
+    !failed && BodySignal::of(response).is_none() && !GrpcCode::may_be_in(response.headers())
 }
 
 #[inline(never)]
 fn by_response<R: Reply>(rules: &Rules, response: &R) -> Verdict {
-    let verdict = match Finding::of(response) {
+    let verdict = match BodySignal::of(response) {
         None => by_head(rules, response.status(), response.headers()),
-        Some(finding) => by_finding(rules, response, finding),
+        Some(signal) => by_signal(rules, response, signal),
     };
     // What this request is in conflict with is for nobody else to wait for.
     match response.status() {
@@ -65,9 +61,9 @@ pub(crate) fn by_head(rules: &Rules, status: StatusCode, headers: &HeaderMap) ->
 
 /// The verdict on a response whose body was looked into.
 #[cold]
-fn by_finding<R: Reply>(rules: &Rules, response: &R, finding: &Finding) -> Verdict {
-    match finding {
-        Finding::Trailers(trailers) => {
+fn by_signal<R: Reply>(rules: &Rules, response: &R, signal: &BodySignal) -> Verdict {
+    match signal {
+        BodySignal::Trailers(trailers) => {
             let verdict = by_head(rules, response.status(), trailers);
             // The store's mark is in the head.
             match is_replayed(response.headers()) && !verdict.is_success() {
@@ -75,12 +71,12 @@ fn by_finding<R: Reply>(rules: &Rules, response: &R, finding: &Finding) -> Verdi
                 false => verdict,
             }
         }
-        Finding::Code(rule, advice) => {
+        BodySignal::Code(rule, advice) => {
             let by_status = by_status(rules, response.status());
             let verdict = failed(by_code(*rule, by_status), response.headers());
             advised(verdict, *advice, rule.retry == Retryable::Never)
         }
-        Finding::Advice(advice) => {
+        BodySignal::Advice(advice) => {
             let (status, headers) = (response.status(), response.headers());
             let verdict = match by_head(rules, status, headers) {
                 verdict if verdict.is_success() => {
@@ -137,7 +133,7 @@ fn by_code(rule: CodeRule, by_status: Verdict) -> Verdict {
     Verdict::terminal(Cause::Code(rule.name))
         .retry(retry)
         .health(rule.health.unwrap_or(by_status.health))
-        .effect(by_status.effect.min(Effect::of_code(rule.name)))
+        .effect(by_status.effect.min(rule.effect))
 }
 
 /// Whether a reply is a failure that may be retried, so that it is worth reading its body for the
@@ -154,8 +150,8 @@ fn failed(verdict: Verdict, headers: &HeaderMap) -> Verdict {
     }
     let guidance = match verdict.cause {
         Cause::Status(StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE)
-        | Cause::Grpc(GrpcCode::ResourceExhausted | GrpcCode::Unavailable) => parse::guidance,
-        _ => parse::explicit_guidance,
+        | Cause::Grpc(GrpcCode::ResourceExhausted | GrpcCode::Unavailable) => retry_after::guidance,
+        _ => retry_after::explicit_guidance,
     };
     match guidance(headers, SystemTime::now()) {
         Some(Guidance::Stop) => verdict

@@ -12,7 +12,7 @@
 //! ```
 //! use std::error::Error;
 //! use http::{Request, Response, StatusCode};
-//! use tower_reprise::classify::{Cause, Classify, Health, Retryable, Rules, Standard, Verdict};
+//! use tower_reprise::{call::{Cause, Health, Retryable, Verdict}, classify::{Classify, Rules, Standard}};
 //!
 //! let rules = Rules::standard();
 //! let busy = Response::builder().status(429).header("retry-after", "7").body(()).unwrap();
@@ -31,36 +31,30 @@
 //! assert_eq!(verdict.retry, Retryable::Never);
 //! ```
 
+mod body_signal;
 pub(crate) mod codes;
-mod effect;
-mod grpc;
 pub(crate) mod http;
 pub(crate) mod network;
+pub mod retry_after;
 mod rules;
 mod trace;
-mod verdict;
 
 use std::error::Error;
 
+#[cfg(feature = "codes")]
+pub(crate) use self::codes::EnvelopeReader;
+pub(crate) use self::{
+    body_signal::BodySignal,
+    codes::{Advice, CodeRule},
+    http::worth_keeping,
+};
 pub use self::{
     codes::Codes,
-    grpc::GrpcCode,
     http::Standard,
     rules::Rules,
     trace::{TraceClassifier, TraceEos},
-    verdict::{Cause, Health, Retryable, Verdict},
 };
-pub(crate) use self::{
-    codes::{Advice, CodeRule},
-    effect::Effect,
-    grpc::{grpc_timeout, is_grpc},
-    http::worth_keeping,
-    rules::{IDEMPOTENCY_KEY, is_one_of},
-};
-use crate::{
-    dependency::Dependency,
-    error::{BoxError, Refused},
-};
+use crate::call::Verdict;
 
 /// Judges outcomes for every layer that shares a registry.
 ///
@@ -97,40 +91,5 @@ where
         outcome: Result<&Response, &(dyn Error + 'static)>,
     ) -> Verdict {
         self(outcome)
-    }
-}
-
-/// The verdict on the result of a call to a dependency. A refusal by a layer of ours is known as
-/// such, whoever classifies.
-#[inline]
-pub(crate) fn judge<C, Request, Response>(
-    classifier: &C,
-    dependency: &Dependency,
-    result: &Result<Response, BoxError>,
-) -> Verdict
-where
-    C: Classify<Request, Response>,
-{
-    match result {
-        Ok(response) => classifier.classify(dependency.policy().rules(), Ok(response)),
-        Err(error) => judge_error(classifier, dependency, &**error),
-    }
-}
-
-#[cold]
-fn judge_error<C, Request, Response>(
-    classifier: &C,
-    dependency: &Dependency,
-    error: &(dyn Error + 'static),
-) -> Verdict
-where
-    C: Classify<Request, Response>,
-{
-    match Refused::find(error) {
-        // What calls others in turn may fail because they are not called: it was called.
-        Some(refused) if refused.dependency() == dependency.name() => {
-            Verdict::refused(refused.kind())
-        }
-        _ => classifier.classify(dependency.policy().rules(), Err(error)),
     }
 }

@@ -11,9 +11,10 @@ mod tonic;
 mod transport;
 
 use crate::{
-    classify::{Cause, GrpcCode, Health, Retryable, Rules, Verdict, http::by_grpc},
+    call::{Cause, Health, RetryOutcome, Retryable, Verdict},
+    classify::{Rules, http::by_grpc},
     error::{BoxError, Elapsed, Refused, chain},
-    retry::RetryOutcome,
+    http::GrpcCode,
 };
 
 /// What the links of a chain told, gathered before anything is decided: the outer link knows

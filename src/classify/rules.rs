@@ -1,12 +1,10 @@
+use crate::http::{grpc::is_one_of, headers::IDEMPOTENCY_KEY};
 use http::{HeaderName, Method, Request, StatusCode};
 
 use crate::{
-    classify::{Codes, GrpcCode, is_grpc},
-    headers::first,
+    classify::Codes,
+    http::{GrpcCode, headers::first},
 };
-
-/// The header that carries an idempotency key.
-pub(crate) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
 /// The tables a policy classifies by: which statuses are worth another call, and what makes a
 /// request safe to repeat. Set through [`PolicyBuilder`](crate::policy::PolicyBuilder).
@@ -101,20 +99,6 @@ impl Rules {
     pub(crate) fn is_unary<B>(&self, request: &Request<B>) -> bool {
         is_one_of(&self.unary_methods, request)
     }
-}
-
-/// Whether the request calls one of these gRPC methods, or a method of one of these services.
-pub(crate) fn is_one_of<B>(methods: &[String], request: &Request<B>) -> bool {
-    if methods.is_empty() || !is_grpc(request.headers()) {
-        return false;
-    }
-    let Some(path) = request.uri().path().strip_prefix('/') else {
-        return false;
-    };
-    let service = path.rsplit_once('/').map_or(path, |(service, _)| service);
-    methods
-        .iter()
-        .any(|method| method == path || method == service)
 }
 
 impl Default for Rules {

@@ -3,12 +3,14 @@ use std::{fmt, sync::Arc};
 use ::http::{HeaderMap, Request, Response};
 use tower_http::classify::{ClassifiedResponse, ClassifyEos, ClassifyResponse, MakeClassifier};
 
-use super::{
-    Cause, Classify, GrpcCode, Health, Retryable, Rules, Standard, Verdict, http, is_grpc, network,
+use super::{Classify, Rules, Standard, http, network};
+use crate::{
+    call::{Cause, Health, Retryable, Verdict},
+    http::{GrpcCode, grpc::is_grpc},
 };
 
 /// The same judgement for tower-http's `TraceLayer`, so that traces and retries agree on what a
-/// failure is. Made by [`Dependencies::trace`](crate::Dependencies::trace).
+/// failure is. Made by [`Dependencies::trace`](crate::dependency::Dependencies::trace).
 #[derive(Debug, Clone)]
 pub struct TraceClassifier {
     rules: Arc<Rules>,

@@ -1,13 +1,13 @@
 //! Getting done what is in a [journal](crate::store::journal): the [`worker`] of a queue,
 //! [`webhooks`] that are delivered until they arrive, [dead letters](dead_letter) for what can't be
-//! done. (Requests that are replayed are in [`replay`](crate::replay).)
+//! done. (Requests that are replayed are in [`replay`].)
 //!
 //! A webhook is a call to a URL that somebody else chose, over and over until it is answered. So
 //! it must say who sends it ([`sign`]), must not be led into the sender's own network ([`guard`]),
 //! must not hammer a receiver that is down ([`Schedule`]), and must not tell whoever chose the URL
 //! what answered there ([`Failure`]). A receiver wants to know that it is meant ([`verify`]), and
 //! that a message is new
-//! ([`EventDedupLayer`](crate::idempotency::events::EventDedupLayer)).
+//! ([`EventDedupLayer`](crate::server::idempotency::events::EventDedupLayer)).
 //!
 //! One delivery, to a receiver on this machine, which the guard has to be told about:
 //!
@@ -48,6 +48,7 @@ mod headers;
 mod key;
 mod outcome;
 pub(crate) mod parcel;
+pub mod replay;
 mod schedule;
 mod send;
 pub mod sign;

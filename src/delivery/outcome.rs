@@ -2,7 +2,7 @@ use std::{error::Error, fmt, time::Duration};
 
 use http::StatusCode;
 
-use crate::classify::{Cause, Retryable, Verdict};
+use crate::call::{Cause, Retryable, Verdict};
 
 /// How one delivery ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

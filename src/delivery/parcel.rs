@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::wire::block::{Reader, put_bytes, put_headers};
+use crate::http::codec::{Reader, put_bytes, put_headers};
 
 const VERSION: u8 = 1;
 

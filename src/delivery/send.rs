@@ -28,7 +28,7 @@ use super::{
 use crate::{
     classify::{Classify, Rules, Standard, network},
     error::{ConfigError, find},
-    wire::read::Read,
+    http::read::Read,
 };
 
 const TIMEOUT: Duration = Duration::from_secs(15);

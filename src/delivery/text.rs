@@ -2,7 +2,7 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use crate::classify::IDEMPOTENCY_KEY;
+use crate::http::headers::IDEMPOTENCY_KEY;
 
 /// The longest owner or label of an entry, in characters.
 pub(crate) const LONGEST: usize = 255;

@@ -2,7 +2,7 @@ use std::{sync::Arc, time::Duration};
 
 use crate::{
     backoff::below,
-    classify::Health,
+    call::Health,
     policy::{BreakerPolicy, Exhaustion},
     sync::{AtomicU32, AtomicU64, Mutex, Ordering, lock},
 };

@@ -3,7 +3,7 @@ use std::{cell::Cell, sync::Arc};
 use tokio::time::Instant;
 
 use super::{Dependency, breaker::Ticket};
-use crate::{classify::Health, telemetry};
+use crate::{call::Health, telemetry};
 
 /// A retry that the budget granted. Dropped before it is sent, it is given back.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ impl Charge {
             let sent = self.dependency.budget.commit(self.dependency.now());
             self.state = sent.map_or(ChargeState::Void, ChargeState::Sent);
             if sent.is_none() {
-                telemetry::suppressed(&self.dependency);
+                telemetry::suppressed(self.dependency.target());
             }
         }
         self.state != ChargeState::Void
@@ -98,7 +98,7 @@ impl Permit {
             .breaker
             .report(ticket, health, seen_at, now, draw);
         if let Some(state) = changed {
-            telemetry::breaker(dependency, state);
+            dependency.breaker_changed(state);
         }
     }
 

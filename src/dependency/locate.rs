@@ -2,7 +2,7 @@ use std::{borrow::Cow, sync::Arc};
 
 use http::{Request, header::HOST, uri::Authority};
 
-use crate::retry::RetryOverride;
+use crate::call::RetryOverride;
 
 /// Says which dependency a request goes to.
 ///

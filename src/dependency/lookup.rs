@@ -152,7 +152,7 @@ mod tests {
     use http::Request;
 
     use super::*;
-    use crate::Policy;
+    use crate::policy::Policy;
 
     /// The retries that a clone finds for a request to a host, and whether it had to ask.
     fn find<C: Clone, L: Clone + Locate<Request<()>>>(

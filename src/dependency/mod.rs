@@ -25,6 +25,7 @@
 //! nothing of each other. Stack one registry's layers on a client, not two registries': a request
 //! that one has counted is not counted by the other.
 
+mod account;
 mod breaker;
 mod budget;
 mod gate;
@@ -35,6 +36,7 @@ mod registry;
 mod threads;
 
 use std::{
+    error::Error,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -50,22 +52,25 @@ pub(crate) mod models {
     pub use super::{breaker::model::*, budget::model::*, gate::model::*};
 }
 
-pub use self::{
-    breaker::BreakerState,
-    locate::{ByAuthority, Locate, Named},
-    registry::{Dependencies, DependenciesBuilder},
-};
 pub(crate) use self::{
+    account::account,
     breaker::nanos,
     budget::LastSlot,
     gate::Hold,
     guard::{Charge, Permit, time_out},
     lookup::{Lookup, Remembered},
 };
+pub use self::{
+    breaker::BreakerState,
+    locate::{ByAuthority, Locate, Named},
+    registry::{Dependencies, DependenciesBuilder},
+};
 use crate::{
-    Policy,
     backoff::{Jitter, spread},
-    error::{Refusal, Refused},
+    call::Verdict,
+    classify::Classify,
+    error::{BoxError, Refusal, Refused},
+    policy::Policy,
     telemetry,
 };
 
@@ -145,6 +150,21 @@ impl Dependency {
         &self.name
     }
 
+    /// Its labels in logs and metrics.
+    pub(crate) fn target(&self) -> telemetry::Target<'_> {
+        telemetry::Target {
+            service: self.policy.service(),
+            dependency: &self.name,
+        }
+    }
+
+    fn breaker_changed(&self, state: BreakerState) {
+        match state {
+            BreakerState::Open(cooldown) => telemetry::breaker_opened(self.target(), cooldown),
+            _ => telemetry::breaker_closed(self.target()),
+        }
+    }
+
     /// The policy for calls to it. It stays the same for as long as this is held, so that whoever
     /// began a call by it can end it by it; after a [reload](Dependencies::reload) the registry
     /// gives out another `Dependency` of the same name, budget, breaker and gate.
@@ -197,13 +217,13 @@ impl Dependency {
     pub(crate) fn charge(self: &Arc<Self>) -> Result<Charge, Refused> {
         let now = self.now();
         let granted = self.budget.charge(now);
-        telemetry::budget(self, self.budget.usage(now));
+        telemetry::budget(self.target(), self.budget.usage(now));
         if granted {
             return Ok(Charge::new(Arc::clone(self)));
         }
-        telemetry::suppressed(self);
+        telemetry::suppressed(self.target());
         if let Some(state) = self.breaker.budget_exhausted(now, self.draw()) {
-            telemetry::breaker(self, state);
+            self.breaker_changed(state);
         }
         Err(self.refused(Refusal::Budget, None))
     }
@@ -214,6 +234,42 @@ impl Dependency {
             return Ok(());
         }
         Err(self.refused(Refusal::Budget, None))
+    }
+
+    /// Classifies the result of a call to this dependency. A refusal by one of our layers is known
+    /// as such, whatever the classifier says.
+    #[inline]
+    pub(crate) fn classify<C, Request, Response>(
+        &self,
+        classifier: &C,
+        result: &Result<Response, BoxError>,
+    ) -> Verdict
+    where
+        C: Classify<Request, Response>,
+    {
+        match result {
+            Ok(response) => classifier.classify(self.policy.rules(), Ok(response)),
+            Err(error) => self.classify_error(classifier, &**error),
+        }
+    }
+
+    #[cold]
+    fn classify_error<C, Request, Response>(
+        &self,
+        classifier: &C,
+        error: &(dyn Error + 'static),
+    ) -> Verdict
+    where
+        C: Classify<Request, Response>,
+    {
+        match Refused::find(error) {
+            // A refusal by another dependency is the failure of a service that calls it in turn:
+            // this one was called.
+            Some(refused) if refused.dependency() == self.name() => {
+                Verdict::refused(refused.kind())
+            }
+            _ => classifier.classify(self.policy.rules(), Err(error)),
+        }
     }
 
     /// Lets a call through its breaker.
@@ -314,4 +370,30 @@ fn limit(policy: &Policy) -> Option<(f64, u32)> {
 
 fn longest_attempt(policy: &Policy) -> Duration {
     policy.attempt_timeout().unwrap_or(policy.total())
+}
+
+#[cfg(all(test, not(reprise_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn c_3_a_refusal_is_known_whoever_classifies() {
+        let all_well = |_: Result<&(), &(dyn Error + 'static)>| Verdict::SUCCESS;
+        let policy = Policy::synchronous().build().expect("a policy");
+        let dependency = Dependencies::new(policy).get("a");
+        let refused = Refused::new(Refusal::Breaker, "a", None);
+        let verdict = Verdict::refused(Refusal::Breaker);
+        let judged = dependency.classify_error::<_, (), ()>(&all_well, &refused);
+        assert_eq!(judged, verdict);
+        let result: Result<(), BoxError> = Err(refused.into());
+        assert_eq!(
+            dependency.classify::<_, (), ()>(&all_well, &result),
+            verdict
+        );
+        let elsewhere = Refused::new(Refusal::Breaker, "b", None);
+        for other in [elsewhere.into(), BoxError::from("other")] {
+            let judged = dependency.classify::<_, (), ()>(&all_well, &Err(other));
+            assert_eq!(judged, Verdict::SUCCESS);
+        }
+    }
 }

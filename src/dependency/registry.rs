@@ -18,10 +18,9 @@ use super::{
     threads::{CELLS, cell},
 };
 use crate::{
-    Policy,
     backoff::Jitter,
     classify::{Standard, TraceClassifier},
-    policy::{Audit, Policies},
+    policy::{Audit, Policies, Policy},
     telemetry,
 };
 
@@ -213,6 +212,12 @@ impl<C, L> Dependencies<C, L> {
     /// Whether a mark that a counting layer finds was surely meant for that layer alone.
     pub(crate) fn must_pass_marks_on(&self) -> bool {
         self.shared.counting_layers.load(Ordering::Relaxed) > 2
+    }
+}
+
+impl<C, L> From<&Dependencies<C, L>> for Audit {
+    fn from(deps: &Dependencies<C, L>) -> Self {
+        deps.audit()
     }
 }
 

@@ -8,7 +8,7 @@ use super::{
     error::EnvelopeError,
     extension,
 };
-use crate::IdempotencyKey;
+use crate::call::IdempotencyKey;
 
 /// What a client sends.
 ///

@@ -10,9 +10,9 @@ use http_body_util::BodyExt;
 
 use super::{LIMIT, may_be_envelope, splice};
 use crate::{
-    IdempotencyKey,
+    call::{Attempt, IdempotencyKey},
+    client::retry::PrepareAttempt,
     error::BoxError,
-    retry::{Attempt, PrepareAttempt},
 };
 
 /// A per-attempt hook that gives each retry an `id` of its own, while its idempotency key stays.

@@ -1,9 +1,9 @@
 //! One idempotency key for an envelope and its request.
 //!
 //! forrst carries idempotency keys in an extension of the envelope, and HTTP in a header, by which
-//! a [`RetryLayer`](crate::RetryLayer) knows that a POST may be sent again. [`EnvelopeKeyLayer`]
+//! a [`RetryLayer`](crate::client::retry::RetryLayer) knows that a POST may be sent again. [`EnvelopeKeyLayer`]
 //! sees to it that both are there and the same. It stands above an
-//! [`IdempotencyKeyLayer`](crate::IdempotencyKeyLayer), which stamps the header:
+//! [`IdempotencyKeyLayer`](crate::client::idempotency_key::IdempotencyKeyLayer), which stamps the header:
 //!
 //! - a key in the envelope is kept, and becomes the header's, unless there is one;
 //! - a key that the caller put into the header or the request's extensions is written into the
@@ -62,7 +62,7 @@ use super::{
     fresh_id::{is_readable, read, resized},
     splice,
 };
-use crate::{IdempotencyKey, classify::IDEMPOTENCY_KEY, error::BoxError};
+use crate::{call::IdempotencyKey, error::BoxError, http::headers::IDEMPOTENCY_KEY};
 
 /// Gives an envelope and its request one idempotency key. See the [module docs](self).
 #[derive(Debug, Clone)]
@@ -81,7 +81,7 @@ impl EnvelopeKeyLayer {
         }
     }
 
-    /// Another header, which the [`IdempotencyKeyLayer`](crate::IdempotencyKeyLayer) must know
+    /// Another header, which the [`IdempotencyKeyLayer`](crate::client::idempotency_key::IdempotencyKeyLayer) must know
     /// too.
     pub fn header(mut self, name: HeaderName) -> Self {
         self.header = name;
@@ -148,7 +148,7 @@ where
                 state: State::Called { future },
             };
         }
-        crate::release(&mut self.inner);
+        crate::call::release(&mut self.inner);
         let inner = self.inner.clone();
         let header = self.settings.header.clone();
         let future = Box::pin(async move {

@@ -47,7 +47,7 @@
 //!
 //! A server gives guidance with a [`RetryGuidanceLayer`], and executes a call once if an
 //! `IdempotencyLayer` speaks `Forrst` (feature `server`); a client obeys it by
-//! [`Codes::forrst`](crate::classify::Codes::forrst) and a [`PeekLayer`](crate::PeekLayer).
+//! [`Codes::forrst`](crate::classify::Codes::forrst) and a [`PeekLayer`](crate::client::peek::PeekLayer).
 //! An [`EnvelopeKeyLayer`] and a [`FreshId`] hook see to it that all attempts of a call have one
 //! idempotency key, and each its own id.
 //!
@@ -68,6 +68,7 @@ mod advice;
 #[cfg(feature = "server")]
 mod caller;
 mod canonical;
+mod codes;
 mod envelope;
 mod error;
 mod extension;
@@ -83,7 +84,6 @@ mod retry;
 mod span;
 mod splice;
 
-pub(crate) use self::advice::advice;
 #[cfg(feature = "server")]
 pub use self::idempotency::Forrst;
 pub use self::{

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::span::{Span, some_whole};
-use crate::retry_after::parse::Guidance;
+use crate::call::Guidance;
 
 /// The data of the retry extension: whether a failed request is worth another call, and when.
 ///

@@ -1,7 +1,7 @@
 use serde::{Deserialize, Deserializer};
 
-use crate::wire::span::whole;
-pub use crate::wire::span::{Span, Unit};
+use crate::http::span::whole;
+pub use crate::http::span::{Span, Unit};
 
 /// A count that may be left out.
 pub(super) fn some_whole<'de, D: Deserializer<'de>>(

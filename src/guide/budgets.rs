@@ -17,7 +17,7 @@
 //! # What is counted
 //!
 //! A budget belongs to a [dependency](crate::dependency), not to a call and not to a layer: every
-//! client in the process that calls it through the same [`Dependencies`](crate::Dependencies) shares
+//! client in the process that calls it through the same [`Dependencies`](crate::dependency::Dependencies) shares
 //! it. In any 30 s, retries are at most [a fifth](crate::policy::PolicyBuilder::budget_ratio) of the
 //! original calls, or [ten](crate::policy::PolicyBuilder::budget_floor), whichever is more. The ten
 //! are there because a client that makes three calls in a minute could never retry otherwise.
@@ -66,7 +66,7 @@
 //! | one budget for clients of one process | 1.20 × | 1.19 × | 100 % |
 //!
 //! So where the clients live in one process, give them clones of one
-//! [`Dependencies`](crate::Dependencies): nothing is lost by it. Where they do not, and 1.5 × is as
+//! [`Dependencies`](crate::dependency::Dependencies): nothing is lost by it. Where they do not, and 1.5 × is as
 //! much as the server bears, `budget_floor(0)` is what keeps it below, at the price of retries on a
 //! good day; on the server, [`inbound`] is a budget that all clients share, whatever they are written
 //! in. The figures are of the simulator: `cargo run --release --example simulate -- --only crowd`.
@@ -84,4 +84,4 @@
 //! `tower::limit` and `tower::load_shed`. And it does not know
 //! whether a call may be repeated at all: that is [`safety`](super::safety).
 //!
-//! [`inbound`]: crate::RetryBudgetLayer::inbound
+//! [`inbound`]: crate::InboundBudgetLayer

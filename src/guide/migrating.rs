@@ -28,16 +28,16 @@
 //! | there | here |
 //! | --- | --- |
 //! | `Policy::retry` | the tables of [`Rules`](crate::classify::Rules); [`with_classifier`](crate::dependency::DependenciesBuilder::with_classifier) for a decision of your own |
-//! | `Policy::clone_request` | nothing: heads are kept aside, bodies that stream are recorded. What is not HTTP: [`RetryLayer::cloning`](crate::RetryLayer::cloning) |
+//! | `Policy::clone_request` | nothing: heads are kept aside, bodies that stream are recorded. What is not HTTP: [`RetryLayer::cloning`](crate::client::retry::RetryLayer::cloning) |
 //! | `TpsBudget` | part of the policy, per dependency, and exact |
-//! | a clone of the policy per call | one [`Dependencies`](crate::Dependencies) for all |
+//! | a clone of the policy per call | one [`Dependencies`](crate::dependency::Dependencies) for all |
 //!
 //! What changes: waits differ from call to call; a call ends after 30 s with waits and all;
 //! `Retry-After` is obeyed; the error is boxed, with the original inside
-//! ([`RetryError`](crate::retry::RetryError)). Keep your policy for a while and put
-//! [`RetryBudgetLayer`](crate::RetryBudgetLayer) below it, if you would rather go in steps: it
+//! ([`RetryError`](crate::call::RetryError)). Keep your policy for a while and put
+//! [`RetryBudgetLayer`](crate::client::retry_budget::RetryBudgetLayer) below it, if you would rather go in steps: it
 //! bounds `tower::retry` as well, if the policy marks repeats with
-//! [`Attempt`](crate::retry::Attempt).
+//! [`Attempt`](crate::call::Attempt).
 //!
 //! # From reqwest-retry (0.9)
 //!
@@ -71,9 +71,7 @@
 //! ```
 //! use http::{Request, Response};
 //! use tower::{Service, ServiceBuilder};
-//! use tower_reprise::{
-//!     Dependencies, Policy, error::{BoxError, ConfigError}, peek::PeekBody, stacks,
-//! };
+//! use tower_reprise::{Dependencies, Policy, client::peek::PeekBody, error::{BoxError, ConfigError}, stacks};
 //!
 //! type Reply = Response<PeekBody<String>>;
 //!

@@ -13,7 +13,7 @@
 //! | [`migrating`] | from `tower::retry`, reqwest-retry, tower-resilience and axum-idempotent |
 //!
 //! In a hurry? Take [`stacks::client`](crate::stacks::client) on the client and
-//! [`IdempotencyLayer`](crate::IdempotencyLayer) on the server, keep the defaults, and read
+//! [`IdempotencyLayer`](crate::server::idempotency::IdempotencyLayer) on the server, keep the defaults, and read
 //! [`safety`] before you change one:
 //!
 //! ```

@@ -5,7 +5,7 @@
 //! ```
 //! use std::time::{Duration, SystemTime};
 //! use axum::{Router, body::Body, routing::post};
-//! use tower_reprise::{replay::Replay, store::MemoryStore};
+//! use tower_reprise::{delivery::replay::Replay, store::MemoryStore};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -28,7 +28,7 @@
 //! ```
 //!
 //! The switch is of one process; behind a balancer, switch each, or let a handler or the readiness
-//! of a dependency decide ([`ReplayLater`](crate::replay::ReplayLater), a 503).
+//! of a dependency decide ([`ReplayLater`](crate::delivery::replay::ReplayLater), a 503).
 //!
 //! # What there is to see
 //!
@@ -61,12 +61,12 @@
 //! `journal_entries` by status tells which: all `queued` and none `processing` means no worker, or a
 //! pause after a 503, which ends by itself. A worker that was killed leaves entries `processing`
 //! until their lease runs out. `GET /replays/{id}` says where one stands; `DELETE` cancels one that
-//! has not started; see [`replay`](crate::replay) for all routes.
+//! has not started; see [`replay`](crate::delivery::replay) for all routes.
 //!
 //! # Dead letters
 //!
 //! What fails for good stays in its queue with its payload and history, for as long as
-//! [`keep`](crate::replay::ReplayBuilder::keep) says, and an alert is sent. Look at one, mend the
+//! [`keep`](crate::delivery::replay::ReplayBuilder::keep) says, and an alert is sent. Look at one, mend the
 //! cause, then redrive: one first, then all, slowly enough.
 //!
 //! ```
@@ -99,7 +99,7 @@
 //! kept there is the failure that it died of, it is executed again, once for each redrive, under a
 //! key of that redrive. So look whether the failure left something half done before you redrive:
 //! a handler that failed in the middle begins anew. This is known for as long as your
-//! [`IdempotencyLayer`](crate::IdempotencyLayer) keeps its records, a day unless told otherwise:
+//! [`IdempotencyLayer`](crate::server::idempotency::IdempotencyLayer) keeps its records, a day unless told otherwise:
 //! what is redriven later is executed whatever happened before, so check that first.
 //! [`redrive`](crate::delivery::dead_letter::DeadLetters::redrive) has the rest.
 //!

@@ -8,17 +8,17 @@
 //! | layer | why here |
 //! | --- | --- |
 //! | your tracing, your authentication | once per call, and what they add is kept on every attempt |
-//! | [`IdempotencyKeyLayer`](crate::IdempotencyKeyLayer) | above the retries: a key per operation, not per attempt |
-//! | [`RetryBudgetLayer`](crate::RetryBudgetLayer) | above the retries: counts each original once, and bounds loops that are not ours |
-//! | [`RetryLayer`](crate::RetryLayer) | everything below is repeated |
-//! | [`RetryAfterLayer`](crate::RetryAfterLayer) | below the retries: learns from each attempt's reply; above the breaker: a call that is held is not yet a probe |
-//! | [`CircuitBreakerLayer`](crate::CircuitBreakerLayer) | below the retries: sees each attempt, so it opens before four times five failures |
-//! | [`PeekLayer`](crate::PeekLayer) | next to the client: knows what trailers and bodies say, for all above |
+//! | [`IdempotencyKeyLayer`](crate::client::idempotency_key::IdempotencyKeyLayer) | above the retries: a key per operation, not per attempt |
+//! | [`RetryBudgetLayer`](crate::client::retry_budget::RetryBudgetLayer) | above the retries: counts each original once, and bounds loops that are not ours |
+//! | [`RetryLayer`](crate::client::retry::RetryLayer) | everything below is repeated |
+//! | [`RetryAfterLayer`](crate::client::retry_after::RetryAfterLayer) | below the retries: learns from each attempt's reply; above the breaker: a call that is held is not yet a probe |
+//! | [`CircuitBreakerLayer`](crate::client::circuit_breaker::CircuitBreakerLayer) | below the retries: sees each attempt, so it opens before four times five failures |
+//! | [`PeekLayer`](crate::client::peek::PeekLayer) | next to the client: knows what trailers and bodies say, for all above |
 //! | a time limit per attempt | below all of them, or [`attempt_timeout`](crate::policy::PolicyBuilder::attempt_timeout); one above them cuts off the whole call |
 //! | your client | |
 //!
 //! A layer of your own goes above the retries if it shall happen once per call, below if once per
-//! attempt. All of ours must share one [`Dependencies`](crate::Dependencies).
+//! attempt. All of ours must share one [`Dependencies`](crate::dependency::Dependencies).
 //!
 //! ```
 //! use http::{Request, Response};
@@ -50,10 +50,10 @@
 //!
 //! | layer | why here |
 //! | --- | --- |
-//! | [`RetryBudgetLayer::inbound`](crate::RetryBudgetLayer::inbound) | first: a storm is refused before it costs anything |
+//! | [`InboundBudgetLayer`](crate::InboundBudgetLayer) | first: a storm is refused before it costs anything |
 //! | authentication | the layers below have to know who asks |
-//! | [`ReplayLayer`](crate::ReplayLayer) | above idempotency: what was never executed is written down, and replayed through the layers below |
-//! | [`IdempotencyLayer`](crate::IdempotencyLayer) | around what shall happen once |
+//! | [`ReplayLayer`](crate::delivery::replay::ReplayLayer) | above idempotency: what was never executed is written down, and replayed through the layers below |
+//! | [`IdempotencyLayer`](crate::server::idempotency::IdempotencyLayer) | around what shall happen once |
 //! | `tower::limit`, `load_shed` | below: a refusal releases the key, and a repeat that is answered from the store takes no place |
 //! | your handlers | |
 //!
@@ -61,11 +61,7 @@
 //!
 //! ```
 //! use axum::{Router, routing::post};
-//! use tower_reprise::{
-//!     Dependencies, IdempotencyLayer, Policy, RetryBudgetLayer,
-//!     replay::Replay,
-//!     store::{MemoryStore, Orphans},
-//! };
+//! use tower_reprise::{Dependencies, IdempotencyLayer, InboundBudgetLayer, Policy, delivery::replay::Replay, store::{MemoryStore, Orphans}};
 //!
 //! # fn main() -> Result<(), tower_reprise::error::ConfigError> {
 //! # async fn pay() -> &'static str { "paid" }
@@ -75,7 +71,7 @@
 //!     .orphans(Orphans::Reexecute)
 //!     .build()?;
 //! let replay = Replay::builder(store, |_| Some("shop".into())).build()?;
-//! let storms = RetryBudgetLayer::new(Dependencies::new(Policy::synchronous().build()?)).inbound();
+//! let storms = InboundBudgetLayer::new(Dependencies::new(Policy::synchronous().build()?));
 //!
 //! let app: Router = Router::new()
 //!     .route("/payments", post(pay))
@@ -89,7 +85,7 @@
 //!
 //! # In a proxy
 //!
-//! The server's layers, then the client's. [`ProblemLayer`](crate::ProblemLayer), which makes
+//! The server's layers, then the client's. [`ProblemLayer`](crate::server::problem::ProblemLayer), which makes
 //! refusals and errors of the client's stack 502, 503 and 504, goes just inside of the inbound
 //! budget: replay and idempotency have to see the errors themselves, which tell whether anything was
 //! sent. What was not keeps no key, and is journaled. The example `gateway` is one, ready to run.

@@ -26,7 +26,7 @@
 //!
 //! - [`Orphans::Reexecute`](crate::store::Orphans::Reexecute): after the lease the operation is
 //!   executed again. Right if it is harmless twice, or guarded by the
-//!   [fencing token](crate::idempotency::Execution::token).
+//!   [fencing token](crate::server::idempotency::Execution::token).
 //! - [`Orphans::Unknown`](crate::store::Orphans::Unknown): repeats are told that the outcome is
 //!   unknown, and a person looks.
 //! - [`PostgresStore::complete_in`](crate::store::PostgresStore::complete_in): there is no middle.
@@ -37,7 +37,7 @@
 //! stopped for a minute can't overwrite what its successor did. In SQL:
 //!
 //! ```
-//! use tower_reprise::idempotency::Execution;
+//! use tower_reprise::server::idempotency::Execution;
 //!
 //! fn guarded(execution: &Execution) -> (&'static str, i64) {
 //!     let token = i64::try_from(execution.token().get()).unwrap_or(i64::MAX);
@@ -52,11 +52,11 @@
 //! | 202 means: it survives a kill of this process | no | yes | yes | yes |
 //! | it survives a power cut | no | yes | yes | with `appendfsync always` |
 //! | it is attempted at least once, or expires and says so | yes | yes | yes | yes |
-//! | its effect happens once | under an [`IdempotencyLayer`](crate::IdempotencyLayer), as above | | | |
+//! | its effect happens once | under an [`IdempotencyLayer`](crate::server::idempotency::IdempotencyLayer), as above | | | |
 //! | a webhook about it is sent at least once | yes | yes | yes | yes |
 //!
 //! Deliveries are at least once by nature: a receiver that answers too late gets the event again,
-//! with the same id. [`EventDedupLayer`](crate::idempotency::events::EventDedupLayer) is for it.
+//! with the same id. [`EventDedupLayer`](crate::server::idempotency::events::EventDedupLayer) is for it.
 //!
 //! # How it is known
 //!

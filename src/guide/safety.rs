@@ -12,7 +12,7 @@
 //! | `UNAVAILABLE`, `DEADLINE_EXCEEDED`, `RESOURCE_EXHAUSTED`, `ABORTED` | yes |
 //! | 409 that says the first request is still being processed | yes |
 //! | a certificate that is not trusted | never |
-//! | any other status, any other 409, a reply that was [replayed](crate::idempotency) | never |
+//! | any other status, any other 409, a reply that was [replayed](crate::server::idempotency) | never |
 //! | whatever says `x-should-retry: false` | never |
 //!
 //! [`Rules`](crate::classify::Rules) and a policy's builder change the tables;
@@ -33,9 +33,7 @@
 //! ```
 //! use http::{Request, Response};
 //! use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
-//! use tower_reprise::{
-//!     Dependencies, Policy, RetryLayer, RetryOutcome, error::BoxError, retry::GaveUp,
-//! };
+//! use tower_reprise::{Dependencies, Policy, RetryLayer, RetryOutcome, call::GaveUp, error::BoxError};
 //!
 //! # #[tokio::main(flavor = "current_thread", start_paused = true)]
 //! # async fn main() -> Result<(), BoxError> {
@@ -58,16 +56,16 @@
 //!
 //! The second of them is a promise that only you can make. [`stacks::client`](crate::stacks::client)
 //! stamps a key on every POST and PATCH, which makes them retryable: for a server that ignores keys
-//! build the stack without [`IdempotencyKeyLayer`](crate::IdempotencyKeyLayer). A key that shall
+//! build the stack without [`IdempotencyKeyLayer`](crate::client::idempotency_key::IdempotencyKeyLayer). A key that shall
 //! survive a crash of the client has to be stored before the call: see
-//! [`idempotency_key`](crate::idempotency_key).
+//! [`idempotency_key`](crate::client::idempotency_key).
 //!
 //! # Is it allowed?
 //!
 //! Within the attempts, the time for the whole call, the [budget](super::budgets), an open breaker
 //! and what the dependency asked for. A wait that does not fit in the time that is left ends the
 //! call at once, rather than after a wait for nothing. The caller gets the last real answer, and
-//! [`RetryOutcome`](crate::RetryOutcome) says which of these it was.
+//! [`RetryOutcome`](crate::call::RetryOutcome) says which of these it was.
 //!
 //! # Bodies
 //!
@@ -78,5 +76,5 @@
 //! # Credentials
 //!
 //! Every attempt carries what the first one carried. A token may be
-//! [refreshed](crate::retry::BearerToken) between attempts; that it can't be dropped or weakened is
+//! [refreshed](crate::client::retry::BearerToken) between attempts; that it can't be dropped or weakened is
 //! checked.

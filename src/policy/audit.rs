@@ -1,7 +1,8 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 pub use self::finding::{Finding, Severity};
-use super::{Exhaustion, Policy, Rule, Settings};
+use super::{Exhaustion, Policy, Settings};
+use crate::error::Rule;
 use crate::{backoff::Backoff, classify::Rules, error::ConfigError};
 
 mod finding;
@@ -73,12 +74,6 @@ impl From<&Policy> for Audit {
 impl From<&super::Policies> for Audit {
     fn from(policies: &super::Policies) -> Self {
         policies.audit()
-    }
-}
-
-impl<C, L> From<&crate::Dependencies<C, L>> for Audit {
-    fn from(deps: &crate::Dependencies<C, L>) -> Self {
-        deps.audit()
     }
 }
 

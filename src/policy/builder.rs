@@ -2,8 +2,9 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     BreakerPolicy, BudgetPolicy, Exhaustion, Policy, Profile, RetryAfterMode, RetryAfterPolicy,
-    Rule, Settings,
+    Settings,
 };
+use crate::error::Rule;
 use crate::{
     backoff::{Backoff, DEFAULT_CAP, Decorrelated, FullJitter},
     classify::Rules,
@@ -141,7 +142,7 @@ impl PolicyBuilder {
     }
 
     /// Retries in 30 s that are allowed however few originals there are. Of many small clients each
-    /// has so many: see [the module of the budget](crate::retry_budget#many-small-clients).
+    /// has so many: see [the module of the budget](crate::client::retry_budget#many-small-clients).
     pub fn budget_floor(mut self, floor: u32) -> Self {
         self.settings.budget.get_or_insert_default().floor = floor;
         self
@@ -226,7 +227,7 @@ impl PolicyBuilder {
 
     /// What the breaker would do by now.
     #[cfg(feature = "serde")]
-    pub(super) fn breaker_policy(&self) -> BreakerPolicy {
+    pub(crate) fn breaker_policy(&self) -> BreakerPolicy {
         self.settings.breaker
     }
 
@@ -244,7 +245,7 @@ impl PolicyBuilder {
     }
 
     /// Checks everything, and says nothing of what was approved.
-    pub(super) fn approved(self) -> Result<Policy, ConfigError> {
+    pub(crate) fn approved(self) -> Result<Policy, ConfigError> {
         let policy = self.possible()?;
         let settings = &policy.inner;
         let refused = |deviation: &ConfigError| settings.approval(deviation.rule()).is_none();
@@ -255,7 +256,7 @@ impl PolicyBuilder {
     }
 
     /// Checks what no approval can lift. The policy may break rules: it is fit for an audit only.
-    pub(super) fn possible(self) -> Result<Policy, ConfigError> {
+    pub(crate) fn possible(self) -> Result<Policy, ConfigError> {
         if let Some(error) = self.wrong_unit {
             return Err(error);
         }

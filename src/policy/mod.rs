@@ -8,7 +8,7 @@
 //!
 //! ```
 //! use std::time::Duration;
-//! use tower_reprise::{Policy, policy::Rule};
+//! use tower_reprise::{Policy, error::Rule};
 //!
 //! let policy = Policy::synchronous().service("checkout").max_retries(2).build()?;
 //! assert_eq!(policy.total(), Duration::from_secs(30));
@@ -51,17 +51,17 @@
 //! ```
 //!
 //! A live registry takes the next version of a file with
-//! [`reload`](crate::Dependencies::reload), and no call is dropped.
+//! [`reload`](crate::dependency::Dependencies::reload), and no call is dropped.
 //!
 //! # In your tests, and before a merge
 //!
 //! [`assert_compliant`] fails a test of yours with the rules that a policy breaks, and
-//! [`Policies::check`](Policies) lists all that is wrong with a file. [`Rule::gate`] says what each
+//! [`Policies::check`](Policies) lists all that is wrong with a file. [`Rule::enforcement`](crate::error::Rule::enforcement) says what each
 //! rule stops, by the standard's enforcement table.
 //!
 //! ```
 //! # #[cfg(feature = "serde")] {
-//! use tower_reprise::policy::{Policies, Rule, assert_compliant};
+//! use tower_reprise::{error::Rule, policy::{Policies, assert_compliant}};
 //!
 //! assert_compliant(&Policies::from_toml("default.profile = 'synchronous'")?);
 //!
@@ -74,18 +74,19 @@
 
 mod audit;
 mod builder;
-#[cfg(feature = "serde")]
-mod config;
+mod limits;
 mod policies;
 mod profile;
 
+use crate::error::Rule;
 use std::{sync::Arc, time::Duration};
 
+pub(crate) use self::limits::CallLimits;
 pub use self::{
     audit::{Audit, Finding, Severity, assert_compliant},
     builder::PolicyBuilder,
     policies::Policies,
-    profile::{Gate, Profile, Rule},
+    profile::Profile,
 };
 use crate::{backoff::Backoff, classify::Rules};
 
@@ -199,6 +200,11 @@ impl Policy {
     #[must_use]
     pub fn retry_after(&self) -> RetryAfterPolicy {
         self.inner.retry_after
+    }
+
+    /// The rules that it goes beyond, each with the reason that was given.
+    pub(crate) fn approvals(&self) -> &[(Rule, Arc<str>)] {
+        &self.inner.approvals
     }
 
     /// The tables that outcomes are judged by.

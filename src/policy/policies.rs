@@ -20,7 +20,7 @@ use super::{Audit, Policy};
 /// # Ok::<(), tower_reprise::error::ConfigError>(())
 /// ```
 ///
-/// [reloaded]: crate::Dependencies::reload
+/// [reloaded]: crate::dependency::Dependencies::reload
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct Policies {

@@ -1,11 +1,11 @@
 //! axum: its bodies can be sent again, so that a handler or a proxy may forward a request through a
-//! client's stack, and [`ProblemLayer`](crate::ProblemLayer) keeps a router infallible.
+//! client's stack, and [`ProblemLayer`](crate::server::problem::ProblemLayer) keeps a router infallible.
 //!
 //! ```
 //! use axum::{Router, body::Body, routing::get};
 //! use hyper_util::{client::legacy::Client, rt::TokioExecutor};
 //! use tower::ServiceBuilder;
-//! use tower_reprise::{Dependencies, Policy, ProblemLayer, RetryBudgetLayer, stacks};
+//! use tower_reprise::{Dependencies, InboundBudgetLayer, Policy, ProblemLayer, stacks};
 //!
 //! # fn main() -> Result<(), tower_reprise::error::ConfigError> {
 //! // What it calls.
@@ -20,7 +20,7 @@
 //! let app: Router = Router::new()
 //!     .route("/health", get(|| async { "ok" }))
 //!     .fallback_service(upstream)
-//!     .layer(RetryBudgetLayer::new(inbound).inbound());
+//!     .layer(InboundBudgetLayer::new(inbound));
 //! # let _ = app;
 //! # Ok(())
 //! # }
@@ -28,4 +28,4 @@
 
 use axum_core::body::Body;
 
-crate::retry::tape::replay_by_tape!(Body, Body::new);
+crate::client::retry::tape::replay_by_tape!(Body, Body::new);

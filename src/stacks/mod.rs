@@ -6,7 +6,7 @@
 //! | tonic | `tonic` | [`tonic::StatusLayer`] on top, so that a refusal is an `UNAVAILABLE` |
 //! | reqwest | `reqwest` | [`reqwest::HttpClient`] as the innermost service |
 //! | reqwest-middleware | `reqwest-middleware` | [`reqwest::Stacked`] around any of the layers |
-//! | axum | `axum` | [`ProblemLayer`](crate::ProblemLayer) on top, so that a refusal is a 503 |
+//! | axum | `axum` | [`ProblemLayer`](crate::server::problem::ProblemLayer) on top, so that a refusal is a 503 |
 //!
 //! [`client`] is all client layers in the right order.
 
@@ -17,16 +17,13 @@ pub mod reqwest;
 #[cfg(feature = "tonic")]
 pub mod tonic;
 
-/// What tonic puts on the extensions of each request.
-#[cfg(feature = "tonic")]
-pub(crate) type GrpcMethod = ::tonic::GrpcMethod<'static>;
-/// Without the feature nobody knows it: something that nobody puts there will do.
-#[cfg(not(feature = "tonic"))]
-pub(crate) type GrpcMethod = Vec<std::convert::Infallible>;
-
 use crate::{
-    CircuitBreakerLayer, Dependencies, IdempotencyKeyLayer, PeekLayer, RetryAfterLayer,
-    RetryBudgetLayer, RetryLayer,
+    client::{
+        circuit_breaker::CircuitBreakerLayer, idempotency_key::IdempotencyKeyLayer,
+        peek::PeekLayer, retry::RetryLayer, retry_after::RetryAfterLayer,
+        retry_budget::RetryBudgetLayer,
+    },
+    dependency::Dependencies,
 };
 
 /// All client layers in the right order, as one layer.

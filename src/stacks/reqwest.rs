@@ -56,13 +56,15 @@ use reqwest::{Body, Client, Error, Response, ResponseBuilderExt};
 use tower::Service;
 
 use crate::{
-    error::BoxError,
-    peek::{PeekBody, PeekReply},
-    reply::reply,
-    retry::{
-        Recording, ReplayBody, Room,
-        tape::{self, AnyBody, Replayed, Tee},
+    client::{
+        peek::{PeekBody, PeekReply},
+        retry::{
+            Recording, ReplayBody, Room,
+            tape::{self, AnyBody, Replayed, Tee},
+        },
     },
+    error::BoxError,
+    http::response::reply,
 };
 
 #[cfg(feature = "reqwest-middleware")]

@@ -43,14 +43,14 @@ use tower::{Layer, Service};
 
 use super::ClientLayers;
 use crate::{
-    Dependencies, RetryOutcome,
-    classify::{Cause, Rules, network},
+    call::{Cause, RetryError, RetryOutcome},
+    classify::{Rules, network},
+    client::peek::PeekBody,
+    dependency::Dependencies,
     error::{BoxError, Refused, chain, find},
-    peek::PeekBody,
-    retry::RetryError,
 };
 
-crate::retry::tape::replay_by_tape!(Body, Body::new);
+crate::client::retry::tape::replay_by_tape!(Body, Body::new);
 
 /// A generated client with an interceptor wants to have a body to fail with.
 impl<B: http_body::Body + Default> Default for PeekBody<B> {

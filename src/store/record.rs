@@ -1,3 +1,4 @@
+use crate::http::digest::Digest;
 use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
@@ -17,6 +18,12 @@ impl RecordKey {
     #[must_use]
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
+    }
+}
+
+impl From<Digest> for RecordKey {
+    fn from(digest: Digest) -> Self {
+        Self(digest.finish())
     }
 }
 
@@ -49,6 +56,12 @@ impl Fingerprint {
     #[must_use]
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
+    }
+}
+
+impl From<Digest> for Fingerprint {
+    fn from(digest: Digest) -> Self {
+        Self(digest.finish())
     }
 }
 

@@ -14,11 +14,17 @@ use std::time::Duration;
 #[cfg(feature = "delivery")]
 pub(crate) use self::queues::*;
 use crate::{
-    classify::Cause,
-    dependency::{BreakerState, Dependency},
-    policy::Rule,
-    retry::GaveUp,
+    call::{Cause, GaveUp},
+    error::Rule,
 };
+
+/// The labels of a dependency: who calls, and what is called.
+#[derive(Debug, Clone, Copy)]
+#[cfg_attr(not(any(feature = "metrics", feature = "tracing")), allow(dead_code))]
+pub(crate) struct Target<'a> {
+    pub(crate) service: &'a str,
+    pub(crate) dependency: &'a str,
+}
 
 /// What ties a retry to its request in the logs.
 #[derive(Debug, Default, Clone, Copy)]
@@ -28,15 +34,9 @@ pub struct Labels<'a> {
     pub(crate) idempotency_key: Option<&'a str>,
 }
 
-/// A header's value as text, if it is fit for a log.
-pub(crate) fn printable(value: &[u8]) -> Option<&str> {
-    let text = str::from_utf8(value).ok()?;
-    (text.len() <= 128 && text.bytes().all(|byte| byte.is_ascii_graphic())).then_some(text)
-}
-
 /// A retry is about to be waited for.
 pub(crate) fn retry<'a>(
-    dependency: &Dependency,
+    target: Target<'_>,
     attempt: u32,
     max_attempts: u32,
     wait: Duration,
@@ -49,7 +49,7 @@ pub(crate) fn retry<'a>(
         tracing::info!(
             target: "tower_reprise",
             correlation_id = labels.correlation_id.unwrap_or_default(),
-            dependency = dependency.name(),
+            dependency = target.dependency,
             attempt,
             max_attempts,
             backoff_ms = wait.as_secs_f64() * 1000.0,
@@ -61,21 +61,20 @@ pub(crate) fn retry<'a>(
     #[cfg(feature = "metrics")]
     {
         count::of(
-            dependency,
+            target,
             "retry_attempts_total",
             Some(("attempt_number", count::number(attempt))),
         );
-        metrics::histogram!("retry_backoff_duration_seconds", count::labels(dependency))
-            .record(wait);
+        metrics::histogram!("retry_backoff_duration_seconds", count::labels(target)).record(wait);
     }
 }
 
 /// A call ended without success, and there will be no more attempts.
-pub(crate) fn gave_up(dependency: &Dependency, attempts: u32, reason: GaveUp, cause: Cause) {
+pub(crate) fn gave_up(target: Target<'_>, attempts: u32, reason: GaveUp, cause: Cause) {
     #[cfg(feature = "tracing")]
     tracing::debug!(
         target: "tower_reprise",
-        dependency = dependency.name(),
+        dependency = target.dependency,
         attempts,
         reason = reason.as_str(),
         error_type = %cause,
@@ -83,20 +82,20 @@ pub(crate) fn gave_up(dependency: &Dependency, attempts: u32, reason: GaveUp, ca
     );
     #[cfg(feature = "metrics")]
     if matches!(reason, GaveUp::Exhausted | GaveUp::Deadline) {
-        count::of(dependency, "retry_exhausted_total", None);
+        count::of(target, "retry_exhausted_total", None);
     }
 }
 
 /// The budget refused a retry.
-pub(crate) fn suppressed(dependency: &Dependency) {
+pub(crate) fn suppressed(target: Target<'_>) {
     #[cfg(feature = "tracing")]
-    tracing::debug!(target: "tower_reprise", dependency = dependency.name(), "retry suppressed: budget used up");
+    tracing::debug!(target: "tower_reprise", dependency = target.dependency, "retry suppressed: budget used up");
     #[cfg(feature = "metrics")]
-    count::of(dependency, "retry_suppressed", None);
+    count::of(target, "retry_suppressed", None);
 }
 
 /// How much of the budget is used.
-pub(crate) fn budget(dependency: &Dependency, usage: Option<(u64, u64)>) {
+pub(crate) fn budget(target: Target<'_>, usage: Option<(u64, u64)>) {
     #[cfg(feature = "metrics")]
     if let Some((used, allowed)) = usage {
         let ratio = if allowed == 0 {
@@ -104,36 +103,35 @@ pub(crate) fn budget(dependency: &Dependency, usage: Option<(u64, u64)>) {
         } else {
             used as f64 / allowed as f64
         };
-        metrics::gauge!("retry_budget_utilization_ratio", count::labels(dependency)).set(ratio);
+        metrics::gauge!("retry_budget_utilization_ratio", count::labels(target)).set(ratio);
     }
 }
 
-/// A breaker opened or closed.
-pub(crate) fn breaker(dependency: &Dependency, state: BreakerState) {
+/// A breaker opened.
+pub(crate) fn breaker_opened(target: Target<'_>, cooldown: Duration) {
     #[cfg(feature = "tracing")]
-    match state {
-        BreakerState::Open(cooldown) => tracing::warn!(
-            target: "tower_reprise",
-            dependency = dependency.name(),
-            cooldown_ms = cooldown.as_secs_f64() * 1000.0,
-            "circuit breaker opened"
-        ),
-        _ => {
-            tracing::info!(target: "tower_reprise", dependency = dependency.name(), "circuit breaker closed");
-        }
-    }
+    tracing::warn!(
+        target: "tower_reprise",
+        dependency = target.dependency,
+        cooldown_ms = cooldown.as_secs_f64() * 1000.0,
+        "circuit breaker opened"
+    );
     #[cfg(feature = "metrics")]
-    {
-        let open = matches!(state, BreakerState::Open(_));
-        metrics::gauge!("circuit_breaker_open", count::labels(dependency))
-            .set(f64::from(u8::from(open)));
-    }
+    metrics::gauge!("circuit_breaker_open", count::labels(target)).set(1.0);
+}
+
+/// A breaker closed.
+pub(crate) fn breaker_closed(target: Target<'_>) {
+    #[cfg(feature = "tracing")]
+    tracing::info!(target: "tower_reprise", dependency = target.dependency, "circuit breaker closed");
+    #[cfg(feature = "metrics")]
+    metrics::gauge!("circuit_breaker_open", count::labels(target)).set(0.0);
 }
 
 /// A layer refused a call.
-pub(crate) fn refused(dependency: &Dependency, by: &'static str) {
+pub(crate) fn refused(target: Target<'_>, by: &'static str) {
     #[cfg(feature = "metrics")]
-    count::of(dependency, "calls_refused_total", Some(("by", by)));
+    count::of(target, "calls_refused_total", Some(("by", by)));
 }
 
 /// A policy goes beyond a rule.
@@ -159,9 +157,9 @@ pub(crate) fn overflow(capacity: usize) {
 }
 
 /// The per-attempt hook failed, or took away credentials.
-pub(crate) fn prepare_failed(dependency: &Dependency, why: &'static str) {
+pub(crate) fn prepare_failed(target: Target<'_>, why: &'static str) {
     #[cfg(feature = "tracing")]
-    tracing::warn!(target: "tower_reprise", dependency = dependency.name(), why, "retry not sent");
+    tracing::warn!(target: "tower_reprise", dependency = target.dependency, why, "retry not sent");
 }
 
 /// In which way a request with an idempotency key was answered.
@@ -214,24 +212,24 @@ pub(crate) fn idempotency<'a>(answered: Answered, labels: impl FnOnce() -> Label
 
 /// A store did not make a transition.
 #[cfg(feature = "server")]
-pub(crate) fn store_trouble(verb: &'static str, kind: crate::store::StoreErrorKind) {
+pub(crate) fn store_trouble(verb: &'static str, kind: &'static str) {
     #[cfg(feature = "tracing")]
-    tracing::warn!(target: "tower_reprise", verb, error_type = kind.as_str(), "idempotency store failed");
+    tracing::warn!(target: "tower_reprise", verb, error_type = kind, "idempotency store failed");
     #[cfg(feature = "metrics")]
-    metrics::counter!("idempotency_store_errors_total", "verb" => verb, "kind" => kind.as_str())
+    metrics::counter!("idempotency_store_errors_total", "verb" => verb, "kind" => kind)
         .increment(1);
 }
 
 /// An execution took longer than its lease, and another one took over.
 #[cfg(feature = "server")]
-pub(crate) fn lease_lost(key: crate::store::RecordKey) {
+pub(crate) fn lease_lost(key: impl std::fmt::Display) {
     #[cfg(feature = "tracing")]
     tracing::warn!(target: "tower_reprise", record = %key, "idempotency lease lost to another execution");
 }
 
 /// The store could not be told how an execution ended: it is an orphan.
 #[cfg(feature = "server")]
-pub(crate) fn settling_given_up(key: crate::store::RecordKey) {
+pub(crate) fn settling_given_up(key: impl std::fmt::Display) {
     #[cfg(feature = "tracing")]
     tracing::error!(target: "tower_reprise", record = %key, "outcome not stored, operation orphaned");
 }
@@ -251,21 +249,21 @@ pub(crate) fn in_span<F: Future>(future: F) -> F {
 mod count {
     use metrics::{Label, counter};
 
-    use crate::dependency::Dependency;
+    use super::Target;
 
-    pub(super) fn labels(dependency: &Dependency) -> Vec<Label> {
+    pub(super) fn labels(target: Target<'_>) -> Vec<Label> {
         vec![
-            Label::new("service", dependency.policy().service().to_owned()),
-            Label::new("dependency", dependency.name().to_owned()),
+            Label::new("service", target.service.to_owned()),
+            Label::new("dependency", target.dependency.to_owned()),
         ]
     }
 
     pub(super) fn of(
-        dependency: &Dependency,
+        target: Target<'_>,
         name: &'static str,
         extra: Option<(&'static str, &'static str)>,
     ) {
-        let mut labels = labels(dependency);
+        let mut labels = labels(target);
         labels.extend(extra.map(|(key, value)| Label::from_static_parts(key, value)));
         counter!(name, labels).increment(1);
     }

@@ -9,7 +9,7 @@ use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
 use tower_reprise::{
     Dependencies, Policy, RetryLayer,
-    classify::{Cause, Verdict},
+    call::{Cause, Verdict},
     delivery::{
         dead_letter::{
             Alert, DeadLetter, DeadLetterLayer, DeadLetters, Delivered, Letter, Redrive, Redriven,
@@ -17,7 +17,7 @@ use tower_reprise::{
         worker::{Handler, Worker},
     },
     error::BoxError,
-    idempotency::events::NotConsumed,
+    server::idempotency::events::NotConsumed,
     store::{
         MemoryStore, StoreError, StoreErrorKind,
         journal::{Entry, Journal, NewEntry, Query, Settle, Status},

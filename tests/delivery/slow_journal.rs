@@ -15,12 +15,12 @@ use tower::{Layer, ServiceExt, service_fn};
 use tower_reprise::{
     delivery::{
         dead_letter::{DeadLetterLayer, Delivered, Letter},
+        replay::Replay,
         sign::Signer,
         webhooks::Webhooks,
         worker::{Handler, Worker, Working},
     },
     error::BoxError,
-    replay::Replay,
     store::{
         MemoryStore, Ownership, StoreError, StoreErrorKind,
         journal::{

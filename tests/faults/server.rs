@@ -12,7 +12,7 @@ use axum::{
 };
 use http::{HeaderMap, Request, StatusCode};
 use tokio::time::{advance, sleep};
-use tower_reprise::{IdempotencyLayer, idempotency::Execution, store::Orphans};
+use tower_reprise::{IdempotencyLayer, server::idempotency::Execution, store::Orphans};
 use turmoil::net::{TcpListener, TcpStream};
 
 use crate::{ledger::Witness, remote::Remote, schedule::LEASE};

@@ -14,11 +14,11 @@ use tokio::time::Instant;
 use tower::{ServiceBuilder, service_fn};
 use tower_reprise::{
     Dependencies, IdempotencyKeyLayer, PeekLayer, Policy, RetryAfterLayer, RetryLayer,
+    call::{Attempt, GaveUp},
     classify::Codes,
     error::BoxError,
     forrst::RetryGuidanceLayer,
     policy::PolicyBuilder,
-    retry::{Attempt, GaveUp},
 };
 
 use crate::support::{call, outcome};

@@ -7,7 +7,7 @@ use http::{Request, Response, StatusCode};
 use http_body_util::Full;
 use serde_json::{Value, from_slice};
 use tower::ServiceExt;
-use tower_reprise::{forrst::RetryGuidanceLayer, retry::GaveUp};
+use tower_reprise::{call::GaveUp, forrst::RetryGuidanceLayer};
 
 use crate::{
     client::{patient, run},

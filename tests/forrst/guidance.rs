@@ -15,8 +15,8 @@ use serde_json::{Value, from_slice, json};
 use tokio::time::Instant;
 use tower::{ServiceBuilder, ServiceExt, service_fn};
 use tower_reprise::{
+    client::peek::PeekBody,
     forrst::{Retry, RetryGuidanceLayer},
-    peek::PeekBody,
 };
 
 pub(crate) type Reply<B> = Response<PeekBody<B>>;

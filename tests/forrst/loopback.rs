@@ -17,9 +17,9 @@ use tokio::net::TcpListener;
 use tower::ServiceBuilder;
 use tower_reprise::{
     Dependencies, IdempotencyKeyLayer, PeekLayer, Policy, RetryLayer,
+    call::GaveUp,
     classify::Codes,
     forrst::{self, EnvelopeKeyLayer, FreshId, IdempotencyOptions, Retry, RetryGuidanceLayer},
-    retry::GaveUp,
 };
 
 use crate::support::{call, outcome};

@@ -7,8 +7,8 @@ use http::Response;
 use http_body_util::{BodyExt, Full};
 use serde_json::{Value, json};
 use tower_reprise::{
+    call::GaveUp,
     forrst::{Retry, RetryGuidanceLayer},
-    retry::GaveUp,
 };
 
 use crate::{

@@ -13,7 +13,7 @@ use http::{Request, Response};
 use tower::{Layer, Service, ServiceExt, service_fn, util::BoxCloneSyncService};
 use tower_reprise::{
     error::{BoxError, Refusal, Refused},
-    idempotency::Outcome,
+    server::idempotency::Outcome,
     store::{MemoryStore, Orphans, StoreErrorKind},
 };
 

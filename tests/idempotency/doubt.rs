@@ -13,9 +13,9 @@ use http_body_util::{BodyExt, Full};
 use tower::{ServiceBuilder, ServiceExt, service_fn, util::BoxCloneService};
 use tower_reprise::{
     Dependencies, IdempotencyKeyLayer, Policy, RetryLayer, RetryOutcome,
+    call::GaveUp,
     error::BoxError,
-    idempotency::{IdempotencyLayer, ServerErrors},
-    retry::GaveUp,
+    server::idempotency::{IdempotencyLayer, ServerErrors},
     store::{MemoryStore, Orphans},
 };
 

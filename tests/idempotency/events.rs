@@ -12,7 +12,7 @@ use tokio::sync::Semaphore;
 use tower::{Layer, Service, ServiceExt, service_fn, util::BoxCloneSyncService};
 use tower_reprise::{
     error::BoxError,
-    idempotency::events::{Consumed, EventDedupLayer, NotConsumed},
+    server::idempotency::events::{Consumed, EventDedupLayer, NotConsumed},
     store::{IdempotencyStore, MemoryStore, Orphans, StoreErrorKind},
 };
 

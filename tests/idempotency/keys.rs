@@ -2,7 +2,7 @@
 
 use http::{HeaderName, HeaderValue, Method, Request};
 use tower_reprise::{
-    idempotency::{IdempotencyLayer, Requirement},
+    server::idempotency::{IdempotencyLayer, Requirement},
     store::{MemoryStore, Orphans},
 };
 

@@ -27,7 +27,7 @@ use hyper_util::{
 use tokio::{io::AsyncWriteExt, net::TcpStream, sync::Semaphore, task::JoinSet};
 use tower_reprise::{
     IdempotencyLayer,
-    idempotency::Execution,
+    server::idempotency::Execution,
     store::{MemoryStore, Orphans},
 };
 

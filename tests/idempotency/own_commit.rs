@@ -5,7 +5,7 @@ use std::{convert::Infallible, time::Duration};
 use http::{Request, Response};
 use tower::{Layer, service_fn, util::BoxCloneSyncService};
 use tower_reprise::{
-    idempotency::Execution,
+    server::idempotency::Execution,
     store::{IdempotencyStore, MemoryStore, Orphans, Ownership},
 };
 

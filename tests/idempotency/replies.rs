@@ -2,7 +2,7 @@
 
 use http::{HeaderValue, Request, Response};
 use tower_reprise::{
-    idempotency::{Outcome, ServerErrors},
+    server::idempotency::{Outcome, ServerErrors},
     store::{MemoryStore, Orphans},
 };
 

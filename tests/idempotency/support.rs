@@ -20,9 +20,8 @@ use tokio::sync::Semaphore;
 use tower::{Layer, Service, ServiceExt, service_fn, util::BoxCloneSyncService};
 use tower_reprise::{
     error::BoxError,
-    idempotency::{
-        Execution, IdempotencyBody, IdempotencyBuilder, IdempotencyLayer, Missing, Scoped,
-    },
+    http::IdempotencyBody,
+    server::idempotency::{Execution, IdempotencyBuilder, IdempotencyLayer, Missing, Scoped},
     store::{
         Claim, Claimed, FencingToken, IdempotencyStore, MemoryStore, Orphans, Ownership, RecordKey,
         StoreError, StoreErrorKind, Stored,

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::Value;
 use tower_reprise::{
-    replay::ReplayId,
+    delivery::replay::ReplayId,
     store::{
         IdempotencyStore,
         journal::{Entry, EntryId, Journal, Status},

@@ -10,7 +10,7 @@ use std::{
 };
 
 use tokio::task::JoinSet;
-use tower_reprise::{replay::ReplayId, store::journal::Status};
+use tower_reprise::{delivery::replay::ReplayId, store::journal::Status};
 
 use crate::{
     audit,

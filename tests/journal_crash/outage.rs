@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use tower_reprise::{
-    replay::ReplayId,
+    delivery::replay::ReplayId,
     store::{
         IdempotencyStore,
         journal::{Journal, Status},

@@ -9,9 +9,14 @@ use serde_json::{Value, json};
 use tower::{Layer, ServiceExt, service_fn, util::BoxCloneSyncService};
 use tower_reprise::{
     IdempotencyLayer,
-    delivery::{guard::Guard, sign::Signer, webhooks::Webhooks, worker::Working},
+    delivery::{
+        guard::Guard,
+        replay::{Replay, ReplayId, Replayed},
+        sign::Signer,
+        webhooks::Webhooks,
+        worker::Working,
+    },
     error::BoxError,
-    replay::{Replay, ReplayId, Replayed},
     store::{
         IdempotencyStore, Orphans,
         journal::{Entry, Journal, Query},

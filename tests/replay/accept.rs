@@ -12,9 +12,9 @@ use http_body_util::Full;
 use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
 use tower_reprise::{
     CircuitBreakerLayer, Dependencies, Policy, RetryLayer,
+    delivery::replay::{Replay, ReplayLater},
     error::BoxError,
-    idempotency::Outcome,
-    replay::{Replay, ReplayLater},
+    server::idempotency::Outcome,
     store::{
         MemoryStore, StoreErrorKind,
         journal::{Journal, NewEntry, Priority, Query, Status},
@@ -226,7 +226,7 @@ async fn j_1_only_what_asks_for_it_is_journaled() {
     assert_eq!(shop.send(never, "").await.0, 503);
     assert_eq!(shop.counts("replay").await.by_status, [0; 6]);
 
-    let shop = Shop::with(tower_reprise::replay::ReplayBuilder::unasked);
+    let shop = Shop::with(tower_reprise::delivery::replay::ReplayBuilder::unasked);
     shop.handler.answers(&[503, 503]);
     assert_eq!(shop.send(plain("1"), "").await.0, 202);
     let never = plain("2").header("replay", "false");

@@ -4,7 +4,7 @@ use http_body_util::{BodyExt, Full};
 use serde_json::Value;
 use tower::ServiceExt;
 use tower_reprise::{
-    replay::{ReplayError, ReplayFilter, ReplayId},
+    delivery::replay::{ReplayError, ReplayFilter, ReplayId},
     store::journal::{Journal, Status, Want},
 };
 

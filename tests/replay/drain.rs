@@ -9,7 +9,7 @@ use tower_reprise::{
 
 use crate::support::*;
 
-async fn queued(shop: &Shop, bodies: &[&str]) -> Vec<tower_reprise::replay::ReplayId> {
+async fn queued(shop: &Shop, bodies: &[&str]) -> Vec<tower_reprise::delivery::replay::ReplayId> {
     shop.replay.maintenance().on(None);
     let mut ids = Vec::new();
     for body in bodies {

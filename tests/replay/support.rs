@@ -14,8 +14,10 @@ use serde_json::Value;
 use tower::{Layer, Service, ServiceExt, util::BoxCloneSyncService};
 use tower_reprise::{
     IdempotencyLayer,
-    delivery::worker::Working,
-    replay::{Replay, ReplayBuilder, ReplayId, Replayed},
+    delivery::{
+        replay::{Replay, ReplayBuilder, ReplayId, Replayed},
+        worker::Working,
+    },
     store::{
         MemoryStore, Orphans,
         journal::{Counts, Entry, Journal, Status},
@@ -133,7 +135,7 @@ impl Shop {
         let idempotency = IdempotencyLayer::builder(MemoryStore::new())
             .scope(|head| Some(principal(head).unwrap_or_default()))
             .orphans(Orphans::Reexecute)
-            .requirement(|_| tower_reprise::idempotency::Requirement::Optional)
+            .requirement(|_| tower_reprise::server::idempotency::Requirement::Optional)
             .build()
             .unwrap();
         let serve = handler.clone();

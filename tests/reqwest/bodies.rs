@@ -5,7 +5,7 @@ use http::Request;
 use http_body::Frame;
 use http_body_util::StreamBody;
 use reqwest::Body;
-use tower_reprise::{Dependencies, retry::GaveUp};
+use tower_reprise::{Dependencies, call::GaveUp};
 
 use crate::{Form, client, deps, outcome, policy, server::Reader};
 

@@ -30,9 +30,8 @@ use tower::{
 use tower_reprise::{
     CircuitBreakerLayer, Dependencies, Policy, RetryAfterLayer, RetryLayer, RetryOutcome,
     RetryOverride,
-    classify::Cause,
+    call::{Attempt, Cause, GaveUp},
     error::{BoxError, Refused},
-    retry::{Attempt, GaveUp},
     stacks::{
         self,
         reqwest::{Hop, HopFuture, Stacked},

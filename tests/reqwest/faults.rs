@@ -13,9 +13,9 @@ use reqwest::dns::{Name, Resolve, Resolving};
 use tokio::sync::Notify;
 use tower_reprise::{
     Dependencies,
-    classify::{Cause, Codes, Retryable},
+    call::{Cause, GaveUp, Retryable},
+    classify::Codes,
     error::Elapsed,
-    retry::GaveUp,
 };
 
 use crate::{

@@ -22,10 +22,10 @@ use reqwest::{Body, Client, ClientBuilder, Response};
 use tower::{ServiceBuilder, ServiceExt};
 use tower_reprise::{
     Dependencies, Policy, RetryOutcome,
-    classify::{Cause, Classify, Rules, Standard, Verdict},
+    call::{Cause, GaveUp, Verdict},
+    classify::{Classify, Rules, Standard},
     error::BoxError,
     policy::PolicyBuilder,
-    retry::GaveUp,
     stacks::{
         self,
         reqwest::{HttpClient, Stacked},

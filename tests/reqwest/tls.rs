@@ -7,10 +7,7 @@ use std::sync::{
 
 use reqwest::{Certificate, Client};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tower_reprise::{
-    classify::{Cause, Health, Retryable},
-    retry::GaveUp,
-};
+use tower_reprise::call::{Cause, GaveUp, Health, Retryable};
 
 use crate::{
     Form,

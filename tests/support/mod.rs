@@ -2,7 +2,7 @@
 
 use http::Response;
 use tower::{Service, ServiceExt};
-use tower_reprise::{RetryOutcome, error::BoxError, retry::GaveUp};
+use tower_reprise::{RetryOutcome, call::GaveUp, error::BoxError};
 
 /// Makes a client ready and calls it.
 pub(crate) async fn call<S, Req>(client: &mut S, request: Req) -> Result<S::Response, S::Error>

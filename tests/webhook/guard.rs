@@ -9,7 +9,7 @@ use http::Uri;
 use proptest::prelude::*;
 use tower::ServiceExt;
 use tower_reprise::{
-    classify::Cause,
+    call::Cause,
     delivery::{
         Outcome, Sender,
         guard::{Forbidden, Guard, GuardedConnector, Resolving, Target},

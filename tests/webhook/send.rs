@@ -15,7 +15,7 @@ use tokio::{
     sync::Notify,
 };
 use tower_reprise::{
-    classify::Cause,
+    call::Cause,
     delivery::{Delivery, Failure, Outcome, Sender, UserHeaders, guard::Guard, verify::Verifier},
 };
 

@@ -6,7 +6,7 @@ use tokio::{
     net::TcpListener,
 };
 use tower_reprise::{
-    classify::Cause,
+    call::Cause,
     delivery::{Failure, Outcome, Sender, guard::Guard},
 };
 

@@ -3,11 +3,6 @@ use std::time::Duration;
 use http::{HeaderValue, Response};
 
 use super::*;
-use crate::{
-    Dependencies, Policy,
-    classify::{judge, judge_error},
-    error::{BoxError, Refusal, Refused},
-};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -21,8 +16,8 @@ fn reply(status: u16, headers: &[(&'static str, &'static str)]) -> Response<()> 
     reply
 }
 
-fn found(mut reply: Response<()>, finding: Finding) -> Verdict {
-    reply.extensions_mut().insert(finding);
+fn found(mut reply: Response<()>, signal: BodySignal) -> Verdict {
+    reply.extensions_mut().insert(signal);
     Classify::<Request<()>, _>::classify(&Standard, &Rules::standard(), Ok(&reply))
 }
 
@@ -31,6 +26,7 @@ fn rule(retry: Retryable, health: Option<Health>) -> CodeRule {
         name: "X",
         retry,
         health,
+        effect: Effect::Possible,
     }
 }
 
@@ -46,7 +42,7 @@ fn c_6_a_code_decides_and_leaves_the_rest_to_the_status() {
     let busy = rule(Retryable::AtMost(2), Some(Health::Neutral));
     let verdict = found(
         reply(400, &[("retry-after", "1")]),
-        Finding::Code(busy, Advice::default()),
+        BodySignal::Code(busy, Advice::default()),
     );
     assert_eq!(verdict.cause, Cause::Code("X"));
     assert_eq!(verdict.retry, Retryable::AtMost(2));
@@ -54,7 +50,7 @@ fn c_6_a_code_decides_and_leaves_the_rest_to_the_status() {
     assert_eq!(verdict.guidance, Some(Guidance::AtLeast(SECOND)));
     assert_eq!(verdict.effect, Effect::Possible);
 
-    let unsaid = Finding::Code(rule(Retryable::Yes, None), Advice::default());
+    let unsaid = BodySignal::Code(rule(Retryable::Yes, None), Advice::default());
     for (status, health, effect) in [
         (200, Health::Success, Effect::Possible),
         (429, Health::Neutral, Effect::None),
@@ -70,22 +66,22 @@ fn c_6_a_code_decides_and_leaves_the_rest_to_the_status() {
 fn s_1_a_code_does_not_stand_against_new_credentials() {
     let never = rule(Retryable::Never, None);
     for advice in [Advice::default(), allowed(false), allowed(true)] {
-        let finding = Finding::Code(never, advice);
-        let verdict = found(reply(401, &[]), finding.clone());
+        let signal = BodySignal::Code(never, advice);
+        let verdict = found(reply(401, &[]), signal.clone());
         assert_eq!(verdict.retry, Retryable::AfterRefresh, "{advice:?}");
         assert_eq!(verdict.guidance, None, "{advice:?}");
         // C-6: what the table never retries is firm.
-        assert_eq!(found(reply(403, &[]), finding).retry, Retryable::Never);
+        assert_eq!(found(reply(403, &[]), signal).retry, Retryable::Never);
     }
 }
 
 #[test]
 fn c_6_what_a_body_forbids_is_final() {
-    for finding in [
-        Finding::Advice(allowed(false)),
-        Finding::Code(rule(Retryable::Yes, None), allowed(false)),
+    for signal in [
+        BodySignal::Advice(allowed(false)),
+        BodySignal::Code(rule(Retryable::Yes, None), allowed(false)),
     ] {
-        let verdict = found(reply(503, &[("retry-after", "1")]), finding);
+        let verdict = found(reply(503, &[("retry-after", "1")]), signal);
         assert_eq!(verdict.retry, Retryable::Never);
         assert_eq!(verdict.guidance, Some(Guidance::Stop));
     }
@@ -108,20 +104,20 @@ fn c_6_what_a_body_allows_is_retried_unless_something_firm_stands_against_it() {
         (reply(401, &[]), Retryable::AfterRefresh),
     ] {
         let status = reply.status();
-        let verdict = found(reply, Finding::Advice(allowed(true)));
+        let verdict = found(reply, BodySignal::Advice(allowed(true)));
         assert_eq!(verdict.retry, retry, "{status}");
     }
-    let unsaid = found(reply(400, &[]), Finding::Advice(Advice::default()));
+    let unsaid = found(reply(400, &[]), BodySignal::Advice(Advice::default()));
     assert_eq!(unsaid.retry, Retryable::Never);
 }
 
 #[test]
 fn c_6_an_unknown_error_in_a_success_is_no_success_and_no_failure_of_the_dependency() {
-    let verdict = found(reply(200, &[]), Finding::Advice(Advice::default()));
+    let verdict = found(reply(200, &[]), BodySignal::Advice(Advice::default()));
     assert_eq!(verdict.cause, Cause::Code("unlisted"));
     let parts = (verdict.retry, verdict.health);
     assert_eq!(parts, (Retryable::Never, Health::Success));
-    let failed = found(reply(500, &[]), Finding::Advice(Advice::default()));
+    let failed = found(reply(500, &[]), BodySignal::Advice(Advice::default()));
     assert_eq!(
         failed.cause,
         Cause::Status(StatusCode::INTERNAL_SERVER_ERROR)
@@ -140,7 +136,7 @@ fn c_6_a_body_bounds_retries_that_nothing_else_bounds_more() {
         (Retryable::FreshId, Retryable::FreshId),
         (Retryable::Never, Retryable::Never),
     ] {
-        let verdict = found(reply(500, &[]), Finding::Code(rule(retry, None), most));
+        let verdict = found(reply(500, &[]), BodySignal::Code(rule(retry, None), most));
         assert_eq!(verdict.retry, expected, "{retry:?}");
     }
 }
@@ -167,14 +163,14 @@ fn ra_6_a_body_asks_for_a_wait_of_its_own_beside_the_headers() {
         (&[("grpc-retry-pushback-ms", "5")], exactly),
         (&[("grpc-retry-pushback-ms", "-1")], Some(Guidance::Stop)),
     ] {
-        let verdict = found(reply(503, headers), Finding::Advice(advice));
+        let verdict = found(reply(503, headers), BodySignal::Advice(advice));
         assert_eq!(verdict.guidance, expected, "{headers:?}");
     }
     let silent = Advice {
         floor: Duration::ZERO,
         ..advice
     };
-    let verdict = found(reply(503, &[]), Finding::Advice(silent));
+    let verdict = found(reply(503, &[]), BodySignal::Advice(silent));
     assert_eq!(verdict.guidance, None);
 }
 
@@ -183,7 +179,7 @@ fn c_7_the_stores_mark_in_the_head_holds_for_a_status_in_trailers() {
     let trailers = |status: &'static str| {
         let mut trailers = HeaderMap::new();
         trailers.insert("grpc-status", HeaderValue::from_static(status));
-        Finding::Trailers(trailers)
+        BodySignal::Trailers(trailers)
     };
     let replayed = || reply(200, &[("idempotent-replayed", "true")]);
     let of = |verdict: Verdict| (verdict.cause, verdict.retry, verdict.health);
@@ -219,26 +215,8 @@ fn c_1_what_only_looks_like_a_success_is_looked_into() {
         assert_eq!(is_plain_success(&reply), plain, "{status} {headers:?}");
         reply
             .extensions_mut()
-            .insert(Finding::Advice(Advice::default()));
+            .insert(BodySignal::Advice(Advice::default()));
         assert!(!is_plain_success(&reply), "{status} {headers:?}");
-    }
-}
-
-#[test]
-fn c_3_a_refusal_is_known_whoever_classifies() {
-    let all_well = |_: Result<&(), &(dyn Error + 'static)>| Verdict::SUCCESS;
-    let policy = Policy::synchronous().build().expect("a policy");
-    let dependency = Dependencies::new(policy).get("a");
-    let refused = Refused::new(Refusal::Breaker, "a", None);
-    let verdict = Verdict::refused(Refusal::Breaker);
-    let judged = judge_error::<_, (), ()>(&all_well, &dependency, &refused);
-    assert_eq!(judged, verdict);
-    let result: Result<(), BoxError> = Err(refused.into());
-    assert_eq!(judge::<_, (), ()>(&all_well, &dependency, &result), verdict);
-    let elsewhere = Refused::new(Refusal::Breaker, "b", None);
-    for other in [elsewhere.into(), BoxError::from("other")] {
-        let judged = judge::<_, (), ()>(&all_well, &dependency, &Err(other));
-        assert_eq!(judged, Verdict::SUCCESS);
     }
 }
 
@@ -264,8 +242,11 @@ fn ra_9_a_conflict_holds_nobody_else() {
         doubles: true,
         ..Advice::default()
     };
-    let conflict = found(reply(409, &after), Finding::Advice(advice));
+    let conflict = found(reply(409, &after), BodySignal::Advice(advice));
     assert_eq!(conflict.guidance, Some(own(SECOND * 3, true)));
-    let later = found(reply(409, &[("retry-after", "5")]), Finding::Advice(advice));
+    let later = found(
+        reply(409, &[("retry-after", "5")]),
+        BodySignal::Advice(advice),
+    );
     assert_eq!(later.guidance, Some(own(SECOND * 5, true)));
 }

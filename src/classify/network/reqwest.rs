@@ -4,7 +4,7 @@
 use std::{any::Any, error::Error};
 
 use super::Facts;
-use crate::{classify::Cause, error::find};
+use crate::{call::Cause, error::find};
 
 pub(super) fn inspect(error: &(dyn Error + 'static), facts: &mut Facts) {
     let Some(error) = error.downcast_ref::<reqwest::Error>() else {

@@ -1,8 +1,5 @@
 use super::*;
-use crate::{
-    classify::Effect,
-    retry::{GaveUp, RetryError},
-};
+use crate::call::{Effect, GaveUp, RetryError};
 
 fn noted(causes: impl IntoIterator<Item = Cause>) -> Facts {
     let mut facts = Facts::default();

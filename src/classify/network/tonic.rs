@@ -5,7 +5,7 @@ use std::{any::Any, error::Error};
 use tonic::{ConnectError, Status, TimeoutExpired};
 
 use super::Facts;
-use crate::classify::{Cause, GrpcCode};
+use crate::{call::Cause, http::GrpcCode};
 
 pub(super) fn inspect(error: &(dyn Error + 'static), facts: &mut Facts) {
     if error.is::<ConnectError>() {

@@ -7,7 +7,7 @@ use hyper_util::client::legacy;
 use rustls::{AlertDescription, pki_types::InvalidDnsNameError};
 
 use super::Facts;
-use crate::classify::Cause;
+use crate::call::Cause;
 
 pub(super) fn inspect(error: &(dyn Error + 'static), facts: &mut Facts) {
     if let Some(error) = error.downcast_ref::<legacy::Error>() {

@@ -5,12 +5,9 @@ use crate::{
     backoff::{Backoff, FullJitter},
     delivery::worker::Handler,
     error::BoxError,
-    store::journal::{Entry, EntryId, Journal, NewEntry, Settle},
+    store::journal::{Entry, EntryId, Journal, Settle},
     telemetry,
 };
-
-/// Where alerts wait to be fired.
-pub(super) const QUEUE: &str = "reprise.alerts";
 
 const BACKOFF: FullJitter = FullJitter {
     base: Duration::from_secs(2),
@@ -39,16 +36,6 @@ impl Alert for LogAlert {
         telemetry::dead_letter_alert(&letter.queue, letter.id, &letter.label, letter.cause());
         Ok(())
     }
-}
-
-/// The alert that follows from a death, to be queued together with it. None for an alert's own.
-pub(crate) fn alert(queue: &str, id: EntryId, owner: &str, keep: Duration) -> Option<NewEntry> {
-    (queue != QUEUE).then(|| NewEntry {
-        label: queue.to_owned(),
-        owner: owner.to_owned(),
-        ttl: keep,
-        ..NewEntry::new(QUEUE, id.as_bytes().to_vec())
-    })
 }
 
 /// Fires alerts.
@@ -87,7 +74,7 @@ impl<J: Journal, A: Alert> Handler for AlertHandler<J, A> {
             // It was kept for its time.
             Ok(None) => return Settle::completed("", KEEP),
             Err(error) => {
-                telemetry::journal_trouble("find", error.kind());
+                telemetry::journal_trouble("find", error.kind().as_str());
                 return again("the journal failed");
             }
         };

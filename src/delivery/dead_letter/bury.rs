@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use crate::{
+    delivery::worker::alert,
     store::{
         StoreError, StoreErrorKind,
         journal::{Enqueued, EntryId, Journal, NewEntry, Settle, Want},
@@ -36,12 +37,12 @@ pub(crate) async fn bury<J: Journal>(
             return Err(StoreError::new(StoreErrorKind::Unavailable, message));
         }
         for leased in leased {
-            let alert = super::alert(&queue, leased.id, &leased.owner, keep);
+            let alert = alert(&queue, leased.id, &leased.owner, keep);
             let settle = Settle::failed(reason, keep).followed_by(alert);
             let outcome = settle.outcome;
             // If it is not ours any more, somebody works on it.
             let _ = journal.settle(leased.id, leased.turn, settle).await?;
-            telemetry::settled(&queue, outcome);
+            telemetry::settled(&queue, outcome.as_str(), outcome.is_failed());
         }
     }
     Ok(entry.id)

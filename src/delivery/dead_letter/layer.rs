@@ -17,7 +17,8 @@ use super::{KEEP, bury};
 use crate::{
     delivery::{parcel::Parcel, text},
     error::{BoxError, find},
-    idempotency::{digest::Digest, events::NotConsumed},
+    http::digest::Digest,
+    server::idempotency::events::NotConsumed,
     store::journal::{Dedup, EntryId, Journal, NewEntry},
     telemetry,
 };
@@ -53,7 +54,7 @@ pub enum Delivered<R> {
 }
 
 /// Makes dead letters of events that their consumer fails on: put it around the consumer and its
-/// [`RetryLayer`](crate::RetryLayer), and acknowledge what this returns without an error.
+/// [`RetryLayer`](crate::client::retry::RetryLayer), and acknowledge what this returns without an error.
 ///
 /// An error means that the event must be delivered again, since not even the journal took it. So
 /// does one of [`NotConsumed`] that says not now.
@@ -265,7 +266,7 @@ impl<J: Journal, F> Shared<J, F> {
         let new = self.entry(letter);
         let buried = bury(&self.journal, new, &error.to_string(), KEEP).await;
         buried.map_err(|error| {
-            telemetry::journal_trouble("bury", error.kind());
+            telemetry::journal_trouble("bury", error.kind().as_str());
             error.into()
         })
     }
@@ -276,8 +277,8 @@ impl<J: Journal, F> Shared<J, F> {
             let mut digest = Digest::new("letter");
             digest.part(id);
             Dedup {
-                key: digest.key(),
-                fingerprint: Digest::new("letter").fingerprint(),
+                key: digest.into(),
+                fingerprint: Digest::new("letter").into(),
             }
         });
         new.owner = text::cut(&letter.owner);

@@ -61,14 +61,17 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::HeaderMap;
 
-pub(crate) use self::{alert::alert, bury::bury};
+pub(crate) use self::bury::bury;
 pub use self::{
     alert::{Alert, AlertHandler, LogAlert},
     layer::{DeadLetterFuture, DeadLetterLayer, DeadLetterService, Delivered, Letter},
     redelivery::Redelivery,
     redrive::{Redrive, RedriveReport, Redriven},
 };
-use super::{parcel, worker::Worker};
+use super::{
+    parcel,
+    worker::{ALERTS, Worker},
+};
 use crate::store::{
     StoreError,
     journal::{Attempted, Entry, EntryId, Journal, Query, Status, Timestamp},
@@ -172,7 +175,7 @@ impl<J: Journal + Clone> DeadLetters<J> {
     /// number will do, in any process.
     pub fn alerts<A: Alert>(&self, alert: A) -> Worker<J, AlertHandler<J, A>> {
         let handler = AlertHandler::new(self.journal.clone(), alert);
-        Worker::builder(self.journal.clone(), alert::QUEUE, handler)
+        Worker::builder(self.journal.clone(), ALERTS, handler)
     }
 
     /// A letter, whole; `None` if there is none of that id.

@@ -3,10 +3,7 @@
 
 use http::StatusCode;
 
-use crate::{
-    classify::{Cause, GrpcCode},
-    error::Refusal,
-};
+use crate::{call::Cause, error::Refusal, http::GrpcCode};
 
 pub(crate) const WORKERS_DIED: &str = "its workers died of it";
 pub(crate) const UNREADABLE: &str = "it can't be read";

@@ -19,7 +19,7 @@ impl<J: Journal + Clone> DeadLetters<J> {
     /// A worker that delivers redriven events of a queue to their consumer: the one below the
     /// [`DeadLetterLayer`](super::DeadLetterLayer), with its retries. What it fails on is a dead
     /// letter again; what it can't process now
-    /// ([`NotConsumed`](crate::idempotency::events::NotConsumed)) is delivered again.
+    /// ([`NotConsumed`](crate::server::idempotency::events::NotConsumed)) is delivered again.
     pub fn redelivery<S, E, F>(
         &self,
         queue: impl Into<Cow<'static, str>>,

@@ -15,8 +15,8 @@ use tower::{Layer, Service, ServiceExt};
 
 use super::{Verified, Verifier, VerifyError};
 use crate::{
-    problem::ProblemBody,
-    wire::{problem::Problem, read::Read},
+    http::{problem::Problem, read::Read},
+    server::problem::ProblemBody,
 };
 
 /// The largest body that is read, unless told otherwise.
@@ -106,7 +106,7 @@ where
             .head(request.headers(), SystemTime::now());
         let state = match head {
             Err(error) => {
-                crate::release(&mut self.inner);
+                crate::call::release(&mut self.inner);
                 State::Refused(Some(refusal(&unverified(error))))
             }
             Ok(claimed) => {

@@ -43,7 +43,7 @@
 //!
 //! A message that was signed can be delivered twice, by a sender that got no answer or by somebody
 //! who plays it back within the tolerance. Which ids were processed is not remembered here: put an
-//! [`EventDedupLayer`](crate::idempotency::events::EventDedupLayer) behind this layer, by
+//! [`EventDedupLayer`](crate::server::idempotency::events::EventDedupLayer) behind this layer, by
 //! [`Verified::id`].
 
 mod layer;

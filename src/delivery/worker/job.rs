@@ -11,10 +11,9 @@ use tokio::{
     time::{Instant, Interval, MissedTickBehavior, interval_at, sleep},
 };
 
-use super::{Admits, Handler, Phase, slots::Slot};
+use super::{Admits, Handler, Phase, alert, slots::Slot};
 use crate::{
     backoff::{Backoff, FullJitter},
-    delivery::dead_letter,
     store::{
         Ownership,
         journal::{Entry, EntryId, Journal, Outcome, Settle, Turn},
@@ -73,7 +72,7 @@ impl<J: Journal, H: Handler> Job<J, H> {
         };
         let settle = match settle.outcome {
             Outcome::Failed(keep) => {
-                let alert = dead_letter::alert(&queue, id, &owner, keep);
+                let alert = alert(&queue, id, &owner, keep);
                 settle.followed_by(alert)
             }
             _ => settle,
@@ -135,7 +134,7 @@ impl<J: Journal, H: Handler> Job<J, H> {
                     telemetry::turn_lost(queue, id);
                     return None;
                 }
-                Err(error) => telemetry::journal_trouble("extend", error.kind()),
+                Err(error) => telemetry::journal_trouble("extend", error.kind().as_str()),
             }
         }
     }
@@ -152,9 +151,15 @@ impl<J: Journal, H: Handler> Job<J, H> {
     async fn settle(&self, queue: &str, id: EntryId, turn: Turn, settle: Settle) {
         for n in 0..MAX_SETTLES {
             match self.journal.settle(id, turn, settle.clone()).await {
-                Ok(Ownership::Held) => return telemetry::settled(queue, settle.outcome),
+                Ok(Ownership::Held) => {
+                    return telemetry::settled(
+                        queue,
+                        settle.outcome.as_str(),
+                        settle.outcome.is_failed(),
+                    );
+                }
                 Ok(Ownership::Lost) => return telemetry::turn_lost(queue, id),
-                Err(error) => telemetry::journal_trouble("settle", error.kind()),
+                Err(error) => telemetry::journal_trouble("settle", error.kind().as_str()),
             }
             sleep(PAUSE.delay(n, Duration::ZERO, rand::random())).await;
         }

@@ -43,6 +43,7 @@
 //! # }
 //! ```
 
+mod alert;
 mod job;
 mod run;
 mod slots;
@@ -55,6 +56,7 @@ use tokio::{
     time::timeout,
 };
 
+pub(crate) use self::alert::{ALERTS, alert};
 use self::{job::Job, run::Run};
 use crate::{
     error::ConfigError,

@@ -1,3 +1,4 @@
+use crate::store::journal::Status;
 use std::{borrow::Cow, collections::VecDeque, sync::Arc, time::Duration};
 
 use tokio::{
@@ -97,7 +98,7 @@ impl<J: Journal, H: Handler> Run<J, H> {
             match looked {
                 Some(Ok(())) => failures = 0,
                 Some(Err(error)) => {
-                    telemetry::journal_trouble("lease", error.kind());
+                    telemetry::journal_trouble("lease", error.kind().as_str());
                     next = self.after(PAUSE.delay(failures, Duration::ZERO, rand::random()));
                     failures += 1;
                 }
@@ -272,7 +273,9 @@ impl<J: Journal, H: Handler> Run<J, H> {
         if due && telemetry::counts_queues() {
             self.counted = Some(Instant::now());
             if let Ok(counts) = self.job.journal.counts(&self.queue).await {
-                telemetry::queue(&self.queue, &counts);
+                let by_status = [Status::Queued, Status::Processing, Status::Failed]
+                    .map(|status| (status.as_str(), counts.of(status)));
+                telemetry::queue(&self.queue, by_status, counts.oldest.unwrap_or_default());
             }
         }
     }

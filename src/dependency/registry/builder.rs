@@ -12,11 +12,10 @@ use tokio::time::Instant;
 
 use super::{Current, Dependencies, Shared};
 use crate::{
-    Policy,
     backoff::Jitter,
     classify::Standard,
     dependency::{ByAuthority, Named, nanos},
-    policy::Policies,
+    policy::{Policies, Policy},
 };
 
 const CAPACITY: usize = 1024;

@@ -13,7 +13,7 @@ use pin_project_lite::pin_project;
 use tokio::time::{Sleep, sleep};
 
 use super::layer::Settings;
-use crate::{forrst::may_be_envelope, peek::PeekBody};
+use crate::{client::peek::PeekBody, forrst::may_be_envelope};
 
 /// What a frame counts at least, so that empty ones come to an end too.
 const FRAME: usize = 64;

@@ -40,7 +40,7 @@
 //!
 //! An RFC 9457 problem document (`application/problem+json`) says in its member `retry` what the
 //! extension says, by its `code` if the table knows it, and else by its status. Clients with a
-//! [`PeekLayer`](crate::PeekLayer) obey that too, if the document has its `status`.
+//! [`PeekLayer`](crate::client::peek::PeekLayer) obey that too, if the document has its `status`.
 //!
 //! # Example
 //!

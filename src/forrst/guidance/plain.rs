@@ -10,9 +10,12 @@ use serde_json::Value;
 
 use super::layer::{Settings, tell};
 use crate::{
-    classify::http::is_replayed,
+    call::Guidance,
+    classify::{
+        http::is_replayed,
+        retry_after::{explicit_guidance, guidance},
+    },
     forrst::{Retry, fresh_id::resized, splice},
-    retry_after::parse::{Guidance, explicit_guidance, guidance},
 };
 
 const SHOULD_RETRY: &str = "x-should-retry";

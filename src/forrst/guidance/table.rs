@@ -1,9 +1,8 @@
 use std::{borrow::Cow, collections::BTreeMap, time::Duration};
 
 use crate::{
-    classify::codes::FORRST_NEVER,
-    forrst::{Fault, IdempotencyData, RateLimit, Response, Retry},
-    retry_after::parse::Guidance,
+    call::Guidance,
+    forrst::{Fault, IdempotencyData, RateLimit, Response, Retry, codes::NEVER},
 };
 
 /// What is advised where nobody knows better. `None` is silence.
@@ -26,7 +25,7 @@ impl Table {
             ("FUNCTION_DISABLED", Retry::fixed(seconds(30)), 2),
         ];
         let allowed = allowed.map(|(code, retry, times)| (code, retry.max_attempts(times)));
-        let never = FORRST_NEVER.map(|code| (code, Retry::never()));
+        let never = NEVER.map(|code| (code, Retry::never()));
         let rows = allowed.into_iter().chain(never);
         Self(
             rows.map(|(code, retry)| (code.into(), Some(retry)))

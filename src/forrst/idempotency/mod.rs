@@ -1,9 +1,9 @@
 //! On the server: a forrst function is executed once, however often it is called with one key.
 //!
-//! [`Forrst`] is the dialect in which an [`IdempotencyLayer`](crate::IdempotencyLayer) understands
+//! [`Forrst`] is the dialect in which an [`IdempotencyLayer`](crate::server::idempotency::IdempotencyLayer) understands
 //! envelopes. The key is in the request's idempotency extension, and what became of it in the
 //! reply's. Everything else, stores, leases, orphans, is as the layer's
-//! [module](crate::idempotency) says.
+//! [module](crate::server::idempotency) says.
 //!
 //! ```
 //! use bytes::Bytes;
@@ -74,10 +74,10 @@
 //!
 //! The reply of a function that was executed, errors too: a repeat gets them again. What says that
 //! nothing was executed is not kept, and a repeat is executed: the statuses that the layer
-//! [releases](crate::idempotency), and replies of which all errors are `UNAUTHORIZED`,
+//! [releases](crate::server::idempotency), and replies of which all errors are `UNAUTHORIZED`,
 //! `RATE_LIMITED`, `UNAVAILABLE`, `SERVER_MAINTENANCE`, `FUNCTION_MAINTENANCE`, `FUNCTION_DISABLED`
 //! or `IDEMPOTENCY_PROCESSING`. A handler that knows better marks its response with an
-//! [`Outcome`](crate::idempotency::Outcome).
+//! [`Outcome`](crate::server::idempotency::Outcome).
 //!
 //! It is kept for the layer's retention, or for the `ttl` that a call asks for, of 24 hours up to
 //! [`longest_ttl`](Forrst::longest_ttl). What other extensions say in a reply stays as it was, and
@@ -93,7 +93,7 @@ use std::{
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// The forrst dialect of an [`IdempotencyLayer`](crate::IdempotencyLayer). See the
+/// The forrst dialect of an [`IdempotencyLayer`](crate::server::idempotency::IdempotencyLayer). See the
 /// [module docs](self).
 #[derive(Clone)]
 #[must_use]

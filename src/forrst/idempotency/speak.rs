@@ -1,3 +1,4 @@
+use crate::forrst::codes::effect_of;
 use std::{
     fmt::Write as _,
     sync::Arc,
@@ -10,22 +11,19 @@ use serde_json::{Map, Value, json};
 
 use super::{DAY, Forrst};
 use crate::{
-    classify::Effect,
     error::ConfigError,
     forrst::{
         self, EnvelopeError, Extension, Fault, IdempotencyData, IdempotencyOptions, Span,
         caller::Caller, canonical::written, extension::only, fresh_id::resized, may_be_envelope,
         splice,
     },
-    idempotency::{
+    http::{headers::printable, problem::Problem, reply::Reply},
+    server::idempotency::{
         Outcome,
         dialect::{Common, Made, Met, Refusal, Speak},
         engine::Operation,
-        reply::Reply,
     },
     store::{Fingerprint, Note},
-    telemetry::printable,
-    wire::problem::Problem,
 };
 
 /// Who asks, and with which key if it has one.
@@ -97,7 +95,7 @@ impl Speak for Forrst {
         }
         *asked = known(caller, Some(key));
         Ok(Some(Operation {
-            key: digest?.key(),
+            key: digest?.into(),
             fingerprint: Fingerprint::new(request.call.arguments_digest()),
             note: note.ok_or_else(|| {
                 let what = format!("is too long, allowed: up to {} bytes", Note::LONGEST);
@@ -162,7 +160,7 @@ impl Speak for Forrst {
         };
         let marked = head.extensions.get::<Outcome>().is_some();
         let errors = common.settings.server_errors;
-        let undone = |fault: &Fault| errors.is_undone(Effect::of_code(&fault.code));
+        let undone = |fault: &Fault| errors.is_undone(effect_of(&fault.code));
         if !marked && !reply.errors.is_empty() && reply.errors.iter().all(undone) {
             return Made::NoEffect;
         }

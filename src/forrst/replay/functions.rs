@@ -5,13 +5,13 @@ use serde_json::{Value, json};
 
 use super::invalid;
 use crate::{
-    forrst::{Call, EnvelopeError, Fault, Response, error::at_its_place, span::some_whole},
-    replay::{
+    delivery::replay::{
         ReplayFilter, ReplayId, ReplayStatus,
         dialect::{Answer, Command},
         document::{STATES, state},
     },
-    wire::problem::Problem,
+    forrst::{Call, EnvelopeError, Fault, Response, error::at_its_place, span::some_whole},
+    http::problem::Problem,
 };
 
 /// What the names of all of them begin with.

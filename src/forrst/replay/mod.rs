@@ -1,8 +1,8 @@
 //! The replay extension on a server: what can't be served now is replayed later.
 //!
-//! It is [`replay`](crate::replay) in other words. An envelope asks by its `replay` extension, and
+//! It is [`replay`](crate::delivery::replay) in other words. An envelope asks by its `replay` extension, and
 //! the same layer journals, the same worker replays, the same webhooks tell. With [`Forrst`] as its
-//! [dialect](crate::replay::ReplayBuilder::dialect) it understands and answers in envelopes:
+//! [dialect](crate::delivery::replay::ReplayBuilder::dialect) it understands and answers in envelopes:
 //!
 //! ```
 //! use std::time::{Duration, SystemTime};
@@ -10,12 +10,7 @@
 //! use http::{Request, StatusCode};
 //! use serde_json::{Value, from_slice, json};
 //! use tower::ServiceExt;
-//! use tower_reprise::{
-//!     IdempotencyLayer,
-//!     forrst::Forrst,
-//!     replay::Replay,
-//!     store::{MemoryStore, Orphans},
-//! };
+//! use tower_reprise::{IdempotencyLayer, delivery::replay::Replay, forrst::Forrst, store::{MemoryStore, Orphans}};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -85,7 +80,7 @@
 //! | situation | status | the reply |
 //! | --- | --- | --- |
 //! | served at once | the handler's | the handler's; if it succeeded, the extension says `processed` |
-//! | journaled | 202 | no result and no errors; the extension says `queued` and what is known of it, the `maintenance` extension why and until when, if that is the reason: by the [switch](crate::replay::Maintenance::announce), or by a handler that said so with 503 |
+//! | journaled | 202 | no result and no errors; the extension says `queued` and what is known of it, the `maintenance` extension why and until when, if that is the reason: by the [switch](crate::delivery::replay::Maintenance::announce), or by a handler that said so with 503 |
 //! | the same idempotency key, still queued | 202 | the same `replay_id` |
 //! | the same key, meanwhile replayed | that of the reply | the reply that the replay got; the extension says `completed` or `failed` |
 //! | the same key, other arguments | 422 | `IDEMPOTENCY_CONFLICT` |
@@ -120,7 +115,7 @@
 //! Requests of the methods that can be replayed, if they are JSON or do not say what they are. They
 //! have to be envelopes then. Other content types pass as they are, and so does what is compressed:
 //! the layer belongs inside of what decompresses. The reply to a call that asks for replay is read
-//! too, up to the [limit](crate::replay::ReplayBuilder::response_limit), before it is sent on.
+//! too, up to the [limit](crate::delivery::replay::ReplayBuilder::response_limit), before it is sent on.
 
 mod functions;
 mod speak;
@@ -136,7 +131,7 @@ use self::speak::Envelopes;
 use super::{
     EnvelopeError, Extension, Fault, Forrst, ReplayData, Request, Response, caller::Caller,
 };
-use crate::{classify::Codes, replay::Dialect};
+use crate::{classify::Codes, delivery::replay::Dialect};
 
 impl From<Forrst> for Dialect {
     /// Replay in envelopes. What [`Forrst`] says of how long results are kept is of no concern

@@ -7,29 +7,33 @@ use serde_json::{Value, json};
 
 use super::{caller, extension, functions, invalid, reply};
 use crate::{
-    classify::{Codes, IDEMPOTENCY_KEY},
-    delivery::{UserHeaders, text},
+    call::key::LONGEST_CONFIGURABLE,
+    classify::{BodySignal, Codes},
+    delivery::{
+        UserHeaders,
+        replay::{
+            ReplayId, ReplayStatus,
+            callback::Event,
+            dialect::{
+                Accepted, Answer, Operation, OperationKey, Options, Refusal, Speak, Why, Wish,
+            },
+            document::{rfc3339, state},
+        },
+        text,
+    },
     forrst::{
         self, EnvelopeError, Extension, Fault, IdempotencyData, IdempotencyOptions,
         MaintenanceData, ReplayCallback, ReplayData, ReplayOptions, ReplayPriority, Retry, Span,
-        advice,
+        advice::advice,
         extension::only,
         idempotency::speak::{self as idempotency, told},
         is_fixed, may_be_envelope, may_be_read, splice,
     },
-    idempotency_key::LONGEST_CONFIGURABLE,
-    peek::Finding,
-    replay::{
-        ReplayId, ReplayStatus,
-        callback::Event,
-        dialect::{Accepted, Answer, Operation, OperationKey, Options, Refusal, Speak, Why, Wish},
-        document::{rfc3339, state},
-    },
+    http::{headers::IDEMPOTENCY_KEY, problem::Problem},
     store::{
         Fingerprint,
         journal::{EntryId, Priority, Status},
     },
-    wire::problem::Problem,
 };
 
 type Response = http::Response<Bytes>;
@@ -249,15 +253,15 @@ impl Speak for Envelopes {
         Problem::is_processing(reply) || said().is_some_and(|said| said.errors.iter().any(busy))
     }
 
-    fn finding(&self, reply: &Response) -> Option<Finding> {
+    fn signal(&self, reply: &Response) -> Option<BodySignal> {
         let value: Value = serde_json::from_slice(reply.body()).ok()?;
         let errors = value.get("errors")?.as_array()?;
         errors.first()?;
         let text_at = |pointer: &str| Some(value.pointer(pointer)?.as_str()?.into());
         let advice = advice(&value);
         Some(match self.codes.find(text_at) {
-            Some(rule) => Finding::Code(rule, advice),
-            None => Finding::Advice(advice),
+            Some(rule) => BodySignal::Code(rule, advice),
+            None => BodySignal::Advice(advice),
         })
     }
 

@@ -1,9 +1,6 @@
 use std::{borrow::Cow, fmt, sync::Arc};
 
-use crate::{
-    error::ConfigError,
-    policy::{Gate, Rule},
-};
+use crate::error::{ConfigError, Enforcement, Rule};
 
 /// One difference from the standard.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -112,7 +109,7 @@ impl Finding {
             (Severity::Warning, Some(_)) => format!("remove the approval of {rule}"),
             (Severity::Violation, _) => format!(
                 "set `{field}` ({allowed}), or approve {rule} with a reason: it {}",
-                rule.gate()
+                rule.enforcement()
             ),
             _ => format!("set `{field}` ({allowed})"),
         }
@@ -122,10 +119,10 @@ impl Finding {
     pub(super) fn decided(&self) -> Cow<'_, str> {
         match (&self.approval, self.severity) {
             (Some(reason), _) => Cow::Borrowed(reason),
-            (None, Severity::Violation) if self.rule.gate() == Gate::Review => {
+            (None, Severity::Violation) if self.rule.enforcement() == Enforcement::Review => {
                 "none: needs the board's".into()
             }
-            (None, Severity::Violation) => format!("none: {}", self.rule.gate()).into(),
+            (None, Severity::Violation) => format!("none: {}", self.rule.enforcement()).into(),
             (None, _) => "not needed".into(),
         }
     }

@@ -1,7 +1,7 @@
 use http::{HeaderName, StatusCode};
 
 use super::PolicyBuilder;
-use crate::classify::{Codes, GrpcCode};
+use crate::{classify::Codes, http::GrpcCode};
 
 /// What is classified how.
 impl PolicyBuilder {
@@ -58,7 +58,7 @@ impl PolicyBuilder {
         self
     }
 
-    /// gRPC methods that reply with one message. A [`PeekLayer`](crate::PeekLayer) waits for the
+    /// gRPC methods that reply with one message. A [`PeekLayer`](crate::client::peek::PeekLayer) waits for the
     /// first frame of their replies, which it never does for a reply that may be a stream.
     pub fn unary_methods<T: Into<String>>(mut self, methods: impl IntoIterator<Item = T>) -> Self {
         let methods = methods.into_iter().map(Into::into);
@@ -66,7 +66,7 @@ impl PolicyBuilder {
         self
     }
 
-    /// What error codes in bodies mean, to a [`PeekLayer`](crate::PeekLayer).
+    /// What error codes in bodies mean, to a [`PeekLayer`](crate::client::peek::PeekLayer).
     pub fn codes(mut self, codes: Codes) -> Self {
         self.settings.rules.codes = codes;
         self
@@ -79,7 +79,7 @@ impl PolicyBuilder {
     }
 
     /// Says on each retry which attempt it is, in an `x-envoy-attempt-count` header, so that an
-    /// [inbound budget](crate::RetryBudgetLayer::inbound) of the server knows it for one. gRPC has a
+    /// [inbound budget](crate::InboundBudgetLayer) of the server knows it for one. gRPC has a
     /// field of its own for that, which retries always carry.
     pub fn tell_attempts(mut self) -> Self {
         self.settings.rules.tell_attempts = true;
@@ -88,7 +88,7 @@ impl PolicyBuilder {
 
     /// What the tables are by now.
     #[cfg(feature = "serde")]
-    pub(in crate::policy) fn codes_so_far(&self) -> Codes {
+    pub(crate) fn codes_so_far(&self) -> Codes {
         self.settings.rules.codes.clone()
     }
 }

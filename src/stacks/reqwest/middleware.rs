@@ -12,7 +12,7 @@ use reqwest_middleware::{Error, Middleware, Next};
 use tower::{Layer, Service};
 
 use super::port::{Hop, Port};
-use crate::{error::BoxError, retry::Attempt};
+use crate::{call::Attempt, error::BoxError};
 
 type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
@@ -20,7 +20,7 @@ type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 ///
 /// Takes one layer, or several as a tuple, outermost first. They must call in the task they are
 /// called in, one attempt at a time, as all layers of this crate do. Extensions that a request was
-/// given, such as a [`RetryOverride`](crate::RetryOverride), are on the request that the layers
+/// given, such as a [`RetryOverride`](crate::call::RetryOverride), are on the request that the layers
 /// see; middlewares that come after see the [`Attempt`] among theirs, if it is another one. An
 /// error that a layer made or wrapped is an `Error::Middleware`, with the original in its chain.
 #[derive(Debug)]

@@ -23,7 +23,7 @@ use super::{
     middleware::inner,
     shell::{self, Last, Mould, is_same},
 };
-use crate::{error::BoxError, retry::Attempt};
+use crate::{call::Attempt, error::BoxError};
 
 /// One call's way from its layers to the chain. What is at it goes back to its thread's pool.
 #[derive(Debug)]

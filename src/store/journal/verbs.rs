@@ -67,6 +67,26 @@ pub enum Outcome {
     Release(Duration),
 }
 
+impl Outcome {
+    /// A stable name, for logs and metrics.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Completed(_) => "completed",
+            Self::Failed(_) => "failed",
+            Self::Expired(_) => "expired",
+            Self::Retry(_) => "retry",
+            Self::Release(_) => "released",
+        }
+    }
+
+    /// Whether the entry failed for good.
+    #[must_use]
+    pub fn is_failed(self) -> bool {
+        matches!(self, Self::Failed(_))
+    }
+}
+
 impl Settle {
     fn with(outcome: Outcome, note: impl Into<String>) -> Self {
         Self {

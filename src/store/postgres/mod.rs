@@ -166,7 +166,7 @@ impl PostgresStore {
     /// Call it last. From here to the end of the transaction nobody else can take the operation
     /// over; if somebody did already, the transaction can't be committed any more.
     ///
-    /// What is stored comes from [`Execution::stored`](crate::idempotency::Execution::stored), which
+    /// What is stored comes from [`Execution::stored`](crate::server::idempotency::Execution::stored), which
     /// knows what is left out, and seals it if the layer's store is `Sealed`.
     ///
     /// The transaction's connection must not be one of this store, which needs them to renew the
@@ -174,7 +174,7 @@ impl PostgresStore {
     ///
     /// ```no_run
     /// use http::Response;
-    /// use tower_reprise::{error::BoxError, idempotency::Execution, store::PostgresStore};
+    /// use tower_reprise::{error::BoxError, server::idempotency::Execution, store::PostgresStore};
     ///
     /// // A handler under an `IdempotencyLayer` finds its execution in the request's extensions.
     /// async fn pay(

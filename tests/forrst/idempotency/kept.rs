@@ -7,7 +7,7 @@ use http::Response;
 use serde_json::{Value, from_slice, json};
 use tower_reprise::{
     forrst::{Forrst, RetryGuidanceLayer},
-    idempotency::{Execution, Outcome, ServerErrors},
+    server::idempotency::{Execution, Outcome, ServerErrors},
     store::{IdempotencyStore, MemoryStore},
 };
 

@@ -17,7 +17,7 @@ use tower::ServiceExt;
 use tower_reprise::{
     IdempotencyLayer,
     forrst::Forrst,
-    idempotency::{IdempotencyBuilder, Scoped},
+    server::idempotency::{IdempotencyBuilder, Scoped},
     store::{IdempotencyStore, MemoryStore, Orphans},
 };
 

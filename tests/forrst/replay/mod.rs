@@ -24,9 +24,14 @@ use serde_json::{Value, from_slice, json};
 use tower::ServiceExt;
 use tower_reprise::{
     IdempotencyLayer,
-    delivery::{guard::Guard, sign::Signer, webhooks::Webhooks, worker::Working},
+    delivery::{
+        guard::Guard,
+        replay::{Replay, ReplayBuilder, Replayed},
+        sign::Signer,
+        webhooks::Webhooks,
+        worker::Working,
+    },
     forrst::Forrst,
-    replay::{Replay, ReplayBuilder, Replayed},
     store::{
         MemoryStore, Orphans, SealKeys, Sealed,
         journal::{Counts, Entry, Journal, Query, Status},
@@ -180,7 +185,7 @@ impl Shop {
     }
 
     async fn entry(&self, id: &str) -> Entry {
-        let id: tower_reprise::replay::ReplayId = id.parse().unwrap();
+        let id: tower_reprise::delivery::replay::ReplayId = id.parse().unwrap();
         self.store.find(id.entry()).await.unwrap().unwrap()
     }
 

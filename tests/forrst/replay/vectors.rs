@@ -39,7 +39,7 @@ fn compare(place: &str, said: &Value, shown: &Value, more: &[&str]) {
         (Value::String(said), Value::String(shown)) => {
             let name = place.rsplit('.').next().unwrap();
             if name == "replay_id" {
-                let id: Result<tower_reprise::replay::ReplayId, _> = said.parse();
+                let id: Result<tower_reprise::delivery::replay::ReplayId, _> = said.parse();
                 assert!(id.is_ok() && shown.starts_with("rpl_"), "{place}: {said}");
             } else if name.ends_with("_at") || ["until", "timestamp"].contains(&name) {
                 assert!(humantime::parse_rfc3339(said).is_ok(), "{place}: {said}");

@@ -17,8 +17,8 @@ use http_body_util::{BodyExt, Full};
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_reprise::{
     IdempotencyLayer,
+    delivery::replay::Replay,
     forrst::{self, Forrst, IdempotencyOptions, RetryGuidanceLayer},
-    replay::Replay,
     store::{MemoryStore, Orphans},
 };
 

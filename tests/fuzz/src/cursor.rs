@@ -7,7 +7,7 @@ use http::{Request, Response};
 use http_body_util::Full;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_reprise::{
-    replay::{Replay, ReplayError, ReplayFilter},
+    delivery::replay::{Replay, ReplayError, ReplayFilter},
     store::MemoryStore,
 };
 

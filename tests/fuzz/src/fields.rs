@@ -12,7 +12,7 @@ use http_body_util::Full;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_reprise::{
     IdempotencyLayer,
-    retry_after::parse::rate_limit,
+    classify::retry_after::rate_limit,
     store::{MemoryStore, Orphans},
 };
 

@@ -3,8 +3,8 @@
 
 use tower_reprise::{
     Policy,
-    error::ConfigError,
-    policy::{Finding, Policies, Rule},
+    error::{ConfigError, Rule},
+    policy::{Finding, Policies},
 };
 
 /// A file.

@@ -2,9 +2,12 @@
 
 use std::time::{Duration, SystemTime};
 
-use tower_reprise::retry_after::parse::{
-    Guidance, explicit_guidance, guidance, http_date, pushback, rate_limit, retry_after,
-    retry_after_value,
+use tower_reprise::{
+    call::Guidance,
+    classify::retry_after::{
+        explicit_guidance, guidance, http_date, pushback, rate_limit, retry_after,
+        retry_after_value,
+    },
 };
 
 use crate::support::headers;

@@ -1,0 +1,27 @@
+//! Facts about one call that layers pass to each other.
+//!
+//! Layers never know each other's types. What one of them has to tell another travels with the
+//! call: [`Attempt`] and [`RetryOverride`] in the extensions of a request, [`RetryOutcome`] in those
+//! of a response or in the chain of an error, and a [`Verdict`] from whoever classified a result to
+//! whoever acts on it.
+
+pub(crate) mod attempt;
+pub(crate) mod attempt_headers;
+pub(crate) mod budget_mark;
+mod effect;
+mod guidance;
+pub(crate) mod key;
+mod outcome;
+mod overrides;
+mod readiness;
+mod verdict;
+
+pub use self::{
+    attempt::Attempt,
+    guidance::Guidance,
+    key::IdempotencyKey,
+    outcome::{GaveUp, RetryError, RetryOutcome},
+    overrides::RetryOverride,
+    verdict::{Cause, Health, Retryable, Verdict},
+};
+pub(crate) use self::{effect::Effect, readiness::release};

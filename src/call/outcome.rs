@@ -1,0 +1,182 @@
+use std::{error::Error, fmt};
+
+use http::Response;
+
+use crate::{
+    call::Effect,
+    error::{BoxError, Refusal, find},
+};
+
+/// Why a call was not tried again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum GaveUp {
+    /// All attempts were made.
+    Exhausted,
+    /// The time for the call is over, or would be over before the next attempt.
+    Deadline,
+    /// The dependency's retry budget is used up.
+    Budget,
+    /// The dependency's circuit breaker is open.
+    Breaker,
+    /// The failure is not of a sort that another call would mend.
+    NotRetryable,
+    /// The request may have had an effect, and carries no idempotency key.
+    NotIdempotent,
+    /// The request could not be kept, or its body could not.
+    NotReplayable,
+    /// The dependency said not to, or asked for more patience than a layer below has.
+    Pushback,
+    /// The per-attempt hook failed, or took away credentials.
+    Prepare,
+}
+
+impl GaveUp {
+    /// A stable name, for logs and metrics.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Exhausted => "exhausted",
+            Self::Deadline => "deadline",
+            Self::Budget => "budget",
+            Self::Breaker => "breaker",
+            Self::NotRetryable => "not_retryable",
+            Self::NotIdempotent => "not_idempotent",
+            Self::NotReplayable => "not_replayable",
+            Self::Pushback => "pushback",
+            Self::Prepare => "prepare",
+        }
+    }
+}
+
+impl fmt::Display for GaveUp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl From<Refusal> for GaveUp {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Breaker => Self::Breaker,
+            Refusal::RetryAfter => Self::Pushback,
+            Refusal::Budget => Self::Budget,
+        }
+    }
+}
+
+/// How a call went that did not simply succeed: how many attempts it took, and why there were no
+/// more.
+///
+/// It is in the extensions of the response, or in the chain of the error:
+///
+/// ```
+/// use tower_reprise::{RetryOutcome, call::GaveUp};
+///
+/// fn explain<B>(response: &http::Response<B>) {
+///     if let Some(outcome) = RetryOutcome::of(response) {
+///         println!("{} attempts, {:?}", outcome.attempts(), outcome.gave_up());
+///     }
+/// }
+/// # explain(&http::Response::new(()));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RetryOutcome {
+    attempts: u32,
+    gave_up: Option<GaveUp>,
+    before: Effect,
+}
+
+impl RetryOutcome {
+    /// `before` is what attempts may have brought about beside the one that the result is of.
+    pub(crate) fn new(attempts: u32, gave_up: Option<GaveUp>, before: Effect) -> Self {
+        Self {
+            attempts,
+            gave_up,
+            before,
+        }
+    }
+
+    pub(crate) fn before(&self) -> Effect {
+        self.before
+    }
+
+    /// How the call went that this response came from; `None` if it succeeded at once.
+    #[must_use]
+    pub fn of<B>(response: &Response<B>) -> Option<&Self> {
+        response.extensions().get()
+    }
+
+    /// How the call went that this error came from.
+    #[must_use]
+    pub fn of_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Self> {
+        find::<RetryError>(error).map(|error| &error.outcome)
+    }
+
+    /// Attempts that were made.
+    #[must_use]
+    pub fn attempts(&self) -> u32 {
+        self.attempts
+    }
+
+    /// Why there were no more; `None` if the last one succeeded.
+    #[must_use]
+    pub fn gave_up(&self) -> Option<GaveUp> {
+        self.gave_up
+    }
+
+    /// Whether an attempt may have been processed beside the one that the response or the error
+    /// is of. If it is, a refused connection or a 503 speaks of that one attempt, and not of the
+    /// call: what was asked for may have happened all the same. An attempt that a classifier of your
+    /// own judged is in doubt unless its verdict says
+    /// [`never_sent`](crate::call::Verdict::never_sent).
+    #[must_use]
+    pub fn in_doubt(&self) -> bool {
+        self.before.in_doubt()
+    }
+}
+
+/// The last error of a call, which is its [`source`](Error::source), unchanged.
+#[derive(Debug)]
+pub struct RetryError {
+    outcome: RetryOutcome,
+    source: BoxError,
+}
+
+impl RetryError {
+    pub(crate) fn new(outcome: RetryOutcome, source: BoxError) -> Self {
+        Self { outcome, source }
+    }
+
+    /// How the call went.
+    #[must_use]
+    pub fn outcome(&self) -> &RetryOutcome {
+        &self.outcome
+    }
+
+    /// The last error itself.
+    #[must_use]
+    pub fn into_source(self) -> BoxError {
+        self.source
+    }
+}
+
+impl fmt::Display for RetryError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let RetryOutcome {
+            attempts, gave_up, ..
+        } = self.outcome;
+        let plural = if attempts == 1 { "" } else { "s" };
+        write!(f, "call failed after {attempts} attempt{plural}")?;
+        match gave_up {
+            Some(reason) => write!(f, " ({reason})"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Error for RetryError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&*self.source)
+    }
+}

@@ -1,0 +1,254 @@
+use std::{fmt, time::Duration};
+
+use http::StatusCode;
+
+use crate::{
+    call::{Effect, Guidance},
+    error::Refusal,
+    http::GrpcCode,
+};
+
+/// What the outcome of one attempt means. Its parts are independent: a 429 may be retried and
+/// holds a wait, yet says nothing bad about the dependency's health.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Verdict {
+    /// What happened.
+    pub cause: Cause,
+    /// Whether to call again, and how often.
+    pub retry: Retryable,
+    /// What it says about the dependency.
+    pub health: Health,
+    /// When the dependency wants to be called again.
+    pub guidance: Option<Guidance>,
+    /// The request surely never reached the application, so that repeating it is safe whatever
+    /// its method.
+    pub never_sent: bool,
+    /// What a failed attempt may have brought about.
+    pub(crate) effect: Effect,
+}
+
+impl Verdict {
+    /// All went well.
+    pub const SUCCESS: Self = Self {
+        cause: Cause::Success,
+        retry: Retryable::Never,
+        health: Health::Success,
+        guidance: None,
+        never_sent: false,
+        effect: Effect::Possible,
+    };
+
+    /// A failure that is not worth repeating and that the dependency is not to blame for.
+    #[must_use]
+    pub const fn terminal(cause: Cause) -> Self {
+        Self {
+            cause,
+            retry: Retryable::Never,
+            health: Health::Neutral,
+            guidance: None,
+            never_sent: false,
+            effect: Effect::Possible,
+        }
+    }
+
+    /// A call that a layer of ours never sent.
+    pub(crate) const fn refused(by: Refusal) -> Self {
+        Self::terminal(Cause::Refused(by)).never_sent()
+    }
+
+    /// A failure of the dependency that is worth repeating.
+    #[must_use]
+    pub const fn transient(cause: Cause) -> Self {
+        Self {
+            cause,
+            retry: Retryable::Yes,
+            health: Health::Failure,
+            guidance: None,
+            never_sent: false,
+            effect: Effect::Possible,
+        }
+    }
+
+    /// The same verdict with another answer to whether to retry.
+    #[must_use]
+    pub const fn retry(mut self, retry: Retryable) -> Self {
+        self.retry = retry;
+        self
+    }
+
+    /// The same verdict with another word on the dependency's health.
+    #[must_use]
+    pub const fn health(mut self, health: Health) -> Self {
+        self.health = health;
+        self
+    }
+
+    /// The same verdict, with the time the dependency asked for.
+    #[must_use]
+    pub const fn guidance(mut self, guidance: Option<Guidance>) -> Self {
+        self.guidance = guidance;
+        self
+    }
+
+    /// The same verdict for a request that was never sent.
+    #[must_use]
+    pub const fn never_sent(mut self) -> Self {
+        self.never_sent = true;
+        self.effect = Effect::None;
+        self
+    }
+
+    /// Whether all went well.
+    #[must_use]
+    pub const fn is_success(&self) -> bool {
+        matches!(self.cause, Cause::Success)
+    }
+
+    /// How long the dependency asked everybody to stay away.
+    pub(crate) fn not_before(&self) -> Option<Duration> {
+        match self.guidance {
+            Some(Guidance::AtLeast(wait) | Guidance::Exactly(wait)) => Some(wait),
+            Some(Guidance::InBody { everybody, .. }) => everybody,
+            _ => None,
+        }
+    }
+}
+
+/// Whether a failure is worth another call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Retryable {
+    /// No.
+    Never,
+    /// Yes, but this sort of failure is repeated at most so many times in a row in one call.
+    AtMost(u32),
+    /// Yes, as long as the call was retried less often than this, for whatever reason.
+    Within(u32),
+    /// Once, if the per-attempt hook can bring new credentials.
+    AfterRefresh,
+    /// Once, with a fresh request id.
+    FreshId,
+    /// Yes, within the policy's bounds.
+    Yes,
+}
+
+/// What an outcome says about the dependency, which is what its breaker listens to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Health {
+    /// It answered as it should, even if the answer is a refusal of this request.
+    Success,
+    /// It failed.
+    Failure,
+    /// Nothing: it is busy, or the caller went away.
+    Neutral,
+}
+
+/// What happened, in a form that is safe to log and to use as a metric label: no text of the
+/// peer's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Cause {
+    /// Nothing: the call succeeded.
+    Success,
+    /// An HTTP status.
+    Status(StatusCode),
+    /// A gRPC status.
+    Grpc(GrpcCode),
+    /// An error code in the body, from the policy's table.
+    Code(&'static str),
+    /// The connection was refused, or could not be made for another reason.
+    Connect,
+    /// The connection was reset, aborted or closed.
+    Reset,
+    /// The reply ended before it was complete.
+    Incomplete,
+    /// The socket, the TLS handshake, the attempt or the call took too long.
+    Timeout,
+    /// The host name could not be resolved.
+    Dns,
+    /// The peer's certificate is not to be trusted.
+    Certificate,
+    /// TLS failed, but not for the certificate.
+    Tls,
+    /// The stream was refused before it was processed.
+    StreamRefused,
+    /// The connection was going away before the request was processed.
+    GoAway,
+    /// The HTTP/2 peer broke the stream or the connection.
+    Protocol,
+    /// The reply could not be read, or the request could not be written, as what it should be.
+    Serialization,
+    /// The request or the client is set up wrongly.
+    Configuration,
+    /// The caller, or something on its side, called it off.
+    Cancelled,
+    /// A layer of ours refused the call.
+    Refused(Refusal),
+    /// A failure of a kind that a classifier of your own names.
+    Other(&'static str),
+    /// Something this crate does not know.
+    Unknown,
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Status(status) => return write!(f, "http_{}", status.as_u16()),
+            Self::Grpc(code) => return write!(f, "grpc_{}", code.as_str()),
+            Self::Refused(refusal) => return write!(f, "refused_{}", refusal.as_str()),
+            Self::Success => "success",
+            Self::Connect => "connect",
+            Self::Reset => "reset",
+            Self::Incomplete => "incomplete",
+            Self::Timeout => "timeout",
+            Self::Dns => "dns",
+            Self::Certificate => "certificate",
+            Self::Tls => "tls",
+            Self::StreamRefused => "stream_refused",
+            Self::GoAway => "go_away",
+            Self::Protocol => "protocol",
+            Self::Serialization => "serialization",
+            Self::Configuration => "configuration",
+            Self::Cancelled => "cancelled",
+            Self::Code(name) | Self::Other(name) => name,
+            Self::Unknown => "unknown",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ra_9_only_what_headers_ask_holds_for_everybody() {
+        let second = Duration::from_secs(1);
+        let in_body = |everybody| Guidance::InBody {
+            floor: 2 * second,
+            doubles: false,
+            everybody,
+        };
+        for (guidance, expected) in [
+            (None, None),
+            (Some(Guidance::AtLeast(second)), Some(second)),
+            (Some(Guidance::Exactly(second)), Some(second)),
+            (Some(in_body(None)), None),
+            (Some(in_body(Some(second))), Some(second)),
+            (Some(Guidance::Stop), None),
+        ] {
+            let verdict = Verdict::transient(Cause::Reset).guidance(guidance);
+            assert_eq!(verdict.not_before(), expected, "{guidance:?}");
+        }
+    }
+
+    #[test]
+    fn c_4_what_was_never_sent_had_no_effect() {
+        assert_eq!(Verdict::SUCCESS.effect, Effect::Possible);
+        assert_eq!(Verdict::SUCCESS.never_sent().effect, Effect::None);
+        let refused = Verdict::refused(Refusal::Budget);
+        assert_eq!(refused.cause, Cause::Refused(Refusal::Budget));
+        assert!(refused.never_sent && refused.effect == Effect::None);
+    }
+}

@@ -1,0 +1,99 @@
+use std::{
+    fmt,
+    future::Future,
+    marker::PhantomData,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use pin_project_lite::pin_project;
+
+use crate::{
+    classify::Classify,
+    dependency::Permit,
+    error::{BoxError, Refused},
+};
+
+pin_project! {
+    /// The future of a [`CircuitBreaker`](super::CircuitBreaker) service.
+    #[must_use = "futures do nothing unless polled"]
+    pub struct CircuitBreakerFuture<F, C, Req> {
+        #[pin]
+        state: State<F, C>,
+        request: PhantomData<fn(Req)>,
+    }
+}
+
+pin_project! {
+    #[project = StateProj]
+    enum State<F, C> {
+        // The call is out.
+        Called { #[pin] future: F, permit: Permit, classifier: C },
+        // The breaker is open.
+        Refused { refused: Option<Refused> },
+    }
+}
+
+impl<F, C, Req> CircuitBreakerFuture<F, C, Req> {
+    #[inline(always)]
+    pub(super) fn called(future: F, permit: Permit, classifier: C) -> Self {
+        Self {
+            state: State::Called {
+                future,
+                permit,
+                classifier,
+            },
+            request: PhantomData,
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn refused(refused: Refused) -> Self {
+        let refused = Some(refused);
+        Self {
+            state: State::Refused { refused },
+            request: PhantomData,
+        }
+    }
+}
+
+impl<F, C, Req, T, E> Future for CircuitBreakerFuture<F, C, Req>
+where
+    F: Future<Output = Result<T, E>>,
+    E: Into<BoxError>,
+    C: Classify<Req, T>,
+{
+    type Output = Result<T, BoxError>;
+
+    #[inline(always)]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.project().state.project() {
+            StateProj::Called {
+                future,
+                permit,
+                classifier,
+            } => {
+                // Looked at where it lies, and not moved once more.
+                let polled = future.poll(cx).map_err(Into::into);
+                match &polled {
+                    Poll::Pending => permit.pending(),
+                    Poll::Ready(result) => {
+                        permit.report(permit.dependency().classify(classifier, result).health);
+                    }
+                }
+                polled
+            }
+            StateProj::Refused { refused } => match refused.take() {
+                Some(refused) => Poll::Ready(Err(refused.into())),
+                None => Poll::Pending,
+            },
+        }
+    }
+}
+
+impl<F, C, Req> fmt::Debug for CircuitBreakerFuture<F, C, Req> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CircuitBreakerFuture")
+            .finish_non_exhaustive()
+    }
+}

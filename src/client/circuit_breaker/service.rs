@@ -1,0 +1,53 @@
+use std::task::{Context, Poll};
+
+use tower::Service;
+
+use super::CircuitBreakerFuture;
+use crate::{
+    classify::{Classify, Standard},
+    dependency::{ByAuthority, Locate, Lookup},
+    error::BoxError,
+    telemetry,
+};
+
+/// The service of a [`CircuitBreakerLayer`](super::CircuitBreakerLayer).
+///
+/// # Clone
+///
+/// All state is in the registry, so clones share the breaker.
+#[derive(Debug, Clone)]
+pub struct CircuitBreaker<S, C = Standard, L = ByAuthority> {
+    pub(super) inner: S,
+    pub(super) lookup: Lookup<C, L>,
+}
+
+impl<S, C, L, Req> Service<Req> for CircuitBreaker<S, C, L>
+where
+    S: Service<Req> + Clone,
+    S::Error: Into<BoxError>,
+    C: Classify<Req, S::Response> + Clone,
+    L: Locate<Req>,
+{
+    type Response = S::Response;
+    type Error = BoxError;
+    type Future = CircuitBreakerFuture<S::Future, C, Req>;
+
+    #[inline]
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(cx).map_err(Into::into)
+    }
+
+    fn call(&mut self, request: Req) -> Self::Future {
+        let (deps, dependency) = self.lookup.find(&request);
+        let permit = match dependency.admit() {
+            Ok(permit) => permit,
+            Err(refused) => {
+                telemetry::refused(dependency.target(), refused.kind().as_str());
+                crate::call::release(&mut self.inner);
+                return CircuitBreakerFuture::refused(refused);
+            }
+        };
+        let classifier = deps.classifier.clone();
+        CircuitBreakerFuture::called(self.inner.call(request), permit, classifier)
+    }
+}

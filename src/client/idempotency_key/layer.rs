@@ -1,0 +1,119 @@
+use std::sync::Arc;
+
+use http::HeaderName;
+use tower::Layer;
+
+use super::{IdempotencyKeyService, UuidV4};
+use crate::call::key::{LONGEST, LONGEST_CONFIGURABLE};
+use crate::{error::ConfigError, http::headers::IDEMPOTENCY_KEY};
+
+/// Stamps an idempotency key on each POST and PATCH that has none. See the [module docs](super).
+#[derive(Debug, Clone)]
+#[must_use]
+pub struct IdempotencyKeyLayer<M = UuidV4, P = ()> {
+    make: M,
+    persist: P,
+    settings: Settings,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Settings {
+    pub(super) header: HeaderName,
+    pub(super) quoted: bool,
+    pub(super) longest: usize,
+    pub(super) idempotent_methods: Arc<[String]>,
+}
+
+impl IdempotencyKeyLayer {
+    /// Stamps random UUIDs, bare, in the `Idempotency-Key` header.
+    pub fn new() -> Self {
+        Self {
+            make: UuidV4,
+            persist: (),
+            settings: Settings {
+                header: IDEMPOTENCY_KEY,
+                quoted: false,
+                longest: LONGEST,
+                idempotent_methods: Arc::default(),
+            },
+        }
+    }
+}
+
+impl Default for IdempotencyKeyLayer {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<M, P> IdempotencyKeyLayer<M, P> {
+    /// Another header, which the policy must know too:
+    /// [`PolicyBuilder::key_header`](crate::policy::PolicyBuilder::key_header).
+    pub fn header(mut self, name: HeaderName) -> Self {
+        self.settings.header = name;
+        self
+    }
+
+    /// Sends the key as a structured-field string, `"…"`, as the IETF draft has it.
+    pub fn quoted(mut self) -> Self {
+        self.settings.quoted = true;
+        self
+    }
+
+    /// The longest key that is sent, up to 255; 64 unless told otherwise.
+    ///
+    /// # Errors
+    ///
+    /// Zero, or more than 255.
+    pub fn longest(mut self, longest: usize) -> Result<Self, ConfigError> {
+        if !(1..=LONGEST_CONFIGURABLE).contains(&longest) {
+            return Err(ConfigError::new(None, "longest", longest, "1 to 255"));
+        }
+        self.settings.longest = longest;
+        Ok(self)
+    }
+
+    /// gRPC methods that are safe to repeat without a key, and so get none: `package.Service/Method`,
+    /// or `package.Service` for all of a service's. The policy must declare them too, or calls of
+    /// them are not repeated:
+    /// [`PolicyBuilder::idempotent_methods`](crate::policy::PolicyBuilder::idempotent_methods).
+    /// [`stacks::client`](crate::stacks::client) knows those of its policies.
+    pub fn idempotent_methods<T: Into<String>>(
+        mut self,
+        methods: impl IntoIterator<Item = T>,
+    ) -> Self {
+        self.settings.idempotent_methods = methods.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Makes keys in another way: see [`MakeKey`](super::MakeKey).
+    pub fn with_make_key<N>(self, make: N) -> IdempotencyKeyLayer<N, P> {
+        IdempotencyKeyLayer {
+            make,
+            persist: self.persist,
+            settings: self.settings,
+        }
+    }
+
+    /// Stores each key before it is first sent: see [`PersistKey`](super::PersistKey).
+    pub fn with_persist<Q>(self, persist: Q) -> IdempotencyKeyLayer<M, Q> {
+        IdempotencyKeyLayer {
+            make: self.make,
+            persist,
+            settings: self.settings,
+        }
+    }
+}
+
+impl<S, M: Clone, P: Clone> Layer<S> for IdempotencyKeyLayer<M, P> {
+    type Service = IdempotencyKeyService<S, M, P>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        IdempotencyKeyService {
+            inner,
+            make: self.make.clone(),
+            persist: self.persist.clone(),
+            settings: self.settings.clone(),
+        }
+    }
+}

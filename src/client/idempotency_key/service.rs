@@ -1,0 +1,117 @@
+use std::{
+    fmt,
+    task::{Context, Poll},
+};
+
+use http::{Method, Request};
+use tower::{Service, ServiceExt};
+
+use super::{IdempotencyKeyFuture, MakeKey, PersistKey, UuidV4, future::State, layer::Settings};
+use crate::call::IdempotencyKey;
+use crate::{
+    error::{BoxError, ConfigError},
+    http::{grpc::is_one_of, headers::first},
+};
+
+/// The service of an [`IdempotencyKeyLayer`](super::IdempotencyKeyLayer).
+///
+/// # Clone
+///
+/// There is no state.
+#[derive(Debug, Clone)]
+pub struct IdempotencyKeyService<S, M = UuidV4, P = ()> {
+    pub(super) inner: S,
+    pub(super) make: M,
+    pub(super) persist: P,
+    pub(super) settings: Settings,
+}
+
+impl<S, M, P, B> Service<Request<B>> for IdempotencyKeyService<S, M, P>
+where
+    S: Service<Request<B>> + Clone,
+    S::Error: Into<BoxError>,
+    M: MakeKey<B>,
+    P: PersistKey,
+{
+    type Response = S::Response;
+    type Error = BoxError;
+    type Future = IdempotencyKeyFuture<S, P::Future, Request<B>>;
+
+    #[inline]
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(cx).map_err(Into::into)
+    }
+
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
+        match self.stamp(&mut request) {
+            Ok(None) => {}
+            Ok(Some(future)) => {
+                crate::call::release(&mut self.inner);
+                return IdempotencyKeyFuture::new(State::Persisting {
+                    future,
+                    late: Some(Box::pin(self.inner.clone().oneshot(request))),
+                });
+            }
+            Err(error) => {
+                crate::call::release(&mut self.inner);
+                return IdempotencyKeyFuture::new(State::Failed { error: Some(error) });
+            }
+        }
+        let future = self.inner.call(request);
+        IdempotencyKeyFuture::new(State::Called { future })
+    }
+}
+
+impl<S, M, P: PersistKey> IdempotencyKeyService<S, M, P> {
+    /// Sees to it that the request has a key if it needs one. Returns what there is to wait for
+    /// before it may be sent.
+    fn stamp<B>(&self, request: &mut Request<B>) -> Result<Option<P::Future>, BoxError>
+    where
+        M: MakeKey<B>,
+    {
+        let needed = matches!(*request.method(), Method::POST | Method::PATCH);
+        if !needed && !P::STORES && request.extensions().is_empty() {
+            return Ok(None);
+        }
+        let Settings {
+            header,
+            quoted,
+            longest,
+            idempotent_methods,
+        } = &self.settings;
+        let refused = |value: &dyn fmt::Display, allowed: String| {
+            ConfigError::new(None, header.to_string(), value, allowed)
+        };
+        let fits = |key: &IdempotencyKey| match key.len() {
+            length if length > *longest => {
+                let value = format_args!("{length} characters long");
+                Err(refused(&value, format!("at most {longest}")))
+            }
+            _ => Ok(()),
+        };
+        if let Some(value) = first(request.headers(), header) {
+            let key = IdempotencyKey::as_sent(value);
+            if key.as_str().is_empty() {
+                return Err(refused(&"empty or not visible ASCII", "visible ASCII".into()).into());
+            }
+            fits(&key)?;
+            return Ok(self.persist.persist(&key));
+        }
+        let chosen = request.extensions().get::<IdempotencyKey>().cloned();
+        let key = match chosen {
+            Some(key) => key,
+            None if needed && !is_one_of(idempotent_methods, request) => {
+                self.make.make_key(request)
+            }
+            None => return Ok(None),
+        };
+        fits(&key)?;
+        let persisting = self.persist.persist(&key);
+        let mut value = key.into_header(*quoted);
+        // No two calls have the same. An HTTP/2 connection that kept it in mind would do so in
+        // place of headers that come again, and look through all it had for each new one.
+        value.set_sensitive(true);
+        request.headers_mut().insert(header.clone(), value);
+        Ok(persisting)
+    }
+}

@@ -1,0 +1,12 @@
+//! Layers for a client: whether, when and how often to call again.
+//!
+//! Each module is one layer and works alone. Stacked on one
+//! [`Dependencies`](crate::dependency::Dependencies) registry they share its policy and its state;
+//! [`stacks::client`](crate::stacks::client) has all of them in the right order.
+
+pub mod circuit_breaker;
+pub mod idempotency_key;
+pub mod peek;
+pub mod retry;
+pub mod retry_after;
+pub mod retry_budget;

@@ -1,0 +1,51 @@
+use std::borrow::Cow;
+
+use bytes::Bytes;
+use http_body::Body;
+use serde_json::Value;
+
+use super::PeekBody;
+use crate::classify::{Advice, Codes};
+
+/// A JSON document.
+pub(super) struct Document(Value);
+
+impl Document {
+    /// Reads a document that is whole in what was read of a body, and not over the limit however it
+    /// was cut into frames.
+    pub(super) fn read<B: Body>(body: &PeekBody<B>, limit: usize) -> Option<Self> {
+        let data = || body.data();
+        if data().map(Bytes::len).sum::<usize>() > limit {
+            return None;
+        }
+        let mut pieces = data();
+        let value = match (pieces.next()?, pieces.next()) {
+            (only, None) => serde_json::from_slice(only),
+            _ => serde_json::from_slice(&data().flatten().copied().collect::<Vec<_>>()),
+        };
+        value.ok().map(Self)
+    }
+
+    /// The text there, or the number: some APIs number their errors.
+    pub(super) fn text_at(&self, pointer: &str) -> Option<Cow<'_, str>> {
+        match self.0.pointer(pointer)? {
+            Value::String(text) => Some(text.into()),
+            Value::Number(number) => Some(number.to_string().into()),
+            _ => None,
+        }
+    }
+
+    /// What it says beside its code, as the envelope's protocol has it.
+    pub(super) fn advice(&self, codes: &Codes) -> Advice {
+        let reader = codes.envelope();
+        reader.map_or_else(Advice::default, |reader| (reader.advice)(&self.0))
+    }
+
+    /// Whether it is a failure that an idempotency store answered with, so that asking again brings
+    /// the same.
+    pub(super) fn is_replayed_failure(&self, codes: &Codes) -> bool {
+        codes
+            .envelope()
+            .is_some_and(|reader| (reader.is_replayed)(&self.0))
+    }
+}

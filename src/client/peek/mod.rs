@@ -1,0 +1,97 @@
+//! Look into a reply for what its head does not tell.
+//!
+//! The head of a response is not the whole story. A gRPC status may come in trailers after an
+//! empty body. An API's own error code is in the body, and says better than a 500 whether another
+//! call is worth it. And a reply that a retry throws away leaves its connection unusable if its
+//! body was never read.
+//!
+//! [`PeekLayer`] is the innermost layer of a client's stack. It reads the start of such a body,
+//! leaves a note for the layers above, which all judge by it, and hands on a response that is still
+//! whole: every frame, the trailers, the size. What it does not need to know it does not touch.
+//!
+//! | reply | what is read |
+//! | --- | --- |
+//! | gRPC, no status in its head | the first frame, if it is there already; with [`unary_methods`] it is waited for |
+//! | a failure that may be retried | up to 64 KiB within 250 ms, so that the connection is free for the retry |
+//! | a failure with a JSON body, where [`Codes`] say more than the status | the same, for its code |
+//! | a success of a content type that [`Codes::content_type`] names | the same |
+//! | anything else | nothing |
+//!
+//! ```
+//! use std::convert::Infallible;
+//! use bytes::Bytes;
+//! use http::{Request, Response};
+//! use http_body_util::{BodyExt, Full};
+//! use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
+//! use tower_reprise::{Dependencies, PeekLayer, Policy, RetryLayer, RetryOutcome};
+//!
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), tower_reprise::error::BoxError> {
+//! // The bank's table does not retry on INTERNAL, whatever the status is.
+//! let deps = Dependencies::new(Policy::bank().build()?);
+//! let bank = service_fn(|_: Request<Full<Bytes>>| async {
+//!     let body = Full::new(Bytes::from_static(br#"{"code":"INTERNAL","record":"er_17"}"#));
+//!     let response = Response::builder().status(503).header("content-type", "application/json");
+//!     Ok::<_, Infallible>(response.body(body).unwrap())
+//! });
+//! let mut client = ServiceBuilder::new()
+//!     .layer(RetryLayer::new(deps.clone()))
+//!     .layer(PeekLayer::new(deps))
+//!     .service(bank);
+//!
+//! let request = Request::get("http://bank.example/wallets").body(Full::default())?;
+//! let response = client.ready().await?.call(request).await?;
+//! # #[cfg(feature = "codes")]
+//! assert_eq!(RetryOutcome::of(&response).map(|o| o.attempts()), Some(1));
+//! let body = response.into_body().collect().await?.to_bytes();
+//! assert_eq!(&body[..], br#"{"code":"INTERNAL","record":"er_17"}"#);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Codes are read with the `codes` feature.
+//!
+//! [`unary_methods`]: crate::policy::PolicyBuilder::unary_methods
+//! [`Codes`]: crate::classify::Codes
+//! [`Codes::content_type`]: crate::classify::Codes::content_type
+
+mod body;
+#[cfg(feature = "codes")]
+mod codes;
+mod future;
+mod layer;
+mod reading;
+mod reply;
+mod service;
+
+/// Without the feature no document can be read.
+#[cfg(not(feature = "codes"))]
+mod codes {
+    use std::borrow::Cow;
+
+    use crate::classify::{Advice, Codes};
+
+    pub(super) enum Document {}
+
+    impl Document {
+        pub(super) fn read<T>(_frames: &T, _limit: usize) -> Option<Self> {
+            None
+        }
+
+        pub(super) fn text_at(&self, _pointer: &str) -> Option<Cow<'_, str>> {
+            match *self {}
+        }
+
+        pub(super) fn advice(&self, _codes: &Codes) -> Advice {
+            match *self {}
+        }
+
+        pub(super) fn is_replayed_failure(&self, _codes: &Codes) -> bool {
+            match *self {}
+        }
+    }
+}
+
+pub use self::{
+    body::PeekBody, future::PeekFuture, layer::PeekLayer, reply::PeekReply, service::Peek,
+};

@@ -1,0 +1,138 @@
+use std::{
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use http::{Response, StatusCode};
+use http_body::Body;
+use tokio::time::{Sleep, sleep};
+
+use super::{PeekBody, PeekReply, codes::Document};
+use crate::classify::BodySignal;
+use crate::{
+    classify::{Advice, CodeRule, Rules, worth_keeping},
+    dependency::Dependency,
+    http::{GrpcCode, grpc::is_grpc, response::Reply},
+};
+
+/// What a frame counts at least, so that empty ones come to an end too.
+const FRAME: usize = 64;
+
+/// What is looked for in a reply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Look {
+    Nothing,
+    /// A gRPC status in trailers that come before any message.
+    Trailers,
+    /// All of the body, for its code or for its connection.
+    Body {
+        code: bool,
+    },
+}
+
+impl Look {
+    #[inline]
+    pub(super) fn at<R: Reply>(rules: &Rules, reply: &R) -> Self {
+        let (status, headers) = (reply.status(), reply.headers());
+        if headers.is_empty() && status == StatusCode::OK {
+            return Self::Nothing;
+        }
+        let code = cfg!(feature = "codes") && rules.codes.may_be_in(status, headers);
+        let failed = status.is_client_error() || status.is_server_error();
+        if code || (failed && worth_keeping(rules, status)) {
+            return Self::Body { code };
+        }
+        let grpc = status == StatusCode::OK && is_grpc(headers);
+        match grpc && GrpcCode::from_headers(headers).is_none() {
+            true => Self::Trailers,
+            false => Self::Nothing,
+        }
+    }
+}
+
+/// A reply whose body is being read.
+pub(super) struct Reading<R: PeekReply> {
+    head: Response<()>,
+    body: PeekBody<R::Body>,
+    look: Look,
+    /// Whether what is not there yet is waited for.
+    wait: bool,
+    size: usize,
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl<R: PeekReply> Reading<R> {
+    pub(super) fn new(reply: R, look: Look, unary: bool) -> Self {
+        let (head, body) = reply.open();
+        Self {
+            head,
+            body,
+            look,
+            wait: unary || look != Look::Trailers,
+            size: 0,
+            timer: None,
+        }
+    }
+
+    /// Reads what there is to read. Ready when nothing more is worth waiting for.
+    pub(super) fn poll(&mut self, dependency: &Dependency, cx: &mut Context<'_>) -> Poll<()> {
+        let rules = dependency.policy().rules();
+        let limit = rules.codes.most();
+        if self.body.size_hint().lower() > limit as u64 && self.look != Look::Trailers {
+            return Poll::Ready(());
+        }
+        while self.size <= limit {
+            match self.body.poll_read(cx) {
+                Poll::Ready(None) => break,
+                Poll::Ready(Some(data)) => {
+                    self.size += data.unwrap_or_default().max(FRAME);
+                    // A message is the caller's, and so is what comes after it.
+                    if self.look == Look::Trailers && data != Some(0) {
+                        break;
+                    }
+                }
+                Poll::Pending if !self.wait => break,
+                Poll::Pending => {
+                    // Who says that a reply is one message can wait for it as long as the call
+                    // may take.
+                    if self.look == Look::Trailers {
+                        return Poll::Pending;
+                    }
+                    // A head that is there is not to be lost for its body's sake.
+                    let longest = || rules.codes.longest().min(dependency.longest_attempt() / 4);
+                    let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(longest())));
+                    ready!(timer.as_mut().poll(cx));
+                    break;
+                }
+            }
+        }
+        Poll::Ready(())
+    }
+
+    /// The reply, with a note of what was found.
+    pub(super) fn finish(mut self, rules: &Rules) -> R::Peeked {
+        let signal = match self.look {
+            Look::Body { code: true } => Document::read(&self.body, rules.codes.most())
+                .and_then(|document| found_in(&document, rules)),
+            Look::Trailers => self.body.trailers().cloned().map(BodySignal::Trailers),
+            _ => None,
+        };
+        if let Some(signal) = signal {
+            self.head.extensions_mut().insert(signal);
+        }
+        R::close(self.head, self.body)
+    }
+}
+
+fn found_in(document: &Document, rules: &Rules) -> Option<BodySignal> {
+    let nothing = Advice::default();
+    if document.is_replayed_failure(&rules.codes) {
+        return Some(BodySignal::Code(CodeRule::CACHED, nothing));
+    }
+    let advice = document.advice(&rules.codes);
+    match rules.codes.find(|pointer| document.text_at(pointer)) {
+        Some(rule) => Some(BodySignal::Code(rule, advice)),
+        None => (advice != nothing).then_some(BodySignal::Advice(advice)),
+    }
+}

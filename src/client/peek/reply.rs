@@ -1,0 +1,49 @@
+use bytes::Bytes;
+use http::Response;
+use http_body::Body;
+
+use super::PeekBody;
+use crate::http::response::Reply;
+
+/// A reply whose body can be looked into: `http::Response`, and with the `reqwest` feature
+/// `reqwest::Response`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` can't be looked into",
+    note = "`PeekLayer` is for responses with a body of `Bytes` that is `Unpin`; put others into \
+            a box first: `.map_response(|r| r.map(BodyExt::boxed_unsync))`"
+)]
+pub trait PeekReply: Reply + Sized {
+    /// The body.
+    type Body: Body<Data = Bytes> + Unpin;
+    /// The reply with what was read in front of the rest of its body.
+    type Peeked: Reply;
+
+    #[doc(hidden)]
+    fn untouched(self) -> Self::Peeked;
+    #[doc(hidden)]
+    fn open(self) -> (Response<()>, PeekBody<Self::Body>);
+    #[doc(hidden)]
+    fn close(head: Response<()>, body: PeekBody<Self::Body>) -> Self::Peeked;
+}
+
+impl<B> PeekReply for Response<B>
+where
+    B: Body<Data = Bytes> + Unpin,
+{
+    type Body = B;
+    type Peeked = Response<PeekBody<B>>;
+
+    #[inline]
+    fn untouched(self) -> Self::Peeked {
+        self.map(PeekBody::untouched)
+    }
+
+    fn open(self) -> (Response<()>, PeekBody<B>) {
+        let (parts, body) = self.into_parts();
+        (Response::from_parts(parts, ()), PeekBody::untouched(body))
+    }
+
+    fn close(head: Response<()>, body: PeekBody<B>) -> Self::Peeked {
+        head.map(|()| body)
+    }
+}

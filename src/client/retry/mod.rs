@@ -1,0 +1,90 @@
+//! Call again, when that is worth it, safe, and allowed.
+//!
+//! A retry is worth it only if the failure may pass: a refused connection, a 503, a timeout; not
+//! a 400, and never an untrusted certificate. It is safe only if the request can be repeated: by
+//! its method, by its idempotency key, or because it surely was never processed. It is allowed
+//! only within bounds: so many attempts, so much time, as much as the dependency's budget has
+//! left, and not while its breaker is open. [`RetryLayer`] asks all of that after each failed
+//! attempt, waits with full jitter and never less than the dependency asked for, and gives the
+//! caller the last real answer and the reason when it stops.
+//!
+//! ```
+//! use std::convert::Infallible;
+//! use http::{Request, Response};
+//! use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
+//! use tower_reprise::{Dependencies, Policy, RetryLayer, RetryOutcome};
+//!
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), tower_reprise::error::BoxError> {
+//! let deps = Dependencies::new(Policy::synchronous().service("checkout").build()?);
+//! let flaky = tower::util::BoxCloneService::new(service_fn({
+//!     let calls = std::sync::Arc::new(std::sync::atomic::AtomicU16::new(0));
+//!     move |_: Request<()>| {
+//!         let first = calls.fetch_add(1, std::sync::atomic::Ordering::Relaxed) == 0;
+//!         async move {
+//!             let status = if first { 503 } else { 200 };
+//!             Ok::<_, Infallible>(Response::builder().status(status).body(()).unwrap())
+//!         }
+//!     }
+//! }));
+//! let mut client = ServiceBuilder::new().layer(RetryLayer::new(deps)).service(flaky);
+//!
+//! let request = Request::get("http://stock.example/items").body(())?;
+//! let response = client.ready().await?.call(request).await?;
+//! assert_eq!(response.status(), 200);
+//! assert_eq!(RetryOutcome::of(&response).map(|o| o.attempts()), Some(2));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What a call that succeeds pays
+//!
+//! The head of the request is copied into a recycled buffer, a body that is at hand is cloned
+//! (which counts a reference), and that is all: nothing is boxed, no lock is taken, no timer is
+//! made unless the attempt is not ready at once. The request is rebuilt only if there is a retry.
+//! Extensions of the caller's are cloned, which allocates, and a client that turns from one
+//! dependency to another takes a lock to find it.
+//!
+//! # Services that are not HTTP
+//!
+//! [`RetryLayer::cloning`] retries anything whose request is `Clone`, with a classifier of your
+//! own:
+//!
+//! ```
+//! # use tower_reprise::{Dependencies, Policy, RetryLayer, call::{Cause, Verdict}};
+//! #[derive(Clone)]
+//! struct OrderPlaced(u64);
+//!
+//! let deps = Dependencies::builder(Policy::asynchronous().dead_letters("orders.dlq").build()?)
+//!     .with_locate(|_: &OrderPlaced| "orders".into())
+//!     .with_classifier(|outcome: Result<&(), &(dyn std::error::Error + 'static)>| match outcome {
+//!         Ok(()) => Verdict::SUCCESS,
+//!         Err(_) => Verdict::transient(Cause::Other("handler")),
+//!     })
+//!     .build();
+//! let layer = RetryLayer::new(deps).cloning();
+//! # Ok::<(), tower_reprise::error::ConfigError>(())
+//! ```
+
+mod bearer;
+mod body;
+mod call;
+mod future;
+mod layer;
+mod past;
+mod prepare;
+mod protocol;
+mod service;
+mod snapshot;
+pub(crate) mod tape;
+
+pub use self::{
+    bearer::{BearerToken, Token},
+    body::{ReplayBody, Room},
+    future::RetryFuture,
+    layer::RetryLayer,
+    prepare::{PrepareAttempt, Refresh},
+    protocol::{Cloned, Http, HttpSnapshot, Protocol},
+    service::Retry,
+    tape::Recording,
+};

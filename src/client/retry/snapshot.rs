@@ -1,0 +1,386 @@
+//! A request's head, copied into one recycled buffer, and made into a request again only if there
+//! is a retry. A call that succeeds pays for a few copies of bytes and allocates nothing.
+
+use std::{cell::RefCell, fmt, time::Duration};
+
+use http::{
+    Extensions, HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version,
+    header::{AUTHORIZATION, COOKIE, PROXY_AUTHORIZATION},
+    request::Parts,
+    uri,
+};
+use tower_http::request_id::RequestId;
+
+use crate::call::{
+    attempt_headers::Told,
+    budget_mark::{Counted, Marks},
+};
+use crate::http::{grpc::GrpcMethod, headers::printable};
+
+/// Marks a value as sensitive in its stored length.
+const SENSITIVE: u64 = 1 << 31;
+
+/// A request's head, in a box that goes back to its thread's pool.
+#[derive(Debug)]
+pub(super) struct Head(Option<Box<Copied>>);
+
+/// What is kept of a head. It is filled in where it lies, since to move what was just written
+/// takes longer than to write it.
+pub(super) struct Copied {
+    method: Method,
+    version: Version,
+    scheme: u32,
+    authority: u32,
+    path: u32,
+    headers: u32,
+    told: Told,
+    extensions: Kept,
+    bytes: Vec<u8>,
+}
+
+/// Credentials are among what was copied.
+impl fmt::Debug for Copied {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Copied")
+            .field("method", &self.method)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What is kept of extensions. To clone them all takes several allocations.
+#[derive(Debug, Clone)]
+enum Kept {
+    /// There were none, or none but our own mark.
+    Nothing,
+    /// The only one was tonic's.
+    Method(GrpcMethod),
+    All(Extensions),
+}
+
+impl Kept {
+    fn of(extensions: &Extensions) -> Self {
+        let marks = usize::from(extensions.get::<Counted>().is_some());
+        match extensions.get::<GrpcMethod>() {
+            Some(method) if extensions.len() == marks + 1 => Self::Method(method.clone()),
+            _ => Self::All(extensions.clone()),
+        }
+    }
+
+    fn get<T: Clone + Send + Sync + 'static>(&self) -> Option<&T> {
+        match self {
+            Self::All(extensions) => extensions.get(),
+            _ => None,
+        }
+    }
+}
+
+impl From<Kept> for Extensions {
+    fn from(kept: Kept) -> Self {
+        let mut extensions = Self::new();
+        match kept {
+            Kept::Nothing => {}
+            Kept::Method(method) => {
+                extensions.insert(method);
+            }
+            Kept::All(all) => extensions = all,
+        }
+        extensions
+    }
+}
+
+impl Head {
+    const POOLED: usize = 64;
+
+    /// Copies a head, unless it has more than `limit` bytes.
+    #[inline]
+    pub(super) fn of<B>(request: &Request<B>, marks: Marks, limit: usize) -> Option<Self> {
+        let pooled = POOL.try_with(|pool| pool.borrow_mut().pop()).ok().flatten();
+        let mut head = Self(Some(pooled.unwrap_or_else(Copied::empty)));
+        let copied = head.0.as_mut()?;
+        let parts = (request.method(), request.uri(), request.headers());
+        copied.copy(parts, request.version(), limit)?;
+        if marks == Marks::Others {
+            copied.extensions = Kept::of(request.extensions());
+        }
+        Some(head)
+    }
+
+    /// What was copied.
+    #[inline]
+    pub(super) fn get(&self) -> Option<&Copied> {
+        self.0.as_deref()
+    }
+}
+
+impl Drop for Head {
+    fn drop(&mut self) {
+        let Some(mut copied) = self.0.take() else {
+            return;
+        };
+        if !matches!(copied.extensions, Kept::Nothing) || copied.bytes.len() > Copied::LARGEST {
+            copied.clean();
+        }
+        let _ = POOL.try_with(|pool| {
+            let mut pool = pool.borrow_mut();
+            if pool.len() < Self::POOLED {
+                pool.push(copied);
+            }
+        });
+    }
+}
+
+thread_local! {
+    #[allow(clippy::vec_box, reason = "what is taken is moved by its pointer")]
+    static POOL: RefCell<Vec<Box<Copied>>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Copied {
+    /// The most bytes that are pooled with a head, and the fewest.
+    const LARGEST: usize = 16 * 1024;
+    const SMALLEST: usize = 1024;
+
+    #[cold]
+    fn empty() -> Box<Self> {
+        Box::new(Self {
+            method: Method::GET,
+            version: Version::HTTP_11,
+            scheme: 0,
+            authority: 0,
+            path: 0,
+            headers: 0,
+            told: Told::default(),
+            extensions: Kept::Nothing,
+            bytes: vec![0; Self::SMALLEST],
+        })
+    }
+
+    /// Gives up what is not worth pooling.
+    #[cold]
+    fn clean(&mut self) {
+        self.extensions = Kept::Nothing;
+        if self.bytes.len() > Self::LARGEST {
+            self.bytes = vec![0; Self::SMALLEST];
+        }
+    }
+
+    #[cold]
+    fn grow(&mut self) {
+        self.bytes.resize(self.bytes.len() * 4, 0);
+    }
+
+    fn copy(
+        &mut self,
+        (method, uri, headers): (&Method, &Uri, &HeaderMap),
+        version: Version,
+        limit: usize,
+    ) -> Option<()> {
+        let scheme = uri.scheme_str().unwrap_or_default();
+        let authority = uri.authority().map_or("", uri::Authority::as_str);
+        let path = uri.path_and_query().map_or("", uri::PathAndQuery::as_str);
+        self.method.clone_from(method);
+        self.version = version;
+        self.scheme = scheme.len() as u32;
+        self.authority = authority.len() as u32;
+        self.path = path.len() as u32;
+        self.headers = headers.len() as u32;
+        loop {
+            self.told = Told::default();
+            let size = self.bytes.len();
+            let room = self.bytes.get_mut(..limit.min(size))?;
+            match write([scheme, authority, path], headers, room, &mut self.told) {
+                Some(()) => return Some(()),
+                None if size >= limit => return None,
+                None => self.grow(),
+            }
+        }
+    }
+
+    /// How many attempts were made before by another retry loop.
+    pub(super) fn told(&self) -> u32 {
+        self.told.attempts
+    }
+
+    /// How much time the caller gave a gRPC call.
+    #[inline]
+    pub(super) fn grpc_timeout(&self) -> Option<Duration> {
+        self.told.timeout
+    }
+
+    /// Makes the head again.
+    pub(super) fn rebuild(&self) -> Option<Parts> {
+        let (mut parts, ()) = Request::new(()).into_parts();
+        parts.method = self.method.clone();
+        parts.version = self.version;
+        parts.uri = self.uri()?;
+        parts.headers = self.header_map()?;
+        parts.extensions = self.extensions.clone().into();
+        Some(parts)
+    }
+
+    /// Whether a request is still the same operation, with all the credentials of this one, of the
+    /// same schemes, and over a connection that is as safe.
+    pub(super) fn is_as_trusted<B>(&self, request: &Request<B>, key_header: &HeaderName) -> bool {
+        let headers = request.headers();
+        let encrypted = self.bytes.get(..self.scheme as usize) == Some(b"https");
+        if encrypted && request.uri().scheme_str() != Some("https") {
+            return false;
+        }
+        let same = |name: &HeaderName, same: fn(&[u8], &[u8]) -> bool| {
+            let after = headers.get(name).map(HeaderValue::as_bytes);
+            self.get(name.as_str())
+                .is_none_or(|before| after.is_some_and(|after| same(before, after)))
+        };
+        let sensitive = self.fields().filter(|(_, _, sensitive)| *sensitive);
+        request.method() == self.method
+            && sensitive
+                .map(|(name, ..)| name)
+                .all(|name| headers.keys().any(|key| key.as_str().as_bytes() == name))
+            && same(key_header, |before, after| before == after)
+            && same(&COOKIE, |before, after| {
+                before.is_empty() || !after.is_empty()
+            })
+            && same(&AUTHORIZATION, as_strong)
+            && same(&PROXY_AUTHORIZATION, as_strong)
+    }
+
+    /// The id that ties this call to others in the logs.
+    pub(super) fn correlation_id(&self) -> Option<&str> {
+        let id = |name| self.get(name).and_then(printable);
+        let extension = || {
+            printable(
+                self.extensions
+                    .get::<RequestId>()?
+                    .header_value()
+                    .as_bytes(),
+            )
+        };
+        id("x-request-id")
+            .or_else(|| id("traceparent"))
+            .or_else(extension)
+    }
+
+    /// A header's value, if it is fit for a log.
+    pub(super) fn text(&self, name: &HeaderName) -> Option<&str> {
+        self.get(name.as_str()).and_then(printable)
+    }
+
+    fn uri(&self) -> Option<Uri> {
+        let bytes = self.bytes.as_slice();
+        let (scheme, bytes) = bytes.split_at_checked(self.scheme as usize)?;
+        let (authority, bytes) = bytes.split_at_checked(self.authority as usize)?;
+        let path = bytes.get(..self.path as usize)?;
+        let mut parts = uri::Parts::default();
+        if !scheme.is_empty() {
+            parts.scheme = Some(scheme.try_into().ok()?);
+        }
+        if !authority.is_empty() {
+            parts.authority = Some(authority.try_into().ok()?);
+        }
+        if !path.is_empty() {
+            parts.path_and_query = Some(path.try_into().ok()?);
+        }
+        Uri::from_parts(parts).ok()
+    }
+
+    fn header_map(&self) -> Option<HeaderMap> {
+        let mut headers = HeaderMap::try_with_capacity(self.headers as usize).ok()?;
+        for (name, value, sensitive) in self.fields() {
+            let mut value = HeaderValue::from_bytes(value).ok()?;
+            value.set_sensitive(sensitive);
+            headers
+                .try_append(HeaderName::from_bytes(name).ok()?, value)
+                .ok()?;
+        }
+        (headers.len() == self.headers as usize).then_some(headers)
+    }
+
+    fn get(&self, name: &str) -> Option<&[u8]> {
+        let mut fields = self.fields();
+        fields
+            .find(|(field, ..)| *field == name.as_bytes())
+            .map(|(_, value, _)| value)
+    }
+
+    fn fields(&self) -> impl Iterator<Item = (&[u8], &[u8], bool)> {
+        let mut rest = self
+            .bytes
+            .get((self.scheme + self.authority + self.path) as usize..);
+        let next = move || {
+            let (lengths, after) = rest?.split_first_chunk()?;
+            let lengths = u64::from_ne_bytes(*lengths);
+            let sensitive = lengths & SENSITIVE != 0;
+            let value = usize::try_from(lengths & (SENSITIVE - 1)).ok()?;
+            let (name, after) = after.split_at_checked(usize::try_from(lengths >> 32).ok()?)?;
+            let (value, after) = after.split_at_checked(value)?;
+            rest = Some(after);
+            Some((name, value, sensitive))
+        };
+        std::iter::from_fn(next).take(self.headers as usize)
+    }
+}
+
+/// The lengths of a header's name and value, and whether it is sensitive, in one word. No policy
+/// allows a head so long that they would not fit.
+fn lengths(name: &str, value: &[u8], sensitive: bool) -> u64 {
+    (name.len() as u64) << 32 | u64::from(sensitive) << 31 | value.len() as u64
+}
+
+/// Whether credentials are of the same scheme, and not empty where the others were not.
+fn as_strong(before: &[u8], after: &[u8]) -> bool {
+    fn parts(credentials: &[u8]) -> (&[u8], bool) {
+        let mut parts = credentials.splitn(2, |byte| *byte == b' ');
+        (
+            parts.next().unwrap_or_default(),
+            parts
+                .next()
+                .is_some_and(|rest| !rest.trim_ascii().is_empty()),
+        )
+    }
+    let ((scheme, full), (after, after_full)) = (parts(before), parts(after));
+    // A token without a scheme is renewed by another one without.
+    let bare = !full && !after_full && !scheme.is_empty() && !after.is_empty();
+    bare || (scheme.eq_ignore_ascii_case(after) && full == after_full)
+}
+
+/// Writes a head and notes what its headers tell, unless there is not enough room.
+fn write(uri: [&str; 3], headers: &HeaderMap, mut room: &mut [u8], told: &mut Told) -> Option<()> {
+    // Only three, for which the code of `put` is not worth being fetched once more.
+    for piece in uri {
+        let (to, rest) = room.split_at_mut_checked(piece.len())?;
+        to.copy_from_slice(piece.as_bytes());
+        room = rest;
+    }
+    for (name, value) in headers {
+        let (name, sensitive) = (name.as_str(), value.is_sensitive());
+        let value = value.as_bytes();
+        room = put(room, &lengths(name, value, sensitive).to_ne_bytes())?;
+        room = put(room, name.as_bytes())?;
+        room = put(room, value)?;
+        told.note(name, value);
+    }
+    Some(())
+}
+
+/// Writes a piece at the start of the room, and returns what is left of it.
+///
+/// Pieces are short. A few moves of fixed size, the last of which overlaps the one before, are
+/// cheaper than to call `memcpy`.
+#[inline(always)]
+fn put<'a>(room: &'a mut [u8], piece: &[u8]) -> Option<&'a mut [u8]> {
+    let (to, rest) = room.split_at_mut_checked(piece.len())?;
+    match piece.len() {
+        8..=16 => ends::<8>(to, piece)?,
+        17..=32 => ends::<16>(to, piece)?,
+        33..=64 => ends::<32>(to, piece)?,
+        4..=7 => ends::<4>(to, piece)?,
+        _ => to.copy_from_slice(piece),
+    }
+    Some(rest)
+}
+
+#[inline(always)]
+fn ends<const N: usize>(to: &mut [u8], from: &[u8]) -> Option<()> {
+    *to.first_chunk_mut::<N>()? = *from.first_chunk()?;
+    *to.last_chunk_mut::<N>()? = *from.last_chunk()?;
+    Some(())
+}

@@ -1,0 +1,105 @@
+use std::{
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use http::Request;
+use tokio::time::{Instant, sleep_until};
+use tower::{Service, ServiceExt};
+
+use super::{
+    RetryAfterFuture,
+    future::{Held, State, wake_at},
+};
+use crate::{
+    call::{Attempt, RetryOverride},
+    classify::{Classify, Standard},
+    dependency::{ByAuthority, Dependency, Hold, Locate, Lookup},
+    error::BoxError,
+    http::grpc::{grpc_timeout, is_grpc},
+    policy::CallLimits,
+};
+
+/// The service of a [`RetryAfterLayer`](super::RetryAfterLayer).
+///
+/// # Clone
+///
+/// All state is in the registry, so clones share what a dependency asked for.
+#[derive(Debug, Clone)]
+pub struct RetryAfter<S, C = Standard, L = ByAuthority> {
+    pub(super) inner: S,
+    pub(super) lookup: Lookup<C, L>,
+}
+
+impl<S, C, L, B> Service<Request<B>> for RetryAfter<S, C, L>
+where
+    S: Service<Request<B>> + Clone,
+    S::Error: Into<BoxError>,
+    C: Classify<Request<B>, S::Response> + Clone,
+    L: Locate<Request<B>>,
+{
+    type Response = S::Response;
+    type Error = BoxError;
+    type Future = RetryAfterFuture<S, C, Request<B>>;
+
+    #[inline]
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(cx).map_err(Into::into)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let (deps, dependency) = self.lookup.find(&request);
+        let (dependency, classifier) = (Arc::clone(dependency), deps.classifier.clone());
+        if let Some(hold) = dependency.hold() {
+            let state = self.hold(request, &dependency, hold);
+            return RetryAfterFuture::new(state, dependency, classifier);
+        }
+        let future = self.inner.call(request);
+        RetryAfterFuture::new(State::Called { future }, dependency, classifier)
+    }
+}
+
+impl<S: Clone, C, L> RetryAfter<S, C, L> {
+    /// Holds a call back, or refuses it.
+    #[cold]
+    fn hold<B>(
+        &mut self,
+        request: Request<B>,
+        dependency: &Dependency,
+        hold: Hold,
+    ) -> State<S, Request<B>>
+    where
+        S: Service<Request<B>>,
+    {
+        crate::call::release(&mut self.inner);
+        let deadline = deadline(dependency, &request);
+        match wake_at(dependency, hold, deadline) {
+            Ok(at) => State::Holding {
+                held: Box::new(Held {
+                    sleep: Box::pin(sleep_until(at)),
+                    deadline,
+                    late: Some(Box::pin(self.inner.clone().oneshot(request))),
+                }),
+            },
+            Err(refused) => State::Refused {
+                refused: Some(refused),
+            },
+        }
+    }
+}
+
+/// Until when this call may take.
+fn deadline<B>(dependency: &Dependency, request: &Request<B>) -> Instant {
+    let extensions = request.extensions();
+    let ours = extensions
+        .get::<Attempt>()
+        .and_then(|attempt| attempt.deadline);
+    ours.unwrap_or_else(|| {
+        let wish = extensions.get::<RetryOverride>();
+        let total = CallLimits::of(dependency.policy(), wish).total;
+        let headers = request.headers();
+        let timeout = headers.get("grpc-timeout").filter(|_| is_grpc(headers));
+        let timeout = timeout.and_then(|value| grpc_timeout(value.as_bytes()));
+        Instant::now() + timeout.unwrap_or(total).min(total)
+    })
+}

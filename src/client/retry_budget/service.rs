@@ -1,0 +1,49 @@
+use std::task::{Context, Poll};
+
+use http::Request;
+use tower::Service;
+
+use super::RetryBudgetFuture;
+use crate::dependency::account;
+use crate::{
+    classify::Standard,
+    dependency::{ByAuthority, LastSlot, Locate, Lookup},
+    error::BoxError,
+};
+
+/// The service of a [`RetryBudgetLayer`](super::RetryBudgetLayer).
+///
+/// # Clone
+///
+/// All state is in the registry, so clones share the budget.
+#[derive(Debug, Clone)]
+pub struct RetryBudget<S, C = Standard, L = ByAuthority> {
+    pub(super) inner: S,
+    pub(super) lookup: Lookup<C, L>,
+    pub(super) slot: LastSlot,
+}
+
+impl<S, C, L, B> Service<Request<B>> for RetryBudget<S, C, L>
+where
+    S: Service<Request<B>> + Clone,
+    S::Error: Into<BoxError>,
+    L: Locate<Request<B>>,
+{
+    type Response = S::Response;
+    type Error = BoxError;
+    type Future = RetryBudgetFuture<S::Future>;
+
+    #[inline]
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(cx).map_err(Into::into)
+    }
+
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
+        let (deps, dependency) = self.lookup.find(&request);
+        if let Err(refused) = account(deps, dependency, &mut self.slot, &mut request) {
+            crate::call::release(&mut self.inner);
+            return RetryBudgetFuture::refused(refused);
+        }
+        RetryBudgetFuture::called(self.inner.call(request))
+    }
+}

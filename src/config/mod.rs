@@ -1,0 +1,144 @@
+//! Policies from TOML, JSON and the environment.
+
+use serde::{Deserialize, Deserializer, de::Error};
+
+use self::section::{Section, standard_profile};
+use crate::{
+    error::ConfigError,
+    policy::{Policy, PolicyBuilder},
+};
+
+mod file;
+mod read;
+mod rules;
+mod section;
+mod table;
+mod written;
+
+impl Policy {
+    /// Reads a policy from TOML. Only `profile` is required.
+    ///
+    /// ```
+    /// # use tower_reprise::Policy;
+    /// let policy = Policy::from_toml(r#"
+    ///     profile = "synchronous"
+    ///     service = "checkout"
+    ///     max_retries = 2
+    ///     total = "10s"
+    ///     attempt_timeout = "1500ms"
+    ///     backoff = { strategy = "full_jitter", base = "200ms", cap = "5s" }
+    ///     budget = { ratio = 0.1, floor = 5 }
+    ///     breaker = { consecutive_failures = 5, failure_rate = 0.5, minimum_calls = 20, window = "30s", cooldown = "2s", max_cooldown = "30s", on_budget_exhausted = "open_if_failing" }
+    ///     retry_after = { mode = "hold", spread = "1s", longest = "1h" }
+    ///     replay_limit = 65536
+    ///     [rules]
+    ///     no_retry_statuses = [500]
+    ///     key_header = "idempotency-key"
+    ///     idempotent_methods = ["ledger.v1.Ledger/Balance"]
+    ///     codes = { preset = "bank", retry = ["BUSY"], never = ["FRAUD"], pointers = ["/fault/id"] }
+    /// "#)?;
+    /// assert_eq!(policy.max_retries(), 2);
+    ///
+    /// let error = Policy::from_toml("profile = 'bank'\nbackoff = { base = '3 parsecs' }").unwrap_err();
+    /// assert_eq!(error.field(), "backoff.base");
+    /// # Ok::<(), tower_reprise::error::ConfigError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// What can't be read, what is unknown, and what is not allowed, with the field's name.
+    pub fn from_toml(text: &str) -> Result<Self, ConfigError> {
+        build(read::toml(text, "policy")?)
+    }
+
+    /// Reads a policy from JSON, with the same fields as [`from_toml`](Self::from_toml).
+    ///
+    /// # Errors
+    ///
+    /// What can't be read, what is unknown, and what is not allowed, with the field's name.
+    pub fn from_json(text: &str) -> Result<Self, ConfigError> {
+        build(read::json(text, "policy")?)
+    }
+
+    /// Reads a policy from variables that begin with a prefix: with `REPRISE_`, `REPRISE_PROFILE`
+    /// is `profile` and `REPRISE_BACKOFF__BASE` is `backoff.base`. Lists are written as JSON.
+    ///
+    /// ```
+    /// # use tower_reprise::Policy;
+    /// let variables = [("REPRISE_PROFILE", "bank"), ("REPRISE_BACKOFF__BASE", "250ms"), ("HOME", "/")];
+    /// let policy = Policy::from_env("REPRISE_", variables)?;
+    /// assert_eq!(policy.max_retries(), 3);
+    /// # Ok::<(), tower_reprise::error::ConfigError>(())
+    /// ```
+    ///
+    /// Call it with `std::env::vars()` to read the real ones.
+    ///
+    /// # Errors
+    ///
+    /// What can't be read, what is unknown, and what is not allowed, with the field's name.
+    pub fn from_env<K, V>(
+        prefix: &str,
+        variables: impl IntoIterator<Item = (K, V)>,
+    ) -> Result<Self, ConfigError>
+    where
+        K: AsRef<str>,
+        V: AsRef<str>,
+    {
+        let mut document = serde_json::Map::new();
+        for (name, value) in variables {
+            let Some(path) = name.as_ref().strip_prefix(prefix) else {
+                continue;
+            };
+            let value = value.as_ref();
+            let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
+            let path = path.to_ascii_lowercase();
+            let mut parents: Vec<_> = path.split("__").collect();
+            let field = parents.pop().unwrap_or_default();
+            let mut table = &mut document;
+            for parent in parents {
+                let entry = table
+                    .entry(parent)
+                    .or_insert_with(|| serde_json::Map::new().into());
+                table = entry.as_object_mut().ok_or_else(|| {
+                    ConfigError::unreadable(
+                        path.clone(),
+                        format!("{parent} is set to a single value too"),
+                    )
+                })?;
+            }
+            table.insert(field.into(), value);
+        }
+        build(read::table(serde_json::Value::Object(document), "policy")?)
+    }
+}
+
+/// For policies inside a configuration of your own.
+impl<'de> Deserialize<'de> for Policy {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        build(Section::deserialize(deserializer)?).map_err(Error::custom)
+    }
+}
+
+/// A policy on its own starts from a profile of the standard.
+fn build(section: Section) -> Result<Policy, ConfigError> {
+    let Some(name) = &section.profile else {
+        return Err(ConfigError::unreadable(
+            "policy".into(),
+            "missing field `profile`".into(),
+        ));
+    };
+    let profile = standard_profile(name)
+        .map_err(|error| ConfigError::unreadable("profile".into(), error.to_string()))?;
+    section.apply(profile).build()
+}
+
+fn set<T>(
+    builder: PolicyBuilder,
+    value: Option<T>,
+    setter: impl FnOnce(PolicyBuilder, T) -> PolicyBuilder,
+) -> PolicyBuilder {
+    match value {
+        Some(value) => setter(builder, value),
+        None => builder,
+    }
+}

@@ -1,0 +1,121 @@
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use super::{
+    set,
+    table::table,
+    written::{Grpc, Header, Human, Status},
+};
+use crate::{classify::Codes, policy::PolicyBuilder};
+
+table! {
+    pub(super) struct RulesFile {
+        retry_statuses: Option<Vec<Status>>,
+        no_retry_statuses: Option<Vec<Status>>,
+        retry_grpc: Option<Vec<Grpc>>,
+        no_retry_grpc: Option<Vec<Grpc>>,
+        key_header: Option<Header>,
+        retry_without_key: Option<bool>,
+        idempotent_methods: Option<Vec<String>>,
+        unary_methods: Option<Vec<String>>,
+        codes: CodesFile,
+        request_id_header: Option<Header>,
+        tell_attempts: Option<bool>,
+    }
+}
+
+table! {
+    /// Error codes in bodies: a ready table, and what is changed in it.
+    pub(super) struct CodesFile {
+        preset: Option<Preset>,
+        retry: Option<Vec<String>>,
+        once: Option<Vec<String>>,
+        at_most: Option<BTreeMap<String, u32>>,
+        fresh_id: Option<Vec<String>>,
+        never: Option<Vec<String>>,
+        pointers: Option<Vec<String>>,
+        content_types: Option<Vec<String>>,
+        limit: Option<usize>,
+        time: Option<Human>,
+    }
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Preset {
+    Standard,
+    #[cfg(feature = "forrst")]
+    Forrst,
+    Bank,
+}
+
+impl RulesFile {
+    pub(super) fn apply(self, mut builder: PolicyBuilder) -> PolicyBuilder {
+        for Status(status) in self.retry_statuses.into_iter().flatten() {
+            builder = builder.retry_status(status);
+        }
+        for Status(status) in self.no_retry_statuses.into_iter().flatten() {
+            builder = builder.no_retry_status(status);
+        }
+        for Grpc(code) in self.retry_grpc.into_iter().flatten() {
+            builder = builder.retry_grpc(code);
+        }
+        for Grpc(code) in self.no_retry_grpc.into_iter().flatten() {
+            builder = builder.no_retry_grpc(code);
+        }
+        builder = builder
+            .idempotent_methods(self.idempotent_methods.unwrap_or_default())
+            .unary_methods(self.unary_methods.unwrap_or_default());
+        let codes = self.codes.change(builder.codes_so_far());
+        builder = builder.codes(codes);
+        let id_header = self.request_id_header.map(|Header(name)| name);
+        let builder = set(builder, id_header, PolicyBuilder::request_id_header);
+        let header = self.key_header.map(|Header(name)| name);
+        let mut builder = set(builder, header, PolicyBuilder::key_header);
+        if self.tell_attempts == Some(true) {
+            builder = builder.tell_attempts();
+        }
+        if self.retry_without_key == Some(true) {
+            builder.retry_without_key()
+        } else {
+            builder
+        }
+    }
+}
+
+impl CodesFile {
+    fn change(self, so_far: Codes) -> Codes {
+        let table = match self.preset {
+            Some(Preset::Standard) => Codes::standard(),
+            #[cfg(feature = "forrst")]
+            Some(Preset::Forrst) => Codes::forrst(),
+            Some(Preset::Bank) => Codes::bank(),
+            None => so_far,
+        };
+        let table = fold(table, self.retry, Codes::retry);
+        let table = fold(table, self.once, |table, code| table.at_most(code, 1));
+        let table = fold(table, self.at_most, |table, (code, times)| {
+            table.at_most(code, times)
+        });
+        let table = fold(table, self.fresh_id, Codes::fresh_id);
+        let table = fold(table, self.never, Codes::never);
+        let table = fold(table, self.pointers, Codes::pointer);
+        let mut table = fold(table, self.content_types, Codes::content_type);
+        if let Some(limit) = self.limit {
+            table = table.limit(limit);
+        }
+        if let Some(Human(time)) = self.time {
+            table = table.time(time);
+        }
+        table
+    }
+}
+
+fn fold<T: IntoIterator>(
+    table: Codes,
+    entries: Option<T>,
+    add: impl FnMut(Codes, T::Item) -> Codes,
+) -> Codes {
+    entries.into_iter().flatten().fold(table, add)
+}

@@ -1,0 +1,176 @@
+use std::time::Duration;
+
+use serde::{
+    Deserialize,
+    de::{IntoDeserializer, value},
+};
+
+use super::{rules::RulesFile, set, table::table, written::Human};
+use crate::{
+    error::Rule,
+    policy::{Exhaustion, PolicyBuilder, Profile, RetryAfterMode},
+};
+
+table! {
+    /// All that can be said of one policy.
+    pub(super) struct Section {
+        profile: Option<String>,
+        service: Option<String>,
+        max_retries: Option<u32>,
+        deliveries: Option<u32>,
+        total: Option<Human>,
+        attempt_timeout: Option<Human>,
+        backoff: BackoffFile,
+        budget: BudgetFile,
+        breaker: BreakerFile,
+        retry_after: RetryAfterFile,
+        rules: RulesFile,
+        replay_limit: Option<usize>,
+        replay_pool: Option<usize>,
+        dead_letters: Option<String>,
+        approvals: Option<Vec<ApprovalFile>>,
+    }
+}
+
+table! {
+    pub(super) struct BackoffFile {
+        strategy: Option<Strategy>,
+        base: Option<Human>,
+        cap: Option<Human>,
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Strategy {
+    FullJitter,
+    Decorrelated,
+}
+
+table! {
+    pub(super) struct BudgetFile {
+        off: Option<bool>,
+        ratio: Option<f64>,
+        floor: Option<u32>,
+    }
+}
+
+table! {
+    pub(super) struct BreakerFile {
+        consecutive_failures: Option<u32>,
+        failure_rate: Option<f64>,
+        minimum_calls: Option<u32>,
+        window: Option<Human>,
+        cooldown: Option<Human>,
+        max_cooldown: Option<Human>,
+        on_budget_exhausted: Option<Exhaustion>,
+    }
+}
+
+table! {
+    pub(super) struct RetryAfterFile {
+        mode: Option<RetryAfterMode>,
+        spread: Option<Human>,
+        longest: Option<Human>,
+    }
+}
+
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ApprovalFile {
+    rule: Rule,
+    reason: String,
+}
+
+/// A profile of the standard, by the name it has in a file; else what could have been said.
+pub(super) fn standard_profile(name: &str) -> Result<Profile, value::Error> {
+    Profile::deserialize(name.into_deserializer())
+}
+
+impl Section {
+    /// The policy that this makes of a profile.
+    pub(super) fn apply(self, profile: Profile) -> PolicyBuilder {
+        let builder = PolicyBuilder::new(profile);
+        let builder = set(builder, self.service, PolicyBuilder::service);
+        let builder = set(builder, self.max_retries, PolicyBuilder::max_retries);
+        let builder = set(builder, self.deliveries, PolicyBuilder::deliveries);
+        let builder = set(builder, human(self.total), PolicyBuilder::total);
+        let timeout = human(self.attempt_timeout);
+        let builder = set(builder, timeout, PolicyBuilder::attempt_timeout);
+        let builder = self.backoff.apply(builder);
+        let builder = self.budget.apply(builder);
+        let builder = self.breaker.apply(builder);
+        let builder = self.retry_after.apply(builder);
+        let builder = self.rules.apply(builder);
+        let builder = set(builder, self.replay_limit, PolicyBuilder::replay_limit);
+        let builder = set(builder, self.replay_pool, PolicyBuilder::replay_pool);
+        let builder = set(builder, self.dead_letters, PolicyBuilder::dead_letters);
+        let approve = |builder: PolicyBuilder, a: ApprovalFile| builder.approve(a.rule, a.reason);
+        let approvals = self.approvals.into_iter().flatten();
+        approvals.fold(builder, approve)
+    }
+}
+
+impl BackoffFile {
+    fn apply(self, builder: PolicyBuilder) -> PolicyBuilder {
+        let builder = set(builder, human(self.base), PolicyBuilder::base);
+        let builder = set(builder, human(self.cap), PolicyBuilder::cap);
+        if self.strategy == Some(Strategy::Decorrelated) {
+            builder.decorrelated()
+        } else {
+            builder
+        }
+    }
+}
+
+impl BudgetFile {
+    fn apply(self, builder: PolicyBuilder) -> PolicyBuilder {
+        let builder = set(builder, self.ratio, PolicyBuilder::budget_ratio);
+        let builder = set(builder, self.floor, PolicyBuilder::budget_floor);
+        if self.off == Some(true) {
+            builder.without_budget()
+        } else {
+            builder
+        }
+    }
+}
+
+impl BreakerFile {
+    fn apply(self, builder: PolicyBuilder) -> PolicyBuilder {
+        let now = builder.breaker_policy();
+        let builder = set(
+            builder,
+            self.consecutive_failures,
+            PolicyBuilder::consecutive_failures,
+        );
+        let builder = set(
+            builder,
+            self.on_budget_exhausted,
+            PolicyBuilder::on_budget_exhausted,
+        );
+        builder
+            .failure_rate(
+                self.failure_rate.unwrap_or(now.failure_rate),
+                self.minimum_calls.unwrap_or(now.minimum_calls),
+                human(self.window).unwrap_or(now.window),
+            )
+            .cooldown(
+                human(self.cooldown).unwrap_or(now.cooldown),
+                human(self.max_cooldown).unwrap_or(now.max_cooldown),
+            )
+    }
+}
+
+impl RetryAfterFile {
+    fn apply(self, builder: PolicyBuilder) -> PolicyBuilder {
+        let builder = set(builder, self.mode, PolicyBuilder::retry_after_mode);
+        let spread = human(self.spread);
+        let builder = set(builder, spread, PolicyBuilder::retry_after_spread);
+        let longest = human(self.longest);
+        set(builder, longest, PolicyBuilder::retry_after_longest)
+    }
+}
+
+fn human(value: Option<Human>) -> Option<Duration> {
+    value.map(|Human(duration)| duration)
+}

@@ -1,0 +1,333 @@
+use std::{
+    error::Error,
+    fmt,
+    time::{Duration, SystemTime},
+};
+
+use http::Response;
+
+use super::{
+    Replay, ReplayId, cursor,
+    dialect::{Answer, Command},
+    document::{ReplayStatus, rfc3339},
+    request::Stored,
+};
+use crate::{
+    http::{problem::Problem, reply, span::Span},
+    store::{
+        StoreError,
+        journal::{Entry, Journal, Query, Status, Steer},
+    },
+    telemetry,
+};
+
+/// Positions are counted up to this.
+const FAR: u32 = 10_000;
+
+/// The most replays of a page.
+pub(super) const MOST: u32 = 100;
+
+/// Why something can't be done with a replay.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ReplayError {
+    /// There is none of that id, or it is another principal's: `REPLAY_NOT_FOUND`.
+    NotFound,
+    /// It was replayed already: `REPLAY_ALREADY_COMPLETE`.
+    AlreadyComplete,
+    /// It was cancelled: `REPLAY_CANCELLED`.
+    Cancelled,
+    /// It was not replayed in time: `REPLAY_EXPIRED`.
+    Expired,
+    /// It is being replayed: `REPLAY_PROCESSING`.
+    Processing,
+    /// The cursor of a list is not one that was given for this list.
+    Cursor,
+    /// The journal failed.
+    Journal(StoreError),
+}
+
+impl ReplayError {
+    /// What callers over the wire are told.
+    pub(super) fn problem(&self) -> Problem {
+        match self {
+            Self::NotFound => Problem::REPLAY_NOT_FOUND,
+            Self::AlreadyComplete => Problem::REPLAY_ALREADY_COMPLETE,
+            Self::Cancelled => Problem::REPLAY_CANCELLED,
+            Self::Expired => Problem::REPLAY_EXPIRED,
+            Self::Processing => Problem::REPLAY_PROCESSING,
+            Self::Cursor => Problem::REPLAY_INVALID.detail("The cursor is not of this list."),
+            Self::Journal(_) => Problem::REPLAY_UNAVAILABLE,
+        }
+    }
+
+    /// What a state is in the way of.
+    fn of(status: Status) -> Self {
+        match status {
+            Status::Completed | Status::Failed => Self::AlreadyComplete,
+            Status::Cancelled => Self::Cancelled,
+            Status::Expired => Self::Expired,
+            Status::Queued | Status::Processing => Self::Processing,
+        }
+    }
+}
+
+impl fmt::Display for ReplayError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotFound => "there is no such replay",
+            Self::AlreadyComplete => "it was replayed already",
+            Self::Cancelled => "the replay was cancelled",
+            Self::Expired => "it was not replayed in time",
+            Self::Processing => "it is being replayed",
+            Self::Cursor => "the cursor is not of this list",
+            Self::Journal(_) => "the journal failed",
+        })
+    }
+}
+
+impl Error for ReplayError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Journal(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl From<StoreError> for ReplayError {
+    fn from(error: StoreError) -> Self {
+        Self::Journal(error)
+    }
+}
+
+/// Which replays to list.
+#[derive(Debug, Clone, Default)]
+#[must_use]
+pub struct ReplayFilter {
+    /// Only in this state.
+    pub status: Option<Status>,
+    /// Only of this function.
+    pub function: Option<String>,
+    /// At most so many: 50 unless told otherwise, up to 100.
+    pub limit: Option<u32>,
+    /// Behind the page that gave this cursor.
+    pub cursor: Option<String>,
+}
+
+/// Some replays, and where to go on.
+#[derive(Debug, Clone, serde::Serialize)]
+#[non_exhaustive]
+pub struct ReplayPage {
+    /// In the sequence in which they came.
+    pub replays: Vec<ReplayStatus>,
+    /// For the next page; `None` if this is the last one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_cursor: Option<String>,
+}
+
+/// What people do with replays. Each is of one principal; those of others are not found.
+impl<J: Journal + Clone> Replay<J> {
+    /// Where a replay stands.
+    ///
+    /// # Errors
+    ///
+    /// There is none of that id, or the journal failed.
+    pub async fn status(&self, principal: &str, id: ReplayId) -> Result<ReplayStatus, ReplayError> {
+        let entry = self.find(principal, id).await?;
+        self.describe(&entry).await
+    }
+
+    /// The reply that a replay got; `None` if it was not replayed yet, or if the reply was too
+    /// large to keep.
+    ///
+    /// # Errors
+    ///
+    /// There is none of that id, or the journal failed.
+    pub async fn reply(
+        &self,
+        principal: &str,
+        id: ReplayId,
+    ) -> Result<Option<Response<bytes::Bytes>>, ReplayError> {
+        Ok(reply_of(&self.find(principal, id).await?))
+    }
+
+    /// Calls a replay off, if it was not begun.
+    ///
+    /// # Errors
+    ///
+    /// There is none of that id, it was begun or is over, or the journal failed.
+    pub async fn cancel(&self, principal: &str, id: ReplayId) -> Result<ReplayStatus, ReplayError> {
+        let keep = self.shared.settings.keep;
+        self.steer(principal, id, Steer::Cancel(keep)).await
+    }
+
+    /// Replays now and before all others, even during maintenance. What is being replayed already
+    /// is left alone.
+    ///
+    /// # Errors
+    ///
+    /// There is none of that id, it is over, or the journal failed.
+    pub async fn trigger(
+        &self,
+        principal: &str,
+        id: ReplayId,
+    ) -> Result<ReplayStatus, ReplayError> {
+        let triggered = self.steer(principal, id, Steer::Trigger).await;
+        self.shared.wake.wake();
+        match triggered {
+            Err(ReplayError::Processing) => self.status(principal, id).await,
+            triggered => triggered.map(|status| ReplayStatus {
+                triggered_at: Some(rfc3339(SystemTime::now().into())),
+                ..status
+            }),
+        }
+    }
+
+    /// Replays of a principal, page by page.
+    ///
+    /// # Errors
+    ///
+    /// The cursor is not one of this list, or the journal failed.
+    pub async fn list(
+        &self,
+        principal: &str,
+        filter: ReplayFilter,
+    ) -> Result<ReplayPage, ReplayError> {
+        let journal = &self.journal;
+        let limit = filter.limit.unwrap_or(MOST / 2).clamp(1, MOST);
+        let mut query = self.query(principal, &filter, limit + 1);
+        let secret = journal.secret().await?;
+        if let Some(cursor) = filter.cursor {
+            query.after = cursor::read(&secret, &query, &cursor).ok_or(ReplayError::Cursor)?;
+        }
+        let mut entries = journal.list(query.clone()).await?;
+        let more = entries.len() > limit as usize;
+        entries.truncate(limit as usize);
+        let last = entries.last().map(|last| last.sequence).filter(|_| more);
+        let mut replays = Vec::with_capacity(entries.len());
+        for entry in entries {
+            // One that is gone meanwhile is left out.
+            if let Some(entry) = journal.find(entry.id).await? {
+                replays.push(ReplayStatus::new(&entry, stored(&entry).as_ref()));
+            }
+        }
+        Ok(ReplayPage {
+            replays,
+            next_cursor: last.map(|last| cursor::write(&secret, &query, last)),
+        })
+    }
+
+    /// How many replays a list has on all of its pages, counted up to 10 000.
+    ///
+    /// # Errors
+    ///
+    /// The journal failed.
+    pub async fn total(&self, principal: &str, filter: &ReplayFilter) -> Result<u32, ReplayError> {
+        Ok(self
+            .journal
+            .count(self.query(principal, filter, FAR))
+            .await?)
+    }
+
+    fn query(&self, principal: &str, filter: &ReplayFilter, limit: u32) -> Query {
+        Query {
+            owner: Some(principal.to_owned()),
+            status: filter.status,
+            label: filter.function.clone(),
+            ..Query::new(self.shared.settings.queue.clone(), limit)
+        }
+    }
+
+    /// Does what a caller asks for.
+    pub(super) async fn command(
+        &self,
+        principal: &str,
+        command: Command,
+    ) -> Result<Answer, Problem> {
+        let done = async {
+            Ok(match command {
+                Command::Status(id) => {
+                    let entry = self.find(principal, id).await?;
+                    let status = self.describe(&entry).await?;
+                    Answer::Status(Box::new(status), reply_of(&entry))
+                }
+                Command::Cancel(id) => Answer::Cancelled(self.cancel(principal, id).await?.into()),
+                Command::Trigger(id) => {
+                    Answer::Triggered(self.trigger(principal, id).await?.into())
+                }
+                Command::List(filter, counted) => {
+                    let total = match counted {
+                        true => Some(self.total(principal, &filter).await?),
+                        false => None,
+                    };
+                    Answer::Page(self.list(principal, filter).await?, total)
+                }
+            })
+        };
+        done.await.map_err(|error: ReplayError| {
+            if let ReplayError::Journal(error) = &error {
+                telemetry::journal_trouble("command", error.kind().as_str());
+            }
+            error.problem()
+        })
+    }
+
+    async fn steer(
+        &self,
+        principal: &str,
+        id: ReplayId,
+        steer: Steer,
+    ) -> Result<ReplayStatus, ReplayError> {
+        let mut entry = self.find(principal, id).await?;
+        // Whose it is does not change.
+        let steered = self.journal.steer(id.0, steer).await?;
+        let steered = steered.ok_or(ReplayError::NotFound)?;
+        if !steered.applied {
+            return Err(ReplayError::of(steered.entry.status));
+        }
+        (entry.status, entry.changed_at) = (steered.entry.status, steered.entry.changed_at);
+        self.describe(&entry).await
+    }
+
+    async fn find(&self, principal: &str, id: ReplayId) -> Result<Entry, ReplayError> {
+        let entry = self.journal.find(id.0).await?;
+        let queue = &self.shared.settings.queue;
+        entry
+            .filter(|entry| entry.owner == principal && entry.queue == *queue)
+            .ok_or(ReplayError::NotFound)
+    }
+
+    pub(super) async fn describe(&self, entry: &Entry) -> Result<ReplayStatus, ReplayError> {
+        let mut status = ReplayStatus::new(entry, stored(entry).as_ref());
+        if entry.status == Status::Queued {
+            let position = self.journal.position(entry.id, FAR).await?;
+            status.estimated_replay = position.and_then(|n| self.estimate(n)).map(Span::about);
+            status.position = position.filter(|position| *position < FAR);
+        }
+        Ok(status)
+    }
+
+    /// How long it takes until an entry with so many before it is replayed: what is left of
+    /// maintenance, and then as fast as was measured lately.
+    fn estimate(&self, before: u32) -> Option<Duration> {
+        let drain = self.shared.pace.estimate(before.saturating_add(1));
+        match self.maintenance.state() {
+            None => drain,
+            Some(state) => Some(state.left()? + drain.unwrap_or_default()),
+        }
+    }
+}
+
+/// The reply that a request got, if it was kept.
+pub(super) fn reply_of(entry: &Entry) -> Option<Response<bytes::Bytes>> {
+    let reply = reply::decode(entry.result.clone()?)?;
+    let mut response = Response::new(reply.body);
+    *response.status_mut() = reply.status;
+    *response.headers_mut() = reply.headers;
+    Some(response)
+}
+
+fn stored(entry: &Entry) -> Option<Stored> {
+    Stored::decode(entry.payload.clone())
+}

@@ -1,0 +1,292 @@
+//! Requests that can't be served now, kept and replayed when they can.
+//!
+//! During maintenance, or when what a handler depends on is down, the honest reply is 503, and the
+//! caller has to come back. For what must happen in the end, an order, a payment, that is a poor
+//! bargain: callers give up, or come back all at once. With a [`ReplayLayer`] such a request is
+//! written down and answered with 202 and an id. When the service is back a worker replays what
+//! was written down, in order, gently at first, through the [idempotency](crate::server::idempotency)
+//! layer, and tells the caller's webhook.
+//!
+//! ```
+//! use std::time::Duration;
+//! use axum::{Router, body::Body, routing::post};
+//! use http::{Request, StatusCode};
+//! use tower::ServiceExt;
+//! use tower_reprise::{IdempotencyLayer, delivery::replay::Replay, store::{MemoryStore, Orphans}};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let store = MemoryStore::new(); // or SQLite, PostgreSQL, Redis
+//! let idempotency = IdempotencyLayer::builder(store.clone())
+//!     .scope(|_| Some("shop"))
+//!     .orphans(Orphans::Reexecute)
+//!     .build()?;
+//! let replay = Replay::builder(store, |_| Some("shop".to_owned())).location("/replays").build()?;
+//!
+//! let orders = Router::new().route("/orders", post(|| async { "ordered" })).layer(idempotency);
+//! let worker = replay.worker::<Body, _>(orders.clone()).start()?;
+//! let app = orders.layer(replay.layer()).nest_service("/replays", replay.routes());
+//!
+//! replay.maintenance().on(None);
+//! let order = Request::post("/orders").header("idempotency-key", "7").header("replay", "true");
+//! let accepted = app.clone().oneshot(order.body(Body::empty())?).await?;
+//! assert_eq!(accepted.status(), StatusCode::ACCEPTED);
+//! let location = accepted.headers()["location"].to_str()?.to_owned();
+//!
+//! replay.maintenance().off();
+//! # let reply = loop {
+//! #     let asked = Request::get(format!("{location}/reply")).body(Body::empty())?;
+//! #     let reply = app.clone().oneshot(asked).await?;
+//! #     if reply.status() == StatusCode::OK { break reply; }
+//! #     tokio::time::sleep(Duration::from_millis(1)).await;
+//! # };
+//! // A moment later, GET {location}/reply:
+//! assert_eq!(axum::body::to_bytes(reply.into_body(), 100).await?, "ordered");
+//! worker.shutdown(Duration::from_secs(10)).await;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What is journaled
+//!
+//! Requests of the [methods](ReplayBuilder::methods) that can be replayed and that ask for it
+//! (see the table of headers below), when maintenance is [on](Maintenance::on), the service says
+//! 503 or is overloaded, a [breaker](crate::client::circuit_breaker) refuses, what the service calls can't be
+//! connected to, or the handler asks for it by [`ReplayLater`]. What an earlier attempt of the
+//! service's [may have done](crate::call::RetryOutcome::in_doubt) is not journaled, whatever the last one
+//! met. It is on disk before the 202 is sent; if it can't be written, the reply is 503.
+//!
+//! In maintenance, what does not ask is refused with 503 and `Retry-After`, but for what is
+//! [served all the same](ReplayBuilder::served_in_maintenance): reads, unless told otherwise.
+//!
+//! The same idempotency key gets the same replay: 202 as long as it waits, 200 and its document when
+//! it has succeeded, and a problem with the code `REPLAY_FAILED` (409) when it has failed for good.
+//!
+//! | request header | |
+//! | --- | --- |
+//! | `replay` | `true` or `false`; any of the others means `true` |
+//! | `replay-ttl` | how long it may wait, in seconds |
+//! | `replay-priority` | `high`, `normal` or `low` |
+//! | `replay-callback` | a URL to be told how it ended: `replay.completed`, `replay.failed` or `replay.expired` |
+//! | `replay-callback-header` | a header for that, `name: value`; credentials need a [sealed](crate::store::journal::Journal::is_sealed) journal |
+//!
+//! Those are the words of plain HTTP. A [`Dialect`] has others for the same: forrst's are in its
+//! envelopes.
+//!
+//! Credentials of a request are not written down: headers whose names sound like one
+//! (`x-access-key`, `x-session-id`), and values that are marked as
+//! [sensitive](http::HeaderValue::set_sensitive), as tower-http's `SetSensitiveRequestHeadersLayer`
+//! does. What is in the query is written down. The principal is, and is on the replayed request
+//! as [`Replayed`], which nobody outside of this process can put there: let your authentication
+//! layer accept it, or bring fresh credentials by [`Replay::worker_with`].
+//!
+//! # What is replayed
+//!
+//! In order of priority and of when it came, at most as many at a time as you say and one after an
+//! outage, for as long as the service can serve: a 503 is no attempt, and the drain pauses. A
+//! failure that may be transient is attempted three times, with growing pauses. What fails for good
+//! is a [dead letter](crate::delivery::dead_letter), which can be
+//! [redriven](crate::delivery::dead_letter::DeadLetters::redrive). A worker that dies leaves its
+//! request to the next one, and the idempotency layer sees to it that what was done is not done
+//! again. A request that three workers died of is given up: whether it took effect is then not
+//! known.
+
+mod accept;
+mod builder;
+pub(crate) mod callback;
+mod control;
+mod cursor;
+#[cfg_attr(not(feature = "forrst"), allow(dead_code, reason = "HTTP says less"))]
+pub(crate) mod dialect;
+pub(crate) mod document;
+mod handler;
+mod layer;
+pub(crate) mod maintenance;
+mod options;
+mod pace;
+mod plain;
+mod request;
+mod routes;
+
+use std::{fmt, str::FromStr, sync::Arc};
+
+use http::Request;
+use serde::{Serialize, Serializer};
+
+pub use self::{
+    builder::ReplayBuilder,
+    control::{ReplayError, ReplayFilter, ReplayPage},
+    dialect::Dialect,
+    document::ReplayStatus,
+    handler::Replays,
+    layer::{ReplayFuture, ReplayLayer, ReplayService},
+    maintenance::Maintenance,
+    routes::ReplayRoutes,
+};
+use self::{
+    builder::{Principal, Settings},
+    control::MOST,
+    pace::Pace,
+};
+pub use crate::http::span::{Span, Unit};
+use crate::{
+    delivery::{
+        webhooks::Webhooks,
+        worker::{Wake, Worker},
+    },
+    store::journal::{EntryId, InvalidEntryId, Journal},
+};
+
+/// A handler's wish, on its response's extensions: do not answer with this, but journal the
+/// request and replay it later. The reason is shown to the caller.
+///
+/// It says that nothing was done. An [`IdempotencyLayer`](crate::server::idempotency::IdempotencyLayer) below needs to
+/// know that too: answer 503, or mark the response as
+/// [`NoEffect`](crate::server::idempotency::Outcome::NoEffect).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReplayLater(pub &'static str);
+
+/// On the extensions of a request that is being replayed: whose it is, since its credentials were
+/// not kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Replayed {
+    /// Which replay it is.
+    pub id: ReplayId,
+    /// Who made the request.
+    pub principal: String,
+    /// Which attempt this is, from 1.
+    pub attempt: u32,
+}
+
+/// The name of a replay: `rpl_` and 32 hexadecimal digits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ReplayId(pub(crate) EntryId);
+
+impl ReplayId {
+    /// The entry of the journal.
+    #[must_use]
+    pub fn entry(self) -> EntryId {
+        self.0
+    }
+}
+
+impl From<EntryId> for ReplayId {
+    fn from(entry: EntryId) -> Self {
+        Self(entry)
+    }
+}
+
+impl fmt::Display for ReplayId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rpl_{}", self.0)
+    }
+}
+
+impl FromStr for ReplayId {
+    type Err = InvalidEntryId;
+
+    fn from_str(text: &str) -> Result<Self, InvalidEntryId> {
+        let id = text.strip_prefix("rpl_").ok_or(InvalidEntryId)?;
+        id.parse().map(Self)
+    }
+}
+
+impl Serialize for ReplayId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// A journal of requests, and what is done with it. See the [module docs](self).
+///
+/// # Clone
+///
+/// Clones share the journal and the maintenance switch.
+pub struct Replay<J> {
+    journal: J,
+    shared: Arc<Shared<J>>,
+    maintenance: Maintenance,
+}
+
+struct Shared<J> {
+    settings: Settings,
+    principal: Principal,
+    webhooks: Option<Webhooks<J>>,
+    pace: Arc<Pace>,
+    wake: Wake,
+}
+
+impl<J: Journal + Clone> Replay<J> {
+    /// Journals requests here. Whose a request is says the second argument, from what an
+    /// authentication layer outside of this one put on it; requests of nobody (`None`) are not
+    /// journaled.
+    pub fn builder(
+        journal: J,
+        principal: impl Fn(&Request<()>) -> Option<String> + Send + Sync + 'static,
+    ) -> ReplayBuilder<J> {
+        ReplayBuilder::new(journal, Arc::new(principal))
+    }
+
+    /// The layer that journals. It belongs outside of the idempotency layer.
+    pub fn layer(&self) -> ReplayLayer<J> {
+        ReplayLayer::new(self.clone())
+    }
+
+    /// The routes by which callers follow their replays.
+    pub fn routes(&self) -> ReplayRoutes<J> {
+        ReplayRoutes::new(self.clone())
+    }
+
+    /// The maintenance switch.
+    #[must_use]
+    pub fn maintenance(&self) -> &Maintenance {
+        &self.maintenance
+    }
+
+    /// A worker that replays into this service: the one that the layer was put around. The body
+    /// that it takes has to be said if it takes any, as an axum router does.
+    ///
+    /// With each replay that fails for good an alert is queued: start a worker of
+    /// [alerts](crate::delivery::dead_letter::DeadLetters::alerts) too, which is what takes them
+    /// from the journal.
+    pub fn worker<B, S>(&self, service: S) -> Worker<J, Replays<J, S, B>>
+    where
+        Replays<J, S, B>: crate::delivery::worker::Handler,
+    {
+        self.worker_with(service, ())
+    }
+
+    /// The same, with a hook that works on each request before it is replayed: that brings fresh
+    /// credentials for its principal, say.
+    pub fn worker_with<B, S, H>(&self, service: S, prepare: H) -> Worker<J, Replays<J, S, B, H>>
+    where
+        Replays<J, S, B, H>: crate::delivery::worker::Handler,
+    {
+        let settings = &self.shared.settings;
+        let handler = Replays::new(self.clone(), service, prepare);
+        Worker::builder(self.journal.clone(), settings.queue.clone(), handler)
+            .concurrency(settings.concurrency)
+            .per_lane(settings.concurrency)
+            .woken_by(self.shared.wake.clone())
+    }
+}
+
+impl<J: Clone> Clone for Replay<J> {
+    fn clone(&self) -> Self {
+        Self {
+            journal: self.journal.clone(),
+            shared: Arc::clone(&self.shared),
+            maintenance: self.maintenance.clone(),
+        }
+    }
+}
+
+impl<J> fmt::Debug for Replay<J> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Replay")
+            .field("queue", &self.shared.settings.queue)
+            .field("maintenance", &self.maintenance)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,26 @@
+//! Parts of HTTP messages that several layers share: bodies, headers, gRPC's words, stored replies
+//! and problem documents.
+
+#[cfg(feature = "server")]
+pub(crate) mod body;
+#[cfg(feature = "server")]
+pub(crate) mod codec;
+#[cfg(feature = "server")]
+pub(crate) mod digest;
+pub(crate) mod grpc;
+#[cfg(feature = "server")]
+pub(crate) mod header_filter;
+pub(crate) mod headers;
+pub(crate) mod problem;
+#[cfg(feature = "server")]
+pub(crate) mod read;
+#[cfg(feature = "server")]
+pub(crate) mod reply;
+pub(crate) mod response;
+pub(crate) mod size_hint;
+#[cfg(any(feature = "delivery", feature = "forrst"))]
+pub(crate) mod span;
+
+#[cfg(feature = "server")]
+pub use self::body::IdempotencyBody;
+pub use self::{grpc::GrpcCode, response::Reply};

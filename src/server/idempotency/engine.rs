@@ -1,0 +1,381 @@
+use std::{
+    future::{Future, poll_fn},
+    pin::{Pin, pin},
+    sync::Arc,
+    task::Poll,
+    time::Duration,
+};
+
+use tokio::{
+    sync::{Semaphore, oneshot},
+    task::JoinHandle,
+    time::{Instant, sleep},
+};
+
+use super::{
+    Execution,
+    timer::{Timer, now_or_later, within},
+};
+use crate::{
+    store::{
+        Claim, ClaimId, Claimed, Fingerprint, IdempotencyStore, Lease, Note, Orphans, Ownership,
+        RecordKey, StoreError, StoreErrorKind, Stored,
+    },
+    telemetry,
+};
+
+/// Before a claim is repeated whose answer got lost.
+const CLAIM_PAUSE: Duration = Duration::from_millis(50);
+
+/// Between attempts to settle what could not be settled at once.
+const SETTLE_PAUSE: Duration = Duration::from_millis(100);
+const SETTLE_PAUSE_MOST: Duration = Duration::from_secs(5);
+
+/// How many executions may wait for their store to take their end, and how many claims for it to
+/// say whether they were made. Apart from each other, since claims come faster when a store fails.
+const MOST_UNSETTLED: usize = 1024;
+const MOST_IN_DOUBT: usize = 1024;
+
+/// Claims, keeps and settles: what is the same whatever is executed.
+#[derive(Debug)]
+pub(crate) struct Engine<St> {
+    pub(super) store: St,
+    pub(super) lease: Duration,
+    pub(super) retention: Duration,
+    pub(super) orphans: Orphans,
+    pub(super) store_timeout: Duration,
+    /// Whether what could not be claimed may be executed all the same.
+    fails_open: bool,
+    unsettled: Arc<Semaphore>,
+    in_doubt: Arc<Semaphore>,
+}
+
+/// What is to be executed once.
+#[derive(Debug, Clone)]
+pub(crate) struct Operation {
+    pub(crate) key: RecordKey,
+    pub(crate) fingerprint: Fingerprint,
+    /// What others are told who find the key taken.
+    pub(crate) note: Note,
+    /// How long it is remembered.
+    pub(crate) retention: Duration,
+}
+
+/// How an execution ended, for its record.
+#[derive(Debug, Clone)]
+pub(super) enum Settlement {
+    Complete(Stored),
+    /// It had no effect.
+    Release,
+    /// It may have had one, and is to be executed again.
+    Orphan,
+}
+
+impl<St: IdempotencyStore> Engine<St> {
+    pub(super) fn new(
+        store: St,
+        lease: Duration,
+        retention: Duration,
+        orphans: Orphans,
+        store_timeout: Duration,
+        fails_open: bool,
+    ) -> Self {
+        Self {
+            store,
+            lease,
+            retention,
+            orphans,
+            store_timeout,
+            fails_open,
+            unsettled: Arc::new(Semaphore::new(MOST_UNSETTLED)),
+            in_doubt: Arc::new(Semaphore::new(MOST_IN_DOUBT)),
+        }
+    }
+
+    /// Claims a key. If the caller goes away before the answer is there, what was claimed is given
+    /// back.
+    pub(super) async fn claim(
+        self: &Arc<Self>,
+        operation: &Operation,
+    ) -> Result<Claimed, StoreError> {
+        let (key, retention) = (operation.key, operation.retention);
+        let claim = Claim {
+            key,
+            fingerprint: operation.fingerprint,
+            id: ClaimId::random(),
+            lease: self.lease,
+            retention,
+            orphans: self.orphans,
+            note: operation.note.clone(),
+        };
+        let engine = Arc::clone(self);
+        let mut claiming = Box::pin(async move { engine.claim_twice(claim).await });
+        if let Poll::Ready(claimed) = now_or_later(claiming.as_mut()).await {
+            return claimed;
+        }
+        let (answer, answered) = oneshot::channel();
+        let engine = Arc::clone(self);
+        tokio::spawn(async move {
+            let claimed = Some(claiming.await);
+            let _ = answer.send(Unclaimed {
+                engine,
+                key,
+                retention,
+                claimed,
+            });
+        });
+        let claimed = answered
+            .await
+            .ok()
+            .and_then(|mut answer| answer.claimed.take());
+        claimed.unwrap_or_else(|| {
+            let error = StoreError::new(StoreErrorKind::Other, "the claim was cancelled");
+            Err(error.in_doubt())
+        })
+    }
+
+    /// A claim can be repeated: the store knows it by its id.
+    async fn claim_twice(self: &Arc<Self>, claim: Claim) -> Result<Claimed, StoreError> {
+        let (mut again, mut in_doubt) = (true, false);
+        loop {
+            let error = match self.bounded(pin!(self.store.claim(claim.clone()))).await {
+                Ok(claimed) => return Ok(claimed),
+                Err(error) => error,
+            };
+            in_doubt |= error.may_have_happened();
+            if !again || !error.is_transient() {
+                if in_doubt && !self.fails_open {
+                    self.give_back_later(claim);
+                }
+                return Err(error);
+            }
+            telemetry::store_trouble("claim", error.kind().as_str());
+            sleep(CLAIM_PAUSE).await;
+            again = false;
+        }
+    }
+
+    /// Repeats a claim until it is known whether it was made, and gives it back then: nothing is
+    /// executed for it, and those who come again should not have to wait for its lease, let alone
+    /// be told that its outcome is unknown.
+    fn give_back_later(self: &Arc<Self>, claim: Claim) {
+        let Ok(room) = Arc::clone(&self.in_doubt).try_acquire_owned() else {
+            return;
+        };
+        let engine = Arc::clone(self);
+        tokio::spawn(async move {
+            let _room = room;
+            let started = Instant::now();
+            let mut pause = SETTLE_PAUSE;
+            while started.elapsed() < claim.lease {
+                sleep(pause).await;
+                let claimed = engine.store.claim(claim.clone());
+                match engine.bounded(pin!(claimed)).await {
+                    Ok(Claimed::New(lease)) => {
+                        return engine.unclaim(claim.key, claim.retention, lease).await;
+                    }
+                    Ok(_) => return,
+                    Err(error) => telemetry::store_trouble("claim", error.kind().as_str()),
+                }
+                pause = (pause * 2).min(SETTLE_PAUSE_MOST);
+            }
+        });
+    }
+
+    /// Gives back what nobody will execute.
+    async fn unclaim(self: &Arc<Self>, key: RecordKey, retention: Duration, lease: Lease) {
+        let execution = Execution::new(Arc::clone(self) as _, key, lease, retention);
+        let _ = self.settle(&execution, Settlement::Release).await;
+    }
+
+    /// Runs to the end, with the lease renewed for as long as that takes.
+    pub(super) fn hold<'a, F: Future>(
+        self: &'a Arc<Self>,
+        execution: &'a Execution,
+        mut future: Pin<&'a mut F>,
+    ) -> impl Future<Output = F::Output> + use<'a, F, St> {
+        let mut due = Timer::new(self.renew_every());
+        let mut renewing = None;
+        poll_fn(move |cx| {
+            if let Poll::Ready(output) = future.as_mut().poll(cx) {
+                return Poll::Ready(output);
+            }
+            // Most are done before a renewal is due, and then no task is needed for it.
+            if renewing.is_none() && due.poll(cx).is_ready() {
+                let (engine, execution) = (Arc::clone(self), execution.clone());
+                renewing = Some(Aborted(tokio::spawn(async move {
+                    engine.renew(&execution).await;
+                })));
+            }
+            Poll::Pending
+        })
+    }
+
+    fn renew_every(&self) -> Duration {
+        self.lease / 3
+    }
+
+    /// Renews until the lease is lost.
+    async fn renew(&self, execution: &Execution) {
+        loop {
+            let (key, token) = (execution.key(), execution.token());
+            let retention = execution.retention();
+            let renewal = self.store.renew(key, token, self.lease, retention);
+            match self.bounded(pin!(renewal)).await {
+                Ok(Ownership::Held) => sleep(self.renew_every()).await,
+                // A handler that committed its reply itself has nothing left to renew. Such a
+                // record stays as it is, and nobody else's can be completed.
+                Ok(Ownership::Lost) => match self.complete(execution, &Stored::NotRetained).await {
+                    Ok(Ownership::Held) => return,
+                    Ok(Ownership::Lost) => {
+                        execution.lose();
+                        telemetry::lease_lost(key);
+                        return;
+                    }
+                    Err(error) => self.renew_later(&error).await,
+                },
+                Err(error) => self.renew_later(&error).await,
+            }
+        }
+    }
+
+    async fn renew_later(&self, error: &StoreError) {
+        telemetry::store_trouble("renew", error.kind().as_str());
+        sleep(self.renew_every() / 4).await;
+    }
+
+    /// Tells the store how an execution ended. What the store does not take now it is told again,
+    /// while the lease is renewed. [`Ownership::Lost`] if it is known that another execution took
+    /// over.
+    pub(super) async fn settle(
+        self: &Arc<Self>,
+        execution: &Execution,
+        settlement: Settlement,
+    ) -> Ownership {
+        match self.settle_once(execution, &settlement).await {
+            Ok(Ownership::Lost) => {
+                execution.lose();
+                telemetry::lease_lost(execution.key());
+                Ownership::Lost
+            }
+            Ok(Ownership::Held) => Ownership::Held,
+            Err(error) => {
+                telemetry::store_trouble("settle", error.kind().as_str());
+                self.settle_later(execution.clone(), settlement);
+                Ownership::Held
+            }
+        }
+    }
+
+    async fn settle_once(
+        &self,
+        execution: &Execution,
+        settlement: &Settlement,
+    ) -> Result<Ownership, StoreError> {
+        match settlement {
+            Settlement::Complete(stored) => match self.complete(execution, stored).await {
+                // There is always room to say that it was executed.
+                Err(error) if error.kind() == StoreErrorKind::Full => {
+                    telemetry::store_trouble("settle", error.kind().as_str());
+                    self.complete(execution, &Stored::NotRetained).await
+                }
+                completed => completed,
+            },
+            Settlement::Release if !execution.is_orphan() => {
+                let released = self.store.release(execution.key(), execution.token());
+                // Nothing took effect, so that nobody minds who else executes it.
+                let released = self.bounded(pin!(released)).await;
+                released.map(|_| Ownership::Held)
+            }
+            // A record that is gone could not tell the next one that an execution before it may
+            // have taken effect. One whose lease is over does, and keeps nobody waiting.
+            Settlement::Release | Settlement::Orphan => {
+                let (key, token) = (execution.key(), execution.token());
+                let retention = execution.retention();
+                let ended = self.store.renew(key, token, Duration::ZERO, retention);
+                self.bounded(pin!(ended)).await.map(|_| Ownership::Held)
+            }
+        }
+    }
+
+    async fn complete(
+        &self,
+        execution: &Execution,
+        stored: &Stored,
+    ) -> Result<Ownership, StoreError> {
+        let (key, token) = (execution.key(), execution.token());
+        let completed = self
+            .store
+            .complete(key, token, stored.clone(), execution.retention());
+        self.bounded(pin!(completed)).await
+    }
+
+    fn settle_later(self: &Arc<Self>, execution: Execution, settlement: Settlement) {
+        let Ok(room) = Arc::clone(&self.unsettled).try_acquire_owned() else {
+            telemetry::settling_given_up(execution.key());
+            return;
+        };
+        let engine = Arc::clone(self);
+        tokio::spawn(async move {
+            let _room = room;
+            let started = Instant::now();
+            let settling = async {
+                let mut pause = SETTLE_PAUSE;
+                while started.elapsed() < execution.retention() {
+                    sleep(pause).await;
+                    match engine.settle_once(&execution, &settlement).await {
+                        Ok(_) => return,
+                        Err(error) => telemetry::store_trouble("settle", error.kind().as_str()),
+                    }
+                    pause = (pause * 2).min(SETTLE_PAUSE_MOST);
+                }
+                telemetry::settling_given_up(execution.key());
+            };
+            engine.hold(&execution, pin!(settling)).await;
+        });
+    }
+
+    /// No answer of the store is waited for longer than configured.
+    async fn bounded<T>(
+        &self,
+        transition: Pin<&mut impl Future<Output = Result<T, StoreError>>>,
+    ) -> Result<T, StoreError> {
+        match within(self.store_timeout, transition).await {
+            Some(result) => result,
+            None => {
+                let message = format!("no answer within {:?}", self.store_timeout);
+                Err(StoreError::new(StoreErrorKind::Timeout, message).in_doubt())
+            }
+        }
+    }
+}
+
+/// An answer on its way to who asked. If they are gone, what was claimed is given back.
+struct Unclaimed<St: IdempotencyStore> {
+    engine: Arc<Engine<St>>,
+    key: RecordKey,
+    retention: Duration,
+    claimed: Option<Result<Claimed, StoreError>>,
+}
+
+impl<St: IdempotencyStore> Drop for Unclaimed<St> {
+    fn drop(&mut self) {
+        let Some(Ok(Claimed::New(lease))) = self.claimed.take() else {
+            return;
+        };
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            let engine = Arc::clone(&self.engine);
+            let (key, retention) = (self.key, self.retention);
+            runtime.spawn(async move { engine.unclaim(key, retention, lease).await });
+        }
+    }
+}
+
+/// Ends a task with its owner.
+struct Aborted(JoinHandle<()>);
+
+impl Drop for Aborted {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}

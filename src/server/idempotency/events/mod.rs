@@ -1,0 +1,43 @@
+//! For consumers of events: each event is processed once, however often it is delivered.
+//!
+//! Brokers deliver at least once: after a rebalance, a timeout or a crash the same event comes
+//! again. [`EventDedupLayer`] knows an event by its id and drops what was processed before, for at
+//! least seven days, on the same [stores](crate::store) as requests.
+//!
+//! ```
+//! use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
+//! use tower_reprise::{error::BoxError, server::idempotency::events::{Consumed, EventDedupLayer}, store::{MemoryStore, Orphans}};
+//!
+//! #[derive(Clone)]
+//! struct Paid { id: String, cents: u64 }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), BoxError> {
+//! let layer = EventDedupLayer::builder(MemoryStore::new(), "ledger")
+//!     .id(|event: &Paid| Some(event.id.clone()))
+//!     .orphans(Orphans::Reexecute)
+//!     .build()?;
+//! let mut consumer = ServiceBuilder::new()
+//!     .layer(layer)
+//!     .service(service_fn(|event: Paid| async move { Ok::<_, BoxError>(event.cents) }));
+//!
+//! let event = Paid { id: "evt-1".into(), cents: 100 };
+//! let first = consumer.ready().await?.call(event.clone()).await?;
+//! let again = consumer.ready().await?.call(event).await?;
+//! assert_eq!((first, again), (Consumed::Processed(100), Consumed::Duplicate));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! What the broker has to be told follows from the result: acknowledge after `Ok`, deliver again
+//! after `Err`. An event whose consumer returned an error was not processed, and the next delivery
+//! is. One that is being processed elsewhere is an error too ([`NotConsumed`]): were it
+//! acknowledged, and the other consumer then failed, it would be lost.
+
+mod layer;
+mod service;
+
+pub use self::{
+    layer::{EventDedupBuilder, EventDedupLayer},
+    service::{Consumed, EventDedup, EventDedupFuture, NotConsumed},
+};

@@ -1,0 +1,237 @@
+use std::{
+    error::Error,
+    fmt,
+    future::Future,
+    mem,
+    pin::{Pin, pin},
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use tower::{Service, ServiceExt};
+
+use super::layer::Shared;
+use crate::{
+    error::BoxError,
+    http::digest::Digest,
+    server::idempotency::{
+        Execution,
+        engine::{Engine, Operation, Settlement},
+    },
+    store::{
+        Claimed, Fingerprint, IdempotencyStore, Note, Ownership, RecordKey, StoreError, Stored,
+    },
+    telemetry::{self, Answered, Labels},
+};
+
+/// What became of an event that need not be delivered again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Consumed<R> {
+    /// It was processed now.
+    Processed(R),
+    /// It was processed before.
+    Duplicate,
+}
+
+/// Why an event was not processed, other than by an error of its consumer.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum NotConsumed {
+    /// It has no id.
+    NoId,
+    /// It is being processed elsewhere. Deliver it again after this.
+    InFlight(Duration),
+    /// A consumer vanished while it processed it, and it is not known whether it took effect:
+    /// somebody has to look.
+    OutcomeUnknown,
+    /// Its consumer panicked. Deliver it again.
+    Crashed,
+    /// Whether it was processed before can't be told now.
+    Store(StoreError),
+}
+
+impl fmt::Display for NotConsumed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoId => f.write_str("event has no id"),
+            Self::InFlight(wait) => {
+                write!(f, "event is being processed elsewhere, for up to {wait:?}")
+            }
+            Self::OutcomeUnknown => {
+                f.write_str("event was begun, and it is not known whether it took effect")
+            }
+            Self::Crashed => f.write_str("consumer panicked"),
+            Self::Store(_) => f.write_str("not known whether the event was processed before"),
+        }
+    }
+}
+
+impl Error for NotConsumed {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Store(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+/// The future of an [`EventDedup`] service.
+pub type EventDedupFuture<R> = Pin<Box<dyn Future<Output = Result<Consumed<R>, BoxError>> + Send>>;
+
+/// The service of an [`EventDedupLayer`](super::EventDedupLayer).
+///
+/// # Clone
+///
+/// Clones share the store.
+pub struct EventDedup<S, St, F> {
+    pub(super) inner: S,
+    pub(super) shared: Arc<Shared<St, F>>,
+}
+
+impl<S: Clone, St, F> Clone for EventDedup<S, St, F> {
+    fn clone(&self) -> Self {
+        Self {
+            inner: self.inner.clone(),
+            shared: Arc::clone(&self.shared),
+        }
+    }
+}
+
+impl<S: fmt::Debug, St, F> fmt::Debug for EventDedup<S, St, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EventDedup")
+            .field("inner", &self.inner)
+            .field("consumer", &self.shared.consumer)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<S, St, F, E, T> Service<E> for EventDedup<S, St, F>
+where
+    S: Service<E> + Clone + Send + 'static,
+    S::Response: Send,
+    S::Future: Send,
+    S::Error: Into<BoxError>,
+    St: IdempotencyStore,
+    F: Fn(&E) -> Option<T>,
+    T: AsRef<[u8]>,
+    E: Send + 'static,
+{
+    type Response = Consumed<S::Response>;
+    type Error = BoxError;
+    type Future = EventDedupFuture<S::Response>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(cx).map_err(Into::into)
+    }
+
+    fn call(&mut self, event: E) -> Self::Future {
+        let Some(id) = (self.shared.id)(&event) else {
+            crate::call::release(&mut self.inner);
+            telemetry::idempotency(Answered::Refused, Labels::default);
+            return Box::pin(async { Err(NotConsumed::NoId.into()) });
+        };
+        let mut digest = Digest::new("event");
+        digest.part(self.shared.consumer.as_bytes());
+        digest.part(id);
+        let key = RecordKey::from(digest);
+        // The one that was made ready is the one that is called.
+        let spare = self.inner.clone();
+        let inner = mem::replace(&mut self.inner, spare);
+        Box::pin(consume(Arc::clone(&self.shared.engine), inner, event, key))
+    }
+}
+
+async fn consume<S, St, E>(
+    engine: Arc<Engine<St>>,
+    inner: S,
+    event: E,
+    key: RecordKey,
+) -> Result<Consumed<S::Response>, BoxError>
+where
+    S: Service<E> + Send + 'static,
+    S::Response: Send,
+    S::Future: Send,
+    S::Error: Into<BoxError>,
+    St: IdempotencyStore,
+    E: Send + 'static,
+{
+    let count = |answered| telemetry::idempotency(answered, Labels::default);
+    // The id alone says which event it is.
+    let operation = Operation {
+        key,
+        fingerprint: Fingerprint::new([0; 32]),
+        note: Note::NONE,
+        retention: engine.retention,
+    };
+    let not_consumed = match engine.claim(&operation).await {
+        Ok(Claimed::New(lease)) => {
+            count(match lease.orphaned {
+                true => Answered::Orphaned,
+                false => Answered::Executed,
+            });
+            let execution = Execution::new(engine.clone(), key, lease, engine.retention);
+            let processing = tokio::spawn(telemetry::in_span(async move {
+                let processing = pin!(process(&engine, &execution, inner.oneshot(event)));
+                engine.hold(&execution, processing).await
+            }));
+            match processing.await {
+                Ok(processed) => return processed,
+                Err(_) => NotConsumed::Crashed,
+            }
+        }
+        Ok(Claimed::Done {
+            stored: Stored::Reply(_) | Stored::NotRetained,
+            ..
+        }) => {
+            count(Answered::Replayed);
+            return Ok(Consumed::Duplicate);
+        }
+        Ok(Claimed::Done {
+            stored: Stored::Unknown,
+            ..
+        }) => {
+            count(Answered::Orphaned);
+            NotConsumed::OutcomeUnknown
+        }
+        Ok(Claimed::InFlight { remaining, .. }) => {
+            count(Answered::InFlight);
+            NotConsumed::InFlight(remaining)
+        }
+        // There is but one fingerprint.
+        Ok(Claimed::Mismatch { .. }) => {
+            count(Answered::Mismatch);
+            NotConsumed::OutcomeUnknown
+        }
+        Err(error) => {
+            count(Answered::StoreError);
+            telemetry::store_trouble("claim", error.kind().as_str());
+            NotConsumed::Store(error)
+        }
+    };
+    Err(not_consumed.into())
+}
+
+/// Processes an event, and tells the store how that ended.
+async fn process<St, R, E>(
+    engine: &Arc<Engine<St>>,
+    execution: &Execution,
+    processing: impl Future<Output = Result<R, E>>,
+) -> Result<Consumed<R>, BoxError>
+where
+    St: IdempotencyStore,
+    E: Into<BoxError>,
+{
+    // Not an error of the consumer across an await: it need not be `Send`.
+    let processed = processing.await.map_err(Into::into);
+    let settlement = match processed {
+        Ok(_) => Settlement::Complete(Stored::Reply(Bytes::new())),
+        Err(_) => Settlement::Release,
+    };
+    match engine.settle(execution, settlement).await {
+        Ownership::Held => processed.map(Consumed::Processed),
+        Ownership::Lost => Err(NotConsumed::InFlight(engine.lease).into()),
+    }
+}

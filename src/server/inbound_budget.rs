@@ -1,0 +1,213 @@
+//! Refuse inbound retries over a budget.
+//!
+//! [`InboundBudgetLayer`] counts the requests that reach a server and refuses retries beyond a fifth
+//! of them with a response, 429 by default, that tells the client not to try again
+//! (`x-should-retry: false`, and `grpc-retry-pushback-ms: -1` for gRPC). The error type of the
+//! service stays what it is.
+//!
+//! ```
+//! use axum::{Router, routing::get};
+//! use tower_reprise::{Dependencies, InboundBudgetLayer, Policy};
+//!
+//! let inbound = Dependencies::new(Policy::synchronous().service("edge").build()?);
+//! let app: Router = Router::new()
+//!     .route("/", get(|| async { "ok" }))
+//!     .layer(InboundBudgetLayer::new(inbound));
+//! # let _ = app;
+//! # Ok::<(), tower_reprise::error::ConfigError>(())
+//! ```
+//!
+//! Retries over gRPC say that they are retries. Over plain HTTP those of this crate do with
+//! [`tell_attempts`]. A service that passes the header on with the request, as a proxy does, keeps
+//! a whole chain within one budget: its own budget then counts its callers' retries as what they
+//! are. Without it each hop takes the retries of the one before for new requests, and three
+//! budgets of a fifth make 1.73 of each (`cargo run --release --example simulate -- --only chain`).
+//!
+//! [`tell_attempts`]: crate::policy::PolicyBuilder::tell_attempts
+
+use std::{
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode};
+use pin_project_lite::pin_project;
+use tower::{Layer, Service};
+
+use crate::dependency::account;
+use crate::{
+    call::{Attempt, budget_mark::Counted},
+    classify::Standard,
+    dependency::{ByAuthority, Dependencies, LastSlot, Locate, Lookup, Named},
+    error::ConfigError,
+    http::{grpc::is_grpc, problem::Problem},
+};
+
+/// Refuses inbound retries over the budget with a response. See the [module docs](self).
+#[derive(Debug, Clone)]
+#[must_use]
+pub struct InboundBudgetLayer<C = Standard, L = ByAuthority> {
+    deps: Dependencies<C, L>,
+    status: StatusCode,
+}
+
+impl<C> InboundBudgetLayer<C, Named> {
+    /// Refuses retries over the budget of this registry's entry named `inbound`, whatever host a
+    /// request asks for: the peer chooses that.
+    pub fn new<L>(deps: Dependencies<C, L>) -> Self {
+        InboundBudgetLayer::located(deps.relocated(Named("inbound".into())))
+    }
+}
+
+impl<C, L> InboundBudgetLayer<C, L> {
+    /// Refuses retries over the budget of the entry that the registry's locator finds: a tenant, or
+    /// something else that a peer can't make up.
+    pub fn located(deps: Dependencies<C, L>) -> Self {
+        Self {
+            deps,
+            status: StatusCode::TOO_MANY_REQUESTS,
+        }
+    }
+
+    /// Refuses with this status: 429, or 503.
+    ///
+    /// # Errors
+    ///
+    /// Any other status.
+    pub fn status(mut self, status: StatusCode) -> Result<Self, ConfigError> {
+        if !matches!(
+            status,
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE
+        ) {
+            return Err(ConfigError::new(
+                None,
+                "inbound.status",
+                status.as_u16(),
+                "429 or 503",
+            ));
+        }
+        self.status = status;
+        Ok(self)
+    }
+}
+
+impl<S, C: Clone, L: Clone> Layer<S> for InboundBudgetLayer<C, L> {
+    type Service = InboundBudget<S, C, L>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        self.deps.counts_originals();
+        InboundBudget {
+            inner,
+            lookup: Lookup::new(self.deps.clone()),
+            slot: LastSlot::default(),
+            status: self.status,
+        }
+    }
+}
+
+/// The service of an [`InboundBudgetLayer`].
+///
+/// # Clone
+///
+/// All state is in the registry, so clones share the budget.
+#[derive(Debug, Clone)]
+pub struct InboundBudget<S, C = Standard, L = ByAuthority> {
+    inner: S,
+    lookup: Lookup<C, L>,
+    slot: LastSlot,
+    status: StatusCode,
+}
+
+impl<S, C, L, B, R> Service<Request<B>> for InboundBudget<S, C, L>
+where
+    S: Service<Request<B>, Response = Response<R>> + Clone,
+    L: Locate<Request<B>>,
+    R: From<Bytes>,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = InboundBudgetFuture<S::Future, R>;
+
+    #[inline]
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    #[inline(always)]
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
+        forget_client(&mut request);
+        let grpc = is_grpc(request.headers());
+        let (deps, dependency) = self.lookup.find(&request);
+        let state = match account(deps, dependency, &mut self.slot, &mut request) {
+            Ok(()) => {
+                forget_client(&mut request);
+                State::Called {
+                    future: self.inner.call(request),
+                }
+            }
+            Err(_) => {
+                crate::call::release(&mut self.inner);
+                let problem = match self.status {
+                    StatusCode::SERVICE_UNAVAILABLE => Problem::RETRY_BUDGET.unavailable(),
+                    _ => Problem::RETRY_BUDGET,
+                };
+                let response = problem.response(grpc).map(R::from);
+                State::Refused {
+                    response: Some(response),
+                }
+            }
+        };
+        InboundBudgetFuture { state }
+    }
+}
+
+/// What a client counted and charged, in this process or by the layer here, is nothing to the
+/// server or client that gets the request next.
+fn forget_client<B>(request: &mut Request<B>) {
+    let extensions = request.extensions_mut();
+    extensions.remove::<Counted>();
+    if let Some(attempt) = extensions.get_mut::<Attempt>() {
+        *attempt = Attempt::retry(attempt.previous());
+    }
+}
+
+pin_project! {
+    /// The future of an [`InboundBudget`] service.
+    #[derive(Debug)]
+    #[must_use = "futures do nothing unless polled"]
+    pub struct InboundBudgetFuture<F, R> {
+        #[pin]
+        state: State<F, R>,
+    }
+}
+
+pin_project! {
+    #[project = StateProj]
+    #[derive(Debug)]
+    enum State<F, R> {
+        // The call is on its way in.
+        Called { #[pin] future: F },
+        // It is one retry too many.
+        Refused { response: Option<Response<R>> },
+    }
+}
+
+impl<F, R, E> Future for InboundBudgetFuture<F, R>
+where
+    F: Future<Output = Result<Response<R>, E>>,
+{
+    type Output = F::Output;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        match self.project().state.project() {
+            StateProj::Called { future } => future.poll(cx),
+            StateProj::Refused { response } => match response.take() {
+                Some(response) => Poll::Ready(Ok(response)),
+                None => Poll::Pending,
+            },
+        }
+    }
+}

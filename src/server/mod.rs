@@ -1,0 +1,6 @@
+//! Layers for a server: the second call is harmless, and callers are told what to do next.
+
+#[cfg(feature = "server")]
+pub mod idempotency;
+pub mod inbound_budget;
+pub mod problem;

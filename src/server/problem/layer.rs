@@ -1,0 +1,139 @@
+use std::{
+    convert::Infallible,
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::Body;
+use pin_project_lite::pin_project;
+use tower::{Layer, Service};
+
+use super::ProblemBody;
+use crate::{
+    call::Cause,
+    classify::{Rules, network},
+    error::{BoxError, Refused},
+    http::{grpc::is_grpc, problem},
+};
+
+/// Makes errors problem responses. See the [module docs](super).
+#[derive(Debug, Clone, Copy, Default)]
+#[must_use]
+pub struct ProblemLayer(());
+
+impl ProblemLayer {
+    /// Makes errors problem responses.
+    pub fn new() -> Self {
+        Self(())
+    }
+}
+
+impl<S> Layer<S> for ProblemLayer {
+    type Service = Problem<S>;
+
+    fn layer(&self, inner: S) -> Problem<S> {
+        Problem {
+            inner,
+            failed: None,
+        }
+    }
+}
+
+/// The service of a [`ProblemLayer`].
+#[derive(Debug, Clone)]
+pub struct Problem<S> {
+    inner: S,
+    /// What the next call is answered with, because the service could not be made ready for it.
+    failed: Option<problem::Problem>,
+}
+
+impl<S, B, R> Service<Request<B>> for Problem<S>
+where
+    S: Service<Request<B>, Response = Response<R>>,
+    S::Error: Into<BoxError>,
+    R: Body<Data = Bytes>,
+{
+    type Response = Response<ProblemBody<R>>;
+    type Error = Infallible;
+    type Future = ProblemFuture<S::Future>;
+
+    #[inline]
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        if self.failed.is_none() {
+            let ready = ready!(self.inner.poll_ready(cx));
+            self.failed = ready.err().map(|error| problem_of(&error.into()));
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    #[inline]
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let grpc = is_grpc(request.headers());
+        let state = match self.failed.take() {
+            None => State::Called {
+                future: self.inner.call(request),
+            },
+            Some(problem) => State::Failed { problem },
+        };
+        ProblemFuture { state, grpc }
+    }
+}
+
+pin_project! {
+    /// The future of a [`Problem`] service.
+    #[derive(Debug)]
+    #[must_use = "futures do nothing unless polled"]
+    pub struct ProblemFuture<F> {
+        #[pin]
+        state: State<F>,
+        grpc: bool,
+    }
+}
+
+pin_project! {
+    #[project = StateProj]
+    #[derive(Debug)]
+    enum State<F> {
+        // The call is out.
+        Called { #[pin] future: F },
+        // There was no service to call.
+        Failed { problem: problem::Problem },
+    }
+}
+
+impl<F, R, E> Future for ProblemFuture<F>
+where
+    F: Future<Output = Result<Response<R>, E>>,
+    E: Into<BoxError>,
+{
+    type Output = Result<Response<ProblemBody<R>>, Infallible>;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let problem = match this.state.project() {
+            StateProj::Called { future } => match ready!(future.poll(cx)) {
+                Ok(response) => return Poll::Ready(Ok(response.map(ProblemBody::reply))),
+                Err(error) => problem_of(&error.into()),
+            },
+            StateProj::Failed { problem } => problem.clone(),
+        };
+        let response = problem.response(*this.grpc);
+        Poll::Ready(Ok(response.map(Into::into)))
+    }
+}
+
+fn problem_of(error: &BoxError) -> problem::Problem {
+    if let Some(refused) = Refused::find(&**error) {
+        return problem::Problem::REFUSED
+            .detail(refused.to_string())
+            .retry_after(refused.retry_after());
+    }
+    match network::classify(&Rules::standard(), &**error).cause {
+        Cause::Timeout => problem::Problem::LATE,
+        _ => problem::Problem::FAILED,
+    }
+}
