@@ -163,7 +163,7 @@ impl Codes {
 
     /// The codes of the bank recipe.
     pub fn bank() -> Self {
-        let mut codes = Self::standard();
+        let mut codes = Self::standard().never_retried(&BANK_NEVER);
         codes.set(
             "RESOURCE_EXHAUSTED",
             Retryable::Yes,
@@ -188,14 +188,6 @@ impl Codes {
             Some(Health::Success),
             Effect::Possible,
         );
-        for code in BANK_NEVER {
-            codes.set(
-                code,
-                Retryable::Never,
-                Some(Health::Success),
-                Effect::Possible,
-            );
-        }
         codes.set(
             "INTERNAL",
             Retryable::Never,

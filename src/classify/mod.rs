@@ -41,7 +41,7 @@ mod trace;
 
 use std::error::Error;
 
-#[cfg(feature = "codes")]
+#[cfg(feature = "forrst")]
 pub(crate) use self::codes::EnvelopeReader;
 pub(crate) use self::{
     body_signal::BodySignal,

@@ -238,7 +238,7 @@ impl PolicyBuilder {
     /// The first value that is not allowed: its name, what it is, what it could be, and the rule.
     pub fn build(self) -> Result<Policy, ConfigError> {
         let policy = self.approved()?;
-        for (rule, reason) in &policy.inner.approvals {
+        for (rule, reason) in policy.approvals() {
             telemetry::approved(&policy.inner.service, *rule, reason);
         }
         Ok(policy)

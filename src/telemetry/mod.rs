@@ -20,7 +20,7 @@ use crate::{
 
 /// The labels of a dependency: who calls, and what is called.
 #[derive(Debug, Clone, Copy)]
-#[cfg_attr(not(any(feature = "metrics", feature = "tracing")), allow(dead_code))]
+#[cfg_attr(not(all(feature = "metrics", feature = "tracing")), allow(dead_code))]
 pub(crate) struct Target<'a> {
     pub(crate) service: &'a str,
     pub(crate) dependency: &'a str,
