@@ -42,7 +42,7 @@ use tower_reprise::{
     IdempotencyLayer,
     error::BoxError,
     server::idempotency::Execution,
-    store::{Orphans, PostgresStore},
+    store::{CrashPolicy, PostgresStore},
 };
 
 const PAYMENTS: u64 = 60;
@@ -189,7 +189,7 @@ async fn make(shop: &Shop, store: PostgresStore) -> Result<(u64, u64), BoxError>
     // Executing an orphan again is safe here: what was not committed did not happen.
     let layer = IdempotencyLayer::builder(store)
         .scope(|_| Some("everybody"))
-        .orphans(Orphans::Reexecute)
+        .orphans(CrashPolicy::Reexecute)
         .lease(Duration::from_secs(1))
         .build()?;
     let app = Router::new()

@@ -87,7 +87,7 @@ fn tell<B>(result: &Result<Response<B>, BoxError>) {
         Ok(response) => {
             let how = match RetryOutcome::of(response) {
                 None => "at once".to_owned(),
-                Some(outcome) => match (outcome.attempts(), outcome.gave_up()) {
+                Some(outcome) => match (outcome.attempts(), outcome.stop_reason()) {
                     (attempts, None) => format!("at attempt {attempts}"),
                     (attempts, Some(why)) => format!("at attempt {attempts}, the last: {why}"),
                 },

@@ -38,7 +38,7 @@ use tower_reprise::{
     },
     error::BoxError,
     store::{
-        Orphans, SqliteStore,
+        CrashPolicy, SqliteStore,
         journal::{Journal, Status},
     },
 };
@@ -76,7 +76,7 @@ async fn run(orders: u64) -> Result<ExitCode, BoxError> {
     let ledger = Ledger::default();
     let idempotency = IdempotencyLayer::builder(store.clone())
         .scope(|_| Some("shop"))
-        .orphans(Orphans::Reexecute)
+        .orphans(CrashPolicy::Reexecute)
         .wait(Duration::from_secs(10)) // who sends an order twice at once gets one reply twice
         .build()?;
     let guard = Guard::new().allow_http().allow("127.0.0.1")?;

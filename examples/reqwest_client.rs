@@ -22,7 +22,7 @@ use tower_reprise::{
     Dependencies, Policy, RetryOutcome, RetryOverride,
     error::BoxError,
     stacks,
-    stacks::reqwest::{HttpClient, Stacked},
+    stacks::reqwest::{HttpClient, TowerMiddleware},
 };
 
 #[tokio::main(flavor = "current_thread")]
@@ -55,7 +55,7 @@ async fn main() -> Result<(), BoxError> {
 
     println!("the layers as a middleware:");
     let client = ClientBuilder::new(client)
-        .with(Stacked::new(stacks::client(deps.clone())))
+        .with(TowerMiddleware::new(stacks::client(deps.clone())))
         .build();
 
     server.fails(1);
@@ -99,7 +99,7 @@ fn report(what: &str, server: &Stock, response: &reqwest::Response) {
     if let Some(reason) = response
         .extensions()
         .get::<RetryOutcome>()
-        .and_then(RetryOutcome::gave_up)
+        .and_then(RetryOutcome::stop_reason)
     {
         println!("    given up: {reason}");
     }

@@ -98,7 +98,7 @@ fn tell<T>(result: Result<Response<T>, Status>) -> Option<T> {
         Err(status) => {
             let why = match (Refused::find(&status), RetryOutcome::of_error(&status)) {
                 (Some(refused), _) => format!("({refused})"),
-                (None, Some(outcome)) => match (outcome.attempts(), outcome.gave_up()) {
+                (None, Some(outcome)) => match (outcome.attempts(), outcome.stop_reason()) {
                     (attempts, None) => format!("at attempt {attempts}"),
                     (attempts, Some(why)) => format!("at attempt {attempts}, the last: {why}"),
                 },

@@ -195,7 +195,7 @@ async fn ra_9_a_handler_that_asks_for_patience_gets_it() {
 #[tokio::test]
 async fn d_1_a_deadline_is_a_504() {
     // Of ours, for a client behind the router, and of tower's.
-    let deps = deps(policy().total(Duration::from_millis(50)));
+    let deps = deps(policy().total_timeout(Duration::from_millis(50)));
     let ours = ServiceBuilder::new()
         .layer(ProblemLayer::new())
         .layer(RetryLayer::new(deps))

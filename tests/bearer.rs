@@ -23,7 +23,7 @@ use tokio::{task::JoinSet, time::sleep};
 use tower::{ServiceBuilder, service_fn, util::BoxCloneService};
 use tower_reprise::{
     Dependencies, Policy, RetryLayer,
-    call::GaveUp,
+    call::StopReason,
     client::retry::{BearerToken, Token},
     error::{BoxError, Rule},
     policy::PolicyBuilder,
@@ -154,7 +154,7 @@ async fn s_1_a_second_401_is_final() {
     let header = token.current().await.unwrap();
     let result = call(&mut client, with(Some(&header))).await;
     assert_eq!(status(&result), 401);
-    assert_eq!(outcome(&result), Some((2, Some(GaveUp::Exhausted))));
+    assert_eq!(outcome(&result), Some((2, Some(StopReason::Exhausted))));
     assert_eq!(authority.given(), 2);
 }
 
@@ -193,13 +193,13 @@ async fn s_1_a_failed_refresh_is_everybodys() {
     let header = token.current().await.unwrap();
     for result in hundred(&client, &header).await {
         assert_eq!(status(&result), 401, "the last real result");
-        assert_eq!(outcome(&result), Some((1, Some(GaveUp::Prepare))));
+        assert_eq!(outcome(&result), Some((1, Some(StopReason::Prepare))));
     }
     assert_eq!(asked.load(Ordering::SeqCst), 2);
 
     // Later calls ask again, and those who ask for themselves learn why there is none.
     let result = call(&mut client.clone(), with(Some(&header))).await;
-    assert_eq!(outcome(&result), Some((1, Some(GaveUp::Prepare))));
+    assert_eq!(outcome(&result), Some((1, Some(StopReason::Prepare))));
     assert_eq!(asked.load(Ordering::SeqCst), 3);
     let empty = authority.token_by(|| Box::pin(async { Err("closed".into()) }));
     let (one, other) = tokio::join!(empty.current(), empty.current());
@@ -226,7 +226,7 @@ async fn s_1_a_refresh_that_brings_nothing_new_is_one_too() {
         let header = HeaderValue::from_static("Bearer same");
         for result in hundred(&client, &header).await {
             assert_eq!(status(&result), 401);
-            assert_eq!(outcome(&result), Some((2, Some(GaveUp::Exhausted))));
+            assert_eq!(outcome(&result), Some((2, Some(StopReason::Exhausted))));
         }
         assert_eq!(asked.load(Ordering::SeqCst), 1);
     }
@@ -347,7 +347,7 @@ async fn s_1_credentials_are_never_added() {
     let mut client = authority.client(policy(), &token, vec![503, 401]);
     let result = call(&mut client, with(None)).await;
     assert_eq!(status(&result), 401);
-    assert_eq!(outcome(&result), Some((2, Some(GaveUp::Prepare))));
+    assert_eq!(outcome(&result), Some((2, Some(StopReason::Prepare))));
     assert_eq!(authority.seen(), [None, None]);
     assert_eq!(authority.given(), 0);
 }
@@ -366,7 +366,7 @@ async fn s_1_credentials_from_elsewhere_are_kept() {
 
         let mut client = authority.client(policy(), &token, vec![401]);
         let result = call(&mut client, with(Some(&header))).await;
-        assert_eq!(outcome(&result), Some((1, Some(GaveUp::Prepare))));
+        assert_eq!(outcome(&result), Some((1, Some(StopReason::Prepare))));
         assert_eq!((status(&result), authority.given()), (401, 1), "{foreign}");
     }
 }
@@ -378,7 +378,7 @@ async fn s_1_another_scheme_is_kept() {
     let basic = HeaderValue::from_static("Basic dXNlcjpwdw==");
     let mut client = authority.client(policy(), &token, vec![503, 401]);
     let result = call(&mut client, with(Some(&basic))).await;
-    assert_eq!(outcome(&result), Some((2, Some(GaveUp::Prepare))));
+    assert_eq!(outcome(&result), Some((2, Some(StopReason::Prepare))));
     assert_eq!(authority.given(), 0, "nobody was asked");
 }
 
@@ -397,12 +397,12 @@ async fn s_1_a_first_token_of_the_callers_is_renewed() {
 async fn s_1_the_wait_for_a_token_ends_with_the_call() {
     let authority = Authority::default();
     let token = authority.token_by(|| Box::pin(pending()));
-    let policy = policy().total(Duration::from_secs(3));
+    let policy = policy().total_timeout(Duration::from_secs(3));
     let mut client = authority.client(policy, &token, vec![]);
     let header = HeaderValue::from_static("Bearer old");
     let result = call(&mut client, with(Some(&header))).await;
     assert_eq!(status(&result), 401);
-    assert_eq!(outcome(&result), Some((1, Some(GaveUp::Deadline))));
+    assert_eq!(outcome(&result), Some((1, Some(StopReason::Deadline))));
 }
 
 #[tokio::test(start_paused = true)]
@@ -414,7 +414,7 @@ async fn c_5_a_post_without_a_key_is_not_sent_again_for_a_new_token() {
     let mut request = with(Some(&header));
     *request.method_mut() = http::Method::POST;
     let result = call(&mut client, request).await;
-    assert_eq!(outcome(&result), Some((1, Some(GaveUp::NotIdempotent))));
+    assert_eq!(outcome(&result), Some((1, Some(StopReason::NotIdempotent))));
 }
 
 #[test]

@@ -25,7 +25,7 @@ use tokio::time::{advance, sleep};
 use tokio_test::{assert_pending, task};
 use tower::{Layer, Service, ServiceExt, util::BoxCloneService};
 use tower_reprise::{
-    Dependencies, Policy, RetryLayer, RetryOverride, call::GaveUp, client::retry::ReplayBody,
+    Dependencies, Policy, RetryLayer, RetryOverride, call::StopReason, client::retry::ReplayBody,
     error::BoxError, policy::PolicyBuilder,
 };
 
@@ -36,8 +36,8 @@ type Boxed = BoxBody<Bytes, Broken>;
 type Client<B> = BoxCloneService<Request<B>, Response<()>, BoxError>;
 type Outcome = Result<Response<()>, BoxError>;
 
-const LOST: Option<(u32, Option<GaveUp>)> = Some((1, Some(GaveUp::NotReplayable)));
-const SECOND: Option<(u32, Option<GaveUp>)> = Some((2, None));
+const LOST: Option<(u32, Option<StopReason>)> = Some((1, Some(StopReason::NotReplayable)));
+const SECOND: Option<(u32, Option<StopReason>)> = Some((2, None));
 
 /// What a server does with the body of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -349,7 +349,7 @@ async fn c_4_a_body_dropped_unread_is_sent_again_whatever_its_size() {
     let server = Server::new([(Reader::Nothing, Then::Reset)]);
     let request = Request::post("http://a.example/").body(boxed([data("pay")]));
     let result = call(&mut server.client(policy()), request.unwrap()).await;
-    assert_eq!(outcome(&result), Some((1, Some(GaveUp::NotIdempotent))));
+    assert_eq!(outcome(&result), Some((1, Some(StopReason::NotIdempotent))));
 }
 
 /// Not there yet when it is asked for.
@@ -379,7 +379,7 @@ async fn d_4_a_body_read_in_part_is_sent_again_if_the_rest_is_at_hand() {
         (Reader::Frames(1), Then::Refused),
     ];
     let (result, seen) = once(policy(), boxed(awaited), &script).await;
-    assert_eq!(outcome(&result), Some((2, Some(GaveUp::NotReplayable))));
+    assert_eq!(outcome(&result), Some((2, Some(StopReason::NotReplayable))));
     assert_eq!(seen.len(), 2);
     // What is left of it has its bounds, in bytes and in frames.
     let few = boxed([vec![data("a")], vec![data(""); 1022]].concat());
@@ -512,7 +512,7 @@ async fn d_5_with_retry_switched_off_nothing_is_kept() {
     let mut request = put(boxed([data("ab")]));
     request.extensions_mut().insert(RetryOverride::off());
     let result = call(&mut server.client(policy().replay_pool(0)), request).await;
-    assert_eq!(outcome(&result), Some((1, Some(GaveUp::Exhausted))));
+    assert_eq!(outcome(&result), Some((1, Some(StopReason::Exhausted))));
     assert_eq!(server.seen()[0].pieces, [data("ab")]);
 }
 
@@ -805,8 +805,8 @@ proptest! {
         let result = paused().block_on(async {
             call(&mut server.client(policy().replay_limit(limit)), put(body.boxed_unsync())).await
         });
-        let gave_up = (expected < 4).then_some(GaveUp::NotReplayable);
-        prop_assert_eq!(outcome(&result), Some((expected, gave_up)));
+        let stop_reason = (expected < 4).then_some(StopReason::NotReplayable);
+        prop_assert_eq!(outcome(&result), Some((expected, stop_reason)));
 
         let seen = server.seen();
         prop_assert_eq!(seen.len(), expected as usize);

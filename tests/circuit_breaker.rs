@@ -19,7 +19,7 @@ use tower::{
 };
 use tower_reprise::{
     CircuitBreakerLayer, Dependencies, Policy, RetryLayer, RetryOutcome, RetryOverride,
-    call::{Cause, GaveUp, Verdict},
+    call::{Cause, StopReason, Verdict},
     dependency::BreakerState,
     error::{BoxError, Refusal, Refused},
 };
@@ -50,7 +50,7 @@ async fn cb_1_a_dependency_that_hangs_opens_its_breaker() {
     for (policy, wish) in [
         (timed, RetryOverride::new()),
         (untimed.clone(), RetryOverride::new()),
-        (untimed, RetryOverride::new().total(SECOND)),
+        (untimed, RetryOverride::new().total_timeout(SECOND)),
     ] {
         let deps = Dependencies::new(policy);
         let client = hanging(&deps);
@@ -174,8 +174,8 @@ async fn cb_7_a_refusal_is_known_whatever_the_classifier_says() {
     assert!(Refused::find(&*error).is_none(), "the real error: {error}");
     let outcome = RetryOutcome::of_error(&*error).unwrap();
     assert_eq!(
-        (outcome.attempts(), outcome.gave_up()),
-        (1, Some(GaveUp::Breaker))
+        (outcome.attempts(), outcome.stop_reason()),
+        (1, Some(StopReason::Breaker))
     );
 
     let refused = consumer.oneshot(Event).await.unwrap_err();
@@ -185,8 +185,8 @@ async fn cb_7_a_refusal_is_known_whatever_the_classifier_says() {
     );
     let outcome = RetryOutcome::of_error(&*refused).unwrap();
     assert_eq!(
-        (outcome.attempts(), outcome.gave_up()),
-        (0, Some(GaveUp::Breaker))
+        (outcome.attempts(), outcome.stop_reason()),
+        (0, Some(StopReason::Breaker))
     );
     assert_eq!(calls.load(Ordering::Relaxed), 1);
     assert_eq!(
@@ -219,8 +219,8 @@ async fn d_7_a_call_that_has_ended_holds_nothing_back() {
     let response = (&mut first).await.unwrap();
     let outcome = RetryOutcome::of(&response).unwrap();
     assert_eq!(
-        (response.status().as_u16(), outcome.gave_up()),
-        (503, Some(GaveUp::Deadline))
+        (response.status().as_u16(), outcome.stop_reason()),
+        (503, Some(StopReason::Deadline))
     );
     // The first future still exists, yet its place is free.
     let mut second = client;

@@ -40,7 +40,7 @@ fn c_1_c_8_every_status_has_its_meaning() {
         let verdict = judge_reply(&Rules::standard(), &reply(number, &[]));
         let expected = match number {
             408 | 429 => (Retryable::Yes, Health::Neutral),
-            425 => (Retryable::AtMost(1), Health::Neutral),
+            425 => (Retryable::MaxConsecutive(1), Health::Neutral),
             500 | 502 | 503 | 504 => (Retryable::Yes, Health::Failure),
             401 => (Retryable::AfterRefresh, Health::Success),
             506..=599 => (Retryable::Never, Health::Failure),
@@ -260,11 +260,16 @@ fn c_8_a_verdict_is_made_part_by_part() {
     let expected = (Cause::Dns, Retryable::Never, Health::Neutral, false);
     assert_eq!(parts(Verdict::terminal(Cause::Dns)), expected);
     let changed = transient
-        .retry(Retryable::AtMost(2))
+        .retry(Retryable::MaxConsecutive(2))
         .health(Health::Success)
         .guidance(Some(Guidance::Stop))
         .never_sent();
-    let expected = (Cause::Reset, Retryable::AtMost(2), Health::Success, true);
+    let expected = (
+        Cause::Reset,
+        Retryable::MaxConsecutive(2),
+        Health::Success,
+        true,
+    );
     assert_eq!(parts(changed), expected);
     assert_eq!(changed.guidance, Some(Guidance::Stop));
     assert!(!changed.is_success() && Verdict::SUCCESS.is_success());

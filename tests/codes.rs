@@ -25,7 +25,7 @@ use tower::{Service, ServiceBuilder, service_fn};
 use tower_http::request_id::RequestId;
 use tower_reprise::{
     CircuitBreakerLayer, Dependencies, IdempotencyKeyLayer, PeekLayer, Policy, RetryLayer,
-    call::{GaveUp, Health},
+    call::{Health, StopReason},
     classify::Codes,
     client::peek::PeekBody,
     error::BoxError,
@@ -75,7 +75,7 @@ struct Called {
 
 impl Called {
     /// Attempts, and why there were no more.
-    fn outcome(&self) -> (usize, Option<GaveUp>) {
+    fn outcome(&self) -> (usize, Option<StopReason>) {
         let told = outcome(&self.result);
         let attempts = self.requests.len();
         assert_eq!(told.map_or(1, |(n, _)| n as usize), attempts);
@@ -192,7 +192,11 @@ async fn c_6_forrst_codes_that_another_call_does_not_mend_are_final() {
                 json(status, forrst(code))
             });
             let outcome = called.await.outcome();
-            assert_eq!(outcome, (1, Some(GaveUp::NotRetryable)), "{code}, {status}");
+            assert_eq!(
+                outcome,
+                (1, Some(StopReason::NotRetryable)),
+                "{code}, {status}"
+            );
         }
     }
 }
@@ -405,7 +409,7 @@ async fn c_1_no_other_409_is_retried() {
         || json(422, r#"{"code":"IDEMPOTENCY_PROCESSING"}"#),
     ] {
         let called = run(Policy::synchronous(), get(), |_| reply()).await;
-        assert_eq!(called.outcome(), (1, Some(GaveUp::NotRetryable)));
+        assert_eq!(called.outcome(), (1, Some(StopReason::NotRetryable)));
     }
 }
 
@@ -432,7 +436,7 @@ fn all_differ(ids: &[Option<String>]) {
 #[tokio::test(start_paused = true)]
 async fn c_6_replay_detected_is_tried_once_more_with_a_fresh_id() {
     let called = run(Policy::bank(), pay(), |_| replay()).await;
-    assert_eq!(called.outcome(), (2, Some(GaveUp::Exhausted)));
+    assert_eq!(called.outcome(), (2, Some(StopReason::Exhausted)));
     let ids = called.header("x-request-id");
     assert_eq!(ids[0].as_deref(), Some("r-1"));
     all_differ(&ids);
@@ -469,7 +473,7 @@ async fn c_6_replay_detected_once_is_once_in_a_call() {
         1 => json(425, "{}"),
         _ => replay(),
     });
-    assert_eq!(called.await.outcome(), (3, Some(GaveUp::Exhausted)));
+    assert_eq!(called.await.outcome(), (3, Some(StopReason::Exhausted)));
 }
 
 #[tokio::test(start_paused = true)]

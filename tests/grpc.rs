@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep};
 use tower::{Layer, service_fn};
 use tower_reprise::{
     Dependencies, Policy, RetryLayer, RetryOverride,
-    call::{Attempt, GaveUp},
+    call::{Attempt, StopReason},
     error::BoxError,
     policy::PolicyBuilder,
 };
@@ -102,13 +102,13 @@ async fn d_1_a_grpc_timeout_bounds_the_whole_call() {
         let start = Instant::now();
         let (result, _) = answered_after(policy(), limited(timeout), &[]).await;
         assert_eq!(start.elapsed(), Duration::from_millis(bound), "{timeout}");
-        assert_eq!(outcome(&result), Some((1, Some(GaveUp::Deadline))));
+        assert_eq!(outcome(&result), Some((1, Some(StopReason::Deadline))));
     }
     // Waits and later attempts included.
     let start = Instant::now();
     let (result, seen) = answered_after(policy(), limited("5S"), &[second]).await;
     assert_eq!(start.elapsed(), 5 * second);
-    assert_eq!(outcome(&result), Some((2, Some(GaveUp::Deadline))));
+    assert_eq!(outcome(&result), Some((2, Some(StopReason::Deadline))));
     assert_eq!(seen.len(), 2);
 }
 
@@ -119,7 +119,7 @@ async fn d_1_a_grpc_timeout_bounds_a_call_that_is_not_retried_too() {
     let start = Instant::now();
     let (result, _) = answered_after(policy(), request, &[]).await;
     assert_eq!(start.elapsed(), Duration::from_secs(5));
-    assert_eq!(outcome(&result), Some((1, Some(GaveUp::Deadline))));
+    assert_eq!(outcome(&result), Some((1, Some(StopReason::Deadline))));
     // Nor can its head be too long for it.
     let start = Instant::now();
     answered_after(policy().replay_limit(8), limited("5S"), &[])
@@ -146,7 +146,7 @@ async fn d_1_a_grpc_timeout_that_can_not_be_read_bounds_nothing() {
         let start = Instant::now();
         let (result, _) = answered_after(policy(), limited(timeout), &[]).await;
         assert_eq!(start.elapsed(), Duration::from_secs(30), "{timeout}");
-        assert_eq!(outcome(&result), Some((1, Some(GaveUp::Deadline))));
+        assert_eq!(outcome(&result), Some((1, Some(StopReason::Deadline))));
     }
 }
 
@@ -217,7 +217,7 @@ async fn d_1_only_grpc_calls_are_told() {
 #[tokio::test(start_paused = true)]
 async fn ra_8_each_retry_tells_how_many_attempts_came_before() {
     let (result, seen) = answered_after(policy(), request(METHOD), &[Duration::ZERO; 4]).await;
-    assert_eq!(outcome(&result), Some((4, Some(GaveUp::Exhausted))));
+    assert_eq!(outcome(&result), Some((4, Some(StopReason::Exhausted))));
     let attempts = told(&seen, "grpc-previous-rpc-attempts");
     let expected = [None, Some("1"), Some("2"), Some("3")].map(|n| n.map(str::to_owned));
     assert_eq!(attempts, expected);
@@ -245,8 +245,8 @@ async fn c_5_methods_are_declared_idempotent_one_by_one_or_by_service() {
         let policy = Policy::grpc_unary().idempotent_methods(declared);
         let (result, seen) = answered_after(policy, request(method), &[Duration::ZERO; 4]).await;
         let expected = match repeatable {
-            true => (4, Some(GaveUp::Exhausted)),
-            false => (1, Some(GaveUp::NotIdempotent)),
+            true => (4, Some(StopReason::Exhausted)),
+            false => (1, Some(StopReason::NotIdempotent)),
         };
         assert_eq!(outcome(&result), Some(expected), "{method}");
         assert_eq!(seen.len(), expected.0 as usize);
@@ -258,7 +258,7 @@ async fn c_5_methods_are_declared_idempotent_one_by_one_or_by_service() {
         .headers_mut()
         .insert(CONTENT_TYPE, "application/json".parse().unwrap());
     let (result, _) = answered_after(policy, plain, &[Duration::ZERO; 4]).await;
-    assert_eq!(outcome(&result), Some((1, Some(GaveUp::NotIdempotent))));
+    assert_eq!(outcome(&result), Some((1, Some(StopReason::NotIdempotent))));
 }
 
 #[test]

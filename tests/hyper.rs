@@ -55,7 +55,7 @@ use tower_http::trace::TraceLayer;
 use tower_reprise::{
     CircuitBreakerLayer, Dependencies, IdempotencyKeyLayer, Policy, RetryAfterLayer,
     RetryBudgetLayer, RetryLayer, RetryOutcome,
-    call::{Attempt, Cause, GaveUp, Health, Retryable, Verdict},
+    call::{Attempt, Cause, Health, Retryable, StopReason, Verdict},
     classify::{Classify, Rules, Standard},
     error::{BoxError, Elapsed, Refusal, Refused},
     http::GrpcCode,
@@ -153,13 +153,13 @@ async fn text(response: Response<Incoming>) -> String {
 }
 
 /// How a response was come by: attempts, and why there were no more.
-fn outcome<B>(response: &Response<B>) -> (u32, Option<GaveUp>) {
-    RetryOutcome::of(response).map_or((1, None), |o| (o.attempts(), o.gave_up()))
+fn outcome<B>(response: &Response<B>) -> (u32, Option<StopReason>) {
+    RetryOutcome::of(response).map_or((1, None), |o| (o.attempts(), o.stop_reason()))
 }
 
-fn outcome_of(error: &BoxError) -> (u32, Option<GaveUp>) {
+fn outcome_of(error: &BoxError) -> (u32, Option<StopReason>) {
     let outcome = RetryOutcome::of_error(&**error).expect("an outcome in the chain");
-    (outcome.attempts(), outcome.gave_up())
+    (outcome.attempts(), outcome.stop_reason())
 }
 
 fn verdict(error: &BoxError) -> Verdict {
@@ -245,7 +245,7 @@ async fn c_5_a_post_without_a_key_is_not_repeated_on_503() {
         .await
         .unwrap();
     assert_eq!(response.status(), 503);
-    assert_eq!(outcome(&response), (1, Some(GaveUp::NotIdempotent)));
+    assert_eq!(outcome(&response), (1, Some(StopReason::NotIdempotent)));
     assert_eq!(server.requests().len(), 1);
 }
 
@@ -266,7 +266,7 @@ async fn c_3_a_refused_connection_is_retried_until_exhausted() {
         .oneshot(get(&uri))
         .await
         .unwrap_err();
-    assert_eq!(outcome_of(&error), (4, Some(GaveUp::Exhausted)));
+    assert_eq!(outcome_of(&error), (4, Some(StopReason::Exhausted)));
     assert_eq!(
         parts(&error),
         (Cause::Connect, Retryable::Yes, Health::Failure, true)
@@ -319,7 +319,7 @@ async fn c_3_a_connection_closed_before_the_request_is_read_is_retried() {
         .oneshot(get(&server.uri()))
         .await
         .unwrap_err();
-    assert_eq!(outcome_of(&error), (4, Some(GaveUp::Exhausted)));
+    assert_eq!(outcome_of(&error), (4, Some(StopReason::Exhausted)));
     assert_eq!(server.connections(), 4);
     // Which of them it is depends on who was faster.
     let cause = verdict(&error).cause;
@@ -350,7 +350,7 @@ async fn c_3_a_reply_that_never_begins_is_retried() {
         .await
         .unwrap_err();
     assert_eq!(server.requests().len(), 4);
-    assert_eq!(outcome_of(&error), (4, Some(GaveUp::Exhausted)));
+    assert_eq!(outcome_of(&error), (4, Some(StopReason::Exhausted)));
     assert_eq!(
         parts(&error),
         (Cause::Incomplete, Retryable::Yes, Health::Failure, false)
@@ -410,7 +410,7 @@ async fn c_5_a_post_that_may_have_been_processed_is_repeated_with_a_key_only() {
             .oneshot(post(&server.uri()))
             .await
             .unwrap_err();
-        assert_eq!(outcome_of(&error), (1, Some(GaveUp::NotIdempotent)));
+        assert_eq!(outcome_of(&error), (1, Some(StopReason::NotIdempotent)));
         assert_eq!(server.requests().len(), 1);
 
         let server = Server::start(vec![lost, reply(200, "")]).await;
@@ -431,7 +431,7 @@ async fn c_3_a_reply_that_is_not_http_is_never_retried() {
         .await
         .unwrap_err();
     assert_eq!(server.requests().len(), 1);
-    assert_eq!(outcome_of(&error), (1, Some(GaveUp::NotRetryable)));
+    assert_eq!(outcome_of(&error), (1, Some(StopReason::NotRetryable)));
     assert_eq!(
         parts(&error),
         (
@@ -496,7 +496,7 @@ async fn d_3_stalls_to_the_end_are_a_timeout() {
         .oneshot(get(&server.uri()))
         .await
         .unwrap_err();
-    assert_eq!(outcome_of(&error), (2, Some(GaveUp::Exhausted)));
+    assert_eq!(outcome_of(&error), (2, Some(StopReason::Exhausted)));
     assert_eq!(
         parts(&error),
         (Cause::Timeout, Retryable::Yes, Health::Failure, false)
@@ -509,13 +509,13 @@ async fn d_3_stalls_to_the_end_are_a_timeout() {
 #[tokio::test]
 async fn d_1_a_stall_of_the_whole_call_is_not_retried() {
     let server = Server::start(vec![Act::Stall]).await;
-    let policy = policy().total(Duration::from_millis(50));
+    let policy = policy().total_timeout(Duration::from_millis(50));
     let deps = Dependencies::new(policy.build().unwrap());
     let error = stack(&deps, plain())
         .oneshot(get(&server.uri()))
         .await
         .unwrap_err();
-    assert_eq!(outcome_of(&error), (1, Some(GaveUp::Deadline)));
+    assert_eq!(outcome_of(&error), (1, Some(StopReason::Deadline)));
     assert_eq!(
         parts(&error),
         (Cause::Timeout, Retryable::Never, Health::Failure, false)
@@ -541,7 +541,7 @@ async fn c_3_a_timeout_of_towers_is_retried() {
 
     let (_server, result) = layered(vec![Act::Stall]).await;
     let error = result.unwrap_err();
-    assert_eq!(outcome_of(&error), (4, Some(GaveUp::Exhausted)));
+    assert_eq!(outcome_of(&error), (4, Some(StopReason::Exhausted)));
     assert!(source::<tower::timeout::error::Elapsed>(&error).is_some());
     assert_eq!(
         parts(&error),
@@ -596,10 +596,15 @@ async fn c_3_a_name_that_does_not_resolve_is_looked_up_twice_at_most() {
             .await
             .unwrap_err();
         assert_eq!(lookups.load(Ordering::SeqCst), 2);
-        assert_eq!(outcome_of(&error), (2, Some(GaveUp::Exhausted)));
+        assert_eq!(outcome_of(&error), (2, Some(StopReason::Exhausted)));
         assert_eq!(
             parts(&error),
-            (Cause::Dns, Retryable::AtMost(1), Health::Failure, true)
+            (
+                Cause::Dns,
+                Retryable::MaxConsecutive(1),
+                Health::Failure,
+                true
+            )
         );
     }
 }
@@ -627,9 +632,14 @@ async fn c_3_the_systems_resolver_is_recognised() {
         .unwrap_err();
     assert_eq!(
         parts(&error),
-        (Cause::Dns, Retryable::AtMost(1), Health::Failure, true)
+        (
+            Cause::Dns,
+            Retryable::MaxConsecutive(1),
+            Health::Failure,
+            true
+        )
     );
-    assert_eq!(outcome_of(&error), (2, Some(GaveUp::Exhausted)));
+    assert_eq!(outcome_of(&error), (2, Some(StopReason::Exhausted)));
 
     let https = HttpsConnectorBuilder::new()
         .with_tls_config(trusting([]))
@@ -773,7 +783,7 @@ async fn c_3_a_bad_certificate_is_never_retried() {
             assert_eq!(server.requests.lock().unwrap().len(), 0, "{what}");
             assert_eq!(
                 outcome_of(&error),
-                (1, Some(GaveUp::NotRetryable)),
+                (1, Some(StopReason::NotRetryable)),
                 "{what}"
             );
             assert_eq!(
@@ -806,7 +816,7 @@ async fn c_3_a_client_without_the_certificate_that_is_asked_for_does_not_insist(
         .await
         .unwrap_err();
     assert_eq!(server.connections(), 1);
-    assert_eq!(outcome_of(&error), (1, Some(GaveUp::NotRetryable)));
+    assert_eq!(outcome_of(&error), (1, Some(StopReason::NotRetryable)));
     assert_eq!(verdict(&error).cause, Cause::Certificate);
 }
 
@@ -900,7 +910,7 @@ async fn c_4_a_refused_stream_is_repeated_for_any_method() {
         .await
         .unwrap_err();
     assert_eq!(server.requests(), 4, "the bound on attempts holds");
-    assert_eq!(outcome_of(&error), (4, Some(GaveUp::Exhausted)));
+    assert_eq!(outcome_of(&error), (4, Some(StopReason::Exhausted)));
     assert_eq!(
         parts(&error),
         (Cause::StreamRefused, Retryable::Yes, Health::Neutral, true)
@@ -939,7 +949,7 @@ async fn c_4_a_stream_that_a_go_away_promised_to_finish_may_have_been_processed(
         .await
         .unwrap_err();
     assert_eq!(server.requests(), 1);
-    assert_eq!(outcome_of(&error), (1, Some(GaveUp::NotIdempotent)));
+    assert_eq!(outcome_of(&error), (1, Some(StopReason::NotIdempotent)));
     assert!(!verdict(&error).never_sent);
 
     let server = Server2::start(vec![(Act2::GoAwayAndBreak, false)]).await;
@@ -968,7 +978,7 @@ async fn c_4_an_http2_failure_that_is_not_never_sent_needs_a_key() {
             .await
             .unwrap_err();
         assert_eq!(server.requests(), 1, "{cause}");
-        assert_eq!(outcome_of(&error), (1, Some(GaveUp::NotIdempotent)));
+        assert_eq!(outcome_of(&error), (1, Some(StopReason::NotIdempotent)));
         assert_eq!(
             parts(&error),
             (cause, Retryable::Yes, Health::Failure, false)
@@ -992,23 +1002,23 @@ async fn d_4_the_last_real_response_says_why_there_were_no_more() {
     let brittle = policy().consecutive_failures(2);
     let forgetful = policy().replay_limit(8);
     let cases = [
-        (policy(), reply(503, ""), 4, GaveUp::Exhausted),
-        (policy(), reply(404, ""), 1, GaveUp::NotRetryable),
+        (policy(), reply(503, ""), 4, StopReason::Exhausted),
+        (policy(), reply(404, ""), 1, StopReason::NotRetryable),
         (
             policy(),
             reply(503, "retry-after: 3600\r\n"),
             1,
-            GaveUp::Deadline,
+            StopReason::Deadline,
         ),
         (
             policy(),
             reply(503, "grpc-retry-pushback-ms: -1\r\n"),
             1,
-            GaveUp::Pushback,
+            StopReason::Pushback,
         ),
-        (starved, reply(503, ""), 1, GaveUp::Budget),
-        (brittle, reply(503, ""), 2, GaveUp::Breaker),
-        (forgetful, reply(503, ""), 1, GaveUp::NotReplayable),
+        (starved, reply(503, ""), 1, StopReason::Budget),
+        (brittle, reply(503, ""), 2, StopReason::Breaker),
+        (forgetful, reply(503, ""), 1, StopReason::NotReplayable),
     ];
     for (policy, act, attempts, reason) in cases {
         let deps = Dependencies::new(policy.build().unwrap());
@@ -1095,7 +1105,7 @@ async fn cb_7_an_open_breaker_refuses_without_connecting() {
         .oneshot(get(&server.uri()))
         .await
         .unwrap_err();
-    assert_eq!(outcome_of(&error), (2, Some(GaveUp::Breaker)));
+    assert_eq!(outcome_of(&error), (2, Some(StopReason::Breaker)));
     assert!(
         source::<hyper::Error>(&error).is_some(),
         "the last real error"
@@ -1136,7 +1146,7 @@ async fn cb_1_a_bad_certificate_counts_against_the_dependency() {
 #[tokio::test]
 async fn c_3_a_uri_that_the_connector_can_not_use_is_never_retried() {
     let never = |error: BoxError| {
-        assert_eq!(outcome_of(&error), (1, Some(GaveUp::NotRetryable)));
+        assert_eq!(outcome_of(&error), (1, Some(StopReason::NotRetryable)));
         assert_eq!(
             parts(&error),
             (
@@ -1177,7 +1187,7 @@ async fn c_3_a_request_that_hyper_can_not_send_is_never_retried() {
         .oneshot(get("/relative"))
         .await
         .unwrap_err();
-    assert_eq!(outcome_of(&error), (1, Some(GaveUp::NotRetryable)));
+    assert_eq!(outcome_of(&error), (1, Some(StopReason::NotRetryable)));
     assert_eq!(verdict(&error).retry, Retryable::Never);
     assert_eq!(
         verdict(&error).health,

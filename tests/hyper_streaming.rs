@@ -26,7 +26,7 @@ use tokio::{net::TcpSocket, sync::Notify};
 use tower::{Layer, ServiceBuilder, ServiceExt, util::BoxCloneService};
 use tower_reprise::{
     CircuitBreakerLayer, Dependencies, IdempotencyKeyLayer, PeekLayer, Policy, RetryAfterLayer,
-    RetryBudgetLayer, RetryLayer, call::GaveUp, classify::Codes, client::peek::PeekBody,
+    RetryBudgetLayer, RetryLayer, call::StopReason, classify::Codes, client::peek::PeekBody,
     error::BoxError, policy::PolicyBuilder,
 };
 
@@ -118,8 +118,8 @@ fn assert_same(arrivals: &[Arrival]) {
     assert!(arrivals.last().unwrap().whole);
 }
 
-const SECOND: Option<(u32, Option<GaveUp>)> = Some((2, None));
-const LOST: Option<(u32, Option<GaveUp>)> = Some((1, Some(GaveUp::NotReplayable)));
+const SECOND: Option<(u32, Option<StopReason>)> = Some((2, None));
+const LOST: Option<(u32, Option<StopReason>)> = Some((1, Some(StopReason::NotReplayable)));
 
 #[tokio::test]
 async fn c_3_what_streams_over_http1_is_sent_again_after_every_fault() {
@@ -196,7 +196,7 @@ async fn c_4_a_refused_connection_leaves_the_body_alone() {
         let body = Pieces::new(pieces());
         let polls = body.polls();
         let result = send(policy(), http2, post(&uri, body.boxed())).await;
-        assert_eq!(outcome(&result), Some((4, Some(GaveUp::Exhausted))));
+        assert_eq!(outcome(&result), Some((4, Some(StopReason::Exhausted))));
         assert_eq!(polls.load(Ordering::Relaxed), 0);
     }
 }
@@ -311,7 +311,7 @@ async fn s_3_an_error_body_that_trickles_does_not_keep_a_retry() {
         .layer(PeekLayer::new(deps))
         .service(client(false));
     let result = client.oneshot(request.unwrap()).await;
-    assert_eq!(outcome(&result), Some((1, Some(GaveUp::NotIdempotent))));
+    assert_eq!(outcome(&result), Some((1, Some(StopReason::NotIdempotent))));
     more.notify_one();
     let body = result.unwrap().into_body().collect().await.unwrap();
     assert_eq!(body.to_bytes(), "so sorry.");

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn, util::BoxCloneService};
 use tower_reprise::{
     CircuitBreakerLayer, Dependencies, PeekLayer, Policy, RetryAfterLayer, RetryLayer,
-    call::GaveUp, classify::Codes, client::peek::PeekBody, dependency::BreakerState,
+    call::StopReason, classify::Codes, client::peek::PeekBody, dependency::BreakerState,
     error::BoxError, policy::PolicyBuilder,
 };
 
@@ -215,10 +215,10 @@ async fn c_2_a_reply_of_one_message_is_waited_for() {
     }
     // And no longer than the call may take.
     let never = grpc(Pieces::new([wait(3_600_000), data("x")]));
-    let (_, client) = stack(unary().total(Duration::from_secs(7)), vec![never]);
+    let (_, client) = stack(unary().total_timeout(Duration::from_secs(7)), vec![never]);
     let start = Instant::now();
     let result = client.oneshot(request()).await;
-    assert_eq!(outcome(&result), Some((1, Some(GaveUp::Deadline))));
+    assert_eq!(outcome(&result), Some((1, Some(StopReason::Deadline))));
     assert_eq!(start.elapsed(), Duration::from_secs(7));
 }
 
@@ -234,7 +234,7 @@ async fn c_2_trailers_without_a_message_are_judged_by_every_layer() {
         let brittle = policy().consecutive_failures(1).cooldown(minute, minute);
         let (deps, client) = stack(brittle, replies());
         let result = client.oneshot(request()).await;
-        assert_eq!(outcome(&result), Some((1, Some(GaveUp::Breaker))));
+        assert_eq!(outcome(&result), Some((1, Some(StopReason::Breaker))));
         let breaker = deps.get(HOST).status().breaker;
         assert!(matches!(breaker, BreakerState::Open(_)), "{breaker:?}");
         // What the caller gets is whole.
@@ -243,7 +243,7 @@ async fn c_2_trailers_without_a_message_are_judged_by_every_layer() {
     // A status that is not retried is one too.
     let (deps, client) = stack(policy(), vec![grpc(Pieces::new([code("5")]))]);
     let result = client.oneshot(request()).await;
-    assert_eq!(outcome(&result), Some((1, Some(GaveUp::NotRetryable))));
+    assert_eq!(outcome(&result), Some((1, Some(StopReason::NotRetryable))));
     assert_eq!(deps.get(HOST).status().breaker, BreakerState::Closed);
     // OK is a success, and so are trailers without a status.
     for fine in [code("0"), trailers([("x-sum", "1")])] {
@@ -266,12 +266,12 @@ async fn ra_8_a_pushback_in_trailers_is_kept() {
 
     let (_, client) = stack(policy(), pushed_back("-1"));
     let result = client.oneshot(request()).await;
-    assert_eq!(outcome(&result), Some((1, Some(GaveUp::Pushback))));
+    assert_eq!(outcome(&result), Some((1, Some(StopReason::Pushback))));
 
     // RA-9: it holds for the dependency, not for this call alone.
     let (deps, client) = stack(policy().max_retries(1), pushed_back("60000"));
     let result = client.oneshot(request()).await;
-    assert_eq!(outcome(&result), Some((1, Some(GaveUp::Deadline))));
+    assert_eq!(outcome(&result), Some((1, Some(StopReason::Deadline))));
     assert_eq!(deps.get(HOST).status().hold, Some(Duration::from_secs(60)));
 }
 
@@ -297,7 +297,7 @@ async fn c_7_a_replayed_reply_is_final_though_its_status_is_in_trailers() {
     replayed.headers_mut().insert("idempotent-replayed", yes);
     let (_, client) = stack(policy(), vec![replayed]);
     let result = client.oneshot(request()).await;
-    assert_eq!(outcome(&result), Some((1, Some(GaveUp::NotRetryable))));
+    assert_eq!(outcome(&result), Some((1, Some(StopReason::NotRetryable))));
 }
 
 #[tokio::test(start_paused = true)]
@@ -351,7 +351,7 @@ async fn d_4_an_error_body_that_stalls_does_not_cost_the_reply() {
     )
     .await;
     assert_eq!(reply.as_ref().unwrap().status(), 429);
-    assert_eq!(outcome(&reply), Some((2, Some(GaveUp::Exhausted))));
+    assert_eq!(outcome(&reply), Some((2, Some(StopReason::Exhausted))));
     assert!(deps.get(HOST).status().hold.is_some());
 }
 
@@ -390,7 +390,7 @@ async fn d_4_an_error_body_that_breaks_off_is_retried_and_at_last_the_callers() 
     let broken = || status(503, Pieces::new([data("ha"), Piece::Fail]));
     let (_, client) = stack(policy().max_retries(1), vec![broken(), broken()]);
     let result = client.oneshot(request()).await;
-    assert_eq!(outcome(&result), Some((2, Some(GaveUp::Exhausted))));
+    assert_eq!(outcome(&result), Some((2, Some(StopReason::Exhausted))));
     let body = &mut result.unwrap().into_body();
     assert_eq!(read(body, 9).await, [data("ha"), Piece::Fail]);
     assert_eq!(read(body, 9).await, [], "an error is told once");
@@ -413,7 +413,7 @@ async fn c_6_a_code_is_found_wherever_the_body_is_cut() {
         let result = client.oneshot(request()).await;
         assert_eq!(
             outcome(&result),
-            Some((1, Some(GaveUp::NotRetryable))),
+            Some((1, Some(StopReason::NotRetryable))),
             "cut at {cut}"
         );
         let read = read(&mut result.unwrap().into_body(), 9).await;
@@ -428,7 +428,7 @@ async fn c_6_a_detected_replay_is_tried_once_more_with_a_fresh_id() {
 
     let detected = r#"{"code":"REPLAY_DETECTED"}"#;
     for (replies, expected) in [
-        ([(409, detected); 3], (2, Some(GaveUp::Exhausted))),
+        ([(409, detected); 3], (2, Some(StopReason::Exhausted))),
         ([(409, detected), (503, ""), (200, "")], (3, None)),
     ] {
         let ids = Arc::new(Mutex::new(Vec::new()));

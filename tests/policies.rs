@@ -22,7 +22,7 @@ const FILE: &str = r#"
 
     [default]
     profile = "synchronous"
-    total = "10s"
+    total_timeout = "10s"
     breaker = { consecutive_failures = 7, cooldown = "2s" }
     rules = { no_retry_statuses = [500, 502], retry_statuses = [425] }
 
@@ -57,11 +57,15 @@ fn p_4_a_dependency_changes_single_fields_of_what_it_starts_from() {
     let policies = open(FILE);
     let default = policies.default_policy();
     assert_eq!((default.service(), default.max_retries()), ("checkout", 3));
-    assert_eq!(default.total(), Duration::from_secs(10));
+    assert_eq!(default.total_timeout(), Duration::from_secs(10));
 
     let stock = policies.get("stock.EXAMPLE");
     assert_eq!(stock.attempt_timeout(), Some(Duration::from_millis(500)));
-    assert_eq!(stock.total(), Duration::from_secs(10), "of [default]");
+    assert_eq!(
+        stock.total_timeout(),
+        Duration::from_secs(10),
+        "of [default]"
+    );
     assert_eq!(stock.breaker(), default.breaker());
     let retried = |status: u16| {
         let status = StatusCode::from_u16(status).unwrap();
@@ -78,12 +82,12 @@ fn p_4_a_dependency_changes_single_fields_of_what_it_starts_from() {
     assert_eq!(bank.retry_after().mode, RetryAfterMode::Refuse);
     assert_eq!(bank.breaker().consecutive_failures, 7);
     assert_eq!(bank.breaker().cooldown, Duration::from_secs(3));
-    assert_eq!(bank.total(), Duration::from_secs(10));
+    assert_eq!(bank.total_timeout(), Duration::from_secs(10));
 
     let hooks = policies.get("hooks");
     assert_eq!(hooks.profile(), Profile::Webhook);
     assert_eq!(
-        hooks.total(),
+        hooks.total_timeout(),
         Duration::from_secs(24 * 3600),
         "a profile of the standard takes nothing from [default]"
     );
@@ -127,15 +131,19 @@ fn p_4_json_says_the_same() {
     let policies = Policies::from_json(
         r#"{
             "service": "checkout",
-            "default": {"profile": "synchronous", "total": "10s", "attempt_timeout": null},
+            "default": {"profile": "synchronous", "total_timeout": "10s", "attempt_timeout": null},
             "profiles": {"careful": {"max_retries": 1}},
-            "dependencies": {"a.example": {"profile": "careful", "total": null}}
+            "dependencies": {"a.example": {"profile": "careful", "total_timeout": null}}
         }"#,
     )
     .unwrap();
     let own = policies.get("a.example");
     assert_eq!((own.max_retries(), own.service()), (1, "checkout"));
-    assert_eq!(own.total(), Duration::from_secs(10), "null says nothing");
+    assert_eq!(
+        own.total_timeout(),
+        Duration::from_secs(10),
+        "null says nothing"
+    );
 
     let mine: serde_json::Value = serde_json::json!({"default": {"profile": "bank"}});
     let inside: Policies = serde_json::from_value(mine).unwrap();
@@ -284,7 +292,7 @@ fn p_4_what_is_said_twice_is_refused() {
 #[test]
 fn p_4_a_type_error_in_toml_has_its_line() {
     let error = Policies::from_toml("[default]\nprofile = 'bank'\ntotal = 30\n").unwrap_err();
-    assert_eq!(error.field(), "default.total");
+    assert_eq!(error.field(), "default.total_timeout");
     assert!(error.to_string().contains("line 3"), "{error}");
 }
 
@@ -342,12 +350,12 @@ fn p_3_a_check_finds_all_that_open_would_refuse_one_by_one() {
         [default]
         profile = "synchronous"
         max_retries = 9
-        total = "1m"
+        total_timeout = "1m"
         [profiles.unused]
         max_retries = 50
         [dependencies.a]
         max_retries = 2
-        total = "5s"
+        total_timeout = "5s"
         budget = { off = true }
         rules = { retry_statuses = [409], retry_without_key = true }
         [dependencies.b]
@@ -385,7 +393,7 @@ fn p_3_a_check_finds_all_that_open_would_refuse_one_by_one() {
                 "breaker.on_budget_exhausted"
             ),
             (Severity::Violation, Rule::R2, "(default)", "max_retries"),
-            (Severity::Violation, Rule::R3, "(default)", "total"),
+            (Severity::Violation, Rule::R3, "(default)", "total_timeout"),
             (Severity::Violation, Rule::R4, "a", "rules.retry_statuses"),
             (
                 Severity::Violation,
@@ -427,7 +435,7 @@ fn p_3_an_audit_prints_as_a_table() {
         [dependencies.orders]
         profile = "asynchronous"
         [dependencies."a.example"]
-        total = "1m"
+        total_timeout = "1m"
         max_retries = 3
         approvals = []
     "#,
@@ -438,13 +446,13 @@ fn p_3_an_audit_prints_as_a_table() {
         "\
 RULE  SEVERITY   DEPENDENCY  FIELD         VALUE    ALLOWED                            APPROVAL
 R-2   approved   (default)   max_retries   9        1 to 5 for synchronous calls       board 2026-14
-R-3   violation  a.example   total         60s      at most 30s for synchronous calls  none: needs the board's
+R-3   violation  a.example   total_timeout 60s      at most 30s for synchronous calls  none: needs the board's
 R-8   violation  orders      dead_letters  not set  a queue for asynchronous events    none: blocks the deployment"
     );
     let line = audit.findings()[1].to_string();
     assert_eq!(
         line,
-        "R-3 violation: a.example: total is 60s, the standard has at most 30s for synchronous calls"
+        "R-3 violation: a.example: total_timeout is 60s, the standard has at most 30s for synchronous calls"
     );
 }
 

@@ -38,7 +38,7 @@ fn p_1_profiles_have_the_standards_defaults() {
         let policy = builder.build().unwrap();
         let profile = policy.profile();
         assert_eq!(policy.max_retries(), retries, "{profile:?}");
-        assert_eq!(policy.total(), total, "{profile:?}");
+        assert_eq!(policy.total_timeout(), total, "{profile:?}");
         let almost = policy.backoff().delay(0, Duration::ZERO, 0.999_999);
         assert!(
             almost < base && almost > base * 99 / 100,
@@ -81,13 +81,18 @@ fn p_1_ranges_are_the_standards() {
             "{deliveries} deliveries"
         );
     }
-    assert!(Policy::synchronous().total(30 * SECOND).build().is_ok());
+    assert!(
+        Policy::synchronous()
+            .total_timeout(30 * SECOND)
+            .build()
+            .is_ok()
+    );
     assert_eq!(
-        refused(Policy::synchronous().total(31 * SECOND)).rule(),
+        refused(Policy::synchronous().total_timeout(31 * SECOND)).rule(),
         Some(Rule::R3)
     );
     assert_eq!(
-        refused(Policy::asynchronous().total(DAY + SECOND)).rule(),
+        refused(Policy::asynchronous().total_timeout(DAY + SECOND)).rule(),
         Some(Rule::R3)
     );
 }
@@ -179,7 +184,11 @@ fn p_2_an_error_names_rule_field_value_and_range() {
             None,
             "budget.ratio",
         ),
-        (Policy::synchronous().total(Duration::ZERO), None, "total"),
+        (
+            Policy::synchronous().total_timeout(Duration::ZERO),
+            None,
+            "total_timeout",
+        ),
         (
             Policy::synchronous().attempt_timeout(31 * SECOND),
             None,
@@ -303,7 +312,7 @@ fn p_3_a_policy_within_the_standard_has_no_findings() {
 fn p_3_approvals_show_with_their_reason() {
     let policy = Policy::synchronous()
         .max_retries(9)
-        .total(60 * SECOND)
+        .total_timeout(60 * SECOND)
         .retry_status(StatusCode::CONFLICT)
         .retry_without_key()
         .without_budget()
@@ -449,7 +458,7 @@ mod files {
         profile = "synchronous"
         service = "checkout"
         max_retries = 9
-        total = "1m"
+        total_timeout = "1m"
         attempt_timeout = "1500ms"
         replay_limit = 1024
         dead_letters = "checkout.dlq"
@@ -508,7 +517,7 @@ mod files {
         let policy = Policy::from_toml(EVERYTHING).unwrap();
         assert_eq!(policy.service(), "checkout");
         assert_eq!(policy.max_retries(), 9);
-        assert_eq!(policy.total(), 60 * SECOND);
+        assert_eq!(policy.total_timeout(), 60 * SECOND);
         assert_eq!(policy.attempt_timeout(), Some(Duration::from_millis(1500)));
         assert_eq!(policy.replay_limit(), 1024);
         assert_eq!(policy.dead_letters(), Some("checkout.dlq"));
@@ -548,7 +557,7 @@ mod files {
         );
         assert_eq!(rules.key_header, "x-operation-id");
         assert!(rules.unkeyed_writes);
-        assert!(rules.tell_attempts);
+        assert!(rules.send_attempt_count);
         assert_eq!(policy.audit().findings().len(), 7);
     }
 
@@ -605,10 +614,14 @@ mod files {
             ("", "policy", "profile"),
             ("profile = 'fast'", "profile", "synchronous"),
             ("profile = 'bank'\nretires = 3", "retires", "max_retries"),
-            ("profile = 'bank'\ntotal = 30", "total", "duration such as"),
+            (
+                "profile = 'bank'\ntotal = 30",
+                "total_timeout",
+                "duration such as",
+            ),
             (
                 "profile = 'bank'\ntotal = 'soon'",
-                "total",
+                "total_timeout",
                 "\"soon\" is not a duration",
             ),
             ("profile = 'bank'\nmax_retries = -1", "max_retries", ""),

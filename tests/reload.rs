@@ -22,7 +22,7 @@ use tower_reprise::{
     CircuitBreakerLayer, Dependencies, Policy, RetryAfterLayer, RetryBudgetLayer, RetryLayer,
     RetryOutcome,
     backoff::Backoff,
-    call::GaveUp,
+    call::StopReason,
     dependency::BreakerState,
     error::{BoxError, Refusal, Refused, Rule},
     policy::{Policies, PolicyBuilder, RetryAfterMode},
@@ -116,9 +116,9 @@ async fn p_4_a_call_ends_by_the_policy_it_began_with() {
             ready(Ok::<_, Infallible>(busy.body(()).unwrap()))
         });
     let first = support::call(&mut client, get()).await;
-    assert_eq!(outcome(&first), Some((4, Some(GaveUp::Exhausted))));
+    assert_eq!(outcome(&first), Some((4, Some(StopReason::Exhausted))));
     let second = support::call(&mut client, get()).await;
-    assert_eq!(outcome(&second), Some((1, Some(GaveUp::NotRetryable))));
+    assert_eq!(outcome(&second), Some((1, Some(StopReason::NotRetryable))));
     assert_eq!(seen.load(Ordering::Relaxed), 5);
 }
 
@@ -151,7 +151,7 @@ async fn g_1_a_reload_gives_no_retries_away() {
     let status = deps.get(NAME).status();
     assert_eq!((status.originals, status.retries), (4, 10));
     let result = support::call(&mut client, get()).await;
-    assert_eq!(outcome(&result), Some((1, Some(GaveUp::Budget))));
+    assert_eq!(outcome(&result), Some((1, Some(StopReason::Budget))));
 
     deps.reload(policy().budget_floor(2).build().unwrap());
     let status = deps.get(NAME).status();

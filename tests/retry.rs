@@ -42,9 +42,9 @@ use tower_reprise::{
     CircuitBreakerLayer, Dependencies, IdempotencyKey, IdempotencyKeyLayer, Policy,
     RetryAfterLayer, RetryBudgetLayer, RetryLayer, RetryOutcome, RetryOverride,
     backoff::Backoff,
-    call::{Attempt, Cause, GaveUp, Guidance, Health, RetryError, Retryable, Verdict},
+    call::{Attempt, Cause, Guidance, Health, RetryError, Retryable, StopReason, Verdict},
     classify::{Classify, Rules, Standard},
-    client::retry::{ReplayBody, Retry, Room},
+    client::retry::{ReplayBody, ReplayLimits, Retry},
     dependency::BreakerState,
     error::{BoxError, Elapsed, Refusal, Refused, Rule},
     policy::{Exhaustion, PolicyBuilder},
@@ -210,7 +210,7 @@ fn get() -> Request<()> {
     request(Method::GET)
 }
 
-fn gave_up<B>(result: &Result<Response<B>, BoxError>) -> Option<GaveUp> {
+fn stop_reason<B>(result: &Result<Response<B>, BoxError>) -> Option<StopReason> {
     outcome(result)?.1
 }
 
@@ -249,33 +249,33 @@ async fn a_call_that_succeeds_in_the_end_says_how_many_attempts_it_took() {
 #[tokio::test(start_paused = true)]
 async fn d_1_the_whole_call_waits_included_ends_at_the_deadline() {
     let server = Server::new(|_| status(503).after(secs(4)));
-    let (_, mut client) = client(policy().max_retries(5).total(secs(10)), &server);
+    let (_, mut client) = client(policy().max_retries(5).total_timeout(secs(10)), &server);
     let start = Instant::now();
     let result = call(&mut client, get()).await;
     assert!(start.elapsed() <= secs(10), "{:?}", start.elapsed());
     assert_eq!(
-        (code(&result), gave_up(&result)),
-        (503, Some(GaveUp::Deadline))
+        (code(&result), stop_reason(&result)),
+        (503, Some(StopReason::Deadline))
     );
 }
 
 #[tokio::test(start_paused = true)]
 async fn d_1_a_stalled_attempt_is_clipped_and_the_earlier_response_returns() {
     let server = Server::new(|n| if n == 0 { status(503) } else { Step::Never });
-    let (_, mut client) = client(policy().total(secs(5)), &server);
+    let (_, mut client) = client(policy().total_timeout(secs(5)), &server);
     let start = Instant::now();
     let result = call(&mut client, get()).await;
     assert_eq!(start.elapsed(), secs(5));
     assert_eq!((code(&result), server.calls()), (503, 2));
-    assert_eq!(outcome(&result), Some((2, Some(GaveUp::Deadline))));
+    assert_eq!(outcome(&result), Some((2, Some(StopReason::Deadline))));
 }
 
 #[tokio::test(start_paused = true)]
 async fn d_1_a_stalled_attempt_is_clipped_and_the_earlier_error_returns() {
     let server = Server::new(|n| if n == 0 { reset() } else { Step::Never });
-    let (_, mut client) = client(policy().total(secs(5)), &server);
+    let (_, mut client) = client(policy().total_timeout(secs(5)), &server);
     let result = call(&mut client, get()).await;
-    assert_eq!(outcome(&result), Some((2, Some(GaveUp::Deadline))));
+    assert_eq!(outcome(&result), Some((2, Some(StopReason::Deadline))));
     let error = result.unwrap_err();
     let io = find::<io::Error>(&*error).expect("the real error");
     assert_eq!(io.kind(), io::ErrorKind::ConnectionReset);
@@ -284,11 +284,11 @@ async fn d_1_a_stalled_attempt_is_clipped_and_the_earlier_error_returns() {
 #[tokio::test(start_paused = true)]
 async fn d_1_a_first_attempt_that_stalls_is_an_elapsed_call() {
     let server = Server::new(|_| Step::Never);
-    let (_, mut client) = client(policy().total(secs(5)), &server);
+    let (_, mut client) = client(policy().total_timeout(secs(5)), &server);
     let start = Instant::now();
     let result = call(&mut client, get()).await;
     assert_eq!(start.elapsed(), secs(5));
-    assert_eq!(outcome(&result), Some((1, Some(GaveUp::Deadline))));
+    assert_eq!(outcome(&result), Some((1, Some(StopReason::Deadline))));
     let error = result.unwrap_err();
     let elapsed = find::<Elapsed>(&*error).expect("elapsed");
     assert!(elapsed.is_whole_call());
@@ -298,7 +298,7 @@ async fn d_1_a_first_attempt_that_stalls_is_an_elapsed_call() {
 #[tokio::test(start_paused = true)]
 async fn d_1_a_stalled_hook_is_clipped() {
     let server = Server::statuses([503]);
-    let deps = deps(policy().total(secs(5)));
+    let deps = deps(policy().total_timeout(secs(5)));
     let hook = |_: Request<()>, _| pending::<Result<Request<()>, BoxError>>();
     let layer = RetryLayer::new(deps.clone()).with_prepare(hook);
     let mut client = layer.layer(server.clone());
@@ -306,7 +306,7 @@ async fn d_1_a_stalled_hook_is_clipped() {
     let result = call(&mut client, get()).await;
     assert_eq!(start.elapsed(), secs(5));
     assert_eq!(code(&result), 503);
-    assert_eq!(outcome(&result), Some((1, Some(GaveUp::Deadline))));
+    assert_eq!(outcome(&result), Some((1, Some(StopReason::Deadline))));
     assert_eq!(deps.get(HOST).status().retries, 0);
 }
 
@@ -314,7 +314,7 @@ async fn d_1_a_stalled_hook_is_clipped() {
 async fn d_1_a_service_that_does_not_get_ready_is_clipped() {
     let (mock, mut handle) = tower_test::mock::pair::<Request<()>, Response<()>>();
     handle.allow(1);
-    let deps = deps(policy().total(secs(5)));
+    let deps = deps(policy().total_timeout(secs(5)));
     let mut client = RetryLayer::new(deps.clone()).layer(mock);
     let start = Instant::now();
     let answer = async {
@@ -324,21 +324,21 @@ async fn d_1_a_service_that_does_not_get_ready_is_clipped() {
     let (result, ()) = tokio::join!(call(&mut client, get()), answer);
     assert_eq!(start.elapsed(), secs(5));
     assert_eq!(result.as_ref().unwrap().status(), 503);
-    assert_eq!(outcome(&result), Some((1, Some(GaveUp::Deadline))));
+    assert_eq!(outcome(&result), Some((1, Some(StopReason::Deadline))));
     assert_eq!(deps.get(HOST).status().retries, 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn d_1_no_attempt_is_begun_after_the_deadline() {
     let server = Server::statuses([503, 200]);
-    let (deps, mut client) = client(policy().total(secs(5)), &server);
+    let (deps, mut client) = client(policy().total_timeout(secs(5)), &server);
     client.ready().await.unwrap();
     let mut future = task::spawn(client.call(get()));
     assert_pending!(future.poll());
     advance(secs(60)).await; // a busy executor comes back late
     let result = assert_ready!(future.poll());
     assert_eq!((code(&result), server.calls()), (503, 1));
-    assert_eq!(outcome(&result), Some((1, Some(GaveUp::Deadline))));
+    assert_eq!(outcome(&result), Some((1, Some(StopReason::Deadline))));
     drop(future);
     assert_eq!(deps.get(HOST).status().retries, 0);
 }
@@ -369,7 +369,7 @@ impl Body for SlowBody {
 
 #[tokio::test(start_paused = true)]
 async fn d_1_a_response_body_streams_on_after_the_deadline() {
-    let deps = deps(policy().total(secs(5)));
+    let deps = deps(policy().total_timeout(secs(5)));
     let slow = service_fn(|_: Request<()>| async {
         let sleep = Box::pin(sleep(secs(60)));
         Ok::<_, BoxError>(Response::new(SlowBody { sleep, left: 3 }))
@@ -390,14 +390,17 @@ async fn d_2_a_wait_that_does_not_fit_returns_the_last_result_at_once() {
         (secs(10) - MILLISECOND, true),
     ] {
         let server = Server::statuses([503, 200]);
-        let (deps, mut client) = client(policy().total(secs(10)).backoff(Fixed(wait)), &server);
+        let (deps, mut client) = client(
+            policy().total_timeout(secs(10)).backoff(Fixed(wait)),
+            &server,
+        );
         let start = Instant::now();
         let result = call(&mut client, get()).await;
         if fits {
             assert_eq!((code(&result), start.elapsed()), (200, wait));
         } else {
             assert_eq!((code(&result), start.elapsed()), (503, Duration::ZERO));
-            assert_eq!(outcome(&result), Some((1, Some(GaveUp::Deadline))));
+            assert_eq!(outcome(&result), Some((1, Some(StopReason::Deadline))));
             assert_eq!(deps.get(HOST).status().retries, 0, "G-3");
         }
     }
@@ -406,15 +409,15 @@ async fn d_2_a_wait_that_does_not_fit_returns_the_last_result_at_once() {
 #[tokio::test(start_paused = true)]
 async fn d_2_later_waits_count_what_is_left_not_what_there_was() {
     let server = Server::new(|_| status(503).after(secs(1)));
-    let policy = policy().total(secs(10)).backoff(Fixed(secs(4)));
+    let policy = policy().total_timeout(secs(10)).backoff(Fixed(secs(4)));
     let (_, mut client) = client(policy, &server);
     let start = Instant::now();
     let result = call(&mut client, get()).await;
     // 1 + 4 + 1 + 4 is the deadline itself.
     assert_eq!((start.elapsed(), server.calls()), (secs(6), 2));
     assert_eq!(
-        (code(&result), gave_up(&result)),
-        (503, Some(GaveUp::Deadline))
+        (code(&result), stop_reason(&result)),
+        (503, Some(StopReason::Deadline))
     );
 }
 
@@ -434,7 +437,7 @@ async fn d_3_attempts_that_all_take_too_long_end_in_an_elapsed_attempt() {
     let server = Server::new(|_| Step::Never);
     let (_, mut client) = client(policy().attempt_timeout(secs(1)), &server);
     let result = call(&mut client, get()).await;
-    assert_eq!(outcome(&result), Some((4, Some(GaveUp::Exhausted))));
+    assert_eq!(outcome(&result), Some((4, Some(StopReason::Exhausted))));
     let error = result.unwrap_err();
     let elapsed = find::<Elapsed>(&*error).expect("elapsed");
     assert_eq!((elapsed.is_whole_call(), elapsed.limit()), (false, secs(1)));
@@ -444,14 +447,14 @@ async fn d_3_attempts_that_all_take_too_long_end_in_an_elapsed_attempt() {
 async fn d_3_the_last_attempt_is_clipped_by_the_deadline_before_its_own_time() {
     let server = Server::new(|_| Step::Never);
     let policy = policy()
-        .total(secs(10))
+        .total_timeout(secs(10))
         .attempt_timeout(secs(6))
         .backoff(Fixed(secs(1)));
     let (_, mut client) = client(policy, &server);
     let start = Instant::now();
     let result = call(&mut client, get()).await;
     assert_eq!(start.elapsed(), secs(10));
-    assert_eq!(outcome(&result), Some((2, Some(GaveUp::Deadline))));
+    assert_eq!(outcome(&result), Some((2, Some(StopReason::Deadline))));
 }
 
 #[tokio::test(start_paused = true)]
@@ -459,7 +462,7 @@ async fn d_3_an_elapsed_attempt_may_have_had_an_effect() {
     let server = Server::new(|_| Step::Never);
     let (_, mut client) = client(policy().attempt_timeout(secs(1)), &server);
     let result = call(&mut client, request(Method::POST)).await;
-    assert_eq!(outcome(&result), Some((1, Some(GaveUp::NotIdempotent))));
+    assert_eq!(outcome(&result), Some((1, Some(StopReason::NotIdempotent))));
 }
 
 /// An error that can be told from its equals.
@@ -481,53 +484,58 @@ impl Error for Marked {
 type Client = BoxCloneService<Request<()>, Response<Bytes>, BoxError>;
 
 /// A client that gives up for that reason, if its attempts fail in a way that is worth a retry.
-fn gives_up(reason: GaveUp, server: Server) -> (Client, Request<()>) {
+fn gives_up(reason: StopReason, server: Server) -> (Client, Request<()>) {
     let policy = policy().backoff(Fixed(secs(1)));
     let policy = match reason {
-        GaveUp::Deadline => policy.total(secs(1)),
-        GaveUp::Budget => policy.budget_ratio(0.0).budget_floor(0),
-        GaveUp::Breaker => policy.consecutive_failures(1).cooldown(secs(9), secs(9)),
-        GaveUp::NotReplayable => policy.replay_limit(8),
+        StopReason::Deadline => policy.total_timeout(secs(1)),
+        StopReason::Budget => policy.budget_ratio(0.0).budget_floor(0),
+        StopReason::Breaker => policy.consecutive_failures(1).cooldown(secs(9), secs(9)),
+        StopReason::NotReplayable => policy.replay_limit(8),
         _ => policy,
     };
     let deps = deps(policy);
     let retry = RetryLayer::new(deps.clone());
     let client = match reason {
-        GaveUp::Breaker => {
+        StopReason::Breaker => {
             let guarded = CircuitBreakerLayer::new(deps).layer(server);
             BoxCloneService::new(retry.layer(guarded))
         }
-        GaveUp::Prepare => {
+        StopReason::Prepare => {
             let hook = |_, _| async { Err::<Request<()>, BoxError>("no token".into()) };
             BoxCloneService::new(retry.with_prepare(hook).layer(server))
         }
         _ => BoxCloneService::new(retry.layer(server)),
     };
     let method = match reason {
-        GaveUp::NotIdempotent => Method::PATCH,
+        StopReason::NotIdempotent => Method::PATCH,
         _ => Method::GET,
     };
     (client, request(method))
 }
 
-const REASONS: [GaveUp; 9] = [
-    GaveUp::Exhausted,
-    GaveUp::Deadline,
-    GaveUp::Budget,
-    GaveUp::Breaker,
-    GaveUp::NotRetryable,
-    GaveUp::NotIdempotent,
-    GaveUp::NotReplayable,
-    GaveUp::Pushback,
-    GaveUp::Prepare,
+const REASONS: [StopReason; 9] = [
+    StopReason::Exhausted,
+    StopReason::Deadline,
+    StopReason::Budget,
+    StopReason::Breaker,
+    StopReason::NotRetryable,
+    StopReason::NotIdempotent,
+    StopReason::NotReplayable,
+    StopReason::Pushback,
+    StopReason::Prepare,
 ];
 
 #[tokio::test(start_paused = true)]
 async fn d_4_every_reason_is_in_the_extensions_of_an_unchanged_response() {
     for reason in REASONS {
         let server = Server::new(move |n| {
-            let last = n == if reason == GaveUp::Exhausted { 3 } else { 0 };
-            let status = if reason == GaveUp::NotRetryable {
+            let last = n
+                == if reason == StopReason::Exhausted {
+                    3
+                } else {
+                    0
+                };
+            let status = if reason == StopReason::NotRetryable {
                 404
             } else {
                 503
@@ -539,7 +547,7 @@ async fn d_4_every_reason_is_in_the_extensions_of_an_unchanged_response() {
                 .header("x-trace", "second")
                 .extension(last);
             let response = match reason {
-                GaveUp::Pushback => response.header("x-should-retry", "false"),
+                StopReason::Pushback => response.header("x-should-retry", "false"),
                 _ => response,
             };
             Step::Reply(response.body(Bytes::from(format!("{n}"))).unwrap())
@@ -547,16 +555,20 @@ async fn d_4_every_reason_is_in_the_extensions_of_an_unchanged_response() {
         let (mut client, request) = gives_up(reason, server.clone());
         let start = Instant::now();
         let result = call(&mut client, request).await;
-        let waits = matches!(reason, GaveUp::Exhausted | GaveUp::Prepare);
+        let waits = matches!(reason, StopReason::Exhausted | StopReason::Prepare);
         assert_eq!(start.elapsed().is_zero(), !waits, "{reason}");
-        let attempts = if reason == GaveUp::Exhausted { 4 } else { 1 };
+        let attempts = if reason == StopReason::Exhausted {
+            4
+        } else {
+            1
+        };
         assert_eq!(outcome(&result), Some((attempts, Some(reason))), "{reason}");
         assert_eq!(server.calls(), attempts as usize, "{reason}");
         let response = result.unwrap();
         assert_eq!(response.version(), Version::HTTP_10);
         let trace: Vec<_> = response.headers().get_all("x-trace").iter().collect();
         assert_eq!(trace, ["first", "second"]);
-        let others = usize::from(reason == GaveUp::Pushback);
+        let others = usize::from(reason == StopReason::Pushback);
         assert_eq!(response.headers().len(), 2 + others, "nothing was added");
         assert_eq!(response.extensions().get(), Some(&true), "the last one");
         assert_eq!(*response.body(), format!("{}", attempts - 1));
@@ -571,8 +583,8 @@ async fn d_4_every_reason_is_around_the_error_which_is_unchanged() {
             let sent = Arc::clone(&sent);
             move |_| {
                 let cause: BoxError = match reason {
-                    GaveUp::NotRetryable => "unheard of".into(),
-                    GaveUp::Pushback => Refused::new(Refusal::RetryAfter, HOST, None).into(),
+                    StopReason::NotRetryable => "unheard of".into(),
+                    StopReason::Pushback => Refused::new(Refusal::RetryAfter, HOST, None).into(),
                     _ => io::Error::from(io::ErrorKind::BrokenPipe).into(),
                 };
                 let error = Box::new(Marked(cause));
@@ -585,8 +597,8 @@ async fn d_4_every_reason_is_around_the_error_which_is_unchanged() {
         let (mut client, request) = gives_up(reason, server.clone());
         let result = call(&mut client, request).await;
         let attempts = match reason {
-            GaveUp::Exhausted => 4,
-            GaveUp::Pushback => 0, // refused on its way out
+            StopReason::Exhausted => 4,
+            StopReason::Pushback => 0, // refused on its way out
             _ => 1,
         };
         assert_eq!(outcome(&result), Some((attempts, Some(reason))), "{reason}");
@@ -610,7 +622,7 @@ async fn d_4_a_later_error_wins_over_an_earlier_response() {
     });
     let (_, mut client) = client(policy(), &server);
     let result = call(&mut client, get()).await;
-    assert_eq!(outcome(&result), Some((2, Some(GaveUp::NotRetryable))));
+    assert_eq!(outcome(&result), Some((2, Some(StopReason::NotRetryable))));
     assert_eq!(
         result.unwrap_err().source().unwrap().to_string(),
         "unheard of"
@@ -620,9 +632,9 @@ async fn d_4_a_later_error_wins_over_an_earlier_response() {
 #[tokio::test(start_paused = true)]
 async fn d_4_a_refusal_from_below_yields_the_last_real_result() {
     for (refusal, reason) in [
-        (Refusal::Breaker, GaveUp::Breaker),
-        (Refusal::RetryAfter, GaveUp::Pushback),
-        (Refusal::Budget, GaveUp::Budget),
+        (Refusal::Breaker, StopReason::Breaker),
+        (Refusal::RetryAfter, StopReason::Pushback),
+        (Refusal::Budget, StopReason::Budget),
     ] {
         let server = Server::new(move |n| match n {
             0 => status(503),
@@ -630,7 +642,7 @@ async fn d_4_a_refusal_from_below_yields_the_last_real_result() {
         });
         let (_, mut client) = client(policy(), &server);
         let result = call(&mut client, get()).await;
-        assert_eq!((code(&result), gave_up(&result)), (503, Some(reason)));
+        assert_eq!((code(&result), stop_reason(&result)), (503, Some(reason)));
     }
 }
 
@@ -663,9 +675,9 @@ async fn d_5_a_request_lowers_or_raises_retries_inside_the_range() {
 async fn d_5_a_request_lowers_or_raises_its_deadline_inside_the_range() {
     let stalled = |total: Duration| async move {
         let server = Server::new(|_| Step::Never);
-        let (_, mut client) = client(policy().total(secs(10)), &server);
+        let (_, mut client) = client(policy().total_timeout(secs(10)), &server);
         let mut request = get();
-        let wish = RetryOverride::new().total(total);
+        let wish = RetryOverride::new().total_timeout(total);
         request.extensions_mut().insert(wish);
         let start = Instant::now();
         let error = call(&mut client, request).await.unwrap_err();
@@ -691,7 +703,7 @@ async fn d_5_a_request_names_another_dependency_with_its_own_policy() {
     let wish = RetryOverride::new().dependency("Ledger");
     request.extensions_mut().insert(wish);
     let result = call(&mut client, request).await;
-    assert_eq!(outcome(&result), Some((2, Some(GaveUp::Exhausted))));
+    assert_eq!(outcome(&result), Some((2, Some(StopReason::Exhausted))));
     let (ledger, host) = (deps.get("ledger").status(), deps.get(HOST).status());
     assert_eq!((ledger.originals, ledger.retries), (1, 1));
     assert_eq!((host.originals, host.retries), (0, 0));
@@ -910,7 +922,7 @@ async fn d_7_a_refused_or_waiting_call_keeps_no_place_in_a_limit_below() {
     let gate = deps(policy());
     frees_the_place(RetryAfterLayer::new(gate), Some(get()), get()).await;
 
-    let gate = deps(policy().total(secs(1)));
+    let gate = deps(policy().total_timeout(secs(1)));
     frees_the_place(RetryAfterLayer::new(gate), Some(get()), get()).await;
 
     let budget = deps(policy().budget_ratio(0.0).budget_floor(0));
@@ -952,9 +964,9 @@ async fn c_1_of_all_statuses_only_the_listed_are_retried_and_425_once() {
         let (_, mut client) = client(policy(), &server);
         let result = call(&mut client, get()).await;
         let (calls, reason) = match code {
-            408 | 429 | 500 | 502 | 503 | 504 => (4, GaveUp::Exhausted),
-            425 => (2, GaveUp::Exhausted),
-            _ => (1, GaveUp::NotRetryable),
+            408 | 429 | 500 | 502 | 503 | 504 => (4, StopReason::Exhausted),
+            425 => (2, StopReason::Exhausted),
+            _ => (1, StopReason::NotRetryable),
         };
         assert_eq!(server.calls(), calls, "{code}");
         assert_eq!(
@@ -980,7 +992,7 @@ async fn c_1_a_second_425_ends_a_call_even_after_something_else() {
     let (_, mut client) = client(policy(), &server);
     let result = call(&mut client, get()).await;
     assert_eq!(code(&result), 425);
-    assert_eq!(outcome(&result), Some((3, Some(GaveUp::Exhausted))));
+    assert_eq!(outcome(&result), Some((3, Some(StopReason::Exhausted))));
 }
 
 fn grpc(key: bool) -> Request<()> {
@@ -1007,11 +1019,11 @@ async fn c_2_grpc_statuses_in_the_headers_are_retried_by_their_table() {
         let result = call(&mut client, grpc(true)).await;
         let (calls, reason) = match code {
             "0" => (1, None),
-            "4" | "8" | "10" | "14" => (4, Some(GaveUp::Exhausted)),
-            _ => (1, Some(GaveUp::NotRetryable)),
+            "4" | "8" | "10" | "14" => (4, Some(StopReason::Exhausted)),
+            _ => (1, Some(StopReason::NotRetryable)),
         };
         assert_eq!(
-            (server.calls(), gave_up(&result)),
+            (server.calls(), stop_reason(&result)),
             (calls, reason),
             "{code}"
         );
@@ -1025,7 +1037,7 @@ async fn c_4_what_was_never_sent_is_retried_whatever_the_method() {
         let server = Server::new(move |_| refused());
         let (_, mut client) = client(policy(), &server);
         let result = call(&mut client, request).await;
-        assert_eq!(outcome(&result), Some((4, Some(GaveUp::Exhausted))));
+        assert_eq!(outcome(&result), Some((4, Some(StopReason::Exhausted))));
     }
 }
 
@@ -1054,7 +1066,7 @@ async fn c_5_methods_and_keys_decide_what_is_safe_to_repeat() {
                 let repeated = key || safe.contains(&method);
                 let expected = match repeated {
                     true => (200, Some((2, None))),
-                    false => (503, Some((1, Some(GaveUp::NotIdempotent)))),
+                    false => (503, Some((1, Some(StopReason::NotIdempotent)))),
                 };
                 let got = (code(&result), outcome(&result));
                 assert_eq!(got, expected, "{method}, key {key}, grpc {grpc}");
@@ -1088,7 +1100,7 @@ async fn c_7_a_replayed_response_is_final_whatever_its_status() {
         let result = call(&mut client, get()).await;
         assert_eq!((code(&result), server.calls()), (503, calls), "{value:?}");
         if calls == 1 {
-            assert_eq!(gave_up(&result), Some(GaveUp::NotRetryable));
+            assert_eq!(stop_reason(&result), Some(StopReason::NotRetryable));
         }
     }
 }
@@ -1131,7 +1143,7 @@ async fn c_8_retry_and_health_are_independent() {
         assert_eq!((server.calls(), open), (calls, ill), "{status} {grpc}");
         let listed = matches!((status, grpc), (500 | 503, _) | (_, "14"));
         assert_eq!(
-            gave_up(&result) == Some(GaveUp::Breaker),
+            stop_reason(&result) == Some(StopReason::Breaker),
             listed,
             "{status} {grpc}"
         );
@@ -1179,13 +1191,13 @@ async fn g_4_an_exhausted_budget_returns_the_original_result_at_once() {
     let result = call(&mut client, get()).await;
     assert_eq!(
         outcome(&result),
-        Some((3, Some(GaveUp::Budget))),
+        Some((3, Some(StopReason::Budget))),
         "two of three"
     );
     let start = Instant::now();
     let result = call(&mut client, get()).await;
     assert_eq!((code(&result), start.elapsed()), (503, Duration::ZERO));
-    assert_eq!(outcome(&result), Some((1, Some(GaveUp::Budget))));
+    assert_eq!(outcome(&result), Some((1, Some(StopReason::Budget))));
     assert_eq!(server.calls(), 4);
     let status = deps.get(HOST).status();
     assert_eq!((status.originals, status.retries), (2, 2));
@@ -1194,7 +1206,7 @@ async fn g_4_an_exhausted_budget_returns_the_original_result_at_once() {
     let result = call(&mut client, get()).await;
     assert_eq!(
         outcome(&result),
-        Some((3, Some(GaveUp::Budget))),
+        Some((3, Some(StopReason::Budget))),
         "30 s later"
     );
 }
@@ -1264,11 +1276,11 @@ async fn ra_7_a_backoff_above_the_retry_after_wins() {
 async fn ra_7_a_retry_after_beyond_the_remaining_time_fails_at_once() {
     for value in ["10", "3600", "99999999999999999999999999"] {
         let server = Server::new(move |_| with_header(429, "retry-after", value));
-        let (deps, mut client) = client(policy().total(secs(10)), &server);
+        let (deps, mut client) = client(policy().total_timeout(secs(10)), &server);
         let start = Instant::now();
         let result = call(&mut client, get()).await;
         assert_eq!((code(&result), start.elapsed()), (429, Duration::ZERO));
-        assert_eq!(outcome(&result), Some((1, Some(GaveUp::Deadline))));
+        assert_eq!(outcome(&result), Some((1, Some(StopReason::Deadline))));
         assert_eq!(result.unwrap().headers()[RETRY_AFTER], value);
         assert_eq!(deps.get(HOST).status().retries, 0, "G-3");
     }
@@ -1302,7 +1314,7 @@ async fn ra_8_a_negative_or_unreadable_pushback_stops() {
         let result = call(&mut client, get()).await;
         assert_eq!(
             outcome(&result),
-            Some((1, Some(GaveUp::Pushback))),
+            Some((1, Some(StopReason::Pushback))),
             "{value:?}"
         );
     }
@@ -1313,12 +1325,12 @@ async fn ra_8_a_pushback_never_overrides_the_attempt_bound_or_the_table() {
     let server = Server::new(|_| with_header(503, "grpc-retry-pushback-ms", "0"));
     let (_, mut client) = client(policy().max_retries(2), &server);
     let result = call(&mut client, get()).await;
-    assert_eq!(outcome(&result), Some((3, Some(GaveUp::Exhausted))));
+    assert_eq!(outcome(&result), Some((3, Some(StopReason::Exhausted))));
 
     let server = Server::new(|_| with_header(404, "grpc-retry-pushback-ms", "0"));
     let (_, mut client) = self::client(policy(), &server);
     let result = call(&mut client, get()).await;
-    assert_eq!(outcome(&result), Some((1, Some(GaveUp::NotRetryable))));
+    assert_eq!(outcome(&result), Some((1, Some(StopReason::NotRetryable))));
 }
 
 #[tokio::test(start_paused = true)]
@@ -1389,11 +1401,11 @@ async fn s_1_a_401_is_retried_once_and_only_if_the_hook_brings_new_credentials()
     let hook = |request: Request<()>, _| async { Ok::<_, BoxError>(request) };
     for (statuses, refresh, calls, end, reason) in [
         (&[401, 200][..], true, 2, 200, None),
-        (&[401, 401], true, 2, 401, Some(GaveUp::Exhausted)),
-        (&[401, 503, 401], true, 3, 401, Some(GaveUp::Exhausted)),
+        (&[401, 401], true, 2, 401, Some(StopReason::Exhausted)),
+        (&[401, 503, 401], true, 3, 401, Some(StopReason::Exhausted)),
         (&[503, 401, 503, 200], true, 4, 200, None),
-        (&[401], false, 1, 401, Some(GaveUp::NotRetryable)),
-        (&[403], true, 1, 403, Some(GaveUp::NotRetryable)),
+        (&[401], false, 1, 401, Some(StopReason::NotRetryable)),
+        (&[403], true, 1, 403, Some(StopReason::NotRetryable)),
     ] {
         let server = Server::new(move |n| status(statuses[n]));
         let layer = RetryLayer::new(deps(policy()));
@@ -1408,7 +1420,7 @@ async fn s_1_a_401_is_retried_once_and_only_if_the_hook_brings_new_credentials()
             (end, calls),
             "{statuses:?}"
         );
-        assert_eq!(gave_up(&result), reason, "{statuses:?}");
+        assert_eq!(stop_reason(&result), reason, "{statuses:?}");
     }
 }
 
@@ -1428,7 +1440,7 @@ async fn s_1_unauthenticated_grpc_calls_are_refreshed_too() {
 async fn prepared(
     before: &[(HeaderName, &'static str)],
     after: &'static [(HeaderName, &'static str)],
-) -> (usize, u16, Option<GaveUp>) {
+) -> (usize, u16, Option<StopReason>) {
     let server = Server::statuses([503, 200]);
     let hook = move |mut request: Request<()>, _| async move {
         for name in [AUTHORIZATION, COOKIE, http::header::PROXY_AUTHORIZATION] {
@@ -1450,12 +1462,12 @@ async fn prepared(
     let result = call(&mut layer.layer(server.clone()), request).await;
     let retries = deps.get(HOST).status().retries;
     assert_eq!(retries as usize, server.calls() - 1, "charged if sent");
-    (server.calls(), code(&result), gave_up(&result))
+    (server.calls(), code(&result), stop_reason(&result))
 }
 
 #[tokio::test(start_paused = true)]
 async fn s_1_a_hook_can_never_drop_or_weaken_credentials() {
-    let refused = (1, 503, Some(GaveUp::Prepare));
+    let refused = (1, 503, Some(StopReason::Prepare));
     let sent = (2, 200, None);
     let auth = |value| [(AUTHORIZATION, value)];
     assert_eq!(prepared(&auth("Bearer one"), &[]).await, refused);
@@ -1494,7 +1506,7 @@ async fn s_1_credentials_without_a_scheme_or_a_value_are_no_obstacle() {
     let renewed = prepared(&bare, &[(AUTHORIZATION, "two")]).await;
     assert_eq!(renewed, sent, "a bare token");
     let emptied = prepared(&bare, &[(AUTHORIZATION, "")]).await;
-    assert_eq!(emptied, (1, 503, Some(GaveUp::Prepare)));
+    assert_eq!(emptied, (1, 503, Some(StopReason::Prepare)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -1506,7 +1518,7 @@ async fn s_1_a_hook_cannot_empty_the_credentials() {
     ] {
         let after: &'static _ = Box::leak(after.to_vec().into_boxed_slice());
         let end = prepared(&before, after).await;
-        assert_eq!(end, (1, 503, Some(GaveUp::Prepare)), "{after:?}");
+        assert_eq!(end, (1, 503, Some(StopReason::Prepare)), "{after:?}");
     }
 }
 
@@ -1538,8 +1550,8 @@ async fn s_1_a_hook_cannot_make_it_another_operation_or_drop_what_is_sensitive()
         let result = call(&mut layer.layer(server.clone()), request).await;
         assert_eq!(server.calls(), calls, "row {row}");
         assert_eq!(
-            gave_up(&result),
-            (calls == 1).then_some(GaveUp::Prepare),
+            stop_reason(&result),
+            (calls == 1).then_some(StopReason::Prepare),
             "row {row}"
         );
     }
@@ -1563,8 +1575,8 @@ async fn s_1_a_hook_cannot_leave_an_encrypted_connection() {
         *request.uri_mut() = Uri::from_static(before);
         let result = call(&mut layer.layer(server.clone()), request).await;
         assert_eq!(server.calls(), calls, "{before} to {after}");
-        let reason = (calls == 1).then_some(GaveUp::Prepare);
-        assert_eq!(gave_up(&result), reason, "{before} to {after}");
+        let reason = (calls == 1).then_some(StopReason::Prepare);
+        assert_eq!(stop_reason(&result), reason, "{before} to {after}");
     }
 }
 
@@ -1581,7 +1593,7 @@ async fn s_1_a_hook_that_fails_sends_nothing_and_the_last_result_returns() {
     let layer = RetryLayer::new(deps.clone()).with_prepare(hook);
     let result = call(&mut layer.layer(server.clone()), get()).await;
     assert_eq!((code(&result), server.calls()), (502, 2));
-    assert_eq!(outcome(&result), Some((2, Some(GaveUp::Prepare))));
+    assert_eq!(outcome(&result), Some((2, Some(StopReason::Prepare))));
     assert_eq!(
         deps.get(HOST).status().retries,
         1,
@@ -1629,8 +1641,8 @@ async fn c_5_a_hook_that_loses_the_key_sends_nothing() {
     let result = call(&mut layer.layer(server.clone()), keyed).await;
     assert_eq!(server.calls(), 1);
     assert_eq!(
-        (code(&result), gave_up(&result)),
-        (503, Some(GaveUp::Prepare))
+        (code(&result), stop_reason(&result)),
+        (503, Some(StopReason::Prepare))
     );
 }
 
@@ -1842,7 +1854,7 @@ async fn d_4_a_head_over_the_limit_is_sent_but_not_again() {
         assert_eq!(server.calls(), calls, "{limit} of {size}");
         assert_eq!(server.header(name)[0].as_ref(), Some(&value), "whole");
         if calls == 1 {
-            assert_eq!(outcome(&result), Some((1, Some(GaveUp::NotReplayable))));
+            assert_eq!(outcome(&result), Some((1, Some(StopReason::NotReplayable))));
             assert_eq!(deps.get(HOST).status().retries, 0, "G-3");
         }
     }
@@ -1860,7 +1872,7 @@ enum Kept {
 impl ReplayBody for Kept {
     type Recording = Self;
 
-    fn record(&mut self, _room: &Room<'_>) -> Option<Self> {
+    fn record(&mut self, _room: &ReplayLimits<'_>) -> Option<Self> {
         (*self != Self::Not).then_some(*self)
     }
 
@@ -1888,7 +1900,7 @@ async fn d_4_a_body_that_cannot_be_kept_is_sent_but_not_again() {
         assert_eq!(code(&result), 503);
         assert_eq!(
             outcome(&result),
-            Some((1, Some(GaveUp::NotReplayable))),
+            Some((1, Some(StopReason::NotReplayable))),
             "{body:?}"
         );
         assert_eq!(deps.get(HOST).status().retries, 0, "G-3: {body:?}");
@@ -1986,8 +1998,8 @@ async fn events_that_are_cloned_are_retried_by_a_closure() {
     let error = consumer.consume(Event(7)).await.unwrap_err();
     let outcome = RetryOutcome::of_error(&*error).unwrap();
     assert_eq!(
-        (outcome.attempts(), outcome.gave_up()),
-        (6, Some(GaveUp::Exhausted))
+        (outcome.attempts(), outcome.stop_reason()),
+        (6, Some(StopReason::Exhausted))
     );
     assert_eq!(error.source().unwrap().to_string(), "busy");
 }
@@ -1998,8 +2010,8 @@ async fn poison_is_not_retried() {
     let error = consumer.consume(Event(7)).await.unwrap_err();
     let outcome = RetryOutcome::of_error(&*error).unwrap();
     assert_eq!(
-        (outcome.attempts(), outcome.gave_up()),
-        (1, Some(GaveUp::NotRetryable))
+        (outcome.attempts(), outcome.stop_reason()),
+        (1, Some(StopReason::NotRetryable))
     );
     assert!(error.source().unwrap().is::<fmt::Error>());
 }

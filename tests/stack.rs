@@ -29,7 +29,7 @@ use tower_reprise::{
     CircuitBreakerLayer, Dependencies, IdempotencyKey, IdempotencyKeyLayer, InboundBudgetLayer,
     Policy, RetryAfterLayer, RetryBudgetLayer, RetryLayer, RetryOverride,
     backoff::Backoff,
-    call::{Attempt, GaveUp},
+    call::{Attempt, StopReason},
     classify::Standard,
     dependency::{BreakerState, Named},
     error::{BoxError, ConfigError, Refusal, Refused, Rule},
@@ -422,7 +422,7 @@ async fn g_3_nothing_is_charged_for_a_retry_that_something_else_forbids() {
         ("attempts", policy(), off(), Server::always(503)),
         (
             "deadline",
-            policy().total(secs(1)),
+            policy().total_timeout(secs(1)),
             get(),
             Server::always(503),
         ),
@@ -491,7 +491,7 @@ async fn g_2_one_budget_used_up_leaves_the_others() {
         let result = call(&mut client, request(Method::GET, host)).await;
         assert_eq!(
             outcome(&result),
-            Some((attempts, Some(GaveUp::Budget))),
+            Some((attempts, Some(StopReason::Budget))),
             "{host}"
         );
     }
@@ -756,7 +756,7 @@ async fn g_6_our_own_client_takes_that_refusal_as_final() {
         let deps = deps(policy());
         let mut client = stack_over(&deps, server);
         let result = call(&mut client, request).await;
-        assert_eq!(outcome(&result), Some((2, Some(GaveUp::Pushback))));
+        assert_eq!(outcome(&result), Some((2, Some(StopReason::Pushback))));
         assert_eq!(result.unwrap().headers()["x-should-retry"], "false");
         assert_eq!(failing.calls(), 1);
     }
@@ -777,9 +777,9 @@ where
 
 #[tokio::test(start_paused = true)]
 async fn g_6_a_server_in_another_process_knows_retries_that_tell_of_themselves() {
-    let told = (1, (2, Some(GaveUp::Pushback)));
-    let untold = (4, (4, Some(GaveUp::Exhausted)));
-    for (policy, expected) in [(policy().tell_attempts(), told), (policy(), untold)] {
+    let told = (1, (2, Some(StopReason::Pushback)));
+    let untold = (4, (4, Some(StopReason::Exhausted)));
+    for (policy, expected) in [(policy().send_attempt_count(), told), (policy(), untold)] {
         let failing = Server::always(503);
         let server = inbound(self::policy()).layer(failing.clone());
         let mut client = stack_over(&deps(policy), elsewhere(server));
@@ -791,7 +791,7 @@ async fn g_6_a_server_in_another_process_knows_retries_that_tell_of_themselves()
 #[tokio::test(start_paused = true)]
 async fn g_6_a_first_attempt_tells_nothing_and_retries_tell_their_number() {
     let server = Server::always(503);
-    let mut client = stack_over(&deps(policy().tell_attempts()), server.clone());
+    let mut client = stack_over(&deps(policy().send_attempt_count()), server.clone());
     // What a caller's own retries told is not passed on by ours.
     let request = with_header(get(), "x-envoy-attempt-count", "7");
     call(&mut client, get()).await.unwrap();
@@ -825,7 +825,7 @@ async fn cb_7_a_breaker_that_is_open_before_the_wait_yields_the_last_result_at_o
     let mut client = stack(&PARTS, &deps, &server);
     let start = Instant::now();
     let result = call(&mut client, get()).await;
-    assert_eq!(outcome(&result), Some((2, Some(GaveUp::Breaker))));
+    assert_eq!(outcome(&result), Some((2, Some(StopReason::Breaker))));
     assert_eq!((code(&result), start.elapsed()), (503, secs(1)));
     assert_eq!((counted(&deps), server.calls()), ((1, 1), 2));
 }
@@ -848,7 +848,7 @@ async fn cb_7_a_breaker_that_another_call_opens_during_the_wait_yields_the_last_
     advance(secs(1)).await;
     let result = assert_ready!(waiting.poll());
     assert_eq!(code(&result), 503);
-    assert_eq!(outcome(&result), Some((1, Some(GaveUp::Breaker))));
+    assert_eq!(outcome(&result), Some((1, Some(StopReason::Breaker))));
     drop(waiting);
     assert_eq!(
         (counted(&deps), server.calls()),
@@ -876,7 +876,7 @@ async fn cb_7_a_breaker_above_the_loop_stops_its_retries_too() {
     ));
     advance(secs(1)).await;
     let result = assert_ready!(waiting.poll());
-    assert_eq!(outcome(&result), Some((1, Some(GaveUp::Breaker))));
+    assert_eq!(outcome(&result), Some((1, Some(StopReason::Breaker))));
     drop(waiting);
     assert_eq!((counted(&deps), server.calls()), ((3, 0), 3));
 }
@@ -907,7 +907,7 @@ async fn cb_7_a_retry_refused_beside_a_probe_yields_the_last_result_and_is_not_c
     advance(half).await;
     let result = assert_ready!(waiting.poll());
     assert_eq!(code(&result), 503);
-    assert_eq!(outcome(&result), Some((1, Some(GaveUp::Breaker))));
+    assert_eq!(outcome(&result), Some((1, Some(StopReason::Breaker))));
     drop(waiting);
     assert_eq!((counted(&deps), server.calls()), ((3, 0), 3));
 }
@@ -922,7 +922,7 @@ async fn cb_7_without_a_real_result_the_refusal_itself_returns() {
     let result = call(&mut client, get()).await;
     assert_eq!(start.elapsed(), Duration::ZERO);
     assert_eq!(refusal(&result), Some(Refusal::Breaker));
-    assert_eq!(outcome(&result), Some((0, Some(GaveUp::Breaker))));
+    assert_eq!(outcome(&result), Some((0, Some(StopReason::Breaker))));
     assert_eq!(server.calls(), 1);
 }
 
@@ -1188,16 +1188,16 @@ async fn ra_9_in_refuse_mode_calls_are_refused_at_once() {
 #[tokio::test(start_paused = true)]
 async fn ra_9_a_wait_that_does_not_fit_is_refused_at_once() {
     let server = busy_once(10);
-    let (_, mut client) = gate(policy().total(secs(10)), &server);
+    let (_, mut client) = gate(policy().total_timeout(secs(10)), &server);
     call(&mut client, get()).await.unwrap();
-    let short = with(get(), RetryOverride::new().total(secs(5)));
+    let short = with(get(), RetryOverride::new().total_timeout(secs(5)));
     let start = Instant::now();
     for request in [get(), short] {
         let result = call(&mut client, request).await;
         assert_eq!(refusal(&result), Some(Refusal::RetryAfter));
     }
     assert_eq!((start.elapsed(), server.calls()), (Duration::ZERO, 1));
-    let patient = with(get(), RetryOverride::new().total(secs(20)));
+    let patient = with(get(), RetryOverride::new().total_timeout(secs(20)));
     assert_eq!(code(&call(&mut client, patient).await), 200);
 }
 
@@ -1234,7 +1234,7 @@ async fn ra_9_a_later_response_extends_the_wait_of_those_who_are_held() {
     let (held, ended, calls) = held_meanwhile(10, policy()).await;
     assert_eq!((code(&held), ended, calls), (200, secs(13), 3));
 
-    let (held, ended, calls) = held_meanwhile(10, policy().total(secs(12))).await;
+    let (held, ended, calls) = held_meanwhile(10, policy().total_timeout(secs(12))).await;
     assert_eq!(refusal(&held), Some(Refusal::RetryAfter));
     assert_eq!(
         (ended, calls),
@@ -1325,7 +1325,7 @@ async fn ra_9_a_retry_waits_out_what_another_call_was_told() {
 async fn ra_9_a_retry_that_another_calls_answer_makes_too_late_is_not_waited_for() {
     for (asked, end, ended) in [
         (5, (200, Some((2, None))), secs(8)),
-        (60, (503, Some((1, Some(GaveUp::Deadline)))), secs(2)),
+        (60, (503, Some((1, Some(StopReason::Deadline)))), secs(2)),
     ] {
         let server = Server::new(move |request, n| {
             let put = request.method() == Method::PUT;
@@ -1367,7 +1367,9 @@ async fn ra_9_a_retry_held_below_keeps_the_deadline_of_the_whole_call() {
             }
         }
     });
-    let policy = policy().retry_after_spread(Duration::ZERO).total(secs(25));
+    let policy = policy()
+        .retry_after_spread(Duration::ZERO)
+        .total_timeout(secs(25));
     let deps = deps(policy);
     let mut client = stack(&PARTS[1..], &deps, &server);
     let mut other = client.clone();
@@ -1376,7 +1378,7 @@ async fn ra_9_a_retry_held_below_keeps_the_deadline_of_the_whole_call() {
     let told = tokio::spawn(async move { call(&mut other, numbered(put, 1)).await });
     let result = call(&mut client, numbered(get(), 2)).await;
     assert_eq!((code(&result), start.elapsed()), (503, secs(1)));
-    assert_eq!(outcome(&result), Some((1, Some(GaveUp::Pushback))));
+    assert_eq!(outcome(&result), Some((1, Some(StopReason::Pushback))));
     assert_eq!(code(&told.await.unwrap()), 503);
     assert_eq!((counted(&deps), server.calls()), ((2, 0), 2), "G-3");
 }

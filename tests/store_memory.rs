@@ -14,10 +14,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tower_reprise::store::{
-    Claim, ClaimId, Claimed, Fingerprint, IdempotencyStore, MemoryStore, Note, Orphans, Ownership,
-    RecordKey, StoreErrorKind, Stored,
+    Claim, ClaimId, Claimed, CrashPolicy, Fingerprint, IdempotencyStore, MemoryStore, Note,
+    Ownership, RecordKey, StoreErrorKind, Stored,
     conformance::{self, Backend},
-    journal::{Journal, NewEntry, Settle, Steer, Want},
+    journal::{EntryCommand, Journal, LeaseRequest, NewEntry, Settlement},
 };
 
 struct Memory(MemoryStore);
@@ -48,7 +48,7 @@ fn claim(key: u64) -> Claim {
         id: ClaimId::random(),
         lease: LEASE,
         retention: RETENTION,
-        orphans: Orphans::Reexecute,
+        orphans: CrashPolicy::Reexecute,
         note: Note::NONE,
     }
 }
@@ -243,14 +243,20 @@ async fn q_3_a_result_takes_the_room_of_the_one_before() {
     let id = new.id;
     store.enqueue(new).await.unwrap();
     for _ in 0..10 {
-        let leased = store.lease(Want::new("q", "", 1, LEASE)).await.unwrap();
-        let settle = Settle {
+        let leased = store
+            .lease(LeaseRequest::new("q", "", 1, LEASE))
+            .await
+            .unwrap();
+        let settle = Settlement {
             result: Some(vec![0; 30].into()),
-            ..Settle::failed("broken", RETENTION)
+            ..Settlement::failed("broken", RETENTION)
         };
         let settled = store.settle(id, leased[0].turn, settle).await;
         assert_eq!(settled.unwrap(), Ownership::Held);
-        store.steer(id, Steer::Redrive(RETENTION)).await.unwrap();
+        store
+            .command(id, EntryCommand::Redrive(RETENTION))
+            .await
+            .unwrap();
     }
     let fits = NewEntry::new("q", vec![0; 60]);
     assert!(store.enqueue(fits).await.is_ok());

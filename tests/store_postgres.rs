@@ -33,8 +33,8 @@ use bytes::Bytes;
 use tokio::task::JoinSet;
 use tokio_postgres::{Client, NoTls};
 use tower_reprise::store::{
-    Claim, ClaimId, Claimed, FencingToken, Fingerprint, IdempotencyStore, Note, Orphans, Ownership,
-    PostgresStore, PostgresStoreBuilder, RecordKey, StoreError, StoreErrorKind, Stored,
+    Claim, ClaimId, Claimed, CrashPolicy, FencingToken, Fingerprint, IdempotencyStore, Note,
+    Ownership, PostgresStore, PostgresStoreBuilder, RecordKey, StoreError, StoreErrorKind, Stored,
     conformance::{self, Backend},
 };
 
@@ -129,7 +129,7 @@ fn claim(key: u8) -> Claim {
         id: ClaimId::random(),
         lease: LEASE,
         retention: RETENTION,
-        orphans: Orphans::Reexecute,
+        orphans: CrashPolicy::Reexecute,
         note: Note::NONE,
     }
 }
@@ -440,7 +440,7 @@ mod exactly_once {
         let (store, _) = setup(&postgres).await;
         let layer = IdempotencyLayer::builder(store.clone())
             .scope(|_| Some("alice"))
-            .orphans(Orphans::Unknown)
+            .orphans(CrashPolicy::Unknown)
             .build()
             .unwrap();
         let url = postgres.url.clone();

@@ -30,8 +30,8 @@ use bytes::Bytes;
 use redis::aio::MultiplexedConnection;
 use tokio::task::JoinSet;
 use tower_reprise::store::{
-    Claim, ClaimId, Claimed, FencingToken, Fingerprint, IdempotencyStore, Note, Orphans, Ownership,
-    RecordKey, RedisStore, StoreErrorKind, Stored,
+    Claim, ClaimId, Claimed, CrashPolicy, FencingToken, Fingerprint, IdempotencyStore, Note,
+    Ownership, RecordKey, RedisStore, StoreErrorKind, Stored,
     conformance::{self, Backend},
 };
 
@@ -130,7 +130,7 @@ fn claim(key: u8) -> Claim {
         id: ClaimId::random(),
         lease: LEASE,
         retention: RETENTION,
-        orphans: Orphans::Reexecute,
+        orphans: CrashPolicy::Reexecute,
         note: Note::NONE,
     }
 }

@@ -26,8 +26,9 @@ use tower_reprise::{
     error::BoxError,
     server::idempotency::Execution,
     store::{
-        Claim, ClaimId, Claimed, FencingToken, Fingerprint, IdempotencyStore, Lease, MemoryStore,
-        Note, Orphans, Ownership, RecordKey, SealKeys, Sealed, StoreError, StoreErrorKind, Stored,
+        Claim, ClaimId, Claimed, CrashPolicy, FencingToken, Fingerprint, IdempotencyStore, Lease,
+        MemoryStore, Note, Ownership, RecordKey, SealKeys, Sealed, StoreError, StoreErrorKind,
+        Stored,
         conformance::{self, Backend},
     },
 };
@@ -117,7 +118,7 @@ async fn t_7_a_reply_that_its_handler_stored_is_sealed_too() {
     let glass = Glass::default();
     let layer = IdempotencyLayer::builder(Arc::new(Sealed::new(glass.clone(), keys())))
         .scope(|_| Some("alice"))
-        .orphans(Orphans::Unknown);
+        .orphans(CrashPolicy::Unknown);
     let below = glass.clone();
     let handler = service_fn(move |request: Request<Full<Bytes>>| {
         let below = below.clone();
@@ -152,7 +153,7 @@ fn claim(key: u8) -> Claim {
         id: ClaimId::random(),
         lease: Duration::from_secs(30),
         retention: RETENTION,
-        orphans: Orphans::Reexecute,
+        orphans: CrashPolicy::Reexecute,
         note: Note::NONE,
     }
 }

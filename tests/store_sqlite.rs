@@ -33,7 +33,7 @@ use tokio::task::JoinSet;
 use tower_reprise::{
     error::ConfigError,
     store::{
-        Claim, ClaimId, Claimed, FencingToken, Fingerprint, IdempotencyStore, Note, Orphans,
+        Claim, ClaimId, Claimed, CrashPolicy, FencingToken, Fingerprint, IdempotencyStore, Note,
         Ownership, RecordKey, SqliteStore, SqliteStoreBuilder, StoreError, StoreErrorKind, Stored,
         conformance::{self, Backend},
     },
@@ -154,7 +154,7 @@ fn claim(key: u64) -> Claim {
         id: ClaimId::random(),
         lease: LEASE,
         retention: RETENTION,
-        orphans: Orphans::Reexecute,
+        orphans: CrashPolicy::Reexecute,
         note: Note::NONE,
     }
 }

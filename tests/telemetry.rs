@@ -354,12 +354,12 @@ async fn o_1_a_gave_up_call_says_why() {
         peer([const { 404 }].map(|status| reply(status, &[]))),
     );
     client.oneshot(get(URI)).await.unwrap();
-    let gave_up = log.with_message("gave up");
-    assert_eq!(gave_up.len(), 1);
-    assert_eq!(gave_up[0].level, Level::DEBUG);
-    assert_eq!(gave_up[0].fields["reason"], "not_retryable");
-    assert_eq!(gave_up[0].fields["error_type"], "http_404");
-    assert_eq!(gave_up[0].fields["attempts"], "1");
+    let stop_reason = log.with_message("gave up");
+    assert_eq!(stop_reason.len(), 1);
+    assert_eq!(stop_reason[0].level, Level::DEBUG);
+    assert_eq!(stop_reason[0].fields["reason"], "not_retryable");
+    assert_eq!(stop_reason[0].fields["error_type"], "http_404");
+    assert_eq!(stop_reason[0].fields["attempts"], "1");
 }
 
 #[tokio::test(start_paused = true)]

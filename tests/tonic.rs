@@ -43,7 +43,7 @@ use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn, util::BoxClo
 use tower_reprise::{
     CircuitBreakerLayer, Dependencies, IdempotencyKeyLayer, InboundBudgetLayer, PeekLayer, Policy,
     ProblemLayer, RetryAfterLayer, RetryBudgetLayer, RetryLayer, RetryOutcome, RetryOverride,
-    call::{Attempt, Cause, GaveUp, Health, Retryable, Verdict},
+    call::{Attempt, Cause, Health, Retryable, StopReason, Verdict},
     classify::{Classify, Rules, Standard},
     client::{
         peek::PeekBody,
@@ -128,9 +128,9 @@ fn served<T>(response: &Response<T>) -> u32 {
 }
 
 /// Attempts, and why there were no more, from a status alone.
-fn outcome(status: &Status) -> (u32, Option<GaveUp>) {
+fn outcome(status: &Status) -> (u32, Option<StopReason>) {
     let outcome = RetryOutcome::of_error(status).expect("an outcome in the source");
-    (outcome.attempts(), outcome.gave_up())
+    (outcome.attempts(), outcome.stop_reason())
 }
 
 fn verdict(status: &Status) -> Verdict {
@@ -176,7 +176,7 @@ async fn c_2_unary_and_streaming_calls_of_a_generated_client_work() {
     };
     let status = streaming.check(unknown).await.unwrap_err();
     assert_eq!(status.code(), Code::NotFound);
-    assert_eq!(outcome(&status), (1, Some(GaveUp::NotRetryable)));
+    assert_eq!(outcome(&status), (1, Some(StopReason::NotRetryable)));
 }
 
 #[tokio::test]
@@ -230,7 +230,11 @@ async fn c_2_the_table_decides_which_statuses_are_retried() {
         assert_eq!(reply.is_ok(), retried.contains(&code), "{code}");
         if let Err(status) = reply {
             assert_eq!(status.code(), Code::from(i32::from(code)));
-            assert_eq!(outcome(&status), (1, Some(GaveUp::NotRetryable)), "{code}");
+            assert_eq!(
+                outcome(&status),
+                (1, Some(StopReason::NotRetryable)),
+                "{code}"
+            );
         }
     }
 }
@@ -246,7 +250,7 @@ async fn c_5_a_method_that_is_not_declared_needs_a_key() {
     let mut client = HealthClient::new(keyless(&deps, channel(server.address)));
     let status = client.check(check()).await.unwrap_err();
     assert_eq!(status.code(), Code::Unavailable);
-    assert_eq!(outcome(&status), (1, Some(GaveUp::NotIdempotent)));
+    assert_eq!(outcome(&status), (1, Some(StopReason::NotIdempotent)));
     assert_eq!(server.requests().len(), 1);
 
     let server = Server::start(vec![Act::fail(14), Act::Serve]).await;
@@ -395,7 +399,7 @@ async fn ra_8_pushback_decides_alone_when_to_call_again() {
     let server = Server::start(vec![Act::fail(14), Act::Serve]).await;
     let mut client = HealthClient::new(keyless(&slow(), channel(server.address)));
     let status = client.check(check()).await.unwrap_err();
-    assert_eq!(outcome(&status), (1, Some(GaveUp::Deadline)));
+    assert_eq!(outcome(&status), (1, Some(StopReason::Deadline)));
 
     for pushback in ["0", "1"] {
         let with: &[_] = Box::leak(Box::new([("grpc-retry-pushback-ms", pushback)]));
@@ -429,7 +433,7 @@ async fn s_3_details_that_are_no_base64_do_no_harm() {
     let status = client.check(check()).await.unwrap_err();
     assert_eq!(status.code(), Code::Unavailable);
     assert_eq!(status.details(), b"");
-    assert_eq!(outcome(&status), (1, Some(GaveUp::Pushback)));
+    assert_eq!(outcome(&status), (1, Some(StopReason::Pushback)));
 }
 
 #[tokio::test]
@@ -444,7 +448,7 @@ async fn ra_8_pushback_below_zero_or_unreadable_stops() {
             assert_eq!(status.code(), Code::Unavailable, "{pushback:?}");
             assert_eq!(server.requests().len(), 1, "{pushback:?}");
             if matches!(act, Act::Fail { .. }) {
-                assert_eq!(outcome(&status), (1, Some(GaveUp::Pushback)));
+                assert_eq!(outcome(&status), (1, Some(StopReason::Pushback)));
             }
         }
     }
@@ -456,7 +460,7 @@ async fn ra_8_pushback_beyond_the_deadline_returns_at_once_and_never_lifts_the_b
     let server = Server::start(vec![Act::fail_with(14, with)]).await;
     let mut client = HealthClient::new(keyless(&named(policy()), channel(server.address)));
     let status = client.check(check()).await.unwrap_err();
-    assert_eq!(outcome(&status), (1, Some(GaveUp::Deadline)));
+    assert_eq!(outcome(&status), (1, Some(StopReason::Deadline)));
     let asked = status.metadata().get("grpc-retry-pushback-ms").unwrap();
     assert_eq!(asked, "3600000", "the status is what the server said");
 
@@ -464,7 +468,7 @@ async fn ra_8_pushback_beyond_the_deadline_returns_at_once_and_never_lifts_the_b
     let server = Server::start(vec![Act::fail_with(14, with)]).await;
     let mut client = HealthClient::new(keyless(&named(policy()), channel(server.address)));
     let status = client.check(check()).await.unwrap_err();
-    assert_eq!(outcome(&status), (4, Some(GaveUp::Exhausted)));
+    assert_eq!(outcome(&status), (4, Some(StopReason::Exhausted)));
     assert_eq!(server.requests().len(), 4);
 }
 
@@ -502,11 +506,11 @@ async fn d_1_the_timeout_is_shortened_to_what_remains() {
 #[tokio::test]
 async fn d_1_a_call_without_an_answer_ends_by_its_deadline() {
     let server = Server::start(vec![Act::Stall]).await;
-    let deps = named(policy().total(Duration::from_millis(80)));
+    let deps = named(policy().total_timeout(Duration::from_millis(80)));
     let mut client = HealthClient::new(full(&deps, channel(server.address)));
     let status = client.check(check()).await.unwrap_err();
     assert_eq!(status.code(), Code::DeadlineExceeded);
-    assert_eq!(outcome(&status), (1, Some(GaveUp::Deadline)));
+    assert_eq!(outcome(&status), (1, Some(StopReason::Deadline)));
     let source = std::error::Error::source(&status).and_then(std::error::Error::source);
     let elapsed: &Elapsed = source.unwrap().downcast_ref().unwrap();
     assert!(elapsed.is_whole_call());
@@ -522,7 +526,7 @@ async fn d_1_the_callers_own_timeout_is_a_deadline() {
     request.set_timeout(Duration::from_millis(80));
     let status = client.check(request).await.unwrap_err();
     assert_eq!(status.code(), Code::DeadlineExceeded, "{status:?}");
-    assert_eq!(outcome(&status), (1, Some(GaveUp::Deadline)));
+    assert_eq!(outcome(&status), (1, Some(StopReason::Deadline)));
 }
 
 #[tokio::test]
@@ -537,7 +541,7 @@ async fn c_3_a_timeout_of_the_channels_is_retried() {
     let impatient = endpoint(server.address).timeout(Duration::from_millis(20));
     let mut client = HealthClient::new(keyless(&deps, impatient.connect_lazy()));
     let status = client.check(check()).await.unwrap_err();
-    assert_eq!(outcome(&status), (4, Some(GaveUp::Exhausted)));
+    assert_eq!(outcome(&status), (4, Some(StopReason::Exhausted)));
     assert_eq!(verdict(&status).cause, Cause::Timeout);
     assert_eq!(status.code(), Code::DeadlineExceeded);
 }
@@ -608,7 +612,7 @@ async fn c_3_a_refused_connection_is_unavailable_with_its_reason() {
     let mut client = HealthClient::new(keyless(&named(policy()), channel(address)));
     let status = client.watch(check()).await.unwrap_err();
     assert_eq!(status.code(), Code::Unavailable);
-    assert_eq!(outcome(&status), (4, Some(GaveUp::Exhausted)));
+    assert_eq!(outcome(&status), (4, Some(StopReason::Exhausted)));
     let verdict = verdict(&status);
     assert_eq!(
         (verdict.cause, verdict.retry, verdict.never_sent),
@@ -622,7 +626,7 @@ async fn c_3_a_name_that_does_not_resolve_is_looked_up_twice_at_most() {
     let mut client = HealthClient::new(keyless(&named(policy()), endpoint.connect_lazy()));
     let status = client.watch(check()).await.unwrap_err();
     assert_eq!(verdict(&status).cause, Cause::Dns);
-    assert_eq!(outcome(&status), (2, Some(GaveUp::Exhausted)));
+    assert_eq!(outcome(&status), (2, Some(StopReason::Exhausted)));
 }
 
 #[tokio::test]
@@ -637,7 +641,7 @@ async fn c_4_what_was_surely_not_processed_is_repeated_for_any_method() {
     let server = ByHand::start(vec![HandAct::Reset(Reason::REFUSED_STREAM); 9]).await;
     let mut client = HealthClient::new(keyless(&named(policy()), channel(server.address)));
     let status = client.watch(check()).await.unwrap_err();
-    assert_eq!(outcome(&status), (4, Some(GaveUp::Exhausted)));
+    assert_eq!(outcome(&status), (4, Some(StopReason::Exhausted)));
     assert_eq!(server.requests(), 4, "the bound on attempts holds");
 }
 
@@ -653,7 +657,7 @@ async fn c_4_what_may_have_been_processed_is_repeated_only_if_declared_or_keyed(
         let mut client = HealthClient::new(keyless(&named(policy()), channel(server.address)));
         let status = client.watch(check()).await.unwrap_err();
         assert_eq!(server.requests(), 1, "{act:?}");
-        assert_eq!(outcome(&status), (1, Some(GaveUp::NotIdempotent)));
+        assert_eq!(outcome(&status), (1, Some(StopReason::NotIdempotent)));
         let verdict = verdict(&status);
         assert_eq!((verdict.cause, verdict.never_sent), (cause, false));
         assert_eq!(verdict.health, Health::Failure);
@@ -723,7 +727,7 @@ async fn c_3_a_bad_certificate_surfaces_at_once() {
         let status = client.check(check()).await.unwrap_err();
         assert_eq!(
             outcome(&status),
-            (1, Some(GaveUp::NotRetryable)),
+            (1, Some(StopReason::NotRetryable)),
             "{what}: {status:?}"
         );
         let verdict = verdict(&status);
@@ -754,7 +758,7 @@ async fn c_3_a_handshake_that_stalls_is_retried_for_any_method() {
     let channel = endpoint.tls_config(config).unwrap().connect_lazy();
     let mut client = HealthClient::new(keyless(&named(policy()), channel));
     let status = client.watch(check()).await.unwrap_err();
-    assert_eq!(outcome(&status), (4, Some(GaveUp::Exhausted)));
+    assert_eq!(outcome(&status), (4, Some(StopReason::Exhausted)));
     let verdict = verdict(&status);
     assert_eq!(
         (verdict.cause, verdict.retry, verdict.never_sent),
@@ -778,7 +782,7 @@ async fn c_3_a_channel_that_can_not_work_is_never_retried() {
         let mut client = HealthClient::new(full(&named(policy()), channel));
         let status = client.check(check()).await.unwrap_err();
         assert_eq!(verdict(&status).cause, Cause::Configuration, "{status:?}");
-        assert_eq!(outcome(&status), (1, Some(GaveUp::NotRetryable)));
+        assert_eq!(outcome(&status), (1, Some(StopReason::NotRetryable)));
     }
     assert_eq!(connections.load(Ordering::SeqCst), 2);
 }
@@ -793,7 +797,7 @@ async fn cb_2_a_refusal_is_unavailable_with_its_reason_in_the_source() {
     // The last real answer, though a breaker stopped the retries.
     let status = client.check(check()).await.unwrap_err();
     assert_eq!(status.message(), "by the script");
-    assert_eq!(outcome(&status), (2, Some(GaveUp::Breaker)));
+    assert_eq!(outcome(&status), (2, Some(StopReason::Breaker)));
     assert!(Refused::find(&status).is_none());
 
     let status = client.check(check()).await.unwrap_err();
@@ -827,7 +831,7 @@ async fn d_5_one_call_can_do_without_retries() {
     let mut request = Request::new(check());
     request.extensions_mut().insert(RetryOverride::off());
     let status = client.check(request).await.unwrap_err();
-    assert_eq!(outcome(&status), (1, Some(GaveUp::Exhausted)));
+    assert_eq!(outcome(&status), (1, Some(StopReason::Exhausted)));
 }
 
 #[tokio::test]
@@ -856,7 +860,7 @@ async fn g_6_a_tonic_server_refuses_a_storm_of_inbound_retries() {
         .insert("grpc-previous-rpc-attempts", previous);
     let status = client.check(retry).await.unwrap_err();
     assert_eq!(status.code(), Code::ResourceExhausted);
-    assert_eq!(outcome(&status), (1, Some(GaveUp::Pushback)));
+    assert_eq!(outcome(&status), (1, Some(StopReason::Pushback)));
 }
 
 // ---- credentials and interceptors
@@ -891,7 +895,7 @@ async fn s_1_an_expired_token_is_refreshed_once() {
     // A server that refuses the new one too gets no third.
     let status = client.check(request().await).await.unwrap_err();
     assert_eq!(status.code(), Code::Unauthenticated);
-    assert_eq!(outcome(&status), (2, Some(GaveUp::Exhausted)));
+    assert_eq!(outcome(&status), (2, Some(StopReason::Exhausted)));
     assert_eq!(server.requests().len(), 4);
 }
 
@@ -900,7 +904,7 @@ async fn s_1_without_a_hook_an_unauthenticated_call_is_not_repeated() {
     let server = Server::start(vec![Act::fail(16), Act::Serve]).await;
     let mut client = HealthClient::new(full(&named(policy()), channel(server.address)));
     let status = client.check(check()).await.unwrap_err();
-    assert_eq!(outcome(&status), (1, Some(GaveUp::NotRetryable)));
+    assert_eq!(outcome(&status), (1, Some(StopReason::NotRetryable)));
 }
 
 /// D-4: what tonic and a caller put on a request is on every attempt.
@@ -974,7 +978,7 @@ async fn c_2_a_status_of_an_interceptor_is_the_callers() {
     let mut below = HealthClient::new(keyless(&named(policy()), inner));
     let status = below.check(check()).await.unwrap_err();
     assert_eq!(status.message(), "not you");
-    assert_eq!(outcome(&status), (1, Some(GaveUp::NotRetryable)));
+    assert_eq!(outcome(&status), (1, Some(StopReason::NotRetryable)));
 
     let stack = full(&named(policy()), channel(address));
     let mut above = HealthClient::with_interceptor(stack, refuse);
@@ -1124,7 +1128,7 @@ async fn c_2_a_streamed_request_over_the_cap_goes_through_once() {
         .await
         .unwrap_err();
     assert_eq!(status.code(), Code::Unavailable);
-    assert_eq!(outcome(&status), (1, Some(GaveUp::NotReplayable)));
+    assert_eq!(outcome(&status), (1, Some(StopReason::NotReplayable)));
     assert_eq!(server.bodies(), [framed(&messages)]);
 
     upload(stack, tokio_stream::iter(messages)).await.unwrap();
@@ -1161,7 +1165,7 @@ async fn c_2_an_answer_before_the_end_of_a_request_that_is_awaited_is_not_retrie
     let messages = tokio_stream::wrappers::UnboundedReceiverStream::new(messages);
     let status = upload(stack, messages).await.unwrap_err();
     assert_eq!(status.code(), Code::Unavailable);
-    assert_eq!(outcome(&status), (1, Some(GaveUp::NotReplayable)));
+    assert_eq!(outcome(&status), (1, Some(StopReason::NotReplayable)));
     assert_eq!(server.requests().len(), 1);
     drop(send);
 }

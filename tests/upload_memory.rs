@@ -28,7 +28,7 @@ use hyper_util::{
 use peak_alloc::PeakAlloc;
 use tokio::net::TcpListener;
 use tower::{Service, ServiceBuilder};
-use tower_reprise::{Dependencies, Policy, call::GaveUp, error::BoxError, stacks};
+use tower_reprise::{Dependencies, Policy, call::StopReason, error::BoxError, stacks};
 
 use support::{call, outcome};
 
@@ -68,7 +68,7 @@ where
     let before = MEMORY.current_usage();
     let result = call(client, request).await;
     let peak = MEMORY.peak_usage() - before;
-    assert_eq!(outcome(&result), Some((1, Some(GaveUp::NotReplayable))));
+    assert_eq!(outcome(&result), Some((1, Some(StopReason::NotReplayable))));
     peak
 }
 

@@ -16,7 +16,7 @@ use tower_reprise::{
     delivery::worker::{Handler, Worker},
     store::{
         MemoryStore, SqliteStore,
-        journal::{Entry, Journal, Settle, Status},
+        journal::{Entry, Journal, Settlement, Status},
     },
 };
 
@@ -84,10 +84,10 @@ struct Work {
 struct Counts(Arc<Work>);
 
 impl Handler for Counts {
-    async fn handle(&self, _: Entry) -> Settle {
+    async fn handle(&self, _: Entry) -> Settlement {
         if self.0.handled.fetch_add(1, Ordering::Relaxed) + 1 == ENTRIES {
             self.0.finished.notify_one();
         }
-        Settle::completed(Bytes::new(), KEEP)
+        Settlement::completed(Bytes::new(), KEEP)
     }
 }

@@ -7,7 +7,7 @@ use std::{fs, sync::Arc, time::Duration};
 use tokio::{task::JoinSet, time::Instant};
 use tower_reprise::store::{
     SqliteStore,
-    journal::{Journal, Want},
+    journal::{Journal, LeaseRequest},
 };
 
 use crate::{QUEUE, file::folder, fill::filled, middle::median, report::Report};
@@ -64,7 +64,7 @@ async fn micros(store: &Arc<SqliteStore>, leases: usize) -> f64 {
     let mut running = JoinSet::new();
     for _ in 0..leases {
         let store = Arc::clone(store);
-        running.spawn(async move { store.lease(Want::new(QUEUE, "", 1, LEASE)).await });
+        running.spawn(async move { store.lease(LeaseRequest::new(QUEUE, "", 1, LEASE)).await });
     }
     for leased in running.join_all().await {
         assert_eq!(leased.expect("lease").len(), 1);

@@ -12,7 +12,7 @@ use std::fmt::Debug;
 
 use tokio::time::Instant;
 use tower::{Layer, Service};
-use tower_reprise::{Dependencies, Policy, client::peek::PeekReply, error::BoxError, stacks};
+use tower_reprise::{Dependencies, Policy, client::peek::PeekResponse, error::BoxError, stacks};
 
 use crate::{
     curve::{Chart, Turns, draw_below},
@@ -98,7 +98,7 @@ pub(crate) fn run(report: &mut Report, turns: &mut Turns) -> Vec<Chart> {
 /// A client that has met all of its dependencies.
 fn client<S>(size: usize, inner: S) -> impl Service<Call, Response: Sized, Error: Debug>
 where
-    S: Service<Call, Response: PeekReply, Error: Into<BoxError>> + Clone,
+    S: Service<Call, Response: PeekResponse, Error: Into<BoxError>> + Clone,
 {
     let policy = Policy::synchronous().build().expect("a policy");
     let deps = Dependencies::builder(policy).capacity(size).build();

@@ -10,7 +10,7 @@ use http_body_util::Full;
 use tower::{Layer, Service, service_fn};
 use tower_reprise::{
     IdempotencyLayer,
-    store::{MemoryStore, Orphans},
+    store::{CrashPolicy, MemoryStore},
 };
 
 use crate::{
@@ -75,7 +75,7 @@ fn server() -> (
         .expect("a store");
     let layer = IdempotencyLayer::builder(store.clone())
         .scope(|_| Some("alice"))
-        .orphans(Orphans::Reexecute)
+        .orphans(CrashPolicy::Reexecute)
         .build()
         .expect("a layer");
     let handler = service_fn(|request: Call| async move {

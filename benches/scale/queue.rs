@@ -7,7 +7,7 @@ use bytes::Bytes;
 use tokio::{runtime::Runtime, task::JoinSet, time::Instant};
 use tower_reprise::store::{
     MemoryStore, Ownership,
-    journal::{Enqueued, Journal, NewEntry, Settle, Want},
+    journal::{Enqueued, Journal, LeaseRequest, NewEntry, Settlement},
 };
 
 use crate::{
@@ -96,10 +96,10 @@ async fn nanos<J: Journal>(journal: &Arc<J>, callers: usize, entries: usize) -> 
         calling.spawn(async move {
             for _ in 0..entries {
                 enqueue(&*journal).await;
-                let leased = journal.lease(Want::new(QUEUE, "", 1, LEASE)).await;
+                let leased = journal.lease(LeaseRequest::new(QUEUE, "", 1, LEASE)).await;
                 let entry = leased.expect("lease").pop().expect("an entry");
                 // Not kept, so that only the queue is long.
-                let settled = Settle::completed(Bytes::new(), Duration::ZERO);
+                let settled = Settlement::completed(Bytes::new(), Duration::ZERO);
                 let settled = journal.settle(entry.id, entry.turn, settled).await;
                 assert_eq!(settled.expect("settle"), Ownership::Held);
             }

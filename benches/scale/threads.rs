@@ -8,7 +8,7 @@ use std::{sync::Barrier, thread};
 use tower::{Layer, Service};
 use tower_reprise::{
     Dependencies, IdempotencyLayer, Policy, stacks,
-    store::{MemoryStore, Orphans},
+    store::{CrashPolicy, MemoryStore},
 };
 
 use crate::{
@@ -32,7 +32,7 @@ pub(crate) fn run(report: &mut Report, turns: &mut Turns) -> Vec<Chart> {
     let many = measure(turns, &client, |n| get(draw_below(MANY, n)));
     let layer = IdempotencyLayer::builder(MemoryStore::new())
         .scope(|_| Some("alice"))
-        .orphans(Orphans::Reexecute)
+        .orphans(CrashPolicy::Reexecute)
         .build()
         .expect("a layer");
     let again = measure(turns, &layer.layer(AtOnce), |n| post(draw_below(MANY, n)));

@@ -135,7 +135,7 @@ async fn run(arguments: &Arguments) -> Report {
 
     let policy = Policy::synchronous()
         .service("soak")
-        .total(Duration::from_secs(3))
+        .total_timeout(Duration::from_secs(3))
         .attempt_timeout(Duration::from_millis(250))
         .base(Duration::from_millis(20))
         .cap(Duration::from_millis(200))

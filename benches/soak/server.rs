@@ -28,7 +28,7 @@ use tokio::{
 use tower::ServiceExt;
 use tower_reprise::{
     IdempotencyLayer,
-    store::{MemoryStore, Orphans},
+    store::{CrashPolicy, MemoryStore},
 };
 
 use crate::{
@@ -95,7 +95,7 @@ impl Server {
         let store = store.expect("a store");
         let layer = IdempotencyLayer::builder(store.clone())
             .scope(|_| Some("soak"))
-            .orphans(Orphans::Reexecute)
+            .orphans(CrashPolicy::Reexecute)
             .build()
             .expect("a layer");
         let shop = Arc::new(Shop {

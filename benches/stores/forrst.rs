@@ -12,7 +12,7 @@ use tower::{Layer, service_fn};
 use tower_reprise::{
     IdempotencyLayer,
     forrst::Forrst,
-    store::{MemoryStore, Orphans},
+    store::{CrashPolicy, MemoryStore},
 };
 
 use crate::{
@@ -43,7 +43,7 @@ async fn measure() -> (f64, f64, f64) {
     let layer = || {
         IdempotencyLayer::builder(MemoryStore::new())
             .scope(|_| Some("alice"))
-            .orphans(Orphans::Reexecute)
+            .orphans(CrashPolicy::Reexecute)
     };
     let http = layer().build().expect("a layer").layer(bare);
     let forrst = layer().with_dialect(Forrst::new()).build();

@@ -13,7 +13,7 @@ use tokio::{runtime, time::Instant};
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_reprise::{
     IdempotencyLayer,
-    store::{MemoryStore, Orphans},
+    store::{CrashPolicy, MemoryStore},
 };
 
 use crate::{report::Report, work::lower_quartile};
@@ -65,7 +65,7 @@ async fn measure<F: Future<Output = ()> + Send + 'static>(
     });
     let layer = IdempotencyLayer::builder(MemoryStore::new())
         .scope(|_| Some("alice"))
-        .orphans(Orphans::Reexecute)
+        .orphans(CrashPolicy::Reexecute)
         .build()
         .expect("a layer");
     let layered = layer.layer(bare);

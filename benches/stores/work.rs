@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use tokio::{task::JoinSet, time::Instant};
 use tower_reprise::store::{
-    Claim, ClaimId, Claimed, Fingerprint, IdempotencyStore, Note, Orphans, Ownership, RecordKey,
-    Stored,
+    Claim, ClaimId, Claimed, CrashPolicy, Fingerprint, IdempotencyStore, Note, Ownership,
+    RecordKey, Stored,
 };
 
 pub(crate) const RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
@@ -24,7 +24,7 @@ pub(crate) fn claim(n: u64) -> Claim {
         id: ClaimId::random(),
         lease: Duration::from_secs(30),
         retention: RETENTION,
-        orphans: Orphans::Reexecute,
+        orphans: CrashPolicy::Reexecute,
         note: Note::NONE,
     }
 }

@@ -27,11 +27,11 @@ use tower_reprise::{
         replay::{Maintenance, Replay},
         sign::Signer,
         webhooks::Webhooks,
-        worker::Working,
+        worker::WorkerHandle,
     },
     error::BoxError,
     forrst::{Fault, Forrst, Request, Response, RetryGuidanceLayer},
-    store::{IdempotencyStore, Orphans, journal::Journal},
+    store::{CrashPolicy, IdempotencyStore, journal::Journal},
 };
 
 /// What callbacks are signed with.
@@ -40,7 +40,7 @@ pub(crate) const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 pub(crate) struct Shop {
     pub(crate) address: SocketAddr,
     serving: JoinHandle<std::io::Result<()>>,
-    workers: [Working; 2],
+    workers: [WorkerHandle; 2],
 }
 
 impl Shop {
@@ -54,7 +54,7 @@ impl Shop {
         let idempotency = IdempotencyLayer::builder(store.clone())
             .with_dialect(Forrst::new())
             .scope(|_| Some("shop"))
-            .orphans(Orphans::Reexecute)
+            .orphans(CrashPolicy::Reexecute)
             .build()?;
         // Callbacks go to this machine, which they would not without being told so.
         let guard = Guard::new().allow_http().allow("127.0.0.1")?;

@@ -149,7 +149,7 @@ fn describe(dependency: &Dependency) -> Value {
             "profile": format!("{:?}", policy.profile()),
             "service": policy.service(),
             "max_retries": policy.max_retries(),
-            "total_seconds": policy.total().as_secs_f64(),
+            "total_seconds": policy.total_timeout().as_secs_f64(),
         },
     })
 }

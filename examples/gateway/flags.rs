@@ -88,7 +88,7 @@ const FLAGS: &[Flag] = &[
         UPSTREAM,
         "policy",
         "FILE",
-        "Retries, time, budget, breaker: a policy in TOML, see examples/policy.toml. It is read again on SIGHUP. Its `total` bounds a call up to the head of the reply, uploads included. Without it, the standard's defaults for synchronous calls",
+        "Retries, time, budget, breaker: a policy in TOML, see examples/policy.toml. It is read again on SIGHUP. Its `total_timeout` bounds a call up to the head of the reply, uploads included. Without it, the standard's defaults for synchronous calls",
     ),
     flag(
         UPSTREAM,

@@ -8,7 +8,7 @@ use tower_reprise::{
     error::BoxError,
     policy::Policies,
     server::idempotency::ServerErrors,
-    store::Orphans,
+    store::CrashPolicy,
 };
 use tracing_subscriber::filter::LevelFilter;
 
@@ -39,7 +39,7 @@ pub(crate) struct Settings {
     pub(crate) require_key: bool,
     pub(crate) wait: Duration,
     pub(crate) retention: Duration,
-    pub(crate) orphans: Orphans,
+    pub(crate) orphans: CrashPolicy,
     pub(crate) server_errors: ServerErrors,
     pub(crate) fail_open: bool,
     pub(crate) request_limit: usize,
@@ -79,9 +79,9 @@ impl Resend {
     ];
 
     /// What may become of what may have taken effect. Who knows a key again does nothing twice.
-    fn orphans(self) -> [(&'static str, Orphans); 2] {
-        let unknown = ("unknown", Orphans::Unknown);
-        let reexecute = ("reexecute", Orphans::Reexecute);
+    fn orphans(self) -> [(&'static str, CrashPolicy); 2] {
+        let unknown = ("unknown", CrashPolicy::Unknown);
+        let reexecute = ("reexecute", CrashPolicy::Reexecute);
         match self {
             Self::Unsent => [unknown, reexecute],
             Self::Keyed | Self::Stamped => [reexecute, unknown],

@@ -21,7 +21,7 @@ use tower_reprise::{
         dead_letter::{DeadLetters, LogAlert},
         replay::Replay,
         webhooks::Webhooks,
-        worker::Working,
+        worker::WorkerHandle,
     },
     error::BoxError,
     http::IdempotencyBody,
@@ -90,7 +90,7 @@ type Reply = ProblemBody<IdempotencyBody<IdempotencyBody<Uncertain<PeekBody<Inco
 pub(crate) struct Behind {
     pub(crate) replay: Replay<Store>,
     pub(crate) letters: DeadLetters<Store>,
-    pub(crate) workers: Vec<Working>,
+    pub(crate) workers: Vec<WorkerHandle>,
 }
 
 /// All layers, and the workers behind them.

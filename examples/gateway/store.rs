@@ -13,8 +13,8 @@ use tower_reprise::store::{
     Claim, Claimed, FencingToken, IdempotencyStore, MemoryStore, Ownership, PostgresStore,
     RecordKey, RedisStore, SqliteStore, StoreError, Stored,
     journal::{
-        Counts, Enqueued, Entry, EntryId, Journal, NewEntry, Query, Settle, Steer, Steered, Turn,
-        Want,
+        CommandResult, Counts, Enqueued, Entry, EntryCommand, EntryId, Journal, LeaseRequest,
+        LeaseToken, NewEntry, Query, Settlement,
     },
 };
 
@@ -178,14 +178,14 @@ impl Journal for Store {
         each!(self, store => store.lanes(queue, after, limit).await)
     }
 
-    async fn lease(&self, want: Want) -> Result<Vec<Entry>, StoreError> {
+    async fn lease(&self, want: LeaseRequest) -> Result<Vec<Entry>, StoreError> {
         each!(self, store => store.lease(want).await)
     }
 
     async fn extend(
         &self,
         id: EntryId,
-        turn: Turn,
+        turn: LeaseToken,
         lease: Duration,
     ) -> Result<Ownership, StoreError> {
         each!(self, store => store.extend(id, turn, lease).await)
@@ -194,14 +194,18 @@ impl Journal for Store {
     async fn settle(
         &self,
         id: EntryId,
-        turn: Turn,
-        settle: Settle,
+        turn: LeaseToken,
+        settle: Settlement,
     ) -> Result<Ownership, StoreError> {
         each!(self, store => store.settle(id, turn, settle).await)
     }
 
-    async fn steer(&self, id: EntryId, steer: Steer) -> Result<Option<Steered>, StoreError> {
-        each!(self, store => store.steer(id, steer).await)
+    async fn command(
+        &self,
+        id: EntryId,
+        command: EntryCommand,
+    ) -> Result<Option<CommandResult>, StoreError> {
+        each!(self, store => store.command(id, command).await)
     }
 
     async fn find(&self, id: EntryId) -> Result<Option<Entry>, StoreError> {

@@ -28,7 +28,7 @@ impl Ledger {
     }
 
     /// Books a payment and returns its number. An operation whose server was killed after this and
-    /// before its reply was stored is executed again (`Orphans::Reexecute`), and finds here that
+    /// before its reply was stored is executed again (`CrashPolicy::Reexecute`), and finds here that
     /// it was done.
     pub(crate) fn book(
         &mut self,

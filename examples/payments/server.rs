@@ -25,7 +25,7 @@ use tower_reprise::{
     IdempotencyLayer,
     error::BoxError,
     server::idempotency::Execution,
-    store::{Orphans, SqliteStore},
+    store::{CrashPolicy, SqliteStore},
 };
 
 use crate::ledger::Ledger;
@@ -38,7 +38,7 @@ struct Principal(String);
 pub(crate) async fn serve(folder: &Path) -> Result<(), BoxError> {
     let layer = IdempotencyLayer::builder(SqliteStore::open(folder.join("idempotency.db"))?)
         .scope(|request| request.extensions().get::<Principal>().map(|p| p.0.clone()))
-        .orphans(Orphans::Reexecute)
+        .orphans(CrashPolicy::Reexecute)
         .lease(Duration::from_secs(1))
         .build()?;
     let ledger = Arc::new(Mutex::new(Ledger::open(folder)?));

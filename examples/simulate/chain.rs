@@ -3,10 +3,10 @@
 //! Three attempts at each hop are 27 requests at the backend for one call. A budget at each hop
 //! makes 1.2 · 1.2 · 1.2 of it: a service takes its caller's retries for new calls, and retries them
 //! in turn. So that the chain as a whole stays within one budget, retries say that they are retries
-//! ([`tell_attempts`]), each service passes that on, and an inbound budget at each of them refuses
+//! ([`send_attempt_count`]), each service passes that on, and an inbound budget at each of them refuses
 //! what is too much and says "do not retry".
 //!
-//! [`tell_attempts`]: tower_reprise::policy::PolicyBuilder::tell_attempts
+//! [`send_attempt_count`]: tower_reprise::policy::PolicyBuilder::send_attempt_count
 
 use std::{
     sync::{
@@ -113,7 +113,7 @@ const STACKS: &str = "ours: stacks, inbound";
 /// And whether each service has an inbound budget.
 fn contestants() -> Result<[(Contestant, bool); 7], BoxError> {
     let policy = || TERMS.policy();
-    let telling = || policy().tell_attempts();
+    let telling = || policy().send_attempt_count();
     Ok([
         (Contestant::looped("loops", Wait::Full), false),
         (Contestant::TOWER, false),

@@ -20,7 +20,7 @@ pub use self::{
     attempt::Attempt,
     guidance::Guidance,
     key::IdempotencyKey,
-    outcome::{GaveUp, RetryError, RetryOutcome},
+    outcome::{RetryError, RetryOutcome, StopReason},
     overrides::RetryOverride,
     verdict::{Cause, Health, Retryable, Verdict},
 };

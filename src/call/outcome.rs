@@ -10,7 +10,7 @@ use crate::{
 /// Why a call was not tried again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum GaveUp {
+pub enum StopReason {
     /// All attempts were made.
     Exhausted,
     /// The time for the call is over, or would be over before the next attempt.
@@ -31,7 +31,7 @@ pub enum GaveUp {
     Prepare,
 }
 
-impl GaveUp {
+impl StopReason {
     /// A stable name, for logs and metrics.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -49,13 +49,13 @@ impl GaveUp {
     }
 }
 
-impl fmt::Display for GaveUp {
+impl fmt::Display for StopReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
 }
 
-impl From<Refusal> for GaveUp {
+impl From<Refusal> for StopReason {
     fn from(refusal: Refusal) -> Self {
         match refusal {
             Refusal::Breaker => Self::Breaker,
@@ -71,11 +71,11 @@ impl From<Refusal> for GaveUp {
 /// It is in the extensions of the response, or in the chain of the error:
 ///
 /// ```
-/// use tower_reprise::{RetryOutcome, call::GaveUp};
+/// use tower_reprise::{RetryOutcome, call::StopReason};
 ///
 /// fn explain<B>(response: &http::Response<B>) {
 ///     if let Some(outcome) = RetryOutcome::of(response) {
-///         println!("{} attempts, {:?}", outcome.attempts(), outcome.gave_up());
+///         println!("{} attempts, {:?}", outcome.attempts(), outcome.stop_reason());
 ///     }
 /// }
 /// # explain(&http::Response::new(()));
@@ -83,16 +83,16 @@ impl From<Refusal> for GaveUp {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RetryOutcome {
     attempts: u32,
-    gave_up: Option<GaveUp>,
+    stop_reason: Option<StopReason>,
     before: Effect,
 }
 
 impl RetryOutcome {
     /// `before` is what attempts may have brought about beside the one that the result is of.
-    pub(crate) fn new(attempts: u32, gave_up: Option<GaveUp>, before: Effect) -> Self {
+    pub(crate) fn new(attempts: u32, stop_reason: Option<StopReason>, before: Effect) -> Self {
         Self {
             attempts,
-            gave_up,
+            stop_reason,
             before,
         }
     }
@@ -121,8 +121,8 @@ impl RetryOutcome {
 
     /// Why there were no more; `None` if the last one succeeded.
     #[must_use]
-    pub fn gave_up(&self) -> Option<GaveUp> {
-        self.gave_up
+    pub fn stop_reason(&self) -> Option<StopReason> {
+        self.stop_reason
     }
 
     /// Whether an attempt may have been processed beside the one that the response or the error
@@ -164,11 +164,13 @@ impl RetryError {
 impl fmt::Display for RetryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let RetryOutcome {
-            attempts, gave_up, ..
+            attempts,
+            stop_reason,
+            ..
         } = self.outcome;
         let plural = if attempts == 1 { "" } else { "s" };
         write!(f, "call failed after {attempts} attempt{plural}")?;
-        match gave_up {
+        match stop_reason {
             Some(reason) => write!(f, " ({reason})"),
             None => Ok(()),
         }

@@ -9,7 +9,7 @@ use std::{sync::Arc, time::Duration};
 ///
 /// let mut request = http::Request::new(());
 /// request.extensions_mut().insert(
-///     RetryOverride::new().max_retries(1).total(Duration::from_secs(2)).dependency("ledger"),
+///     RetryOverride::new().max_retries(1).total_timeout(Duration::from_secs(2)).dependency("ledger"),
 /// );
 /// request.extensions_mut().insert(RetryOverride::off());
 /// ```
@@ -39,7 +39,7 @@ impl RetryOverride {
     }
 
     /// The time the whole call may take; clamped to what the profile allows.
-    pub fn total(mut self, total: Duration) -> Self {
+    pub fn total_timeout(mut self, total: Duration) -> Self {
         self.total = Some(total);
         self
     }

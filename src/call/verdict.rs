@@ -122,9 +122,9 @@ pub enum Retryable {
     /// No.
     Never,
     /// Yes, but this sort of failure is repeated at most so many times in a row in one call.
-    AtMost(u32),
+    MaxConsecutive(u32),
     /// Yes, as long as the call was retried less often than this, for whatever reason.
-    Within(u32),
+    MaxRetries(u32),
     /// Once, if the per-attempt hook can bring new credentials.
     AfterRefresh,
     /// Once, with a fresh request id.

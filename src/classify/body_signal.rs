@@ -2,7 +2,7 @@ use http::HeaderMap;
 
 use crate::{
     classify::{Advice, CodeRule},
-    http::response::Reply,
+    http::response::ResponseHead,
 };
 
 /// On a response's extensions: what its body told.
@@ -18,7 +18,7 @@ pub(crate) enum BodySignal {
 
 impl BodySignal {
     #[inline]
-    pub(crate) fn of<R: Reply>(response: &R) -> Option<&Self> {
+    pub(crate) fn of<R: ResponseHead>(response: &R) -> Option<&Self> {
         let extensions = response.extensions();
         if extensions.is_empty() {
             return None;

@@ -205,7 +205,7 @@ impl Codes {
 
     /// A code that is retried so many times in a row.
     pub fn at_most(self, code: impl Into<Cow<'static, str>>, times: u32) -> Self {
-        self.with(code, Retryable::AtMost(times))
+        self.with(code, Retryable::MaxConsecutive(times))
     }
 
     /// A code that is retried once, with a fresh request id.

@@ -5,14 +5,14 @@ use http::{HeaderMap, Request, StatusCode};
 use crate::{
     call::{Cause, Effect, Guidance, Health, Retryable, Verdict},
     classify::{Advice, BodySignal, Classify, CodeRule, Rules, network, retry_after},
-    http::{GrpcCode, response::Reply},
+    http::{GrpcCode, response::ResponseHead},
 };
 
 /// The classifier for HTTP and gRPC: statuses by the policy's [`Rules`], errors by their types.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Standard;
 
-impl<B, R: Reply> Classify<Request<B>, R> for Standard {
+impl<B, R: ResponseHead> Classify<Request<B>, R> for Standard {
     fn repeatable(&self, rules: &Rules, request: &Request<B>) -> bool {
         rules.repeatable(request)
     }
@@ -29,14 +29,14 @@ impl<B, R: Reply> Classify<Request<B>, R> for Standard {
 
 /// Whether a response is the success that it looks like, as most are.
 #[inline]
-fn is_plain_success<R: Reply>(response: &R) -> bool {
+fn is_plain_success<R: ResponseHead>(response: &R) -> bool {
     let status = response.status();
     let failed = status.is_client_error() || status.is_server_error();
     !failed && BodySignal::of(response).is_none() && !GrpcCode::may_be_in(response.headers())
 }
 
 #[inline(never)]
-fn by_response<R: Reply>(rules: &Rules, response: &R) -> Verdict {
+fn by_response<R: ResponseHead>(rules: &Rules, response: &R) -> Verdict {
     let verdict = match BodySignal::of(response) {
         None => by_head(rules, response.status(), response.headers()),
         Some(signal) => by_signal(rules, response, signal),
@@ -61,7 +61,7 @@ pub(crate) fn by_head(rules: &Rules, status: StatusCode, headers: &HeaderMap) ->
 
 /// The verdict on a response whose body was looked into.
 #[cold]
-fn by_signal<R: Reply>(rules: &Rules, response: &R, signal: &BodySignal) -> Verdict {
+fn by_signal<R: ResponseHead>(rules: &Rules, response: &R, signal: &BodySignal) -> Verdict {
     match signal {
         BodySignal::Trailers(trailers) => {
             let verdict = by_head(rules, response.status(), trailers);
@@ -106,8 +106,10 @@ fn advised(verdict: Verdict, advice: Advice, firm: bool) -> Verdict {
         }
         _ => {}
     }
-    if let (Some(most), Retryable::Yes | Retryable::AtMost(_)) = (advice.most, verdict.retry) {
-        verdict.retry = Retryable::Within(most);
+    if let (Some(most), Retryable::Yes | Retryable::MaxConsecutive(_)) =
+        (advice.most, verdict.retry)
+    {
+        verdict.retry = Retryable::MaxRetries(most);
     }
     let everybody = match verdict.guidance {
         None => None,
@@ -165,7 +167,7 @@ fn by_status(rules: &Rules, status: StatusCode) -> Verdict {
     let retry = if rules.statuses.contains(&status) {
         Retryable::Yes
     } else if rules.once.contains(&status) {
-        Retryable::AtMost(1)
+        Retryable::MaxConsecutive(1)
     } else if status == StatusCode::UNAUTHORIZED {
         Retryable::AfterRefresh
     } else {

@@ -64,7 +64,7 @@ impl Facts {
         let transient = Verdict::transient(cause);
         let verdict = match cause {
             Cause::Certificate | Cause::Tls => transient.retry(Retryable::Never),
-            Cause::Dns => transient.retry(Retryable::AtMost(1)).never_sent(),
+            Cause::Dns => transient.retry(Retryable::MaxConsecutive(1)).never_sent(),
             Cause::StreamRefused | Cause::GoAway => transient.health(Health::Neutral).never_sent(),
             Cause::Timeout | Cause::Incomplete | Cause::Protocol | Cause::Reset => transient,
             Cause::Connect => transient.never_sent(),

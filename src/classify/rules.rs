@@ -32,7 +32,7 @@ pub struct Rules {
     /// The header that gets a fresh value where an error code asks for one.
     pub request_id_header: HeaderName,
     /// Whether retries say in `x-envoy-attempt-count` that they are retries.
-    pub tell_attempts: bool,
+    pub send_attempt_count: bool,
 }
 
 impl Rules {
@@ -49,7 +49,7 @@ impl Rules {
             unary_methods: Vec::new(),
             codes: Codes::standard(),
             request_id_header: HeaderName::from_static("x-request-id"),
-            tell_attempts: false,
+            send_attempt_count: false,
         }
     }
 

@@ -46,7 +46,7 @@ const LONGEST_NAME: usize = 255;
 ///
 ///     [default]
 ///     profile = "synchronous"
-///     total = "10s"
+///     total_timeout = "10s"
 ///
 ///     [profiles.partner]
 ///     profile = "synchronous"
@@ -63,7 +63,7 @@ const LONGEST_NAME: usize = 255;
 /// assert_compliant(&policies);
 /// let bank = policies.get("bank.example:8443");
 /// assert_eq!((bank.max_retries(), bank.breaker().consecutive_failures), (1, 3));
-/// assert_eq!(policies.get("stock.example").total().as_secs(), 10);
+/// assert_eq!(policies.get("stock.example").total_timeout().as_secs(), 10);
 ///
 /// let error = Policies::from_toml("default.profile = 'bank'\ndependencies.'a.example'.profile = 'b'").unwrap_err();
 /// assert_eq!(error.field(), "dependencies.\"a.example\".profile");
@@ -112,7 +112,7 @@ impl Policies {
     /// ```
     /// # use tower_reprise::{error::Rule, policy::Policies};
     /// let audit = Policies::check_toml(r#"
-    ///     default = { profile = "synchronous", max_retries = 9, total = "1m" }
+    ///     default = { profile = "synchronous", max_retries = 9, total_timeout = "1m" }
     ///     dependencies.orders = { profile = "asynchronous" }
     /// "#)?;
     /// let rules: Vec<_> = audit.violations().map(|finding| finding.rule).collect();

@@ -24,7 +24,7 @@ impl Policy {
     ///     profile = "synchronous"
     ///     service = "checkout"
     ///     max_retries = 2
-    ///     total = "10s"
+    ///     total_timeout = "10s"
     ///     attempt_timeout = "1500ms"
     ///     backoff = { strategy = "full_jitter", base = "200ms", cap = "5s" }
     ///     budget = { ratio = 0.1, floor = 5 }

@@ -21,7 +21,7 @@ table! {
         unary_methods: Option<Vec<String>>,
         codes: CodesFile,
         request_id_header: Option<Header>,
-        tell_attempts: Option<bool>,
+        send_attempt_count: Option<bool>,
     }
 }
 
@@ -73,8 +73,8 @@ impl RulesFile {
         let builder = set(builder, id_header, PolicyBuilder::request_id_header);
         let header = self.key_header.map(|Header(name)| name);
         let mut builder = set(builder, header, PolicyBuilder::key_header);
-        if self.tell_attempts == Some(true) {
-            builder = builder.tell_attempts();
+        if self.send_attempt_count == Some(true) {
+            builder = builder.send_attempt_count();
         }
         if self.retry_without_key == Some(true) {
             builder.retry_without_key()

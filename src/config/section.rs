@@ -18,7 +18,7 @@ table! {
         service: Option<String>,
         max_retries: Option<u32>,
         deliveries: Option<u32>,
-        total: Option<Human>,
+        total_timeout: Option<Human>,
         attempt_timeout: Option<Human>,
         backoff: BackoffFile,
         budget: BudgetFile,
@@ -94,7 +94,11 @@ impl Section {
         let builder = set(builder, self.service, PolicyBuilder::service);
         let builder = set(builder, self.max_retries, PolicyBuilder::max_retries);
         let builder = set(builder, self.deliveries, PolicyBuilder::deliveries);
-        let builder = set(builder, human(self.total), PolicyBuilder::total);
+        let builder = set(
+            builder,
+            human(self.total_timeout),
+            PolicyBuilder::total_timeout,
+        );
         let timeout = human(self.attempt_timeout);
         let builder = set(builder, timeout, PolicyBuilder::attempt_timeout);
         let builder = self.backoff.apply(builder);

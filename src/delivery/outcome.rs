@@ -75,7 +75,9 @@ impl Failure {
     pub fn is_retryable(&self, in_a_row_before: u32) -> bool {
         match self.retry {
             Retryable::Yes => true,
-            Retryable::AtMost(times) | Retryable::Within(times) => in_a_row_before < times,
+            Retryable::MaxConsecutive(times) | Retryable::MaxRetries(times) => {
+                in_a_row_before < times
+            }
             // There are no other credentials to come back with.
             Retryable::Never | Retryable::AfterRefresh | Retryable::FreshId => false,
         }

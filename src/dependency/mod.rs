@@ -28,10 +28,10 @@
 mod account;
 mod breaker;
 mod budget;
+mod cache;
 mod gate;
 mod guard;
 mod locate;
-mod lookup;
 mod registry;
 mod threads;
 
@@ -56,9 +56,9 @@ pub(crate) use self::{
     account::account,
     breaker::nanos,
     budget::LastSlot,
+    cache::{DependencyCache, Remembered},
     gate::Hold,
     guard::{Charge, Permit, time_out},
-    lookup::{Lookup, Remembered},
 };
 pub use self::{
     breaker::BreakerState,
@@ -369,7 +369,7 @@ fn limit(policy: &Policy) -> Option<(f64, u32)> {
 }
 
 fn longest_attempt(policy: &Policy) -> Duration {
-    policy.attempt_timeout().unwrap_or(policy.total())
+    policy.attempt_timeout().unwrap_or(policy.total_timeout())
 }
 
 #[cfg(all(test, not(reprise_loom)))]

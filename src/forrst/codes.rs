@@ -55,7 +55,7 @@ impl Codes {
         for (code, times, health) in retried {
             codes.set(
                 code,
-                Retryable::AtMost(times),
+                Retryable::MaxConsecutive(times),
                 Some(health),
                 effect_of(code),
             );

@@ -52,7 +52,7 @@
 //! fn client(client: reqwest::Client) -> Result<ClientWithMiddleware, ConfigError> {
 //!     let deps = Dependencies::new(Policy::synchronous().service("checkout").build()?);
 //!     Ok(ClientBuilder::new(client)
-//!         .with(stacks::reqwest::Stacked::new(stacks::client(deps)))
+//!         .with(stacks::reqwest::TowerMiddleware::new(stacks::client(deps)))
 //!         .build())
 //! }
 //! ```
@@ -101,12 +101,12 @@
 //! ```
 //! use axum::Router;
 //! use http::header::AUTHORIZATION;
-//! use tower_reprise::{IdempotencyLayer, error::ConfigError, store::{MemoryStore, Orphans}};
+//! use tower_reprise::{IdempotencyLayer, error::ConfigError, store::{MemoryStore, CrashPolicy}};
 //!
 //! fn app(payments: Router) -> Result<Router, ConfigError> {
 //!     let idempotency = IdempotencyLayer::builder(MemoryStore::new())
 //!         .scope(|request| request.headers().get(AUTHORIZATION).cloned())
-//!         .orphans(Orphans::Reexecute)
+//!         .orphans(CrashPolicy::Reexecute)
 //!         .build()?;
 //!     Ok(payments.layer(idempotency))
 //! }

@@ -143,7 +143,7 @@
 //! # Shutting down
 //!
 //! Stop accepting, let requests in flight end (axum's `with_graceful_shutdown`), then
-//! [`shutdown`](crate::delivery::worker::Working::shutdown) the workers: they lease nothing more and
+//! [`shutdown`](crate::delivery::worker::WorkerHandle::shutdown) the workers: they lease nothing more and
 //! finish what they began, and what is not finished in time is broken off and given back at once,
 //! for another worker to attempt. If the journal can't be told so within two more seconds, that
 //! worker has to wait until the lease runs out. A kill at any moment loses nothing that was

@@ -61,14 +61,14 @@
 //!
 //! ```
 //! use axum::{Router, routing::post};
-//! use tower_reprise::{Dependencies, IdempotencyLayer, InboundBudgetLayer, Policy, delivery::replay::Replay, store::{MemoryStore, Orphans}};
+//! use tower_reprise::{Dependencies, IdempotencyLayer, InboundBudgetLayer, Policy, delivery::replay::Replay, store::{MemoryStore, CrashPolicy}};
 //!
 //! # fn main() -> Result<(), tower_reprise::error::ConfigError> {
 //! # async fn pay() -> &'static str { "paid" }
 //! let store = MemoryStore::new();
 //! let idempotency = IdempotencyLayer::builder(store.clone())
 //!     .scope(|_| Some("shop"))
-//!     .orphans(Orphans::Reexecute)
+//!     .orphans(CrashPolicy::Reexecute)
 //!     .build()?;
 //! let replay = Replay::builder(store, |_| Some("shop".into())).build()?;
 //! let storms = InboundBudgetLayer::new(Dependencies::new(Policy::synchronous().build()?));

@@ -24,10 +24,10 @@
 //! Then nobody knows whether the effect happened, and no store can find out. What happens next you
 //! choose when you build the layer, because only you know the effect:
 //!
-//! - [`Orphans::Reexecute`](crate::store::Orphans::Reexecute): after the lease the operation is
+//! - [`CrashPolicy::Reexecute`](crate::store::CrashPolicy::Reexecute): after the lease the operation is
 //!   executed again. Right if it is harmless twice, or guarded by the
 //!   [fencing token](crate::server::idempotency::Execution::token).
-//! - [`Orphans::Unknown`](crate::store::Orphans::Unknown): repeats are told that the outcome is
+//! - [`CrashPolicy::Unknown`](crate::store::CrashPolicy::Unknown): repeats are told that the outcome is
 //!   unknown, and a person looks.
 //! - [`PostgresStore::complete_in`](crate::store::PostgresStore::complete_in): there is no middle.
 //!   The effect and its record are committed in one transaction. This is the one way to exactly

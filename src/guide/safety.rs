@@ -33,7 +33,7 @@
 //! ```
 //! use http::{Request, Response};
 //! use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
-//! use tower_reprise::{Dependencies, Policy, RetryLayer, RetryOutcome, call::GaveUp, error::BoxError};
+//! use tower_reprise::{Dependencies, Policy, RetryLayer, RetryOutcome, call::StopReason, error::BoxError};
 //!
 //! # #[tokio::main(flavor = "current_thread", start_paused = true)]
 //! # async fn main() -> Result<(), BoxError> {
@@ -45,7 +45,7 @@
 //! let naked = Request::post("http://bank.example/payments").body(())?;
 //! let response = client.ready().await?.call(naked).await?;
 //! let outcome = RetryOutcome::of(&response).unwrap();
-//! assert_eq!((outcome.attempts(), outcome.gave_up()), (1, Some(GaveUp::NotIdempotent)));
+//! assert_eq!((outcome.attempts(), outcome.stop_reason()), (1, Some(StopReason::NotIdempotent)));
 //!
 //! let keyed = Request::post("http://bank.example/payments").header("idempotency-key", "7c4a8d09");
 //! let response = client.ready().await?.call(keyed.body(())?).await?;

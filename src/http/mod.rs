@@ -23,4 +23,4 @@ pub(crate) mod span;
 
 #[cfg(feature = "server")]
 pub use self::body::IdempotencyBody;
-pub use self::{grpc::GrpcCode, response::Reply};
+pub use self::{grpc::GrpcCode, response::ResponseHead};

@@ -6,7 +6,7 @@ use http::{Extensions, HeaderMap, Response, StatusCode};
     note = "this layer is for services that return `http::Response<_>`, or `reqwest::Response` with \
             the `reqwest` feature; for others see `RetryLayer::cloning`"
 )]
-pub trait Reply {
+pub trait ResponseHead {
     #[doc(hidden)]
     fn status(&self) -> StatusCode;
     #[doc(hidden)]
@@ -19,7 +19,7 @@ pub trait Reply {
 
 macro_rules! reply {
     ($response:ty $(, $body:ident)?) => {
-        impl$(<$body>)? $crate::http::response::Reply for $response {
+        impl$(<$body>)? $crate::http::response::ResponseHead for $response {
             #[inline]
             fn status(&self) -> http::StatusCode {
                 <$response>::status(self)

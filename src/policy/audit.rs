@@ -179,7 +179,7 @@ impl Settings {
             let allowed = format!("at most {:?} for {calls}", self.profile.longest());
             deviation(
                 Rule::R3,
-                "total",
+                "total_timeout",
                 &format_args!("{:?}", self.total),
                 allowed,
             );

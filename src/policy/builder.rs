@@ -100,7 +100,7 @@ impl PolicyBuilder {
     }
 
     /// The time a whole call may take, waits included.
-    pub fn total(mut self, total: Duration) -> Self {
+    pub fn total_timeout(mut self, total: Duration) -> Self {
         self.settings.total = total;
         self
     }

@@ -18,7 +18,9 @@ impl CallLimits {
         let total = overrides.and_then(|overrides| overrides.total);
         Self {
             max_retries: retries.map_or(policy.max_retries(), |n| n.min(policy.retries_ceiling())),
-            total: total.map_or(policy.total(), |total| total.min(policy.total_ceiling())),
+            total: total.map_or(policy.total_timeout(), |total| {
+                total.min(policy.total_ceiling())
+            }),
         }
     }
 }

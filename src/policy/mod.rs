@@ -11,7 +11,7 @@
 //! use tower_reprise::{Policy, error::Rule};
 //!
 //! let policy = Policy::synchronous().service("checkout").max_retries(2).build()?;
-//! assert_eq!(policy.total(), Duration::from_secs(30));
+//! assert_eq!(policy.total_timeout(), Duration::from_secs(30));
 //! assert!(policy.audit().is_compliant());
 //!
 //! let refused = Policy::synchronous().max_retries(9).build().unwrap_err();
@@ -168,7 +168,7 @@ impl Policy {
 
     /// The time a whole call may take, waits included.
     #[must_use]
-    pub fn total(&self) -> Duration {
+    pub fn total_timeout(&self) -> Duration {
         self.inner.total
     }
 
@@ -238,7 +238,7 @@ impl Policy {
 
     /// The longest time that one call may ask for.
     pub(crate) fn total_ceiling(&self) -> Duration {
-        self.total().max(self.profile().longest())
+        self.total_timeout().max(self.profile().longest())
     }
 }
 

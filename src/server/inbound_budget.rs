@@ -18,12 +18,12 @@
 //! ```
 //!
 //! Retries over gRPC say that they are retries. Over plain HTTP those of this crate do with
-//! [`tell_attempts`]. A service that passes the header on with the request, as a proxy does, keeps
+//! [`send_attempt_count`]. A service that passes the header on with the request, as a proxy does, keeps
 //! a whole chain within one budget: its own budget then counts its callers' retries as what they
 //! are. Without it each hop takes the retries of the one before for new requests, and three
 //! budgets of a fifth make 1.73 of each (`cargo run --release --example simulate -- --only chain`).
 //!
-//! [`tell_attempts`]: crate::policy::PolicyBuilder::tell_attempts
+//! [`send_attempt_count`]: crate::policy::PolicyBuilder::send_attempt_count
 
 use std::{
     future::Future,
@@ -40,7 +40,7 @@ use crate::dependency::account;
 use crate::{
     call::{Attempt, budget_mark::Counted},
     classify::Standard,
-    dependency::{ByAuthority, Dependencies, LastSlot, Locate, Lookup, Named},
+    dependency::{ByAuthority, Dependencies, DependencyCache, LastSlot, Locate, Named},
     error::ConfigError,
     http::{grpc::is_grpc, problem::Problem},
 };
@@ -100,7 +100,7 @@ impl<S, C: Clone, L: Clone> Layer<S> for InboundBudgetLayer<C, L> {
         self.deps.counts_originals();
         InboundBudget {
             inner,
-            lookup: Lookup::new(self.deps.clone()),
+            cache: DependencyCache::new(self.deps.clone()),
             slot: LastSlot::default(),
             status: self.status,
         }
@@ -115,7 +115,7 @@ impl<S, C: Clone, L: Clone> Layer<S> for InboundBudgetLayer<C, L> {
 #[derive(Debug, Clone)]
 pub struct InboundBudget<S, C = Standard, L = ByAuthority> {
     inner: S,
-    lookup: Lookup<C, L>,
+    cache: DependencyCache<C, L>,
     slot: LastSlot,
     status: StatusCode,
 }
@@ -139,7 +139,7 @@ where
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         forget_client(&mut request);
         let grpc = is_grpc(request.headers());
-        let (deps, dependency) = self.lookup.find(&request);
+        let (deps, dependency) = self.cache.find(&request);
         let state = match account(deps, dependency, &mut self.slot, &mut request) {
             Ok(()) => {
                 forget_client(&mut request);

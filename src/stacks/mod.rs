@@ -5,7 +5,7 @@
 //! | hyper-util | `hyper` | nothing: the layers go straight onto its `Client` |
 //! | tonic | `tonic` | [`tonic::StatusLayer`] on top, so that a refusal is an `UNAVAILABLE` |
 //! | reqwest | `reqwest` | [`reqwest::HttpClient`] as the innermost service |
-//! | reqwest-middleware | `reqwest-middleware` | [`reqwest::Stacked`] around any of the layers |
+//! | reqwest-middleware | `reqwest-middleware` | [`reqwest::TowerMiddleware`] around any of the layers |
 //! | axum | `axum` | [`ProblemLayer`](crate::server::problem::ProblemLayer) on top, so that a refusal is a 503 |
 //!
 //! [`client`] is all client layers in the right order.

@@ -19,7 +19,7 @@
 //! # }
 //! ```
 //!
-//! With the `reqwest-middleware` feature, `Stacked` puts any of the layers into an existing chain:
+//! With the `reqwest-middleware` feature, `TowerMiddleware` puts any of the layers into an existing chain:
 //!
 //! ```
 //! # #[cfg(feature = "reqwest-middleware")]
@@ -29,7 +29,7 @@
 //!
 //! let deps = Dependencies::new(Policy::synchronous().service("checkout").build()?);
 //! let client = ClientBuilder::new(reqwest::Client::new())
-//!     .with(stacks::reqwest::Stacked::new(stacks::client(deps)))
+//!     .with(stacks::reqwest::TowerMiddleware::new(stacks::client(deps)))
 //!     .build();
 //!
 //! let response = client
@@ -57,9 +57,9 @@ use tower::Service;
 
 use crate::{
     client::{
-        peek::{PeekBody, PeekReply},
+        peek::{PeekBody, PeekResponse},
         retry::{
-            Recording, ReplayBody, Room,
+            Recording, ReplayBody, ReplayLimits,
             tape::{self, AnyBody, Replayed, Tee},
         },
     },
@@ -76,7 +76,7 @@ mod shell;
 
 #[cfg(feature = "reqwest-middleware")]
 pub use self::{
-    middleware::Stacked,
+    middleware::TowerMiddleware,
     port::{Hop, HopFuture},
 };
 
@@ -143,7 +143,7 @@ impl fmt::Debug for ResponseFuture {
 
 reply!(Response);
 
-impl PeekReply for Response {
+impl PeekResponse for Response {
     type Body = Body;
     type Peeked = Self;
 
@@ -190,7 +190,7 @@ enum Kept {
 impl ReplayBody for Body {
     type Recording = ReqwestRecording;
 
-    fn record(&mut self, room: &Room<'_>) -> Option<ReqwestRecording> {
+    fn record(&mut self, room: &ReplayLimits<'_>) -> Option<ReqwestRecording> {
         if self.as_bytes().is_none_or(<[u8]>::is_empty) {
             let recording = tape::record(self, room)?;
             return Some(ReqwestRecording(Kept::Recorded(recording)));

@@ -9,8 +9,8 @@
 //!            claim                  complete
 //!  (none) ─────────▶ in flight ─────────────────▶ done: a reply, "not retained" or "unknown"
 //!     ▲               │  ▲  │ lease ran out, and then a claim
-//!     │    release    │  │  ├─ Orphans::Reexecute ─▶ in flight, with a greater token
-//!     ├───────────────┘  │  └─ Orphans::Unknown ───▶ done: "unknown"
+//!     │    release    │  │  ├─ CrashPolicy::Reexecute ─▶ in flight, with a greater token
+//!     ├───────────────┘  │  └─ CrashPolicy::Unknown ───▶ done: "unknown"
 //!     │                  renew
 //!     └──────── any record, past its time
 //! ```
@@ -24,7 +24,7 @@
 //! use std::time::Duration;
 //! use bytes::Bytes;
 //! use tower_reprise::store::{
-//!     Claim, ClaimId, Claimed, Fingerprint, IdempotencyStore, MemoryStore, Note, Orphans, Ownership,
+//!     Claim, ClaimId, Claimed, Fingerprint, IdempotencyStore, MemoryStore, Note, CrashPolicy, Ownership,
 //!     RecordKey, Stored,
 //! };
 //!
@@ -38,7 +38,7 @@
 //!     id: ClaimId::random(),
 //!     lease: Duration::from_secs(30),
 //!     retention: day,
-//!     orphans: Orphans::Reexecute,
+//!     orphans: CrashPolicy::Reexecute,
 //!     note: Note::NONE,
 //! };
 //!
@@ -85,7 +85,7 @@ pub use self::{
     error::{StoreError, StoreErrorKind},
     memory::{MemoryStore, MemoryStoreBuilder},
     record::{
-        Claim, ClaimId, Claimed, FencingToken, Fingerprint, Lease, Note, Orphans, Ownership,
+        Claim, ClaimId, Claimed, CrashPolicy, FencingToken, Fingerprint, Lease, Note, Ownership,
         RecordKey, Stored,
     },
 };
@@ -124,8 +124,8 @@ pub trait IdempotencyStore: Send + Sync + 'static {
     /// | of another fingerprint, whatever its state | [`Claimed::Mismatch`] | none |
     /// | in flight by this [`Claim::id`] | [`Claimed::New`], the same as before | lease anew |
     /// | in flight, lease holds | [`Claimed::InFlight`] | none |
-    /// | in flight, lease ran out, [`Orphans::Reexecute`] | [`Claimed::New`], a greater token, orphaned | in flight by this claim |
-    /// | in flight, lease ran out, [`Orphans::Unknown`] | [`Claimed::Done`] with [`Stored::Unknown`] | done, kept for retention; the owner has lost it |
+    /// | in flight, lease ran out, [`CrashPolicy::Reexecute`] | [`Claimed::New`], a greater token, orphaned | in flight by this claim |
+    /// | in flight, lease ran out, [`CrashPolicy::Unknown`] | [`Claimed::Done`] with [`Stored::Unknown`] | done, kept for retention; the owner has lost it |
     /// | done | [`Claimed::Done`] | none |
     fn claim(&self, claim: Claim) -> impl Future<Output = Result<Claimed, StoreError>> + Send;
 

@@ -176,7 +176,7 @@ impl fmt::Display for FencingToken {
 
 /// What to do with an operation whose owner vanished before it said how the operation ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Orphans {
+pub enum CrashPolicy {
     /// Execute it again: right where doing it twice is harmless, or where the handler guards what
     /// it writes with the [`FencingToken`].
     Reexecute,
@@ -199,7 +199,7 @@ pub struct Claim {
     /// How long the record is kept after that, if nobody says how the operation ended.
     pub retention: Duration,
     /// What to do if the last owner vanished.
-    pub orphans: Orphans,
+    pub orphans: CrashPolicy,
     /// What others are told who find the key taken.
     pub note: Note,
 }

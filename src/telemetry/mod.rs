@@ -14,7 +14,7 @@ use std::time::Duration;
 #[cfg(feature = "delivery")]
 pub(crate) use self::queues::*;
 use crate::{
-    call::{Cause, GaveUp},
+    call::{Cause, StopReason},
     error::Rule,
 };
 
@@ -70,7 +70,7 @@ pub(crate) fn retry<'a>(
 }
 
 /// A call ended without success, and there will be no more attempts.
-pub(crate) fn gave_up(target: Target<'_>, attempts: u32, reason: GaveUp, cause: Cause) {
+pub(crate) fn stop_reason(target: Target<'_>, attempts: u32, reason: StopReason, cause: Cause) {
     #[cfg(feature = "tracing")]
     tracing::debug!(
         target: "tower_reprise",
@@ -81,7 +81,7 @@ pub(crate) fn gave_up(target: Target<'_>, attempts: u32, reason: GaveUp, cause: 
         "gave up"
     );
     #[cfg(feature = "metrics")]
-    if matches!(reason, GaveUp::Exhausted | GaveUp::Deadline) {
+    if matches!(reason, StopReason::Exhausted | StopReason::Deadline) {
         count::of(target, "retry_exhausted_total", None);
     }
 }

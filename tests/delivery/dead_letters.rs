@@ -20,7 +20,7 @@ use tower_reprise::{
     server::idempotency::events::NotConsumed,
     store::{
         MemoryStore, StoreError, StoreErrorKind,
-        journal::{Entry, Journal, NewEntry, Query, Settle, Status},
+        journal::{Entry, Journal, NewEntry, Query, Settlement, Status},
     },
 };
 
@@ -30,10 +30,10 @@ use crate::{DAY, SECOND, ended, find};
 struct Failing(u32);
 
 impl Handler for Failing {
-    async fn handle(&self, entry: Entry) -> Settle {
+    async fn handle(&self, entry: Entry) -> Settlement {
         match entry.attempts > self.0 {
-            true => Settle::failed("no such account", 10 * DAY),
-            false => Settle::retry(format!("http_500 at attempt {}", entry.attempts), SECOND),
+            true => Settlement::failed("no such account", 10 * DAY),
+            false => Settlement::retry(format!("http_500 at attempt {}", entry.attempts), SECOND),
         }
     }
 }

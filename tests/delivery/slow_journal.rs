@@ -18,14 +18,14 @@ use tower_reprise::{
         replay::Replay,
         sign::Signer,
         webhooks::Webhooks,
-        worker::{Handler, Worker, Working},
+        worker::{Handler, Worker, WorkerHandle},
     },
     error::BoxError,
     store::{
         MemoryStore, Ownership, StoreError, StoreErrorKind,
         journal::{
-            Counts, Enqueued, Entry, EntryId, Journal, NewEntry, Query, Settle, Status, Steer,
-            Steered, Turn, Want,
+            CommandResult, Counts, Enqueued, Entry, EntryCommand, EntryId, Journal, LeaseRequest,
+            LeaseToken, NewEntry, Query, Settlement, Status,
         },
     },
 };
@@ -58,7 +58,7 @@ impl Journal for Slow {
         self.inner.lanes(queue, after, limit).await
     }
 
-    async fn lease(&self, want: Want) -> Result<Vec<Entry>, StoreError> {
+    async fn lease(&self, want: LeaseRequest) -> Result<Vec<Entry>, StoreError> {
         self.leases.fetch_add(1, Ordering::Relaxed);
         self.inner.lease(want).await
     }
@@ -66,7 +66,7 @@ impl Journal for Slow {
     async fn extend(
         &self,
         id: EntryId,
-        turn: Turn,
+        turn: LeaseToken,
         lease: Duration,
     ) -> Result<Ownership, StoreError> {
         self.inner.extend(id, turn, lease).await
@@ -75,8 +75,8 @@ impl Journal for Slow {
     async fn settle(
         &self,
         id: EntryId,
-        turn: Turn,
-        settle: Settle,
+        turn: LeaseToken,
+        settle: Settlement,
     ) -> Result<Ownership, StoreError> {
         tokio::time::sleep(self.settling).await;
         if self.down.load(Ordering::Relaxed) {
@@ -85,8 +85,12 @@ impl Journal for Slow {
         self.inner.settle(id, turn, settle).await
     }
 
-    async fn steer(&self, id: EntryId, steer: Steer) -> Result<Option<Steered>, StoreError> {
-        self.inner.steer(id, steer).await
+    async fn command(
+        &self,
+        id: EntryId,
+        command: EntryCommand,
+    ) -> Result<Option<CommandResult>, StoreError> {
+        self.inner.command(id, command).await
     }
 
     async fn find(&self, id: EntryId) -> Result<Option<Entry>, StoreError> {
@@ -122,10 +126,10 @@ struct Handled {
 }
 
 impl Handler for Handled {
-    async fn handle(&self, _: Entry) -> Settle {
+    async fn handle(&self, _: Entry) -> Settlement {
         tokio::time::sleep(self.handling).await;
         self.handled.fetch_add(1, Ordering::Relaxed);
-        Settle::completed("", DAY)
+        Settlement::completed("", DAY)
     }
 }
 
@@ -222,11 +226,14 @@ async fn j_14_a_shutdown_does_not_wait_for_a_journal_that_is_down() {
         let worker = worker.unwrap();
         tokio::time::sleep(SECOND).await;
         let ended = worker.shutdown(SECOND);
-        let most = SECOND + Working::GIVING_BACK;
+        let most = SECOND + WorkerHandle::GIVING_BACK;
         let ended = tokio::time::timeout(most + SECOND / 10, ended).await;
         assert!(ended.is_ok(), "{settling:?} {handling:?}");
         tokio::time::sleep(60 * SECOND).await;
-        let leased = journal.lease(Want::new("jobs", "", 1, DAY)).await.unwrap();
+        let leased = journal
+            .lease(LeaseRequest::new("jobs", "", 1, DAY))
+            .await
+            .unwrap();
         assert_eq!(leased.len(), 1, "nothing is lost, and nobody holds it");
     }
 }

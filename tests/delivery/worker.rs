@@ -12,7 +12,7 @@ use tower_reprise::{
     delivery::worker::{Admits, Handler, Worker},
     store::{
         MemoryStore,
-        journal::{Entry, Journal, NewEntry, Settle, Status, Steer, Want},
+        journal::{Entry, EntryCommand, Journal, LeaseRequest, NewEntry, Settlement, Status},
     },
 };
 
@@ -27,7 +27,7 @@ struct Slow {
 }
 
 impl Handler for Slow {
-    async fn handle(&self, entry: Entry) -> Settle {
+    async fn handle(&self, entry: Entry) -> Settlement {
         let text = String::from_utf8(entry.payload.to_vec()).unwrap();
         for name in [&entry.lane, ""] {
             let mut running = self.running.lock().unwrap();
@@ -42,7 +42,7 @@ impl Handler for Slow {
             *self.running.lock().unwrap().get_mut(name).unwrap() -= 1;
         }
         self.done.lock().unwrap().push(entry.lane);
-        Settle::completed("", DAY)
+        Settlement::completed("", DAY)
     }
 }
 
@@ -138,10 +138,10 @@ async fn what_takes_longer_than_its_lease_is_extended() {
 struct Fragile(AtomicUsize);
 
 impl Handler for Fragile {
-    async fn handle(&self, _: Entry) -> Settle {
+    async fn handle(&self, _: Entry) -> Settlement {
         match self.0.fetch_add(1, Ordering::Relaxed) {
             0 => panic!("as told"),
-            _ => Settle::completed("", DAY),
+            _ => Settlement::completed("", DAY),
         }
     }
 }
@@ -177,11 +177,14 @@ async fn a_worker_that_lost_its_lease_breaks_off() {
     tokio::time::sleep(SECOND / 2).await;
     // The process was stopped for too long, and another took over.
     tokio::time::advance(9 * SECOND).await;
-    let leased = journal.lease(Want::new("jobs", "", 1, DAY)).await.unwrap();
+    let leased = journal
+        .lease(LeaseRequest::new("jobs", "", 1, DAY))
+        .await
+        .unwrap();
     assert_eq!(leased.len(), 1);
     tokio::time::sleep(10 * SECOND).await;
     let settled = journal
-        .settle(id, leased[0].turn, Settle::completed("other", DAY))
+        .settle(id, leased[0].turn, Settlement::completed("other", DAY))
         .await;
     assert_eq!(settled.unwrap(), tower_reprise::store::Ownership::Held);
     tokio::time::sleep(2 * 3600 * SECOND).await;
@@ -210,10 +213,10 @@ async fn a_shutdown_waits_for_what_is_handled_and_begins_nothing() {
 struct Held(Arc<AtomicUsize>);
 
 impl Handler for Held {
-    async fn handle(&self, entry: Entry) -> Settle {
+    async fn handle(&self, entry: Entry) -> Settlement {
         match entry.is_past() {
-            true => Settle::expired(DAY),
-            false => Settle::completed("", DAY),
+            true => Settlement::expired(DAY),
+            false => Settlement::completed("", DAY),
         }
     }
 
@@ -239,7 +242,10 @@ async fn j_6_held_back_only_what_is_urgent_or_past_its_time_is_handled() {
     for new in [plain, urgent, short] {
         journal.enqueue(new).await.unwrap();
     }
-    journal.steer(urgent_id, Steer::Trigger).await.unwrap();
+    journal
+        .command(urgent_id, EntryCommand::Trigger)
+        .await
+        .unwrap();
     tokio::time::sleep(10 * SECOND).await;
     assert_eq!(find(&journal, urgent_id).await.status, Status::Completed);
     let expired = find(&journal, short_id).await;

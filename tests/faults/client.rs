@@ -87,7 +87,7 @@ pub(crate) async fn run(
     witness: Witness,
 ) -> turmoil::Result {
     let policy = Policy::synchronous()
-        .total(TOTAL)
+        .total_timeout(TOTAL)
         .attempt_timeout(Duration::from_secs(2))
         .base(Duration::from_millis(200))
         .cap(Duration::from_secs(1))

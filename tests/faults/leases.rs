@@ -11,7 +11,7 @@ use bytes::Bytes;
 use http::Request;
 use http_body_util::Full;
 use tokio::time::{advance, sleep};
-use tower_reprise::store::Orphans;
+use tower_reprise::store::CrashPolicy;
 use turmoil::Sim;
 
 use crate::{
@@ -27,7 +27,7 @@ fn payment() -> Request<Full<Bytes>> {
 }
 
 /// Machines on which a payment was begun by the first server.
-fn begun<'a>(orphans: Orphans, script: [(u64, u64); 2]) -> (Sim<'a>, Witness) {
+fn begun<'a>(orphans: CrashPolicy, script: [(u64, u64); 2]) -> (Sim<'a>, Witness) {
     let schedule = Schedule {
         seed: 1,
         orphans,
@@ -82,7 +82,7 @@ fn ask_second(mut sim: Sim<'_>, leap: Duration) -> Vec<(Duration, Reply)> {
 /// I-14, T-3
 #[test]
 fn i_14_a_crashed_owner_blocks_for_its_lease_by_the_clock_of_the_store() {
-    for orphans in [Orphans::Unknown, Orphans::Reexecute] {
+    for orphans in [CrashPolicy::Unknown, CrashPolicy::Reexecute] {
         for leap in [Duration::ZERO, Duration::from_secs(3600)] {
             let (mut sim, witness) = begun(orphans, [(0, 500), (100, 100)]);
             while witness.look().effects.is_empty() {
@@ -98,11 +98,11 @@ fn i_14_a_crashed_owner_blocks_for_its_lease_by_the_clock_of_the_store() {
             assert!(last.0 <= LEASE + TICK * 20, "{leap:?}: {told:?}");
             let effects = witness.look().effects[&0].len();
             match orphans {
-                Orphans::Unknown => {
+                CrashPolicy::Unknown => {
                     assert!(last.1.says("outcome-unknown"), "{told:?}");
                     assert_eq!(effects, 1);
                 }
-                Orphans::Reexecute => {
+                CrashPolicy::Reexecute => {
                     assert_eq!(last.1.status, 201, "{told:?}");
                     assert_eq!(effects, 2);
                 }
@@ -115,7 +115,7 @@ fn i_14_a_crashed_owner_blocks_for_its_lease_by_the_clock_of_the_store() {
 #[test]
 fn i_15_an_owner_that_was_cut_off_writes_too_late() {
     for held in [false, true] {
-        let (sim, witness) = begun(Orphans::Reexecute, [(4000, 100), (100, 100)]);
+        let (sim, witness) = begun(CrashPolicy::Reexecute, [(4000, 100), (100, 100)]);
         match held {
             true => sim.hold(SERVERS[0], STORE),
             false => sim.partition(SERVERS[0], STORE),

@@ -28,7 +28,7 @@ mod schedule;
 mod server;
 mod verdict;
 
-use tower_reprise::store::Orphans;
+use tower_reprise::store::CrashPolicy;
 
 use schedule::Schedule;
 use verdict::Tally;
@@ -42,7 +42,7 @@ fn number(name: &str) -> Option<u64> {
 }
 
 /// Runs as many schedules as there are to be tried.
-fn try_schedules(orphans: Orphans) -> Tally {
+fn try_schedules(orphans: CrashPolicy) -> Tally {
     let seeds = match number("REPRISE_SEED") {
         Some(seed) => seed..seed + 1,
         None => 0..number("REPRISE_SCHEDULES").unwrap_or(200).div_ceil(2),
@@ -64,7 +64,7 @@ fn try_schedules(orphans: Orphans) -> Tally {
 /// I-6, I-14, I-16, D-1: no operation takes effect twice, where that is worse than not at all.
 #[test]
 fn i_14_no_effect_twice_where_orphans_are_left_alone() {
-    let tally = try_schedules(Orphans::Unknown);
+    let tally = try_schedules(CrashPolicy::Unknown);
     if number("REPRISE_SEED").is_none() {
         tally.saw_it_all();
         assert!(tally.unknown > 0, "no server died while executing");
@@ -75,7 +75,7 @@ fn i_14_no_effect_twice_where_orphans_are_left_alone() {
 /// store has taken it, and an owner that lost its lease changes nothing any more.
 #[test]
 fn i_15_what_was_acknowledged_and_stored_stands_where_orphans_are_executed_again() {
-    let tally = try_schedules(Orphans::Reexecute);
+    let tally = try_schedules(CrashPolicy::Reexecute);
     if number("REPRISE_SEED").is_none() {
         tally.saw_it_all();
         assert!(tally.executed_again > 0, "no orphan was executed again");
@@ -86,7 +86,7 @@ fn i_15_what_was_acknowledged_and_stored_stands_where_orphans_are_executed_again
 #[test]
 fn i_6_without_a_memory_there_are_two_effects() {
     let found = (0..20).find_map(|seed| {
-        let mut schedule = Schedule::draw(seed, Orphans::Unknown);
+        let mut schedule = Schedule::draw(seed, CrashPolicy::Unknown);
         schedule.forgetful = true;
         let witness = run::run(&schedule).ok()?;
         verdict::judge(&schedule, &witness).err()
@@ -100,7 +100,7 @@ fn i_6_without_a_memory_there_are_two_effects() {
 #[test]
 fn a_seed_is_a_run() {
     let same = (0..10).filter(|seed| {
-        let schedule = Schedule::draw(*seed, Orphans::Unknown);
+        let schedule = Schedule::draw(*seed, CrashPolicy::Unknown);
         let runs = [(); 2].map(|()| run::run(&schedule).unwrap().to_string());
         runs[0] == runs[1]
     });

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rand::{Rng, RngExt, SeedableRng, rngs::StdRng, seq::IndexedRandom};
-use tower_reprise::store::Orphans;
+use tower_reprise::store::CrashPolicy;
 
 pub(crate) const CLIENTS: [&str; 2] = ["client-0", "client-1"];
 pub(crate) const SERVERS: [&str; 2] = ["server-0", "server-1"];
@@ -22,7 +22,7 @@ const FAULTS: u64 = 8_000;
 #[derive(Debug)]
 pub(crate) struct Schedule {
     pub(crate) seed: u64,
-    pub(crate) orphans: Orphans,
+    pub(crate) orphans: CrashPolicy,
     /// Whether the store knows nothing of a key that is claimed again.
     pub(crate) forgetful: bool,
     pub(crate) operations: Vec<Operation>,
@@ -93,7 +93,7 @@ fn what(random: &mut impl Rng) -> What {
 }
 
 impl Schedule {
-    pub(crate) fn draw(seed: u64, orphans: Orphans) -> Self {
+    pub(crate) fn draw(seed: u64, orphans: CrashPolicy) -> Self {
         let mut random = StdRng::seed_from_u64(seed);
         let random = &mut random;
         let operations = (0..random.random_range(2..8)).map(|number| Operation {

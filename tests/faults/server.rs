@@ -12,7 +12,7 @@ use axum::{
 };
 use http::{HeaderMap, Request, StatusCode};
 use tokio::time::{advance, sleep};
-use tower_reprise::{IdempotencyLayer, server::idempotency::Execution, store::Orphans};
+use tower_reprise::{IdempotencyLayer, server::idempotency::Execution, store::CrashPolicy};
 use turmoil::net::{TcpListener, TcpStream};
 
 use crate::{ledger::Witness, remote::Remote, schedule::LEASE};
@@ -49,13 +49,13 @@ impl Listener for Listening {
 #[derive(Clone)]
 struct Shop {
     witness: Witness,
-    orphans: Orphans,
+    orphans: CrashPolicy,
 }
 
 /// Runs a server until it is crashed.
 pub(crate) async fn serve(
     name: &'static str,
-    orphans: Orphans,
+    orphans: CrashPolicy,
     store: Remote,
     witness: Witness,
 ) -> turmoil::Result {
@@ -137,7 +137,7 @@ async fn pay(
         return (StatusCode::SERVICE_UNAVAILABLE, "not now").into_response();
     }
     let token = execution.token().get();
-    let fenced = shop.orphans == Orphans::Reexecute;
+    let fenced = shop.orphans == CrashPolicy::Reexecute;
     let written = shop.witness.look().write(operation, token, fenced);
     if !written {
         return (StatusCode::CONFLICT, "somebody else took over").into_response();

@@ -1,6 +1,6 @@
 //! What must hold whatever happened.
 
-use tower_reprise::store::Orphans;
+use tower_reprise::store::CrashPolicy;
 
 use crate::{
     ledger::{Account, Reply, Witness},
@@ -94,7 +94,7 @@ fn judge_one(
     that(told.attempts <= 4, "too many attempts")?;
     that(keys.windows(2).all(|pair| pair[0] == pair[1]), "two keys")?;
     that(
-        schedule.orphans == Orphans::Reexecute || effects.len() <= 1,
+        schedule.orphans == CrashPolicy::Reexecute || effects.len() <= 1,
         "it took effect twice",
     )?;
     that(
@@ -153,8 +153,8 @@ fn judge_audit(schedule: &Schedule, effects: &[u64], audited: &Reply) -> Result<
             audited.body == last,
             "another effect than the reply tells of",
         ),
-        (409, Orphans::Unknown) if audited.says("outcome-unknown") => Ok(()),
-        (409, Orphans::Reexecute) if !audited.replayed => Ok(()),
+        (409, CrashPolicy::Unknown) if audited.says("outcome-unknown") => Ok(()),
+        (409, CrashPolicy::Reexecute) if !audited.replayed => Ok(()),
         _ => Err("an answer that does not fit".into()),
     }
 }

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use tower::{ServiceBuilder, service_fn};
 use tower_reprise::{
     Dependencies, IdempotencyKeyLayer, PeekLayer, Policy, RetryAfterLayer, RetryLayer,
-    call::{Attempt, GaveUp},
+    call::{Attempt, StopReason},
     classify::Codes,
     error::BoxError,
     forrst::RetryGuidanceLayer,
@@ -71,7 +71,7 @@ fn post() -> Request<Full<Bytes>> {
 #[derive(Debug, PartialEq)]
 pub(crate) struct Called {
     pub(crate) waits: Vec<Duration>,
-    pub(crate) gave_up: Option<GaveUp>,
+    pub(crate) stop_reason: Option<StopReason>,
 }
 
 impl Called {
@@ -105,13 +105,13 @@ pub(crate) async fn run(
         .layer(PeekLayer::new(deps))
         .service(server);
     let result = call(&mut client, post()).await;
-    let gave_up = outcome(&result).and_then(|(_, why)| why);
+    let stop_reason = outcome(&result).and_then(|(_, why)| why);
     let body = result.unwrap().into_body().collect().await;
     assert!(!body.unwrap().to_bytes().is_empty(), "the reply is whole");
     let times = times.lock().unwrap();
     Called {
         waits: times.windows(2).map(|pair| pair[1] - pair[0]).collect(),
-        gave_up,
+        stop_reason,
     }
 }
 
@@ -146,10 +146,10 @@ async fn ra_6_the_guidance_of_our_server_is_obeyed_for_every_code() {
             let called = run(patient(), |_| told.clone()).await;
             assert_eq!(called.seconds(), waits, "{code} {status}");
             let why = match waits.is_empty() {
-                true => GaveUp::Pushback,
-                false => GaveUp::Exhausted,
+                true => StopReason::Pushback,
+                false => StopReason::Exhausted,
             };
-            assert_eq!(called.gave_up, Some(why), "{code} {status}");
+            assert_eq!(called.stop_reason, Some(why), "{code} {status}");
         }
     }
 }
@@ -235,7 +235,7 @@ async fn section_0_max_attempts_lowers_and_never_raises() {
         let envelope = guided("UNAVAILABLE", data(theirs.clone()));
         let called = run(patient().max_retries(ours), |_| reply(503, &envelope)).await;
         assert_eq!(called.waits.len(), retries, "{ours} {theirs}");
-        assert_eq!(called.gave_up, Some(GaveUp::Exhausted));
+        assert_eq!(called.stop_reason, Some(StopReason::Exhausted));
     }
     // All retries count, of whatever code.
     let called = run(patient(), |attempt| {
@@ -251,14 +251,18 @@ async fn ra_6_what_is_not_allowed_is_final() {
     for (code, status) in [("UNAVAILABLE", 503), ("STRANGE", 503), ("STRANGE", 200)] {
         let called = run(patient(), |_| reply(status, &guided(code, never.clone()))).await;
         assert_eq!(called.waits, [], "{code}");
-        assert_eq!(called.gave_up, Some(GaveUp::Pushback), "{code} {status}");
+        assert_eq!(
+            called.stop_reason,
+            Some(StopReason::Pushback),
+            "{code} {status}"
+        );
     }
     // However strange the rest of it is, and in the other spelling.
     let strange = json!({"allowed": false, "strategy": "lunar", "after": "soon"});
     let mut strange = guided("UNAVAILABLE", strange);
     strange["extensions"][0]["urn"] = json!("urn:cline:forrst:ext:retry");
     let called = run(patient(), |_| reply(503, &strange)).await;
-    assert_eq!(called.gave_up, Some(GaveUp::Pushback));
+    assert_eq!(called.stop_reason, Some(StopReason::Pushback));
 }
 
 #[tokio::test(start_paused = true)]
@@ -291,8 +295,8 @@ async fn ra_6_what_is_allowed_is_so_where_no_rule_forbids_it() {
     cached["extensions"].as_array_mut().unwrap().push(more);
     let called = run(patient(), |_| reply(503, &cached)).await;
     assert_eq!(
-        (called.waits, called.gave_up),
-        (vec![], Some(GaveUp::NotRetryable))
+        (called.waits, called.stop_reason),
+        (vec![], Some(StopReason::NotRetryable))
     );
 }
 
@@ -312,7 +316,7 @@ async fn ra_6_the_largest_floor_wins() {
         headers.insert("x-should-retry", "false".parse().unwrap());
         reply
     });
-    assert_eq!(called.await.gave_up, Some(GaveUp::Pushback));
+    assert_eq!(called.await.stop_reason, Some(StopReason::Pushback));
 }
 
 #[tokio::test(start_paused = true)]
@@ -321,7 +325,7 @@ async fn ra_7_a_wait_that_is_too_long_is_not_begun() {
     let began = Instant::now();
     for policy in [patient(), Policy::synchronous().codes(Codes::forrst())] {
         let called = run(policy, |_| reply(503, &guided("UNAVAILABLE", data.clone()))).await;
-        assert_eq!(called.gave_up, Some(GaveUp::Deadline));
+        assert_eq!(called.stop_reason, Some(StopReason::Deadline));
     }
     assert_eq!(began.elapsed(), Duration::ZERO);
 }
@@ -347,7 +351,7 @@ async fn c_6_without_guidance_the_table_decides() {
     let mut success = guided("UNAVAILABLE", json!({"allowed": true}));
     success["errors"] = json!([]);
     let called = run(patient(), |_| reply(200, &success)).await;
-    assert_eq!((called.waits, called.gave_up), (vec![], None));
+    assert_eq!((called.waits, called.stop_reason), (vec![], None));
 }
 
 /// RA-9 is for what a response asks of everybody; a body speaks to one call.

@@ -7,7 +7,7 @@ use http::{Request, Response, StatusCode};
 use http_body_util::Full;
 use serde_json::{Value, from_slice};
 use tower::ServiceExt;
-use tower_reprise::{call::GaveUp, forrst::RetryGuidanceLayer};
+use tower_reprise::{call::StopReason, forrst::RetryGuidanceLayer};
 
 use crate::{
     client::{patient, run},
@@ -85,17 +85,22 @@ async fn ra_6_our_server_says_when_a_limit_is_lifted_as_the_example_shows() {
 #[tokio::test(start_paused = true)]
 async fn ra_6_our_client_does_what_the_examples_ask_for() {
     for (name, status, waits, why) in [
-        ("retry-02", 503, &[1, 2, 4, 8, 16][..], GaveUp::Exhausted),
-        ("retry-03", 429, &[60, 60, 60], GaveUp::Exhausted),
-        ("retry-04", 504, &[0], GaveUp::Exhausted),
-        ("retry-05", 400, &[], GaveUp::Pushback),
-        ("idempotency-04", 422, &[], GaveUp::NotRetryable),
-        ("idempotency-05", 409, &[1, 1, 1], GaveUp::Exhausted),
-        ("replay-04", 400, &[], GaveUp::NotRetryable),
+        (
+            "retry-02",
+            503,
+            &[1, 2, 4, 8, 16][..],
+            StopReason::Exhausted,
+        ),
+        ("retry-03", 429, &[60, 60, 60], StopReason::Exhausted),
+        ("retry-04", 504, &[0], StopReason::Exhausted),
+        ("retry-05", 400, &[], StopReason::Pushback),
+        ("idempotency-04", 422, &[], StopReason::NotRetryable),
+        ("idempotency-05", 409, &[1, 1, 1], StopReason::Exhausted),
+        ("replay-04", 400, &[], StopReason::NotRetryable),
     ] {
         let called = run(patient(), |_| replied(status, name)).await;
         assert_eq!(called.seconds(), waits, "{name}");
-        assert_eq!(called.gave_up, Some(why), "{name}");
+        assert_eq!(called.stop_reason, Some(why), "{name}");
     }
     for (name, status) in [
         ("idempotency-02", 200),
@@ -104,7 +109,7 @@ async fn ra_6_our_client_does_what_the_examples_ask_for() {
         ("replay-03", 200),
     ] {
         let called = run(patient(), |_| replied(status, name)).await;
-        assert_eq!((called.waits, called.gave_up), (vec![], None), "{name}");
+        assert_eq!((called.waits, called.stop_reason), (vec![], None), "{name}");
     }
 }
 

@@ -17,7 +17,7 @@ use tokio::net::TcpListener;
 use tower::ServiceBuilder;
 use tower_reprise::{
     Dependencies, IdempotencyKeyLayer, PeekLayer, Policy, RetryLayer,
-    call::GaveUp,
+    call::StopReason,
     classify::Codes,
     forrst::{self, EnvelopeKeyLayer, FreshId, IdempotencyOptions, Retry, RetryGuidanceLayer},
 };
@@ -64,11 +64,11 @@ async fn ra_6_guidance_over_a_real_connection() {
         .service(Client::builder(TokioExecutor::new()).build_http::<Full<Bytes>>());
 
     for (code, made, why) in [
-        ("DEADLINE_EXCEEDED", 2, GaveUp::Exhausted),
-        ("BUSY", 3, GaveUp::Exhausted),
-        ("INVALID_ARGUMENTS", 1, GaveUp::Pushback),
+        ("DEADLINE_EXCEEDED", 2, StopReason::Exhausted),
+        ("BUSY", 3, StopReason::Exhausted),
+        ("INVALID_ARGUMENTS", 1, StopReason::Pushback),
         // A minute is longer than the call has.
-        ("RATE_LIMITED", 1, GaveUp::Deadline),
+        ("RATE_LIMITED", 1, StopReason::Deadline),
     ] {
         let body = format!(r#"{{"id":"req_1","call":{{"function":"{code}"}}}}"#);
         let request = Request::post(format!("http://{address}/forrst"))

@@ -7,7 +7,7 @@ use http::Response;
 use http_body_util::{BodyExt, Full};
 use serde_json::{Value, json};
 use tower_reprise::{
-    call::GaveUp,
+    call::StopReason,
     forrst::{Retry, RetryGuidanceLayer},
 };
 
@@ -188,11 +188,16 @@ async fn s_3_what_is_no_problem_document_is_not_changed() {
 #[tokio::test(start_paused = true)]
 async fn ra_6_the_member_of_a_problem_document_is_obeyed() {
     for (status, code, waits, why) in [
-        (503, "UNAVAILABLE", &[1, 2, 4, 8, 16][..], GaveUp::Exhausted),
-        (429, "RATE_LIMITED", &[60, 60, 60], GaveUp::Exhausted),
-        (500, "DEPENDENCY_ERROR", &[2, 4, 8], GaveUp::Exhausted),
-        (400, "STOCKTAKING", &[20, 20], GaveUp::Exhausted),
-        (503, "NOT_FOUND", &[], GaveUp::Pushback),
+        (
+            503,
+            "UNAVAILABLE",
+            &[1, 2, 4, 8, 16][..],
+            StopReason::Exhausted,
+        ),
+        (429, "RATE_LIMITED", &[60, 60, 60], StopReason::Exhausted),
+        (500, "DEPENDENCY_ERROR", &[2, 4, 8], StopReason::Exhausted),
+        (400, "STOCKTAKING", &[20, 20], StopReason::Exhausted),
+        (503, "NOT_FOUND", &[], StopReason::Pushback),
     ] {
         let twice = Retry::fixed(Duration::from_secs(20)).max_attempts(2);
         let layer = RetryGuidanceLayer::new().code("STOCKTAKING", twice);
@@ -205,12 +210,16 @@ async fn ra_6_the_member_of_a_problem_document_is_obeyed() {
         reply.headers_mut().remove("x-should-retry");
         let called = run(patient(), |_| reply.clone()).await;
         assert_eq!(called.seconds(), waits, "{code}");
-        assert_eq!(called.gave_up, Some(why), "{code}");
+        assert_eq!(called.stop_reason, Some(why), "{code}");
     }
     // A success that has a member of that name is one.
     for status in [json!("done"), json!(200), Value::Null] {
         let document = json!({"status": status, "retry": {"allowed": true}}).to_string();
         let called = run(patient(), |_| json_reply(200, document.clone())).await;
-        assert_eq!((called.waits, called.gave_up), (vec![], None), "{status}");
+        assert_eq!(
+            (called.waits, called.stop_reason),
+            (vec![], None),
+            "{status}"
+        );
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use tower_reprise::store::{
-    Claim, ClaimId, Claimed, Fingerprint, IdempotencyStore, Note, Orphans, Ownership, RecordKey,
+    Claim, ClaimId, Claimed, CrashPolicy, Fingerprint, IdempotencyStore, Note, Ownership, RecordKey,
 };
 
 use crate::{
@@ -22,7 +22,7 @@ mod store;
 async fn i_14_calls_that_broke_off_are_not_waited_for() {
     let (folder, shop) = (Folder::new(), Shop::open().await);
     // Long enough for all but the call that is to take longer.
-    let policy = folder.file("policy.toml", &(policy(1) + "total = '3s'\n"));
+    let policy = folder.file("policy.toml", &(policy(1) + "total_timeout = '3s'\n"));
     for (flags, again) in [
         // Nobody knows: who asks again is told so.
         (&["--resend", "unsent"][..], 409),
@@ -60,7 +60,7 @@ async fn i_14_what_is_left_to_its_lease_is_forgotten_with_it() {
         id: ClaimId::random(),
         lease: LEASE,
         retention,
-        orphans: Orphans::Unknown,
+        orphans: CrashPolicy::Unknown,
         note: Note::NONE,
     };
     let Claimed::New(lease) = store.claim(claim).await.unwrap() else {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tokio::{task::JoinSet, time::timeout};
-use tower_reprise::store::{IdempotencyStore, MemoryStore, Orphans};
+use tower_reprise::store::{CrashPolicy, IdempotencyStore, MemoryStore};
 
 use crate::support::{Handler, builder, post, send};
 
@@ -17,7 +17,7 @@ async fn a_hundred_at_once<St: IdempotencyStore>(stores: [St; 2]) {
         let handler = Handler::held();
         let wait = Duration::from_secs(if waits { 60 } else { 0 });
         let servers = stores.clone().map(|store| {
-            let builder = builder(store, Orphans::Unknown).wait(wait);
+            let builder = builder(store, CrashPolicy::Unknown).wait(wait);
             handler.count(builder.lease(Duration::from_secs(600)))
         });
         let key = format!("{:032x}", rand::random::<u128>());

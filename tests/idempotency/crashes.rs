@@ -14,7 +14,7 @@ use tower::{Layer, Service, ServiceExt, service_fn, util::BoxCloneSyncService};
 use tower_reprise::{
     error::{BoxError, Refusal, Refused},
     server::idempotency::Outcome,
-    store::{MemoryStore, Orphans, StoreErrorKind},
+    store::{CrashPolicy, MemoryStore, StoreErrorKind},
 };
 
 use crate::support::{
@@ -58,7 +58,7 @@ async fn i_14_a_panic_is_an_orphan_after_its_lease() {
 }
 
 async fn panics_and_is_an_orphan(when: When) {
-    let (server, runs) = fragile(builder(MemoryStore::new(), Orphans::Reexecute), when);
+    let (server, runs) = fragile(builder(MemoryStore::new(), CrashPolicy::Reexecute), when);
     let first = send(&server, post("k")).await;
     assert_eq!(first.refusal(), (500, "handler-crashed".into()));
     for _ in 0..29 {
@@ -78,7 +78,7 @@ async fn panics_and_is_an_orphan(when: When) {
 #[tokio::test(start_paused = true)]
 async fn i_14_or_its_outcome_stays_unknown() {
     let (server, runs) = fragile(
-        builder(MemoryStore::new(), Orphans::Unknown),
+        builder(MemoryStore::new(), CrashPolicy::Unknown),
         When::FirstStep,
     );
     assert_eq!(send(&server, post("k")).await.status, 500);
@@ -113,7 +113,7 @@ async fn i_14_a_late_panic_wedges_nothing() {
             Ok::<_, Infallible>(status(200, "survived"))
         }
     });
-    let layer = builder(MemoryStore::new(), Orphans::Reexecute).build();
+    let layer = builder(MemoryStore::new(), CrashPolicy::Reexecute).build();
     let server: Server = BoxCloneSyncService::new(layer.unwrap().layer(inner));
     assert_eq!(send(&server, post("k")).await.status, 500);
     tokio::time::sleep(LEASE + SECOND).await;
@@ -136,7 +136,7 @@ async fn i_14_an_error_below_is_an_orphan() {
             }
         }
     });
-    let layer = builder(MemoryStore::new(), Orphans::Reexecute).build();
+    let layer = builder(MemoryStore::new(), CrashPolicy::Reexecute).build();
     let mut server = layer.unwrap().layer(inner);
     let mut call = async || server.ready().await?.call(post("k")).await;
     let error = call().await.unwrap_err();
@@ -165,7 +165,7 @@ async fn i_12_an_error_that_says_that_nothing_was_sent_releases_the_key() {
             }
         });
         // Not even where orphans are never executed again: it is none.
-        let layer = builder(MemoryStore::new(), Orphans::Unknown).build();
+        let layer = builder(MemoryStore::new(), CrashPolicy::Unknown).build();
         let mut server = layer.unwrap().layer(inner);
         let mut call = async || server.ready().await?.call(post("k")).await;
         assert!(call().await.is_err());
@@ -177,7 +177,7 @@ async fn i_12_an_error_that_says_that_nothing_was_sent_releases_the_key() {
 #[tokio::test(start_paused = true)]
 async fn i_15_a_handler_may_outlive_its_lease() {
     let handler = Handler::held();
-    let server = handler.count(builder(MemoryStore::new(), Orphans::Reexecute));
+    let server = handler.count(builder(MemoryStore::new(), CrashPolicy::Reexecute));
     let first = start(&server, post("k"));
     settle().await;
     for _ in 0..20 {
@@ -196,7 +196,7 @@ async fn i_15_a_handler_may_outlive_its_lease() {
 #[tokio::test(start_paused = true)]
 async fn i_15_a_renewal_is_repeated() {
     let (store, handler) = (Flaky::default(), Handler::held());
-    let server = handler.count(builder(store.clone(), Orphans::Reexecute));
+    let server = handler.count(builder(store.clone(), CrashPolicy::Reexecute));
     let first = start(&server, post("k"));
     settle().await;
     for fault in [
@@ -219,7 +219,7 @@ async fn i_15_a_renewal_is_repeated() {
 #[tokio::test(start_paused = true)]
 async fn i_15_a_stale_owner_is_rejected() {
     let (store, handler) = (Flaky::default(), Handler::held());
-    let server = handler.count(builder(store.clone(), Orphans::Reexecute));
+    let server = handler.count(builder(store.clone(), CrashPolicy::Reexecute));
     store.fail(
         Verb::Renew,
         Fault::Error(StoreErrorKind::Unavailable),
@@ -250,7 +250,7 @@ async fn i_15_a_stale_owner_is_rejected() {
 #[tokio::test(start_paused = true)]
 async fn i_15_a_stale_owner_is_rejected_after_the_end() {
     let (store, handler) = (Flaky::default(), Handler::held());
-    let server = handler.count(builder(store.clone(), Orphans::Reexecute));
+    let server = handler.count(builder(store.clone(), CrashPolicy::Reexecute));
     store.fail(
         Verb::Renew,
         Fault::Error(StoreErrorKind::Unavailable),
@@ -259,7 +259,7 @@ async fn i_15_a_stale_owner_is_rejected_after_the_end() {
     let stale = start(&server, post("k"));
     tokio::time::sleep(LEASE + SECOND).await;
     let quick = Handler::new();
-    let other = quick.serve(builder(store.clone(), Orphans::Reexecute), |_| {
+    let other = quick.serve(builder(store.clone(), CrashPolicy::Reexecute), |_| {
         status(200, "of another process")
     });
     assert_eq!(send(&other, post("k")).await.body, "of another process");
@@ -273,7 +273,7 @@ async fn i_15_a_stale_owner_is_rejected_after_the_end() {
 #[tokio::test(start_paused = true)]
 async fn i_15_a_handler_can_learn_that_it_lost() {
     let (store, handler) = (Flaky::default(), Handler::held());
-    let server = handler.count(builder(store.clone(), Orphans::Reexecute));
+    let server = handler.count(builder(store.clone(), CrashPolicy::Reexecute));
     store.fail(
         Verb::Renew,
         Fault::Error(StoreErrorKind::Unavailable),
@@ -309,7 +309,7 @@ async fn a_limit_below_is_no_deadlock() {
         }
     });
     let inner = ConcurrencyLimitLayer::new(1).layer(inner);
-    let layer = builder(MemoryStore::new(), Orphans::Reexecute).build();
+    let layer = builder(MemoryStore::new(), CrashPolicy::Reexecute).build();
     let server: Server = BoxCloneSyncService::new(layer.unwrap().layer(inner));
     handler.let_through(1);
     assert_eq!(send(&server, post("one")).await.status, 200);
@@ -348,7 +348,7 @@ async fn i_6_who_waits_holds_no_place_below() {
         }
     });
     let inner = ConcurrencyLimitLayer::new(2).layer(inner);
-    let waits = builder(MemoryStore::new(), Orphans::Reexecute).wait(60 * SECOND);
+    let waits = builder(MemoryStore::new(), CrashPolicy::Reexecute).wait(60 * SECOND);
     let server: Server = BoxCloneSyncService::new(waits.build().unwrap().layer(inner));
     let first = start(&server, post("slow"));
     settle().await;
@@ -367,7 +367,7 @@ async fn i_6_who_waits_holds_no_place_below() {
 #[tokio::test(start_paused = true)]
 async fn i_14_what_may_have_taken_effect_is_not_forgotten() {
     let (store, handler) = (Flaky::default(), Handler::new());
-    let layer = builder(store.clone(), Orphans::Reexecute);
+    let layer = builder(store.clone(), CrashPolicy::Reexecute);
     let server = handler.serve(layer, |run| match run {
         1 => {
             let mut response = status(502, "who knows");

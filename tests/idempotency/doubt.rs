@@ -13,10 +13,10 @@ use http_body_util::{BodyExt, Full};
 use tower::{ServiceBuilder, ServiceExt, service_fn, util::BoxCloneService};
 use tower_reprise::{
     Dependencies, IdempotencyKeyLayer, Policy, RetryLayer, RetryOutcome,
-    call::GaveUp,
+    call::StopReason,
     error::BoxError,
     server::idempotency::{IdempotencyLayer, ServerErrors},
-    store::{MemoryStore, Orphans},
+    store::{CrashPolicy, MemoryStore},
 };
 
 use crate::support::{LEASE, SECOND};
@@ -69,7 +69,11 @@ fn post() -> Request<Full<Bytes>> {
 }
 
 /// What a repeat is answered with, at once and after the lease.
-async fn repeats(errors: ServerErrors, orphans: Orphans, meets: &[Meets]) -> [(u16, String); 2] {
+async fn repeats(
+    errors: ServerErrors,
+    orphans: CrashPolicy,
+    meets: &[Meets],
+) -> [(u16, String); 2] {
     let layer = IdempotencyLayer::builder(MemoryStore::new())
         .scope(|_| Some("everybody"))
         .orphans(orphans)
@@ -119,7 +123,7 @@ async fn i_12_a_call_that_no_attempt_of_was_processed_is_released() {
         (Keep, &[Status(401)]),
     ];
     for (errors, meets) in cases {
-        let [again, _] = repeats(errors, Orphans::Unknown, meets).await;
+        let [again, _] = repeats(errors, CrashPolicy::Unknown, meets).await;
         assert_eq!(again, (200, String::new()), "{errors:?} {meets:?}");
     }
 }
@@ -142,13 +146,13 @@ async fn i_14_a_call_that_an_attempt_of_may_have_been_processed_is_not_released(
         (Keep, &[Status(503), Silence]),
     ];
     for (errors, meets) in responses {
-        let answers = repeats(errors, Orphans::Unknown, meets).await;
+        let answers = repeats(errors, CrashPolicy::Unknown, meets).await;
         assert_eq!(
             answers,
             [unknown.clone(), unknown.clone()],
             "{errors:?} {meets:?}"
         );
-        let [again, _] = repeats(errors, Orphans::Reexecute, meets).await;
+        let [again, _] = repeats(errors, CrashPolicy::Reexecute, meets).await;
         assert_eq!(again.0, 200, "{errors:?} {meets:?}");
     }
     let processing = (409, "processing".to_owned());
@@ -159,7 +163,7 @@ async fn i_14_a_call_that_an_attempt_of_may_have_been_processed_is_not_released(
         (Keep, &[Refused, Silence]),
     ];
     for (errors, meets) in errors {
-        let answers = repeats(errors, Orphans::Unknown, meets).await;
+        let answers = repeats(errors, CrashPolicy::Unknown, meets).await;
         assert_eq!(
             answers,
             [processing.clone(), unknown.clone()],
@@ -205,10 +209,10 @@ async fn c_4_c_5_a_retry_above_a_retry_knows_what_the_one_below_did() {
         let mut request = post();
         request.headers_mut().clear();
         let error = outer.oneshot(request).await.unwrap_err();
-        RetryOutcome::of_error(&*error).unwrap().gave_up()
+        RetryOutcome::of_error(&*error).unwrap().stop_reason()
     };
     let never_sent = [Refused; 8];
-    assert_eq!(why(&never_sent).await, Some(GaveUp::Exhausted));
+    assert_eq!(why(&never_sent).await, Some(StopReason::Exhausted));
     let lost = [Reset, Refused, Refused, Refused];
-    assert_eq!(why(&lost).await, Some(GaveUp::NotIdempotent));
+    assert_eq!(why(&lost).await, Some(StopReason::NotIdempotent));
 }

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use http::Response;
 use tokio::task::JoinSet;
-use tower_reprise::store::{MemoryStore, Orphans};
+use tower_reprise::store::{CrashPolicy, MemoryStore};
 
 use crate::support::{
     Answer, Builder, Frames, Handler, SECOND, builder, keyless, post, send, settle, start, status,
 };
 
 fn in_memory() -> Builder {
-    builder(MemoryStore::new(), Orphans::Reexecute)
+    builder(MemoryStore::new(), CrashPolicy::Reexecute)
 }
 
 #[tokio::test(start_paused = true)]

@@ -13,7 +13,7 @@ use tower::{Layer, Service, ServiceExt, service_fn, util::BoxCloneSyncService};
 use tower_reprise::{
     error::BoxError,
     server::idempotency::events::{Consumed, EventDedupLayer, NotConsumed},
-    store::{IdempotencyStore, MemoryStore, Orphans, StoreErrorKind},
+    store::{CrashPolicy, IdempotencyStore, MemoryStore, StoreErrorKind},
 };
 
 use crate::support::{DAY, Fault, Flaky, LEASE, SECOND, Verb, settle};
@@ -64,7 +64,7 @@ impl Runs {
         &self,
         store: St,
         name: &'static str,
-        orphans: Orphans,
+        orphans: CrashPolicy,
     ) -> Consumer {
         let runs = self.clone();
         let inner = service_fn(move |event: Event| {
@@ -100,7 +100,7 @@ fn why(result: Result<Consumed<usize>, BoxError>) -> NotConsumed {
 #[tokio::test(start_paused = true)]
 async fn i_24_duplicates_are_dropped_for_seven_days() {
     let runs = Runs::new(99);
-    let consumer = runs.consumer(MemoryStore::new(), "ledger", Orphans::Reexecute);
+    let consumer = runs.consumer(MemoryStore::new(), "ledger", CrashPolicy::Reexecute);
     let processed = deliver(&consumer, event("e1")).await.unwrap();
     assert_eq!(processed, Consumed::Processed(1));
     for _ in 0..7 {
@@ -120,8 +120,8 @@ async fn i_24_duplicates_are_dropped_for_seven_days() {
 #[tokio::test(start_paused = true)]
 async fn i_24_each_consumer_gets_each_event() {
     let (store, runs) = (MemoryStore::new(), Runs::new(99));
-    let ledger = runs.consumer(store.clone(), "ledger", Orphans::Reexecute);
-    let mails = runs.consumer(store, "mails", Orphans::Reexecute);
+    let ledger = runs.consumer(store.clone(), "ledger", CrashPolicy::Reexecute);
+    let mails = runs.consumer(store, "mails", CrashPolicy::Reexecute);
     let first = deliver(&ledger, event("e1")).await.unwrap();
     let second = deliver(&mails, event("e1")).await.unwrap();
     assert_eq!(
@@ -133,7 +133,7 @@ async fn i_24_each_consumer_gets_each_event() {
 #[tokio::test(start_paused = true)]
 async fn i_24_what_failed_is_processed_again() {
     let runs = Runs::new(99);
-    let consumer = runs.consumer(MemoryStore::new(), "ledger", Orphans::Unknown);
+    let consumer = runs.consumer(MemoryStore::new(), "ledger", CrashPolicy::Unknown);
     let failed = deliver(&consumer, then("e1", Then::Fail)).await;
     assert_eq!(failed.unwrap_err().to_string(), "database down");
     let processed = deliver(&consumer, event("e1")).await.unwrap();
@@ -143,7 +143,7 @@ async fn i_24_what_failed_is_processed_again() {
 #[tokio::test(start_paused = true)]
 async fn i_24_in_flight_is_not_acknowledged() {
     let runs = Runs::new(0);
-    let consumer = runs.consumer(MemoryStore::new(), "ledger", Orphans::Reexecute);
+    let consumer = runs.consumer(MemoryStore::new(), "ledger", CrashPolicy::Reexecute);
     let mut deliveries = tokio::task::JoinSet::new();
     for _ in 0..100 {
         let consumer = consumer.clone();
@@ -165,7 +165,7 @@ async fn i_24_in_flight_is_not_acknowledged() {
 
 #[tokio::test(start_paused = true)]
 async fn i_24_i_14_a_crash_is_an_orphan() {
-    for orphans in [Orphans::Reexecute, Orphans::Unknown] {
+    for orphans in [CrashPolicy::Reexecute, CrashPolicy::Unknown] {
         let runs = Runs::new(99);
         let consumer = runs.consumer(MemoryStore::new(), "ledger", orphans);
         let crashed = why(deliver(&consumer, then("e1", Then::Panic)).await);
@@ -175,8 +175,8 @@ async fn i_24_i_14_a_crash_is_an_orphan() {
         tokio::time::advance(LEASE + SECOND).await;
         let again = deliver(&consumer, event("e1")).await;
         match orphans {
-            Orphans::Reexecute => assert_eq!(again.unwrap(), Consumed::Processed(2)),
-            Orphans::Unknown => assert!(matches!(why(again), NotConsumed::OutcomeUnknown)),
+            CrashPolicy::Reexecute => assert_eq!(again.unwrap(), Consumed::Processed(2)),
+            CrashPolicy::Unknown => assert!(matches!(why(again), NotConsumed::OutcomeUnknown)),
         }
     }
 }
@@ -185,7 +185,7 @@ async fn i_24_i_14_a_crash_is_an_orphan() {
 #[tokio::test(start_paused = true)]
 async fn i_24_i_16_who_delivers_may_go_away() {
     let runs = Runs::new(0);
-    let consumer = runs.consumer(MemoryStore::new(), "ledger", Orphans::Unknown);
+    let consumer = runs.consumer(MemoryStore::new(), "ledger", CrashPolicy::Unknown);
     let delivery = tokio::spawn({
         let consumer = consumer.clone();
         async move { deliver(&consumer, event("e1")).await }
@@ -202,7 +202,7 @@ async fn i_24_i_16_who_delivers_may_go_away() {
 #[tokio::test(start_paused = true)]
 async fn i_24_i_21_a_store_that_is_down() {
     let (store, runs) = (Flaky::default(), Runs::new(99));
-    let consumer = runs.consumer(store.clone(), "ledger", Orphans::Reexecute);
+    let consumer = runs.consumer(store.clone(), "ledger", CrashPolicy::Reexecute);
     store.fail(Verb::Claim, Fault::Error(StoreErrorKind::Unavailable), 2);
     let NotConsumed::Store(error) = why(deliver(&consumer, event("e1")).await) else {
         panic!("another error");
@@ -215,7 +215,7 @@ async fn i_24_i_21_a_store_that_is_down() {
 #[tokio::test(start_paused = true)]
 async fn i_24_an_event_without_an_id() {
     let runs = Runs::new(99);
-    let consumer = runs.consumer(MemoryStore::new(), "ledger", Orphans::Reexecute);
+    let consumer = runs.consumer(MemoryStore::new(), "ledger", CrashPolicy::Reexecute);
     let nameless = Event {
         id: None,
         then: Then::Succeed,
@@ -229,7 +229,7 @@ async fn i_24_an_event_without_an_id() {
 fn i_24_no_less_than_seven_days() {
     let layer = |window: Duration| {
         EventDedupLayer::builder(MemoryStore::new(), "ledger")
-            .orphans(Orphans::Reexecute)
+            .orphans(CrashPolicy::Reexecute)
             .id(|event: &Event| event.id)
             .window(window)
             .build()

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tower::ServiceExt;
-use tower_reprise::store::{MemoryStore, Orphans};
+use tower_reprise::store::{CrashPolicy, MemoryStore};
 
 use crate::support::{
     Fault, Flaky, Handler, LEASE, SECOND, Verb, builder, post, send, settle, start,
@@ -12,7 +12,7 @@ use crate::support::{
 #[tokio::test(start_paused = true)]
 async fn i_16_a_client_that_hangs_up_finds_its_reply_later() {
     let handler = Handler::held();
-    let server = handler.count(builder(MemoryStore::new(), Orphans::Unknown));
+    let server = handler.count(builder(MemoryStore::new(), CrashPolicy::Unknown));
     let first = start(&server, post("k"));
     settle().await;
     assert_eq!(handler.runs(), 1);
@@ -31,7 +31,7 @@ async fn i_16_a_client_that_hangs_up_finds_its_reply_later() {
 #[tokio::test(start_paused = true)]
 async fn i_16_a_client_that_hangs_up_after_one_step() {
     for (handler, done) in [(Handler::new(), true), (Handler::held(), false)] {
-        let server = handler.count(builder(MemoryStore::new(), Orphans::Unknown));
+        let server = handler.count(builder(MemoryStore::new(), CrashPolicy::Unknown));
         let mut first = tokio_test::task::spawn(server.clone().oneshot(post("k")));
         let polled = first.poll();
         assert_eq!(polled.is_ready(), done);
@@ -52,7 +52,7 @@ async fn i_16_a_client_that_hangs_up_after_one_step() {
 #[tokio::test(start_paused = true)]
 async fn i_16_a_client_that_hangs_up_while_the_reply_is_stored() {
     let (store, handler) = (Flaky::default(), Handler::new());
-    let server = handler.count(builder(store.clone(), Orphans::Unknown));
+    let server = handler.count(builder(store.clone(), CrashPolicy::Unknown));
     store.fail(Verb::Complete, Fault::Slow(SECOND), 1);
     let mut first = tokio_test::task::spawn(server.clone().oneshot(post("k")));
     assert!(first.poll().is_pending());
@@ -71,7 +71,7 @@ async fn i_16_a_client_that_hangs_up_during_the_claim() {
     // At which point the answer arrives, and nobody is there to take it.
     for delay in [Duration::ZERO, Duration::from_millis(1)] {
         let (store, handler) = (Flaky::default(), Handler::new());
-        let server = handler.count(builder(store.clone(), Orphans::Unknown));
+        let server = handler.count(builder(store.clone(), CrashPolicy::Unknown));
         store.fail(Verb::Claim, Fault::Slow(SECOND), 1);
         let first = start(&server, post("k"));
         settle().await;

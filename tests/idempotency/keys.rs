@@ -3,13 +3,13 @@
 use http::{HeaderName, HeaderValue, Method, Request};
 use tower_reprise::{
     server::idempotency::{IdempotencyLayer, Requirement},
-    store::{MemoryStore, Orphans},
+    store::{CrashPolicy, MemoryStore},
 };
 
 use crate::support::{Builder, DAY, Frames, Handler, LEASE, Server, builder, keyless, post, send};
 
 fn in_memory(store: &MemoryStore) -> Builder {
-    builder(store.clone(), Orphans::Reexecute)
+    builder(store.clone(), CrashPolicy::Reexecute)
 }
 
 /// The header as it is, byte for byte.
@@ -257,9 +257,9 @@ fn i_20_scope_and_orphans_in_any_order() {
     let scope = |_: &Request<()>| Some("all");
     let one = IdempotencyLayer::builder(MemoryStore::new())
         .scope(scope)
-        .orphans(Orphans::Unknown);
+        .orphans(CrashPolicy::Unknown);
     let other = IdempotencyLayer::builder(MemoryStore::new())
-        .orphans(Orphans::Unknown)
+        .orphans(CrashPolicy::Unknown)
         .scope(scope);
     assert!(one.build().is_ok() && other.build().is_ok());
 }

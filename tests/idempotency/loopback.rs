@@ -28,7 +28,7 @@ use tokio::{io::AsyncWriteExt, net::TcpStream, sync::Semaphore, task::JoinSet};
 use tower_reprise::{
     IdempotencyLayer,
     server::idempotency::Execution,
-    store::{MemoryStore, Orphans},
+    store::{CrashPolicy, MemoryStore},
 };
 
 use crate::support::{Answer, read};
@@ -78,7 +78,7 @@ impl Shop {
         };
         let layer = IdempotencyLayer::builder(MemoryStore::new())
             .scope(|req| req.extensions().get::<Principal>().map(|p| p.id.clone()))
-            .orphans(Orphans::Reexecute)
+            .orphans(CrashPolicy::Reexecute)
             .wait(Duration::from_secs(60))
             .build()
             .unwrap();
@@ -170,7 +170,7 @@ async fn i_16_a_connection_that_breaks_over_axum() {
 async fn a_router_stays_a_router() {
     let layer = IdempotencyLayer::builder(MemoryStore::new())
         .scope(|_| Some("all"))
-        .orphans(Orphans::Unknown)
+        .orphans(CrashPolicy::Unknown)
         .build()
         .unwrap();
     let app: Router = Router::new()

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tower_reprise::store::{MemoryStore, Orphans, StoreErrorKind};
+use tower_reprise::store::{CrashPolicy, MemoryStore, StoreErrorKind};
 
 use crate::support::{
     DAY, Fault, Flaky, Handler, LEASE, SECOND, Verb, builder, post, send, settle, start, status,
@@ -24,7 +24,7 @@ const KINDS: [StoreErrorKind; 7] = [
 async fn i_21_a_store_that_is_down_fails_closed() {
     for kind in KINDS {
         let (store, handler) = (Flaky::default(), Handler::new());
-        let server = handler.count(builder(store.clone(), Orphans::Reexecute));
+        let server = handler.count(builder(store.clone(), CrashPolicy::Reexecute));
         store.fail(Verb::Claim, Fault::Error(kind), ALWAYS);
         let answer = send(&server, post("k")).await;
         assert_eq!(answer.refusal(), (503, "unavailable".into()), "{kind:?}");
@@ -39,7 +39,7 @@ async fn i_21_a_store_that_is_down_fails_closed() {
 #[tokio::test(start_paused = true)]
 async fn i_21_a_store_that_hangs_fails_closed() {
     let (store, handler) = (Flaky::default(), Handler::new());
-    let server = handler.count(builder(store.clone(), Orphans::Reexecute));
+    let server = handler.count(builder(store.clone(), CrashPolicy::Reexecute));
     store.fail(Verb::Claim, Fault::Hang, ALWAYS);
     let started = tokio::time::Instant::now();
     let answer = send(&server, post("k")).await;
@@ -58,7 +58,7 @@ async fn i_21_a_claim_is_repeated() {
         Fault::Hang,
     ] {
         let (store, handler) = (Flaky::default(), Handler::new());
-        let server = handler.count(builder(store.clone(), Orphans::Reexecute));
+        let server = handler.count(builder(store.clone(), CrashPolicy::Reexecute));
         store.fail(Verb::Claim, fault, 1);
         let answer = send(&server, post("k")).await;
         assert_eq!((answer.status, &*answer.body), (200, "run 1"), "{fault:?}");
@@ -66,7 +66,7 @@ async fn i_21_a_claim_is_repeated() {
     }
     // What will not pass is not.
     let (store, handler) = (Flaky::default(), Handler::new());
-    let server = handler.count(builder(store.clone(), Orphans::Reexecute));
+    let server = handler.count(builder(store.clone(), CrashPolicy::Reexecute));
     store.fail(Verb::Claim, Fault::Error(StoreErrorKind::NewerSchema), 1);
     assert_eq!(send(&server, post("k")).await.status, 503);
     assert_eq!(store.calls(Verb::Claim), 1);
@@ -77,7 +77,7 @@ async fn i_21_a_claim_is_repeated() {
 async fn i_21_failing_open() {
     for kind in KINDS {
         let (store, handler) = (Flaky::default(), Handler::new());
-        let server = handler.count(builder(store.clone(), Orphans::Reexecute).fail_open());
+        let server = handler.count(builder(store.clone(), CrashPolicy::Reexecute).fail_open());
         store.fail(Verb::Claim, Fault::Error(kind), ALWAYS);
         let open = !matches!(
             kind,
@@ -105,7 +105,7 @@ async fn i_22_a_completion_is_repeated() {
         Fault::Hang,
     ] {
         let (store, handler) = (Flaky::default(), Handler::new());
-        let server = handler.count(builder(store.clone(), Orphans::Unknown));
+        let server = handler.count(builder(store.clone(), CrashPolicy::Unknown));
         store.fail(Verb::Complete, fault, ALWAYS);
         let first = send(&server, post("k")).await;
         assert_eq!((first.status, &*first.body), (200, "run 1"), "{fault:?}");
@@ -135,7 +135,8 @@ async fn i_22_a_completion_is_repeated() {
 async fn i_22_the_reply_does_not_wait_for_ever() {
     let (store, handler) = (Flaky::default(), Handler::new());
     let timeout = Duration::from_secs(2);
-    let server = handler.count(builder(store.clone(), Orphans::Reexecute).store_timeout(timeout));
+    let server =
+        handler.count(builder(store.clone(), CrashPolicy::Reexecute).store_timeout(timeout));
     store.fail(Verb::Complete, Fault::Hang, 1);
     let started = tokio::time::Instant::now();
     assert_eq!(send(&server, post("k")).await.body, "run 1");
@@ -148,10 +149,13 @@ async fn i_22_the_reply_does_not_wait_for_ever() {
 #[tokio::test(start_paused = true)]
 async fn i_22_a_release_is_repeated() {
     let (store, handler) = (Flaky::default(), Handler::new());
-    let server = handler.serve(builder(store.clone(), Orphans::Unknown), |run| match run {
-        1 => status(503, "not now"),
-        _ => status(200, "paid"),
-    });
+    let server = handler.serve(
+        builder(store.clone(), CrashPolicy::Unknown),
+        |run| match run {
+            1 => status(503, "not now"),
+            _ => status(200, "paid"),
+        },
+    );
     store.fail(
         Verb::Release,
         Fault::Error(StoreErrorKind::Unavailable),
@@ -171,7 +175,7 @@ async fn i_22_a_release_is_repeated() {
 async fn i_22_how_many_wait_is_bounded() {
     const MOST: usize = 1024;
     let (store, handler) = (Flaky::default(), Handler::new());
-    let server = handler.count(builder(store.clone(), Orphans::Unknown));
+    let server = handler.count(builder(store.clone(), CrashPolicy::Unknown));
     store.fail(Verb::Complete, Fault::Error(StoreErrorKind::Other), ALWAYS);
     for key in 0..MOST + 10 {
         assert_eq!(send(&server, post(&key.to_string())).await.status, 200);
@@ -191,7 +195,7 @@ async fn i_22_how_many_wait_is_bounded() {
 #[tokio::test(start_paused = true)]
 async fn i_22_until_the_record_is_past_its_time() {
     let (store, handler) = (Flaky::default(), Handler::new());
-    let server = handler.count(builder(store.clone(), Orphans::Reexecute));
+    let server = handler.count(builder(store.clone(), CrashPolicy::Reexecute));
     store.fail(Verb::Complete, Fault::Error(StoreErrorKind::Other), ALWAYS);
     send(&server, post("k")).await;
     tokio::time::sleep(DAY + LEASE).await;
@@ -207,7 +211,7 @@ async fn i_22_until_the_record_is_past_its_time() {
 async fn i_23_a_full_store_refuses() {
     let store = MemoryStore::builder().max_records(2).build().unwrap();
     let handler = Handler::new();
-    let server = handler.count(builder(store, Orphans::Reexecute));
+    let server = handler.count(builder(store, CrashPolicy::Reexecute));
     assert_eq!(send(&server, post("one")).await.body, "run 1");
     assert_eq!(send(&server, post("two")).await.body, "run 2");
     let answer = send(&server, post("three")).await;
@@ -224,7 +228,7 @@ async fn i_23_a_full_store_refuses() {
 async fn i_23_no_room_for_a_reply() {
     let store = MemoryStore::builder().max_bytes(100).build().unwrap();
     let handler = Handler::held();
-    let server = handler.serve(builder(store, Orphans::Reexecute), |_| {
+    let server = handler.serve(builder(store, CrashPolicy::Reexecute), |_| {
         status(
             200,
             "a reply of some length, of which there is no room for two",
@@ -251,7 +255,7 @@ async fn i_23_no_room_for_a_reply() {
 /// executed.
 #[tokio::test(start_paused = true)]
 async fn i_21_a_claim_in_doubt_is_given_back() {
-    for orphans in [Orphans::Unknown, Orphans::Reexecute] {
+    for orphans in [CrashPolicy::Unknown, CrashPolicy::Reexecute] {
         let (store, handler) = (Flaky::default(), Handler::new());
         let server = handler.count(builder(store.clone(), orphans));
         // The second is not in doubt, but the first is.
@@ -274,7 +278,7 @@ async fn i_21_a_claim_in_doubt_is_given_back() {
 #[tokio::test(start_paused = true)]
 async fn i_21_a_claim_in_doubt_is_left_to_its_lease() {
     let (store, handler) = (Flaky::default(), Handler::new());
-    let server = handler.count(builder(store.clone(), Orphans::Unknown));
+    let server = handler.count(builder(store.clone(), CrashPolicy::Unknown));
     store.fail(Verb::Claim, Fault::Lost, ALWAYS);
     assert_eq!(send(&server, post("k")).await.status, 503);
     tokio::time::sleep(LEASE + 6 * SECOND).await;
@@ -284,7 +288,7 @@ async fn i_21_a_claim_in_doubt_is_left_to_its_lease() {
     assert_eq!(store.calls(Verb::Claim), calls);
 
     let (store, handler) = (Flaky::default(), Handler::new());
-    let server = handler.count(builder(store.clone(), Orphans::Unknown).fail_open());
+    let server = handler.count(builder(store.clone(), CrashPolicy::Unknown).fail_open());
     store.fail(Verb::Claim, Fault::Lost, 2);
     assert_eq!(send(&server, post("k")).await.body, "run 1");
     tokio::time::sleep(LEASE + SECOND).await;

@@ -6,7 +6,7 @@ use http::{Request, Response};
 use tower::{Layer, service_fn, util::BoxCloneSyncService};
 use tower_reprise::{
     server::idempotency::Execution,
-    store::{IdempotencyStore, MemoryStore, Orphans, Ownership},
+    store::{CrashPolicy, IdempotencyStore, MemoryStore, Ownership},
 };
 
 use crate::support::{Builder, Frames, LEASE, Server, builder, post, send, settle, start};
@@ -36,7 +36,8 @@ fn dies_after(builder: Builder, store: MemoryStore, works_on: Duration) -> Serve
 #[tokio::test(start_paused = true)]
 async fn i_9_headers_that_are_not_stored_with_an_effect_either() {
     let store = MemoryStore::new();
-    let builder = builder(store.clone(), Orphans::Unknown).unstored(["x-mine".parse().unwrap()]);
+    let builder =
+        builder(store.clone(), CrashPolicy::Unknown).unstored(["x-mine".parse().unwrap()]);
     let server = dies_after(builder, store, Duration::ZERO);
     assert_eq!(send(&server, post("k")).await.status, 500);
     let again = send(&server, post("k")).await;
@@ -50,7 +51,11 @@ async fn i_9_headers_that_are_not_stored_with_an_effect_either() {
 #[tokio::test(start_paused = true)]
 async fn i_15_who_completed_it_themselves_has_not_lost_it() {
     let store = MemoryStore::new();
-    let server = dies_after(builder(store.clone(), Orphans::Unknown), store, 3 * LEASE);
+    let server = dies_after(
+        builder(store.clone(), CrashPolicy::Unknown),
+        store,
+        3 * LEASE,
+    );
     let first = start(&server, post("k"));
     settle().await;
     tokio::time::sleep(LEASE).await;

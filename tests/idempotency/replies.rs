@@ -3,7 +3,7 @@
 use http::{HeaderValue, Request, Response};
 use tower_reprise::{
     server::idempotency::{Outcome, ServerErrors},
-    store::{MemoryStore, Orphans},
+    store::{CrashPolicy, MemoryStore},
 };
 
 use crate::support::{
@@ -11,7 +11,7 @@ use crate::support::{
 };
 
 fn in_memory() -> Builder {
-    builder(MemoryStore::new(), Orphans::Reexecute)
+    builder(MemoryStore::new(), CrashPolicy::Reexecute)
 }
 
 /// The first reply, and the one to a repeat.
@@ -299,7 +299,7 @@ async fn i_13_an_unknown_outcome_is_an_orphan() {
     assert_eq!(runs(in_memory(), reply).await, 2);
 
     let handler = Handler::new();
-    let careful = builder(MemoryStore::new(), Orphans::Unknown);
+    let careful = builder(MemoryStore::new(), CrashPolicy::Unknown);
     let server = handler.serve(careful, move |_| reply());
     let (first, again) = twice(&server).await;
     assert_eq!(first.status, 502);
@@ -343,7 +343,7 @@ async fn i_13_the_policy_for_5xx() {
 async fn i_17_a_request_beyond_the_limit() {
     let store = MemoryStore::new();
     let handler = Handler::new();
-    let server = handler.count(builder(store.clone(), Orphans::Reexecute).request_limit(10));
+    let server = handler.count(builder(store.clone(), CrashPolicy::Reexecute).request_limit(10));
     let request = |pieces: &[&'static str]| {
         let body = pieces
             .iter()
@@ -367,7 +367,7 @@ async fn i_17_a_request_beyond_the_limit() {
 async fn i_17_a_request_that_breaks_off() {
     let store = MemoryStore::new();
     let handler = Handler::new();
-    let server = handler.count(builder(store.clone(), Orphans::Reexecute));
+    let server = handler.count(builder(store.clone(), CrashPolicy::Reexecute));
     let body = Frames::from("100").error("connection reset");
     let request = keyless().header("idempotency-key", "k").body(body);
     let answer = send(&server, request.unwrap()).await;

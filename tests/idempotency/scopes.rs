@@ -1,12 +1,12 @@
 //! Whose key it is: I-19, I-20.
 
 use http::{Method, Request};
-use tower_reprise::store::{MemoryStore, Orphans};
+use tower_reprise::store::{CrashPolicy, MemoryStore};
 
 use crate::support::{Builder, Frames, Handler, builder, post, send};
 
 fn in_memory(store: &MemoryStore) -> Builder {
-    builder(store.clone(), Orphans::Reexecute)
+    builder(store.clone(), CrashPolicy::Reexecute)
 }
 
 fn of(tenant: Option<&str>) -> Request<Frames> {

@@ -23,8 +23,8 @@ use tower_reprise::{
     http::IdempotencyBody,
     server::idempotency::{Execution, IdempotencyBuilder, IdempotencyLayer, Missing, Scoped},
     store::{
-        Claim, Claimed, FencingToken, IdempotencyStore, MemoryStore, Orphans, Ownership, RecordKey,
-        StoreError, StoreErrorKind, Stored,
+        Claim, Claimed, CrashPolicy, FencingToken, IdempotencyStore, MemoryStore, Ownership,
+        RecordKey, StoreError, StoreErrorKind, Stored,
     },
 };
 
@@ -82,10 +82,10 @@ impl Body for Frames {
 pub(crate) type Server =
     BoxCloneSyncService<Request<Frames>, Response<IdempotencyBody<Frames>>, Infallible>;
 
-pub(crate) type Builder<St = MemoryStore> = IdempotencyBuilder<St, Scoped, Orphans>;
+pub(crate) type Builder<St = MemoryStore> = IdempotencyBuilder<St, Scoped, CrashPolicy>;
 
 /// Whose key it is is in a header, so that a request says it all.
-pub(crate) fn builder<St>(store: St, orphans: Orphans) -> Builder<St> {
+pub(crate) fn builder<St>(store: St, orphans: CrashPolicy) -> Builder<St> {
     scoped(store).orphans(orphans)
 }
 

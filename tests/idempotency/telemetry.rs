@@ -9,7 +9,7 @@ use std::{
 use http::{HeaderValue, Request, Response};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 use tower_http::request_id::RequestId;
-use tower_reprise::store::{MemoryStore, Orphans, StoreErrorKind};
+use tower_reprise::store::{CrashPolicy, MemoryStore, StoreErrorKind};
 use tracing::{
     Dispatch, Event, Subscriber,
     field::{Field, Visit},
@@ -44,7 +44,7 @@ async fn counted(run: impl Future<Output = ()>) -> BTreeMap<String, u64> {
 async fn o_2_every_outcome_is_counted() {
     let counts = counted(async {
         let (store, handler) = (Flaky::default(), Handler::held());
-        let server = handler.count(builder(store.clone(), Orphans::Reexecute));
+        let server = handler.count(builder(store.clone(), CrashPolicy::Reexecute));
         send(&server, keyless().body(Frames::default()).unwrap()).await;
         let first = start(&server, post("k"));
         settle().await;
@@ -126,7 +126,7 @@ async fn o_1_s_2_what_is_logged() {
     let guard = tracing::subscriber::set_default(Registry::default().with(log.clone()));
     let store = Flaky::default();
     let handler = Handler::new();
-    let server = handler.serve(builder(store.clone(), Orphans::Reexecute), |_| {
+    let server = handler.serve(builder(store.clone(), CrashPolicy::Reexecute), |_| {
         let response = Response::builder().header("set-cookie", "a=SECRET");
         response.body(Frames::from("SECRET")).unwrap()
     });
@@ -167,11 +167,14 @@ async fn o_1_the_handler_logs_in_the_callers_span() {
     let subscriber = tracing::subscriber::set_default(Registry::default());
     let seen: Arc<Mutex<Option<&'static str>>> = Arc::default();
     let name = Arc::clone(&seen);
-    let server = Handler::new().serve(builder(MemoryStore::new(), Orphans::Reexecute), move |_| {
-        let span = tracing::Span::current();
-        *name.lock().unwrap() = span.metadata().map(tracing::Metadata::name);
-        status(200, "")
-    });
+    let server = Handler::new().serve(
+        builder(MemoryStore::new(), CrashPolicy::Reexecute),
+        move |_| {
+            let span = tracing::Span::current();
+            *name.lock().unwrap() = span.metadata().map(tracing::Metadata::name);
+            status(200, "")
+        },
+    );
     let span = tracing::info_span!("request");
     tracing::Instrument::instrument(send(&server, post("k")), span).await;
     assert_eq!(*seen.lock().unwrap(), Some("request"));

@@ -4,7 +4,9 @@ use std::{collections::HashMap, time::Duration};
 
 use tower_reprise::{
     delivery::worker::{Handler, Worker},
-    store::journal::{Enqueued, Entry, Journal, NewEntry, Priority, Settle, Status, Steer},
+    store::journal::{
+        Enqueued, Entry, EntryCommand, Journal, NewEntry, Priority, Settlement, Status,
+    },
 };
 
 use crate::{
@@ -32,12 +34,12 @@ impl Recorder {
 }
 
 impl Handler for Recorder {
-    async fn handle(&self, entry: Entry) -> Settle {
+    async fn handle(&self, entry: Entry) -> Settlement {
         self.write("begin", &entry);
         // So that everybody gets something to do.
         tokio::time::sleep(Duration::from_millis(1)).await;
         self.write("end", &entry);
-        Settle::completed(self.life.clone(), HOUR)
+        Settlement::completed(self.life.clone(), HOUR)
     }
 }
 
@@ -85,7 +87,10 @@ pub(crate) async fn in_order<B: Backend>(address: &str, processes: usize) {
     }
     let mut cancelled = Vec::new();
     for entry in entries.iter().rev().step_by(3) {
-        let steered = store.steer(entry.id, Steer::Cancel(HOUR)).await.unwrap();
+        let steered = store
+            .command(entry.id, EntryCommand::Cancel(HOUR))
+            .await
+            .unwrap();
         let steered = steered.expect("it is there");
         let is = (steered.applied, steered.entry.status == Status::Cancelled);
         assert!(matches!(is, (true, true) | (false, false)), "{steered:?}");

@@ -14,11 +14,11 @@ use tower_reprise::{
         replay::{Replay, ReplayId, Replayed},
         sign::Signer,
         webhooks::Webhooks,
-        worker::Working,
+        worker::WorkerHandle,
     },
     error::BoxError,
     store::{
-        IdempotencyStore, Orphans,
+        CrashPolicy, IdempotencyStore,
         journal::{Entry, Journal, Query},
     },
 };
@@ -128,7 +128,7 @@ impl<J: IdempotencyStore + Journal + Clone> Shop<J> {
         });
         let idempotency = IdempotencyLayer::builder(store.clone())
             .scope(|_| Some("ada"))
-            .orphans(Orphans::Reexecute)
+            .orphans(CrashPolicy::Reexecute)
             .lease(site.lease)
             .build()
             .unwrap();
@@ -223,7 +223,7 @@ async fn call(app: &App, request: request::Builder, body: &str) -> Answer {
 pub(crate) fn start<J: IdempotencyStore + Journal + Clone>(
     shop: &Shop<J>,
     lease: Duration,
-) -> [Working; 2] {
+) -> [WorkerHandle; 2] {
     let replaying = shop.replay.worker::<Body, _>(shop.inner.clone());
     let replaying = replaying.lease(lease).poll(POLL).start().unwrap();
     let delivering = shop.webhooks.worker().lease(lease).poll(POLL);

@@ -5,7 +5,7 @@ use std::{collections::HashSet, time::Duration};
 use serde_json::Value;
 use tower_reprise::store::{
     Ownership,
-    journal::{Journal, NewEntry, Settle, Status, Turn, Want},
+    journal::{Journal, LeaseRequest, LeaseToken, NewEntry, Settlement, Status},
 };
 
 use crate::{
@@ -25,8 +25,8 @@ const SHORT: Duration = Duration::from_millis(200);
 /// What a worker says that is too late.
 const LATE: [&str; 2] = ["log lease lost to another worker", "ran 1"];
 
-fn want(lease: Duration) -> Want {
-    Want::new("stalled", "", 1, lease)
+fn want(lease: Duration) -> LeaseRequest {
+    LeaseRequest::new("stalled", "", 1, lease)
 }
 
 /// A process that settles what it leased when it is told to.
@@ -36,7 +36,7 @@ pub(crate) async fn stall<B: Backend>(site: &Site) {
     say(&format!("owns {}", leased.turn.get()));
     listen();
     let extended = store.extend(leased.id, leased.turn, HOUR).await.unwrap();
-    let late = Settle::completed("stale", HOUR).followed_by([NewEntry::new("after", "stale")]);
+    let late = Settlement::completed("stale", HOUR).followed_by([NewEntry::new("after", "stale")]);
     let settled = store.settle(leased.id, leased.turn, late).await.unwrap();
     say(&format!("got {extended:?} {settled:?}"));
 }
@@ -71,17 +71,17 @@ pub(crate) async fn too_late<B: Backend>(address: &str) {
     })
     .await;
     let entry = taken.unwrap();
-    assert!(entry.turn > Turn::new(turn), "{entry:?}");
+    assert!(entry.turn > LeaseToken::new(turn), "{entry:?}");
     assert_eq!(entry.attempts, 2, "J-11: the one that vanished counts");
     owner.signal("CONT").await;
     owner.tell().await;
     assert_eq!(owner.expect("got").await, "Lost Lost");
-    let mine = Settle::completed("mine", HOUR).followed_by([NewEntry::new("after", "mine")]);
+    let mine = Settlement::completed("mine", HOUR).followed_by([NewEntry::new("after", "mine")]);
     let settled = store.settle(entry.id, entry.turn, mine).await.unwrap();
     assert_eq!(settled, Ownership::Held);
     let found = store.find(entry.id).await.unwrap().unwrap();
     assert_eq!(found.result.as_deref(), Some(&b"mine"[..]));
-    let after = Want::new("after", "", 9, HOUR);
+    let after = LeaseRequest::new("after", "", 9, HOUR);
     let after = store.lease(after).await.unwrap();
     let after: Vec<&[u8]> = after.iter().map(|it| &*it.payload).collect();
     assert_eq!(after, [b"mine"], "W-8: no callback without its result");

@@ -5,7 +5,7 @@ use serde_json::Value;
 use tower::ServiceExt;
 use tower_reprise::{
     delivery::replay::{ReplayError, ReplayFilter, ReplayId},
-    store::journal::{Journal, Status, Want},
+    store::journal::{Journal, LeaseRequest, Status},
 };
 
 use crate::support::*;
@@ -94,7 +94,7 @@ async fn j_9_trigger_while_processing_starts_nothing() {
     let id = one(&shop).await;
     let leased = shop
         .store
-        .lease(Want::new("replay", "", 1, 30 * SECOND))
+        .lease(LeaseRequest::new("replay", "", 1, 30 * SECOND))
         .await
         .unwrap();
     let (status, document) = post(&shop, &format!("/{id}/trigger")).await;

@@ -4,7 +4,7 @@ use tower::ServiceExt;
 use tower_reprise::{
     Dependencies, Policy,
     delivery::dead_letter::{DeadLetters, Redriven},
-    store::journal::{Journal, NewEntry, Status, Want},
+    store::journal::{Journal, LeaseRequest, NewEntry, Status},
 };
 
 use crate::support::*;
@@ -285,7 +285,7 @@ async fn j_12_what_kills_its_worker_ends_there_too() {
     shop.replay.maintenance().off();
     // Three workers lease it and vanish.
     for n in 1..=3 {
-        let want = Want::new("replay", "", 1, 30 * SECOND);
+        let want = LeaseRequest::new("replay", "", 1, 30 * SECOND);
         let leased = shop.store.lease(want).await.unwrap();
         assert_eq!(leased[0].attempts, n);
         tokio::time::advance(31 * SECOND).await;

@@ -16,10 +16,10 @@ use tower_reprise::{
     IdempotencyLayer,
     delivery::{
         replay::{Replay, ReplayBuilder, ReplayId, Replayed},
-        worker::Working,
+        worker::WorkerHandle,
     },
     store::{
-        MemoryStore, Orphans,
+        CrashPolicy, MemoryStore,
         journal::{Counts, Entry, Journal, Status},
     },
 };
@@ -134,7 +134,7 @@ impl Shop {
         let handler = Handler::default();
         let idempotency = IdempotencyLayer::builder(MemoryStore::new())
             .scope(|head| Some(principal(head).unwrap_or_default()))
-            .orphans(Orphans::Reexecute)
+            .orphans(CrashPolicy::Reexecute)
             .requirement(|_| tower_reprise::server::idempotency::Requirement::Optional)
             .build()
             .unwrap();
@@ -160,7 +160,7 @@ impl Shop {
         }
     }
 
-    pub(crate) fn work(&self) -> Working {
+    pub(crate) fn work(&self) -> WorkerHandle {
         let inner = self.inner.clone().map_response(|r| r.map(Full::new));
         self.replay.worker::<Body, _>(inner).start().unwrap()
     }

@@ -5,7 +5,7 @@ use http::Request;
 use http_body::Frame;
 use http_body_util::StreamBody;
 use reqwest::Body;
-use tower_reprise::{Dependencies, call::GaveUp};
+use tower_reprise::{Dependencies, call::StopReason};
 
 use crate::{Form, client, deps, outcome, policy, server::Reader};
 
@@ -52,7 +52,7 @@ async fn c_5_a_body_over_the_cap_passes_and_is_not_sent_again() {
             let request = put(&server.uri, streaming(&content));
             let response = form.call(&deps(), &client(), request).await.unwrap();
             assert_eq!(response.status(), 503);
-            assert_eq!(outcome(&response), (1, Some(GaveUp::NotReplayable)));
+            assert_eq!(outcome(&response), (1, Some(StopReason::NotReplayable)));
             assert_eq!(server.bodies(), [content]);
         }
     }

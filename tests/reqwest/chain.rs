@@ -8,7 +8,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
-    task::{Context, Poll, Wake, Waker},
+    task::{Context, Poll, Waker, WorkerNotifier},
     time::Duration,
 };
 
@@ -30,11 +30,11 @@ use tower::{
 use tower_reprise::{
     CircuitBreakerLayer, Dependencies, Policy, RetryAfterLayer, RetryLayer, RetryOutcome,
     RetryOverride,
-    call::{Attempt, Cause, GaveUp},
+    call::{Attempt, Cause, StopReason},
     error::{BoxError, Refused},
     stacks::{
         self,
-        reqwest::{Hop, HopFuture, Stacked},
+        reqwest::{Hop, HopFuture, TowerMiddleware},
     },
 };
 
@@ -80,11 +80,11 @@ fn said(status: u16) -> Response {
 fn answering<L, S, F, Fut>(layers: L, inner: F) -> ClientWithMiddleware
 where
     L: Layer<Hop, Service = S>,
-    Stacked<S>: Middleware,
+    TowerMiddleware<S>: Middleware,
     F: Fn(reqwest::Request, usize) -> Fut + Send + Sync + 'static,
     Fut: Future<Output = Handled> + Send + 'static,
 {
-    let chain = ClientBuilder::new(client()).with(Stacked::new(layers));
+    let chain = ClientBuilder::new(client()).with(TowerMiddleware::new(layers));
     chain.with(Inner(inner)).build()
 }
 
@@ -137,7 +137,7 @@ async fn d_5_middlewares_before_see_one_call_and_those_after_each_attempt() {
     let log = Arc::new(Mutex::new(Vec::new()));
     let client = ClientBuilder::new(client())
         .with(Log("outer", log.clone()))
-        .with(Stacked::new(stacks::client(deps())))
+        .with(TowerMiddleware::new(stacks::client(deps())))
         .with(Log("inner", log.clone()))
         .build();
     let response = client
@@ -188,7 +188,7 @@ async fn g_3_a_chain_that_is_run_again_is_another_call() {
     let deps = deps();
     let client = ClientBuilder::new(client())
         .with(Twice)
-        .with(Stacked::new(RetryLayer::new(deps.clone())))
+        .with(TowerMiddleware::new(RetryLayer::new(deps.clone())))
         .with(Inner(|_, n| async move {
             Ok(said(if n % 2 == 0 { 503 } else { 200 }))
         }))
@@ -228,11 +228,11 @@ async fn d_5_overrides_for_one_request() {
     let with = |wish: RetryOverride| get(&client).with_extension(wish).send();
     assert_eq!(outcome(&get(&client).send().await.unwrap()).0, 4);
     let response = with(RetryOverride::new().max_retries(1)).await.unwrap();
-    assert_eq!(outcome(&response), (2, Some(GaveUp::Exhausted)));
+    assert_eq!(outcome(&response), (2, Some(StopReason::Exhausted)));
     let response = with(RetryOverride::off().dependency("other"))
         .await
         .unwrap();
-    assert_eq!(outcome(&response), (1, Some(GaveUp::Exhausted)));
+    assert_eq!(outcome(&response), (1, Some(StopReason::Exhausted)));
     assert_eq!(deps.get("other").status().originals, 1);
     assert_eq!(deps.get("stock.example").status().originals, 2);
 }
@@ -241,8 +241,8 @@ async fn d_5_overrides_for_one_request() {
 async fn d_7_two_stacks_in_one_chain() {
     let deps = deps();
     let client = ClientBuilder::new(client())
-        .with(Stacked::new(RetryLayer::new(deps.clone())))
-        .with(Stacked::new((
+        .with(TowerMiddleware::new(RetryLayer::new(deps.clone())))
+        .with(TowerMiddleware::new((
             RetryAfterLayer::new(deps.clone()),
             CircuitBreakerLayer::new(deps),
         )))
@@ -255,10 +255,10 @@ async fn d_7_two_stacks_in_one_chain() {
     // What the inner one refuses is known to the outer one as such.
     let deps = Dependencies::new(policy().max_retries(1).build().unwrap());
     let client = ClientBuilder::new(self::client())
-        .with(Stacked::new(RetryLayer::new(Dependencies::new(
+        .with(TowerMiddleware::new(RetryLayer::new(Dependencies::new(
             policy().build().unwrap(),
         ))))
-        .with(Stacked::new(CircuitBreakerLayer::new(deps)))
+        .with(TowerMiddleware::new(CircuitBreakerLayer::new(deps)))
         .with(Inner(|_, _| async { Ok(said(500)) }))
         .build();
     let mut last = None;
@@ -267,7 +267,7 @@ async fn d_7_two_stacks_in_one_chain() {
     }
     let error: BoxError = last.unwrap().unwrap_err().into();
     assert!(Refused::find(&*error).is_some());
-    assert_eq!(outcome_of(&error), (0, Some(GaveUp::Breaker)));
+    assert_eq!(outcome_of(&error), (0, Some(StopReason::Breaker)));
 }
 
 // ---- errors
@@ -276,7 +276,7 @@ async fn d_7_two_stacks_in_one_chain() {
 async fn d_4_the_chain_of_an_error_holds_all() {
     let (_socket, uri) = crate::server::deaf();
     let client = ClientBuilder::new(client())
-        .with(Stacked::new(stacks::client(deps())))
+        .with(TowerMiddleware::new(stacks::client(deps())))
         .build();
     let error = client.get(&uri).send().await.unwrap_err();
     assert!(error.is_middleware());
@@ -313,7 +313,7 @@ async fn d_4_an_error_that_no_layer_touched_is_as_it_was() {
 
     let (_socket, uri) = crate::server::deaf();
     let client = ClientBuilder::new(self::client())
-        .with(Stacked::new(breaker()))
+        .with(TowerMiddleware::new(breaker()))
         .build();
     let error = client.get(&uri).send().await.unwrap_err();
     assert!(error.is_connect() && !error.is_middleware());
@@ -332,7 +332,7 @@ async fn c_3_an_error_of_a_middleware_is_known_by_its_type() {
         Err(Error::middleware(Own(7)))
     });
     let error = failed(get(&client)).await;
-    assert_eq!(outcome_of(&error), (1, Some(GaveUp::NotRetryable)));
+    assert_eq!(outcome_of(&error), (1, Some(StopReason::NotRetryable)));
     assert_eq!(source::<Own>(&*error).unwrap().0, 7);
 }
 
@@ -344,7 +344,7 @@ async fn c_3_a_reply_that_can_not_be_decoded_is_never_retried() {
     });
     let error = failed(get(&client)).await;
     assert!(original(&error).is_decode());
-    assert_eq!(outcome_of(&error), (1, Some(GaveUp::NotRetryable)));
+    assert_eq!(outcome_of(&error), (1, Some(StopReason::NotRetryable)));
     assert_eq!(cause(&error), Cause::Serialization);
 }
 
@@ -354,11 +354,11 @@ async fn c_3_a_reply_that_can_not_be_decoded_is_never_retried() {
 async fn d_4_a_timeout_of_the_request_holds_for_every_attempt() {
     let server = Server::start(vec![Act::Stall]).await;
     let client = ClientBuilder::new(client())
-        .with(Stacked::new(stacks::client(deps())))
+        .with(TowerMiddleware::new(stacks::client(deps())))
         .build();
     let limit = Duration::from_millis(40);
     let error = failed(client.get(server.uri()).timeout(limit)).await;
-    assert_eq!(outcome_of(&error), (4, Some(GaveUp::Exhausted)));
+    assert_eq!(outcome_of(&error), (4, Some(StopReason::Exhausted)));
     assert!(original(&error).is_timeout());
     assert!(server.connections() <= 4);
 }
@@ -418,7 +418,7 @@ async fn d_4_the_url_of_a_response_is_kept() {
     ] {
         let server = Server::start(script).await;
         let client = ClientBuilder::new(client())
-            .with(Stacked::new(stacks::client(deps())))
+            .with(TowerMiddleware::new(stacks::client(deps())))
             .build();
         let url = format!("{}items?x=1#part", server.uri());
         let response = client.get(&url).send().await.unwrap();
@@ -492,13 +492,13 @@ async fn d_4_a_layer_may_send_it_elsewhere() {
     let client = answering(layers, |_, _| async { unreachable!() });
     let error = failed(get(&client)).await;
     assert!(original(&error).is_builder());
-    assert_eq!(outcome_of(&error), (1, Some(GaveUp::NotRetryable)));
+    assert_eq!(outcome_of(&error), (1, Some(StopReason::NotRetryable)));
 }
 
 #[tokio::test(start_paused = true)]
 async fn d_4_a_url_that_is_no_uri_is_reqwests_to_refuse() {
     let client = ClientBuilder::new(client())
-        .with(Stacked::new(stacks::client(deps())))
+        .with(TowerMiddleware::new(stacks::client(deps())))
         .build();
     let error = client.get("http://{{host}}/").send().await.unwrap_err();
     assert!(error.is_builder(), "{error:?}");
@@ -541,7 +541,7 @@ async fn d_3_an_attempt_that_times_out_is_gone_at_once() {
     });
     let wish = RetryOverride::new().max_retries(1);
     let error = failed(get(&client).with_extension(wish)).await;
-    assert_eq!(outcome_of(&error), (2, Some(GaveUp::Exhausted)));
+    assert_eq!(outcome_of(&error), (2, Some(StopReason::Exhausted)));
     let log = log.lock().unwrap();
     let expected = [
         "start 0",
@@ -587,7 +587,7 @@ async fn d_6_a_call_that_is_dropped_ends_its_attempt() {
 async fn d_1_a_stall_ends_with_the_time_of_the_call() {
     let client = answering(stacks::client(deps()), |_, _| pending());
     let error = failed(get(&client)).await;
-    assert_eq!(outcome_of(&error), (1, Some(GaveUp::Deadline)));
+    assert_eq!(outcome_of(&error), (1, Some(StopReason::Deadline)));
     assert_eq!(cause(&error), Cause::Timeout);
 }
 
@@ -620,7 +620,7 @@ async fn d_7_a_layer_that_spawns_is_told_so() {
         chain.with(Inner(|_, _| async { Ok(said(200)) })).build()
     };
     let buffered = layer_fn(|hop: Hop| BufferLayer::new(4).layer(hop));
-    let error = failed(get(&chain(Arc::new(Stacked::new(buffered))))).await;
+    let error = failed(get(&chain(Arc::new(TowerMiddleware::new(buffered))))).await;
     let told = |error: &BoxError| error.to_string().contains("another task");
     assert!(told(&error), "{error}");
 
@@ -631,7 +631,7 @@ async fn d_7_a_layer_that_spawns_is_told_so() {
             async { answer.await.unwrap() }
         })
     });
-    let error = failed(get(&chain(Arc::new(Stacked::new(spawned))))).await;
+    let error = failed(get(&chain(Arc::new(TowerMiddleware::new(spawned))))).await;
     assert!(told(&error), "{error}");
 
     // Two at a time.
@@ -646,7 +646,7 @@ async fn d_7_a_layer_that_spawns_is_told_so() {
             }
         })
     });
-    let response = get(&chain(Arc::new(Stacked::new(twice))))
+    let response = get(&chain(Arc::new(TowerMiddleware::new(twice))))
         .send()
         .await
         .unwrap();
@@ -666,7 +666,7 @@ async fn d_7_a_layer_that_spawns_is_told_so() {
             }
         })
     });
-    let response = get(&chain(Arc::new(Stacked::new(late))))
+    let response = get(&chain(Arc::new(TowerMiddleware::new(late))))
         .send()
         .await
         .unwrap();
@@ -712,7 +712,7 @@ struct Flag {
     task: Mutex<Option<Waker>>,
 }
 
-impl Wake for Flag {
+impl WorkerNotifier for Flag {
     fn wake(self: Arc<Self>) {
         self.woken.store(true, Ordering::SeqCst);
         if let Some(task) = self.task.lock().unwrap().take() {
@@ -788,7 +788,7 @@ async fn cb_7_an_open_breaker_keeps_the_last_real_answer() {
     let deps = Dependencies::new(policy().consecutive_failures(2).build().unwrap());
     let client = answering(stacks::client(deps), |_, _| async { Ok(said(500)) });
     let response = get(&client).send().await.unwrap();
-    assert_eq!(outcome(&response), (2, Some(GaveUp::Breaker)));
+    assert_eq!(outcome(&response), (2, Some(StopReason::Breaker)));
     assert_eq!(response.text().await.unwrap(), "said");
     let error = failed(get(&client)).await;
     assert!(Refused::find(&*error).is_some());

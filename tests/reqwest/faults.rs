@@ -13,7 +13,7 @@ use reqwest::dns::{Name, Resolve, Resolving};
 use tokio::sync::Notify;
 use tower_reprise::{
     Dependencies,
-    call::{Cause, GaveUp, Retryable},
+    call::{Cause, Retryable, StopReason},
     classify::Codes,
     error::Elapsed,
 };
@@ -90,7 +90,7 @@ async fn c_3_a_refused_connection_is_retried_until_exhausted() {
         let (_socket, uri) = deaf();
         // For any method: C-4.
         let error = form.call(&deps(), &client(), post(&uri)).await.unwrap_err();
-        assert_eq!(outcome_of(&error), (4, Some(GaveUp::Exhausted)));
+        assert_eq!(outcome_of(&error), (4, Some(StopReason::Exhausted)));
         let verdict = verdict(&error);
         assert_eq!((verdict.cause, verdict.never_sent), (Cause::Connect, true));
         assert!(original(&error).is_connect());
@@ -130,7 +130,7 @@ async fn c_5_a_post_that_may_have_been_processed_is_not_sent_again_without_a_key
             Ok(response) => outcome(&response),
             Err(error) => outcome_of(&error),
         };
-        assert_eq!(told, (1, Some(GaveUp::NotIdempotent)));
+        assert_eq!(told, (1, Some(StopReason::NotIdempotent)));
         assert_eq!(server.requests().len(), 1);
     }
 }
@@ -159,7 +159,7 @@ async fn d_4_half_the_body_of_a_failure_is_whole_until_it_breaks() {
             .call(&deps(), &client(), get(&server.uri()))
             .await
             .unwrap();
-        assert_eq!(outcome(&response), (4, Some(GaveUp::Exhausted)));
+        assert_eq!(outcome(&response), (4, Some(StopReason::Exhausted)));
         assert_eq!(response.content_length(), Some(10), "as it was announced");
         assert_eq!(response.chunk().await.unwrap().unwrap(), "half");
         let error = response.chunk().await.unwrap_err().into();
@@ -183,7 +183,7 @@ async fn d_3_an_attempt_that_stalls_is_given_up_and_retried() {
             .call(&impatient(), &client(), get(&server.uri()))
             .await
             .unwrap_err();
-        assert_eq!(outcome_of(&error), (4, Some(GaveUp::Exhausted)));
+        assert_eq!(outcome_of(&error), (4, Some(StopReason::Exhausted)));
         assert!(!source::<Elapsed>(&*error).unwrap().is_whole_call());
         assert_eq!(cause(&error), Cause::Timeout);
     }
@@ -204,7 +204,7 @@ async fn ra_7_retry_after_is_kept_to_or_ends_the_call() {
             .call(&deps(), &client(), get(&server.uri()))
             .await
             .unwrap();
-        assert_eq!(outcome(&response), (1, Some(GaveUp::Deadline)));
+        assert_eq!(outcome(&response), (1, Some(StopReason::Deadline)));
         assert_eq!(response.headers()["retry-after"], "3600");
         assert_eq!(response.text().await.unwrap(), "ok", "the original");
     }
@@ -284,7 +284,7 @@ async fn c_3_redirects_without_an_end_are_never_retried() {
             .await
             .unwrap_err();
         assert!(original(&error).is_redirect());
-        assert_eq!(outcome_of(&error), (1, Some(GaveUp::NotRetryable)));
+        assert_eq!(outcome_of(&error), (1, Some(StopReason::NotRetryable)));
         assert_eq!(cause(&error), Cause::Configuration);
         assert_eq!(server.connections(), 3);
     }
@@ -311,13 +311,13 @@ async fn c_3_a_name_that_does_not_resolve_is_looked_up_twice_at_most() {
             .unwrap();
         let uri = "http://nowhere.example/";
         let error = form.call(&deps(), &client, post(uri)).await.unwrap_err();
-        assert_eq!(outcome_of(&error), (2, Some(GaveUp::Exhausted)));
+        assert_eq!(outcome_of(&error), (2, Some(StopReason::Exhausted)));
         assert_eq!(lookups.load(Ordering::SeqCst), 2);
         let verdict = verdict(&error);
         assert_eq!(verdict.cause, Cause::Dns);
         assert_eq!(
             (verdict.retry, verdict.never_sent),
-            (Retryable::AtMost(1), true)
+            (Retryable::MaxConsecutive(1), true)
         );
         assert!(original(&error).is_dns());
     }
@@ -331,7 +331,7 @@ async fn c_3_a_request_that_reqwest_can_not_send_is_never_retried() {
             .await
             .unwrap_err();
         assert!(original(&error).is_builder(), "{uri}: {error:?}");
-        assert_eq!(outcome_of(&error), (1, Some(GaveUp::NotRetryable)));
+        assert_eq!(outcome_of(&error), (1, Some(StopReason::NotRetryable)));
         assert_eq!(cause(&error), Cause::Configuration);
     }
     let uri = "ftp://files.example/";
@@ -340,7 +340,7 @@ async fn c_3_a_request_that_reqwest_can_not_send_is_never_retried() {
         .await
         .unwrap_err();
     assert!(original(&error).is_builder());
-    assert_eq!(outcome_of(&error), (1, Some(GaveUp::NotRetryable)));
+    assert_eq!(outcome_of(&error), (1, Some(StopReason::NotRetryable)));
 }
 
 #[tokio::test]
@@ -384,7 +384,7 @@ async fn c_3_a_connect_timeout_is_retried_for_any_method() {
             .call(&deps(), &client, post(&format!("http://{address}/")))
             .await;
         let error = error.unwrap_err();
-        assert_eq!(outcome_of(&error), (4, Some(GaveUp::Exhausted)));
+        assert_eq!(outcome_of(&error), (4, Some(StopReason::Exhausted)));
         let verdict = verdict(&error);
         assert_eq!((verdict.cause, verdict.never_sent), (Cause::Timeout, true));
     }

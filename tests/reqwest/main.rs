@@ -22,13 +22,13 @@ use reqwest::{Body, Client, ClientBuilder, Response};
 use tower::{ServiceBuilder, ServiceExt};
 use tower_reprise::{
     Dependencies, Policy, RetryOutcome,
-    call::{Cause, GaveUp, Verdict},
+    call::{Cause, StopReason, Verdict},
     classify::{Classify, Rules, Standard},
     error::BoxError,
     policy::PolicyBuilder,
     stacks::{
         self,
-        reqwest::{HttpClient, Stacked},
+        reqwest::{HttpClient, TowerMiddleware},
     },
 };
 
@@ -59,7 +59,7 @@ impl Form {
             }
             Self::Middleware => {
                 let client = reqwest_middleware::ClientBuilder::new(client.clone());
-                let client = client.with(Stacked::new(layers)).build();
+                let client = client.with(TowerMiddleware::new(layers)).build();
                 Ok(client.execute(request.try_into()?).await?)
             }
         }
@@ -106,14 +106,14 @@ fn post(uri: &str) -> Request<Body> {
 }
 
 /// Attempts, and why there were no more.
-fn outcome(response: &Response) -> (u32, Option<GaveUp>) {
+fn outcome(response: &Response) -> (u32, Option<StopReason>) {
     let outcome = response.extensions().get::<RetryOutcome>();
-    outcome.map_or((1, None), |o| (o.attempts(), o.gave_up()))
+    outcome.map_or((1, None), |o| (o.attempts(), o.stop_reason()))
 }
 
-fn outcome_of(error: &BoxError) -> (u32, Option<GaveUp>) {
+fn outcome_of(error: &BoxError) -> (u32, Option<StopReason>) {
     let outcome = RetryOutcome::of_error(&**error).expect("an outcome in the chain");
-    (outcome.attempts(), outcome.gave_up())
+    (outcome.attempts(), outcome.stop_reason())
 }
 
 fn verdict(error: &BoxError) -> Verdict {

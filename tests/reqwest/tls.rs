@@ -7,7 +7,7 @@ use std::sync::{
 
 use reqwest::{Certificate, Client};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tower_reprise::call::{Cause, GaveUp, Health, Retryable};
+use tower_reprise::call::{Cause, Health, Retryable, StopReason};
 
 use crate::{
     Form,
@@ -103,7 +103,7 @@ async fn c_3_a_bad_certificate_is_never_retried() {
             let error = called.unwrap_err();
             assert_eq!(
                 outcome_of(&error),
-                (1, Some(GaveUp::NotRetryable)),
+                (1, Some(StopReason::NotRetryable)),
                 "{what}"
             );
             assert_eq!(server.connections(), 1, "{what}");
@@ -136,7 +136,7 @@ async fn c_3_a_handshake_that_stalls_is_a_timeout() {
             .call(&impatient(), &client, get(&server.uri))
             .await
             .unwrap_err();
-        assert_eq!(outcome_of(&error), (4, Some(GaveUp::Exhausted)));
+        assert_eq!(outcome_of(&error), (4, Some(StopReason::Exhausted)));
         assert_eq!(cause(&error), Cause::Timeout);
         assert!(server.connections() <= 4);
     }

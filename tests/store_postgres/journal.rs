@@ -1,15 +1,16 @@
 //! The journal beside the records.
 
 use tower_reprise::store::journal::{
-    Dedup, Enqueued, EntryId, Journal, NewEntry, Query, Settle, Status, Steer, Want,
+    Dedup, Enqueued, EntryCommand, EntryId, Journal, LeaseRequest, NewEntry, Query, Settlement,
+    Status,
 };
 
 use super::*;
 
 const KEEP: Duration = Duration::from_secs(60);
 
-fn want(limit: u32) -> Want {
-    Want::new("mails", "", limit, LEASE)
+fn want(limit: u32) -> LeaseRequest {
+    LeaseRequest::new("mails", "", limit, LEASE)
 }
 
 async fn put(store: &PostgresStore, new: NewEntry) -> EntryId {
@@ -67,10 +68,10 @@ async fn t_2_outcomes_that_are_told_together_have_answers_of_their_own() {
     for (n, entry) in stale.iter().chain(&leased).enumerate() {
         let (store, id, turn) = (store.clone(), entry.id, entry.turn);
         let settle = match n % 4 {
-            0 => Settle::completed(n.to_string(), KEEP),
-            1 => Settle::failed(n.to_string(), KEEP),
-            2 => Settle::retry(n.to_string(), KEEP),
-            _ => Settle::release(KEEP),
+            0 => Settlement::completed(n.to_string(), KEEP),
+            1 => Settlement::failed(n.to_string(), KEEP),
+            2 => Settlement::retry(n.to_string(), KEEP),
+            _ => Settlement::release(KEEP),
         };
         tasks.spawn(async move { (n, store.settle(id, turn, settle).await.unwrap()) });
     }
@@ -138,7 +139,7 @@ async fn j_3_a_key_that_is_freed_is_taken_once() {
         }
         // Called off in turns, past its time in turns.
         if round % 2 == 0 {
-            store.steer(id, Steer::Cancel(KEEP)).await.unwrap();
+            store.command(id, EntryCommand::Cancel(KEEP)).await.unwrap();
         } else {
             postgres.pass(Duration::from_secs(24 * 60 * 60)).await;
         }
@@ -225,10 +226,10 @@ async fn t_3_what_was_kept_long_enough_is_swept() {
     let new = NewEntry::new("mails", "payload");
     for _ in 0..10 {
         let id = put(&store, NewEntry::new("mails", "payload")).await;
-        store.steer(id, Steer::Cancel(KEEP)).await.unwrap();
+        store.command(id, EntryCommand::Cancel(KEEP)).await.unwrap();
     }
     let id = put(&store, new.clone()).await;
-    store.steer(id, Steer::Cancel(KEEP)).await.unwrap();
+    store.command(id, EntryCommand::Cancel(KEEP)).await.unwrap();
     let live = put(&store, NewEntry::new("mails", "payload")).await;
     assert_eq!(store.sweep(100).await.unwrap(), 0, "too early");
     postgres.pass(KEEP).await;
@@ -358,7 +359,7 @@ async fn j_11_a_lease_in_doubt_is_not_repeated() {
 
     let steering = tokio::spawn({
         let store = store.clone();
-        async move { store.steer(ids[1], Steer::Cancel(KEEP)).await }
+        async move { store.command(ids[1], EntryCommand::Cancel(KEEP)).await }
     });
     eventually("one is ended", async || postgres.count(end).await > 0).await;
     transaction.rollback().await.unwrap();
@@ -382,7 +383,7 @@ async fn w_8_an_outbox_that_is_refused_leaves_the_turn_on() {
         ..NewEntry::new("callbacks", "done")
     };
     let settle = |outbox: &[NewEntry]| {
-        let settle = Settle::completed("done", KEEP).followed_by(outbox.iter().cloned());
+        let settle = Settlement::completed("done", KEEP).followed_by(outbox.iter().cloned());
         store.settle(id, leased[0].turn, settle)
     };
     let error = settle(&[follow.clone(), refused]).await.unwrap_err();

@@ -7,8 +7,8 @@ use tower_reprise::store::{
     Fingerprint, Ownership, RecordKey, RedisStore, StoreErrorKind,
     conformance::{self, Backend},
     journal::{
-        Dedup, Enqueued, Entry, EntryId, Journal, NewEntry, Priority, Query, Settle, Status, Steer,
-        Turn, Want,
+        Dedup, Enqueued, Entry, EntryCommand, EntryId, Journal, LeaseRequest, LeaseToken, NewEntry,
+        Priority, Query, Settlement, Status,
     },
 };
 
@@ -57,8 +57,8 @@ pub(super) fn new(priority: Priority) -> NewEntry {
     }
 }
 
-pub(super) fn want(limit: u32) -> Want {
-    Want::new("mails", "", limit, LEASE)
+pub(super) fn want(limit: u32) -> LeaseRequest {
+    LeaseRequest::new("mails", "", limit, LEASE)
 }
 
 pub(super) fn ids(entries: &[Entry]) -> Vec<EntryId> {
@@ -97,8 +97,8 @@ async fn j_7_a_thousand_cancels_against_starts_have_one_winner_each() {
                     ..new(Priority::Normal)
                 };
                 let id = put(&cancels, new).await;
-                let want = Want { lane, ..want(1) };
-                let cancel = cancels.steer(id, Steer::Cancel(KEEP));
+                let want = LeaseRequest { lane, ..want(1) };
+                let cancel = cancels.command(id, EntryCommand::Cancel(KEEP));
                 let start = starts.lease(want);
                 // Who is polled first is sent first, if not always received first.
                 let (cancelled, started) = if round % 2 == 0 {
@@ -111,7 +111,7 @@ async fn j_7_a_thousand_cancels_against_starts_have_one_winner_each() {
                 let started = started.expect("lease");
                 assert_ne!(cancelled, started.len() == 1, "one of both");
                 if let [entry] = &*started {
-                    let settle = Settle::completed("", KEEP);
+                    let settle = Settlement::completed("", KEEP);
                     let settled = starts.settle(id, entry.turn, settle).await;
                     assert_eq!(settled.expect("settle"), Ownership::Held);
                 }
@@ -169,18 +169,18 @@ async fn t_5_a_newer_journal_is_refused() {
     };
     let store = redis.open().await;
     let id = put(&store, new(Priority::Normal)).await;
-    let turn = Turn::new(1);
+    let turn = LeaseToken::new(1);
     redis
         .command::<()>(&["HSET", &root(&redis), "version", "2"])
         .await;
-    let settle = Settle::release(LEASE);
+    let settle = Settlement::release(LEASE);
     let results = [
         store.enqueue(new(Priority::Normal)).await.map(drop),
         store.lanes("mails", None, 1).await.map(drop),
         store.lease(want(1)).await.map(drop),
         store.extend(id, turn, LEASE).await.map(drop),
         store.settle(id, turn, settle).await.map(drop),
-        store.steer(id, Steer::Trigger).await.map(drop),
+        store.command(id, EntryCommand::Trigger).await.map(drop),
         store.find(id).await.map(drop),
         store.list(Query::new("mails", 1)).await.map(drop),
         store.counts("mails").await.map(drop),
@@ -226,7 +226,7 @@ async fn all_sets_agree_and_nothing_is_left_behind() {
             3..5 => {
                 let lanes = store.lanes("mails", None, 9).await.unwrap();
                 for lane in ["", "a", "b"] {
-                    let want = Want {
+                    let want = LeaseRequest {
                         lane: lane.to_owned(),
                         ..want(2)
                     };
@@ -243,23 +243,23 @@ async fn all_sets_agree_and_nothing_is_left_behind() {
             6 if !held.is_empty() => {
                 let entry = held.swap_remove(pick(held.len()));
                 let settle = [
-                    Settle::completed("done", minute),
-                    Settle::failed("broken", minute * 2),
-                    Settle::expired(minute),
-                    Settle::retry("503", minute),
-                    Settle::release(Duration::ZERO).followed_by([new(Priority::Low)]),
+                    Settlement::completed("done", minute),
+                    Settlement::failed("broken", minute * 2),
+                    Settlement::expired(minute),
+                    Settlement::retry("503", minute),
+                    Settlement::release(Duration::ZERO).followed_by([new(Priority::Low)]),
                 ];
                 let settle = settle[pick(5)].clone();
                 let _ = store.settle(entry.id, entry.turn, settle).await.unwrap();
             }
             7..9 if !all.is_empty() => {
                 let steers = [
-                    Steer::Cancel(minute),
-                    Steer::Trigger,
-                    Steer::Redrive(minute * 2),
+                    EntryCommand::Cancel(minute),
+                    EntryCommand::Trigger,
+                    EntryCommand::Redrive(minute * 2),
                 ];
                 let id = all[pick(all.len())];
-                store.steer(id, steers[pick(3)]).await.unwrap();
+                store.command(id, steers[pick(3)]).await.unwrap();
             }
             _ => redis.pass(Duration::from_secs(20)).await,
         }
@@ -275,8 +275,12 @@ async fn all_sets_agree_and_nothing_is_left_behind() {
     while !store.list(Query::new("mails", 1)).await.unwrap().is_empty() {
         redis.pass(minute).await;
         for lane in store.lanes("mails", None, 9).await.unwrap() {
-            for entry in store.lease(Want { lane, ..want(999) }).await.unwrap() {
-                let settle = Settle::completed("", Duration::ZERO);
+            for entry in store
+                .lease(LeaseRequest { lane, ..want(999) })
+                .await
+                .unwrap()
+            {
+                let settle = Settlement::completed("", Duration::ZERO);
                 let settled = store.settle(entry.id, entry.turn, settle).await.unwrap();
                 assert_eq!(settled, Ownership::Held);
             }

@@ -10,7 +10,9 @@ use tokio::task::JoinSet;
 use tower_reprise::store::{
     Ownership, RedisStore, StoreErrorKind,
     conformance::Backend,
-    journal::{Enqueued, EntryId, Journal, NewEntry, Priority, Query, Settle, Status, Steer},
+    journal::{
+        Enqueued, EntryCommand, EntryId, Journal, NewEntry, Priority, Query, Settlement, Status,
+    },
 };
 
 use super::{
@@ -75,9 +77,9 @@ async fn a_verb_does_as_much_in_a_long_queue_as_in_a_short_one() {
             assert_eq!(extended.expect("extend"), Ownership::Held);
             costs.push(cost);
             for (entry, settle) in [
-                (first, Settle::release(Duration::ZERO)),
-                (second, Settle::release(LEASE)),
-                (third, Settle::retry("503", Duration::ZERO)),
+                (first, Settlement::release(Duration::ZERO)),
+                (second, Settlement::release(LEASE)),
+                (third, Settlement::retry("503", Duration::ZERO)),
             ] {
                 let (cost, settled) =
                     commands(&redis, store.settle(entry.id, entry.turn, settle)).await;
@@ -165,10 +167,13 @@ async fn j_2_a_full_server_refuses_what_is_new_and_works_off_the_rest() {
     let entry = store.lease(want(1)).await.unwrap().pop().unwrap();
     let extended = store.extend(entry.id, entry.turn, LEASE).await.unwrap();
     assert_eq!(extended, Ownership::Held);
-    let settle = Settle::completed("done", KEEP);
+    let settle = Settlement::completed("done", KEEP);
     let settled = store.settle(entry.id, entry.turn, settle).await.unwrap();
     assert_eq!(settled, Ownership::Held);
-    let steered = store.steer(all[1], Steer::Cancel(KEEP)).await.unwrap();
+    let steered = store
+        .command(all[1], EntryCommand::Cancel(KEEP))
+        .await
+        .unwrap();
     assert!(steered.is_some_and(|steered| steered.applied));
     let counts = store.counts("mails").await.unwrap();
     assert_eq!(counts.by_status, [2, 0, 1, 0, 0, 1]);
@@ -182,7 +187,9 @@ async fn a_lost_answer(store: &RedisStore, lossy: &Lossy, behind: &RedisStore) {
     }
     // The scripts are known from then on.
     assert_eq!(store.lease(want(1)).await.expect("lease").len(), 1);
-    let nothing = store.steer(EntryId::random(), Steer::Trigger).await;
+    let nothing = store
+        .command(EntryId::random(), EntryCommand::Trigger)
+        .await;
     assert_eq!(nothing.expect("steer"), None);
     lossy.lose_an_answer();
     let leased = store.lease(want(2)).await.expect("lease");
@@ -194,7 +201,10 @@ async fn a_lost_answer(store: &RedisStore, lossy: &Lossy, behind: &RedisStore) {
     // Others find the same without a ticket.
     let id = put(store, new(Priority::Low)).await;
     lossy.lose_an_answer();
-    let cancelled = store.steer(id, Steer::Cancel(KEEP)).await.expect("steer");
+    let cancelled = store
+        .command(id, EntryCommand::Cancel(KEEP))
+        .await
+        .expect("steer");
     assert!(cancelled.is_some_and(|s| !s.applied && s.entry.status == Status::Cancelled));
     assert_eq!(lossy.lost(), 2);
 }
@@ -291,10 +301,13 @@ async fn t_2_a_journal_that_is_moved_is_not_changed_by_halves() {
             store.enqueue(new).await.map(drop),
             store.lease(want(9)).await.map(drop),
             store
-                .settle(leased.id, leased.turn, Settle::retry("503", LEASE))
+                .settle(leased.id, leased.turn, Settlement::retry("503", LEASE))
                 .await
                 .map(drop),
-            store.steer(all[1], Steer::Cancel(KEEP)).await.map(drop),
+            store
+                .command(all[1], EntryCommand::Cancel(KEEP))
+                .await
+                .map(drop),
         ];
         for result in results {
             let error = result.unwrap_err();
@@ -319,7 +332,7 @@ async fn t_2_a_journal_that_is_moved_is_not_changed_by_halves() {
         set(redis, &["NODE", &to_id]).await;
     }
 
-    let settle = Settle::completed("done", KEEP);
+    let settle = Settlement::completed("done", KEEP);
     let settled = store.settle(leased.id, leased.turn, settle).await.unwrap();
     assert_eq!(settled, Ownership::Held);
     assert_eq!(ids(&store.lease(want(9)).await.unwrap()), all[1..]);
@@ -356,7 +369,7 @@ async fn t_6_j_14_with_appendfsync_always_a_kill_loses_no_entry() {
                         .lock()
                         .unwrap()
                         .insert(entry.id, (Status::Processing, 1));
-                    let settle = Settle::completed("done", KEEP);
+                    let settle = Settlement::completed("done", KEEP);
                     if store.settle(entry.id, entry.turn, settle).await.is_ok() {
                         known
                             .lock()

@@ -1,7 +1,7 @@
 //! T-7, J-13: the same for the entries of a journal.
 
 use tower_reprise::store::journal::{
-    Entry, EntryId, Journal, NewEntry, Query, Settle, Status, Want,
+    Entry, EntryId, Journal, LeaseRequest, NewEntry, Query, Settlement, Status,
 };
 
 use super::*;
@@ -12,8 +12,8 @@ fn sealed(store: &MemoryStore, keys: SealKeys) -> Sealed<MemoryStore> {
     Sealed::new(store.clone(), keys)
 }
 
-fn want() -> Want {
-    Want::new("mails", "", 9, LEASE)
+fn want() -> LeaseRequest {
+    LeaseRequest::new("mails", "", 9, LEASE)
 }
 
 async fn put(store: &impl Journal, payload: &'static [u8]) -> EntryId {
@@ -49,7 +49,7 @@ async fn t_7_j_13_the_store_never_sees_what_is_asked_for() {
     assert_eq!(&*leased[0].payload, SECRET);
     let callback = NewEntry::new("callbacks", SECRET);
     let follow = callback.id;
-    let settle = Settle::completed(SECRET, RETENTION).followed_by([callback]);
+    let settle = Settlement::completed(SECRET, RETENTION).followed_by([callback]);
     let settled = store.settle(id, leased[0].turn, settle).await.unwrap();
     assert_eq!(settled, Ownership::Held);
 
@@ -86,7 +86,7 @@ async fn t_7_what_was_moved_is_refused() {
 
     let leased = below.lease(want()).await.unwrap();
     let leased = leased.iter().find(|entry| entry.id == id).unwrap();
-    let settle = Settle::completed(payload, RETENTION);
+    let settle = Settlement::completed(payload, RETENTION);
     let settled = below.settle(id, leased.turn, settle).await.unwrap();
     assert_eq!(settled, Ownership::Held);
     let error = store.find(id).await.unwrap_err();

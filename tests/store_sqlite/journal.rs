@@ -6,7 +6,8 @@ use std::{
 };
 
 use tower_reprise::store::journal::{
-    Enqueued, EntryId, Journal, NewEntry, Query, Settle, Status, Steer, Turn, Want,
+    Enqueued, EntryCommand, EntryId, Journal, LeaseRequest, LeaseToken, NewEntry, Query,
+    Settlement, Status,
 };
 
 use super::*;
@@ -24,8 +25,8 @@ async fn put(store: &SqliteStore, new: NewEntry) -> EntryId {
     id
 }
 
-fn want(limit: u32) -> Want {
-    Want::new("mails", "", limit, LEASE)
+fn want(limit: u32) -> LeaseRequest {
+    LeaseRequest::new("mails", "", limit, LEASE)
 }
 
 #[tokio::test]
@@ -54,7 +55,7 @@ async fn t_3_what_was_kept_long_enough_is_swept() {
         let store = store.clone();
         entries.spawn(async move {
             let id = put(&store, entry(10)).await;
-            store.steer(id, Steer::Cancel(KEEP)).await.unwrap();
+            store.command(id, EntryCommand::Cancel(KEEP)).await.unwrap();
             id
         });
     }
@@ -93,11 +94,17 @@ async fn t_3_what_is_gone_frees_its_id() {
     let store = sqlite.open();
     let new = entry(1);
     let first = put(&store, new.clone()).await;
-    let kept = store.steer(first, Steer::Cancel(KEEP)).await.unwrap();
+    let kept = store
+        .command(first, EntryCommand::Cancel(KEEP))
+        .await
+        .unwrap();
     let before = kept.unwrap().entry.sequence;
     sqlite.time.pass(KEEP);
     assert_eq!(store.find(first).await.unwrap(), None);
-    assert_eq!(store.steer(first, Steer::Trigger).await.unwrap(), None);
+    assert_eq!(
+        store.command(first, EntryCommand::Trigger).await.unwrap(),
+        None
+    );
     put(&store, new).await;
     let found = store.find(first).await.unwrap().unwrap();
     assert!(found.sequence > before, "a sequence is not used twice");
@@ -164,14 +171,14 @@ async fn t_4_j_2_a_full_file_refuses_and_still_answers() {
     let delete = format!("DELETE FROM journal WHERE sequence IN ({newest})");
     assert_eq!(connection.execute(&delete, []).unwrap(), 3);
     let queued = accepted.len() as u64 - 4;
-    let settle = Settle::completed("", KEEP).followed_by([entry(1), entry(100_000)]);
+    let settle = Settlement::completed("", KEEP).followed_by([entry(1), entry(100_000)]);
     let error = store.settle(leased.id, leased.turn, settle).await;
     assert_eq!(error.unwrap_err().kind(), StoreErrorKind::Full);
     let found = store.find(leased.id).await.unwrap();
     assert_eq!(found.unwrap().status, Status::Processing);
     let counts = store.counts("mails").await.unwrap();
     assert_eq!(counts.of(Status::Queued), queued);
-    let settle = Settle::completed("", KEEP).followed_by([entry(1)]);
+    let settle = Settlement::completed("", KEEP).followed_by([entry(1)]);
     let settled = store.settle(leased.id, leased.turn, settle).await;
     assert_eq!(settled.unwrap(), Ownership::Held);
     let counts = store.counts("mails").await.unwrap();
@@ -184,17 +191,21 @@ async fn t_4_a_file_that_is_gone_refuses() {
     let store = sqlite.open();
     let id = put(&store, entry(1)).await;
     fs::remove_dir_all(&sqlite.folder.0).unwrap();
-    let turn = Turn::new(1);
+    let turn = LeaseToken::new(1);
     for error in [
         store.enqueue(entry(1)).await.map(drop).unwrap_err(),
         store.lease(want(1)).await.map(drop).unwrap_err(),
         store.extend(id, turn, LEASE).await.map(drop).unwrap_err(),
         store
-            .settle(id, turn, Settle::release(LEASE))
+            .settle(id, turn, Settlement::release(LEASE))
             .await
             .map(drop)
             .unwrap_err(),
-        store.steer(id, Steer::Trigger).await.map(drop).unwrap_err(),
+        store
+            .command(id, EntryCommand::Trigger)
+            .await
+            .map(drop)
+            .unwrap_err(),
         store.find(id).await.map(drop).unwrap_err(),
         store.lanes("mails", None, 1).await.map(drop).unwrap_err(),
         store.counts("mails").await.map(drop).unwrap_err(),
@@ -293,7 +304,7 @@ async fn child_that_is_killed() {
                     say(format!("leased {id} {}\n", turn.get()));
                     let next = NewEntry::new("callbacks", "done");
                     let follow = next.id;
-                    let settle = Settle::completed("done", RETENTION).followed_by([next]);
+                    let settle = Settlement::completed("done", RETENTION).followed_by([next]);
                     let settled = store.settle(id, turn, settle).await;
                     assert_eq!(settled.unwrap(), Ownership::Held);
                     say(format!("settled {id} {follow}\n"));

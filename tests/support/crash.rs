@@ -16,8 +16,8 @@ use std::{
 use bytes::Bytes;
 use tokio::task::JoinSet;
 use tower_reprise::store::{
-    Claim, ClaimId, Claimed, FencingToken, Fingerprint, IdempotencyStore, Note, Orphans, Ownership,
-    RecordKey, Stored,
+    Claim, ClaimId, Claimed, CrashPolicy, FencingToken, Fingerprint, IdempotencyStore, Note,
+    Ownership, RecordKey, Stored,
 };
 
 use super::process::{self, Process, listen, say};
@@ -69,7 +69,7 @@ fn claim(salt: u64, number: u64, lease: Duration) -> Claim {
         id: ClaimId::random(),
         lease,
         retention: RETENTION,
-        orphans: Orphans::Reexecute,
+        orphans: CrashPolicy::Reexecute,
         note: Note::NONE,
     }
 }

@@ -12,8 +12,8 @@ use std::{
 use bytes::Bytes;
 use tokio::task::JoinSet;
 use tower_reprise::store::{
-    Claim, ClaimId, Claimed, Fingerprint, IdempotencyStore, Note, Orphans, Ownership, RecordKey,
-    Stored,
+    Claim, ClaimId, Claimed, CrashPolicy, Fingerprint, IdempotencyStore, Note, Ownership,
+    RecordKey, Stored,
 };
 
 use super::database::{Restart, eventually};
@@ -30,7 +30,7 @@ fn claim(key: [u8; 32]) -> Claim {
         id: ClaimId::random(),
         lease: LEASE,
         retention: RETENTION,
-        orphans: Orphans::Reexecute,
+        orphans: CrashPolicy::Reexecute,
         note: Note::NONE,
     }
 }

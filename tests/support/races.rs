@@ -13,7 +13,10 @@ use std::{
 use tokio::task::JoinSet;
 use tower_reprise::store::{
     Ownership,
-    journal::{Enqueued, EntryId, Journal, NewEntry, Priority, Settle, Status, Steer, Want},
+    journal::{
+        Enqueued, EntryCommand, EntryId, Journal, LeaseRequest, NewEntry, Priority, Settlement,
+        Status,
+    },
 };
 
 const LEASE: Duration = Duration::from_secs(60);
@@ -45,10 +48,13 @@ pub(crate) async fn cancel_against_start<J: Journal>(stores: [J; 2]) {
                     0 => (&one, &other),
                     _ => (&other, &one),
                 };
-                let (leaser, want) = (Arc::clone(leaser), Want::new(queue.clone(), "", 1, LEASE));
+                let (leaser, want) = (
+                    Arc::clone(leaser),
+                    LeaseRequest::new(queue.clone(), "", 1, LEASE),
+                );
                 let canceller = Arc::clone(canceller);
                 let start = async move { leaser.lease(want).await.expect("lease") };
-                let cancel = async move { canceller.steer(id, Steer::Cancel(KEEP)).await };
+                let cancel = async move { canceller.command(id, EntryCommand::Cancel(KEEP)).await };
                 // Each has the head start at times.
                 let (start, cancel) = if round % 4 < 2 {
                     let start = tokio::spawn(start);
@@ -67,7 +73,7 @@ pub(crate) async fn cancel_against_start<J: Journal>(stores: [J; 2]) {
                         (leased.id, status, steered.entry.status),
                         (id, Some(Status::Processing), Status::Processing)
                     );
-                    let done = Settle::completed("", KEEP);
+                    let done = Settlement::completed("", KEEP);
                     let settled = other.settle(id, leased.turn, done).await;
                     assert_eq!(settled.expect("settle"), Ownership::Held);
                 } else {
@@ -108,7 +114,7 @@ pub(crate) async fn leases_keep_the_order<J: Journal>(stores: [J; 2]) {
     let mut workers = JoinSet::new();
     for n in 0..6 {
         let (store, clock) = (Arc::clone(&stores[n % 2]), Arc::clone(&clock));
-        let want = Want::new(queue.clone(), "", 1 + n as u32 % 3, LEASE);
+        let want = LeaseRequest::new(queue.clone(), "", 1 + n as u32 % 3, LEASE);
         workers.spawn(async move {
             let mut took = Vec::new();
             loop {

@@ -8,7 +8,7 @@ use tower_reprise::{
     },
     store::{
         MemoryStore,
-        journal::{Entry, Journal, NewEntry, Settle, Status},
+        journal::{Entry, Journal, NewEntry, Settlement, Status},
     },
 };
 
@@ -25,10 +25,10 @@ async fn consume(event: String) -> Result<u64, BoxError> {
 struct Quoting;
 
 impl Handler for Quoting {
-    async fn handle(&self, entry: Entry) -> Settle {
+    async fn handle(&self, entry: Entry) -> Settlement {
         match &*entry.payload {
-            b"status" => Settle::failed("replied 422", DAY),
-            _ => Settle::failed(format!("no account of {SECRET}"), DAY),
+            b"status" => Settlement::failed("replied 422", DAY),
+            _ => Settlement::failed(format!("no account of {SECRET}"), DAY),
         }
     }
 }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::call::{Effect, GaveUp, RetryError};
+use crate::call::{Effect, RetryError, StopReason};
 
 fn noted(causes: impl IntoIterator<Item = Cause>) -> Facts {
     let mut facts = Facts::default();
@@ -23,7 +23,7 @@ fn c_3_c_4_every_cause_has_its_meaning() {
     for cause in RANK {
         let (retry, health, never_sent) = match cause {
             Cause::Certificate | Cause::Tls => (Retryable::Never, Health::Failure, false),
-            Cause::Dns => (Retryable::AtMost(1), Health::Failure, true),
+            Cause::Dns => (Retryable::MaxConsecutive(1), Health::Failure, true),
             Cause::StreamRefused | Cause::GoAway => (Retryable::Yes, Health::Neutral, true),
             Cause::Connect => (Retryable::Yes, Health::Failure, true),
             Cause::Timeout | Cause::Incomplete | Cause::Protocol | Cause::Reset => {
@@ -78,7 +78,7 @@ fn c_3_an_attempt_that_took_too_long_is_retried_and_a_whole_call_is_not() {
 #[test]
 fn c_4_a_call_that_was_retried_was_never_sent_if_no_attempt_was() {
     let after = |before, last: io::ErrorKind| {
-        let outcome = RetryOutcome::new(2, Some(GaveUp::Exhausted), before);
+        let outcome = RetryOutcome::new(2, Some(StopReason::Exhausted), before);
         let error = RetryError::new(outcome, io::Error::from(last).into());
         let verdict = classify(&Rules::standard(), &error);
         (verdict.never_sent, verdict.effect)

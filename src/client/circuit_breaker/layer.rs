@@ -3,7 +3,7 @@ use tower::Layer;
 use super::CircuitBreaker;
 use crate::{
     classify::Standard,
-    dependency::{ByAuthority, Dependencies, Lookup},
+    dependency::{ByAuthority, Dependencies, DependencyCache},
 };
 
 /// Stops calls to a dependency that fails. See the [module docs](super).
@@ -26,7 +26,7 @@ impl<S, C: Clone, L: Clone> Layer<S> for CircuitBreakerLayer<C, L> {
     fn layer(&self, inner: S) -> Self::Service {
         CircuitBreaker {
             inner,
-            lookup: Lookup::new(self.deps.clone()),
+            cache: DependencyCache::new(self.deps.clone()),
         }
     }
 }

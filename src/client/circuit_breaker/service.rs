@@ -5,7 +5,7 @@ use tower::Service;
 use super::CircuitBreakerFuture;
 use crate::{
     classify::{Classify, Standard},
-    dependency::{ByAuthority, Locate, Lookup},
+    dependency::{ByAuthority, DependencyCache, Locate},
     error::BoxError,
     telemetry,
 };
@@ -18,7 +18,7 @@ use crate::{
 #[derive(Debug, Clone)]
 pub struct CircuitBreaker<S, C = Standard, L = ByAuthority> {
     pub(super) inner: S,
-    pub(super) lookup: Lookup<C, L>,
+    pub(super) cache: DependencyCache<C, L>,
 }
 
 impl<S, C, L, Req> Service<Req> for CircuitBreaker<S, C, L>
@@ -38,7 +38,7 @@ where
     }
 
     fn call(&mut self, request: Req) -> Self::Future {
-        let (deps, dependency) = self.lookup.find(&request);
+        let (deps, dependency) = self.cache.find(&request);
         let permit = match dependency.admit() {
             Ok(permit) => permit,
             Err(refused) => {

@@ -9,7 +9,7 @@ use std::{
 use pin_project_lite::pin_project;
 
 use super::{
-    PeekReply,
+    PeekResponse,
     reading::{Look, Reading},
 };
 use crate::{dependency::Dependency, error::BoxError};
@@ -17,7 +17,7 @@ use crate::{dependency::Dependency, error::BoxError};
 pin_project! {
     /// The future of a [`Peek`](super::Peek) service.
     #[must_use = "futures do nothing unless polled"]
-    pub struct PeekFuture<F, R: PeekReply> {
+    pub struct PeekFuture<F, R: PeekResponse> {
         #[pin]
         state: State<F, R>,
         dependency: Arc<Dependency>,
@@ -27,7 +27,7 @@ pin_project! {
 
 pin_project! {
     #[project = StateProj]
-    enum State<F, R: PeekReply> {
+    enum State<F, R: PeekResponse> {
         // The call is out.
         Called { #[pin] future: F },
         // More of the body is waited for. It is boxed, so that calls without are small.
@@ -35,7 +35,7 @@ pin_project! {
     }
 }
 
-impl<F, R: PeekReply> PeekFuture<F, R> {
+impl<F, R: PeekResponse> PeekFuture<F, R> {
     #[inline(always)]
     pub(super) fn new(future: F, dependency: Arc<Dependency>, unary: bool) -> Self {
         Self {
@@ -50,7 +50,7 @@ impl<F, R, E> Future for PeekFuture<F, R>
 where
     F: Future<Output = Result<R, E>>,
     E: Into<BoxError>,
-    R: PeekReply,
+    R: PeekResponse,
 {
     type Output = Result<R::Peeked, BoxError>;
 
@@ -91,7 +91,7 @@ where
 
 /// Reads what is there of a reply's body. One that has to wait for more is boxed.
 #[inline(never)]
-fn read<R: PeekReply>(
+fn read<R: PeekResponse>(
     mut reading: Reading<R>,
     dependency: &Dependency,
     cx: &mut Context<'_>,
@@ -102,7 +102,7 @@ fn read<R: PeekReply>(
     }
 }
 
-impl<F, R: PeekReply> fmt::Debug for PeekFuture<F, R> {
+impl<F, R: PeekResponse> fmt::Debug for PeekFuture<F, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PeekFuture")
             .field("dependency", &self.dependency.name())

@@ -3,7 +3,7 @@ use tower::Layer;
 use super::Peek;
 use crate::{
     classify::Standard,
-    dependency::{ByAuthority, Dependencies, Lookup},
+    dependency::{ByAuthority, Dependencies, DependencyCache},
 };
 
 /// Looks into replies for what their heads do not tell. See the [module docs](super).
@@ -26,7 +26,7 @@ impl<S, C: Clone, L: Clone> Layer<S> for PeekLayer<C, L> {
     fn layer(&self, inner: S) -> Self::Service {
         Peek {
             inner,
-            lookup: Lookup::new(self.deps.clone()),
+            cache: DependencyCache::new(self.deps.clone()),
         }
     }
 }

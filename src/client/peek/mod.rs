@@ -61,7 +61,7 @@ mod codes;
 mod future;
 mod layer;
 mod reading;
-mod reply;
+mod response;
 mod service;
 
 /// Without the feature no document can be read.
@@ -93,5 +93,5 @@ mod codes {
 }
 
 pub use self::{
-    body::PeekBody, future::PeekFuture, layer::PeekLayer, reply::PeekReply, service::Peek,
+    body::PeekBody, future::PeekFuture, layer::PeekLayer, response::PeekResponse, service::Peek,
 };

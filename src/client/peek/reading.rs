@@ -8,12 +8,12 @@ use http::{Response, StatusCode};
 use http_body::Body;
 use tokio::time::{Sleep, sleep};
 
-use super::{PeekBody, PeekReply, codes::Document};
+use super::{PeekBody, PeekResponse, codes::Document};
 use crate::classify::BodySignal;
 use crate::{
     classify::{Advice, CodeRule, Rules, worth_keeping},
     dependency::Dependency,
-    http::{GrpcCode, grpc::is_grpc, response::Reply},
+    http::{GrpcCode, grpc::is_grpc, response::ResponseHead},
 };
 
 /// What a frame counts at least, so that empty ones come to an end too.
@@ -33,7 +33,7 @@ pub(super) enum Look {
 
 impl Look {
     #[inline]
-    pub(super) fn at<R: Reply>(rules: &Rules, reply: &R) -> Self {
+    pub(super) fn at<R: ResponseHead>(rules: &Rules, reply: &R) -> Self {
         let (status, headers) = (reply.status(), reply.headers());
         if headers.is_empty() && status == StatusCode::OK {
             return Self::Nothing;
@@ -52,7 +52,7 @@ impl Look {
 }
 
 /// A reply whose body is being read.
-pub(super) struct Reading<R: PeekReply> {
+pub(super) struct Reading<R: PeekResponse> {
     head: Response<()>,
     body: PeekBody<R::Body>,
     look: Look,
@@ -62,7 +62,7 @@ pub(super) struct Reading<R: PeekReply> {
     timer: Option<Pin<Box<Sleep>>>,
 }
 
-impl<R: PeekReply> Reading<R> {
+impl<R: PeekResponse> Reading<R> {
     pub(super) fn new(reply: R, look: Look, unary: bool) -> Self {
         let (head, body) = reply.open();
         Self {

@@ -6,10 +6,10 @@ use std::{
 use http::Request;
 use tower::Service;
 
-use super::{PeekFuture, PeekReply};
+use super::{PeekFuture, PeekResponse};
 use crate::{
     classify::Standard,
-    dependency::{ByAuthority, Locate, Lookup},
+    dependency::{ByAuthority, DependencyCache, Locate},
     error::BoxError,
 };
 
@@ -21,17 +21,17 @@ use crate::{
 #[derive(Debug, Clone)]
 pub struct Peek<S, C = Standard, L = ByAuthority> {
     pub(super) inner: S,
-    pub(super) lookup: Lookup<C, L>,
+    pub(super) cache: DependencyCache<C, L>,
 }
 
 impl<S, C, L, B> Service<Request<B>> for Peek<S, C, L>
 where
     S: Service<Request<B>>,
-    S::Response: PeekReply,
+    S::Response: PeekResponse,
     S::Error: Into<BoxError>,
     L: Locate<Request<B>>,
 {
-    type Response = <S::Response as PeekReply>::Peeked;
+    type Response = <S::Response as PeekResponse>::Peeked;
     type Error = BoxError;
     type Future = PeekFuture<S::Future, S::Response>;
 
@@ -42,7 +42,7 @@ where
 
     #[inline(always)]
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let dependency = Arc::clone(self.lookup.find(&request).1);
+        let dependency = Arc::clone(self.cache.find(&request).1);
         let unary = dependency.policy().rules().is_unary(&request);
         PeekFuture::new(self.inner.call(request), dependency, unary)
     }

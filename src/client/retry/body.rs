@@ -24,7 +24,7 @@ pub trait ReplayBody: Sized {
 
     /// What is kept of the body for later, which may mean to replace it by one of the same type
     /// that records what passes. `None` if it can't be kept.
-    fn record(&mut self, room: &Room<'_>) -> Option<Self::Recording>;
+    fn record(&mut self, room: &ReplayLimits<'_>) -> Option<Self::Recording>;
 
     /// Whether the body could be sent again now. It is asked when an attempt failed, and may read
     /// what is left of the body, if that need not be waited for.
@@ -41,12 +41,12 @@ pub trait ReplayBody: Sized {
 
 /// How much of a body may be buffered.
 #[derive(Debug)]
-pub struct Room<'a> {
+pub struct ReplayLimits<'a> {
     limit: usize,
     dependency: &'a Arc<Dependency>,
 }
 
-impl<'a> Room<'a> {
+impl<'a> ReplayLimits<'a> {
     #[inline]
     pub(super) fn of(dependency: &'a Arc<Dependency>) -> Self {
         Self {
@@ -73,7 +73,7 @@ macro_rules! replay_by_clone {
             type Recording = Self;
 
             #[inline]
-            fn record(&mut self, _room: &Room<'_>) -> Option<Self> {
+            fn record(&mut self, _room: &ReplayLimits<'_>) -> Option<Self> {
                 Some(self.clone())
             }
 

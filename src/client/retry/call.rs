@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::{PrepareAttempt, Protocol, past::Past};
 use crate::{
-    call::{Attempt, GaveUp, RetryError, RetryOutcome},
+    call::{Attempt, RetryError, RetryOutcome, StopReason},
     policy::CallLimits,
 };
 use crate::{
@@ -147,7 +147,7 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
                     Some(last) if refused => (last, past.before_last),
                     _ => (result, past.effect()),
                 };
-                telemetry::gave_up(self.dependency().target(), attempts, reason, verdict.cause);
+                telemetry::stop_reason(self.dependency().target(), attempts, reason, verdict.cause);
                 Decision::Return(self.annotate(result, Some(reason), before))
             }
         }
@@ -155,7 +155,7 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
 
     /// The wait before the next attempt, if there is to be one. The budget is asked last, so that
     /// nothing is charged for a retry that something else forbids.
-    fn next_wait<Req>(&mut self, verdict: &Verdict) -> Result<Duration, GaveUp>
+    fn next_wait<Req>(&mut self, verdict: &Verdict) -> Result<Duration, StopReason>
     where
         P: Protocol<Req, Res, Snapshot = Snapshot>,
         H: PrepareAttempt<Req>,
@@ -165,36 +165,38 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
         match verdict.retry {
             Retryable::Never => return Err(final_reason(verdict)),
             Retryable::AfterRefresh if !refreshes => {
-                return Err(GaveUp::NotRetryable);
+                return Err(StopReason::NotRetryable);
             }
-            Retryable::AfterRefresh if past.refreshed => return Err(GaveUp::Exhausted),
-            Retryable::AtMost(limit) if past.repeats_of(verdict.cause) >= limit => {
-                return Err(GaveUp::Exhausted);
+            Retryable::AfterRefresh if past.refreshed => return Err(StopReason::Exhausted),
+            Retryable::MaxConsecutive(limit) if past.repeats_of(verdict.cause) >= limit => {
+                return Err(StopReason::Exhausted);
             }
-            Retryable::Within(limit) if past.retries >= limit => return Err(GaveUp::Exhausted),
-            Retryable::FreshId if past.wants.fresh_id => return Err(GaveUp::Exhausted),
+            Retryable::MaxRetries(limit) if past.retries >= limit => {
+                return Err(StopReason::Exhausted);
+            }
+            Retryable::FreshId if past.wants.fresh_id => return Err(StopReason::Exhausted),
             _ => {}
         }
         if !self.repeatable && !verdict.never_sent {
-            return Err(GaveUp::NotIdempotent);
+            return Err(StopReason::NotIdempotent);
         }
         if self.retries() >= self.bounds.max_retries {
-            return Err(GaveUp::Exhausted);
+            return Err(StopReason::Exhausted);
         }
         let wait = self.draw_wait(verdict);
         let deadline = self.deadline();
         let at = Instant::now().checked_add(wait).filter(|at| *at < deadline);
-        let at = at.ok_or(GaveUp::Deadline)?;
+        let at = at.ok_or(StopReason::Deadline)?;
         if self.dependency().refuses_at(at) {
-            return Err(GaveUp::Breaker);
+            return Err(StopReason::Breaker);
         }
         // This may read what is left of a body, so only a retry that nothing else forbids asks.
         let snapshot = self.snapshot.as_ref();
         if !snapshot.is_some_and(|snapshot| self.protocol.is_whole(snapshot)) {
-            return Err(GaveUp::NotReplayable);
+            return Err(StopReason::NotReplayable);
         }
         let charge = self.dependency().charge();
-        let charge = charge.map_err(|refused| GaveUp::from(refused.kind()))?;
+        let charge = charge.map_err(|refused| StopReason::from(refused.kind()))?;
         self.past().charge = Some(charge);
         Ok(wait)
     }
@@ -235,7 +237,7 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
         past.wants.credentials = verdict.retry == Retryable::AfterRefresh;
         past.wants.fresh_id |= verdict.retry == Retryable::FreshId;
         past.refreshed |= past.wants.credentials;
-        if matches!(verdict.retry, Retryable::AtMost(_)) {
+        if matches!(verdict.retry, Retryable::MaxConsecutive(_)) {
             past.limited = (verdict.cause, past.repeats_of(verdict.cause) + 1);
         }
         past.retries += 1;
@@ -294,17 +296,17 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
 
     /// The next attempt goes out now, unless it became too late or the breaker opened while it
     /// was waited for.
-    pub(super) fn begin_attempt(&mut self) -> Result<(), GaveUp> {
+    pub(super) fn begin_attempt(&mut self) -> Result<(), StopReason> {
         let now = Instant::now();
         if now >= self.deadline() {
-            return Err(GaveUp::Deadline);
+            return Err(StopReason::Deadline);
         }
         if self.dependency().refuses_at(now) {
-            return Err(GaveUp::Breaker);
+            return Err(StopReason::Breaker);
         }
         let past = self.past();
         if past.charge.as_mut().is_some_and(|charge| !charge.send()) {
-            return Err(GaveUp::Budget);
+            return Err(StopReason::Budget);
         }
         past.attempts += 1;
         self.attempt_until = None;
@@ -364,11 +366,11 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
         if past.last.is_some() {
             past.before_last = Effect::Possible;
         }
-        self.return_last(GaveUp::Deadline)
+        self.return_last(StopReason::Deadline)
     }
 
     /// Ends the call with the last real result, or for want of one with a timeout.
-    pub(super) fn return_last<Req>(&mut self, reason: GaveUp) -> Result<Res, BoxError>
+    pub(super) fn return_last<Req>(&mut self, reason: StopReason) -> Result<Res, BoxError>
     where
         P: Protocol<Req, Res, Snapshot = Snapshot>,
     {
@@ -377,7 +379,7 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
         past.charge = None;
         let (attempts, cause, last) = (past.attempts, past.last_cause, past.last.take());
         let before = past.before_last;
-        telemetry::gave_up(self.dependency().target(), attempts, reason, cause);
+        telemetry::stop_reason(self.dependency().target(), attempts, reason, cause);
         let timeout = Elapsed {
             whole_call: true,
             limit: self.bounds.total,
@@ -390,14 +392,14 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
     fn annotate<Req>(
         &self,
         result: Result<Res, BoxError>,
-        gave_up: Option<GaveUp>,
+        stop_reason: Option<StopReason>,
         before: Effect,
     ) -> Result<Res, BoxError>
     where
         P: Protocol<Req, Res, Snapshot = Snapshot>,
     {
         let attempts = self.past.as_ref().map_or(1, |past| past.attempts);
-        let outcome = RetryOutcome::new(attempts, gave_up, before);
+        let outcome = RetryOutcome::new(attempts, stop_reason, before);
         match result {
             Ok(mut response) => {
                 self.protocol.annotate(&mut response, outcome);
@@ -408,10 +410,10 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
     }
 }
 
-fn final_reason(verdict: &Verdict) -> GaveUp {
+fn final_reason(verdict: &Verdict) -> StopReason {
     match (verdict.cause, verdict.guidance) {
         (Cause::Refused(refusal), _) => refusal.into(),
-        (_, Some(Guidance::Stop)) => GaveUp::Pushback,
-        _ => GaveUp::NotRetryable,
+        (_, Some(Guidance::Stop)) => StopReason::Pushback,
+        _ => StopReason::NotRetryable,
     }
 }

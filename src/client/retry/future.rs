@@ -14,7 +14,7 @@ use super::{
     PrepareAttempt, Protocol,
     call::{Call, Decision},
 };
-use crate::call::{Attempt, GaveUp};
+use crate::call::{Attempt, StopReason};
 use crate::{classify::Classify, dependency::time_out, error::BoxError};
 
 pin_project! {
@@ -146,7 +146,7 @@ where
                     }
                     this.timer.set(None);
                     let Some((request, attempt)) = call.next_request() else {
-                        return Poll::Ready(call.return_last(GaveUp::NotReplayable));
+                        return Poll::Ready(call.return_last(StopReason::NotReplayable));
                     };
                     let future = Box::pin(call.prepare.prepare(request, attempt));
                     this.state.set(State::Preparing { future, attempt });
@@ -156,7 +156,7 @@ where
                         Poll::Ready(prepared) => prepared,
                         Poll::Pending => {
                             ready!(poll_limit(this.timer.as_mut(), call.deadline(), cx));
-                            return Poll::Ready(call.return_last(GaveUp::Deadline));
+                            return Poll::Ready(call.return_last(StopReason::Deadline));
                         }
                     };
                     match call.check_prepared(prepared, *attempt) {
@@ -164,7 +164,7 @@ where
                             let request = Some(Box::new(request));
                             this.state.set(State::Readying { request });
                         }
-                        None => return Poll::Ready(call.return_last(GaveUp::Prepare)),
+                        None => return Poll::Ready(call.return_last(StopReason::Prepare)),
                     }
                 }
                 StateProj::Readying { request } => {
@@ -172,11 +172,11 @@ where
                         Poll::Ready(ready) => ready.map_err(Into::into)?,
                         Poll::Pending => {
                             ready!(poll_limit(this.timer.as_mut(), call.deadline(), cx));
-                            return Poll::Ready(call.return_last(GaveUp::Deadline));
+                            return Poll::Ready(call.return_last(StopReason::Deadline));
                         }
                     }
                     let Some(request) = request.take() else {
-                        return Poll::Ready(call.return_last(GaveUp::NotReplayable));
+                        return Poll::Ready(call.return_last(StopReason::NotReplayable));
                     };
                     if let Err(reason) = call.begin_attempt() {
                         return Poll::Ready(call.return_last(reason));

@@ -3,7 +3,7 @@ use tower::Layer;
 use super::{Cloned, Http, Refresh, Retry};
 use crate::{
     classify::Standard,
-    dependency::{ByAuthority, Dependencies, LastSlot, Lookup},
+    dependency::{ByAuthority, Dependencies, DependencyCache, LastSlot},
 };
 
 /// Calls again when that is worth it, safe, and allowed. See the [module docs](super).
@@ -59,7 +59,7 @@ impl<S, C: Clone, L: Clone, P: Clone, H: Clone> Layer<S> for RetryLayer<C, L, P,
         self.deps.counts_originals();
         Retry {
             inner,
-            lookup: Lookup::new(self.deps.clone()),
+            cache: DependencyCache::new(self.deps.clone()),
             slot: LastSlot::default(),
             protocol: self.protocol.clone(),
             prepare: self.prepare.clone(),

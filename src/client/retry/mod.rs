@@ -80,7 +80,7 @@ pub(crate) mod tape;
 
 pub use self::{
     bearer::{BearerToken, Token},
-    body::{ReplayBody, Room},
+    body::{ReplayBody, ReplayLimits},
     future::RetryFuture,
     layer::RetryLayer,
     prepare::{PrepareAttempt, Refresh},

@@ -5,7 +5,7 @@ use http::{HeaderName, Request};
 use tower_http::request_id::RequestId;
 
 use super::{
-    ReplayBody, Room,
+    ReplayBody, ReplayLimits,
     snapshot::{Copied, Head},
 };
 use crate::call::{
@@ -17,7 +17,7 @@ use crate::{
     classify::Rules,
     http::{
         grpc::{grpc_timeout, is_grpc},
-        response::Reply,
+        response::ResponseHead,
     },
     telemetry::Labels,
 };
@@ -40,7 +40,12 @@ pub trait Protocol<Req, Res>: Clone + sealed::Sealed {
     #[doc(hidden)]
     fn wish<'a>(&self, request: &'a Req, marks: Marks) -> Option<&'a RetryOverride>;
     #[doc(hidden)]
-    fn snapshot(&self, request: &mut Req, marks: Marks, room: &Room<'_>) -> Option<Self::Snapshot>;
+    fn snapshot(
+        &self,
+        request: &mut Req,
+        marks: Marks,
+        room: &ReplayLimits<'_>,
+    ) -> Option<Self::Snapshot>;
     /// The time that the request itself gives the call.
     #[doc(hidden)]
     fn limit(&self, _request: &Req, _snapshot: Option<&Self::Snapshot>) -> Option<Duration> {
@@ -93,7 +98,7 @@ pub struct HttpSnapshot<R> {
     body: Option<R>,
 }
 
-impl<B: ReplayBody, R: Reply> Protocol<Request<B>, R> for Http {
+impl<B: ReplayBody, R: ResponseHead> Protocol<Request<B>, R> for Http {
     type Snapshot = HttpSnapshot<B::Recording>;
 
     fn marks(&self, request: &Request<B>) -> Marks {
@@ -112,7 +117,7 @@ impl<B: ReplayBody, R: Reply> Protocol<Request<B>, R> for Http {
         &self,
         request: &mut Request<B>,
         marks: Marks,
-        room: &Room<'_>,
+        room: &ReplayLimits<'_>,
     ) -> Option<Self::Snapshot> {
         let head = Head::of(request, marks, room.limit())?;
         let body = Some(request.body_mut().record(room)?);
@@ -169,7 +174,7 @@ impl<B: ReplayBody, R: Reply> Protocol<Request<B>, R> for Http {
         if attempt.wants_fresh_id() {
             renew_id(&mut request, &rules.request_id_header);
         }
-        attempt.mark(&mut request, rules.tell_attempts);
+        attempt.mark(&mut request, rules.send_attempt_count);
         Some(request)
     }
 
@@ -184,7 +189,7 @@ impl<B: ReplayBody, R: Reply> Protocol<Request<B>, R> for Http {
         if !head.is_as_trusted(&prepared, &rules.key_header) {
             return None;
         }
-        attempt.mark(&mut prepared, rules.tell_attempts);
+        attempt.mark(&mut prepared, rules.send_attempt_count);
         Some(prepared)
     }
 
@@ -217,7 +222,7 @@ impl<Req: Clone, Res> Protocol<Req, Res> for Cloned {
         None
     }
 
-    fn snapshot(&self, request: &mut Req, _marks: Marks, _room: &Room<'_>) -> Option<Req> {
+    fn snapshot(&self, request: &mut Req, _marks: Marks, _room: &ReplayLimits<'_>) -> Option<Req> {
         Some(request.clone())
     }
 

@@ -7,14 +7,14 @@ use tokio::time::Instant;
 use tower::Service;
 
 use super::{
-    Http, PrepareAttempt, Protocol, RetryFuture, Room,
+    Http, PrepareAttempt, Protocol, ReplayLimits, RetryFuture,
     call::{Call, Route},
     future::State,
 };
 use crate::{call::budget_mark::Marks, policy::CallLimits};
 use crate::{
     classify::{Classify, Standard},
-    dependency::{ByAuthority, LastSlot, Locate, Lookup},
+    dependency::{ByAuthority, DependencyCache, LastSlot, Locate},
     error::BoxError,
 };
 
@@ -26,7 +26,7 @@ use crate::{
 #[derive(Debug, Clone)]
 pub struct Retry<S, C = Standard, L = ByAuthority, P = Http, H = ()> {
     pub(super) inner: S,
-    pub(super) lookup: Lookup<C, L, Route<S>>,
+    pub(super) cache: DependencyCache<C, L, Route<S>>,
     pub(super) slot: LastSlot,
     pub(super) protocol: P,
     pub(super) prepare: H,
@@ -52,8 +52,8 @@ where
 
     #[inline(never)]
     fn call(&mut self, mut request: Req) -> Self::Future {
-        let Self { inner, lookup, .. } = self;
-        let (deps, route) = lookup.find_or(&request, |dependency, before| match before {
+        let Self { inner, cache, .. } = self;
+        let (deps, route) = cache.find_or(&request, |dependency, before| match before {
             Some(route) => Route::to(dependency, route),
             None => {
                 let spare = Arc::new(Mutex::new(inner.clone()));
@@ -69,7 +69,7 @@ where
             0 => None,
             _ => self
                 .protocol
-                .snapshot(&mut request, marks, &Room::of(dependency)),
+                .snapshot(&mut request, marks, &ReplayLimits::of(dependency)),
         };
         if let Some(limit) = self.protocol.limit(&request, snapshot.as_ref()) {
             bounds.total = bounds.total.min(limit);

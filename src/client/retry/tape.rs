@@ -28,7 +28,7 @@ use http_body_util::{
 };
 
 use self::passed::{Passed, Taken, size_of_frame};
-use super::body::Room;
+use super::body::ReplayLimits;
 
 /// The most frames that are read of what is left of a body. One that has more of them, of no bytes
 /// even, is not sent again.
@@ -256,7 +256,7 @@ pub(crate) trait AnyBody: Body<Data = Bytes> + Default + Unpin {
     fn replayed(body: Replayed<Self::Error>) -> Self;
 }
 
-pub(crate) fn record<B: AnyBody>(body: &mut B, room: &Room<'_>) -> Option<Recording<B>> {
+pub(crate) fn record<B: AnyBody>(body: &mut B, room: &ReplayLimits<'_>) -> Option<Recording<B>> {
     if body.is_end_stream() {
         return Some(Recording(None));
     }
@@ -340,7 +340,7 @@ macro_rules! replay_by_tape {
         impl$(<$error: $($bound +)+ 'static>)? $crate::client::retry::ReplayBody for $body {
             type Recording = $crate::client::retry::Recording<Self>;
 
-            fn record(&mut self, room: &$crate::client::retry::Room<'_>) -> Option<Self::Recording> {
+            fn record(&mut self, room: &$crate::client::retry::ReplayLimits<'_>) -> Option<Self::Recording> {
                 $crate::client::retry::tape::record(self, room)
             }
 

@@ -3,7 +3,7 @@ use tower::Layer;
 use super::RetryAfter;
 use crate::{
     classify::Standard,
-    dependency::{ByAuthority, Dependencies, Lookup},
+    dependency::{ByAuthority, Dependencies, DependencyCache},
 };
 
 /// Keeps a dependency's wish to be left alone. See the [module docs](super).
@@ -26,7 +26,7 @@ impl<S, C: Clone, L: Clone> Layer<S> for RetryAfterLayer<C, L> {
     fn layer(&self, inner: S) -> Self::Service {
         RetryAfter {
             inner,
-            lookup: Lookup::new(self.deps.clone()),
+            cache: DependencyCache::new(self.deps.clone()),
         }
     }
 }

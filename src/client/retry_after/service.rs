@@ -14,7 +14,7 @@ use super::{
 use crate::{
     call::{Attempt, RetryOverride},
     classify::{Classify, Standard},
-    dependency::{ByAuthority, Dependency, Hold, Locate, Lookup},
+    dependency::{ByAuthority, Dependency, DependencyCache, Hold, Locate},
     error::BoxError,
     http::grpc::{grpc_timeout, is_grpc},
     policy::CallLimits,
@@ -28,7 +28,7 @@ use crate::{
 #[derive(Debug, Clone)]
 pub struct RetryAfter<S, C = Standard, L = ByAuthority> {
     pub(super) inner: S,
-    pub(super) lookup: Lookup<C, L>,
+    pub(super) cache: DependencyCache<C, L>,
 }
 
 impl<S, C, L, B> Service<Request<B>> for RetryAfter<S, C, L>
@@ -48,7 +48,7 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let (deps, dependency) = self.lookup.find(&request);
+        let (deps, dependency) = self.cache.find(&request);
         let (dependency, classifier) = (Arc::clone(dependency), deps.classifier.clone());
         if let Some(hold) = dependency.hold() {
             let state = self.hold(request, &dependency, hold);

@@ -3,7 +3,7 @@ use tower::Layer;
 use super::RetryBudget;
 use crate::{
     classify::Standard,
-    dependency::{ByAuthority, Dependencies, LastSlot, Lookup},
+    dependency::{ByAuthority, Dependencies, DependencyCache, LastSlot},
 };
 
 /// Keeps retries to a share of the traffic, whoever makes them. See the [module docs](super).
@@ -27,7 +27,7 @@ impl<S, C: Clone, L: Clone> Layer<S> for RetryBudgetLayer<C, L> {
         self.deps.counts_originals();
         RetryBudget {
             inner,
-            lookup: Lookup::new(self.deps.clone()),
+            cache: DependencyCache::new(self.deps.clone()),
             slot: LastSlot::default(),
         }
     }

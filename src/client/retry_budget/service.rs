@@ -7,7 +7,7 @@ use super::RetryBudgetFuture;
 use crate::dependency::account;
 use crate::{
     classify::Standard,
-    dependency::{ByAuthority, LastSlot, Locate, Lookup},
+    dependency::{ByAuthority, DependencyCache, LastSlot, Locate},
     error::BoxError,
 };
 
@@ -19,7 +19,7 @@ use crate::{
 #[derive(Debug, Clone)]
 pub struct RetryBudget<S, C = Standard, L = ByAuthority> {
     pub(super) inner: S,
-    pub(super) lookup: Lookup<C, L>,
+    pub(super) cache: DependencyCache<C, L>,
     pub(super) slot: LastSlot,
 }
 
@@ -39,7 +39,7 @@ where
     }
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        let (deps, dependency) = self.lookup.find(&request);
+        let (deps, dependency) = self.cache.find(&request);
         if let Err(refused) = account(deps, dependency, &mut self.slot, &mut request) {
             crate::call::release(&mut self.inner);
             return RetryBudgetFuture::refused(refused);

@@ -5,7 +5,7 @@ use crate::{
     backoff::{Backoff, FullJitter},
     delivery::worker::Handler,
     error::BoxError,
-    store::journal::{Entry, EntryId, Journal, Settle},
+    store::journal::{Entry, EntryId, Journal, Settlement},
     telemetry,
 };
 
@@ -57,29 +57,29 @@ impl<J, A> fmt::Debug for AlertHandler<J, A> {
 }
 
 impl<J: Journal, A: Alert> Handler for AlertHandler<J, A> {
-    async fn handle(&self, entry: Entry) -> Settle {
+    async fn handle(&self, entry: Entry) -> Settlement {
         let Ok(id) = <[u8; 16]>::try_from(&*entry.payload).map(EntryId::new) else {
-            return Settle::failed("not an alert", super::KEEP);
+            return Settlement::failed("not an alert", super::KEEP);
         };
         if entry.is_past() {
             telemetry::alert_failed(&entry.label, id);
-            return Settle::expired(super::KEEP);
+            return Settlement::expired(super::KEEP);
         }
         let again = |why: &str| {
             let delay = BACKOFF.delay(entry.attempts, Duration::ZERO, rand::random());
-            Settle::retry(why, delay)
+            Settlement::retry(why, delay)
         };
         let letter = match self.journal.find(id).await {
             Ok(Some(letter)) => letter,
             // It was kept for its time.
-            Ok(None) => return Settle::completed("", KEEP),
+            Ok(None) => return Settlement::completed("", KEEP),
             Err(error) => {
                 telemetry::journal_trouble("find", error.kind().as_str());
                 return again("the journal failed");
             }
         };
         match self.alert.fire(&DeadLetter::of(letter)).await {
-            Ok(()) => Settle::completed("", KEEP),
+            Ok(()) => Settlement::completed("", KEEP),
             Err(_) => again("the alert failed"),
         }
     }

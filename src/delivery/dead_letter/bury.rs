@@ -4,7 +4,7 @@ use crate::{
     delivery::worker::alert,
     store::{
         StoreError, StoreErrorKind,
-        journal::{Enqueued, EntryId, Journal, NewEntry, Settle, Want},
+        journal::{Enqueued, EntryId, Journal, LeaseRequest, NewEntry, Settlement},
     },
     telemetry,
 };
@@ -30,7 +30,7 @@ pub(crate) async fn bury<J: Journal>(
         }
     };
     if !entry.status.is_over() {
-        let want = Want::new(queue.clone(), entry.lane, 1, Duration::from_secs(30));
+        let want = LeaseRequest::new(queue.clone(), entry.lane, 1, Duration::from_secs(30));
         let leased = journal.lease(want).await?;
         if leased.is_empty() {
             let message = "somebody else is at work on that letter";
@@ -38,7 +38,7 @@ pub(crate) async fn bury<J: Journal>(
         }
         for leased in leased {
             let alert = alert(&queue, leased.id, &leased.owner, keep);
-            let settle = Settle::failed(reason, keep).followed_by(alert);
+            let settle = Settlement::failed(reason, keep).followed_by(alert);
             let outcome = settle.outcome;
             // If it is not ours any more, somebody works on it.
             let _ = journal.settle(leased.id, leased.turn, settle).await?;

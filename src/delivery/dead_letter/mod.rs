@@ -15,14 +15,14 @@
 //! use std::time::Duration;
 //! use tower_reprise::{
 //!     delivery::{dead_letter::{DeadLetters, LogAlert, Redriven}, worker::{Handler, Worker}},
-//!     store::{MemoryStore, journal::{Entry, Journal, NewEntry, Settle}},
+//!     store::{MemoryStore, journal::{Entry, Journal, NewEntry, Settlement}},
 //! };
 //!
 //! struct Broken;
 //!
 //! impl Handler for Broken {
-//!     async fn handle(&self, _: Entry) -> Settle {
-//!         Settle::failed("no such account", Duration::from_secs(3600))
+//!     async fn handle(&self, _: Entry) -> Settlement {
+//!         Settlement::failed("no such account", Duration::from_secs(3600))
 //!     }
 //! }
 //!

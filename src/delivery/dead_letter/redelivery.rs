@@ -9,7 +9,7 @@ use crate::{
         worker::{Handler, Worker},
     },
     error::BoxError,
-    store::journal::{Entry, Journal, Settle},
+    store::journal::{Entry, Journal, Settlement},
 };
 
 /// How often a letter may kill the process that delivers it.
@@ -65,15 +65,15 @@ where
     F: Fn(Letter) -> E + Send + Sync + 'static,
     E: Send + 'static,
 {
-    async fn handle(&self, entry: Entry) -> Settle {
+    async fn handle(&self, entry: Entry) -> Settlement {
         if entry.is_past() {
-            return Settle::failed(reason::NOT_IN_TIME, KEEP);
+            return Settlement::failed(reason::NOT_IN_TIME, KEEP);
         }
         if entry.attempts > MAX_ATTEMPTS {
-            return Settle::failed(reason::WORKERS_DIED, KEEP);
+            return Settlement::failed(reason::WORKERS_DIED, KEEP);
         }
         let Some(parcel) = Parcel::<Option<String>>::decode(entry.payload) else {
-            return Settle::failed(reason::UNREADABLE, KEEP);
+            return Settlement::failed(reason::UNREADABLE, KEEP);
         };
         let event = (self.event)(Letter {
             id: parcel.meta,
@@ -90,11 +90,11 @@ where
             .await
             .map_err(Into::into);
         match processed.map_err(|error: BoxError| (again_after(&error), error.to_string())) {
-            Ok(_) => Settle::completed("", KEEP),
+            Ok(_) => Settlement::completed("", KEEP),
             // The consumer did not even begin, so that it is no attempt. At most until the letter
             // is past its time.
-            Err((Some(after), _)) => Settle::release(after),
-            Err((None, reason)) => Settle::failed(reason, KEEP),
+            Err((Some(after), _)) => Settlement::release(after),
+            Err((None, reason)) => Settlement::failed(reason, KEEP),
         }
     }
 }

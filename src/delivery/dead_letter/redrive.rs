@@ -5,7 +5,7 @@ use tokio::time::{Instant, sleep_until};
 use super::DeadLetters;
 use crate::store::{
     StoreError,
-    journal::{EntryId, Journal, Query, Status, Steer},
+    journal::{EntryCommand, EntryId, Journal, Query, Status},
 };
 
 /// How many letters are listed in one go.
@@ -108,7 +108,10 @@ impl<J: Journal + Clone> DeadLetters<J> {
     ///
     /// The journal failed.
     pub async fn redrive(&self, id: EntryId) -> Result<Redriven, StoreError> {
-        let steered = self.journal.steer(id, Steer::Redrive(self.ttl)).await?;
+        let steered = self
+            .journal
+            .command(id, EntryCommand::Redrive(self.ttl))
+            .await?;
         Ok(match steered {
             Some(steered) if steered.applied => Redriven::Queued,
             Some(steered) => Redriven::NotDead(steered.entry.status),

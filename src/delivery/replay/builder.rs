@@ -4,7 +4,7 @@ use http::{Method, Request};
 
 use super::{Dialect, Maintenance, Replay, Shared, pace::Pace};
 use crate::{
-    delivery::{dead_letter::KEEP, webhooks::Webhooks, worker::Wake},
+    delivery::{dead_letter::KEEP, webhooks::Webhooks, worker::WorkerNotifier},
     dependency::{Dependencies, Dependency},
     error::ConfigError,
     store::journal::Journal,
@@ -238,7 +238,7 @@ impl<J: Journal + Clone> ReplayBuilder<J> {
         if !(1..=10_000).contains(&concurrency) {
             return refused("replay.concurrency", concurrency.to_string(), "1 to 10000");
         }
-        let wake = Wake::new();
+        let wake = WorkerNotifier::new();
         let pace = Arc::new(Pace::new(concurrency));
         Ok(Replay {
             maintenance: Maintenance::new(Arc::clone(&pace), wake.clone()),

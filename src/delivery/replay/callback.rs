@@ -164,7 +164,7 @@ mod tests {
         delivery::replay::{dialect::Operation, request::Callback},
         store::{
             MemoryStore,
-            journal::{Attempted, Query, Want},
+            journal::{Attempted, LeaseRequest, Query},
         },
     };
 
@@ -180,7 +180,7 @@ mod tests {
         let stored = Stored::new(&request, "".into(), "WHY", &operation, Some(callback));
         let new = NewEntry::new("replay", stored.encode());
         store.enqueue(new).await.unwrap();
-        let want = Want::new("replay", "", 1, std::time::Duration::from_secs(1));
+        let want = LeaseRequest::new("replay", "", 1, std::time::Duration::from_secs(1));
         let mut entry = store.lease(want).await.unwrap().remove(0);
         let ended = Ended {
             status: Status::Failed,

@@ -16,7 +16,7 @@ use crate::{
     http::{problem::Problem, reply, span::Span},
     store::{
         StoreError,
-        journal::{Entry, Journal, Query, Status, Steer},
+        journal::{Entry, EntryCommand, Journal, Query, Status},
     },
     telemetry,
 };
@@ -159,7 +159,7 @@ impl<J: Journal + Clone> Replay<J> {
     /// There is none of that id, it was begun or is over, or the journal failed.
     pub async fn cancel(&self, principal: &str, id: ReplayId) -> Result<ReplayStatus, ReplayError> {
         let keep = self.shared.settings.keep;
-        self.steer(principal, id, Steer::Cancel(keep)).await
+        self.apply(principal, id, EntryCommand::Cancel(keep)).await
     }
 
     /// Replays now and before all others, even during maintenance. What is being replayed already
@@ -173,7 +173,7 @@ impl<J: Journal + Clone> Replay<J> {
         principal: &str,
         id: ReplayId,
     ) -> Result<ReplayStatus, ReplayError> {
-        let triggered = self.steer(principal, id, Steer::Trigger).await;
+        let triggered = self.apply(principal, id, EntryCommand::Trigger).await;
         self.shared.wake.wake();
         match triggered {
             Err(ReplayError::Processing) => self.status(principal, id).await,
@@ -273,15 +273,15 @@ impl<J: Journal + Clone> Replay<J> {
         })
     }
 
-    async fn steer(
+    async fn apply(
         &self,
         principal: &str,
         id: ReplayId,
-        steer: Steer,
+        command: EntryCommand,
     ) -> Result<ReplayStatus, ReplayError> {
         let mut entry = self.find(principal, id).await?;
         // Whose it is does not change.
-        let steered = self.journal.steer(id.0, steer).await?;
+        let steered = self.journal.command(id.0, command).await?;
         let steered = steered.ok_or(ReplayError::NotFound)?;
         if !steered.applied {
             return Err(ReplayError::of(steered.entry.status));

@@ -30,7 +30,7 @@ use crate::{
     dependency::{BreakerState, DependencyStatus},
     error::BoxError,
     http::{header_filter::Unstored, read::Read, reply},
-    store::journal::{Entry, Journal, Settle, Status},
+    store::journal::{Entry, Journal, Settlement, Status},
 };
 
 /// Before another attempt.
@@ -98,10 +98,10 @@ where
     H: PrepareAttempt<Request<B>> + Send + Sync + 'static,
     H::Future: Send,
 {
-    async fn handle(&self, entry: Entry) -> Settle {
+    async fn handle(&self, entry: Entry) -> Settlement {
         let settings = &self.replay.shared.settings;
         let Some(stored) = Stored::decode(entry.payload.clone()) else {
-            return Settle::failed(reason::UNREADABLE, settings.keep_failed);
+            return Settlement::failed(reason::UNREADABLE, settings.keep_failed);
         };
         if entry.is_past() {
             let ended = Ended {
@@ -109,7 +109,7 @@ where
                 reply: None,
                 error: None,
             };
-            let settle = Settle::expired(settings.keep);
+            let settle = Settlement::expired(settings.keep);
             return self.told(&entry, &stored, &ended, settle).await;
         }
         if entry.attempts > settings.attempts {
@@ -126,8 +126,8 @@ where
                 self.fail(&entry, &stored, &why, reply.as_deref()).await
             }
             Attempted::Failed(why, _) => again(&entry, why),
-            Attempted::NotNow(asked) => Settle::release(self.replay.shared.pace.refused(asked)),
-            Attempted::Busy(asked) => Settle::release(asked.unwrap_or(BUSY).max(BUSY)),
+            Attempted::NotNow(asked) => Settlement::release(self.replay.shared.pace.refused(asked)),
+            Attempted::Busy(asked) => Settlement::release(asked.unwrap_or(BUSY).max(BUSY)),
         }
     }
 
@@ -282,16 +282,21 @@ where
         Some(request.map(|()| B::from(body)))
     }
 
-    async fn complete(&self, entry: &Entry, stored: &Stored, reply: &Response<Bytes>) -> Settle {
+    async fn complete(
+        &self,
+        entry: &Entry,
+        stored: &Stored,
+        reply: &Response<Bytes>,
+    ) -> Settlement {
         let ended = Ended {
             status: Status::Completed,
             reply: Some(reply),
             error: None,
         };
         let keep = self.replay.shared.settings.keep;
-        let settle = Settle {
+        let settle = Settlement {
             note: format!("replied {}", reply.status().as_u16()),
-            ..Settle::completed(encode(Some(reply)), keep)
+            ..Settlement::completed(encode(Some(reply)), keep)
         };
         self.told(entry, stored, &ended, settle).await
     }
@@ -302,15 +307,15 @@ where
         stored: &Stored,
         why: &str,
         reply: Option<&Response<Bytes>>,
-    ) -> Settle {
+    ) -> Settlement {
         let ended = Ended {
             status: Status::Failed,
             reply,
             error: Some(why),
         };
-        let settle = Settle {
+        let settle = Settlement {
             result: Some(encode(reply)),
-            ..Settle::failed(why, self.replay.shared.settings.keep_failed)
+            ..Settlement::failed(why, self.replay.shared.settings.keep_failed)
         };
         self.told(entry, stored, &ended, settle).await
     }
@@ -322,8 +327,8 @@ where
         entry: &Entry,
         stored: &Stored,
         ended: &Ended<'_>,
-        settle: Settle,
-    ) -> Settle {
+        settle: Settlement,
+    ) -> Settlement {
         let unsendable = match self.replay.callback(entry, stored, ended) {
             Ok(callback) => return settle.followed_by(callback),
             Err(unsendable) => unsendable,
@@ -336,9 +341,9 @@ where
 }
 
 /// Another attempt, after a while.
-fn again(entry: &Entry, why: impl Into<String>) -> Settle {
+fn again(entry: &Entry, why: impl Into<String>) -> Settlement {
     let n = entry.attempts.saturating_sub(1);
-    Settle::retry(why, BACKOFF.delay(n, Duration::ZERO, rand::random()))
+    Settlement::retry(why, BACKOFF.delay(n, Duration::ZERO, rand::random()))
 }
 
 /// On a reply whose body is not there, since it is too large or broke off.

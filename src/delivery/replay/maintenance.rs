@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::pace::Pace;
-use crate::{delivery::worker::Wake, http::problem::Problem};
+use crate::{delivery::worker::WorkerNotifier, http::problem::Problem};
 
 /// A switch: while it is on, requests are journaled rather than served if they ask for it, and
 /// refused with 503 and `Retry-After` if they do not, but for those that are
@@ -26,7 +26,7 @@ pub struct Maintenance {
     on: Arc<AtomicBool>,
     state: Arc<Mutex<Option<State>>>,
     pace: Arc<Pace>,
-    wake: Wake,
+    wake: WorkerNotifier,
 }
 
 #[derive(Debug, Clone)]
@@ -44,7 +44,7 @@ impl State {
 }
 
 impl Maintenance {
-    pub(super) fn new(pace: Arc<Pace>, wake: Wake) -> Self {
+    pub(super) fn new(pace: Arc<Pace>, wake: WorkerNotifier) -> Self {
         Self {
             on: Arc::default(),
             state: Arc::default(),

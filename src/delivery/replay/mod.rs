@@ -12,14 +12,14 @@
 //! use axum::{Router, body::Body, routing::post};
 //! use http::{Request, StatusCode};
 //! use tower::ServiceExt;
-//! use tower_reprise::{IdempotencyLayer, delivery::replay::Replay, store::{MemoryStore, Orphans}};
+//! use tower_reprise::{IdempotencyLayer, delivery::replay::Replay, store::{MemoryStore, CrashPolicy}};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let store = MemoryStore::new(); // or SQLite, PostgreSQL, Redis
 //! let idempotency = IdempotencyLayer::builder(store.clone())
 //!     .scope(|_| Some("shop"))
-//!     .orphans(Orphans::Reexecute)
+//!     .orphans(CrashPolicy::Reexecute)
 //!     .build()?;
 //! let replay = Replay::builder(store, |_| Some("shop".to_owned())).location("/replays").build()?;
 //!
@@ -132,7 +132,7 @@ pub use crate::http::span::{Span, Unit};
 use crate::{
     delivery::{
         webhooks::Webhooks,
-        worker::{Wake, Worker},
+        worker::{Worker, WorkerNotifier},
     },
     store::journal::{EntryId, InvalidEntryId, Journal},
 };
@@ -214,7 +214,7 @@ struct Shared<J> {
     principal: Principal,
     webhooks: Option<Webhooks<J>>,
     pace: Arc<Pace>,
-    wake: Wake,
+    wake: WorkerNotifier,
 }
 
 impl<J: Journal + Clone> Replay<J> {

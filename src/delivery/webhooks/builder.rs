@@ -2,7 +2,7 @@ use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
 
 use super::{Shared, Signers, Webhooks};
 use crate::{
-    delivery::{Schedule, Sender, dead_letter::KEEP, guard::Guard, worker::Wake},
+    delivery::{Schedule, Sender, dead_letter::KEEP, guard::Guard, worker::WorkerNotifier},
     error::ConfigError,
 };
 
@@ -73,7 +73,7 @@ impl<J> WebhooksBuilder<J> {
         };
         Ok(Webhooks {
             journal: self.journal,
-            wake: Wake::new(),
+            wake: WorkerNotifier::new(),
             shared: Arc::new(Shared {
                 queue: self.queue,
                 guard: self.guard,

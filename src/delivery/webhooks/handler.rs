@@ -8,7 +8,7 @@ use crate::{
         Delivery, Failure, Outcome, UserHeaders, dead_letter::reason, guard::Target,
         parcel::Parcel, sign::MessageId, worker::Handler,
     },
-    store::journal::{Entry, Settle},
+    store::journal::{Entry, Settlement},
 };
 
 /// Delivers webhooks.
@@ -23,7 +23,7 @@ impl fmt::Debug for Deliveries {
 }
 
 impl Handler for Deliveries {
-    async fn handle(&self, entry: Entry) -> Settle {
+    async fn handle(&self, entry: Entry) -> Settlement {
         let Shared {
             sender,
             signers,
@@ -32,22 +32,22 @@ impl Handler for Deliveries {
             ..
         } = &*self.shared;
         if entry.is_past() {
-            return Settle::failed(reason::NOT_WITHIN_A_DAY, *keep);
+            return Settlement::failed(reason::NOT_WITHIN_A_DAY, *keep);
         }
         if entry.attempts > schedule.deliveries() {
-            return Settle::failed(reason::WORKERS_DIED, *keep);
+            return Settlement::failed(reason::WORKERS_DIED, *keep);
         }
         let Some(signer) = signers(&entry.owner) else {
-            return Settle::failed(reason::NO_SIGNER, *keep);
+            return Settlement::failed(reason::NO_SIGNER, *keep);
         };
         let delivery = match self.delivery(&entry) {
             Ok(delivery) => delivery,
-            Err(why) => return Settle::failed(why, *keep),
+            Err(why) => return Settlement::failed(why, *keep),
         };
         match sender.send(&delivery, &signer).await {
-            Outcome::Delivered(status) => Settle {
+            Outcome::Delivered(status) => Settlement {
                 note: status.as_u16().to_string(),
-                ..Settle::completed(Bytes::new(), *keep)
+                ..Settlement::completed(Bytes::new(), *keep)
             },
             Outcome::Failed(failure) => self.again(&entry, &failure),
         }
@@ -79,7 +79,7 @@ impl Deliveries {
     }
 
     /// When to deliver it again, if at all.
-    fn again(&self, entry: &Entry, failure: &Failure) -> Settle {
+    fn again(&self, entry: &Entry, failure: &Failure) -> Settlement {
         let Shared { schedule, keep, .. } = &*self.shared;
         let why = failure.to_string();
         let before = entry.history.iter().rev();
@@ -90,9 +90,9 @@ impl Deliveries {
             let asked = failure.retry_after();
             let next = schedule.next(entry.attempts, since_first, asked, rand::random());
             if let Some(delay) = next {
-                return Settle::retry(why, delay);
+                return Settlement::retry(why, delay);
             }
         }
-        Settle::failed(why, *keep)
+        Settlement::failed(why, *keep)
     }
 }

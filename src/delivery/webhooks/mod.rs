@@ -53,7 +53,7 @@ use super::{
     parcel::Parcel,
     sign::{MessageId, Signer},
     text,
-    worker::{Wake, Worker},
+    worker::{Worker, WorkerNotifier},
 };
 use crate::{
     error::ConfigError,
@@ -209,7 +209,7 @@ type Signers = Arc<dyn Fn(&str) -> Option<Signer> + Send + Sync>;
 pub struct Webhooks<J> {
     journal: J,
     shared: Arc<Shared>,
-    wake: Wake,
+    wake: WorkerNotifier,
 }
 
 struct Shared {

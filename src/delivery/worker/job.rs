@@ -16,7 +16,7 @@ use crate::{
     backoff::{Backoff, FullJitter},
     store::{
         Ownership,
-        journal::{Entry, EntryId, Journal, Outcome, Settle, Turn},
+        journal::{Entry, EntryId, Journal, LeaseToken, Outcome, Settlement},
     },
     telemetry,
 };
@@ -81,9 +81,9 @@ impl<J: Journal, H: Handler> Job<J, H> {
     }
 
     /// How it ended, if it was begun at all.
-    async fn ended(&self, entry: Entry) -> Settle {
+    async fn ended(&self, entry: Entry) -> Settlement {
         let Some(_place) = self.place(&entry).await else {
-            return Settle::release(Duration::ZERO);
+            return Settlement::release(Duration::ZERO);
         };
         let handler = Arc::clone(&self.handler);
         let handling = async move { handler.handle(entry).await };
@@ -91,7 +91,7 @@ impl<J: Journal, H: Handler> Job<J, H> {
         tokio::select! {
             handled = &mut handling => handled.unwrap_or_else(|error| failed(&error)),
             () = self.is(Phase::GivingBack) => {
-                Settle::retry("interrupted by a shutdown", Duration::ZERO)
+                Settlement::retry("interrupted by a shutdown", Duration::ZERO)
             }
         }
     }
@@ -118,7 +118,7 @@ impl<J: Journal, H: Handler> Job<J, H> {
     async fn held<F: Future>(
         &self,
         id: EntryId,
-        turn: Turn,
+        turn: LeaseToken,
         queue: &str,
         beat: &mut Interval,
         mut future: Pin<&mut F>,
@@ -148,7 +148,7 @@ impl<J: Journal, H: Handler> Job<J, H> {
         }
     }
 
-    async fn settle(&self, queue: &str, id: EntryId, turn: Turn, settle: Settle) {
+    async fn settle(&self, queue: &str, id: EntryId, turn: LeaseToken, settle: Settlement) {
         for n in 0..MAX_SETTLES {
             match self.journal.settle(id, turn, settle.clone()).await {
                 Ok(Ownership::Held) => {
@@ -167,13 +167,13 @@ impl<J: Journal, H: Handler> Job<J, H> {
     }
 }
 
-fn failed(error: &JoinError) -> Settle {
+fn failed(error: &JoinError) -> Settlement {
     let why = if error.is_panic() {
         "its handler panicked"
     } else {
         "its handler was broken off"
     };
-    Settle::retry(why, AFTER_PANIC)
+    Settlement::retry(why, AFTER_PANIC)
 }
 
 /// A task that ends when nobody waits for it.

@@ -14,15 +14,15 @@
 //! use std::time::Duration;
 //! use tower_reprise::{
 //!     delivery::worker::{Handler, Worker},
-//!     store::{MemoryStore, journal::{Entry, Journal, NewEntry, Settle, Status}},
+//!     store::{MemoryStore, journal::{Entry, Journal, NewEntry, Settlement, Status}},
 //! };
 //!
 //! struct Mails;
 //!
 //! impl Handler for Mails {
-//!     async fn handle(&self, entry: Entry) -> Settle {
+//!     async fn handle(&self, entry: Entry) -> Settlement {
 //!         // Send entry.payload.
-//!         Settle::completed("sent", Duration::from_secs(3600))
+//!         Settlement::completed("sent", Duration::from_secs(3600))
 //!     }
 //! }
 //!
@@ -60,7 +60,7 @@ pub(crate) use self::alert::{ALERTS, alert};
 use self::{job::Job, run::Run};
 use crate::{
     error::ConfigError,
-    store::journal::{Entry, Journal, Settle},
+    store::journal::{Entry, Journal, Settlement},
     telemetry,
 };
 
@@ -76,7 +76,7 @@ pub trait Handler: Send + Sync + 'static {
     /// been attempted before by a worker that vanished, or twice at the same time if its lease was
     /// lost. If this panics, the entry is leased again after a while: whoever counts attempts gives
     /// up in time.
-    fn handle(&self, entry: Entry) -> impl Future<Output = Settle> + Send;
+    fn handle(&self, entry: Entry) -> impl Future<Output = Settlement> + Send;
 
     /// How much may be worked on now.
     fn admits(&self) -> Admits {
@@ -98,9 +98,9 @@ pub enum Admits {
 /// Tells a worker of this process that there may be something to do, so that it need not wait for
 /// its next look.
 #[derive(Debug, Clone, Default)]
-pub struct Wake(Arc<Notify>);
+pub struct WorkerNotifier(Arc<Notify>);
 
-impl Wake {
+impl WorkerNotifier {
     /// Nobody's yet.
     #[must_use]
     pub fn new() -> Self {
@@ -133,7 +133,7 @@ pub struct Worker<J, H> {
     journal: Arc<J>,
     queue: Cow<'static, str>,
     handler: Arc<H>,
-    wake: Wake,
+    wake: WorkerNotifier,
     limits: Limits,
 }
 
@@ -144,7 +144,7 @@ impl<J: Journal, H: Handler> Worker<J, H> {
             journal: Arc::new(journal),
             queue: queue.into(),
             handler: Arc::new(handler),
-            wake: Wake::new(),
+            wake: WorkerNotifier::new(),
             limits: Limits {
                 concurrency: 64,
                 per_lane: 4,
@@ -194,7 +194,7 @@ impl<J: Journal, H: Handler> Worker<J, H> {
     }
 
     /// Looks at once when told so.
-    pub fn woken_by(mut self, wake: Wake) -> Self {
+    pub fn woken_by(mut self, wake: WorkerNotifier) -> Self {
         self.wake = wake;
         self
     }
@@ -204,9 +204,9 @@ impl<J: Journal, H: Handler> Worker<J, H> {
     /// # Errors
     ///
     /// A setting that is not allowed.
-    pub fn start(self) -> Result<Working, ConfigError> {
+    pub fn start(self) -> Result<WorkerHandle, ConfigError> {
         self.check()?;
-        let (stop, stopping) = watch::channel(Phase::Working);
+        let (stop, stopping) = watch::channel(Phase::WorkerHandle);
         let job = Job {
             journal: self.journal,
             handler: self.handler,
@@ -215,7 +215,7 @@ impl<J: Journal, H: Handler> Worker<J, H> {
             phase: stopping,
         };
         let run = Run::new(job, self.queue.clone(), self.limits, self.wake.clone());
-        Ok(Working {
+        Ok(WorkerHandle {
             queue: self.queue,
             wake: self.wake,
             stop,
@@ -276,7 +276,7 @@ impl<J, H> fmt::Debug for Worker<J, H> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
 enum Phase {
-    Working,
+    WorkerHandle,
     /// Nothing new is begun.
     Finishing,
     /// What is not finished is given back.
@@ -287,14 +287,14 @@ enum Phase {
 /// its leases run out; [`shutdown`](Self::shutdown) is kinder.
 #[derive(Debug)]
 #[must_use = "a worker that is dropped stops"]
-pub struct Working {
+pub struct WorkerHandle {
     queue: Cow<'static, str>,
-    wake: Wake,
+    wake: WorkerNotifier,
     stop: watch::Sender<Phase>,
     task: JoinHandle<()>,
 }
 
-impl Working {
+impl WorkerHandle {
     /// How much longer than its grace a [`shutdown`](Self::shutdown) takes at most: 2 s, in which
     /// the journal is told what is given back.
     pub const GIVING_BACK: Duration = Duration::from_secs(2);
@@ -321,7 +321,7 @@ impl Working {
     }
 }
 
-impl Drop for Working {
+impl Drop for WorkerHandle {
     fn drop(&mut self) {
         self.task.abort();
     }

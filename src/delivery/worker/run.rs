@@ -6,12 +6,12 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use super::{Admits, Handler, Limits, Phase, Wake, job::Job, slots::Slots};
+use super::{Admits, Handler, Limits, Phase, WorkerNotifier, job::Job, slots::Slots};
 use crate::{
     backoff::{Backoff, FullJitter},
     store::{
         StoreError,
-        journal::{Entry, Journal, Priority, Want, gather::gathered},
+        journal::{Entry, Journal, LeaseRequest, Priority, gather::gathered},
     },
     telemetry,
 };
@@ -45,7 +45,7 @@ pub(super) struct Run<J, H> {
     job: Job<J, H>,
     queue: Cow<'static, str>,
     limits: Limits,
-    wake: Wake,
+    wake: WorkerNotifier,
     slots: Arc<Slots>,
     /// What is being handled, and what was and is being settled.
     jobs: JoinSet<()>,
@@ -63,7 +63,7 @@ impl<J: Journal, H: Handler> Run<J, H> {
         job: Job<J, H>,
         queue: Cow<'static, str>,
         limits: Limits,
-        wake: Wake,
+        wake: WorkerNotifier,
     ) -> Self {
         Self {
             job,
@@ -234,9 +234,9 @@ impl<J: Journal, H: Handler> Run<J, H> {
                 continue;
             };
             room -= wanted;
-            let want = Want {
+            let want = LeaseRequest {
                 through,
-                ..Want::new(self.queue.clone(), lane.clone(), limit, self.limits.lease)
+                ..LeaseRequest::new(self.queue.clone(), lane.clone(), limit, self.limits.lease)
             };
             let journal = Arc::clone(&self.job.journal);
             leases.spawn(async move { (lane, wanted, journal.lease(want).await) });

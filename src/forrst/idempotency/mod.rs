@@ -10,7 +10,7 @@
 //! use http::{Request, Response};
 //! use http_body_util::{BodyExt, Full};
 //! use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
-//! use tower_reprise::{IdempotencyLayer, error::BoxError, store::{MemoryStore, Orphans}};
+//! use tower_reprise::{IdempotencyLayer, error::BoxError, store::{MemoryStore, CrashPolicy}};
 //! use tower_reprise::forrst::{self, Forrst, IdempotencyData};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
@@ -18,7 +18,7 @@
 //! let layer = IdempotencyLayer::builder(MemoryStore::new())
 //!     .with_dialect(Forrst::new())
 //!     .scope(|_| Some("shop"))
-//!     .orphans(Orphans::Reexecute)
+//!     .orphans(CrashPolicy::Reexecute)
 //!     .build()?;
 //! let charge = service_fn(|request: Request<Full<Bytes>>| async {
 //!     let body = request.into_body().collect().await?.to_bytes();
@@ -59,7 +59,7 @@
 //! | is nobody's | `FORBIDDEN`, 403 | |
 //! | can't be looked up | `UNAVAILABLE`, 503 | |
 //! | was used, and its reply was too large to keep | `IDEMPOTENCY_REPLY_NOT_RETAINED`, 409 | |
-//! | was used, and its outcome is [not known](crate::store::Orphans) | `IDEMPOTENCY_OUTCOME_UNKNOWN`, 409 | |
+//! | was used, and its outcome is [not known](crate::store::CrashPolicy) | `IDEMPOTENCY_OUTCOME_UNKNOWN`, 409 | |
 //!
 //! A conflict tells the caller the hash of the arguments that its key came with first. A key belongs
 //! to a caller, a function and its version. Arguments are the same if their

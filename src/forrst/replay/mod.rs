@@ -10,7 +10,7 @@
 //! use http::{Request, StatusCode};
 //! use serde_json::{Value, from_slice, json};
 //! use tower::ServiceExt;
-//! use tower_reprise::{IdempotencyLayer, delivery::replay::Replay, forrst::Forrst, store::{MemoryStore, Orphans}};
+//! use tower_reprise::{IdempotencyLayer, delivery::replay::Replay, forrst::Forrst, store::{MemoryStore, CrashPolicy}};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -24,7 +24,7 @@
 //! let idempotency = IdempotencyLayer::builder(store.clone())
 //!     .with_dialect(Forrst::new())
 //!     .scope(|_| Some("shop"))
-//!     .orphans(Orphans::Reexecute)
+//!     .orphans(CrashPolicy::Reexecute)
 //!     .build()?;
 //! let replay = Replay::builder(store, |_| Some("shop".to_owned()))
 //!     .dialect(Forrst::new())

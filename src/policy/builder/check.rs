@@ -45,7 +45,7 @@ pub(super) fn settings(settings: &Settings) -> Result<(), ConfigError> {
             "at most 100, whatever is approved",
         );
     }
-    within("total", settings.total, millisecond, 30 * day)?;
+    within("total_timeout", settings.total, millisecond, 30 * day)?;
     if let Some(timeout) = settings.attempt_timeout {
         within("attempt_timeout", timeout, millisecond, settings.total)?;
     }

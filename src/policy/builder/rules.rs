@@ -81,8 +81,8 @@ impl PolicyBuilder {
     /// Says on each retry which attempt it is, in an `x-envoy-attempt-count` header, so that an
     /// [inbound budget](crate::InboundBudgetLayer) of the server knows it for one. gRPC has a
     /// field of its own for that, which retries always carry.
-    pub fn tell_attempts(mut self) -> Self {
-        self.settings.rules.tell_attempts = true;
+    pub fn send_attempt_count(mut self) -> Self {
+        self.settings.rules.send_attempt_count = true;
         self
     }
 

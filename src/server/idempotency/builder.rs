@@ -12,7 +12,7 @@ use crate::http::header_filter::Unstored;
 use crate::{
     call::key::{LONGEST, LONGEST_CONFIGURABLE},
     error::ConfigError,
-    store::{IdempotencyStore, Orphans},
+    store::{CrashPolicy, IdempotencyStore},
 };
 
 /// Builds an [`IdempotencyLayer`]. There is no layer before it is said whose keys are whose
@@ -20,10 +20,10 @@ use crate::{
 /// ([`orphans`](IdempotencyBuilder::orphans)): there is no answer that is right for everybody.
 ///
 /// ```compile_fail,E0277
-/// use tower_reprise::{server::idempotency::IdempotencyLayer, store::{MemoryStore, Orphans}};
+/// use tower_reprise::{server::idempotency::IdempotencyLayer, store::{MemoryStore, CrashPolicy}};
 ///
 /// // Whose keys?
-/// let layer = IdempotencyLayer::builder(MemoryStore::new()).orphans(Orphans::Reexecute).build();
+/// let layer = IdempotencyLayer::builder(MemoryStore::new()).orphans(CrashPolicy::Reexecute).build();
 /// ```
 ///
 /// ```compile_fail,E0277
@@ -93,11 +93,11 @@ mod said {
         note = "`.orphans(Orphans::Reexecute)` executes it again, and is right if that does no harm",
         note = "`.orphans(Orphans::Unknown)` tells callers that nobody knows how it ended"
     )]
-    pub trait Orphans {
-        fn get(self) -> store::Orphans;
+    pub trait CrashPolicy {
+        fn get(self) -> store::CrashPolicy;
     }
 
-    impl Orphans for store::Orphans {
+    impl CrashPolicy for store::CrashPolicy {
         fn get(self) -> Self {
             self
         }
@@ -159,8 +159,8 @@ impl<St, O, D> IdempotencyBuilder<St, Missing, O, D> {
 }
 
 impl<St, P, D> IdempotencyBuilder<St, P, Missing, D> {
-    /// What happens to an operation whose server died, or whose handler panicked: see [`Orphans`].
-    pub fn orphans(self, orphans: Orphans) -> IdempotencyBuilder<St, P, Orphans, D> {
+    /// What happens to an operation whose server died, or whose handler panicked: see [`CrashPolicy`].
+    pub fn orphans(self, orphans: CrashPolicy) -> IdempotencyBuilder<St, P, CrashPolicy, D> {
         IdempotencyBuilder {
             store: self.store,
             scope: self.scope,
@@ -319,7 +319,7 @@ impl<St, P, O, D: Dialect> IdempotencyBuilder<St, P, O, D> {
     where
         St: IdempotencyStore,
         P: said::Scope,
-        O: said::Orphans,
+        O: said::CrashPolicy,
     {
         let Self {
             store,

@@ -18,8 +18,8 @@ use super::{
 };
 use crate::{
     store::{
-        Claim, ClaimId, Claimed, Fingerprint, IdempotencyStore, Lease, Note, Orphans, Ownership,
-        RecordKey, StoreError, StoreErrorKind, Stored,
+        Claim, ClaimId, Claimed, CrashPolicy, Fingerprint, IdempotencyStore, Lease, Note,
+        Ownership, RecordKey, StoreError, StoreErrorKind, Stored,
     },
     telemetry,
 };
@@ -42,7 +42,7 @@ pub(crate) struct Engine<St> {
     pub(super) store: St,
     pub(super) lease: Duration,
     pub(super) retention: Duration,
-    pub(super) orphans: Orphans,
+    pub(super) orphans: CrashPolicy,
     pub(super) store_timeout: Duration,
     /// Whether what could not be claimed may be executed all the same.
     fails_open: bool,
@@ -76,7 +76,7 @@ impl<St: IdempotencyStore> Engine<St> {
         store: St,
         lease: Duration,
         retention: Duration,
-        orphans: Orphans,
+        orphans: CrashPolicy,
         store_timeout: Duration,
         fails_open: bool,
     ) -> Self {

@@ -20,7 +20,7 @@ use crate::http::{
     reply,
 };
 use crate::{
-    store::{IdempotencyStore, Orphans, Ownership, Stored},
+    store::{CrashPolicy, IdempotencyStore, Ownership, Stored},
     telemetry,
 };
 
@@ -164,8 +164,8 @@ async fn end<St, D: Dialect, R: Body>(
     };
     let settlement = match (outcome, shared.engine.orphans) {
         (Outcome::Committed, _) => Settlement::Complete(kept),
-        (Outcome::Unknown, Orphans::Unknown) => Settlement::Complete(Stored::Unknown),
-        (Outcome::Unknown, Orphans::Reexecute) => Settlement::Orphan,
+        (Outcome::Unknown, CrashPolicy::Unknown) => Settlement::Complete(Stored::Unknown),
+        (Outcome::Unknown, CrashPolicy::Reexecute) => Settlement::Orphan,
         (Outcome::NoEffect, _) => Settlement::Release,
     };
     (settlement, response)

@@ -10,7 +10,7 @@
 //! use http::{Request, Response};
 //! use http_body_util::Full;
 //! use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
-//! use tower_reprise::{IdempotencyLayer, error::BoxError, store::{MemoryStore, Orphans}};
+//! use tower_reprise::{IdempotencyLayer, error::BoxError, store::{MemoryStore, CrashPolicy}};
 //!
 //! #[derive(Clone)]
 //! struct Principal { id: String }
@@ -19,7 +19,7 @@
 //! # async fn main() -> Result<(), BoxError> {
 //! let layer = IdempotencyLayer::builder(MemoryStore::new())
 //!     .scope(|req| req.extensions().get::<Principal>().map(|p| p.id.clone()))
-//!     .orphans(Orphans::Reexecute)
+//!     .orphans(CrashPolicy::Reexecute)
 //!     .build()?;
 //! let mut server = ServiceBuilder::new()
 //!     .layer(layer)
@@ -81,7 +81,7 @@
 //!
 //! It executes under a lease, seconds long, which it renews. When it dies, or its handler panics,
 //! repeats get 409 until the lease has run out; and then what the service chose as
-//! [`Orphans`](crate::store::Orphans): the operation is executed again, or repeats are told that
+//! [`CrashPolicy`](crate::store::CrashPolicy): the operation is executed again, or repeats are told that
 //! its outcome is unknown. One that was merely stopped, and comes back after another took over,
 //! finds its completion rejected; and [`Execution`] has a token with which a handler can guard
 //! what it writes itself.

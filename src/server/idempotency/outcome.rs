@@ -28,7 +28,7 @@ pub enum Outcome {
     /// Nothing happened: a repeat is executed.
     NoEffect,
     /// It may have taken effect: repeats are handled as those of an owner that vanished, see
-    /// [`Orphans`](crate::store::Orphans).
+    /// [`CrashPolicy`](crate::store::CrashPolicy).
     Unknown,
 }
 

@@ -25,13 +25,13 @@ type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// error that a layer made or wrapped is an `Error::Middleware`, with the original in its chain.
 #[derive(Debug)]
 #[must_use]
-pub struct Stacked<S> {
+pub struct TowerMiddleware<S> {
     service: S,
     /// A clone for the next call, so that most need not make one.
     spare: Mutex<Option<Box<S>>>,
 }
 
-impl<S> Stacked<S> {
+impl<S> TowerMiddleware<S> {
     /// Puts these layers around whatever comes next in the chain.
     #[allow(clippy::needless_pass_by_value)] // as `ServiceBuilder::layer` takes it
     pub fn new<L>(layers: L) -> Self
@@ -45,7 +45,7 @@ impl<S> Stacked<S> {
     }
 }
 
-impl<S: Clone> Stacked<S> {
+impl<S: Clone> TowerMiddleware<S> {
     fn take(&self) -> Box<S> {
         let spare = self
             .spare
@@ -63,7 +63,7 @@ impl<S: Clone> Stacked<S> {
     }
 }
 
-impl<S: Clone> Clone for Stacked<S> {
+impl<S: Clone> Clone for TowerMiddleware<S> {
     fn clone(&self) -> Self {
         Self {
             service: self.service.clone(),
@@ -72,7 +72,7 @@ impl<S: Clone> Clone for Stacked<S> {
     }
 }
 
-impl<S> Middleware for Stacked<S>
+impl<S> Middleware for TowerMiddleware<S>
 where
     S: Service<Request<Body>, Response = Response> + Clone + Send + Sync + 'static,
     S::Error: Into<BoxError>,

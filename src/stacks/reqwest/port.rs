@@ -263,7 +263,7 @@ fn at_desk<T>(work: impl FnOnce(&mut Desk) -> Option<T>) -> Option<T> {
     done.ok().flatten()
 }
 
-/// The innermost service of a [`Stacked`](super::Stacked): what comes next in the chain.
+/// The innermost service of a [`TowerMiddleware`](super::TowerMiddleware): what comes next in the chain.
 #[derive(Debug, Clone)]
 pub struct Hop(());
 

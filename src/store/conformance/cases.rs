@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 
 use super::Backend;
 use crate::store::{
-    Claim, ClaimId, Claimed, FencingToken, Fingerprint, IdempotencyStore, Lease, Note, Orphans,
+    Claim, ClaimId, Claimed, CrashPolicy, FencingToken, Fingerprint, IdempotencyStore, Lease, Note,
     Ownership::{self, Held, Lost},
     RecordKey, Stored,
 };
@@ -61,7 +61,7 @@ impl<B: Backend<Store: IdempotencyStore>> Case<'_, B> {
             id: ClaimId::random(),
             lease: self.unit * LEASE,
             retention: self.unit * RETENTION,
-            orphans: Orphans::Reexecute,
+            orphans: CrashPolicy::Reexecute,
             note: Note::NONE,
         }
     }
@@ -198,12 +198,12 @@ async fn another_fingerprint_is_a_mismatch_in_every_state<B: Backend<Store: Idem
         note: Note::NONE,
     };
     let token = case.own(&claim).await;
-    for orphans in [Orphans::Reexecute, Orphans::Unknown] {
+    for orphans in [CrashPolicy::Reexecute, CrashPolicy::Unknown] {
         let claimed = case.try_claim(&other(orphans)).await;
         assert_eq!(claimed, mismatch, "in flight");
     }
     case.pass(LEASE + 1).await;
-    for orphans in [Orphans::Reexecute, Orphans::Unknown] {
+    for orphans in [CrashPolicy::Reexecute, CrashPolicy::Unknown] {
         let claimed = case.try_claim(&other(orphans)).await;
         assert_eq!(claimed, mismatch, "orphaned");
     }
@@ -212,11 +212,11 @@ async fn another_fingerprint_is_a_mismatch_in_every_state<B: Backend<Store: Idem
         Held,
         "a mismatch must not change the record"
     );
-    let claimed = case.try_claim(&other(Orphans::Reexecute)).await;
+    let claimed = case.try_claim(&other(CrashPolicy::Reexecute)).await;
     assert_eq!(claimed, mismatch, "done");
     let same_id = Claim {
         id: claim.id,
-        ..other(Orphans::Reexecute)
+        ..other(CrashPolicy::Reexecute)
     };
     assert_eq!(case.try_claim(&same_id).await, mismatch, "same id");
 }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::Backend;
 use crate::store::{
-    Claim, ClaimId, Claimed, FencingToken, Fingerprint, IdempotencyStore, Note, Orphans,
+    Claim, ClaimId, Claimed, CrashPolicy, FencingToken, Fingerprint, IdempotencyStore, Note,
     Ownership::{self, Held, Lost},
     RecordKey, Stored,
 };
@@ -104,7 +104,7 @@ impl Play {
                 (random.below(KEYS), fingerprint, id)
             }
         };
-        let orphans = [Orphans::Reexecute, Orphans::Unknown][random.below(2)];
+        let orphans = [CrashPolicy::Reexecute, CrashPolicy::Unknown][random.below(2)];
         let (lease, retention) = (LEASES[random.below(2)], RETENTIONS[random.below(2)]);
         self.log.push(format!(
             "claim {key} as {fingerprint} by {:x?}, {lease} + {retention}, {orphans:?}",
@@ -175,7 +175,7 @@ impl Play {
                     other => self.fail(&format_args!("{other:?}, not in flight for {left:?}")),
                 }
             }
-            Some(mut record) if orphans == Orphans::Unknown => {
+            Some(mut record) if orphans == CrashPolicy::Unknown => {
                 let unknown = Claimed::Done {
                     stored: Stored::Unknown,
                     note: record.note.clone(),

@@ -2,7 +2,7 @@ use std::{borrow::Cow, fmt, time::Duration};
 
 use bytes::Bytes;
 
-use super::{EntryId, Priority, Status, Timestamp, Turn};
+use super::{EntryId, LeaseToken, Priority, Status, Timestamp};
 use crate::store::{Fingerprint, RecordKey};
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -105,7 +105,7 @@ pub struct Entry {
     /// In which sequence entries came; it grows within a journal.
     pub sequence: u64,
     /// Its latest lease; zero if there was none.
-    pub turn: Turn,
+    pub turn: LeaseToken,
     /// How often it was attempted, since it was queued or redriven.
     pub attempts: u32,
     /// When it was enqueued.

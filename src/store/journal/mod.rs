@@ -2,7 +2,7 @@
 //!
 //! All three are one kind of entry in a named queue, and differ in who works on it. An entry is
 //! [enqueued](Journal::enqueue), [leased](Journal::lease) by a worker, and [settled](Journal::settle)
-//! by it; people [steer](Journal::steer) it meanwhile. Every verb is one atomic transition on the
+//! by it; people [steer](Journal::command) it meanwhile. Every verb is one atomic transition on the
 //! store's clock, so that a cancel and a start, or two workers, never both win.
 //!
 //! ```text
@@ -28,7 +28,7 @@
 //! use std::time::Duration;
 //! use tower_reprise::store::{
 //!     MemoryStore, Ownership,
-//!     journal::{Enqueued, Journal, NewEntry, Settle, Status, Want},
+//!     journal::{Enqueued, Journal, NewEntry, Settlement, Status, LeaseRequest},
 //! };
 //!
 //! # #[tokio::main(flavor = "current_thread")]
@@ -38,10 +38,10 @@
 //! let id = entry.id;
 //! assert!(matches!(journal.enqueue(entry).await?, Enqueued::New(_)));
 //!
-//! let leased = journal.lease(Want::new("mails", "", 1, Duration::from_secs(30))).await?;
+//! let leased = journal.lease(LeaseRequest::new("mails", "", 1, Duration::from_secs(30))).await?;
 //! assert_eq!((&*leased[0].payload, leased[0].attempts), (&b"welcome, Ada"[..], 1));
 //!
-//! let done = Settle::completed("sent", Duration::from_secs(3600));
+//! let done = Settlement::completed("sent", Duration::from_secs(3600));
 //! assert_eq!(journal.settle(id, leased[0].turn, done).await?, Ownership::Held);
 //! assert_eq!(journal.find(id).await?.map(|entry| entry.status), Some(Status::Completed));
 //! # Ok(())
@@ -60,8 +60,8 @@ use std::{future::Future, sync::Arc, time::Duration};
 
 pub use self::{
     entry::{Attempted, Dedup, Enqueued, Entry, NewEntry},
-    names::{EntryId, InvalidEntryId, Priority, Status, Timestamp, Turn},
-    verbs::{Counts, Outcome, Query, Settle, Steer, Steered, Want},
+    names::{EntryId, InvalidEntryId, LeaseToken, Priority, Status, Timestamp},
+    verbs::{CommandResult, Counts, EntryCommand, LeaseRequest, Outcome, Query, Settlement},
 };
 use super::{Ownership, StoreError};
 
@@ -105,17 +105,20 @@ pub trait Journal: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Vec<String>, StoreError>> + Send;
 
     /// Takes what is next in a lane: first what is past its time, of any priority, then what is
-    /// due and as urgent as [`Want::through`], in order. It is [`Status::Processing`] until
+    /// due and as urgent as [`LeaseRequest::through`], in order. It is [`Status::Processing`] until
     /// settled, or until the lease runs out and somebody else leases it. Each lease of an entry
-    /// has a greater [`Turn`], and counts an attempt unless the entry is past its time.
-    fn lease(&self, want: Want) -> impl Future<Output = Result<Vec<Entry>, StoreError>> + Send;
+    /// has a greater [`LeaseToken`], and counts an attempt unless the entry is past its time.
+    fn lease(
+        &self,
+        want: LeaseRequest,
+    ) -> impl Future<Output = Result<Vec<Entry>, StoreError>> + Send;
 
     /// Lets the lease start anew. [`Ownership::Lost`] if the entry is not being processed in this
     /// turn.
     fn extend(
         &self,
         id: EntryId,
-        turn: Turn,
+        turn: LeaseToken,
         lease: Duration,
     ) -> impl Future<Output = Result<Ownership, StoreError>> + Send;
 
@@ -125,17 +128,17 @@ pub trait Journal: Send + Sync + 'static {
     fn settle(
         &self,
         id: EntryId,
-        turn: Turn,
-        settle: Settle,
+        turn: LeaseToken,
+        settle: Settlement,
     ) -> impl Future<Output = Result<Ownership, StoreError>> + Send;
 
     /// Cancels, triggers or redrives an entry, if it is in a state for that; `None` if there is no
     /// such entry.
-    fn steer(
+    fn command(
         &self,
         id: EntryId,
-        steer: Steer,
-    ) -> impl Future<Output = Result<Option<Steered>, StoreError>> + Send;
+        command: EntryCommand,
+    ) -> impl Future<Output = Result<Option<CommandResult>, StoreError>> + Send;
 
     /// The entry, whole.
     fn find(&self, id: EntryId) -> impl Future<Output = Result<Option<Entry>, StoreError>> + Send;
@@ -204,14 +207,17 @@ impl<J: Journal> Journal for Arc<J> {
         (**self).lanes(queue, after, limit)
     }
 
-    fn lease(&self, want: Want) -> impl Future<Output = Result<Vec<Entry>, StoreError>> + Send {
+    fn lease(
+        &self,
+        want: LeaseRequest,
+    ) -> impl Future<Output = Result<Vec<Entry>, StoreError>> + Send {
         (**self).lease(want)
     }
 
     fn extend(
         &self,
         id: EntryId,
-        turn: Turn,
+        turn: LeaseToken,
         lease: Duration,
     ) -> impl Future<Output = Result<Ownership, StoreError>> + Send {
         (**self).extend(id, turn, lease)
@@ -220,18 +226,18 @@ impl<J: Journal> Journal for Arc<J> {
     fn settle(
         &self,
         id: EntryId,
-        turn: Turn,
-        settle: Settle,
+        turn: LeaseToken,
+        settle: Settlement,
     ) -> impl Future<Output = Result<Ownership, StoreError>> + Send {
         (**self).settle(id, turn, settle)
     }
 
-    fn steer(
+    fn command(
         &self,
         id: EntryId,
-        steer: Steer,
-    ) -> impl Future<Output = Result<Option<Steered>, StoreError>> + Send {
-        (**self).steer(id, steer)
+        command: EntryCommand,
+    ) -> impl Future<Output = Result<Option<CommandResult>, StoreError>> + Send {
+        (**self).command(id, command)
     }
 
     fn find(&self, id: EntryId) -> impl Future<Output = Result<Option<Entry>, StoreError>> + Send {

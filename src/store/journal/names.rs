@@ -107,9 +107,9 @@ impl FromStr for EntryId {
 
 /// Tells a lease of an entry from those before it. At most 2⁵³.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Turn(u64);
+pub struct LeaseToken(u64);
 
-impl Turn {
+impl LeaseToken {
     /// The turn with that number.
     #[must_use]
     pub fn new(number: u64) -> Self {

@@ -7,7 +7,7 @@ use super::{Entry, NewEntry, Priority, Status};
 /// The wish to work on something.
 #[derive(Debug, Clone)]
 #[must_use]
-pub struct Want {
+pub struct LeaseRequest {
     /// Of which queue.
     pub queue: Cow<'static, str>,
     /// Of which lane.
@@ -20,7 +20,7 @@ pub struct Want {
     pub lease: Duration,
 }
 
-impl Want {
+impl LeaseRequest {
     /// Entries of every priority.
     pub fn new(
         queue: impl Into<Cow<'static, str>>,
@@ -41,7 +41,7 @@ impl Want {
 /// How a turn ended.
 #[derive(Debug, Clone)]
 #[must_use]
-pub struct Settle {
+pub struct Settlement {
     /// How.
     pub outcome: Outcome,
     /// What to add to the history; nothing if empty. At most 512 bytes are kept.
@@ -87,7 +87,7 @@ impl Outcome {
     }
 }
 
-impl Settle {
+impl Settlement {
     fn with(outcome: Outcome, note: impl Into<String>) -> Self {
         Self {
             outcome,
@@ -134,7 +134,7 @@ impl Settle {
 
 /// What people do to an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Steer {
+pub enum EntryCommand {
     /// Calls off what is [`Status::Queued`], to be kept for that long.
     Cancel(Duration),
     /// Makes what is [`Status::Queued`] due now, and [`Priority::Urgent`].
@@ -143,9 +143,9 @@ pub enum Steer {
     Redrive(Duration),
 }
 
-/// What became of a [`Steer`].
+/// What became of a [`EntryCommand`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Steered {
+pub struct CommandResult {
     /// Whether it changed anything: the entry was in a state for that.
     pub applied: bool,
     /// The entry as it stands now, without payload, result and history.

@@ -16,8 +16,8 @@ use self::{held::Held, lane::Lane};
 use crate::store::{
     Ownership, RecordKey, StoreError, StoreErrorKind,
     journal::{
-        Counts, Enqueued, Entry, EntryId, NewEntry, Priority, Query, Settle, Status, Steer,
-        Steered, Timestamp, Turn, Want,
+        CommandResult, Counts, Enqueued, Entry, EntryCommand, EntryId, LeaseRequest, LeaseToken,
+        NewEntry, Priority, Query, Settlement, Status, Timestamp,
     },
 };
 
@@ -145,7 +145,7 @@ impl Book {
                 priority: new.priority,
                 status: Status::Queued,
                 sequence,
-                turn: Turn::new(0),
+                turn: LeaseToken::new(0),
                 attempts: 0,
                 queued_at: now,
                 due_at: now.after(new.delay).min(expires_at),
@@ -176,7 +176,7 @@ impl Book {
             .collect()
     }
 
-    pub(super) fn lease(&mut self, want: &Want) -> Vec<Entry> {
+    pub(super) fn lease(&mut self, want: &LeaseRequest) -> Vec<Entry> {
         let now = self.now();
         let key = (want.queue.clone().into_owned(), want.lane.clone());
         let lapsed = self
@@ -204,7 +204,7 @@ impl Book {
             self.change(sequence, |held| {
                 let entry = &mut held.entry;
                 entry.status = Status::Processing;
-                entry.turn = Turn::new(entry.turn.get() + 1);
+                entry.turn = LeaseToken::new(entry.turn.get() + 1);
                 entry.changed_at = now;
                 entry.attempts += u32::from(entry.expires_at > now);
                 held.until = now.after(want.lease);
@@ -214,7 +214,7 @@ impl Book {
         next.iter().filter_map(lease).collect()
     }
 
-    pub(super) fn extend(&mut self, id: EntryId, turn: Turn, lease: Duration) -> Ownership {
+    pub(super) fn extend(&mut self, id: EntryId, turn: LeaseToken, lease: Duration) -> Ownership {
         let until = self.now().after(lease);
         match self.owned(id, turn) {
             Some((sequence, true)) => {
@@ -226,7 +226,7 @@ impl Book {
     }
 
     /// Where it is, and whether that turn is still on.
-    fn owned(&self, id: EntryId, turn: Turn) -> Option<(u64, bool)> {
+    fn owned(&self, id: EntryId, turn: LeaseToken) -> Option<(u64, bool)> {
         let sequence = *self.ids.get(&id)?;
         let entry = &self.entries.get(&sequence)?.entry;
         (entry.turn == turn).then_some((sequence, entry.status == Status::Processing))
@@ -235,8 +235,8 @@ impl Book {
     pub(super) fn settle(
         &mut self,
         id: EntryId,
-        turn: Turn,
-        settle: Settle,
+        turn: LeaseToken,
+        settle: Settlement,
     ) -> Result<Ownership, StoreError> {
         let now = self.now();
         let sequence = match self.owned(id, turn) {
@@ -263,22 +263,22 @@ impl Book {
         Ok(Ownership::Held)
     }
 
-    pub(super) fn steer(&mut self, id: EntryId, steer: Steer) -> Option<Steered> {
+    pub(super) fn command(&mut self, id: EntryId, command: EntryCommand) -> Option<CommandResult> {
         let now = self.now();
         let sequence = *self.ids.get(&id)?;
         if self.is_gone(sequence, now) {
             return None;
         }
         let status = self.entries.get(&sequence)?.status(now);
-        let applied = match steer {
-            Steer::Cancel(_) | Steer::Trigger => status == Status::Queued,
-            Steer::Redrive(_) => status == Status::Failed,
+        let applied = match command {
+            EntryCommand::Cancel(_) | EntryCommand::Trigger => status == Status::Queued,
+            EntryCommand::Redrive(_) => status == Status::Failed,
         };
         if applied {
-            self.change(sequence, |held| held.steer(steer, now));
+            self.change(sequence, |held| held.command(command, now));
         }
         let entry = self.summary(sequence, now);
-        Some(Steered { applied, entry })
+        Some(CommandResult { applied, entry })
     }
 
     pub(super) fn find(&self, id: EntryId) -> Option<Entry> {

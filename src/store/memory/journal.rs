@@ -7,8 +7,8 @@ use super::{Book, MemoryStore};
 use crate::store::{
     Ownership, StoreError,
     journal::{
-        Counts, Enqueued, Entry, EntryId, Journal, NewEntry, Query, Settle, Steer, Steered, Turn,
-        Want,
+        CommandResult, Counts, Enqueued, Entry, EntryCommand, EntryId, Journal, LeaseRequest,
+        LeaseToken, NewEntry, Query, Settlement,
     },
 };
 
@@ -33,14 +33,14 @@ impl Journal for MemoryStore {
         Ok(self.book().lanes(queue, after, limit))
     }
 
-    async fn lease(&self, want: Want) -> Result<Vec<Entry>, StoreError> {
+    async fn lease(&self, want: LeaseRequest) -> Result<Vec<Entry>, StoreError> {
         Ok(self.book().lease(&want))
     }
 
     async fn extend(
         &self,
         id: EntryId,
-        turn: Turn,
+        turn: LeaseToken,
         lease: Duration,
     ) -> Result<Ownership, StoreError> {
         Ok(self.book().extend(id, turn, lease))
@@ -49,14 +49,18 @@ impl Journal for MemoryStore {
     async fn settle(
         &self,
         id: EntryId,
-        turn: Turn,
-        settle: Settle,
+        turn: LeaseToken,
+        settle: Settlement,
     ) -> Result<Ownership, StoreError> {
         self.book().settle(id, turn, settle)
     }
 
-    async fn steer(&self, id: EntryId, steer: Steer) -> Result<Option<Steered>, StoreError> {
-        Ok(self.book().steer(id, steer))
+    async fn command(
+        &self,
+        id: EntryId,
+        command: EntryCommand,
+    ) -> Result<Option<CommandResult>, StoreError> {
+        Ok(self.book().command(id, command))
     }
 
     async fn find(&self, id: EntryId) -> Result<Option<Entry>, StoreError> {

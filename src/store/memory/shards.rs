@@ -15,7 +15,7 @@ use self::{
 };
 use crate::{
     store::{
-        Claim, Claimed, FencingToken, Lease, Orphans, Ownership, RecordKey, StoreError,
+        Claim, Claimed, CrashPolicy, FencingToken, Lease, Ownership, RecordKey, StoreError,
         StoreErrorKind, Stored,
     },
     sync::{AtomicU64, Mutex, MutexGuard, Ordering, lock},
@@ -164,7 +164,7 @@ impl Shards {
         if !again {
             record.token = self.next_token();
         }
-        if !again && claim.orphans == Orphans::Unknown {
+        if !again && claim.orphans == CrashPolicy::Unknown {
             let (stored, note) = (Stored::Unknown, record.state.note());
             record.state = State::done(stored.clone(), note.clone());
             shard.keep(&mut found, now.saturating_add(micros(claim.retention)));

@@ -68,7 +68,7 @@ use self::{
     sql::Statements,
 };
 use super::{
-    Claim, Claimed, FencingToken, IdempotencyStore, Orphans, Ownership, RecordKey, StoreError,
+    Claim, Claimed, CrashPolicy, FencingToken, IdempotencyStore, Ownership, RecordKey, StoreError,
     StoreErrorKind, Stored, remote,
 };
 use crate::sync::{AtomicU64, Ordering};
@@ -347,7 +347,7 @@ impl IdempotencyStore for PostgresStore {
             &micros(claim.lease),
             &micros(claim.retention),
             &note,
-            &(claim.orphans == Orphans::Unknown),
+            &(claim.orphans == CrashPolicy::Unknown),
         ];
         let statements = &self.inner.statements;
         remote::patiently(self.inner.timeout, async |deadline| {

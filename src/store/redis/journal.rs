@@ -9,8 +9,8 @@ use super::{RedisStore, newer, script::Transition, unreadable};
 use crate::store::{
     Ownership, StoreError,
     journal::{
-        Counts, Enqueued, Entry, EntryId, Journal, NewEntry, Outcome, Query, Settle, Status, Steer,
-        Steered, Turn, Want, columns,
+        CommandResult, Counts, Enqueued, Entry, EntryCommand, EntryId, Journal, LeaseRequest,
+        LeaseToken, NewEntry, Outcome, Query, Settlement, Status, columns,
     },
     remote,
 };
@@ -92,7 +92,7 @@ impl Journal for RedisStore {
         }
     }
 
-    async fn lease(&self, want: Want) -> Result<Vec<Entry>, StoreError> {
+    async fn lease(&self, want: LeaseRequest) -> Result<Vec<Entry>, StoreError> {
         // So that it can be repeated like the others. A cluster's client would do so by itself.
         let ticket = EntryId::random().to_string();
         let arguments = [
@@ -110,7 +110,7 @@ impl Journal for RedisStore {
     async fn extend(
         &self,
         id: EntryId,
-        turn: Turn,
+        turn: LeaseToken,
         lease: Duration,
     ) -> Result<Ownership, StoreError> {
         let id = id.to_string();
@@ -121,8 +121,8 @@ impl Journal for RedisStore {
     async fn settle(
         &self,
         id: EntryId,
-        turn: Turn,
-        settle: Settle,
+        turn: LeaseToken,
+        settle: Settlement,
     ) -> Result<Ownership, StoreError> {
         let follows: Vec<_> = settle.outbox.iter().map(Written::of).collect();
         let (status, time) = match settle.outcome {
@@ -145,18 +145,22 @@ impl Journal for RedisStore {
         self.own(&self.inner.journal.settle, &arguments).await
     }
 
-    async fn steer(&self, id: EntryId, steer: Steer) -> Result<Option<Steered>, StoreError> {
-        let (what, time, said): (&[u8], _, _) = match steer {
-            Steer::Cancel(keep) => (b"0", keep, "cancelled"),
-            Steer::Trigger => (b"1", Duration::ZERO, ""),
-            Steer::Redrive(ttl) => (b"2", ttl, "redriven"),
+    async fn command(
+        &self,
+        id: EntryId,
+        command: EntryCommand,
+    ) -> Result<Option<CommandResult>, StoreError> {
+        let (what, time, said): (&[u8], _, _) = match command {
+            EntryCommand::Cancel(keep) => (b"0", keep, "cancelled"),
+            EntryCommand::Trigger => (b"1", Duration::ZERO, ""),
+            EntryCommand::Redrive(ttl) => (b"2", ttl, "redriven"),
         };
         let (id, note) = (id.to_string(), note(said));
         let arguments = [id.as_bytes(), what, &span(time), note.as_bytes()];
-        let (number, mut rest) = self.act(&self.inner.journal.steer, &arguments).await?;
+        let (number, mut rest) = self.act(&self.inner.journal.command, &arguments).await?;
         match (number, rest.pop()) {
             (0, None) => Ok(None),
-            (1 | 2, Some(found)) => Ok(Some(Steered {
+            (1 | 2, Some(found)) => Ok(Some(CommandResult {
                 applied: number == 2,
                 entry: entry(found)?,
             })),

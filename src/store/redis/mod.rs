@@ -105,8 +105,8 @@ use self::{
     script::{JournalTransitions, Transition, Transitions},
 };
 use super::{
-    Claim, Claimed, FencingToken, Fingerprint, IdempotencyStore, Lease, Note, Orphans, Ownership,
-    RecordKey, StoreError, StoreErrorKind, Stored, remote,
+    Claim, Claimed, CrashPolicy, FencingToken, Fingerprint, IdempotencyStore, Lease, Note,
+    Ownership, RecordKey, StoreError, StoreErrorKind, Stored, remote,
 };
 
 /// Records in a Redis server or cluster.
@@ -219,8 +219,8 @@ impl RedisStore {
 impl IdempotencyStore for RedisStore {
     async fn claim(&self, claim: Claim) -> Result<Claimed, StoreError> {
         let unknown: &[u8] = match claim.orphans {
-            Orphans::Reexecute => b"0",
-            Orphans::Unknown => b"1",
+            CrashPolicy::Reexecute => b"0",
+            CrashPolicy::Unknown => b"1",
         };
         let arguments = [
             claim.fingerprint.as_bytes().as_slice(),

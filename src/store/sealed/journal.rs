@@ -6,8 +6,8 @@ use super::{Place, Sealed};
 use crate::store::{
     Ownership, StoreError,
     journal::{
-        Counts, Enqueued, Entry, EntryId, Journal, NewEntry, Query, Settle, Steer, Steered, Turn,
-        Want,
+        CommandResult, Counts, Enqueued, Entry, EntryCommand, EntryId, Journal, LeaseRequest,
+        LeaseToken, NewEntry, Query, Settlement,
     },
 };
 
@@ -49,11 +49,11 @@ impl<J: Journal> Sealed<J> {
     /// Gives back what can't be opened here, or ends it if its time is over. If that fails, the
     /// lease runs out.
     async fn put_aside(&self, entry: &Entry, why: &StoreError) {
-        let settle = Settle {
+        let settle = Settlement {
             note: why.to_string(),
             ..match entry.is_past() {
-                true => Settle::expired(KEEP),
-                false => Settle::release(ASIDE),
+                true => Settlement::expired(KEEP),
+                false => Settlement::release(ASIDE),
             }
         };
         let _ = self.store.settle(entry.id, entry.turn, settle).await;
@@ -75,7 +75,7 @@ impl<J: Journal> Journal for Sealed<J> {
         self.store.lanes(queue, after, limit)
     }
 
-    async fn lease(&self, want: Want) -> Result<Vec<Entry>, StoreError> {
+    async fn lease(&self, want: LeaseRequest) -> Result<Vec<Entry>, StoreError> {
         let mut leased = Vec::new();
         for mut entry in self.store.lease(want).await? {
             match self.opened(&entry) {
@@ -92,7 +92,7 @@ impl<J: Journal> Journal for Sealed<J> {
     fn extend(
         &self,
         id: EntryId,
-        turn: Turn,
+        turn: LeaseToken,
         lease: Duration,
     ) -> impl Future<Output = Result<Ownership, StoreError>> + Send {
         self.store.extend(id, turn, lease)
@@ -101,8 +101,8 @@ impl<J: Journal> Journal for Sealed<J> {
     async fn settle(
         &self,
         id: EntryId,
-        turn: Turn,
-        mut settle: Settle,
+        turn: LeaseToken,
+        mut settle: Settlement,
     ) -> Result<Ownership, StoreError> {
         if let Some(result) = &settle.result {
             settle.result = Some(self.keys.seal(&Place::result(id), result)?);
@@ -112,12 +112,12 @@ impl<J: Journal> Journal for Sealed<J> {
         self.store.settle(id, turn, settle).await
     }
 
-    fn steer(
+    fn command(
         &self,
         id: EntryId,
-        steer: Steer,
-    ) -> impl Future<Output = Result<Option<Steered>, StoreError>> + Send {
-        self.store.steer(id, steer)
+        command: EntryCommand,
+    ) -> impl Future<Output = Result<Option<CommandResult>, StoreError>> + Send {
+        self.store.command(id, command)
     }
 
     async fn find(&self, id: EntryId) -> Result<Option<Entry>, StoreError> {

@@ -7,7 +7,7 @@
 //! ```
 //! use std::time::Duration;
 //! use tower_reprise::store::{
-//!     Claim, ClaimId, Claimed, Fingerprint, IdempotencyStore, Note, Orphans, RecordKey, SqliteStore,
+//!     Claim, ClaimId, Claimed, Fingerprint, IdempotencyStore, Note, CrashPolicy, RecordKey, SqliteStore,
 //! };
 //!
 //! # #[tokio::main(flavor = "current_thread")]
@@ -21,7 +21,7 @@
 //!     id: ClaimId::random(),
 //!     lease: Duration::from_secs(30),
 //!     retention: Duration::from_secs(24 * 60 * 60),
-//!     orphans: Orphans::Reexecute,
+//!     orphans: CrashPolicy::Reexecute,
 //!     note: Note::NONE,
 //! };
 //!

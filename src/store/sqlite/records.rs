@@ -5,7 +5,8 @@ use rusqlite::{OptionalExtension, Row};
 
 use super::worker::Batch;
 use crate::store::{
-    Claim, Claimed, FencingToken, Fingerprint, Lease, Note, Orphans, Ownership, RecordKey, Stored,
+    Claim, Claimed, CrashPolicy, FencingToken, Fingerprint, Lease, Note, Ownership, RecordKey,
+    Stored,
 };
 
 /// How many records, and bytes of replies, one sweep removes.
@@ -53,7 +54,7 @@ pub(super) fn claim(batch: &Batch<'_>, claim: &Claim) -> rusqlite::Result<Claime
         remove(batch, old)?;
     }
     let orphaned = orphan.is_some();
-    if let Some(note) = orphan.filter(|_| claim.orphans == Orphans::Unknown) {
+    if let Some(note) = orphan.filter(|_| claim.orphans == CrashPolicy::Unknown) {
         let expires = after(batch.now, claim.retention);
         insert(batch, claim, &note, UNKNOWN, expires)?;
         let stored = Stored::Unknown;

@@ -9,7 +9,7 @@ use serde_json::{Value, from_slice, json, to_string};
 use tokio::runtime::Builder;
 use tower_reprise::{
     forrst::canonical,
-    store::{MemoryStore, Orphans},
+    store::{CrashPolicy, MemoryStore},
 };
 
 use super::{Shop, URN, ask, call, code, data, post, send};
@@ -210,7 +210,7 @@ async fn i_14_who_takes_over_is_the_original() {
     let careful = tower_reprise::IdempotencyLayer::builder(MemoryStore::new())
         .with_dialect(shop.dialect())
         .scope(|_| Some("shop"))
-        .orphans(Orphans::Unknown);
+        .orphans(CrashPolicy::Unknown);
     let app = shop.app_with(careful);
     shop.replies(|_, _| panic!("on demand"));
     ask(&app, &call("req_1", "k", &json!({}))).await;

@@ -18,7 +18,7 @@ use tower_reprise::{
     IdempotencyLayer,
     forrst::Forrst,
     server::idempotency::{IdempotencyBuilder, Scoped},
-    store::{IdempotencyStore, MemoryStore, Orphans},
+    store::{CrashPolicy, IdempotencyStore, MemoryStore},
 };
 
 mod bytes_of_any_kind;
@@ -44,7 +44,7 @@ struct Shop {
 }
 
 type Reply = Arc<dyn Fn(&Request<()>, Value) -> Response<Body> + Send + Sync>;
-type Builder<St> = IdempotencyBuilder<St, Scoped, Orphans, Forrst>;
+type Builder<St> = IdempotencyBuilder<St, Scoped, CrashPolicy, Forrst>;
 
 impl Shop {
     fn new() -> Self {
@@ -95,7 +95,7 @@ impl Shop {
                 let tenant = head.headers().get("x-tenant")?;
                 Some(tenant.as_bytes().to_vec())
             })
-            .orphans(Orphans::Reexecute)
+            .orphans(CrashPolicy::Reexecute)
     }
 
     fn app(&self) -> Router {

@@ -29,11 +29,11 @@ use tower_reprise::{
         replay::{Replay, ReplayBuilder, Replayed},
         sign::Signer,
         webhooks::Webhooks,
-        worker::Working,
+        worker::WorkerHandle,
     },
     forrst::Forrst,
     store::{
-        MemoryStore, Orphans, SealKeys, Sealed,
+        CrashPolicy, MemoryStore, SealKeys, Sealed,
         journal::{Counts, Entry, Journal, Query, Status},
     },
 };
@@ -127,7 +127,7 @@ impl Shop {
         let idempotency = IdempotencyLayer::builder(store.clone())
             .with_dialect(Forrst::new())
             .scope(|head| Some(principal(head).unwrap_or_default()))
-            .orphans(Orphans::Reexecute)
+            .orphans(CrashPolicy::Reexecute)
             .build()
             .unwrap();
         let inner = Router::new()
@@ -151,7 +151,7 @@ impl Shop {
         shop
     }
 
-    fn work(&self) -> Working {
+    fn work(&self) -> WorkerHandle {
         let worker = self.replay.worker::<Body, _>(self.inner.clone());
         worker.start().unwrap()
     }

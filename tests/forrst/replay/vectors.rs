@@ -60,7 +60,7 @@ struct Open {
     hook: String,
     told: mpsc::UnboundedReceiver<(HeaderMap, Value)>,
     tasks: Vec<JoinHandle<()>>,
-    _workers: [Working; 2],
+    _workers: [WorkerHandle; 2],
 }
 
 impl Drop for Open {

@@ -19,7 +19,7 @@ use tower_reprise::{
     IdempotencyLayer,
     delivery::replay::Replay,
     forrst::{self, Forrst, IdempotencyOptions, RetryGuidanceLayer},
-    store::{MemoryStore, Orphans},
+    store::{MemoryStore, CrashPolicy},
 };
 
 use crate::support::block_on;
@@ -34,7 +34,7 @@ async fn call(body: &Bytes) {
     let idempotency = IdempotencyLayer::builder(store.clone())
         .with_dialect(Forrst::new())
         .scope(|_| Some("shop"))
-        .orphans(Orphans::Reexecute)
+        .orphans(CrashPolicy::Reexecute)
         .build()
         .expect("a layer");
     let replay = Replay::builder(store, |_| Some("shop".to_owned()))

@@ -13,7 +13,7 @@ use tower::{Layer, ServiceExt, service_fn};
 use tower_reprise::{
     IdempotencyLayer,
     classify::retry_after::rate_limit,
-    store::{MemoryStore, Orphans},
+    store::{MemoryStore, CrashPolicy},
 };
 
 use crate::support::block_on;
@@ -75,7 +75,7 @@ async fn keys(value: &HeaderValue) {
 async fn send(store: &MemoryStore, key: &HeaderValue, strict: bool) -> (u16, bool) {
     let mut builder = IdempotencyLayer::builder(store.clone())
         .scope(|_| Some("fuzz"))
-        .orphans(Orphans::Unknown);
+        .orphans(CrashPolicy::Unknown);
     if strict {
         builder = builder.strict();
     }

@@ -46,9 +46,9 @@ fn check(policy: &Policy) {
     let approved = |rule| audit.findings().iter().any(|finding| finding.rule == rule);
     let profile = policy.profile();
     assert!(profile.retries().contains(&policy.max_retries()) || approved(Rule::R2));
-    assert!(policy.total() <= profile.longest() || approved(Rule::R3));
+    assert!(policy.total_timeout() <= profile.longest() || approved(Rule::R3));
     for retry in [0, 1, 31, 1000] {
-        let _ = policy.backoff().delay(retry, policy.total(), 0.999);
+        let _ = policy.backoff().delay(retry, policy.total_timeout(), 0.999);
     }
     assert!(audit.findings().iter().all(explained));
 }

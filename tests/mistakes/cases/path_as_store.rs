@@ -1,8 +1,8 @@
-use tower_reprise::{IdempotencyLayer, store::Orphans};
+use tower_reprise::{IdempotencyLayer, store::CrashPolicy};
 
 fn main() {
     let _ = IdempotencyLayer::builder("idempotency.db")
         .scope(|_| Some("shop"))
-        .orphans(Orphans::Reexecute)
+        .orphans(CrashPolicy::Reexecute)
         .build();
 }

@@ -16,7 +16,7 @@ use ruts::{CookieOptions, SessionLayer, store::moka::MokaStore};
 use tower_cookies::CookieManagerLayer;
 use tower_reprise::{
     IdempotencyLayer,
-    store::{MemoryStore, Orphans},
+    store::{MemoryStore, CrashPolicy},
 };
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -103,7 +103,7 @@ impl Server {
 fn ours(wait: Duration) -> IdempotencyLayer<MemoryStore> {
     let layer = IdempotencyLayer::builder(MemoryStore::new())
         .scope(|request| request.headers().get(COOKIE).cloned())
-        .orphans(Orphans::Reexecute)
+        .orphans(CrashPolicy::Reexecute)
         .retention(DAY)
         .wait(wait)
         .build();

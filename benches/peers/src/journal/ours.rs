@@ -10,7 +10,7 @@ use bytes::Bytes;
 use tokio::{sync::Notify, task::JoinSet, time::Instant};
 use tower_reprise::{
     delivery::worker::{Handler, Worker},
-    store::journal::{Entry, Journal, NewEntry, Settle, Status},
+    store::journal::{Entry, Journal, NewEntry, Settlement, Status},
 };
 
 const QUEUE: &str = "bench";
@@ -89,10 +89,10 @@ struct Work {
 struct Counts(Arc<Work>);
 
 impl Handler for Counts {
-    async fn handle(&self, _: Entry) -> Settle {
+    async fn handle(&self, _: Entry) -> Settlement {
         if self.0.left.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.0.finished.notify_one();
         }
-        Settle::completed(Bytes::new(), Duration::from_secs(3600))
+        Settlement::completed(Bytes::new(), Duration::from_secs(3600))
     }
 }

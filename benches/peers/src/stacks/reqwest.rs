@@ -12,7 +12,7 @@ use tower_reprise::{
     RetryLayer,
     stacks::{
         self,
-        reqwest::{HttpClient, Stacked},
+        reqwest::{HttpClient, TowerMiddleware},
     },
 };
 
@@ -60,12 +60,12 @@ pub(super) fn without_network() -> Vec<Contestant> {
         answering(
             RETRY,
             "our RetryLayer",
-            chain().with(Stacked::new(RetryLayer::new(deps()))),
+            chain().with(TowerMiddleware::new(RetryLayer::new(deps()))),
         ),
         answering(
             STACK,
             "stacks::client",
-            chain().with(Stacked::new(stacks::client(deps()))),
+            chain().with(TowerMiddleware::new(stacks::client(deps()))),
         ),
         answering(
             REQWEST_RETRY,
@@ -112,12 +112,12 @@ pub(super) fn over_loopback(server: &str) -> Vec<Contestant> {
         chain(
             RETRY,
             "our RetryLayer, as a middleware",
-            start().with(Stacked::new(RetryLayer::new(deps()))),
+            start().with(TowerMiddleware::new(RetryLayer::new(deps()))),
         ),
         chain(
             MIDDLEWARE,
             "stacks::client, as a middleware",
-            start().with(Stacked::new(stacks::client(deps()))),
+            start().with(TowerMiddleware::new(stacks::client(deps()))),
         ),
         Contestant::new(
             Kind::Reqwest,

@@ -6,7 +6,7 @@ use super::EventDedup;
 use crate::{
     error::ConfigError,
     server::idempotency::{builder::Missing, engine::Engine, times::Times},
-    store::{IdempotencyStore, Orphans},
+    store::{CrashPolicy, IdempotencyStore},
 };
 
 const WEEK: Duration = Duration::from_secs(7 * 24 * 60 * 60);
@@ -110,8 +110,8 @@ impl<St, O> EventDedupBuilder<St, Missing, O> {
 }
 
 impl<St, F> EventDedupBuilder<St, F, Missing> {
-    /// What happens to an event whose consumer died while it processed it: see [`Orphans`].
-    pub fn orphans(self, orphans: Orphans) -> EventDedupBuilder<St, F, Orphans> {
+    /// What happens to an event whose consumer died while it processed it: see [`CrashPolicy`].
+    pub fn orphans(self, orphans: CrashPolicy) -> EventDedupBuilder<St, F, CrashPolicy> {
         EventDedupBuilder {
             store: self.store,
             consumer: self.consumer,
@@ -144,7 +144,7 @@ impl<St, F, O> EventDedupBuilder<St, F, O> {
     }
 }
 
-impl<St: IdempotencyStore, F> EventDedupBuilder<St, F, Orphans> {
+impl<St: IdempotencyStore, F> EventDedupBuilder<St, F, CrashPolicy> {
     /// The layer.
     ///
     /// # Errors

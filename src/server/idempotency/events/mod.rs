@@ -6,7 +6,7 @@
 //!
 //! ```
 //! use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
-//! use tower_reprise::{error::BoxError, server::idempotency::events::{Consumed, EventDedupLayer}, store::{MemoryStore, Orphans}};
+//! use tower_reprise::{error::BoxError, server::idempotency::events::{Consumed, EventDedupLayer}, store::{MemoryStore, CrashPolicy}};
 //!
 //! #[derive(Clone)]
 //! struct Paid { id: String, cents: u64 }
@@ -15,7 +15,7 @@
 //! # async fn main() -> Result<(), BoxError> {
 //! let layer = EventDedupLayer::builder(MemoryStore::new(), "ledger")
 //!     .id(|event: &Paid| Some(event.id.clone()))
-//!     .orphans(Orphans::Reexecute)
+//!     .orphans(CrashPolicy::Reexecute)
 //!     .build()?;
 //! let mut consumer = ServiceBuilder::new()
 //!     .layer(layer)

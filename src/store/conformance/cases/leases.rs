@@ -6,7 +6,7 @@ use tokio::task::JoinSet;
 
 use super::{Case, LEASE, RETENTION, again, reply};
 use crate::store::{
-    Claim, Claimed, Fingerprint, IdempotencyStore, Orphans,
+    Claim, Claimed, CrashPolicy, Fingerprint, IdempotencyStore,
     Ownership::{Held, Lost},
     Stored,
     conformance::Backend,
@@ -79,7 +79,7 @@ async fn an_orphan_of_unknown_outcome_stays_so<B: Backend<Store: IdempotencyStor
     case.pass(LEASE + 1).await;
     let unknown = Claimed::done(Stored::Unknown);
     let careful = Claim {
-        orphans: Orphans::Unknown,
+        orphans: CrashPolicy::Unknown,
         ..again(&claim)
     };
     assert_eq!(case.try_claim(&careful).await, unknown);
@@ -178,7 +178,7 @@ async fn a_lease_of_no_time_has_run_out<B: Backend<Store: IdempotencyStore>>(cas
     assert!(lease.orphaned && lease.token > token, "{lease:?}");
 
     // Nor does one last that is renewed for no time.
-    for orphans in [Orphans::Reexecute, Orphans::Unknown] {
+    for orphans in [CrashPolicy::Reexecute, CrashPolicy::Unknown] {
         let held = case.claim();
         let token = case.own(&held).await;
         let none = Claim {
@@ -191,7 +191,7 @@ async fn a_lease_of_no_time_has_run_out<B: Backend<Store: IdempotencyStore>>(cas
             ..again(&held)
         };
         match (orphans, case.try_claim(&next).await) {
-            (Orphans::Reexecute, Claimed::New(lease)) => {
+            (CrashPolicy::Reexecute, Claimed::New(lease)) => {
                 assert!(lease.orphaned && lease.token > token, "{lease:?}");
             }
             (_, claimed) => assert_eq!(claimed, Claimed::done(Stored::Unknown)),

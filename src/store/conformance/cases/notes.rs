@@ -2,7 +2,7 @@
 
 use super::{Case, LEASE, RETENTION, again, reply};
 use crate::store::{
-    Claim, Claimed, Fingerprint, IdempotencyStore, Note, Orphans, Ownership::Held, Stored,
+    Claim, Claimed, CrashPolicy, Fingerprint, IdempotencyStore, Note, Ownership::Held, Stored,
     conformance::Backend,
 };
 
@@ -121,7 +121,7 @@ async fn an_orphan_of_unknown_outcome_keeps_its_note<B: Backend<Store: Idempoten
     case.own(&claim).await;
     case.pass(LEASE + 1).await;
     let careful = Claim {
-        orphans: Orphans::Unknown,
+        orphans: CrashPolicy::Unknown,
         note: note("careful"),
         ..again(&claim)
     };

@@ -6,7 +6,7 @@ use super::{Case, LEASE, TTL, ids};
 use crate::store::conformance::Backend;
 use crate::store::{
     Ownership::{Held, Lost},
-    journal::{Journal, NewEntry, Priority, Settle, Status, Want},
+    journal::{Journal, LeaseRequest, NewEntry, Priority, Settlement, Status},
 };
 
 pub(super) async fn order_is_priority_then_due_then_sequence<B: Backend<Store: Journal>>(
@@ -30,7 +30,7 @@ pub(super) async fn order_is_priority_then_due_then_sequence<B: Backend<Store: J
     assert_eq!(ids(&case.lease(9).await), order[2..]);
     assert_eq!(case.status(future).await, Some(Status::Queued));
     case.pass(8).await;
-    let want = Want {
+    let want = LeaseRequest {
         through: Priority::Urgent,
         ..case.want("", 9)
     };
@@ -144,7 +144,7 @@ pub(super) async fn a_lease_that_ran_out_is_its_owners_until_taken<B: Backend<St
         .extend(leased[1].id, leased[1].turn, case.unit * LEASE)
         .await;
     assert_eq!(extended.expect("extend"), Held);
-    case.settle(&leased[2], Settle::completed("done", case.keep()))
+    case.settle(&leased[2], Settlement::completed("done", case.keep()))
         .await;
     let found = case.find(leased[2].id).await.expect("an entry");
     assert_eq!(found.status, Status::Completed, "it was not too late");
@@ -161,9 +161,9 @@ pub(super) async fn a_stale_turn_changes_nothing<B: Backend<Store: Journal>>(cas
     assert_eq!(extended.expect("extend"), Lost);
     let follow = case.entry();
     for settle in [
-        Settle::completed("late", case.keep()).followed_by([follow.clone()]),
-        Settle::retry("late", Duration::ZERO),
-        Settle::release(Duration::ZERO),
+        Settlement::completed("late", case.keep()).followed_by([follow.clone()]),
+        Settlement::retry("late", Duration::ZERO),
+        Settlement::release(Duration::ZERO),
     ] {
         assert_eq!(
             case.store.settle(id, stale, settle).await.expect("settle"),
@@ -174,6 +174,6 @@ pub(super) async fn a_stale_turn_changes_nothing<B: Backend<Store: Journal>>(cas
     let found = case.find(id).await.expect("an entry");
     assert_eq!((found.status, found.attempts), (Status::Processing, 2));
     assert!(found.history.is_empty());
-    case.settle(&owner, Settle::completed("", case.keep()))
+    case.settle(&owner, Settlement::completed("", case.keep()))
         .await;
 }

@@ -13,7 +13,8 @@ use crate::store::{
     Ownership::Held,
     RecordKey,
     journal::{
-        Dedup, Enqueued, Entry, EntryId, Journal, NewEntry, Query, Settle, Status, Steer, Want,
+        Dedup, Enqueued, Entry, EntryCommand, EntryId, Journal, LeaseRequest, NewEntry, Query,
+        Settlement, Status,
     },
 };
 
@@ -95,8 +96,8 @@ impl<B: Backend<Store: Journal>> Case<'_, B> {
         }
     }
 
-    fn want(&self, lane: &str, limit: u32) -> Want {
-        Want::new(self.queue.clone(), lane, limit, self.unit * LEASE)
+    fn want(&self, lane: &str, limit: u32) -> LeaseRequest {
+        LeaseRequest::new(self.queue.clone(), lane, limit, self.unit * LEASE)
     }
 
     async fn lease(&self, limit: u32) -> Vec<Entry> {
@@ -108,13 +109,13 @@ impl<B: Backend<Store: Journal>> Case<'_, B> {
         leased.pop().expect("something to lease")
     }
 
-    async fn settle(&self, entry: &Entry, settle: Settle) {
+    async fn settle(&self, entry: &Entry, settle: Settlement) {
         let settled = self.store.settle(entry.id, entry.turn, settle).await;
         assert_eq!(settled.expect("settle"), Held);
     }
 
-    async fn steer(&self, id: EntryId, steer: Steer) -> (bool, Status) {
-        let steered = self.store.steer(id, steer).await.expect("steer");
+    async fn command(&self, id: EntryId, command: EntryCommand) -> (bool, Status) {
+        let steered = self.store.command(id, command).await.expect("steer");
         let steered = steered.expect("an entry");
         (steered.applied, steered.entry.status)
     }

@@ -3,7 +3,9 @@ use tokio::task::JoinSet;
 
 use super::{Case, dedup, ids};
 use crate::store::conformance::Backend;
-use crate::store::journal::{Enqueued, Journal, NewEntry, Priority, Settle, Status, Steer, Turn};
+use crate::store::journal::{
+    Enqueued, EntryCommand, Journal, LeaseToken, NewEntry, Priority, Settlement, Status,
+};
 
 pub(super) async fn what_is_queued_comes_back_whole<B: Backend<Store: Journal>>(
     case: &Case<'_, B>,
@@ -29,7 +31,7 @@ pub(super) async fn what_is_queued_comes_back_whole<B: Backend<Store: Journal>>(
     );
     assert_eq!(
         (found.attempts, found.turn, &found.result),
-        (0, Turn::new(0), &None)
+        (0, LeaseToken::new(0), &None)
     );
     assert_eq!(found.due_at, found.queued_at.after(new.delay));
     assert_eq!(found.expires_at, found.queued_at.after(new.ttl));
@@ -46,8 +48,11 @@ pub(super) async fn what_is_queued_comes_back_whole<B: Backend<Store: Journal>>(
         (leased[0].status, leased[0].is_past()),
         (Status::Processing, false)
     );
-    case.settle(&leased[0], Settle::completed(payload.clone(), case.keep()))
-        .await;
+    case.settle(
+        &leased[0],
+        Settlement::completed(payload.clone(), case.keep()),
+    )
+    .await;
     let found = case.find(id).await.expect("an entry");
     assert_eq!(
         (found.result.as_ref(), &found.payload),
@@ -109,7 +114,7 @@ pub(super) async fn the_same_operation_is_queued_once<B: Backend<Store: Journal>
     // In whatever state it is, but called off.
     let entry = case.lease_one().await;
     assert!(matches!(enqueue(with(1, 1)).await, Enqueued::Existing(e) if e.id == entry.id));
-    case.settle(&entry, Settle::failed("broken", case.keep()))
+    case.settle(&entry, Settlement::failed("broken", case.keep()))
         .await;
     let existing = enqueue(with(1, 1)).await;
     assert!(
@@ -128,7 +133,7 @@ pub(super) async fn what_was_called_off_frees_its_key<B: Backend<Store: Journal>
     };
     let first = case.put(with(1)).await;
     assert_eq!(
-        case.steer(first, Steer::Cancel(case.keep())).await,
+        case.command(first, EntryCommand::Cancel(case.keep())).await,
         (true, Status::Cancelled)
     );
     let second = case.put(with(1)).await;

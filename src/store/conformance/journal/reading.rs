@@ -5,7 +5,8 @@ use crate::store::conformance::Backend;
 use crate::store::{
     Ownership::{Held, Lost},
     journal::{
-        Entry, EntryId, Journal, NewEntry, Priority, Query, Settle, Status, Steer, Turn, Want,
+        Entry, EntryCommand, EntryId, Journal, LeaseRequest, LeaseToken, NewEntry, Priority, Query,
+        Settlement, Status,
     },
 };
 
@@ -19,7 +20,8 @@ pub(super) async fn lists_page_and_filter<B: Backend<Store: Journal>>(case: &Cas
         };
         all.push(case.put(new).await);
     }
-    case.steer(all[2], Steer::Cancel(case.keep())).await;
+    case.command(all[2], EntryCommand::Cancel(case.keep()))
+        .await;
     let query = || Query::new(case.queue.clone(), 4);
     let first = case.list(query()).await;
     assert_eq!(ids(&first), all[..4]);
@@ -117,9 +119,10 @@ pub(super) async fn counts_and_positions_add_up<B: Backend<Store: Journal>>(case
     let now = counts().await;
     assert_eq!((now.of(Status::Queued), now.of(Status::Processing)), (4, 1));
     assert!(now.oldest.is_some_and(|age| age >= case.unit * 2));
-    case.settle(&leased, Settle::failed("broken", case.keep()))
+    case.settle(&leased, Settlement::failed("broken", case.keep()))
         .await;
-    case.steer(all[0], Steer::Cancel(case.keep())).await;
+    case.command(all[0], EntryCommand::Cancel(case.keep()))
+        .await;
     assert_eq!(counts().await.by_status, [3, 0, 0, 1, 0, 1]);
     case.pass(TTL).await;
     let now = counts().await;
@@ -131,16 +134,22 @@ pub(super) async fn nothing_is_known_of_what_is_not_there<B: Backend<Store: Jour
     case: &Case<'_, B>,
 ) {
     let id = EntryId::random();
-    let turn = Turn::new(1);
+    let turn = LeaseToken::new(1);
     let store = &case.store;
     assert_eq!(case.find(id).await, None);
     assert_eq!(
         store.extend(id, turn, case.unit).await.expect("extend"),
         Lost
     );
-    let settled = store.settle(id, turn, Settle::release(case.unit)).await;
+    let settled = store.settle(id, turn, Settlement::release(case.unit)).await;
     assert_eq!(settled.expect("settle"), Lost);
-    assert_eq!(store.steer(id, Steer::Trigger).await.expect("steer"), None);
+    assert_eq!(
+        store
+            .command(id, EntryCommand::Trigger)
+            .await
+            .expect("steer"),
+        None
+    );
     assert_eq!(store.position(id, 9).await.expect("position"), None);
     assert_eq!(case.lease(0).await, []);
     case.put(case.entry()).await;
@@ -156,25 +165,28 @@ pub(super) async fn any_duration_is_taken<B: Backend<Store: Journal>>(case: &Cas
             ..case.entry()
         })
         .await;
-    let want = Want {
+    let want = LeaseRequest {
         lease: forever,
         ..case.want("", 1)
     };
     let leased = case.store.lease(want).await.expect("lease");
     let extended = case.store.extend(id, leased[0].turn, forever).await;
     assert_eq!(extended.expect("extend"), Held);
-    case.settle(&leased[0], Settle::retry("later", forever))
-        .await;
-    assert_eq!(case.steer(id, Steer::Trigger).await, (true, Status::Queued));
-    let leased = case.lease_one().await;
-    case.settle(&leased, Settle::failed("broken", forever))
+    case.settle(&leased[0], Settlement::retry("later", forever))
         .await;
     assert_eq!(
-        case.steer(id, Steer::Redrive(forever)).await,
+        case.command(id, EntryCommand::Trigger).await,
+        (true, Status::Queued)
+    );
+    let leased = case.lease_one().await;
+    case.settle(&leased, Settlement::failed("broken", forever))
+        .await;
+    assert_eq!(
+        case.command(id, EntryCommand::Redrive(forever)).await,
         (true, Status::Queued)
     );
     assert_eq!(
-        case.steer(id, Steer::Cancel(forever)).await,
+        case.command(id, EntryCommand::Cancel(forever)).await,
         (true, Status::Cancelled)
     );
     case.put(NewEntry {

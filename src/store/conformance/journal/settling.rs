@@ -4,20 +4,20 @@ use super::{Case, TTL, dedup, ids};
 use crate::store::conformance::Backend;
 use crate::store::{
     Ownership::Lost,
-    journal::{Journal, NewEntry, Settle, Status},
+    journal::{Journal, NewEntry, Settlement, Status},
 };
 
 pub(super) async fn a_settlement_can_be_repeated<B: Backend<Store: Journal>>(case: &Case<'_, B>) {
     for settle in [
-        Settle::completed("first", case.keep()),
-        Settle::failed("first", case.keep()),
-        Settle::expired(case.keep()),
-        Settle::retry("first", case.unit * 30),
+        Settlement::completed("first", case.keep()),
+        Settlement::failed("first", case.keep()),
+        Settlement::expired(case.keep()),
+        Settlement::retry("first", case.unit * 30),
     ] {
         let id = case.put(case.entry()).await;
         let leased = case.lease_one().await;
         let follow = case.entry();
-        let settle = Settle {
+        let settle = Settlement {
             outbox: vec![NewEntry {
                 delay: case.unit * 40,
                 ..follow.clone()
@@ -27,7 +27,7 @@ pub(super) async fn a_settlement_can_be_repeated<B: Backend<Store: Journal>>(cas
         case.settle(&leased, settle.clone()).await;
         let before = case.find(id).await;
         case.settle(&leased, settle).await;
-        case.settle(&leased, Settle::completed("second", Duration::ZERO))
+        case.settle(&leased, Settlement::completed("second", Duration::ZERO))
             .await;
         assert_eq!(case.find(id).await, before);
         let extended = case.store.extend(id, leased.turn, case.unit).await;
@@ -40,7 +40,7 @@ pub(super) async fn a_retry_waits_and_a_release_does_not_count<B: Backend<Store:
 ) {
     let id = case.put(case.entry()).await;
     let leased = case.lease_one().await;
-    case.settle(&leased, Settle::retry("503", case.unit * 2))
+    case.settle(&leased, Settlement::retry("503", case.unit * 2))
         .await;
     case.pass(1).await;
     assert_eq!(case.lease(1).await, []);
@@ -48,11 +48,15 @@ pub(super) async fn a_retry_waits_and_a_release_does_not_count<B: Backend<Store:
     let leased = case.lease_one().await;
     assert_eq!(leased.attempts, 2);
     assert_eq!(leased.history.len(), 1, "history comes with the lease");
-    case.settle(&leased, Settle::release(Duration::ZERO)).await;
+    case.settle(&leased, Settlement::release(Duration::ZERO))
+        .await;
     let leased = case.lease_one().await;
     assert_eq!(leased.attempts, 2, "a release does not count");
-    case.settle(&leased, Settle::retry("reset by peer", case.unit * TTL * 2))
-        .await;
+    case.settle(
+        &leased,
+        Settlement::retry("reset by peer", case.unit * TTL * 2),
+    )
+    .await;
     let found = case.find(id).await.expect("an entry");
     assert_eq!(found.due_at, found.expires_at, "not beyond its time");
     let notes: Vec<_> = found.history.iter().map(|n| &*n.note).collect();
@@ -79,7 +83,7 @@ pub(super) async fn an_outcome_and_its_outbox_are_one<B: Backend<Store: Journal>
     let follows = [callback.clone(), alert.clone()];
     case.settle(
         &leased,
-        Settle::failed("broken", case.keep()).followed_by(follows),
+        Settlement::failed("broken", case.keep()).followed_by(follows),
     )
     .await;
     let found = case.find(callback.id).await.expect("a callback");

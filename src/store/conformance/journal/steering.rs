@@ -1,6 +1,8 @@
 use super::{Case, KEEP, TTL, dedup, ids};
 use crate::store::conformance::Backend;
-use crate::store::journal::{Journal, NewEntry, Priority, Query, Settle, Status, Steer, Want};
+use crate::store::journal::{
+    EntryCommand, Journal, LeaseRequest, NewEntry, Priority, Query, Settlement, Status,
+};
 
 pub(super) async fn cancel_and_lease_have_one_winner<B: Backend<Store: Journal>>(
     case: &Case<'_, B>,
@@ -10,7 +12,8 @@ pub(super) async fn cancel_and_lease_have_one_winner<B: Backend<Store: Journal>>
         let (store, want) = (case.store.clone(), case.want("", 1));
         let lease = tokio::spawn(async move { store.lease(want).await.expect("lease") });
         let (other, keep) = (case.other.clone(), case.keep());
-        let cancel = tokio::spawn(async move { other.steer(id, Steer::Cancel(keep)).await });
+        let cancel =
+            tokio::spawn(async move { other.command(id, EntryCommand::Cancel(keep)).await });
         let leased = lease.await.expect("a task");
         let steered = cancel
             .await
@@ -23,14 +26,14 @@ pub(super) async fn cancel_and_lease_have_one_winner<B: Backend<Store: Journal>>
             Some(leased) => {
                 assert_eq!(status, Some(Status::Processing));
                 assert_eq!(steered.entry.status, Status::Processing);
-                case.settle(leased, Settle::completed("", case.keep()))
+                case.settle(leased, Settlement::completed("", case.keep()))
                     .await;
-                let late = case.steer(id, Steer::Cancel(case.keep())).await;
+                let late = case.command(id, EntryCommand::Cancel(case.keep())).await;
                 assert_eq!(late, (false, Status::Completed));
             }
             None => {
                 assert_eq!(status, Some(Status::Cancelled));
-                let again = case.steer(id, Steer::Cancel(case.keep())).await;
+                let again = case.command(id, EntryCommand::Cancel(case.keep())).await;
                 assert_eq!(again, (false, Status::Cancelled));
             }
         }
@@ -51,24 +54,24 @@ pub(super) async fn what_is_triggered_goes_first<B: Backend<Store: Journal>>(cas
         })
         .await;
     assert_eq!(
-        case.steer(late, Steer::Trigger).await,
+        case.command(late, EntryCommand::Trigger).await,
         (true, Status::Queued)
     );
-    let want = Want {
+    let want = LeaseRequest {
         through: Priority::Urgent,
         ..case.want("", 9)
     };
     let leased = case.store.lease(want).await.expect("lease");
     assert_eq!(ids(&leased), [late], "even while all else is held back");
     assert_eq!(
-        case.steer(late, Steer::Trigger).await,
+        case.command(late, EntryCommand::Trigger).await,
         (false, Status::Processing)
     );
     assert_eq!(ids(&case.lease(9).await), [high]);
-    case.settle(&leased[0], Settle::completed("", case.keep()))
+    case.settle(&leased[0], Settlement::completed("", case.keep()))
         .await;
     assert_eq!(
-        case.steer(late, Steer::Trigger).await,
+        case.command(late, EntryCommand::Trigger).await,
         (false, Status::Completed)
     );
 }
@@ -90,11 +93,11 @@ pub(super) async fn what_is_past_its_time_is_only_leased_to_be_told_so<
     case.pass(1).await;
     assert_eq!(case.status(id).await, Some(Status::Expired));
     assert_eq!(
-        case.steer(id, Steer::Cancel(case.keep())).await,
+        case.command(id, EntryCommand::Cancel(case.keep())).await,
         (false, Status::Expired)
     );
     assert_eq!(
-        case.steer(id, Steer::Trigger).await,
+        case.command(id, EntryCommand::Trigger).await,
         (false, Status::Expired)
     );
     let live = case
@@ -107,7 +110,7 @@ pub(super) async fn what_is_past_its_time_is_only_leased_to_be_told_so<
         case.store.lanes(&case.queue, None, 9).await.expect("lanes"),
         [""]
     );
-    let want = Want {
+    let want = LeaseRequest {
         through: Priority::Urgent,
         ..case.want("", 9)
     };
@@ -119,7 +122,8 @@ pub(super) async fn what_is_past_its_time_is_only_leased_to_be_told_so<
     );
     assert!(leased[0].is_past());
     assert_eq!(leased[0].attempts, 0, "it was not attempted");
-    case.settle(&leased[0], Settle::expired(case.keep())).await;
+    case.settle(&leased[0], Settlement::expired(case.keep()))
+        .await;
     assert_eq!(case.status(id).await, Some(Status::Expired));
     assert_eq!(ids(&case.lease(9).await), [live]);
 }
@@ -132,11 +136,11 @@ pub(super) async fn a_dead_letter_is_redriven_once<B: Backend<Store: Journal>>(c
         })
         .await;
     assert_eq!(
-        case.steer(id, Steer::Redrive(case.unit)).await,
+        case.command(id, EntryCommand::Redrive(case.unit)).await,
         (false, Status::Queued)
     );
     let leased = case.lease_one().await;
-    case.settle(&leased, Settle::failed("broken", case.keep()))
+    case.settle(&leased, Settlement::failed("broken", case.keep()))
         .await;
     case.pass(4).await;
     assert_eq!(
@@ -146,11 +150,11 @@ pub(super) async fn a_dead_letter_is_redriven_once<B: Backend<Store: Journal>>(c
     );
     let ttl = case.unit * TTL;
     assert_eq!(
-        case.steer(id, Steer::Redrive(ttl)).await,
+        case.command(id, EntryCommand::Redrive(ttl)).await,
         (true, Status::Queued)
     );
     assert_eq!(
-        case.steer(id, Steer::Redrive(ttl)).await,
+        case.command(id, EntryCommand::Redrive(ttl)).await,
         (false, Status::Queued)
     );
     let again = case.lease_one().await;
@@ -160,7 +164,7 @@ pub(super) async fn a_dead_letter_is_redriven_once<B: Backend<Store: Journal>>(c
     let notes: Vec<_> = again.history.iter().map(|n| &*n.note).collect();
     assert_eq!(notes, ["broken", "redriven"], "history is kept");
     // What is queued again is not swept when it was once to be.
-    case.settle(&again, Settle::retry("503", case.unit * 30))
+    case.settle(&again, Settlement::retry("503", case.unit * 30))
         .await;
     case.pass(KEEP).await;
     assert_eq!(case.status(id).await, Some(Status::Queued));
@@ -172,9 +176,9 @@ pub(super) async fn what_is_over_is_kept_for_its_time<B: Backend<Store: Journal>
     let keep = case.keep();
     let mut over = Vec::new();
     for settle in [
-        Settle::completed("done", keep),
-        Settle::failed("broken", keep),
-        Settle::expired(keep),
+        Settlement::completed("done", keep),
+        Settlement::failed("broken", keep),
+        Settlement::expired(keep),
     ] {
         over.push(case.put(case.entry()).await);
         let leased = case.lease_one().await;
@@ -186,9 +190,10 @@ pub(super) async fn what_is_over_is_kept_for_its_time<B: Backend<Store: Journal>
     };
     over.push(case.put(with_key()).await);
     let leased = case.lease_one().await;
-    case.settle(&leased, Settle::failed("broken", keep)).await;
+    case.settle(&leased, Settlement::failed("broken", keep))
+        .await;
     over.push(case.put(case.entry()).await);
-    case.steer(over[4], Steer::Cancel(keep)).await;
+    case.command(over[4], EntryCommand::Cancel(keep)).await;
     case.pass(KEEP - 1).await;
     for id in &over {
         assert!(case.status(*id).await.is_some_and(Status::is_over));
@@ -196,7 +201,7 @@ pub(super) async fn what_is_over_is_kept_for_its_time<B: Backend<Store: Journal>
     case.pass(1).await;
     for id in &over {
         assert_eq!(case.status(*id).await, None);
-        let redriven = case.store.steer(*id, Steer::Redrive(keep)).await;
+        let redriven = case.store.command(*id, EntryCommand::Redrive(keep)).await;
         assert_eq!(redriven.expect("steer"), None);
     }
     assert_eq!(case.list(Query::new(case.queue.clone(), 9)).await, []);

@@ -2,7 +2,7 @@ use bytes::Bytes;
 
 use crate::store::{
     Fingerprint, RecordKey,
-    journal::{Attempted, Entry, Outcome, Priority, Status, Steer, Timestamp},
+    journal::{Attempted, Entry, EntryCommand, Outcome, Priority, Status, Timestamp},
 };
 
 pub(super) struct Held {
@@ -58,20 +58,20 @@ impl Held {
         }
     }
 
-    pub(super) fn steer(&mut self, steer: Steer, now: Timestamp) {
+    pub(super) fn command(&mut self, command: EntryCommand, now: Timestamp) {
         let entry = &mut self.entry;
-        match steer {
-            Steer::Cancel(keep) => {
+        match command {
+            EntryCommand::Cancel(keep) => {
                 entry.status = Status::Cancelled;
                 entry.changed_at = now;
                 self.until = now.after(keep);
                 self.note("cancelled", now);
             }
-            Steer::Trigger => {
+            EntryCommand::Trigger => {
                 entry.priority = Priority::Urgent;
                 entry.due_at = now;
             }
-            Steer::Redrive(ttl) => {
+            EntryCommand::Redrive(ttl) => {
                 entry.status = Status::Queued;
                 entry.changed_at = now;
                 entry.attempts = 0;

@@ -19,7 +19,7 @@ fn claim(id: u8, fingerprint: u8) -> Claim {
         id: ClaimId::new([id; 16]),
         lease: MINUTE,
         retention: MINUTE,
-        orphans: Orphans::Reexecute,
+        orphans: CrashPolicy::Reexecute,
         note: Note::NONE,
     }
 }

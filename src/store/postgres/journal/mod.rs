@@ -18,8 +18,8 @@ use super::{PostgresStore, conclude, error};
 use crate::store::{
     Ownership, StoreError, StoreErrorKind,
     journal::{
-        Counts, Enqueued, Entry, EntryId, Journal, NewEntry, Outcome, Query, Settle, Status, Steer,
-        Steered, Timestamp, Turn, Want, columns,
+        CommandResult, Counts, Enqueued, Entry, EntryCommand, EntryId, Journal, LeaseRequest,
+        LeaseToken, NewEntry, Outcome, Query, Settlement, Status, Timestamp, columns,
     },
     remote,
 };
@@ -202,7 +202,7 @@ impl Journal for PostgresStore {
         lanes.collect()
     }
 
-    async fn lease(&self, want: Want) -> Result<Vec<Entry>, StoreError> {
+    async fn lease(&self, want: LeaseRequest) -> Result<Vec<Entry>, StoreError> {
         let parameters: [&(dyn ToSql + Sync); 5] = [
             &&*want.queue,
             &want.lane,
@@ -224,7 +224,7 @@ impl Journal for PostgresStore {
     async fn extend(
         &self,
         id: EntryId,
-        turn: Turn,
+        turn: LeaseToken,
         lease: Duration,
     ) -> Result<Ownership, StoreError> {
         let id = id.as_bytes().as_slice();
@@ -236,8 +236,8 @@ impl Journal for PostgresStore {
     async fn settle(
         &self,
         id: EntryId,
-        turn: Turn,
-        settle: Settle,
+        turn: LeaseToken,
+        settle: Settlement,
     ) -> Result<Ownership, StoreError> {
         let (status, time) = match settle.outcome {
             Outcome::Completed(keep) => (Status::Completed, keep),
@@ -287,29 +287,33 @@ impl Journal for PostgresStore {
         self.owned(&statements.turn, &[&id, &turn]).await
     }
 
-    async fn steer(&self, id: EntryId, steer: Steer) -> Result<Option<Steered>, StoreError> {
+    async fn command(
+        &self,
+        id: EntryId,
+        command: EntryCommand,
+    ) -> Result<Option<CommandResult>, StoreError> {
         let statements = &self.inner.journal;
         let id = id.as_bytes().as_slice();
         let (cancelled, redriven) = (columns::framed("cancelled"), columns::framed("redriven"));
-        let applies = match steer {
-            Steer::Cancel(_) | Steer::Trigger => Status::Queued,
-            Steer::Redrive(_) => Status::Failed,
+        let applies = match command {
+            EntryCommand::Cancel(_) | EntryCommand::Trigger => Status::Queued,
+            EntryCommand::Redrive(_) => Status::Failed,
         };
         loop {
-            let rows = match steer {
-                Steer::Cancel(keep) => {
+            let rows = match command {
+                EntryCommand::Cancel(keep) => {
                     let parameters: &Parameters<'_> = &[&id, &micros(keep), &cancelled.as_bytes()];
                     self.rows(&statements.cancel, parameters).await?
                 }
-                Steer::Trigger => self.rows(&statements.trigger, &[&id]).await?,
-                Steer::Redrive(ttl) => {
+                EntryCommand::Trigger => self.rows(&statements.trigger, &[&id]).await?,
+                EntryCommand::Redrive(ttl) => {
                     let parameters: &Parameters<'_> = &[&id, &micros(ttl), &redriven.as_bytes()];
                     self.rows(&statements.redrive, parameters).await?
                 }
             };
             if let Some(row) = rows.first() {
                 let (applied, entry) = (true, summary(row)?);
-                return Ok(Some(Steered { applied, entry }));
+                return Ok(Some(CommandResult { applied, entry }));
             }
             // Only now, since whoever was in the way may have just been committed.
             let found = self.rows(&statements.look, &[&id]).await?;
@@ -319,7 +323,7 @@ impl Journal for PostgresStore {
             let (applied, entry) = (false, summary(row)?);
             // Somebody gave it back in between.
             if entry.status != applies {
-                return Ok(Some(Steered { applied, entry }));
+                return Ok(Some(CommandResult { applied, entry }));
             }
         }
     }

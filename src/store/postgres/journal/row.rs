@@ -7,7 +7,7 @@ use crate::{
     error::BoxError,
     store::{
         StoreError, StoreErrorKind,
-        journal::{Entry, EntryId, Timestamp, Turn, columns},
+        journal::{Entry, EntryId, LeaseToken, Timestamp, columns},
     },
 };
 
@@ -47,7 +47,7 @@ fn try_summary(row: &Row) -> Result<Entry, BoxError> {
         label: row.try_get("label")?,
         priority: columns::priority(small("priority")?)?,
         status: columns::status(small("status")?)?,
-        turn: Turn::new(number("turn")?),
+        turn: LeaseToken::new(number("turn")?),
         attempts: u32::try_from(row.try_get::<_, i32>("attempts")?)?,
         queued_at: time("queued")?,
         due_at: time("due")?,
@@ -60,6 +60,6 @@ fn try_summary(row: &Row) -> Result<Entry, BoxError> {
 }
 
 /// A turn as a column holds it. What is too large was never given.
-pub(super) fn turned(turn: Turn) -> i64 {
+pub(super) fn turned(turn: LeaseToken) -> i64 {
     i64::try_from(turn.get()).unwrap_or(-1)
 }

@@ -5,7 +5,7 @@ use redis::Value;
 use super::unreadable;
 use crate::store::{
     StoreError,
-    journal::{Entry, Timestamp, Turn, columns},
+    journal::{Entry, LeaseToken, Timestamp, columns},
 };
 
 /// A list of entries, alone in an answer.
@@ -51,7 +51,7 @@ pub(super) fn entry(value: Value) -> Result<Entry, StoreError> {
         priority: columns::priority(small(&priority)?)?,
         status: columns::status(small(&status)?)?,
         sequence: number(&sequence)?,
-        turn: Turn::new(number(&turn)?),
+        turn: LeaseToken::new(number(&turn)?),
         attempts: u32::try_from(number(&attempts)?).unwrap_or(u32::MAX),
         queued_at: time(&queued)?,
         due_at: time(&due)?,

@@ -10,7 +10,7 @@ use super::{
     super::worker::Batch,
     row::{self, after},
 };
-use crate::store::journal::{Entry, Priority, Want};
+use crate::store::journal::{Entry, LeaseRequest, Priority};
 
 /// Orders what is past its time by when that was.
 const PAST: &str = "SELECT expires, sequence FROM journal
@@ -41,7 +41,7 @@ struct Lapsed {
     sequence: i64,
 }
 
-pub(super) fn lease(batch: &Batch<'_>, want: &Want) -> rusqlite::Result<Vec<Entry>> {
+pub(super) fn lease(batch: &Batch<'_>, want: &LeaseRequest) -> rusqlite::Result<Vec<Entry>> {
     let until = after(batch.now, want.lease);
     let mut take = batch.connection.prepare_cached(TAKE)?;
     next(batch, want)?
@@ -54,7 +54,7 @@ pub(super) fn lease(batch: &Batch<'_>, want: &Want) -> rusqlite::Result<Vec<Entr
 }
 
 /// The entries to take, in order.
-fn next(batch: &Batch<'_>, want: &Want) -> rusqlite::Result<Vec<i64>> {
+fn next(batch: &Batch<'_>, want: &LeaseRequest) -> rusqlite::Result<Vec<i64>> {
     let (now, limit) = (batch.now, want.limit as usize);
     let lapsed = lapsed(batch, want)?;
     let past = lapsed.iter().filter(|lapsed| lapsed.expires <= now);
@@ -100,7 +100,7 @@ fn merge(
     Ok(found.into_iter().map(|(_, sequence)| sequence).collect())
 }
 
-fn lapsed(batch: &Batch<'_>, want: &Want) -> rusqlite::Result<Vec<Lapsed>> {
+fn lapsed(batch: &Batch<'_>, want: &LeaseRequest) -> rusqlite::Result<Vec<Lapsed>> {
     let mut statement = batch.connection.prepare_cached(LAPSED)?;
     let lapsed = statement.query_map((&*want.queue, &want.lane, batch.now), |row| {
         Ok(Lapsed {
@@ -152,7 +152,7 @@ mod tests {
             now: 2_000_000,
             ..batch
         };
-        let want = Want::new("mails", "", 10, Duration::from_secs(30));
+        let want = LeaseRequest::new("mails", "", 10, Duration::from_secs(30));
         assert_eq!(lease(&later, &want).unwrap().len(), 10);
         let steps = STATEMENTS.map(|sql| {
             let statement = connection.prepare_cached(sql).unwrap();

@@ -29,8 +29,8 @@ use super::{SqliteStore, worker::Batch};
 use crate::store::{
     Ownership, StoreError,
     journal::{
-        Counts, Enqueued, Entry, EntryId, Journal, NewEntry, Query, Settle, Steer, Steered, Turn,
-        Want,
+        CommandResult, Counts, Enqueued, Entry, EntryCommand, EntryId, Journal, LeaseRequest,
+        LeaseToken, NewEntry, Query, Settlement,
     },
 };
 
@@ -62,7 +62,7 @@ impl Journal for SqliteStore {
             .await
     }
 
-    async fn lease(&self, want: Want) -> Result<Vec<Entry>, StoreError> {
+    async fn lease(&self, want: LeaseRequest) -> Result<Vec<Entry>, StoreError> {
         self.writer
             .call(0, move |batch| lease::lease(batch, &want))
             .await
@@ -71,7 +71,7 @@ impl Journal for SqliteStore {
     async fn extend(
         &self,
         id: EntryId,
-        turn: Turn,
+        turn: LeaseToken,
         lease: Duration,
     ) -> Result<Ownership, StoreError> {
         self.writer
@@ -82,8 +82,8 @@ impl Journal for SqliteStore {
     async fn settle(
         &self,
         id: EntryId,
-        turn: Turn,
-        settle: Settle,
+        turn: LeaseToken,
+        settle: Settlement,
     ) -> Result<Ownership, StoreError> {
         let outbox = settle.outbox.iter().map(|new| new.payload.len());
         let result = settle.result.iter().map(Bytes::len);
@@ -94,9 +94,13 @@ impl Journal for SqliteStore {
             .await
     }
 
-    async fn steer(&self, id: EntryId, steer: Steer) -> Result<Option<Steered>, StoreError> {
+    async fn command(
+        &self,
+        id: EntryId,
+        command: EntryCommand,
+    ) -> Result<Option<CommandResult>, StoreError> {
         self.writer
-            .call(0, move |batch| write::steer(batch, id, steer))
+            .call(0, move |batch| write::command(batch, id, command))
             .await
     }
 

@@ -182,7 +182,7 @@ mod tests {
     use rusqlite::{Connection, StatementStatus};
 
     use super::{super::write, *};
-    use crate::store::journal::{NewEntry, Steer};
+    use crate::store::journal::{EntryCommand, NewEntry};
 
     /// Entries of another queue are many, and no list reads them; none sorts, so that a page costs
     /// no more than what is before its end.
@@ -202,8 +202,8 @@ mod tests {
             };
             write::enqueue(&batch, &new).unwrap();
             if n % 200 == 0 {
-                let cancel = Steer::Cancel(Duration::from_secs(60));
-                write::steer(&batch, new.id, cancel).unwrap();
+                let cancel = EntryCommand::Cancel(Duration::from_secs(60));
+                write::command(&batch, new.id, cancel).unwrap();
             }
         }
         for status in [None, Some(Status::Queued), Some(Status::Cancelled)] {

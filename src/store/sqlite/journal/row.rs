@@ -7,7 +7,7 @@ use rusqlite::{Error, Row};
 
 use crate::store::{
     StoreError,
-    journal::{Entry, EntryId, Status, Timestamp, Turn, columns},
+    journal::{Entry, EntryId, LeaseToken, Status, Timestamp, columns},
 };
 
 /// An entry without payload, result and history.
@@ -27,7 +27,7 @@ pub(super) fn summary(row: &Row<'_>, now: i64) -> rusqlite::Result<Entry> {
             Status::Queued if row.get::<_, i64>(12)? <= now => Status::Expired,
             status => status,
         },
-        turn: Turn::new(number(8)?),
+        turn: LeaseToken::new(number(8)?),
         attempts: row.get(9)?,
         queued_at: time(10)?,
         due_at: time(11)?,
@@ -77,6 +77,6 @@ pub(super) fn noted(note: &str, now: i64) -> String {
 }
 
 /// A turn as a column holds it. What is too large was never given.
-pub(super) fn turned(turn: Turn) -> i64 {
+pub(super) fn turned(turn: LeaseToken) -> i64 {
     i64::try_from(turn.get()).unwrap_or(-1)
 }

@@ -12,8 +12,8 @@ use super::{
 use crate::store::{
     Ownership,
     journal::{
-        Enqueued, Entry, EntryId, NewEntry, Outcome, Settle, Status, Steer, Steered, Timestamp,
-        Turn,
+        CommandResult, Enqueued, Entry, EntryCommand, EntryId, LeaseToken, NewEntry, Outcome,
+        Settlement, Status, Timestamp,
     },
 };
 
@@ -77,7 +77,7 @@ fn queued(new: &NewEntry, sequence: i64, now: i64) -> Entry {
             false => Status::Queued,
         },
         sequence: sequence.unsigned_abs(),
-        turn: Turn::new(0),
+        turn: LeaseToken::new(0),
         attempts: 0,
         queued_at: now,
         due_at: now.after(new.delay).min(expires_at),
@@ -152,7 +152,7 @@ fn in_the_way(
 pub(super) fn extend(
     batch: &Batch<'_>,
     id: EntryId,
-    turn: Turn,
+    turn: LeaseToken,
     lease: Duration,
 ) -> rusqlite::Result<Ownership> {
     let mut statement = batch.connection.prepare_cached(
@@ -166,8 +166,8 @@ pub(super) fn extend(
 pub(super) fn settle(
     batch: &Batch<'_>,
     id: EntryId,
-    turn: Turn,
-    settle: &Settle,
+    turn: LeaseToken,
+    settle: &Settlement,
 ) -> rusqlite::Result<Ownership> {
     let (status, time) = match settle.outcome {
         Outcome::Completed(keep) => (Status::Completed, keep),
@@ -205,11 +205,11 @@ pub(super) fn settle(
     Ok(held(repeat.exists((id.as_bytes(), turned(turn)))?))
 }
 
-pub(super) fn steer(
+pub(super) fn command(
     batch: &Batch<'_>,
     id: EntryId,
-    steer: Steer,
-) -> rusqlite::Result<Option<Steered>> {
+    command: EntryCommand,
+) -> rusqlite::Result<Option<CommandResult>> {
     const CANCEL: &str = concat!(
         "UPDATE journal SET status = 5, changed = ?2, until = ?3, history = history || ?4
          WHERE id = ?1 AND status = 0 AND expires > ?2 RETURNING ",
@@ -227,20 +227,20 @@ pub(super) fn steer(
         summary!()
     );
     let now = batch.now;
-    let entry = match steer {
-        Steer::Cancel(keep) => {
+    let entry = match command {
+        EntryCommand::Cancel(keep) => {
             let note = noted("cancelled", now);
             one(batch, CANCEL, (id.as_bytes(), now, after(now, keep), note))?
         }
-        Steer::Trigger => one(batch, TRIGGER, (id.as_bytes(), now))?,
-        Steer::Redrive(ttl) => {
+        EntryCommand::Trigger => one(batch, TRIGGER, (id.as_bytes(), now))?,
+        EntryCommand::Redrive(ttl) => {
             let note = noted("redriven", now);
             one(batch, REDRIVE, (id.as_bytes(), now, after(now, ttl), note))?
         }
     };
     if let Some(entry) = entry {
         let applied = true;
-        return Ok(Some(Steered { applied, entry }));
+        return Ok(Some(CommandResult { applied, entry }));
     }
     const LOOK: &str = concat!(
         "SELECT ",
@@ -248,7 +248,7 @@ pub(super) fn steer(
         " FROM journal WHERE id = ?1 AND NOT (status > 1 AND until <= ?2)"
     );
     let entry = one(batch, LOOK, (id.as_bytes(), now))?;
-    Ok(entry.map(|entry| Steered {
+    Ok(entry.map(|entry| CommandResult {
         applied: false,
         entry,
     }))

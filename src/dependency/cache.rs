@@ -11,7 +11,7 @@ use super::{Dependencies, Dependency, Locate};
 /// service with one peer takes no lock to find it, and shares the first one it found with its
 /// clones, so that neither does a clone that is made for one call. What is remembered may be more
 /// than the dependency: anything that a service wants to have at hand with it.
-pub(crate) struct Lookup<C, L, T = Dependency> {
+pub(crate) struct DependencyCache<C, L, T = Dependency> {
     pub(crate) deps: Dependencies<C, L>,
     shared: Arc<First<T>>,
     last: Option<Arc<T>>,
@@ -34,7 +34,7 @@ impl Remembered for Dependency {
     }
 }
 
-impl<C: Clone, L: Clone, T> Clone for Lookup<C, L, T> {
+impl<C: Clone, L: Clone, T> Clone for DependencyCache<C, L, T> {
     fn clone(&self) -> Self {
         Self {
             deps: self.deps.clone(),
@@ -44,13 +44,13 @@ impl<C: Clone, L: Clone, T> Clone for Lookup<C, L, T> {
     }
 }
 
-impl<C, L, T> fmt::Debug for Lookup<C, L, T> {
+impl<C, L, T> fmt::Debug for DependencyCache<C, L, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.deps.fmt(f)
     }
 }
 
-impl<C, L, T: Remembered> Lookup<C, L, T> {
+impl<C, L, T: Remembered> DependencyCache<C, L, T> {
     pub(crate) fn new(deps: Dependencies<C, L>) -> Self {
         Self {
             deps,
@@ -135,7 +135,7 @@ impl<C, L, T: Remembered> Lookup<C, L, T> {
     }
 }
 
-impl<C, L> Lookup<C, L> {
+impl<C, L> DependencyCache<C, L> {
     /// The registry, and the dependency that a request goes to.
     #[inline(always)]
     pub(crate) fn find<Req>(&mut self, request: &Req) -> (&Dependencies<C, L>, &Arc<Dependency>)
@@ -156,7 +156,7 @@ mod tests {
 
     /// The retries that a clone finds for a request to a host, and whether it had to ask.
     fn find<C: Clone, L: Clone + Locate<Request<()>>>(
-        template: &Lookup<C, L>,
+        template: &DependencyCache<C, L>,
         host: &str,
     ) -> (u32, bool) {
         let uri = format!("http://{host}/");
@@ -174,7 +174,7 @@ mod tests {
     fn p_4_clones_ask_once_for_each_reload() {
         let policy = |retries| Policy::synchronous().max_retries(retries).build().unwrap();
         let deps = Dependencies::new(policy(3));
-        let template = Lookup::new(deps.clone());
+        let template = DependencyCache::new(deps.clone());
         assert_eq!(find(&template, "a"), (3, true));
         assert_eq!(find(&template, "a"), (3, false));
         assert_eq!(find(&template, "b"), (3, true), "only the first is shared");

@@ -3,7 +3,7 @@ use http::Response;
 use http_body::Body;
 
 use super::PeekBody;
-use crate::http::response::Reply;
+use crate::http::response::ResponseHead;
 
 /// A reply whose body can be looked into: `http::Response`, and with the `reqwest` feature
 /// `reqwest::Response`.
@@ -12,11 +12,11 @@ use crate::http::response::Reply;
     note = "`PeekLayer` is for responses with a body of `Bytes` that is `Unpin`; put others into \
             a box first: `.map_response(|r| r.map(BodyExt::boxed_unsync))`"
 )]
-pub trait PeekReply: Reply + Sized {
+pub trait PeekResponse: ResponseHead + Sized {
     /// The body.
     type Body: Body<Data = Bytes> + Unpin;
     /// The reply with what was read in front of the rest of its body.
-    type Peeked: Reply;
+    type Peeked: ResponseHead;
 
     #[doc(hidden)]
     fn untouched(self) -> Self::Peeked;
@@ -26,7 +26,7 @@ pub trait PeekReply: Reply + Sized {
     fn close(head: Response<()>, body: PeekBody<Self::Body>) -> Self::Peeked;
 }
 
-impl<B> PeekReply for Response<B>
+impl<B> PeekResponse for Response<B>
 where
     B: Body<Data = Bytes> + Unpin,
 {
