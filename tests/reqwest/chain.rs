@@ -8,7 +8,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
-    task::{Context, Poll, Waker, WorkerNotifier},
+    task::{Context, Poll, Waker, Wake},
     time::Duration,
 };
 
@@ -712,7 +712,7 @@ struct Flag {
     task: Mutex<Option<Waker>>,
 }
 
-impl WorkerNotifier for Flag {
+impl Wake for Flag {
     fn wake(self: Arc<Self>) {
         self.woken.store(true, Ordering::SeqCst);
         if let Some(task) = self.task.lock().unwrap().take() {
