@@ -1,9 +1,6 @@
 //! What a server says about calling again.
 
-use std::{
-    convert::Infallible,
-    time::Duration,
-};
+use std::{convert::Infallible, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};

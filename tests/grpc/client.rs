@@ -9,7 +9,7 @@ use tonic::{
     transport::{Channel, Endpoint},
 };
 use tonic_health::pb::HealthCheckRequest;
-use tower::{Layer, Service, ServiceBuilder, util::BoxCloneService};
+use tower::{Service, ServiceBuilder, util::BoxCloneService};
 use tower_reprise::{
     CircuitBreakerLayer, Dependencies, PeekLayer, Policy, RetryAfterLayer, RetryBudgetLayer,
     RetryLayer, RetryOutcome,

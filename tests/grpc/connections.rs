@@ -6,13 +6,12 @@ use std::{
     time::Duration,
 };
 
-use bytes::Buf;
 use h2::Reason;
 use http::Request as HttpRequest;
 use tokio::net::TcpSocket;
 use tonic::{Code, body::Body, transport::Endpoint};
 use tonic_health::pb::health_client::HealthClient;
-use tower::{Layer, ServiceBuilder};
+use tower::ServiceBuilder;
 use tower_reprise::{
     Policy, RetryLayer,
     call::{Attempt, Cause, Health, Retryable, StopReason},
@@ -141,5 +140,3 @@ async fn c_4_what_may_have_been_processed_is_repeated_only_if_declared_or_keyed(
         assert_eq!(server.requests(), 2, "{act:?}");
     }
 }
-
-// ---- TLS

@@ -82,5 +82,3 @@ async fn c_2_each_layer_alone_fits_under_a_generated_client() {
         PeekLayer::new(deps.clone()),
     );
 }
-
-// ---- statuses, wherever they come

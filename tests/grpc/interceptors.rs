@@ -5,7 +5,6 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use bytes::BufMut;
 use http::{Request as HttpRequest, Response as HttpResponse};
 use tonic::{
     Code, GrpcMethod, Request, Status, body::Body, metadata::MetadataValue,
@@ -203,5 +202,3 @@ async fn d_7_a_readiness_error_is_a_status_too() {
     assert_eq!(status.code(), Code::Unavailable);
     assert!(Refused::find(&status).is_some());
 }
-
-// ---- requests that stream

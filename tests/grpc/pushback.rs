@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use tonic::{Code, Request};
 use tonic_health::pb::health_client::HealthClient;
-use tower::ServiceExt;
 use tower_reprise::{
     Dependencies,
     call::{Cause, StopReason},
@@ -188,5 +187,3 @@ async fn d_3_an_attempt_that_takes_too_long_is_retried() {
     let mut client = HealthClient::new(keyless(&deps, channel(server.address)));
     assert!(served(&client.check(check()).await.unwrap()) >= 2);
 }
-
-// ---- connections

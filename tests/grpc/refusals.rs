@@ -2,7 +2,7 @@
 
 use tonic::{Code, Request, metadata::MetadataValue};
 use tonic_health::pb::health_client::HealthClient;
-use tower::{Layer, ServiceBuilder};
+use tower::ServiceBuilder;
 use tower_reprise::{
     CircuitBreakerLayer, Dependencies, InboundBudgetLayer, ProblemLayer, RetryOverride,
     call::StopReason,
@@ -90,5 +90,3 @@ async fn g_6_a_tonic_server_refuses_a_storm_of_inbound_retries() {
     assert_eq!(status.code(), Code::ResourceExhausted);
     assert_eq!(outcome(&status), (1, Some(StopReason::Pushback)));
 }
-
-// ---- credentials and interceptors

@@ -188,5 +188,3 @@ async fn c_1_an_http_status_of_a_proxy_between_is_retried() {
     assert_eq!(status.code(), Code::PermissionDenied);
     assert_eq!(server.requests().len(), 1);
 }
-
-// ---- what the server asks for

@@ -138,5 +138,3 @@ async fn c_3_a_channel_that_can_not_work_is_never_retried() {
     }
     assert_eq!(connections.load(Ordering::SeqCst), 2);
 }
-
-// ---- refusals

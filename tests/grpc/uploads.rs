@@ -10,7 +10,7 @@ use tonic::{
     codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder},
 };
 use tonic_health::pb::health_client::HealthClient;
-use tower::{Layer, ServiceBuilder, ServiceExt, util::BoxCloneService};
+use tower::{ServiceBuilder, util::BoxCloneService};
 use tower_reprise::{
     PeekLayer, RetryLayer, call::StopReason, client::peek::PeekBody, stacks::tonic::StatusLayer,
 };

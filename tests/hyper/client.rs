@@ -1,6 +1,6 @@
 //! Clients made of hyper, and their requests.
 
-use std::{error::Error, time::Duration};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response};

@@ -1,15 +1,14 @@
 //! Connections that fail.
 
 use std::{
-    error::Error,
     io,
     sync::{Arc, Mutex},
 };
 
 use http::Request;
 use http_body_util::BodyExt;
-use hyper_util::{client::legacy::connect::Connect, rt::TokioIo};
-use tokio::{io::AsyncReadExt, net::TcpStream, sync::Notify};
+use hyper_util::rt::TokioIo;
+use tokio::{net::TcpStream, sync::Notify};
 use tower::{ServiceBuilder, ServiceExt};
 use tower_reprise::{
     CircuitBreakerLayer, RetryLayer, RetryOutcome,
@@ -200,5 +199,3 @@ async fn d_4_a_body_that_breaks_off_is_the_callers_error() {
     assert!(!error.is_user(), "{error:?}");
     assert_eq!(server.requests().len(), 1);
 }
-
-// ---- time

@@ -1,7 +1,5 @@
 //! The errors and outcomes that a caller sees.
 
-use std::error::Error;
-
 use h2::Reason;
 use http::Request;
 use hyper_util::client::legacy::{self};
@@ -218,5 +216,3 @@ async fn c_3_a_request_that_hyper_can_not_send_is_never_retried() {
         "no fault of the dependency's"
     );
 }
-
-// ---- tracing by the same tables

@@ -69,7 +69,7 @@ async fn c_5_a_post_without_a_key_is_not_repeated_on_503() {
     assert_eq!(server.requests().len(), 1);
 }
 
-// ---- connections that fail
+// ---- each layer alone
 
 #[tokio::test]
 async fn k_1_the_key_layer_works_alone() {

@@ -1,7 +1,6 @@
 //! Attempts and calls that take too long, and names that do not resolve.
 
 use std::{
-    error::Error,
     io,
     net::{Ipv4Addr, SocketAddr},
     sync::{
@@ -11,7 +10,6 @@ use std::{
     time::Duration,
 };
 
-use http_body_util::BodyExt;
 use hyper_rustls::HttpsConnectorBuilder;
 use hyper_util::client::legacy::connect::{HttpConnector, dns::Name};
 use tower::{ServiceBuilder, ServiceExt, service_fn, timeout::TimeoutLayer};
@@ -22,9 +20,7 @@ use tower_reprise::{
 };
 
 use crate::{
-    client::{
-        get, impatient, keyless, outcome, over, parts, plain, post, send, stack,
-    },
+    client::{get, impatient, keyless, outcome, over, parts, plain, post, send, stack},
     support::{
         deps, find,
         http1::{Act, Server, reply},
@@ -215,5 +211,3 @@ async fn c_3_the_systems_resolver_is_recognised() {
         .unwrap_err();
     assert_eq!(verdict(&error).cause, Cause::Dns);
 }
-
-// ---- TLS

@@ -1,7 +1,6 @@
 //! TLS: certificates and handshakes.
 
 use std::{
-    error::Error,
     net::{Ipv4Addr, SocketAddr},
     sync::{
         Arc, Mutex,
@@ -270,5 +269,3 @@ impl PlainTalker {
         }
     }
 }
-
-// ---- HTTP/2

@@ -115,5 +115,3 @@ async fn c_9_a_trace_layer_right_on_the_hyper_client_knows_its_errors() {
     let (_socket, uri) = deaf_uri();
     assert_eq!(traced(plain(), get(&uri)).await, [Cause::Connect]);
 }
-
-// ---- each layer alone

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use tower_reprise::policy::{Exhaustion, RetryAfterMode};
-use tower_reprise::{Policy, backoff::Backoff, http::GrpcCode, policy::Profile};
+use tower_reprise::{Policy, http::GrpcCode, policy::Profile};
 
 const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(24 * 3600);

@@ -17,7 +17,7 @@ mod tls;
 #[path = "../support/mod.rs"]
 mod support;
 
-use std::{error::Error, time::Duration};
+use std::time::Duration;
 
 use http::Request;
 use reqwest::{Body, Client, ClientBuilder, Response};

@@ -4,7 +4,6 @@ use http::{
     HeaderName, HeaderValue, Method, Request, Uri,
     header::{AUTHORIZATION, COOKIE},
 };
-use http_body_util::BodyExt;
 use tokio::time::sleep;
 use tower::{
     Layer, ServiceBuilder,
@@ -318,5 +317,3 @@ async fn c_5_a_hook_that_loses_the_key_sends_nothing() {
         (503, Some(StopReason::Prepare))
     );
 }
-
-// Jitter

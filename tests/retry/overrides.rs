@@ -1,7 +1,7 @@
 //! Overrides of one request, and calls that are dropped.
 
 use std::{
-    future::{Future, pending},
+    future::pending,
     sync::{
         Arc,
         atomic::{AtomicU32, Ordering},
@@ -142,5 +142,3 @@ async fn d_6_dropped_while_a_retry_is_out_the_charge_stays_and_the_attempt_is_ca
     assert_eq!(Arc::strong_count(&alive), services - 2);
     assert_eq!(deps.get(HOST).status().retries, 1, "it was sent");
 }
-
-// Readiness

@@ -1,9 +1,6 @@
 //! The service below is readied for every attempt, and never held between them.
 
-use std::{
-    future::{Future, pending},
-    time::Duration,
-};
+use std::{future::pending, time::Duration};
 
 use bytes::Bytes;
 use http::{Method, Request, Response};
@@ -221,5 +218,3 @@ async fn d_7_between_attempts_a_call_keeps_no_place_in_a_limit_below() {
     advance(secs(5)).await;
     assert_eq!(code(&assert_ready!(future.poll())), 200);
 }
-
-// Classification

@@ -8,7 +8,6 @@ use std::{
 
 use bytes::Bytes;
 use http::{Method, Request, Response, Version};
-use http_body_util::BodyExt;
 use tokio::time::Instant;
 use tower::{Layer, util::BoxCloneService};
 use tower_reprise::{

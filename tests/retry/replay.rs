@@ -7,7 +7,6 @@ use http::{HeaderName, HeaderValue, Method, Request, Uri, Version, header::CONTE
 use http_body_util::{BodyExt, Full};
 use proptest::prelude::*;
 use tokio::time::Instant;
-use tower::ServiceExt;
 use tower_reprise::{
     call::StopReason,
     client::retry::{ReplayBody, ReplayLimits},
@@ -253,5 +252,3 @@ async fn bodies_at_hand_are_sent_again_whatever_their_size() {
         assert_eq!(*request.body(), body);
     }
 }
-
-// Other protocols

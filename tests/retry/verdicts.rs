@@ -1,12 +1,12 @@
 //! Classification decides which results are retried.
 
-use std::{error::Error, io};
+use std::io;
 
 use http::{
     HeaderName, HeaderValue, Method, Request, Response, StatusCode,
     header::{CONTENT_TYPE, RETRY_AFTER},
 };
-use tower::{Layer, ServiceBuilder};
+use tower::ServiceBuilder;
 use tower_reprise::{
     CircuitBreakerLayer, Policy, RetryLayer,
     call::{Cause, Guidance, Health, Retryable, StopReason, Verdict},
@@ -232,5 +232,3 @@ fn c_8_not_before_is_independent_of_the_rest() {
     }
     assert_eq!(judge(200), Verdict::SUCCESS);
 }
-
-// Budget

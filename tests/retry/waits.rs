@@ -3,7 +3,6 @@
 use std::{collections::HashSet, time::Duration};
 
 use http::header::RETRY_AFTER;
-use http_body_util::BodyExt;
 use tokio::time::{Instant, sleep};
 use tower::Layer;
 use tower_reprise::{
@@ -192,7 +191,7 @@ async fn ra_8_previous_attempts_are_told_from_the_second_attempt_on() {
     assert_eq!(server.header(name), [None, None], "this is not gRPC");
 }
 
-// The hook
+// Jitter
 
 async fn waits_of_calls(seed: Option<u64>, calls: usize) -> Vec<Duration> {
     let server = Server::steps(|n| Step::status(if n % 2 == 0 { 503 } else { 200 }));
@@ -234,5 +233,3 @@ async fn b_4_a_seed_makes_runs_repeat() {
     assert_eq!(runs.0, runs.1);
     assert_ne!(runs.0, runs.2);
 }
-
-// What is sent again

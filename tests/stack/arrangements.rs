@@ -9,7 +9,7 @@ use tokio::{
     task::JoinSet,
     time::{Instant, sleep},
 };
-use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
+use tower::{Layer, Service, ServiceBuilder, service_fn};
 use tower_reprise::{
     CircuitBreakerLayer, IdempotencyKeyLayer, RetryAfterLayer, RetryBudgetLayer, RetryLayer,
     RetryOverride,
@@ -253,5 +253,3 @@ async fn g_2_one_budget_used_up_leaves_the_others() {
         );
     }
 }
-
-// Retry loops of others

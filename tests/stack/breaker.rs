@@ -1,7 +1,7 @@
 //! The circuit breaker under and above the retry loop.
 
 use std::{
-    future::{Future, pending},
+    future::pending,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -309,5 +309,3 @@ async fn d_6_dropped_under_the_whole_stack_a_call_gives_back_probe_and_charge() 
     drop(future);
     assert_eq!(code(&call(&mut client, get()).await), 200);
 }
-
-// Retry-After for everybody

@@ -331,5 +331,3 @@ async fn ra_9_the_time_a_call_is_held_is_not_its_attempts_time() {
     assert_eq!(outcome(&result), None);
     assert_eq!((counted(&deps), server.calls()), ((2, 0), 2), "G-3");
 }
-
-// Idempotency keys

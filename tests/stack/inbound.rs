@@ -341,5 +341,3 @@ where
             .service(server),
     )
 }
-
-// The circuit breaker

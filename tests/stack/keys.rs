@@ -2,7 +2,6 @@
 
 use std::{
     collections::HashSet,
-    future::Future,
     sync::{Arc, Mutex},
     time::Duration,
 };

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response};
-use tower::{Layer, ServiceExt, util::BoxCloneService};
+use tower::{Layer, util::BoxCloneService};
 use tower_reprise::{
     CircuitBreakerLayer, Dependencies, IdempotencyKeyLayer, Policy, RetryAfterLayer,
     RetryBudgetLayer, RetryLayer,

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use metrics_exporter_prometheus::PrometheusBuilder;
 use metrics_util::debugging::DebuggingRecorder;
-use tower::{Layer as _, ServiceBuilder, ServiceExt};
+use tower::{ServiceBuilder, ServiceExt};
 use tower_reprise::{
     CircuitBreakerLayer, Dependencies, RetryAfterLayer, RetryBudgetLayer,
     call::Attempt,
@@ -292,5 +292,3 @@ async fn o_2_prometheus_can_scrape_it() {
         assert!(text.lines().any(|l| l == line), "{line}\nnot in\n{text}");
     }
 }
-
-// ---- S-2

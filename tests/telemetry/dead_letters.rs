@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use tower::Layer as _;
 use tower::{Layer as _, ServiceExt, service_fn};
 use tower_reprise::error::BoxError;
 use tower_reprise::{

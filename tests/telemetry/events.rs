@@ -168,5 +168,3 @@ fn p_2_a_policy_within_the_rules_logs_nothing() {
     policy().max_retries(9).build().unwrap_err();
     assert!(log.all().is_empty());
 }
-
-// ---- O-2

@@ -129,5 +129,3 @@ async fn c_6_a_body_that_stalls_is_not_waited_for() {
     let body = response.into_body().collect().await.unwrap().to_bytes();
     assert_eq!(body, r#"{"code":"X"}"#);
 }
-
-// ---- C-7

@@ -80,5 +80,3 @@ async fn c_6_the_id_is_in_the_header_that_the_policy_names() {
     assert!(ids[1].is_some());
     assert_eq!(called.header("x-request-id"), [None, None]);
 }
-
-// ---- bounds, and a response that stays whole

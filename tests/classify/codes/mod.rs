@@ -138,5 +138,3 @@ impl<S: Service<Request<Full<Bytes>>>> Service<Request<Full<Bytes>>> for CloneSe
 pub(crate) async fn attempts(codes: Codes, reply: impl Fn() -> Reply) -> usize {
     run(policy(codes), get(), |_| reply()).await.outcome().0
 }
-
-// ---- tables

@@ -151,5 +151,3 @@ async fn c_1_no_other_409_is_retried() {
         assert_eq!(called.outcome(), (1, Some(StopReason::NotRetryable)));
     }
 }
-
-// ---- a fresh request id

@@ -117,7 +117,7 @@ async fn c_6_a_table_of_ones_own() {
     assert_eq!(changed.await, 1);
 }
 
-// ---- where codes are
+// ---- C-7
 
 #[tokio::test(start_paused = true)]
 async fn c_7_what_an_idempotency_store_answered_is_final() {
@@ -187,5 +187,3 @@ async fn c_8_a_code_says_how_its_dependency_is() {
         assert_eq!(refused, health == Health::Failure, "{code} {status}");
     }
 }
-
-// ---- configuration

@@ -9,7 +9,6 @@ use std::{
 };
 
 use tokio::time::{Instant, timeout};
-use tower::ServiceExt;
 use tower_reprise::{
     Dependencies, Policy, RetryLayer, RetryOverride,
     call::{Cause, StopReason},
@@ -106,5 +105,3 @@ async fn d_1_a_stall_ends_with_the_time_of_the_call() {
     assert_eq!(outcome_of(&error), (1, Some(StopReason::Deadline)));
     assert_eq!(cause(&error), Cause::Timeout);
 }
-
-// ---- layers of others

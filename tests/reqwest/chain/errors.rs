@@ -90,5 +90,3 @@ async fn c_3_a_reply_that_can_not_be_decoded_is_never_retried() {
     assert_eq!(outcome_of(&error), (1, Some(StopReason::NotRetryable)));
     assert_eq!(cause(&error), Cause::Serialization);
 }
-
-// ---- what a request and a response keep

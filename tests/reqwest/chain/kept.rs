@@ -179,5 +179,3 @@ async fn d_4_a_url_that_is_no_uri_is_reqwests_to_refuse() {
     let error = client.get("http://{{host}}/").send().await.unwrap_err();
     assert!(error.is_builder(), "{error:?}");
 }
-
-// ---- called off

@@ -71,5 +71,3 @@ pub(crate) fn get(client: &ClientWithMiddleware) -> RequestBuilder {
 pub(crate) async fn failed(request: RequestBuilder) -> BoxError {
     request.send().await.unwrap_err().into()
 }
-
-// ---- beside others

@@ -5,7 +5,6 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use http::{Extensions, HeaderValue};
 use reqwest_middleware::{ClientBuilder, Middleware, Next};
-use tower::ServiceExt;
 use tower_reprise::{
     CircuitBreakerLayer, Dependencies, RetryAfterLayer, RetryLayer, RetryOverride,
     call::{Attempt, StopReason},
@@ -194,5 +193,3 @@ async fn d_7_two_stacks_in_one_chain() {
     assert!(Refused::find(&*error).is_some());
     assert_eq!(outcome_of(&error), (0, Some(StopReason::Breaker)));
 }
-
-// ---- errors

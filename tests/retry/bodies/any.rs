@@ -4,7 +4,6 @@ use bytes::Bytes;
 use http_body::Body;
 use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
 use proptest::prelude::*;
-use tower::ServiceExt;
 use tower_reprise::call::StopReason;
 
 use super::{Reader, Server, Then, policy, put};

@@ -4,9 +4,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request};
 use http_body::Body;
 use http_body_util::BodyExt;
-use proptest::prelude::*;
 use tokio_test::{assert_pending, task};
-use tower::ServiceExt;
 use tower_reprise::{RetryOverride, call::StopReason};
 
 use super::{LOST, Reader, SECOND, Server, Then, boxed, cut, once, policy, put, soon};
@@ -204,5 +202,3 @@ async fn s_1_sensitive_trailers_stay_sensitive() {
     .await;
     assert!(seen[1].trailers().unwrap()["x-secret"].is_sensitive());
 }
-
-// Room

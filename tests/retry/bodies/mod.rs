@@ -17,9 +17,8 @@ use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
 use http_body::Body;
 use http_body_util::{BodyExt, combinators::BoxBody};
-use proptest::prelude::*;
 use tokio::time::sleep;
-use tower::{Layer, ServiceExt, util::BoxCloneService};
+use tower::{Layer, util::BoxCloneService};
 use tower_reprise::{
     Dependencies, Policy, RetryLayer, call::StopReason, client::retry::ReplayBody, error::BoxError,
     policy::PolicyBuilder,
@@ -211,8 +210,6 @@ pub(crate) async fn once(
     let result = call(&mut server.client(policy), put(body)).await;
     (result, server.seen())
 }
-
-// Byte for byte
 
 /// Of this many bytes, cut unevenly.
 pub(crate) fn cut(length: usize) -> Vec<Piece> {

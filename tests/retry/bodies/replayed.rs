@@ -5,7 +5,6 @@ use std::{sync::atomic::Ordering, time::Duration};
 use bytes::Bytes;
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody, combinators::UnsyncBoxBody};
-use proptest::prelude::*;
 use tokio::time::advance;
 use tokio_test::{assert_pending, task};
 use tower::{Service, ServiceExt};
@@ -124,5 +123,3 @@ async fn a_frame_passes_as_soon_as_it_is_there() {
     assert_pending!(rest.poll());
     assert_eq!(rest.await, [data("later")]);
 }
-
-// When it can't be sent again

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use http::Request;
-use http_body_util::BodyExt;
 use tokio::time::advance;
 use tokio_test::{assert_pending, task};
 use tower::ServiceExt;
@@ -179,5 +178,3 @@ async fn g_8_a_dependency_that_keeps_bodies_is_not_idle() {
     let second = client.oneshot(put(boxed(cut(1000)))).await;
     assert_eq!(outcome(&second), LOST, "the first has the room still");
 }
-
-// Any body, any reader

@@ -8,7 +8,7 @@ use tower_reprise::store::journal::{
     Status,
 };
 use tower_reprise::store::{
-    Fingerprint, IdempotencyStore, Ownership, PostgresStore, RecordKey, StoreErrorKind,
+    Fingerprint, Ownership, PostgresStore, RecordKey, StoreErrorKind,
     conformance::{self, Backend},
 };
 

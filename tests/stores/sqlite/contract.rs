@@ -1,10 +1,7 @@
 //! The contract of all stores, several processes, and kills.
 
 use tokio::task::JoinSet;
-use tower_reprise::store::{
-    Claimed, IdempotencyStore,
-    conformance::{self, Backend},
-};
+use tower_reprise::store::{Claimed, IdempotencyStore, conformance};
 
 use super::{Folder, Sqlite};
 use crate::support::{crash, records::claim};
@@ -61,5 +58,3 @@ async fn i_6_one_of_a_hundred_claims_wins() {
         assert_eq!(won.count(), 1);
     }
 }
-
-// --- the lock, the queue and the batch ----------------------------------------------------------

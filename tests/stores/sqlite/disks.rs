@@ -6,9 +6,7 @@ use rusqlite::Connection;
 use tokio::task::JoinSet;
 use tower_reprise::{
     error::ConfigError,
-    store::{
-        Claimed, IdempotencyStore, Ownership, SqliteStore, StoreErrorKind, conformance::Backend,
-    },
+    store::{Claimed, IdempotencyStore, Ownership, SqliteStore, StoreErrorKind},
 };
 
 use super::{Folder, Sqlite, queue::queue, reply, schema::until_rows_are};

@@ -13,8 +13,7 @@ use tower_reprise::store::journal::{
     Settlement, Status,
 };
 use tower_reprise::store::{
-    Claimed, FencingToken, IdempotencyStore, Ownership, SqliteStore, StoreErrorKind,
-    conformance::{self, Backend},
+    Claimed, FencingToken, IdempotencyStore, Ownership, SqliteStore, StoreErrorKind, conformance,
 };
 
 use super::{Folder, Sqlite, reply};

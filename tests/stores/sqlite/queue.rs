@@ -6,7 +6,7 @@ use rusqlite::Connection;
 use tokio::task::JoinSet;
 use tower_reprise::store::{
     Claim, Claimed, FencingToken, Fingerprint, IdempotencyStore, Note, Ownership, SqliteStore,
-    StoreError, StoreErrorKind, Stored, conformance::Backend,
+    StoreError, StoreErrorKind, Stored,
 };
 
 use super::{Folder, Sqlite, reply};
@@ -236,5 +236,3 @@ async fn t_4_what_is_queued_is_answered_after_the_store_is_dropped() {
     let claimed = sqlite.open().claim(claim(1)).await.unwrap();
     assert_eq!(claimed, Claimed::done(reply(10)));
 }
-
-// --- time ---------------------------------------------------------------------------------------

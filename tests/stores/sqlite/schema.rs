@@ -4,9 +4,7 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 use tokio::task::JoinSet;
-use tower_reprise::store::{
-    IdempotencyStore, Ownership, SqliteStore, StoreErrorKind, conformance::Backend,
-};
+use tower_reprise::store::{IdempotencyStore, Ownership, SqliteStore, StoreErrorKind};
 
 use super::{Folder, Sqlite, reply};
 use crate::support::records::{LEASE, RETENTION, claim, complete, own};
@@ -162,5 +160,3 @@ fn t_5_many_that_create_the_file_at_once() {
         });
     }
 }
-
-// --- disks --------------------------------------------------------------------------------------
