@@ -48,7 +48,7 @@ const EVERYTHING: &str = r#"
     no_retry_grpc = ["ABORTED"]
     key_header = "X-Operation-Id"
     retry_without_key = true
-    tell_attempts = true
+    send_attempt_count = true
 
     [[approvals]]
     rule = "R-2"
@@ -168,12 +168,12 @@ fn p_4_errors_name_the_field() {
         ("profile = 'fast'", "profile", "synchronous"),
         ("profile = 'bank'\nretires = 3", "retires", "max_retries"),
         (
-            "profile = 'bank'\ntotal = 30",
+            "profile = 'bank'\ntotal_timeout = 30",
             "total_timeout",
             "duration such as",
         ),
         (
-            "profile = 'bank'\ntotal = 'soon'",
+            "profile = 'bank'\ntotal_timeout = 'soon'",
             "total_timeout",
             "\"soon\" is not a duration",
         ),
@@ -243,7 +243,7 @@ proptest::proptest! {
     #[test]
     fn s_3_no_text_makes_the_readers_panic(text in "\\PC*") {
         let _ = Policy::from_toml(&text);
-        let _ = Policy::from_toml(&format!("profile = 'bank'\ntotal = '{text}'"));
+        let _ = Policy::from_toml(&format!("profile = 'bank'\ntotal_timeout = '{text}'"));
         let _ = Policy::from_json(&text);
         let _ = Policy::from_env("", [(text.as_str(), text.as_str())]);
     }

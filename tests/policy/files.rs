@@ -285,7 +285,8 @@ fn p_4_what_is_said_twice_is_refused() {
 
 #[test]
 fn p_4_a_type_error_in_toml_has_its_line() {
-    let error = Policies::from_toml("[default]\nprofile = 'bank'\ntotal = 30\n").unwrap_err();
+    let error =
+        Policies::from_toml("[default]\nprofile = 'bank'\ntotal_timeout = 30\n").unwrap_err();
     assert_eq!(error.field(), "default.total_timeout");
     assert!(error.to_string().contains("line 3"), "{error}");
 }
@@ -438,10 +439,10 @@ fn p_3_an_audit_prints_as_a_table() {
     assert_eq!(
         audit.to_string(),
         "\
-RULE  SEVERITY   DEPENDENCY  FIELD         VALUE    ALLOWED                            APPROVAL
-R-2   approved   (default)   max_retries   9        1 to 5 for synchronous calls       board 2026-14
-R-3   violation  a.example   total_timeout 60s      at most 30s for synchronous calls  none: needs the board's
-R-8   violation  orders      dead_letters  not set  a queue for asynchronous events    none: blocks the deployment"
+RULE  SEVERITY   DEPENDENCY  FIELD          VALUE    ALLOWED                            APPROVAL
+R-2   approved   (default)   max_retries    9        1 to 5 for synchronous calls       board 2026-14
+R-3   violation  a.example   total_timeout  60s      at most 30s for synchronous calls  none: needs the board's
+R-8   violation  orders      dead_letters   not set  a queue for asynchronous events    none: blocks the deployment"
     );
     let line = audit.findings()[1].to_string();
     assert_eq!(
