@@ -1,18 +1,35 @@
-mod hash;
+//! The records of a memory store, spread over shards.
+//!
+//! # Invariants
+//!
+//! - Everything about a record changes under the lock of its shard, and a verb holds that lock for
+//!   its whole transition: this makes each verb atomic (I-6). No code path holds two locks, so
+//!   there is no order to keep and nothing to deadlock.
+//! - `records` and `bytes` are raised before a record or a reply is stored and lowered after one is
+//!   removed. They never fall short of what is stored, so the limits hold without a common lock
+//!   (I-23). In between they may count too much, and a claim at the very limit is refused.
+//! - `Shard::earliest` is at most the earliest expiry in the shard: it is lowered under the lock
+//!   that stores an earlier expiry, and raised only by a sweep, under the same lock. A stale read
+//!   delays a sweep and nothing else, since every verb checks expiry itself.
+//!
+//! The atomics are independent numbers that publish no other memory, hence `Relaxed` throughout.
+
 #[cfg(reprise_loom)]
 pub(crate) mod model;
 mod record;
-mod table;
 
-use std::time::{Duration, SystemTime};
+use std::{
+    hash::BuildHasher,
+    time::{Duration, SystemTime},
+};
 
+use hashbrown::{
+    DefaultHashBuilder, HashTable,
+    hash_table::{Entry, OccupiedEntry},
+};
 use tokio::time::Instant;
 
-use self::{
-    hash::{Hash, Hashes},
-    record::{Record, State, stored_bytes},
-    table::{Found, Table},
-};
+use self::record::{Record, Slot, State, stored_bytes};
 use crate::{
     store::{
         Claim, Claimed, CrashPolicy, FencingToken, Lease, Ownership, RecordKey, StoreError,
@@ -21,16 +38,17 @@ use crate::{
     sync::{AtomicU64, Mutex, MutexGuard, Ordering, lock},
 };
 
-/// A model has no use for more than two.
-const SHARDS: usize = if cfg!(reprise_loom) { 2 } else { 256 };
+/// Loom needs one shard: its models use one key and the same path each time.
+const SHARDS: usize = if cfg!(reprise_loom) { 1 } else { 256 };
 
-/// How long it takes until every shard was looked at once.
+/// The time in which the sweeps that come with claims visit every shard once.
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
 
-/// The records, in shards, and how much room they take.
+/// The records by key, their number and their size.
 pub(super) struct Shards {
     shards: Box<[Shard]>,
-    hashes: Hashes,
+    /// Seeded at random, so that nobody can choose keys that collide.
+    hasher: DefaultHashBuilder,
     max_records: u64,
     max_bytes: u64,
     records: AtomicU64,
@@ -42,13 +60,13 @@ pub(super) struct Shards {
     cursor: AtomicU64,
 }
 
-/// Part of the records, on a line of the processor's caches that it shares with no other.
+/// A part of the records, alone on its cache line.
 #[derive(Default)]
 #[repr(align(64))]
 struct Shard {
-    /// No record here is past its time before this.
+    /// No record of this shard expires earlier.
     earliest: AtomicU64,
-    records: Mutex<Table<Record>>,
+    records: Mutex<HashTable<Slot>>,
 }
 
 fn micros(duration: Duration) -> u64 {
@@ -64,7 +82,7 @@ impl Shards {
         let since_epoch = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
         Self {
             shards: (0..SHARDS).map(|_| Shard::default()).collect(),
-            hashes: Hashes::new(),
+            hasher: DefaultHashBuilder::default(),
             max_records,
             max_bytes,
             records: AtomicU64::new(0),
@@ -95,20 +113,21 @@ impl Shards {
             .ok_or_else(|| full("no room for another record, and none is past its time"))
     }
 
-    /// `None` if there is no room.
+    /// Returns `None` if there is no room.
     fn try_claim(&self, claim: &Claim, now: u64) -> Option<Claimed> {
-        let hash = self.hashes.of(&claim.key);
+        let hash = self.hash(&claim.key);
         let (shard, mut records) = self.open(hash);
-        match records.find(hash.place, &claim.key) {
-            Some(found) if found.expires() > now => {
-                return Some(self.claim_again(claim, now, shard, found));
+        let vacant = match records.entry(hash, |slot| slot.record.key == claim.key, Slot::hash) {
+            Entry::Occupied(found) if found.get().expires > now => {
+                return Some(self.claim_again(claim, now, shard, found.into_mut()));
             }
-            Some(_) => {
-                let past = records.remove(hash.place, &claim.key);
-                past.iter().for_each(|record| self.forget(record));
+            Entry::Occupied(found) => {
+                let (expired, vacant) = found.remove();
+                self.forget(&expired.record);
+                vacant
             }
-            None => {}
-        }
+            Entry::Vacant(vacant) => vacant,
+        };
         let room = self.bytes() < self.max_bytes && reserve(&self.records, 1, self.max_records);
         if !room {
             return None;
@@ -116,28 +135,26 @@ impl Shards {
         let token = self.next_token();
         let (state, expires) = in_flight(claim, now);
         shard.earliest.fetch_min(expires, Ordering::Relaxed);
-        let record = Record {
-            fingerprint: claim.fingerprint,
-            token,
-            orphaned: false,
-            state,
-        };
-        records.insert(hash.place, claim.key, expires, record);
+        vacant.insert(Slot {
+            hash,
+            expires,
+            record: Box::new(Record {
+                key: claim.key,
+                fingerprint: claim.fingerprint,
+                token,
+                orphaned: false,
+                state,
+            }),
+        });
         Some(Claimed::New(Lease {
             token,
             orphaned: false,
         }))
     }
 
-    /// A claim of what is there already, and not past its time.
-    fn claim_again(
-        &self,
-        claim: &Claim,
-        now: u64,
-        shard: &Shard,
-        mut found: Found<'_, Record>,
-    ) -> Claimed {
-        let record = &mut *found;
+    /// Claims a key whose record has not expired.
+    fn claim_again(&self, claim: &Claim, now: u64, shard: &Shard, slot: &mut Slot) -> Claimed {
+        let record = &mut *slot.record;
         if record.fingerprint != claim.fingerprint {
             return Claimed::Mismatch {
                 fingerprint: record.fingerprint,
@@ -167,7 +184,7 @@ impl Shards {
         if !again && claim.orphans == CrashPolicy::Unknown {
             let (stored, note) = (Stored::Unknown, record.state.note());
             record.state = State::done(stored.clone(), note.clone());
-            shard.keep(&mut found, now.saturating_add(micros(claim.retention)));
+            shard.keep(slot, now.saturating_add(micros(claim.retention)));
             return Claimed::Done { stored, note };
         }
         record.orphaned |= !again;
@@ -176,7 +193,7 @@ impl Shards {
         } = *record;
         let (state, expires) = in_flight(claim, now);
         record.state = state;
-        shard.keep(&mut found, expires);
+        shard.keep(slot, expires);
         Claimed::New(Lease { token, orphaned })
     }
 
@@ -188,17 +205,18 @@ impl Shards {
         retention: Duration,
     ) -> Ownership {
         let now = self.now();
-        let hash = self.hashes.of(key);
+        let hash = self.hash(key);
         let (shard, mut records) = self.open(hash);
-        let Some(mut found) = owned(&mut records, hash, key, token, now) else {
+        let Some(mut owned) = owned(&mut records, hash, key, token, now) else {
             return Ownership::Lost;
         };
-        let State::InFlight { lease_until, .. } = &mut found.state else {
+        let slot = owned.get_mut();
+        let State::InFlight { lease_until, .. } = &mut slot.record.state else {
             return Ownership::Lost;
         };
         *lease_until = now.saturating_add(micros(lease));
         let expires = lease_until.saturating_add(micros(retention));
-        shard.keep(&mut found, expires);
+        shard.keep(slot, expires);
         Ownership::Held
     }
 
@@ -217,14 +235,15 @@ impl Shards {
                 return Err(full("no room for the reply"));
             }
         }
-        let hash = self.hashes.of(key);
+        let hash = self.hash(key);
         let (shard, mut records) = self.open(hash);
         let ownership = match owned(&mut records, hash, key, token, now) {
-            Some(mut found) => {
-                if let State::InFlight { note, .. } = &mut found.state {
+            Some(mut owned) => {
+                let slot = owned.get_mut();
+                if let State::InFlight { note, .. } = &mut slot.record.state {
                     let note = std::mem::take(note);
-                    found.state = State::done(stored, note);
-                    shard.keep(&mut found, now.saturating_add(micros(retention)));
+                    slot.record.state = State::done(stored, note);
+                    shard.keep(slot, now.saturating_add(micros(retention)));
                     return Ok(Ownership::Held);
                 }
                 Ownership::Held
@@ -237,12 +256,12 @@ impl Shards {
 
     pub(super) fn release(&self, key: &RecordKey, token: FencingToken) -> Ownership {
         let now = self.now();
-        let hash = self.hashes.of(key);
+        let hash = self.hash(key);
         let (_, mut records) = self.open(hash);
         match owned(&mut records, hash, key, token, now) {
-            Some(found) if found.state.is_in_flight() => {
-                let released = records.remove(hash.place, key);
-                released.iter().for_each(|record| self.forget(record));
+            Some(owned) if owned.get().record.state.is_in_flight() => {
+                let (released, _) = owned.remove();
+                self.forget(&released.record);
                 Ownership::Held
             }
             _ => Ownership::Lost,
@@ -257,12 +276,18 @@ impl Shards {
         FencingToken::new(self.token.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
-    fn open(&self, hash: Hash) -> (&Shard, MutexGuard<'_, Table<Record>>) {
-        let shard = &self.shards[hash.shard as usize % SHARDS];
+    fn hash(&self, key: &RecordKey) -> u64 {
+        self.hasher.hash_one(key)
+    }
+
+    /// Locks the shard of a hash. The table takes the lowest and the seven highest bits, the shard
+    /// comes from those in between.
+    fn open(&self, hash: u64) -> (&Shard, MutexGuard<'_, HashTable<Slot>>) {
+        let shard = &self.shards[(hash >> 32) as usize % SHARDS];
         (shard, lock(&shard.records))
     }
 
-    /// Counts a record out.
+    /// Subtracts a removed record from the counters.
     fn forget(&self, record: &Record) {
         self.records.fetch_sub(1, Ordering::Relaxed);
         self.bytes.fetch_sub(record.bytes(), Ordering::Relaxed);
@@ -286,7 +311,7 @@ impl Shards {
         }
     }
 
-    /// Costs little when there is nothing to remove.
+    /// Removes everything that is past its time; reads one number a shard if there is nothing.
     fn sweep_all(&self, now: u64) {
         self.shards.iter().for_each(|shard| self.sweep(shard, now));
     }
@@ -296,20 +321,32 @@ impl Shards {
             return;
         }
         let mut records = lock(&shard.records);
-        let earliest = records.sweep(now, |record| self.forget(record));
+        let mut earliest = u64::MAX;
+        records.retain(|slot| {
+            let live = slot.expires > now;
+            match live {
+                true => earliest = earliest.min(slot.expires),
+                false => self.forget(&slot.record),
+            }
+            live
+        });
         shard.earliest.store(earliest, Ordering::Relaxed);
+        if records.capacity() / 4 > records.len() {
+            let room = records.len() * 2;
+            records.shrink_to(room, Slot::hash);
+        }
     }
 }
 
 impl Shard {
-    /// Keeps a record of this shard until then.
-    fn keep(&self, found: &mut Found<'_, Record>, expires: u64) {
-        found.keep_until(expires);
+    /// Keeps a record of this shard until `expires`. Call it under the shard's lock.
+    fn keep(&self, slot: &mut Slot, expires: u64) {
+        slot.expires = expires;
         self.earliest.fetch_min(expires, Ordering::Relaxed);
     }
 }
 
-/// The state of a new owner, and how long it is kept.
+/// Returns the state that a claim leaves, and when the record expires.
 fn in_flight(claim: &Claim, now: u64) -> (State, u64) {
     let lease_until = now.saturating_add(micros(claim.lease));
     let state = State::InFlight {
@@ -320,19 +357,22 @@ fn in_flight(claim: &Claim, now: u64) -> (State, u64) {
     (state, lease_until.saturating_add(micros(claim.retention)))
 }
 
-/// The record, if it is not past its time and was last owned with this token.
+/// Finds a record that has not expired and whose last owner holds this token.
 fn owned<'a>(
-    records: &'a mut Table<Record>,
-    hash: Hash,
+    records: &'a mut HashTable<Slot>,
+    hash: u64,
     key: &RecordKey,
     token: FencingToken,
     now: u64,
-) -> Option<Found<'a, Record>> {
-    let found = records.find(hash.place, key)?;
-    (found.expires() > now && found.token == token).then_some(found)
+) -> Option<OccupiedEntry<'a, Slot>> {
+    let found = records
+        .find_entry(hash, |slot| slot.record.key == *key)
+        .ok()?;
+    let slot = found.get();
+    (slot.expires > now && slot.record.token == token).then_some(found)
 }
 
-/// Takes `more` of what there is, if there is as much.
+/// Adds `more` to a counter if that keeps it within `limit`.
 fn reserve(taken: &AtomicU64, more: u64, limit: u64) -> bool {
     let before = taken.fetch_add(more, Ordering::Relaxed);
     let fits = before.saturating_add(more) <= limit;
@@ -344,11 +384,92 @@ fn reserve(taken: &AtomicU64, more: u64, limit: u64) -> bool {
 
 #[cfg(all(test, not(reprise_loom)))]
 mod tests {
-    use super::*;
+    use std::collections::HashSet;
 
-    /// T-1: each operation starts here.
+    use super::*;
+    use crate::store::{ClaimId, Fingerprint, Note};
+
+    fn store() -> Shards {
+        Shards::new(u64::MAX, u64::MAX)
+    }
+
+    /// Keys that differ in one byte, as somebody would choose them to make them collide.
+    fn chosen() -> impl Iterator<Item = RecordKey> {
+        (0..4).flat_map(|piece| {
+            (0..=255).map(move |n| {
+                let mut bytes = [7; 32];
+                bytes[piece * 8 + 3] = n;
+                RecordKey::new(bytes)
+            })
+        })
+    }
+
     #[test]
-    fn t_1_a_shard_is_on_one_line() {
+    fn t_1_a_shard_is_on_one_line_and_a_slot_is_small() {
         assert_eq!(size_of::<Shard>(), 64);
+        assert_eq!(size_of::<Slot>(), 24);
+    }
+
+    #[test]
+    fn t_1_keys_that_are_alike_are_spread() {
+        let store = store();
+        let spread = |bits: fn(u64) -> u64| {
+            let places: HashSet<_> = chosen().map(|key| bits(store.hash(&key))).collect();
+            places.len()
+        };
+        // Of 1,021 keys thrown at random: about 646 of 1,024, and 251 of 256.
+        assert!(spread(|hash| hash % 1024) > 450);
+        assert!(spread(|hash| (hash >> 32) % 256) > 200);
+        assert!(spread(|hash| hash >> 57) > 100);
+    }
+
+    #[test]
+    fn t_1_no_two_stores_put_keys_in_the_same_places() {
+        let [one, other] = [store(), store()];
+        let same = |key: &RecordKey| one.hash(key) as u32 == other.hash(key) as u32;
+        assert!(chosen().filter(same).count() < 4);
+    }
+
+    #[test]
+    fn t_3_i_23_a_sweep_removes_at_the_time_and_gives_room_back() {
+        let store = store();
+        let capacity = || -> usize {
+            let tables = store
+                .shards
+                .iter()
+                .map(|shard| lock(&shard.records).capacity());
+            tables.sum()
+        };
+        for n in 0..100_000_u32 {
+            let mut key = [0; 32];
+            key[..4].copy_from_slice(&n.to_le_bytes());
+            let claimed = store.try_claim(
+                &Claim {
+                    key: RecordKey::new(key),
+                    fingerprint: Fingerprint::new([1; 32]),
+                    id: ClaimId::new([1; 16]),
+                    lease: Duration::ZERO,
+                    retention: Duration::from_micros(u64::from(n) + 1),
+                    orphans: CrashPolicy::Reexecute,
+                    note: Note::NONE,
+                },
+                0,
+            );
+            assert!(matches!(claimed, Some(Claimed::New(_))));
+        }
+        for (now, left) in [(0, 100_000), (1, 99_999), (50_000, 50_000)] {
+            store.sweep_all(now);
+            assert_eq!(store.records(), left, "at {now}");
+        }
+        let before = capacity();
+        store.sweep_all(99_999);
+        assert_eq!(store.records(), 1);
+        assert!(
+            before > 50_000 && capacity() < 1_000,
+            "{before}, {}",
+            capacity()
+        );
+        store.sweep_all(100_000);
+        assert_eq!((store.records(), store.bytes()), (0, 0));
     }
 }
