@@ -29,7 +29,7 @@ use hashbrown::{
 };
 use tokio::time::Instant;
 
-use self::record::{Record, Slot, State, stored_bytes};
+use self::record::{Record, Slot, State};
 use crate::{
     store::{
         Claim, Claimed, CrashPolicy, FencingToken, Lease, Ownership, RecordKey, StoreError,
@@ -228,7 +228,7 @@ impl Shards {
         retention: Duration,
     ) -> Result<Ownership, StoreError> {
         let now = self.now();
-        let bytes = stored_bytes(&stored);
+        let bytes = stored.len() as u64;
         if !reserve(&self.bytes, bytes, self.max_bytes) {
             self.sweep_all(now);
             if !reserve(&self.bytes, bytes, self.max_bytes) {

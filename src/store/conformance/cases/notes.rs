@@ -55,7 +55,7 @@ async fn a_note_is_told_in_every_state<B: Backend<Store: IdempotencyStore>>(case
 async fn a_note_of_any_bytes_comes_back<B: Backend<Store: IdempotencyStore>>(case: &Case<'_, B>) {
     let every_byte: Vec<u8> = (0..=u8::MAX).collect();
     for bytes in [
-        &every_byte[..Note::LONGEST],
+        &every_byte[..Note::MAX_LEN],
         &every_byte[1..],
         &[0],
         b"\0\xff",

@@ -62,16 +62,9 @@ impl Record {
     pub(super) fn bytes(&self) -> u64 {
         match &self.state {
             State::InFlight { .. } => 0,
-            State::Done(stored) => stored_bytes(stored),
-            State::Noted(noted) => stored_bytes(&noted.0),
+            State::Done(stored) => stored.len() as u64,
+            State::Noted(noted) => noted.0.len() as u64,
         }
-    }
-}
-
-pub(super) fn stored_bytes(stored: &Stored) -> u64 {
-    match stored {
-        Stored::Reply(bytes) => bytes.len() as u64,
-        Stored::NotRetained | Stored::Unknown => 0,
     }
 }
 
