@@ -8,7 +8,7 @@ use crate::error::{BoxError, ConfigError};
 pub enum StoreErrorKind {
     /// The store is unreachable, or the connection was lost.
     Unavailable,
-    /// The store did not answer in time.
+    /// The store did not respond in time.
     Timeout,
     /// Every connection is in use.
     PoolExhausted,
@@ -43,10 +43,10 @@ impl StoreErrorKind {
 /// ```
 /// use tower_reprise::store::{StoreError, StoreErrorKind};
 ///
-/// let error = StoreError::new(StoreErrorKind::Timeout, "no answer within 2s").in_doubt();
+/// let error = StoreError::new(StoreErrorKind::Timeout, "no response within 2s").in_doubt();
 /// assert!(error.may_have_happened());
 /// assert!(error.is_transient());
-/// assert_eq!(error.to_string(), "idempotency store: no answer within 2s (timeout, may have happened)");
+/// assert_eq!(error.to_string(), "idempotency store: no response within 2s (timeout, may have happened)");
 /// ```
 #[derive(Debug)]
 pub struct StoreError {

@@ -255,11 +255,8 @@ impl PostgresStore {
         if taken {
             let store = self.clone();
             tokio::spawn(async move {
-                while store
-                    .sweep(SWEEP_STEP)
-                    .await
-                    .is_ok_and(|swept| swept == u64::from(SWEEP_STEP))
-                {}
+                let step = u64::from(SWEEP_STEP);
+                while matches!(store.sweep(SWEEP_STEP).await, Ok(swept) if swept == step) {}
             });
         }
     }

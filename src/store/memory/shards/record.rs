@@ -4,7 +4,7 @@ use crate::store::{ClaimId, FencingToken, Fingerprint, Note, RecordKey, Stored};
 /// pointer, which would be a cache miss a record.
 pub(super) struct Slot {
     pub(super) hash: u64,
-    /// When the record is past its time, in microseconds on the store's clock.
+    /// When the record expires, in microseconds on the store's clock.
     pub(super) expires: u64,
     pub(super) record: Box<Record>,
 }
