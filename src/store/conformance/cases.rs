@@ -205,14 +205,12 @@ impl<B: Backend<Store: IdempotencyStore>> Case<'_, B> {
             note: Note::NONE,
         };
         let token = self.own(&claim).await;
-        for orphans in [CrashPolicy::Reexecute, CrashPolicy::Unknown] {
-            let claimed = self.try_claim(&other(orphans)).await;
-            assert_eq!(claimed, mismatch, "in flight");
-        }
-        self.pass(LEASE + 1).await;
-        for orphans in [CrashPolicy::Reexecute, CrashPolicy::Unknown] {
-            let claimed = self.try_claim(&other(orphans)).await;
-            assert_eq!(claimed, mismatch, "orphaned");
+        for (units, state) in [(0, "in flight"), (LEASE + 1, "orphaned")] {
+            self.pass(units).await;
+            for orphans in [CrashPolicy::Reexecute, CrashPolicy::Unknown] {
+                let claimed = self.try_claim(&other(orphans)).await;
+                assert_eq!(claimed, mismatch, "{state}");
+            }
         }
         assert_eq!(
             self.complete(&claim, token, reply("paid")).await,

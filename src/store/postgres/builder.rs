@@ -101,8 +101,11 @@ impl PostgresStoreBuilder {
         let config: Config = self.url.parse().map_err(|error: tokio_postgres::Error| {
             StoreError::new(StoreErrorKind::Other, "postgres.url can't be read").because(error)
         })?;
-        let pool = self.pool(config, tls)?;
-        PostgresStore::open(pool, &table, self.timeout).await
+        let settings = ManagerConfig {
+            recycling_method: RecyclingMethod::Fast,
+        };
+        let manager = Manager::from_config(self.settings(config), tls, settings);
+        PostgresStore::open(self.pool(manager)?, &table, self.timeout).await
     }
 
     fn check(&self) -> Result<Table, ConfigError> {
@@ -117,19 +120,17 @@ impl PostgresStoreBuilder {
         })
     }
 
-    fn pool<T>(&self, mut config: Config, tls: T) -> Result<Pool, StoreError>
-    where
-        T: MakeTlsConnect<Socket> + Clone + Send + Sync + 'static,
-        T::Stream: Send + Sync,
-        T::TlsConnect: Send + Sync,
-        <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
-    {
+    fn settings(&self, mut config: Config) -> Config {
         if config.get_application_name().is_none() {
             config.application_name("tower-reprise");
         }
         if config.get_tcp_user_timeout().is_none() {
             config.tcp_user_timeout(self.timeout);
         }
+        config
+    }
+
+    fn pool(&self, manager: Manager) -> Result<Pool, StoreError> {
         // Overrides defaults of the server and the user. The verbs are written for READ COMMITTED, and
         // a commit must be on disk before it is acknowledged. Every statement has its index, and the
         // statistics of a queue are always out of date, so plans must not depend on them.
@@ -142,10 +143,7 @@ impl PostgresStoreBuilder {
                WHERE current_setting('synchronous_commit') = 'off'",
             self.timeout.as_millis()
         );
-        let settings = ManagerConfig {
-            recycling_method: RecyclingMethod::Fast,
-        };
-        Pool::builder(Manager::from_config(config, tls, settings))
+        Pool::builder(manager)
             .max_size(self.connections)
             // The connection used last has its statements prepared.
             .queue_mode(QueueMode::Lifo)
