@@ -7,12 +7,12 @@
 //!
 //! - `finish(Ok)` is called after `COMMIT` returned, never before: a caller that got a result finds
 //!   it on disk after a power cut (T-4).
-//! - Every job is finished exactly once, by the thread or by `submit`. A job that is dropped
-//!   unfinished closes its channel, and its caller gets an error that is in doubt.
+//! - Every job whose caller still waits is finished once, by the thread or by `submit`. If the thread
+//!   dies, the channel closes and the caller gets an error that is in doubt.
 //! - A job that fails does not fail the others: the batch is rolled back, and each job runs again in
-//!   a transaction of its own. Jobs therefore run more than once, and write only inside the
-//!   transaction. A failure of the file (lock, disk, `COMMIT`) fails the batch at once, since every
-//!   job would meet it.
+//!   a transaction of its own. So do all jobs of a batch that the disk has no room for, since some
+//!   may fit. Jobs therefore run more than once, and write only inside the transaction. Any other
+//!   failure of the file fails the batch at once, since every job would meet it.
 //! - One thread writes through one connection, so no two transactions of a process compete for
 //!   SQLite's lock, and jobs commit in the order of the queue.
 
