@@ -12,21 +12,21 @@ use crate::{
     sync::{Mutex, lock},
 };
 
-/// The way to the server, or to those of a cluster.
-pub(super) enum Link {
-    Single(Box<Single>),
-    /// Finds its way by itself.
+/// The connection to one server, or to a cluster.
+pub(super) enum Connection {
+    Single(Box<SharedConnection>),
+    /// Reconnects and follows redirections by itself.
     Cluster(ClusterConnection),
 }
 
-impl Link {
+impl Connection {
     pub(super) fn single(url: &str, timeout: Duration) -> Result<Self, StoreError> {
         let client = Client::open(url).map_err(error::of_address)?;
-        // The time is taken here, where a connection that does not answer can be given up.
+        // `SharedConnection::send` limits the time, since it also drops a silent connection.
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(timeout))
             .set_response_timeout(None);
-        Ok(Self::Single(Box::new(Single {
+        Ok(Self::Single(Box::new(SharedConnection {
             client,
             config,
             current: Mutex::default(),
@@ -45,13 +45,13 @@ impl Link {
         connection.map(Self::Cluster).map_err(error::of_connect)
     }
 
-    /// Sends one command.
+    /// Sends one command and waits for its reply.
     pub(super) async fn send(
         &self,
         command: &Cmd,
         deadline: Instant,
-    ) -> Result<Answer, StoreError> {
-        let answer = match self {
+    ) -> Result<CommandReply, StoreError> {
+        let reply = match self {
             Self::Single(single) => single.send(command, deadline).await?,
             Self::Cluster(connection) => {
                 let mut connection = connection.clone();
@@ -60,24 +60,29 @@ impl Link {
                     .ok()
             }
         };
-        match answer {
-            None => Err(StoreError::new(StoreErrorKind::Timeout, "no answer in time").in_doubt()),
-            Some(Err(error)) if error::is_no_script(&error) => Ok(Answer::NoScript),
+        match reply {
+            None => Err(StoreError::new(StoreErrorKind::Timeout, "no response in time").in_doubt()),
+            Some(Err(error)) if error::is_no_script(&error) => Ok(CommandReply::NoScript),
             Some(Err(error)) => Err(error::of_command(error)),
-            Some(Ok(value)) => Ok(Answer::Value(value)),
+            Some(Ok(value)) => Ok(CommandReply::Value(value)),
         }
     }
 }
 
-pub(super) enum Answer {
+/// The server's reply to a command.
+pub(super) enum CommandReply {
     Value(Value),
-    /// The server does not know the script: it was restarted, or this is the first time.
+    /// The server has not cached the script: it restarted, or this is its first use.
     NoScript,
 }
 
-/// One connection, on which the commands of all tasks follow each other without waiting. It is
-/// made anew when it broke, by whoever needs it first.
-pub(super) struct Single {
+/// One multiplexed connection for all tasks. The next command after a failure opens a new one.
+///
+/// `connecting` is held while a connection is opened, so that of many commands that find none one
+/// connects and the others wait for it. `current` is held only to read or replace the connection,
+/// never across an await. A command that fails clears `current` only if it is still the connection
+/// it was sent on (`number`): otherwise it would drop the healthy successor.
+pub(super) struct SharedConnection {
     client: Client,
     config: AsyncConnectionConfig,
     current: Mutex<Current>,
@@ -86,13 +91,13 @@ pub(super) struct Single {
 
 #[derive(Default)]
 struct Current {
-    /// How many there have been.
+    /// Counts the connections opened so far.
     number: u64,
     connection: Option<MultiplexedConnection>,
 }
 
-impl Single {
-    /// `None` if there was no answer in time.
+impl SharedConnection {
+    /// Returns `None` if there was no reply in time.
     async fn send(
         &self,
         command: &Cmd,
@@ -102,12 +107,12 @@ impl Single {
             Some(current) => current,
             None => self.connect(deadline).await?,
         };
-        let answer = timeout_at(deadline, command.query_async(&mut connection))
+        let reply = timeout_at(deadline, command.query_async(&mut connection))
             .await
             .ok();
-        let broken = match &answer {
+        let broken = match &reply {
             None => true,
-            Some(answer) => answer.as_ref().is_err_and(error::is_of_connection),
+            Some(reply) => reply.as_ref().is_err_and(error::is_of_connection),
         };
         if broken {
             let mut current = lock(&self.current);
@@ -115,7 +120,7 @@ impl Single {
                 current.connection = None;
             }
         }
-        Ok(answer)
+        Ok(reply)
     }
 
     fn current(&self) -> Option<(u64, MultiplexedConnection)> {
@@ -126,7 +131,7 @@ impl Single {
 
     async fn connect(&self, deadline: Instant) -> Result<(u64, MultiplexedConnection), StoreError> {
         let connected = timeout_at(deadline, async {
-            let _turn = self.connecting.lock().await;
+            let _connecting = self.connecting.lock().await;
             if let Some(current) = self.current() {
                 return Ok(current);
             }
