@@ -13,10 +13,9 @@
 //!
 //! ```
 //! use tower_reprise::delivery::{
-//!     Delivery, Outcome, Sender,
 //!     guard::{Guard, Target},
-//!     sign::{MessageId, Signer},
-//!     verify::{Verifier, WebhookVerifyLayer},
+//!     webhooks::{Delivery, MessageId, Outcome, Sender, Signer},
+//!     webhooks::verify::{Verifier, WebhookVerifyLayer},
 //! };
 //!
 //! # #[tokio::main(flavor = "current_thread")]
@@ -44,23 +43,10 @@
 
 pub mod dead_letter;
 pub mod guard;
-mod headers;
-mod key;
-mod outcome;
-pub(crate) mod parcel;
+pub(crate) mod redact;
 pub mod replay;
-mod schedule;
-mod send;
-pub mod sign;
-pub(crate) mod text;
-pub mod verify;
+pub(crate) mod stored_message;
 pub mod webhooks;
 pub mod worker;
 
-pub use self::{
-    headers::UserHeaders,
-    outcome::{Failure, Outcome},
-    schedule::Schedule,
-    send::{Delivery, Sender, SenderBuilder},
-    text::is_credential,
-};
+pub use self::redact::is_credential;

@@ -3,8 +3,9 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{Retry, Span, Strategy, extension::short};
+use super::{Retry, Strategy, extension::short};
 use crate::classify::Advice;
+use crate::http::Span;
 
 /// What an envelope with errors says, or a problem document. What can't be read was not said, but a
 /// refusal counts however strange the rest of it is.

@@ -3,12 +3,8 @@ use std::{borrow::Cow, fmt};
 use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 
-use super::{
-    EnvelopeError,
-    envelope::present,
-    error::at_its_place,
-    span::{Span, some_whole},
-};
+use super::{EnvelopeError, envelope::present, error::at_its_place};
+use crate::http::{Span, span::some_whole};
 
 /// An extension in an envelope: its URN, with options in a request and data in a response.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

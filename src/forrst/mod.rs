@@ -81,7 +81,6 @@ pub mod key;
 pub mod replay;
 mod replay_extension;
 mod retry;
-mod span;
 mod splice;
 
 #[cfg(feature = "server")]
@@ -98,7 +97,6 @@ pub use self::{
         MaintenanceData, ReplayCallback, ReplayData, ReplayOptions, ReplayPriority,
     },
     retry::{Retry, Strategy},
-    span::{Span, Unit},
 };
 
 /// The most that is read of a body, unless told otherwise.

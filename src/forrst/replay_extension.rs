@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::span::{Span, some_whole};
+use crate::http::{Span, span::some_whole};
 
 /// The options of the replay extension: whether and how a request is to be replayed later if it
 /// can't be served now.
 ///
 /// ```
 /// use std::time::Duration;
-/// use tower_reprise::forrst::{Extension, ReplayOptions, Request, Span};
+/// use tower_reprise::{forrst::{Extension, ReplayOptions, Request}, http::Span};
 ///
 /// let mut call = Request::parse(br#"{"call":{"function":"orders.create"}}"#)?;
 /// let mut options = ReplayOptions::default();

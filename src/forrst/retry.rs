@@ -3,8 +3,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::span::{Span, some_whole};
 use crate::call::Guidance;
+use crate::http::{Span, span::some_whole};
 
 /// The data of the retry extension: whether a failed request is worth another call, and when.
 ///

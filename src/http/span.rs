@@ -14,10 +14,7 @@ use serde::{
 ///
 /// ```
 /// use std::time::Duration;
-/// # #[cfg(feature = "forrst")]
-/// use tower_reprise::forrst::{Span, Unit};
-/// # #[cfg(not(feature = "forrst"))]
-/// # use tower_reprise::delivery::replay::{Span, Unit};
+/// use tower_reprise::http::{Span, Unit};
 ///
 /// assert_eq!(Span::new(2, Unit::Hour).duration(), Duration::from_secs(7200));
 /// assert_eq!(Span::from(Duration::from_millis(1500)), Span::new(2, Unit::Second));
@@ -132,6 +129,18 @@ pub(crate) fn whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D
     }
 
     deserializer.deserialize_any(Whole)
+}
+
+/// Reads a count that may be left out.
+#[cfg(feature = "forrst")]
+pub(crate) fn some_whole<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<u64>, D::Error> {
+    #[derive(Deserialize)]
+    struct Count(#[serde(deserialize_with = "whole")] u64);
+
+    let count = Option::<Count>::deserialize(deserializer)?;
+    Ok(count.map(|count| count.0))
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use tower::{Layer, Service};
 
 use super::{KEEP, bury};
 use crate::{
-    delivery::{parcel::Parcel, text},
+    delivery::{redact, stored_message::Parcel},
     error::{BoxError, find},
     http::digest::Digest,
     server::idempotency::events::NotConsumed,
@@ -281,14 +281,14 @@ impl<J: Journal, F> Shared<J, F> {
                 fingerprint: Digest::new("letter").into(),
             }
         });
-        new.owner = text::cut(&letter.owner);
-        new.label = text::cut(&letter.label);
+        new.owner = redact::cut(&letter.owner);
+        new.label = redact::cut(&letter.label);
         new.ttl = KEEP;
         let parcel = Parcel {
             meta: letter.id,
             headers: match self.journal.is_sealed() {
                 true => letter.headers,
-                false => text::without_secrets(&letter.headers),
+                false => redact::without_secrets(&letter.headers),
             },
             body: letter.payload,
         };

@@ -68,10 +68,8 @@ pub use self::{
     redelivery::Redelivery,
     redrive::{Redrive, RedriveReport, Redriven},
 };
-use super::{
-    parcel,
-    worker::{ALERTS, Worker},
-};
+use super::worker::{ALERTS, Worker};
+use crate::delivery::stored_message;
 use crate::store::{
     StoreError,
     journal::{Attempted, Entry, EntryId, Journal, Query, Status, Timestamp},
@@ -119,7 +117,8 @@ impl DeadLetter {
 
     fn of(entry: Entry) -> Self {
         let raw = || (HeaderMap::new(), entry.payload.clone());
-        let (headers, payload) = parcel::contents(entry.payload.clone()).unwrap_or_else(raw);
+        let (headers, payload) =
+            stored_message::contents(entry.payload.clone()).unwrap_or_else(raw);
         Self {
             reason: last_note(&entry.history),
             id: entry.id,

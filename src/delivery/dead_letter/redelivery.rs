@@ -5,7 +5,7 @@ use tower::{Service, ServiceExt};
 use super::{DeadLetters, KEEP, Letter, layer::again_after, reason};
 use crate::{
     delivery::{
-        parcel::Parcel,
+        stored_message::Parcel,
         worker::{Handler, Worker},
     },
     error::BoxError,

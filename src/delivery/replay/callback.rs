@@ -3,10 +3,9 @@ use http::Response;
 use super::{Replay, ReplayId, document::rfc3339, request::Stored};
 use crate::{
     delivery::{
-        UserHeaders,
         dead_letter::{bury, reason},
-        text::is_credential,
-        webhooks::{NotSent, Webhook},
+        redact::is_credential,
+        webhooks::{NotSent, UserHeaders, Webhook},
     },
     http::digest::Digest,
     store::{

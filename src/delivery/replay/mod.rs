@@ -128,7 +128,6 @@ use self::{
     control::MOST,
     pace::Pace,
 };
-pub use crate::http::span::{Span, Unit};
 use crate::{
     delivery::{
         webhooks::Webhooks,

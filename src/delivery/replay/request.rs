@@ -5,7 +5,7 @@ use http::{HeaderName, HeaderValue, Method, Request, Uri, header};
 use serde::{Deserialize, Serialize};
 
 use super::{dialect::Operation, options::HEADERS};
-use crate::delivery::{UserHeaders, parcel::Parcel, text::is_secret};
+use crate::delivery::{redact::is_secret, stored_message::Parcel, webhooks::UserHeaders};
 
 /// What is kept of a request next to its headers and its body.
 #[derive(Debug, Clone, Serialize, Deserialize)]

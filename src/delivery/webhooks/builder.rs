@@ -1,8 +1,8 @@
 use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
 
-use super::{Shared, Signers, Webhooks};
+use super::{Schedule, Sender, Shared, Signers, Webhooks};
 use crate::{
-    delivery::{Schedule, Sender, dead_letter::KEEP, guard::Guard, worker::WorkerNotifier},
+    delivery::{dead_letter::KEEP, guard::Guard, worker::WorkerNotifier},
     error::ConfigError,
 };
 

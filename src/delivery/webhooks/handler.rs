@@ -2,12 +2,9 @@ use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
 
-use super::{DAY, Meta, Shared};
+use super::{DAY, Delivery, Failure, MessageId, Meta, Outcome, Shared, UserHeaders};
 use crate::{
-    delivery::{
-        Delivery, Failure, Outcome, UserHeaders, dead_letter::reason, guard::Target,
-        parcel::Parcel, sign::MessageId, worker::Handler,
-    },
+    delivery::{dead_letter::reason, guard::Target, stored_message::Parcel, worker::Handler},
     store::journal::{Entry, Settlement},
 };
 

@@ -1,14 +1,14 @@
 //! Events for others' servers, delivered until they arrive.
 //!
 //! [`Webhooks::send`] writes an event down and returns; a [worker](Webhooks::worker) delivers it,
-//! signed, within what the [guard](super::guard) allows, on the [schedule](super::Schedule) of up
+//! signed, within what the [guard](super::guard) allows, on the [schedule](Schedule) of up
 //! to a day, across restarts. Each target has a lane of its own, so that one that hangs does not
 //! hold up the others. What can't be delivered becomes a [dead letter](super::dead_letter).
 //!
 //! ```
 //! use std::time::Duration;
 //! use tower_reprise::{
-//!     delivery::{guard::Guard, sign::Signer, webhooks::{Webhook, Webhooks}},
+//!     delivery::{guard::Guard, webhooks::{Signer, Webhook, Webhooks}},
 //!     store::{MemoryStore, journal::{Journal, Status}},
 //! };
 //!
@@ -39,6 +39,13 @@
 mod alert;
 mod builder;
 mod handler;
+mod headers;
+mod key;
+mod outcome;
+mod schedule;
+mod send;
+mod sign;
+pub mod verify;
 
 use std::{borrow::Cow, error::Error, fmt, sync::Arc, time::Duration};
 
@@ -46,13 +53,20 @@ use bytes::Bytes;
 use http::HeaderMap;
 use serde::{Deserialize, Serialize};
 
-pub use self::{alert::WebhookAlert, builder::WebhooksBuilder, handler::Deliveries};
+pub use self::{
+    alert::WebhookAlert,
+    builder::WebhooksBuilder,
+    handler::Deliveries,
+    headers::UserHeaders,
+    outcome::{Failure, Outcome},
+    schedule::Schedule,
+    send::{Delivery, Sender, SenderBuilder},
+    sign::{MessageId, SignedHeaders, Signer},
+};
 use super::{
-    Delivery, Schedule, Sender, UserHeaders,
     guard::{Forbidden, Guard, Target},
-    parcel::Parcel,
-    sign::{MessageId, Signer},
-    text,
+    redact,
+    stored_message::Parcel,
     worker::{Worker, WorkerNotifier},
 };
 use crate::{
@@ -140,7 +154,7 @@ impl Webhook {
         };
         NewEntry {
             owner: self.owner,
-            label: text::cut(&self.label),
+            label: redact::cut(&self.label),
             priority: self.priority,
             ttl: DAY,
             ..NewEntry::new(queue, parcel.encode())
@@ -277,7 +291,7 @@ impl<J: Journal + Clone> Webhooks<J> {
             let error = ConfigError::new(None, "webhook.body", length, "at most 1048576 bytes");
             return Err(NotSent::Invalid(error));
         }
-        if !text::fits(&webhook.owner) {
+        if !redact::fits(&webhook.owner) {
             let length = webhook.owner.chars().count();
             let value = format!("{length} characters");
             let error = ConfigError::new(None, "webhook.owner", value, "at most 255, without NUL");
@@ -321,7 +335,7 @@ impl<J: Journal + Clone> Webhooks<J> {
 
 /// Credentials are not written down in the clear.
 fn refuse_credentials(headers: &UserHeaders) -> Result<(), ConfigError> {
-    match headers.iter().find(|(name, _)| text::is_credential(name)) {
+    match headers.iter().find(|(name, _)| redact::is_credential(name)) {
         None => Ok(()),
         Some((name, _)) => Err(ConfigError::new(
             None,

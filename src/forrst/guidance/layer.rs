@@ -14,7 +14,8 @@ use tower::{Layer, Service};
 use super::{future::RetryGuidanceFuture, plain::said, table::Table};
 use crate::{
     client::peek::PeekBody,
-    forrst::{self, Extension, LIMIT, Retry, Span, fresh_id::resized, splice},
+    forrst::{self, Extension, LIMIT, Retry, fresh_id::resized, splice},
+    http::Span,
 };
 
 /// Tells clients whether and when to call again. See the [module docs](crate::forrst::guidance).

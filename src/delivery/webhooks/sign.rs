@@ -8,7 +8,7 @@
 //!
 //! ```
 //! use std::time::{Duration, UNIX_EPOCH};
-//! use tower_reprise::delivery::sign::{MessageId, Signer};
+//! use tower_reprise::delivery::webhooks::{MessageId, Signer};
 //!
 //! # fn main() -> Result<(), tower_reprise::error::ConfigError> {
 //! let signer = Signer::new("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")?;

@@ -15,7 +15,7 @@ const MAX_BYTES: usize = 8 * 1024;
 /// 32 of them, with 8 KiB in all. Since they often are credentials, values are not shown.
 ///
 /// ```
-/// use tower_reprise::delivery::UserHeaders;
+/// use tower_reprise::delivery::webhooks::UserHeaders;
 ///
 /// let headers = UserHeaders::new([("authorization", "Bearer 1234"), ("x-tenant", "acme")])?;
 /// assert_eq!(headers.iter().count(), 2);

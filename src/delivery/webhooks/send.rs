@@ -19,14 +19,10 @@ use hyper_util::{
 use rustls::{ClientConfig, RootCertStore, crypto::ring};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::{
-    UserHeaders,
-    guard::{Forbidden, Guard, GuardedConnector, Resolve, Target},
-    outcome::{Failure, Outcome},
-    sign::{MessageId, Signer},
-};
+use super::{Failure, MessageId, Outcome, Signer, UserHeaders};
 use crate::{
     classify::{Classify, Rules, Standard, network},
+    delivery::guard::{Forbidden, Guard, GuardedConnector, Resolve, Target},
     error::{ConfigError, find},
     http::read::Read,
 };

@@ -10,8 +10,8 @@
 //! use http::{Request, Response};
 //! use http_body_util::Full;
 //! use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
-//! use tower_reprise::delivery::{
-//!     sign::{MessageId, Signer},
+//! use tower_reprise::delivery::webhooks::{
+//!     MessageId, Signer,
 //!     verify::{Verified, Verifier, WebhookVerifyLayer},
 //! };
 //!

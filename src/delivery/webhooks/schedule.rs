@@ -20,7 +20,7 @@ const DELAYS: [u64; 8] = [0, 1, 5, 30, 120, 900, 3600, 14_400];
 ///
 /// ```
 /// use std::time::Duration;
-/// use tower_reprise::delivery::Schedule;
+/// use tower_reprise::delivery::webhooks::Schedule;
 ///
 /// let schedule = Schedule::default(); // five deliveries
 /// let day = Duration::from_secs(24 * 60 * 60);
