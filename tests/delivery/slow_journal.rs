@@ -16,8 +16,7 @@ use tower_reprise::{
     delivery::{
         dead_letter::{DeadLetterLayer, Delivered, Letter},
         replay::Replay,
-        sign::Signer,
-        webhooks::Webhooks,
+        webhooks::{Signer, Webhooks},
         worker::{Handler, Worker, WorkerHandle},
     },
     error::BoxError,

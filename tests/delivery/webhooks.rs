@@ -8,12 +8,12 @@ use http::StatusCode;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_reprise::{
     delivery::{
-        Schedule, Sender, UserHeaders,
         dead_letter::{DeadLetterLayer, DeadLetters, Letter, Redriven},
         guard::{Guard, Resolve, Resolving},
-        sign::Signer,
-        verify::{Verifier, WebhookVerifyLayer},
-        webhooks::{NotSent, Webhook, WebhookAlert, Webhooks},
+        webhooks::{
+            NotSent, Schedule, Sender, Signer, UserHeaders, Webhook, WebhookAlert, Webhooks,
+            verify::{Verifier, WebhookVerifyLayer},
+        },
     },
     error::BoxError,
     store::{

@@ -11,8 +11,8 @@ use tower::ServiceExt;
 use tower_reprise::{
     call::Cause,
     delivery::{
-        Outcome, Sender,
         guard::{Forbidden, Guard, GuardedConnector, Resolving, Target},
+        webhooks::{Outcome, Sender},
     },
     error::BoxError,
 };

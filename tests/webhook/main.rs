@@ -30,9 +30,8 @@ use std::{
 
 use tower_reprise::{
     delivery::{
-        Delivery, Failure, Outcome, Sender,
         guard::{Guard, Resolve, Resolving, Target},
-        sign::{MessageId, Signer},
+        webhooks::{Delivery, Failure, MessageId, Outcome, Sender, Signer},
     },
     error::BoxError,
 };

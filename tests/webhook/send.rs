@@ -16,7 +16,10 @@ use tokio::{
 };
 use tower_reprise::{
     call::Cause,
-    delivery::{Delivery, Failure, Outcome, Sender, UserHeaders, guard::Guard, verify::Verifier},
+    delivery::{
+        guard::Guard,
+        webhooks::{Delivery, Failure, Outcome, Sender, UserHeaders, verify::Verifier},
+    },
 };
 
 use crate::{

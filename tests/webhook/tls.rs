@@ -7,7 +7,10 @@ use tokio::{
 };
 use tower_reprise::{
     call::Cause,
-    delivery::{Failure, Outcome, Sender, guard::Guard},
+    delivery::{
+        guard::Guard,
+        webhooks::{Failure, Outcome, Sender},
+    },
 };
 
 use crate::{
