@@ -11,7 +11,7 @@ use tower_reprise::{
         dead_letter::{DeadLetterLayer, DeadLetters, Letter, Redriven},
         guard::{Guard, Resolve, Resolving},
         webhooks::{
-            NotSent, Schedule, Sender, Signer, UserHeaders, Webhook, WebhookAlert, Webhooks,
+            Schedule, SendError, Sender, Signer, UserHeaders, Webhook, WebhookAlert, Webhooks,
             verify::{Verifier, WebhookVerifyLayer},
         },
     },
@@ -135,7 +135,7 @@ async fn w_5_w_6_what_is_not_allowed_is_not_written_down() {
         "x",
     ] {
         let refused = webhooks.send(Webhook::new(url, "{}")).await.unwrap_err();
-        assert!(matches!(refused, NotSent::Target(_)), "{url}");
+        assert!(matches!(refused, SendError::Target(_)), "{url}");
     }
     let large = Webhook::new("https://shop.example/", vec![0; (1 << 20) + 1]);
     let secret = UserHeaders::new([("authorization", "Bearer s3cret")]).unwrap();
@@ -149,7 +149,7 @@ async fn w_5_w_6_what_is_not_allowed_is_not_written_down() {
         (owner, "webhook.owner"),
     ] {
         let refused = webhooks.send(webhook).await.unwrap_err();
-        let NotSent::Invalid(error) = &refused else {
+        let SendError::Invalid(error) = &refused else {
             panic!("{refused}");
         };
         assert_eq!(error.field(), field);
