@@ -50,7 +50,9 @@ impl Caller {
             extensions,
             ..self.envelope()
         };
-        let mut response = response.map(|_| serde_json::to_vec(&envelope).unwrap_or_default());
+        let body = serde_json::to_vec(&envelope)
+            .unwrap_or_else(|_| unreachable!("an envelope holds strings and JSON values"));
+        let mut response = response.map(|_| body);
         let json = HeaderValue::from_static("application/json");
         response.headers_mut().insert(CONTENT_TYPE, json);
         response.map(Bytes::from)

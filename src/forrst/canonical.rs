@@ -136,9 +136,14 @@ fn put_float(text: &mut String, float: f64) {
     }
     // The shortest digits, and the position of the decimal point.
     let shortest = shortest(float);
-    let (digits, exponent) = shortest.split_once('e').unwrap_or((&shortest, "0"));
+    let Some((digits, exponent)) = shortest.split_once('e') else {
+        unreachable!("`LowerExp` writes an exponent");
+    };
     let digits: String = digits.chars().filter(char::is_ascii_digit).collect();
-    let point = exponent.parse::<i32>().unwrap_or_default() + 1;
+    let exponent: i32 = exponent
+        .parse()
+        .unwrap_or_else(|_| unreachable!("an exponent is a small integer"));
+    let point = exponent + 1;
     let length = i32::try_from(digits.len()).unwrap_or(i32::MAX);
     let zeros = |count: i32| "0".repeat(usize::try_from(count).unwrap_or_default());
     match point {

@@ -26,11 +26,8 @@ pub struct Request {
     /// The function call.
     pub call: Call,
     /// The extensions, with options.
-    #[serde(
-        default,
-        deserialize_with = "list",
-        skip_serializing_if = "Vec::is_empty"
-    )]
+    #[serde(default, deserialize_with = "list")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub extensions: Vec<Extension>,
     /// Data that is passed on from call to call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -63,11 +60,8 @@ pub struct Call {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
     /// The arguments.
-    #[serde(
-        default,
-        deserialize_with = "present",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "present")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub arguments: Option<Value>,
     /// Unknown members.
     #[serde(flatten)]
@@ -85,25 +79,16 @@ pub struct Response {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
     /// The result of the call; `null` if it failed.
-    #[serde(
-        default,
-        deserialize_with = "present",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "present")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub result: Option<Value>,
     /// The errors.
-    #[serde(
-        default,
-        deserialize_with = "list",
-        skip_serializing_if = "Vec::is_empty"
-    )]
+    #[serde(default, deserialize_with = "list")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<Fault>,
     /// The extensions, with data.
-    #[serde(
-        default,
-        deserialize_with = "list",
-        skip_serializing_if = "Vec::is_empty"
-    )]
+    #[serde(default, deserialize_with = "list")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub extensions: Vec<Extension>,
     /// Metadata about the response.
     #[serde(default, skip_serializing_if = "Option::is_none")]

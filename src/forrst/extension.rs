@@ -13,18 +13,12 @@ pub struct Extension {
     /// The name.
     pub urn: Urn,
     /// The options of a request.
-    #[serde(
-        default,
-        deserialize_with = "present",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "present")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub options: Option<Value>,
     /// The data of a response.
-    #[serde(
-        default,
-        deserialize_with = "present",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "present")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub data: Option<Value>,
     /// Unknown members.
     #[serde(flatten)]
@@ -223,18 +217,12 @@ impl IdempotencyData {
 #[non_exhaustive]
 pub struct RateLimit {
     /// The allowed requests.
-    #[serde(
-        default,
-        deserialize_with = "some_whole",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "some_whole")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
     /// The remaining requests.
-    #[serde(
-        default,
-        deserialize_with = "some_whole",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "some_whole")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub remaining: Option<u64>,
     /// The time until all are allowed again.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -40,8 +40,13 @@
 //! # }
 //! ```
 //!
-//! The layer rewrites envelopes of up to [64 KiB](EnvelopeKeyLayer::limit); larger bodies, bodies of
-//! unknown size and other requests pass unchanged, without a key.
+//! | setting | default |
+//! | --- | --- |
+//! | [`header`](EnvelopeKeyLayer::header) | `Idempotency-Key` |
+//! | [`limit`](EnvelopeKeyLayer::limit): the longest envelope that is rewritten | 64 KiB |
+//!
+//! Longer bodies, bodies of unknown size and other requests pass unchanged: the envelope of a call
+//! that is too long gets no key.
 
 use std::{
     fmt,

@@ -122,18 +122,12 @@ pub struct ReplayData {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replayed_at: Option<String>,
     /// The number of attempts.
-    #[serde(
-        default,
-        deserialize_with = "some_whole",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "some_whole")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub attempts: Option<u64>,
     /// The number of replays before it.
-    #[serde(
-        default,
-        deserialize_with = "some_whole",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "some_whole")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub position: Option<u64>,
     /// The estimated wait.
     #[serde(default, skip_serializing_if = "Option::is_none")]

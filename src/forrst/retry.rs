@@ -37,11 +37,8 @@ pub struct Retry {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<Span>,
     /// The most retries, without the first attempt.
-    #[serde(
-        default,
-        deserialize_with = "some_whole",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "some_whole")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_attempts: Option<u64>,
     /// Unknown members.
     #[serde(flatten)]
