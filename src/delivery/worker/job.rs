@@ -8,7 +8,7 @@ use std::{
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, watch},
     task::{JoinError, JoinHandle},
-    time::{Instant, Interval, MissedTickBehavior, interval_at, sleep},
+    time::{Instant, MissedTickBehavior, interval_at, sleep},
 };
 
 use super::{Admission, Handler, alert, handle::Phase, slots::Slot};
@@ -59,13 +59,8 @@ impl<J: Journal, H: Handler> Job<J, H> {
     pub(super) async fn run(self, entry: Entry, slot: Slot) {
         let (id, token, queue) = (entry.id, entry.turn, entry.queue.clone());
         let owner = entry.owner.clone();
-        let every = self.lease / 3;
-        let mut beat = interval_at(Instant::now() + every, every);
-        beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let settlement = {
-            let handled = pin!(self.handle(entry));
-            self.with_lease(id, token, &queue, &mut beat, handled).await
-        };
+        let handled = self.handle(entry);
+        let settlement = self.with_lease(id, token, &queue, handled).await;
         drop(slot);
         let Some(mut settlement) = settlement else {
             return;
@@ -102,8 +97,9 @@ impl<J: Journal, H: Handler> Job<J, H> {
         let permit = tokio::select! {
             biased;
             () = self.reached(Phase::Draining) => return None,
-            permit = Arc::clone(&self.permits).acquire_owned() => permit.ok()?,
+            permit = Arc::clone(&self.permits).acquire_owned() => permit,
         };
+        let permit = permit.unwrap_or_else(|_| unreachable!("the semaphore is never closed"));
         let now = entry.changed_at.after(leased.elapsed());
         let in_time = entry.is_past() || now < entry.expires_at;
         (in_time && self.handler.admission() == Admission::All).then_some(permit)
@@ -115,13 +111,16 @@ impl<J: Journal, H: Handler> Job<J, H> {
         id: EntryId,
         token: LeaseToken,
         queue: &str,
-        beat: &mut Interval,
-        mut future: Pin<&mut F>,
+        future: F,
     ) -> Option<F::Output> {
+        let every = self.lease / 3;
+        let mut extension = interval_at(Instant::now() + every, every);
+        extension.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut future = pin!(future);
         loop {
             tokio::select! {
                 output = &mut future => return Some(output),
-                _ = beat.tick() => {}
+                _ = extension.tick() => {}
             }
             match self.journal.extend(id, token, self.lease).await {
                 Ok(Ownership::Held) => {}
