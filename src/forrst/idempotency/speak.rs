@@ -13,11 +13,10 @@ use super::{DAY, Forrst};
 use crate::{
     error::ConfigError,
     forrst::{
-        self, EnvelopeError, Extension, Fault, IdempotencyData, IdempotencyOptions, Span,
-        caller::Caller, canonical::written, extension::only, fresh_id::resized, may_be_envelope,
-        splice,
+        self, EnvelopeError, Extension, Fault, IdempotencyData, IdempotencyOptions, caller::Caller,
+        canonical::written, extension::only, fresh_id::resized, may_be_envelope, splice,
     },
-    http::{headers::printable, problem::Problem, reply::Reply},
+    http::{Span, headers::printable, problem::Problem, reply::Reply},
     server::idempotency::{
         Outcome,
         dialect::{Common, Made, Met, Refusal, Speak},
