@@ -162,6 +162,40 @@ async fn j_5_two_handles_at_once_keep_the_order() {
     assert_eq!(leased, expected);
 }
 
+/// It is of the new version once something was written, so that an older release refuses it.
+#[tokio::test]
+async fn t_5_a_journal_of_version_1_is_read_and_brought_up_to_date() {
+    let Some(redis) = Redis::new().await else {
+        return;
+    };
+    let store = redis.open().await;
+    let id = put(&store, new(Priority::Normal)).await;
+    let (root, key) = (root(&redis), format!("{}:entry:{id}", root(&redis)));
+    let history = "00000000000000020008redriven00000000000000030003503\
+                   00000000000000040008redriven00000000000000050003503";
+    redis
+        .command::<()>(&["HDEL", &key, "redrives", "repeats", "cause"])
+        .await;
+    redis
+        .command::<()>(&["HSET", &key, "history", history])
+        .await;
+    redis.command::<()>(&["HSET", &root, "version", "1"]).await;
+    let version = async || redis.command::<String>(&["HGET", &root, "version"]).await;
+    let found = store.find(id).await.unwrap().unwrap();
+    assert_eq!((found.redrives, found.repeats, found.cause), (2, 0, None));
+    assert_eq!(version().await, "1");
+    let leased = store.lease(want(1)).await.unwrap().remove(0);
+    assert_eq!((leased.redrives, leased.history.len()), (2, 4));
+    assert_eq!(version().await, "2");
+    let settle = Settlement::failed("broken", LEASE).cause("dns");
+    let settled = store.settle(id, leased.turn, settle).await;
+    assert_eq!(settled.unwrap(), Ownership::Held);
+    let redriven = store.command(id, EntryCommand::Redrive(LEASE)).await;
+    assert_eq!(redriven.unwrap().unwrap().entry.redrives, 3);
+    let found = store.find(id).await.unwrap().unwrap();
+    assert_eq!((found.redrives, found.history.len()), (3, 6));
+}
+
 #[tokio::test]
 async fn t_5_a_newer_journal_is_refused() {
     let Some(redis) = Redis::new().await else {
@@ -171,7 +205,7 @@ async fn t_5_a_newer_journal_is_refused() {
     let id = put(&store, new(Priority::Normal)).await;
     let turn = LeaseToken::new(1);
     redis
-        .command::<()>(&["HSET", &root(&redis), "version", "2"])
+        .command::<()>(&["HSET", &root(&redis), "version", "3"])
         .await;
     let settle = Settlement::release(LEASE);
     let results = [

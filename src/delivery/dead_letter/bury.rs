@@ -17,8 +17,7 @@ use crate::{
 pub(crate) async fn bury<J: Journal>(
     journal: &J,
     mut new: NewEntry,
-    reason: &str,
-    keep: Duration,
+    settle: Settlement,
 ) -> Result<EntryId, StoreError> {
     new.lane = new.id.to_string();
     let queue = new.queue.clone();
@@ -37,9 +36,10 @@ pub(crate) async fn bury<J: Journal>(
             return Err(StoreError::new(StoreErrorKind::Unavailable, message));
         }
         for leased in leased {
-            let alert = alert(&queue, leased.id, &leased.owner, keep);
-            let settle = Settlement::failed(reason, keep).followed_by(alert);
             let outcome = settle.outcome;
+            let (_, keep) = outcome.transition();
+            let alert = alert(&queue, leased.id, &leased.owner, keep);
+            let settle = settle.clone().followed_by(alert);
             // If it is not ours any more, somebody works on it.
             let _ = journal.settle(leased.id, leased.turn, settle).await?;
             telemetry::settled(&queue, outcome.as_str(), outcome.is_failed());

@@ -19,7 +19,7 @@ use crate::{
     error::{BoxError, find},
     http::digest::Digest,
     server::idempotency::events::NotConsumed,
-    store::journal::{Dedup, EntryId, Journal, NewEntry},
+    store::journal::{Dedup, EntryId, Journal, NewEntry, Settlement},
     telemetry,
 };
 
@@ -264,7 +264,8 @@ pub(super) fn again_after(error: &BoxError) -> Option<Duration> {
 impl<J: Journal, F> Shared<J, F> {
     async fn bury(&self, letter: Letter, error: &BoxError) -> Result<EntryId, BoxError> {
         let new = self.entry(letter);
-        let buried = bury(&self.journal, new, &error.to_string(), KEEP).await;
+        let settle = Settlement::failed(error.to_string(), KEEP);
+        let buried = bury(&self.journal, new, settle).await;
         buried.map_err(|error| {
             telemetry::journal_trouble("bury", error.kind().as_str());
             error.into()

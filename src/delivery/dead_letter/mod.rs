@@ -74,7 +74,7 @@ use super::{
 };
 use crate::store::{
     StoreError,
-    journal::{Attempted, Entry, EntryId, Journal, Query, Status, Timestamp},
+    journal::{Attempted, Entry, EntryId, EventKind, Journal, Query, Status, Timestamp},
 };
 
 /// How long a letter is kept unless told otherwise: 30 days from when it became one.
@@ -107,14 +107,16 @@ pub struct DeadLetter {
     pub payload: Bytes,
     /// What happened to it, attempt by attempt.
     pub history: Vec<Attempted>,
+    cause: Option<String>,
 }
 
 impl DeadLetter {
-    /// Why it was given up, in words that can be logged and sent on: a status or the name of a
-    /// cause, as far as this crate knows one; else `failed`.
+    /// Returns why it was given up in words that can be logged and sent on: the
+    /// [cause](crate::store::journal::Settlement::cause) of its settlement, `failed` if that named
+    /// none.
     #[must_use]
     pub fn cause(&self) -> &str {
-        reason::cause(&self.reason)
+        self.cause.as_deref().unwrap_or("failed")
     }
 
     fn of(entry: Entry) -> Self {
@@ -132,15 +134,16 @@ impl DeadLetter {
             headers,
             payload,
             history: entry.history,
+            cause: entry.cause,
         }
     }
 }
 
-/// The last thing that happened to it, but for a redrive after that.
+/// Returns the note of the last settlement.
 fn last_note(history: &[Attempted]) -> String {
-    let notes = history.iter().rev().map(|last| &last.note);
-    let mut notes = notes.filter(|note| *note != "redriven");
-    notes.next().cloned().unwrap_or_default()
+    let mut events = history.iter().rev();
+    let last = events.find(|event| event.kind == EventKind::Settlement);
+    last.map(|event| event.note.clone()).unwrap_or_default()
 }
 
 /// The dead letters of a journal.

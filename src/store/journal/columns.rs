@@ -1,13 +1,13 @@
 //! How stores that are not in memory write what an entry is made of.
 
-use super::{Attempted, Priority, Status, Timestamp};
+use super::{Attempted, EventKind, Priority, Status, Timestamp};
 use crate::store::{StoreError, StoreErrorKind};
 
-/// A note as it is appended to a history, behind its time in sixteen digits: its length in four
-/// digits, then the note. Any store can append, without knowing more.
-pub(crate) fn framed(note: &str) -> String {
+/// Returns a note as stores append it to a history, behind its time in sixteen digits: its kind in
+/// one digit, its length in three, then the note.
+pub(crate) fn framed(kind: EventKind, note: &str) -> String {
     let note = Attempted::cut(note);
-    format!("{:04}{note}", note.len())
+    format!("{}{:03}{note}", kind as u8, note.len())
 }
 
 /// The notes of a history. What can't be read ends it.
@@ -15,11 +15,16 @@ pub(crate) fn history(bytes: &[u8]) -> Vec<Attempted> {
     let mut rest = bytes;
     std::iter::from_fn(|| {
         let at = number(rest.get(..16)?)?;
-        let length = usize::try_from(number(rest.get(16..20)?)?).ok()?;
+        let kind = match rest.get(16)? {
+            b'0' => EventKind::Settlement,
+            _ => EventKind::Command,
+        };
+        let length = usize::try_from(number(rest.get(17..20)?)?).ok()?;
         let note = rest.get(20..20 + length)?;
         rest = &rest[20 + length..];
         Some(Attempted {
             at: Timestamp::from_micros(at),
+            kind,
             note: String::from_utf8_lossy(note).into_owned(),
         })
     })
@@ -62,14 +67,21 @@ mod tests {
         let text = ["503", "", &long]
             .iter()
             .zip(1..)
-            .map(|(note, at): (_, u64)| format!("{at:016}{}", framed(note)))
+            .map(|(note, at): (_, u64)| {
+                let kinds = [EventKind::Settlement, EventKind::Command];
+                format!("{at:016}{}", framed(kinds[note.len() % 2], note))
+            })
             .collect::<String>();
         let notes = history(text.as_bytes());
         let seen: Vec<_> = notes
             .iter()
-            .map(|n| (n.at.as_micros(), n.note.len()))
+            .map(|n| (n.at.as_micros(), n.kind, n.note.len()))
             .collect();
-        assert_eq!(seen, [(1, 3), (2, 0), (3, 510)]);
+        let (settlement, command) = (EventKind::Settlement, EventKind::Command);
+        assert_eq!(
+            seen,
+            [(1, command, 3), (2, settlement, 0), (3, settlement, 510)]
+        );
         assert_eq!(
             history(&text.as_bytes()[..30]).len(),
             1,

@@ -58,6 +58,33 @@ impl NewEntry {
             payload: payload.into(),
         }
     }
+
+    /// Returns the entry as it stands once it was inserted.
+    pub(crate) fn queued(self, sequence: u64, now: Timestamp) -> Entry {
+        let expires_at = now.after(self.ttl);
+        Entry {
+            id: self.id,
+            queue: self.queue.into_owned(),
+            lane: self.lane,
+            owner: self.owner,
+            label: self.label,
+            priority: self.priority,
+            status: Status::Queued,
+            sequence,
+            turn: LeaseToken::new(0),
+            attempts: 0,
+            redrives: 0,
+            cause: None,
+            repeats: 0,
+            queued_at: now,
+            due_at: now.after(self.delay).min(expires_at),
+            expires_at,
+            changed_at: now,
+            payload: self.payload,
+            result: None,
+            history: Vec::new(),
+        }
+    }
 }
 
 /// Shows how long the payload is, never what is in it.
@@ -108,6 +135,13 @@ pub struct Entry {
     pub turn: LeaseToken,
     /// How often it was attempted, since it was queued or redriven.
     pub attempts: u32,
+    /// Redrives so far.
+    pub redrives: u32,
+    /// Cause of the last attempt that failed, if its settlement named one. A redrive keeps it.
+    pub cause: Option<String>,
+    /// Failed attempts in a row that ended with `cause`, the last one included; zero after a
+    /// redrive.
+    pub repeats: u32,
     /// When it was enqueued.
     pub queued_at: Timestamp,
     /// When it may be leased.
@@ -125,6 +159,15 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// Returns how many attempts in a row, up to the last one, failed with this cause.
+    #[must_use]
+    pub fn repeats_of(&self, cause: &str) -> u32 {
+        match self.cause.as_deref() == Some(cause) {
+            true => self.repeats,
+            false => 0,
+        }
+    }
+
     /// Whether an entry that was just leased is past its time: it was leased to be told so.
     #[must_use]
     pub fn is_past(&self) -> bool {
@@ -145,6 +188,9 @@ impl fmt::Debug for Entry {
             .field("sequence", &self.sequence)
             .field("turn", &self.turn)
             .field("attempts", &self.attempts)
+            .field("redrives", &self.redrives)
+            .field("cause", &self.cause)
+            .field("repeats", &self.repeats)
             .field("payload", &self.payload.len())
             .field("result", &self.result.as_ref().map(Bytes::len))
             .field("history", &self.history)
@@ -152,25 +198,41 @@ impl fmt::Debug for Entry {
     }
 }
 
-/// What is known of one attempt, or of one intervention.
+/// One line of an entry's history, for people: no code decides by it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attempted {
-    /// When it ended, on the store's clock.
+    /// When it happened, on the store's clock.
     pub at: Timestamp,
-    /// How it ended.
+    /// The kind of transition that wrote it.
+    pub kind: EventKind,
+    /// Note of the settlement, or name of the command.
     pub note: String,
 }
 
+/// The transition that wrote a line of history.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EventKind {
+    /// [`Journal::settle`](super::Journal::settle).
+    Settlement,
+    /// [`Journal::command`](super::Journal::command).
+    Command,
+}
+
 impl Attempted {
-    /// The longest note that is kept, in bytes.
+    /// The longest note that is stored, in bytes.
     const MAX_NOTE: usize = 512;
 
-    /// As much of a note as is kept.
+    /// Returns the part of a note that is stored.
     pub(crate) fn cut(note: &str) -> &str {
-        let mut end = note.len().min(Self::MAX_NOTE);
-        while !note.is_char_boundary(end) {
-            end -= 1;
-        }
-        &note[..end]
+        cut(note, Self::MAX_NOTE)
     }
+}
+
+/// Cuts text to a length in bytes, between two characters.
+pub(super) fn cut(text: &str, longest: usize) -> &str {
+    let mut end = text.len().min(longest);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
 }

@@ -59,7 +59,7 @@ mod verbs;
 use std::{future::Future, sync::Arc, time::Duration};
 
 pub use self::{
-    entry::{Attempted, Dedup, Enqueued, Entry, NewEntry},
+    entry::{Attempted, Dedup, Enqueued, Entry, EventKind, NewEntry},
     names::{EntryId, InvalidEntryId, LeaseToken, Priority, Status, Timestamp},
     verbs::{CommandResult, Counts, EntryCommand, LeaseRequest, Outcome, Query, Settlement},
 };
@@ -76,9 +76,11 @@ use super::{Ownership, StoreError};
 ///   to be told so, which counts no attempt.
 /// - A lease counts an attempt, durably, before it is answered. A lease that ran out changes
 ///   nothing by itself: until the entry is leased again, its owner can extend or settle it.
+/// - A settlement other than a release sets the entry's cause, to none if it names none, and counts
+///   how often in a row it was that one. A redrive is counted, and begins a new row.
 /// - What is over is kept for as long as its settlement says, and then gone.
 /// - Every verb but `lease` can be repeated when its answer got lost.
-/// - Names of queues and lanes, owners and labels are text without NUL. Who enqueues bounds them.
+/// - Names of queues and lanes, owners, labels and causes are text without NUL. Who enqueues bounds them.
 /// - Durations of any size are taken: what can't be represented is as good as forever.
 ///
 /// The types of this module are exhaustive on purpose: a store must know every state there is.

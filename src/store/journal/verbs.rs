@@ -2,7 +2,7 @@ use std::{borrow::Cow, time::Duration};
 
 use bytes::Bytes;
 
-use super::{Entry, NewEntry, Priority, Status};
+use super::{Entry, NewEntry, Priority, Status, entry::cut};
 
 /// The wish to work on something.
 #[derive(Debug, Clone)]
@@ -46,6 +46,9 @@ pub struct Settlement {
     pub outcome: Outcome,
     /// What to add to the history; nothing if empty. At most 512 bytes are kept.
     pub note: String,
+    /// A name for why the attempt failed, which may be logged and sent on: no text of a peer's or
+    /// of a payload's, no NUL. At most 128 bytes are kept.
+    pub cause: Option<Cow<'static, str>>,
     /// What came of it, if that is known.
     pub result: Option<Bytes>,
     /// What follows from it: queued together with the outcome, or not at all.
@@ -80,6 +83,21 @@ impl Outcome {
         }
     }
 
+    /// Returns the status that follows, and for how long the entry is kept in it or waits.
+    pub(crate) fn transition(self) -> (Status, Duration) {
+        match self {
+            Self::Completed(keep) => (Status::Completed, keep),
+            Self::Failed(keep) => (Status::Failed, keep),
+            Self::Expired(keep) => (Status::Expired, keep),
+            Self::Retry(delay) | Self::Release(delay) => (Status::Queued, delay),
+        }
+    }
+
+    /// Whether the lease ended without an attempt.
+    pub(crate) fn is_release(self) -> bool {
+        matches!(self, Self::Release(_))
+    }
+
     /// Whether the entry failed for good.
     #[must_use]
     pub fn is_failed(self) -> bool {
@@ -92,6 +110,7 @@ impl Settlement {
         Self {
             outcome,
             note: note.into(),
+            cause: None,
             result: None,
             outbox: Vec::new(),
         }
@@ -123,6 +142,19 @@ impl Settlement {
     /// It was not started, and somebody else may.
     pub fn release(delay: Duration) -> Self {
         Self::with(Outcome::Release(delay), "")
+    }
+
+    /// Names why the attempt failed.
+    pub fn cause(mut self, cause: impl Into<Cow<'static, str>>) -> Self {
+        self.cause = Some(cause.into());
+        self
+    }
+
+    /// The cause as stores keep it.
+    pub(crate) fn stored_cause(&self) -> Option<&str> {
+        const LONGEST: usize = 128;
+        let cause = self.cause.as_deref().map(|cause| cut(cause, LONGEST));
+        cause.filter(|cause| !cause.is_empty())
     }
 
     /// With what is to be done next, committed together with the outcome.

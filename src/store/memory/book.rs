@@ -126,35 +126,17 @@ impl Book {
     fn insert(&mut self, new: NewEntry, now: Timestamp) -> u64 {
         self.sequence += 1;
         let sequence = self.sequence;
-        let expires_at = now.after(new.ttl);
-        let queue = new.queue.into_owned();
-        if let Some(dedup) = new.dedup {
-            self.dedup.insert((queue.clone(), dedup.key), sequence);
+        let dedup = new.dedup.map(|dedup| (dedup.key, dedup.fingerprint));
+        let entry = new.queued(sequence, now);
+        if let Some((key, _)) = dedup {
+            self.dedup.insert((entry.queue.clone(), key), sequence);
         }
-        self.ids.insert(new.id, sequence);
-        self.bytes += new.payload.len() as u64;
+        self.ids.insert(entry.id, sequence);
+        self.bytes += entry.payload.len() as u64;
         let held = Held {
-            dedup: new.dedup.map(|dedup| (dedup.key, dedup.fingerprint)),
+            dedup,
             until: now,
-            entry: Entry {
-                id: new.id,
-                queue,
-                lane: new.lane,
-                owner: new.owner,
-                label: new.label,
-                priority: new.priority,
-                status: Status::Queued,
-                sequence,
-                turn: LeaseToken::new(0),
-                attempts: 0,
-                queued_at: now,
-                due_at: now.after(new.delay).min(expires_at),
-                expires_at,
-                changed_at: now,
-                payload: new.payload,
-                result: None,
-                history: Vec::new(),
-            },
+            entry,
         };
         self.entries.insert(sequence, held);
         self.show(sequence);
@@ -236,7 +218,7 @@ impl Book {
         &mut self,
         id: EntryId,
         turn: LeaseToken,
-        settle: Settlement,
+        mut settle: Settlement,
     ) -> Result<Ownership, StoreError> {
         let now = self.now();
         let sequence = match self.owned(id, turn) {
@@ -246,7 +228,7 @@ impl Book {
         };
         let follows: Vec<_> = settle.outbox.iter().collect();
         self.make_room(&follows, now)?;
-        for new in settle.outbox {
+        for new in std::mem::take(&mut settle.outbox) {
             if !self.ids.contains_key(&new.id) && self.same_as(&new, now).is_none() {
                 self.insert(new, now);
             }
@@ -254,9 +236,7 @@ impl Book {
         let (mut before, mut after) = (0, 0);
         self.change(sequence, |held| {
             before = held.bytes();
-            held.settle(settle.outcome, now);
-            held.note(&settle.note, now);
-            held.entry.result = settle.result.or(held.entry.result.take());
+            held.settle(settle, now);
             after = held.bytes();
         });
         self.bytes = (self.bytes + after).saturating_sub(before);

@@ -9,7 +9,7 @@ use crate::store::{StoreError, StoreErrorKind};
 /// One entry for each version, never changed once released. The version of a table is how many of
 /// them it has seen.
 fn migrations(table: &Table) -> Vec<String> {
-    vec![records(table), journal(table)]
+    vec![records(table), journal(table), counters(table)]
 }
 
 fn records(table: &Table) -> String {
@@ -86,6 +86,28 @@ fn journal(records: &Table) -> String {
          out. until: when what is over may go'; \
          CREATE TABLE {secret} (secret bytea NOT NULL); \
          INSERT INTO {secret} VALUES ('\\x{bytes}');"
+    )
+}
+
+/// Counters and the cause of an entry in columns. The payload moves behind them, to stay the last
+/// column. Redrives of before are counted once, from the history.
+fn counters(records: &Table) -> String {
+    let table = records.journal();
+    format!(
+        "ALTER TABLE {table} RENAME COLUMN payload TO payload_2; \
+         ALTER TABLE {table} \
+           ADD COLUMN redrives integer NOT NULL DEFAULT 0, \
+           ADD COLUMN repeats integer NOT NULL DEFAULT 0, \
+           ADD COLUMN cause text COLLATE \"C\", \
+           ADD COLUMN payload bytea; \
+         UPDATE {table} SET payload = payload_2, redrives = ( \
+           length(encode(history, 'escape')) \
+           - length(replace(encode(history, 'escape'), '0008redriven', ''))) / 12; \
+         ALTER TABLE {table} ALTER COLUMN payload SET NOT NULL, DROP COLUMN payload_2; \
+         COMMENT ON COLUMN {table}.turn IS 'The lease token: leases so far.'; \
+         COMMENT ON COLUMN {table}.attempts IS 'Since the entry was queued or redriven.'; \
+         COMMENT ON COLUMN {table}.cause IS 'Of the last failed attempt, if it is known.'; \
+         COMMENT ON COLUMN {table}.repeats IS 'Failed attempts in a row with that cause.';"
     )
 }
 

@@ -9,8 +9,8 @@ use super::{RedisStore, newer, script::Transition, unreadable};
 use crate::store::{
     Ownership, StoreError,
     journal::{
-        CommandResult, Counts, Enqueued, Entry, EntryCommand, EntryId, Journal, LeaseRequest,
-        LeaseToken, NewEntry, Outcome, Query, Settlement, Status, columns,
+        CommandResult, Counts, Enqueued, Entry, EntryCommand, EntryId, EventKind, Journal,
+        LeaseRequest, LeaseToken, NewEntry, Query, Settlement, columns,
     },
     remote,
 };
@@ -125,22 +125,19 @@ impl Journal for RedisStore {
         settle: Settlement,
     ) -> Result<Ownership, StoreError> {
         let follows: Vec<_> = settle.outbox.iter().map(Written::of).collect();
-        let (status, time) = match settle.outcome {
-            Outcome::Completed(keep) => (Status::Completed, keep),
-            Outcome::Failed(keep) => (Status::Failed, keep),
-            Outcome::Expired(keep) => (Status::Expired, keep),
-            Outcome::Retry(delay) | Outcome::Release(delay) => (Status::Queued, delay),
-        };
-        let released = matches!(settle.outcome, Outcome::Release(_));
+        let (status, time) = settle.outcome.transition();
+        let released = settle.outcome.is_release();
         let (turn, status, time) = (digits(turn.get()), digits(status.number()), span(time));
-        let note = note(&settle.note);
+        let note = note(EventKind::Settlement, &settle.note);
+        let cause = settle.stored_cause().unwrap_or_default();
         let id = id.to_string();
         let mut arguments = Vec::new();
         for (written, new) in follows.iter().zip(&settle.outbox) {
             arguments.extend(written.arguments(new));
         }
         arguments.extend([id.as_bytes(), &turn, &status, flag(released)]);
-        arguments.extend([&time, note.as_bytes(), flag(settle.result.is_some())]);
+        arguments.extend([&time, note.as_bytes(), cause.as_bytes()]);
+        arguments.push(flag(settle.result.is_some()));
         arguments.push(settle.result.as_deref().unwrap_or_default());
         self.own(&self.inner.journal.settle, &arguments).await
     }
@@ -155,7 +152,7 @@ impl Journal for RedisStore {
             EntryCommand::Trigger => (b"1", Duration::ZERO, ""),
             EntryCommand::Redrive(ttl) => (b"2", ttl, "redriven"),
         };
-        let (id, note) = (id.to_string(), note(said));
+        let (id, note) = (id.to_string(), note(EventKind::Command, said));
         let arguments = [id.as_bytes(), what, &span(time), note.as_bytes()];
         let (number, mut rest) = self.act(&self.inner.journal.command, &arguments).await?;
         match (number, rest.pop()) {
@@ -279,12 +276,12 @@ impl Written {
     }
 }
 
-/// With its length in front, or nothing.
-fn note(note: &str) -> String {
-    if note.is_empty() {
-        return String::new();
+/// Returns a note as it is appended to the history; nothing if it is empty.
+fn note(kind: EventKind, note: &str) -> String {
+    match note {
+        "" => String::new(),
+        note => columns::framed(kind, note),
     }
-    columns::framed(note)
 }
 
 fn flag(is: bool) -> &'static [u8] {

@@ -13,7 +13,11 @@ use super::error::{Failure, is_busy};
 use crate::store::StoreErrorKind;
 
 /// The schema, one step for each version there ever was. A step that was published never changes.
-const MIGRATIONS: [&str; 2] = [include_str!("schema/1.sql"), include_str!("schema/2.sql")];
+const MIGRATIONS: [&str; 3] = [
+    include_str!("schema/1.sql"),
+    include_str!("schema/2.sql"),
+    include_str!("schema/3.sql"),
+];
 
 /// The version that this build reads and writes.
 const VERSION: i64 = MIGRATIONS.len() as i64;
@@ -187,15 +191,26 @@ fn prepare(connection: &mut Connection, settings: &Settings) -> Result<(), Failu
     connection.pragma_update(None, "cell_size_check", true)?;
     connection.pragma_update(None, "trusted_schema", false)?;
     connection.pragma_update_and_check(None, "journal_size_limit", WAL_LIMIT, |_| Ok(()))?;
+    match version < VERSION {
+        true => migrate(connection, (settings.clock)())?,
+        false => check_layout(connection)?,
+    }
+    // After the migration, which needs room for a copy of a table that may fill the file.
     if let Some(bytes) = settings.max_bytes {
         let page: u32 = connection.pragma_query_value(None, "page_size", |row| row.get(0))?;
         let pages = i64::try_from(bytes / u64::from(page.max(1))).unwrap_or(i64::MAX);
         connection.pragma_update_and_check(None, "max_page_count", pages, |_| Ok(()))?;
     }
-    match version < VERSION {
-        true => migrate(connection, (settings.clock)()),
-        false => check_layout(connection),
+    Ok(())
+}
+
+/// Returns an empty database in memory with the newest schema.
+pub(super) fn in_memory() -> rusqlite::Result<Connection> {
+    let connection = Connection::open_in_memory()?;
+    for step in MIGRATIONS {
+        connection.execute_batch(step)?;
     }
+    Ok(connection)
 }
 
 /// Whether the tables have the columns that their version has. Before the first release a step could
@@ -208,12 +223,8 @@ fn check_layout(connection: &Connection) -> Result<(), Failure> {
         let columns = columns.query_map([], |row| row.get(0))?;
         Ok(columns.collect::<Result<_, _>>()?)
     };
-    let fresh = Connection::open_in_memory()?;
-    for step in MIGRATIONS {
-        fresh.execute_batch(step)?;
-    }
     let there = columns(connection)?;
-    match columns(&fresh)?
+    match columns(&in_memory()?)?
         .iter()
         .find(|column| !there.contains(column))
     {

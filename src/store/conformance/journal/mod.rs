@@ -50,6 +50,7 @@ pub async fn journal<B: Backend<Store: Journal>>(backend: &B) {
     leasing::a_stale_turn_changes_nothing(&new().await).await;
     settling::a_settlement_can_be_repeated(&new().await).await;
     settling::a_retry_waits_and_a_release_does_not_count(&new().await).await;
+    settling::causes_and_redrives_are_counted(&new().await).await;
     settling::an_outcome_and_its_outbox_are_one(&new().await).await;
     steering::cancel_and_lease_have_one_winner(&new().await).await;
     steering::what_is_triggered_goes_first(&new().await).await;

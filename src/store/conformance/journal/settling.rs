@@ -4,7 +4,7 @@ use super::{Case, TTL, dedup, ids};
 use crate::store::conformance::Backend;
 use crate::store::{
     Ownership::Lost,
-    journal::{Journal, NewEntry, Settlement, Status},
+    journal::{EntryCommand, EventKind, Journal, NewEntry, Query, Settlement, Status},
 };
 
 pub(super) async fn a_settlement_can_be_repeated<B: Backend<Store: Journal>>(case: &Case<'_, B>) {
@@ -62,6 +62,73 @@ pub(super) async fn a_retry_waits_and_a_release_does_not_count<B: Backend<Store:
     let notes: Vec<_> = found.history.iter().map(|n| &*n.note).collect();
     assert_eq!(notes, ["503", "reset by peer"]);
     assert!(found.history.is_sorted_by_key(|n| n.at));
+}
+
+pub(super) async fn causes_and_redrives_are_counted<B: Backend<Store: Journal>>(
+    case: &Case<'_, B>,
+) {
+    let id = case.put(case.entry()).await;
+    let retry = || Settlement::retry("broken", Duration::ZERO);
+    let failed = || Settlement::failed("broken", case.keep());
+    // Some are settled together with what follows, for which stores may have another statement.
+    let follows = || {
+        let queue = format!("{}-follows", case.queue).into();
+        [NewEntry {
+            queue,
+            ..case.entry()
+        }]
+    };
+    let mut before = (None, 0);
+    for (settle, cause, repeats) in [
+        (retry().cause("dns"), Some("dns"), 1),
+        (retry().cause("dns").followed_by(follows()), Some("dns"), 2),
+        (
+            Settlement::release(Duration::ZERO).cause("tls"),
+            Some("dns"),
+            2,
+        ),
+        (retry().cause("dns"), Some("dns"), 3),
+        (
+            retry().cause("é'\"%").followed_by(follows()),
+            Some("é'\"%"),
+            1,
+        ),
+        (retry(), None, 0),
+        (retry().followed_by(follows()), None, 0),
+        (retry().cause(""), None, 0),
+        (retry().cause("tls"), Some("tls"), 1),
+        (failed().cause("tls"), Some("tls"), 2),
+    ] {
+        let leased = case.lease_one().await;
+        assert_eq!((leased.cause.clone(), leased.repeats), before);
+        case.settle(&leased, settle).await;
+        before = (cause.map(str::to_owned), repeats);
+        let found = case.find(id).await.expect("an entry");
+        assert_eq!((found.cause, found.repeats), before);
+        assert_eq!(found.redrives, 0);
+    }
+    for redrives in 1..=2 {
+        let redrive = EntryCommand::Redrive(case.unit * TTL);
+        let redriven = case.store.command(id, redrive).await.expect("command");
+        let redriven = redriven.expect("an entry").entry;
+        assert_eq!((redriven.redrives, redriven.repeats), (redrives, 0));
+        assert_eq!(redriven.cause.as_deref(), Some("tls"), "what it died of");
+        let leased = case.lease_one().await;
+        case.settle(&leased, failed().cause("tls")).await;
+        let listed = case.list(Query::new(case.queue.clone(), 1)).await;
+        assert_eq!((listed[0].redrives, listed[0].repeats), (redrives, 1));
+    }
+    let found = case.find(id).await.expect("an entry");
+    let events = found.history.iter().rev();
+    let events: Vec<_> = events.map(|n| (n.kind, &*n.note)).take(2).collect();
+    let last = (EventKind::Settlement, "broken");
+    assert_eq!(events, [last, (EventKind::Command, "redriven")]);
+    let id = case.put(case.entry()).await;
+    let leased = case.lease_one().await;
+    case.settle(&leased, failed().cause("\u{20ac}".repeat(100)))
+        .await;
+    let cause = case.find(id).await.expect("an entry").cause;
+    assert_eq!(cause, Some("\u{20ac}".repeat(42)), "128 bytes are kept");
 }
 
 pub(super) async fn an_outcome_and_its_outbox_are_one<B: Backend<Store: Journal>>(

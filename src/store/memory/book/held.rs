@@ -2,7 +2,7 @@ use bytes::Bytes;
 
 use crate::store::{
     Fingerprint, RecordKey,
-    journal::{Attempted, Entry, EntryCommand, Outcome, Priority, Status, Timestamp},
+    journal::{Attempted, Entry, EntryCommand, EventKind, Priority, Settlement, Status, Timestamp},
 };
 
 pub(super) struct Held {
@@ -39,15 +39,14 @@ impl Held {
         }
     }
 
-    pub(super) fn settle(&mut self, outcome: Outcome, now: Timestamp) {
-        let (status, time) = match outcome {
-            Outcome::Completed(keep) => (Status::Completed, keep),
-            Outcome::Failed(keep) => (Status::Failed, keep),
-            Outcome::Expired(keep) => (Status::Expired, keep),
-            Outcome::Retry(delay) | Outcome::Release(delay) => (Status::Queued, delay),
-        };
+    pub(super) fn settle(&mut self, settlement: Settlement, now: Timestamp) {
+        let (status, time) = settlement.outcome.transition();
         let entry = &mut self.entry;
-        if matches!(outcome, Outcome::Release(_)) && !entry.is_past() {
+        if !settlement.outcome.is_release() {
+            let cause = settlement.stored_cause();
+            entry.repeats = cause.map_or(0, |cause| entry.repeats_of(cause) + 1);
+            entry.cause = cause.map(str::to_owned);
+        } else if !entry.is_past() {
             entry.attempts = entry.attempts.saturating_sub(1);
         }
         entry.status = status;
@@ -56,6 +55,10 @@ impl Held {
         if status == Status::Queued {
             entry.due_at = self.until.min(entry.expires_at);
         }
+        if settlement.result.is_some() {
+            entry.result = settlement.result;
+        }
+        self.note(EventKind::Settlement, &settlement.note, now);
     }
 
     pub(super) fn command(&mut self, command: EntryCommand, now: Timestamp) {
@@ -65,7 +68,7 @@ impl Held {
                 entry.status = Status::Cancelled;
                 entry.changed_at = now;
                 self.until = now.after(keep);
-                self.note("cancelled", now);
+                self.note(EventKind::Command, "cancelled", now);
             }
             EntryCommand::Trigger => {
                 entry.priority = Priority::Urgent;
@@ -75,17 +78,19 @@ impl Held {
                 entry.status = Status::Queued;
                 entry.changed_at = now;
                 entry.attempts = 0;
+                entry.redrives += 1;
+                entry.repeats = 0;
                 entry.due_at = now;
                 entry.expires_at = now.after(ttl);
-                self.note("redriven", now);
+                self.note(EventKind::Command, "redriven", now);
             }
         }
     }
 
-    pub(super) fn note(&mut self, note: &str, at: Timestamp) {
+    fn note(&mut self, kind: EventKind, note: &str, at: Timestamp) {
         if !note.is_empty() {
             let note = Attempted::cut(note).to_owned();
-            self.entry.history.push(Attempted { at, note });
+            self.entry.history.push(Attempted { at, kind, note });
         }
     }
 }

@@ -18,8 +18,8 @@ use super::{PostgresStore, conclude, error};
 use crate::store::{
     Ownership, StoreError, StoreErrorKind,
     journal::{
-        CommandResult, Counts, Enqueued, Entry, EntryCommand, EntryId, Journal, LeaseRequest,
-        LeaseToken, NewEntry, Outcome, Query, Settlement, Status, Timestamp, columns,
+        CommandResult, Counts, Enqueued, Entry, EntryCommand, EntryId, EventKind, Journal,
+        LeaseRequest, LeaseToken, NewEntry, Query, Settlement, Status, Timestamp, columns,
     },
     remote,
 };
@@ -239,36 +239,35 @@ impl Journal for PostgresStore {
         turn: LeaseToken,
         settle: Settlement,
     ) -> Result<Ownership, StoreError> {
-        let (status, time) = match settle.outcome {
-            Outcome::Completed(keep) => (Status::Completed, keep),
-            Outcome::Failed(keep) => (Status::Failed, keep),
-            Outcome::Expired(keep) => (Status::Expired, keep),
-            Outcome::Retry(delay) | Outcome::Release(delay) => (Status::Queued, delay),
-        };
-        let note = (!settle.note.is_empty()).then(|| columns::framed(&settle.note));
+        let (status, time) = settle.outcome.transition();
+        let releases = settle.outcome.is_release();
+        let note = &settle.note;
+        let note = (!note.is_empty()).then(|| columns::framed(EventKind::Settlement, note));
         if settle.outbox.is_empty() {
             let told = Told {
                 id: *id.as_bytes(),
                 turn: turned(turn),
                 status: status.number().into(),
                 time: micros(time),
-                releases: matches!(settle.outcome, Outcome::Release(_)),
+                releases,
                 result: settle.result.clone(),
                 note: note.clone(),
+                cause: settle.stored_cause().map(str::to_owned),
             };
             if self.settled_together(told).await {
                 return Ok(Ownership::Held);
             }
         }
         let (id, turn) = (id.as_bytes().as_slice(), turned(turn));
-        let parameters: [&(dyn ToSql + Sync); 7] = [
+        let parameters: [&(dyn ToSql + Sync); 8] = [
             &id,
             &turn,
             &i16::from(status.number()),
             &micros(time),
-            &matches!(settle.outcome, Outcome::Release(_)),
+            &releases,
             &settle.result.as_deref(),
             &note.as_deref().map(str::as_bytes),
+            &settle.stored_cause(),
         ];
         let statements = &self.inner.journal;
         let settled = match &settle.outbox[..] {
@@ -294,7 +293,8 @@ impl Journal for PostgresStore {
     ) -> Result<Option<CommandResult>, StoreError> {
         let statements = &self.inner.journal;
         let id = id.as_bytes().as_slice();
-        let (cancelled, redriven) = (columns::framed("cancelled"), columns::framed("redriven"));
+        let note = |name| columns::framed(EventKind::Command, name);
+        let (cancelled, redriven) = (note("cancelled"), note("redriven"));
         let applies = match command {
             EntryCommand::Cancel(_) | EntryCommand::Trigger => Status::Queued,
             EntryCommand::Redrive(_) => Status::Failed,

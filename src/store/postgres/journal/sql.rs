@@ -37,7 +37,7 @@ fn status() -> String {
 fn summary() -> String {
     format!(
         "sequence, id, queue, lane, owner, label, priority, {} AS status, \
-         turn, attempts, queued, due, expires, changed",
+         turn, attempts, redrives, cause, repeats, queued, due, expires, changed",
         status()
     )
 }
@@ -112,7 +112,7 @@ impl Statements {
             ),
             redrive: format!(
                 "UPDATE {table} SET status = 0, changed = {NOW}, until = 0, attempts = 0, \
-                   due = {NOW}, expires = {}, history = {redriven} \
+                   redrives = redrives + 1, repeats = 0, due = {NOW}, expires = {}, history = {redriven} \
                  WHERE id = $1 AND status = 3 AND until > {NOW} RETURNING {summary}",
                 after("$2")
             ),
@@ -268,37 +268,47 @@ fn lease(table: &Table) -> String {
     )
 }
 
-/// The same as `settle` for many, each of them an element of the parameters.
+/// Settles many, each of them an element of the parameters.
 fn settle_all(table: &Table) -> String {
-    let time = after("told.time");
     format!(
-        "UPDATE {table} entry SET status = told.status, changed = {NOW}, leased = 0, \
-           until = CASE WHEN told.status = 0 THEN 0 ELSE {time} END, \
-           due = CASE WHEN told.status = 0 THEN least({time}, expires) ELSE due END, \
-           attempts = attempts - \
-             CASE WHEN told.releases AND expires > changed AND attempts > 0 THEN 1 ELSE 0 END, \
-           result = coalesce(told.result, entry.result), history = {} \
-         FROM unnest($1::bytea[], $2::bigint[], $3::smallint[], $4::bigint[], $5::boolean[], \
-             $6::bytea[], $7::bytea[]) \
-           AS told (id, turn, status, time, releases, result, note) \
+        "{} FROM unnest($1::bytea[], $2::bigint[], $3::smallint[], $4::bigint[], $5::boolean[], \
+             $6::bytea[], $7::bytea[], $8::text[]) \
+           AS told (id, turn, status, time, releases, result, note, cause) \
          WHERE entry.id = told.id AND entry.turn = told.turn AND entry.status = 0 \
            AND entry.leased > 0 \
          RETURNING entry.id, entry.turn",
-        noted("told.note")
+        settling(
+            table,
+            ["status", "time", "releases", "result", "note", "cause"]
+                .map(|column| format!("told.{column}"))
+        )
     )
 }
 
-/// What was past its time when it was leased has counted no attempt.
 fn settle(table: &Table) -> String {
-    let time = after("$4");
     format!(
-        "UPDATE {table} SET status = $3, changed = {NOW}, leased = 0, \
-           until = CASE WHEN $3::smallint = 0 THEN 0 ELSE {time} END, \
-           due = CASE WHEN $3::smallint = 0 THEN least({time}, expires) ELSE due END, \
+        "{} WHERE id = $1 AND turn = $2 AND {PROCESSING} RETURNING 1",
+        settling(
+            table,
+            ["$3::smallint", "$4", "$5::boolean", "$6", "$7", "$8::text"].map(str::to_owned)
+        )
+    )
+}
+
+/// Returns the start of a statement that settles an entry. What was past its time when it was leased
+/// has counted no attempt.
+fn settling(table: &Table, parameters: [String; 6]) -> String {
+    let [status, time, releases, result, note, cause] = parameters;
+    let (time, history) = (after(&time), noted(&note));
+    format!(
+        "UPDATE {table} entry SET status = {status}, changed = {NOW}, leased = 0, \
+           until = CASE WHEN {status} = 0 THEN 0 ELSE {time} END, \
+           due = CASE WHEN {status} = 0 THEN least({time}, expires) ELSE due END, \
            attempts = attempts - \
-             CASE WHEN $5::boolean AND expires > changed AND attempts > 0 THEN 1 ELSE 0 END, \
-           result = coalesce($6, result), history = {} \
-         WHERE id = $1 AND turn = $2 AND {PROCESSING} RETURNING 1",
-        noted("$7")
+             CASE WHEN {releases} AND expires > changed AND attempts > 0 THEN 1 ELSE 0 END, \
+           cause = CASE WHEN {releases} THEN entry.cause ELSE {cause} END, \
+           repeats = CASE WHEN {releases} THEN repeats WHEN {cause} IS NULL THEN 0 \
+             WHEN entry.cause = {cause} THEN repeats + 1 ELSE 1 END, \
+           result = coalesce({result}, entry.result), history = {history}"
     )
 }

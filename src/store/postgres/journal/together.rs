@@ -58,6 +58,7 @@ pub(super) struct Told {
     pub(super) releases: bool,
     pub(super) result: Option<Bytes>,
     pub(super) note: Option<String>,
+    pub(super) cause: Option<String>,
 }
 
 impl Together {
@@ -123,7 +124,7 @@ impl PostgresStore {
             told.iter().map(get).collect()
         }
         let notes = column(told, |one| one.note.as_deref().map(str::as_bytes));
-        let parameters: [&(dyn ToSql + Sync); 7] = [
+        let parameters: [&(dyn ToSql + Sync); 8] = [
             &column(told, |one| one.id.as_slice()),
             &column(told, |one| one.turn),
             &column(told, |one| one.status),
@@ -131,6 +132,7 @@ impl PostgresStore {
             &column(told, |one| one.releases),
             &column(told, |one| one.result.as_deref()),
             &notes,
+            &column(told, |one| one.cause.as_deref()),
         ];
         let deadline = Instant::now() + self.inner.timeout;
         let sql = &self.inner.journal.settle_all;
@@ -189,6 +191,7 @@ mod tests {
             releases: false,
             result: None,
             note: None,
+            cause: None,
         };
         together.add(told, oneshot::channel().0)
     }

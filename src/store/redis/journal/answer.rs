@@ -20,7 +20,7 @@ pub(super) fn entry(value: Value) -> Result<Entry, StoreError> {
     let Value::Array(values) = value else {
         return Err(unreadable());
     };
-    let values: [Value; 17] = values.try_into().map_err(|_| unreadable())?;
+    let values: [Value; 20] = values.try_into().map_err(|_| unreadable())?;
     let [
         id,
         queue,
@@ -36,11 +36,15 @@ pub(super) fn entry(value: Value) -> Result<Entry, StoreError> {
         due,
         expires,
         changed,
+        redrives,
+        repeats,
+        cause,
         payload,
         result,
         history,
     ] = values;
     let small = |value| Ok::<_, StoreError>(i64::try_from(number(value)?).unwrap_or(i64::MAX));
+    let count = |value| Ok::<_, StoreError>(u32::try_from(number(value)?).unwrap_or(u32::MAX));
     let time = |value| number(value).map(Timestamp::from_micros);
     Ok(Entry {
         id: text(id)?.parse().map_err(|_| unreadable())?,
@@ -52,7 +56,10 @@ pub(super) fn entry(value: Value) -> Result<Entry, StoreError> {
         status: columns::status(small(&status)?)?,
         sequence: number(&sequence)?,
         turn: LeaseToken::new(number(&turn)?),
-        attempts: u32::try_from(number(&attempts)?).unwrap_or(u32::MAX),
+        attempts: count(&attempts)?,
+        redrives: count(&redrives)?,
+        cause: Some(text(cause)?).filter(|cause| !cause.is_empty()),
+        repeats: count(&repeats)?,
         queued_at: time(&queued)?,
         due_at: time(&due)?,
         expires_at: time(&expires)?,

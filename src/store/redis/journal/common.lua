@@ -29,8 +29,11 @@ local base = KEYS[1]
 -- While a cluster moves the slot, some keys are here and some are there. Then a command on two
 -- keys, of which one is nowhere, fails on either side: before anything is half done.
 redis.call('EXISTS', base, base .. ':nowhere')
+-- Version 1 has no counters nor causes. Its entries are read as they are, and what is written is of
+-- this version, so that a process of an older release refuses from then on.
+local VERSION = '2'
 local version = redis.call('HGET', base, 'version')
-if version and version ~= '1' then
+if version and version ~= '1' and version ~= VERSION then
     return {-1}
 end
 local time = redis.call('TIME')
@@ -40,13 +43,14 @@ local QUEUED, PROCESSING, EXPIRED, CANCELLED, FAILED = 0, 1, 4, 5, 3
 -- As they are answered, the last three only of an entry that is whole; and what is not.
 local FIELDS = {
     'id', 'queue', 'lane', 'owner', 'label', 'priority', 'status', 'sequence', 'turn', 'attempts',
-    'queued', 'due', 'expires', 'changed', 'ends', 'key', 'print', 'payload', 'result', 'history',
+    'queued', 'due', 'expires', 'changed', 'redrives', 'repeats', 'cause', 'ends', 'key', 'print',
+    'payload', 'result', 'history',
 }
 local NUMBERS = {
     'priority', 'status', 'sequence', 'turn', 'attempts', 'queued', 'due', 'expires', 'changed',
-    'ends',
+    'redrives', 'repeats', 'ends',
 }
-local ANSWERED, SHORT = 14, 17
+local ANSWERED, SHORT = 17, 20
 
 local function text(number)
     return string.format('%.0f', number)
@@ -81,12 +85,26 @@ local function load(id, whole)
     for _, name in ipairs(NUMBERS) do
         entry[name] = tonumber(entry[name])
     end
+    if not entry.redrives then
+        local history = redis.call('HGET', key_of(id), 'history') or ''
+        entry.redrives = select(2, string.gsub(history, '0008redriven', ''))
+        entry.repeats = 0
+    end
+    entry.cause = entry.cause or ''
     entry.member = string.format('%016.0f', entry.sequence) .. id
     return entry
 end
 
+local function mark_version()
+    if version ~= VERSION then
+        version = VERSION
+        redis.call('HSET', base, 'version', version)
+    end
+end
+
 -- Writes some fields of an entry.
 local function save(entry, ...)
+    mark_version()
     local words = {}
     for _, name in ipairs({...}) do
         local value = entry[name]
@@ -120,9 +138,9 @@ local function answer(entry)
         values[i] = type(value) == 'number' and text(value) or value
     end
     values[7] = text(status_of(entry))
-    values[15] = entry.payload or ''
-    values[16] = entry.result or false
-    values[17] = entry.history or ''
+    values[18] = entry.payload or ''
+    values[19] = entry.result or false
+    values[20] = entry.history or ''
     return values
 end
 

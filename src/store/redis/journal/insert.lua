@@ -29,10 +29,6 @@ local function existing(at)
 end
 
 local function insert(at)
-    if not version then
-        version = '1'
-        redis.call('HSET', base, 'version', version)
-    end
     local sequence = redis.call('HINCRBY', base, 'sequence', 1)
     local expires = after(ARGV[at + 10])
     local entry = {
@@ -50,11 +46,14 @@ local function insert(at)
         due = math.min(after(ARGV[at + 9]), expires),
         expires = expires,
         changed = now,
+        redrives = 0,
+        repeats = 0,
+        cause = '',
         ends = now,
         payload = ARGV[at + 11],
         member = string.format('%016.0f', sequence) .. ARGV[at + 1],
     }
-    save(entry, 'id', 'queue', 'lane', 'owner', 'label', 'payload', unpack(NUMBERS))
+    save(entry, 'id', 'queue', 'lane', 'owner', 'label', 'cause', 'payload', unpack(NUMBERS))
     if ARGV[at + 6] ~= '' then
         entry.key, entry.print = ARGV[at + 6], ARGV[at + 7]
         save(entry, 'key', 'print')

@@ -117,24 +117,19 @@ fn lapsed(batch: &Batch<'_>, want: &LeaseRequest) -> rusqlite::Result<Vec<Lapsed
 mod tests {
     use std::time::Duration;
 
-    use rusqlite::{Connection, StatementStatus};
+    use rusqlite::StatementStatus;
 
-    use super::{super::write, *};
+    use super::{
+        super::{super::file::in_memory, write},
+        *,
+    };
     use crate::store::journal::NewEntry;
 
     const STATEMENTS: [&str; 4] = [PAST, LAPSED, DUE, TAKE];
 
-    fn journal() -> Connection {
-        let connection = Connection::open_in_memory().unwrap();
-        connection
-            .execute_batch(include_str!("../schema/2.sql"))
-            .unwrap();
-        connection
-    }
-
     /// Fills a lane, most of it for later, and counts the steps that SQLite takes to lease ten.
     fn steps(entries: usize) -> i32 {
-        let connection = journal();
+        let connection = in_memory().unwrap();
         let batch = Batch {
             connection: &connection,
             now: 1_000_000,

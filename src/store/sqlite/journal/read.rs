@@ -179,18 +179,19 @@ pub(super) fn secret(batch: &Batch<'_>) -> rusqlite::Result<[u8; 32]> {
 
 #[cfg(test)]
 mod tests {
-    use rusqlite::{Connection, StatementStatus};
+    use rusqlite::StatementStatus;
 
-    use super::{super::write, *};
+    use super::{
+        super::{super::file::in_memory, write},
+        *,
+    };
     use crate::store::journal::{EntryCommand, NewEntry};
 
     /// Entries of another queue are many, and no list reads them; none sorts, so that a page costs
     /// no more than what is before its end.
     #[test]
     fn j_10_a_page_is_read_by_its_index() {
-        let connection = Connection::open_in_memory().unwrap();
-        let schema = include_str!("../schema/2.sql");
-        connection.execute_batch(schema).unwrap();
+        let connection = in_memory().unwrap();
         let batch = Batch {
             connection: &connection,
             now: 1_000_000,

@@ -7,7 +7,7 @@ use rusqlite::{Error, Row};
 
 use crate::store::{
     StoreError,
-    journal::{Entry, EntryId, LeaseToken, Status, Timestamp, columns},
+    journal::{Entry, EntryId, EventKind, LeaseToken, Status, Timestamp, columns},
 };
 
 /// An entry without payload, result and history.
@@ -33,6 +33,9 @@ pub(super) fn summary(row: &Row<'_>, now: i64) -> rusqlite::Result<Entry> {
         due_at: time(11)?,
         expires_at: time(12)?,
         changed_at: time(13)?,
+        redrives: row.get(14)?,
+        cause: row.get(15)?,
+        repeats: row.get(16)?,
         payload: Bytes::new(),
         result: None,
         history: Vec::new(),
@@ -40,11 +43,11 @@ pub(super) fn summary(row: &Row<'_>, now: i64) -> rusqlite::Result<Entry> {
 }
 
 pub(super) fn whole(row: &Row<'_>, now: i64) -> rusqlite::Result<Entry> {
-    let result = row.get_ref(15)?.as_blob_or_null()?;
+    let result = row.get_ref(18)?.as_blob_or_null()?;
     Ok(Entry {
-        payload: Bytes::copy_from_slice(row.get_ref(14)?.as_blob()?),
+        payload: Bytes::copy_from_slice(row.get_ref(17)?.as_blob()?),
         result: result.map(Bytes::copy_from_slice),
-        history: columns::history(row.get_ref(16)?.as_bytes()?),
+        history: columns::history(row.get_ref(19)?.as_bytes()?),
         ..summary(row, now)?
     })
 }
@@ -68,11 +71,11 @@ pub(super) fn micros(micros: u64) -> i64 {
     i64::try_from(micros).unwrap_or(i64::MAX)
 }
 
-/// A note as it is added to the history; nothing if it is empty.
-pub(super) fn noted(note: &str, now: i64) -> String {
+/// Returns a note as it is appended to the history; nothing if it is empty.
+pub(super) fn noted(kind: EventKind, note: &str, now: i64) -> String {
     match note {
         "" => String::new(),
-        note => format!("{:016}{}", now.max(0), columns::framed(note)),
+        note => format!("{:016}{}", now.max(0), columns::framed(kind, note)),
     }
 }
 

@@ -12,7 +12,7 @@ use super::{
 use crate::store::{
     Ownership,
     journal::{
-        CommandResult, Enqueued, Entry, EntryCommand, EntryId, LeaseToken, NewEntry, Outcome,
+        CommandResult, Enqueued, Entry, EntryCommand, EntryId, EventKind, LeaseToken, NewEntry,
         Settlement, Status, Timestamp,
     },
 };
@@ -61,32 +61,15 @@ fn insert(batch: &Batch<'_>, new: &NewEntry) -> rusqlite::Result<bool> {
     Ok(inserted == 1)
 }
 
-/// What was just inserted, without asking for it.
+/// Returns the entry that was just inserted, without a query.
 fn queued(new: &NewEntry, sequence: i64, now: i64) -> Entry {
     let now = Timestamp::from_micros(now.max(0).unsigned_abs());
-    let expires_at = now.after(new.ttl);
-    Entry {
-        id: new.id,
-        queue: new.queue.clone().into_owned(),
-        lane: new.lane.clone(),
-        owner: new.owner.clone(),
-        label: new.label.clone(),
-        priority: new.priority,
-        status: match expires_at <= now {
-            true => Status::Expired,
-            false => Status::Queued,
-        },
-        sequence: sequence.unsigned_abs(),
-        turn: LeaseToken::new(0),
-        attempts: 0,
-        queued_at: now,
-        due_at: now.after(new.delay).min(expires_at),
-        expires_at,
-        changed_at: now,
-        payload: Bytes::new(),
-        result: None,
-        history: Vec::new(),
+    let mut entry = new.clone().queued(sequence.unsigned_abs(), now);
+    entry.payload = Bytes::new();
+    if entry.expires_at <= now {
+        entry.status = Status::Expired;
     }
+    entry
 }
 
 /// What is in the way of a new entry. If that is of no account any more, it makes room, and there
@@ -137,7 +120,7 @@ fn in_the_way(
     let mut statement = batch.connection.prepare_cached(sql)?;
     let found = statement.query_row(params, |row| {
         let entry = row::summary(row, batch.now)?;
-        Ok((entry, row.get(14)?, row.get(15)?))
+        Ok((entry, row.get(17)?, row.get(18)?))
     });
     match found.optional()? {
         Some((entry, _, true)) => {
@@ -169,17 +152,14 @@ pub(super) fn settle(
     turn: LeaseToken,
     settle: &Settlement,
 ) -> rusqlite::Result<Ownership> {
-    let (status, time) = match settle.outcome {
-        Outcome::Completed(keep) => (Status::Completed, keep),
-        Outcome::Failed(keep) => (Status::Failed, keep),
-        Outcome::Expired(keep) => (Status::Expired, keep),
-        Outcome::Retry(delay) | Outcome::Release(delay) => (Status::Queued, delay),
-    };
+    let (status, time) = settle.outcome.transition();
     // What was past its time when it was leased has counted no attempt.
     let mut statement = batch.connection.prepare_cached(
         "UPDATE journal SET status = ?4, changed = ?3, until = ?5,
            due = CASE ?4 WHEN 0 THEN min(?5, expires) ELSE due END,
            attempts = attempts - (?6 AND expires > changed AND attempts > 0),
+           cause = iif(?6, cause, ?9),
+           repeats = iif(?6, repeats, iif(?9 IS NULL, 0, iif(cause = ?9, repeats, 0) + 1)),
            result = coalesce(?7, result), history = history || ?8
          WHERE id = ?1 AND turn = ?2 AND status = 1",
     )?;
@@ -189,9 +169,10 @@ pub(super) fn settle(
         batch.now,
         status.number(),
         after(batch.now, time),
-        matches!(settle.outcome, Outcome::Release(_)),
+        settle.outcome.is_release(),
         settle.result.as_deref(),
-        noted(&settle.note, batch.now),
+        noted(EventKind::Settlement, &settle.note, batch.now),
+        settle.stored_cause(),
     ))?;
     if settled == 1 {
         for new in &settle.outbox {
@@ -221,20 +202,20 @@ pub(super) fn command(
         summary!()
     );
     const REDRIVE: &str = concat!(
-        "UPDATE journal SET status = 0, changed = ?2, attempts = 0, due = ?2, expires = ?3,
-           history = history || ?4
+        "UPDATE journal SET status = 0, changed = ?2, attempts = 0, redrives = redrives + 1,
+           repeats = 0, due = ?2, expires = ?3, history = history || ?4
          WHERE id = ?1 AND status = 3 AND until > ?2 RETURNING ",
         summary!()
     );
     let now = batch.now;
     let entry = match command {
         EntryCommand::Cancel(keep) => {
-            let note = noted("cancelled", now);
+            let note = noted(EventKind::Command, "cancelled", now);
             one(batch, CANCEL, (id.as_bytes(), now, after(now, keep), note))?
         }
         EntryCommand::Trigger => one(batch, TRIGGER, (id.as_bytes(), now))?,
         EntryCommand::Redrive(ttl) => {
-            let note = noted("redriven", now);
+            let note = noted(EventKind::Command, "redriven", now);
             one(batch, REDRIVE, (id.as_bytes(), now, after(now, ttl), note))?
         }
     };
