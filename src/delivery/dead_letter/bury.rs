@@ -41,7 +41,9 @@ pub(crate) async fn bury<J: Journal>(
             let alert = alert(&queue, leased.id, &leased.owner, keep);
             let settle = settle.clone().followed_by(alert);
             // If it is not ours any more, somebody works on it.
-            let _ = journal.settle(leased.id, leased.turn, settle).await?;
+            let _ = journal
+                .settle(leased.id, leased.lease_token, settle)
+                .await?;
             telemetry::settled(&queue, outcome.as_str(), outcome.is_failed());
         }
     }

@@ -74,7 +74,7 @@ use super::{
 };
 use crate::store::{
     StoreError,
-    journal::{Attempted, Entry, EntryId, EventKind, Journal, Query, Status, Timestamp},
+    journal::{Entry, EntryId, EventKind, HistoryEvent, Journal, Query, Status, Timestamp},
 };
 
 /// How long a letter is kept unless told otherwise: 30 days from when it became one.
@@ -106,7 +106,7 @@ pub struct DeadLetter {
     /// What was to be done, as it came.
     pub payload: Bytes,
     /// What happened to it, attempt by attempt.
-    pub history: Vec<Attempted>,
+    pub history: Vec<HistoryEvent>,
     cause: Option<String>,
 }
 
@@ -140,7 +140,7 @@ impl DeadLetter {
 }
 
 /// Returns the note of the last settlement.
-fn last_note(history: &[Attempted]) -> String {
+fn last_note(history: &[HistoryEvent]) -> String {
     let mut events = history.iter().rev();
     let last = events.find(|event| event.kind == EventKind::Settlement);
     last.map(|event| event.note.clone()).unwrap_or_default()

@@ -16,7 +16,7 @@ use crate::{
     backoff::{Backoff, FullJitter},
     store::{
         Ownership,
-        journal::{Entry, EntryId, Journal, LeaseToken, Outcome, Settlement},
+        journal::{Entry, EntryId, Journal, LeaseToken, Settlement, SettlementOutcome},
     },
     telemetry,
 };
@@ -57,27 +57,27 @@ impl<J, H> Clone for Job<J, H> {
 impl<J: Journal, H: Handler> Job<J, H> {
     /// Has an entry handled, and tells the journal how that ended. Its slot is free by then.
     pub(super) async fn run(self, entry: Entry, slot: Slot) {
-        let (id, turn, queue) = (entry.id, entry.turn, entry.queue.clone());
+        let (id, lease_token, queue) = (entry.id, entry.lease_token, entry.queue.clone());
         let owner = entry.owner.clone();
         let every = self.lease / 3;
         let mut beat = interval_at(Instant::now() + every, every);
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let ended = {
             let ended = pin!(self.ended(entry));
-            self.held(id, turn, &queue, &mut beat, ended).await
+            self.held(id, lease_token, &queue, &mut beat, ended).await
         };
         drop(slot);
         let Some(settle) = ended else {
             return;
         };
         let settle = match settle.outcome {
-            Outcome::Failed(keep) => {
+            SettlementOutcome::Failed(keep) => {
                 let alert = alert(&queue, id, &owner, keep);
                 settle.followed_by(alert)
             }
             _ => settle,
         };
-        self.settle(&queue, id, turn, settle).await;
+        self.settle(&queue, id, lease_token, settle).await;
     }
 
     /// How it ended, if it was begun at all.
@@ -118,7 +118,7 @@ impl<J: Journal, H: Handler> Job<J, H> {
     async fn held<F: Future>(
         &self,
         id: EntryId,
-        turn: LeaseToken,
+        lease_token: LeaseToken,
         queue: &str,
         beat: &mut Interval,
         mut future: Pin<&mut F>,
@@ -128,7 +128,7 @@ impl<J: Journal, H: Handler> Job<J, H> {
                 output = &mut future => return Some(output),
                 _ = beat.tick() => {}
             }
-            match self.journal.extend(id, turn, self.lease).await {
+            match self.journal.extend(id, lease_token, self.lease).await {
                 Ok(Ownership::Held) => {}
                 Ok(Ownership::Lost) => {
                     telemetry::turn_lost(queue, id);
@@ -148,9 +148,9 @@ impl<J: Journal, H: Handler> Job<J, H> {
         }
     }
 
-    async fn settle(&self, queue: &str, id: EntryId, turn: LeaseToken, settle: Settlement) {
+    async fn settle(&self, queue: &str, id: EntryId, lease_token: LeaseToken, settle: Settlement) {
         for n in 0..MAX_SETTLES {
-            match self.journal.settle(id, turn, settle.clone()).await {
+            match self.journal.settle(id, lease_token, settle.clone()).await {
                 Ok(Ownership::Held) => {
                     return telemetry::settled(
                         queue,

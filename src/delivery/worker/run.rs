@@ -11,7 +11,7 @@ use crate::{
     backoff::{Backoff, FullJitter},
     store::{
         StoreError,
-        journal::{Entry, Journal, LeaseRequest, Priority, gather::gathered},
+        journal::{Entry, Journal, LeaseRequest, Priority, coalesce::coalesce},
     },
     telemetry,
 };
@@ -220,7 +220,7 @@ impl<J: Journal, H: Handler> Run<J, H> {
     async fn lease(&mut self) -> Result<Vec<String>, StoreError> {
         let (limit, through) = self.admits();
         // Who is about to be done makes room for this one.
-        let mut room = gathered(limit, || self.room(limit)).await;
+        let mut room = coalesce(limit, || self.room(limit)).await;
         let mut had_more = Vec::new();
         let mut leases = JoinSet::new();
         while room > 0

@@ -2,48 +2,48 @@ use std::{borrow::Cow, fmt, time::Duration};
 
 use bytes::Bytes;
 
-use super::{EntryId, LeaseToken, Priority, Status, Timestamp};
+use super::{EntryId, HistoryEvent, LeaseToken, Priority, Status, Timestamp};
 use crate::store::{Fingerprint, RecordKey};
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// What makes an entry the same as another one.
+/// The identity of an operation, by which duplicates are found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Dedup {
-    /// Which operation it is.
+    /// The key of the operation.
     pub key: RecordKey,
-    /// What was asked for.
+    /// A digest of what was asked for.
     pub fingerprint: Fingerprint,
 }
 
-/// Something to be done.
+/// An entry to enqueue.
 #[derive(Clone)]
 #[must_use]
 pub struct NewEntry {
-    /// Its name, drawn by who enqueues it so that enqueuing can be repeated.
+    /// Its id, drawn by the caller so that enqueuing can be repeated.
     pub id: EntryId,
-    /// Which queue.
+    /// The queue.
     pub queue: Cow<'static, str>,
-    /// Which part of the queue: one that is slow does not keep the others waiting.
+    /// The lane of the queue: a slow lane does not keep the others waiting.
     pub lane: String,
-    /// Whose it is.
+    /// The owner, for lists.
     pub owner: String,
-    /// What it is, for lists.
+    /// A label, for lists.
     pub label: String,
-    /// What makes it the same as another one, if it can be.
+    /// The operation, if duplicates of it are to be found.
     pub dedup: Option<Dedup>,
-    /// What goes first.
+    /// Its priority within the lane.
     pub priority: Priority,
-    /// How long to wait before the first attempt; at most the time until it is past its time.
+    /// The time before the first attempt; at most `ttl`.
     pub delay: Duration,
-    /// How long it may wait in all.
+    /// The time in which it must be started.
     pub ttl: Duration,
-    /// What to do, as bytes that mean nothing to a store.
+    /// The work, as bytes that mean nothing to a store.
     pub payload: Bytes,
 }
 
 impl NewEntry {
-    /// An entry with a random id, in the one lane that has no name, due now and for a day.
+    /// Creates an entry with a random id, in the lane without a name, due now and for a day.
     pub fn new(queue: impl Into<Cow<'static, str>>, payload: impl Into<Bytes>) -> Self {
         Self {
             id: EntryId::random(),
@@ -71,7 +71,7 @@ impl NewEntry {
             priority: self.priority,
             status: Status::Queued,
             sequence,
-            turn: LeaseToken::new(0),
+            lease_token: LeaseToken::new(0),
             attempts: 0,
             redrives: 0,
             cause: None,
@@ -87,7 +87,7 @@ impl NewEntry {
     }
 }
 
-/// Shows how long the payload is, never what is in it.
+/// Shows the length of the payload, never its bytes.
 impl fmt::Debug for NewEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("NewEntry")
@@ -101,39 +101,40 @@ impl fmt::Debug for NewEntry {
     }
 }
 
-/// What became of a [`NewEntry`]. The entries are without payload, result and history.
+/// The answer to [`enqueue`](super::Journal::enqueue). The entries are without payload, result and
+/// history.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Enqueued {
-    /// It is queued, durably.
+    /// The entry is queued, durably.
     New(Entry),
-    /// It, or the same under another id, was there before.
+    /// The entry, or the same operation under another id, was there before.
     Existing(Entry),
-    /// Its key was used for something else.
+    /// The key was used for something else.
     Mismatch,
 }
 
-/// An entry as it stands.
+/// An entry of a queue.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// Its name.
+    /// Its id.
     pub id: EntryId,
-    /// Which queue.
+    /// The queue.
     pub queue: String,
-    /// Which part of it.
+    /// The lane of the queue.
     pub lane: String,
-    /// Whose it is.
+    /// The owner, for lists.
     pub owner: String,
-    /// What it is.
+    /// The label, for lists.
     pub label: String,
-    /// What goes first.
+    /// Its priority within the lane.
     pub priority: Priority,
-    /// Where it stands.
+    /// Its state.
     pub status: Status,
-    /// In which sequence entries came; it grows within a journal.
+    /// Its number in the order of arrival, which grows within a journal.
     pub sequence: u64,
-    /// Its latest lease; zero if there was none.
-    pub turn: LeaseToken,
-    /// How often it was attempted, since it was queued or redriven.
+    /// The token of its latest lease; zero if there was none.
+    pub lease_token: LeaseToken,
+    /// Attempts since it was queued or redriven.
     pub attempts: u32,
     /// Redrives so far.
     pub redrives: u32,
@@ -148,14 +149,14 @@ pub struct Entry {
     pub due_at: Timestamp,
     /// From when on it must not be started.
     pub expires_at: Timestamp,
-    /// When it came to where it stands: for an entry that was just leased, the time of the lease.
+    /// When it came to its state: for an entry that was just leased, the time of the lease.
     pub changed_at: Timestamp,
-    /// What to do.
+    /// The work.
     pub payload: Bytes,
-    /// What came of it, as bytes that mean nothing to a store.
+    /// The result of the work, as bytes that mean nothing to a store.
     pub result: Option<Bytes>,
-    /// What happened to it so far.
-    pub history: Vec<Attempted>,
+    /// What happened to it so far, for people.
+    pub history: Vec<HistoryEvent>,
 }
 
 impl Entry {
@@ -168,14 +169,15 @@ impl Entry {
         }
     }
 
-    /// Whether an entry that was just leased is past its time: it was leased to be told so.
+    /// Returns whether an entry that was just leased is past its time, and was leased to be settled
+    /// as such.
     #[must_use]
     pub fn is_past(&self) -> bool {
         self.expires_at <= self.changed_at
     }
 }
 
-/// Shows how long payload and result are, never what is in them.
+/// Shows the lengths of payload and result, never their bytes.
 impl fmt::Debug for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Entry")
@@ -186,7 +188,7 @@ impl fmt::Debug for Entry {
             .field("priority", &self.priority)
             .field("status", &self.status)
             .field("sequence", &self.sequence)
-            .field("turn", &self.turn)
+            .field("turn", &self.lease_token)
             .field("attempts", &self.attempts)
             .field("redrives", &self.redrives)
             .field("cause", &self.cause)
@@ -196,43 +198,4 @@ impl fmt::Debug for Entry {
             .field("history", &self.history)
             .finish_non_exhaustive()
     }
-}
-
-/// One line of an entry's history, for people: no code decides by it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Attempted {
-    /// When it happened, on the store's clock.
-    pub at: Timestamp,
-    /// The kind of transition that wrote it.
-    pub kind: EventKind,
-    /// Note of the settlement, or name of the command.
-    pub note: String,
-}
-
-/// The transition that wrote a line of history.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EventKind {
-    /// [`Journal::settle`](super::Journal::settle).
-    Settlement,
-    /// [`Journal::command`](super::Journal::command).
-    Command,
-}
-
-impl Attempted {
-    /// The longest note that is stored, in bytes.
-    const MAX_NOTE: usize = 512;
-
-    /// Returns the part of a note that is stored.
-    pub(crate) fn cut(note: &str) -> &str {
-        cut(note, Self::MAX_NOTE)
-    }
-}
-
-/// Cuts text to a length in bytes, between two characters.
-pub(super) fn cut(text: &str, longest: usize) -> &str {
-    let mut end = text.len().min(longest);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    &text[..end]
 }

@@ -114,18 +114,21 @@ pub(super) async fn a_lease_runs_out_and_counts<B: Backend<Store: Journal>>(case
     let id = case.put(case.entry()).await;
     let first = case.lease_one().await;
     case.pass(LEASE - 1).await;
-    let extended = case.store.extend(id, first.turn, case.unit * LEASE).await;
+    let extended = case
+        .store
+        .extend(id, first.lease_token, case.unit * LEASE)
+        .await;
     assert_eq!(extended.expect("extend"), Held);
     case.pass(LEASE - 1).await;
     assert_eq!(case.lease(1).await, [], "it was extended");
     case.pass(1).await;
     // Nobody took it, so it is still its owner's.
-    let extended = case.store.extend(id, first.turn, case.unit).await;
+    let extended = case.store.extend(id, first.lease_token, case.unit).await;
     assert_eq!(extended.expect("extend"), Held);
     case.pass(1).await;
     assert_eq!(case.status(id).await, Some(Status::Processing));
     let second = case.lease_one().await;
-    assert!(second.turn > first.turn);
+    assert!(second.lease_token > first.lease_token);
     assert_eq!((first.attempts, second.attempts), (1, 2));
 }
 
@@ -141,7 +144,7 @@ pub(super) async fn a_lease_that_ran_out_is_its_owners_until_taken<B: Backend<St
     assert_eq!(case.status(leased[1].id).await, Some(Status::Processing));
     let extended = case
         .store
-        .extend(leased[1].id, leased[1].turn, case.unit * LEASE)
+        .extend(leased[1].id, leased[1].lease_token, case.unit * LEASE)
         .await;
     assert_eq!(extended.expect("extend"), Held);
     case.settle(&leased[2], Settlement::completed("done", case.keep()))
@@ -154,7 +157,7 @@ pub(super) async fn a_lease_that_ran_out_is_its_owners_until_taken<B: Backend<St
 
 pub(super) async fn a_stale_turn_changes_nothing<B: Backend<Store: Journal>>(case: &Case<'_, B>) {
     let id = case.put(case.entry()).await;
-    let stale = case.lease_one().await.turn;
+    let stale = case.lease_one().await.lease_token;
     case.pass(LEASE).await;
     let owner = case.lease_one().await;
     let extended = case.store.extend(id, stale, case.unit * TTL).await;

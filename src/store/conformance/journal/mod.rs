@@ -1,8 +1,8 @@
+mod commands;
 mod leasing;
 mod queueing;
 mod reading;
 mod settling;
-mod steering;
 
 use std::{sync::Arc, time::Duration};
 
@@ -52,11 +52,11 @@ pub async fn journal<B: Backend<Store: Journal>>(backend: &B) {
     settling::a_retry_waits_and_a_release_does_not_count(&new().await).await;
     settling::causes_and_redrives_are_counted(&new().await).await;
     settling::an_outcome_and_its_outbox_are_one(&new().await).await;
-    steering::cancel_and_lease_have_one_winner(&new().await).await;
-    steering::what_is_triggered_goes_first(&new().await).await;
-    steering::what_is_past_its_time_is_only_leased_to_be_told_so(&new().await).await;
-    steering::a_dead_letter_is_redriven_once(&new().await).await;
-    steering::what_is_over_is_kept_for_its_time(&new().await).await;
+    commands::cancel_and_lease_have_one_winner(&new().await).await;
+    commands::what_is_triggered_goes_first(&new().await).await;
+    commands::what_is_past_its_time_is_only_leased_to_be_told_so(&new().await).await;
+    commands::a_dead_letter_is_redriven_once(&new().await).await;
+    commands::what_is_over_is_kept_for_its_time(&new().await).await;
     reading::lists_page_and_filter(&new().await).await;
     reading::counts_and_positions_add_up(&new().await).await;
     reading::nothing_is_known_of_what_is_not_there(&new().await).await;
@@ -111,14 +111,14 @@ impl<B: Backend<Store: Journal>> Case<'_, B> {
     }
 
     async fn settle(&self, entry: &Entry, settle: Settlement) {
-        let settled = self.store.settle(entry.id, entry.turn, settle).await;
+        let settled = self.store.settle(entry.id, entry.lease_token, settle).await;
         assert_eq!(settled.expect("settle"), Held);
     }
 
     async fn command(&self, id: EntryId, command: EntryCommand) -> (bool, Status) {
-        let steered = self.store.command(id, command).await.expect("steer");
-        let steered = steered.expect("an entry");
-        (steered.applied, steered.entry.status)
+        let result = self.store.command(id, command).await.expect("command");
+        let result = result.expect("an entry");
+        (result.applied, result.entry.status)
     }
 
     async fn find(&self, id: EntryId) -> Option<Entry> {

@@ -30,7 +30,7 @@ pub(super) async fn what_is_queued_comes_back_whole<B: Backend<Store: Journal>>(
         (Status::Queued, Priority::High)
     );
     assert_eq!(
-        (found.attempts, found.turn, &found.result),
+        (found.attempts, found.lease_token, &found.result),
         (0, LeaseToken::new(0), &None)
     );
     assert_eq!(found.due_at, found.queued_at.after(new.delay));

@@ -134,20 +134,25 @@ pub(super) async fn nothing_is_known_of_what_is_not_there<B: Backend<Store: Jour
     case: &Case<'_, B>,
 ) {
     let id = EntryId::random();
-    let turn = LeaseToken::new(1);
+    let lease_token = LeaseToken::new(1);
     let store = &case.store;
     assert_eq!(case.find(id).await, None);
     assert_eq!(
-        store.extend(id, turn, case.unit).await.expect("extend"),
+        store
+            .extend(id, lease_token, case.unit)
+            .await
+            .expect("extend"),
         Lost
     );
-    let settled = store.settle(id, turn, Settlement::release(case.unit)).await;
+    let settled = store
+        .settle(id, lease_token, Settlement::release(case.unit))
+        .await;
     assert_eq!(settled.expect("settle"), Lost);
     assert_eq!(
         store
             .command(id, EntryCommand::Trigger)
             .await
-            .expect("steer"),
+            .expect("command"),
         None
     );
     assert_eq!(store.position(id, 9).await.expect("position"), None);
@@ -170,7 +175,7 @@ pub(super) async fn any_duration_is_taken<B: Backend<Store: Journal>>(case: &Cas
         ..case.want("", 1)
     };
     let leased = case.store.lease(want).await.expect("lease");
-    let extended = case.store.extend(id, leased[0].turn, forever).await;
+    let extended = case.store.extend(id, leased[0].lease_token, forever).await;
     assert_eq!(extended.expect("extend"), Held);
     case.settle(&leased[0], Settlement::retry("later", forever))
         .await;

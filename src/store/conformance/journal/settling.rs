@@ -30,7 +30,7 @@ pub(super) async fn a_settlement_can_be_repeated<B: Backend<Store: Journal>>(cas
         case.settle(&leased, Settlement::completed("second", Duration::ZERO))
             .await;
         assert_eq!(case.find(id).await, before);
-        let extended = case.store.extend(id, leased.turn, case.unit).await;
+        let extended = case.store.extend(id, leased.lease_token, case.unit).await;
         assert_eq!(extended.expect("extend"), Lost);
     }
 }

@@ -1,31 +1,31 @@
-//! The statements of the journal. Each is a transition of its own, at READ COMMITTED, on the
-//! server's clock as the statement began.
+//! The statements of the journal. Each is one transition, at READ COMMITTED, on the server's clock
+//! at the start of the statement.
 
 use super::super::builder::Table;
 use crate::store::journal::{Priority, Query, Status};
 
-/// One time for the whole of a statement, and one that an index can be searched by.
+/// The time at the start of the statement, which an index can be searched by.
 const NOW: &str = "(date_part('epoch', statement_timestamp()) * 1000000)::bigint";
 
 /// The year 2255, as good as forever.
 const FOREVER: i64 = (1 << 53) - 1;
 
-/// Whether it was kept long enough.
+/// The entry was kept long enough.
 fn gone() -> String {
     format!("(status > 1 AND until <= {NOW})")
 }
 
-/// What nobody has begun, and what somebody has.
+/// The two states that `status` does not tell apart: see the schema.
 const QUEUED: &str = "status = 0 AND leased = 0";
 const PROCESSING: &str = "status = 0 AND leased > 0";
 
-/// Whether its key is free for another entry.
+/// The entry's key is free for another one.
 fn off() -> String {
     let gone = gone();
     format!("(status IN (4, 5) OR ({QUEUED} AND expires <= {NOW}) OR {gone})")
 }
 
-/// The state it is in, of which `status` alone is only a part: see the schema.
+/// The entry's state, of which the column `status` is only a part.
 fn status() -> String {
     format!(
         "CASE WHEN {PROCESSING} THEN 1 WHEN {QUEUED} AND expires <= {NOW} THEN 4 ELSE status \
@@ -51,7 +51,7 @@ fn after(duration: &str) -> String {
     format!("least({NOW} + {duration}::bigint, {FOREVER})")
 }
 
-/// Adds a note, which is NULL if there is none.
+/// The history with a note added, which is NULL if there is none.
 fn noted(note: &str) -> String {
     format!(
         "history || coalesce(convert_to(lpad({NOW}::text, 16, '0'), 'UTF8') || {note}::bytea, '')"
@@ -67,8 +67,8 @@ pub(in super::super) struct Statements {
     pub(in super::super) lease: String,
     pub(super) extend: String,
     pub(super) settle: String,
-    pub(super) settle_all: String,
-    pub(super) turn: String,
+    pub(super) settle_batch: String,
+    pub(super) lease_token: String,
     pub(super) cancel: String,
     pub(super) trigger: String,
     pub(super) redrive: String,
@@ -99,8 +99,8 @@ impl Statements {
                 after("$3")
             ),
             settle: settle(table),
-            settle_all: settle_all(table),
-            turn: format!("SELECT 1 FROM {table} WHERE id = $1 AND turn = $2"),
+            settle_batch: settle_batch(table),
+            lease_token: format!("SELECT 1 FROM {table} WHERE id = $1 AND turn = $2"),
             cancel: format!(
                 "UPDATE {table} SET status = 5, changed = {NOW}, until = {}, history = {cancelled} \
                  WHERE id = $1 AND {QUEUED} AND expires > {NOW} RETURNING {summary}",
@@ -175,7 +175,7 @@ impl Statements {
     }
 }
 
-/// No row is returned if something is in the way.
+/// Returns no row if another entry has the id or the key.
 fn enqueue(table: &Table) -> String {
     let expires = after("$10");
     format!(
@@ -189,9 +189,8 @@ fn enqueue(table: &Table) -> String {
     )
 }
 
-/// What is in the way of a new entry, by its id or by its key. What is of no account any more makes
-/// room; if that was all, no row is returned and the entry can be queued, unless somebody else is
-/// faster.
+/// Finds the entry that has the id or the key of a new one. One that is gone, cancelled or expired
+/// makes room; if that was all, no row is returned and the insert can be tried again.
 fn existing(table: &Table) -> String {
     let (gone, off, summary) = (gone(), off(), summary());
     format!(
@@ -206,8 +205,8 @@ fn existing(table: &Table) -> String {
     )
 }
 
-/// From one lane to the next, without a look at what is in between, nor at more than the first that
-/// is due: of an EXISTS the server may make a list of all there is.
+/// Steps from one lane to the next without reading the entries in between, and reads no more than
+/// the first that is due: of an EXISTS the server may make a list of all there is.
 fn lanes(table: &Table, from: &str) -> String {
     let here = format!("SELECT true FROM {table} j WHERE j.queue = $1 AND j.lane = lanes.lane");
     let due = Priority::ALL.map(|priority| {
@@ -233,11 +232,11 @@ fn lanes(table: &Table, from: &str) -> String {
     )
 }
 
-/// Locks what it takes and nothing else: others skip what is locked, and would get what comes after
-/// it.
+/// Locks the entries that it leases and nothing else: other workers skip what is locked, and would
+/// lease what comes after it.
 ///
-/// What is queued and whose lease ran out are both found by `leased`, which is 0 for the first. Each
-/// priority is searched by itself, so that what is not due yet is not even looked at.
+/// Queued entries and those whose lease ran out are both found by `leased`, which is 0 for the
+/// first. Each priority is searched by itself, so that entries that are not due are not read.
 fn lease(table: &Table) -> String {
     let free = format!("queue = $1 AND lane = $2 AND status = 0 AND leased <= {NOW}");
     let mut ctes = format!(
@@ -269,18 +268,18 @@ fn lease(table: &Table) -> String {
 }
 
 /// Settles many, each of them an element of the parameters.
-fn settle_all(table: &Table) -> String {
+fn settle_batch(table: &Table) -> String {
     format!(
         "{} FROM unnest($1::bytea[], $2::bigint[], $3::smallint[], $4::bigint[], $5::boolean[], \
              $6::bytea[], $7::bytea[], $8::text[]) \
-           AS told (id, turn, status, time, releases, result, note, cause) \
-         WHERE entry.id = told.id AND entry.turn = told.turn AND entry.status = 0 \
+           AS row (id, turn, status, time, releases, result, note, cause) \
+         WHERE entry.id = row.id AND entry.turn = row.turn AND entry.status = 0 \
            AND entry.leased > 0 \
          RETURNING entry.id, entry.turn",
         settling(
             table,
             ["status", "time", "releases", "result", "note", "cause"]
-                .map(|column| format!("told.{column}"))
+                .map(|column| format!("row.{column}"))
         )
     )
 }

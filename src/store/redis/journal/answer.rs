@@ -1,14 +1,14 @@
-//! What the scripts answer.
+//! Reads the answers of the scripts.
 
 use redis::Value;
 
 use super::unreadable;
 use crate::store::{
     StoreError,
-    journal::{Entry, LeaseToken, Timestamp, columns},
+    journal::{Entry, LeaseToken, Priority, Status, Timestamp, history},
 };
 
-/// A list of entries, alone in an answer.
+/// Reads a list of entries, alone in an answer.
 pub(super) fn entries(mut rest: Vec<Value>) -> Result<Vec<Entry>, StoreError> {
     match &mut *rest {
         [Value::Array(found)] => found.drain(..).map(entry).collect(),
@@ -30,7 +30,7 @@ pub(super) fn entry(value: Value) -> Result<Entry, StoreError> {
         priority,
         status,
         sequence,
-        turn,
+        lease_token,
         attempts,
         queued,
         due,
@@ -52,10 +52,10 @@ pub(super) fn entry(value: Value) -> Result<Entry, StoreError> {
         lane: text(lane)?,
         owner: text(owner)?,
         label: text(label)?,
-        priority: columns::priority(small(&priority)?)?,
-        status: columns::status(small(&status)?)?,
+        priority: Priority::from_number(small(&priority)?)?,
+        status: Status::from_number(small(&status)?)?,
         sequence: number(&sequence)?,
-        turn: LeaseToken::new(number(&turn)?),
+        lease_token: LeaseToken::new(number(&lease_token)?),
         attempts: count(&attempts)?,
         redrives: count(&redrives)?,
         cause: Some(text(cause)?).filter(|cause| !cause.is_empty()),
@@ -69,7 +69,7 @@ pub(super) fn entry(value: Value) -> Result<Entry, StoreError> {
             Value::Nil => None,
             result => Some(bytes(result)?.into()),
         },
-        history: columns::history(&bytes(history)?),
+        history: history::parse(&bytes(history)?),
     })
 }
 
@@ -84,7 +84,7 @@ pub(super) fn text(value: Value) -> Result<String, StoreError> {
     String::from_utf8(bytes(value)?).map_err(|_| unreadable())
 }
 
-/// As a number, or as digits where numbers of the server would not be exact.
+/// Reads an integer, or digits where the server's numbers would not be exact.
 pub(super) fn number(value: &Value) -> Result<u64, StoreError> {
     let number = match value {
         Value::Int(number) => u64::try_from(*number).ok(),

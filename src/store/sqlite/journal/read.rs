@@ -1,4 +1,4 @@
-//! What changes nothing.
+//! Queries that change nothing.
 
 use std::time::Duration;
 
@@ -21,8 +21,8 @@ pub(super) fn find(batch: &Batch<'_>, id: EntryId) -> rusqlite::Result<Option<En
         .optional()
 }
 
-/// From one lane to the next, without a look at what is in between: the first one of which
-/// something is queued or leased, and whether any of that can be leased now.
+/// Returns lanes with work. The recursion steps from one lane to the next without reading the
+/// entries in between, and asks of each whether anything in it can be leased now.
 pub(super) fn lanes(
     batch: &Batch<'_>,
     queue: &str,
@@ -80,8 +80,8 @@ pub(super) fn list(batch: &Batch<'_>, query: &Query) -> rusqlite::Result<Vec<Ent
     entries.collect()
 }
 
-/// Each combination of filters has its own statement, so that it finds its index. A plus sign keeps
-/// a column from being looked up in one.
+/// Returns the statement for a combination of filters, so that each finds its index. A plus sign
+/// keeps a column from being looked up in one.
 fn list_sql(query: &Query) -> String {
     let status = match query.status {
         None => String::new(),

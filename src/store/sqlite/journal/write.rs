@@ -1,4 +1,4 @@
-//! The transitions of an entry, but for the lease.
+//! The transitions of an entry other than a lease.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use rusqlite::{Error, OptionalExtension, Params};
 
 use super::{
     super::worker::Batch,
-    row::{self, after, noted, turned},
+    row::{self, after, noted},
 };
 use crate::store::{
     Ownership,
@@ -17,12 +17,12 @@ use crate::store::{
     },
 };
 
-/// How many entries, and bytes of them, one sweep removes.
+/// The most entries, and bytes of them, that one sweep removes.
 const SWEEP_ENTRIES: i64 = 256;
 const SWEEP_BYTES: i64 = 4 << 20;
 
 pub(super) fn enqueue(batch: &Batch<'_>, new: &NewEntry) -> rusqlite::Result<Enqueued> {
-    // An id and a key can be in the way, and then they are not any more.
+    // An id and a key may each be taken by an entry that has to be removed first.
     for _ in 0..3 {
         if insert(batch, new)? {
             let sequence = batch.connection.last_insert_rowid();
@@ -35,7 +35,7 @@ pub(super) fn enqueue(batch: &Batch<'_>, new: &NewEntry) -> rusqlite::Result<Enq
     Err(Error::StatementChangedRows(0))
 }
 
-/// Whether nothing was in the way.
+/// Returns whether neither id nor key was taken.
 fn insert(batch: &Batch<'_>, new: &NewEntry) -> rusqlite::Result<bool> {
     let mut statement = batch.connection.prepare_cached(
         "INSERT INTO journal (id, queue, lane, owner, label, dedup, fingerprint, priority, status,
@@ -72,8 +72,8 @@ fn queued(new: &NewEntry, sequence: i64, now: i64) -> Entry {
     entry
 }
 
-/// What is in the way of a new entry. If that is of no account any more, it makes room, and there
-/// is nothing.
+/// Returns the entry that has the id or the key of a new one. One that is gone, cancelled or expired
+/// makes room instead.
 fn existing(batch: &Batch<'_>, new: &NewEntry) -> rusqlite::Result<Option<Enqueued>> {
     const BY_ID: &str = concat!(
         "SELECT ",
@@ -86,14 +86,14 @@ fn existing(batch: &Batch<'_>, new: &NewEntry) -> rusqlite::Result<Option<Enqueu
         ", fingerprint, status > 1 AND until <= ?1 FROM journal WHERE queue = ?2 AND dedup = ?3"
     );
     let by_id = (batch.now, new.id.as_bytes());
-    if let Some((entry, ..)) = in_the_way(batch, BY_ID, by_id)? {
+    if let Some((entry, ..)) = taken_by(batch, BY_ID, by_id)? {
         return Ok(Some(Enqueued::Existing(entry)));
     }
     let Some(dedup) = new.dedup else {
         return Ok(None);
     };
     let by_key = (batch.now, &new.queue, dedup.key.as_bytes());
-    let Some((entry, fingerprint)) = in_the_way(batch, BY_KEY, by_key)? else {
+    let Some((entry, fingerprint)) = taken_by(batch, BY_KEY, by_key)? else {
         return Ok(None);
     };
     if matches!(entry.status, Status::Cancelled | Status::Expired) {
@@ -111,8 +111,8 @@ fn existing(batch: &Batch<'_>, new: &NewEntry) -> rusqlite::Result<Option<Enqueu
     ))
 }
 
-/// An entry and its fingerprint. One that was kept long enough goes now.
-fn in_the_way(
+/// Returns an entry and its fingerprint. One that was kept long enough is removed.
+fn taken_by(
     batch: &Batch<'_>,
     sql: &str,
     params: impl Params,
@@ -135,25 +135,25 @@ fn in_the_way(
 pub(super) fn extend(
     batch: &Batch<'_>,
     id: EntryId,
-    turn: LeaseToken,
+    lease_token: LeaseToken,
     lease: Duration,
 ) -> rusqlite::Result<Ownership> {
     let mut statement = batch.connection.prepare_cached(
         "UPDATE journal SET until = ?3 WHERE id = ?1 AND turn = ?2 AND status = 1",
     )?;
     let until = after(batch.now, lease);
-    let changed = statement.execute((id.as_bytes(), turned(turn), until))?;
+    let changed = statement.execute((id.as_bytes(), lease_token.column(), until))?;
     Ok(held(changed == 1))
 }
 
 pub(super) fn settle(
     batch: &Batch<'_>,
     id: EntryId,
-    turn: LeaseToken,
-    settle: &Settlement,
+    lease_token: LeaseToken,
+    settlement: &Settlement,
 ) -> rusqlite::Result<Ownership> {
-    let (status, time) = settle.outcome.transition();
-    // What was past its time when it was leased has counted no attempt.
+    let (status, time) = settlement.outcome.transition();
+    // The lease of an entry past its time has counted no attempt.
     let mut statement = batch.connection.prepare_cached(
         "UPDATE journal SET status = ?4, changed = ?3, until = ?5,
            due = CASE ?4 WHEN 0 THEN min(?5, expires) ELSE due END,
@@ -165,17 +165,17 @@ pub(super) fn settle(
     )?;
     let settled = statement.execute((
         id.as_bytes(),
-        turned(turn),
+        lease_token.column(),
         batch.now,
         status.number(),
         after(batch.now, time),
-        settle.outcome.is_release(),
-        settle.result.as_deref(),
-        noted(EventKind::Settlement, &settle.note, batch.now),
-        settle.stored_cause(),
+        settlement.outcome.is_release(),
+        settlement.result.as_deref(),
+        noted(EventKind::Settlement, &settlement.note, batch.now),
+        settlement.stored_cause(),
     ))?;
     if settled == 1 {
-        for new in &settle.outbox {
+        for new in &settlement.outbox {
             enqueue(batch, new)?;
         }
         return Ok(Ownership::Held);
@@ -183,7 +183,7 @@ pub(super) fn settle(
     let mut repeat = batch
         .connection
         .prepare_cached("SELECT 1 FROM journal WHERE id = ?1 AND turn = ?2")?;
-    Ok(held(repeat.exists((id.as_bytes(), turned(turn)))?))
+    Ok(held(repeat.exists((id.as_bytes(), lease_token.column()))?))
 }
 
 pub(super) fn command(
@@ -242,8 +242,8 @@ fn one(batch: &Batch<'_>, sql: &str, params: impl Params) -> rusqlite::Result<Op
         .optional()
 }
 
-/// Removes a few entries that were kept long enough; whether there may be more.
-pub(super) fn sweep(batch: &Batch<'_>) -> rusqlite::Result<bool> {
+/// Removes a few entries that were kept long enough, and returns whether there may be more.
+pub(in super::super) fn sweep(batch: &Batch<'_>) -> rusqlite::Result<bool> {
     let mut statement = batch.connection.prepare_cached(
         "SELECT sequence, length(payload) + coalesce(length(result), 0) FROM journal
          WHERE status > 1 AND until <= ?1 ORDER BY until LIMIT ?2",

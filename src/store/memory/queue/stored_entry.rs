@@ -2,17 +2,21 @@ use bytes::Bytes;
 
 use crate::store::{
     Fingerprint, RecordKey,
-    journal::{Attempted, Entry, EntryCommand, EventKind, Priority, Settlement, Status, Timestamp},
+    journal::{
+        Entry, EntryCommand, EventKind, HistoryEvent, Priority, Settlement, Status, Timestamp,
+    },
 };
 
-pub(super) struct Held {
+/// An entry, and what only the store knows of it.
+pub(super) struct StoredEntry {
     pub(super) entry: Entry,
     pub(super) dedup: Option<(RecordKey, Fingerprint)>,
-    /// While it is processed, when the lease runs out; once it is over, when it may go.
+    /// End of the lease while it is processed; once it is over, when it may be removed.
     pub(super) until: Timestamp,
 }
 
-impl Held {
+impl StoredEntry {
+    /// Returns the state that readers see.
     pub(super) fn status(&self, now: Timestamp) -> Status {
         match self.entry.status {
             Status::Queued if self.entry.expires_at <= now => Status::Expired,
@@ -29,6 +33,7 @@ impl Held {
         (self.entry.payload.len() + result) as u64
     }
 
+    /// Returns the entry without payload, result and history.
     pub(super) fn summary(&self, now: Timestamp) -> Entry {
         Entry {
             status: self.status(now),
@@ -89,8 +94,8 @@ impl Held {
 
     fn note(&mut self, kind: EventKind, note: &str, at: Timestamp) {
         if !note.is_empty() {
-            let note = Attempted::cut(note).to_owned();
-            self.entry.history.push(Attempted { at, kind, note });
+            let note = HistoryEvent::cut(note).to_owned();
+            self.entry.history.push(HistoryEvent { at, kind, note });
         }
     }
 }

@@ -15,17 +15,17 @@ pub(super) async fn cancel_and_lease_have_one_winner<B: Backend<Store: Journal>>
         let cancel =
             tokio::spawn(async move { other.command(id, EntryCommand::Cancel(keep)).await });
         let leased = lease.await.expect("a task");
-        let steered = cancel
+        let result = cancel
             .await
             .expect("a task")
-            .expect("steer")
+            .expect("command")
             .expect("an entry");
-        assert_ne!(leased.len() == 1, steered.applied, "exactly one wins");
+        assert_ne!(leased.len() == 1, result.applied, "exactly one wins");
         let status = case.status(id).await;
         match leased.first() {
             Some(leased) => {
                 assert_eq!(status, Some(Status::Processing));
-                assert_eq!(steered.entry.status, Status::Processing);
+                assert_eq!(result.entry.status, Status::Processing);
                 case.settle(leased, Settlement::completed("", case.keep()))
                     .await;
                 let late = case.command(id, EntryCommand::Cancel(case.keep())).await;
@@ -159,7 +159,7 @@ pub(super) async fn a_dead_letter_is_redriven_once<B: Backend<Store: Journal>>(c
     );
     let again = case.lease_one().await;
     assert_eq!((again.id, again.attempts), (id, 1), "with no attempts made");
-    assert!(again.turn > leased.turn);
+    assert!(again.lease_token > leased.lease_token);
     assert!(!again.is_past());
     let notes: Vec<_> = again.history.iter().map(|n| &*n.note).collect();
     assert_eq!(notes, ["broken", "redriven"], "history is kept");
@@ -202,7 +202,7 @@ pub(super) async fn what_is_over_is_kept_for_its_time<B: Backend<Store: Journal>
     for id in &over {
         assert_eq!(case.status(*id).await, None);
         let redriven = case.store.command(*id, EntryCommand::Redrive(keep)).await;
-        assert_eq!(redriven.expect("steer"), None);
+        assert_eq!(redriven.expect("command"), None);
     }
     assert_eq!(case.list(Query::new(case.queue.clone(), 9)).await, []);
     // Neither its key nor its id is taken any more.

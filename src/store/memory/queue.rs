@@ -1,35 +1,35 @@
-//! The journal in memory: all entries in the sequence in which they came, and for each lane what
-//! is next.
+//! The journal in memory: all entries by sequence, and for each lane those that can be leased.
 
-mod held;
 mod lane;
+mod read;
+mod stored_entry;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, btree_map},
-    ops::Bound,
     time::{Duration, SystemTime},
 };
 
 use tokio::time::Instant;
 
-use self::{held::Held, lane::Lane};
+use self::{lane::Lane, stored_entry::StoredEntry};
 use crate::store::{
     Ownership, RecordKey, StoreError, StoreErrorKind,
     journal::{
-        CommandResult, Counts, Enqueued, Entry, EntryCommand, EntryId, LeaseRequest, LeaseToken,
-        NewEntry, Priority, Query, Settlement, Status, Timestamp,
+        CommandResult, Enqueued, Entry, EntryCommand, EntryId, LeaseRequest, LeaseToken, NewEntry,
+        Priority, Settlement, Status, Timestamp,
     },
 };
 
-/// How many entries past their time are removed along with each new one.
+/// The most entries that are removed along with each new one.
 const SWEEP: usize = 8;
 
-pub(super) struct Book {
-    entries: BTreeMap<u64, Held>,
+/// All queues of a [`MemoryStore`](super::MemoryStore).
+pub(super) struct MemoryQueue {
+    entries: BTreeMap<u64, StoredEntry>,
     ids: HashMap<EntryId, u64>,
     dedup: HashMap<(String, RecordKey), u64>,
     lanes: BTreeMap<(String, String), Lane>,
-    /// What is over, by when it may go.
+    /// Entries that are over, by when they may be removed.
     over: BTreeSet<(Timestamp, u64)>,
     sequence: u64,
     bytes: u64,
@@ -39,7 +39,7 @@ pub(super) struct Book {
     opened: (Timestamp, Instant),
 }
 
-impl Book {
+impl MemoryQueue {
     pub(super) fn new(max_entries: u64, max_bytes: u64) -> Self {
         Self {
             entries: BTreeMap::new(),
@@ -60,7 +60,7 @@ impl Book {
         self.secret
     }
 
-    /// Wall-clock time when the journal was made, tokio's clock from then on.
+    /// Returns the wall-clock time when the journal was made, plus tokio's clock since.
     fn now(&self) -> Timestamp {
         let (wall, instant) = self.opened;
         wall.after(instant.elapsed())
@@ -75,7 +75,7 @@ impl Book {
             }
             self.remove(sequence);
         }
-        if let Some(found) = self.same_as(&new, now) {
+        if let Some(found) = self.duplicate_of(&new, now) {
             return Ok(found);
         }
         self.make_room(&[&new], now)?;
@@ -83,30 +83,30 @@ impl Book {
         Ok(Enqueued::New(self.summary(sequence, now)))
     }
 
-    /// The entry that makes this one a duplicate.
-    fn same_as(&self, new: &NewEntry, now: Timestamp) -> Option<Enqueued> {
+    /// Returns the entry that makes this one a duplicate.
+    fn duplicate_of(&self, new: &NewEntry, now: Timestamp) -> Option<Enqueued> {
         let dedup = new.dedup?;
         let key = (new.queue.clone().into_owned(), dedup.key);
         let sequence = *self.dedup.get(&key)?;
-        let held = self.entries.get(&sequence)?;
-        match held.status(now) {
-            _ if held.is_gone(now) => None,
+        let stored = self.entries.get(&sequence)?;
+        match stored.status(now) {
+            _ if stored.is_gone(now) => None,
             Status::Cancelled | Status::Expired => None,
-            _ if held
+            _ if stored
                 .dedup
                 .is_some_and(|(_, print)| print != dedup.fingerprint) =>
             {
                 Some(Enqueued::Mismatch)
             }
-            _ => Some(Enqueued::Existing(held.summary(now))),
+            _ => Some(Enqueued::Existing(stored.summary(now))),
         }
     }
 
     fn make_room(&mut self, new: &[&NewEntry], now: Timestamp) -> Result<(), StoreError> {
         let bytes: u64 = new.iter().map(|new| new.payload.len() as u64).sum();
-        let fits = |book: &Self| {
-            book.entries.len() as u64 + new.len() as u64 <= book.max_entries
-                && book.bytes + bytes <= book.max_bytes
+        let fits = |queue: &Self| {
+            queue.entries.len() as u64 + new.len() as u64 <= queue.max_entries
+                && queue.bytes + bytes <= queue.max_bytes
         };
         while !fits(self) {
             if !self.sweep(now, SWEEP) {
@@ -133,34 +133,19 @@ impl Book {
         }
         self.ids.insert(entry.id, sequence);
         self.bytes += entry.payload.len() as u64;
-        let held = Held {
+        let stored = StoredEntry {
             dedup,
             until: now,
             entry,
         };
-        self.entries.insert(sequence, held);
-        self.show(sequence);
+        self.entries.insert(sequence, stored);
+        self.index(sequence);
         sequence
     }
 
-    pub(super) fn lanes(&self, queue: &str, after: Option<&str>, limit: u32) -> Vec<String> {
+    pub(super) fn lease(&mut self, request: &LeaseRequest) -> Vec<Entry> {
         let now = self.now();
-        let from = match after {
-            Some(after) => Bound::Excluded((queue.to_owned(), after.to_owned())),
-            None => Bound::Included((queue.to_owned(), String::new())),
-        };
-        self.lanes
-            .range((from, Bound::Unbounded))
-            .take_while(|((of, _), _)| of == queue)
-            .filter(|(_, lane)| lane.has_work(now))
-            .map(|((_, name), _)| name.clone())
-            .take(limit as usize)
-            .collect()
-    }
-
-    pub(super) fn lease(&mut self, want: &LeaseRequest) -> Vec<Entry> {
-        let now = self.now();
-        let key = (want.queue.clone().into_owned(), want.lane.clone());
+        let key = (request.queue.clone().into_owned(), request.lane.clone());
         let lapsed = self
             .lanes
             .get(&key)
@@ -175,69 +160,74 @@ impl Book {
         let mut next = Lane::past(&lane.expiring, now);
         let due = Priority::ALL
             .iter()
-            .take_while(|&&priority| priority <= want.through)
+            .take_while(|&&priority| priority <= request.through)
             .flat_map(|&priority| lane.due(priority, now))
             .filter(|sequence| !next.contains(sequence))
-            .take(want.limit as usize)
+            .take(request.limit as usize)
             .collect::<Vec<_>>();
         next.extend(due);
-        next.truncate(want.limit as usize);
+        next.truncate(request.limit as usize);
         let lease = |&sequence: &u64| {
-            self.change(sequence, |held| {
-                let entry = &mut held.entry;
+            self.change(sequence, |stored| {
+                let entry = &mut stored.entry;
                 entry.status = Status::Processing;
-                entry.turn = LeaseToken::new(entry.turn.get() + 1);
+                entry.lease_token = LeaseToken::new(entry.lease_token.get() + 1);
                 entry.changed_at = now;
                 entry.attempts += u32::from(entry.expires_at > now);
-                held.until = now.after(want.lease);
+                stored.until = now.after(request.lease);
             })?;
             Some(self.entries.get(&sequence)?.entry.clone())
         };
         next.iter().filter_map(lease).collect()
     }
 
-    pub(super) fn extend(&mut self, id: EntryId, turn: LeaseToken, lease: Duration) -> Ownership {
+    pub(super) fn extend(
+        &mut self,
+        id: EntryId,
+        lease_token: LeaseToken,
+        lease: Duration,
+    ) -> Ownership {
         let until = self.now().after(lease);
-        match self.owned(id, turn) {
+        match self.owned(id, lease_token) {
             Some((sequence, true)) => {
-                self.change(sequence, |held| held.until = until);
+                self.change(sequence, |stored| stored.until = until);
                 Ownership::Held
             }
             _ => Ownership::Lost,
         }
     }
 
-    /// Where it is, and whether that turn is still on.
-    fn owned(&self, id: EntryId, turn: LeaseToken) -> Option<(u64, bool)> {
+    /// Returns the entry of this lease, unless it was leased again, and whether the lease is open.
+    fn owned(&self, id: EntryId, lease_token: LeaseToken) -> Option<(u64, bool)> {
         let sequence = *self.ids.get(&id)?;
         let entry = &self.entries.get(&sequence)?.entry;
-        (entry.turn == turn).then_some((sequence, entry.status == Status::Processing))
+        (entry.lease_token == lease_token).then_some((sequence, entry.status == Status::Processing))
     }
 
     pub(super) fn settle(
         &mut self,
         id: EntryId,
-        turn: LeaseToken,
-        mut settle: Settlement,
+        lease_token: LeaseToken,
+        mut settlement: Settlement,
     ) -> Result<Ownership, StoreError> {
         let now = self.now();
-        let sequence = match self.owned(id, turn) {
+        let sequence = match self.owned(id, lease_token) {
             Some((sequence, true)) => sequence,
             Some((_, false)) => return Ok(Ownership::Held),
             None => return Ok(Ownership::Lost),
         };
-        let follows: Vec<_> = settle.outbox.iter().collect();
+        let follows: Vec<_> = settlement.outbox.iter().collect();
         self.make_room(&follows, now)?;
-        for new in std::mem::take(&mut settle.outbox) {
-            if !self.ids.contains_key(&new.id) && self.same_as(&new, now).is_none() {
+        for new in std::mem::take(&mut settlement.outbox) {
+            if !self.ids.contains_key(&new.id) && self.duplicate_of(&new, now).is_none() {
                 self.insert(new, now);
             }
         }
         let (mut before, mut after) = (0, 0);
-        self.change(sequence, |held| {
-            before = held.bytes();
-            held.settle(settle, now);
-            after = held.bytes();
+        self.change(sequence, |stored| {
+            before = stored.bytes();
+            stored.settle(settlement, now);
+            after = stored.bytes();
         });
         self.bytes = (self.bytes + after).saturating_sub(before);
         Ok(Ownership::Held)
@@ -255,77 +245,13 @@ impl Book {
             EntryCommand::Redrive(_) => status == Status::Failed,
         };
         if applied {
-            self.change(sequence, |held| held.command(command, now));
+            self.change(sequence, |stored| stored.command(command, now));
         }
         let entry = self.summary(sequence, now);
         Some(CommandResult { applied, entry })
     }
 
-    pub(super) fn find(&self, id: EntryId) -> Option<Entry> {
-        let now = self.now();
-        let held = self.entries.get(self.ids.get(&id)?)?;
-        (!held.is_gone(now)).then(|| Entry {
-            status: held.status(now),
-            ..held.entry.clone()
-        })
-    }
-
-    pub(super) fn list(&self, query: &Query) -> Vec<Entry> {
-        let now = self.now();
-        let wanted = |held: &&Held| {
-            let entry = &held.entry;
-            entry.queue == query.queue
-                && query
-                    .owner
-                    .as_ref()
-                    .is_none_or(|owner| *owner == entry.owner)
-                && query
-                    .label
-                    .as_ref()
-                    .is_none_or(|label| *label == entry.label)
-                && query.status.is_none_or(|status| status == held.status(now))
-                && !held.is_gone(now)
-        };
-        self.entries
-            .range((Bound::Excluded(query.after), Bound::Unbounded))
-            .map(|(_, held)| held)
-            .filter(wanted)
-            .take(query.limit as usize)
-            .map(|held| held.summary(now))
-            .collect()
-    }
-
-    pub(super) fn counts(&self, queue: &str) -> Counts {
-        let now = self.now();
-        let mut counts = Counts::default();
-        for held in self.entries.values() {
-            if held.entry.queue == queue && !held.is_gone(now) {
-                let status = held.status(now);
-                counts.by_status[usize::from(status.number())] += 1;
-                if status == Status::Queued {
-                    let age = now.since(held.entry.queued_at);
-                    counts.oldest = counts.oldest.max(Some(age));
-                }
-            }
-        }
-        counts
-    }
-
-    pub(super) fn position(&self, id: EntryId, limit: u32) -> Option<u32> {
-        let now = self.now();
-        let held = self.entries.get(self.ids.get(&id)?)?;
-        let entry = &held.entry;
-        if held.status(now) != Status::Queued {
-            return None;
-        }
-        let lane = self.lanes.get(&(entry.queue.clone(), entry.lane.clone()))?;
-        let before = lane
-            .queued
-            .range(..(entry.priority, entry.due_at, entry.sequence));
-        u32::try_from(before.take(limit as usize).count()).ok()
-    }
-
-    /// Removes a few entries that were kept long enough; whether there was one.
+    /// Removes a few entries that were kept long enough, and returns whether there was one.
     fn sweep(&mut self, now: Timestamp, limit: usize) -> bool {
         let mut swept = false;
         for _ in 0..limit {
@@ -339,14 +265,14 @@ impl Book {
     }
 
     fn remove(&mut self, sequence: u64) {
-        self.hide(sequence);
-        let Some(held) = self.entries.remove(&sequence) else {
+        self.unindex(sequence);
+        let Some(stored) = self.entries.remove(&sequence) else {
             return;
         };
-        self.bytes = self.bytes.saturating_sub(held.bytes());
-        self.ids.remove(&held.entry.id);
-        if let Some((key, _)) = held.dedup {
-            let key = (held.entry.queue, key);
+        self.bytes = self.bytes.saturating_sub(stored.bytes());
+        self.ids.remove(&stored.entry.id);
+        if let Some((key, _)) = stored.dedup {
+            let key = (stored.entry.queue, key);
             // A later entry may have taken the key over.
             if self.dedup.get(&key) == Some(&sequence) {
                 self.dedup.remove(&key);
@@ -354,32 +280,32 @@ impl Book {
         }
     }
 
-    /// Changes an entry, and where it can be found.
-    fn change(&mut self, sequence: u64, change: impl FnOnce(&mut Held)) -> Option<()> {
-        self.hide(sequence);
+    /// Changes an entry, and moves it between the indexes.
+    fn change(&mut self, sequence: u64, change: impl FnOnce(&mut StoredEntry)) -> Option<()> {
+        self.unindex(sequence);
         change(self.entries.get_mut(&sequence)?);
-        self.show(sequence);
+        self.index(sequence);
         Some(())
     }
 
-    /// Lets what has lost its worker stand in line again. It stays its owner's until somebody
-    /// takes it.
+    /// Queues an entry whose lease ran out. It stays its owner's until it is leased again.
     fn lapse(&mut self, sequence: u64) -> Option<()> {
-        let held = self.entries.get(&sequence)?;
-        let entry = &held.entry;
+        let stored = self.entries.get(&sequence)?;
+        let entry = &stored.entry;
         let key = (entry.queue.clone(), entry.lane.clone());
         let lane = self.lanes.get_mut(&key)?;
-        lane.leased.remove(&(held.until, sequence));
+        lane.leased.remove(&(stored.until, sequence));
         lane.queued.insert((entry.priority, entry.due_at, sequence));
         lane.expiring.insert((entry.expires_at, sequence));
         Some(())
     }
 
-    fn show(&mut self, sequence: u64) {
-        let Some(held) = self.entries.get(&sequence) else {
+    /// Adds an entry to the indexes of its state.
+    fn index(&mut self, sequence: u64) {
+        let Some(stored) = self.entries.get(&sequence) else {
             return;
         };
-        let entry = &held.entry;
+        let entry = &stored.entry;
         let lane = || (entry.queue.clone(), entry.lane.clone());
         match entry.status {
             Status::Queued => {
@@ -389,25 +315,26 @@ impl Book {
             }
             Status::Processing => {
                 let lane = self.lanes.entry(lane()).or_default();
-                lane.leased.insert((held.until, sequence));
+                lane.leased.insert((stored.until, sequence));
             }
-            _ => drop(self.over.insert((held.until, sequence))),
+            _ => drop(self.over.insert((stored.until, sequence))),
         }
     }
 
-    fn hide(&mut self, sequence: u64) {
-        let Some(held) = self.entries.get(&sequence) else {
+    /// Removes an entry from the indexes.
+    fn unindex(&mut self, sequence: u64) {
+        let Some(stored) = self.entries.get(&sequence) else {
             return;
         };
-        let entry = &held.entry;
-        self.over.remove(&(held.until, sequence));
+        let entry = &stored.entry;
+        self.over.remove(&(stored.until, sequence));
         let key = (entry.queue.clone(), entry.lane.clone());
         if let btree_map::Entry::Occupied(mut lane) = self.lanes.entry(key) {
             let sets = lane.get_mut();
             sets.queued
                 .remove(&(entry.priority, entry.due_at, sequence));
             sets.expiring.remove(&(entry.expires_at, sequence));
-            sets.leased.remove(&(held.until, sequence));
+            sets.leased.remove(&(stored.until, sequence));
             if sets.queued.is_empty() && sets.leased.is_empty() {
                 lane.remove();
             }
@@ -415,8 +342,8 @@ impl Book {
     }
 
     fn is_gone(&self, sequence: u64, now: Timestamp) -> bool {
-        let held = self.entries.get(&sequence);
-        held.is_none_or(|held| held.is_gone(now))
+        let stored = self.entries.get(&sequence);
+        stored.is_none_or(|stored| stored.is_gone(now))
     }
 
     fn summary(&self, sequence: u64, now: Timestamp) -> Entry {
