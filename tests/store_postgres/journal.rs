@@ -66,14 +66,14 @@ async fn t_2_outcomes_that_are_told_together_have_answers_of_their_own() {
     let leased = store.lease(want(100)).await.unwrap();
     let mut tasks = JoinSet::new();
     for (n, entry) in stale.iter().chain(&leased).enumerate() {
-        let (store, id, turn) = (store.clone(), entry.id, entry.turn);
+        let (store, id, lease_token) = (store.clone(), entry.id, entry.lease_token);
         let settle = match n % 4 {
             0 => Settlement::completed(n.to_string(), KEEP),
             1 => Settlement::failed(n.to_string(), KEEP),
             2 => Settlement::retry(n.to_string(), KEEP),
             _ => Settlement::release(KEEP),
         };
-        tasks.spawn(async move { (n, store.settle(id, turn, settle).await.unwrap()) });
+        tasks.spawn(async move { (n, store.settle(id, lease_token, settle).await.unwrap()) });
     }
     for (n, ownership) in tasks.join_all().await {
         let expected = [Ownership::Lost, Ownership::Held][n / 100];
@@ -297,7 +297,7 @@ async fn t_5_a_table_of_version_2_keeps_its_entries() {
     let leased = store.lease(want(9)).await.unwrap();
     for entry in &leased {
         let settle = Settlement::retry("503", Duration::ZERO).cause("http_503");
-        let settled = store.settle(entry.id, entry.turn, settle).await;
+        let settled = store.settle(entry.id, entry.lease_token, settle).await;
         assert_eq!(settled.unwrap(), Ownership::Held);
     }
     let found = store.find(ids[1]).await.unwrap().unwrap();
@@ -427,7 +427,7 @@ async fn w_8_an_outbox_that_is_refused_leaves_the_turn_on() {
     };
     let settle = |outbox: &[NewEntry]| {
         let settle = Settlement::completed("done", KEEP).followed_by(outbox.iter().cloned());
-        store.settle(id, leased[0].turn, settle)
+        store.settle(id, leased[0].lease_token, settle)
     };
     let error = settle(&[follow.clone(), refused]).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Other, "{error}");

@@ -112,7 +112,7 @@ async fn j_7_a_thousand_cancels_against_starts_have_one_winner_each() {
                 assert_ne!(cancelled, started.len() == 1, "one of both");
                 if let [entry] = &*started {
                     let settle = Settlement::completed("", KEEP);
-                    let settled = starts.settle(id, entry.turn, settle).await;
+                    let settled = starts.settle(id, entry.lease_token, settle).await;
                     assert_eq!(settled.expect("settle"), Ownership::Held);
                 }
                 won[usize::from(cancelled)] += 1;
@@ -188,7 +188,7 @@ async fn t_5_a_journal_of_version_1_is_read_and_brought_up_to_date() {
     assert_eq!((leased.redrives, leased.history.len()), (2, 4));
     assert_eq!(version().await, "2");
     let settle = Settlement::failed("broken", LEASE).cause("dns");
-    let settled = store.settle(id, leased.turn, settle).await;
+    let settled = store.settle(id, leased.lease_token, settle).await;
     assert_eq!(settled.unwrap(), Ownership::Held);
     let redriven = store.command(id, EntryCommand::Redrive(LEASE)).await;
     assert_eq!(redriven.unwrap().unwrap().entry.redrives, 3);
@@ -203,7 +203,7 @@ async fn t_5_a_newer_journal_is_refused() {
     };
     let store = redis.open().await;
     let id = put(&store, new(Priority::Normal)).await;
-    let turn = LeaseToken::new(1);
+    let lease_token = LeaseToken::new(1);
     redis
         .command::<()>(&["HSET", &root(&redis), "version", "3"])
         .await;
@@ -212,8 +212,8 @@ async fn t_5_a_newer_journal_is_refused() {
         store.enqueue(new(Priority::Normal)).await.map(drop),
         store.lanes("mails", None, 1).await.map(drop),
         store.lease(want(1)).await.map(drop),
-        store.extend(id, turn, LEASE).await.map(drop),
-        store.settle(id, turn, settle).await.map(drop),
+        store.extend(id, lease_token, LEASE).await.map(drop),
+        store.settle(id, lease_token, settle).await.map(drop),
         store.command(id, EntryCommand::Trigger).await.map(drop),
         store.find(id).await.map(drop),
         store.list(Query::new("mails", 1)).await.map(drop),
@@ -272,7 +272,10 @@ async fn all_sets_agree_and_nothing_is_left_behind() {
             }
             5 if !held.is_empty() => {
                 let entry = &held[pick(held.len())];
-                let _ = store.extend(entry.id, entry.turn, LEASE).await.unwrap();
+                let _ = store
+                    .extend(entry.id, entry.lease_token, LEASE)
+                    .await
+                    .unwrap();
             }
             6 if !held.is_empty() => {
                 let entry = held.swap_remove(pick(held.len()));
@@ -284,7 +287,10 @@ async fn all_sets_agree_and_nothing_is_left_behind() {
                     Settlement::release(Duration::ZERO).followed_by([new(Priority::Low)]),
                 ];
                 let settle = settle[pick(5)].clone();
-                let _ = store.settle(entry.id, entry.turn, settle).await.unwrap();
+                let _ = store
+                    .settle(entry.id, entry.lease_token, settle)
+                    .await
+                    .unwrap();
             }
             7..9 if !all.is_empty() => {
                 let steers = [
@@ -315,7 +321,10 @@ async fn all_sets_agree_and_nothing_is_left_behind() {
                 .unwrap()
             {
                 let settle = Settlement::completed("", Duration::ZERO);
-                let settled = store.settle(entry.id, entry.turn, settle).await.unwrap();
+                let settled = store
+                    .settle(entry.id, entry.lease_token, settle)
+                    .await
+                    .unwrap();
                 assert_eq!(settled, Ownership::Held);
             }
         }

@@ -152,7 +152,7 @@ async fn t_5_a_file_of_version_2_keeps_its_entries() {
                 status,
                 1_i64 << 52,
                 history,
-                vec![7_u8; 10_000],
+                vec![7_u8; 400_000],
             ),
         )
         .unwrap();
@@ -162,14 +162,17 @@ async fn t_5_a_file_of_version_2_keeps_its_entries() {
     drop(old);
 
     // A copy must fit, whatever the file may grow to from then on.
-    let store = sqlite.time.store().max_bytes(60_000);
+    let store = sqlite.time.store().max_bytes(1 << 20);
     let store = store.open(sqlite.folder.file()).unwrap();
     let queued = store.find(ids[0]).await.unwrap().unwrap();
     let failed = store.find(ids[1]).await.unwrap().unwrap();
     assert_eq!((queued.redrives, failed.redrives), (0, 2));
     assert_eq!((&failed.cause, failed.repeats), (&None, 0));
-    assert_eq!((failed.turn, failed.attempts), (LeaseToken::new(7), 4));
-    assert_eq!((failed.history.len(), failed.payload.len()), (5, 10_000));
+    assert_eq!(
+        (failed.lease_token, failed.attempts),
+        (LeaseToken::new(7), 4)
+    );
+    assert_eq!((failed.history.len(), failed.payload.len()), (5, 400_000));
     assert_eq!((&*failed.owner, &*failed.label), ("ada", "POST"));
     assert_eq!(store.secret().await.unwrap(), [7; 32]);
     let redriven = store.command(ids[1], EntryCommand::Redrive(KEEP)).await;
@@ -235,14 +238,14 @@ async fn t_4_j_2_a_full_file_refuses_and_still_answers() {
     assert_eq!(connection.execute(&delete, []).unwrap(), 3);
     let queued = accepted.len() as u64 - 4;
     let settle = Settlement::completed("", KEEP).followed_by([entry(1), entry(100_000)]);
-    let error = store.settle(leased.id, leased.turn, settle).await;
+    let error = store.settle(leased.id, leased.lease_token, settle).await;
     assert_eq!(error.unwrap_err().kind(), StoreErrorKind::Full);
     let found = store.find(leased.id).await.unwrap();
     assert_eq!(found.unwrap().status, Status::Processing);
     let counts = store.counts("mails").await.unwrap();
     assert_eq!(counts.of(Status::Queued), queued);
     let settle = Settlement::completed("", KEEP).followed_by([entry(1)]);
-    let settled = store.settle(leased.id, leased.turn, settle).await;
+    let settled = store.settle(leased.id, leased.lease_token, settle).await;
     assert_eq!(settled.unwrap(), Ownership::Held);
     let counts = store.counts("mails").await.unwrap();
     assert_eq!(counts.of(Status::Queued), queued + 1);
@@ -254,13 +257,17 @@ async fn t_4_a_file_that_is_gone_refuses() {
     let store = sqlite.open();
     let id = put(&store, entry(1)).await;
     fs::remove_dir_all(&sqlite.folder.0).unwrap();
-    let turn = LeaseToken::new(1);
+    let lease_token = LeaseToken::new(1);
     for error in [
         store.enqueue(entry(1)).await.map(drop).unwrap_err(),
         store.lease(want(1)).await.map(drop).unwrap_err(),
-        store.extend(id, turn, LEASE).await.map(drop).unwrap_err(),
         store
-            .settle(id, turn, Settlement::release(LEASE))
+            .extend(id, lease_token, LEASE)
+            .await
+            .map(drop)
+            .unwrap_err(),
+        store
+            .settle(id, lease_token, Settlement::release(LEASE))
             .await
             .map(drop)
             .unwrap_err(),
@@ -331,7 +338,10 @@ async fn t_4_j_14_nothing_acknowledged_is_lost_to_a_kill() {
             let found = store.find(id).await.unwrap().expect(line);
             match words[0] {
                 "queued" => {}
-                "leased" => assert!(found.turn.get() >= words[2].parse().unwrap(), "{line}"),
+                "leased" => assert!(
+                    found.lease_token.get() >= words[2].parse().unwrap(),
+                    "{line}"
+                ),
                 "settled" => {
                     assert_eq!(found.status, Status::Completed, "{line}");
                     assert_eq!(found.result.as_deref(), Some(&b"done"[..]), "{line}");
@@ -363,12 +373,12 @@ async fn child_that_is_killed() {
                 let id = put(&store, entry(100)).await;
                 say(format!("queued {id}\n"));
                 for leased in store.lease(want(1)).await.unwrap() {
-                    let (id, turn) = (leased.id, leased.turn);
-                    say(format!("leased {id} {}\n", turn.get()));
+                    let (id, lease_token) = (leased.id, leased.lease_token);
+                    say(format!("leased {id} {}\n", lease_token.get()));
                     let next = NewEntry::new("callbacks", "done");
                     let follow = next.id;
                     let settle = Settlement::completed("done", RETENTION).followed_by([next]);
-                    let settled = store.settle(id, turn, settle).await;
+                    let settled = store.settle(id, lease_token, settle).await;
                     assert_eq!(settled.unwrap(), Ownership::Held);
                     say(format!("settled {id} {follow}\n"));
                 }
