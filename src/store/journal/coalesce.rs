@@ -1,6 +1,6 @@
 //! Joins concurrent requests, so that one commit does for all of them.
 
-/// How often to yield in a row without a further request.
+/// Yields in a row without a further request.
 const YIELDS: u32 = 8;
 
 /// Yields for as long as that makes the count grow, or until there is enough, and returns the count.

@@ -155,7 +155,7 @@ pub struct Entry {
     pub payload: Bytes,
     /// The result of the work, as bytes that mean nothing to a store.
     pub result: Option<Bytes>,
-    /// What happened to it so far, for people.
+    /// Its settlements and commands so far, for people.
     pub history: Vec<HistoryEvent>,
 }
 

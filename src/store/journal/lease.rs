@@ -14,7 +14,7 @@ pub struct LeaseRequest {
     pub limit: u32,
     /// The least urgent priority to lease.
     pub through: Priority,
-    /// How long the lease holds unless it is extended.
+    /// The duration of the lease unless it is extended.
     pub lease: Duration,
 }
 

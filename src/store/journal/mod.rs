@@ -236,82 +236,34 @@ async fn counted<J: Journal + ?Sized>(journal: &J, mut query: Query) -> Result<u
     Ok(count)
 }
 
+/// Implements verbs of a [`Journal`] by calling those of another one.
+macro_rules! delegate {
+    ($self:ident => $inner:expr; $($verb:ident($($name:ident: $type:ty),*) -> $answer:ty;)*) => {$(
+        fn $verb(
+            &$self,
+            $($name: $type),*
+        ) -> impl Future<Output = Result<$answer, StoreError>> + Send {
+            $inner.$verb($($name),*)
+        }
+    )*};
+}
+#[cfg(feature = "seal")]
+pub(crate) use delegate;
+
 impl<J: Journal> Journal for Arc<J> {
-    fn enqueue(
-        &self,
-        entry: NewEntry,
-    ) -> impl Future<Output = Result<Enqueued, StoreError>> + Send {
-        (**self).enqueue(entry)
-    }
-
-    fn lanes(
-        &self,
-        queue: &str,
-        after: Option<&str>,
-        limit: u32,
-    ) -> impl Future<Output = Result<Vec<String>, StoreError>> + Send {
-        (**self).lanes(queue, after, limit)
-    }
-
-    fn lease(
-        &self,
-        request: LeaseRequest,
-    ) -> impl Future<Output = Result<Vec<Entry>, StoreError>> + Send {
-        (**self).lease(request)
-    }
-
-    fn extend(
-        &self,
-        id: EntryId,
-        lease_token: LeaseToken,
-        lease: Duration,
-    ) -> impl Future<Output = Result<Ownership, StoreError>> + Send {
-        (**self).extend(id, lease_token, lease)
-    }
-
-    fn settle(
-        &self,
-        id: EntryId,
-        lease_token: LeaseToken,
-        settlement: Settlement,
-    ) -> impl Future<Output = Result<Ownership, StoreError>> + Send {
-        (**self).settle(id, lease_token, settlement)
-    }
-
-    fn command(
-        &self,
-        id: EntryId,
-        command: EntryCommand,
-    ) -> impl Future<Output = Result<Option<CommandResult>, StoreError>> + Send {
-        (**self).command(id, command)
-    }
-
-    fn find(&self, id: EntryId) -> impl Future<Output = Result<Option<Entry>, StoreError>> + Send {
-        (**self).find(id)
-    }
-
-    fn list(&self, query: Query) -> impl Future<Output = Result<Vec<Entry>, StoreError>> + Send {
-        (**self).list(query)
-    }
-
-    fn count(&self, query: Query) -> impl Future<Output = Result<u32, StoreError>> + Send {
-        (**self).count(query)
-    }
-
-    fn counts(&self, queue: &str) -> impl Future<Output = Result<Counts, StoreError>> + Send {
-        (**self).counts(queue)
-    }
-
-    fn position(
-        &self,
-        id: EntryId,
-        limit: u32,
-    ) -> impl Future<Output = Result<Option<u32>, StoreError>> + Send {
-        (**self).position(id, limit)
-    }
-
-    fn secret(&self) -> impl Future<Output = Result<[u8; 32], StoreError>> + Send {
-        (**self).secret()
+    delegate! { self => (**self);
+        enqueue(entry: NewEntry) -> Enqueued;
+        lanes(queue: &str, after: Option<&str>, limit: u32) -> Vec<String>;
+        lease(request: LeaseRequest) -> Vec<Entry>;
+        extend(id: EntryId, lease_token: LeaseToken, lease: Duration) -> Ownership;
+        settle(id: EntryId, lease_token: LeaseToken, settlement: Settlement) -> Ownership;
+        command(id: EntryId, command: EntryCommand) -> Option<CommandResult>;
+        find(id: EntryId) -> Option<Entry>;
+        list(query: Query) -> Vec<Entry>;
+        count(query: Query) -> u32;
+        counts(queue: &str) -> Counts;
+        position(id: EntryId, limit: u32) -> Option<u32>;
+        secret() -> [u8; 32];
     }
 
     fn is_sealed(&self) -> bool {

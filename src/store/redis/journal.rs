@@ -1,7 +1,7 @@
 //! The journal in Redis. The scripts of `journal/` make the transitions; `common.lua` documents the
 //! keys.
 
-use std::time::Duration;
+use std::{borrow::Cow, time::Duration};
 
 use redis::Value;
 
@@ -68,9 +68,10 @@ fn split(answer: Value) -> Result<(i64, Vec<Value>), StoreError> {
 
 impl Journal for RedisStore {
     async fn enqueue(&self, new: NewEntry) -> Result<Enqueued, StoreError> {
-        let written = EncodedEntry::of(&new);
         let transition = &self.inner.journal.enqueue;
-        let (number, mut rest) = self.act(transition, &written.arguments(&new)).await?;
+        let new = encode(&new);
+        let arguments = new.each_ref().map(|argument| &**argument);
+        let (number, mut rest) = self.act(transition, &arguments).await?;
         match (number, rest.pop()) {
             (0, Some(found)) => Ok(Enqueued::New(entry(found)?)),
             (1, Some(found)) => Ok(Enqueued::Existing(entry(found)?)),
@@ -125,7 +126,7 @@ impl Journal for RedisStore {
         lease_token: LeaseToken,
         settlement: Settlement,
     ) -> Result<Ownership, StoreError> {
-        let follows: Vec<_> = settlement.outbox.iter().map(EncodedEntry::of).collect();
+        let outbox: Vec<_> = settlement.outbox.iter().flat_map(encode).collect();
         let (status, time) = settlement.outcome.transition();
         let released = settlement.outcome.is_release();
         let (lease_token, status, time) = (
@@ -136,10 +137,7 @@ impl Journal for RedisStore {
         let note = history::frame(EventKind::Settlement, &settlement.note).unwrap_or_default();
         let cause = settlement.stored_cause().unwrap_or_default();
         let id = id.to_string();
-        let mut arguments = Vec::new();
-        for (written, new) in follows.iter().zip(&settlement.outbox) {
-            arguments.extend(written.arguments(new));
-        }
+        let mut arguments: Vec<&[u8]> = outbox.iter().map(|argument| &**argument).collect();
         arguments.extend([id.as_bytes(), &lease_token, &status, flag(released)]);
         arguments.extend([&time, note.as_bytes(), cause.as_bytes()]);
         arguments.push(flag(settlement.result.is_some()));
@@ -243,43 +241,25 @@ impl Journal for RedisStore {
     }
 }
 
-/// The fields of a new entry that have to be turned into bytes.
-struct EncodedEntry {
-    id: Vec<u8>,
-    priority: Vec<u8>,
-    delay: Vec<u8>,
-    ttl: Vec<u8>,
-}
-
-impl EncodedEntry {
-    fn of(new: &NewEntry) -> Self {
-        Self {
-            id: new.id.to_string().into_bytes(),
-            priority: digits(new.priority as u8),
-            delay: span(new.delay),
-            ttl: span(new.ttl),
-        }
-    }
-
-    fn arguments<'a>(&'a self, new: &'a NewEntry) -> [&'a [u8]; 11] {
-        let (key, fingerprint): (&[u8], &[u8]) = match &new.dedup {
-            Some(dedup) => (dedup.key.as_bytes(), dedup.fingerprint.as_bytes()),
-            None => (b"", b""),
-        };
-        [
-            &self.id,
-            new.queue.as_bytes(),
-            new.lane.as_bytes(),
-            new.owner.as_bytes(),
-            new.label.as_bytes(),
-            key,
-            fingerprint,
-            &self.priority,
-            &self.delay,
-            &self.ttl,
-            &new.payload,
-        ]
-    }
+/// Returns the arguments of a new entry.
+fn encode(new: &NewEntry) -> [Cow<'_, [u8]>; 11] {
+    let (key, fingerprint): (&[u8], &[u8]) = match &new.dedup {
+        Some(dedup) => (dedup.key.as_bytes(), dedup.fingerprint.as_bytes()),
+        None => (b"", b""),
+    };
+    [
+        new.id.to_string().into_bytes().into(),
+        new.queue.as_bytes().into(),
+        new.lane.as_bytes().into(),
+        new.owner.as_bytes().into(),
+        new.label.as_bytes().into(),
+        key.into(),
+        fingerprint.into(),
+        digits(new.priority as u8).into(),
+        span(new.delay).into(),
+        span(new.ttl).into(),
+        (&*new.payload).into(),
+    ]
 }
 
 fn flag(is: bool) -> &'static [u8] {

@@ -7,7 +7,7 @@ use crate::store::{
     Ownership, StoreError,
     journal::{
         CommandResult, Counts, Enqueued, Entry, EntryCommand, EntryId, Journal, LeaseRequest,
-        LeaseToken, NewEntry, Query, Settlement,
+        LeaseToken, NewEntry, Query, Settlement, delegate,
     },
 };
 
@@ -65,17 +65,19 @@ impl<J: Journal> Sealed<J> {
 
 /// Seals payloads and results, those of an outbox too. Lists have none.
 impl<J: Journal> Journal for Sealed<J> {
-    async fn enqueue(&self, entry: NewEntry) -> Result<Enqueued, StoreError> {
-        self.store.enqueue(self.seal_new(entry)?).await
+    delegate! { self => self.store;
+        lanes(queue: &str, after: Option<&str>, limit: u32) -> Vec<String>;
+        extend(id: EntryId, lease_token: LeaseToken, lease: Duration) -> Ownership;
+        command(id: EntryId, command: EntryCommand) -> Option<CommandResult>;
+        list(query: Query) -> Vec<Entry>;
+        count(query: Query) -> u32;
+        counts(queue: &str) -> Counts;
+        position(id: EntryId, limit: u32) -> Option<u32>;
+        secret() -> [u8; 32];
     }
 
-    fn lanes(
-        &self,
-        queue: &str,
-        after: Option<&str>,
-        limit: u32,
-    ) -> impl Future<Output = Result<Vec<String>, StoreError>> + Send {
-        self.store.lanes(queue, after, limit)
+    async fn enqueue(&self, entry: NewEntry) -> Result<Enqueued, StoreError> {
+        self.store.enqueue(self.seal_new(entry)?).await
     }
 
     async fn lease(&self, request: LeaseRequest) -> Result<Vec<Entry>, StoreError> {
@@ -92,15 +94,6 @@ impl<J: Journal> Journal for Sealed<J> {
         Ok(leased)
     }
 
-    fn extend(
-        &self,
-        id: EntryId,
-        lease_token: LeaseToken,
-        lease: Duration,
-    ) -> impl Future<Output = Result<Ownership, StoreError>> + Send {
-        self.store.extend(id, lease_token, lease)
-    }
-
     async fn settle(
         &self,
         id: EntryId,
@@ -115,44 +108,12 @@ impl<J: Journal> Journal for Sealed<J> {
         self.store.settle(id, lease_token, settlement).await
     }
 
-    fn command(
-        &self,
-        id: EntryId,
-        command: EntryCommand,
-    ) -> impl Future<Output = Result<Option<CommandResult>, StoreError>> + Send {
-        self.store.command(id, command)
-    }
-
     async fn find(&self, id: EntryId) -> Result<Option<Entry>, StoreError> {
         let Some(mut entry) = self.store.find(id).await? else {
             return Ok(None);
         };
         (entry.payload, entry.result) = self.opened(&entry)?;
         Ok(Some(entry))
-    }
-
-    fn list(&self, query: Query) -> impl Future<Output = Result<Vec<Entry>, StoreError>> + Send {
-        self.store.list(query)
-    }
-
-    fn count(&self, query: Query) -> impl Future<Output = Result<u32, StoreError>> + Send {
-        self.store.count(query)
-    }
-
-    fn counts(&self, queue: &str) -> impl Future<Output = Result<Counts, StoreError>> + Send {
-        self.store.counts(queue)
-    }
-
-    fn position(
-        &self,
-        id: EntryId,
-        limit: u32,
-    ) -> impl Future<Output = Result<Option<u32>, StoreError>> + Send {
-        self.store.position(id, limit)
-    }
-
-    fn secret(&self) -> impl Future<Output = Result<[u8; 32], StoreError>> + Send {
-        self.store.secret()
     }
 
     fn is_sealed(&self) -> bool {

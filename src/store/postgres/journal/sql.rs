@@ -144,8 +144,8 @@ impl Statements {
         }
     }
 
-    /// Each combination of filters has its own statement, so that it finds its index. Those that
-    /// are given are its parameters from the fourth on.
+    /// Returns the statement for a combination of filters, so that each finds its index. Owner and
+    /// label, if given, are the parameters from the fourth on.
     pub(super) fn list(&self, query: &Query) -> String {
         let status = match query.status {
             None => String::new(),
@@ -162,7 +162,7 @@ impl Statements {
             .zip(4..)
             .map(|((column, _), number)| format!(" AND {column} = ${number}"))
             .collect();
-        // What is nobody's is in no list of owners.
+        // The index of owners leaves out entries without one.
         let owned = query.owner.as_ref().is_some_and(|owner| !owner.is_empty());
         let owned = if owned { " AND owner <> ''" } else { "" };
         format!(
@@ -267,7 +267,7 @@ fn lease(table: &Table) -> String {
     )
 }
 
-/// Settles many, each of them an element of the parameters.
+/// Settles many leases: each parameter is an array with an element for each.
 fn settle_batch(table: &Table) -> String {
     format!(
         "{} FROM unnest($1::bytea[], $2::bigint[], $3::smallint[], $4::bigint[], $5::boolean[], \
@@ -294,8 +294,8 @@ fn settle(table: &Table) -> String {
     )
 }
 
-/// Returns the start of a statement that settles an entry. What was past its time when it was leased
-/// has counted no attempt.
+/// Returns the start of a statement that settles an entry. The lease of an entry past its time has
+/// counted no attempt.
 fn settling(table: &Table, parameters: [String; 6]) -> String {
     let [status, time, releases, result, note, cause] = parameters;
     let (time, history) = (after(&time), noted(&note));

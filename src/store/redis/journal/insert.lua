@@ -1,10 +1,10 @@
--- What enqueues: eleven arguments for each new entry, from the one after `at`.
+-- Enqueues entries of eleven arguments each, from the one after `at`.
 -- ARGV: id, queue, lane, owner, label, dedup key or nothing, fingerprint, priority, delay and time
 -- to live in microseconds, payload
 local NEW = 11
 
--- The entry that is there already, and whether it is the same; nil if there is none. One that
--- has the id and is only not swept yet makes room.
+-- Returns the entry that has the id or the key, and whether it is the same operation; nil if there is
+-- none. An entry that has the id and only waits to be removed makes room.
 local function existing(at)
     local found = load(ARGV[at + 1])
     if found and not is_gone(found) then

@@ -1,4 +1,4 @@
--- ARGV: what it is if there is none yet
+-- ARGV: the secret to keep if there is none yet
 -- Answers: 0 (secret)
 mark_version()
 redis.call('HSETNX', base, 'secret', ARGV[1])

@@ -1,4 +1,4 @@
--- ARGV: what follows, as for `insert`; then id, turn, status, 1 if the attempt does not count, time
+-- ARGV: the outbox, as for `insert`; then id, turn, status, 1 if the attempt does not count, time
 -- to wait or to keep it in microseconds, note, cause or nothing, 1 if there is a result, result
 -- Answers: 0 lost, 1 held
 local follows = (#ARGV - 9) / NEW
