@@ -188,7 +188,7 @@ impl fmt::Debug for Entry {
             .field("priority", &self.priority)
             .field("status", &self.status)
             .field("sequence", &self.sequence)
-            .field("turn", &self.lease_token)
+            .field("lease_token", &self.lease_token)
             .field("attempts", &self.attempts)
             .field("redrives", &self.redrives)
             .field("cause", &self.cause)

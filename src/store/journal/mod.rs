@@ -152,8 +152,8 @@ pub trait Journal: Send + Sync + 'static {
 
     /// Leases the next entries of a lane: first those past their time, of any priority, then those
     /// due and as urgent as [`LeaseRequest::through`], in order. Each is [`Status::Processing`] until
-    /// settled, or until the lease runs out and somebody else leases it. Each lease of an entry
-    /// has a greater [`LeaseToken`], and counts an attempt unless the entry is past its time.
+    /// settled, or until the lease runs out and another worker leases it. Each lease of an entry has
+    /// a greater [`LeaseToken`], and counts an attempt unless the entry is past its time.
     fn lease(
         &self,
         request: LeaseRequest,
