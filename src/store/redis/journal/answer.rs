@@ -20,56 +20,36 @@ pub(super) fn entry(value: Value) -> Result<Entry, StoreError> {
     let Value::Array(values) = value else {
         return Err(unreadable());
     };
-    let values: [Value; 20] = values.try_into().map_err(|_| unreadable())?;
-    let [
-        id,
-        queue,
-        lane,
-        owner,
-        label,
-        priority,
-        status,
-        sequence,
-        lease_token,
-        attempts,
-        queued,
-        due,
-        expires,
-        changed,
-        redrives,
-        repeats,
-        cause,
-        payload,
-        result,
-        history,
-    ] = values;
-    let small = |value| Ok::<_, StoreError>(i64::try_from(number(value)?).unwrap_or(i64::MAX));
-    let count = |value| Ok::<_, StoreError>(u32::try_from(number(value)?).unwrap_or(u32::MAX));
-    let time = |value| number(value).map(Timestamp::from_micros);
+    let mut values = values.into_iter();
+    let mut next = || values.next().ok_or_else(unreadable);
+    let small = |value| Ok::<_, StoreError>(i64::try_from(number(&value)?).unwrap_or(i64::MAX));
+    let count = |value| Ok::<_, StoreError>(u32::try_from(number(&value)?).unwrap_or(u32::MAX));
+    let time = |value| number(&value).map(Timestamp::from_micros);
+    // In the order of the answer, which is that of `FIELDS` in `common.lua`.
     Ok(Entry {
-        id: text(id)?.parse().map_err(|_| unreadable())?,
-        queue: text(queue)?,
-        lane: text(lane)?,
-        owner: text(owner)?,
-        label: text(label)?,
-        priority: Priority::from_number(small(&priority)?)?,
-        status: Status::from_number(small(&status)?)?,
-        sequence: number(&sequence)?,
-        lease_token: LeaseToken::new(number(&lease_token)?),
-        attempts: count(&attempts)?,
-        redrives: count(&redrives)?,
-        cause: Some(text(cause)?).filter(|cause| !cause.is_empty()),
-        repeats: count(&repeats)?,
-        queued_at: time(&queued)?,
-        due_at: time(&due)?,
-        expires_at: time(&expires)?,
-        changed_at: time(&changed)?,
-        payload: bytes(payload)?.into(),
-        result: match result {
+        id: text(next()?)?.parse().map_err(|_| unreadable())?,
+        queue: text(next()?)?,
+        lane: text(next()?)?,
+        owner: text(next()?)?,
+        label: text(next()?)?,
+        priority: Priority::from_number(small(next()?)?)?,
+        status: Status::from_number(small(next()?)?)?,
+        sequence: number(&next()?)?,
+        lease_token: LeaseToken::new(number(&next()?)?),
+        attempts: count(next()?)?,
+        queued_at: time(next()?)?,
+        due_at: time(next()?)?,
+        expires_at: time(next()?)?,
+        changed_at: time(next()?)?,
+        redrives: count(next()?)?,
+        repeats: count(next()?)?,
+        cause: Some(text(next()?)?).filter(|cause| !cause.is_empty()),
+        payload: bytes(next()?)?.into(),
+        result: match next()? {
             Value::Nil => None,
             result => Some(bytes(result)?.into()),
         },
-        history: history::parse(&bytes(history)?),
+        history: history::parse(&bytes(next()?)?),
     })
 }
 
