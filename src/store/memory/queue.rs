@@ -240,10 +240,7 @@ impl MemoryQueue {
             return None;
         }
         let status = self.entries.get(&sequence)?.status(now);
-        let applied = match command {
-            EntryCommand::Cancel(_) | EntryCommand::Trigger => status == Status::Queued,
-            EntryCommand::Redrive(_) => status == Status::Failed,
-        };
+        let applied = status == command.applies_to();
         if applied {
             self.change(sequence, |stored| stored.command(command, now));
         }

@@ -150,12 +150,13 @@ impl Journal for RedisStore {
         id: EntryId,
         command: EntryCommand,
     ) -> Result<Option<CommandResult>, StoreError> {
-        let (what, time, said): (&[u8], _, _) = match command {
-            EntryCommand::Cancel(keep) => (b"0", keep, "cancelled"),
-            EntryCommand::Trigger => (b"1", Duration::ZERO, ""),
-            EntryCommand::Redrive(ttl) => (b"2", ttl, "redriven"),
+        let what: &[u8] = match command {
+            EntryCommand::Cancel(_) => b"0",
+            EntryCommand::Trigger => b"1",
+            EntryCommand::Redrive(_) => b"2",
         };
-        let (id, note) = (id.to_string(), history::frame(EventKind::Command, said));
+        let (time, note) = command.time_and_note();
+        let (id, note) = (id.to_string(), history::frame(EventKind::Command, note));
         let note = note.unwrap_or_default();
         let arguments = [id.as_bytes(), what, &span(time), note.as_bytes()];
         let (number, mut rest) = self.act(&self.inner.journal.command, &arguments).await?;

@@ -67,29 +67,29 @@ impl StoredEntry {
     }
 
     pub(super) fn command(&mut self, command: EntryCommand, now: Timestamp) {
+        let (time, note) = command.time_and_note();
         let entry = &mut self.entry;
         match command {
-            EntryCommand::Cancel(keep) => {
+            EntryCommand::Cancel(_) => {
                 entry.status = Status::Cancelled;
                 entry.changed_at = now;
-                self.until = now.after(keep);
-                self.note(EventKind::Command, "cancelled", now);
+                self.until = now.after(time);
             }
             EntryCommand::Trigger => {
                 entry.priority = Priority::Urgent;
                 entry.due_at = now;
             }
-            EntryCommand::Redrive(ttl) => {
+            EntryCommand::Redrive(_) => {
                 entry.status = Status::Queued;
                 entry.changed_at = now;
                 entry.attempts = 0;
                 entry.redrives += 1;
                 entry.repeats = 0;
                 entry.due_at = now;
-                entry.expires_at = now.after(ttl);
-                self.note(EventKind::Command, "redriven", now);
+                entry.expires_at = now.after(time);
             }
         }
+        self.note(EventKind::Command, note, now);
     }
 
     fn note(&mut self, kind: EventKind, note: &str, at: Timestamp) {

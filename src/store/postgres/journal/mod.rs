@@ -282,7 +282,7 @@ impl Journal for PostgresStore {
         if settled {
             return Ok(Ownership::Held);
         }
-        self.owned(&statements.lease_token, &[&id, &lease_token])
+        self.owned(&statements.same_lease, &[&id, &lease_token])
             .await
     }
 
@@ -293,29 +293,17 @@ impl Journal for PostgresStore {
     ) -> Result<Option<CommandResult>, StoreError> {
         let statements = &self.inner.journal;
         let id = id.as_bytes().as_slice();
-        let note = match command {
-            EntryCommand::Cancel(_) => history::frame(EventKind::Command, "cancelled"),
-            EntryCommand::Redrive(_) => history::frame(EventKind::Command, "redriven"),
-            EntryCommand::Trigger => None,
-        };
+        let (time, note) = command.time_and_note();
+        let (time, note) = (micros(time), history::frame(EventKind::Command, note));
         let note = note.as_deref().map(str::as_bytes);
-        let applies = match command {
-            EntryCommand::Cancel(_) | EntryCommand::Trigger => Status::Queued,
-            EntryCommand::Redrive(_) => Status::Failed,
+        let parameters: [&(dyn ToSql + Sync); 3] = [&id, &time, &note];
+        let (sql, parameters) = match command {
+            EntryCommand::Cancel(_) => (&statements.cancel, &parameters[..]),
+            EntryCommand::Trigger => (&statements.trigger, &parameters[..1]),
+            EntryCommand::Redrive(_) => (&statements.redrive, &parameters[..]),
         };
         loop {
-            let rows = match command {
-                EntryCommand::Cancel(keep) => {
-                    let parameters: &Parameters<'_> = &[&id, &micros(keep), &note];
-                    self.rows(&statements.cancel, parameters).await?
-                }
-                EntryCommand::Trigger => self.rows(&statements.trigger, &[&id]).await?,
-                EntryCommand::Redrive(ttl) => {
-                    let parameters: &Parameters<'_> = &[&id, &micros(ttl), &note];
-                    self.rows(&statements.redrive, parameters).await?
-                }
-            };
-            if let Some(row) = rows.first() {
+            if let Some(row) = self.rows(sql, parameters).await?.first() {
                 let (applied, entry) = (true, summary(row)?);
                 return Ok(Some(CommandResult { applied, entry }));
             }
@@ -326,7 +314,7 @@ impl Journal for PostgresStore {
             };
             let (applied, entry) = (false, summary(row)?);
             // In a state for the command after all: its worker gave it back in between.
-            if entry.status != applies {
+            if entry.status != command.applies_to() {
                 return Ok(Some(CommandResult { applied, entry }));
             }
         }

@@ -68,7 +68,7 @@ pub(in super::super) struct Statements {
     pub(super) extend: String,
     pub(super) settle: String,
     pub(super) settle_batch: String,
-    pub(super) lease_token: String,
+    pub(super) same_lease: String,
     pub(super) cancel: String,
     pub(super) trigger: String,
     pub(super) redrive: String,
@@ -100,7 +100,7 @@ impl Statements {
             ),
             settle: settle(table),
             settle_batch: settle_batch(table),
-            lease_token: format!("SELECT 1 FROM {table} WHERE id = $1 AND turn = $2"),
+            same_lease: format!("SELECT 1 FROM {table} WHERE id = $1 AND turn = $2"),
             cancel: format!(
                 "UPDATE {table} SET status = 5, changed = {NOW}, until = {}, history = {cancelled} \
                  WHERE id = $1 AND {QUEUED} AND expires > {NOW} RETURNING {summary}",

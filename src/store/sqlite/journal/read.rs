@@ -144,30 +144,17 @@ pub(super) fn position(
     id: EntryId,
     limit: u32,
 ) -> rusqlite::Result<Option<u32>> {
-    let mut find = batch.connection.prepare_cached(
-        "SELECT queue, lane, priority, due, sequence FROM journal
-         WHERE id = ?1 AND status = 0 AND expires > ?2",
+    let mut statement = batch.connection.prepare_cached(
+        "SELECT (SELECT count(*) FROM (
+           SELECT 1 FROM journal b
+           WHERE b.queue = e.queue AND b.lane = e.lane AND b.status = 0
+             AND (b.priority, b.due, b.sequence) < (e.priority, e.due, e.sequence)
+           LIMIT ?3))
+         FROM journal e WHERE e.id = ?1 AND e.status = 0 AND e.expires > ?2",
     )?;
-    let mut rows = find.query((id.as_bytes(), batch.now))?;
-    let Some(row) = rows.next()? else {
-        return Ok(None);
-    };
-    let mut count = batch.connection.prepare_cached(
-        "SELECT count(*) FROM (
-           SELECT 1 FROM journal
-           WHERE queue = ?1 AND lane = ?2 AND status = 0
-             AND (priority, due, sequence) < (?3, ?4, ?5)
-           LIMIT ?6)",
-    )?;
-    let place = (
-        row.get::<_, String>(0)?,
-        row.get::<_, String>(1)?,
-        row.get::<_, i64>(2)?,
-        row.get::<_, i64>(3)?,
-        row.get::<_, i64>(4)?,
-        limit,
-    );
-    count.query_row(place, |row| row.get(0)).map(Some)
+    statement
+        .query_row((id.as_bytes(), batch.now, limit), |row| row.get(0))
+        .optional()
 }
 
 pub(super) fn secret(batch: &Batch<'_>) -> rusqlite::Result<[u8; 32]> {

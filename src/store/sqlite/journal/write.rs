@@ -197,7 +197,7 @@ pub(super) fn command(
         summary!()
     );
     const TRIGGER: &str = concat!(
-        "UPDATE journal SET priority = 0, due = ?2
+        "UPDATE journal SET priority = 0, due = ?2, history = history || ?4
          WHERE id = ?1 AND status = 0 AND expires > ?2 RETURNING ",
         summary!()
     );
@@ -208,18 +208,14 @@ pub(super) fn command(
         summary!()
     );
     let now = batch.now;
-    let entry = match command {
-        EntryCommand::Cancel(keep) => {
-            let note = noted(EventKind::Command, "cancelled", now);
-            one(batch, CANCEL, (id.as_bytes(), now, after(now, keep), note))?
-        }
-        EntryCommand::Trigger => one(batch, TRIGGER, (id.as_bytes(), now))?,
-        EntryCommand::Redrive(ttl) => {
-            let note = noted(EventKind::Command, "redriven", now);
-            one(batch, REDRIVE, (id.as_bytes(), now, after(now, ttl), note))?
-        }
+    let sql = match command {
+        EntryCommand::Cancel(_) => CANCEL,
+        EntryCommand::Trigger => TRIGGER,
+        EntryCommand::Redrive(_) => REDRIVE,
     };
-    if let Some(entry) = entry {
+    let (time, note) = command.time_and_note();
+    let note = noted(EventKind::Command, note, now);
+    if let Some(entry) = one(batch, sql, (id.as_bytes(), now, after(now, time), note))? {
         let applied = true;
         return Ok(Some(CommandResult { applied, entry }));
     }
