@@ -5,7 +5,7 @@ use std::{borrow::Cow, time::Duration};
 
 use redis::Value;
 
-use super::{RedisStore, newer, script::Transition, unreadable};
+use super::{RedisStore, newer, script::StoreScript, unreadable};
 use crate::store::{
     Ownership, StoreError,
     journal::{
@@ -29,11 +29,11 @@ impl RedisStore {
     /// Runs a script, and returns the number with which its answer begins and the rest.
     async fn act(
         &self,
-        transition: &Transition,
+        transition: &StoreScript,
         arguments: &[&[u8]],
     ) -> Result<(i64, Vec<Value>), StoreError> {
         let key = self.journal_key();
-        let answer = remote::patiently(self.inner.timeout, |deadline| {
+        let answer = remote::with_retries(self.inner.timeout, |deadline| {
             self.attempt(transition, &key, arguments, deadline)
         });
         split(answer.await?)
@@ -41,7 +41,7 @@ impl RedisStore {
 
     async fn own(
         &self,
-        transition: &Transition,
+        transition: &StoreScript,
         arguments: &[&[u8]],
     ) -> Result<Ownership, StoreError> {
         match self.act(transition, arguments).await? {

@@ -143,7 +143,7 @@ pub(super) fn extend(
     )?;
     let until = after(batch.now, lease);
     let changed = statement.execute((id.as_bytes(), lease_token.column(), until))?;
-    Ok(held(changed == 1))
+    Ok(Ownership::held_if(changed == 1))
 }
 
 pub(super) fn settle(
@@ -183,7 +183,9 @@ pub(super) fn settle(
     let mut repeat = batch
         .connection
         .prepare_cached("SELECT 1 FROM journal WHERE id = ?1 AND turn = ?2")?;
-    Ok(held(repeat.exists((id.as_bytes(), lease_token.column()))?))
+    Ok(Ownership::held_if(
+        repeat.exists((id.as_bytes(), lease_token.column()))?,
+    ))
 }
 
 pub(super) fn command(
@@ -265,12 +267,4 @@ fn remove(batch: &Batch<'_>, sequence: i64) -> rusqlite::Result<()> {
         .prepare_cached("DELETE FROM journal WHERE sequence = ?1")?;
     statement.execute([sequence])?;
     Ok(())
-}
-
-fn held(held: bool) -> Ownership {
-    if held {
-        Ownership::Held
-    } else {
-        Ownership::Lost
-    }
 }
