@@ -15,7 +15,7 @@ use tower::{Service, ServiceExt};
 use super::{
     Replay, Replayed,
     accept::{cannot_call, cannot_serve},
-    callback::{Ended, redrives},
+    callback::Ended,
     request::Stored,
 };
 use crate::{
@@ -101,7 +101,7 @@ where
     async fn handle(&self, entry: Entry) -> Settlement {
         let settings = &self.replay.shared.settings;
         let Some(stored) = Stored::decode(entry.payload.clone()) else {
-            return Settlement::failed(reason::UNREADABLE, settings.keep_failed);
+            return reason::failed(reason::UNREADABLE, settings.keep_failed);
         };
         if entry.is_past() {
             let ended = Ended {
@@ -125,7 +125,7 @@ where
             Attempted::Failed(why, reply) if entry.attempts >= settings.attempts => {
                 self.fail(&entry, &stored, &why, reply.as_deref()).await
             }
-            Attempted::Failed(why, _) => again(&entry, why),
+            Attempted::Failed(why, _) => again(&entry, why.clone()).cause(why),
             Attempted::NotNow(asked) => Settlement::release(self.replay.shared.pace.refused(asked)),
             Attempted::Busy(asked) => Settlement::release(asked.unwrap_or(BUSY).max(BUSY)),
         }
@@ -179,7 +179,7 @@ where
     {
         let attempting = async {
             let mut attempted = Attempted::Broken(reason::UNREADABLE.to_owned());
-            for redrive in 0..=redrives(entry) {
+            for redrive in 0..=entry.redrives {
                 let Some(request) = self.request(entry, stored, redrive) else {
                     break;
                 };
@@ -263,7 +263,7 @@ where
     /// The request as it was, but for its credentials. If it had no key it gets one, so that a
     /// worker that dies does not make it happen twice. For a redrive it gets the key of that, which
     /// nobody else has; `None` if it can't.
-    fn request(&self, entry: &Entry, stored: &Stored, redrive: usize) -> Option<Request<B>>
+    fn request(&self, entry: &Entry, stored: &Stored, redrive: u32) -> Option<Request<B>>
     where
         B: From<Bytes>,
     {
@@ -315,7 +315,7 @@ where
         };
         let settle = Settlement {
             result: Some(encode(reply)),
-            ..Settlement::failed(why, self.replay.shared.settings.keep_failed)
+            ..Settlement::failed(why, self.replay.shared.settings.keep_failed).cause(why.to_owned())
         };
         self.told(entry, stored, &ended, settle).await
     }
