@@ -8,6 +8,7 @@
 pub(crate) mod attempt;
 pub(crate) mod attempt_headers;
 pub(crate) mod budget_mark;
+mod deadline;
 mod effect;
 mod guidance;
 pub(crate) mod key;
@@ -24,4 +25,4 @@ pub use self::{
     overrides::RetryOverride,
     verdict::{Cause, Health, Retryable, Verdict},
 };
-pub(crate) use self::{effect::Effect, readiness::release};
+pub(crate) use self::{deadline::CallDeadline, effect::Effect, readiness::release};

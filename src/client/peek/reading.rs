@@ -12,7 +12,7 @@ use super::{PeekBody, PeekResponse, codes::Document};
 use crate::classify::BodySignal;
 use crate::{
     classify::{Advice, CodeRule, Rules, worth_keeping},
-    dependency::Dependency,
+    dependency::{Dependency, forget_verdict},
     http::{GrpcCode, grpc::is_grpc, response::ResponseHead},
 };
 
@@ -119,7 +119,9 @@ impl<R: PeekResponse> Reading<R> {
             _ => None,
         };
         if let Some(signal) = signal {
-            self.head.extensions_mut().insert(signal);
+            let extensions = self.head.extensions_mut();
+            forget_verdict(extensions);
+            extensions.insert(signal);
         }
         R::close(self.head, self.body)
     }

@@ -28,7 +28,7 @@ pub trait ReplayBody: Sized {
 
     /// Whether the body could be sent again now. It is asked when an attempt failed, and may read
     /// what is left of the body, if that need not be waited for.
-    fn is_whole(recording: &Self::Recording) -> bool;
+    fn is_complete(recording: &Self::Recording) -> bool;
 
     /// The body once more.
     fn replay(recording: &Self::Recording) -> Option<Self>;
@@ -77,7 +77,7 @@ macro_rules! replay_by_clone {
                 Some(self.clone())
             }
 
-            fn is_whole(_recording: &Self) -> bool {
+            fn is_complete(_recording: &Self) -> bool {
                 true
             }
 

@@ -68,15 +68,15 @@
 
 mod bearer;
 mod body;
-mod call;
+mod decide;
 mod future;
+mod head_snapshot;
+mod history;
 mod layer;
-mod past;
 mod prepare;
-mod protocol;
+pub(crate) mod replay_buffer;
+mod requests;
 mod service;
-mod snapshot;
-pub(crate) mod tape;
 
 pub use self::{
     bearer::{BearerToken, Token},
@@ -84,7 +84,7 @@ pub use self::{
     future::RetryFuture,
     layer::RetryLayer,
     prepare::{PrepareAttempt, Refresh},
-    protocol::{Cloned, Http, HttpSnapshot, Protocol},
+    replay_buffer::Recording,
+    requests::{ClonedRequests, HttpRequests, HttpSnapshot, ReplayRequests},
     service::Retry,
-    tape::Recording,
 };

@@ -1,4 +1,4 @@
-use std::{cell::Cell, sync::Arc};
+use std::sync::Arc;
 
 use tokio::time::Instant;
 
@@ -15,7 +15,7 @@ pub(crate) struct Charge {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ChargeState {
     Granted,
-    /// With what it takes to take it back.
+    /// With the slot of the budget that it was counted in.
     Sent(u64),
     Void,
 }
@@ -28,7 +28,7 @@ impl Charge {
         }
     }
 
-    /// The retry goes out now. Returns whether it still may.
+    /// Commits the charge of a retry that goes out now. Returns whether it still may.
     pub(crate) fn send(&mut self) -> bool {
         if self.state == ChargeState::Granted {
             let sent = self.dependency.budget.commit(self.dependency.now());
@@ -40,7 +40,7 @@ impl Charge {
         self.state != ChargeState::Void
     }
 
-    /// The retry was refused on its way out.
+    /// Takes back the charge of a retry that a layer below refused.
     pub(crate) fn take_back(mut self) {
         if let ChargeState::Sent(sent) = self.state {
             self.dependency.budget.take_back(sent);
@@ -57,14 +57,17 @@ impl Drop for Charge {
     }
 }
 
-/// Leave to make one call. Dropped before the call's end is known, it says nothing about the
-/// dependency, and a probe's place is free again, unless the call was given up for taking longer
-/// than the policy allows: then the dependency hangs, which is a failure.
+/// The right to make one call. Dropped before the result is known, it says nothing about the
+/// dependency and frees a probe's place, unless the call was out for as long as it may be: then
+/// the dependency hangs, which is a failure.
 #[derive(Debug)]
+#[must_use]
 pub(crate) struct Permit {
     dependency: Arc<Dependency>,
     ticket: Option<Ticket>,
     pending_since: Option<Instant>,
+    /// The end of the call's time, where that is not the limit of the policy.
+    deadline: Option<Instant>,
 }
 
 impl Permit {
@@ -73,19 +76,27 @@ impl Permit {
             dependency,
             ticket: Some(ticket),
             pending_since: None,
+            deadline: None,
         }
     }
 
-    pub(crate) fn dependency(&self) -> &Dependency {
+    /// Sets the time at which a layer above gives the call up.
+    #[inline]
+    pub(crate) fn until(mut self, deadline: Option<Instant>) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    pub(crate) fn dependency(&self) -> &Arc<Dependency> {
         &self.dependency
     }
 
-    /// The call did not end at once.
+    /// Notes that the call is not ready at once.
     pub(crate) fn pending(&mut self) {
         self.pending_since.get_or_insert_with(Instant::now);
     }
 
-    /// Takes in how the call ended.
+    /// Reports the result of the call to the breaker.
     pub(crate) fn report(&mut self, health: Health) {
         let Some(ticket) = self.ticket.take() else {
             return;
@@ -102,51 +113,26 @@ impl Permit {
         }
     }
 
+    /// Returns whether the call was out for as long as it may be, by the policy or by its own
+    /// deadline.
     fn is_overdue(&self) -> bool {
-        let limit = self.dependency.longest_attempt();
-        self.pending_since
-            .is_some_and(|since| since.elapsed() >= limit)
+        let Some(since) = self.pending_since else {
+            return false;
+        };
+        let now = Instant::now();
+        now.saturating_duration_since(since) >= self.dependency.longest_attempt()
+            || self.deadline.is_some_and(|deadline| now >= deadline)
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
         if self.ticket.is_some() {
-            let hangs = TIMED_OUT.get() || self.is_overdue();
-            self.report(if hangs {
-                Health::Failure
-            } else {
-                Health::Neutral
-            });
+            let health = match self.is_overdue() {
+                true => Health::Failure,
+                false => Health::Neutral,
+            };
+            self.report(health);
         }
-    }
-}
-
-thread_local! {
-    static TIMED_OUT: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Drops a call because its time is over, so that its [`Permit`], if it has one, knows why.
-pub(crate) fn time_out<T>(drop: impl FnOnce() -> T) -> T {
-    // Also when what is dropped panics: the thread has other calls to drop.
-    struct Restore(bool);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            TIMED_OUT.set(self.0);
-        }
-    }
-    let _restore = Restore(TIMED_OUT.replace(true));
-    drop()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn cb_5_a_panic_while_a_call_is_dropped_says_nothing_of_the_next() {
-        let panics = || time_out(|| panic!("in a destructor"));
-        assert!(std::panic::catch_unwind(panics).is_err());
-        assert!(!TIMED_OUT.get());
     }
 }
