@@ -30,7 +30,7 @@ pin_project! {
     enum State<F, R: PeekResponse> {
         // The call is out.
         Called { #[pin] future: F },
-        // More of the body is waited for. It is boxed, so that calls without are small.
+        // More of the body is waited for. Boxed, so that other calls are small.
         Reading { reading: Option<Box<Reading<R>>> },
     }
 }
@@ -89,7 +89,7 @@ where
     }
 }
 
-/// Reads what is there of a reply's body. One that has to wait for more is boxed.
+/// Reads the body of a reply as far as it is at hand. A reply that has to wait is boxed.
 #[inline(never)]
 fn read<R: PeekResponse>(
     mut reading: Reading<R>,

@@ -4,7 +4,6 @@
 use std::{
     fmt,
     future::Future,
-    mem,
     pin::Pin,
     sync::{Arc, PoisonError},
     task::{Context, Poll, ready},
@@ -108,7 +107,7 @@ where
     type Output = Result<S::Response, BoxError>;
 
     /// Polls the attempt, and returns its response in place if it is a success at once: moving a
-    /// response costs more than classifying it. Anything else is up to [`drive`](Self::drive).
+    /// response costs more than classifying it. Anything else is up to [`run`](Self::run).
     #[inline(always)]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.as_mut().project();
@@ -122,7 +121,7 @@ where
         };
         let first = this.call.retried.is_none();
         if !(first && verdict.as_ref().is_some_and(Verdict::is_success)) {
-            self.drive(&mut polled, verdict, cx);
+            polled = self.run(polled, verdict, cx);
         }
         polled
     }
@@ -136,25 +135,17 @@ where
     P: ReplayRequests<Req, S::Response>,
     H: PrepareAttempt<Req>,
 {
-    /// Drives the call on from the state it is in. `polled` is what the attempt that is out
-    /// returned, if there is one, with its verdict; in the end it is what the call returns.
+    /// Runs the call on from the state it is in. If an attempt is out, `polled` is what it just
+    /// returned, with its verdict.
     #[inline(never)]
-    fn drive(
-        self: Pin<&mut Self>,
-        polled: &mut Poll<Result<S::Response, BoxError>>,
-        verdict: Option<Verdict>,
-        cx: &mut Context<'_>,
-    ) {
-        let is_calling = matches!(self.state, State::Calling { .. });
-        let attempt = mem::replace(polled, Poll::Pending);
-        *polled = self.run(is_calling.then_some((attempt, verdict)), cx);
-    }
-
     fn run(
         self: Pin<&mut Self>,
-        mut polled: Option<(Poll<Result<S::Response, BoxError>>, Option<Verdict>)>,
+        polled: Poll<Result<S::Response, BoxError>>,
+        verdict: Option<Verdict>,
         cx: &mut Context<'_>,
     ) -> Poll<Result<S::Response, BoxError>> {
+        let is_out = matches!(self.state, State::Calling { .. });
+        let mut polled = is_out.then_some((polled, verdict));
         let mut this = self.project();
         let call = this.call;
         loop {

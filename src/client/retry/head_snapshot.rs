@@ -24,8 +24,7 @@ const SENSITIVE: u64 = 1 << 31;
 #[derive(Debug)]
 pub(super) struct Head(Option<Box<HeadSnapshot>>);
 
-/// What is kept of a head. It is filled in where it lies, since to move what was just written
-/// takes longer than to write it.
+/// The copy of a head. It is written in place: moving it would cost more than writing it.
 pub(super) struct HeadSnapshot {
     method: Method,
     version: Version,
@@ -38,7 +37,7 @@ pub(super) struct HeadSnapshot {
     bytes: Vec<u8>,
 }
 
-/// Credentials are among what was copied.
+/// Shows no headers, as credentials are among them.
 impl fmt::Debug for HeadSnapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HeadSnapshot")
@@ -47,12 +46,12 @@ impl fmt::Debug for HeadSnapshot {
     }
 }
 
-/// What is kept of extensions. To clone them all takes several allocations.
+/// The copy of a request's extensions. Cloning them all takes several allocations.
 #[derive(Debug, Clone)]
 enum KeptExtensions {
-    /// There were none, or none but our own mark.
+    /// None, or none but our own mark.
     Nothing,
-    /// The only one was tonic's.
+    /// Tonic's, and no other.
     Method(GrpcMethod),
     All(Extensions),
 }
@@ -139,7 +138,7 @@ thread_local! {
 }
 
 impl HeadSnapshot {
-    /// The most bytes that are pooled with a head, and the fewest.
+    /// The most bytes that a pooled snapshot has, and the fewest.
     const LARGEST: usize = 16 * 1024;
     const SMALLEST: usize = 1024;
 
@@ -158,7 +157,7 @@ impl HeadSnapshot {
         })
     }
 
-    /// Gives up what is not worth pooling.
+    /// Drops what is not worth pooling.
     #[cold]
     fn clean(&mut self) {
         self.extensions = KeptExtensions::Nothing;
@@ -199,7 +198,7 @@ impl HeadSnapshot {
         }
     }
 
-    /// Makes the head again.
+    /// Rebuilds the head.
     pub(super) fn rebuild(&self) -> Option<Parts> {
         let (mut parts, ()) = Request::new(()).into_parts();
         parts.method = self.method.clone();
@@ -210,8 +209,8 @@ impl HeadSnapshot {
         Some(parts)
     }
 
-    /// Whether a request is still the same operation, with all the credentials of this one, of the
-    /// same schemes, and over a connection that is as safe.
+    /// Returns whether a request is still the same operation, with all the credentials of this one,
+    /// of the same schemes, and over a connection that is as safe.
     pub(super) fn is_as_trusted<B>(&self, request: &Request<B>, key_header: &HeaderName) -> bool {
         let headers = request.headers();
         let encrypted = self.bytes.get(..self.scheme as usize) == Some(b"https");
@@ -236,7 +235,7 @@ impl HeadSnapshot {
             && same(&PROXY_AUTHORIZATION, as_strong)
     }
 
-    /// The id that ties this call to others in the logs.
+    /// Returns the id that ties this call to others in the logs.
     pub(super) fn correlation_id(&self) -> Option<&str> {
         let id = |name| self.get(name).and_then(printable);
         let extension = || {
@@ -252,7 +251,7 @@ impl HeadSnapshot {
             .or_else(extension)
     }
 
-    /// A header's value, if it is fit for a log.
+    /// Returns a header's value, if it is fit for a log.
     pub(super) fn text(&self, name: &HeaderName) -> Option<&str> {
         self.get(name.as_str()).and_then(printable)
     }
@@ -312,13 +311,13 @@ impl HeadSnapshot {
     }
 }
 
-/// The lengths of a header's name and value, and whether it is sensitive, in one word. No policy
-/// allows a head so long that they would not fit.
+/// Packs the lengths of a header's name and value, and whether it is sensitive, into one word. No
+/// policy allows a head so long that they would not fit.
 fn lengths(name: &str, value: &[u8], sensitive: bool) -> u64 {
     (name.len() as u64) << 32 | u64::from(sensitive) << 31 | value.len() as u64
 }
 
-/// Whether credentials are of the same scheme, and not empty where the others were not.
+/// Returns whether credentials are of the same scheme, and not empty where the others were not.
 fn as_strong(before: &[u8], after: &[u8]) -> bool {
     fn parts(credentials: &[u8]) -> (&[u8], bool) {
         let mut parts = credentials.splitn(2, |byte| *byte == b' ');
@@ -335,7 +334,7 @@ fn as_strong(before: &[u8], after: &[u8]) -> bool {
     bare || (scheme.eq_ignore_ascii_case(after) && full == after_full)
 }
 
-/// Writes a head and notes what its headers tell, unless there is not enough room.
+/// Writes a head and reads its headers about attempts, unless there is not enough room.
 fn write(
     uri: [&str; 3],
     headers: &HeaderMap,
