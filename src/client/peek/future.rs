@@ -74,15 +74,18 @@ where
                 }
             }
             StateProj::Reading { reading } => {
-                if let Some(reading) = reading.as_mut() {
-                    ready!(reading.poll(this.dependency, cx));
-                }
-                match reading.take() {
-                    Some(reading) => {
+                let Some(mut reply) = reading.take() else {
+                    unreachable!("a future is not polled after it was ready");
+                };
+                match reply.poll(this.dependency, cx) {
+                    Poll::Ready(()) => {
                         let rules = this.dependency.policy().rules();
-                        Poll::Ready(Ok(reading.finish(rules)))
+                        Poll::Ready(Ok(reply.finish(rules)))
                     }
-                    None => Poll::Pending,
+                    Poll::Pending => {
+                        *reading = Some(reply);
+                        Poll::Pending
+                    }
                 }
             }
         }

@@ -4,6 +4,7 @@
 use std::{
     fmt,
     future::Future,
+    mem,
     pin::Pin,
     sync::{Arc, PoisonError},
     task::{Context, Poll, ready},
@@ -107,7 +108,7 @@ where
     type Output = Result<S::Response, BoxError>;
 
     /// Polls the attempt, and returns its response in place if it is a success at once: moving a
-    /// response costs more than classifying it. Anything else is up to [`run`](Self::run).
+    /// response costs more than classifying it. Anything else is up to [`resume`](Self::resume).
     #[inline(always)]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.as_mut().project();
@@ -115,14 +116,15 @@ where
             StateProj::Calling { future } => future.poll(cx).map_err(Into::into),
             _ => Poll::Pending,
         };
-        let verdict = match &mut polled {
-            Poll::Ready(result) => Some(this.call.classify(result)),
-            Poll::Pending => None,
-        };
-        let first = this.call.retried.is_none();
-        if !(first && verdict.as_ref().is_some_and(Verdict::is_success)) {
-            polled = self.run(polled, verdict, cx);
+        let mut verdict = None;
+        if let Poll::Ready(result) = &mut polled {
+            let classified = this.call.classify(result);
+            if classified.is_success() && this.call.retried.is_none() {
+                return polled;
+            }
+            verdict = Some(classified);
         }
+        self.resume(&mut polled, verdict, cx);
         polled
     }
 }
@@ -135,17 +137,26 @@ where
     P: ReplayRequests<Req, S::Response>,
     H: PrepareAttempt<Req>,
 {
-    /// Runs the call on from the state it is in. If an attempt is out, `polled` is what it just
-    /// returned, with its verdict.
+    /// Resumes a call that did not succeed at once. If an attempt is out, `polled` is what it just
+    /// returned, with its verdict. It becomes what the call returns.
     #[inline(never)]
-    fn run(
+    fn resume(
         self: Pin<&mut Self>,
-        polled: Poll<Result<S::Response, BoxError>>,
+        polled: &mut Poll<Result<S::Response, BoxError>>,
         verdict: Option<Verdict>,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<S::Response, BoxError>> {
+    ) {
         let is_out = matches!(self.state, State::Calling { .. });
-        let mut polled = is_out.then_some((polled, verdict));
+        let attempt = mem::replace(polled, Poll::Pending);
+        *polled = self.run(is_out.then_some((attempt, verdict)), cx);
+    }
+
+    /// Runs the call on from the state it is in.
+    fn run(
+        self: Pin<&mut Self>,
+        mut polled: Option<(Poll<Result<S::Response, BoxError>>, Option<Verdict>)>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<S::Response, BoxError>> {
         let mut this = self.project();
         let call = this.call;
         loop {

@@ -20,7 +20,8 @@ use crate::http::{grpc::GrpcMethod, headers::printable};
 /// Marks a value as sensitive in its stored length.
 const SENSITIVE: u64 = 1 << 31;
 
-/// A request's head, in a box that goes back to its thread's pool.
+/// A request's head, in a box that goes back to its thread's pool. Without the pool a call costs two
+/// allocations more.
 #[derive(Debug)]
 pub(super) struct Head(Option<Box<HeadSnapshot>>);
 
@@ -341,7 +342,6 @@ fn write(
     mut room: &mut [u8],
     attempt: &mut AttemptHeaders,
 ) -> Option<()> {
-    // Only three, for which the code of `put` is not worth being fetched once more.
     for piece in uri {
         let (to, rest) = room.split_at_mut_checked(piece.len())?;
         to.copy_from_slice(piece.as_bytes());
@@ -360,8 +360,8 @@ fn write(
 
 /// Writes a piece at the start of the room, and returns what is left of it.
 ///
-/// Pieces are short. A few moves of fixed size, the last of which overlaps the one before, are
-/// cheaper than to call `memcpy`.
+/// Pieces are short. Moves of fixed size, the last of which overlaps the one before, spare a call of
+/// `memcpy`, which costs 4 to 6 % of the instructions that a retry layer adds (`peers client`).
 #[inline(always)]
 fn put<'a>(room: &'a mut [u8], piece: &[u8]) -> Option<&'a mut [u8]> {
     let (to, rest) = room.split_at_mut_checked(piece.len())?;

@@ -37,12 +37,12 @@
 //! # }
 //! ```
 //!
-//! # What a call that succeeds pays
+//! # The cost of a call that succeeds
 //!
-//! The head of the request is copied into a recycled buffer, a body that is at hand is cloned
-//! (which counts a reference), and that is all: nothing is boxed, no lock is taken, no timer is
-//! made unless the attempt is not ready at once. The request is rebuilt only if there is a retry.
-//! Extensions of the caller's are cloned, which allocates, and a client that turns from one
+//! The head of the request is copied into a recycled buffer, and a body that is at hand is cloned
+//! (which counts a reference). Nothing is boxed, no lock is taken, and there is no timer unless the
+//! attempt is not ready at once. The request is rebuilt only if there is a retry. Extensions of the
+//! caller's are cloned, which allocates, and so does a `String` body. A client that turns from one
 //! dependency to another takes a lock to find it.
 //!
 //! # Services that are not HTTP

@@ -2,7 +2,7 @@
 //!
 //! The body that is sent leaves its frames in a buffer, up to a limit. Nothing is held back, and
 //! nothing is read ahead while an attempt may still succeed. When an attempt failed before all of
-//! the body had recorded, the rest is read at once if it is at hand: a transport takes a frame before
+//! the body had passed, the rest is read at once if it is at hand: a transport takes a frame before
 //! it has room to send it, and a server that refuses a call answers before it reads. The buffer
 //! belongs to the call: once that is over, or can't be retried any more, the buffer is emptied and
 //! the body streams on by itself.
@@ -28,6 +28,7 @@ use http_body_util::{
 
 use self::recorded_frames::{Frames, RecordedFrames, TakenRoom, size_of_frame};
 use super::body::ReplayLimits;
+use crate::http::size_hint::size_after;
 
 /// The most frames that are read of the rest of a body, so that one of endless empty frames comes
 /// to an end.
@@ -183,13 +184,7 @@ where
             .map(Bytes::len)
             .sum::<usize>() as u64;
         let rest = state.body.as_ref().map(B::size_hint);
-        let rest = rest.unwrap_or_else(|| SizeHint::with_exact(0));
-        let mut hint = SizeHint::new();
-        hint.set_lower(rest.lower().saturating_add(ahead));
-        if let Some(upper) = rest.upper() {
-            hint.set_upper(upper.saturating_add(ahead));
-        }
-        hint
+        size_after(ahead, rest.unwrap_or_else(|| SizeHint::with_exact(0)))
     }
 }
 
@@ -332,7 +327,7 @@ pub(crate) fn replay<B: AnyBody>(recording: &Recording<B>) -> Option<B> {
     }))
 }
 
-/// `ReplayBody` for a body type that any other fits into by this expression.
+/// Implements `ReplayBody` for a body type that any other fits into by this expression.
 macro_rules! replay_by_recording {
     ($body:ty, $into:expr $(, $error:ident: $($bound:path),+)?) => {
         impl$(<$error: $($bound +)+ 'static>)? $crate::client::retry::replay_buffer::AnyBody for $body {

@@ -171,3 +171,37 @@ pub(super) fn size_of_frame(frame: &Frame<Bytes>) -> usize {
         .sum();
     frame.data_ref().map_or(0, Bytes::len) + trailers
 }
+
+#[cfg(all(test, not(reprise_loom)))]
+mod tests {
+    use super::*;
+    use crate::{dependency::Dependencies, policy::Policy};
+
+    /// A buffer that a transport reads into.
+    struct ReadBuffer(Arc<Vec<u8>>);
+
+    impl AsRef<[u8]> for ReadBuffer {
+        fn as_ref(&self) -> &[u8] {
+            &self.0
+        }
+    }
+
+    #[test]
+    fn s_3_large_frames_are_shared_and_small_ones_do_not_pin_the_buffer_they_are_in() {
+        let policy = Policy::synchronous().build().expect("a policy");
+        let dependency = Dependencies::new(policy).get("a");
+        for (length, pinned) in [(1, false), (SMALL - 1, false), (SMALL, true)] {
+            let buffer = Arc::new(vec![7; 16 * SMALL]);
+            let mut recorded = RecordedFrames::none(&dependency);
+            for start in [0, length] {
+                let data = Bytes::from_owner(ReadBuffer(Arc::clone(&buffer)));
+                let frame = Frame::data(data.slice(start..start + length));
+                recorded.record::<()>(Some(&Ok(frame)), start > 0, usize::MAX);
+            }
+            assert_eq!(Arc::strong_count(&buffer) > 1, pinned, "{length}");
+            let frames = recorded.share().expect("a complete body");
+            assert_eq!(frames.data.concat(), vec![7; 2 * length]);
+            assert_eq!(frames.data.len(), if pinned { 2 } else { 1 }, "{length}");
+        }
+    }
+}
