@@ -136,3 +136,45 @@ impl Drop for Permit {
         }
     }
 }
+
+#[cfg(all(test, not(reprise_loom)))]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{
+        dependency::{BreakerState, Dependencies},
+        policy::Policy,
+    };
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn cb_1_cb_5_a_dropped_call_is_a_failure_only_if_it_was_out_for_all_of_its_time() {
+        for (rule, polled, out, limit, opens) in [
+            ("CB-5 cancelled", true, 1, None, false),
+            ("CB-1 the policy's limit", true, 30, None, true),
+            ("CB-1 the call's own limit", true, 1, Some(1), true),
+            (
+                "CB-5 cancelled before its own limit",
+                true,
+                1,
+                Some(2),
+                false,
+            ),
+            ("CB-5 never polled", false, 30, Some(1), false),
+        ] {
+            let policy = Policy::synchronous().consecutive_failures(1).build();
+            let dependency = Dependencies::new(policy.expect("a policy")).get("a");
+            let deadline = limit.map(|limit| Instant::now() + limit * SECOND);
+            let mut permit = dependency.admit().expect("a permit").until(deadline);
+            if polled {
+                permit.pending();
+            }
+            tokio::time::advance(out * SECOND).await;
+            drop(permit);
+            let opened = dependency.status().breaker != BreakerState::Closed;
+            assert_eq!(opened, opens, "{rule}");
+        }
+    }
+}

@@ -124,6 +124,7 @@ impl Dependency {
 }
 
 #[cfg(all(test, not(reprise_loom)))]
+#[allow(clippy::expect_used, reason = "the helpers are tests too")]
 mod tests {
     use std::cell::Cell;
 

@@ -68,6 +68,7 @@
 
 mod bearer;
 mod body;
+mod call;
 mod decide;
 mod future;
 mod head_snapshot;
@@ -85,6 +86,6 @@ pub use self::{
     layer::RetryLayer,
     prepare::{PrepareAttempt, Refresh},
     replay_buffer::Recording,
-    requests::{ClonedRequests, HttpRequests, HttpSnapshot, ReplayRequests},
+    requests::{ClonedRequests, HttpRequests, ReplayRequests},
     service::Retry,
 };

@@ -8,7 +8,8 @@ use tower::Service;
 
 use super::{
     HttpRequests, PrepareAttempt, ReplayLimits, ReplayRequests, RetryFuture,
-    future::{Call, State},
+    call::Call,
+    future::State,
     requests::{Mark, Opened},
 };
 use crate::{
