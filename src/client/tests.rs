@@ -12,14 +12,19 @@ use http::{Extensions, Request, Response};
 use http_body_util::Full;
 use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
 
+use super::{
+    circuit_breaker::CircuitBreakerLayer,
+    peek::{PeekBody, PeekLayer},
+    retry::RetryLayer,
+    retry_after::RetryAfterLayer,
+};
 use crate::{
-    CircuitBreakerLayer, Dependencies, PeekLayer, Policy, RetryAfterLayer, RetryLayer,
-    RetryOutcome,
-    call::Verdict,
+    call::{RetryOutcome, Verdict},
     classify::{Classify, Rules, Standard},
-    client::peek::PeekBody,
+    dependency::Dependencies,
     error::BoxError,
     http::ResponseHead,
+    policy::Policy,
 };
 
 type Body = Full<Bytes>;
