@@ -11,5 +11,5 @@ pub mod retry;
 pub mod retry_after;
 pub mod retry_budget;
 
-#[cfg(test)]
+#[cfg(all(test, not(reprise_loom)))]
 mod tests;
