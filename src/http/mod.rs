@@ -23,4 +23,6 @@ pub(crate) mod span;
 
 #[cfg(feature = "server")]
 pub use self::body::IdempotencyBody;
+#[cfg(any(feature = "delivery", feature = "forrst"))]
+pub use self::span::{Span, Unit};
 pub use self::{grpc::GrpcCode, response::ResponseHead};

@@ -12,8 +12,7 @@ use tower_reprise::{
     delivery::{
         guard::Guard,
         replay::{Replay, ReplayId, Replayed},
-        sign::Signer,
-        webhooks::Webhooks,
+        webhooks::{Signer, Webhooks},
         worker::WorkerHandle,
     },
     error::BoxError,
@@ -27,7 +26,7 @@ use tracing_subscriber::prelude::*;
 use crate::{
     backend::{Backend, Site},
     ledger::Ledger,
-    process::{listen, say},
+    support::process::{listen, say},
 };
 
 /// How many requests a worker replays at a time, at most.

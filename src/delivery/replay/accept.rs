@@ -17,7 +17,7 @@ use super::{
 use crate::{
     call::{RetryOutcome, Retryable},
     classify::{Rules, http::is_replayed, network},
-    delivery::{text, webhooks::Webhooks},
+    delivery::{redact, webhooks::Webhooks},
     error::{BoxError, Refused, find},
     http::{
         body::{Gathered, IdempotencyBody, gather},
@@ -289,7 +289,7 @@ impl<J: Journal + Clone> Replay<J> {
             ..
         } = &*self.shared;
         let owner = principal(head).ok_or(Problem::REPLAY_ANONYMOUS)?;
-        if !text::fits(&owner) {
+        if !redact::fits(&owner) {
             let detail = "The caller's name is too long to be written down.";
             return Err(Problem::REPLAY_INVALID.detail(detail));
         }
@@ -313,7 +313,7 @@ impl<J: Journal + Clone> Replay<J> {
             .function
             .unwrap_or_else(|| (settings.function)(head));
         Ok(NewEntry {
-            label: text::cut(&function),
+            label: redact::cut(&function),
             owner,
             dedup,
             priority: options.priority,

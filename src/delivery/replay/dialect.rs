@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     classify::BodySignal,
-    delivery::UserHeaders,
+    delivery::webhooks::UserHeaders,
     http::problem::Problem,
     store::{Fingerprint, journal::Priority},
 };

@@ -128,11 +128,10 @@ use self::{
     control::MOST,
     pace::Pace,
 };
-pub use crate::http::span::{Span, Unit};
 use crate::{
     delivery::{
         webhooks::Webhooks,
-        worker::{Worker, WorkerNotifier},
+        worker::{WorkerBuilder, WorkerNotifier},
     },
     store::journal::{EntryId, InvalidEntryId, Journal},
 };
@@ -250,7 +249,7 @@ impl<J: Journal + Clone> Replay<J> {
     /// With each replay that fails for good an alert is queued: start a worker of
     /// [alerts](crate::delivery::dead_letter::DeadLetters::alerts) too, which is what takes them
     /// from the journal.
-    pub fn worker<B, S>(&self, service: S) -> Worker<J, Replays<J, S, B>>
+    pub fn worker<B, S>(&self, service: S) -> WorkerBuilder<J, Replays<J, S, B>>
     where
         Replays<J, S, B>: crate::delivery::worker::Handler,
     {
@@ -259,16 +258,20 @@ impl<J: Journal + Clone> Replay<J> {
 
     /// The same, with a hook that works on each request before it is replayed: that brings fresh
     /// credentials for its principal, say.
-    pub fn worker_with<B, S, H>(&self, service: S, prepare: H) -> Worker<J, Replays<J, S, B, H>>
+    pub fn worker_with<B, S, H>(
+        &self,
+        service: S,
+        prepare: H,
+    ) -> WorkerBuilder<J, Replays<J, S, B, H>>
     where
         Replays<J, S, B, H>: crate::delivery::worker::Handler,
     {
         let settings = &self.shared.settings;
         let handler = Replays::new(self.clone(), service, prepare);
-        Worker::builder(self.journal.clone(), settings.queue.clone(), handler)
+        WorkerBuilder::new(self.journal.clone(), settings.queue.clone(), handler)
             .concurrency(settings.concurrency)
             .per_lane(settings.concurrency)
-            .woken_by(self.shared.wake.clone())
+            .notifier(self.shared.wake.clone())
     }
 }
 

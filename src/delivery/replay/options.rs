@@ -13,7 +13,7 @@ use std::time::Duration;
 use http::HeaderMap;
 
 use super::dialect::Options;
-use crate::{delivery::UserHeaders, http::problem::Problem, store::journal::Priority};
+use crate::{delivery::webhooks::UserHeaders, http::problem::Problem, store::journal::Priority};
 
 /// The headers that say so, which are the layer's alone.
 pub(super) const HEADERS: [&str; 5] = [

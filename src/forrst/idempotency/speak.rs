@@ -13,11 +13,10 @@ use super::{DAY, Forrst};
 use crate::{
     error::ConfigError,
     forrst::{
-        self, EnvelopeError, Extension, Fault, IdempotencyData, IdempotencyOptions, Span,
-        caller::Caller, canonical::written, extension::only, fresh_id::resized, may_be_envelope,
-        splice,
+        self, EnvelopeError, Extension, Fault, IdempotencyData, IdempotencyOptions, caller::Caller,
+        canonical::written, extension::only, fresh_id::resized, may_be_envelope, splice,
     },
-    http::{headers::printable, problem::Problem, reply::Reply},
+    http::{Span, headers::printable, problem::Problem, reply::Reply},
     server::idempotency::{
         Outcome,
         dialect::{Common, Made, Met, Refusal, Speak},
@@ -98,7 +97,7 @@ impl Speak for Forrst {
             key: digest?.into(),
             fingerprint: Fingerprint::new(request.call.arguments_digest()),
             note: note.ok_or_else(|| {
-                let what = format!("is too long, allowed: up to {} bytes", Note::LONGEST);
+                let what = format!("is too long, allowed: up to {} bytes", Note::MAX_LEN);
                 invalid(EnvelopeError::new("id", what))
             })?,
             retention: self.kept_for(ttl, common.settings.retention),

@@ -10,8 +10,8 @@ use crate::{
         dialect::{Answer, Command},
         document::{STATES, state},
     },
-    forrst::{Call, EnvelopeError, Fault, Response, error::at_its_place, span::some_whole},
-    http::problem::Problem,
+    forrst::{Call, EnvelopeError, Fault, Response, error::at_its_place},
+    http::{problem::Problem, span::some_whole},
 };
 
 /// What the names of all of them begin with.

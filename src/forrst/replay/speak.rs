@@ -10,7 +10,7 @@ use crate::{
     call::key::LONGEST_CONFIGURABLE,
     classify::{BodySignal, Codes},
     delivery::{
-        UserHeaders,
+        redact,
         replay::{
             ReplayId, ReplayStatus,
             callback::Event,
@@ -19,17 +19,17 @@ use crate::{
             },
             document::{rfc3339, state},
         },
-        text,
+        webhooks::UserHeaders,
     },
     forrst::{
         self, EnvelopeError, Extension, Fault, IdempotencyData, IdempotencyOptions,
-        MaintenanceData, ReplayCallback, ReplayData, ReplayOptions, ReplayPriority, Retry, Span,
+        MaintenanceData, ReplayCallback, ReplayData, ReplayOptions, ReplayPriority, Retry,
         advice::advice,
         extension::only,
         idempotency::speak::{self as idempotency, told},
         is_fixed, may_be_envelope, may_be_read, splice,
     },
-    http::{headers::IDEMPOTENCY_KEY, problem::Problem},
+    http::{Span, headers::IDEMPOTENCY_KEY, problem::Problem},
     store::{
         Fingerprint,
         journal::{EntryId, Priority, Status},
@@ -97,8 +97,8 @@ impl Speak for Envelopes {
                 ],
                 fingerprint: Fingerprint::new(call.arguments_digest()),
             }),
-            version: call.version.clone().filter(|version| text::fits(version)),
-            request_id: request.id.filter(|id| text::fits(id)),
+            version: call.version.clone().filter(|version| redact::fits(version)),
+            request_id: request.id.filter(|id| redact::fits(id)),
             function: Some(request.call.function),
         }
     }
