@@ -25,14 +25,14 @@ pub struct Attempt {
     previous: u32,
     pub(crate) charged: bool,
     pub(crate) deadline: Option<Instant>,
-    wants: Wants,
+    needs: NextAttempt,
 }
 
-/// What an attempt needs that the one before did not have.
+/// The needs of an attempt that the one before did not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Wants {
+pub(crate) struct NextAttempt {
     pub(crate) credentials: bool,
-    /// As do all after it, since the id that they would have is known to be refused.
+    /// All attempts after it need one too, since the original id is known to be refused.
     pub(crate) fresh_id: bool,
 }
 
@@ -44,11 +44,11 @@ impl Attempt {
             previous,
             charged: false,
             deadline: None,
-            wants: Wants::default(),
+            needs: NextAttempt::default(),
         }
     }
 
-    /// A retry of another make, for which the budget was asked.
+    /// A retry by another loop, which the budget was charged for.
     pub(crate) fn charged_elsewhere(previous: u32) -> Self {
         Self {
             charged: true,
@@ -56,13 +56,13 @@ impl Attempt {
         }
     }
 
-    /// A retry for which the budget was asked.
-    pub(crate) fn charged(previous: u32, deadline: Instant, wants: Wants) -> Self {
+    /// A retry which the budget was charged for.
+    pub(crate) fn charged(previous: u32, deadline: Instant, needs: NextAttempt) -> Self {
         Self {
             previous,
             charged: true,
             deadline: Some(deadline),
-            wants,
+            needs,
         }
     }
 
@@ -72,25 +72,25 @@ impl Attempt {
         self.previous
     }
 
-    /// Whether the one before was refused for its credentials.
+    /// Returns whether the one before was refused for its credentials.
     #[must_use]
     pub fn wants_credentials(&self) -> bool {
-        self.wants.credentials
+        self.needs.credentials
     }
 
-    /// Whether one before was refused for its request id. The header has a fresh one already;
+    /// Returns whether one before was refused for its request id. The header has a fresh one already;
     /// an id inside the body is for a [`PrepareAttempt`](crate::client::retry::PrepareAttempt) hook to renew.
     #[must_use]
     pub fn wants_fresh_id(&self) -> bool {
-        self.wants.fresh_id
+        self.needs.fresh_id
     }
 
-    /// Says on a request that it is this attempt, and how much time is left for it.
+    /// Marks a request as this attempt, with the time that is left for it.
     pub(crate) fn mark<B>(self, request: &mut Request<B>, send_attempt_count: bool) {
         if send_attempt_count {
             request
                 .headers_mut()
-                .insert(ATTEMPT_COUNT, self.number().into());
+                .insert(&ATTEMPT_COUNT, self.number().into());
         }
         if is_grpc(request.headers()) {
             let headers = request.headers_mut();

@@ -1,18 +1,17 @@
-//! How layers tell each other that a request was counted.
+//! The mark that a request was counted, which layers leave for each other.
 
-use std::cell::RefCell;
+use std::{cell::RefCell, mem};
 
 use http::Extensions;
 
-/// On a request's extensions: it was counted as an original by a layer above.
+/// On a request's extensions: a layer above counted it as an original.
 ///
 /// Most requests have no extensions, and the first one costs two allocations. So a map that holds
-/// the mark and nothing else is passed on as it is, and recycled by the layer that the mark was
-/// for.
+/// the mark and nothing else is recycled by the layer that the mark was for.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Counted;
+pub(crate) struct BudgetMark;
 
-impl Counted {
+impl BudgetMark {
     const POOLED: usize = 64;
 
     /// Marks a request.
@@ -29,7 +28,7 @@ impl Counted {
 
     /// Takes the mark from a request that has no other extensions.
     pub(crate) fn take(extensions: &mut Extensions) {
-        let marked = std::mem::take(extensions);
+        let marked = mem::take(extensions);
         let _ = POOL.try_with(|pool| {
             let mut pool = pool.borrow_mut();
             if pool.len() < Self::POOLED {
@@ -43,25 +42,25 @@ thread_local! {
     static POOL: RefCell<Vec<Extensions>> = const { RefCell::new(Vec::new()) };
 }
 
-/// What is on a request's extensions. A look into them costs as much as all else that is done
-/// with most requests, so one look tells whether others are worth it.
+/// The contents of a request's extensions, as far as one look tells. A look costs as much as all
+/// else that is done with most requests, so this one tells whether others are worth it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Marks {
-    /// Nothing.
-    Nothing,
-    /// That it was counted, and nothing else.
-    Counted,
-    /// Something else.
-    Others,
+pub(crate) enum ExtensionsKind {
+    /// No extensions.
+    Empty,
+    /// A [`BudgetMark`], and nothing else.
+    BudgetMarkOnly,
+    /// Anything else.
+    Other,
 }
 
-impl Marks {
+impl ExtensionsKind {
     #[inline]
-    pub(crate) fn on(extensions: &Extensions) -> Self {
+    pub(crate) fn of(extensions: &Extensions) -> Self {
         match extensions.len() {
-            0 => Self::Nothing,
-            1 if extensions.get::<Counted>().is_some() => Self::Counted,
-            _ => Self::Others,
+            0 => Self::Empty,
+            1 if extensions.get::<BudgetMark>().is_some() => Self::BudgetMarkOnly,
+            _ => Self::Other,
         }
     }
 }

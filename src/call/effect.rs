@@ -3,7 +3,7 @@ use http::StatusCode;
 use super::Verdict;
 use crate::http::GrpcCode;
 
-/// What a failed attempt may have brought about, from nothing on.
+/// The effect that a failed attempt may have had, the least first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(crate) enum Effect {
     /// Nothing: it was never sent, or turned away.
@@ -13,7 +13,7 @@ pub(crate) enum Effect {
     Unavailable,
     /// Nothing, if a server that fails undoes what it did.
     Failed,
-    /// What was asked for.
+    /// The request may have been executed.
     Possible,
 }
 
@@ -40,7 +40,8 @@ impl Effect {
         }
     }
 
-    /// Whether it may be more than nothing, as the standard takes a server's word.
+    /// Returns whether there may be an effect, by the standard, which believes a server that calls
+    /// itself unavailable.
     pub(crate) const fn in_doubt(self) -> bool {
         matches!(self, Self::Failed | Self::Possible)
     }

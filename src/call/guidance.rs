@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-/// What a response says about when to call again.
+/// The wish of a response about the time of the next call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Guidance {
@@ -8,14 +8,14 @@ pub enum Guidance {
     AtLeast(Duration),
     /// After this much time, whatever the backoff would have been: a gRPC pushback.
     Exactly(Duration),
-    /// What a response asks of this call alone: not before `floor` has passed, which doubles with each
-    /// retry if it `doubles`, nor before what headers ask of `everybody`.
+    /// For this call alone: not before `floor` has passed, which doubles with each retry if it
+    /// `doubles`, nor before the time that headers ask of `everybody`.
     InBody {
         /// The wait before the first retry, at least.
         floor: Duration,
-        /// Whether it doubles with each retry.
+        /// The floor doubles with each retry.
         doubles: bool,
-        /// What headers ask for.
+        /// The time that headers ask for.
         everybody: Option<Duration>,
     },
     /// Do not call again: a negative, malformed or repeated pushback, or `x-should-retry: false`.
@@ -23,7 +23,7 @@ pub enum Guidance {
 }
 
 impl Guidance {
-    /// The same for the call that it answers, and for no other.
+    /// Returns the same guidance for the call that it answers, and for no other.
     pub(crate) fn for_this_call(self) -> Self {
         let (floor, doubles) = match self {
             Self::AtLeast(wait) => (wait, false),

@@ -1,13 +1,13 @@
 //! Facts about one call that layers pass to each other.
 //!
-//! Layers never know each other's types. What one of them has to tell another travels with the
-//! call: [`Attempt`] and [`RetryOverride`] in the extensions of a request, [`RetryOutcome`] in those
-//! of a response or in the chain of an error, and a [`Verdict`] from whoever classified a result to
-//! whoever acts on it.
+//! Layers never know each other's types. Their messages to each other travel with the call: [`Attempt`] and [`RetryOverride`] in the extensions of a request, [`RetryOutcome`] in those
+//! of a response or in the chain of an error, and a [`Verdict`] from the layer that classified a
+//! result to those that act on it.
 
 pub(crate) mod attempt;
 pub(crate) mod attempt_headers;
 pub(crate) mod budget_mark;
+mod deadline;
 mod effect;
 mod guidance;
 pub(crate) mod key;
@@ -24,4 +24,4 @@ pub use self::{
     overrides::RetryOverride,
     verdict::{Cause, Health, Retryable, Verdict},
 };
-pub(crate) use self::{effect::Effect, readiness::release};
+pub(crate) use self::{deadline::CallDeadline, effect::Effect, readiness::release};

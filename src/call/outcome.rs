@@ -7,7 +7,7 @@ use crate::{
     error::{BoxError, Refusal, find},
 };
 
-/// Why a call was not tried again.
+/// The reason why a call was not tried again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StopReason {
@@ -65,8 +65,8 @@ impl From<Refusal> for StopReason {
     }
 }
 
-/// How a call went that did not simply succeed: how many attempts it took, and why there were no
-/// more.
+/// The course of a call that did not succeed at once: the number of attempts, and the reason why
+/// there were no more.
 ///
 /// It is in the extensions of the response, or in the chain of the error:
 ///
@@ -88,7 +88,7 @@ pub struct RetryOutcome {
 }
 
 impl RetryOutcome {
-    /// `before` is what attempts may have brought about beside the one that the result is of.
+    /// `before` is the effect that other attempts may have had than the one that the result is of.
     pub(crate) fn new(attempts: u32, stop_reason: Option<StopReason>, before: Effect) -> Self {
         Self {
             attempts,
@@ -101,34 +101,34 @@ impl RetryOutcome {
         self.before
     }
 
-    /// How the call went that this response came from; `None` if it succeeded at once.
+    /// Returns the outcome of the call that this response came from; `None` if it succeeded at once.
     #[must_use]
     pub fn of<B>(response: &Response<B>) -> Option<&Self> {
         response.extensions().get()
     }
 
-    /// How the call went that this error came from.
+    /// Returns the outcome of the call that this error came from.
     #[must_use]
     pub fn of_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Self> {
         find::<RetryError>(error).map(|error| &error.outcome)
     }
 
-    /// Attempts that were made.
+    /// Returns the number of attempts that were made.
     #[must_use]
     pub fn attempts(&self) -> u32 {
         self.attempts
     }
 
-    /// Why there were no more; `None` if the last one succeeded.
+    /// Returns why there were no more; `None` if the last one succeeded.
     #[must_use]
     pub fn stop_reason(&self) -> Option<StopReason> {
         self.stop_reason
     }
 
-    /// Whether an attempt may have been processed beside the one that the response or the error
-    /// is of. If it is, a refused connection or a 503 speaks of that one attempt, and not of the
-    /// call: what was asked for may have happened all the same. An attempt that a classifier of your
-    /// own judged is in doubt unless its verdict says
+    /// Returns whether another attempt than the one that the response or the error is of may have
+    /// been processed. Then a refused connection or a 503 speaks of that one attempt, and not of
+    /// the call, which may have had its effect all the same. An attempt that a classifier of your
+    /// own classified is in doubt unless its verdict says
     /// [`never_sent`](crate::call::Verdict::never_sent).
     #[must_use]
     pub fn in_doubt(&self) -> bool {
@@ -148,13 +148,13 @@ impl RetryError {
         Self { outcome, source }
     }
 
-    /// How the call went.
+    /// Returns the outcome of the call.
     #[must_use]
     pub fn outcome(&self) -> &RetryOutcome {
         &self.outcome
     }
 
-    /// The last error itself.
+    /// Returns the last error itself.
     #[must_use]
     pub fn into_source(self) -> BoxError {
         self.source

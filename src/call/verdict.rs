@@ -8,28 +8,28 @@ use crate::{
     http::GrpcCode,
 };
 
-/// What the outcome of one attempt means. Its parts are independent: a 429 may be retried and
+/// The meaning of one attempt's outcome. Its parts are independent: a 429 may be retried and
 /// holds a wait, yet says nothing bad about the dependency's health.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Verdict {
-    /// What happened.
+    /// The cause of the failure.
     pub cause: Cause,
-    /// Whether to call again, and how often.
+    /// Whether another call may help, and how often.
     pub retry: Retryable,
-    /// What it says about the dependency.
+    /// The dependency's health, as far as the outcome tells.
     pub health: Health,
-    /// When the dependency wants to be called again.
+    /// The dependency's wish about the next call.
     pub guidance: Option<Guidance>,
     /// The request surely never reached the application, so that repeating it is safe whatever
     /// its method.
     pub never_sent: bool,
-    /// What a failed attempt may have brought about.
+    /// The effect that a failed attempt may have had.
     pub(crate) effect: Effect,
 }
 
 impl Verdict {
-    /// All went well.
+    /// A success.
     pub const SUCCESS: Self = Self {
         cause: Cause::Success,
         retry: Retryable::Never,
@@ -99,13 +99,13 @@ impl Verdict {
         self
     }
 
-    /// Whether all went well.
+    /// Returns whether it is a success.
     #[must_use]
     pub const fn is_success(&self) -> bool {
         matches!(self.cause, Cause::Success)
     }
 
-    /// How long the dependency asked everybody to stay away.
+    /// Returns the time for which the dependency wants no calls, of whichever caller.
     pub(crate) fn not_before(&self) -> Option<Duration> {
         match self.guidance {
             Some(Guidance::AtLeast(wait) | Guidance::Exactly(wait)) => Some(wait),
@@ -115,7 +115,7 @@ impl Verdict {
     }
 }
 
-/// Whether a failure is worth another call.
+/// The worth of another call after a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Retryable {
@@ -133,11 +133,11 @@ pub enum Retryable {
     Yes,
 }
 
-/// What an outcome says about the dependency, which is what its breaker listens to.
+/// The health of a dependency by one outcome, which its breaker counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Health {
-    /// It answered as it should, even if the answer is a refusal of this request.
+    /// It answered as it should, even if it rejected this request.
     Success,
     /// It failed.
     Failure,
@@ -145,8 +145,8 @@ pub enum Health {
     Neutral,
 }
 
-/// What happened, in a form that is safe to log and to use as a metric label: no text of the
-/// peer's.
+/// The cause of an outcome, in a form that is safe to log and to use as a metric label: no text of
+/// the peer's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Cause {

@@ -1,6 +1,6 @@
 use std::{error::Error, time::SystemTime};
 
-use http::{HeaderMap, Request, StatusCode};
+use http::{Extensions, HeaderMap, Request, StatusCode};
 
 use crate::{
     call::{Cause, Effect, Guidance, Health, Retryable, Verdict},
@@ -24,6 +24,16 @@ impl<B, R: ResponseHead> Classify<Request<B>, R> for Standard {
             Ok(response) => by_response(rules, response),
             Err(error) => network::classify(rules, error),
         }
+    }
+
+    #[inline]
+    fn request_extensions<'a>(&self, request: &'a Request<B>) -> Option<&'a Extensions> {
+        Some(request.extensions())
+    }
+
+    #[inline]
+    fn response_head<'a>(&self, response: &'a mut R) -> Option<&'a mut dyn ResponseHead> {
+        Some(response)
     }
 }
 

@@ -41,6 +41,8 @@ mod trace;
 
 use std::error::Error;
 
+use ::http::Extensions;
+
 #[cfg(feature = "forrst")]
 pub(crate) use self::codes::EnvelopeReader;
 pub(crate) use self::{
@@ -54,7 +56,7 @@ pub use self::{
     rules::Rules,
     trace::{TraceClassifier, TraceEos},
 };
-use crate::call::Verdict;
+use crate::{call::Verdict, http::ResponseHead};
 
 /// Judges outcomes for every layer that shares a registry.
 ///
@@ -75,6 +77,18 @@ pub trait Classify<Request, Response> {
         rules: &Rules,
         outcome: Result<&Response, &(dyn Error + 'static)>,
     ) -> Verdict;
+
+    /// Returns the extensions of a request, if requests have any. A breaker finds the deadline of
+    /// a call there; without them it goes by the limits of the policy.
+    fn request_extensions<'a>(&self, _request: &'a Request) -> Option<&'a Extensions> {
+        None
+    }
+
+    /// Returns the head of a response, if responses have one. The innermost layer leaves its
+    /// verdict on a failure there for the others; without it each layer classifies the response.
+    fn response_head<'a>(&self, _response: &'a mut Response) -> Option<&'a mut dyn ResponseHead> {
+        None
+    }
 }
 
 impl<F, Request, Response> Classify<Request, Response> for F

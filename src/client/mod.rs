@@ -10,3 +10,6 @@ pub mod peek;
 pub mod retry;
 pub mod retry_after;
 pub mod retry_budget;
+
+#[cfg(all(test, not(reprise_loom)))]
+mod tests;

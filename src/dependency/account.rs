@@ -2,7 +2,7 @@ use crate::{
     call::{
         Attempt,
         attempt_headers::{Origin, origin},
-        budget_mark::Counted,
+        budget_mark::BudgetMark,
     },
     dependency::{Dependencies, Dependency, LastSlot},
     error::Refused,
@@ -21,7 +21,7 @@ pub(crate) fn account<C, L, B>(
         Origin::Original => {
             dependency.count_original(tokio::time::Instant::now(), slot);
             if deps.must_mark() {
-                Counted::put(request.extensions_mut());
+                BudgetMark::put(request.extensions_mut());
             }
         }
         Origin::Repeated(previous) => match dependency.charge_now() {

@@ -30,13 +30,13 @@ mod breaker;
 mod budget;
 mod cache;
 mod gate;
-mod guard;
+mod permit;
 mod locate;
 mod registry;
+mod shared_verdict;
 mod threads;
 
 use std::{
-    error::Error,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -58,7 +58,8 @@ pub(crate) use self::{
     budget::LastSlot,
     cache::{DependencyCache, Remembered},
     gate::Hold,
-    guard::{Charge, Permit, time_out},
+    permit::{Charge, Permit},
+    shared_verdict::forget_verdict,
 };
 pub use self::{
     breaker::BreakerState,
@@ -67,9 +68,7 @@ pub use self::{
 };
 use crate::{
     backoff::{Jitter, spread},
-    call::Verdict,
-    classify::Classify,
-    error::{BoxError, Refusal, Refused},
+    error::{Refusal, Refused},
     policy::Policy,
     telemetry,
 };
@@ -236,42 +235,6 @@ impl Dependency {
         Err(self.refused(Refusal::Budget, None))
     }
 
-    /// Classifies the result of a call to this dependency. A refusal by one of our layers is known
-    /// as such, whatever the classifier says.
-    #[inline]
-    pub(crate) fn classify<C, Request, Response>(
-        &self,
-        classifier: &C,
-        result: &Result<Response, BoxError>,
-    ) -> Verdict
-    where
-        C: Classify<Request, Response>,
-    {
-        match result {
-            Ok(response) => classifier.classify(self.policy.rules(), Ok(response)),
-            Err(error) => self.classify_error(classifier, &**error),
-        }
-    }
-
-    #[cold]
-    fn classify_error<C, Request, Response>(
-        &self,
-        classifier: &C,
-        error: &(dyn Error + 'static),
-    ) -> Verdict
-    where
-        C: Classify<Request, Response>,
-    {
-        match Refused::find(error) {
-            // A refusal by another dependency is the failure of a service that calls it in turn:
-            // this one was called.
-            Some(refused) if refused.dependency() == self.name() => {
-                Verdict::refused(refused.kind())
-            }
-            _ => classifier.classify(self.policy.rules(), Err(error)),
-        }
-    }
-
     /// Lets a call through its breaker.
     pub(crate) fn admit(self: &Arc<Self>) -> Result<Permit, Refused> {
         match self.breaker.admit(|| self.now()) {
@@ -370,30 +333,4 @@ fn limit(policy: &Policy) -> Option<(f64, u32)> {
 
 fn longest_attempt(policy: &Policy) -> Duration {
     policy.attempt_timeout().unwrap_or(policy.total_timeout())
-}
-
-#[cfg(all(test, not(reprise_loom)))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn c_3_a_refusal_is_known_whoever_classifies() {
-        let all_well = |_: Result<&(), &(dyn Error + 'static)>| Verdict::SUCCESS;
-        let policy = Policy::synchronous().build().expect("a policy");
-        let dependency = Dependencies::new(policy).get("a");
-        let refused = Refused::new(Refusal::Breaker, "a", None);
-        let verdict = Verdict::refused(Refusal::Breaker);
-        let judged = dependency.classify_error::<_, (), ()>(&all_well, &refused);
-        assert_eq!(judged, verdict);
-        let result: Result<(), BoxError> = Err(refused.into());
-        assert_eq!(
-            dependency.classify::<_, (), ()>(&all_well, &result),
-            verdict
-        );
-        let elsewhere = Refused::new(Refusal::Breaker, "b", None);
-        for other in [elsewhere.into(), BoxError::from("other")] {
-            let judged = dependency.classify::<_, (), ()>(&all_well, &Err(other));
-            assert_eq!(judged, Verdict::SUCCESS);
-        }
-    }
 }

@@ -38,7 +38,7 @@ use tower::{Layer, Service};
 
 use crate::dependency::account;
 use crate::{
-    call::{Attempt, budget_mark::Counted},
+    call::{Attempt, budget_mark::BudgetMark},
     classify::Standard,
     dependency::{ByAuthority, Dependencies, DependencyCache, LastSlot, Locate, Named},
     error::ConfigError,
@@ -167,7 +167,7 @@ where
 /// server or client that gets the request next.
 fn forget_client<B>(request: &mut Request<B>) {
     let extensions = request.extensions_mut();
-    extensions.remove::<Counted>();
+    extensions.remove::<BudgetMark>();
     if let Some(attempt) = extensions.get_mut::<Attempt>() {
         *attempt = Attempt::retry(attempt.previous());
     }

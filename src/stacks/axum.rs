@@ -28,4 +28,4 @@
 
 use axum_core::body::Body;
 
-crate::client::retry::tape::replay_by_tape!(Body, Body::new);
+crate::client::retry::replay_buffer::replay_by_recording!(Body, Body::new);

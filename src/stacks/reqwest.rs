@@ -60,7 +60,7 @@ use crate::{
         peek::{PeekBody, PeekResponse},
         retry::{
             Recording, ReplayBody, ReplayLimits,
-            tape::{self, AnyBody, Replayed, Tee},
+            replay_buffer::{self, AnyBody, RecordingBody, Replayed},
         },
     },
     error::BoxError,
@@ -168,7 +168,7 @@ impl PeekResponse for Response {
 }
 
 impl AnyBody for Body {
-    fn passing(body: Tee<Self>) -> Self {
+    fn passing(body: RecordingBody<Self>) -> Self {
         Self::wrap(body)
     }
 
@@ -192,7 +192,7 @@ impl ReplayBody for Body {
 
     fn record(&mut self, room: &ReplayLimits<'_>) -> Option<ReqwestRecording> {
         if self.as_bytes().is_none_or(<[u8]>::is_empty) {
-            let recording = tape::record(self, room)?;
+            let recording = replay_buffer::record(self, room)?;
             return Some(ReqwestRecording(Kept::Recorded(recording)));
         }
         // Such a body yields all it has at the first asking, and the way to its bytes that copies
@@ -208,17 +208,17 @@ impl ReplayBody for Body {
         }
     }
 
-    fn is_whole(recording: &ReqwestRecording) -> bool {
+    fn is_complete(recording: &ReqwestRecording) -> bool {
         match &recording.0 {
             Kept::Bytes(_) => true,
-            Kept::Recorded(recording) => tape::is_whole(recording),
+            Kept::Recorded(recording) => replay_buffer::is_complete(recording),
         }
     }
 
     fn replay(recording: &ReqwestRecording) -> Option<Self> {
         match &recording.0 {
             Kept::Bytes(bytes) => Some(Self::from(bytes.clone())),
-            Kept::Recorded(recording) => tape::replay(recording),
+            Kept::Recorded(recording) => replay_buffer::replay(recording),
         }
     }
 }

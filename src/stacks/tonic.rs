@@ -50,7 +50,7 @@ use crate::{
     error::{BoxError, Refused, chain, find},
 };
 
-crate::client::retry::tape::replay_by_tape!(Body, Body::new);
+crate::client::retry::replay_buffer::replay_by_recording!(Body, Body::new);
 
 /// A generated client with an interceptor wants to have a body to fail with.
 impl<B: http_body::Body + Default> Default for PeekBody<B> {

@@ -206,7 +206,7 @@ impl ReplayBody for Kept {
         (*self != Self::Not).then_some(*self)
     }
 
-    fn is_whole(recording: &Self) -> bool {
+    fn is_complete(recording: &Self) -> bool {
         *recording != Self::NotWhole
     }
 

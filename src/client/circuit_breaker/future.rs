@@ -30,7 +30,7 @@ pin_project! {
         // The call is out.
         Called { #[pin] future: F, permit: Permit, classifier: C },
         // The breaker is open.
-        Refused { refused: Option<Refused> },
+        Refused { refused: Refused },
     }
 }
 
@@ -49,7 +49,6 @@ impl<F, C, Req> CircuitBreakerFuture<F, C, Req> {
 
     #[inline(always)]
     pub(super) fn refused(refused: Refused) -> Self {
-        let refused = Some(refused);
         Self {
             state: State::Refused { refused },
             request: PhantomData,
@@ -73,20 +72,18 @@ where
                 permit,
                 classifier,
             } => {
-                // Looked at where it lies, and not moved once more.
-                let polled = future.poll(cx).map_err(Into::into);
-                match &polled {
+                // Classified in place: moving a response costs more.
+                let mut polled = future.poll(cx).map_err(Into::into);
+                match &mut polled {
                     Poll::Pending => permit.pending(),
                     Poll::Ready(result) => {
-                        permit.report(permit.dependency().classify(classifier, result).health);
+                        let verdict = permit.dependency().classify_for_all(classifier, result);
+                        permit.report(verdict.health);
                     }
                 }
                 polled
             }
-            StateProj::Refused { refused } => match refused.take() {
-                Some(refused) => Poll::Ready(Err(refused.into())),
-                None => Poll::Pending,
-            },
+            StateProj::Refused { refused } => Poll::Ready(Err(refused.clone().into())),
         }
     }
 }

@@ -4,6 +4,7 @@ use tower::Service;
 
 use super::CircuitBreakerFuture;
 use crate::{
+    call::{CallDeadline, release},
     classify::{Classify, Standard},
     dependency::{ByAuthority, DependencyCache, Locate},
     error::BoxError,
@@ -40,10 +41,13 @@ where
     fn call(&mut self, request: Req) -> Self::Future {
         let (deps, dependency) = self.cache.find(&request);
         let permit = match dependency.admit() {
-            Ok(permit) => permit,
+            Ok(permit) => {
+                let extensions = deps.classifier.request_extensions(&request);
+                permit.until(extensions.and_then(CallDeadline::of))
+            }
             Err(refused) => {
                 telemetry::refused(dependency.target(), refused.kind().as_str());
-                crate::call::release(&mut self.inner);
+                release(&mut self.inner);
                 return CircuitBreakerFuture::refused(refused);
             }
         };

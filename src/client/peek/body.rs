@@ -10,7 +10,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 
-/// The body of a response that was looked into: what was read of it, and then the rest.
+/// The body of a response that was looked into: the frames that were read, and then the rest.
 pub struct PeekBody<B: Body> {
     /// The data of the first frame, which often is the only one that is read.
     first: Option<Bytes>,
@@ -19,10 +19,10 @@ pub struct PeekBody<B: Body> {
     rest: Rest<B>,
 }
 
-/// What comes after the frames that were read.
+/// The part after the frames that were read.
 enum Rest<B: Body> {
     Body(B),
-    /// Nothing, or an error. What the body said of its size last is said on: how a proxy frames a
+    /// Nothing, or an error. The size that the body announced last stays: how a proxy frames a
     /// response depends on it.
     Ended(SizeHint, Option<B::Error>),
 }
@@ -39,13 +39,13 @@ impl<B: Body> PeekBody<B> {
         }
     }
 
-    /// The data that was read so far.
+    /// Returns the data that was read so far.
     pub(super) fn data(&self) -> impl Iterator<Item = &Bytes> {
         let more = self.frames.iter().filter_map(Frame::data_ref);
         self.first.iter().chain(more)
     }
 
-    /// The trailers, if they were read.
+    /// Returns the trailers, if they were read.
     pub(super) fn trailers(&self) -> Option<&HeaderMap> {
         self.frames.back()?.trailers_ref()
     }
@@ -55,7 +55,7 @@ impl<B> PeekBody<B>
 where
     B: Body<Data = Bytes> + Unpin,
 {
-    /// Reads one more frame, if there is one, and says how much data is in it.
+    /// Reads one more frame, if there is one, and returns the size of its data.
     pub(crate) fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Option<Option<usize>>> {
         let Rest::Body(body) = &mut self.rest else {
             return Poll::Ready(None);
@@ -80,10 +80,10 @@ where
     }
 }
 
-/// For who writes a body anew.
+/// For layers that rewrite a body.
 #[cfg(feature = "forrst")]
 impl<B: Body> PeekBody<B> {
-    /// All data, if it was read to a good end.
+    /// Returns all data, if it was read to a good end.
     pub(crate) fn whole(&self) -> Option<Bytes> {
         let Rest::Ended(_, None) = self.rest else {
             return None;
@@ -96,7 +96,7 @@ impl<B: Body> PeekBody<B> {
         })
     }
 
-    /// Other data instead of it. Trailers stay.
+    /// Replaces the data. Trailers stay.
     pub(crate) fn replace(&mut self, data: Bytes) {
         self.frames.retain(Frame::is_trailers);
         self.first = Some(data);

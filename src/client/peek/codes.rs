@@ -11,8 +11,8 @@ use crate::classify::{Advice, Codes};
 pub(super) struct Document(Value);
 
 impl Document {
-    /// Reads a document that is whole in what was read of a body, and not over the limit however it
-    /// was cut into frames.
+    /// Reads a document, if all of it was read and it is not over the limit, however it was cut into
+    /// frames.
     pub(super) fn read<B: Body>(body: &PeekBody<B>, limit: usize) -> Option<Self> {
         let data = || body.data();
         if data().map(Bytes::len).sum::<usize>() > limit {
@@ -26,7 +26,7 @@ impl Document {
         value.ok().map(Self)
     }
 
-    /// The text there, or the number: some APIs number their errors.
+    /// Returns the text there, or the number: some APIs number their errors.
     pub(super) fn text_at(&self, pointer: &str) -> Option<Cow<'_, str>> {
         match self.0.pointer(pointer)? {
             Value::String(text) => Some(text.into()),
@@ -35,14 +35,13 @@ impl Document {
         }
     }
 
-    /// What it says beside its code, as the envelope's protocol has it.
+    /// Returns the advice beside the code, by the envelope's protocol.
     pub(super) fn advice(&self, codes: &Codes) -> Advice {
         let reader = codes.envelope();
         reader.map_or_else(Advice::default, |reader| (reader.advice)(&self.0))
     }
 
-    /// Whether it is a failure that an idempotency store answered with, so that asking again brings
-    /// the same.
+    /// Returns whether it is a failure out of an idempotency store, which stays the same.
     pub(super) fn is_replayed_failure(&self, codes: &Codes) -> bool {
         codes
             .envelope()

@@ -30,7 +30,7 @@ pin_project! {
     enum State<F, R: PeekResponse> {
         // The call is out.
         Called { #[pin] future: F },
-        // More of the body is waited for. It is boxed, so that calls without are small.
+        // More of the body is waited for. Boxed, so that other calls are small.
         Reading { reading: Option<Box<Reading<R>>> },
     }
 }
@@ -74,22 +74,25 @@ where
                 }
             }
             StateProj::Reading { reading } => {
-                if let Some(reading) = reading.as_mut() {
-                    ready!(reading.poll(this.dependency, cx));
-                }
-                match reading.take() {
-                    Some(reading) => {
+                let Some(mut reply) = reading.take() else {
+                    unreachable!("a future is not polled after it was ready");
+                };
+                match reply.poll(this.dependency, cx) {
+                    Poll::Ready(()) => {
                         let rules = this.dependency.policy().rules();
-                        Poll::Ready(Ok(reading.finish(rules)))
+                        Poll::Ready(Ok(reply.finish(rules)))
                     }
-                    None => Poll::Pending,
+                    Poll::Pending => {
+                        *reading = Some(reply);
+                        Poll::Pending
+                    }
                 }
             }
         }
     }
 }
 
-/// Reads what is there of a reply's body. One that has to wait for more is boxed.
+/// Reads the body of a reply as far as it is at hand. A reply that has to wait is boxed.
 #[inline(never)]
 fn read<R: PeekResponse>(
     mut reading: Reading<R>,

@@ -6,7 +6,8 @@ use crate::{
     dependency::{ByAuthority, Dependencies, DependencyCache},
 };
 
-/// Looks into replies for what their heads do not tell. See the [module docs](super).
+/// Reads error codes and statuses that the heads of replies do not have. See the
+/// [module docs](super).
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct PeekLayer<C = Standard, L = ByAuthority> {

@@ -1,4 +1,4 @@
-//! Look into a reply for what its head does not tell.
+//! Read the start of a reply's body for the error code or status that its head does not have.
 //!
 //! The head of a response is not the whole story. A gRPC status may come in trailers after an
 //! empty body. An API's own error code is in the body, and says better than a 500 whether another
@@ -7,7 +7,7 @@
 //!
 //! [`PeekLayer`] is the innermost layer of a client's stack. It reads the start of such a body,
 //! leaves a note for the layers above, which all judge by it, and hands on a response that is still
-//! whole: every frame, the trailers, the size. What it does not need to know it does not touch.
+//! whole: every frame, the trailers, the size. Other bodies stay untouched.
 //!
 //! | reply | what is read |
 //! | --- | --- |

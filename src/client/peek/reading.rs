@@ -12,14 +12,14 @@ use super::{PeekBody, PeekResponse, codes::Document};
 use crate::classify::BodySignal;
 use crate::{
     classify::{Advice, CodeRule, Rules, worth_keeping},
-    dependency::Dependency,
+    dependency::{Dependency, forget_verdict},
     http::{GrpcCode, grpc::is_grpc, response::ResponseHead},
 };
 
-/// What a frame counts at least, so that empty ones come to an end too.
+/// The least size that a frame counts, so that empty ones come to an end too.
 const FRAME: usize = 64;
 
-/// What is looked for in a reply.
+/// The part of a reply that is worth reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Look {
     Nothing,
@@ -56,7 +56,7 @@ pub(super) struct Reading<R: PeekResponse> {
     head: Response<()>,
     body: PeekBody<R::Body>,
     look: Look,
-    /// Whether what is not there yet is waited for.
+    /// Frames that are not there yet are waited for.
     wait: bool,
     size: usize,
     timer: Option<Pin<Box<Sleep>>>,
@@ -75,7 +75,7 @@ impl<R: PeekResponse> Reading<R> {
         }
     }
 
-    /// Reads what there is to read. Ready when nothing more is worth waiting for.
+    /// Reads the body. Ready when nothing more is worth waiting for.
     pub(super) fn poll(&mut self, dependency: &Dependency, cx: &mut Context<'_>) -> Poll<()> {
         let rules = dependency.policy().rules();
         let limit = rules.codes.most();
@@ -94,12 +94,11 @@ impl<R: PeekResponse> Reading<R> {
                 }
                 Poll::Pending if !self.wait => break,
                 Poll::Pending => {
-                    // Who says that a reply is one message can wait for it as long as the call
-                    // may take.
+                    // A unary reply is waited for as long as the call may take.
                     if self.look == Look::Trailers {
                         return Poll::Pending;
                     }
-                    // A head that is there is not to be lost for its body's sake.
+                    // The attempt must not run out of time while a head is there.
                     let longest = || rules.codes.longest().min(dependency.longest_attempt() / 4);
                     let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(longest())));
                     ready!(timer.as_mut().poll(cx));
@@ -110,7 +109,7 @@ impl<R: PeekResponse> Reading<R> {
         Poll::Ready(())
     }
 
-    /// The reply, with a note of what was found.
+    /// Returns the reply, with the signal that was found.
     pub(super) fn finish(mut self, rules: &Rules) -> R::Peeked {
         let signal = match self.look {
             Look::Body { code: true } => Document::read(&self.body, rules.codes.most())
@@ -119,7 +118,9 @@ impl<R: PeekResponse> Reading<R> {
             _ => None,
         };
         if let Some(signal) = signal {
-            self.head.extensions_mut().insert(signal);
+            let extensions = self.head.extensions_mut();
+            forget_verdict(extensions);
+            extensions.insert(signal);
         }
         R::close(self.head, self.body)
     }

@@ -21,7 +21,7 @@ use crate::error::BoxError;
 /// begins as the first did.
 const REMEMBERED: usize = 16;
 
-/// A bearer token, and how to get another.
+/// A bearer token, and the function that gets another.
 ///
 /// As a hook of [`with_refresh`](crate::client::retry::RetryLayer::with_refresh) it keeps the token of every retry
 /// fresh: it gets a new one if the one that was sent has expired, or if the dependency refused it
@@ -55,7 +55,7 @@ pub struct BearerToken<F> {
 
 struct Shared<F> {
     get: F,
-    /// How often a token was asked for, to the end.
+    /// The number of requests for a token that have ended.
     asked: AtomicU64,
     state: Mutex<State>,
 }
@@ -63,9 +63,9 @@ struct Shared<F> {
 #[derive(Default)]
 struct State {
     token: Option<Token>,
-    /// Those before, the latest last, which requests may carry that are under way.
+    /// Earlier tokens, the latest last, which requests under way may carry.
     previous: VecDeque<HeaderValue>,
-    /// Why there was none to be had the last time.
+    /// The last error, if the last request failed.
     failed: Option<Arc<str>>,
 }
 
@@ -125,18 +125,18 @@ where
         }
     }
 
-    /// The value for an `Authorization` header, with a token that has not expired.
+    /// Returns the value for an `Authorization` header, with a token that has not expired.
     ///
     /// # Errors
     ///
-    /// There is none to be had.
+    /// No token could be got.
     pub async fn current(&self) -> Result<HeaderValue, BoxError> {
         let before = self.shared.asked.load(Ordering::Acquire);
         let mut state = self.shared.state.lock().await;
         self.good(&mut state, before, None).await
     }
 
-    /// What to send in the place of this one; `None` if it is not from here.
+    /// Returns the token to send in the place of this one; `None` if it is not from here.
     async fn renewed(
         &self,
         sent: &HeaderValue,
@@ -151,8 +151,8 @@ where
         good.await.map(Some)
     }
 
-    /// A token that is good, and not the one that was refused. `before` is how often one was
-    /// asked for when the caller began to wait.
+    /// Returns a token that is good, and not the one that was refused. `before` is the count of
+    /// requests when the caller began to wait.
     async fn good(
         &self,
         state: &mut State,
@@ -164,7 +164,7 @@ where
         if let Some(token) = state.token.as_ref().filter(good) {
             return Ok(token.header.clone());
         }
-        // Who waited while somebody else asked has asked with them, whatever came of it.
+        // Shares the result of a request that ended while this call waited.
         if asked.load(Ordering::Acquire) != before {
             match (&state.failed, &state.token) {
                 (Some(why), _) => return Err(NoToken(Arc::clone(why)).into()),
@@ -195,8 +195,8 @@ where
 }
 
 impl State {
-    /// Whether a request that carries this can be given another token from here. Before there
-    /// was any, the caller had its first one from elsewhere.
+    /// Returns whether a request with this token can get another one from here. Before there was
+    /// any, the caller had its first one from elsewhere.
     fn knows(&self, sent: &HeaderValue) -> bool {
         let bearer = sent.as_bytes().get(..7);
         let current = self.token.as_ref().map(|token| &token.header);
@@ -223,7 +223,7 @@ where
                 *sent = renewed;
                 return Ok(request);
             }
-            // A caller that did not send this token did not mean to.
+            // A caller that sent no token from here did not mean to.
             match refused {
                 true => Err(NoToken("the request carried none from here".into()).into()),
                 false => Ok(request),
@@ -246,7 +246,7 @@ impl<F> fmt::Debug for BearerToken<F> {
     }
 }
 
-/// There is no token to be had.
+/// No token could be got.
 #[derive(Debug)]
 struct NoToken(Arc<str>);
 

@@ -7,8 +7,9 @@ use crate::dependency::Dependency;
 
 /// A request body that can be sent again.
 ///
-/// Sending keeps the body's type, so that stacks compose. A body that is at hand as a whole is
-/// cloned: `Full`, `Empty`, `String`, `()`. One that streams is recorded as it passes, and can be
+/// Sending keeps the body's type, so that stacks compose. A body that is at hand is cloned: `Full`,
+/// `Empty`, `()`, and `String`, whose text is copied, since a `String` can't share it: prefer
+/// `Full<Bytes>` for long texts. One that streams is recorded as it passes, and can be
 /// sent again once all of it has passed or is at hand, or when nothing of it was read: `BoxBody`
 /// and `UnsyncBoxBody` of http-body-util, and with their features the bodies of axum, tonic and
 /// reqwest.
@@ -19,27 +20,27 @@ use crate::dependency::Dependency;
     note = "the bodies of axum, tonic and reqwest can with the features of these names"
 )]
 pub trait ReplayBody: Sized {
-    /// What is kept of a body.
+    /// The recording of a body.
     type Recording;
 
-    /// What is kept of the body for later, which may mean to replace it by one of the same type
-    /// that records what passes. `None` if it can't be kept.
-    fn record(&mut self, room: &ReplayLimits<'_>) -> Option<Self::Recording>;
+    /// Records the body, for which it may be replaced by one of the same type that records its
+    /// frames as they pass. Returns `None` if it can't be sent again.
+    fn record(&mut self, limits: &ReplayLimits<'_>) -> Option<Self::Recording>;
 
-    /// Whether the body could be sent again now. It is asked when an attempt failed, and may read
-    /// what is left of the body, if that need not be waited for.
-    fn is_whole(recording: &Self::Recording) -> bool;
+    /// Returns whether the body could be sent again now. It is asked when an attempt failed, and
+    /// may read the rest of the body as far as it is at hand.
+    fn is_complete(recording: &Self::Recording) -> bool;
 
-    /// The body once more.
+    /// Returns the body once more.
     fn replay(recording: &Self::Recording) -> Option<Self>;
 
-    /// The body for the last time.
+    /// Returns the body for the last time.
     fn replay_last(recording: Self::Recording) -> Option<Self> {
         Self::replay(&recording)
     }
 }
 
-/// How much of a body may be buffered.
+/// The limits of what is recorded of a body.
 #[derive(Debug)]
 pub struct ReplayLimits<'a> {
     limit: usize,
@@ -55,13 +56,13 @@ impl<'a> ReplayLimits<'a> {
         }
     }
 
-    /// The most that may be kept of one body, in bytes.
+    /// Returns the most that may be recorded of one body, in bytes.
     #[must_use]
     pub fn limit(&self) -> usize {
         self.limit
     }
 
-    /// Where the room is taken from that the recordings of all calls share.
+    /// Returns the dependency, whose recordings share a limit.
     pub(super) fn dependency(&self) -> &'a Arc<Dependency> {
         self.dependency
     }
@@ -73,11 +74,11 @@ macro_rules! replay_by_clone {
             type Recording = Self;
 
             #[inline]
-            fn record(&mut self, _room: &ReplayLimits<'_>) -> Option<Self> {
+            fn record(&mut self, _limits: &ReplayLimits<'_>) -> Option<Self> {
                 Some(self.clone())
             }
 
-            fn is_whole(_recording: &Self) -> bool {
+            fn is_complete(_recording: &Self) -> bool {
                 true
             }
 

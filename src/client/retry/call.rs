@@ -1,408 +1,304 @@
-//! One call over its attempts: what it remembers, and every decision about the next attempt.
+//! The state of one call, and the steps that the [loop](super::future) takes with it.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
-    task::Poll,
+    sync::{Arc, PoisonError},
     time::Duration,
 };
 
 use tokio::time::Instant;
+use tower::Service;
 
-use super::{PrepareAttempt, Protocol, past::Past};
-use crate::{
-    call::{Attempt, RetryError, RetryOutcome, StopReason},
-    policy::CallLimits,
+use super::{
+    PrepareAttempt, ReplayRequests,
+    decide::{self, Environment, Granted, Limits, Reported},
+    history::FailureHistory,
+    service::Route,
 };
 use crate::{
-    call::{Cause, Effect, Guidance, Retryable, Verdict},
+    call::{Attempt, Effect, RetryError, RetryOutcome, StopReason, Verdict},
     classify::Classify,
-    dependency::{Dependency, Remembered},
+    dependency::{Charge, Dependency, Hold},
     error::{BoxError, Elapsed},
+    policy::CallLimits,
     telemetry,
 };
 
-/// What calls of one service to one dependency share.
-#[derive(Debug)]
-pub(super) struct Route<S> {
-    pub(super) dependency: Arc<Dependency>,
-    /// What a retry calls is a clone of this, so that a call without one need not clone the
-    /// service; and neither does a call to another dependency.
-    pub(super) spare: Arc<Mutex<S>>,
-}
-
-impl<S> Route<S> {
-    /// The route to another dependency, in the place of one that nobody is on any more.
-    pub(super) fn to(dependency: Arc<Dependency>, mut route: Arc<Self>) -> Arc<Self> {
-        match Arc::get_mut(&mut route) {
-            Some(route) => route.dependency = dependency,
-            None => {
-                let spare = Arc::clone(&route.spare);
-                route = Arc::new(Self { dependency, spare });
-            }
-        }
-        route
-    }
-}
-
-impl<S> Remembered for Route<S> {
-    fn dependency(&self) -> &Dependency {
-        &self.dependency
-    }
-}
-
-/// What a call remembers over its attempts.
-pub(super) struct Call<S, C, P, H, Snapshot, Res> {
+/// A call over all of its attempts.
+pub(super) struct Call<S, C, P, H, Req>
+where
+    S: Service<Req>,
+    P: ReplayRequests<Req, S::Response>,
+{
     pub(super) route: Arc<Route<S>>,
     pub(super) classifier: C,
-    pub(super) protocol: P,
+    pub(super) requests: P,
     pub(super) prepare: H,
-    pub(super) snapshot: Option<Snapshot>,
-    /// Sending it twice is as good as sending it once.
+    pub(super) snapshot: Option<P::Snapshot>,
+    /// Sending the request twice has the effect of sending it once.
     pub(super) repeatable: bool,
-    pub(super) bounds: CallLimits,
-    /// When the call began, as far as the clock was read yet, and when the attempt's time is over,
-    /// which is never asked by a call that is ready at once.
+    pub(super) limits: CallLimits,
+    /// The start of the call's time. It is read by the first poll that is not ready, after the
+    /// layers below have read theirs: an attempt that runs out of the call's time has then been
+    /// out at least as long by their clock.
     pub(super) began: Option<Instant>,
-    pub(super) attempt_until: Option<Instant>,
-    /// What there is to remember once an attempt failed. It is boxed, so that calls that succeed
-    /// are small.
-    pub(super) past: Option<Box<Past<S, Res>>>,
+    /// The end of the attempt's time, once that was asked for.
+    pub(super) attempt_limit: Option<Instant>,
+    pub(super) retried: Option<Box<Retried<S, S::Response>>>,
 }
 
-/// What becomes of an attempt's result.
-pub(super) enum Decision<Res> {
-    Return(Result<Res, BoxError>),
-    Wait(Instant),
+/// The state of a call that is retried. Boxed, so that other calls are small.
+pub(super) struct Retried<S, Res> {
+    pub(super) history: FailureHistory,
+    /// The service that retries call.
+    service: Option<S>,
+    /// The next retry, or the one that is out.
+    charge: Option<Charge>,
+    /// The result of the last attempt, for when the next one brings none.
+    last: Option<Result<Res, BoxError>>,
 }
 
-impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
+impl<S, Res> Default for Retried<S, Res> {
+    fn default() -> Self {
+        Self {
+            history: FailureHistory::default(),
+            service: None,
+            charge: None,
+            last: None,
+        }
+    }
+}
+
+impl<S, C, P, H, Req> Call<S, C, P, H, Req>
+where
+    S: Service<Req> + Clone,
+    C: Classify<Req, S::Response>,
+    P: ReplayRequests<Req, S::Response>,
+    H: PrepareAttempt<Req>,
+{
     fn dependency(&self) -> &Arc<Dependency> {
         &self.route.dependency
     }
 
-    /// What it remembers of attempts that failed, which begins with the first that does.
-    fn past(&mut self) -> &mut Past<S, Res> {
-        self.past.get_or_insert_default()
-    }
-
-    pub(super) fn retries(&self) -> u32 {
-        self.past.as_ref().map_or(0, |past| past.retries)
-    }
-
-    /// Whether the first attempt brought what was asked for, as most do.
     #[inline]
-    pub(super) fn is_first_success<Req>(&self, polled: &Poll<Result<Res, BoxError>>) -> bool
-    where
-        C: Classify<Req, Res>,
-    {
-        let Poll::Ready(Ok(response)) = polled else {
-            return false;
+    pub(super) fn classify(&self, result: &mut Result<S::Response, BoxError>) -> Verdict {
+        self.dependency().classify(&self.classifier, result)
+    }
+
+    /// Decides on the attempt after one that failed. Returns when it starts.
+    pub(super) fn decide(&mut self, verdict: &Verdict) -> Result<Instant, StopReason> {
+        let charge = self.retried.as_mut().and_then(|it| it.charge.take());
+        if decide::is_refusal(verdict) {
+            self.retried.get_or_insert_default().history.attempts -= 1;
+            if let Some(charge) = charge {
+                charge.take_back();
+            }
+        }
+        let history = self.history();
+        let limits = Limits {
+            max_retries: self.limits.max_retries,
+            repeatable: self.repeatable,
+            refreshes: self.prepare.refreshes(),
         };
-        let rules = self.dependency().policy().rules();
-        let first = self.past.as_ref().is_none_or(|past| past.attempts == 1);
-        first && self.classifier.classify(rules, Ok(response)).is_success()
-    }
-
-    /// What becomes of an attempt's result.
-    pub(super) fn decide<Req>(&mut self, result: Result<Res, BoxError>) -> Decision<Res>
-    where
-        C: Classify<Req, Res>,
-        P: Protocol<Req, Res, Snapshot = Snapshot>,
-        H: PrepareAttempt<Req>,
-    {
-        let verdict = self.dependency().classify(&self.classifier, &result);
-        if verdict.is_success() {
-            return Decision::Return(match self.retries() {
-                0 => result,
-                _ => {
-                    let before = self.past().effect();
-                    self.annotate(result, None, before)
-                }
-            });
-        }
-        let refused = matches!(verdict.cause, Cause::Refused(_));
-        let past = self.past();
-        if refused {
-            past.attempts -= 1;
-        }
-        match past.charge.take() {
-            Some(charge) if refused => charge.take_back(),
-            _ => {}
-        }
-        match self.next_wait(&verdict) {
-            Ok(wait) => {
-                self.count(&verdict, wait);
-                let past = self.past();
-                past.last_cause = verdict.cause;
-                past.before_last = past.effect();
-                past.last_effect = verdict.effect;
-                past.last = Some(result);
-                Decision::Wait(Instant::now() + wait)
-            }
-            Err(reason) => {
-                let past = self.past();
-                let (attempts, last) = (past.attempts, past.last.take());
-                // A refusal is no answer of the dependency's; an earlier one is.
-                let (result, before) = match last {
-                    Some(last) if refused => (last, past.before_last),
-                    _ => (result, past.effect()),
-                };
-                telemetry::stop_reason(self.dependency().target(), attempts, reason, verdict.cause);
-                Decision::Return(self.annotate(result, Some(reason), before))
-            }
-        }
-    }
-
-    /// The wait before the next attempt, if there is to be one. The budget is asked last, so that
-    /// nothing is charged for a retry that something else forbids.
-    fn next_wait<Req>(&mut self, verdict: &Verdict) -> Result<Duration, StopReason>
-    where
-        P: Protocol<Req, Res, Snapshot = Snapshot>,
-        H: PrepareAttempt<Req>,
-    {
-        let refreshes = self.prepare.refreshes();
-        let past = self.past();
-        match verdict.retry {
-            Retryable::Never => return Err(final_reason(verdict)),
-            Retryable::AfterRefresh if !refreshes => {
-                return Err(StopReason::NotRetryable);
-            }
-            Retryable::AfterRefresh if past.refreshed => return Err(StopReason::Exhausted),
-            Retryable::MaxConsecutive(limit) if past.repeats_of(verdict.cause) >= limit => {
-                return Err(StopReason::Exhausted);
-            }
-            Retryable::MaxRetries(limit) if past.retries >= limit => {
-                return Err(StopReason::Exhausted);
-            }
-            Retryable::FreshId if past.wants.fresh_id => return Err(StopReason::Exhausted),
-            _ => {}
-        }
-        if !self.repeatable && !verdict.never_sent {
-            return Err(StopReason::NotIdempotent);
-        }
-        if self.retries() >= self.bounds.max_retries {
-            return Err(StopReason::Exhausted);
-        }
-        let wait = self.draw_wait(verdict);
-        let deadline = self.deadline();
-        let at = Instant::now().checked_add(wait).filter(|at| *at < deadline);
-        let at = at.ok_or(StopReason::Deadline)?;
-        if self.dependency().refuses_at(at) {
-            return Err(StopReason::Breaker);
-        }
-        // This may read what is left of a body, so only a retry that nothing else forbids asks.
-        let snapshot = self.snapshot.as_ref();
-        if !snapshot.is_some_and(|snapshot| self.protocol.is_whole(snapshot)) {
-            return Err(StopReason::NotReplayable);
-        }
-        let charge = self.dependency().charge();
-        let charge = charge.map_err(|refused| StopReason::from(refused.kind()))?;
-        self.past().charge = Some(charge);
-        Ok(wait)
-    }
-
-    fn draw_wait(&mut self, verdict: &Verdict) -> Duration {
+        let (requests, snapshot) = (&self.requests, self.snapshot.as_ref());
+        let mut surroundings = Surroundings {
+            dependency: &self.route.dependency,
+            began: &mut self.began,
+            total: self.limits.total,
+            replayable: || snapshot.is_some_and(|snapshot| requests.is_complete(snapshot)),
+        };
+        let Granted {
+            at,
+            wait,
+            backoff,
+            charge,
+        } = decide::decide(&history, verdict, limits, &mut surroundings)?;
+        let retried = self.retried.get_or_insert_default();
+        retried.charge = Some(charge);
+        retried.history.record(verdict, backoff);
         let dependency = &self.route.dependency;
-        let past = self.past.get_or_insert_default();
-        let backoff = dependency.policy().backoff();
-        let backoff = backoff.delay(past.retries, past.previous_wait, dependency.draw());
-        past.previous_wait = backoff;
-        let wait = match verdict.guidance {
-            Some(Guidance::Exactly(asked)) => dependency.spread(asked, asked),
-            Some(Guidance::AtLeast(asked)) => dependency.spread(asked.max(backoff), asked),
-            Some(Guidance::InBody {
-                floor,
-                doubles,
-                everybody,
-            }) => {
-                let times = self.retries() * u32::from(doubles);
-                let factor = 1_u32.checked_shl(times).unwrap_or(u32::MAX);
-                let asked = floor.saturating_mul(factor);
-                let asked = asked.max(everybody.unwrap_or_default());
-                dependency.spread(asked.max(backoff), asked)
-            }
-            Some(Guidance::Stop) | None => backoff,
-        };
-        match dependency.hold() {
-            Some(hold) if hold.left > wait => dependency.spread(hold.left, hold.asked),
-            _ => wait,
-        }
-    }
-
-    fn count<Req>(&mut self, verdict: &Verdict, wait: Duration)
-    where
-        P: Protocol<Req, Res, Snapshot = Snapshot>,
-    {
-        let past = self.past();
-        past.wants.credentials = verdict.retry == Retryable::AfterRefresh;
-        past.wants.fresh_id |= verdict.retry == Retryable::FreshId;
-        past.refreshed |= past.wants.credentials;
-        if matches!(verdict.retry, Retryable::MaxConsecutive(_)) {
-            past.limited = (verdict.cause, past.repeats_of(verdict.cause) + 1);
-        }
-        past.retries += 1;
-        let rules = self.dependency().policy().rules();
-        let labels = || self.protocol.labels(self.snapshot.as_ref(), rules);
-        let max_attempts = self.bounds.max_retries;
         telemetry::retry(
-            self.dependency().target(),
-            self.retries(),
-            max_attempts,
+            dependency.target(),
+            retried.history.retries,
+            limits.max_retries,
             wait,
             verdict.cause,
-            labels,
+            || requests.labels(snapshot, dependency.policy().rules()),
         );
+        Ok(at)
     }
 
-    pub(super) fn next_request<Req>(&mut self) -> Option<(Req, Attempt)>
-    where
-        P: Protocol<Req, Res, Snapshot = Snapshot>,
-    {
+    /// Keeps the result of a failed attempt, for when the next one brings none.
+    pub(super) fn keep(&mut self, result: Result<S::Response, BoxError>) {
+        self.retried.get_or_insert_default().last = Some(result);
+    }
+
+    /// Rebuilds the request for the next attempt.
+    pub(super) fn next_request(&mut self) -> Option<(Req, Attempt)> {
         let deadline = self.deadline();
-        let Past { retries, wants, .. } = *self.past();
-        let attempt = Attempt::charged(retries, deadline, wants);
-        let last = retries >= self.bounds.max_retries;
+        let FailureHistory { retries, next, .. } = self.history();
+        let attempt = Attempt::charged(retries, deadline, next);
+        let last = retries >= self.limits.max_retries;
         let rules = self.route.dependency.policy().rules();
         let request = self
-            .protocol
+            .requests
             .rebuild(&mut self.snapshot, attempt, last, rules)?;
         Some((request, attempt))
     }
 
-    pub(super) fn check_prepared<Req>(
+    /// Returns the request that the hook prepared, unless it failed or did harm.
+    pub(super) fn admit_prepared(
         &self,
         prepared: Result<Req, BoxError>,
         attempt: Attempt,
-    ) -> Option<Req>
-    where
-        P: Protocol<Req, Res, Snapshot = Snapshot>,
-    {
+    ) -> Option<Req> {
         let rules = self.dependency().policy().rules();
-        let snapshot = self.snapshot.as_ref();
         let admit = |request| {
-            self.protocol
+            let snapshot = self.snapshot.as_ref();
+            self.requests
                 .admit_prepared(snapshot, request, attempt, rules)
         };
-        let why = match prepared {
-            Ok(request) => match admit(request) {
-                Some(request) => return Some(request),
-                None => "the hook took away credentials or the idempotency key",
-            },
+        let why = match prepared.map(admit) {
+            Ok(Some(request)) => return Some(request),
+            Ok(None) => "the hook took away credentials or the idempotency key",
             Err(_) => "the hook failed",
         };
         telemetry::prepare_failed(self.dependency().target(), why);
         None
     }
 
-    /// The next attempt goes out now, unless it became too late or the breaker opened while it
-    /// was waited for.
-    pub(super) fn begin_attempt(&mut self) -> Result<(), StopReason> {
-        let now = Instant::now();
-        if now >= self.deadline() {
-            return Err(StopReason::Deadline);
-        }
-        if self.dependency().refuses_at(now) {
-            return Err(StopReason::Breaker);
-        }
-        let past = self.past();
-        if past.charge.as_mut().is_some_and(|charge| !charge.send()) {
-            return Err(StopReason::Budget);
-        }
-        past.attempts += 1;
-        self.attempt_until = None;
-        Ok(())
-    }
-
-    pub(super) fn service(&mut self) -> &mut S
-    where
-        S: Clone,
-    {
+    /// Returns the service that retries call, which is not the one that the caller readied.
+    pub(super) fn service(&mut self) -> &mut S {
         let spare = &self.route.spare;
-        let past = self.past.get_or_insert_default();
-        past.service.get_or_insert_with(|| {
+        let retried = self.retried.get_or_insert_default();
+        retried.service.get_or_insert_with(|| {
             let spare = spare.lock().unwrap_or_else(PoisonError::into_inner);
             spare.clone()
         })
     }
 
-    pub(super) fn deadline(&mut self) -> Instant {
-        *self.began.get_or_insert_with(Instant::now) + self.bounds.total
+    /// Commits the charge of an attempt that goes out now, if it still may.
+    pub(super) fn send_charge(&mut self) -> Result<(), StopReason> {
+        let (now, deadline) = (Instant::now(), self.deadline());
+        let dependency = &self.route.dependency;
+        let retried = self.retried.get_or_insert_default();
+        let charge = retried.charge.as_mut();
+        decide::may_send(
+            now,
+            deadline,
+            |now| dependency.refuses_at(now),
+            || charge.is_none_or(Charge::send),
+        )?;
+        retried.history.attempts += 1;
+        self.attempt_limit = None;
+        Ok(())
     }
 
-    pub(super) fn attempt_until(&mut self) -> Instant {
-        if let Some(until) = self.attempt_until {
-            return until;
+    fn history(&self) -> FailureHistory {
+        let retried = self.retried.as_ref();
+        retried.map_or_else(FailureHistory::default, |retried| retried.history)
+    }
+
+    pub(super) fn deadline(&mut self) -> Instant {
+        deadline(&mut self.began, self.limits.total)
+    }
+
+    /// Returns the end of the attempt's time, or of the call's if that comes first.
+    pub(super) fn attempt_limit(&mut self) -> Instant {
+        if let Some(limit) = self.attempt_limit {
+            return limit;
         }
         let deadline = self.deadline();
-        let timeout = self.dependency().policy().attempt_timeout();
+        let dependency = &self.route.dependency;
         // The time that a layer below holds the call back is not the attempt's.
-        let until = timeout.map_or(deadline, |timeout| {
-            let held = self.dependency().longest_hold();
-            deadline.min(Instant::now() + held + timeout)
-        });
-        *self.attempt_until.insert(until)
+        let limit = dependency
+            .policy()
+            .attempt_timeout()
+            .map_or(deadline, |timeout| {
+                deadline.min(Instant::now() + dependency.longest_hold() + timeout)
+            });
+        *self.attempt_limit.insert(limit)
     }
 
     pub(super) fn attempt_elapsed(&self) -> BoxError {
-        let limit = self
-            .route
-            .dependency
-            .policy()
-            .attempt_timeout()
-            .unwrap_or_default();
-        Elapsed {
+        let limit = self.dependency().policy().attempt_timeout();
+        let elapsed = Elapsed {
             whole_call: false,
-            limit,
-        }
-        .into()
-    }
-
-    /// Ends the call while an attempt is out, which may be processed yet.
-    pub(super) fn abandon<Req>(&mut self) -> Result<Res, BoxError>
-    where
-        P: Protocol<Req, Res, Snapshot = Snapshot>,
-    {
-        let past = self.past();
-        if past.last.is_some() {
-            past.before_last = Effect::Possible;
-        }
-        self.return_last(StopReason::Deadline)
-    }
-
-    /// Ends the call with the last real result, or for want of one with a timeout.
-    pub(super) fn return_last<Req>(&mut self, reason: StopReason) -> Result<Res, BoxError>
-    where
-        P: Protocol<Req, Res, Snapshot = Snapshot>,
-    {
-        let past = self.past();
-        past.service = None;
-        past.charge = None;
-        let (attempts, cause, last) = (past.attempts, past.last_cause, past.last.take());
-        let before = past.before_last;
-        telemetry::stop_reason(self.dependency().target(), attempts, reason, cause);
-        let timeout = Elapsed {
-            whole_call: true,
-            limit: self.bounds.total,
+            limit: limit.unwrap_or_default(),
         };
-        let last = last.unwrap_or_else(|| Err(timeout.into()));
-        self.annotate(last, Some(reason), before)
+        elapsed.into()
     }
 
-    /// Says how it went, in the response or around the error.
-    fn annotate<Req>(
+    pub(super) fn end_with_success(
+        &mut self,
+        result: Result<S::Response, BoxError>,
+    ) -> Result<S::Response, BoxError> {
+        match self.history() {
+            FailureHistory { retries: 0, .. } => result,
+            history => self.annotate(result, None, history.effect()),
+        }
+    }
+
+    /// Ends the call with the result of the attempt that failed last, or of an earlier one.
+    pub(super) fn end(
+        &mut self,
+        result: Result<S::Response, BoxError>,
+        verdict: &Verdict,
+        reason: StopReason,
+    ) -> Result<S::Response, BoxError> {
+        let history = self.history();
+        let earlier = self
+            .retried
+            .as_mut()
+            .and_then(|retried| retried.last.take());
+        let (reported, effect) = decide::report(&history, verdict, earlier.is_some());
+        let result = match (reported, earlier) {
+            (Reported::Earlier, Some(earlier)) => earlier,
+            _ => result,
+        };
+        let target = self.dependency().target();
+        telemetry::stop_reason(target, history.attempts, reason, verdict.cause);
+        self.annotate(result, Some(reason), effect)
+    }
+
+    /// Ends the call while an attempt is out, which may still have an effect.
+    pub(super) fn end_by_deadline(&mut self) -> Result<S::Response, BoxError> {
+        if let Some(retried) = &mut self.retried
+            && retried.last.is_some()
+        {
+            retried.history.before_last = Effect::Possible;
+        }
+        self.end_with_last(StopReason::Deadline)
+    }
+
+    /// Ends the call with the last result, or for want of one with a timeout.
+    pub(super) fn end_with_last(&mut self, reason: StopReason) -> Result<S::Response, BoxError> {
+        let history = self.history();
+        let last = self.retried.as_mut().and_then(|retried| {
+            retried.service = None;
+            retried.charge = None;
+            retried.last.take()
+        });
+        let target = self.dependency().target();
+        telemetry::stop_reason(target, history.attempts, reason, history.last_cause);
+        let elapsed = Elapsed {
+            whole_call: true,
+            limit: self.limits.total,
+        };
+        let last = last.unwrap_or_else(|| Err(elapsed.into()));
+        self.annotate(last, Some(reason), history.before_last)
+    }
+
+    /// Adds the outcome to the response, or wraps the error in it.
+    fn annotate(
         &self,
-        result: Result<Res, BoxError>,
-        stop_reason: Option<StopReason>,
-        before: Effect,
-    ) -> Result<Res, BoxError>
-    where
-        P: Protocol<Req, Res, Snapshot = Snapshot>,
-    {
-        let attempts = self.past.as_ref().map_or(1, |past| past.attempts);
-        let outcome = RetryOutcome::new(attempts, stop_reason, before);
+        result: Result<S::Response, BoxError>,
+        reason: Option<StopReason>,
+        effect: Effect,
+    ) -> Result<S::Response, BoxError> {
+        let outcome = RetryOutcome::new(self.history().attempts, reason, effect);
         match result {
             Ok(mut response) => {
-                self.protocol.annotate(&mut response, outcome);
+                self.requests.annotate(&mut response, outcome);
                 Ok(response)
             }
             Err(error) => Err(RetryError::new(outcome, error).into()),
@@ -410,10 +306,50 @@ impl<S, C, P, H, Snapshot, Res> Call<S, C, P, H, Snapshot, Res> {
     }
 }
 
-fn final_reason(verdict: &Verdict) -> StopReason {
-    match (verdict.cause, verdict.guidance) {
-        (Cause::Refused(refusal), _) => refusal.into(),
-        (_, Some(Guidance::Stop)) => StopReason::Pushback,
-        _ => StopReason::NotRetryable,
+/// The dependency, the clock and the recorded body, as decisions see them.
+struct Surroundings<'a, F> {
+    dependency: &'a Arc<Dependency>,
+    began: &'a mut Option<Instant>,
+    total: Duration,
+    replayable: F,
+}
+
+impl<F: Fn() -> bool> Environment for Surroundings<'_, F> {
+    type Charge = Charge;
+
+    fn backoff(&self, retries: u32, previous: Duration) -> Duration {
+        let backoff = self.dependency.policy().backoff();
+        backoff.delay(retries, previous, self.dependency.draw())
     }
+
+    fn spread(&self, least: Duration, asked: Duration) -> Duration {
+        self.dependency.spread(least, asked)
+    }
+
+    fn hold(&self) -> Option<Hold> {
+        self.dependency.hold()
+    }
+
+    fn times(&mut self) -> (Instant, Instant) {
+        let deadline = deadline(self.began, self.total);
+        (Instant::now(), deadline)
+    }
+
+    fn breaker_refuses(&self, at: Instant) -> bool {
+        self.dependency.refuses_at(at)
+    }
+
+    fn is_replayable(&self) -> bool {
+        (self.replayable)()
+    }
+
+    fn charge(&self) -> Result<Charge, StopReason> {
+        let charge = self.dependency.charge();
+        charge.map_err(|refused| refused.kind().into())
+    }
+}
+
+/// Returns the end of a call's time, which begins now unless it has begun.
+fn deadline(began: &mut Option<Instant>, total: Duration) -> Instant {
+    *began.get_or_insert_with(Instant::now) + total
 }

@@ -1,3 +1,6 @@
+//! The retry loop: one call from its first attempt to its result. Whether there is another attempt
+//! is decided in [`decide`](super::decide).
+
 use std::{
     fmt,
     future::Future,
@@ -10,12 +13,12 @@ use pin_project_lite::pin_project;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tower::Service;
 
-use super::{
-    PrepareAttempt, Protocol,
-    call::{Call, Decision},
+use super::{PrepareAttempt, ReplayRequests, call::Call};
+use crate::{
+    call::{Attempt, StopReason, Verdict},
+    classify::Classify,
+    error::BoxError,
 };
-use crate::call::{Attempt, StopReason};
-use crate::{classify::Classify, dependency::time_out, error::BoxError};
 
 pin_project! {
     /// The future of a [`Retry`](super::Retry) service.
@@ -23,14 +26,14 @@ pin_project! {
     pub struct RetryFuture<S, C, P, H, Req>
     where
         S: Service<Req>,
-        P: Protocol<Req, S::Response>,
+        P: ReplayRequests<Req, S::Response>,
         H: PrepareAttempt<Req>,
     {
-        pub(super) call: Call<S, C, P, H, P::Snapshot, S::Response>,
+        pub(super) call: Call<S, C, P, H, Req>,
         #[pin]
         pub(super) state: State<S::Future, H::Future, Req>,
-        // The wait of `Waiting`, or else the time limit, which is set only when something is
-        // not ready at once.
+        // The wait of `Waiting`. In other states the time limit, set by the first poll that is not
+        // ready, so that a call that is ready at once needs no timer.
         #[pin]
         pub(super) timer: Option<Sleep>,
     }
@@ -39,39 +42,47 @@ pin_project! {
 pin_project! {
     #[project = StateProj]
     pub(super) enum State<F, G, Req> {
-        // An attempt is out.
+        // An attempt is out. When it fails, the next one is decided on.
         Calling { #[pin] future: F },
-        // Between two attempts.
+        // A retry was granted and waits for its time. Then its request is rebuilt.
         Waiting,
-        // The hook works on the request of the next attempt. What only a retry needs is boxed, so
-        // that a call without one is small.
+        // The hook works on the request. Boxed, as only retries need it.
         Preparing { future: Pin<Box<G>>, attempt: Attempt },
-        // The service is made ready for the next attempt.
+        // The service becomes ready. Then the request goes out, if that is still allowed.
         Readying { request: Option<Box<Req>> },
     }
 }
+
+/// The return of an attempt, with its verdict if it was classified.
+type Polled<Res> = (Poll<Result<Res, BoxError>>, Option<Verdict>);
 
 impl<S, C, P, H, Req> Future for RetryFuture<S, C, P, H, Req>
 where
     S: Service<Req> + Clone,
     S::Error: Into<BoxError>,
     C: Classify<Req, S::Response>,
-    P: Protocol<Req, S::Response>,
+    P: ReplayRequests<Req, S::Response>,
     H: PrepareAttempt<Req>,
 {
     type Output = Result<S::Response, BoxError>;
 
     #[inline(always)]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        // A success at once is returned in place: moving a response costs more than classifying it.
         let this = self.as_mut().project();
-        // Looked at where it lies: to move a response costs more than to judge it.
         let mut polled = match this.state.project() {
             StateProj::Calling { future } => future.poll(cx).map_err(Into::into),
             _ => Poll::Pending,
         };
-        if !this.call.is_first_success(&polled) {
-            self.go_on(&mut polled, cx);
+        let mut verdict = None;
+        if let Poll::Ready(result) = &mut polled {
+            let classified = this.call.classify(result);
+            if classified.is_success() && this.call.retried.is_none() {
+                return polled;
+            }
+            verdict = Some(classified);
         }
+        self.resume(&mut polled, verdict, cx);
         polled
     }
 }
@@ -81,36 +92,27 @@ where
     S: Service<Req> + Clone,
     S::Error: Into<BoxError>,
     C: Classify<Req, S::Response>,
-    P: Protocol<Req, S::Response>,
+    P: ReplayRequests<Req, S::Response>,
     H: PrepareAttempt<Req>,
 {
-    /// What there is to do when there is no success yet. `polled` is what became of the attempt
-    /// that is out, if one is, and then of the call.
+    /// Resumes a call that did not succeed at once. If an attempt is out, `polled` is what it just
+    /// returned, with its verdict. It becomes what the call returns.
     #[inline(never)]
-    fn go_on(
-        mut self: Pin<&mut Self>,
+    fn resume(
+        self: Pin<&mut Self>,
         polled: &mut Poll<Result<S::Response, BoxError>>,
+        verdict: Option<Verdict>,
         cx: &mut Context<'_>,
     ) {
-        let this = self.as_mut().project();
-        let attempt = match (this.state.project(), &*polled) {
-            (StateProj::Calling { .. }, Poll::Pending) => {
-                if poll_limit(this.timer, this.call.attempt_until(), cx).is_pending() {
-                    return;
-                }
-                Some(Poll::Pending)
-            }
-            (StateProj::Calling { .. }, _) => Some(mem::replace(polled, Poll::Pending)),
-            _ => None,
-        };
-        *polled = self.try_again(attempt, cx);
+        let is_out = matches!(self.state, State::Calling { .. });
+        let attempt = mem::replace(polled, Poll::Pending);
+        *polled = self.run(is_out.then_some((attempt, verdict)), cx);
     }
 
-    /// Goes on from an attempt, or from where it stands between two.
-    #[cold]
-    fn try_again(
+    /// Runs the call on from the state it is in.
+    fn run(
         self: Pin<&mut Self>,
-        mut attempt: Option<Poll<Result<S::Response, BoxError>>>,
+        mut polled: Option<Polled<S::Response>>,
         cx: &mut Context<'_>,
     ) -> Poll<Result<S::Response, BoxError>> {
         let mut this = self.project();
@@ -118,26 +120,33 @@ where
         loop {
             match this.state.as_mut().project() {
                 StateProj::Calling { future } => {
-                    let polled = attempt.take();
-                    let result = match polled.unwrap_or_else(|| future.poll(cx).map_err(Into::into))
-                    {
+                    let (attempt, verdict) = match polled.take() {
+                        Some(polled) => polled,
+                        None => (future.poll(cx).map_err(Into::into), None),
+                    };
+                    let mut result = match attempt {
                         Poll::Ready(result) => result,
                         Poll::Pending => {
-                            let limit = call.attempt_until();
-                            ready!(poll_limit(this.timer.as_mut(), limit, cx));
-                            time_out(|| this.state.set(State::Waiting));
+                            let limit = call.attempt_limit();
+                            ready!(poll_until(this.timer.as_mut(), limit, cx));
+                            this.state.set(State::Waiting);
                             if limit >= call.deadline() {
-                                return Poll::Ready(call.abandon());
+                                return Poll::Ready(call.end_by_deadline());
                             }
                             Err(call.attempt_elapsed())
                         }
                     };
-                    match call.decide(result) {
-                        Decision::Return(result) => return Poll::Ready(result),
-                        Decision::Wait(until) => {
+                    let verdict = verdict.unwrap_or_else(|| call.classify(&mut result));
+                    if verdict.is_success() {
+                        return Poll::Ready(call.end_with_success(result));
+                    }
+                    match call.decide(&verdict) {
+                        Ok(at) => {
+                            call.keep(result);
                             this.state.set(State::Waiting);
-                            this.timer.set(Some(sleep_until(until)));
+                            this.timer.set(Some(sleep_until(at)));
                         }
+                        Err(reason) => return Poll::Ready(call.end(result, &verdict, reason)),
                     }
                 }
                 StateProj::Waiting => {
@@ -146,41 +155,34 @@ where
                     }
                     this.timer.set(None);
                     let Some((request, attempt)) = call.next_request() else {
-                        return Poll::Ready(call.return_last(StopReason::NotReplayable));
+                        return Poll::Ready(call.end_with_last(StopReason::NotReplayable));
                     };
                     let future = Box::pin(call.prepare.prepare(request, attempt));
                     this.state.set(State::Preparing { future, attempt });
                 }
                 StateProj::Preparing { future, attempt } => {
-                    let prepared = match future.as_mut().poll(cx) {
-                        Poll::Ready(prepared) => prepared,
-                        Poll::Pending => {
-                            ready!(poll_limit(this.timer.as_mut(), call.deadline(), cx));
-                            return Poll::Ready(call.return_last(StopReason::Deadline));
-                        }
+                    let Poll::Ready(prepared) = future.as_mut().poll(cx) else {
+                        ready!(poll_until(this.timer.as_mut(), call.deadline(), cx));
+                        return Poll::Ready(call.end_with_last(StopReason::Deadline));
                     };
-                    match call.check_prepared(prepared, *attempt) {
-                        Some(request) => {
-                            let request = Some(Box::new(request));
-                            this.state.set(State::Readying { request });
-                        }
-                        None => return Poll::Ready(call.return_last(StopReason::Prepare)),
-                    }
+                    let Some(request) = call.admit_prepared(prepared, *attempt) else {
+                        return Poll::Ready(call.end_with_last(StopReason::Prepare));
+                    };
+                    let request = Some(Box::new(request));
+                    this.state.set(State::Readying { request });
                 }
                 StateProj::Readying { request } => {
-                    match call.service().poll_ready(cx) {
-                        Poll::Ready(ready) => ready.map_err(Into::into)?,
-                        Poll::Pending => {
-                            ready!(poll_limit(this.timer.as_mut(), call.deadline(), cx));
-                            return Poll::Ready(call.return_last(StopReason::Deadline));
-                        }
+                    let Poll::Ready(ready) = call.service().poll_ready(cx) else {
+                        ready!(poll_until(this.timer.as_mut(), call.deadline(), cx));
+                        return Poll::Ready(call.end_with_last(StopReason::Deadline));
+                    };
+                    ready.map_err(Into::into)?;
+                    if let Err(reason) = call.send_charge() {
+                        return Poll::Ready(call.end_with_last(reason));
                     }
                     let Some(request) = request.take() else {
-                        return Poll::Ready(call.return_last(StopReason::NotReplayable));
+                        unreachable!("a request that goes out ends the state that holds it");
                     };
-                    if let Err(reason) = call.begin_attempt() {
-                        return Poll::Ready(call.return_last(reason));
-                    }
                     let future = call.service().call(*request);
                     this.timer.set(None);
                     this.state.set(State::Calling { future });
@@ -190,9 +192,8 @@ where
     }
 }
 
-/// Ready when the limit has passed. The timer is made on the first look, so that a call that is
-/// ready at once needs none.
-fn poll_limit(
+/// Polls the timer, which is set by the first poll.
+fn poll_until(
     mut timer: Pin<&mut Option<Sleep>>,
     limit: Instant,
     cx: &mut Context<'_>,
@@ -202,20 +203,24 @@ fn poll_limit(
     }
     match timer.as_pin_mut() {
         Some(timer) => timer.poll(cx),
-        None => Poll::Pending,
+        None => unreachable!("it was set above"),
     }
 }
 
 impl<S, C, P, H, Req> fmt::Debug for RetryFuture<S, C, P, H, Req>
 where
     S: Service<Req>,
-    P: Protocol<Req, S::Response>,
+    P: ReplayRequests<Req, S::Response>,
     H: PrepareAttempt<Req>,
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let retried = self.call.retried.as_ref();
         f.debug_struct("RetryFuture")
             .field("dependency", &self.call.route.dependency.name())
-            .field("retries", &self.call.retries())
+            .field(
+                "retries",
+                &retried.map_or(0, |retried| retried.history.retries),
+            )
             .finish_non_exhaustive()
     }
 }

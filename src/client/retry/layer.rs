@@ -1,6 +1,6 @@
 use tower::Layer;
 
-use super::{Cloned, Http, Refresh, Retry};
+use super::{ClonedRequests, HttpRequests, Refresh, Retry};
 use crate::{
     classify::Standard,
     dependency::{ByAuthority, Dependencies, DependencyCache, LastSlot},
@@ -9,9 +9,9 @@ use crate::{
 /// Calls again when that is worth it, safe, and allowed. See the [module docs](super).
 #[derive(Debug, Clone)]
 #[must_use]
-pub struct RetryLayer<C = Standard, L = ByAuthority, P = Http, H = ()> {
+pub struct RetryLayer<C = Standard, L = ByAuthority, P = HttpRequests, H = ()> {
     deps: Dependencies<C, L>,
-    protocol: P,
+    requests: P,
     prepare: H,
 }
 
@@ -20,7 +20,7 @@ impl<C, L> RetryLayer<C, L> {
     pub fn new(deps: Dependencies<C, L>) -> Self {
         Self {
             deps,
-            protocol: Http,
+            requests: HttpRequests,
             prepare: (),
         }
     }
@@ -28,10 +28,10 @@ impl<C, L> RetryLayer<C, L> {
 
 impl<C, L, P, H> RetryLayer<C, L, P, H> {
     /// Retries calls of another sort, whose requests are cloned.
-    pub fn cloning(self) -> RetryLayer<C, L, Cloned, H> {
+    pub fn cloning(self) -> RetryLayer<C, L, ClonedRequests, H> {
         RetryLayer {
             deps: self.deps,
-            protocol: Cloned,
+            requests: ClonedRequests,
             prepare: self.prepare,
         }
     }
@@ -40,7 +40,7 @@ impl<C, L, P, H> RetryLayer<C, L, P, H> {
     pub fn with_prepare<G>(self, hook: G) -> RetryLayer<C, L, P, G> {
         RetryLayer {
             deps: self.deps,
-            protocol: self.protocol,
+            requests: self.requests,
             prepare: hook,
         }
     }
@@ -61,7 +61,7 @@ impl<S, C: Clone, L: Clone, P: Clone, H: Clone> Layer<S> for RetryLayer<C, L, P,
             inner,
             cache: DependencyCache::new(self.deps.clone()),
             slot: LastSlot::default(),
-            protocol: self.protocol.clone(),
+            requests: self.requests.clone(),
             prepare: self.prepare.clone(),
         }
     }

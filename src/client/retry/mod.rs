@@ -37,12 +37,12 @@
 //! # }
 //! ```
 //!
-//! # What a call that succeeds pays
+//! # The cost of a call that succeeds
 //!
-//! The head of the request is copied into a recycled buffer, a body that is at hand is cloned
-//! (which counts a reference), and that is all: nothing is boxed, no lock is taken, no timer is
-//! made unless the attempt is not ready at once. The request is rebuilt only if there is a retry.
-//! Extensions of the caller's are cloned, which allocates, and a client that turns from one
+//! The head of the request is copied into a recycled buffer, and a body that is at hand is cloned
+//! (which counts a reference). Nothing is boxed, no lock is taken, and there is no timer unless the
+//! attempt is not ready at once. The request is rebuilt only if there is a retry. Extensions of the
+//! caller's are cloned, which allocates, and so does a `String` body. A client that turns from one
 //! dependency to another takes a lock to find it.
 //!
 //! # Services that are not HTTP
@@ -69,14 +69,15 @@
 mod bearer;
 mod body;
 mod call;
+mod decide;
 mod future;
+mod head_snapshot;
+mod history;
 mod layer;
-mod past;
 mod prepare;
-mod protocol;
+pub(crate) mod replay_buffer;
+mod requests;
 mod service;
-mod snapshot;
-pub(crate) mod tape;
 
 pub use self::{
     bearer::{BearerToken, Token},
@@ -84,7 +85,7 @@ pub use self::{
     future::RetryFuture,
     layer::RetryLayer,
     prepare::{PrepareAttempt, Refresh},
-    protocol::{Cloned, Http, HttpSnapshot, Protocol},
+    replay_buffer::Recording,
+    requests::{ClonedRequests, HttpRequests, ReplayRequests},
     service::Retry,
-    tape::Recording,
 };

@@ -3,7 +3,7 @@ use std::future::{Future, Ready, ready};
 use crate::call::Attempt;
 use crate::error::BoxError;
 
-/// Works on a request before it is sent again: refreshes a token, draws a new request id, signs
+/// A hook that works on a request before it is sent again: refreshes a token, draws a new request id, signs
 /// anew. It does not run before the first attempt.
 ///
 /// Closures `Fn(Request, Attempt) -> Future<Output = Result<Request, BoxError>>` implement it. If
@@ -17,10 +17,10 @@ pub trait PrepareAttempt<Request> {
     /// The request, when it is ready.
     type Future: Future<Output = Result<Request, BoxError>>;
 
-    /// Works on the request.
+    /// Prepares the request.
     fn prepare(&self, request: Request, attempt: Attempt) -> Self::Future;
 
-    /// Whether it brings new credentials, so that a 401 is worth one more attempt.
+    /// Returns whether the hook brings new credentials, so that a 401 is worth one more attempt.
     fn refreshes(&self) -> bool {
         false
     }

@@ -7,14 +7,15 @@ use tokio::time::Instant;
 use tower::Service;
 
 use super::{
-    Http, PrepareAttempt, Protocol, ReplayLimits, RetryFuture,
-    call::{Call, Route},
+    HttpRequests, PrepareAttempt, ReplayLimits, ReplayRequests, RetryFuture,
+    call::Call,
     future::State,
+    requests::{Mark, Opened},
 };
-use crate::{call::budget_mark::Marks, policy::CallLimits};
 use crate::{
+    call::attempt_headers::Origin,
     classify::{Classify, Standard},
-    dependency::{ByAuthority, DependencyCache, LastSlot, Locate},
+    dependency::{ByAuthority, Dependency, DependencyCache, LastSlot, Locate, Remembered},
     error::BoxError,
 };
 
@@ -24,12 +25,40 @@ use crate::{
 ///
 /// All state is in the registry, so clones retry out of the same budget.
 #[derive(Debug, Clone)]
-pub struct Retry<S, C = Standard, L = ByAuthority, P = Http, H = ()> {
+pub struct Retry<S, C = Standard, L = ByAuthority, P = HttpRequests, H = ()> {
     pub(super) inner: S,
     pub(super) cache: DependencyCache<C, L, Route<S>>,
     pub(super) slot: LastSlot,
-    pub(super) protocol: P,
+    pub(super) requests: P,
     pub(super) prepare: H,
+}
+
+/// State that the calls of one service to one dependency share.
+#[derive(Debug)]
+pub(super) struct Route<S> {
+    pub(super) dependency: Arc<Dependency>,
+    /// Cloned by calls that are retried, so that others need not clone the service.
+    pub(super) spare: Arc<Mutex<S>>,
+}
+
+impl<S> Route<S> {
+    /// Turns a route to another dependency, in place if no call is on it.
+    fn to(dependency: Arc<Dependency>, mut route: Arc<Self>) -> Arc<Self> {
+        match Arc::get_mut(&mut route) {
+            Some(route) => route.dependency = dependency,
+            None => {
+                let spare = Arc::clone(&route.spare);
+                route = Arc::new(Self { dependency, spare });
+            }
+        }
+        route
+    }
+}
+
+impl<S> Remembered for Route<S> {
+    fn dependency(&self) -> &Dependency {
+        &self.dependency
+    }
 }
 
 impl<S, C, L, P, H, Req> Service<Req> for Retry<S, C, L, P, H>
@@ -38,7 +67,7 @@ where
     S::Error: Into<BoxError>,
     C: Classify<Req, S::Response> + Clone,
     L: Locate<Req>,
-    P: Protocol<Req, S::Response>,
+    P: ReplayRequests<Req, S::Response>,
     H: PrepareAttempt<Req> + Clone,
 {
     type Response = S::Response;
@@ -62,31 +91,28 @@ where
         });
         let dependency = &route.dependency;
         let policy = dependency.policy();
-        let marks = self.protocol.marks(&request);
-        let mut bounds = CallLimits::of(policy, self.protocol.wish(&request, marks));
         let repeatable = deps.classifier.repeatable(policy.rules(), &request);
-        let snapshot = match bounds.max_retries {
-            0 => None,
-            _ => self
-                .protocol
-                .snapshot(&mut request, marks, &ReplayLimits::of(dependency)),
-        };
-        if let Some(limit) = self.protocol.limit(&request, snapshot.as_ref()) {
-            bounds.total = bounds.total.min(limit);
+        let Opened {
+            limits,
+            snapshot,
+            origin,
+            only_counted,
+        } = self
+            .requests
+            .open(&mut request, policy, &ReplayLimits::of(dependency));
+        if origin == Origin::Original {
+            dependency.count_original(Instant::now(), &mut self.slot);
+            if deps.must_mark() {
+                self.requests.mark(&mut request, Mark::Counted);
+            }
+        } else if only_counted && !deps.must_pass_marks_on() {
+            self.requests.mark(&mut request, Mark::Uncounted);
         }
         let mut began = None;
-        if self
-            .protocol
-            .is_original(&request, marks, snapshot.as_ref())
-        {
-            let now = Instant::now();
-            began = Some(now);
-            dependency.count_original(now, &mut self.slot);
-            if deps.must_mark() {
-                self.protocol.mark_counted(&mut request);
-            }
-        } else if marks == Marks::Counted && !deps.must_pass_marks_on() {
-            self.protocol.unmark(&mut request);
+        if limits.total != policy.total_timeout() {
+            let now = *began.insert(Instant::now());
+            let deadline = Mark::Deadline(now + limits.total);
+            self.requests.mark(&mut request, deadline);
         }
         let route = Arc::clone(route);
         // The service that was readied makes the first attempt. One that was not is readied before
@@ -98,14 +124,14 @@ where
             call: Call {
                 route,
                 classifier: deps.classifier.clone(),
-                protocol: self.protocol.clone(),
+                requests: self.requests.clone(),
                 prepare: self.prepare.clone(),
                 snapshot,
                 repeatable,
-                bounds,
+                limits,
                 began,
-                attempt_until: None,
-                past: None,
+                attempt_limit: None,
+                retried: None,
             },
         }
     }

@@ -18,7 +18,7 @@ use crate::{
     telemetry,
 };
 
-/// When a held call is made, unless it is refused.
+/// Returns when a held call goes out, unless it is refused.
 pub(super) fn wake_at(
     dependency: &Dependency,
     hold: Hold,
@@ -27,7 +27,7 @@ pub(super) fn wake_at(
     let at = Instant::now() + dependency.spread(hold.left, hold.asked);
     let holds = dependency.policy().retry_after().mode == RetryAfterMode::Hold;
     let by = match holds && at < deadline {
-        // Nobody is held for a call that the breaker is sure to refuse.
+        // Waiting for a call that the breaker is sure to refuse is of no use.
         true if dependency.refuses_at(at) => Refusal::Breaker,
         true => return Ok(at),
         false => Refusal::RetryAfter,
@@ -62,20 +62,19 @@ pin_project! {
     {
         // The call is out.
         Called { #[pin] future: S::Future },
-        // The dependency wants to be left alone for a while.
-        Holding { held: Box<Held<S, Req>> },
-        // The while is over; the service is made ready and called.
-        Late { future: Pin<Box<Oneshot<S, Req>>> },
-        // The while is longer than the call can wait.
-        Refused { refused: Option<Refused> },
+        // The call waits for the dependency, and then for its service.
+        Held { held: Box<Held<S, Req>> },
+        // The dependency asks for more time than the call has.
+        Refused { refused: Refused },
     }
 }
 
-/// A call that waits. It is boxed, so that calls that do not wait are small.
+/// A call that is held back. Boxed, so that other calls are small.
 pub(super) struct Held<S: Service<Req>, Req> {
-    pub(super) sleep: Pin<Box<Sleep>>,
+    /// The wait, until it is over.
+    pub(super) wait: Option<Pin<Box<Sleep>>>,
     pub(super) deadline: Instant,
-    pub(super) late: Option<Pin<Box<Oneshot<S, Req>>>>,
+    pub(super) future: Pin<Box<Oneshot<S, Req>>>,
 }
 
 impl<S: Service<Req>, C, Req> RetryAfterFuture<S, C, Req> {
@@ -100,60 +99,45 @@ where
     #[inline(always)]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        // Looked at where it lies, and not moved once more.
-        let polled = match this.state.as_mut().project() {
+        // Classified in place: moving a response costs more.
+        let mut polled = match this.state.as_mut().project() {
             StateProj::Called { future } => future.poll(cx).map_err(Into::into),
-            _ => poll_held(this.state, this.dependency, cx),
+            StateProj::Held { held } => held.poll(this.dependency, cx),
+            StateProj::Refused { refused } => Poll::Ready(Err(refused.clone().into())),
         };
-        if let Poll::Ready(result) = &polled
-            && let Some(asked) = this
-                .dependency
-                .classify(this.classifier, result)
-                .not_before()
-        {
-            this.dependency.stay_away(asked);
+        if let Poll::Ready(result) = &mut polled {
+            let verdict = this.dependency.classify_for_all(this.classifier, result);
+            if let Some(asked) = verdict.not_before() {
+                this.dependency.stay_away(asked);
+            }
         }
         polled
     }
 }
 
-/// Polls a call that was held back, or that is refused.
-#[cold]
-#[inline(never)]
-fn poll_held<S, Req>(
-    mut state: Pin<&mut State<S, Req>>,
-    dependency: &Dependency,
-    cx: &mut Context<'_>,
-) -> Poll<Result<S::Response, BoxError>>
+impl<S, Req> Held<S, Req>
 where
     S: Service<Req>,
     S::Error: Into<BoxError>,
 {
-    loop {
-        match state.as_mut().project() {
-            StateProj::Holding { held } => {
-                ready!(held.sleep.as_mut().poll(cx));
-                // Another response may have asked for more in the meantime.
-                match dependency.hold() {
-                    Some(hold) => match wake_at(dependency, hold, held.deadline) {
-                        Ok(at) => held.sleep.as_mut().reset(at),
-                        Err(refused) => return Poll::Ready(Err(refused.into())),
-                    },
-                    None => {
-                        let Some(future) = held.late.take() else {
-                            return Poll::Pending;
-                        };
-                        state.set(State::Late { future });
-                    }
-                }
+    #[cold]
+    #[inline(never)]
+    fn poll(
+        &mut self,
+        dependency: &Dependency,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<S::Response, BoxError>> {
+        while let Some(wait) = &mut self.wait {
+            ready!(wait.as_mut().poll(cx));
+            // Another response may have asked for more in the meantime.
+            match dependency.hold() {
+                Some(hold) => wait
+                    .as_mut()
+                    .reset(wake_at(dependency, hold, self.deadline)?),
+                None => self.wait = None,
             }
-            StateProj::Late { future } => return future.as_mut().poll(cx).map_err(Into::into),
-            StateProj::Refused { refused } => match refused.take() {
-                Some(refused) => return Poll::Ready(Err(refused.into())),
-                None => return Poll::Pending,
-            },
-            StateProj::Called { .. } => return Poll::Pending,
         }
+        self.future.as_mut().poll(cx).map_err(Into::into)
     }
 }
 

@@ -6,7 +6,7 @@ use crate::{
     dependency::{ByAuthority, Dependencies, DependencyCache},
 };
 
-/// Keeps a dependency's wish to be left alone. See the [module docs](super).
+/// Holds or refuses calls to a dependency that asked for time. See the [module docs](super).
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct RetryAfterLayer<C = Standard, L = ByAuthority> {

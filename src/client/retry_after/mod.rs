@@ -1,7 +1,7 @@
 //! Do not call before you are asked to, and do not all come back together.
 //!
-//! `Retry-After: 30` is meant for everybody who calls that server, but the client that happens to
-//! receive it is usually the only one that listens. [`RetryAfterLayer`] remembers it for the whole
+//! `Retry-After: 30` is meant for all calls to that server, but usually only the call that received
+//! it obeys. [`RetryAfterLayer`] remembers it for the whole
 //! dependency: later calls wait, if the wait fits in their deadline, or are refused at once, and
 //! those that waited wake spread out. It understands `Retry-After` in seconds and in all three
 //! date forms, exhausted `RateLimit` and `X-RateLimit-*` fields, and gRPC's pushback; see

@@ -12,7 +12,7 @@ use super::{
     future::{Held, State, wake_at},
 };
 use crate::{
-    call::{Attempt, RetryOverride},
+    call::{CallDeadline, RetryOverride, release},
     classify::{Classify, Standard},
     dependency::{ByAuthority, Dependency, DependencyCache, Hold, Locate},
     error::BoxError,
@@ -64,39 +64,39 @@ impl<S: Clone, C, L> RetryAfter<S, C, L> {
     #[cold]
     fn hold<B>(
         &mut self,
-        request: Request<B>,
+        mut request: Request<B>,
         dependency: &Dependency,
         hold: Hold,
     ) -> State<S, Request<B>>
     where
         S: Service<Request<B>>,
     {
-        crate::call::release(&mut self.inner);
+        release(&mut self.inner);
         let deadline = deadline(dependency, &request);
         match wake_at(dependency, hold, deadline) {
-            Ok(at) => State::Holding {
-                held: Box::new(Held {
-                    sleep: Box::pin(sleep_until(at)),
-                    deadline,
-                    late: Some(Box::pin(self.inner.clone().oneshot(request))),
-                }),
-            },
-            Err(refused) => State::Refused {
-                refused: Some(refused),
-            },
+            Ok(at) => {
+                // A breaker below sees less of the call's time than the policy gives it.
+                request.extensions_mut().insert(CallDeadline(deadline));
+                State::Held {
+                    held: Box::new(Held {
+                        wait: Some(Box::pin(sleep_until(at))),
+                        deadline,
+                        future: Box::pin(self.inner.clone().oneshot(request)),
+                    }),
+                }
+            }
+            Err(refused) => State::Refused { refused },
         }
     }
 }
 
-/// Until when this call may take.
+/// Returns the end of the call's time: the one that a retry loop above set, or else by overrides,
+/// headers and policy.
 fn deadline<B>(dependency: &Dependency, request: &Request<B>) -> Instant {
     let extensions = request.extensions();
-    let ours = extensions
-        .get::<Attempt>()
-        .and_then(|attempt| attempt.deadline);
-    ours.unwrap_or_else(|| {
-        let wish = extensions.get::<RetryOverride>();
-        let total = CallLimits::of(dependency.policy(), wish).total;
+    CallDeadline::of(extensions).unwrap_or_else(|| {
+        let overrides = extensions.get::<RetryOverride>();
+        let total = CallLimits::of(dependency.policy(), overrides).total;
         let headers = request.headers();
         let timeout = headers.get("grpc-timeout").filter(|_| is_grpc(headers));
         let timeout = timeout.and_then(|value| grpc_timeout(value.as_bytes()));

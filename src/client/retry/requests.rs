@@ -1,0 +1,294 @@
+use std::time::Duration;
+
+use http::{HeaderName, Request};
+use tower_http::request_id::RequestId;
+
+use super::{ReplayBody, ReplayLimits, head_snapshot::Head};
+use crate::{
+    call::{
+        Attempt, CallDeadline, IdempotencyKey, RetryOutcome,
+        attempt_headers::{Origin, TIMEOUT, origin_of},
+        budget_mark::{BudgetMark, ExtensionsKind},
+    },
+    classify::Rules,
+    http::{
+        grpc::{grpc_timeout, is_grpc},
+        response::ResponseHead,
+    },
+    policy::{CallLimits, Policy},
+    telemetry::Labels,
+};
+
+/// A sort of request that the retry loop can send again: [`HttpRequests`] for HTTP and gRPC,
+/// [`ClonedRequests`] for anything that is `Clone`.
+#[diagnostic::on_unimplemented(
+    message = "a `{Req}` that is answered by a `{Res}` cannot be retried by `{Self}`",
+    note = "`RetryLayer::new` is for `http::Request` and `http::Response`; for any other request that \
+            is `Clone` use `RetryLayer::new(deps).cloning()`, and tell the registry what failures mean \
+            and where calls go: `with_classifier`, `with_locate`",
+    note = "a request whose body can be sent again has one that is `ReplayBody`"
+)]
+pub trait ReplayRequests<Req, Res>: Clone + sealed::Sealed {
+    /// The copy of a request from which retries are made.
+    type Snapshot;
+
+    /// Reads the limits of a new call, and takes a snapshot unless it is never retried.
+    #[doc(hidden)]
+    fn open(
+        &self,
+        request: &mut Req,
+        policy: &Policy,
+        replay: &ReplayLimits<'_>,
+    ) -> Opened<Self::Snapshot>;
+
+    /// Leaves on a request what layers below have to know about it.
+    #[doc(hidden)]
+    fn mark(&self, request: &mut Req, mark: Mark);
+
+    /// Returns whether a retry can be made of a snapshot, for which the rest of a body may be read.
+    #[doc(hidden)]
+    fn is_complete(&self, snapshot: &Self::Snapshot) -> bool;
+
+    /// Makes the request of a retry. The last one may consume the body.
+    #[doc(hidden)]
+    fn rebuild(
+        &self,
+        snapshot: &mut Option<Self::Snapshot>,
+        attempt: Attempt,
+        last: bool,
+        rules: &Rules,
+    ) -> Option<Req>;
+
+    /// Returns the request that a hook prepared, unless it lost credentials or its key.
+    #[doc(hidden)]
+    fn admit_prepared(
+        &self,
+        snapshot: Option<&Self::Snapshot>,
+        prepared: Req,
+        attempt: Attempt,
+        rules: &Rules,
+    ) -> Option<Req>;
+
+    #[doc(hidden)]
+    fn labels<'a>(&self, snapshot: Option<&'a Self::Snapshot>, rules: &Rules) -> Labels<'a>;
+
+    #[doc(hidden)]
+    fn annotate(&self, response: &mut Res, outcome: RetryOutcome);
+}
+
+/// A call that is about to begin.
+#[derive(Debug)]
+pub struct Opened<Snapshot> {
+    pub(super) limits: CallLimits,
+    pub(super) snapshot: Option<Snapshot>,
+    pub(super) origin: Origin,
+    /// The request's only extension is the mark that it was counted.
+    pub(super) only_counted: bool,
+}
+
+/// A fact about a first attempt that layers below read from its extensions.
+#[derive(Debug, Clone, Copy)]
+pub enum Mark {
+    /// It was counted as an original.
+    Counted,
+    /// It was counted by a layer above, which concerns no layer below.
+    Uncounted,
+    /// Its call ends at this time.
+    Deadline(tokio::time::Instant),
+}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for super::HttpRequests {}
+    impl Sealed for super::ClonedRequests {}
+}
+
+/// HTTP and gRPC: the head is copied into a recycled buffer, the body by its [`ReplayBody`].
+#[derive(Debug, Clone, Copy, Default)]
+pub struct HttpRequests;
+
+/// The snapshot of an HTTP request.
+#[derive(Debug)]
+pub struct HttpSnapshot<R> {
+    head: Head,
+    body: Option<R>,
+}
+
+impl<B: ReplayBody, R: ResponseHead> ReplayRequests<Request<B>, R> for HttpRequests {
+    type Snapshot = HttpSnapshot<B::Recording>;
+
+    #[inline(always)]
+    fn open(
+        &self,
+        request: &mut Request<B>,
+        policy: &Policy,
+        replay: &ReplayLimits<'_>,
+    ) -> Opened<Self::Snapshot> {
+        let kind = ExtensionsKind::of(request.extensions());
+        let overrides = match kind {
+            ExtensionsKind::Other => request.extensions().get(),
+            _ => None,
+        };
+        let mut limits = CallLimits::of(policy, overrides);
+        let snapshot = match limits.max_retries {
+            0 => None,
+            _ => snapshot(request, kind, replay),
+        };
+        let headers = snapshot
+            .as_ref()
+            .map(|snapshot| snapshot.head.get().attempt);
+        let timeout = match headers {
+            Some(headers) => headers.timeout,
+            None => timeout_of(request),
+        };
+        // Outside of gRPC it is a header like any other.
+        if let Some(timeout) = timeout
+            && is_grpc(request.headers())
+        {
+            limits.total = limits.total.min(timeout);
+        }
+        Opened {
+            limits,
+            origin: origin_of(request, kind, headers.map(|headers| headers.previous)),
+            snapshot,
+            only_counted: kind == ExtensionsKind::BudgetMarkOnly,
+        }
+    }
+
+    fn mark(&self, request: &mut Request<B>, mark: Mark) {
+        let extensions = request.extensions_mut();
+        match mark {
+            Mark::Counted => BudgetMark::put(extensions),
+            Mark::Uncounted => BudgetMark::take(extensions),
+            Mark::Deadline(deadline) => {
+                extensions.insert(CallDeadline(deadline));
+            }
+        }
+    }
+
+    fn is_complete(&self, snapshot: &Self::Snapshot) -> bool {
+        snapshot.body.as_ref().is_some_and(B::is_complete)
+    }
+
+    fn rebuild(
+        &self,
+        snapshot: &mut Option<Self::Snapshot>,
+        attempt: Attempt,
+        last: bool,
+        rules: &Rules,
+    ) -> Option<Request<B>> {
+        let snapshot = snapshot.as_mut()?;
+        let parts = snapshot.head.get().rebuild()?;
+        let body = match last {
+            true => B::replay_last(snapshot.body.take()?)?,
+            false => B::replay(snapshot.body.as_ref()?)?,
+        };
+        let mut request = Request::from_parts(parts, body);
+        if attempt.wants_fresh_id() {
+            renew_id(&mut request, &rules.request_id_header);
+        }
+        attempt.mark(&mut request, rules.send_attempt_count);
+        Some(request)
+    }
+
+    fn admit_prepared(
+        &self,
+        snapshot: Option<&Self::Snapshot>,
+        mut prepared: Request<B>,
+        attempt: Attempt,
+        rules: &Rules,
+    ) -> Option<Request<B>> {
+        let head = snapshot?.head.get();
+        if !head.is_as_trusted(&prepared, &rules.key_header) {
+            return None;
+        }
+        attempt.mark(&mut prepared, rules.send_attempt_count);
+        Some(prepared)
+    }
+
+    fn labels<'a>(&self, snapshot: Option<&'a Self::Snapshot>, rules: &Rules) -> Labels<'a> {
+        let Some(head) = snapshot.map(|snapshot| snapshot.head.get()) else {
+            return Labels::default();
+        };
+        Labels {
+            correlation_id: head.correlation_id(),
+            idempotency_key: head.text(&rules.key_header),
+        }
+    }
+
+    fn annotate(&self, response: &mut R, outcome: RetryOutcome) {
+        response.extensions_mut().insert(outcome);
+    }
+}
+
+#[inline(always)]
+fn snapshot<B: ReplayBody>(
+    request: &mut Request<B>,
+    kind: ExtensionsKind,
+    replay: &ReplayLimits<'_>,
+) -> Option<HttpSnapshot<B::Recording>> {
+    let head = Head::of(request, kind, replay.limit())?;
+    let body = Some(request.body_mut().record(replay)?);
+    Some(HttpSnapshot { head, body })
+}
+
+fn timeout_of<B>(request: &Request<B>) -> Option<Duration> {
+    grpc_timeout(request.headers().get(TIMEOUT)?.as_bytes())
+}
+
+/// Replaces a request id that was refused.
+fn renew_id<B>(request: &mut Request<B>, header: &HeaderName) {
+    let id = IdempotencyKey::random().into_header(false);
+    if let Some(known) = request.extensions_mut().get_mut::<RequestId>() {
+        *known = RequestId::new(id.clone());
+    }
+    request.headers_mut().insert(header, id);
+}
+
+/// Anything that is `Clone`: events, messages, jobs. Overrides for one call and the marks that
+/// layers leave for each other are HTTP extensions, so there are none here.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ClonedRequests;
+
+impl<Req: Clone, Res> ReplayRequests<Req, Res> for ClonedRequests {
+    type Snapshot = Req;
+
+    fn open(&self, request: &mut Req, policy: &Policy, _: &ReplayLimits<'_>) -> Opened<Req> {
+        let limits = CallLimits::of(policy, None);
+        Opened {
+            limits,
+            snapshot: (limits.max_retries > 0).then(|| request.clone()),
+            origin: Origin::Original,
+            only_counted: false,
+        }
+    }
+
+    fn mark(&self, _: &mut Req, _: Mark) {}
+
+    fn is_complete(&self, _: &Req) -> bool {
+        true
+    }
+
+    fn rebuild(
+        &self,
+        snapshot: &mut Option<Req>,
+        _: Attempt,
+        last: bool,
+        _: &Rules,
+    ) -> Option<Req> {
+        match last {
+            true => snapshot.take(),
+            false => snapshot.clone(),
+        }
+    }
+
+    fn admit_prepared(&self, _: Option<&Req>, prepared: Req, _: Attempt, _: &Rules) -> Option<Req> {
+        Some(prepared)
+    }
+
+    fn labels<'a>(&self, _: Option<&'a Req>, _: &Rules) -> Labels<'a> {
+        Labels::default()
+    }
+
+    fn annotate(&self, _: &mut Res, _: RetryOutcome) {}
+}

@@ -1,0 +1,232 @@
+//! Verdicts that the layers of one stack share.
+//!
+//! A failed response passes several layers that need its verdict. The innermost one classifies it
+//! and leaves the verdict in the response's extensions; the others read it there. Errors have no
+//! place for it: a wrapper would change the type that a caller downcasts to, and no layer knows
+//! that it is the outermost one, which would have to unwrap it. So each layer classifies an error.
+
+use std::{error::Error, sync::Arc};
+
+use http::{Extensions, StatusCode};
+
+use super::Dependency;
+use crate::{
+    call::Verdict,
+    classify::Classify,
+    error::{BoxError, Refused},
+    http::ResponseHead,
+};
+
+/// On the extensions of a failed response: its verdict.
+#[derive(Debug, Clone)]
+struct SharedVerdict {
+    verdict: Verdict,
+    /// The dependency, with the policy, that it was classified for. A registry has one classifier,
+    /// so this tells classifiers apart too.
+    dependency: Arc<Dependency>,
+    /// The response as it was: one that somebody has changed since is classified anew.
+    status: StatusCode,
+    headers: usize,
+}
+
+/// Removes the verdict on a response about which a layer learned more.
+pub(crate) fn forget_verdict(extensions: &mut Extensions) {
+    extensions.remove::<SharedVerdict>();
+}
+
+impl Dependency {
+    /// Classifies the result of a call to this dependency, unless a layer below did.
+    #[inline]
+    pub(crate) fn classify<C, Req, Res>(
+        self: &Arc<Self>,
+        classifier: &C,
+        result: &mut Result<Res, BoxError>,
+    ) -> Verdict
+    where
+        C: Classify<Req, Res>,
+    {
+        match result {
+            Ok(response) => {
+                let head = classifier.response_head(response);
+                if let Some(verdict) = head.and_then(|head| self.shared_verdict(head)) {
+                    return verdict;
+                }
+                classifier.classify(self.policy.rules(), Ok(response))
+            }
+            Err(error) => self.classify_error(classifier, &**error),
+        }
+    }
+
+    /// Classifies the result of a call to this dependency, and leaves the verdict on a failed
+    /// response to the layers above.
+    #[inline]
+    pub(crate) fn classify_for_all<C, Req, Res>(
+        self: &Arc<Self>,
+        classifier: &C,
+        result: &mut Result<Res, BoxError>,
+    ) -> Verdict
+    where
+        C: Classify<Req, Res>,
+    {
+        let verdict = self.classify(classifier, result);
+        if let Ok(response) = result
+            && !verdict.is_success()
+            && let Some(head) = classifier.response_head(response)
+        {
+            self.share_verdict(head, verdict);
+        }
+        verdict
+    }
+
+    #[inline]
+    fn shared_verdict(self: &Arc<Self>, head: &dyn ResponseHead) -> Option<Verdict> {
+        let extensions = head.extensions();
+        if extensions.is_empty() {
+            return None;
+        }
+        let shared = extensions.get::<SharedVerdict>()?;
+        let same = Arc::ptr_eq(&shared.dependency, self)
+            && shared.status == head.status()
+            && shared.headers == head.headers().len();
+        same.then_some(shared.verdict)
+    }
+
+    #[cold]
+    fn share_verdict(self: &Arc<Self>, head: &mut dyn ResponseHead, verdict: Verdict) {
+        if self.shared_verdict(head).is_some() {
+            return;
+        }
+        let shared = SharedVerdict {
+            verdict,
+            dependency: Arc::clone(self),
+            status: head.status(),
+            headers: head.headers().len(),
+        };
+        head.extensions_mut().insert(shared);
+    }
+
+    /// Classifies an error. A refusal by one of our layers is known as such, whatever the
+    /// classifier says.
+    #[cold]
+    fn classify_error<C, Req, Res>(&self, classifier: &C, error: &(dyn Error + 'static)) -> Verdict
+    where
+        C: Classify<Req, Res>,
+    {
+        match Refused::find(error) {
+            // A refusal by another dependency is the failure of a service that calls it in turn:
+            // this one was called.
+            Some(refused) if refused.dependency() == self.name() => {
+                Verdict::refused(refused.kind())
+            }
+            _ => classifier.classify(self.policy.rules(), Err(error)),
+        }
+    }
+}
+
+#[cfg(all(test, not(reprise_loom)))]
+#[allow(clippy::expect_used, reason = "the helpers are tests too")]
+mod tests {
+    use std::cell::Cell;
+
+    use http::{Request, Response};
+
+    use super::*;
+    use crate::{
+        call::Cause,
+        classify::{Rules, Standard},
+        dependency::Dependencies,
+        error::Refusal,
+        policy::Policy,
+    };
+
+    fn dependency() -> Arc<Dependency> {
+        let policy = Policy::synchronous().build().expect("a policy");
+        Dependencies::new(policy).get("a")
+    }
+
+    /// The standard classifier, which counts.
+    #[derive(Default)]
+    struct Counting(Cell<u32>);
+
+    impl Classify<Request<()>, Response<()>> for Counting {
+        fn repeatable(&self, _: &Rules, _: &Request<()>) -> bool {
+            true
+        }
+
+        fn classify(
+            &self,
+            rules: &Rules,
+            outcome: Result<&Response<()>, &(dyn Error + 'static)>,
+        ) -> Verdict {
+            self.0.set(self.0.get() + 1);
+            Classify::<Request<()>, _>::classify(&Standard, rules, outcome)
+        }
+
+        fn response_head<'a>(
+            &self,
+            response: &'a mut Response<()>,
+        ) -> Option<&'a mut dyn ResponseHead> {
+            Some(response)
+        }
+    }
+
+    #[test]
+    fn c_3_a_refusal_is_known_whoever_classifies() {
+        let all_well = |_: Result<&(), &(dyn Error + 'static)>| Verdict::SUCCESS;
+        let dependency = dependency();
+        let classify = |error| dependency.classify::<_, (), ()>(&all_well, &mut Err(error));
+        let refused = Refused::new(Refusal::Breaker, "a", None);
+        let verdict = Verdict::refused(Refusal::Breaker);
+        assert_eq!(classify(refused.into()), verdict);
+        let elsewhere = Refused::new(Refusal::Breaker, "b", None);
+        for other in [elsewhere.into(), BoxError::from("other")] {
+            assert_eq!(classify(other), Verdict::SUCCESS);
+        }
+    }
+
+    #[test]
+    fn c_8_a_verdict_is_for_its_dependency_and_for_an_unchanged_response() {
+        type Change = fn(&mut Response<()>);
+        let changes: [(&str, Change, u32); 4] = [
+            ("unchanged", |_| {}, 0),
+            ("another status", |r| *r.status_mut() = StatusCode::OK, 1),
+            (
+                "another header",
+                |r| {
+                    let value = http::HeaderValue::from_static("false");
+                    r.headers_mut().insert("x-should-retry", value);
+                },
+                1,
+            ),
+            (
+                "more was learned",
+                |r| forget_verdict(r.extensions_mut()),
+                1,
+            ),
+        ];
+        for (what, change, expected) in changes {
+            let (ours, other, counting) = (dependency(), dependency(), Counting::default());
+            let mut result = Ok(Response::builder()
+                .status(503)
+                .body(())
+                .expect("a response"));
+            let first = ours.classify_for_all(&counting, &mut result);
+            assert_eq!(first.cause, Cause::Status(StatusCode::SERVICE_UNAVAILABLE));
+            if let Ok(response) = &mut result {
+                change(response);
+            }
+            counting.0.set(0);
+            ours.classify(&counting, &mut result);
+            assert_eq!(counting.0.get(), expected, "{what}");
+            other.classify(&counting, &mut result);
+            assert_eq!(counting.0.get(), expected + 1, "{what}, for another");
+        }
+    }
+
+    #[test]
+    fn c_8_a_success_gets_no_extension() {
+        let mut result = Ok(Response::new(()));
+        dependency().classify_for_all(&Counting::default(), &mut result);
+        assert!(result.is_ok_and(|response| response.extensions().is_empty()));
+    }
+}
