@@ -1,47 +1,10 @@
-//! How layers tell each other that a request was counted.
-
-use std::cell::RefCell;
+//! The mark that says that a request was counted by a budget.
 
 use http::Extensions;
 
-/// On a request's extensions: it was counted as an original by a layer above.
-///
-/// Most requests have no extensions, and the first one costs two allocations. So a map that holds
-/// the mark and nothing else is passed on as it is, and recycled by the layer that the mark was
-/// for.
+/// On a request's extensions: a layer above counted it as an original, so the layers below do not.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Counted;
-
-impl Counted {
-    const POOLED: usize = 64;
-
-    /// Marks a request.
-    pub(crate) fn put(extensions: &mut Extensions) {
-        if extensions.is_empty() {
-            let pooled = POOL.try_with(|pool| pool.borrow_mut().pop());
-            if let Some(marked) = pooled.ok().flatten() {
-                *extensions = marked;
-                return;
-            }
-        }
-        extensions.insert(Self);
-    }
-
-    /// Takes the mark from a request that has no other extensions.
-    pub(crate) fn take(extensions: &mut Extensions) {
-        let marked = std::mem::take(extensions);
-        let _ = POOL.try_with(|pool| {
-            let mut pool = pool.borrow_mut();
-            if pool.len() < Self::POOLED {
-                pool.push(marked);
-            }
-        });
-    }
-}
-
-thread_local! {
-    static POOL: RefCell<Vec<Extensions>> = const { RefCell::new(Vec::new()) };
-}
 
 /// What is on a request's extensions. A look into them costs as much as all else that is done
 /// with most requests, so one look tells whether others are worth it.

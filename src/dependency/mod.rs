@@ -53,7 +53,7 @@ pub(crate) mod models {
 }
 
 pub(crate) use self::{
-    account::account,
+    account::{Accounting, account},
     breaker::nanos,
     budget::LastSlot,
     cache::{DependencyCache, Remembered},

@@ -36,6 +36,7 @@ pub struct Dependencies<C = Standard, L = ByAuthority> {
     shared: Arc<Shared>,
     pub(crate) classifier: C,
     pub(super) locate: L,
+    marks: bool,
 }
 
 struct Shared {
@@ -49,8 +50,6 @@ struct Shared {
     recent: [Recent; CELLS],
     len: AtomicUsize,
     last_sweep: AtomicU64,
-    /// Services of this registry that count original requests.
-    counting_layers: AtomicUsize,
 }
 
 struct Current {
@@ -163,12 +162,28 @@ impl<C, L> Dependencies<C, L> {
         TraceClassifier::new(current.policies.default_policy().rules().clone())
     }
 
+    /// The same registry for layers that leave the counting of originals to a single
+    /// [`RetryLayer`](crate::RetryLayer), which saves two allocations a call.
+    ///
+    /// By default the outermost layer counts a request and marks it in its extensions, so that
+    /// each original counts once in any stack. Layers made from this handle leave no marks: a
+    /// `RetryLayer` counts each original that it sees, a
+    /// [`RetryBudgetLayer`](crate::RetryBudgetLayer) counts none. Use it where every call passes
+    /// exactly one `RetryLayer` of the registry, as in [`stacks::client`](crate::stacks::client),
+    /// which does so by itself. With two of them an original counts twice, with none it does not
+    /// count at all.
+    pub fn counted_by_retry(mut self) -> Self {
+        self.marks = false;
+        self
+    }
+
     /// The same registry, for requests that are located in another way.
     pub(crate) fn relocated<M>(self, locate: M) -> Dependencies<C, M> {
         Dependencies {
             shared: self.shared,
             classifier: self.classifier,
             locate,
+            marks: self.marks,
         }
     }
 
@@ -199,19 +214,9 @@ impl<C, L> Dependencies<C, L> {
         !dependency.is_retired() && self.locate.is(request, &dependency.name)
     }
 
-    /// Called when a layer that counts original requests is put on a service.
-    pub(crate) fn counts_originals(&self) {
-        self.shared.counting_layers.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Whether a counted request has to say so, because another layer may see it too.
-    pub(crate) fn must_mark(&self) -> bool {
-        self.shared.counting_layers.load(Ordering::Relaxed) > 1
-    }
-
-    /// Whether a mark that a counting layer finds was surely meant for that layer alone.
-    pub(crate) fn must_pass_marks_on(&self) -> bool {
-        self.shared.counting_layers.load(Ordering::Relaxed) > 2
+    /// Whether a layer that counts an original marks it for the layers below.
+    pub(crate) fn marks_originals(&self) -> bool {
+        self.marks
     }
 }
 

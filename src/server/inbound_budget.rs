@@ -36,11 +36,12 @@ use http::{Request, Response, StatusCode};
 use pin_project_lite::pin_project;
 use tower::{Layer, Service};
 
-use crate::dependency::account;
 use crate::{
     call::{Attempt, budget_mark::Counted},
     classify::Standard,
-    dependency::{ByAuthority, Dependencies, DependencyCache, LastSlot, Locate, Named},
+    dependency::{
+        Accounting, ByAuthority, Dependencies, DependencyCache, LastSlot, Locate, Named, account,
+    },
     error::ConfigError,
     http::{grpc::is_grpc, problem::Problem},
 };
@@ -97,7 +98,6 @@ impl<S, C: Clone, L: Clone> Layer<S> for InboundBudgetLayer<C, L> {
     type Service = InboundBudget<S, C, L>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        self.deps.counts_originals();
         InboundBudget {
             inner,
             cache: DependencyCache::new(self.deps.clone()),
@@ -139,14 +139,12 @@ where
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         forget_client(&mut request);
         let grpc = is_grpc(request.headers());
-        let (deps, dependency) = self.cache.find(&request);
-        let state = match account(deps, dependency, &mut self.slot, &mut request) {
-            Ok(()) => {
-                forget_client(&mut request);
-                State::Called {
-                    future: self.inner.call(request),
-                }
-            }
+        let (_, dependency) = self.cache.find(&request);
+        let part = Accounting::Unmarked;
+        let state = match account(dependency, &mut self.slot, &mut request, part) {
+            Ok(()) => State::Called {
+                future: self.inner.call(request),
+            },
             Err(_) => {
                 crate::call::release(&mut self.inner);
                 let problem = match self.status {
@@ -163,8 +161,8 @@ where
     }
 }
 
-/// What a client counted and charged, in this process or by the layer here, is nothing to the
-/// server or client that gets the request next.
+/// Removes the marks of a client in this process: its budget is not the server's, nor that of the
+/// clients that the server calls with this request.
 fn forget_client<B>(request: &mut Request<B>) {
     let extensions = request.extensions_mut();
     extensions.remove::<Counted>();

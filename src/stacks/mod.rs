@@ -43,6 +43,7 @@ use crate::{
 /// # Ok::<(), tower_reprise::error::ConfigError>(())
 /// ```
 pub fn client<C: Clone, L: Clone>(deps: Dependencies<C, L>) -> ClientLayers<C, L> {
+    let deps = deps.counted_by_retry();
     (
         IdempotencyKeyLayer::new().idempotent_methods(deps.idempotent_methods()),
         RetryBudgetLayer::new(deps.clone()),

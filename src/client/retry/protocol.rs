@@ -56,8 +56,6 @@ pub trait Protocol<Req, Res>: Clone + sealed::Sealed {
     #[doc(hidden)]
     fn mark_counted(&self, request: &mut Req);
     #[doc(hidden)]
-    fn unmark(&self, request: &mut Req);
-    #[doc(hidden)]
     fn is_whole(&self, snapshot: &Self::Snapshot) -> bool;
     #[doc(hidden)]
     fn rebuild(
@@ -146,11 +144,7 @@ impl<B: ReplayBody, R: ResponseHead> Protocol<Request<B>, R> for Http {
     }
 
     fn mark_counted(&self, request: &mut Request<B>) {
-        Counted::put(request.extensions_mut());
-    }
-
-    fn unmark(&self, request: &mut Request<B>) {
-        Counted::take(request.extensions_mut());
+        request.extensions_mut().insert(Counted);
     }
 
     fn is_whole(&self, snapshot: &Self::Snapshot) -> bool {
@@ -231,8 +225,6 @@ impl<Req: Clone, Res> Protocol<Req, Res> for Cloned {
     }
 
     fn mark_counted(&self, _request: &mut Req) {}
-
-    fn unmark(&self, _request: &mut Req) {}
 
     fn is_whole(&self, _snapshot: &Req) -> bool {
         true

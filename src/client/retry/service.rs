@@ -11,7 +11,7 @@ use super::{
     call::{Call, Route},
     future::State,
 };
-use crate::{call::budget_mark::Marks, policy::CallLimits};
+use crate::policy::CallLimits;
 use crate::{
     classify::{Classify, Standard},
     dependency::{ByAuthority, DependencyCache, LastSlot, Locate},
@@ -82,11 +82,9 @@ where
             let now = Instant::now();
             began = Some(now);
             dependency.count_original(now, &mut self.slot);
-            if deps.must_mark() {
+            if deps.marks_originals() {
                 self.protocol.mark_counted(&mut request);
             }
-        } else if marks == Marks::Counted && !deps.must_pass_marks_on() {
-            self.protocol.unmark(&mut request);
         }
         let route = Arc::clone(route);
         // The service that was readied makes the first attempt. One that was not is readied before

@@ -24,7 +24,6 @@ impl<S, C: Clone, L: Clone> Layer<S> for RetryBudgetLayer<C, L> {
     type Service = RetryBudget<S, C, L>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        self.deps.counts_originals();
         RetryBudget {
             inner,
             cache: DependencyCache::new(self.deps.clone()),

@@ -4,10 +4,9 @@ use http::Request;
 use tower::Service;
 
 use super::RetryBudgetFuture;
-use crate::dependency::account;
 use crate::{
     classify::Standard,
-    dependency::{ByAuthority, DependencyCache, LastSlot, Locate},
+    dependency::{Accounting, ByAuthority, DependencyCache, LastSlot, Locate, account},
     error::BoxError,
 };
 
@@ -40,7 +39,11 @@ where
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         let (deps, dependency) = self.cache.find(&request);
-        if let Err(refused) = account(deps, dependency, &mut self.slot, &mut request) {
+        let part = match deps.marks_originals() {
+            true => Accounting::Marking,
+            false => Accounting::RepeatsOnly,
+        };
+        if let Err(refused) = account(dependency, &mut self.slot, &mut request, part) {
             crate::call::release(&mut self.inner);
             return RetryBudgetFuture::refused(refused);
         }

@@ -126,10 +126,10 @@ impl<C, L> DependenciesBuilder<C, L> {
                 recent: Default::default(),
                 len: AtomicUsize::new(0),
                 last_sweep: AtomicU64::new(0),
-                counting_layers: AtomicUsize::new(0),
             }),
             classifier: self.classifier,
             locate: self.locate,
+            marks: true,
         }
     }
 }

@@ -93,11 +93,11 @@ pub(super) fn deps() -> Dependencies {
 }
 
 fn retry() -> impl Service<Call, Response = Reply, Error = BoxError> {
-    RetryLayer::new(deps()).layer(Inner)
+    RetryLayer::new(deps().counted_by_retry()).layer(Inner)
 }
 
 fn stack() -> impl Service<Call, Response = Reply, Error = BoxError> {
-    let deps = deps();
+    let deps = deps().counted_by_retry();
     ServiceBuilder::new()
         .layer(IdempotencyKeyLayer::new())
         .layer(RetryBudgetLayer::new(deps.clone()))
