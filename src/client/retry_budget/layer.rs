@@ -6,7 +6,7 @@ use crate::{
     dependency::{ByAuthority, Dependencies, DependencyCache, LastSlot},
 };
 
-/// Keeps retries to a share of the traffic, whoever makes them. See the [module docs](super).
+/// Keeps retries to a share of the traffic. See the [module docs](super).
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct RetryBudgetLayer<C = Standard, L = ByAuthority> {
@@ -14,7 +14,7 @@ pub struct RetryBudgetLayer<C = Standard, L = ByAuthority> {
 }
 
 impl<C, L> RetryBudgetLayer<C, L> {
-    /// Counts and charges by the budgets of this registry.
+    /// Makes a layer that counts and charges by the budgets of this registry.
     pub fn new(deps: Dependencies<C, L>) -> Self {
         Self { deps }
     }
