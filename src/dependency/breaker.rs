@@ -138,7 +138,7 @@ impl Breaker {
         }
     }
 
-    /// What admitting reads first.
+    /// Reads the words that admitting and reporting read first.
     pub(super) fn word(&self) -> u64 {
         self.shared.word.load(Ordering::Relaxed) ^ self.shared.latest.load(Ordering::Relaxed)
     }

@@ -47,7 +47,7 @@ impl Gate {
         }
     }
 
-    /// What a call reads of it.
+    /// Reads the word that a call reads first.
     pub(super) fn word(&self) -> u64 {
         self.until.load(Ordering::Relaxed)
     }

@@ -55,7 +55,7 @@ pub(crate) use self::{
     account::{Accounting, account},
     breaker::nanos,
     budget::LastSlot,
-    cache::{DependencyCache, Remembered},
+    cache::{CacheEntry, DependencyCache},
     gate::Hold,
     guard::{Charge, Permit, time_out},
 };
@@ -332,10 +332,11 @@ impl Dependency {
         self.recorded.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Reads a word of all that layers are about to look at, so that what is in memory only comes
-    /// all at once, and not one after the other.
+    /// Reads a word of each part that layers are about to use, so that cache misses overlap instead
+    /// of following each other. Without it a call through the stack to one of 100,000 dependencies
+    /// takes 1.8 instead of 1.6 µs.
     #[inline]
-    fn bring_near(&self) {
+    fn prefetch(&self) {
         let words = self.budget.word() ^ self.breaker.word() ^ self.gate.word();
         std::hint::black_box(words ^ u64::from(self.is_retired()));
     }

@@ -16,7 +16,7 @@ use crate::{
 use crate::{
     call::{Cause, Effect, Guidance, Retryable, Verdict},
     classify::Classify,
-    dependency::{Dependency, Remembered},
+    dependency::{CacheEntry, Dependency},
     error::{BoxError, Elapsed},
     telemetry,
 };
@@ -44,7 +44,7 @@ impl<S> Route<S> {
     }
 }
 
-impl<S> Remembered for Route<S> {
+impl<S> CacheEntry for Route<S> {
     fn dependency(&self) -> &Dependency {
         &self.dependency
     }
