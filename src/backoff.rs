@@ -1,10 +1,9 @@
-//! How long to wait before the next attempt, when the server says nothing.
+//! The wait before a retry, where the server gives no guidance.
 //!
-//! Clients that fail together retry together, unless each of them waits for a random time. *Full
-//! jitter* draws the whole wait at random below an exponentially growing bound, and is what makes
-//! the least work for a service that is in trouble; *decorrelated* jitter grows from the last
-//! wait instead. There is no fixed interval here, and no jitter that keeps half of the wait: both
-//! bring the herd back.
+//! Clients that fail together retry together, unless each waits for a random time. *Full jitter*
+//! draws the whole wait below an exponentially growing bound, which makes the least work for a
+//! service in trouble; *decorrelated* jitter grows from the last wait instead. There is no fixed
+//! interval, and no jitter that keeps half of the wait: both bring the herd back.
 //!
 //! A [`Backoff`] is a pure function of the retry's number, the last wait and one uniform draw, so
 //! that it can be tested without a clock and without a generator:
@@ -27,9 +26,9 @@ use std::{
 
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
-/// The base of both strategies, unless told otherwise.
+/// The default base of both strategies.
 pub const DEFAULT_BASE: Duration = Duration::from_secs(1);
-/// The longest wait of both strategies, unless told otherwise.
+/// The default cap of both strategies.
 pub const DEFAULT_CAP: Duration = Duration::from_secs(30);
 
 /// Computes the wait before a retry.
@@ -41,8 +40,8 @@ pub const DEFAULT_CAP: Duration = Duration::from_secs(30);
     note = "use `FullJitter` or `Decorrelated`, or implement `Backoff`"
 )]
 pub trait Backoff: fmt::Debug + Send + Sync + 'static {
-    /// The wait before retry number `retry` (0 is the first), after a wait of `previous` (zero
-    /// before the first), given `uniform`, drawn anew from [0, 1) for every wait.
+    /// Returns the wait before retry number `retry` (0 is the first), after a wait of `previous`
+    /// (zero before the first), given `uniform`, drawn anew from [0, 1) for every wait.
     fn delay(&self, retry: u32, previous: Duration, uniform: f64) -> Duration;
 }
 
@@ -98,14 +97,14 @@ impl Backoff for Decorrelated {
     }
 }
 
-/// A point of `[0, bound)`, in whole nanoseconds.
+/// Returns a point of `[0, bound)`, in whole nanoseconds.
 pub(crate) fn below(bound: Duration, uniform: f64) -> Duration {
     let point = Duration::try_from_secs_f64(bound.as_secs_f64() * uniform.clamp(0.0, 1.0));
     let last = bound.saturating_sub(Duration::from_nanos(1));
     point.unwrap_or(last).min(last)
 }
 
-/// Where the uniform draws come from: each thread's own generator, or one seeded for a test.
+/// The source of uniform draws: each thread's own generator, or one seeded for a test.
 #[derive(Debug)]
 pub(crate) struct Jitter(Option<Mutex<StdRng>>);
 
@@ -125,8 +124,8 @@ impl Jitter {
     }
 }
 
-/// A random wait that spreads callers that would otherwise wake together: up to a tenth of what
-/// was asked, and never more than `limit`.
+/// Returns the random part of a wait, so that callers do not wake together: up to a tenth of the
+/// wait asked for, and never more than `limit`.
 pub(crate) fn spread(asked: Duration, limit: Duration, uniform: f64) -> Duration {
     below((asked / 10).min(limit), uniform)
 }

@@ -1,4 +1,4 @@
-//! The locks and atomics that the models under `cfg(reprise_loom)` explore.
+//! Locks and atomics: loom's under `cfg(reprise_loom)`, which the models explore, else std's.
 
 #[cfg(reprise_loom)]
 pub(crate) use loom::sync::{
@@ -11,8 +11,7 @@ pub(crate) use std::sync::{
     atomic::{AtomicU32, AtomicU64, Ordering},
 };
 
-/// Takes the lock. What it guards is counters that are valid at every step, so a panic elsewhere
-/// does not make them less so.
+/// Takes the lock, poisoned or not: the counters that it guards are valid after every step.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex
         .lock()

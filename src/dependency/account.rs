@@ -1,42 +1,56 @@
+use std::sync::Arc;
+
+use http::Request;
+use tokio::time::Instant;
+
 use crate::{
     call::{
         Attempt,
         attempt_headers::{Origin, origin},
         budget_mark::BudgetMark,
     },
-    dependency::{Dependencies, Dependency, LastSlot},
+    dependency::{Dependency, LastSlot},
     error::Refused,
     telemetry,
 };
 
-/// Counts an original, charges a repeat, and says no to one too many.
-pub(crate) fn account<C, L, B>(
-    deps: &Dependencies<C, L>,
-    dependency: &std::sync::Arc<Dependency>,
+/// The part of a request's accounting that falls to a layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Accounting {
+    /// Counts originals, and marks what it counted and charged for the layers below.
+    Marking,
+    /// Charges repeats; a [`RetryLayer`](crate::RetryLayer) counts the originals.
+    RepeatsOnly,
+    /// Counts originals and leaves no mark, since the layers below are another client's.
+    Unmarked,
+}
+
+/// Counts an original, or charges a repeat, unless a mark on the request says that a layer above
+/// did so. Fails for a repeat over the budget.
+pub(crate) fn account<B>(
+    dependency: &Arc<Dependency>,
     slot: &mut LastSlot,
-    request: &mut http::Request<B>,
+    request: &mut Request<B>,
+    part: Accounting,
 ) -> Result<(), Refused> {
     match origin(request) {
         Origin::Counted | Origin::Charged => {}
+        Origin::Original if part == Accounting::RepeatsOnly => {}
         Origin::Original => {
-            dependency.count_original(tokio::time::Instant::now(), slot);
-            if deps.must_mark() {
-                BudgetMark::put(request.extensions_mut());
+            dependency.count_original(Instant::now(), slot);
+            if part == Accounting::Marking {
+                request.extensions_mut().insert(BudgetMark);
             }
         }
-        Origin::Repeated(previous) => match dependency.charge_now() {
-            Ok(()) => {
-                if deps.must_mark() {
-                    request
-                        .extensions_mut()
-                        .insert(Attempt::charged_elsewhere(previous));
-                }
-            }
-            Err(refused) => {
+        Origin::Repeated(previous) => {
+            dependency.charge_now().inspect_err(|refused| {
                 telemetry::refused(dependency.target(), refused.kind().as_str());
-                return Err(refused);
+            })?;
+            if part != Accounting::Unmarked {
+                let charged = Attempt::charged_elsewhere(previous);
+                request.extensions_mut().insert(charged);
             }
-        },
+        }
     }
     Ok(())
 }

@@ -1,5 +1,6 @@
 use std::{sync::Arc, time::Duration};
 
+use super::shard::CacheLine;
 use crate::{
     backoff::below,
     call::Health,
@@ -14,59 +15,76 @@ const OPEN: u64 = 1;
 const PROBING: u64 = 2;
 const STATE: u64 = 0b11;
 
-/// Where a breaker stands.
+/// The state of a breaker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BreakerState {
     /// Calls pass.
     Closed,
-    /// Calls are refused for so much longer.
+    /// Calls are refused for this much longer.
     Open(Duration),
     /// One call is out to see whether the dependency is back; all others are refused.
     Probing,
 }
 
-/// Stops calls to a dependency that fails, and sends one at a time to see whether it is back.
+/// A circuit breaker: stops calls to a dependency that fails, and sends one probe at a time to see
+/// whether it is back.
 ///
 /// While it is closed, a call costs one atomic load before, and a load and an add after.
-/// Everything else happens under a lock. Each opening and each probe begins a new generation, and
-/// a result counts only in the generation that its call was admitted in. Breakers of several
-/// policies may share where they stand: each moves it by its own limits.
+/// Everything else happens under a lock. Breakers of several policies may share their state; each
+/// changes it by its own limits.
 #[derive(Debug)]
 pub(crate) struct Breaker {
     policy: BreakerPolicy,
-    /// How long a probe may be out before the next one is.
+    /// The time after which an unanswered probe makes way for the next one.
     longest_probe: u64,
-    stand: Arc<Stand>,
+    shared: Arc<SharedBreaker>,
 }
 
-/// Where a breaker stands.
+/// The state that the breakers of a dependency share.
+///
+/// # Invariants
+///
+/// - `word` changes only with `inner` locked, and each change begins a generation. A result counts
+///   only while `word` is what its ticket says, so that results of calls from before a change
+///   decide nothing.
+/// - `word` is stored with Release, after the window was emptied, and loaded with Acquire: a success
+///   of a new generation does not see the `latest` of the one before. If it did, it would not begin
+///   its slot, and failures would be held against calls from before the outage.
+/// - A success takes no lock, so the breaker may open between its look at `word` and its count. Then
+///   `calls`, of which windows take differences, is one more than it should be, and `streak` loses
+///   failures that came at the same time as a success. Neither keeps a breaker from opening at the
+///   next failure, or from closing.
+/// - `width` and `latest` change only with `inner` locked, and are read again under the lock before
+///   a slot begins, so that the window never has slots of two widths.
+/// - `calls`, which every success writes, has a cache line of its own. Beside `word`, which every
+///   call reads, each success would make the calls of all other cores wait for the line.
 #[derive(Debug)]
-struct Stand {
+struct SharedBreaker {
     /// The generation above, the state in the lowest two bits.
     word: AtomicU64,
-    /// Calls that came back with a success or a failure.
-    calls: AtomicU64,
     /// Failures since the last success.
     streak: AtomicU32,
-    /// The latest slot of the window that has begun.
+    /// The newest slot of the window.
     latest: AtomicU64,
-    /// How long a slot of the window is. All slots are as long: with this they begin anew.
+    /// The length of a slot of the window.
     width: AtomicU64,
+    /// Calls that ended in a success or a failure.
+    calls: CacheLine<AtomicU64>,
     inner: Mutex<Inner>,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// When the cooldown ends, or when a probe has been out for too long.
+    /// The end of the cooldown, or the time after which a probe is overdue.
     until: u64,
-    /// Openings since the dependency was last well.
+    /// Openings since the breaker was last closed.
     openings: u32,
     slots: [Slot; SLOTS as usize],
 }
 
-/// Failures in a part of the window. Successes are not counted by slot: what the counter of
-/// calls stood at when the slot began is enough.
+/// Failures in a part of the window. Calls are not counted by slot: the value of `calls` when the
+/// slot began is enough.
 #[derive(Debug, Default, Clone, Copy)]
 struct Slot {
     number: u64,
@@ -74,7 +92,7 @@ struct Slot {
     failures: u64,
 }
 
-/// Leave to make one call, with the generation it belongs to.
+/// The right to make one call, with the generation that it belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ticket(u64);
 
@@ -85,54 +103,54 @@ impl Ticket {
 }
 
 impl Breaker {
-    /// A closed breaker, whose probes may take as long as `longest_probe`.
+    /// Makes a closed breaker whose probes may take as long as `longest_probe`.
     pub(crate) fn new(policy: BreakerPolicy, longest_probe: Duration) -> Self {
-        let stand = Stand {
+        let shared = SharedBreaker {
             word: AtomicU64::new(CLOSED),
-            calls: AtomicU64::new(0),
             streak: AtomicU32::new(0),
             latest: AtomicU64::new(0),
             width: AtomicU64::new(width(policy.window)),
+            calls: CacheLine(AtomicU64::new(0)),
             inner: Mutex::new(Inner::default()),
         };
         Self {
             policy,
             longest_probe: nanos(longest_probe),
-            stand: Arc::new(stand),
+            shared: Arc::new(shared),
         }
     }
 
-    /// Another policy for a breaker that stands where this one does. What was counted in a window
-    /// of another length is forgotten; failures in a row, and a cooldown that has begun, are not.
-    pub(crate) fn governed(&self, policy: BreakerPolicy, longest_probe: Duration) -> Self {
-        let stand = &self.stand;
-        let mut inner = lock(&stand.inner);
+    /// Returns a breaker with another policy and the same state. A window of another length begins
+    /// anew; failures in a row, and a cooldown that has begun, stay.
+    pub(crate) fn with_policy(&self, policy: BreakerPolicy, longest_probe: Duration) -> Self {
+        let shared = &self.shared;
+        let mut inner = lock(&shared.inner);
         let width = width(policy.window);
-        if stand.width.load(Ordering::Relaxed) != width {
-            stand.width.store(width, Ordering::Relaxed);
-            stand.latest.store(0, Ordering::Relaxed);
+        if shared.width.load(Ordering::Relaxed) != width {
+            shared.width.store(width, Ordering::Relaxed);
+            shared.latest.store(0, Ordering::Relaxed);
             inner.slots = Default::default();
         }
         Self {
             policy,
             longest_probe: nanos(longest_probe),
-            stand: Arc::clone(stand),
+            shared: Arc::clone(shared),
         }
     }
 
-    /// What admitting reads first.
+    /// Reads the words that admitting and reporting read first.
     pub(super) fn word(&self) -> u64 {
-        self.stand.word.load(Ordering::Relaxed) ^ self.stand.latest.load(Ordering::Relaxed)
+        self.shared.word.load(Ordering::Relaxed) ^ self.shared.latest.load(Ordering::Relaxed)
     }
 
-    /// Lets a call through, or says how much longer none will be; `None` while a probe is out.
+    /// Admits a call, or returns how much longer calls are refused; `None` while a probe is out.
     pub(crate) fn admit(&self, now: impl FnOnce() -> u64) -> Result<Ticket, Option<Duration>> {
-        let word = self.stand.word.load(Ordering::Acquire);
+        let word = self.shared.word.load(Ordering::Acquire);
         if state(word) == CLOSED {
             return Ok(Ticket(word));
         }
-        let mut inner = lock(&self.stand.inner);
-        let word = self.stand.word.load(Ordering::Acquire);
+        let mut inner = lock(&self.shared.inner);
+        let word = self.shared.word.load(Ordering::Acquire);
         match state(word) {
             CLOSED => Ok(Ticket(word)),
             state => {
@@ -151,10 +169,10 @@ impl Breaker {
         }
     }
 
-    /// Takes in how an admitted call ended. Returns whether the breaker opened or closed by it.
+    /// Records the result of an admitted call. Returns the new state if the breaker opened or
+    /// closed by it.
     ///
-    /// `seen_at` is a time during the call, if the clock was read: enough for a success, which
-    /// reads no clock of its own.
+    /// `seen_at` is a time during the call, if the clock was read: a success reads none itself.
     pub(crate) fn report(
         &self,
         ticket: Ticket,
@@ -166,10 +184,10 @@ impl Breaker {
         if !ticket.is_probe() {
             match health {
                 Health::Success => {
-                    if self.stand.word.load(Ordering::Acquire) == ticket.0 {
-                        let calls_before = self.stand.calls.fetch_add(1, Ordering::Relaxed);
-                        if self.stand.streak.load(Ordering::Relaxed) != 0 {
-                            self.stand.streak.store(0, Ordering::Relaxed);
+                    if self.shared.word.load(Ordering::Acquire) == ticket.0 {
+                        let calls_before = self.shared.calls.0.fetch_add(1, Ordering::Relaxed);
+                        if self.shared.streak.load(Ordering::Relaxed) != 0 {
+                            self.shared.streak.store(0, Ordering::Relaxed);
                         }
                         if let Some(at) = seen_at {
                             self.turn(at, calls_before);
@@ -181,8 +199,8 @@ impl Breaker {
                 Health::Failure => {}
             }
         }
-        let mut inner = lock(&self.stand.inner);
-        let word = self.stand.word.load(Ordering::Acquire);
+        let mut inner = lock(&self.shared.inner);
+        let word = self.shared.word.load(Ordering::Acquire);
         if word != ticket.0 {
             return None;
         }
@@ -190,9 +208,9 @@ impl Breaker {
             // Only a probe gets here with anything but a failure.
             Health::Success => {
                 *inner = Inner::default();
-                // The window begins anew, in the middle of a slot perhaps.
-                self.stand.latest.store(0, Ordering::Relaxed);
-                self.stand.streak.store(0, Ordering::Relaxed);
+                // `latest` too, since the window may begin anew in the middle of a slot.
+                self.shared.latest.store(0, Ordering::Relaxed);
+                self.shared.streak.store(0, Ordering::Relaxed);
                 self.enter(word, CLOSED);
                 Some(BreakerState::Closed)
             }
@@ -208,7 +226,7 @@ impl Breaker {
             Health::Failure => {
                 let now = now();
                 let streak = self
-                    .stand
+                    .shared
                     .streak
                     .fetch_add(1, Ordering::Relaxed)
                     .saturating_add(1);
@@ -221,10 +239,10 @@ impl Breaker {
         }
     }
 
-    /// The retry budget ran dry: opens the breaker if the policy says so.
+    /// Opens the breaker because the retry budget is exhausted, if the policy says so.
     pub(crate) fn budget_exhausted(&self, now: u64, uniform: f64) -> Option<BreakerState> {
-        let mut inner = lock(&self.stand.inner);
-        let word = self.stand.word.load(Ordering::Acquire);
+        let mut inner = lock(&self.shared.inner);
+        let word = self.shared.word.load(Ordering::Acquire);
         if state(word) != CLOSED {
             return None;
         }
@@ -240,39 +258,40 @@ impl Breaker {
         opens.then(|| self.open(&mut inner, word, now, uniform))
     }
 
-    /// Whether a call made at `at` is sure to be refused.
+    /// Returns whether a call made at `at` is sure to be refused.
     pub(crate) fn refuses_at(&self, at: u64) -> bool {
-        if state(self.stand.word.load(Ordering::Acquire)) == CLOSED {
+        if state(self.shared.word.load(Ordering::Acquire)) == CLOSED {
             return false;
         }
-        let inner = lock(&self.stand.inner);
-        state(self.stand.word.load(Ordering::Acquire)) == OPEN && inner.until > at
+        let inner = lock(&self.shared.inner);
+        state(self.shared.word.load(Ordering::Acquire)) == OPEN && inner.until > at
     }
 
     pub(crate) fn state(&self, now: u64) -> BreakerState {
-        let inner = lock(&self.stand.inner);
-        match state(self.stand.word.load(Ordering::Acquire)) {
+        let inner = lock(&self.shared.inner);
+        match state(self.shared.word.load(Ordering::Acquire)) {
             CLOSED => BreakerState::Closed,
             OPEN => BreakerState::Open(Duration::from_nanos(inner.until.saturating_sub(now))),
             _ => BreakerState::Probing,
         }
     }
 
-    /// Whether a breaker that nobody used for long would do as well new: nothing failed lately, and
-    /// there is nothing to wait for. There never is while it is closed.
+    /// Returns whether a new breaker would do as well: nothing failed in the window, and no
+    /// cooldown or probe is under way.
     pub(crate) fn is_idle(&self, now: u64) -> bool {
-        let inner = lock(&self.stand.inner);
+        let inner = lock(&self.shared.inner);
         inner.until <= now && self.window(&inner, now).0 == 0
     }
 
+    /// Begins a generation in this state. Only with `inner` locked.
     fn enter(&self, word: u64, state: u64) -> u64 {
         let next = ((word >> 2) + 1) << 2 | state;
-        self.stand.word.store(next, Ordering::Release);
+        self.shared.word.store(next, Ordering::Release);
         next
     }
 
-    /// Each opening in a row lasts twice as long as the one before, less up to a fifth at random:
-    /// always longer, never at the same time as everybody else's.
+    /// Opens for a cooldown that doubles with each opening in a row, less up to a fifth at random,
+    /// so that the probes of many clients do not arrive together.
     fn open(&self, inner: &mut Inner, word: u64, now: u64, uniform: f64) -> BreakerState {
         let doubled = 1_u32.checked_shl(inner.openings).unwrap_or(u32::MAX);
         let longest = self
@@ -289,9 +308,9 @@ impl Breaker {
 
     /// Begins a slot of the window with the first call seen in it.
     fn turn(&self, at: u64, calls_before: u64) {
-        if self.stand.latest.load(Ordering::Relaxed) < self.slot(at) {
-            let mut inner = lock(&self.stand.inner);
-            // Slots may just have got another length.
+        if self.shared.latest.load(Ordering::Relaxed) < self.slot(at) {
+            let mut inner = lock(&self.shared.inner);
+            // The slot is computed again: `with_policy` may just have changed the width.
             self.begin(&mut inner, self.slot(at), calls_before);
         }
     }
@@ -304,12 +323,12 @@ impl Breaker {
                 calls_before,
                 failures: 0,
             };
-            self.stand.latest.store(number, Ordering::Relaxed);
+            self.shared.latest.store(number, Ordering::Relaxed);
         }
     }
 
     fn count_failure(&self, inner: &mut Inner, now: u64) -> (u64, u64) {
-        let calls_before = self.stand.calls.fetch_add(1, Ordering::Relaxed);
+        let calls_before = self.shared.calls.0.fetch_add(1, Ordering::Relaxed);
         let number = self.slot(now);
         self.begin(inner, number, calls_before);
         let slot = &mut inner.slots[(number % SLOTS) as usize];
@@ -317,8 +336,8 @@ impl Breaker {
         self.window(inner, now)
     }
 
-    /// Failures and calls in the window. It begins with the first call in it whose time is known:
-    /// that of every failure is, and of every success that was not there at once.
+    /// Returns the failures and calls in the window. It begins with the first call in it whose time
+    /// is known, which it is of every failure, and of every success that was pending once.
     fn window(&self, inner: &Inner, now: u64) -> (u64, u64) {
         let number = self.slot(now);
         let recent = || {
@@ -328,7 +347,7 @@ impl Breaker {
                 .filter(|slot| slot.number + SLOTS > number)
         };
         let failures = recent().map(|slot| slot.failures).sum();
-        let calls = self.stand.calls.load(Ordering::Relaxed);
+        let calls = self.shared.calls.0.load(Ordering::Relaxed);
         let before = recent()
             .map(|slot| slot.calls_before)
             .min()
@@ -341,11 +360,11 @@ impl Breaker {
     }
 
     fn slot(&self, now: u64) -> u64 {
-        now / self.stand.width.load(Ordering::Relaxed).max(1) + SLOTS
+        now / self.shared.width.load(Ordering::Relaxed).max(1) + SLOTS
     }
 }
 
-/// The state in a word.
+/// Returns the state in a word.
 fn state(word: u64) -> u64 {
     word & STATE
 }

@@ -2,24 +2,33 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::threads::{CELLS, cell};
+use super::shard::{CacheLine, SHARDS, shard};
 use crate::sync::{AtomicU64, Mutex, Ordering, lock};
 
-/// The rolling window, and the slots it is kept in. Originals of the current slot and the 29
-/// before it are surely less than 30 s old; retries of one slot more are surely all that are. So
-/// the bound holds to the instant, and is at most one second of traffic stricter than it needs
-/// to be.
+/// The rolling window in slots of a second. Originals are summed over 30 slots, all of them surely
+/// within the last 30 s; retries over 31 slots, surely all of the last 30 s. So the bound holds at
+/// every instant, and is stricter than it needs to be by at most one second of traffic.
 const SLOTS: u64 = 30;
 const NANOS_PER_SLOT: u64 = 1_000_000_000;
 const MILLION: u64 = 1_000_000;
 const COUNT: u64 = u32::MAX as u64;
 
-/// How many retries a dependency may see: in any 30 s, no more than a share of the originals, or
-/// a floor that lets a quiet client retry at all.
+/// The bound on retries to a dependency: in any 30 s, no more than a share of the originals, or a
+/// floor that lets a quiet client retry at all.
 ///
-/// Counting an original is one atomic add, in a cell that few threads share. Retries are rare, and
-/// are counted under a lock, which makes the bound exact. Budgets of several policies may share
-/// what is counted: each holds its own limit against it.
+/// Counting an original is one atomic add in the shard of its thread. Retries are rare and are
+/// counted under a lock, which makes the bound exact. Budgets of several policies may share the
+/// counts; each holds its own limit against them.
+///
+/// # Invariants
+///
+/// - An original is in one place at a time: in its shard while its slot is the shard's newest, then
+///   in `originals`. The thread whose compare-and-exchange replaces the shard's word by a newer
+///   slot owns the replaced count, and it alone moves it, so none is lost or moved twice.
+/// - A reader may miss a count on its way from a shard to `originals`, which makes the bound
+///   stricter, but never sees it in both: see [`Budget::originals_in_window`].
+/// - Granted and sent retries change only under the lock, in which the bound is checked too, so two
+///   threads never share a grant. Originals may grow meanwhile, which only raises the bound.
 #[derive(Debug)]
 pub(crate) struct Budget {
     limit: Option<Limit>,
@@ -28,17 +37,13 @@ pub(crate) struct Budget {
 
 #[derive(Debug)]
 struct Counts {
-    /// What threads count in the current slot, by thread.
-    cells: [Cell; CELLS],
-    /// What they counted in earlier slots.
+    /// Originals of the newest slot of each shard: its number in the upper half, their count in
+    /// the lower.
+    shards: [CacheLine<AtomicU64>; SHARDS],
+    /// Originals of earlier slots, in the same form.
     originals: [AtomicU64; SLOTS as usize],
     retries: Mutex<Retries>,
 }
-
-/// A slot's number in the upper half, its count in the lower; in a cache line of its own.
-#[derive(Debug)]
-#[repr(align(64))]
-struct Cell(AtomicU64);
 
 #[derive(Debug, Clone, Copy)]
 struct Limit {
@@ -54,10 +59,10 @@ struct Retries {
 }
 
 impl Budget {
-    /// A budget of `ratio` and `floor`, or none at all.
+    /// Makes a budget of `ratio` and `floor`; without them every retry is granted.
     pub(crate) fn new(limit: Option<(f64, u32)>) -> Self {
         let counts = Counts {
-            cells: std::array::from_fn(|_| Cell(AtomicU64::new(0))),
+            shards: std::array::from_fn(|_| CacheLine(AtomicU64::new(0))),
             originals: std::array::from_fn(|_| AtomicU64::new(0)),
             retries: Mutex::new(Retries {
                 pending: 0,
@@ -67,8 +72,8 @@ impl Budget {
         Self::of(Arc::new(counts), limit)
     }
 
-    /// Another limit for what is counted here.
-    pub(crate) fn limited(&self, limit: Option<(f64, u32)>) -> Self {
+    /// Returns a budget with another limit and the same counts.
+    pub(crate) fn with_limit(&self, limit: Option<(f64, u32)>) -> Self {
         Self::of(Arc::clone(&self.counts), limit)
     }
 
@@ -80,9 +85,9 @@ impl Budget {
         Self { limit, counts }
     }
 
-    /// What counting reads first.
+    /// Reads the word that counting reads first.
     pub(super) fn word(&self) -> u64 {
-        self.counts.cells[cell()].0.load(Ordering::Relaxed)
+        self.counts.shards[shard()].0.load(Ordering::Relaxed)
     }
 
     /// Counts an original request.
@@ -92,19 +97,21 @@ impl Budget {
 
     /// Counts an original request in its slot.
     pub(crate) fn deposit_in(&self, slot: u64) {
-        let cell = &self.counts.cells[cell()].0;
-        let mut seen = cell.load(Ordering::Relaxed);
+        // Relaxed: each word is whole in itself, and the move that follows is ordered by `keep`.
+        let newest = &self.counts.shards[shard()].0;
+        let (first, relaxed) = (slot << 32 | 1, Ordering::Relaxed);
+        let mut seen = newest.load(relaxed);
         while seen >> 32 < slot {
-            match cell.compare_exchange(seen, slot << 32 | 1, Ordering::Relaxed, Ordering::Relaxed)
-            {
+            match newest.compare_exchange(seen, first, relaxed, relaxed) {
                 Ok(_) => return self.keep(seen),
                 Err(newer) => seen = newer,
             }
         }
-        cell.fetch_add(1, Ordering::Relaxed);
+        newest.fetch_add(1, relaxed);
     }
 
-    /// Adds what a cell counted in an earlier slot to that slot, unless it is out of the window.
+    /// Adds the count that a shard had of an earlier slot to that slot, unless a later slot has
+    /// taken its place, which means that it is out of the window.
     #[cold]
     fn keep(&self, counted: u64) {
         let (slot, count) = (counted >> 32, counted & COUNT);
@@ -116,6 +123,7 @@ impl Budget {
             } else {
                 counted
             };
+            // Release: a reader who sees the count here also sees that it left the shard.
             match kept.compare_exchange(seen, sum, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return,
                 Err(newer) => seen = newer,
@@ -132,8 +140,8 @@ impl Budget {
         granted
     }
 
-    /// A granted retry goes out now, unless so many originals have left the window since it was
-    /// granted that it is one too many. Returns what it takes to [take it back](Self::take_back).
+    /// Counts a granted retry as sent, unless so many originals have left the window since it was
+    /// granted that it is one too many. Returns its slot, for [`take_back`](Self::take_back).
     pub(crate) fn commit(&self, now: u64) -> Option<u64> {
         let slot = slot(now);
         if let Some(limit) = self.limit {
@@ -152,7 +160,7 @@ impl Budget {
         Some(slot)
     }
 
-    /// A retry was refused on its way out, so that it never was one.
+    /// Takes a sent retry back that was refused before it reached the dependency.
     pub(crate) fn take_back(&self, slot: u64) {
         if self.limit.is_some() {
             let mut retries = lock(&self.counts.retries);
@@ -163,7 +171,7 @@ impl Budget {
         }
     }
 
-    /// A granted retry will not go out.
+    /// Returns a granted retry that is not sent.
     pub(crate) fn refund(&self) {
         if self.limit.is_some() {
             let mut retries = lock(&self.counts.retries);
@@ -171,7 +179,7 @@ impl Budget {
         }
     }
 
-    /// Retries used and allowed at this moment; `None` without a limit.
+    /// Returns the retries used and allowed at this moment; `None` without a limit.
     pub(crate) fn usage(&self, now: u64) -> Option<(u64, u64)> {
         let limit = self.limit?;
         Some((
@@ -180,22 +188,23 @@ impl Budget {
         ))
     }
 
-    /// Whether nothing of the last window is left in it.
+    /// Returns whether the window is empty.
     pub(crate) fn is_idle(&self, now: u64) -> bool {
         self.originals_in_window(now) == 0 && lock(&self.counts.retries).used(now) == 0
     }
 
-    /// Originals in the window.
+    /// Sums the originals in the window.
     pub(crate) fn originals_in_window(&self, now: u64) -> u64 {
         let slot = slot(now);
-        // Kept counts are read first: one that moves from its cell in the meantime may be missed,
-        // which is safe, but is never seen twice.
-        let cells = self.counts.cells.iter().map(|cell| &cell.0);
-        let counts = self.counts.originals.iter().chain(cells);
+        // Acquire, and `originals` before the shards: a count that was seen in `originals` has left
+        // its shard for this reader. In another order, or relaxed, it could be seen in both places,
+        // and the budget would grant retries for originals that never were.
+        let shards = self.counts.shards.iter().map(|shard| &shard.0);
+        let counts = self.counts.originals.iter().chain(shards);
         counts
             .map(|count| count.load(Ordering::Acquire))
-            .filter(|cell| (cell >> 32) + SLOTS > slot)
-            .map(|cell| cell & COUNT)
+            .filter(|count| (count >> 32) + SLOTS > slot)
+            .map(|count| count & COUNT)
             .sum()
     }
 
@@ -218,8 +227,9 @@ impl Retries {
     }
 }
 
-/// The slot that originals were last counted in by a service. Most calls are in the same one as the
-/// call before, and whether that is so takes less than to count seconds.
+/// The slot in which a service counted its last original. Most calls are in the same slot as the call
+/// before, and to compare instants takes less than to subtract them: without this, a call through a
+/// `RetryLayer` adds 1,214 instructions instead of 1,168 (callgrind).
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct LastSlot {
     number: u64,
@@ -227,7 +237,7 @@ pub(crate) struct LastSlot {
 }
 
 impl LastSlot {
-    /// The slot of this moment, where time counts from that origin.
+    /// Returns the slot of this moment, where time counts from that origin.
     #[inline]
     pub(super) fn at(&mut self, now: Instant, origin: Instant) -> u64 {
         if self.ends.is_none_or(|ends| now >= ends) {
@@ -246,7 +256,7 @@ impl LastSlot {
     }
 }
 
-/// The first is the one that all cells begin with, in which nothing is counted yet.
+/// Returns the slot of a time. Shards begin with slot zero and a count of zero.
 fn slot(now: u64) -> u64 {
     now / NANOS_PER_SLOT
 }

@@ -7,28 +7,28 @@ use arc_swap::ArcSwapOption;
 
 use super::{Dependencies, Dependency, Locate};
 
-/// A service's own view of the registry. It remembers the dependency it used last, so that a
-/// service with one peer takes no lock to find it, and shares the first one it found with its
-/// clones, so that neither does a clone that is made for one call. What is remembered may be more
-/// than the dependency: anything that a service wants to have at hand with it.
+/// A service's view of the registry: the dependency of its last call, so that a service with one
+/// peer takes no lock to find it, and the first dependency of all its clones, for clones that are
+/// made for one call. An entry may hold more than the dependency, such as a retry's spare service,
+/// which without the shared entry every such clone would allocate.
 pub(crate) struct DependencyCache<C, L, T = Dependency> {
     pub(crate) deps: Dependencies<C, L>,
-    shared: Arc<First<T>>,
+    shared: Arc<SharedEntry<T>>,
     last: Option<Arc<T>>,
 }
 
-/// What was found first, and since that was retired, the first that was not.
-struct First<T> {
-    ever: OnceLock<Arc<T>>,
-    since: ArcSwapOption<T>,
+/// The entry that clones share: the first, and once that was retired, a later one.
+struct SharedEntry<T> {
+    first: OnceLock<Arc<T>>,
+    renewed: ArcSwapOption<T>,
 }
 
-/// What is remembered with a dependency.
-pub(crate) trait Remembered {
+/// An entry of a [`DependencyCache`].
+pub(crate) trait CacheEntry {
     fn dependency(&self) -> &Dependency;
 }
 
-impl Remembered for Dependency {
+impl CacheEntry for Dependency {
     fn dependency(&self) -> &Dependency {
         self
     }
@@ -50,72 +50,67 @@ impl<C, L, T> fmt::Debug for DependencyCache<C, L, T> {
     }
 }
 
-impl<C, L, T: Remembered> DependencyCache<C, L, T> {
+impl<C, L, T: CacheEntry> DependencyCache<C, L, T> {
     pub(crate) fn new(deps: Dependencies<C, L>) -> Self {
         Self {
             deps,
-            shared: Arc::new(First {
-                ever: OnceLock::new(),
-                since: ArcSwapOption::empty(),
+            shared: Arc::new(SharedEntry {
+                first: OnceLock::new(),
+                renewed: ArcSwapOption::empty(),
             }),
             last: None,
         }
     }
 
-    /// The registry, and what is remembered with the dependency that a request goes to. What is to
-    /// be remembered may be made of what was remembered with another one.
+    /// Returns the registry and the entry of the dependency that a request goes to. `make` makes a
+    /// new entry, perhaps from parts of another one.
     #[inline(always)]
     pub(crate) fn find_or<Req>(
         &mut self,
         request: &Req,
-        remember: impl FnOnce(Arc<Dependency>, Option<Arc<T>>) -> Arc<T>,
+        make: impl FnOnce(Arc<Dependency>, Option<Arc<T>>) -> Arc<T>,
     ) -> (&Dependencies<C, L>, &Arc<T>)
     where
         L: Locate<Req>,
     {
         let found = match self.last.take() {
             Some(last) if self.deps.locates(request, last.dependency()) => last,
-            // It has several, and the first one is no likelier than the others.
-            Some(last) if !last.dependency().is_retired() => {
-                self.ask(request, remember, Some(last))
-            }
-            _ => self.look_up(request, remember),
+            // Several dependencies: the shared entry is no better a guess than the registry.
+            Some(last) if !last.dependency().is_retired() => self.ask(request, make, Some(last)),
+            _ => self.find_shared(request, make),
         };
         found.dependency().touch();
         (&self.deps, self.last.insert(found))
     }
 
     #[cold]
-    fn look_up<Req>(
+    fn find_shared<Req>(
         &self,
         request: &Req,
-        remember: impl FnOnce(Arc<Dependency>, Option<Arc<T>>) -> Arc<T>,
+        make: impl FnOnce(Arc<Dependency>, Option<Arc<T>>) -> Arc<T>,
     ) -> Arc<T>
     where
         L: Locate<Req>,
     {
-        let First { ever, since } = &*self.shared;
-        let Some(first) = ever.get() else {
-            let found = self.ask(request, remember, None);
-            let _ = ever.set(Arc::clone(&found));
+        let SharedEntry { first, renewed } = &*self.shared;
+        let Some(entry) = first.get() else {
+            let found = self.ask(request, make, None);
+            let _ = first.set(Arc::clone(&found));
             return found;
         };
-        if self.deps.locates(request, first.dependency()) {
-            return Arc::clone(first);
+        if self.deps.locates(request, entry.dependency()) {
+            return Arc::clone(entry);
         }
-        let before = || Some(Arc::clone(first));
-        if !first.dependency().is_retired() {
-            return self.ask(request, remember, before());
+        let before = || Some(Arc::clone(entry));
+        if !entry.dependency().is_retired() {
+            return self.ask(request, make, before());
         }
-        let since_then = since.load();
-        match &*since_then {
-            Some(first) if self.deps.locates(request, first.dependency()) => Arc::clone(first),
-            Some(first) if !first.dependency().is_retired() => {
-                self.ask(request, remember, before())
-            }
+        match &*renewed.load() {
+            Some(entry) if self.deps.locates(request, entry.dependency()) => Arc::clone(entry),
+            Some(entry) if !entry.dependency().is_retired() => self.ask(request, make, before()),
             _ => {
-                let found = self.ask(request, remember, before());
-                since.store(Some(Arc::clone(&found)));
+                let found = self.ask(request, make, before());
+                renewed.store(Some(Arc::clone(&found)));
                 found
             }
         }
@@ -125,18 +120,18 @@ impl<C, L, T: Remembered> DependencyCache<C, L, T> {
     fn ask<Req>(
         &self,
         request: &Req,
-        remember: impl FnOnce(Arc<Dependency>, Option<Arc<T>>) -> Arc<T>,
+        make: impl FnOnce(Arc<Dependency>, Option<Arc<T>>) -> Arc<T>,
         before: Option<Arc<T>>,
     ) -> Arc<T>
     where
         L: Locate<Req>,
     {
-        remember(self.deps.find(request), before)
+        make(self.deps.find(request), before)
     }
 }
 
 impl<C, L> DependencyCache<C, L> {
-    /// The registry, and the dependency that a request goes to.
+    /// Returns the registry and the dependency that a request goes to.
     #[inline(always)]
     pub(crate) fn find<Req>(&mut self, request: &Req) -> (&Dependencies<C, L>, &Arc<Dependency>)
     where
@@ -154,7 +149,8 @@ mod tests {
     use super::*;
     use crate::policy::Policy;
 
-    /// The retries that a clone finds for a request to a host, and whether it had to ask.
+    /// Returns the retries of the policy that a clone finds for a host, and whether it asked the
+    /// registry.
     fn find<C: Clone, L: Clone + Locate<Request<()>>>(
         template: &DependencyCache<C, L>,
         host: &str,

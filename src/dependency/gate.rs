@@ -3,16 +3,25 @@ use std::time::Duration;
 use super::breaker::nanos;
 use crate::sync::{AtomicU64, Ordering};
 
-/// Until when a dependency asked to be left alone. One atomic load while it did not.
+/// The time until which a dependency asked to be left alone. One atomic load while it did not.
+///
+/// # Invariant
+///
+/// `until` alone decides, and each change of it is one atomic step: up by `fetch_max`, or to zero
+/// by a compare-and-exchange of the very time that was found to be over. So the latest time asked
+/// for holds, and resetting a gate forgets none that came in between. Relaxed is enough, since the
+/// order of changes of a single word is the same for all threads and nothing else is published
+/// with it.
 #[derive(Debug)]
 pub(crate) struct Gate {
-    /// Zero when there is nothing to wait for.
+    /// In nanoseconds; zero when there is nothing to wait for.
     until: AtomicU64,
-    /// How long it asked for, which is what the spread is a share of.
+    /// The duration asked for, of which the spread is a share. It may lag behind `until`: then one
+    /// wait is spread by an earlier answer's duration.
     asked: AtomicU64,
 }
 
-/// How long to wait at a gate.
+/// The wait at a gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Hold {
     pub(crate) left: Duration,
@@ -27,35 +36,34 @@ impl Gate {
         }
     }
 
-    /// Takes in what a response asked for; the latest time wins.
+    /// Records the wait that a response asked for; the latest time wins.
     pub(crate) fn learn(&self, now: u64, asked: Duration) {
         if asked.is_zero() {
             return;
         }
         let until = now.saturating_add(nanos(asked));
-        if self.until.fetch_max(until, Ordering::AcqRel) < until {
+        if self.until.fetch_max(until, Ordering::Relaxed) < until {
             self.asked.store(nanos(asked), Ordering::Relaxed);
         }
     }
 
-    /// What a call reads of it.
+    /// Reads the word that a call reads first.
     pub(super) fn word(&self) -> u64 {
         self.until.load(Ordering::Relaxed)
     }
 
-    /// What is left to wait for.
+    /// Returns the wait that is left.
     #[inline]
     pub(crate) fn hold(&self, now: impl FnOnce() -> u64) -> Option<Hold> {
-        let until = self.until.load(Ordering::Acquire);
+        let until = self.until.load(Ordering::Relaxed);
         if until == 0 {
             return None;
         }
         let left = until.saturating_sub(now());
         if left == 0 {
-            // Back to the cheap answer, unless somebody has just asked for more.
-            let _ = self
-                .until
-                .compare_exchange(until, 0, Ordering::AcqRel, Ordering::Relaxed);
+            // Later calls need not read the clock, unless a response has just asked for more.
+            let relaxed = Ordering::Relaxed;
+            let _ = self.until.compare_exchange(until, 0, relaxed, relaxed);
             return None;
         }
         Some(Hold {

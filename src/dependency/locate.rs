@@ -4,7 +4,7 @@ use http::{Request, header::HOST, uri::Authority};
 
 use crate::call::RetryOverride;
 
-/// Says which dependency a request goes to.
+/// Tells which dependency a request goes to.
 ///
 /// Names are compared without regard to case. Closures `Fn(&Request) -> Cow<'_, str>` implement
 /// it.
@@ -14,11 +14,11 @@ use crate::call::RetryOverride;
             closure: `Dependencies::builder(policy).with_locate(|_: &Event| \"orders\".into())`"
 )]
 pub trait Locate<Request> {
-    /// The dependency's name.
+    /// Returns the dependency's name.
     fn locate<'a>(&'a self, request: &'a Request) -> Cow<'a, str>;
 
-    /// Whether the dependency is the one of that name. Asked first, since most clients call the
-    /// same dependency again and again.
+    /// Returns whether the dependency has that name. Asked first, since most clients call the same
+    /// dependency again and again.
     fn is(&self, request: &Request, name: &str) -> bool {
         self.locate(request).eq_ignore_ascii_case(name)
     }
@@ -33,8 +33,8 @@ where
     }
 }
 
-/// By the URI's authority, or the `Host` header where it has none: `payments.example:8443`.
-/// Credentials in it are left out. A [`RetryOverride`] on the request may name another.
+/// Locates by the URI's authority, without credentials, or by the `Host` header where it has none:
+/// `payments.example:8443`. A [`RetryOverride`] on the request may name another.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ByAuthority;
 
@@ -51,7 +51,7 @@ impl<B> Locate<Request<B>> for ByAuthority {
     }
 }
 
-/// One name for everything, for a client that has one peer. A [`RetryOverride`] on the request
+/// Locates all requests at one name, for a client with one peer. A [`RetryOverride`] on the request
 /// may name another.
 #[derive(Debug, Clone)]
 pub struct Named(pub(crate) Arc<str>);
@@ -68,7 +68,7 @@ impl<B> Locate<Request<B>> for Named {
     }
 }
 
-/// Whether it is, when that takes a second look.
+/// Compares names where extensions, case or credentials need a second look.
 #[inline(never)]
 fn is_after_all<B>(request: &Request<B>, plain: bool, name: &str) -> bool {
     match overridden(request) {

@@ -1,10 +1,10 @@
-//! What is remembered about each dependency, and shared by every layer that calls it.
+//! The state of each dependency, shared by every layer that calls it.
 //!
-//! A retry loop that knows only its own call cannot see a storm. What it needs is kept per
-//! dependency: how many originals and retries went there in the last 30 s (the budget), whether
-//! it fails (the breaker), and until when it asked to be left alone (the gate). [`Dependencies`]
-//! is the registry of these. It is made once, handed to the layers, and finds a request's
-//! dependency by its URI's authority, by a fixed name, or by a closure.
+//! A retry loop that knows only its own call cannot see a storm. So the crate keeps for each
+//! dependency how many originals and retries went there in the last 30 s (the budget), whether it
+//! fails (the breaker), and until when it asked to be left alone (the gate). [`Dependencies`] is
+//! the registry of these. It is built once, handed to the layers, and finds the dependency of a
+//! request by its URI's authority, by a fixed name, or by a closure.
 //!
 //! ```
 //! use tower_reprise::{Dependencies, Policy, dependency::BreakerState};
@@ -21,20 +21,19 @@
 //!
 //! # Clone
 //!
-//! Clones of a registry share everything. Nothing is kept in a static: two registries know
-//! nothing of each other. Stack one registry's layers on a client, not two registries': a request
-//! that one has counted is not counted by the other.
+//! Clones of a registry share everything; two registries share nothing. Stack the layers of one
+//! registry on a client, not of two: a request that one has counted is not counted by the other.
 
 mod account;
 mod breaker;
 mod budget;
 mod cache;
 mod gate;
-mod permit;
 mod locate;
+mod permit;
 mod registry;
+mod shard;
 mod shared_verdict;
-mod threads;
 
 use std::{
     sync::{
@@ -53,10 +52,10 @@ pub(crate) mod models {
 }
 
 pub(crate) use self::{
-    account::account,
+    account::{Accounting, account},
     breaker::nanos,
     budget::LastSlot,
-    cache::{DependencyCache, Remembered},
+    cache::{CacheEntry, DependencyCache},
     gate::Hold,
     permit::{Charge, Permit},
     shared_verdict::forget_verdict,
@@ -73,7 +72,7 @@ use crate::{
     telemetry,
 };
 
-/// One dependency: its policy and what is remembered about it.
+/// One dependency: its policy, budget, breaker and gate.
 #[derive(Debug)]
 pub struct Dependency {
     name: Arc<str>,
@@ -83,29 +82,29 @@ pub struct Dependency {
     budget: Budget,
     breaker: Breaker,
     gate: Arc<Gate>,
-    /// Bytes that are kept of bodies which may have to be sent again.
+    /// Bytes kept of bodies that may be sent again.
     recorded: Arc<AtomicUsize>,
-    /// Set by use, cleared by the registry's sweep.
+    /// Set by use, cleared by the registry's sweep. Relaxed: a use that the sweep misses keeps the
+    /// dependency for the next sweep, or it is made anew.
     touched: AtomicBool,
-    /// Set when the registry let go of it, so that services do too: it was not used for long, or
-    /// it got another policy.
+    /// Set when the registry dropped or replaced it, so that services stop using it. Relaxed: a
+    /// call that begins meanwhile goes by the old policy, as one that began before does.
     retired: AtomicBool,
 }
 
-/// Where a dependency stands.
+/// A snapshot of a dependency's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DependencyStatus {
     /// Original requests of the last 30 s.
     pub originals: u64,
-    /// Retries of the last 30 s, those about to be sent included; zero without a budget, which is
-    /// what counts them.
+    /// Retries of the last 30 s, those about to be sent included; zero without a budget.
     pub retries: u64,
-    /// Retries that the budget allows at the moment; `None` without a budget.
+    /// Retries that the budget allows now; `None` without a budget.
     pub retries_allowed: Option<u64>,
-    /// The breaker.
+    /// The breaker's state.
     pub breaker: BreakerState,
-    /// How much longer the dependency wants to be left alone.
+    /// The time that is left of a wait the dependency asked for.
     pub hold: Option<Duration>,
 }
 
@@ -125,13 +124,13 @@ impl Dependency {
         }
     }
 
-    /// The same dependency with another policy: all that is remembered about it is one.
-    fn governed(&self, policy: Policy) -> Self {
+    /// Returns the dependency with another policy and the same budget, breaker and gate.
+    fn with_policy(&self, policy: Policy) -> Self {
         Self {
-            budget: self.budget.limited(limit(&policy)),
+            budget: self.budget.with_limit(limit(&policy)),
             breaker: self
                 .breaker
-                .governed(policy.breaker(), longest_attempt(&policy)),
+                .with_policy(policy.breaker(), longest_attempt(&policy)),
             gate: Arc::clone(&self.gate),
             recorded: Arc::clone(&self.recorded),
             name: Arc::clone(&self.name),
@@ -143,13 +142,13 @@ impl Dependency {
         }
     }
 
-    /// Its name, as logs and metrics show it.
+    /// Returns its name, as logs and metrics show it.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its labels in logs and metrics.
+    /// Returns its labels in logs and metrics.
     pub(crate) fn target(&self) -> telemetry::Target<'_> {
         telemetry::Target {
             service: self.policy.service(),
@@ -164,15 +163,15 @@ impl Dependency {
         }
     }
 
-    /// The policy for calls to it. It stays the same for as long as this is held, so that whoever
-    /// began a call by it can end it by it; after a [reload](Dependencies::reload) the registry
-    /// gives out another `Dependency` of the same name, budget, breaker and gate.
+    /// Returns the policy for calls to it. It never changes, so that a call ends by the policy that
+    /// it began with; after a [reload](Dependencies::reload) the registry returns another
+    /// `Dependency` with the same name, budget, breaker and gate.
     #[must_use]
     pub fn policy(&self) -> &Policy {
         &self.policy
     }
 
-    /// Where it stands.
+    /// Returns a snapshot of its state.
     #[must_use]
     pub fn status(&self) -> DependencyStatus {
         let now = self.now();
@@ -186,8 +185,7 @@ impl Dependency {
         }
     }
 
-    /// Counts an original request that was sent past the layers, so that it enlarges the retry
-    /// budget as any other.
+    /// Counts an original request that bypassed the layers, so that it enlarges the retry budget.
     pub fn deposit(&self) {
         self.budget.deposit(self.now());
     }
@@ -201,18 +199,18 @@ impl Dependency {
         self.at(Instant::now())
     }
 
-    /// A uniform draw from [0, 1).
+    /// Draws uniformly from [0, 1).
     pub(crate) fn draw(&self) -> f64 {
         self.jitter.draw()
     }
 
-    /// Counts an original request of a service.
+    /// Counts an original request.
     #[inline]
     pub(crate) fn count_original(&self, now: Instant, last: &mut LastSlot) {
         self.budget.deposit_in(last.at(now, self.origin));
     }
 
-    /// Takes one retry out of the budget.
+    /// Charges the budget for one retry.
     pub(crate) fn charge(self: &Arc<Self>) -> Result<Charge, Refused> {
         let now = self.now();
         let granted = self.budget.charge(now);
@@ -227,7 +225,7 @@ impl Dependency {
         Err(self.refused(Refusal::Budget, None))
     }
 
-    /// Takes a retry out of the budget that goes out at once.
+    /// Charges the budget for one retry that is sent at once.
     pub(crate) fn charge_now(self: &Arc<Self>) -> Result<(), Refused> {
         if self.charge()?.send() {
             return Ok(());
@@ -235,7 +233,7 @@ impl Dependency {
         Err(self.refused(Refusal::Budget, None))
     }
 
-    /// Lets a call through its breaker.
+    /// Asks the breaker to admit a call.
     pub(crate) fn admit(self: &Arc<Self>) -> Result<Permit, Refused> {
         match self.breaker.admit(|| self.now()) {
             Ok(ticket) => Ok(Permit::new(Arc::clone(self), ticket)),
@@ -243,29 +241,29 @@ impl Dependency {
         }
     }
 
-    /// Whether the breaker is sure to refuse a call made at that time.
+    /// Returns whether the breaker is sure to refuse a call made at that time.
     pub(crate) fn refuses_at(&self, instant: Instant) -> bool {
         self.breaker.refuses_at(self.at(instant))
     }
 
-    /// Takes in how long a response asked everybody to stay away.
+    /// Records that a response asked all callers to wait.
     pub(crate) fn stay_away(&self, asked: Duration) {
         self.gate
             .learn(self.now(), asked.min(self.policy.retry_after().longest));
     }
 
-    /// How long it still wants to be left alone.
+    /// Returns the wait that it asked for, if that is not over.
     #[inline]
     pub(crate) fn hold(&self) -> Option<Hold> {
         self.gate.hold(|| self.now())
     }
 
-    /// The longest that one attempt may take.
+    /// Returns the longest that one attempt may take.
     pub(crate) fn longest_attempt(&self) -> Duration {
         longest_attempt(&self.policy)
     }
 
-    /// The longest that a call is held back now.
+    /// Returns the longest that a call is held back now.
     pub(crate) fn longest_hold(&self) -> Duration {
         let spread = self.policy.retry_after().spread;
         self.hold().map_or(Duration::ZERO, |hold| {
@@ -273,8 +271,8 @@ impl Dependency {
         })
     }
 
-    /// A wait of at least `least`, prolonged at random so that callers who were asked to wait for
-    /// `asked` do not wake together.
+    /// Draws a wait of at least `least`, spread so that callers that were asked to wait for `asked`
+    /// do not wake together.
     pub(crate) fn spread(&self, least: Duration, asked: Duration) -> Duration {
         let limit = self.policy.retry_after().spread;
         least.saturating_add(spread(asked, limit, self.draw()))
@@ -284,7 +282,7 @@ impl Dependency {
         Refused::new(kind, Arc::clone(&self.name), retry_after)
     }
 
-    /// Takes room to keep so many more bytes, if there is any left.
+    /// Reserves room for recorded bytes. Returns whether there was enough.
     pub(crate) fn take_room(&self, bytes: usize) -> bool {
         let pool = self.policy.replay_pool();
         let more = |taken: usize| taken.checked_add(bytes).filter(|taken| *taken <= pool);
@@ -297,10 +295,11 @@ impl Dependency {
         self.recorded.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Reads a word of all that layers are about to look at, so that what is in memory only comes
-    /// all at once, and not one after the other.
+    /// Reads a word of each part that layers are about to use, so that cache misses overlap instead
+    /// of following each other. Without it a call through the stack to one of 100,000 dependencies
+    /// takes 1.8 instead of 1.6 µs.
     #[inline]
-    fn bring_near(&self) {
+    fn prefetch(&self) {
         let words = self.budget.word() ^ self.breaker.word() ^ self.gate.word();
         std::hint::black_box(words ^ u64::from(self.is_retired()));
     }
@@ -317,7 +316,7 @@ impl Dependency {
         self.retired.load(Ordering::Relaxed)
     }
 
-    /// Whether forgetting it would change nothing.
+    /// Returns whether a new entry in its place would behave the same.
     fn is_idle(&self, now: u64) -> bool {
         let keeps_bodies = self.recorded.load(Ordering::Relaxed) > 0;
         !keeps_bodies

@@ -1,9 +1,16 @@
 //! Refuse inbound retries over a budget.
 //!
 //! [`InboundBudgetLayer`] counts the requests that reach a server and refuses retries beyond a fifth
-//! of them with a response, 429 by default, that tells the client not to try again
-//! (`x-should-retry: false`, and `grpc-retry-pushback-ms: -1` for gRPC). The error type of the
-//! service stays what it is.
+//! of them with a response that tells the client not to try again (`x-should-retry: false`, and
+//! `grpc-retry-pushback-ms: -1` for gRPC). The service's error type does not change.
+//!
+//! Use it at the edge of a server whose clients retry more than their share. It does not bound
+//! originals, which is the work of a rate limit, and it sees only retries that say so (below).
+//!
+//! | setting | default |
+//! | --- | --- |
+//! | [`status`](InboundBudgetLayer::status) | 429 |
+//! | budget | one for all requests, a fifth of the originals or ten in 30 s, by the registry's policy |
 //!
 //! ```
 //! use axum::{Router, routing::get};
@@ -17,16 +24,25 @@
 //! # Ok::<(), tower_reprise::error::ConfigError>(())
 //! ```
 //!
-//! Retries over gRPC say that they are retries. Over plain HTTP those of this crate do with
-//! [`send_attempt_count`]. A service that passes the header on with the request, as a proxy does, keeps
-//! a whole chain within one budget: its own budget then counts its callers' retries as what they
-//! are. Without it each hop takes the retries of the one before for new requests, and three
-//! budgets of a fifth make 1.73 of each (`cargo run --release --example simulate -- --only chain`).
+//! # Retries that say so
+//!
+//! Retries over gRPC say that they are retries; over plain HTTP those of this crate do with
+//! [`send_attempt_count`]. A service that passes that header on, as a proxy does, keeps a whole chain
+//! within one budget. Without it each hop takes the retries of the one before for originals, and
+//! three budgets of a fifth make 1.73 requests of each
+//! (`cargo run --release --example simulate -- --only chain`).
+//!
+//! # What goes wrong
+//!
+//! - [`InboundBudgetLayer::located`] with a registry that locates by authority: the peer chooses the
+//!   `Host` header, and with it a fresh budget. Locate by a tenant, or use
+//!   [`InboundBudgetLayer::new`].
+//! - One registry for inbound and outbound requests of the same name: they share one budget.
 //!
 //! [`send_attempt_count`]: crate::policy::PolicyBuilder::send_attempt_count
 
 use std::{
-    future::Future,
+    future::{Future, Ready, ready},
     pin::Pin,
     task::{Context, Poll},
 };
@@ -36,11 +52,12 @@ use http::{Request, Response, StatusCode};
 use pin_project_lite::pin_project;
 use tower::{Layer, Service};
 
-use crate::dependency::account;
 use crate::{
     call::{Attempt, budget_mark::BudgetMark},
     classify::Standard,
-    dependency::{ByAuthority, Dependencies, DependencyCache, LastSlot, Locate, Named},
+    dependency::{
+        Accounting, ByAuthority, Dependencies, DependencyCache, LastSlot, Locate, Named, account,
+    },
     error::ConfigError,
     http::{grpc::is_grpc, problem::Problem},
 };
@@ -54,15 +71,14 @@ pub struct InboundBudgetLayer<C = Standard, L = ByAuthority> {
 }
 
 impl<C> InboundBudgetLayer<C, Named> {
-    /// Refuses retries over the budget of this registry's entry named `inbound`, whatever host a
-    /// request asks for: the peer chooses that.
+    /// Makes a layer with one budget, the registry's entry named `inbound`, for all requests.
     pub fn new<L>(deps: Dependencies<C, L>) -> Self {
         InboundBudgetLayer::located(deps.relocated(Named("inbound".into())))
     }
 }
 
 impl<C, L> InboundBudgetLayer<C, L> {
-    /// Refuses retries over the budget of the entry that the registry's locator finds: a tenant, or
+    /// Makes a layer with a budget for each entry that the registry's locator finds: a tenant, or
     /// something else that a peer can't make up.
     pub fn located(deps: Dependencies<C, L>) -> Self {
         Self {
@@ -71,11 +87,11 @@ impl<C, L> InboundBudgetLayer<C, L> {
         }
     }
 
-    /// Refuses with this status: 429, or 503.
+    /// Sets the status of refusals: 429 or 503.
     ///
     /// # Errors
     ///
-    /// Any other status.
+    /// For any other status.
     pub fn status(mut self, status: StatusCode) -> Result<Self, ConfigError> {
         if !matches!(
             status,
@@ -97,7 +113,6 @@ impl<S, C: Clone, L: Clone> Layer<S> for InboundBudgetLayer<C, L> {
     type Service = InboundBudget<S, C, L>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        self.deps.counts_originals();
         InboundBudget {
             inner,
             cache: DependencyCache::new(self.deps.clone()),
@@ -139,32 +154,28 @@ where
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         forget_client(&mut request);
         let grpc = is_grpc(request.headers());
-        let (deps, dependency) = self.cache.find(&request);
-        let state = match account(deps, dependency, &mut self.slot, &mut request) {
-            Ok(()) => {
-                forget_client(&mut request);
-                State::Called {
-                    future: self.inner.call(request),
-                }
-            }
+        let (_, dependency) = self.cache.find(&request);
+        let part = Accounting::Unmarked;
+        let state = match account(dependency, &mut self.slot, &mut request, part) {
+            Ok(()) => State::Called {
+                future: self.inner.call(request),
+            },
             Err(_) => {
                 crate::call::release(&mut self.inner);
                 let problem = match self.status {
                     StatusCode::SERVICE_UNAVAILABLE => Problem::RETRY_BUDGET.unavailable(),
                     _ => Problem::RETRY_BUDGET,
                 };
-                let response = problem.response(grpc).map(R::from);
-                State::Refused {
-                    response: Some(response),
-                }
+                let response = ready(problem.response(grpc).map(R::from));
+                State::Refused { response }
             }
         };
         InboundBudgetFuture { state }
     }
 }
 
-/// What a client counted and charged, in this process or by the layer here, is nothing to the
-/// server or client that gets the request next.
+/// Removes the marks of a client in this process: its budget is not the server's, nor that of the
+/// clients that the server calls with this request.
 fn forget_client<B>(request: &mut Request<B>) {
     let extensions = request.extensions_mut();
     extensions.remove::<BudgetMark>();
@@ -187,10 +198,9 @@ pin_project! {
     #[project = StateProj]
     #[derive(Debug)]
     enum State<F, R> {
-        // The call is on its way in.
         Called { #[pin] future: F },
-        // It is one retry too many.
-        Refused { response: Option<Response<R>> },
+        // A retry over the budget is answered here.
+        Refused { response: Ready<Response<R>> },
     }
 }
 
@@ -204,10 +214,7 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         match self.project().state.project() {
             StateProj::Called { future } => future.poll(cx),
-            StateProj::Refused { response } => match response.take() {
-                Some(response) => Poll::Ready(Ok(response)),
-                None => Poll::Pending,
-            },
+            StateProj::Refused { response } => Pin::new(response).poll(cx).map(Ok),
         }
     }
 }

@@ -45,7 +45,7 @@ use crate::{
 pub fn client<C: Clone, L: Clone>(deps: Dependencies<C, L>) -> ClientLayers<C, L> {
     (
         IdempotencyKeyLayer::new().idempotent_methods(deps.idempotent_methods()),
-        RetryBudgetLayer::new(deps.clone()),
+        RetryBudgetLayer::repeats_only(deps.clone()),
         RetryLayer::new(deps.clone()),
         RetryAfterLayer::new(deps.clone()),
         CircuitBreakerLayer::new(deps.clone()),

@@ -1,6 +1,5 @@
-//! What is logged and counted, under which names, and nothing more: no body, no token, no cookie,
-//! no query string ever gets here. This is the only place that knows whether the `metrics` and
-//! `tracing` features are on. All of it is off the path of a call that simply succeeds.
+//! Logs and metrics. No body, token, cookie or query string ever gets here. Only this module knows
+//! whether the `metrics` and `tracing` features are on, and a call that succeeds does not enter it.
 #![cfg_attr(
     not(all(feature = "metrics", feature = "tracing")),
     allow(unused_variables)
@@ -18,7 +17,7 @@ use crate::{
     error::Rule,
 };
 
-/// The labels of a dependency: who calls, and what is called.
+/// The labels of a dependency: the calling service and the one that is called.
 #[derive(Debug, Clone, Copy)]
 #[cfg_attr(not(all(feature = "metrics", feature = "tracing")), allow(dead_code))]
 pub(crate) struct Target<'a> {
@@ -26,7 +25,7 @@ pub(crate) struct Target<'a> {
     pub(crate) dependency: &'a str,
 }
 
-/// What ties a retry to its request in the logs.
+/// The ids that tie a retry to its request in the logs.
 #[derive(Debug, Default, Clone, Copy)]
 #[cfg_attr(not(feature = "tracing"), allow(dead_code))]
 pub struct Labels<'a> {
@@ -34,7 +33,7 @@ pub struct Labels<'a> {
     pub(crate) idempotency_key: Option<&'a str>,
 }
 
-/// A retry is about to be waited for.
+/// Records that a retry was decided on and its wait begins.
 pub(crate) fn retry<'a>(
     target: Target<'_>,
     attempt: u32,
@@ -69,7 +68,7 @@ pub(crate) fn retry<'a>(
     }
 }
 
-/// A call ended without success, and there will be no more attempts.
+/// Records that a call ended without success.
 pub(crate) fn stop_reason(target: Target<'_>, attempts: u32, reason: StopReason, cause: Cause) {
     #[cfg(feature = "tracing")]
     tracing::debug!(
@@ -86,7 +85,7 @@ pub(crate) fn stop_reason(target: Target<'_>, attempts: u32, reason: StopReason,
     }
 }
 
-/// The budget refused a retry.
+/// Records that the budget refused a retry.
 pub(crate) fn suppressed(target: Target<'_>) {
     #[cfg(feature = "tracing")]
     tracing::debug!(target: "tower_reprise", dependency = target.dependency, "retry suppressed: budget used up");
@@ -94,7 +93,7 @@ pub(crate) fn suppressed(target: Target<'_>) {
     count::of(target, "retry_suppressed", None);
 }
 
-/// How much of the budget is used.
+/// Records how much of the budget is used.
 pub(crate) fn budget(target: Target<'_>, usage: Option<(u64, u64)>) {
     #[cfg(feature = "metrics")]
     if let Some((used, allowed)) = usage {
@@ -107,7 +106,7 @@ pub(crate) fn budget(target: Target<'_>, usage: Option<(u64, u64)>) {
     }
 }
 
-/// A breaker opened.
+/// Records that a breaker opened.
 pub(crate) fn breaker_opened(target: Target<'_>, cooldown: Duration) {
     #[cfg(feature = "tracing")]
     tracing::warn!(
@@ -120,7 +119,7 @@ pub(crate) fn breaker_opened(target: Target<'_>, cooldown: Duration) {
     metrics::gauge!("circuit_breaker_open", count::labels(target)).set(1.0);
 }
 
-/// A breaker closed.
+/// Records that a breaker closed.
 pub(crate) fn breaker_closed(target: Target<'_>) {
     #[cfg(feature = "tracing")]
     tracing::info!(target: "tower_reprise", dependency = target.dependency, "circuit breaker closed");
@@ -128,25 +127,25 @@ pub(crate) fn breaker_closed(target: Target<'_>) {
     metrics::gauge!("circuit_breaker_open", count::labels(target)).set(0.0);
 }
 
-/// A layer refused a call.
+/// Records that a layer refused a call.
 pub(crate) fn refused(target: Target<'_>, by: &'static str) {
     #[cfg(feature = "metrics")]
     count::of(target, "calls_refused_total", Some(("by", by)));
 }
 
-/// A policy goes beyond a rule.
+/// Records that a policy was approved beyond a rule.
 pub(crate) fn approved(service: &str, rule: Rule, reason: &str) {
     #[cfg(feature = "tracing")]
     tracing::warn!(target: "tower_reprise", service, %rule, reason, "policy approved beyond a rule");
 }
 
-/// A live registry got other policies.
+/// Records that a registry got other policies.
 pub(crate) fn reloaded(dependencies: usize) {
     #[cfg(feature = "tracing")]
     tracing::info!(target: "tower_reprise", dependencies, "policies reloaded");
 }
 
-/// A dependency got no entry of its own: there is no room, or its name is not fit for one.
+/// Records that a dependency shares the overflow entry, for want of room or for its name.
 pub(crate) fn overflow(capacity: usize) {
     #[cfg(feature = "tracing")]
     tracing::warn!(
@@ -156,13 +155,13 @@ pub(crate) fn overflow(capacity: usize) {
     );
 }
 
-/// The per-attempt hook failed, or took away credentials.
+/// Records that a retry was not sent because of its hook.
 pub(crate) fn prepare_failed(target: Target<'_>, why: &'static str) {
     #[cfg(feature = "tracing")]
     tracing::warn!(target: "tower_reprise", dependency = target.dependency, why, "retry not sent");
 }
 
-/// In which way a request with an idempotency key was answered.
+/// The result of a request with an idempotency key.
 #[cfg(feature = "server")]
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Answered {
@@ -175,7 +174,7 @@ pub(crate) enum Answered {
     StoreError,
 }
 
-/// A request with an idempotency key was answered.
+/// Records the result of a request with an idempotency key.
 #[cfg(feature = "server")]
 pub(crate) fn idempotency<'a>(answered: Answered, labels: impl FnOnce() -> Labels<'a>) {
     #[cfg(feature = "tracing")]
@@ -210,7 +209,7 @@ pub(crate) fn idempotency<'a>(answered: Answered, labels: impl FnOnce() -> Label
     }
 }
 
-/// A store did not make a transition.
+/// Records that a store failed.
 #[cfg(feature = "server")]
 pub(crate) fn store_trouble(verb: &'static str, kind: &'static str) {
     #[cfg(feature = "tracing")]
@@ -220,21 +219,21 @@ pub(crate) fn store_trouble(verb: &'static str, kind: &'static str) {
         .increment(1);
 }
 
-/// An execution took longer than its lease, and another one took over.
+/// Records that an execution lost its lease to another one.
 #[cfg(feature = "server")]
 pub(crate) fn lease_lost(key: impl std::fmt::Display) {
     #[cfg(feature = "tracing")]
     tracing::warn!(target: "tower_reprise", record = %key, "idempotency lease lost to another execution");
 }
 
-/// The store could not be told how an execution ended: it is an orphan.
+/// Records that the result of an execution could not be stored.
 #[cfg(feature = "server")]
 pub(crate) fn settling_given_up(key: impl std::fmt::Display) {
     #[cfg(feature = "tracing")]
     tracing::error!(target: "tower_reprise", record = %key, "outcome not stored, operation orphaned");
 }
 
-/// What runs on another task logs as what started it.
+/// Runs a future, on whatever task, in the current span.
 #[cfg(all(feature = "server", feature = "tracing"))]
 pub(crate) fn in_span<F: Future>(future: F) -> impl Future<Output = F::Output> {
     tracing::Instrument::in_current_span(future)
@@ -268,7 +267,7 @@ mod count {
         counter!(name, labels).increment(1);
     }
 
-    /// Attempt numbers as labels: ten of them, and the rest in one.
+    /// Returns an attempt number as a label: one of ten, or `more`.
     pub(super) fn number(attempt: u32) -> &'static str {
         const NUMBERS: [&str; 10] = ["1", "2", "3", "4", "5", "6", "7", "8", "9", "10"];
         let index = usize::try_from(attempt)

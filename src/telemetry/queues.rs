@@ -1,14 +1,14 @@
-//! What is logged and counted of queues. Names of queues are the user's own, and few.
+//! Logs and metrics of queues, labelled by their names, which are the user's own and few.
 
 use std::{fmt::Display, time::Duration};
 
-/// An entry was leased so long after it was due.
+/// Records how long after its due time an entry was leased.
 pub(crate) fn leased(queue: &str, lag: Duration) {
     #[cfg(feature = "metrics")]
     metrics::histogram!("journal_lag_seconds", "queue" => queue.to_owned()).record(lag);
 }
 
-/// The journal knows how an entry ended.
+/// Records that an entry was settled.
 pub(crate) fn settled(queue: &str, outcome: &'static str, dead: bool) {
     #[cfg(feature = "metrics")]
     {
@@ -22,31 +22,31 @@ pub(crate) fn settled(queue: &str, outcome: &'static str, dead: bool) {
     }
 }
 
-/// A message is among the dead letters.
+/// Counts a dead letter.
 pub(crate) fn dead_letter(queue: &str) {
     #[cfg(feature = "metrics")]
     metrics::counter!("dlq_messages_total", "queue" => queue.to_owned()).increment(1);
 }
 
-/// Somebody should look at a dead letter.
+/// Alerts people to a dead letter.
 pub(crate) fn dead_letter_alert(queue: &str, id: impl Display, label: &str, cause: &str) {
     #[cfg(feature = "tracing")]
     tracing::error!(target: "tower_reprise", queue, entry = %id, label, cause, "dead letter");
 }
 
-/// Nobody could be told of a dead letter.
+/// Records that an alert hook failed.
 pub(crate) fn alert_failed(queue: &str, id: impl Display) {
     #[cfg(feature = "tracing")]
     tracing::error!(target: "tower_reprise", queue, entry = %id, "alert of a dead letter failed");
 }
 
-/// A callback that was promised can't be sent, and is a dead letter.
+/// Records that a promised callback became a dead letter.
 pub(crate) fn callback_buried(queue: &str, replay: impl Display, cause: &'static str) {
     #[cfg(feature = "tracing")]
     tracing::error!(target: "tower_reprise", queue, %replay, cause, "callback can't be sent");
 }
 
-/// The journal failed.
+/// Records that the journal failed.
 pub(crate) fn journal_trouble(verb: &'static str, kind: &'static str) {
     #[cfg(feature = "tracing")]
     tracing::warn!(target: "tower_reprise", verb, error_type = kind, "journal failed");
@@ -54,30 +54,30 @@ pub(crate) fn journal_trouble(verb: &'static str, kind: &'static str) {
     metrics::counter!("journal_errors_total", "verb" => verb, "kind" => kind).increment(1);
 }
 
-/// Another worker took an entry over.
+/// Records that an entry's lease was lost to another worker.
 pub(crate) fn turn_lost(queue: &str, id: impl Display) {
     #[cfg(feature = "tracing")]
     tracing::warn!(target: "tower_reprise", queue, entry = %id, "lease lost to another worker");
 }
 
-/// The journal could not be told how an entry ended: it will be attempted again.
+/// Records that an outcome could not be stored, so that the entry is attempted again.
 pub(crate) fn unsettled(queue: &str, id: impl Display) {
     #[cfg(feature = "tracing")]
     tracing::error!(target: "tower_reprise", queue, entry = %id, "outcome not stored");
 }
 
-/// A worker was shut down, and the journal could not be told in time what it gave back.
+/// Records that a worker shut down before the journal took its entries back.
 pub(crate) fn not_given_back(queue: &str) {
     #[cfg(feature = "tracing")]
     tracing::warn!(target: "tower_reprise", queue, "not given back before the shutdown");
 }
 
-/// Whether anybody wants to know how long queues are.
+/// Returns whether queues are worth counting.
 pub(crate) fn counts_queues() -> bool {
     cfg!(feature = "metrics")
 }
 
-/// How long a queue is, by status, and how old its oldest entry.
+/// Records the length of a queue by status, and the age of its oldest entry.
 pub(crate) fn queue<const N: usize>(queue: &str, counts: [(&'static str, u64); N], age: Duration) {
     #[cfg(feature = "metrics")]
     {

@@ -22,7 +22,10 @@ fn the_public_api_is_the_one_on_file() {
         fs::write(&file, &api).unwrap();
     }
     let known = fs::read_to_string(&file).unwrap_or_default();
-    let changed = api.lines().zip(known.lines()).find(|(now, then)| now != then);
+    let changed = api
+        .lines()
+        .zip(known.lines())
+        .find(|(now, then)| now != then);
     assert!(
         api == known,
         "the public API changed, first at {changed:?}; if that is meant: \
@@ -43,7 +46,11 @@ fn skeleton(src: &Path) -> String {
         }
         let name = path.strip_prefix(src).unwrap().display().to_string();
         text += &format!("// {}\n", name.replace(".rs", "").replace("/mod", ""));
-        text += &prettyplease::unparse(&File { shebang: None, attrs: Vec::new(), items });
+        text += &prettyplease::unparse(&File {
+            shebang: None,
+            attrs: Vec::new(),
+            items,
+        });
         text.push('\n');
     }
     text
@@ -73,7 +80,10 @@ fn public(item: Item) -> Option<Item> {
             keep_cfg(&mut item.attrs);
             item.variants.iter_mut().for_each(|variant| {
                 keep_cfg(&mut variant.attrs);
-                variant.fields.iter_mut().for_each(|field| keep_cfg(&mut field.attrs));
+                variant
+                    .fields
+                    .iter_mut()
+                    .for_each(|field| keep_cfg(&mut field.attrs));
             });
             Item::Enum(item)
         }
@@ -167,8 +177,14 @@ fn hide_private(fields: &mut Fields) {
     match fields {
         Fields::Named(fields) => {
             let named = std::mem::take(&mut fields.named);
-            fields.named = named.into_iter().filter(|field| public(&field.vis)).collect();
-            fields.named.iter_mut().for_each(|field| keep_cfg(&mut field.attrs));
+            fields.named = named
+                .into_iter()
+                .filter(|field| public(&field.vis))
+                .collect();
+            fields
+                .named
+                .iter_mut()
+                .for_each(|field| keep_cfg(&mut field.attrs));
         }
         Fields::Unnamed(fields) if !fields.unnamed.iter().all(|field| public(&field.vis)) => {
             fields.unnamed = Punctuated::new();

@@ -13,11 +13,20 @@ fn project() -> Project {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let deny = fs::read_to_string(root.join("deny.toml")).unwrap();
     let metadata = Command::new(env!("CARGO"))
-        .args(["metadata", "--format-version=1", "--all-features", "--locked"])
+        .args([
+            "metadata",
+            "--format-version=1",
+            "--all-features",
+            "--locked",
+        ])
         .current_dir(root)
         .output()
         .unwrap();
-    assert!(metadata.status.success(), "{}", String::from_utf8_lossy(&metadata.stderr));
+    assert!(
+        metadata.status.success(),
+        "{}",
+        String::from_utf8_lossy(&metadata.stderr)
+    );
     let metadata: Value = serde_json::from_slice(&metadata.stdout).unwrap();
     Project {
         deny: deny.parse().unwrap(),
@@ -32,7 +41,11 @@ fn every_licence_is_one_that_is_allowed() {
     let allowed: Vec<_> = allowed.iter().map(|name| name.as_str().unwrap()).collect();
     for package in &packages {
         let licence = package["license"].as_str().unwrap_or_default();
-        assert!(is_allowed(licence, &allowed), "{}: {licence:?}", package["name"]);
+        assert!(
+            is_allowed(licence, &allowed),
+            "{}: {licence:?}",
+            package["name"]
+        );
     }
 }
 
@@ -40,7 +53,10 @@ fn every_licence_is_one_that_is_allowed() {
 fn no_dependency_is_banned_or_comes_from_elsewhere() {
     let Project { deny, packages } = project();
     let banned = deny["bans"]["deny"].as_array().unwrap();
-    let banned: Vec<_> = banned.iter().map(|ban| ban["crate"].as_str().unwrap()).collect();
+    let banned: Vec<_> = banned
+        .iter()
+        .map(|ban| ban["crate"].as_str().unwrap())
+        .collect();
     for package in &packages {
         let name = package["name"].as_str().unwrap();
         assert!(!banned.contains(&name), "{name} is banned");
@@ -49,15 +65,25 @@ fn no_dependency_is_banned_or_comes_from_elsewhere() {
             None => assert_eq!(name, env!("CARGO_PKG_NAME")),
         }
     }
-    let ours = packages.iter().find(|package| package["source"].is_null()).unwrap();
+    let ours = packages
+        .iter()
+        .find(|package| package["source"].is_null())
+        .unwrap();
     for dependency in ours["dependencies"].as_array().unwrap() {
-        assert_ne!(dependency["req"], "*", "{}: any version", dependency["name"]);
+        assert_ne!(
+            dependency["req"], "*",
+            "{}: any version",
+            dependency["name"]
+        );
     }
 }
 
 /// Whether an SPDX expression allows a use under these licences.
 fn is_allowed(expression: &str, allowed: &[&str]) -> bool {
-    let spaced = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");
+    let spaced = expression
+        .replace('/', " OR ")
+        .replace('(', " ( ")
+        .replace(')', " ) ");
     let mut tokens = spaced.split_whitespace().peekable();
     any(&mut tokens, allowed) && tokens.next().is_none()
 }

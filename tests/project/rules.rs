@@ -14,7 +14,9 @@ fn root() -> PathBuf {
 fn rules() -> BTreeSet<String> {
     let page = fs::read_to_string(root().join("src/guide/rules.md")).unwrap();
     let bold = page.split("**").skip(1).step_by(2);
-    bold.filter(|text| id(text).as_deref() == Some(*text)).map(str::to_owned).collect()
+    bold.filter(|text| id(text).as_deref() == Some(*text))
+        .map(str::to_owned)
+        .collect()
 }
 
 /// The id at the start of a text, as `RA-3` or as `ra_3_`.
@@ -22,8 +24,13 @@ fn id(text: &str) -> Option<String> {
     let letters = text.bytes().take_while(u8::is_ascii_alphabetic).count();
     let rest = text.get(letters..)?.strip_prefix(['-', '_'])?;
     let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
-    ((1..=2).contains(&letters) && (1..=2).contains(&digits))
-        .then(|| format!("{}-{}", text[..letters].to_ascii_uppercase(), &rest[..digits]))
+    ((1..=2).contains(&letters) && (1..=2).contains(&digits)).then(|| {
+        format!(
+            "{}-{}",
+            text[..letters].to_ascii_uppercase(),
+            &rest[..digits]
+        )
+    })
 }
 
 /// The ids in names of tests and in comments on them.
@@ -38,11 +45,16 @@ fn proven() -> BTreeSet<String> {
             } else if path.extension().is_some_and(|extension| extension == "rs") {
                 let text = fs::read_to_string(&path).unwrap();
                 let names = text.lines().filter_map(|line| {
-                    line.trim_start().trim_start_matches("async ").strip_prefix("fn ")
+                    line.trim_start()
+                        .trim_start_matches("async ")
+                        .strip_prefix("fn ")
                 });
                 found.extend(names.filter_map(id));
-                let comments = text.lines().filter(|line| line.trim_start().starts_with("//"));
-                let words = comments.flat_map(|line| line.split([' ', ',', '(', ')', ':', '.', ';', '`']));
+                let comments = text
+                    .lines()
+                    .filter(|line| line.trim_start().starts_with("//"));
+                let words =
+                    comments.flat_map(|line| line.split([' ', ',', '(', ')', ':', '.', ';', '`']));
                 found.extend(words.filter(|word| word.contains('-')).filter_map(id));
             }
         }
@@ -53,7 +65,10 @@ fn proven() -> BTreeSet<String> {
 #[test]
 fn every_rule_is_carried_by_a_test() {
     let proven = proven();
-    let missing: Vec<_> = rules().into_iter().filter(|rule| !proven.contains(rule)).collect();
+    let missing: Vec<_> = rules()
+        .into_iter()
+        .filter(|rule| !proven.contains(rule))
+        .collect();
     assert_eq!(missing, Vec::<String>::new());
 }
 
@@ -61,7 +76,10 @@ fn every_rule_is_carried_by_a_test() {
 #[test]
 fn every_id_in_the_name_of_a_test_is_a_rule() {
     let (rules, mut unknown) = (rules(), BTreeSet::new());
-    let families: BTreeSet<_> = rules.iter().filter_map(|rule| rule.split('-').next()).collect();
+    let families: BTreeSet<_> = rules
+        .iter()
+        .filter_map(|rule| rule.split('-').next())
+        .collect();
     for id in proven() {
         let family = id.split('-').next().unwrap_or_default();
         if families.contains(family) && !rules.contains(&id) {

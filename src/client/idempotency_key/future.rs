@@ -1,6 +1,6 @@
 use std::{
     fmt,
-    future::Future,
+    future::{Future, Ready},
     pin::Pin,
     task::{Context, Poll, ready},
 };
@@ -28,14 +28,13 @@ pin_project! {
     where
         S: Service<Req>,
     {
-        // The call is out.
         Called { #[pin] future: S::Future },
-        // The key is being stored.
+        // The key is stored before the request is sent.
         Persisting { #[pin] future: P, late: Option<Pin<Box<Oneshot<S, Req>>>> },
-        // The key is stored; the service is made ready and called.
+        // The service is made ready again, and called.
         Late { future: Pin<Box<Oneshot<S, Req>>> },
         // The caller's key can't be sent.
-        Failed { error: Option<BoxError> },
+        Failed { error: Ready<BoxError> },
     }
 }
 
@@ -82,15 +81,12 @@ where
             StateProj::Persisting { future, late } => {
                 ready!(future.poll(cx))?;
                 let Some(future) = late.take() else {
-                    return Poll::Pending;
+                    unreachable!("the state changes when this is taken");
                 };
                 state.set(State::Late { future });
             }
-            StateProj::Failed { error } => match error.take() {
-                Some(error) => return Poll::Ready(Err(error)),
-                None => return Poll::Pending,
-            },
-            StateProj::Called { .. } => return Poll::Pending,
+            StateProj::Failed { error } => return Pin::new(error).poll(cx).map(Err),
+            StateProj::Called { .. } => unreachable!("`poll` handles calls, and none becomes one"),
         }
     }
 }

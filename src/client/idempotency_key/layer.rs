@@ -25,7 +25,7 @@ pub(super) struct Settings {
 }
 
 impl IdempotencyKeyLayer {
-    /// Stamps random UUIDs, bare, in the `Idempotency-Key` header.
+    /// Makes a layer that stamps random UUIDs, bare, in the `Idempotency-Key` header.
     pub fn new() -> Self {
         Self {
             make: UuidV4,
@@ -47,7 +47,7 @@ impl Default for IdempotencyKeyLayer {
 }
 
 impl<M, P> IdempotencyKeyLayer<M, P> {
-    /// Another header, which the policy must know too:
+    /// Sets the header. The policy must know it too:
     /// [`PolicyBuilder::key_header`](crate::policy::PolicyBuilder::key_header).
     pub fn header(mut self, name: HeaderName) -> Self {
         self.settings.header = name;
@@ -60,11 +60,11 @@ impl<M, P> IdempotencyKeyLayer<M, P> {
         self
     }
 
-    /// The longest key that is sent, up to 255; 64 unless told otherwise.
+    /// Sets the longest key that is sent, up to 255. Default: 64.
     ///
     /// # Errors
     ///
-    /// Zero, or more than 255.
+    /// For zero, or more than 255.
     pub fn longest(mut self, longest: usize) -> Result<Self, ConfigError> {
         if !(1..=LONGEST_CONFIGURABLE).contains(&longest) {
             return Err(ConfigError::new(None, "longest", longest, "1 to 255"));
@@ -73,11 +73,11 @@ impl<M, P> IdempotencyKeyLayer<M, P> {
         Ok(self)
     }
 
-    /// gRPC methods that are safe to repeat without a key, and so get none: `package.Service/Method`,
-    /// or `package.Service` for all of a service's. The policy must declare them too, or calls of
-    /// them are not repeated:
+    /// Declares gRPC methods that are safe to repeat without a key, and so get none:
+    /// `package.Service/Method`, or `package.Service` for all of a service's. The policy must declare
+    /// them too, or calls of them are not repeated:
     /// [`PolicyBuilder::idempotent_methods`](crate::policy::PolicyBuilder::idempotent_methods).
-    /// [`stacks::client`](crate::stacks::client) knows those of its policies.
+    /// [`stacks::client`](crate::stacks::client) takes those of its policies.
     pub fn idempotent_methods<T: Into<String>>(
         mut self,
         methods: impl IntoIterator<Item = T>,
@@ -86,7 +86,7 @@ impl<M, P> IdempotencyKeyLayer<M, P> {
         self
     }
 
-    /// Makes keys in another way: see [`MakeKey`](super::MakeKey).
+    /// Makes keys by this: see [`MakeKey`](super::MakeKey).
     pub fn with_make_key<N>(self, make: N) -> IdempotencyKeyLayer<N, P> {
         IdempotencyKeyLayer {
             make,

@@ -8,7 +8,7 @@ use crate::call::IdempotencyKey;
     note = "a closure can: `|request: &Request<_>| IdempotencyKey::new(…)`"
 )]
 pub trait MakeKey<B> {
-    /// The key for this operation. Different operations must get different keys.
+    /// Returns the key of this operation. Different operations must get different keys.
     fn make_key(&self, request: &Request<B>) -> IdempotencyKey;
 }
 
@@ -21,7 +21,7 @@ where
     }
 }
 
-/// A random UUID (version 4) for each operation.
+/// Makes a random UUID (version 4) for each operation.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct UuidV4;
 

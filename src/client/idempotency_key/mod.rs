@@ -1,13 +1,19 @@
 //! One key per operation, the same on every attempt.
 //!
-//! A POST whose reply was lost may or may not have been done. With an `Idempotency-Key` the
+//! A POST whose reply was lost may or may not have been processed. With an `Idempotency-Key` the
 //! server can tell the second attempt from a second order, so that it is safe to send again, and
-//! [`RetryLayer`](crate::client::retry::RetryLayer) repeats a POST or PATCH only with one. [`IdempotencyKeyLayer`]
-//! stamps a random UUID on each POST and PATCH that has none. It belongs above the retry loop:
-//! stamped once, every attempt shares the key.
+//! [`RetryLayer`](crate::client::retry::RetryLayer) repeats a POST or PATCH only with one.
+//! [`IdempotencyKeyLayer`] stamps a key on each POST and PATCH that has none.
 //!
-//! A key makes a request safe to repeat only if the server honours it. Leave this layer out for
-//! servers that do not: then a POST is repeated only if it surely was never processed.
+//! Use it above the retry loop, so that all attempts share the key, and only for servers that honour
+//! keys. Leave it out for others: then a POST is repeated only if it surely was never processed.
+//!
+//! | setting | default |
+//! | --- | --- |
+//! | key | a random UUID (version 4); a key in the request's header or extensions is kept |
+//! | [`header`](IdempotencyKeyLayer::header) | `Idempotency-Key` |
+//! | [`quoted`](IdempotencyKeyLayer::quoted) | bare |
+//! | [`longest`](IdempotencyKeyLayer::longest) | 64 characters |
 //!
 //! ```
 //! use http::{Method, Request, Response};
@@ -34,8 +40,14 @@
 //! # }
 //! ```
 //!
-//! With [`IdempotencyKeyLayer::with_persist`] the key is stored before the first attempt goes
-//! out, so that even a process that dies in between can finish the same operation later.
+//! With [`IdempotencyKeyLayer::with_persist`] the key is stored before the first attempt is sent, so
+//! that even after a crash the same operation can be finished later.
+//!
+//! # What goes wrong
+//!
+//! - Below the retry loop each attempt gets a key of its own, and the server executes each.
+//! - A server that ignores keys executes each attempt too. Ask, before you stack this layer.
+//! - A new call for the same order gets a new key. Keep the key with the order, and set it.
 
 mod future;
 mod layer;

@@ -12,13 +12,13 @@ use crate::error::BoxError;
     note = "a closure can that returns a future: `|key: IdempotencyKey| store(key)`"
 )]
 pub trait PersistKey {
-    /// Whether there is anything to store.
+    /// Whether keys are stored at all.
     const STORES: bool = true;
 
-    /// Done when the key is stored.
+    /// The future that ends when the key is stored.
     type Future: Future<Output = Result<(), BoxError>>;
 
-    /// Stores the key; `None` if there is nothing to do.
+    /// Stores the key; `None` if there is nothing to store.
     fn persist(&self, key: &IdempotencyKey) -> Option<Self::Future>;
 }
 

@@ -1,5 +1,6 @@
 use std::{
     fmt,
+    future::ready,
     task::{Context, Poll},
 };
 
@@ -17,7 +18,7 @@ use crate::{
 ///
 /// # Clone
 ///
-/// There is no state.
+/// Clones share no state.
 #[derive(Debug, Clone)]
 pub struct IdempotencyKeyService<S, M = UuidV4, P = ()> {
     pub(super) inner: S,
@@ -54,7 +55,8 @@ where
             }
             Err(error) => {
                 crate::call::release(&mut self.inner);
-                return IdempotencyKeyFuture::new(State::Failed { error: Some(error) });
+                let error = ready(error);
+                return IdempotencyKeyFuture::new(State::Failed { error });
             }
         }
         let future = self.inner.call(request);
@@ -63,8 +65,8 @@ where
 }
 
 impl<S, M, P: PersistKey> IdempotencyKeyService<S, M, P> {
-    /// Sees to it that the request has a key if it needs one. Returns what there is to wait for
-    /// before it may be sent.
+    /// Stamps a key on a request that needs one. Returns the future that stores it, which must end
+    /// before the request is sent.
     fn stamp<B>(&self, request: &mut Request<B>) -> Result<Option<P::Future>, BoxError>
     where
         M: MakeKey<B>,
@@ -108,8 +110,8 @@ impl<S, M, P: PersistKey> IdempotencyKeyService<S, M, P> {
         fits(&key)?;
         let persisting = self.persist.persist(&key);
         let mut value = key.into_header(*quoted);
-        // No two calls have the same. An HTTP/2 connection that kept it in mind would do so in
-        // place of headers that come again, and look through all it had for each new one.
+        // Each key is sent by one call only. Marked sensitive, it stays out of HPACK's dynamic
+        // table, where it would displace headers that come again.
         value.set_sensitive(true);
         request.headers_mut().insert(header.clone(), value);
         Ok(persisting)

@@ -56,7 +56,6 @@ impl<S, C: Clone, L: Clone, P: Clone, H: Clone> Layer<S> for RetryLayer<C, L, P,
     type Service = Retry<S, C, L, P, H>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        self.deps.counts_originals();
         Retry {
             inner,
             cache: DependencyCache::new(self.deps.clone()),

@@ -82,8 +82,6 @@ pub struct Opened<Snapshot> {
     pub(super) limits: CallLimits,
     pub(super) snapshot: Option<Snapshot>,
     pub(super) origin: Origin,
-    /// The request's only extension is the mark that it was counted.
-    pub(super) only_counted: bool,
 }
 
 /// A fact about a first attempt that layers below read from its extensions.
@@ -91,8 +89,6 @@ pub struct Opened<Snapshot> {
 pub enum Mark {
     /// It was counted as an original.
     Counted,
-    /// It was counted by a layer above, which concerns no layer below.
-    Uncounted,
     /// Its call ends at this time.
     Deadline(tokio::time::Instant),
 }
@@ -151,15 +147,15 @@ impl<B: ReplayBody, R: ResponseHead> ReplayRequests<Request<B>, R> for HttpReque
             limits,
             origin: origin_of(request, kind, headers.map(|headers| headers.previous)),
             snapshot,
-            only_counted: kind == ExtensionsKind::BudgetMarkOnly,
         }
     }
 
     fn mark(&self, request: &mut Request<B>, mark: Mark) {
         let extensions = request.extensions_mut();
         match mark {
-            Mark::Counted => BudgetMark::put(extensions),
-            Mark::Uncounted => BudgetMark::take(extensions),
+            Mark::Counted => {
+                extensions.insert(BudgetMark);
+            }
             Mark::Deadline(deadline) => {
                 extensions.insert(CallDeadline(deadline));
             }
@@ -259,7 +255,6 @@ impl<Req: Clone, Res> ReplayRequests<Req, Res> for ClonedRequests {
             limits,
             snapshot: (limits.max_retries > 0).then(|| request.clone()),
             origin: Origin::Original,
-            only_counted: false,
         }
     }
 

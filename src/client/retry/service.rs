@@ -15,7 +15,7 @@ use super::{
 use crate::{
     call::attempt_headers::Origin,
     classify::{Classify, Standard},
-    dependency::{ByAuthority, Dependency, DependencyCache, LastSlot, Locate, Remembered},
+    dependency::{ByAuthority, Dependency, DependencyCache, LastSlot, Locate, CacheEntry},
     error::BoxError,
 };
 
@@ -55,7 +55,7 @@ impl<S> Route<S> {
     }
 }
 
-impl<S> Remembered for Route<S> {
+impl<S> CacheEntry for Route<S> {
     fn dependency(&self) -> &Dependency {
         &self.dependency
     }
@@ -96,17 +96,14 @@ where
             limits,
             snapshot,
             origin,
-            only_counted,
         } = self
             .requests
             .open(&mut request, policy, &ReplayLimits::of(dependency));
         if origin == Origin::Original {
             dependency.count_original(Instant::now(), &mut self.slot);
-            if deps.must_mark() {
+            if deps.marks_originals() {
                 self.requests.mark(&mut request, Mark::Counted);
             }
-        } else if only_counted && !deps.must_pass_marks_on() {
-            self.requests.mark(&mut request, Mark::Uncounted);
         }
         let mut began = None;
         if limits.total != policy.total_timeout() {

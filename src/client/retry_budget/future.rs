@@ -1,5 +1,5 @@
 use std::{
-    future::Future,
+    future::{Future, Ready, ready},
     pin::Pin,
     task::{Context, Poll},
 };
@@ -24,8 +24,8 @@ pin_project! {
     enum State<F> {
         // The call is out.
         Called { #[pin] future: F },
-        // It is one retry too many.
-        Refused { refused: Option<Refused> },
+        // A repeat over the budget is not called.
+        Refused { refused: Ready<Refused> },
     }
 }
 
@@ -39,7 +39,7 @@ impl<F> RetryBudgetFuture<F> {
 
     #[inline(always)]
     pub(super) fn refused(refused: Refused) -> Self {
-        let refused = Some(refused);
+        let refused = ready(refused);
         Self {
             state: State::Refused { refused },
         }
@@ -57,10 +57,10 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match self.project().state.project() {
             StateProj::Called { future } => future.poll(cx).map_err(Into::into),
-            StateProj::Refused { refused } => match refused.take() {
-                Some(refused) => Poll::Ready(Err(refused.into())),
-                None => Poll::Pending,
-            },
+            StateProj::Refused { refused } => {
+                let refused = Pin::new(refused).poll(cx);
+                refused.map(|refused| Err(refused.into()))
+            }
         }
     }
 }

@@ -1,15 +1,26 @@
-//! Keep retries to a share of the traffic, whoever makes them.
+//! Keep retries to a share of the traffic.
 //!
-//! With three retries each, a dependency that fails half of its calls gets two and a half times
-//! the load, at the moment it can bear it least. A budget bounds that whatever the number of
-//! clients' attempts: in any 30 s, retries are at most a fifth of the original requests (or ten,
-//! so that a quiet client can retry at all).
+//! With three retries each, a dependency that fails all calls gets four times the load, at the moment
+//! it can bear it least. A budget bounds that: in any 30 s, retries are at most a fifth of the
+//! original requests (or ten, so that a quiet client can retry at all).
 //!
-//! [`RetryLayer`](crate::client::retry::RetryLayer) asks the budget by itself. [`RetryBudgetLayer`] adds what it
-//! can't do: it bounds retry loops that are not ours. Below such a loop it recognises a repeat by
-//! the [`Attempt`](crate::call::Attempt) extension, or by the `grpc-previous-rpc-attempts` and
-//! `x-envoy-attempt-count` headers, and refuses it when the budget is used up. Stacked together,
-//! the layers count each original once and charge each retry once.
+//! [`RetryLayer`](crate::client::retry::RetryLayer) asks the budget by itself. Use [`RetryBudgetLayer`]
+//! to bound retry loops of other crates: `tower::retry`, SDKs. Below such a loop it recognises a repeat
+//! by the [`Attempt`](crate::call::Attempt) extension, or by the `grpc-previous-rpc-attempts` and
+//! `x-envoy-attempt-count` headers, and refuses it when the budget is used up. Without such a loop it
+//! adds nothing to a `RetryLayer`; for requests that reach a server there is
+//! [`InboundBudgetLayer`](crate::server::inbound_budget::InboundBudgetLayer).
+//!
+//! Stacked in any order and any number, the layers count each original once and charge each retry
+//! once: the first layer that counts a request marks it in its extensions. The mark costs two
+//! allocations where a request has no other extension. A `RetryLayer` without a `RetryBudgetLayer` of
+//! its registry leaves no marks, and neither does [`stacks::client`](crate::stacks::client).
+//!
+//! | setting | default |
+//! | --- | --- |
+//! | [`budget_ratio`](crate::policy::PolicyBuilder::budget_ratio) | 0.2 |
+//! | [`budget_floor`](crate::policy::PolicyBuilder::budget_floor) | 10 retries in 30 s |
+//! | [`on_budget_exhausted`](crate::policy::PolicyBuilder::on_budget_exhausted) | the breaker opens if the dependency is failing too |
 //!
 //! ```
 //! use http::{Request, Response};
@@ -35,13 +46,15 @@
 //! # }
 //! ```
 //!
-//! # Many small clients
+//! # What goes wrong
 //!
-//! The ten retries that a quiet client has in any case are little, but a thousand quiet clients
-//! have ten thousand. In an outage, clients with a call every 30 s make all the retries that they
-//! may: four requests of each call. Two ways keep that within 1.5 (`--only crowd` shows both):
+//! A foreign loop that sets neither the extension nor a header is not recognised: its repeats count
+//! as originals. Many small clients are the other trap. The floor of ten retries is little for one
+//! client, but a thousand quiet clients have ten thousand: in an outage, clients with a call every
+//! 30 s make four requests of each. Two ways keep that within 1.5 (`--only crowd` shows both):
 //!
-//! - clients of one process share one [`Dependencies`](crate::Dependencies) registry, so that they have one budget: 1.2;
+//! - clients of one process share one [`Dependencies`](crate::Dependencies) registry, and so one
+//!   budget: 1.2;
 //! - clients that can't share have [`budget_floor(0)`], so that a retry takes five requests in 30 s,
 //!   and the quietest have none. `budget_floor(1)` is a compromise: most single failures are
 //!   mended, and an outage costs up to twice the requests.

@@ -4,10 +4,9 @@ use http::Request;
 use tower::Service;
 
 use super::RetryBudgetFuture;
-use crate::dependency::account;
 use crate::{
     classify::Standard,
-    dependency::{ByAuthority, DependencyCache, LastSlot, Locate},
+    dependency::{Accounting, ByAuthority, DependencyCache, LastSlot, Locate, account},
     error::BoxError,
 };
 
@@ -21,6 +20,7 @@ pub struct RetryBudget<S, C = Standard, L = ByAuthority> {
     pub(super) inner: S,
     pub(super) cache: DependencyCache<C, L>,
     pub(super) slot: LastSlot,
+    pub(super) part: Accounting,
 }
 
 impl<S, C, L, B> Service<Request<B>> for RetryBudget<S, C, L>
@@ -39,8 +39,8 @@ where
     }
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        let (deps, dependency) = self.cache.find(&request);
-        if let Err(refused) = account(deps, dependency, &mut self.slot, &mut request) {
+        let (_, dependency) = self.cache.find(&request);
+        if let Err(refused) = account(dependency, &mut self.slot, &mut request, self.part) {
             crate::call::release(&mut self.inner);
             return RetryBudgetFuture::refused(refused);
         }

@@ -78,11 +78,11 @@ pub fn cb_1_slots_of_two_lengths_are_never_mixed() {
         let thread = thread::spawn(move || {
             other.report(ticket, Health::Success, Some(LATER), || LATER, || 0.0);
         });
-        let governed = breaker.governed(of(1000), Duration::from_secs(30));
+        let renewed = breaker.with_policy(of(1000), Duration::from_secs(30));
         thread.join().unwrap();
-        let newest = governed.slot(LATER);
-        let inner = lock(&governed.stand.inner);
+        let newest = renewed.slot(LATER);
+        let inner = lock(&renewed.shared.inner);
         assert!(inner.slots.iter().all(|slot| slot.number <= newest));
-        assert!(governed.stand.latest.load(Ordering::Relaxed) <= newest);
+        assert!(renewed.shared.latest.load(Ordering::Relaxed) <= newest);
     });
 }

@@ -274,7 +274,7 @@ fn cb_4_a_bad_probe_opens_it_for_longer_up_to_the_cap() {
 fn cb_4_cooldowns_are_jittered() {
     let cooldown = |uniform: f64| {
         let breaker = breaker();
-        let mut inner = lock(&breaker.stand.inner);
+        let mut inner = lock(&breaker.shared.inner);
         breaker.open(&mut inner, 0, 0, uniform)
     };
     assert_ne!(cooldown(0.1), cooldown(0.9));
@@ -376,13 +376,13 @@ proptest::proptest! {
 fn cb_5_a_probe_of_another_policy_is_reported_like_any() {
     let breaker = breaker();
     let open_until = trip(&breaker, 0);
-    let governed = breaker.governed(BreakerPolicy::default(), Duration::from_secs(5));
-    assert!(governed.admit(|| 0).is_err(), "it stands where it stood");
+    let renewed = breaker.with_policy(BreakerPolicy::default(), Duration::from_secs(5));
+    assert!(renewed.admit(|| 0).is_err(), "it stands where it stood");
     let probe = breaker.admit(|| open_until).expect("the probe");
-    assert!(governed.admit(|| open_until).is_err(), "one is out");
+    assert!(renewed.admit(|| open_until).is_err(), "one is out");
     let closed = breaker.report(probe, Health::Success, None, || open_until, || 0.0);
     assert_eq!(closed, Some(BreakerState::Closed));
-    assert!(governed.admit(|| open_until).is_ok());
+    assert!(renewed.admit(|| open_until).is_ok());
 }
 
 /// A result that comes in by the old policy after slots got another length is counted in the new
@@ -398,7 +398,7 @@ fn cb_1_slots_of_two_lengths_are_never_mixed() {
     for (before, after) in [(10, 1000), (1000, 10)] {
         let start = 5000 * SECOND;
         let old = Breaker::new(of(before), Duration::from_secs(30));
-        let new = old.governed(of(after), Duration::from_secs(30));
+        let new = old.with_policy(of(after), Duration::from_secs(30));
         for _ in 0..3 {
             assert_eq!(call(&old, Health::Failure, start), None);
         }

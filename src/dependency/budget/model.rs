@@ -20,7 +20,7 @@ pub fn g_1_two_threads_never_share_a_grant() {
     });
 }
 
-/// Threads that share a cell, at the turn of a slot.
+/// Threads that share a shard, at the turn of a slot.
 pub fn g_1_no_original_is_lost_when_a_slot_ends() {
     for later in [1, 5, SLOTS] {
         loom::model(move || {

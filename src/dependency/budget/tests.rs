@@ -49,7 +49,7 @@ fn g_1_what_threads_counted_in_one_slot_is_added_up_when_it_ends() {
     for counts in [[1, 2, 3, 4], [5, 5, 5, 5]] {
         let budget = Budget::new(Some((0.2, 10)));
         let (budget, slot_ends) = (&budget, &std::sync::Barrier::new(4));
-        // Each counts in a cell of its own, and puts that away when it counts in the next slot.
+        // Each counts in a shard of its own, and moves that on when it counts in the next slot.
         std::thread::scope(|scope| {
             for counted in counts {
                 scope.spawn(move || {

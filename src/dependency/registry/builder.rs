@@ -2,7 +2,7 @@ use std::{
     borrow::Cow,
     sync::{
         Arc, OnceLock, RwLock,
-        atomic::{AtomicU64, AtomicUsize},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize},
     },
     time::Duration,
 };
@@ -10,7 +10,7 @@ use std::{
 use dashmap::DashMap;
 use tokio::time::Instant;
 
-use super::{Current, Dependencies, Shared};
+use super::{Current, Dependencies, Registry};
 use crate::{
     backoff::Jitter,
     classify::Standard,
@@ -21,7 +21,7 @@ use crate::{
 const CAPACITY: usize = 1024;
 const IDLE: Duration = Duration::from_secs(300);
 
-/// Makes a [`Dependencies`] registry.
+/// A builder of [`Dependencies`].
 #[derive(Debug, Clone)]
 #[must_use = "a builder does nothing until `build` is called"]
 pub struct DependenciesBuilder<C = Standard, L = ByAuthority> {
@@ -47,33 +47,32 @@ impl DependenciesBuilder {
 }
 
 impl<C, L> DependenciesBuilder<C, L> {
-    /// Another policy for one dependency.
+    /// Sets the policy of one dependency.
     pub fn policy_for(mut self, name: &str, policy: Policy) -> Self {
         self.policies = self.policies.policy_for(name, policy);
         self
     }
 
-    /// How many dependencies get an entry of their own; the rest share one. 1024 unless told
-    /// otherwise.
+    /// Sets how many dependencies get an entry of their own; the rest share one. Default: 1024.
     pub fn capacity(mut self, capacity: usize) -> Self {
         self.capacity = capacity;
         self
     }
 
-    /// How long a dependency goes unused before it is forgotten. Five minutes unless told
-    /// otherwise, and never while it still has something to remember.
+    /// Sets how long a dependency is unused before it is dropped, which it never is while its
+    /// budget, breaker or gate holds anything. Default: five minutes.
     pub fn idle(mut self, idle: Duration) -> Self {
         self.idle = idle;
         self
     }
 
-    /// Draws all jitter from one seeded generator, so that a test can be repeated.
+    /// Draws all jitter from one seeded generator, for repeatable tests.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
         self
     }
 
-    /// Judges outcomes by this classifier.
+    /// Classifies outcomes by this classifier.
     pub fn with_classifier<D>(self, classifier: D) -> DependenciesBuilder<D, L> {
         DependenciesBuilder {
             policies: self.policies,
@@ -85,7 +84,7 @@ impl<C, L> DependenciesBuilder<C, L> {
         }
     }
 
-    /// One name for everything.
+    /// Names the one dependency of all requests.
     pub fn named(self, name: impl Into<Arc<str>>) -> DependenciesBuilder<C, Named> {
         self.with_locator(Named(name.into()))
     }
@@ -113,7 +112,7 @@ impl<C, L> DependenciesBuilder<C, L> {
     /// Makes the registry.
     pub fn build(self) -> Dependencies<C, L> {
         Dependencies {
-            shared: Arc::new(Shared {
+            shared: Arc::new(Registry {
                 current: RwLock::new(Current {
                     policies: self.policies,
                     overflow: OnceLock::new(),
@@ -126,7 +125,7 @@ impl<C, L> DependenciesBuilder<C, L> {
                 recent: Default::default(),
                 len: AtomicUsize::new(0),
                 last_sweep: AtomicU64::new(0),
-                counting_layers: AtomicUsize::new(0),
+                marks_originals: AtomicBool::new(false),
             }),
             classifier: self.classifier,
             locate: self.locate,

@@ -9,7 +9,8 @@ use http_body_util::Full;
 use pin_project_lite::pin_project;
 
 pin_project! {
-    /// The body of a reply from below a [`ProblemLayer`](super::ProblemLayer), or of a problem.
+    /// The body of a [`ProblemLayer`](super::ProblemLayer)'s response: the service's, or a problem
+    /// document.
     #[derive(Debug)]
     pub struct ProblemBody<B> {
         #[pin]
@@ -21,9 +22,7 @@ pin_project! {
     #[project = InnerProj]
     #[derive(Debug)]
     enum Inner<B> {
-        // What the service said.
         Reply { #[pin] body: B },
-        // What is said for it.
         Problem { #[pin] body: Full<Bytes> },
     }
 }

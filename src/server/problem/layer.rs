@@ -19,13 +19,13 @@ use crate::{
     http::{grpc::is_grpc, problem},
 };
 
-/// Makes errors problem responses. See the [module docs](super).
+/// Turns errors into problem responses. See the [module docs](super).
 #[derive(Debug, Clone, Copy, Default)]
 #[must_use]
 pub struct ProblemLayer(());
 
 impl ProblemLayer {
-    /// Makes errors problem responses.
+    /// Makes the layer.
     pub fn new() -> Self {
         Self(())
     }
@@ -46,7 +46,7 @@ impl<S> Layer<S> for ProblemLayer {
 #[derive(Debug, Clone)]
 pub struct Problem<S> {
     inner: S,
-    /// What the next call is answered with, because the service could not be made ready for it.
+    /// The answer to the next call, after the service failed to become ready for it.
     failed: Option<problem::Problem>,
 }
 
@@ -97,9 +97,8 @@ pin_project! {
     #[project = StateProj]
     #[derive(Debug)]
     enum State<F> {
-        // The call is out.
         Called { #[pin] future: F },
-        // There was no service to call.
+        // The service failed to become ready.
         Failed { problem: problem::Problem },
     }
 }

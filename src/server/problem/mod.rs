@@ -1,8 +1,9 @@
 //! Answer with a problem document where a layer would fail.
 //!
-//! Client layers return errors; a server must return responses. [`ProblemLayer`] on top of a stack
-//! makes each error the response that a proxy would give, so that the stack's error type is
-//! `Infallible` and an axum router takes it as it is:
+//! Client layers return errors; a server must return responses. Use [`ProblemLayer`] on top of a
+//! client stack that serves requests, as in a proxy or gateway: it turns each error into a response,
+//! so that the error type is `Infallible` and an axum router takes the stack as it is. Leave it out
+//! where a caller handles the errors: the response tells less than they do.
 //!
 //! | error | response |
 //! | --- | --- |
@@ -10,7 +11,8 @@
 //! | a call or an attempt that ran out of time | 504 |
 //! | any other | 502 |
 //!
-//! The document is RFC 9457's, and says nothing of the dependency beyond its name.
+//! The document is RFC 9457's and names the dependency of a refusal, nothing more: details of errors
+//! are for the log of the layers below. There are no settings.
 //!
 //! ```
 //! use std::convert::Infallible;
