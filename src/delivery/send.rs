@@ -28,7 +28,7 @@ use super::{
 use crate::{
     classify::{Classify, Rules, Standard, network},
     error::{ConfigError, find},
-    http::read::Read,
+    http::read::read_whole,
 };
 
 const TIMEOUT: Duration = Duration::from_secs(15);
@@ -186,9 +186,9 @@ impl Sender {
                 let head = Response::from_parts(parts, ());
                 let outcome = self.judge(&head);
                 // Nobody looks at it: what a target answers is not for whoever named the target.
-                let (mut unseen, body) = (Read::default(), pin!(body));
                 let left = until.saturating_duration_since(Instant::now());
-                let reading = unseen.up_to(REPLY_LIMIT, body);
+                let body = pin!(body);
+                let reading = read_whole(body, REPLY_LIMIT);
                 let _ = timeout(left.min(REPLY_PATIENCE), reading).await;
                 outcome
             }

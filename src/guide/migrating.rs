@@ -71,9 +71,9 @@
 //! ```
 //! use http::{Request, Response};
 //! use tower::{Service, ServiceBuilder};
-//! use tower_reprise::{Dependencies, Policy, client::peek::PeekBody, error::{BoxError, ConfigError}, stacks};
+//! use tower_reprise::{Dependencies, Policy, error::{BoxError, ConfigError}, http::BufferedBody, stacks};
 //!
-//! type Reply = Response<PeekBody<String>>;
+//! type Reply = Response<BufferedBody<String>>;
 //!
 //! fn client<S>(
 //!     http: S,

@@ -11,8 +11,8 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, response};
 
 use crate::http::header_filter::{Unstored, UnstoredOf};
 use crate::http::{
+    buffered::Trailers,
     codec::{Reader, headers_length, put_headers, put_number},
-    read::Trailers,
 };
 
 const VERSION: u8 = 1;

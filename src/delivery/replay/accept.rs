@@ -20,10 +20,10 @@ use crate::{
     delivery::{text, webhooks::Webhooks},
     error::{BoxError, Refused, find},
     http::{
-        body::{Gathered, IdempotencyBody, gather},
+        BufferedBody,
         digest::Digest,
         problem::Problem,
-        read::Read,
+        read::{Buffered, ReadError, buffer, read_whole},
     },
     store::journal::{Dedup, Enqueued, Entry, Journal, NewEntry},
     telemetry,
@@ -51,7 +51,7 @@ impl<S, J: Journal + Clone> Asked<S, J> {
     pub(super) fn answer<B, R>(
         self,
         body: B,
-    ) -> impl Future<Output = Result<Response<IdempotencyBody<R>>, S::Error>> + Send
+    ) -> impl Future<Output = Result<Response<BufferedBody<R>>, S::Error>> + Send
     where
         S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
         S::Future: Send,
@@ -65,15 +65,16 @@ impl<S, J: Journal + Clone> Asked<S, J> {
         async move {
             let replay = self.replay;
             let limit = replay.shared.settings.request_limit;
-            let mut read = Read::default();
-            let body = match read.up_to(limit, pin!(body)).await {
-                Ok(true) => read.joined(),
-                Ok(false) => {
+            let body = match read_whole(pin!(body), limit).await {
+                Ok(body) => body,
+                Err(ReadError::TooLarge) => {
                     let detail = format!("At most {limit} bytes can be journaled.");
                     let problem = Problem::REPLAY_TOO_LARGE.detail(detail);
                     return Ok(own(replay.refuse(&[], &problem)));
                 }
-                Err(_) => return Ok(own(replay.refuse(&[], &Problem::UNREADABLE))),
+                Err(ReadError::Broken) => {
+                    return Ok(own(replay.refuse(&[], &Problem::UNREADABLE)));
+                }
             };
             let options = match replay.asked(&self.head, &body, self.wish).await {
                 Ok(options) => options,
@@ -86,7 +87,7 @@ impl<S, J: Journal + Clone> Asked<S, J> {
                     return Ok(own(replay.refuse(&body, &replay.maintenance.problem())));
                 }
                 let response = self.service.oneshot(request(self.head)).await?;
-                return Ok(response.map(IdempotencyBody::inner));
+                return Ok(response.map(BufferedBody::untouched));
             };
             if closed {
                 let response = replay.accept(&self.head, body, options, MAINTENANCE.into());
@@ -110,8 +111,8 @@ impl<S, J: Journal + Clone> Asked<S, J> {
 }
 
 /// A reply of the layer's own.
-fn own<R: Body>(response: Response<Bytes>) -> Response<IdempotencyBody<R>> {
-    response.map(|body| IdempotencyBody::whole(body, None))
+fn own<R: Body>(response: Response<Bytes>) -> Response<BufferedBody<R>> {
+    response.map(BufferedBody::from)
 }
 
 /// Why a response is none, if it says that the request was not served and may be later.
@@ -210,23 +211,23 @@ impl<J: Journal + Clone> Replay<J> {
         &self,
         options: &Options,
         response: Response<R>,
-    ) -> Response<IdempotencyBody<R>> {
+    ) -> Response<BufferedBody<R>> {
         let marks = options.enabled == Some(true) && self.speak().reads(response.headers());
         if !marks || !response.status().is_success() {
-            return response.map(IdempotencyBody::inner);
+            return response.map(BufferedBody::untouched);
         }
         let (mut head, body) = response.into_parts();
-        let body = match gather(body, self.shared.settings.response_limit).await {
-            Gathered::Whole { data, trailers } => match self.speak().processed(&data) {
-                None => IdempotencyBody::whole(data, trailers),
+        let body = match buffer(body, self.shared.settings.response_limit).await {
+            Buffered::Whole { data, trailers } => match self.speak().processed(&data) {
+                None => BufferedBody::whole(data, trailers),
                 Some(marked) => {
                     if let Some(length) = head.headers.get_mut(CONTENT_LENGTH) {
                         *length = marked.len().into();
                     }
-                    IdempotencyBody::whole(marked.into(), trailers)
+                    BufferedBody::whole(marked.into(), trailers)
                 }
             },
-            Gathered::TooLarge(body) | Gathered::Broken(body) => body,
+            Buffered::Partial(body) => body,
         };
         Response::from_parts(head, body)
     }
@@ -237,9 +238,9 @@ impl<J: Journal + Clone> Replay<J> {
             return code.into();
         }
         let limit = self.shared.settings.response_limit;
-        let told = match gather(response.into_body(), limit).await {
-            Gathered::Whole { data, .. } => self.speak().unserved(&data),
-            Gathered::TooLarge(_) | Gathered::Broken(_) => None,
+        let told = match buffer(response.into_body(), limit).await {
+            Buffered::Whole { data, .. } => self.speak().unserved(&data),
+            Buffered::Partial(_) => None,
         };
         told.unwrap_or_else(|| code.into())
     }

@@ -29,7 +29,7 @@ use crate::{
     },
     dependency::{BreakerState, DependencyStatus},
     error::BoxError,
-    http::{header_filter::Unstored, read::Read, reply},
+    http::{header_filter::Unstored, read::read_whole, reply},
     store::journal::{Entry, Journal, Settlement, Status},
 };
 
@@ -365,10 +365,9 @@ fn encode(reply: Option<&Response<Bytes>>) -> Bytes {
 /// The reply with its body, or marked as without.
 async fn gather<R: Body>(response: Response<R>, limit: usize) -> Response<Bytes> {
     let (mut head, body) = response.into_parts();
-    let mut read = Read::default();
-    let body = match read.up_to(limit, pin!(body)).await {
-        Ok(true) => read.joined(),
-        _ => {
+    let body = match read_whole(pin!(body), limit).await {
+        Ok(body) => body,
+        Err(_) => {
             head.extensions.insert(Bodiless);
             Bytes::new()
         }

@@ -18,7 +18,7 @@ use super::{
     dialect::{Refusal, Wish},
 };
 use crate::{
-    http::{body::IdempotencyBody, grpc::is_grpc},
+    http::{BufferedBody, grpc::is_grpc},
     store::journal::Journal,
 };
 
@@ -69,7 +69,7 @@ where
     R: Body + Send + 'static,
     R::Error: Send,
 {
-    type Response = Response<IdempotencyBody<R>>;
+    type Response = Response<BufferedBody<R>>;
     type Error = S::Error;
     type Future = ReplayFuture<S::Future, R, S::Error>;
 
@@ -146,7 +146,7 @@ impl<S, J: Journal + Clone> ReplayService<S, J> {
     }
 }
 
-type Answer<R, E> = Result<Response<IdempotencyBody<R>>, E>;
+type Answer<R, E> = Result<Response<BufferedBody<R>>, E>;
 
 pin_project! {
     /// The future of a [`ReplayService`].
@@ -186,12 +186,10 @@ where
         match self.project().state.project() {
             StateProj::Passed { future } => {
                 let response = ready!(future.poll(cx))?;
-                Poll::Ready(Ok(response.map(IdempotencyBody::inner)))
+                Poll::Ready(Ok(response.map(BufferedBody::untouched)))
             }
             StateProj::Refused { response } => match response.take() {
-                Some(response) => {
-                    Poll::Ready(Ok(response.map(|body| IdempotencyBody::whole(body, None))))
-                }
+                Some(response) => Poll::Ready(Ok(response.map(BufferedBody::from))),
                 None => Poll::Pending,
             },
             StateProj::Asked { future } => future.as_mut().poll(cx),

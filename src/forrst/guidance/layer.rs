@@ -13,8 +13,8 @@ use tower::{Layer, Service};
 
 use super::{future::RetryGuidanceFuture, plain::said, table::Table};
 use crate::{
-    client::peek::PeekBody,
     forrst::{self, Extension, LIMIT, Retry, Span, fresh_id::resized, splice},
+    http::BufferedBody,
 };
 
 /// Tells clients whether and when to call again. See the [module docs](crate::forrst::guidance).
@@ -117,7 +117,7 @@ where
     S: Service<Request<B>, Response = Response<R>>,
     R: Body<Data = Bytes> + Unpin,
 {
-    type Response = Response<PeekBody<R>>;
+    type Response = Response<BufferedBody<R>>;
     type Error = S::Error;
     type Future = RetryGuidanceFuture<S::Future, R>;
 

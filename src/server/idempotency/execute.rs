@@ -16,7 +16,8 @@ use super::{
     settings::Shared,
 };
 use crate::http::{
-    body::{Gathered, IdempotencyBody, gather},
+    BufferedBody,
+    read::{Buffered, buffer},
     reply,
 };
 use crate::{
@@ -25,7 +26,7 @@ use crate::{
 };
 
 /// The handler's reply; none if another execution took over, whose reply is the one.
-type Executed<R, E> = Result<Option<Response<IdempotencyBody<R>>>, E>;
+type Executed<R, E> = Result<Option<Response<BufferedBody<R>>>, E>;
 
 /// Why there is neither a reply nor an error of the handler's.
 pub(super) enum Ended {
@@ -100,7 +101,7 @@ async fn finish<St: IdempotencyStore, D: Dialect, R: Body>(
     asked: &D::Asked,
     execution: &Execution,
     response: Response<R>,
-) -> Option<Response<IdempotencyBody<R>>> {
+) -> Option<Response<BufferedBody<R>>> {
     let (settlement, response) = end(shared, asked, execution.retention(), response).await;
     let ownership = shared.engine.settle(execution, settlement).await;
     (ownership == Ownership::Held).then_some(response)
@@ -112,19 +113,19 @@ async fn end<St, D: Dialect, R: Body>(
     asked: &D::Asked,
     retention: Duration,
     response: Response<R>,
-) -> (Settlement, Response<IdempotencyBody<R>>) {
+) -> (Settlement, Response<BufferedBody<R>>) {
     let settings = &shared.settings;
     let from_head = outcome::of_head(&response, settings.server_errors);
     let before = outcome::before(&response);
     let (outcome, kept, response) = match from_head {
         Some(outcome @ (Outcome::NoEffect | Outcome::Unknown)) => {
-            let response = response.map(IdempotencyBody::inner);
+            let response = response.map(BufferedBody::untouched);
             (outcome, Stored::NotRetained, response)
         }
         Some(Outcome::Committed) | None => {
             let (mut head, body) = response.into_parts();
-            match gather(body, settings.response_limit).await {
-                Gathered::Whole { data, trailers } => {
+            match buffer(body, settings.response_limit).await {
+                Buffered::Whole { data, trailers } => {
                     let trailing = trailers.as_deref();
                     let mut outcome = from_head
                         .unwrap_or_else(|| outcome::of_trailers(trailing, settings.server_errors));
@@ -147,11 +148,11 @@ async fn end<St, D: Dialect, R: Body>(
                             (reply, sent)
                         }
                     };
-                    let body = IdempotencyBody::whole(data, trailers);
+                    let body = BufferedBody::whole(data, trailers);
                     let response = Response::from_parts(head, body);
                     (outcome, Stored::Reply(reply), response)
                 }
-                Gathered::TooLarge(body) | Gathered::Broken(body) => {
+                Buffered::Partial(body) => {
                     let response = Response::from_parts(head, body);
                     (Outcome::Committed, Stored::NotRetained, response)
                 }

@@ -10,9 +10,9 @@ use http::Response;
 use http_body::Body;
 use pin_project_lite::pin_project;
 
-use crate::http::body::IdempotencyBody;
+use crate::http::BufferedBody;
 
-pub(super) type Answer<R, E> = Result<Response<IdempotencyBody<R>>, E>;
+pub(super) type Answer<R, E> = Result<Response<BufferedBody<R>>, E>;
 
 pin_project! {
     /// The future of an [`Idempotency`](super::Idempotency) service.
@@ -63,7 +63,7 @@ where
         match self.project().state.project() {
             StateProj::Passed { future } => future
                 .poll(cx)
-                .map_ok(|response| response.map(IdempotencyBody::inner)),
+                .map_ok(|response| response.map(BufferedBody::untouched)),
             StateProj::Refused { response } => match response.take() {
                 Some(response) => Poll::Ready(Ok(refusal(response))),
                 None => Poll::Pending,
@@ -74,6 +74,6 @@ where
 }
 
 /// A refusal as a reply.
-pub(super) fn refusal<R: Body>(response: Response<Bytes>) -> Response<IdempotencyBody<R>> {
-    response.map(|body| IdempotencyBody::whole(body, None))
+pub(super) fn refusal<R: Body>(response: Response<Bytes>) -> Response<BufferedBody<R>> {
+    response.map(BufferedBody::from)
 }

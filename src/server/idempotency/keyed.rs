@@ -19,9 +19,12 @@ use super::{
     future::{Answer, refusal},
     settings::Shared,
 };
-use crate::http::{body::IdempotencyBody, reply};
+use crate::http::{BufferedBody, reply};
 use crate::{
-    http::{problem::Problem, read::Read},
+    http::{
+        problem::Problem,
+        read::{ReadError, read_whole},
+    },
     store::{Claimed, IdempotencyStore, Note, StoreError, StoreErrorKind, Stored},
     telemetry::{self, Answered},
 };
@@ -61,15 +64,16 @@ impl<S, St: IdempotencyStore, D: Dialect> Keyed<S, St, D> {
     {
         async move {
             let limit = self.shared.settings.request_limit;
-            let mut read = Read::default();
-            let body = match read.up_to(limit, pin!(body)).await {
-                Ok(true) => read.joined(),
-                Ok(false) => {
+            let body = match read_whole(pin!(body), limit).await {
+                Ok(body) => body,
+                Err(ReadError::TooLarge) => {
                     let detail = format!("At most {limit} bytes are allowed.");
                     let problem = Problem::TOO_LARGE.detail(detail);
                     return Ok(self.refuse(Answered::Refused, problem));
                 }
-                Err(_) => return Ok(self.refuse(Answered::Refused, Problem::UNREADABLE)),
+                Err(ReadError::Broken) => {
+                    return Ok(self.refuse(Answered::Refused, Problem::UNREADABLE));
+                }
             };
             let Shared { dialect, .. } = &*self.shared;
             let read = dialect.read(self.shared.common(), &self.head, &mut self.asked, &body);
@@ -153,7 +157,7 @@ impl<S, St: IdempotencyStore, D: Dialect> Keyed<S, St, D> {
     {
         let request = self.head.map(|()| B::from(body));
         let response = self.service.oneshot(request);
-        Box::pin(async { Ok(response.await?.map(IdempotencyBody::inner)) })
+        Box::pin(async { Ok(response.await?.map(BufferedBody::untouched)) })
     }
 
     fn count(&self, answered: Answered) {
@@ -166,7 +170,7 @@ impl<S, St: IdempotencyStore, D: Dialect> Keyed<S, St, D> {
         &self,
         answered: Answered,
         why: impl Into<Refusal>,
-    ) -> Response<IdempotencyBody<R>> {
+    ) -> Response<BufferedBody<R>> {
         self.count(answered);
         refusal(D::refuse(&self.asked, &why.into()))
     }
@@ -201,8 +205,8 @@ impl<S, St: IdempotencyStore, D: Dialect> Keyed<S, St, D> {
     }
 }
 
-fn replayed<R: Body>(reply: reply::Reply) -> Response<IdempotencyBody<R>> {
-    let mut response = Response::new(IdempotencyBody::whole(reply.body, reply.trailers));
+fn replayed<R: Body>(reply: reply::Reply) -> Response<BufferedBody<R>> {
+    let mut response = Response::new(BufferedBody::whole(reply.body, reply.trailers));
     *response.status_mut() = reply.status;
     *response.headers_mut() = reply.headers;
     let replayed = HeaderValue::from_static("true");

@@ -12,7 +12,7 @@ use tower::Service;
 use super::{
     Dialect, Http, IdempotencyFuture, dialect::Met, future::State, keyed::Keyed, settings::Shared,
 };
-use crate::http::body::IdempotencyBody;
+use crate::http::BufferedBody;
 use crate::{
     store::IdempotencyStore,
     telemetry::{self, Answered},
@@ -51,7 +51,7 @@ where
     R: Body + Send + 'static,
     R::Error: Send,
 {
-    type Response = Response<IdempotencyBody<R>>;
+    type Response = Response<BufferedBody<R>>;
     type Error = S::Error;
     type Future = IdempotencyFuture<S::Future, R, S::Error>;
 
