@@ -27,8 +27,8 @@ use tower_reprise::{
     CircuitBreakerLayer, Dependencies, IdempotencyKeyLayer, PeekLayer, Policy, RetryLayer,
     call::{Health, StopReason},
     classify::Codes,
-    client::peek::PeekBody,
     error::BoxError,
+    http::BufferedBody,
     policy::PolicyBuilder,
 };
 
@@ -36,7 +36,7 @@ use support::{call, outcome};
 
 type ReplyBody = UnsyncBoxBody<Bytes, Infallible>;
 type Reply = Response<ReplyBody>;
-type Peeked = Result<Response<PeekBody<ReplyBody>>, BoxError>;
+type Peeked = Result<Response<BufferedBody<ReplyBody>>, BoxError>;
 
 /// As many retries as a profile allows, so that only a table can say less.
 fn policy(codes: Codes) -> PolicyBuilder {

@@ -45,12 +45,10 @@ use tower_reprise::{
     ProblemLayer, RetryAfterLayer, RetryBudgetLayer, RetryLayer, RetryOutcome, RetryOverride,
     call::{Attempt, Cause, Health, Retryable, StopReason, Verdict},
     classify::{Classify, Rules, Standard},
-    client::{
-        peek::PeekBody,
-        retry::{BearerToken, Token},
-    },
+    client::retry::{BearerToken, Token},
     dependency::Named,
     error::{BoxError, Elapsed, Refusal, Refused},
+    http::BufferedBody,
     policy::PolicyBuilder,
     stacks::{self, tonic::StatusLayer},
 };
@@ -89,7 +87,7 @@ fn endpoint(address: SocketAddr) -> Endpoint {
 }
 
 /// All layers, as a user has them.
-fn full(deps: &Deps, channel: Channel) -> Stack<PeekBody<Body>> {
+fn full(deps: &Deps, channel: Channel) -> Stack<BufferedBody<Body>> {
     BoxCloneService::new(
         ServiceBuilder::new()
             .layer(stacks::tonic::client(deps.clone()))
@@ -98,7 +96,7 @@ fn full(deps: &Deps, channel: Channel) -> Stack<PeekBody<Body>> {
 }
 
 /// All but the one that stamps keys, around anything.
-fn keyless<S, B>(deps: &Deps, inner: S) -> Stack<PeekBody<B>>
+fn keyless<S, B>(deps: &Deps, inner: S) -> Stack<BufferedBody<B>>
 where
     S: Service<HttpRequest<Body>, Response = HttpResponse<B>> + Clone + Send + Sync + 'static,
     S::Error: Into<BoxError>,
@@ -1081,7 +1079,7 @@ impl Decoder for Raw {
 }
 
 async fn upload(
-    stack: Stack<PeekBody<Body>>,
+    stack: Stack<BufferedBody<Body>>,
     messages: impl Stream<Item = Vec<u8>> + Send + 'static,
 ) -> Result<Response<Vec<u8>>, Status> {
     let mut client = Grpc::new(stack);

@@ -16,7 +16,6 @@ use hyper::body::Incoming;
 use tower::{Service, ServiceBuilder};
 use tower_reprise::{
     IdempotencyLayer, InboundBudgetLayer, ProblemLayer,
-    client::peek::PeekBody,
     delivery::{
         dead_letter::{DeadLetters, LogAlert},
         replay::Replay,
@@ -24,7 +23,7 @@ use tower_reprise::{
         worker::WorkerHandle,
     },
     error::BoxError,
-    http::IdempotencyBody,
+    http::BufferedBody,
     server::{idempotency::Requirement, problem::ProblemBody},
     stacks,
     store::journal::Journal,
@@ -84,7 +83,7 @@ pub(crate) fn bare(
 }
 
 /// A reply as it comes out of all layers.
-type Reply = ProblemBody<IdempotencyBody<IdempotencyBody<Uncertain<PeekBody<Incoming>>>>>;
+type Reply = ProblemBody<BufferedBody<BufferedBody<Uncertain<BufferedBody<Incoming>>>>>;
 
 /// What goes on beside the traffic.
 pub(crate) struct Behind {

@@ -20,7 +20,7 @@ use tokio::sync::Semaphore;
 use tower::{Layer, Service, ServiceExt, service_fn, util::BoxCloneSyncService};
 use tower_reprise::{
     error::BoxError,
-    http::IdempotencyBody,
+    http::BufferedBody,
     server::idempotency::{Execution, IdempotencyBuilder, IdempotencyLayer, Missing, Scoped},
     store::{
         Claim, Claimed, CrashPolicy, FencingToken, IdempotencyStore, MemoryStore, Ownership,
@@ -80,7 +80,7 @@ impl Body for Frames {
 }
 
 pub(crate) type Server =
-    BoxCloneSyncService<Request<Frames>, Response<IdempotencyBody<Frames>>, Infallible>;
+    BoxCloneSyncService<Request<Frames>, Response<BufferedBody<Frames>>, Infallible>;
 
 pub(crate) type Builder<St = MemoryStore> = IdempotencyBuilder<St, Scoped, CrashPolicy>;
 
