@@ -101,11 +101,11 @@
 //! ```
 //! use axum::Router;
 //! use http::header::AUTHORIZATION;
-//! use tower_reprise::{IdempotencyLayer, error::ConfigError, store::{MemoryStore, CrashPolicy}};
+//! use tower_reprise::{IdempotencyLayer, error::ConfigError, server::dialect::Scope, store::{MemoryStore, CrashPolicy}};
 //!
 //! fn app(payments: Router) -> Result<Router, ConfigError> {
 //!     let idempotency = IdempotencyLayer::builder(MemoryStore::new())
-//!         .scope(|request| request.headers().get(AUTHORIZATION).cloned())
+//!         .scope(Scope::new(|request| request.headers().get(AUTHORIZATION).cloned()))
 //!         .orphans(CrashPolicy::Reexecute)
 //!         .build()?;
 //!     Ok(payments.layer(idempotency))

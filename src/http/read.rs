@@ -15,7 +15,7 @@ use super::buffered::{BufferedBody, Trailers, into_bytes};
 /// keep the buffer alive that it was read into.
 const SMALL: usize = 4096;
 
-/// Why a body could not be read to its end.
+/// The reason why a body could not be read to its end.
 pub(crate) enum ReadError {
     TooLarge,
     Broken,

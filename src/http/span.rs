@@ -9,8 +9,8 @@ use serde::{
 
 /// A span of time as a number and its unit: `{ "value": 45, "unit": "second" }`.
 ///
-/// From a [`Duration`] it is in whole seconds, for who computes with it, or [about](Span::about)
-/// that long, for people. It is never less.
+/// From a [`Duration`] it is in whole seconds, for programs, or [about](Span::about) that long, for
+/// people. It is never less.
 ///
 /// ```
 /// use std::time::Duration;
@@ -26,14 +26,14 @@ use serde::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Span {
-    /// How many. A number that is too large is read as the largest.
+    /// The number of units. One that is too large is read as the largest.
     #[serde(deserialize_with = "whole")]
     pub value: u64,
-    /// Of what.
+    /// The unit.
     pub unit: Unit,
 }
 
-/// What a [`Span`] is counted in.
+/// The unit of a [`Span`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
@@ -63,13 +63,13 @@ impl Span {
     /// The longest that a span is taken for, so that it can be added to any time.
     pub const LONGEST: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
 
-    /// So many of these.
+    /// Creates a span of so many units.
     #[must_use]
     pub const fn new(value: u64, unit: Unit) -> Self {
         Self { value, unit }
     }
 
-    /// In a unit that suits it, rounded up, and at least a second.
+    /// Rounds a duration up to a unit that suits it, and at least a second.
     #[must_use]
     pub fn about(duration: Duration) -> Self {
         let seconds = Self::from(duration).value;
@@ -81,7 +81,7 @@ impl Span {
         Self::new(seconds.div_ceil(unit.seconds()).max(1), unit)
     }
 
-    /// How long it is, up to [`LONGEST`](Self::LONGEST).
+    /// Returns the duration, up to [`LONGEST`](Self::LONGEST).
     #[must_use]
     pub fn duration(self) -> Duration {
         let seconds = self.value.saturating_mul(self.unit.seconds());
@@ -90,14 +90,14 @@ impl Span {
 }
 
 impl From<Duration> for Span {
-    /// In whole seconds, and never less than asked for.
+    /// Rounds up to whole seconds.
     fn from(duration: Duration) -> Self {
         let part = u64::from(duration.subsec_nanos() > 0);
         Self::new(duration.as_secs().saturating_add(part), Unit::Second)
     }
 }
 
-/// A count: an integer from 0, where one of too many digits is the largest.
+/// Deserializes a count: an integer from 0, where one of too many digits is the largest.
 pub(crate) fn whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     struct Whole;
 
