@@ -32,6 +32,7 @@ use std::{
 use bytes::Bytes;
 use tokio::task::JoinSet;
 use tokio_postgres::{Client, NoTls};
+use tower_reprise::server::dialect::Scope;
 use tower_reprise::store::{
     Claim, ClaimId, Claimed, CrashPolicy, FencingToken, Fingerprint, IdempotencyStore, Note,
     Ownership, PostgresStore, PostgresStoreBuilder, RecordKey, StoreError, StoreErrorKind, Stored,
@@ -439,7 +440,7 @@ mod exactly_once {
         };
         let (store, _) = setup(&postgres).await;
         let layer = IdempotencyLayer::builder(store.clone())
-            .scope(|_| Some("alice"))
+            .scope(Scope::new(|_| Some("alice")))
             .orphans(CrashPolicy::Unknown)
             .build()
             .unwrap();

@@ -14,6 +14,7 @@ use http::{Request, Response};
 use http_body::Body as HttpBody;
 use hyper::body::Incoming;
 use tower::{Service, ServiceBuilder};
+use tower_reprise::server::dialect::Scope;
 use tower_reprise::{
     IdempotencyLayer, InboundBudgetLayer, ProblemLayer,
     delivery::{
@@ -24,7 +25,7 @@ use tower_reprise::{
     },
     error::BoxError,
     http::BufferedBody,
-    server::{idempotency::Requirement, problem::ProblemBody},
+    server::{dialect::Requirement, problem::ProblemBody},
     stacks,
     store::journal::Journal,
 };
@@ -115,7 +116,7 @@ pub(crate) async fn layered(
     });
     let webhooks = webhooks.transpose()?;
     let who = Arc::clone(&callers);
-    let mut replay = Replay::builder(store.clone(), move |head| who.who(head))
+    let mut replay = Replay::builder(store.clone(), Scope::new(move |head| who.who(head)))
         .request_limit(settings.request_limit)
         .response_limit(settings.response_limit)
         .ttl(settings.replay_ttl, settings.replay_ttl.max(WEEK))
@@ -127,7 +128,7 @@ pub(crate) async fn layered(
         replay = replay.callbacks(webhooks.clone());
     }
     if settings.replay_all {
-        replay = replay.unasked();
+        replay = replay.replay_by_default();
     }
     if let Some(path) = &settings.replay_path {
         replay = replay.location(path.clone());
@@ -153,7 +154,7 @@ pub(crate) async fn layered(
         false => Requirement::Optional,
     };
     let mut idempotency = IdempotencyLayer::builder(store.clone())
-        .scope(move |head| callers.who(head))
+        .scope(Scope::new(move |head| callers.who(head)))
         .orphans(settings.orphans)
         .requirement(move |_| requirement)
         .request_limit(settings.request_limit)
