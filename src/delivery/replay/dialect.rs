@@ -20,7 +20,9 @@ pub(crate) trait ReplayFormat: WireFormat {
     fn asks_by_head(&self, head: &Request<()>) -> Result<ReplayRequest, Rejected>;
 
     /// Reads a request by its body, if its head says [`InBody`](ReplayRequest::InBody).
-    fn asks_by_body(&self, body: &[u8]) -> Result<ReplayRequest, Rejected>;
+    fn asks_by_body(&self, _body: &[u8]) -> Result<ReplayRequest, Rejected> {
+        Ok(ReplayRequest::Foreign)
+    }
 
     /// Describes a request for lists and logs.
     fn describe(&self, head: &Request<()>, body: &[u8]) -> Description;
@@ -35,13 +37,19 @@ pub(crate) trait ReplayFormat: WireFormat {
     fn reported(&self, body: &[u8], report: &CommandReport) -> Response<Bytes>;
 
     /// Returns whether a reply may be read and changed, as far as its head tells.
-    fn reads(&self, headers: &HeaderMap) -> bool;
+    fn reads(&self, _headers: &HeaderMap) -> bool {
+        false
+    }
 
     /// Reads from a reply why its request was not served.
-    fn reason(&self, reply: &[u8]) -> Option<QueueReason>;
+    fn reason(&self, _reply: &[u8]) -> Option<QueueReason> {
+        None
+    }
 
     /// Marks the reply to a request that was served at once; `None` if it stays as it is.
-    fn processed(&self, reply: &[u8]) -> Option<Vec<u8>>;
+    fn processed(&self, _reply: &[u8]) -> Option<Vec<u8>> {
+        None
+    }
 
     /// Adds a key to a request that is replayed, unless it has one, and returns its body.
     fn with_key(&self, headers: &mut HeaderMap, body: Bytes, key: &str) -> Bytes;
@@ -51,10 +59,14 @@ pub(crate) trait ReplayFormat: WireFormat {
     fn with_new_key(&self, headers: &mut HeaderMap, body: Bytes, key: &str) -> Option<Bytes>;
 
     /// Returns whether a reply says that another execution of the request is running.
-    fn is_processing(&self, reply: &Response<Bytes>) -> bool;
+    fn is_processing(&self, reply: &Response<Bytes>) -> bool {
+        Problem::is_processing(reply)
+    }
 
     /// Reads from a reply's body what its status does not tell.
-    fn signal(&self, reply: &Response<Bytes>) -> Option<BodySignal>;
+    fn signal(&self, _reply: &Response<Bytes>) -> Option<BodySignal> {
+        None
+    }
 
     /// Writes the message to a callback.
     fn event(&self, event: &Event<'_>) -> Option<Vec<u8>>;

@@ -158,26 +158,24 @@ fn pace_of(status: &DependencyStatus) -> usize {
     }
 }
 
-impl<J, S, B, H> ReplayHandler<J, S, B, H>
+impl<J, S, B, H, R> ReplayHandler<J, S, B, H>
 where
     J: Journal + Clone,
+    S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Error: Into<BoxError> + 'static,
+    B: From<Bytes> + Send + 'static,
+    R: Body + Send + 'static,
+    R::Data: Send,
+    H: PrepareAttempt<Request<B>> + Send + Sync + 'static,
+    H::Future: Send,
 {
     /// Attempts a request under the key that it has.
     ///
     /// If it was redriven, and that key has but the stored reply that failed it, it is attempted
     /// under a key of the redrive: so it is executed once more for each redrive, and only if the
     /// execution before is known to have failed.
-    async fn attempt<R>(&self, entry: &Entry, stored: &Stored) -> Attempted
-    where
-        S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
-        S::Future: Send,
-        S::Error: Into<BoxError> + 'static,
-        B: From<Bytes> + Send + 'static,
-        R: Body + Send + 'static,
-        R::Data: Send,
-        H: PrepareAttempt<Request<B>> + Send + Sync + 'static,
-        H::Future: Send,
-    {
+    async fn attempt(&self, entry: &Entry, stored: &Stored) -> Attempted {
         let attempting = async {
             let mut attempted = Attempted::Broken(reason::UNREADABLE.to_owned());
             for redrive in 0..=redrives(entry) {
@@ -198,16 +196,7 @@ where
         }
     }
 
-    async fn call<R>(&self, entry: &Entry, request: Request<B>) -> Attempted
-    where
-        S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
-        S::Future: Send,
-        S::Error: Into<BoxError> + 'static,
-        R: Body + Send + 'static,
-        R::Data: Send,
-        H: PrepareAttempt<Request<B>> + Send + Sync + 'static,
-        H::Future: Send,
-    {
+    async fn call(&self, entry: &Entry, request: Request<B>) -> Attempted {
         let attempt = Attempt::retry(entry.attempts);
         let service = self
             .service
@@ -241,7 +230,9 @@ where
             _ => Attempted::Failed(verdict.cause.to_string(), Some(reply)),
         }
     }
+}
 
+impl<J: Journal + Clone, S, B, H> ReplayHandler<J, S, B, H> {
     fn judge<R>(&self, response: &Response<R>) -> Verdict {
         Classify::<Request<()>, _>::classify(&Standard, &self.rules, Ok(response))
     }

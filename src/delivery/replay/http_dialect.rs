@@ -11,14 +11,11 @@ use serde_json::Value;
 use super::{
     ReplayId, ReplayPage, ReplayStatus,
     callback::Event,
-    dialect::{
-        Accepted, CommandReport, Description, QueueReason, Rejected, ReplayFormat, ReplayRequest,
-    },
+    dialect::{Accepted, CommandReport, Description, Rejected, ReplayFormat, ReplayRequest},
     document::rfc3339,
     options,
 };
 use crate::{
-    classify::BodySignal,
     http::{headers::printable, problem::Problem},
     server::dialect::HttpDialect,
     store::journal::Status,
@@ -30,10 +27,6 @@ impl ReplayFormat for HttpDialect {
             Ok(options) => Ok(ReplayRequest::Serve(Box::new(options))),
             Err(problem) => Err(Box::new(problem.response(false))),
         }
-    }
-
-    fn asks_by_body(&self, _: &[u8]) -> Result<ReplayRequest, Rejected> {
-        Ok(ReplayRequest::Foreign)
     }
 
     fn describe(&self, head: &Request<()>, _: &[u8]) -> Description {
@@ -71,18 +64,6 @@ impl ReplayFormat for HttpDialect {
         document_of(report)
     }
 
-    fn reads(&self, _: &HeaderMap) -> bool {
-        false
-    }
-
-    fn reason(&self, _: &[u8]) -> Option<QueueReason> {
-        None
-    }
-
-    fn processed(&self, _: &[u8]) -> Option<Vec<u8>> {
-        None
-    }
-
     fn with_key(&self, headers: &mut HeaderMap, body: Bytes, key: &str) -> Bytes {
         let format = self.format();
         if let Some(key) = format.write(key, None) {
@@ -96,14 +77,6 @@ impl ReplayFormat for HttpDialect {
         let key = format.write(key, headers.get(&format.header))?;
         headers.insert(&format.header, key);
         Some(body)
-    }
-
-    fn is_processing(&self, reply: &Response<Bytes>) -> bool {
-        Problem::is_processing(reply)
-    }
-
-    fn signal(&self, _: &Response<Bytes>) -> Option<BodySignal> {
-        None
     }
 
     fn event(&self, event: &Event<'_>) -> Option<Vec<u8>> {

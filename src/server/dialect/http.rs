@@ -1,11 +1,9 @@
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
-use http::{HeaderName, Method, Request, Response, response};
+use http::{HeaderName, Method, Request, Response};
 
-use super::{
-    Admission, Context, Operation, OperationId, Rejection, Rewrite, WireFormat, key::KeyFormat,
-};
+use super::{Admission, Context, Operation, OperationId, Rejection, WireFormat, key::KeyFormat};
 use crate::{
     error::ConfigError,
     http::{
@@ -13,7 +11,6 @@ use crate::{
         grpc::is_grpc,
         headers::{IDEMPOTENCY_KEY, printable},
         problem::Problem,
-        reply::Reply,
     },
     store::{Note, RecordKey},
 };
@@ -228,17 +225,4 @@ impl WireFormat for HttpDialect {
     fn reject(asked: &KeyedHead, rejection: &Rejection) -> Response<Bytes> {
         rejection.problem.response(asked.grpc)
     }
-
-    fn rewrite(
-        &self,
-        _: Context<'_>,
-        _: &KeyedHead,
-        _: Duration,
-        _: &response::Parts,
-        _: &Bytes,
-    ) -> Rewrite {
-        Rewrite::Unchanged
-    }
-
-    fn rewrite_replayed(&self, _: &KeyedHead, _: &Note, _: &mut Reply) {}
 }

@@ -118,19 +118,24 @@ pub(crate) trait WireFormat: fmt::Debug + Send + Sync + 'static {
     /// Rewrites the whole reply of a handler, before it is stored and sent.
     fn rewrite(
         &self,
-        context: Context<'_>,
-        asked: &Self::Asked,
-        retention: Duration,
-        head: &response::Parts,
-        body: &Bytes,
+        _context: Context<'_>,
+        _asked: &Self::Asked,
+        _retention: Duration,
+        _head: &response::Parts,
+        _body: &Bytes,
     ) -> Rewrite
     where
-        Self: Sized;
+        Self: Sized,
+    {
+        Rewrite::Unchanged
+    }
 
     /// Rewrites a stored reply, before it is sent once more.
-    fn rewrite_replayed(&self, asked: &Self::Asked, note: &Note, reply: &mut Reply)
+    fn rewrite_replayed(&self, _asked: &Self::Asked, _note: &Note, _reply: &mut Reply)
     where
-        Self: Sized;
+        Self: Sized,
+    {
+    }
 }
 
 /// A layer's decision about a request, by its head.
