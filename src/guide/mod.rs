@@ -10,6 +10,7 @@
 //! | [`order`] | which layer goes where, on a client, a server and a proxy |
 //! | [`promises`] | what exactly each store promises, and what it can lose |
 //! | [`operating`] | maintenance, replays, dead letters, reloading a policy: the commands and the metrics |
+//! | [`rules`] | every rule that the tests prove, by its id |
 //! | [`migrating`] | from `tower::retry`, reqwest-retry, tower-resilience and axum-idempotent |
 //!
 //! In a hurry? Take [`stacks::client`](crate::stacks::client) on the client and
@@ -41,4 +42,6 @@ pub mod migrating;
 pub mod operating;
 pub mod order;
 pub mod promises;
+#[doc = include_str!("rules.md")]
+pub mod rules {}
 pub mod safety;

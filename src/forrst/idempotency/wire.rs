@@ -116,7 +116,7 @@ impl WireFormat for Forrst {
         Ok(Some(Operation {
             id: id?,
             note: note.ok_or_else(|| {
-                let what = format!("is too long, allowed: up to {} bytes", Note::LONGEST);
+                let what = format!("is too long, allowed: up to {} bytes", Note::MAX_LEN);
                 invalid(EnvelopeError::new("id", what))
             })?,
             retention: self.kept_for(ttl, context.retention),
