@@ -26,7 +26,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 use tower_reprise::{
-    delivery::verify::{Verifier, WebhookVerifyLayer},
+    delivery::webhooks::verify::{Verifier, WebhookVerifyLayer},
     error::BoxError,
     forrst::{
         Extension, IdempotencyOptions, MaintenanceData, ReplayCallback, ReplayData, ReplayOptions,

@@ -33,9 +33,10 @@ use tower_reprise::{
     delivery::{
         guard::Guard,
         replay::Replay,
-        sign::Signer,
-        verify::{Verifier, WebhookVerifyLayer},
-        webhooks::Webhooks,
+        webhooks::{
+            Signer, Webhooks,
+            verify::{Verifier, WebhookVerifyLayer},
+        },
     },
     error::BoxError,
     store::{

@@ -27,9 +27,10 @@ use tower_reprise::{
     delivery::{
         dead_letter::{Alert, DeadLetter, DeadLetters, Redrive},
         guard::Guard,
-        sign::Signer,
-        verify::{Verifier, WebhookVerifyLayer},
-        webhooks::{Webhook, Webhooks},
+        webhooks::{
+            Signer, Webhook, Webhooks,
+            verify::{Verifier, WebhookVerifyLayer},
+        },
     },
     error::BoxError,
     store::{

@@ -44,7 +44,7 @@
 //! | `EventDedupLayer` | `server::idempotency::events` | processes an event once, however often it is delivered |
 //! | `ReplayLayer` | `delivery::replay` | journals requests that can't be served now, and replays them later |
 //! | `DeadLetterLayer` | `delivery::dead_letter` | keeps events that their consumer fails on |
-//! | `WebhookVerifyLayer` | `delivery::verify` | lets only signed webhooks through |
+//! | `WebhookVerifyLayer` | `delivery::webhooks::verify` | lets only signed webhooks through |
 //! | `RetryGuidanceLayer` | `forrst::guidance` | tells clients whether and when to call again |
 //!
 //! # The house
@@ -118,7 +118,7 @@ mod sync;
 mod telemetry;
 
 #[cfg(feature = "delivery")]
-pub use self::delivery::{replay::ReplayLayer, verify::WebhookVerifyLayer};
+pub use self::delivery::{replay::ReplayLayer, webhooks::verify::WebhookVerifyLayer};
 #[cfg(feature = "server")]
 pub use self::server::idempotency::IdempotencyLayer;
 pub use self::{

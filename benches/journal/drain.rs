@@ -13,7 +13,7 @@ use std::{
 use bytes::Bytes;
 use tokio::{sync::Notify, time::Instant};
 use tower_reprise::{
-    delivery::worker::{Handler, Worker},
+    delivery::worker::{Handler, WorkerBuilder},
     store::{
         MemoryStore, SqliteStore,
         journal::{Entry, Journal, Settlement, Status},
@@ -57,7 +57,7 @@ async fn drain<J: Journal>(journal: &Arc<J>, lanes: usize, per_lane: usize) -> f
     in_lanes(journal, CALLERS, 0..ENTRIES, lanes, &payload).await;
     let work = Arc::new(Work::default());
     let started = Instant::now();
-    let worker = Worker::builder(Arc::clone(journal), QUEUE, Counts(Arc::clone(&work)))
+    let worker = WorkerBuilder::new(Arc::clone(journal), QUEUE, Counts(Arc::clone(&work)))
         .concurrency(CONCURRENCY)
         .per_lane(per_lane)
         .start()

@@ -26,8 +26,7 @@ use tower_reprise::{
     delivery::{
         guard::Guard,
         replay::{Maintenance, Replay},
-        sign::Signer,
-        webhooks::Webhooks,
+        webhooks::{Signer, Webhooks},
         worker::WorkerHandle,
     },
     error::BoxError,

@@ -4,7 +4,7 @@ use std::{fs, net::SocketAddr, ops::RangeInclusive, str::FromStr, time::Duration
 
 use http::{HeaderName, HeaderValue, Uri};
 use tower_reprise::{
-    delivery::{guard::Guard, sign::Signer},
+    delivery::{guard::Guard, webhooks::Signer},
     error::BoxError,
     policy::Policies,
     server::idempotency::ServerErrors,

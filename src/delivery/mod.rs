@@ -1,22 +1,21 @@
-//! Getting done what is in a [journal](crate::store::journal): the [`worker`] of a queue,
-//! [`webhooks`] that are delivered until they arrive, [dead letters](dead_letter) for what can't be
-//! done. (Requests that are replayed are in [`replay`].)
+//! Work that outlives a call: replayed requests, webhooks, and dead letters, in the queues of a
+//! [journal](crate::store::journal).
 //!
-//! A webhook is a call to a URL that somebody else chose, over and over until it is answered. So
-//! it must say who sends it ([`sign`]), must not be led into the sender's own network ([`guard`]),
-//! must not hammer a receiver that is down ([`Schedule`]), and must not tell whoever chose the URL
-//! what answered there ([`Failure`]). A receiver wants to know that it is meant ([`verify`]), and
-//! that a message is new
-//! ([`EventDedupLayer`](crate::server::idempotency::events::EventDedupLayer)).
+//! | module | purpose |
+//! | --- | --- |
+//! | [`worker`] | leases the entries of a queue and passes them to a handler |
+//! | [`replay`] | journals requests that can't be served now, and executes them later |
+//! | [`webhooks`] | delivers signed events to other people's servers; verifies those received |
+//! | [`dead_letter`] | keeps entries that failed for good, alerts, and redrives them |
+//! | [`guard`] | keeps calls to users' URLs out of the sender's own network |
 //!
-//! One delivery, to a receiver on this machine, which the guard has to be told about:
+//! One delivery of a webhook, to a receiver on this machine, which the guard has to allow:
 //!
 //! ```
 //! use tower_reprise::delivery::{
-//!     Delivery, Outcome, Sender,
 //!     guard::{Guard, Target},
-//!     sign::{MessageId, Signer},
-//!     verify::{Verifier, WebhookVerifyLayer},
+//!     webhooks::{Delivery, MessageId, DeliveryOutcome, Sender, Signer},
+//!     webhooks::verify::{Verifier, WebhookVerifyLayer},
 //! };
 //!
 //! # #[tokio::main(flavor = "current_thread")]
@@ -37,30 +36,17 @@
 //!
 //! let delivery = Delivery::new(target, MessageId::random(), "{}");
 //! let outcome = sender.send(&delivery, &Signer::new(SECRET)?).await;
-//! assert_eq!(outcome, Outcome::Delivered(http::StatusCode::OK));
+//! assert_eq!(outcome, DeliveryOutcome::Delivered(http::StatusCode::OK));
 //! # Ok(())
 //! # }
 //! ```
 
 pub mod dead_letter;
 pub mod guard;
-mod headers;
-mod key;
-mod outcome;
-pub(crate) mod parcel;
+pub(crate) mod redact;
 pub mod replay;
-mod schedule;
-mod send;
-pub mod sign;
-pub(crate) mod text;
-pub mod verify;
+pub(crate) mod stored_message;
 pub mod webhooks;
 pub mod worker;
 
-pub use self::{
-    headers::UserHeaders,
-    outcome::{Failure, Outcome},
-    schedule::Schedule,
-    send::{Delivery, Sender, SenderBuilder},
-    text::is_credential,
-};
+pub use self::redact::is_credential;

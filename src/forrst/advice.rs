@@ -1,13 +1,14 @@
-//! What a client reads out of an envelope about calling again.
+//! Retry guidance that a client reads from an envelope.
 
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{Retry, Span, Strategy, extension::short};
+use super::{Retry, Strategy, extension::short};
 use crate::classify::Advice;
+use crate::http::Span;
 
-/// What an envelope with errors says, or a problem document. What can't be read was not said, but a
-/// refusal counts however strange the rest of it is.
+/// Reads the guidance of an envelope with errors or of a problem document. Unreadable guidance counts
+/// as absent, but `allowed: false` counts whatever the other members are.
 pub(crate) fn advice(envelope: &Value) -> Advice {
     let array = |name| envelope.get(name).and_then(Value::as_array);
     let Some(error) = array("errors").and_then(|errors| errors.first()) else {
@@ -30,7 +31,7 @@ pub(crate) fn advice(envelope: &Value) -> Advice {
     }
 }
 
-/// What a problem document says, which is known by the status in it.
+/// Reads the guidance of a problem document, which is recognised by its status.
 fn in_problem(document: &Value) -> Option<Advice> {
     let status = document.get("status")?.as_u64()?;
     let failed = (400..600).contains(&status);

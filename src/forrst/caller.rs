@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::{Extension, Fault, Protocol, Request, Response};
 
-/// Who is answered: what a response repeats of its request.
+/// The parts of a request that its response repeats.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Caller {
     pub(super) protocol: Option<Protocol>,
@@ -12,7 +12,7 @@ pub(super) struct Caller {
 }
 
 impl Caller {
-    /// Who sent this.
+    /// Takes the parts of a request.
     pub(super) fn of(request: &mut Request) -> Self {
         Self {
             protocol: request.protocol.take(),
@@ -20,26 +20,25 @@ impl Caller {
         }
     }
 
-    /// Who sent something that is no envelope, as far as that can be told.
+    /// Reads the id of a body that is no valid envelope.
     pub(super) fn guess(body: &[u8]) -> Self {
-        const LONGEST: usize = 255;
+        const MAX_ID_LEN: usize = 255;
 
         let json: Option<Value> = serde_json::from_slice(body).ok();
         let id = json.as_ref().and_then(|json| json.get("id")?.as_str());
-        let id = id.filter(|id| id.len() <= LONGEST);
+        let id = id.filter(|id| id.len() <= MAX_ID_LEN);
         Self {
             protocol: None,
             id: id.map(str::to_owned),
         }
     }
 
-    /// A response to them that says nothing yet.
+    /// Returns an empty response.
     pub(super) fn envelope(&self) -> Response {
         Response::new(self.protocol.clone(), self.id.clone())
     }
 
-    /// Tells that something went wrong, in a response that was made for those who read nothing but
-    /// its head.
+    /// Replaces the body of a response by an envelope with this fault.
     pub(super) fn failed(
         &self,
         fault: Fault,
@@ -51,7 +50,9 @@ impl Caller {
             extensions,
             ..self.envelope()
         };
-        let mut response = response.map(|_| serde_json::to_vec(&envelope).unwrap_or_default());
+        let body = serde_json::to_vec(&envelope)
+            .unwrap_or_else(|_| unreachable!("an envelope holds strings and JSON values"));
+        let mut response = response.map(|_| body);
         let json = HeaderValue::from_static("application/json");
         response.headers_mut().insert(CONTENT_TYPE, json);
         response.map(Bytes::from)

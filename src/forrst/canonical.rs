@@ -5,8 +5,7 @@ use sha2::{Digest as _, Sha256};
 
 /// The SHA-256 of a call's arguments in their [`canonical`] form: `sha256:` and 64 digits.
 ///
-/// It tells whether an idempotency key comes with the arguments that it came with before, however
-/// they are written now.
+/// Two calls with one idempotency key must have the same hash, however their arguments are spelled.
 ///
 /// ```
 /// use serde_json::from_str;
@@ -22,12 +21,12 @@ pub fn arguments_hash(arguments: &Value) -> String {
     written(&arguments_digest(arguments))
 }
 
-/// The same, as it is computed.
+/// Returns the SHA-256 as bytes.
 pub(super) fn arguments_digest(arguments: &Value) -> [u8; 32] {
     Sha256::digest(canonical(arguments)).into()
 }
 
-/// The same, as it is written.
+/// Returns the text form of a SHA-256.
 pub(super) fn written(digest: &[u8; 32]) -> String {
     let mut text = String::from("sha256:");
     for byte in digest {
@@ -36,11 +35,11 @@ pub(super) fn written(digest: &[u8; 32]) -> String {
     text
 }
 
-/// One text for all spellings of a value, after RFC 8785: no blanks, members sorted by their
-/// names, numbers as JavaScript writes them.
+/// Returns one text for all spellings of a value, by RFC 8785: no blanks, members sorted by name,
+/// numbers as JavaScript writes them.
 ///
-/// It differs from that where JavaScript would lose digits: integers of up to 64 bits keep them
-/// all, since two amounts that differ must not look the same.
+/// Unlike RFC 8785, integers of up to 64 bits keep all their digits, since two different amounts must
+/// not look the same.
 #[must_use]
 pub fn canonical(value: &Value) -> String {
     let mut text = String::new();
@@ -71,7 +70,7 @@ fn put(text: &mut String, value: &Value) {
 
 fn put_members(text: &mut String, members: &Map<String, Value>) {
     let mut sorted: Vec<_> = members.iter().collect();
-    // By UTF-16 code units, as JavaScript sorts.
+    // RFC 8785 sorts by UTF-16 code units.
     sorted.sort_unstable_by(|(a, _), (b, _)| a.encode_utf16().cmp(b.encode_utf16()));
     text.push('{');
     for (index, (name, value)) in sorted.into_iter().enumerate() {
@@ -85,7 +84,7 @@ fn put_members(text: &mut String, members: &Map<String, Value>) {
     text.push('}');
 }
 
-/// What needs an escape has the shortest one.
+/// Writes a string with the shortest escapes.
 fn put_string(text: &mut String, string: &str) {
     let mut rest = string;
     text.push('"');
@@ -121,8 +120,7 @@ fn put_number(text: &mut String, number: &Number) {
     }
 }
 
-/// As ECMAScript's `Number::toString`, but for integers, which have all their digits as long as
-/// 64 bits hold them.
+/// Writes a number as ECMAScript's `Number::toString`, but integers within 64 bits with all digits.
 fn put_float(text: &mut String, float: f64) {
     const TWO_TO_64: f64 = 18_446_744_073_709_551_616.0;
     if float == 0.0 {
@@ -136,25 +134,30 @@ fn put_float(text: &mut String, float: f64) {
         let _ = write!(text, "{float:.0}");
         return;
     }
-    // The shortest digits that mean this number, and the place of the point after the first.
+    // The shortest digits, and the position of the decimal point.
     let shortest = shortest(float);
-    let (digits, exponent) = shortest.split_once('e').unwrap_or((&shortest, "0"));
+    let Some((digits, exponent)) = shortest.split_once('e') else {
+        unreachable!("`LowerExp` writes an exponent");
+    };
     let digits: String = digits.chars().filter(char::is_ascii_digit).collect();
-    let point = exponent.parse::<i32>().unwrap_or_default() + 1;
+    let exponent: i32 = exponent
+        .parse()
+        .unwrap_or_else(|_| unreachable!("an exponent is a small integer"));
+    let point = exponent + 1;
     let length = i32::try_from(digits.len()).unwrap_or(i32::MAX);
     let zeros = |count: i32| "0".repeat(usize::try_from(count).unwrap_or_default());
     match point {
-        // All digits stand before the point.
+        // All digits are before the point.
         point if length <= point && point <= 21 => {
             text.push_str(&digits);
             text.push_str(&zeros(point - length));
         }
-        // The point stands among them.
+        // The point is among the digits.
         1..=21 => {
             let (whole, part) = digits.split_at(usize::try_from(point).unwrap_or_default());
             let _ = write!(text, "{whole}.{part}");
         }
-        // It stands a little before them.
+        // The point is a little before the digits.
         -5..=0 => {
             let _ = write!(text, "0.{}{digits}", zeros(-point));
         }
@@ -169,7 +172,7 @@ fn put_float(text: &mut String, float: f64) {
     }
 }
 
-/// The shortest digits that mean this number, and of two that are as near the even ones.
+/// Returns the shortest digits that denote this number; of two equally near, the even ones.
 fn shortest(float: f64) -> String {
     let shortest = format!("{float:e}");
     let digits = shortest.bytes().take_while(|byte| *byte != b'e');

@@ -26,18 +26,18 @@ pub(crate) const NEVER: [&str; 11] = [
 impl Codes {
     /// The codes of the forrst protocol.
     ///
-    /// A reply's own retry extension comes before the table, wherever the body is read for codes:
+    /// A reply's own retry extension comes before the table, if bodies are read for codes:
     ///
-    /// - `allowed: false` is final, but for a 401 that new credentials may mend;
-    /// - `allowed: true` allows what the table does not know. A code that the table never retries
-    ///   stays final, and so does a 409 of an unknown code;
-    /// - `after` is the shortest wait of this call, by its `strategy`; the backoff may be longer.
-    ///   Headers that ask for more are obeyed too, and only they hold back other calls;
-    /// - `max_attempts` bounds retries instead of the table, and never beyond the policy.
+    /// - `allowed: false` is final, except for a 401, which new credentials may cure;
+    /// - `allowed: true` allows retries of codes that are not in the table. A code that the table
+    ///   never retries stays final, and so does a 409 with an unknown code;
+    /// - `after` is the floor of this call's waits, by its `strategy`. Headers that ask for more are
+    ///   obeyed too, and only they hold back other calls;
+    /// - `max_attempts` bounds retries instead of the table, within the policy's bound.
     ///
-    /// Without the extension an error's own `details.retry_after` is the shortest wait. A problem
-    /// document says the same in its `retry` member. An envelope that says that its errors are
-    /// `cached` is final, whatever their code.
+    /// Without the extension, an error's `details.retry_after` is the floor. A problem document has
+    /// the same data in its `retry` member. An envelope whose errors are `cached` is final, whatever
+    /// their code.
     pub fn forrst() -> Self {
         let mut codes = Self::standard();
         let retried = [
@@ -77,7 +77,7 @@ impl Codes {
     }
 }
 
-/// Returns what an operation that failed with this code may have brought about.
+/// Returns the effect that an operation that failed with this code may have had.
 pub(crate) fn effect_of(code: &str) -> Effect {
     match code {
         "UNAUTHORIZED" | "RATE_LIMITED" | "IDEMPOTENCY_PROCESSING" => Effect::None,
@@ -89,8 +89,7 @@ pub(crate) fn effect_of(code: &str) -> Effect {
     }
 }
 
-/// Whether an envelope is a failure that an idempotency store answered with, so that asking again
-/// brings the same.
+/// Whether an envelope is a stored failure of an idempotency layer, which a retry gets again.
 fn is_replayed(envelope: &Value) -> bool {
     let array = |name| envelope.get(name).and_then(Value::as_array);
     let cached = |extension: &Value| {

@@ -10,10 +10,10 @@ use super::{
 };
 use crate::call::IdempotencyKey;
 
-/// What a client sends.
+/// The envelope of a request.
 ///
-/// `protocol` and `id` may be missing, as they are in short forms of system calls; a server that
-/// insists on them can look. A member that is `null` counts as missing.
+/// `protocol` and `id` are optional, as short forms of system calls lack them. A member that is `null`
+/// counts as missing.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Request {
@@ -23,19 +23,16 @@ pub struct Request {
     /// The id of this attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// What is to be done.
+    /// The function call.
     pub call: Call,
-    /// What more is asked for.
-    #[serde(
-        default,
-        deserialize_with = "list",
-        skip_serializing_if = "Vec::is_empty"
-    )]
+    /// The extensions, with options.
+    #[serde(default, deserialize_with = "list")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub extensions: Vec<Extension>,
-    /// What is passed on from call to call.
+    /// Data that is passed on from call to call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context: Option<Value>,
-    /// Members that are not known.
+    /// Unknown members.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
@@ -46,14 +43,14 @@ pub struct Request {
 pub struct Protocol {
     /// `forrst`.
     pub name: String,
-    /// Such as `0.1.0`.
+    /// The version, such as `0.1.0`.
     pub version: String,
-    /// Members that are not known.
+    /// Unknown members.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
 
-/// A function, and what it is called with.
+/// A function and its arguments.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Call {
@@ -62,19 +59,16 @@ pub struct Call {
     /// The function's version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
-    /// Its arguments.
-    #[serde(
-        default,
-        deserialize_with = "present",
-        skip_serializing_if = "Option::is_none"
-    )]
+    /// The arguments.
+    #[serde(default, deserialize_with = "present")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub arguments: Option<Value>,
-    /// Members that are not known.
+    /// Unknown members.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
 
-/// What a server answers. A member that is `null` counts as missing, but for the result.
+/// The envelope of a response. A member that is `null` counts as missing, except for the result.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Response {
@@ -84,54 +78,45 @@ pub struct Response {
     /// The id of the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// What came of the call; `null` if it failed.
-    #[serde(
-        default,
-        deserialize_with = "present",
-        skip_serializing_if = "Option::is_none"
-    )]
+    /// The result of the call; `null` if it failed.
+    #[serde(default, deserialize_with = "present")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub result: Option<Value>,
-    /// What went wrong.
-    #[serde(
-        default,
-        deserialize_with = "list",
-        skip_serializing_if = "Vec::is_empty"
-    )]
+    /// The errors.
+    #[serde(default, deserialize_with = "list")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<Fault>,
-    /// What more is told.
-    #[serde(
-        default,
-        deserialize_with = "list",
-        skip_serializing_if = "Vec::is_empty"
-    )]
+    /// The extensions, with data.
+    #[serde(default, deserialize_with = "list")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub extensions: Vec<Extension>,
-    /// What is told about the response itself.
+    /// Metadata about the response.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub meta: Option<Value>,
-    /// Members that are not known.
+    /// Unknown members.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
 
-/// One thing that went wrong.
+/// An error in a [`Response`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Fault {
-    /// What it is, for programs.
+    /// The code, for programs.
     pub code: String,
-    /// What it is, for people.
+    /// The message, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// More about it.
+    /// Further data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub details: Option<Value>,
-    /// Members that are not known.
+    /// Unknown members.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
 
 impl Request {
-    /// A call of this function, with a random id.
+    /// Creates a call of this function, with a random id.
     ///
     /// ```
     /// use serde_json::json;
@@ -168,20 +153,20 @@ impl Request {
         }
     }
 
-    /// Reads an envelope, all of which is this JSON.
+    /// Reads an envelope.
     ///
     /// # Errors
     ///
-    /// What is not JSON, lacks a member or has one of the wrong type, or is of another protocol.
+    /// The text is no JSON, lacks a member, has one of the wrong type, or names another protocol.
     pub fn parse(json: &[u8]) -> Result<Self, EnvelopeError> {
         read(json, |request: &Self| request.protocol.as_ref())
     }
 
-    /// The options of an extension, if it is there.
+    /// Returns the options of an extension, if there are any.
     ///
     /// # Errors
     ///
-    /// They are not of the type asked for.
+    /// They are not of type `T`.
     pub fn options_of<T: DeserializeOwned>(&self, urn: &str) -> Result<Option<T>, EnvelopeError> {
         extension::read(&self.extensions, urn, "options", |extension| {
             extension.options.as_ref()
@@ -190,7 +175,7 @@ impl Request {
 }
 
 impl Call {
-    /// The hash of the arguments: see [`arguments_hash`](super::arguments_hash()).
+    /// Returns the hash of the arguments: see [`arguments_hash`](super::arguments_hash()).
     #[must_use]
     pub fn arguments_hash(&self) -> String {
         written(&self.arguments_digest())
@@ -202,7 +187,7 @@ impl Call {
 }
 
 impl Response {
-    /// The reply to this request, which says nothing yet: its result is `null`.
+    /// Creates the response to a request, with the result `null`.
     #[must_use]
     pub fn to(request: &Request) -> Self {
         Self::new(request.protocol.clone(), request.id.clone())
@@ -220,20 +205,20 @@ impl Response {
         }
     }
 
-    /// Reads an envelope, all of which is this JSON.
+    /// Reads an envelope.
     ///
     /// # Errors
     ///
-    /// What is not JSON, lacks a member or has one of the wrong type, or is of another protocol.
+    /// The text is no JSON, lacks a member, has one of the wrong type, or names another protocol.
     pub fn parse(json: &[u8]) -> Result<Self, EnvelopeError> {
         read(json, |response: &Self| response.protocol.as_ref())
     }
 
-    /// The data of an extension, if it is there.
+    /// Returns the data of an extension, if there are any.
     ///
     /// # Errors
     ///
-    /// They are not of the type asked for.
+    /// They are not of type `T`.
     pub fn data_of<T: DeserializeOwned>(&self, urn: &str) -> Result<Option<T>, EnvelopeError> {
         extension::read(&self.extensions, urn, "data", |extension| {
             extension.data.as_ref()
@@ -242,7 +227,7 @@ impl Response {
 }
 
 impl Fault {
-    /// What it is, for programs and for people.
+    /// Creates an error with a code and a message.
     #[must_use]
     pub fn new(code: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
@@ -253,7 +238,7 @@ impl Fault {
         }
     }
 
-    /// With more about it, unless that is `null`.
+    /// Sets further data, unless it is `null`.
     #[must_use]
     pub fn details(mut self, details: Value) -> Self {
         self.details = Some(details).filter(|details| !details.is_null());
@@ -265,7 +250,7 @@ impl Protocol {
     /// The protocol's name.
     pub const FORRST: &str = "forrst";
 
-    /// As this crate speaks it.
+    /// Returns the version that this crate writes.
     fn current() -> Self {
         Self {
             name: Self::FORRST.to_owned(),
@@ -275,7 +260,7 @@ impl Protocol {
     }
 }
 
-/// Reads an envelope of this protocol.
+/// Reads an envelope, and refuses one of another protocol.
 fn read<T: DeserializeOwned>(
     json: &[u8],
     protocol: impl FnOnce(&T) -> Option<&Protocol>,
@@ -290,14 +275,14 @@ fn read<T: DeserializeOwned>(
     }
 }
 
-/// A value that is there, even if it is null.
+/// Reads a value that may be null.
 pub(super) fn present<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<Value>, D::Error> {
     Value::deserialize(deserializer).map(Some)
 }
 
-/// A list, where null is an empty one.
+/// Reads a list; null is an empty one.
 fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,
 ) -> Result<Vec<T>, D::Error> {

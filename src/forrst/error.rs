@@ -2,7 +2,7 @@ use std::{error::Error, fmt};
 
 use serde::de::DeserializeOwned;
 
-/// What is wrong with an envelope, and where.
+/// An invalid envelope: the member and what is wrong with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EnvelopeError {
     at: String,
@@ -10,23 +10,23 @@ pub struct EnvelopeError {
 }
 
 impl EnvelopeError {
-    /// A peer's words are in the message, so it is never longer than this.
-    const LONGEST: usize = 256;
+    /// Bounds the text, which quotes the peer.
+    const MAX_LEN: usize = 256;
 
     pub(super) fn new(at: impl Into<String>, what: impl fmt::Display) -> Self {
         Self {
-            at: start(&at.into(), Self::LONGEST).to_owned(),
-            what: start(&what.to_string(), Self::LONGEST).to_owned(),
+            at: start(&at.into(), Self::MAX_LEN).to_owned(),
+            what: start(&what.to_string(), Self::MAX_LEN).to_owned(),
         }
     }
 
-    /// The member that is wrong: `errors[0].code`. Empty if it is the document as a whole.
+    /// Returns the invalid member, such as `errors[0].code`; empty for the whole document.
     #[must_use]
     pub fn at(&self) -> &str {
         &self.at
     }
 
-    /// What is wrong with it.
+    /// Returns what is wrong with it.
     #[must_use]
     pub fn what(&self) -> &str {
         &self.what
@@ -44,16 +44,16 @@ impl fmt::Display for EnvelopeError {
 
 impl Error for EnvelopeError {}
 
-/// The longest start of a text that is not longer than this.
+/// Cuts a text to at most so many bytes.
 fn start(text: &str, longest: usize) -> &str {
     let ends = (0..=longest.min(text.len())).rev();
     let end = ends.into_iter().find(|end| text.is_char_boundary(*end));
     &text[..end.unwrap_or_default()]
 }
 
-/// Reads a document that is nothing but this.
+/// Reads a whole document.
 pub(super) fn read<T: DeserializeOwned>(json: &[u8]) -> Result<T, EnvelopeError> {
-    // To know the place takes time, so it is asked for only where something is wrong.
+    // Tracking the path costs time, so only a document that failed is read again with it.
     if let Ok(value) = serde_json::from_slice(json) {
         return Ok(value);
     }
@@ -65,7 +65,7 @@ pub(super) fn read<T: DeserializeOwned>(json: &[u8]) -> Result<T, EnvelopeError>
     Ok(value)
 }
 
-/// Reads a part of a document, which stands there.
+/// Reads the part of a document at `place`.
 pub(super) fn at_its_place<'de, T, D>(place: &str, deserializer: D) -> Result<T, EnvelopeError>
 where
     T: DeserializeOwned,

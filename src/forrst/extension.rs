@@ -3,40 +3,30 @@ use std::{borrow::Cow, fmt};
 use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 
-use super::{
-    EnvelopeError,
-    envelope::present,
-    error::at_its_place,
-    span::{Span, some_whole},
-};
+use super::{EnvelopeError, envelope::present, error::at_its_place};
+use crate::http::{Span, span::some_whole};
 
 /// An extension in an envelope: its URN, with options in a request and data in a response.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Extension {
-    /// Which one it is.
+    /// The name.
     pub urn: Urn,
-    /// What a request asks for.
-    #[serde(
-        default,
-        deserialize_with = "present",
-        skip_serializing_if = "Option::is_none"
-    )]
+    /// The options of a request.
+    #[serde(default, deserialize_with = "present")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub options: Option<Value>,
-    /// What a response tells.
-    #[serde(
-        default,
-        deserialize_with = "present",
-        skip_serializing_if = "Option::is_none"
-    )]
+    /// The data of a response.
+    #[serde(default, deserialize_with = "present")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub data: Option<Value>,
-    /// Members that are not known.
+    /// Unknown members.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
 
 impl Extension {
-    /// An extension of a request.
+    /// Creates an extension of a request.
     #[must_use]
     pub fn with_options(urn: impl Into<Urn>, options: Value) -> Self {
         Self {
@@ -47,7 +37,7 @@ impl Extension {
         }
     }
 
-    /// An extension of a response.
+    /// Creates an extension of a response.
     #[must_use]
     pub fn with_data(urn: impl Into<Urn>, data: Value) -> Self {
         Self {
@@ -59,7 +49,7 @@ impl Extension {
     }
 }
 
-/// Where the extension of this URN stands, which is there once at most.
+/// Returns the index of the only extension of this URN.
 #[cfg(feature = "server")]
 pub(super) fn only(extensions: &[Extension], urn: &str) -> Result<Option<usize>, EnvelopeError> {
     let mut places = (0..).zip(extensions).filter(|(_, e)| e.urn == *urn);
@@ -73,7 +63,7 @@ pub(super) fn only(extensions: &[Extension], urn: &str) -> Result<Option<usize>,
     }
 }
 
-/// What one part of the first extension of this URN says, if it is there.
+/// Reads one part of the first extension of this URN, if there is one.
 pub(super) fn read<T: DeserializeOwned>(
     extensions: &[Extension],
     urn: &str,
@@ -90,7 +80,7 @@ pub(super) fn read<T: DeserializeOwned>(
     }
 }
 
-/// The name of an extension. Of the two spellings of forrst's own names it holds the shorter one.
+/// The name of an extension, in the shorter of forrst's two spellings.
 ///
 /// ```
 /// use tower_reprise::forrst::{Retry, Urn};
@@ -102,14 +92,14 @@ pub(super) fn read<T: DeserializeOwned>(
 pub struct Urn(Cow<'static, str>);
 
 impl Urn {
-    /// As it is written.
+    /// Returns the name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// The same name, in the spelling that is written.
+/// Returns a name in the shorter spelling.
 pub(crate) fn short(urn: &str) -> Cow<'_, str> {
     match urn.strip_prefix("urn:cline:forrst:") {
         Some(rest) => format!("urn:forrst:{rest}").into(),
@@ -153,10 +143,10 @@ impl<'de> Deserialize<'de> for Urn {
 pub struct IdempotencyOptions {
     /// The operation's key, the same on every attempt.
     pub key: String,
-    /// How long the result is to be kept.
+    /// The time for which the result is kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl: Option<Span>,
-    /// Members that are not known.
+    /// Unknown members.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
@@ -165,7 +155,7 @@ impl IdempotencyOptions {
     /// The extension's URN.
     pub const URN: &str = IdempotencyData::URN;
 
-    /// This key, kept as long as the server likes.
+    /// Creates options with this key, and the server's retention.
     #[must_use]
     pub fn new(key: impl Into<String>) -> Self {
         Self {
@@ -185,16 +175,16 @@ pub struct IdempotencyData {
     pub key: Option<String>,
     /// `processed`, `cached`, `processing` or `conflict`.
     pub status: String,
-    /// The id of the request that was processed.
+    /// The id of the request that was executed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub original_request_id: Option<String>,
-    /// When the result was kept, in ISO 8601.
+    /// The time when the result was stored, in ISO 8601.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cached_at: Option<String>,
-    /// Until when it is, in ISO 8601.
+    /// The time when it expires, in ISO 8601.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<String>,
-    /// Members that are not known.
+    /// Unknown members.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
@@ -215,7 +205,7 @@ impl IdempotencyData {
         }
     }
 
-    /// Whether a store answered, so that asking again brings the same.
+    /// Whether the reply is a stored one, which a retry gets again.
     #[must_use]
     pub fn is_cached(&self) -> bool {
         self.status == "cached"
@@ -226,24 +216,18 @@ impl IdempotencyData {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RateLimit {
-    /// Requests that are allowed.
-    #[serde(
-        default,
-        deserialize_with = "some_whole",
-        skip_serializing_if = "Option::is_none"
-    )]
+    /// The allowed requests.
+    #[serde(default, deserialize_with = "some_whole")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
-    /// Requests that are left.
-    #[serde(
-        default,
-        deserialize_with = "some_whole",
-        skip_serializing_if = "Option::is_none"
-    )]
+    /// The remaining requests.
+    #[serde(default, deserialize_with = "some_whole")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub remaining: Option<u64>,
-    /// How long until all are allowed again.
+    /// The time until all are allowed again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reset: Option<Span>,
-    /// Members that are not known.
+    /// Unknown members.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }

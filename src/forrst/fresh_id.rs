@@ -15,11 +15,11 @@ use crate::{
     error::BoxError,
 };
 
-/// A per-attempt hook that gives each retry an `id` of its own, while its idempotency key stays.
+/// A per-attempt hook that gives each retry its own `id`, while the idempotency key stays.
 ///
-/// The id is what a reply is matched with its request by, so a reply to a retry has the id of the
-/// retry. Envelopes of up to 64 KiB are written anew; what is larger, or of a size that is not
-/// known, or not forrst, is sent as it was.
+/// Replies are matched with requests by `id`, so a reply to a retry has the id of the retry. The hook
+/// rewrites envelopes of up to 64 KiB; larger bodies, bodies of unknown size and other requests pass
+/// unchanged.
 ///
 /// ```
 /// use tower_reprise::{Dependencies, Policy, RetryLayer, classify::Codes, forrst::FreshId};
@@ -56,13 +56,13 @@ where
     }
 }
 
-/// Whether a request may be an envelope, and is surely not longer than this.
+/// Whether a request may be an envelope, of a known size within this limit.
 pub(super) fn is_readable<B: Body>(request: &Request<B>, limit: usize) -> bool {
     let most = request.body().size_hint().upper();
     may_be_envelope(request.headers()) && most.is_some_and(|most| most <= limit as u64)
 }
 
-/// The head of a request, and all of its body.
+/// Reads the whole body of a request.
 pub(super) async fn read<B>(request: Request<B>) -> Result<(http::request::Parts, Bytes), BoxError>
 where
     B: Body,
@@ -73,7 +73,7 @@ where
     Ok((head, read.to_bytes()))
 }
 
-/// A body that took the place of another, whose length was told.
+/// Returns a new body, and corrects the `Content-Length` of its message.
 pub(super) fn resized(headers: &mut HeaderMap, body: Vec<u8>) -> Bytes {
     if let Some(length) = headers.get_mut(CONTENT_LENGTH) {
         *length = body.len().into();

@@ -1,14 +1,14 @@
 //! One idempotency key for an envelope and its request.
 //!
-//! forrst carries idempotency keys in an extension of the envelope, and HTTP in a header, by which
-//! a [`RetryLayer`](crate::client::retry::RetryLayer) knows that a POST may be sent again. [`EnvelopeKeyLayer`]
-//! sees to it that both are there and the same. It stands above an
-//! [`IdempotencyKeyLayer`](crate::client::idempotency_key::IdempotencyKeyLayer), which stamps the header:
+//! forrst carries idempotency keys in an extension of the envelope, and HTTP in a header, by which a
+//! [`RetryLayer`](crate::client::retry::RetryLayer) knows that a POST may be retried.
+//! [`EnvelopeKeyLayer`] makes both present and equal. Put it above an
+//! [`IdempotencyKeyLayer`](crate::client::idempotency_key::IdempotencyKeyLayer), which stamps the
+//! header:
 //!
-//! - a key in the envelope is kept, and becomes the header's, unless there is one;
-//! - a key that the caller put into the header or the request's extensions is written into the
-//!   envelope;
-//! - if there is none at all, a random UUID is.
+//! - a key of the envelope stays, and becomes the header's unless the request has one;
+//! - a key in the header or in the request's extensions is written into the envelope;
+//! - without any key, both get a random UUID.
 //!
 //! ```
 //! use bytes::Bytes;
@@ -40,8 +40,13 @@
 //! # }
 //! ```
 //!
-//! Envelopes of up to 64 KiB are written anew; what is larger, or of a size that is not known, or
-//! not forrst, passes as it is.
+//! | setting | default |
+//! | --- | --- |
+//! | [`header`](EnvelopeKeyLayer::header) | `Idempotency-Key` |
+//! | [`limit`](EnvelopeKeyLayer::limit): the longest envelope that is rewritten | 64 KiB |
+//!
+//! Longer bodies, bodies of unknown size and other requests pass unchanged: the envelope of a call
+//! that is too long gets no key.
 
 use std::{
     fmt,
@@ -73,7 +78,7 @@ pub struct EnvelopeKeyLayer {
 }
 
 impl EnvelopeKeyLayer {
-    /// The header is `Idempotency-Key`.
+    /// Creates a layer for the header `Idempotency-Key`.
     pub fn new() -> Self {
         Self {
             header: IDEMPOTENCY_KEY,
@@ -81,14 +86,14 @@ impl EnvelopeKeyLayer {
         }
     }
 
-    /// Another header, which the [`IdempotencyKeyLayer`](crate::client::idempotency_key::IdempotencyKeyLayer) must know
-    /// too.
+    /// Sets the header, which must be that of the
+    /// [`IdempotencyKeyLayer`](crate::client::idempotency_key::IdempotencyKeyLayer).
     pub fn header(mut self, name: HeaderName) -> Self {
         self.header = name;
         self
     }
 
-    /// The longest body that is read, in bytes.
+    /// Sets the longest body that is read, in bytes: 64 KiB by default.
     pub fn limit(mut self, bytes: usize) -> Self {
         self.limit = bytes;
         self
@@ -164,7 +169,7 @@ where
     }
 }
 
-/// The envelope with a key, if it is one and has none.
+/// Returns the envelope with a key, if it is one and has none.
 fn stamp(head: &mut Parts, envelope: &[u8], header: &HeaderName) -> Option<Vec<u8>> {
     let request = super::Request::parse(envelope).ok()?;
     let options: Option<IdempotencyOptions> = request.options_of(IdempotencyOptions::URN).ok()?;
@@ -173,7 +178,7 @@ fn stamp(head: &mut Parts, envelope: &[u8], header: &HeaderName) -> Option<Vec<u
     match (options, known) {
         (Some(_), Some(_)) => None,
         (Some(options), None) => {
-            // One that can't stand in a header is the envelope's alone.
+            // A key that is no header value stays in the envelope only.
             if let Ok(key) = IdempotencyKey::new(options.key) {
                 head.extensions.insert(key);
             }
@@ -201,9 +206,9 @@ pin_project! {
 pin_project! {
     #[project = StateProj]
     enum State<F, R> {
-        // The call is out, as it was.
+        // The request was passed on unchanged.
         Called { #[pin] future: F },
-        // The envelope is read and stamped, and then the call is made.
+        // The envelope is read and stamped, and then passed on.
         Stamping { future: Pin<Box<dyn Future<Output = Result<R, BoxError>> + Send>> },
     }
 }

@@ -1,14 +1,14 @@
-//! The forrst protocol: envelopes, and what its extensions say about calling again.
+//! The forrst protocol: envelopes, and the extensions for calls that are made more than once.
 //!
 //! forrst carries calls in JSON envelopes: a request names a function, a version and arguments, a
-//! response holds a result or errors, and both carry *extensions*, each known by a URN. Three of
-//! them are about calls that are made more than once: `retry` tells a client whether and when to
-//! call again, `idempotency` makes that harmless, `replay` does it for the client later.
+//! response holds a result or errors, and both carry *extensions*, each named by a URN. Three of them
+//! concern repeated calls: `retry` tells a client whether and when to call again, `idempotency` makes
+//! that harmless, `replay` executes the call later.
 //!
-//! [`Request`] and [`Response`] are the envelopes. What they do not know they keep, at every level,
-//! so that an envelope can be read, looked at and sent on. Two spellings of URNs are in use,
-//! `urn:forrst:ext:*` and `urn:cline:forrst:ext:*`: both are read, the first is written. What is
-//! wrong with an envelope is told with its place: an [`EnvelopeError`].
+//! [`Request`] and [`Response`] are the envelopes. They keep unknown members at every level, so that
+//! an envelope can be read and sent on. URNs have two spellings, `urn:forrst:ext:*` and
+//! `urn:cline:forrst:ext:*`: both are read, the first is written. An [`EnvelopeError`] names the
+//! member that is wrong.
 //!
 //! ```
 //! use std::time::Duration;
@@ -45,19 +45,18 @@
 //!           └ your client
 //! ```
 //!
-//! A server gives guidance with a [`RetryGuidanceLayer`], and executes a call once if an
-//! `IdempotencyLayer` speaks `Forrst` (feature `server`); a client obeys it by
+//! A server gives guidance with a [`RetryGuidanceLayer`], and executes a call once with the `Forrst`
+//! dialect of an `IdempotencyLayer` (feature `server`). A client obeys the guidance with
 //! [`Codes::forrst`](crate::classify::Codes::forrst) and a [`PeekLayer`](crate::client::peek::PeekLayer).
-//! An [`EnvelopeKeyLayer`] and a [`FreshId`] hook see to it that all attempts of a call have one
-//! idempotency key, and each its own id.
+//! An [`EnvelopeKeyLayer`] gives all attempts of a call one idempotency key, and a [`FreshId`] hook
+//! gives each its own id. With the `delivery` feature, `replay` journals calls that can't be served
+//! now. The examples `forrst_server` and `forrst_client` have all of it. Services without envelopes
+//! need nothing of this module.
 //!
-//! With the `delivery` feature `replay` journals calls that can't be served now, and replays them.
-//! The examples `forrst_server` and `forrst_client` have all of it.
+//! # What goes wrong
 //!
-//! # Numbers
-//!
-//! Members that are kept are kept as values: the order of members and the spelling of numbers may
-//! change, and integers of more than 64 bits become floating-point numbers.
+//! [`Request`] and [`Response`] keep members as values: the order of members and the spelling of
+//! numbers may change, and integers of more than 64 bits become floating-point numbers.
 
 use http::{
     HeaderMap,
@@ -81,7 +80,6 @@ pub mod key;
 pub mod replay;
 mod replay_extension;
 mod retry;
-mod span;
 mod splice;
 
 #[cfg(feature = "server")]
@@ -98,13 +96,12 @@ pub use self::{
         MaintenanceData, ReplayCallback, ReplayData, ReplayOptions, ReplayPriority,
     },
     retry::{Retry, Strategy},
-    span::{Span, Unit},
 };
 
-/// The most that is read of a body, unless told otherwise.
+/// The most bytes of a body that are read by default.
 const LIMIT: usize = 64 * 1024;
 
-/// Whether a message may be an envelope that can be read.
+/// Whether a message may be a readable envelope: JSON without a content encoding.
 fn may_be_read(headers: &HeaderMap) -> bool {
     let content_type = headers
         .get(CONTENT_TYPE)
@@ -114,13 +111,13 @@ fn may_be_read(headers: &HeaderMap) -> bool {
     crate::classify::codes::is_json(content_type.trim()) && !headers.contains_key(CONTENT_ENCODING)
 }
 
-/// Whether nothing can be written into a message without breaking its digest.
+/// Whether a change of the body would break a digest of the message.
 fn is_fixed(headers: &HeaderMap) -> bool {
     let digests = ["content-digest", "repr-digest", "digest", "content-md5"];
     digests.iter().any(|name| headers.contains_key(*name))
 }
 
-/// Whether a message may be an envelope that more can be written into.
+/// Whether a message may be an envelope that can be changed.
 fn may_be_envelope(headers: &HeaderMap) -> bool {
     may_be_read(headers) && !is_fixed(headers)
 }

@@ -1,18 +1,17 @@
-//! What the replay extension says, and the maintenance extension beside it.
+//! The replay extension and the maintenance extension.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::span::{Span, some_whole};
+use crate::http::{Span, span::some_whole};
 
-/// The options of the replay extension: whether and how a request is to be replayed later if it
-/// can't be served now.
+/// The options of the replay extension, for a request that can't be served now.
 ///
 /// ```
 /// use std::time::Duration;
-/// use tower_reprise::forrst::{Extension, ReplayOptions, Request, Span};
+/// use tower_reprise::{forrst::{Extension, ReplayOptions, Request}, http::Span};
 ///
 /// let mut call = Request::parse(br#"{"call":{"function":"orders.create"}}"#)?;
 /// let mut options = ReplayOptions::default();
@@ -27,19 +26,19 @@ use super::span::{Span, some_whole};
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ReplayOptions {
-    /// Whether it is wanted: yes, if the extension is there and does not say.
+    /// Whether the request may be replayed: yes by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enabled: Option<bool>,
-    /// How long the request may wait.
+    /// The longest that the request may wait.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl: Option<Span>,
-    /// What goes first.
+    /// The priority among replays.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<ReplayPriority>,
-    /// Who is to be told how it ended.
+    /// The webhook that is told the result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub callback: Option<ReplayCallback>,
-    /// Members that are not known.
+    /// Unknown members.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
@@ -49,36 +48,36 @@ impl ReplayOptions {
     pub const URN: &str = ReplayData::URN;
 }
 
-/// Which replay goes first.
+/// The priority among replays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum ReplayPriority {
-    /// Before what is normal.
+    /// Before normal ones.
     High,
-    /// Unless something else is said.
+    /// The default.
     #[default]
     Normal,
-    /// After all else.
+    /// After all others.
     Low,
 }
 
-/// A webhook that is told how a replay ended.
+/// A webhook that is told the result of a replay.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ReplayCallback {
-    /// Where it is.
+    /// The target.
     pub url: String,
-    /// What it needs to see.
+    /// Additional headers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub headers: Option<BTreeMap<String, String>>,
-    /// Members that are not known.
+    /// Unknown members.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
 
 impl ReplayCallback {
-    /// This one, without headers of its own.
+    /// Creates a callback without additional headers.
     #[must_use]
     pub fn new(url: impl Into<String>) -> Self {
         Self {
@@ -104,42 +103,36 @@ impl std::fmt::Debug for ReplayCallback {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ReplayData {
-    /// `processed` if the request was served at once; else where its replay stands: `queued`,
+    /// `processed` if the request was served at once; otherwise the state of its replay: `queued`,
     /// `processing`, `completed`, `failed`, `expired` or `cancelled`.
     pub status: String,
-    /// The replay's name.
+    /// The id of the replay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replay_id: Option<String>,
-    /// Why it was queued.
+    /// The reason why it was queued.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// When it was queued.
+    /// The time when it was queued.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queued_at: Option<String>,
-    /// From when on it is not replayed any more.
+    /// The time when it expires.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<String>,
-    /// When it was replayed.
+    /// The time when it was executed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replayed_at: Option<String>,
-    /// How often that was attempted.
-    #[serde(
-        default,
-        deserialize_with = "some_whole",
-        skip_serializing_if = "Option::is_none"
-    )]
+    /// The number of attempts.
+    #[serde(default, deserialize_with = "some_whole")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub attempts: Option<u64>,
-    /// How many go before it.
-    #[serde(
-        default,
-        deserialize_with = "some_whole",
-        skip_serializing_if = "Option::is_none"
-    )]
+    /// The number of replays before it.
+    #[serde(default, deserialize_with = "some_whole")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub position: Option<u64>,
-    /// How long it will take until it is replayed.
+    /// The estimated wait.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimated_replay: Option<Span>,
-    /// Members that are not known.
+    /// Unknown members.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
@@ -153,15 +146,15 @@ impl ReplayData {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct MaintenanceData {
-    /// What is in maintenance: `server`, or a `function`.
+    /// The part in maintenance: `server` or `function`.
     pub scope: String,
-    /// Why, for people.
+    /// The reason, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Until when, in ISO 8601.
+    /// The end, in ISO 8601.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<String>,
-    /// Members that are not known.
+    /// Unknown members.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }

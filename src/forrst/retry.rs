@@ -3,10 +3,10 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::span::{Span, some_whole};
 use crate::call::Guidance;
+use crate::http::{Span, span::some_whole};
 
-/// The data of the retry extension: whether a failed request is worth another call, and when.
+/// The data of the retry extension: whether and when to send a failed request again.
 ///
 /// ```
 /// use std::time::Duration;
@@ -30,41 +30,38 @@ use crate::call::Guidance;
 pub struct Retry {
     /// Whether the request may be sent again.
     pub allowed: bool,
-    /// How the wait grows.
+    /// The growth of the wait.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub strategy: Option<Strategy>,
-    /// The wait before the first retry, at least.
+    /// The shortest wait before the first retry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<Span>,
-    /// Retries, at most. The first call is not one.
-    #[serde(
-        default,
-        deserialize_with = "some_whole",
-        skip_serializing_if = "Option::is_none"
-    )]
+    /// The most retries, without the first attempt.
+    #[serde(default, deserialize_with = "some_whole")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_attempts: Option<u64>,
-    /// Members that are not known.
+    /// Unknown members.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
 
-/// How the wait between retries grows.
+/// The growth of the wait between retries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Strategy {
-    /// There is none.
+    /// No wait.
     Immediate,
-    /// It does not.
+    /// The same wait each time.
     Fixed,
-    /// It doubles with each retry.
+    /// A wait that doubles with each retry.
     Exponential,
 }
 
 impl Retry {
     /// The extension's URN.
     pub const URN: &str = "urn:forrst:ext:retry";
-    /// The member of a problem document that says the same.
+    /// The member of a problem document with the same data.
     pub const MEMBER: &str = "retry";
 
     fn new(allowed: bool, strategy: Option<Strategy>, after: Option<Duration>) -> Self {
@@ -77,31 +74,29 @@ impl Retry {
         }
     }
 
-    /// Do not call again.
+    /// Allows no retry.
     pub fn never() -> Self {
         Self::new(false, None, None)
     }
 
-    /// Call again, without a wait.
+    /// Allows retries without a wait.
     pub fn immediate() -> Self {
         Self::new(true, Some(Strategy::Immediate), None)
     }
 
-    /// Call again, and wait at least so long before each retry.
+    /// Allows retries, each after at least this wait.
     pub fn fixed(after: Duration) -> Self {
         Self::new(true, Some(Strategy::Fixed), Some(after))
     }
 
-    /// Call again, and wait at least so long before the first retry, twice as long before the
-    /// next, and so on.
+    /// Allows retries after at least this wait, which doubles with each retry.
     pub fn exponential(after: Duration) -> Self {
         Self::new(true, Some(Strategy::Exponential), Some(after))
     }
 
-    /// The same, unless something else was said that counts for more: a wait, which does not grow
-    /// then, or a stop.
-    pub(super) fn told(mut self, said: Option<Guidance>) -> Self {
-        match said {
+    /// Replaces the wait by a fixed one, or allows no retry, as more specific guidance asks.
+    pub(super) fn overridden(mut self, guidance: Option<Guidance>) -> Self {
+        match guidance {
             Some(Guidance::Stop) => Self::never(),
             Some(Guidance::AtLeast(wait)) if self.allowed => {
                 self.strategy = Some(Strategy::Fixed);
@@ -112,14 +107,14 @@ impl Retry {
         }
     }
 
-    /// So many retries, at most.
+    /// Sets the most retries.
     pub fn max_attempts(mut self, retries: u64) -> Self {
         self.max_attempts = Some(retries);
         self
     }
 
-    /// The shortest wait before a retry; the first is number 0. Where no strategy is named the
-    /// wait is fixed.
+    /// Returns the shortest wait before a retry, the first of which is number 0. Without a strategy
+    /// the wait is fixed.
     #[must_use]
     pub fn floor(&self, retry: u32) -> Duration {
         let after = self.after.map_or(Duration::ZERO, Span::duration);
@@ -131,7 +126,7 @@ impl Retry {
     }
 }
 
-/// A wait that doubles with each retry, and never overflows.
+/// Doubles a wait so many times, up to [`Span::LONGEST`].
 fn doubled(wait: Duration, times: u32) -> Duration {
     let factor = 1_u32.checked_shl(times).unwrap_or(u32::MAX);
     wait.saturating_mul(factor).min(Span::LONGEST)

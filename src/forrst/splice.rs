@@ -1,5 +1,5 @@
-//! Changes to an envelope that leave every other byte of its members as it was: numbers keep their
-//! digits, and members their order.
+//! Changes to an envelope that keep the bytes of all other members: numbers keep their digits, and
+//! members their order.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 
 use super::Extension;
 
-/// The members of an object, as they are written.
+/// The members of an object, unparsed.
 struct Members<'a>(Vec<(String, &'a RawValue)>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
@@ -38,12 +38,12 @@ impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
     }
 }
 
-/// The envelope with one more extension. `None` if it is not one.
+/// Adds an extension to an envelope; `None` if it is none.
 pub(super) fn with_extension(envelope: &[u8], extension: &Extension) -> Option<Vec<u8>> {
     with(envelope, extension, |_| true)
 }
 
-/// The envelope with this extension, instead of what it says there. `None` if it is not one.
+/// Sets an extension of an envelope in place of those with its URN; `None` if it is no envelope.
 #[cfg(feature = "server")]
 pub(super) fn with_only(envelope: &[u8], extension: &Extension) -> Option<Vec<u8>> {
     #[derive(Deserialize)]
@@ -76,18 +76,18 @@ fn with(envelope: &[u8], extension: &Extension, keep: impl Fn(&str) -> bool) -> 
     write(members, EXTENSIONS, &list)
 }
 
-/// The envelope with another id. `None` if it is not one.
+/// Sets the id of an envelope; `None` if it is none.
 pub(super) fn with_id(envelope: &[u8], id: Option<&str>) -> Option<Vec<u8>> {
     with_member(envelope, "id", &id)
 }
 
-/// An object with this member. `None` if it is not one.
+/// Sets a member of an object; `None` if it is none.
 pub(super) fn with_member(object: &[u8], name: &str, value: &impl Serialize) -> Option<Vec<u8>> {
     let Members(members) = serde_json::from_slice(object).ok()?;
     write(members, name, &serde_json::value::to_raw_value(value).ok()?)
 }
 
-/// The members, one of them with this value.
+/// Sets one of the members, and writes them as an object.
 fn write<'a>(
     mut members: Vec<(String, &'a RawValue)>,
     name: &str,

@@ -19,4 +19,6 @@ pub(crate) mod response;
 #[cfg(any(feature = "delivery", feature = "forrst"))]
 pub(crate) mod span;
 
+#[cfg(any(feature = "delivery", feature = "forrst"))]
+pub use self::span::{Span, Unit};
 pub use self::{buffered::BufferedBody, grpc::GrpcCode, response::ResponseHead};

@@ -1,4 +1,4 @@
-//! Spans of time as they are told to a peer.
+//! Spans of time in wire formats.
 
 use std::{fmt, time::Duration};
 
@@ -9,15 +9,12 @@ use serde::{
 
 /// A span of time as a number and its unit: `{ "value": 45, "unit": "second" }`.
 ///
-/// From a [`Duration`] it is in whole seconds, for programs, or [about](Span::about) that long, for
-/// people. It is never less.
+/// Conversion from a [`Duration`] rounds up: to whole seconds for programs, or to a suitable unit
+/// ([`about`](Span::about)) for people.
 ///
 /// ```
 /// use std::time::Duration;
-/// # #[cfg(feature = "forrst")]
-/// use tower_reprise::forrst::{Span, Unit};
-/// # #[cfg(not(feature = "forrst"))]
-/// # use tower_reprise::delivery::replay::{Span, Unit};
+/// use tower_reprise::http::{Span, Unit};
 ///
 /// assert_eq!(Span::new(2, Unit::Hour).duration(), Duration::from_secs(7200));
 /// assert_eq!(Span::from(Duration::from_millis(1500)), Span::new(2, Unit::Second));
@@ -26,7 +23,7 @@ use serde::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Span {
-    /// The number of units. One that is too large is read as the largest.
+    /// The number of units. A number that is too large is read as the largest.
     #[serde(deserialize_with = "whole")]
     pub value: u64,
     /// The unit.
@@ -60,16 +57,16 @@ impl Unit {
 }
 
 impl Span {
-    /// The longest that a span is taken for, so that it can be added to any time.
+    /// The longest duration of a span, which can be added to any time.
     pub const LONGEST: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
 
-    /// Creates a span of so many units.
+    /// Creates a span.
     #[must_use]
     pub const fn new(value: u64, unit: Unit) -> Self {
         Self { value, unit }
     }
 
-    /// Rounds a duration up to a unit that suits it, and at least a second.
+    /// Converts to a suitable unit, rounded up, and at least a second.
     #[must_use]
     pub fn about(duration: Duration) -> Self {
         let seconds = Self::from(duration).value;
@@ -97,7 +94,7 @@ impl From<Duration> for Span {
     }
 }
 
-/// Deserializes a count: an integer from 0, where one of too many digits is the largest.
+/// Reads a count: an integer from 0, where one of too many digits is the largest.
 pub(crate) fn whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     struct Whole;
 
@@ -119,7 +116,6 @@ pub(crate) fn whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D
 
         fn visit_f64<E: de::Error>(self, value: f64) -> Result<u64, E> {
             match value.fract() == 0.0 && value >= 0.0 {
-                // The conversion saturates.
                 #[expect(
                     clippy::cast_possible_truncation,
                     clippy::cast_sign_loss,
@@ -132,6 +128,18 @@ pub(crate) fn whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D
     }
 
     deserializer.deserialize_any(Whole)
+}
+
+/// Reads a count that may be left out.
+#[cfg(feature = "forrst")]
+pub(crate) fn some_whole<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<u64>, D::Error> {
+    #[derive(Deserialize)]
+    struct Count(#[serde(deserialize_with = "whole")] u64);
+
+    let count = Option::<Count>::deserialize(deserializer)?;
+    Ok(count.map(|count| count.0))
 }
 
 #[cfg(test)]

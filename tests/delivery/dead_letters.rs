@@ -14,7 +14,7 @@ use tower_reprise::{
         dead_letter::{
             Alert, DeadLetter, DeadLetterLayer, DeadLetters, Delivered, Letter, Redrive, Redriven,
         },
-        worker::{Handler, Worker},
+        worker::{Handler, WorkerBuilder},
     },
     error::BoxError,
     server::idempotency::events::NotConsumed,
@@ -77,7 +77,7 @@ async fn q_1_a_letter_has_everything() {
     let journal = MemoryStore::new();
     let letters = DeadLetters::new(journal.clone());
     let id = queue(&journal, "ada", "mail").await;
-    let worker = Worker::builder(journal.clone(), "jobs", Failing(2))
+    let worker = WorkerBuilder::new(journal.clone(), "jobs", Failing(2))
         .start()
         .unwrap();
     assert_eq!(ended(&journal, id).await, Status::Failed);
@@ -120,7 +120,7 @@ async fn q_2_an_alert_fires_for_each_letter_until_it_succeeds() {
     let recorder = Recorder::default();
     *recorder.fails.lock().unwrap() = 5;
     let ids = [queue(&journal, "", "").await, queue(&journal, "", "").await];
-    let worker = Worker::builder(journal.clone(), "jobs", Failing(0))
+    let worker = WorkerBuilder::new(journal.clone(), "jobs", Failing(0))
         .start()
         .unwrap();
     for id in ids {
@@ -153,7 +153,7 @@ async fn q_3_redriving_twice_is_redriving_once_and_keeps_history() {
     let journal = MemoryStore::new();
     let letters = DeadLetters::new(journal.clone());
     let id = queue(&journal, "", "").await;
-    let worker = Worker::builder(journal.clone(), "jobs", Failing(0))
+    let worker = WorkerBuilder::new(journal.clone(), "jobs", Failing(0))
         .start()
         .unwrap();
     ended(&journal, id).await;
@@ -169,7 +169,7 @@ async fn q_3_redriving_twice_is_redriving_once_and_keeps_history() {
     );
     let unknown = tower_reprise::store::journal::EntryId::random();
     assert_eq!(letters.redrive(unknown).await.unwrap(), Redriven::Unknown);
-    let worker = Worker::builder(journal.clone(), "jobs", Failing(0))
+    let worker = WorkerBuilder::new(journal.clone(), "jobs", Failing(0))
         .start()
         .unwrap();
     ended(&journal, id).await;
@@ -190,7 +190,7 @@ async fn q_3_many_are_redriven_by_filter_at_a_rate_or_only_counted() {
     for n in 0..250 {
         queue(&journal, ["ada", "bob"][n % 2], ["mail", "sms"][n / 125]).await;
     }
-    let worker = Worker::builder(journal.clone(), "jobs", Failing(0))
+    let worker = WorkerBuilder::new(journal.clone(), "jobs", Failing(0))
         .start()
         .unwrap();
     while journal.counts("jobs").await.unwrap().of(Status::Failed) < 250 {
@@ -237,7 +237,7 @@ async fn q_4_a_letter_is_kept_from_when_it_became_one() {
     };
     let id = new.id;
     journal.enqueue(new).await.unwrap();
-    let worker = Worker::builder(journal.clone(), "jobs", Failing(0))
+    let worker = WorkerBuilder::new(journal.clone(), "jobs", Failing(0))
         .start()
         .unwrap();
     assert_eq!(ended(&journal, id).await, Status::Failed);
@@ -282,12 +282,13 @@ async fn q_1_an_event_that_can_t_be_processed_is_a_letter() {
     let consumer = DeadLetterLayer::new(journal.clone(), "orders", letter).layer(service_fn(parse));
     let processed = consumer.clone().oneshot(event("1", "7")).await.unwrap();
     assert_eq!(processed, Delivered::Processed(7));
-    let Delivered::Buried(id) = consumer.clone().oneshot(event("2", "seven")).await.unwrap() else {
+    let Delivered::DeadLettered(id) = consumer.clone().oneshot(event("2", "seven")).await.unwrap()
+    else {
         panic!("it can't be processed");
     };
     // Delivered again, it is the same letter.
     let again = consumer.clone().oneshot(event("2", "seven")).await.unwrap();
-    assert_eq!(again, Delivered::Buried(id));
+    assert_eq!(again, Delivered::DeadLettered(id));
     let letters = DeadLetters::new(journal.clone());
     assert_eq!(letters.list("orders", None, 9).await.unwrap().len(), 1);
     let found = letters.get(id).await.unwrap().unwrap();
@@ -315,7 +316,7 @@ async fn bury_secrets(journal: impl Journal + Clone) -> DeadLetter {
     };
     let layer = DeadLetterLayer::new(journal.clone(), "orders", secretive);
     let consumer = layer.layer(service_fn(parse));
-    let Delivered::Buried(id) = consumer.oneshot(event("2", "seven")).await.unwrap() else {
+    let Delivered::DeadLettered(id) = consumer.oneshot(event("2", "seven")).await.unwrap() else {
         panic!("it can't be processed");
     };
     DeadLetters::new(journal).get(id).await.unwrap().unwrap()
@@ -351,7 +352,7 @@ async fn q_1_j_13_a_sealed_letter_has_its_credentials() {
 async fn q_3_a_redriven_event_goes_to_its_consumer() {
     let journal = MemoryStore::new();
     let consumer = DeadLetterLayer::new(journal.clone(), "orders", letter).layer(service_fn(parse));
-    let Delivered::Buried(id) = consumer.oneshot(event("2", "seven")).await.unwrap() else {
+    let Delivered::DeadLettered(id) = consumer.oneshot(event("2", "seven")).await.unwrap() else {
         panic!("it can't be processed");
     };
     let letters = DeadLetters::new(journal.clone());
@@ -379,7 +380,7 @@ async fn q_3_a_redriven_event_goes_to_its_consumer() {
 async fn q_3_a_redriven_event_that_must_wait_is_delivered_again() {
     let journal = MemoryStore::new();
     let consumer = DeadLetterLayer::new(journal.clone(), "orders", letter).layer(service_fn(parse));
-    let Delivered::Buried(id) = consumer.oneshot(event("2", "seven")).await.unwrap() else {
+    let Delivered::DeadLettered(id) = consumer.oneshot(event("2", "seven")).await.unwrap() else {
         panic!("it can't be processed");
     };
     let down = || StoreError::new(StoreErrorKind::Unavailable, "down");
@@ -455,7 +456,7 @@ async fn q_1_retries_come_first() {
             std::future::ready(Err::<(), BoxError>("broken".into()))
         }));
     let buried = consumer.oneshot(event("1", "")).await.unwrap();
-    assert!(matches!(buried, Delivered::Buried(_)));
+    assert!(matches!(buried, Delivered::DeadLettered(_)));
     assert_eq!(
         *calls.lock().unwrap(),
         6,

@@ -17,9 +17,8 @@ use tower_reprise::{
     delivery::{
         dead_letter::{DeadLetterLayer, Delivered, Letter},
         replay::Replay,
-        sign::Signer,
-        webhooks::Webhooks,
-        worker::{Handler, Worker, WorkerHandle},
+        webhooks::{Signer, Webhooks},
+        worker::{Handler, WorkerBuilder, WorkerHandle},
     },
     error::BoxError,
     store::{
@@ -168,7 +167,7 @@ async fn completed(journal: &Slow) -> u64 {
 async fn a_handler_is_free_before_its_outcome_is_committed() {
     let journal = with(20, 10 * SECOND).await;
     let handler = Handled::default();
-    let worker = Worker::builder(journal.clone(), "jobs", handler.clone()).concurrency(2);
+    let worker = WorkerBuilder::new(journal.clone(), "jobs", handler.clone()).concurrency(2);
     let worker = worker.start().unwrap();
     tokio::time::sleep(5 * SECOND).await;
     assert_eq!(completed(&journal).await, 0, "not yet");
@@ -184,8 +183,8 @@ async fn a_handler_is_free_before_its_outcome_is_committed() {
 async fn quick_handlers_have_full_leases() {
     let journal = with(480, Duration::ZERO).await;
     let handler = Handled::default();
-    let worker = Worker::builder(journal.clone(), "jobs", handler.clone());
-    let worker = worker.concurrency(16).ahead(32).per_lane(48);
+    let worker = WorkerBuilder::new(journal.clone(), "jobs", handler.clone());
+    let worker = worker.concurrency(16).prefetch(32).per_lane(48);
     let worker = worker.start().unwrap();
     tokio::time::sleep(5 * SECOND).await;
     assert_eq!((handler.count(), completed(&journal).await), (480, 480));
@@ -199,7 +198,7 @@ async fn quick_handlers_have_full_leases() {
 async fn a_shutdown_commits_what_was_handled() {
     let journal = with(20, 10 * SECOND).await;
     let handler = Handled::default();
-    let worker = Worker::builder(journal.clone(), "jobs", handler.clone()).concurrency(2);
+    let worker = WorkerBuilder::new(journal.clone(), "jobs", handler.clone()).concurrency(2);
     let worker = worker.start().unwrap();
     tokio::time::sleep(5 * SECOND).await;
     worker.shutdown(60 * SECOND).await;
@@ -223,11 +222,11 @@ async fn j_14_a_shutdown_does_not_wait_for_a_journal_that_is_down() {
             handling,
             ..Handled::default()
         };
-        let worker = Worker::builder(journal.clone(), "jobs", handler.clone()).start();
+        let worker = WorkerBuilder::new(journal.clone(), "jobs", handler.clone()).start();
         let worker = worker.unwrap();
         tokio::time::sleep(SECOND).await;
         let ended = worker.shutdown(SECOND);
-        let most = SECOND + WorkerHandle::GIVING_BACK;
+        let most = SECOND + WorkerHandle::RELEASE_TIMEOUT;
         let ended = tokio::time::timeout(most + SECOND / 10, ended).await;
         assert!(ended.is_ok(), "{settling:?} {handling:?}");
         tokio::time::sleep(60 * SECOND).await;
@@ -247,7 +246,7 @@ async fn a_shutdown_that_is_dropped_leaves_nobody_behind() {
         handling: 100 * SECOND,
         ..Handled::default()
     };
-    let worker = Worker::builder(journal.clone(), "jobs", handler.clone()).start();
+    let worker = WorkerBuilder::new(journal.clone(), "jobs", handler.clone()).start();
     let worker = worker.unwrap();
     tokio::time::sleep(SECOND).await;
     let dropped = tokio::time::timeout(SECOND, worker.shutdown(DAY)).await;
@@ -267,7 +266,7 @@ async fn j_5_known_lanes_are_not_asked_for_again() {
             .unwrap();
     }
     let handler = Handled::default();
-    let worker = Worker::builder(journal.clone(), "jobs", handler.clone());
+    let worker = WorkerBuilder::new(journal.clone(), "jobs", handler.clone());
     let worker = worker.concurrency(4).per_lane(2).start().unwrap();
     tokio::time::sleep(SECOND / 2).await;
     assert_eq!(completed(&journal).await, 120);
@@ -288,7 +287,7 @@ async fn j_5_a_new_lane_is_found_at_the_next_look() {
         handling: SECOND / 10,
         ..Handled::default()
     };
-    let worker = Worker::builder(journal.clone(), "jobs", handler.clone()).concurrency(4);
+    let worker = WorkerBuilder::new(journal.clone(), "jobs", handler.clone()).concurrency(4);
     let worker = worker.start().unwrap();
     tokio::time::sleep(5 * SECOND).await;
     let late = entry("late");
@@ -309,8 +308,8 @@ async fn what_is_leased_ahead_waits_and_is_given_back() {
         handling: 100 * SECOND,
         ..Handled::default()
     };
-    let worker = Worker::builder(journal.clone(), "jobs", handler.clone()).lease(9 * SECOND);
-    let worker = worker.concurrency(2).ahead(3).per_lane(10);
+    let worker = WorkerBuilder::new(journal.clone(), "jobs", handler.clone()).lease(9 * SECOND);
+    let worker = worker.concurrency(2).prefetch(3).per_lane(10);
     let worker = worker.start().unwrap();
     tokio::time::sleep(50 * SECOND).await;
     let counts = journal.counts("jobs").await.unwrap();
@@ -327,9 +326,9 @@ async fn what_is_leased_ahead_waits_and_is_given_back() {
 
 #[tokio::test]
 async fn too_many_ahead_are_refused() {
-    let worker = Worker::builder(Slow::default(), "jobs", Handled::default());
-    let error = worker.ahead(10_001).start().unwrap_err().to_string();
-    assert_eq!(error, "worker.ahead is 10001, allowed: 0 to 10000");
+    let worker = WorkerBuilder::new(Slow::default(), "jobs", Handled::default());
+    let error = worker.prefetch(10_001).start().unwrap_err().to_string();
+    assert_eq!(error, "worker.prefetch is 10001, allowed: 0 to 10000");
 }
 
 /// a burial that broke off halfway is none, and whoever comes again completes it.
@@ -360,7 +359,10 @@ async fn q_1_a_letter_that_was_only_begun_is_not_acknowledged() {
     assert!(error.is_transient(), "{error}");
     assert_eq!(letters().await, 0);
     tokio::time::advance(31 * SECOND).await;
-    assert!(matches!(deliver().await.unwrap(), Delivered::Buried(_)));
+    assert!(matches!(
+        deliver().await.unwrap(),
+        Delivered::DeadLettered(_)
+    ));
     assert_eq!(letters().await, 1);
     let alerts = Query::new("reprise.alerts", 9);
     assert_eq!(journal.count(alerts).await.unwrap(), 1);

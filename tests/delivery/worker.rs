@@ -9,7 +9,7 @@ use std::{
 
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 use tower_reprise::{
-    delivery::worker::{Admits, Handler, Worker},
+    delivery::worker::{Admission, Handler, WorkerBuilder},
     store::{
         MemoryStore,
         journal::{Entry, EntryCommand, Journal, LeaseRequest, NewEntry, Settlement, Status},
@@ -70,7 +70,7 @@ async fn one_slow_lane_does_not_starve_the_others() {
             .unwrap();
     }
     let handler = Slow::default();
-    let worker = Worker::builder(journal.clone(), "jobs", handler.clone())
+    let worker = WorkerBuilder::new(journal.clone(), "jobs", handler.clone())
         .concurrency(10)
         .per_lane(2)
         .start()
@@ -100,7 +100,7 @@ async fn concurrency_is_bounded_and_used() {
             .unwrap();
     }
     let handler = Slow::default();
-    let worker = Worker::builder(journal.clone(), "jobs", handler.clone()).concurrency(8);
+    let worker = WorkerBuilder::new(journal.clone(), "jobs", handler.clone()).concurrency(8);
     let worker = worker.start().unwrap();
     while count(&journal, Status::Completed).await < 40 {
         tokio::time::sleep(SECOND).await;
@@ -114,7 +114,7 @@ async fn what_takes_longer_than_its_lease_is_extended() {
     let journal = MemoryStore::new();
     let id = journal.enqueue(entry("", "300")).await.unwrap();
     let worker = |journal: &MemoryStore| {
-        Worker::builder(journal.clone(), "jobs", Slow::default())
+        WorkerBuilder::new(journal.clone(), "jobs", Slow::default())
             .lease(3 * SECOND)
             .start()
             .unwrap()
@@ -153,7 +153,7 @@ async fn a_panic_is_one_failed_attempt_and_the_worker_goes_on() {
     let id = new.id;
     journal.enqueue(new).await.unwrap();
     let fragile = Fragile(AtomicUsize::new(0));
-    let worker = Worker::builder(journal.clone(), "jobs", fragile)
+    let worker = WorkerBuilder::new(journal.clone(), "jobs", fragile)
         .start()
         .unwrap();
     assert_eq!(ended(&journal, id).await, Status::Completed);
@@ -172,7 +172,7 @@ async fn a_worker_that_lost_its_lease_breaks_off() {
     let id = new.id;
     journal.enqueue(new).await.unwrap();
     let handler = Slow::default();
-    let worker = Worker::builder(journal.clone(), "jobs", handler.clone()).lease(9 * SECOND);
+    let worker = WorkerBuilder::new(journal.clone(), "jobs", handler.clone()).lease(9 * SECOND);
     let worker = worker.start().unwrap();
     tokio::time::sleep(SECOND / 2).await;
     // The process was stopped for too long, and another took over.
@@ -202,7 +202,7 @@ async fn a_shutdown_waits_for_what_is_handled_and_begins_nothing() {
     for _ in 0..3 {
         journal.enqueue(entry("", "10")).await.unwrap();
     }
-    let worker = Worker::builder(journal.clone(), "jobs", Slow::default()).concurrency(2);
+    let worker = WorkerBuilder::new(journal.clone(), "jobs", Slow::default()).concurrency(2);
     let worker = worker.start().unwrap();
     tokio::time::sleep(SECOND).await;
     worker.shutdown(60 * SECOND).await;
@@ -220,10 +220,10 @@ impl Handler for Held {
         }
     }
 
-    fn admits(&self) -> Admits {
+    fn admission(&self) -> Admission {
         match self.0.load(Ordering::Relaxed) {
-            0 => Admits::Urgent,
-            limit => Admits::UpTo(limit),
+            0 => Admission::Urgent,
+            limit => Admission::UpTo(limit),
         }
     }
 }
@@ -232,7 +232,7 @@ impl Handler for Held {
 async fn j_6_held_back_only_what_is_urgent_or_past_its_time_is_handled() {
     let journal = MemoryStore::new();
     let limit = Arc::new(AtomicUsize::new(0));
-    let worker = Worker::builder(journal.clone(), "jobs", Held(limit.clone()));
+    let worker = WorkerBuilder::new(journal.clone(), "jobs", Held(limit.clone()));
     let worker = worker.start().unwrap();
     let (mut urgent, mut short) = (entry("", ""), entry("", ""));
     short.ttl = 5 * SECOND;
@@ -259,7 +259,7 @@ async fn j_6_held_back_only_what_is_urgent_or_past_its_time_is_handled() {
 
 #[test]
 fn settings_out_of_range_are_refused_by_name() {
-    let worker = || Worker::builder(MemoryStore::new(), "jobs", Slow::default());
+    let worker = || WorkerBuilder::new(MemoryStore::new(), "jobs", Slow::default());
     for (worker, message) in [
         (
             worker().concurrency(0),
@@ -304,7 +304,7 @@ fn o_2_queues_are_measured() {
                 })
                 .await
                 .unwrap();
-            let worker = Worker::builder(journal.clone(), "jobs", Slow::default());
+            let worker = WorkerBuilder::new(journal.clone(), "jobs", Slow::default());
             let worker = worker.start().unwrap();
             tokio::time::sleep(30 * SECOND).await;
             drop(worker);

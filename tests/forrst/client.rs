@@ -161,7 +161,7 @@ async fn tell(reply: Response<Full<Bytes>>) -> Response<Full<Bytes>> {
         async { Ok::<_, BoxError>(reply) }
     });
     let mut server = ServiceBuilder::new()
-        .layer(RetryGuidanceLayer::new().plain(None))
+        .layer(RetryGuidanceLayer::new().http_retry_after(None))
         .service(handler);
     let (head, body) = call(&mut server, Request::new(()))
         .await

@@ -4,9 +4,12 @@ use std::{fs, path::Path, time::Duration};
 
 use proptest::prelude::*;
 use serde_json::{Map, Value, from_slice, from_str, json, to_value};
-use tower_reprise::forrst::{
-    Extension, IdempotencyData, IdempotencyOptions, RateLimit, Request, Response, Retry, Span,
-    Strategy as Growth, Unit, Urn, arguments_hash, canonical,
+use tower_reprise::{
+    forrst::{
+        Extension, IdempotencyData, IdempotencyOptions, RateLimit, Request, Response, Retry,
+        Strategy as Growth, Urn, arguments_hash, canonical,
+    },
+    http::{Span, Unit},
 };
 
 /// The examples of the specifications. Those of the retry extension have commas before closing

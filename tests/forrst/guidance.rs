@@ -260,10 +260,10 @@ async fn ra_1_other_busy_replies_say_when_to_come_back() {
         let told = guided(RetryGuidanceLayer::new(), reply(status)).await;
         assert_eq!(header(&told, "retry-after").as_deref(), after, "{status}");
     }
-    let five = RetryGuidanceLayer::new().plain(Duration::from_millis(4100));
+    let five = RetryGuidanceLayer::new().http_retry_after(Duration::from_millis(4100));
     let told = guided(five.clone(), reply(503)).await;
     assert_eq!(header(&told, "retry-after").as_deref(), Some("5"));
-    let told = guided(RetryGuidanceLayer::new().plain(None), reply(503)).await;
+    let told = guided(RetryGuidanceLayer::new().http_retry_after(None), reply(503)).await;
     assert_eq!(header(&told, "retry-after"), None);
     // Never against what was said.
     for (name, value) in [("retry-after", "9"), ("x-should-retry", "false")] {
@@ -307,7 +307,11 @@ async fn s_3_what_can_not_be_changed_is_not_read() {
 async fn s_3_what_is_too_long_passes_whole() {
     let text = envelope(&["UNAVAILABLE"], json!([])).to_string();
     let room = text.len();
-    let layer = |limit| RetryGuidanceLayer::new().limit(limit).plain(None);
+    let layer = |limit| {
+        RetryGuidanceLayer::new()
+            .limit(limit)
+            .http_retry_after(None)
+    };
     let told = guidance(layer(room), json_reply(503, text.clone())).await.0;
     assert!(told.is_some());
     // Whether its length is known at first or not.

@@ -140,7 +140,7 @@ async fn c_6_a_problem_document_says_it_in_a_member() {
     let own = wait("fixed", 8, 2);
     let reply = problem(503, &json!({"code": "NOT_FOUND", "retry": own}));
     assert_eq!(told(layer(), reply).await, (own, text("8"), None));
-    let silent = layer().silent("UNAVAILABLE").plain(None);
+    let silent = layer().silent("UNAVAILABLE").http_retry_after(None);
     let nothing = (Value::Null, None, None);
     assert_eq!(told(silent, unavailable()).await, nothing);
 }

@@ -3,7 +3,7 @@
 use std::{collections::HashMap, time::Duration};
 
 use tower_reprise::{
-    delivery::worker::{Handler, Worker},
+    delivery::worker::{Handler, WorkerBuilder},
     store::journal::{
         Enqueued, Entry, EntryCommand, Journal, NewEntry, Priority, Settlement, Status,
     },
@@ -56,7 +56,7 @@ pub(crate) async fn drain<B: Backend>(site: &Site, life: &str) {
     say("ready");
     listen();
     ledger.write(&format!("end {life}"));
-    let worker = Worker::builder(store, "drain", handler).concurrency(1);
+    let worker = WorkerBuilder::new(store, "drain", handler).concurrency(1);
     let worker = worker.lease(site.lease).poll(Duration::from_millis(20));
     let _working = worker.start().unwrap();
     std::future::pending::<()>().await;

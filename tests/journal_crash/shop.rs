@@ -13,8 +13,7 @@ use tower_reprise::{
     delivery::{
         guard::Guard,
         replay::{Replay, ReplayId, Replayed},
-        sign::Signer,
-        webhooks::Webhooks,
+        webhooks::{Signer, Webhooks},
         worker::WorkerHandle,
     },
     error::BoxError,

@@ -7,7 +7,7 @@ use tower_reprise::error::BoxError;
 use tower_reprise::{
     delivery::{
         dead_letter::{DeadLetterLayer, DeadLetters, Delivered, Letter, LogAlert},
-        worker::{Handler, Worker},
+        worker::{Handler, WorkerBuilder},
     },
     store::{
         MemoryStore,
@@ -52,7 +52,7 @@ async fn s_2_q_2_an_alert_quotes_nothing_of_the_letter() {
     let layer = DeadLetterLayer::new(journal.clone(), "orders", letter);
     let consumer = layer.layer(service_fn(consume));
     let buried = consumer.oneshot(format!("\"{SECRET}\"")).await.unwrap();
-    let Delivered::Buried(id) = buried else {
+    let Delivered::DeadLettered(id) = buried else {
         panic!("it can't be processed");
     };
     for payload in ["status", "words"] {
@@ -61,7 +61,7 @@ async fn s_2_q_2_an_alert_quotes_nothing_of_the_letter() {
     }
     let letters = DeadLetters::new(journal.clone());
     let alerts = letters.alerts(LogAlert).start().unwrap();
-    let worker = Worker::builder(journal.clone(), "jobs", Quoting).start();
+    let worker = WorkerBuilder::new(journal.clone(), "jobs", Quoting).start();
     while {
         let alerts = journal.counts("reprise.alerts").await.unwrap();
         alerts.of(Status::Completed) < 3

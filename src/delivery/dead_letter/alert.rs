@@ -14,20 +14,21 @@ const BACKOFF: FullJitter = FullJitter {
     cap: Duration::from_secs(60 * 60),
 };
 
-/// How long an alert that fired is remembered.
+/// The retention of a fired alert.
 const KEEP: Duration = Duration::from_secs(60 * 60);
 
-/// Tells somebody that there is a dead letter.
+/// Announces a dead letter.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` can't tell anybody of a dead letter",
-    note = "`LogAlert` writes an event; for anything else implement `Alert`"
+    message = "`{Self}` can't announce a dead letter",
+    note = "`LogAlert` writes a log event; for anything else implement `Alert`"
 )]
 pub trait Alert: Send + Sync + 'static {
-    /// Does so. If that fails it is done again, and it may happen that a letter is told of twice.
+    /// Announces the letter. Called again after an error, and sometimes twice for one letter.
     fn fire(&self, letter: &DeadLetter) -> impl Future<Output = Result<(), BoxError>> + Send;
 }
 
-/// Writes an error to the log: which letter, and its [cause](DeadLetter::cause). The metric `dlq_messages_total` counts letters whatever the alert.
+/// Logs an error with the letter's id and [cause](DeadLetter::cause). The metric
+/// `dlq_messages_total` counts letters whatever the alert.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LogAlert;
 
@@ -38,7 +39,7 @@ impl Alert for LogAlert {
     }
 }
 
-/// Fires alerts.
+/// The handler of [`DeadLetters::alerts`](super::DeadLetters::alerts), which fires alerts.
 pub struct AlertHandler<J, A> {
     journal: J,
     alert: A,
@@ -65,22 +66,22 @@ impl<J: Journal, A: Alert> Handler for AlertHandler<J, A> {
             telemetry::alert_failed(&entry.label, id);
             return Settlement::expired(super::KEEP);
         }
-        let again = |why: &str| {
+        let retry = |why: &str| {
             let delay = BACKOFF.delay(entry.attempts, Duration::ZERO, rand::random());
             Settlement::retry(why, delay)
         };
         let letter = match self.journal.find(id).await {
             Ok(Some(letter)) => letter,
-            // It was kept for its time.
+            // The letter expired.
             Ok(None) => return Settlement::completed("", KEEP),
             Err(error) => {
                 telemetry::journal_trouble("find", error.kind().as_str());
-                return again("the journal failed");
+                return retry("the journal failed");
             }
         };
         match self.alert.fire(&DeadLetter::of(letter)).await {
             Ok(()) => Settlement::completed("", KEEP),
-            Err(_) => again("the alert failed"),
+            Err(_) => retry("the alert failed"),
         }
     }
 }

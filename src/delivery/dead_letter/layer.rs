@@ -2,6 +2,7 @@ use std::{
     borrow::Cow,
     fmt,
     future::Future,
+    mem,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -13,9 +14,9 @@ use http::HeaderMap;
 use pin_project_lite::pin_project;
 use tower::{Layer, Service};
 
-use super::{KEEP, bury};
+use super::{KEEP, record_dead_letter};
 use crate::{
-    delivery::{parcel::Parcel, text},
+    delivery::{redact, stored_message::StoredMessage},
     error::{BoxError, find},
     http::digest::Digest,
     server::idempotency::events::NotConsumed,
@@ -23,44 +24,44 @@ use crate::{
     telemetry,
 };
 
-/// How long a store that failed is left alone.
+/// The wait after a store failed.
 const STORE_PAUSE: Duration = Duration::from_secs(5);
 
-/// What is kept of an event that could not be processed.
+/// The stored form of an event that could not be processed.
 #[derive(Debug, Clone, Default)]
 #[must_use]
 pub struct Letter {
-    /// The event's id, if it has one: then the same event is one letter, however often it is
-    /// delivered.
+    /// The event's id, if it has one: an event that is delivered twice is then one letter.
     pub id: Option<String>,
-    /// Whose it is.
+    /// The owner.
     pub owner: String,
-    /// What it is.
+    /// The label: the event's type.
     pub label: String,
-    /// Its headers. Credentials, and values that are marked as sensitive, are kept only in a
+    /// The headers. Credentials and values marked as sensitive are stored only in a
     /// [sealed](Journal::is_sealed) journal.
     pub headers: HeaderMap,
-    /// What it says.
+    /// The content.
     pub payload: Bytes,
 }
 
-/// What became of an event that need not be delivered again.
+/// The result of an event that need not be delivered again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Delivered<R> {
-    /// It was processed.
+    /// The consumer processed the event.
     Processed(R),
-    /// It could not be, and is a dead letter.
-    Buried(EntryId),
+    /// The consumer failed, and the event is a dead letter.
+    DeadLettered(EntryId),
 }
 
-/// Makes dead letters of events that their consumer fails on: put it around the consumer and its
-/// [`RetryLayer`](crate::client::retry::RetryLayer), and acknowledge what this returns without an error.
+/// Turns events that their consumer fails on into dead letters. Put it around the consumer and its
+/// [`RetryLayer`](crate::client::retry::RetryLayer), and acknowledge each event for which the service
+/// returns `Ok`.
 ///
-/// An error means that the event must be delivered again, since not even the journal took it. So
-/// does one of [`NotConsumed`] that says not now.
+/// An error means that the event must be delivered again: the journal failed, or the consumer could
+/// not process the event now ([`NotConsumed`]).
 ///
-/// With each letter an alert is queued: start a worker of
-/// [alerts](super::DeadLetters::alerts) too, which is what takes them from the journal.
+/// The layer queues an alert with each letter: run a worker of [alerts](super::DeadLetters::alerts),
+/// too.
 ///
 /// ```
 /// use tower::{ServiceBuilder, ServiceExt, service_fn};
@@ -82,30 +83,31 @@ pub enum Delivered<R> {
 ///     }));
 ///
 /// assert_eq!(consumer.clone().oneshot("7".to_owned()).await?, Delivered::Processed(7));
-/// let buried = consumer.oneshot("seven".to_owned()).await?;
-/// assert!(matches!(buried, Delivered::Buried(_)));
+/// let failed = consumer.oneshot("seven".to_owned()).await?;
+/// assert!(matches!(failed, Delivered::DeadLettered(_)));
 /// # Ok(())
 /// # }
 /// ```
 #[must_use]
 pub struct DeadLetterLayer<J, F> {
-    shared: Arc<Shared<J, F>>,
+    recorder: Arc<Recorder<J, F>>,
 }
 
-struct Shared<J, F> {
+/// Stores the letters of one queue.
+struct Recorder<J, F> {
     journal: J,
     queue: Cow<'static, str>,
     letter: F,
 }
 
 impl<J, F> DeadLetterLayer<J, F> {
-    /// Buries events in this queue, as the letter that is made of each.
+    /// Stores failed events in this queue, each as the letter that `letter` makes of it.
     pub fn new<E>(journal: J, queue: impl Into<Cow<'static, str>>, letter: F) -> Self
     where
         F: Fn(&E) -> Letter,
     {
         Self {
-            shared: Arc::new(Shared {
+            recorder: Arc::new(Recorder {
                 journal,
                 queue: queue.into(),
                 letter,
@@ -117,7 +119,7 @@ impl<J, F> DeadLetterLayer<J, F> {
 impl<J, F> Clone for DeadLetterLayer<J, F> {
     fn clone(&self) -> Self {
         Self {
-            shared: Arc::clone(&self.shared),
+            recorder: Arc::clone(&self.recorder),
         }
     }
 }
@@ -125,7 +127,7 @@ impl<J, F> Clone for DeadLetterLayer<J, F> {
 impl<J, F> fmt::Debug for DeadLetterLayer<J, F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DeadLetterLayer")
-            .field("queue", &self.shared.queue)
+            .field("queue", &self.recorder.queue)
             .finish_non_exhaustive()
     }
 }
@@ -136,7 +138,7 @@ impl<S, J, F> Layer<S> for DeadLetterLayer<J, F> {
     fn layer(&self, inner: S) -> Self::Service {
         DeadLetterService {
             inner,
-            shared: Arc::clone(&self.shared),
+            recorder: Arc::clone(&self.recorder),
         }
     }
 }
@@ -144,14 +146,14 @@ impl<S, J, F> Layer<S> for DeadLetterLayer<J, F> {
 /// The service of a [`DeadLetterLayer`].
 pub struct DeadLetterService<S, J, F> {
     inner: S,
-    shared: Arc<Shared<J, F>>,
+    recorder: Arc<Recorder<J, F>>,
 }
 
 impl<S: Clone, J, F> Clone for DeadLetterService<S, J, F> {
     fn clone(&self) -> Self {
         Self {
             inner: self.inner.clone(),
-            shared: Arc::clone(&self.shared),
+            recorder: Arc::clone(&self.recorder),
         }
     }
 }
@@ -180,12 +182,12 @@ where
     }
 
     fn call(&mut self, event: E) -> Self::Future {
-        let letter = (self.shared.letter)(&event);
+        let letter = (self.recorder.letter)(&event);
         DeadLetterFuture {
-            shared: Arc::clone(&self.shared),
+            recorder: Arc::clone(&self.recorder),
             state: State::Calling {
                 future: self.inner.call(event),
-                letter: Some(letter),
+                letter,
             },
         }
     }
@@ -195,7 +197,7 @@ pin_project! {
     /// The future of a [`DeadLetterService`].
     #[must_use = "futures do nothing unless polled"]
     pub struct DeadLetterFuture<Fut, J, F> {
-        shared: Arc<Shared<J, F>>,
+        recorder: Arc<Recorder<J, F>>,
         #[pin]
         state: State<Fut>,
     }
@@ -204,10 +206,10 @@ pin_project! {
 pin_project! {
     #[project = StateProj]
     enum State<Fut> {
-        // The consumer has it.
-        Calling { #[pin] future: Fut, letter: Option<Letter> },
-        // It failed, and the journal is told.
-        Burying { burying: Pin<Box<dyn Future<Output = Result<EntryId, BoxError>> + Send>> },
+        // The consumer processes the event.
+        Calling { #[pin] future: Fut, letter: Letter },
+        // The consumer failed, and the letter is stored.
+        Recording { recording: Pin<Box<dyn Future<Output = Result<EntryId, BoxError>> + Send>> },
     }
 }
 
@@ -235,25 +237,25 @@ where
                         Ok(response) => return Poll::Ready(Ok(Delivered::Processed(response))),
                         Err(error) => error.into(),
                     };
-                    let Some(letter) = letter.take().filter(|_| again_after(&error).is_none())
-                    else {
+                    if retry_after(&error).is_some() {
                         return Poll::Ready(Err(error));
-                    };
-                    let shared = Arc::clone(this.shared);
-                    let burying = Box::pin(async move { shared.bury(letter, &error).await });
-                    this.state.set(State::Burying { burying });
+                    }
+                    let letter = mem::take(letter);
+                    let recorder = Arc::clone(this.recorder);
+                    let recording = Box::pin(async move { recorder.record(letter, &error).await });
+                    this.state.set(State::Recording { recording });
                 }
-                StateProj::Burying { burying } => {
-                    let buried = ready!(burying.as_mut().poll(cx));
-                    return Poll::Ready(buried.map(Delivered::Buried));
+                StateProj::Recording { recording } => {
+                    let recorded = ready!(recording.as_mut().poll(cx));
+                    return Poll::Ready(recorded.map(Delivered::DeadLettered));
                 }
             }
         }
     }
 }
 
-/// When the event is to be delivered again; `None` if that would be of no use.
-pub(super) fn again_after(error: &BoxError) -> Option<Duration> {
+/// Returns the wait before the event is delivered again, or `None` if it is a dead letter.
+pub(super) fn retry_after(error: &BoxError) -> Option<Duration> {
     match find::<NotConsumed>(&**error) {
         Some(NotConsumed::InFlight(remaining)) => Some(*remaining),
         Some(NotConsumed::Store(_)) => Some(STORE_PAUSE),
@@ -261,12 +263,12 @@ pub(super) fn again_after(error: &BoxError) -> Option<Duration> {
     }
 }
 
-impl<J: Journal, F> Shared<J, F> {
-    async fn bury(&self, letter: Letter, error: &BoxError) -> Result<EntryId, BoxError> {
+impl<J: Journal, F> Recorder<J, F> {
+    async fn record(&self, letter: Letter, error: &BoxError) -> Result<EntryId, BoxError> {
         let new = self.entry(letter);
-        let buried = bury(&self.journal, new, &error.to_string(), KEEP).await;
-        buried.map_err(|error| {
-            telemetry::journal_trouble("bury", error.kind().as_str());
+        let recorded = record_dead_letter(&self.journal, new, &error.to_string(), KEEP).await;
+        recorded.map_err(|error| {
+            telemetry::journal_trouble("dead_letter", error.kind().as_str());
             error.into()
         })
     }
@@ -281,18 +283,18 @@ impl<J: Journal, F> Shared<J, F> {
                 fingerprint: Digest::new("letter").into(),
             }
         });
-        new.owner = text::cut(&letter.owner);
-        new.label = text::cut(&letter.label);
+        new.owner = redact::cut(&letter.owner);
+        new.label = redact::cut(&letter.label);
         new.ttl = KEEP;
-        let parcel = Parcel {
+        let message = StoredMessage {
             meta: letter.id,
             headers: match self.journal.is_sealed() {
                 true => letter.headers,
-                false => text::without_secrets(&letter.headers),
+                false => redact::without_secrets(&letter.headers),
             },
             body: letter.payload,
         };
-        new.payload = parcel.encode();
+        new.payload = message.encode();
         new
     }
 }

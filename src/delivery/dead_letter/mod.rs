@@ -1,20 +1,23 @@
-//! What could not be done, kept until somebody has looked at it.
+//! Dead letters: entries that failed for good, kept until an operator has looked at them.
 //!
-//! Retrying for ever hides bugs and fills queues; giving up silently loses data. What is given up
-//! here, a replay, a webhook or an event, stays in its queue as [`Status::Failed`], with its
-//! payload, its headers, what happened at each attempt and why it was given up: a dead letter. An
-//! [`Alert`] is queued together with it and fires at least once. Once the cause is mended, it can
-//! be [redriven](DeadLetters::redrive).
+//! Endless retries hide bugs and fill queues; silent failures lose data. A replay, a webhook or an
+//! event that failed for good stays in its queue as [`Status::Failed`], with its payload, its headers,
+//! its attempts and the reason. An [`Alert`] is queued in the same settlement and fires at least once.
+//! Once the cause is fixed, an operator [redrives](DeadLetters::redrive) the letter.
 //!
-//! Some process has to run the worker of [alerts](DeadLetters::alerts) for each journal, if only
-//! with [`LogAlert`]. What nobody takes from a queue stays there, also past its time: without that
-//! worker nobody is told of a letter, and alerts pile up in the journal, until one in memory is
-//! full.
+//! Replays and webhooks dead-letter by themselves. [`DeadLetterLayer`] does the same for a consumer of
+//! events; it is not for calls whose caller can be told of the error.
+//!
+//! | setting | default |
+//! | --- | --- |
+//! | retention of a letter | 30 days |
+//! | [`ttl`](DeadLetters::ttl): time for a redriven letter | 1 day |
+//! | [`per_second`](Redrive::per_second): rate of [`redrive_all`](DeadLetters::redrive_all) | 10 |
 //!
 //! ```
 //! use std::time::Duration;
 //! use tower_reprise::{
-//!     delivery::{dead_letter::{DeadLetters, LogAlert, Redriven}, worker::{Handler, Worker}},
+//!     delivery::{dead_letter::{DeadLetters, LogAlert, Redriven}, worker::{Handler, WorkerBuilder}},
 //!     store::{MemoryStore, journal::{Entry, Journal, NewEntry, Settlement}},
 //! };
 //!
@@ -31,7 +34,7 @@
 //! let journal = MemoryStore::new();
 //! let letters = DeadLetters::new(journal.clone());
 //! let alerts = letters.alerts(LogAlert).start()?;
-//! let worker = Worker::builder(journal.clone(), "mails", Broken).start()?;
+//! let worker = WorkerBuilder::new(journal.clone(), "mails", Broken).start()?;
 //!
 //! journal.enqueue(NewEntry::new("mails", "welcome, Ada")).await?;
 //! worker.wake();
@@ -47,12 +50,16 @@
 //! # }
 //! ```
 //!
-//! [`DeadLetterLayer`] gives the same end to any consumer of events that is a `Service`.
+//! # What goes wrong
+//!
+//! Each journal needs a worker of [alerts](DeadLetters::alerts) in some process, if only with
+//! [`LogAlert`]. Without it nobody hears of a letter, and alerts pile up in the journal, even past
+//! their time, until a journal in memory is full.
 
 mod alert;
-mod bury;
 mod layer;
 pub(crate) mod reason;
+mod record;
 mod redelivery;
 mod redrive;
 
@@ -61,49 +68,47 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::HeaderMap;
 
-pub(crate) use self::bury::bury;
+pub(crate) use self::record::record_dead_letter;
 pub use self::{
     alert::{Alert, AlertHandler, LogAlert},
     layer::{DeadLetterFuture, DeadLetterLayer, DeadLetterService, Delivered, Letter},
     redelivery::Redelivery,
     redrive::{Redrive, RedriveReport, Redriven},
 };
-use super::{
-    parcel,
-    worker::{ALERTS, Worker},
-};
+use super::worker::{ALERTS, WorkerBuilder};
+use crate::delivery::stored_message;
 use crate::store::{
     StoreError,
     journal::{Attempted, Entry, EntryId, Journal, Query, Status, Timestamp},
 };
 
-/// How long a letter is kept unless told otherwise: 30 days from when it became one.
+/// The default retention of a letter.
 pub(crate) const KEEP: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
-/// Something that could not be done.
+/// An entry that failed for good.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct DeadLetter {
-    /// Its name.
+    /// The id of the entry.
     pub id: EntryId,
-    /// The queue it is in.
+    /// The queue.
     pub queue: String,
-    /// Whose it is.
+    /// The owner.
     pub owner: String,
-    /// What it is.
+    /// The label.
     pub label: String,
-    /// Why it was given up, in the words of whoever did. They may quote the payload, so they are
-    /// not for logs: see [`cause`](Self::cause).
+    /// The reason why it failed, in the handler's words. It may quote the payload, so it is not for
+    /// logs: see [`cause`](Self::cause).
     pub reason: String,
-    /// How often it was attempted, since it was queued or redriven.
+    /// The attempts since it was queued or redriven.
     pub attempts: u32,
-    /// When it was queued.
+    /// The time when it was queued.
     pub queued_at: Timestamp,
-    /// When it was given up.
+    /// The time when it failed.
     pub died_at: Timestamp,
-    /// Its headers, without credentials unless the journal is sealed.
+    /// The headers, without credentials unless the journal is sealed.
     pub headers: HeaderMap,
-    /// What was to be done, as it came.
+    /// The body.
     pub payload: Bytes,
     /// What happened to it, attempt by attempt.
     pub history: Vec<Attempted>,
@@ -119,7 +124,8 @@ impl DeadLetter {
 
     fn of(entry: Entry) -> Self {
         let raw = || (HeaderMap::new(), entry.payload.clone());
-        let (headers, payload) = parcel::contents(entry.payload.clone()).unwrap_or_else(raw);
+        let (headers, payload) =
+            stored_message::contents(entry.payload.clone()).unwrap_or_else(raw);
         Self {
             reason: last_note(&entry.history),
             id: entry.id,
@@ -155,7 +161,7 @@ pub struct DeadLetters<J> {
 }
 
 impl<J: Journal + Clone> DeadLetters<J> {
-    /// The dead letters of all queues in this journal.
+    /// Gives access to the dead letters of all queues in this journal.
     pub fn new(journal: J) -> Self {
         Self {
             journal,
@@ -163,22 +169,22 @@ impl<J: Journal + Clone> DeadLetters<J> {
         }
     }
 
-    /// How long what is redriven may take: a day unless told otherwise.
+    /// Sets the time within which a redriven letter is done: a day by default.
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
         self
     }
 
-    /// A worker that fires this alert for each letter, at least once: again and again until it
-    /// succeeds, for as long as the letter is kept. A journal with dead letters needs one; any
-    /// number will do, in any process.
-    pub fn alerts<A: Alert>(&self, alert: A) -> Worker<J, AlertHandler<J, A>> {
+    /// Returns a worker that fires this alert for each letter at least once, with retries for as long
+    /// as the letter is kept. Each journal with dead letters needs one; any number may run, in any
+    /// process.
+    pub fn alerts<A: Alert>(&self, alert: A) -> WorkerBuilder<J, AlertHandler<J, A>> {
         let handler = AlertHandler::new(self.journal.clone(), alert);
-        Worker::builder(self.journal.clone(), ALERTS, handler)
+        WorkerBuilder::new(self.journal.clone(), ALERTS, handler)
     }
 
-    /// A letter, whole; `None` if there is none of that id.
+    /// Returns a whole letter; `None` if there is none of that id.
     ///
     /// # Errors
     ///
@@ -190,8 +196,8 @@ impl<J: Journal + Clone> DeadLetters<J> {
             .map(DeadLetter::of))
     }
 
-    /// Letters of a queue in the sequence in which they were queued, without payload, headers and
-    /// history: those after one that was listed before, or from the first.
+    /// Lists letters of a queue in the order in which they were queued, from the one after `after`,
+    /// without payload, headers and history.
     ///
     /// # Errors
     ///

@@ -2,30 +2,30 @@ use std::{borrow::Cow, fmt, marker::PhantomData};
 
 use tower::{Service, ServiceExt};
 
-use super::{DeadLetters, KEEP, Letter, layer::again_after, reason};
+use super::{DeadLetters, KEEP, Letter, layer::retry_after, reason};
 use crate::{
     delivery::{
-        parcel::Parcel,
-        worker::{Handler, Worker},
+        stored_message::StoredMessage,
+        worker::{Handler, WorkerBuilder},
     },
     error::BoxError,
     store::journal::{Entry, Journal, Settlement},
 };
 
-/// How often a letter may kill the process that delivers it.
+/// The most attempts of a letter, all but the last of which killed their worker.
 const MAX_ATTEMPTS: u32 = 3;
 
 impl<J: Journal + Clone> DeadLetters<J> {
-    /// A worker that delivers redriven events of a queue to their consumer: the one below the
-    /// [`DeadLetterLayer`](super::DeadLetterLayer), with its retries. What it fails on is a dead
-    /// letter again; what it can't process now
+    /// Returns a worker that delivers redriven events of a queue to their consumer: the one below the
+    /// [`DeadLetterLayer`](super::DeadLetterLayer), with its retries. An event on which it fails is a
+    /// dead letter again; one that it can't process now
     /// ([`NotConsumed`](crate::server::idempotency::events::NotConsumed)) is delivered again.
     pub fn redelivery<S, E, F>(
         &self,
         queue: impl Into<Cow<'static, str>>,
         consumer: S,
         event: F,
-    ) -> Worker<J, Redelivery<S, F, E>>
+    ) -> WorkerBuilder<J, Redelivery<S, F, E>>
     where
         S: Service<E> + Clone + Send + Sync + 'static,
         S::Future: Send,
@@ -39,11 +39,11 @@ impl<J: Journal + Clone> DeadLetters<J> {
             event,
             of: PhantomData,
         };
-        Worker::builder(self.journal.clone(), queue, handler)
+        WorkerBuilder::new(self.journal.clone(), queue, handler)
     }
 }
 
-/// Delivers redriven events.
+/// The handler of [`DeadLetters::redelivery`].
 pub struct Redelivery<S, F, E> {
     consumer: S,
     event: F,
@@ -72,27 +72,26 @@ where
         if entry.attempts > MAX_ATTEMPTS {
             return Settlement::failed(reason::WORKERS_DIED, KEEP);
         }
-        let Some(parcel) = Parcel::<Option<String>>::decode(entry.payload) else {
+        let Some(message) = StoredMessage::<Option<String>>::decode(entry.payload) else {
             return Settlement::failed(reason::UNREADABLE, KEEP);
         };
         let event = (self.event)(Letter {
-            id: parcel.meta,
+            id: message.meta,
             owner: entry.owner,
             label: entry.label,
-            headers: parcel.headers,
-            payload: parcel.body,
+            headers: message.headers,
+            payload: message.body,
         });
-        // Not an error of the consumer across an await: it need not be `Send`.
+        // The error is converted before the next await, since it need not be `Send`.
         let processed = self
             .consumer
             .clone()
             .oneshot(event)
             .await
             .map_err(Into::into);
-        match processed.map_err(|error: BoxError| (again_after(&error), error.to_string())) {
+        match processed.map_err(|error: BoxError| (retry_after(&error), error.to_string())) {
             Ok(_) => Settlement::completed("", KEEP),
-            // The consumer did not even begin, so that it is no attempt. At most until the letter
-            // is past its time.
+            // The consumer did not begin, so this is no attempt. The entry's expiry bounds it.
             Err((Some(after), _)) => Settlement::release(after),
             Err((None, reason)) => Settlement::failed(reason, KEEP),
         }

@@ -8,21 +8,21 @@ use crate::store::{
     journal::{EntryCommand, EntryId, Journal, Query, Status},
 };
 
-/// How many letters are listed in one go.
+/// Letters that are listed in one call.
 const PAGE: u32 = 100;
 
-/// What became of a letter that was redriven.
+/// The result of a redrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Redriven {
-    /// It is queued again.
+    /// The letter is queued again.
     Queued,
-    /// It is no dead letter, or no more: nothing was changed.
+    /// The entry is no dead letter (any more), and is unchanged.
     NotDead(Status),
-    /// There is nothing of that id.
+    /// There is no entry of that id.
     Unknown,
 }
 
-/// Which letters to redrive, and how.
+/// A redrive of many letters.
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct Redrive {
@@ -33,7 +33,7 @@ pub struct Redrive {
 }
 
 impl Redrive {
-    /// All letters of a queue, ten a second.
+    /// Redrives all letters of a queue, ten a second.
     pub fn queue(queue: impl Into<String>) -> Self {
         Self {
             query: Query {
@@ -46,85 +46,83 @@ impl Redrive {
         }
     }
 
-    /// Only those of this owner.
+    /// Redrives letters of this owner only.
     pub fn owner(mut self, owner: impl Into<String>) -> Self {
         self.query.owner = Some(owner.into());
         self
     }
 
-    /// Only those of this label.
+    /// Redrives letters of this label only.
     pub fn label(mut self, label: impl Into<String>) -> Self {
         self.query.label = Some(label.into());
         self
     }
 
-    /// Only counts them.
+    /// Counts the letters without redriving them.
     pub fn dry_run(mut self) -> Self {
         self.dry_run = true;
         self
     }
 
-    /// How many a second: at least one.
+    /// Sets the rate: at least one a second.
     pub fn per_second(mut self, per_second: u32) -> Self {
         self.per_second = per_second.max(1);
         self
     }
 
-    /// No more than so many.
+    /// Sets the most letters.
     pub fn at_most(mut self, letters: u64) -> Self {
         self.at_most = letters;
         self
     }
 }
 
-/// What a [`Redrive`] did.
+/// The result of a [`Redrive`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct RedriveReport {
-    /// How many letters it is about.
+    /// The letters that matched.
     pub matched: u64,
-    /// How many are queued again. Somebody else may have been faster with the others.
+    /// The letters that are queued again. Another operator may have redriven the others.
     pub redriven: u64,
 }
 
 impl<J: Journal + Clone> DeadLetters<J> {
-    /// Queues a letter again, with no attempts made and its history kept. Redriving it twice is
-    /// redriving it once.
+    /// Queues a letter again, with zero attempts and its history. A second redrive changes nothing.
     ///
     /// # What happens again
     ///
-    /// A webhook is delivered again under the id that it has, an event goes to its consumer again.
+    /// A webhook is delivered again under its id, and an event goes to its consumer again.
     ///
-    /// A replay is called again under its idempotency key, so that what succeeded meanwhile is not
-    /// done a second time. If the reply that is kept under that key is a failure, as it is when the
-    /// replay died of it, the request is **executed again**, at most once for each redrive, under a
-    /// key of that redrive: the replay's id without `rpl_`, `-` and a number. That is what the
-    /// handler sees, and what it passes on to those that it calls. What comes of it is the replay's
-    /// reply, and its callback is told; who repeats the request itself still gets the failure that
-    /// is kept under the key he knows. An outcome that is not known, or that was not retained, is
-    /// not executed again: the letter dies of it once more.
+    /// A replay calls the service again under its idempotency key, so that a request that succeeded
+    /// meanwhile is not executed twice. If the reply stored under that key is a failure, as it is when
+    /// the replay failed of it, the request is **executed again**, at most once for each redrive, under
+    /// a key of that redrive: the replay's id without `rpl_`, `-` and a number. The handler sees that
+    /// key, and passes it on. The new reply is the replay's reply, which its callback gets; a client
+    /// that repeats the request itself still gets the failure stored under its own key. A request whose
+    /// outcome is unknown or was not retained is not executed again: the letter fails once more.
     ///
     /// # Errors
     ///
     /// The journal failed.
     pub async fn redrive(&self, id: EntryId) -> Result<Redriven, StoreError> {
-        let steered = self
+        let result = self
             .journal
             .command(id, EntryCommand::Redrive(self.ttl))
             .await?;
-        Ok(match steered {
-            Some(steered) if steered.applied => Redriven::Queued,
-            Some(steered) => Redriven::NotDead(steered.entry.status),
+        Ok(match result {
+            Some(result) if result.applied => Redriven::Queued,
+            Some(result) => Redriven::NotDead(result.entry.status),
             None => Redriven::Unknown,
         })
     }
 
-    /// Queues many letters again, at a bounded rate. When the future is dropped it ends where it
-    /// is, and can be begun again.
+    /// Queues many letters again, at a bounded rate. A future that is dropped leaves the rest as they
+    /// are, for the next call.
     ///
     /// # Errors
     ///
-    /// The journal failed. What was redriven before that is.
+    /// The journal failed. Letters redriven before that stay so.
     pub async fn redrive_all(&self, redrive: Redrive) -> Result<RedriveReport, StoreError> {
         let mut report = RedriveReport::default();
         let mut query = redrive.query;

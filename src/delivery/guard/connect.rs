@@ -22,13 +22,13 @@ use super::{
 use crate::error::{BoxError, ConfigError};
 
 /// The most addresses of an answer that are tried.
-const MAX_TRIED: usize = 4;
+const MAX_ADDRESSES: usize = 4;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-const LEAST_TIMEOUT: Duration = Duration::from_millis(10);
-const MOST_TIMEOUT: Duration = Duration::from_secs(60);
+const MIN_TIMEOUT: Duration = Duration::from_millis(10);
+const MAX_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Connects to what a [`Guard`] allows, and to nothing else: the connector of a hyper client.
+/// A connector for hyper clients that reaches only targets that a [`Guard`] allows.
 ///
 /// ```no_run
 /// use http_body_util::Full;
@@ -40,7 +40,7 @@ const MOST_TIMEOUT: Duration = Duration::from_secs(60);
 /// # let _ = client;
 /// ```
 ///
-/// It speaks plain TCP: put a TLS connector around it, such as hyper-rustls'.
+/// It opens plain TCP connections: put a TLS connector around it, such as hyper-rustls'.
 ///
 /// # Clone
 ///
@@ -54,7 +54,7 @@ pub struct GuardedConnector {
 }
 
 impl GuardedConnector {
-    /// Connects to what this guard allows, with names resolved by the operating system.
+    /// Creates a connector for this guard, with the resolver of the operating system.
     pub fn new(guard: Guard) -> Self {
         Self {
             guard: Arc::new(guard),
@@ -63,26 +63,21 @@ impl GuardedConnector {
         }
     }
 
-    /// Resolves names by this resolver.
+    /// Sets the resolver of names.
     pub fn resolver(mut self, resolver: impl Resolve) -> Self {
         self.resolver = Arc::new(resolver);
         self
     }
 
-    /// How long resolving and connecting may take: 5 s unless told otherwise.
+    /// Sets the timeout of resolving and connecting: 5 s by default.
     ///
     /// # Errors
     ///
     /// Less than 10 ms, or more than a minute.
     pub fn timeout(mut self, timeout: Duration) -> Result<Self, ConfigError> {
-        if !(LEAST_TIMEOUT..=MOST_TIMEOUT).contains(&timeout) {
-            let value = format!("{timeout:?}");
-            return Err(ConfigError::new(
-                None,
-                "connector.timeout",
-                value,
-                "10 ms to 60 s",
-            ));
+        if !(MIN_TIMEOUT..=MAX_TIMEOUT).contains(&timeout) {
+            let (value, allowed) = (format!("{timeout:?}"), "10 ms to 60 s");
+            return Err(ConfigError::new(None, "connector.timeout", value, allowed));
         }
         self.timeout = timeout;
         Ok(self)
@@ -135,16 +130,16 @@ impl GuardedConnector {
         self.dial(&addresses, port).await
     }
 
-    /// Connects to one of the addresses, which were checked. Each gets an equal part of the time.
+    /// Connects to one of the checked addresses. Each gets an equal part of the timeout.
     async fn dial(&self, addresses: &[IpAddr], port: u16) -> Result<TokioIo<TcpStream>, BoxError> {
-        let tried = addresses.len().min(MAX_TRIED);
+        let tried = addresses.len().min(MAX_ADDRESSES);
         let each = self.timeout / u32::try_from(tried.max(1)).unwrap_or(1);
         let mut failed = BoxError::from(NotResolved("no addresses".into()));
         for address in &addresses[..tried] {
             let connecting = TcpStream::connect(SocketAddr::new(*address, port));
             match timeout(each, connecting).await {
                 Ok(Ok(stream)) => {
-                    // Messages are written at once and not a byte at a time.
+                    // Messages are written whole, so Nagle's delay gains nothing.
                     let _ = stream.set_nodelay(true);
                     return Ok(TokioIo::new(stream));
                 }
@@ -177,13 +172,13 @@ impl fmt::Debug for GuardedConnectorFuture {
     }
 }
 
-/// A name that has no address.
+/// The error for a name without an address.
 #[derive(Debug)]
 struct NotResolved(BoxError);
 
 impl fmt::Display for NotResolved {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // As hyper's connectors say it, by which it is known for what it is.
+        // The words of hyper's connectors, by which errors are classified as DNS failures.
         f.write_str("dns error")
     }
 }

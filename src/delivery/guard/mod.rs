@@ -1,18 +1,22 @@
-//! Which addresses a webhook may go to, checked when the connection is made.
+//! A guard against server-side request forgery: the addresses that a call to a user's URL may reach,
+//! checked when the connection is made.
 //!
-//! A service that calls URLs of its users can be sent where its users can't go: to its own
-//! loopback, to a database next door, to the cloud's metadata. A look at the URL does not help,
-//! since its name may resolve to anything, and to something else the next time. So the check is
-//! where it can't be evaded: a [`GuardedConnector`] resolves a name once, looks at every address
-//! of the answer, and connects to exactly those that it looked at.
+//! A service that calls URLs of its users can be led where its users can't go: to its own loopback,
+//! to a database next door, to the cloud's metadata. Checking the URL does not help, since its name
+//! may resolve to anything, and to another address the next time. A [`GuardedConnector`] resolves a
+//! name once, checks every address of the answer, and connects to those addresses only.
 //!
-//! | refused | because |
+//! Use it for every client whose URLs come from users; [`webhooks`](super::webhooks) use it always.
+//! It is of no use for a client that goes through a proxy, which resolves names itself. The
+//! connector takes no proxy from the environment.
+//!
+//! | refused by default | reason |
 //! | --- | --- |
-//! | `http` (unless [allowed](Guard::allow_http)), user names, passwords, fragments | nothing a webhook needs |
-//! | hosts that end in a number but are no plain address: `2130706433`, `0x7f.1`, `127.1`, `0177.0.0.1` | each resolver reads them as it likes |
-//! | ports of mail, shells, files, databases | a webhook there is somebody else's trouble |
-//! | addresses that are not of the public internet | see [`Guard::check`] |
-//! | a whole answer, if one of its addresses is refused | nobody publishes an internal address next to a public one for a good reason |
+//! | `http` (unless [allowed](Guard::allow_http)), user names, passwords, fragments | a webhook needs none of them |
+//! | hosts that end in a number but are no plain address: `2130706433`, `0x7f.1`, `127.1`, `0177.0.0.1` | resolvers disagree about their meaning |
+//! | ports of mail, shells, files, databases | an HTTP request there is an attack |
+//! | addresses that are not public | see [`Guard::check`] |
+//! | a whole answer, if one of its addresses is refused | an internal address next to a public one is a sign of rebinding |
 //!
 //! ```
 //! use std::net::IpAddr;
@@ -35,9 +39,7 @@
 //! # }
 //! ```
 //!
-//! Redirects are not followed by the client here, nor by any plain hyper client; one that follows
-//! them is as safe with this connector, since it has to connect anew. A proxy is not: it would
-//! resolve the names itself. None is ever taken from the environment.
+//! A client that follows redirects is safe with this connector, since it has to connect anew.
 
 mod connect;
 mod network;
@@ -60,19 +62,19 @@ const OTHER_PROTOCOLS: [u16; 38] = [
     445, 465, 514, 587, 636, 993, 995, 1433, 1521, 2049, 3306, 3389, 5432, 6379, 11211, 27017,
 ];
 
-/// Which targets are allowed. See the [module docs](self).
+/// The rule for allowed targets. See the [module docs](self).
 #[derive(Debug, Clone, Default)]
 #[must_use]
 pub struct Guard {
     http: bool,
-    /// Empty for all but those of other protocols.
+    /// Empty for all but [`OTHER_PROTOCOLS`].
     ports: Vec<u16>,
     allowed: Vec<Network>,
     refused: Vec<Network>,
 }
 
 impl Guard {
-    /// The public internet, by https.
+    /// Allows public addresses, by `https`.
     pub fn new() -> Self {
         Self::default()
     }
@@ -83,13 +85,13 @@ impl Guard {
     ///
     /// # Errors
     ///
-    /// What is no network: no address, a prefix that is too long, or bits behind the prefix.
+    /// The text is no network: no address, a prefix that is too long, or bits behind the prefix.
     pub fn allow(mut self, network: &str) -> Result<Self, ConfigError> {
         self.allowed.push(Network::parse("guard.allow", network)?);
         Ok(self)
     }
 
-    /// Refuses a network that is public, or one address of it: your own, say. This wins over
+    /// Refuses a public network, or one address of it, such as your own. Takes precedence over
     /// [`allow`](Self::allow).
     ///
     /// # Errors
@@ -100,29 +102,29 @@ impl Guard {
         Ok(self)
     }
 
-    /// Allows `http`, whose messages anybody on the way can read and change.
+    /// Allows `http`, without protection of messages on the way.
     pub fn allow_http(mut self) -> Self {
         self.http = true;
         self
     }
 
-    /// Allows these ports and no others. Unless told so, any port will do but those of mail,
-    /// remote shells, files, name services, directories and databases.
+    /// Allows these ports only. By default all ports are allowed but those of mail, remote shells,
+    /// files, name services, directories and databases.
     pub fn ports(mut self, ports: impl IntoIterator<Item = u16>) -> Self {
         self.ports = ports.into_iter().collect();
         self
     }
 
-    /// Whether an address may be connected to.
+    /// Checks whether an address may be connected to.
     ///
     /// Refused are private, loopback, link-local, shared (CGNAT), unique local, multicast,
     /// broadcast, documentation, benchmarking, reserved and unspecified addresses; IPv6 addresses
-    /// that hold an IPv4 address (mapped, compatible, 6to4, NAT64, Teredo), whatever that is; and
-    /// the one public address that a cloud keeps its host agent on.
+    /// that hold any IPv4 address (mapped, compatible, 6to4, NAT64, Teredo); and Azure's host agent,
+    /// which has a public address.
     ///
     /// # Errors
     ///
-    /// Why it may not.
+    /// [`Forbidden::Address`].
     pub fn check(&self, address: IpAddr) -> Result<(), Forbidden> {
         let within = |networks: &[Network]| networks.iter().any(|net| net.contains(address));
         let public = match address {
@@ -140,31 +142,27 @@ impl Guard {
             true => !OTHER_PROTOCOLS.contains(&port),
             false => self.ports.contains(&port),
         };
-        if allowed {
-            Ok(())
-        } else {
-            Err(Forbidden::Port)
-        }
+        allowed.then_some(()).ok_or(Forbidden::Port)
     }
 }
 
-/// Why a target is refused. It says nothing of what was found there.
+/// The reason why a target is refused. It reveals nothing about the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Forbidden {
-    /// It is no URL, or longer than 2048 characters.
+    /// The text is no URL, or longer than 2048 characters.
     Url,
-    /// Its scheme is not `https`, nor `http` where that is allowed.
+    /// The scheme is neither `https` nor an allowed `http`.
     Scheme,
-    /// It holds a user name or a password.
+    /// The URL has a user name or a password.
     UserInfo,
-    /// It holds a fragment, which is never sent.
+    /// The URL has a fragment, which is never sent.
     Fragment,
-    /// Its host is neither a plain name nor a plain address.
+    /// The host is neither a plain name nor a plain address.
     Host,
-    /// Its port is not allowed.
+    /// The port is not allowed.
     Port,
-    /// Its address, or one of its addresses, is not allowed.
+    /// One of the addresses is not allowed.
     Address,
 }
 

@@ -2,7 +2,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::error::ConfigError;
 
-/// Addresses that begin alike.
+/// A network: the addresses with a common prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Network {
     first: IpAddr,
@@ -15,7 +15,7 @@ impl Network {
         Self { first, prefix }
     }
 
-    /// By the first three groups; none that is needed has more.
+    /// Takes the first three groups; the tables need no more.
     const fn v6(a: u16, b: u16, c: u16, prefix: u8) -> Self {
         let first = IpAddr::V6(Ipv6Addr::new(a, b, c, 0, 0, 0, 0, 0));
         Self { first, prefix }
@@ -47,7 +47,7 @@ impl Network {
             }
         };
         let network = Self { first, prefix };
-        // What is beyond the prefix would be ignored, and was hardly meant to be.
+        // Bits behind the prefix are a mistake: they would be ignored.
         if prefix > longest || network.masked(first) != bits(first) {
             return Err(refused());
         }
@@ -58,7 +58,7 @@ impl Network {
         self.first.is_ipv4() == address.is_ipv4() && self.masked(address) == self.masked(self.first)
     }
 
-    /// The bits that an address has within the prefix.
+    /// Returns the bits of an address within the prefix.
     fn masked(&self, address: IpAddr) -> u128 {
         let mask = u128::MAX
             .checked_shl(128 - u32::from(self.prefix.min(128)))
@@ -67,7 +67,7 @@ impl Network {
     }
 }
 
-/// The bits of an address, from the left.
+/// Returns the bits of an address, left-aligned.
 fn bits(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(address) => u128::from(address.to_bits()) << 96,
@@ -75,11 +75,11 @@ fn bits(address: IpAddr) -> u128 {
     }
 }
 
-/// Where addresses of the IPv6 internet are. All else is loopback, mapped, compatible, NAT64,
-/// discarded, unique local, link-local, site-local, multicast or not assigned.
+/// The public part of IPv6. All else is loopback, mapped, compatible, NAT64, discarded, unique
+/// local, link-local, site-local, multicast or not assigned.
 pub(super) const PUBLIC_V6: Network = Network::v6(0x2000, 0, 0, 3);
 
-/// What is not public among the rest, by the registries of special-purpose addresses.
+/// The networks that are not public, by IANA's registries of special-purpose addresses.
 pub(super) const NOT_PUBLIC: [Network; 23] = [
     // This network; private; shared; loopback; link-local.
     Network::v4(0, 0, 0, 0, 8),
@@ -99,16 +99,16 @@ pub(super) const NOT_PUBLIC: [Network; 23] = [
     // Multicast; reserved, and broadcast.
     Network::v4(224, 0, 0, 0, 4),
     Network::v4(240, 0, 0, 0, 4),
-    // The host agent of each machine in Azure, which answers nobody else.
+    // The host agent of machines in Azure.
     Network::v4(168, 63, 129, 16, 32),
     // Protocol assignments, Teredo and benchmarks among them; documentation; 6to4; documentation.
     Network::v6(0x2001, 0, 0, 23),
     Network::v6(0x2001, 0x0db8, 0, 32),
     Network::v6(0x2002, 0, 0, 16),
     Network::v6(0x3fff, 0, 0, 20),
-    // The former 6bone, which nobody may announce any more.
+    // The former 6bone.
     Network::v6(0x3ffe, 0, 0, 16),
-    // NAT64, which is outside of the public part already: the table says so all the same.
+    // NAT64, outside of the public part already.
     Network::v6(0x0064, 0xff9b, 0, 96),
     Network::v6(0x0064, 0xff9b, 1, 48),
 ];

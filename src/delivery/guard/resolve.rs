@@ -2,15 +2,15 @@ use std::{future::Future, io, net::IpAddr, pin::Pin};
 
 use crate::error::BoxError;
 
-/// What a [`Resolve`] returns.
+/// The future of a [`Resolve`].
 pub type Resolving = Pin<Box<dyn Future<Output = Result<Vec<IpAddr>, BoxError>> + Send>>;
 
 /// Finds the addresses of a host name.
 ///
-/// The guard looks at what is returned, so a resolver need not be trusted. Closures
-/// `Fn(&str) -> Resolving` implement it.
+/// The guard checks each address, so a resolver need not be trusted. Closures
+/// `Fn(&str) -> Resolving` implement this trait.
 pub trait Resolve: Send + Sync + 'static {
-    /// The addresses of a name, in the order in which they are to be tried.
+    /// Returns the addresses of a name, the preferred first.
     fn resolve(&self, name: &str) -> Resolving;
 }
 

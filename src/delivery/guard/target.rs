@@ -7,14 +7,13 @@ use http::{Uri, uri::Scheme};
 
 use super::{Forbidden, Guard};
 
-const LONGEST: usize = 2048;
-/// Of a host name, and of one label of it.
-const LONGEST_NAME: usize = 253;
-const LONGEST_LABEL: usize = 63;
+const MAX_URL_LEN: usize = 2048;
+const MAX_NAME_LEN: usize = 253;
+const MAX_LABEL_LEN: usize = 63;
 
-/// A URL that a webhook may be sent to, as far as can be told without resolving its name.
+/// A URL that a [`Guard`] allows, checked as far as possible without resolving its name.
 ///
-/// What it shows of itself is scheme, host and port: paths and queries of webhooks often are
+/// `Display` and `Debug` show scheme, host and port only: paths and queries of webhooks often are
 /// secrets.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Target {
@@ -22,14 +21,14 @@ pub struct Target {
 }
 
 impl Target {
-    /// Reads a URL, and checks what the guard can check now. An address is checked as such; what a
-    /// name stands for is checked whenever a connection is made.
+    /// Reads and checks a URL. An address is checked now; the addresses of a name are checked
+    /// whenever a connection is made.
     ///
     /// # Errors
     ///
-    /// Why the guard refuses it.
+    /// Returns the reason why the guard refuses it.
     pub fn parse(url: &str, guard: &Guard) -> Result<Self, Forbidden> {
-        if url.len() > LONGEST || !url.bytes().all(|byte| byte.is_ascii_graphic()) {
+        if url.len() > MAX_URL_LEN || !url.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(Forbidden::Url);
         }
         if url.contains('#') {
@@ -42,7 +41,7 @@ impl Target {
         Ok(Self { uri })
     }
 
-    /// All of it.
+    /// Returns the whole URL.
     #[must_use]
     pub fn uri(&self) -> &Uri {
         &self.uri
@@ -63,15 +62,15 @@ impl fmt::Debug for Target {
     }
 }
 
-/// What is connected to.
+/// The host of a URL.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Host<'a> {
     Name(&'a str),
     Address(IpAddr),
 }
 
-/// The host and port of a URI, read the same way when a target is parsed and when it is connected
-/// to: two readers that disagree are how a guard is evaded.
+/// Reads the host and port of a URI, both when a target is parsed and when it is connected to: two
+/// readers that disagree would let a target evade the guard.
 pub(super) fn endpoint<'a>(uri: &'a Uri, guard: &Guard) -> Result<(Host<'a>, u16), Forbidden> {
     let default = match uri.scheme() {
         Some(scheme) if *scheme == Scheme::HTTPS => 443,
@@ -83,7 +82,7 @@ pub(super) fn endpoint<'a>(uri: &'a Uri, guard: &Guard) -> Result<(Host<'a>, u16
         return Err(Forbidden::UserInfo);
     }
     let host = authority.host();
-    // All that may follow the host is a port; one that is no number must not pass for none.
+    // Only a port may follow the host, and one that is no number is not the default port.
     let port = match authority.as_str().strip_prefix(host) {
         Some("") => default,
         Some(port) => port
@@ -97,7 +96,7 @@ pub(super) fn endpoint<'a>(uri: &'a Uri, guard: &Guard) -> Result<(Host<'a>, u16
     Ok((plain(host)?, port))
 }
 
-/// A host that everybody reads alike.
+/// Reads a host that all resolvers read alike.
 fn plain(host: &str) -> Result<Host<'_>, Forbidden> {
     if let Some(literal) = host.strip_prefix('[') {
         let literal = literal.strip_suffix(']').ok_or(Forbidden::Host)?;
@@ -108,20 +107,20 @@ fn plain(host: &str) -> Result<Host<'_>, Forbidden> {
         return Ok(Host::Address(address.into()));
     }
     let named = |label: &str| {
-        (1..=LONGEST_LABEL).contains(&label.len())
+        (1..=MAX_LABEL_LEN).contains(&label.len())
             && label
                 .bytes()
                 .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
     };
     let last = host.rsplit('.').next().unwrap_or_default();
-    if host.len() > LONGEST_NAME || !host.split('.').all(named) || is_number(last) {
+    if host.len() > MAX_NAME_LEN || !host.split('.').all(named) || is_number(last) {
         return Err(Forbidden::Host);
     }
     Ok(Host::Name(host))
 }
 
-/// Whether a label is a number to some resolver: decimal, octal or hexadecimal. No name ends in
-/// one, so what does is an address in disguise.
+/// Whether some resolver reads a label as a number: decimal, octal or hexadecimal. No name ends in
+/// one, so a host that does is an address in disguise.
 fn is_number(label: &str) -> bool {
     let hex = label
         .strip_prefix("0x")
@@ -140,35 +139,10 @@ mod tests {
 
     #[test]
     fn w_6_hosts_that_resolvers_read_each_in_its_own_way_are_none() {
-        for host in [
-            "2130706433",
-            "017700000001",
-            "0x7f000001",
-            "0X7F.1",
-            "0x",
-            "127.1",
-            "127.0.1",
-            "0177.0.0.1",
-            "127.0.0.01",
-            "1.2.3.4.5",
-            "256.0.0.1",
-            "example.1",
-            "example.0x7f",
-            "127.0.0.1.",
-            "example.com.",
-            "",
-            ".",
-            "a..b",
-            ".a",
-            "[::1",
-            "[::1%25lo]",
-            "[127.0.0.1]",
-            "[::ffff:127.1]",
-            "a%00b",
-            "a%2eb",
-            "ex ample",
-            "-é-",
-        ] {
+        let hosts = "2130706433 017700000001 0x7f000001 0X7F.1 0x 127.1 127.0.1 0177.0.0.1 127.0.0.01 \
+             1.2.3.4.5 256.0.0.1 example.1 example.0x7f 127.0.0.1. example.com. . a..b .a [::1 \
+             [::1%25lo] [127.0.0.1] [::ffff:127.1] a%00b a%2eb -é-";
+        for host in hosts.split(' ').chain(["", "ex ample"]) {
             assert_eq!(plain(host), Err(Forbidden::Host), "{host}");
         }
         assert_eq!(plain("a-b_c.example"), Ok(Host::Name("a-b_c.example")));
@@ -190,7 +164,7 @@ mod tests {
         ) {
             let guard = Guard::new().allow_http();
             if let Ok(target) = Target::parse(&url, &guard) {
-                // What is connected to is what the URI says by itself.
+                // The connector reads the same host and port as `Uri` does.
                 let (host, port) = endpoint(target.uri(), &guard).unwrap();
                 let default = if target.uri().scheme_str() == Some("https") { 443 } else { 80 };
                 prop_assert_eq!(target.uri().port_u16().unwrap_or(default), port);

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     call::{RetryOutcome, Retryable, key::LONGEST_CONFIGURABLE},
     classify::{Rules, http::is_replayed, network},
-    delivery::{text, webhooks::Webhooks},
+    delivery::{redact, webhooks::Webhooks},
     error::{BoxError, Refused, find},
     http::{
         BufferedBody,
@@ -291,7 +291,7 @@ impl<J: Journal + Clone> Replay<J> {
             ..
         } = &*self.state;
         let owner = scope.owner(head).ok_or(Problem::REPLAY_ANONYMOUS)?;
-        if !text::fits(&owner) {
+        if !redact::fits(&owner) {
             let detail = "The caller's name is too long to be written down.";
             return Err(Problem::REPLAY_INVALID.detail(detail));
         }
@@ -311,7 +311,7 @@ impl<J: Journal + Clone> Replay<J> {
         let key_header = &dialect.key_header();
         let stored = Stored::new(head, body, reason, description, key_header, callback);
         Ok(NewEntry {
-            label: text::cut(&function),
+            label: redact::cut(&function),
             owner,
             dedup,
             priority: options.priority,

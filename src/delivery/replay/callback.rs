@@ -3,10 +3,9 @@ use http::Response;
 use super::{Replay, ReplayId, document::rfc3339, request::Stored};
 use crate::{
     delivery::{
-        UserHeaders,
-        dead_letter::{bury, reason},
-        text::is_credential,
-        webhooks::{NotSent, Webhook},
+        dead_letter::{reason, record_dead_letter},
+        redact::is_credential,
+        webhooks::{SendError, UserHeaders, Webhook},
     },
     http::digest::Digest,
     store::{
@@ -59,9 +58,9 @@ impl<J: Journal + Clone> Replay<J> {
             .map(drop)
             .map_err(|error| match error {
                 // Without its own words before it.
-                NotSent::Target(error) => format!("The callback: {error}"),
-                NotSent::Invalid(error) => error.to_string(),
-                NotSent::Journal(error) => error.to_string(),
+                SendError::Target(error) => format!("The callback: {error}"),
+                SendError::Invalid(error) => error.to_string(),
+                SendError::Journal(error) => error.to_string(),
             })
     }
 
@@ -112,7 +111,7 @@ impl<J: Journal + Clone> Replay<J> {
         };
         match webhooks.entry_for(&self.journal, webhook.clone().headers(headers)) {
             Ok(entry) => Ok(Some(entry)),
-            Err(NotSent::Target(_)) => unsendable(reason::BAD_TARGET),
+            Err(SendError::Target(_)) => unsendable(reason::BAD_TARGET),
             Err(_) => unsendable(reason::BAD_HEADERS),
         }
     }
@@ -133,10 +132,10 @@ impl<J: Journal + Clone> Replay<J> {
         });
         let queue = letter.queue.clone();
         let keep = self.state.settings.keep_failed;
-        match bury(&self.journal, *letter, why, keep).await {
+        match record_dead_letter(&self.journal, *letter, why, keep).await {
             Ok(_) => telemetry::callback_buried(&queue, entry.id, why),
             Err(error) => {
-                telemetry::journal_trouble("bury", error.kind().as_str());
+                telemetry::journal_trouble("dead_letter", error.kind().as_str());
                 return Err(error);
             }
         }

@@ -13,7 +13,7 @@ use super::{
     request::Stored,
 };
 use crate::{
-    http::{problem::Problem, reply, span::Span},
+    http::{Span, problem::Problem, reply},
     store::{
         StoreError,
         journal::{Entry, EntryCommand, Journal, Query, Status},

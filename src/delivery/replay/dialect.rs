@@ -9,7 +9,7 @@ use super::{
     maintenance::MaintenanceState,
 };
 use crate::{
-    classify::BodySignal, delivery::UserHeaders, http::problem::Problem,
+    classify::BodySignal, delivery::webhooks::UserHeaders, http::problem::Problem,
     server::dialect::WireFormat, store::journal::Priority,
 };
 

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::{ReplayId, request::Stored};
 use crate::{
-    http::{problem::Problem, span::Span},
+    http::{Span, problem::Problem},
     store::journal::{Entry, Status, Timestamp},
 };
 

@@ -25,7 +25,7 @@ use crate::{
     client::retry::PrepareAttempt,
     delivery::{
         dead_letter::reason,
-        worker::{Admits, Handler},
+        worker::{Admission, Handler},
     },
     dependency::{BreakerState, DependencyStatus},
     error::BoxError,
@@ -132,15 +132,15 @@ where
         }
     }
 
-    fn admits(&self) -> Admits {
+    fn admission(&self) -> Admission {
         let state = &self.replay.state;
         let paces = state.settings.paced_by.iter();
         let paces = paces.map(|find| pace_of(&find().status()));
         let most = paces.min().unwrap_or(usize::MAX);
         match most.min(state.slow_start.limit()) {
-            0 => Admits::Urgent,
-            _ if self.replay.maintenance.is_on() => Admits::Urgent,
-            limit => Admits::UpTo(limit),
+            0 => Admission::Urgent,
+            _ if self.replay.maintenance.is_on() => Admission::Urgent,
+            limit => Admission::UpTo(limit),
         }
     }
 }

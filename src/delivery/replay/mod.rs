@@ -123,11 +123,10 @@ pub use self::{
     routes::ReplayRoutes,
 };
 use self::{builder::Settings, control::MOST, slow_start::SlowStart};
-pub use crate::http::span::{Span, Unit};
 use crate::{
     delivery::{
         webhooks::Webhooks,
-        worker::{Worker, WorkerNotifier},
+        worker::{WorkerBuilder, WorkerNotifier},
     },
     server::dialect::Scope,
     store::journal::{EntryId, InvalidEntryId, Journal},
@@ -240,7 +239,7 @@ impl<J: Journal + Clone> Replay<J> {
     ///
     /// Each replay that fails for good queues an alert: start a worker of
     /// [alerts](crate::delivery::dead_letter::DeadLetters::alerts) too.
-    pub fn worker<B, S>(&self, service: S) -> Worker<J, ReplayHandler<J, S, B>>
+    pub fn worker<B, S>(&self, service: S) -> WorkerBuilder<J, ReplayHandler<J, S, B>>
     where
         ReplayHandler<J, S, B>: crate::delivery::worker::Handler,
     {
@@ -253,16 +252,16 @@ impl<J: Journal + Clone> Replay<J> {
         &self,
         service: S,
         prepare: H,
-    ) -> Worker<J, ReplayHandler<J, S, B, H>>
+    ) -> WorkerBuilder<J, ReplayHandler<J, S, B, H>>
     where
         ReplayHandler<J, S, B, H>: crate::delivery::worker::Handler,
     {
         let settings = &self.state.settings;
         let handler = ReplayHandler::new(self.clone(), service, prepare);
-        Worker::builder(self.journal.clone(), settings.queue.clone(), handler)
+        WorkerBuilder::new(self.journal.clone(), settings.queue.clone(), handler)
             .concurrency(settings.concurrency)
             .per_lane(settings.concurrency)
-            .woken_by(self.state.wake.clone())
+            .notifier(self.state.wake.clone())
     }
 }
 

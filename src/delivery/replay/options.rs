@@ -13,7 +13,7 @@ use std::time::Duration;
 use http::HeaderMap;
 
 use super::dialect::ReplayOptions;
-use crate::{delivery::UserHeaders, http::problem::Problem, store::journal::Priority};
+use crate::{delivery::webhooks::UserHeaders, http::problem::Problem, store::journal::Priority};
 
 /// The headers, which are for the layer alone.
 pub(super) const HEADERS: [&str; 5] = [

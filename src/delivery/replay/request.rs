@@ -5,7 +5,7 @@ use http::{HeaderName, HeaderValue, Method, Request, Uri, header};
 use serde::{Deserialize, Serialize};
 
 use super::{dialect::Description, options::HEADERS};
-use crate::delivery::{UserHeaders, parcel::Parcel, text::is_secret};
+use crate::delivery::{redact::is_secret, stored_message::StoredMessage, webhooks::UserHeaders};
 
 /// The part of a request next to its headers and its body.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -46,7 +46,7 @@ impl Callback {
     }
 }
 
-pub(super) type Stored = Parcel<Meta>;
+pub(super) type Stored = StoredMessage<Meta>;
 
 impl Stored {
     pub(super) fn new(

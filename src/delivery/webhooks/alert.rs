@@ -7,14 +7,14 @@ use crate::{
     store::journal::Journal,
 };
 
-/// What alerts are labelled with.
+/// The label of alerts.
 const LABEL: &str = "dead_letter";
 
-/// Tells a webhook that there is a dead letter: which one, of which queue, and its
-/// [cause](DeadLetter::cause), and nothing of what is in it.
+/// Sends a webhook for each dead letter, with its id, queue, label and
+/// [cause](DeadLetter::cause), and nothing of its content.
 ///
-/// A letter that is such an alert itself is only logged, or an alert that can't be delivered would
-/// call for the next one.
+/// A dead letter that is itself such a webhook is only logged: one alert that can't be delivered
+/// must not cause another.
 #[derive(Debug, Clone)]
 pub struct WebhookAlert<J> {
     webhooks: Webhooks<J>,
@@ -22,7 +22,7 @@ pub struct WebhookAlert<J> {
 }
 
 impl<J> WebhookAlert<J> {
-    /// Alerts whoever is behind this URL.
+    /// Sends alerts to this URL.
     pub fn new(webhooks: Webhooks<J>, url: impl Into<String>) -> Self {
         Self {
             webhooks,

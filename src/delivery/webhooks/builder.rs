@@ -1,8 +1,11 @@
 use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
 
-use super::{Shared, Signers, Webhooks};
+use super::{
+    Schedule, Sender, Webhooks,
+    queue::{Settings, Signers},
+};
 use crate::{
-    delivery::{Schedule, Sender, dead_letter::KEEP, guard::Guard, worker::WorkerNotifier},
+    delivery::{dead_letter::KEEP, guard::Guard, worker::WorkerNotifier},
     error::ConfigError,
 };
 
@@ -31,41 +34,41 @@ impl<J> WebhooksBuilder<J> {
         }
     }
 
-    /// The queue, instead of `webhooks`.
+    /// Sets the queue, `webhooks` by default.
     pub fn queue(mut self, queue: impl Into<Cow<'static, str>>) -> Self {
         self.queue = queue.into();
         self
     }
 
-    /// Which targets are allowed: those of the public internet by https, unless told otherwise.
+    /// Sets the allowed targets: public addresses by `https` by default.
     pub fn guard(mut self, guard: Guard) -> Self {
         self.guard = guard;
         self
     }
 
-    /// Sends by this sender, which has a guard of its own.
+    /// Sets the sender, which has a guard of its own.
     pub fn sender(mut self, sender: Sender) -> Self {
         self.sender = Some(sender);
         self
     }
 
-    /// When an event is delivered again: five deliveries, unless told otherwise.
+    /// Sets the schedule: five deliveries by default.
     pub fn schedule(mut self, schedule: Schedule) -> Self {
         self.schedule = schedule;
         self
     }
 
-    /// How long a dead letter is kept: 30 days, unless told otherwise.
+    /// Sets how long a dead letter is kept: 30 days by default.
     pub fn keep(mut self, keep: Duration) -> Self {
         self.keep = keep;
         self
     }
 
-    /// The webhooks.
+    /// Builds the webhooks.
     ///
     /// # Errors
     ///
-    /// A setting that is not allowed.
+    /// A setting is not allowed.
     pub fn build(self) -> Result<Webhooks<J>, ConfigError> {
         let sender = match self.sender {
             Some(sender) => sender,
@@ -73,8 +76,8 @@ impl<J> WebhooksBuilder<J> {
         };
         Ok(Webhooks {
             journal: self.journal,
-            wake: WorkerNotifier::new(),
-            shared: Arc::new(Shared {
+            notifier: WorkerNotifier::new(),
+            settings: Arc::new(Settings {
                 queue: self.queue,
                 guard: self.guard,
                 sender,

@@ -2,35 +2,38 @@ use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
 
-use super::{DAY, Meta, Shared};
+use super::{
+    Delivery, DeliveryFailure, DeliveryOutcome, MessageId, UserHeaders,
+    queue::Settings,
+    webhook::{DAY, Meta},
+};
 use crate::{
     delivery::{
-        Delivery, Failure, Outcome, UserHeaders, dead_letter::reason, guard::Target,
-        parcel::Parcel, sign::MessageId, worker::Handler,
+        dead_letter::reason, guard::Target, stored_message::StoredMessage, worker::Handler,
     },
     store::journal::{Entry, Settlement},
 };
 
-/// Delivers webhooks.
-pub struct Deliveries {
-    pub(super) shared: Arc<Shared>,
+/// The handler of [`Webhooks::worker`](super::Webhooks::worker), which delivers webhooks.
+pub struct WebhookHandler {
+    settings: Arc<Settings>,
 }
 
-impl fmt::Debug for Deliveries {
+impl fmt::Debug for WebhookHandler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Deliveries")
+        f.write_str("WebhookHandler")
     }
 }
 
-impl Handler for Deliveries {
+impl Handler for WebhookHandler {
     async fn handle(&self, entry: Entry) -> Settlement {
-        let Shared {
+        let Settings {
             sender,
             signers,
             schedule,
             keep,
             ..
-        } = &*self.shared;
+        } = &*self.settings;
         if entry.is_past() {
             return Settlement::failed(reason::NOT_WITHIN_A_DAY, *keep);
         }
@@ -45,32 +48,37 @@ impl Handler for Deliveries {
             Err(why) => return Settlement::failed(why, *keep),
         };
         match sender.send(&delivery, &signer).await {
-            Outcome::Delivered(status) => Settlement {
+            DeliveryOutcome::Delivered(status) => Settlement {
                 note: status.as_u16().to_string(),
                 ..Settlement::completed(Bytes::new(), *keep)
             },
-            Outcome::Failed(failure) => self.again(&entry, &failure),
+            DeliveryOutcome::Failed(failure) => self.after_failure(&entry, &failure),
         }
     }
 }
 
-impl Deliveries {
+impl WebhookHandler {
+    pub(super) fn new(settings: Arc<Settings>) -> Self {
+        Self { settings }
+    }
+
+    /// Returns the delivery of an entry, or the reason why there is none.
     fn delivery(&self, entry: &Entry) -> Result<Delivery, &'static str> {
-        let parcel: Parcel<Meta> =
-            Parcel::decode(entry.payload.clone()).ok_or(reason::UNREADABLE)?;
-        // The guard may have changed its mind.
-        let target =
-            Target::parse(&parcel.meta.url, &self.shared.guard).map_err(|_| reason::BAD_TARGET)?;
+        let message: StoredMessage<Meta> =
+            StoredMessage::decode(entry.payload.clone()).ok_or(reason::UNREADABLE)?;
+        // The guard may be another one than when the event was queued.
+        let target = Target::parse(&message.meta.url, &self.settings.guard)
+            .map_err(|_| reason::BAD_TARGET)?;
         let id = MessageId::new(entry.id.to_string()).map_err(|_| reason::UNREADABLE)?;
         let headers = UserHeaders::new(
-            parcel
+            message
                 .headers
                 .iter()
                 .filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?))),
         );
-        let delivery = Delivery::new(target, id, parcel.body)
+        let delivery = Delivery::new(target, id, message.body)
             .headers(headers.map_err(|_| reason::BAD_HEADERS)?);
-        match &parcel.meta.content_type {
+        match &message.meta.content_type {
             None => Ok(delivery),
             Some(content_type) => delivery
                 .content_type(content_type)
@@ -78,14 +86,14 @@ impl Deliveries {
         }
     }
 
-    /// When to deliver it again, if at all.
-    fn again(&self, entry: &Entry, failure: &Failure) -> Settlement {
-        let Shared { schedule, keep, .. } = &*self.shared;
+    /// Schedules the next delivery, or dead-letters the event.
+    fn after_failure(&self, entry: &Entry, failure: &DeliveryFailure) -> Settlement {
+        let Settings { schedule, keep, .. } = &*self.settings;
         let why = failure.to_string();
         let before = entry.history.iter().rev();
         let in_a_row = before.take_while(|last| last.note == why).count();
         if failure.is_retryable(u32::try_from(in_a_row).unwrap_or(u32::MAX)) {
-            // A redrive begins a new day.
+            // A redrive starts a new day.
             let since_first = DAY.saturating_sub(entry.expires_at.since(entry.changed_at));
             let asked = failure.retry_after();
             let next = schedule.next(entry.attempts, since_first, asked, rand::random());

@@ -8,10 +8,10 @@ use std::{
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, watch},
     task::{JoinError, JoinHandle},
-    time::{Instant, Interval, MissedTickBehavior, interval_at, sleep},
+    time::{Instant, MissedTickBehavior, interval_at, sleep},
 };
 
-use super::{Admits, Handler, Phase, alert, slots::Slot};
+use super::{Admission, Handler, alert, handle::Phase, slots::Slot};
 use crate::{
     backoff::{Backoff, FullJitter},
     store::{
@@ -21,24 +21,24 @@ use crate::{
     telemetry,
 };
 
-/// How long to wait after a handler panicked.
+/// The wait before an entry is leased again after its handler panicked.
 const AFTER_PANIC: Duration = Duration::from_secs(5);
 
-/// How the journal is told again how an entry ended, when it did not listen.
-const PAUSE: FullJitter = FullJitter {
+/// The waits between settlements that the journal does not take.
+const BACKOFF: FullJitter = FullJitter {
     base: Duration::from_millis(100),
     cap: Duration::from_secs(10),
 };
-/// About ten minutes.
+/// Settlements of an entry that are tried, for about ten minutes.
 const MAX_SETTLES: u32 = 120;
 
-/// One entry after the other.
+/// Handles and settles leased entries.
 pub(super) struct Job<J, H> {
     pub(super) journal: Arc<J>,
     pub(super) handler: Arc<H>,
     pub(super) lease: Duration,
-    /// As many as may be handled at a time.
-    pub(super) places: Arc<Semaphore>,
+    /// One permit for each handler that may run at a time.
+    pub(super) permits: Arc<Semaphore>,
     pub(super) phase: watch::Receiver<Phase>,
 }
 
@@ -48,87 +48,81 @@ impl<J, H> Clone for Job<J, H> {
             journal: Arc::clone(&self.journal),
             handler: Arc::clone(&self.handler),
             lease: self.lease,
-            places: Arc::clone(&self.places),
+            permits: Arc::clone(&self.permits),
             phase: self.phase.clone(),
         }
     }
 }
 
 impl<J: Journal, H: Handler> Job<J, H> {
-    /// Has an entry handled, and tells the journal how that ended. Its slot is free by then.
+    /// Handles an entry, frees its slot, and settles it.
     pub(super) async fn run(self, entry: Entry, slot: Slot) {
-        let (id, turn, queue) = (entry.id, entry.turn, entry.queue.clone());
+        let (id, token, queue) = (entry.id, entry.turn, entry.queue.clone());
         let owner = entry.owner.clone();
-        let every = self.lease / 3;
-        let mut beat = interval_at(Instant::now() + every, every);
-        beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let ended = {
-            let ended = pin!(self.ended(entry));
-            self.held(id, turn, &queue, &mut beat, ended).await
-        };
+        let handled = self.handle(entry);
+        let settlement = self.with_lease(id, token, &queue, handled).await;
         drop(slot);
-        let Some(settle) = ended else {
+        let Some(mut settlement) = settlement else {
             return;
         };
-        let settle = match settle.outcome {
-            Outcome::Failed(keep) => {
-                let alert = alert(&queue, id, &owner, keep);
-                settle.followed_by(alert)
-            }
-            _ => settle,
-        };
-        self.settle(&queue, id, turn, settle).await;
+        if let Outcome::Failed(keep) = settlement.outcome {
+            settlement = settlement.followed_by(alert(&queue, id, &owner, keep));
+        }
+        self.settle(&queue, id, token, settlement).await;
     }
 
-    /// How it ended, if it was begun at all.
-    async fn ended(&self, entry: Entry) -> Settlement {
-        let Some(_place) = self.place(&entry).await else {
+    /// Calls the handler once there is a permit, or releases the entry.
+    async fn handle(&self, entry: Entry) -> Settlement {
+        let Some(_permit) = self.permit(&entry).await else {
             return Settlement::release(Duration::ZERO);
         };
         let handler = Arc::clone(&self.handler);
         let handling = async move { handler.handle(entry).await };
-        let mut handling = Owned(tokio::spawn(telemetry::in_span(handling)));
+        let mut handling = AbortOnDrop(tokio::spawn(telemetry::in_span(handling)));
         tokio::select! {
-            handled = &mut handling => handled.unwrap_or_else(|error| failed(&error)),
-            () = self.is(Phase::GivingBack) => {
+            handled = &mut handling => handled.unwrap_or_else(|error| not_handled(&error)),
+            () = self.reached(Phase::Releasing) => {
                 Settlement::retry("interrupted by a shutdown", Duration::ZERO)
             }
         }
     }
 
-    /// A place among those that are handled; `None` if it had to be waited for, and meanwhile
-    /// nothing is to be begun any more, or not this.
-    async fn place(&self, entry: &Entry) -> Option<OwnedSemaphorePermit> {
-        let places = Arc::clone(&self.places);
-        if let Ok(place) = Arc::clone(&places).try_acquire_owned() {
-            return Some(place);
+    /// Waits for a permit to run the handler. Returns `None` if, while it waited, the worker was
+    /// told to stop, the entry expired, or the handler stopped admitting all.
+    async fn permit(&self, entry: &Entry) -> Option<OwnedSemaphorePermit> {
+        if let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() {
+            return Some(permit);
         }
         let leased = Instant::now();
-        let place = tokio::select! {
+        let permit = tokio::select! {
             biased;
-            () = self.is(Phase::Finishing) => return None,
-            place = places.acquire_owned() => place.ok()?,
+            () = self.reached(Phase::Draining) => return None,
+            permit = Arc::clone(&self.permits).acquire_owned() => permit,
         };
+        let permit = permit.unwrap_or_else(|_| unreachable!("the semaphore is never closed"));
         let now = entry.changed_at.after(leased.elapsed());
         let in_time = entry.is_past() || now < entry.expires_at;
-        (in_time && self.handler.admits() == Admits::All).then_some(place)
+        (in_time && self.handler.admission() == Admission::All).then_some(permit)
     }
 
-    /// Waits with the lease extended; `None` if it was lost.
-    async fn held<F: Future>(
+    /// Polls a future and extends the lease meanwhile. Returns `None` if the lease was lost.
+    async fn with_lease<F: Future>(
         &self,
         id: EntryId,
-        turn: LeaseToken,
+        token: LeaseToken,
         queue: &str,
-        beat: &mut Interval,
-        mut future: Pin<&mut F>,
+        future: F,
     ) -> Option<F::Output> {
+        let every = self.lease / 3;
+        let mut extension = interval_at(Instant::now() + every, every);
+        extension.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut future = pin!(future);
         loop {
             tokio::select! {
                 output = &mut future => return Some(output),
-                _ = beat.tick() => {}
+                _ = extension.tick() => {}
             }
-            match self.journal.extend(id, turn, self.lease).await {
+            match self.journal.extend(id, token, self.lease).await {
                 Ok(Ownership::Held) => {}
                 Ok(Ownership::Lost) => {
                     telemetry::turn_lost(queue, id);
@@ -139,35 +133,33 @@ impl<J: Journal, H: Handler> Job<J, H> {
         }
     }
 
-    /// Waits until it is so far.
-    async fn is(&self, at_least: Phase) {
+    /// Waits for this phase or a later one.
+    async fn reached(&self, at_least: Phase) {
         let mut phase = self.phase.clone();
-        // If nobody can say so any more, this task is broken off as well.
+        // The sender is gone when the handle was dropped, which aborts this task, too.
         if phase.wait_for(|phase| *phase >= at_least).await.is_err() {
             std::future::pending::<()>().await;
         }
     }
 
-    async fn settle(&self, queue: &str, id: EntryId, turn: LeaseToken, settle: Settlement) {
+    /// Settles an entry, again and again until the journal takes it.
+    async fn settle(&self, queue: &str, id: EntryId, token: LeaseToken, settlement: Settlement) {
         for n in 0..MAX_SETTLES {
-            match self.journal.settle(id, turn, settle.clone()).await {
+            match self.journal.settle(id, token, settlement.clone()).await {
                 Ok(Ownership::Held) => {
-                    return telemetry::settled(
-                        queue,
-                        settle.outcome.as_str(),
-                        settle.outcome.is_failed(),
-                    );
+                    let outcome = settlement.outcome;
+                    return telemetry::settled(queue, outcome.as_str(), outcome.is_failed());
                 }
                 Ok(Ownership::Lost) => return telemetry::turn_lost(queue, id),
                 Err(error) => telemetry::journal_trouble("settle", error.kind().as_str()),
             }
-            sleep(PAUSE.delay(n, Duration::ZERO, rand::random())).await;
+            sleep(BACKOFF.delay(n, Duration::ZERO, rand::random())).await;
         }
         telemetry::unsettled(queue, id);
     }
 }
 
-fn failed(error: &JoinError) -> Settlement {
+fn not_handled(error: &JoinError) -> Settlement {
     let why = if error.is_panic() {
         "its handler panicked"
     } else {
@@ -176,10 +168,10 @@ fn failed(error: &JoinError) -> Settlement {
     Settlement::retry(why, AFTER_PANIC)
 }
 
-/// A task that ends when nobody waits for it.
-struct Owned<T>(JoinHandle<T>);
+/// A task that is aborted when this is dropped.
+struct AbortOnDrop<T>(JoinHandle<T>);
 
-impl<T> Future for Owned<T> {
+impl<T> Future for AbortOnDrop<T> {
     type Output = Result<T, JoinError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -187,7 +179,7 @@ impl<T> Future for Owned<T> {
     }
 }
 
-impl<T> Drop for Owned<T> {
+impl<T> Drop for AbortOnDrop<T> {
     fn drop(&mut self) {
         self.0.abort();
     }

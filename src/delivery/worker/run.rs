@@ -1,4 +1,3 @@
-use crate::store::journal::Status;
 use std::{borrow::Cow, collections::VecDeque, sync::Arc, time::Duration};
 
 use tokio::{
@@ -6,38 +5,49 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use super::{Admits, Handler, Limits, Phase, WorkerNotifier, job::Job, slots::Slots};
+use super::{Admission, Handler, WorkerNotifier, handle::Phase, job::Job, slots::Slots};
 use crate::{
     backoff::{Backoff, FullJitter},
     store::{
         StoreError,
-        journal::{Entry, Journal, LeaseRequest, Priority, gather::gathered},
+        journal::{Entry, Journal, LeaseRequest, Priority, Status, gather::gathered},
     },
     telemetry,
 };
 
-/// How many lanes are looked at in one go.
+/// Lanes that are listed in one call.
 const LANES: u32 = 64;
 
-/// How many entries there may be that are handled, or were and are not settled yet: so many times
-/// as many as are handled at a time. A commit can take as long as a few leases.
+/// The bound on entries that are handled or not settled yet, as a multiple of those handled at a
+/// time: a commit can take as long as a few handlers.
 const UNSETTLED: usize = 4;
 
-/// How long to wait after the journal failed.
-const PAUSE: FullJitter = FullJitter {
+/// The waits after the journal failed.
+const BACKOFF: FullJitter = FullJitter {
     base: Duration::from_millis(500),
     cap: Duration::from_secs(30),
 };
 
-/// How often the queue is counted.
-const COUNT_EVERY: Duration = Duration::from_secs(10);
+/// The interval between measurements of the queue.
+const MEASURE_EVERY: Duration = Duration::from_secs(10);
 
-/// Whether to look for what is due.
-enum Look {
-    Not,
-    /// Only in lanes of which it is known that they have something.
-    Known,
-    Anew,
+/// The settings of a worker.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    pub(super) concurrency: usize,
+    pub(super) per_lane: usize,
+    pub(super) prefetch: usize,
+    pub(super) lease: Duration,
+    pub(super) poll: Duration,
+}
+
+/// The next call to the journal.
+enum Next {
+    Wait,
+    /// Leases from the lanes in [`Run::lanes`].
+    LeaseKnown,
+    /// Lists the lanes and leases from them.
+    List,
 }
 
 /// The loop of a worker.
@@ -45,17 +55,17 @@ pub(super) struct Run<J, H> {
     job: Job<J, H>,
     queue: Cow<'static, str>,
     limits: Limits,
-    wake: WorkerNotifier,
+    notifier: WorkerNotifier,
     slots: Arc<Slots>,
-    /// What is being handled, and what was and is being settled.
+    /// Entries that are being handled or settled.
     jobs: JoinSet<()>,
     /// The lane that was leased from last.
     cursor: Option<String>,
-    /// Lanes that had more than there was room for, those that had their turn at the end.
-    known: VecDeque<String>,
-    /// Whether these are all such lanes, as of the last look.
-    all_known: bool,
-    counted: Option<Instant>,
+    /// Lanes with entries that there was no room for, the least recently leased first.
+    lanes: VecDeque<String>,
+    /// Whether `lanes` has all such lanes, as of the last listing.
+    all_listed: bool,
+    measured_at: Option<Instant>,
 }
 
 impl<J: Journal, H: Handler> Run<J, H> {
@@ -63,110 +73,102 @@ impl<J: Journal, H: Handler> Run<J, H> {
         job: Job<J, H>,
         queue: Cow<'static, str>,
         limits: Limits,
-        wake: WorkerNotifier,
+        notifier: WorkerNotifier,
     ) -> Self {
         Self {
             job,
             queue,
             limits,
-            wake,
+            notifier,
             slots: Arc::default(),
             jobs: JoinSet::new(),
             cursor: None,
-            known: VecDeque::new(),
-            all_known: false,
-            counted: None,
+            lanes: VecDeque::new(),
+            all_listed: false,
+            measured_at: None,
         }
     }
 
     pub(super) async fn run(mut self) {
         let mut phase = self.job.phase.clone();
         let mut failures = 0;
-        let mut look = Look::Anew;
-        let mut next = Instant::now();
+        let mut next = Next::List;
+        let mut poll_at = Instant::now();
         loop {
-            let looked = match look {
-                Look::Not => None,
-                Look::Known => Some(self.lease_known().await),
-                Look::Anew => {
-                    let looked = self.fill().await;
-                    next = self.after(self.limits.poll);
-                    self.count().await;
-                    Some(looked)
+            let leased = match next {
+                Next::Wait => None,
+                Next::LeaseKnown => Some(self.lease_known().await),
+                Next::List => {
+                    let leased = self.list_and_lease().await;
+                    poll_at = after(self.limits.poll);
+                    self.measure().await;
+                    Some(leased)
                 }
             };
-            match looked {
+            match leased {
                 Some(Ok(())) => failures = 0,
                 Some(Err(error)) => {
                     telemetry::journal_trouble("lease", error.kind().as_str());
-                    next = self.after(PAUSE.delay(failures, Duration::ZERO, rand::random()));
+                    poll_at = after(BACKOFF.delay(failures, Duration::ZERO, rand::random()));
                     failures += 1;
                 }
                 None => {}
             }
-            look = tokio::select! {
+            next = tokio::select! {
                 biased;
-                _ = phase.wait_for(|phase| *phase >= Phase::Finishing) => break,
-                () = self.slots.freed() => self.look_on(failures),
+                _ = phase.wait_for(|phase| *phase >= Phase::Draining) => break,
+                () = self.slots.freed() => self.next(failures),
                 Some(_) = self.jobs.join_next() => match self.jobs.is_empty() && failures == 0 {
-                    true => Look::Anew,
-                    false => self.look_on(failures),
+                    true => Next::List,
+                    false => self.next(failures),
                 },
-                () = self.wake.woken() => Look::Anew,
-                () = sleep_until(next) => Look::Anew,
+                () = self.notifier.notified() => Next::List,
+                () = sleep_until(poll_at) => Next::List,
             };
         }
         while self.jobs.join_next().await.is_some() {}
     }
 
-    /// Workers that started together do not stay together.
-    fn after(&self, pause: Duration) -> Instant {
-        Instant::now() + pause.mul_f64(rand::random_range(0.9..1.1))
-    }
-
-    /// What to do about room that there is. The journal is not asked for each that ended, nor what
-    /// is known already.
-    fn look_on(&mut self, failures: u32) -> Look {
-        if failures > 0 || !self.is_hungry() {
-            return Look::Not;
+    /// Returns the next call to the journal after an entry ended. Waits until a quarter of the slots
+    /// is free, so that the journal is not called for each entry, and lists lanes only if the last
+    /// listing did not reach all of them.
+    fn next(&mut self, failures: u32) -> Next {
+        let (limit, _) = self.admission();
+        if failures > 0 || self.room(limit) * 4 < limit {
+            return Next::Wait;
         }
-        match (self.known.is_empty(), self.all_known) {
-            (false, _) => Look::Known,
-            (true, false) => Look::Anew,
-            (true, true) => Look::Not,
+        match (self.lanes.is_empty(), self.all_listed) {
+            (false, _) => Next::LeaseKnown,
+            (true, false) => Next::List,
+            (true, true) => Next::Wait,
         }
     }
 
-    fn admits(&self) -> (usize, Priority) {
+    /// Returns how many entries may have a slot, and the lowest priority to lease.
+    fn admission(&self) -> (usize, Priority) {
         let most = self.limits.concurrency;
-        match self.job.handler.admits() {
-            Admits::All => (most + self.limits.ahead, Priority::Low),
-            Admits::UpTo(limit) => (limit.min(most), Priority::Low),
-            Admits::Urgent => (most, Priority::Urgent),
+        match self.job.handler.admission() {
+            Admission::All => (most + self.limits.prefetch, Priority::Low),
+            Admission::UpTo(limit) => (limit.min(most), Priority::Low),
+            Admission::Urgent => (most, Priority::Urgent),
         }
     }
 
-    /// How many may be begun. Those that wait to be settled have no slot any more, but there may not
-    /// be any number of them.
+    /// Returns how many entries may be leased: as there are free slots, but no more than keeps
+    /// handled and unsettled entries within their bound.
     fn room(&mut self, limit: usize) -> usize {
         while self.jobs.try_join_next().is_some() {}
-        let most = (self.limits.concurrency + self.limits.ahead) * UNSETTLED;
+        let most = (self.limits.concurrency + self.limits.prefetch) * UNSETTLED;
         let unsettled = most.saturating_sub(self.jobs.len());
         limit.saturating_sub(self.slots.taken()).min(unsettled)
     }
 
-    /// Whether there is enough room to ask the journal for more.
-    fn is_hungry(&mut self) -> bool {
-        let (limit, _) = self.admits();
-        self.room(limit) * 4 >= limit
-    }
-
-    /// Leases from all lanes, beginning where it ended last, until there is no room or each was
-    /// looked at.
-    async fn fill(&mut self) -> Result<(), StoreError> {
-        self.known.clear();
-        self.all_known = false;
-        let (limit, _) = self.admits();
+    /// Lists lanes and leases from them, from the lane after the last one leased from, until there
+    /// is no room or each lane was visited.
+    async fn list_and_lease(&mut self) -> Result<(), StoreError> {
+        self.lanes.clear();
+        self.all_listed = false;
+        let (limit, _) = self.admission();
         let start = self.cursor.clone();
         let mut wrapped = start.is_none();
         let mut had_more = Vec::new();
@@ -179,14 +181,14 @@ impl<J: Journal, H: Handler> Run<J, H> {
                 last |= behind.is_some();
                 lanes.truncate(behind.unwrap_or(lanes.len()));
             }
-            self.known.extend(lanes);
+            self.lanes.extend(lanes);
             had_more.append(&mut self.lease().await?);
             if last && wrapped {
-                self.all_known = true;
-                self.come_round(had_more);
+                self.all_listed = true;
+                self.requeue(had_more);
                 return Ok(());
             }
-            if !self.known.is_empty() {
+            if !self.lanes.is_empty() {
                 return Ok(());
             }
             if last {
@@ -197,34 +199,35 @@ impl<J: Journal, H: Handler> Run<J, H> {
         Ok(())
     }
 
-    /// Leases from the lanes that had more. Only when each of them had its turn, and if there are
-    /// others, is it asked which there are.
+    /// Leases from the lanes that had more. If not all lanes are listed, those that still have more
+    /// are dropped: the listing comes to them after the others.
     async fn lease_known(&mut self) -> Result<(), StoreError> {
         let had_more = self.lease().await?;
-        if self.all_known {
-            self.come_round(had_more);
+        if self.all_listed {
+            self.requeue(had_more);
         }
         Ok(())
     }
 
-    /// Those that had more are next after all others; if there are no others, a look begins anew.
-    fn come_round(&mut self, had_more: Vec<String>) {
-        if self.known.is_empty() {
+    /// Puts lanes that had more behind the others. If there are no others, the next listing starts
+    /// from the first lane.
+    fn requeue(&mut self, had_more: Vec<String>) {
+        if self.lanes.is_empty() {
             self.cursor = None;
         }
-        self.known.extend(had_more);
+        self.lanes.extend(had_more);
     }
 
-    /// Leases from known lanes, all at the same time, until there is no room. Those that had more
-    /// are not known any more, but returned.
+    /// Leases concurrently from the known lanes until there is no room. Removes each lane, and
+    /// returns those that had more.
     async fn lease(&mut self) -> Result<Vec<String>, StoreError> {
-        let (limit, through) = self.admits();
-        // Who is about to be done makes room for this one.
+        let (limit, through) = self.admission();
+        // Lets finishing jobs free their slots before leasing more.
         let mut room = gathered(limit, || self.room(limit)).await;
         let mut had_more = Vec::new();
         let mut leases = JoinSet::new();
         while room > 0
-            && let Some(lane) = self.known.pop_front()
+            && let Some(lane) = self.lanes.pop_front()
         {
             self.cursor = Some(lane.clone());
             let taken = self.slots.taken_by(&lane);
@@ -234,12 +237,12 @@ impl<J: Journal, H: Handler> Run<J, H> {
                 continue;
             };
             room -= wanted;
-            let want = LeaseRequest {
+            let request = LeaseRequest {
                 through,
                 ..LeaseRequest::new(self.queue.clone(), lane.clone(), limit, self.limits.lease)
             };
             let journal = Arc::clone(&self.job.journal);
-            leases.spawn(async move { (lane, wanted, journal.lease(want).await) });
+            leases.spawn(async move { (lane, wanted, journal.lease(request).await) });
         }
         let mut failure = None;
         while let Some(leased) = leases.join_next().await {
@@ -251,7 +254,7 @@ impl<J: Journal, H: Handler> Run<J, H> {
                     entries.into_iter().for_each(|entry| self.begin(entry));
                 }
                 Ok((_, _, Err(error))) => failure = Some(error),
-                // A journal that panics is the user's own.
+                // The user's journal panicked; the next listing comes to its lane again.
                 Err(_) => {}
             }
         }
@@ -267,11 +270,13 @@ impl<J: Journal, H: Handler> Run<J, H> {
         self.jobs.spawn(self.job.clone().run(entry, slot));
     }
 
-    /// Measures the queue, now and then.
-    async fn count(&mut self) {
-        let due = self.counted.is_none_or(|at| at.elapsed() >= COUNT_EVERY);
+    /// Reports the length and age of the queue, if a recorder wants them and they are due.
+    async fn measure(&mut self) {
+        let due = self
+            .measured_at
+            .is_none_or(|at| at.elapsed() >= MEASURE_EVERY);
         if due && telemetry::counts_queues() {
-            self.counted = Some(Instant::now());
+            self.measured_at = Some(Instant::now());
             if let Ok(counts) = self.job.journal.counts(&self.queue).await {
                 let by_status = [Status::Queued, Status::Processing, Status::Failed]
                     .map(|status| (status.as_str(), counts.of(status)));
@@ -279,4 +284,9 @@ impl<J: Journal, H: Handler> Run<J, H> {
             }
         }
     }
+}
+
+/// Returns the instant after a pause, spread so that workers that started together drift apart.
+fn after(pause: Duration) -> Instant {
+    Instant::now() + pause.mul_f64(rand::random_range(0.9..1.1))
 }

@@ -1,4 +1,4 @@
-//! How many entries are being handled, in all and of each lane.
+//! Counts of the entries that are leased and not handled yet, in all and of each lane.
 
 use std::{
     collections::HashMap,
@@ -7,8 +7,8 @@ use std::{
 
 use tokio::sync::Notify;
 
-/// The places of a worker. Which of them are free is for the worker to say, since how many there
-/// are changes.
+/// The slots of a worker. It knows those taken only: the limit changes with the handler's
+/// admission.
 #[derive(Default)]
 pub(super) struct Slots {
     taken: Mutex<Taken>,
@@ -40,7 +40,7 @@ impl Slots {
         self.lock().of_lane.get(lane).copied().unwrap_or_default()
     }
 
-    /// Waits until one was freed since this was last asked.
+    /// Waits until a slot is freed, or returns at once if one was since the last wait.
     pub(super) async fn freed(&self) {
         self.freed.notified().await;
     }
@@ -50,7 +50,7 @@ impl Slots {
     }
 }
 
-/// A place, free again when this is dropped.
+/// A slot, freed when this is dropped.
 pub(super) struct Slot {
     slots: Arc<Slots>,
     lane: String,

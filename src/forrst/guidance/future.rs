@@ -15,8 +15,8 @@ use tokio::time::{Sleep, sleep};
 use super::layer::Settings;
 use crate::{forrst::may_be_envelope, http::BufferedBody};
 
-/// What a frame counts at least, so that empty ones come to an end too.
-const FRAME: usize = 64;
+/// The least that a frame counts, so that a stream of empty ones ends.
+const MIN_FRAME: usize = 64;
 
 pin_project! {
     /// The future of a [`RetryGuidance`](super::RetryGuidance) service.
@@ -31,9 +31,9 @@ pin_project! {
 pin_project! {
     #[project = StateProj]
     enum State<F, B: Body> {
-        // The call is out.
+        // The inner service is called.
         Called { #[pin] future: F },
-        // The body is read. It is boxed, so that calls without are small.
+        // The body is read. It is boxed to keep calls without a readable body small.
         Reading { reading: Option<Box<Reading<B>>> },
     }
 }
@@ -63,7 +63,7 @@ where
                     let mut head = Response::from_parts(parts, ());
                     let body = BufferedBody::untouched(body);
                     if !may_be_envelope(head.headers()) {
-                        this.settings.guide_plain(&mut head);
+                        this.settings.guide_http(&mut head);
                         return Poll::Ready(Ok(head.map(|()| body)));
                     }
                     let reading = Some(Box::new(Reading {
@@ -75,13 +75,14 @@ where
                     this.state.set(State::Reading { reading });
                 }
                 StateProj::Reading { reading } => {
-                    match reading.as_mut() {
-                        Some(reading) => ready!(reading.poll(this.settings, cx)),
-                        None => return Poll::Pending,
+                    let Some(mut body) = reading.take() else {
+                        unreachable!("the future was polled after completion");
+                    };
+                    if body.poll(this.settings, cx).is_pending() {
+                        *reading = Some(body);
+                        return Poll::Pending;
                     }
-                    if let Some(reading) = reading.take() {
-                        return Poll::Ready(Ok(reading.finish(this.settings)));
-                    }
+                    return Poll::Ready(Ok(body.finish(this.settings)));
                 }
             }
         }
@@ -97,7 +98,7 @@ struct Reading<B: Body> {
 }
 
 impl<B: Body<Data = Bytes> + Unpin> Reading<B> {
-    /// Ready when nothing more is worth waiting for.
+    /// Reads until the end, the limit or the timeout.
     fn poll(&mut self, settings: &Settings, cx: &mut Context<'_>) -> Poll<()> {
         if self.body.size_hint().lower() > settings.limit as u64 {
             return Poll::Ready(());
@@ -105,7 +106,7 @@ impl<B: Body<Data = Bytes> + Unpin> Reading<B> {
         while self.size <= settings.limit {
             match self.body.poll_read(cx) {
                 Poll::Ready(None) => break,
-                Poll::Ready(Some(data)) => self.size += data.unwrap_or_default().max(FRAME),
+                Poll::Ready(Some(data)) => self.size += data.unwrap_or_default().max(MIN_FRAME),
                 Poll::Pending => {
                     let timer = self
                         .timer
@@ -125,7 +126,7 @@ impl<B: Body<Data = Bytes> + Unpin> Reading<B> {
                     self.body = self.body.replace(changed);
                 }
             }
-            _ => settings.guide_plain(&mut self.head),
+            _ => settings.guide_http(&mut self.head),
         }
         self.head.map(|()| self.body)
     }

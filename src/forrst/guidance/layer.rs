@@ -11,13 +11,13 @@ use http_body::Body;
 use serde::{Deserialize, de::IgnoredAny};
 use tower::{Layer, Service};
 
-use super::{future::RetryGuidanceFuture, plain::said, table::Table};
+use super::{future::RetryGuidanceFuture, http_reply::head_guidance, table::Table};
 use crate::{
-    forrst::{self, Extension, LIMIT, Retry, Span, fresh_id::resized, splice},
-    http::BufferedBody,
+    forrst::{self, Extension, LIMIT, Retry, fresh_id::resized, splice},
+    http::{BufferedBody, Span},
 };
 
-/// Tells clients whether and when to call again. See the [module docs](crate::forrst::guidance).
+/// Adds retry guidance to failed replies. See the [module docs](crate::forrst::guidance).
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct RetryGuidanceLayer {
@@ -28,52 +28,52 @@ pub struct RetryGuidanceLayer {
 pub(super) struct Settings {
     pub(super) table: Table,
     any_errors: bool,
-    pub(super) plain: Option<Duration>,
+    pub(super) http_retry_after: Option<Duration>,
     pub(super) limit: usize,
     pub(super) time: Duration,
 }
 
 impl RetryGuidanceLayer {
-    /// Guidance by the specification's table.
+    /// Creates a layer with the specification's table.
     pub fn new() -> Self {
         Self {
             settings: Arc::new(Settings {
                 table: Table::standard(),
                 any_errors: false,
-                plain: Some(Duration::from_secs(1)),
+                http_retry_after: Some(Duration::from_secs(1)),
                 limit: LIMIT,
                 time: Duration::from_millis(250),
             }),
         }
     }
 
-    /// Other guidance for an error code.
+    /// Sets the guidance for an error code.
     pub fn code(self, code: impl Into<Cow<'static, str>>, retry: Retry) -> Self {
         self.with(|settings| settings.table.set(code.into(), Some(retry)))
     }
 
-    /// No guidance for an error code.
+    /// Gives no guidance for an error code.
     pub fn silent(self, code: impl Into<Cow<'static, str>>) -> Self {
         self.with(|settings| settings.table.set(code.into(), None))
     }
 
-    /// Takes JSON with `errors` for a forrst envelope even if it has no `protocol` of that name.
+    /// Treats JSON with `errors` as a forrst envelope even if it has no `protocol`.
     pub fn any_errors(self) -> Self {
         self.with(|settings| settings.any_errors = true)
     }
 
-    /// What `Retry-After` says in other replies of status 429 and 503: 1 s unless told otherwise,
-    /// `None` to leave them alone.
-    pub fn plain(self, wait: impl Into<Option<Duration>>) -> Self {
-        self.with(|settings| settings.plain = wait.into())
+    /// Sets the `Retry-After` of replies of status 429 and 503 that are not forrst: 1 s by default,
+    /// `None` for no header.
+    pub fn http_retry_after(self, wait: impl Into<Option<Duration>>) -> Self {
+        self.with(|settings| settings.http_retry_after = wait.into())
     }
 
-    /// The most that is read of a body, in bytes.
+    /// Sets the most bytes of a body that are read: 64 KiB by default.
     pub fn limit(self, bytes: usize) -> Self {
         self.with(|settings| settings.limit = bytes)
     }
 
-    /// The longest that a body is waited for.
+    /// Sets the longest wait for a body: 250 ms by default.
     pub fn time(self, time: Duration) -> Self {
         self.with(|settings| settings.time = time)
     }
@@ -133,7 +133,7 @@ where
 }
 
 impl Settings {
-    /// What the body is to be instead, after the head was told.
+    /// Adds guidance to a reply. Returns the new body, if it changes.
     pub(super) fn guide(&self, head: &mut Response<()>, body: &[u8]) -> Option<Bytes> {
         let Some(failed) = self.failure(body) else {
             return self.guide_problem(head, body);
@@ -141,46 +141,42 @@ impl Settings {
         if let Some(theirs) = failed.extensions.iter().find(|e| e.urn == *Retry::URN) {
             let data = theirs.data.as_ref();
             if let Some(retry) = data.and_then(|data| Retry::deserialize(data).ok()) {
-                tell(head, &retry);
+                set_retry_after(head, &retry);
             }
             return None;
         }
         let retry = match head.extensions_mut().remove::<Retry>() {
             Some(retry) => retry,
-            None => self.table.advise(&failed, said(head))?,
+            None => self.table.guidance(&failed, head_guidance(head))?,
         };
         let data = serde_json::to_value(&retry).ok()?;
         let changed = splice::with_extension(body, &Extension::with_data(Retry::URN, data))?;
-        tell(head, &retry);
+        set_retry_after(head, &retry);
         Some(resized(head.headers_mut(), changed))
     }
 
-    /// An envelope with errors.
+    /// Reads an envelope with errors.
     fn failure(&self, body: &[u8]) -> Option<forrst::Response> {
-        // Most replies have none, and need no more than a look.
+        // Most replies have none, and this reads them without allocating.
         #[derive(Deserialize)]
-        struct Glance {
+        struct Shallow {
             protocol: Option<IgnoredAny>,
             errors: Option<Vec<IgnoredAny>>,
         }
 
-        let glance: Glance = serde_json::from_slice(body).ok()?;
-        glance.errors.filter(|errors| !errors.is_empty())?;
-        glance.protocol.or(self.any_errors.then_some(IgnoredAny))?;
+        let shallow: Shallow = serde_json::from_slice(body).ok()?;
+        shallow.errors.filter(|errors| !errors.is_empty())?;
+        shallow.protocol.or(self.any_errors.then_some(IgnoredAny))?;
         forrst::Response::parse(body).ok()
     }
 }
 
-/// Says in a header what the extension says, for who does not read it.
-pub(super) fn tell(head: &mut Response<()>, retry: &Retry) {
+/// Sets `Retry-After` on a failed reply, unless the handler did.
+pub(super) fn set_retry_after(head: &mut Response<()>, retry: &Retry) {
     let failed = head.status().is_client_error() || head.status().is_server_error();
     let wait = retry.floor(0);
     if failed && retry.allowed && !wait.is_zero() && !head.headers().contains_key(RETRY_AFTER) {
-        put(head, wait);
+        let seconds = Span::from(wait).value;
+        head.headers_mut().insert(RETRY_AFTER, seconds.into());
     }
-}
-
-fn put(head: &mut Response<()>, wait: Duration) {
-    let seconds = Span::from(wait).value;
-    head.headers_mut().insert(RETRY_AFTER, seconds.into());
 }

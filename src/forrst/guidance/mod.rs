@@ -1,8 +1,9 @@
-//! Tell clients whether and when to call again.
+//! Retry guidance from a server: whether and when to call again.
 //!
-//! A client that is told nothing guesses: it hammers what needs a minute, and gives up on what
-//! needs a second. The server knows. [`RetryGuidanceLayer`] puts what it knows into failed forrst
-//! replies, as their retry extension, and into a `Retry-After` header for all other clients:
+//! A client without guidance guesses: it hammers a service that needs a minute, and gives up on one
+//! that needs a second. [`RetryGuidanceLayer`] adds the retry extension to failed forrst replies, and
+//! a `Retry-After` header for all other clients. Put it outermost on a server of forrst functions.
+//! A service whose handlers all set their own guidance does not need it. The defaults:
 //!
 //! | error code | strategy | after | retries |
 //! | --- | --- | --- | --- |
@@ -16,31 +17,31 @@
 //! | `FUNCTION_DISABLED` | fixed | 30 s | 2 |
 //! | `INVALID_ARGUMENTS`, `NOT_FOUND`, `UNAUTHORIZED`, `FORBIDDEN`, `CANCELLED`, `VALIDATION_ERROR`, `IDEMPOTENCY_CONFLICT`, `REPLAY_NOT_FOUND`, `REPLAY_EXPIRED`, `REPLAY_ALREADY_COMPLETE`, `REPLAY_CANCELLED` | not allowed | | |
 //!
-//! Whoever knows better is heard first, in this order:
+//! The first of these that is present decides:
 //!
-//! 1. a handler that put the extension into its reply: it stays as it is;
-//! 2. a handler that put a [`Retry`](super::Retry) into the extensions of its `http::Response`;
-//! 3. an idempotency extension that says `cached`: the same would come again, so it is not allowed;
-//! 4. a rate-limit extension of which nothing remains, or that comes with `RATE_LIMITED`: its
-//!    `reset` is the wait;
-//! 5. a handler that put a `Retry-After` header into its reply, or, with 429 and 503, `RateLimit`
-//!    headers of which nothing remains: they are the wait; with `x-should-retry: false` it is not
-//!    allowed;
+//! 1. the retry extension of the handler's reply, which stays unchanged;
+//! 2. a [`Retry`](super::Retry) in the extensions of the handler's `http::Response`;
+//! 3. an idempotency extension with `cached`: a retry gets the same reply, so it is not allowed;
+//! 4. a rate-limit extension with nothing remaining, or beside `RATE_LIMITED`: its `reset` is the
+//!    wait;
+//! 5. a `Retry-After` header, or, with 429 and 503, `RateLimit` headers with nothing remaining: they
+//!    are the wait; `x-should-retry: false` allows no retry;
 //! 6. the table, which can be changed: [`code`](RetryGuidanceLayer::code),
 //!    [`silent`](RetryGuidanceLayer::silent).
 //!
-//! A code that is not in the table gets no guidance. With several errors, one that may not be
-//! retried decides, and else the first that is in the table.
+//! A code that is not in the table gets no guidance. Of several errors, one that may not be retried
+//! decides, and otherwise the first in the table.
 //!
 //! # Plain HTTP
 //!
-//! Replies of status 429 and 503 that are not forrst get a `Retry-After` header, unless they have
-//! one: of 1 s, or as long as their `RateLimit` headers say. A handler's own [`Retry`](super::Retry)
-//! becomes a header in any failed reply; if it is not allowed, `x-should-retry: false`.
+//! Replies of status 429 and 503 that are not forrst get a `Retry-After` header unless they have one:
+//! the wait of their `RateLimit` headers, or
+//! [1 s](RetryGuidanceLayer::http_retry_after). A handler's own [`Retry`](super::Retry) becomes a
+//! header of any failed reply; one that is not allowed becomes `x-should-retry: false`.
 //!
-//! An RFC 9457 problem document (`application/problem+json`) says in its member `retry` what the
-//! extension says, by its `code` if the table knows it, and else by its status. Clients with a
-//! [`PeekLayer`](crate::client::peek::PeekLayer) obey that too, if the document has its `status`.
+//! An RFC 9457 problem document (`application/problem+json`) gets the extension's data as its member
+//! `retry`, by its `code` if the table has it, and otherwise by its status. Clients with a
+//! [`PeekLayer`](crate::client::peek::PeekLayer) obey that member if the document has its `status`.
 //!
 //! # Example
 //!
@@ -74,15 +75,15 @@
 //! # }
 //! ```
 //!
-//! # What is read
+//! # What goes wrong
 //!
-//! JSON, up to 64 KiB of it and for up to 250 ms; a longer or slower reply passes as it is, as does
-//! one that is compressed or comes with a digest. What is added is added in place: all other
-//! members keep their bytes.
+//! The layer reads JSON of up to 64 KiB for up to 250 ms. A longer or slower reply gets headers only,
+//! and so does one that is compressed or has a digest. All other members of a changed body keep their
+//! bytes.
 
 mod future;
+mod http_reply;
 mod layer;
-mod plain;
 mod table;
 
 pub use self::{

@@ -5,12 +5,12 @@ use crate::{
     forrst::{Fault, IdempotencyData, RateLimit, Response, Retry, codes::NEVER},
 };
 
-/// What is advised where nobody knows better. `None` is silence.
+/// The guidance for each error code; `None` for codes without.
 #[derive(Debug, Clone)]
 pub(super) struct Table(BTreeMap<Cow<'static, str>, Option<Retry>>);
 
 impl Table {
-    /// As the retry extension's specification has it.
+    /// Returns the table of the retry extension's specification.
     pub(super) fn standard() -> Self {
         let seconds = Duration::from_secs;
         let allowed = [
@@ -37,13 +37,13 @@ impl Table {
         self.0.insert(code, retry);
     }
 
-    /// What is advised for this code; `None` if that is not known.
+    /// Returns the row of a code; `None` for a code that is not in the table.
     pub(super) fn get(&self, code: &str) -> Option<&Option<Retry>> {
         self.0.get(code)
     }
 
-    /// What is advised on a failure of which a head said this.
-    pub(super) fn advise(&self, failed: &Response, said: Option<Guidance>) -> Option<Retry> {
+    /// Returns the guidance for a failed envelope, overridden by its extensions and its head.
+    pub(super) fn guidance(&self, failed: &Response, head: Option<Guidance>) -> Option<Retry> {
         let known = |fault: &Fault| self.0.get(fault.code.as_str())?.as_ref();
         let mut rows = failed.errors.iter().filter_map(known);
         let first = rows.clone().next()?;
@@ -53,16 +53,16 @@ impl Table {
         let idempotency: Option<IdempotencyData> =
             failed.data_of(IdempotencyData::URN).unwrap_or_default();
         let cached = idempotency.is_some_and(|data| data.is_cached());
-        let said = match reset(failed) {
+        let guidance = match reset(failed) {
             _ if cached => Some(Guidance::Stop),
-            Some(wait) if said != Some(Guidance::Stop) => Some(Guidance::AtLeast(wait)),
-            _ => said,
+            Some(wait) if head != Some(Guidance::Stop) => Some(Guidance::AtLeast(wait)),
+            _ => head,
         };
-        Some(first.clone().told(said))
+        Some(first.clone().overridden(guidance))
     }
 }
 
-/// When a limit that was reached is lifted.
+/// Returns the wait until an exhausted rate limit is reset.
 fn reset(failed: &Response) -> Option<Duration> {
     let limit: RateLimit = failed.data_of(RateLimit::URN).unwrap_or_default()?;
     let limited = || failed.errors.iter().any(|e| e.code == "RATE_LIMITED");

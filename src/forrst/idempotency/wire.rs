@@ -12,11 +12,12 @@ use super::{DAY, Forrst};
 use crate::{
     error::ConfigError,
     forrst::{
-        self, Call, EnvelopeError, Extension, Fault, IdempotencyData, IdempotencyOptions, Span,
+        self, Call, EnvelopeError, Extension, Fault, IdempotencyData, IdempotencyOptions,
         caller::Caller, canonical::written, codes::effect_of, extension::only, fresh_id::resized,
         may_be_envelope, splice,
     },
     http::{
+        Span,
         digest::Digest,
         headers::{IDEMPOTENCY_KEY, printable},
         problem::Problem,

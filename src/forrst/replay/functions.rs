@@ -10,8 +10,8 @@ use crate::{
         dialect::{CommandReport, ReplayCommand},
         document::{STATES, state},
     },
-    forrst::{Call, EnvelopeError, Fault, Response, error::at_its_place, span::some_whole},
-    http::problem::Problem,
+    forrst::{Call, EnvelopeError, Fault, Response, error::at_its_place},
+    http::{problem::Problem, span::some_whole},
 };
 
 /// The prefix of their names.

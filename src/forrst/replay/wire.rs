@@ -10,7 +10,7 @@ use crate::{
     call::key::LONGEST_CONFIGURABLE,
     classify::BodySignal,
     delivery::{
-        UserHeaders,
+        redact,
         replay::{
             ReplayId, ReplayStatus,
             callback::Event,
@@ -20,17 +20,17 @@ use crate::{
             },
             document::{rfc3339, state},
         },
-        text,
+        webhooks::UserHeaders,
     },
     forrst::{
         self, EnvelopeError, Extension, Fault, Forrst, IdempotencyData, IdempotencyOptions,
-        MaintenanceData, ReplayCallback, ReplayData, ReplayOptions, ReplayPriority, Retry, Span,
+        MaintenanceData, ReplayCallback, ReplayData, ReplayOptions, ReplayPriority, Retry,
         advice::advice,
         extension::only,
         idempotency::wire::{self as idempotency, fault_of},
         is_fixed, may_be_envelope, may_be_read, splice,
     },
-    http::{headers::IDEMPOTENCY_KEY, problem::Problem},
+    http::{Span, headers::IDEMPOTENCY_KEY, problem::Problem},
     store::journal::{EntryId, Priority, Status},
 };
 
@@ -72,8 +72,8 @@ impl ReplayFormat for Forrst {
             return Description::default();
         };
         Description {
-            version: call.version.filter(|version| text::fits(version)),
-            request_id: id.filter(|id| text::fits(id)),
+            version: call.version.filter(|version| redact::fits(version)),
+            request_id: id.filter(|id| redact::fits(id)),
             function: Some(call.function),
         }
     }

@@ -1,6 +1,10 @@
 use serde_json::Value;
 use tower_reprise::{
-    delivery::{dead_letter::DeadLetters, guard::Guard, sign::Signer, webhooks::Webhooks},
+    delivery::{
+        dead_letter::DeadLetters,
+        guard::Guard,
+        webhooks::{Signer, Webhooks},
+    },
     store::{
         MemoryStore,
         journal::{Entry, Journal, Query, Status},

@@ -11,8 +11,8 @@ use tower::ServiceExt;
 use tower_reprise::{
     call::Cause,
     delivery::{
-        Outcome, Sender,
         guard::{Forbidden, Guard, GuardedConnector, Resolving, Target},
+        webhooks::{DeliveryOutcome, Sender},
     },
     error::BoxError,
 };
@@ -413,7 +413,10 @@ async fn w_6_a_name_that_changes_its_mind_gets_nowhere() {
 
     // Resolved once, and what was looked at is what was connected to.
     let outcome = deliver(&sender, target.clone()).await;
-    assert!(matches!(outcome, Outcome::Delivered(_)), "{outcome:?}");
+    assert!(
+        matches!(outcome, DeliveryOutcome::Delivered(_)),
+        "{outcome:?}"
+    );
     assert_eq!((answers.asked(), outside.connections()), (1, 1));
 
     let failure = failure(deliver(&sender, target).await);

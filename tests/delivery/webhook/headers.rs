@@ -1,5 +1,5 @@
 use proptest::prelude::*;
-use tower_reprise::delivery::UserHeaders;
+use tower_reprise::delivery::webhooks::UserHeaders;
 
 #[test]
 fn w_5_what_is_the_deliverys_own_is_refused() {

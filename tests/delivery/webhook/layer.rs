@@ -14,7 +14,7 @@ use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
 use tokio::time::timeout;
 use tower::{Service, ServiceBuilder, ServiceExt, limit::ConcurrencyLimitLayer, service_fn};
-use tower_reprise::delivery::verify::{Verified, Verifier, WebhookVerifyLayer};
+use tower_reprise::delivery::webhooks::verify::{Verified, Verifier, WebhookVerifyLayer};
 
 use super::{SECRET, id, signer};
 

@@ -19,9 +19,8 @@ use std::{
 
 use tower_reprise::{
     delivery::{
-        Delivery, Failure, Outcome, Sender,
         guard::{Guard, Resolve, Resolving, Target},
-        sign::{MessageId, Signer},
+        webhooks::{Delivery, DeliveryFailure, DeliveryOutcome, MessageId, Sender, Signer},
     },
     error::BoxError,
 };
@@ -46,16 +45,16 @@ fn target(url: &str, guard: &Guard) -> Target {
     Target::parse(url, guard).unwrap()
 }
 
-async fn deliver(sender: &Sender, target: Target) -> Outcome {
+async fn deliver(sender: &Sender, target: Target) -> DeliveryOutcome {
     let delivery = Delivery::new(target, id(), r#"{"test": 2432232314}"#);
     sender.send(&delivery, &signer()).await
 }
 
 #[track_caller]
-fn failure(outcome: Outcome) -> Failure {
+fn failure(outcome: DeliveryOutcome) -> DeliveryFailure {
     match outcome {
-        Outcome::Failed(failure) => failure,
-        Outcome::Delivered(status) => panic!("delivered: {status}"),
+        DeliveryOutcome::Failed(failure) => failure,
+        DeliveryOutcome::Delivered(status) => panic!("delivered: {status}"),
     }
 }
 

@@ -16,7 +16,12 @@ use tokio::{
 };
 use tower_reprise::{
     call::Cause,
-    delivery::{Delivery, Failure, Outcome, Sender, UserHeaders, guard::Guard, verify::Verifier},
+    delivery::{
+        guard::Guard,
+        webhooks::{
+            Delivery, DeliveryFailure, DeliveryOutcome, Sender, UserHeaders, verify::Verifier,
+        },
+    },
 };
 
 use super::{SECRET, deliver, failure, guard::Recorder, id, only, signer, target};
@@ -32,11 +37,11 @@ fn sender() -> Sender {
     Sender::builder(local()).build().unwrap()
 }
 
-async fn deliver_to(server: &Server) -> Outcome {
+async fn deliver_to(server: &Server) -> DeliveryOutcome {
     deliver(&sender(), target(&server.uri(), &local())).await
 }
 
-async fn failed(act: Act) -> Failure {
+async fn failed(act: Act) -> DeliveryFailure {
     let server = Server::start(vec![act]).await;
     failure(deliver_to(&server).await)
 }
@@ -56,7 +61,7 @@ async fn w_4_each_delivery_is_signed_anew_under_the_same_id() {
     let first = failure(first.await.unwrap());
     assert_eq!(first.status(), Some(StatusCode::SERVICE_UNAVAILABLE));
     let second = sender.send(&delivery, &signer()).await;
-    assert_eq!(second, Outcome::Delivered(StatusCode::ACCEPTED));
+    assert_eq!(second, DeliveryOutcome::Delivered(StatusCode::ACCEPTED));
 
     let arrivals = server.arrivals();
     assert_eq!(arrivals.len(), 2);
@@ -112,7 +117,7 @@ async fn w_2_statuses() {
         let server = Server::start(vec![reply(status, "")]).await;
         let outcome = deliver_to(&server).await;
         let status = StatusCode::from_u16(status).unwrap();
-        assert_eq!(outcome, Outcome::Delivered(status));
+        assert_eq!(outcome, DeliveryOutcome::Delivered(status));
     }
     for (status, retryable) in [
         (400, false),
@@ -235,7 +240,7 @@ async fn w_7_a_reply_without_end_is_cut() {
         written
     });
     let outcome = deliver(&sender(), target(&url, &local())).await;
-    assert_eq!(outcome, Outcome::Delivered(StatusCode::OK));
+    assert_eq!(outcome, DeliveryOutcome::Delivered(StatusCode::OK));
     // What was read, and what the buffers of both sockets held.
     assert!(receiver.await.unwrap() < 32 << 20);
 }
@@ -247,7 +252,7 @@ async fn w_7_a_reply_that_stalls_is_not_waited_for() {
     let head = "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf".to_owned();
     let server = Server::start(vec![Act::SayLater(head, never, String::new())]).await;
     let outcome = deliver_to(&server).await;
-    assert_eq!(outcome, Outcome::Delivered(StatusCode::OK));
+    assert_eq!(outcome, DeliveryOutcome::Delivered(StatusCode::OK));
 }
 
 /// S-2.

@@ -3,10 +3,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use http::{HeaderMap, HeaderValue};
 use proptest::prelude::*;
-use tower_reprise::delivery::{
-    sign::{MessageId, Signer},
-    verify::Verifier,
-};
+use tower_reprise::delivery::webhooks::{MessageId, Signer, verify::Verifier};
 
 use super::{SECRET, id, signer};
 

@@ -7,7 +7,10 @@ use tokio::{
 };
 use tower_reprise::{
     call::Cause,
-    delivery::{Failure, Outcome, Sender, guard::Guard},
+    delivery::{
+        guard::Guard,
+        webhooks::{DeliveryFailure, DeliveryOutcome, Sender},
+    },
 };
 
 use super::{Answers, deliver, failure, target};
@@ -59,12 +62,12 @@ impl Receiver {
     }
 
     /// Sends it a message, by this name.
-    async fn deliver(&self, tls: Option<ClientConfig>, host: &str) -> Outcome {
+    async fn deliver(&self, tls: Option<ClientConfig>, host: &str) -> DeliveryOutcome {
         deliver_to(tls, &format!("https://{host}:{}/hook", self.port)).await
     }
 }
 
-async fn deliver_to(tls: Option<ClientConfig>, url: &str) -> Outcome {
+async fn deliver_to(tls: Option<ClientConfig>, url: &str) -> DeliveryOutcome {
     let guard = Guard::new().allow("127.0.0.1").unwrap();
     let mut sender = Sender::builder(guard.clone()).resolver(Answers::new(&[&["127.0.0.1"]]));
     if let Some(tls) = tls {
@@ -73,7 +76,7 @@ async fn deliver_to(tls: Option<ClientConfig>, url: &str) -> Outcome {
     deliver(&sender.build().unwrap(), target(url, &guard)).await
 }
 
-fn refused(failure: Failure) -> bool {
+fn refused(failure: DeliveryFailure) -> bool {
     failure.cause() == Cause::Certificate
         && !failure.is_retryable(0)
         && failure.is_alarming()
@@ -88,7 +91,7 @@ async fn w_6_the_certificate_is_for_the_name_in_the_url() {
         .deliver(Some(authority.trusted()), "hooks.example")
         .await;
     assert!(
-        matches!(outcome, Outcome::Delivered(status) if status == 204),
+        matches!(outcome, DeliveryOutcome::Delivered(status) if status == 204),
         "{outcome:?}"
     );
     // The address was pinned, the name was not given up for it.
@@ -98,14 +101,20 @@ async fn w_6_the_certificate_is_for_the_name_in_the_url() {
     let mut shared = authority.trusted();
     shared.alpn_protocols = vec![b"h2".to_vec()];
     let outcome = receiver.deliver(Some(shared), "hooks.example").await;
-    assert!(matches!(outcome, Outcome::Delivered(_)), "{outcome:?}");
+    assert!(
+        matches!(outcome, DeliveryOutcome::Delivered(_)),
+        "{outcome:?}"
+    );
 
     // An address has a certificate of its own.
     let receiver = Receiver::start(authority.issue("127.0.0.1", false)).await;
     let outcome = receiver
         .deliver(Some(authority.trusted()), "127.0.0.1")
         .await;
-    assert!(matches!(outcome, Outcome::Delivered(_)), "{outcome:?}");
+    assert!(
+        matches!(outcome, DeliveryOutcome::Delivered(_)),
+        "{outcome:?}"
+    );
 }
 
 #[tokio::test]

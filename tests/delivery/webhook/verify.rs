@@ -2,7 +2,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use proptest::prelude::*;
-use tower_reprise::delivery::verify::{Verifier, VerifyError};
+use tower_reprise::delivery::webhooks::verify::{Verifier, VerifyError};
 
 use super::{
     SECRET, id,
@@ -134,7 +134,7 @@ fn w_4_a_signature_of_another_key_id_time_or_body_does_not_match() {
 #[test]
 fn w_4_a_rotation_on_either_side() {
     let mut headers = HeaderMap::new();
-    let rotating = tower_reprise::delivery::sign::Signer::new(OTHER).unwrap();
+    let rotating = tower_reprise::delivery::webhooks::Signer::new(OTHER).unwrap();
     let rotating = rotating.also(SECRET).unwrap().also(SEED).unwrap();
     rotating
         .sign(&id(), at(SECONDS), b"paid")

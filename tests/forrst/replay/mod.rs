@@ -28,8 +28,7 @@ use tower_reprise::{
     delivery::{
         guard::Guard,
         replay::{Replay, ReplayBuilder, Replayed},
-        sign::Signer,
-        webhooks::Webhooks,
+        webhooks::{Signer, Webhooks},
         worker::WorkerHandle,
     },
     forrst::Forrst,

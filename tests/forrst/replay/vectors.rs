@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper_util::{client::legacy::Client, rt::TokioExecutor};
 use tokio::{net::TcpListener, sync::mpsc, task::JoinHandle};
-use tower_reprise::delivery::verify::{Verifier, WebhookVerifyLayer};
+use tower_reprise::delivery::webhooks::verify::{Verifier, WebhookVerifyLayer};
 
 use super::*;
 

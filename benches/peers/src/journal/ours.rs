@@ -9,7 +9,7 @@ use std::{
 use bytes::Bytes;
 use tokio::{sync::Notify, task::JoinSet, time::Instant};
 use tower_reprise::{
-    delivery::worker::{Handler, Worker},
+    delivery::worker::{Handler, WorkerBuilder},
     store::journal::{Entry, Journal, NewEntry, Settlement, Status},
 };
 
@@ -60,13 +60,14 @@ impl<J: Journal> Ours<J> {
         let work = Arc::new(Work::default());
         work.left.store(jobs, Ordering::Relaxed);
         let started = Instant::now();
-        let worker = Worker::builder(Arc::clone(&self.journal), QUEUE, Counts(Arc::clone(&work)))
-            .concurrency(CONCURRENCY)
-            // As many as the other's local queue holds.
-            .ahead(2 * CONCURRENCY)
-            .per_lane(3 * CONCURRENCY)
-            .start()
-            .expect("a worker");
+        let worker =
+            WorkerBuilder::new(Arc::clone(&self.journal), QUEUE, Counts(Arc::clone(&work)))
+                .concurrency(CONCURRENCY)
+                // As many as the other's local queue holds.
+                .prefetch(2 * CONCURRENCY)
+                .per_lane(3 * CONCURRENCY)
+                .start()
+                .expect("a worker");
         work.finished.notified().await;
         worker.shutdown(Duration::from_secs(60)).await;
         let took = started.elapsed();

@@ -1,6 +1,6 @@
 use std::{
     fmt,
-    future::Future,
+    future::{Future, ready},
     mem,
     pin::{Pin, pin},
     sync::Arc,
@@ -22,14 +22,14 @@ use crate::{
     server::problem::ProblemBody,
 };
 
-/// The largest body that is read, unless told otherwise.
+/// The largest body that is read by default.
 const BODY_LIMIT: usize = 1 << 20;
 
-/// Lets only messages through that were signed. See the [module docs](super).
+/// Calls the inner service only for messages with a valid signature. See the [module docs](super).
 ///
-/// A body is read to its end before the service is called, up to a limit; how long that may take
-/// is the server's to bound. Trailers are not passed on. What is refused gets a problem document: 401 for a message that is
-/// not to be believed, 413 for one that is too large, 400 for one that breaks off.
+/// The layer reads the whole body first, up to a limit, and drops trailers; the server has to bound
+/// the time that takes. It answers with a problem document: 401 for an invalid message, 413 for one
+/// that is too large, 400 for one whose body breaks off.
 ///
 /// # Clone
 ///
@@ -47,7 +47,7 @@ struct Settings {
 }
 
 impl WebhookVerifyLayer {
-    /// Lets through what this verifier believes.
+    /// Verifies messages with this verifier.
     pub fn new(verifier: Verifier) -> Self {
         let settings = Settings {
             verifier,
@@ -58,7 +58,7 @@ impl WebhookVerifyLayer {
         }
     }
 
-    /// The largest body that is read: 1 MiB unless told otherwise.
+    /// Sets the largest body that is read: 1 MiB by default.
     pub fn body_limit(mut self, bytes: usize) -> Self {
         Arc::make_mut(&mut self.settings).body_limit = bytes;
         self
@@ -102,34 +102,33 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        // What has no business here does not get its body read.
+        // The body of a message with invalid headers is not read.
         let head = self
             .settings
             .verifier
             .head(request.headers(), SystemTime::now());
-        let state = match head {
+        WebhookVerifyFuture(match head {
             Err(error) => {
                 crate::call::release(&mut self.inner);
-                State::Refused(Some(refusal(&unverified(error))))
+                Box::pin(ready(Ok(refusal(&unverified(error)))))
             }
             Ok(claimed) => {
-                // The one that was made ready is the one that is called.
+                // Calls the service that was readied, and keeps its clone.
                 let spare = self.inner.clone();
                 let inner = mem::replace(&mut self.inner, spare);
                 let settings = Arc::clone(&self.settings);
-                State::Reading(Box::pin(answer(settings, inner, request, claimed)))
+                Box::pin(verify_and_call(settings, inner, request, claimed))
             }
-        };
-        WebhookVerifyFuture { state }
+        })
     }
 }
 
-async fn answer<S, B, R>(
+async fn verify_and_call<S, B, R>(
     settings: Arc<Settings>,
     inner: S,
     request: Request<B>,
     claimed: Verified,
-) -> Result<Response<ProblemBody<R>>, S::Error>
+) -> VerifyResult<R, S::Error>
 where
     S: Service<Request<B>, Response = Response<R>>,
     B: Body + From<Bytes>,
@@ -161,44 +160,22 @@ fn refusal<R>(problem: &Problem) -> Response<ProblemBody<R>> {
     problem.response(false).map(Into::into)
 }
 
-type Answer<R, E> = Result<Response<ProblemBody<R>>, E>;
+type VerifyResult<R, E> = Result<Response<ProblemBody<R>>, E>;
 
 /// The future of a [`WebhookVerify`] service.
 #[must_use = "futures do nothing unless polled"]
-pub struct WebhookVerifyFuture<R, E> {
-    state: State<R, E>,
-}
-
-enum State<R, E> {
-    /// By its headers alone.
-    Refused(Option<Response<ProblemBody<R>>>),
-    /// Its body is read, and then the service is called.
-    Reading(Pin<Box<dyn Future<Output = Answer<R, E>> + Send>>),
-}
-
-/// Nothing in it is pinned but what is boxed.
-impl<R, E> Unpin for WebhookVerifyFuture<R, E> {}
+pub struct WebhookVerifyFuture<R, E>(Pin<Box<dyn Future<Output = VerifyResult<R, E>> + Send>>);
 
 impl<R, E> fmt::Debug for WebhookVerifyFuture<R, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = match self.state {
-            State::Refused(_) => "refused",
-            State::Reading(_) => "reading",
-        };
-        f.debug_tuple("WebhookVerifyFuture").field(&state).finish()
+        f.write_str("WebhookVerifyFuture")
     }
 }
 
 impl<R, E> Future for WebhookVerifyFuture<R, E> {
-    type Output = Answer<R, E>;
+    type Output = VerifyResult<R, E>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match &mut self.state {
-            State::Refused(response) => match response.take() {
-                Some(response) => Poll::Ready(Ok(response)),
-                None => Poll::Pending,
-            },
-            State::Reading(future) => future.as_mut().poll(cx),
-        }
+        self.0.as_mut().poll(cx)
     }
 }

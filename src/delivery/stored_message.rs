@@ -1,7 +1,7 @@
-//! What the payload of an entry is made of: what it is, its headers and its body.
+//! The payload of an entry: metadata, headers and body.
 //!
 //! ```text
-//! version, length and what it is (JSON), headers, body: what is left
+//! version, length and metadata (JSON), headers, body (the rest)
 //! ```
 
 use bytes::Bytes;
@@ -12,18 +12,18 @@ use crate::http::codec::{Reader, put_bytes, put_headers};
 
 const VERSION: u8 = 1;
 
-/// A message of some kind, with its headers.
+/// A message with metadata of type `M`.
 #[derive(Debug)]
-pub(crate) struct Parcel<M> {
+pub(crate) struct StoredMessage<M> {
     pub(crate) meta: M,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
 }
 
-impl<M: Serialize> Parcel<M> {
+impl<M: Serialize> StoredMessage<M> {
     pub(crate) fn encode(&self) -> Bytes {
-        // A struct of strings and numbers is always JSON.
-        let meta = serde_json::to_vec(&self.meta).unwrap_or_default();
+        let meta = serde_json::to_vec(&self.meta)
+            .unwrap_or_else(|_| unreachable!("metadata are strings and numbers, which are JSON"));
         let mut out = Vec::with_capacity(self.body.len() + meta.len() + 256);
         out.push(VERSION);
         put_bytes(&mut out, &meta);
@@ -33,8 +33,8 @@ impl<M: Serialize> Parcel<M> {
     }
 }
 
-impl<M: DeserializeOwned> Parcel<M> {
-    /// `None` if these are not the bytes of a parcel of that kind.
+impl<M: DeserializeOwned> StoredMessage<M> {
+    /// Reads a message; `None` if these bytes are none of that type.
     pub(crate) fn decode(bytes: Bytes) -> Option<Self> {
         let mut reader = Reader::new(bytes);
         if reader.take(1)? != [VERSION] {
@@ -50,10 +50,10 @@ impl<M: DeserializeOwned> Parcel<M> {
     }
 }
 
-/// What a parcel of any kind has.
+/// Returns the headers and the body of a message with any metadata.
 pub(crate) fn contents(bytes: Bytes) -> Option<(HeaderMap, Bytes)> {
-    let parcel = Parcel::<serde::de::IgnoredAny>::decode(bytes)?;
-    Some((parcel.headers, parcel.body))
+    let message = StoredMessage::<serde::de::IgnoredAny>::decode(bytes)?;
+    Some((message.headers, message.body))
 }
 
 #[cfg(test)]
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     fn sample() -> Bytes {
-        let parcel = Parcel {
+        let message = StoredMessage {
             meta: ("POST", 7),
             headers: HeaderMap::from_iter([(
                 http::header::ACCEPT,
@@ -71,16 +71,19 @@ mod tests {
             )]),
             body: Bytes::from_static(b"paid"),
         };
-        parcel.encode()
+        message.encode()
     }
 
     #[test]
-    fn a_parcel_comes_back_as_it_was() {
-        let parcel = Parcel::<(String, u8)>::decode(sample()).unwrap();
-        assert_eq!(parcel.meta, ("POST".to_owned(), 7));
+    fn a_message_comes_back_as_it_was() {
+        let message = StoredMessage::<(String, u8)>::decode(sample()).unwrap();
+        assert_eq!(message.meta, ("POST".to_owned(), 7));
         let (headers, body) = contents(sample()).unwrap();
-        assert_eq!((headers, body), (parcel.headers, parcel.body));
-        assert!(Parcel::<u8>::decode(sample()).is_none(), "another kind");
+        assert_eq!((headers, body), (message.headers, message.body));
+        assert!(
+            StoredMessage::<u8>::decode(sample()).is_none(),
+            "another kind"
+        );
     }
 
     /// S-3: whatever a store holds, reading it ends.

@@ -4,40 +4,40 @@ use http::StatusCode;
 
 use crate::call::{Cause, Retryable, Verdict};
 
-/// How one delivery ended.
+/// The result of one delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
-pub enum Outcome {
-    /// The receiver has it: a status of 200 to 299.
+pub enum DeliveryOutcome {
+    /// The receiver replied with a status of 200 to 299.
     Delivered(StatusCode),
-    /// It has not, as far as can be told.
-    Failed(Failure),
+    /// Any other result.
+    Failed(DeliveryFailure),
 }
 
-/// Why a delivery failed, and what that means for the next one.
+/// The cause of a failed delivery, and whether it is worth another one.
 ///
-/// There is nothing in it of the receiver's words, and nothing of the URL: it can be shown to
-/// whoever registered the webhook.
+/// It holds no part of the reply's body and none of the URL, so that it can be shown to the user who
+/// registered the webhook.
 ///
-/// | failure | delivered again |
+/// | failure | retried |
 /// | --- | --- |
 /// | 408 429 500 502 503 504, after `Retry-After` | yes |
 /// | 425 | once |
 /// | any other 4xx or 5xx; 410 ends the subscription | no |
-/// | a redirect, which is not followed | no |
+/// | a redirect (none is followed) | no |
 /// | refused, reset or broken connection, timeout | yes |
 /// | a name that does not resolve | once |
-/// | a certificate that is not to be trusted, or TLS that fails otherwise | no |
+/// | an untrusted certificate, or another failure of TLS | no |
 /// | a target that the guard refuses | no |
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Failure {
+pub struct DeliveryFailure {
     cause: Cause,
     retry: Retryable,
     retry_after: Option<Duration>,
 }
 
-impl Failure {
-    pub(super) fn error(verdict: Verdict) -> Self {
+impl DeliveryFailure {
+    pub(super) fn of(verdict: Verdict) -> Self {
         Self {
             cause: verdict.cause,
             retry: verdict.retry,
@@ -45,22 +45,22 @@ impl Failure {
         }
     }
 
-    /// A redirect, or another status that is neither success nor error.
+    /// A status that is neither success nor error, such as a redirect.
     pub(super) fn unfollowed(status: StatusCode) -> Self {
-        Self::error(Verdict::terminal(Cause::Status(status)))
+        Self::of(Verdict::terminal(Cause::Status(status)))
     }
 
     pub(super) fn forbidden() -> Self {
-        Self::error(Verdict::terminal(Cause::Other("forbidden_target")))
+        Self::of(Verdict::terminal(Cause::Other("forbidden_target")))
     }
 
-    /// What happened.
+    /// Returns the cause.
     #[must_use]
     pub fn cause(&self) -> Cause {
         self.cause
     }
 
-    /// The status of the reply, if there was one.
+    /// Returns the status of the reply, if there was one.
     #[must_use]
     pub fn status(&self) -> Option<StatusCode> {
         match self.cause {
@@ -69,8 +69,8 @@ impl Failure {
         }
     }
 
-    /// Whether the message is to be delivered again, if the deliveries before this one failed so
-    /// many times in a row for the same cause. What is not belongs with the dead letters.
+    /// Whether another delivery may succeed, after so many earlier failures in a row for the same
+    /// cause. If not, the message is a dead letter.
     #[must_use]
     pub fn is_retryable(&self, in_a_row_before: u32) -> bool {
         match self.retry {
@@ -78,25 +78,25 @@ impl Failure {
             Retryable::MaxConsecutive(times) | Retryable::MaxRetries(times) => {
                 in_a_row_before < times
             }
-            // There are no other credentials to come back with.
+            // A webhook has no credentials to refresh and no id to renew.
             Retryable::Never | Retryable::AfterRefresh | Retryable::FreshId => false,
         }
     }
 
-    /// How long the receiver asked to be left alone.
+    /// Returns the wait that the receiver asked for.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         self.retry_after
     }
 
-    /// Whether the receiver wants no more messages, of this or of any id: 410.
+    /// Whether the receiver ended the subscription: 410.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         self.status() == Some(StatusCode::GONE)
     }
 
-    /// Whether somebody should be told at once: the receiver can't prove who it is, or the target
-    /// is one that the guard refuses.
+    /// Whether the failure needs attention at once: an untrusted certificate, or a target that the
+    /// guard refuses.
     #[must_use]
     pub fn is_alarming(&self) -> bool {
         matches!(
@@ -106,10 +106,10 @@ impl Failure {
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for DeliveryFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "delivery failed: {}", self.cause)
     }
 }
 
-impl Error for Failure {}
+impl Error for DeliveryFailure {}

@@ -9,21 +9,21 @@ use crate::error::ConfigError;
 /// The most keys that a rotation may have at once.
 pub(super) const MAX_KEYS: usize = 8;
 
-/// A decoded secret is 24 to 64 bytes, a decoded key 32 or 64.
-const LONGEST: usize = 64;
+/// The longest decoded key: secrets have 24 to 64 bytes, Ed25519 keys 32 or 64.
+const MAX_LEN: usize = 64;
 
-/// Made from the text that senders and receivers exchange, which says by its prefix what it is.
+/// A key of the Standard Webhooks scheme, of the kind that the prefix of its text names.
 #[derive(Clone)]
 pub(super) enum Key {
-    /// `whsec_`: known to both sides. What is kept is the state after the secret went in.
+    /// `whsec_`: the secret of both sides, as the HMAC state keyed with it.
     Shared(Box<Hmac<Sha256>>),
-    /// `whsk_`: the sender's.
+    /// `whsk_`: the sender's private key.
     Private(Box<SigningKey>),
-    /// `whpk_`: the receiver's.
+    /// `whpk_`: the receiver's public key.
     Public(Box<VerifyingKey>),
 }
 
-/// What is signed, in parts.
+/// The signed content: id, timestamp and body.
 #[derive(Clone, Copy)]
 pub(super) struct Signed<'a> {
     pub(super) id: &'a str,
@@ -39,10 +39,10 @@ impl<'a> Signed<'a> {
 }
 
 impl Key {
-    /// Reads a key. The error names `field`, and never what was in it.
+    /// Reads a key. The error names `field`, and never shows the text.
     pub(super) fn parse(field: &'static str, text: &str) -> Result<Self, ConfigError> {
         let refused = |allowed: &'static str| ConfigError::new(None, field, "", allowed);
-        let mut bytes = Zeroizing::new([0; LONGEST]);
+        let mut bytes = Zeroizing::new([0; MAX_LEN]);
         let mut decode = |text: &str| -> Option<usize> {
             BASE64.decode_slice(text.trim_end(), &mut *bytes).ok()
         };
@@ -78,7 +78,7 @@ impl Key {
         }
     }
 
-    /// A signature as it stands in the header, unless the key can't sign.
+    /// Appends a signature to the header's value. A public key appends nothing.
     pub(super) fn sign(&self, signed: Signed<'_>, header: &mut String) {
         match self {
             Self::Shared(mac) => {
@@ -94,7 +94,7 @@ impl Key {
         }
     }
 
-    /// Whether this is a signature by this key. Takes as long for a wrong one as for a right one.
+    /// Whether this key made the signature. Compares secrets in constant time.
     pub(super) fn verifies(&self, signed: Signed<'_>, signature: &Presented) -> bool {
         match (self, signature) {
             (Self::Shared(mac), Presented::V1(signature)) => {
@@ -118,14 +118,14 @@ fn update(mac: &Hmac<Sha256>, signed: Signed<'_>) -> Hmac<Sha256> {
     mac
 }
 
-/// One signature of a header.
+/// One signature of the header.
 pub(super) enum Presented {
     V1([u8; 32]),
     V1a([u8; 64]),
 }
 
 impl Presented {
-    /// `None` for a version that is not known here, and for what is no signature.
+    /// Reads a signature; `None` for an unknown version or a malformed one.
     pub(super) fn parse(text: &[u8]) -> Option<Self> {
         if let Some(text) = text.strip_prefix(b"v1,") {
             let mut bytes = [0; 32];
@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn w_4_secrets_are_wiped() {
         fn wiped<T: ZeroizeOnDrop>() {}
-        // What an HMAC is made of; it has no mark of its own.
+        // The state of an HMAC, which has no marker of its own.
         wiped::<Sha256>();
         wiped::<SigningKey>();
     }

@@ -6,21 +6,21 @@ use crate::{
     policy::Profile,
 };
 
-/// Before each delivery: 0, 1 s, 5 s, 30 s, 2 min, 15 min, 1 h, 4 h.
+/// The waits before deliveries 1 to 8, in seconds.
 const DELAYS: [u64; 8] = [0, 1, 5, 30, 120, 900, 3600, 14_400];
 
-/// When a message is delivered again.
+/// The waits between deliveries of a message.
 ///
 /// The waits before deliveries 1 to 8 are 0, 1 s, 5 s, 30 s, 2 min, 15 min, 1 h and 4 h, each up to
-/// a tenth longer, so that what failed together does not come back together. What a receiver asks
-/// for by `Retry-After` holds if it is longer. Nothing is delivered later than a day after the
-/// first time.
+/// a tenth longer, so that messages that failed together are not retried together. A longer
+/// `Retry-After` of the receiver counts instead. There is no delivery later than a day after the
+/// first.
 ///
-/// It is a pure function of what has happened and one uniform draw:
+/// [`next`](Self::next) is a pure function of the past and one uniform draw:
 ///
 /// ```
 /// use std::time::Duration;
-/// use tower_reprise::delivery::Schedule;
+/// use tower_reprise::delivery::webhooks::Schedule;
 ///
 /// let schedule = Schedule::default(); // five deliveries
 /// let day = Duration::from_secs(24 * 60 * 60);
@@ -38,11 +38,11 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// So many deliveries at most: 3 to 8.
+    /// Allows 3 to 8 deliveries.
     ///
     /// # Errors
     ///
-    /// Fewer or more.
+    /// Fewer than 3, or more than 8.
     pub fn new(deliveries: u32) -> Result<Self, ConfigError> {
         let retries = Profile::Webhook.retries();
         match deliveries.checked_sub(1) {
@@ -63,15 +63,15 @@ impl Schedule {
         }
     }
 
-    /// The most deliveries of a message.
+    /// Returns the most deliveries of a message.
     #[must_use]
     pub fn deliveries(&self) -> u32 {
         self.deliveries
     }
 
-    /// How long to wait before the next delivery, or `None` if there is none: after so many were
-    /// made, so long after the first, when the receiver asked for this much patience. `uniform`
-    /// is drawn anew from [0, 1) for each.
+    /// Returns the wait before the next delivery, or `None` if there is none: after `made`
+    /// deliveries, `since_first` after the first, with the receiver's `retry_after` and a draw from
+    /// [0, 1).
     #[must_use]
     pub fn next(
         &self,

@@ -1,5 +1,4 @@
-//! Replies that are not forrst: what there is to say stands in their head, and in a member of
-//! their problem document.
+//! Guidance in replies that are not forrst: in their headers, and in a member of a problem document.
 
 use std::time::SystemTime;
 
@@ -8,7 +7,7 @@ use http::{HeaderValue, Response, StatusCode, header::CONTENT_TYPE};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::layer::{Settings, tell};
+use super::layer::{Settings, set_retry_after};
 use crate::{
     call::Guidance,
     classify::{
@@ -20,7 +19,7 @@ use crate::{
 
 const SHOULD_RETRY: &str = "x-should-retry";
 
-/// What a problem document says beside its head.
+/// The members of a problem document that matter here.
 #[derive(Deserialize)]
 struct Problem {
     code: Option<String>,
@@ -28,50 +27,54 @@ struct Problem {
 }
 
 impl Settings {
-    /// What the body is to be instead, after the head was told.
+    /// Adds guidance to a reply that may be a problem document. Returns the new body, if it changes.
     pub(super) fn guide_problem(&self, head: &mut Response<()>, body: &[u8]) -> Option<Bytes> {
         let is_problem = is_problem(head);
         let problem = || serde_json::from_slice::<Problem>(body).ok();
         let Some(problem) = is_problem.then(problem).flatten() else {
-            self.guide_plain(head);
+            self.guide_http(head);
             return None;
         };
         if let Some(theirs) = problem.retry {
             match Retry::deserialize(theirs) {
-                Ok(retry) => tell_plain(head, &retry),
-                Err(_) => self.guide_plain(head),
+                Ok(retry) => set_headers(head, &retry),
+                Err(_) => self.guide_http(head),
             }
             return None;
         }
-        let retry = self.advise(head, problem.code.as_deref())?;
-        tell_plain(head, &retry);
+        let retry = self.guidance(head, problem.code.as_deref())?;
+        set_headers(head, &retry);
         let changed = splice::with_member(body, Retry::MEMBER, &retry)?;
         Some(resized(head.headers_mut(), changed))
     }
 
-    /// The same, where there is no document.
-    pub(super) fn guide_plain(&self, head: &mut Response<()>) {
-        if let Some(retry) = self.advise(head, None) {
-            tell_plain(head, &retry);
+    /// Adds guidance to the head of a reply.
+    pub(super) fn guide_http(&self, head: &mut Response<()>) {
+        if let Some(retry) = self.guidance(head, None) {
+            set_headers(head, &retry);
         }
     }
 
-    /// What is known by who made the reply, by its code, or by its status.
-    fn advise(&self, head: &mut Response<()>, code: Option<&str>) -> Option<Retry> {
+    /// Returns the guidance of the handler, or of the table by code, or by status.
+    fn guidance(&self, head: &mut Response<()>, code: Option<&str>) -> Option<Retry> {
         if let Some(retry) = head.extensions_mut().remove::<Retry>() {
             return Some(retry);
         }
-        let by_status = || Some(Retry::fixed(self.plain.filter(|_| is_busy(head))?));
+        let by_status = || {
+            Some(Retry::fixed(
+                self.http_retry_after.filter(|_| is_busy(head))?,
+            ))
+        };
         let by_code = code.and_then(|code| self.table.get(code));
         let known = by_code.map_or_else(by_status, Clone::clone)?;
         let replayed = is_replayed(head.headers());
-        let said = replayed.then_some(Guidance::Stop).or_else(|| said(head));
-        Some(known.told(said))
+        let stop = replayed.then_some(Guidance::Stop);
+        Some(known.overridden(stop.or_else(|| head_guidance(head))))
     }
 }
 
-/// What the head says about calling again. A limit that was reached counts where it may be why.
-pub(super) fn said(head: &Response<()>) -> Option<Guidance> {
+/// Reads guidance from the headers. Rate-limit headers count only with 429 and 503.
+pub(super) fn head_guidance(head: &Response<()>) -> Option<Guidance> {
     let now = SystemTime::now();
     match is_busy(head) {
         true => guidance(head.headers(), now),
@@ -95,9 +98,9 @@ fn is_problem(head: &Response<()>) -> bool {
     content_type.is_some_and(|kind| kind.trim_ascii().eq_ignore_ascii_case(PROBLEM))
 }
 
-/// Says it in headers.
-fn tell_plain(head: &mut Response<()>, retry: &Retry) {
-    tell(head, retry);
+/// Sets the headers that express the guidance.
+fn set_headers(head: &mut Response<()>, retry: &Retry) {
+    set_retry_after(head, retry);
     let failed = head.status().is_client_error() || head.status().is_server_error();
     if failed && !retry.allowed {
         let headers = head.headers_mut();

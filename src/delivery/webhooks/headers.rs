@@ -2,20 +2,20 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::error::ConfigError;
 
-/// The most headers of a user's, and the most bytes of their names and values together.
+/// The most headers, and the most bytes of their names and values together.
 const MAX_HEADERS: usize = 32;
 const MAX_BYTES: usize = 8 * 1024;
 
-/// Headers that whoever registered a webhook wants its deliveries to carry: a token for the
+/// Headers that the user who registered a webhook adds to its deliveries: a token for the
 /// receiver's gateway, a tenant.
 ///
-/// They can't take the place of what the delivery itself says: its signature (`webhook-*`), where
-/// it goes (`Host`), how long its body is and how it is framed, what the body is (`Content-Type`),
-/// and what concerns the connection alone. Values can't break out of their line. There are at most
-/// 32 of them, with 8 KiB in all. Since they often are credentials, values are not shown.
+/// Names of the delivery's own headers are refused: the signature (`webhook-*`), `Host`,
+/// `Content-Type`, `Idempotency-Key`, and those of framing and of the connection. Values are visible
+/// ASCII and spaces. At most 32 headers with 8 KiB in all. `Debug` hides the values, which often are
+/// credentials.
 ///
 /// ```
-/// use tower_reprise::delivery::UserHeaders;
+/// use tower_reprise::delivery::webhooks::UserHeaders;
 ///
 /// let headers = UserHeaders::new([("authorization", "Bearer 1234"), ("x-tenant", "acme")])?;
 /// assert_eq!(headers.iter().count(), 2);
@@ -30,11 +30,11 @@ pub struct UserHeaders {
 }
 
 impl UserHeaders {
-    /// These headers.
+    /// Checks and collects headers.
     ///
     /// # Errors
     ///
-    /// The first header that is not allowed. Its value is not shown.
+    /// Returns the first header that is not allowed, without its value.
     pub fn new<N, V>(headers: impl IntoIterator<Item = (N, V)>) -> Result<Self, ConfigError>
     where
         N: AsRef<str>,
@@ -57,7 +57,7 @@ impl UserHeaders {
             if is_reserved(known.as_str()) {
                 return Err(refused("headers that are not the delivery's own"));
             }
-            // The type lets tabs through.
+            // `HeaderValue` allows tabs.
             let visible = value.bytes().all(|byte| matches!(byte, b' '..=b'~'));
             let mut value = HeaderValue::from_str(value)
                 .ok()
@@ -69,14 +69,14 @@ impl UserHeaders {
         Ok(Self { map })
     }
 
-    /// Names and values.
+    /// Returns the names and values.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.map
             .iter()
             .filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?)))
     }
 
-    /// Adds them to the headers of a request.
+    /// Appends them to the headers of a request.
     pub(super) fn apply(&self, headers: &mut HeaderMap) {
         for (name, value) in &self.map {
             headers.append(name, value.clone());
@@ -84,7 +84,7 @@ impl UserHeaders {
     }
 }
 
-/// Whether a header is the delivery's own, or the connection's.
+/// Whether a header belongs to the delivery or to the connection.
 fn is_reserved(name: &str) -> bool {
     let delivery = matches!(
         name,

@@ -9,12 +9,13 @@ use crate::{
     telemetry,
 };
 
-/// Makes a letter of what nobody ever had a chance with: queues it in a lane of its own, takes it
-/// from there, and says that it failed. If that breaks off in between, whoever asked was not
-/// answered, and comes here again; with the same [`Dedup`](crate::store::journal::Dedup) it is the
-/// same letter. Until the lease of who began it has run out that is an error too: nobody knows
-/// whether it will be one.
-pub(crate) async fn bury<J: Journal>(
+/// Stores a dead letter for an event that was never queued: enqueues it in a lane of its own, leases
+/// it, and settles it as failed.
+///
+/// An error in between leaves an entry that a second call with the same
+/// [`Dedup`](crate::store::journal::Dedup) completes. Until the lease of the first call runs out the
+/// second one fails, since the first may still settle the entry.
+pub(crate) async fn record_dead_letter<J: Journal>(
     journal: &J,
     mut new: NewEntry,
     reason: &str,
@@ -25,23 +26,23 @@ pub(crate) async fn bury<J: Journal>(
     let entry = match journal.enqueue(new).await? {
         Enqueued::New(entry) | Enqueued::Existing(entry) => entry,
         Enqueued::Mismatch => {
-            let message = "a letter of that id has another fingerprint, and there is but one";
+            let message = "a dead letter of that id has another fingerprint";
             return Err(StoreError::new(StoreErrorKind::Corrupt, message));
         }
     };
     if !entry.status.is_over() {
-        let want = LeaseRequest::new(queue.clone(), entry.lane, 1, Duration::from_secs(30));
-        let leased = journal.lease(want).await?;
+        let request = LeaseRequest::new(queue.clone(), entry.lane, 1, Duration::from_secs(30));
+        let leased = journal.lease(request).await?;
         if leased.is_empty() {
-            let message = "somebody else is at work on that letter";
+            let message = "another call holds the lease of that dead letter";
             return Err(StoreError::new(StoreErrorKind::Unavailable, message));
         }
         for leased in leased {
             let alert = alert(&queue, leased.id, &leased.owner, keep);
-            let settle = Settlement::failed(reason, keep).followed_by(alert);
-            let outcome = settle.outcome;
-            // If it is not ours any more, somebody works on it.
-            let _ = journal.settle(leased.id, leased.turn, settle).await?;
+            let settlement = Settlement::failed(reason, keep).followed_by(alert);
+            let outcome = settlement.outcome;
+            // If the lease was lost, another call settles the entry.
+            let _ = journal.settle(leased.id, leased.turn, settlement).await?;
             telemetry::settled(&queue, outcome.as_str(), outcome.is_failed());
         }
     }

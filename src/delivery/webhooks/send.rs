@@ -1,4 +1,5 @@
 use std::{
+    error::Error,
     fmt,
     pin::pin,
     sync::Arc,
@@ -7,7 +8,7 @@ use std::{
 
 use bytes::Bytes;
 use http::{
-    HeaderValue, Method, Request, Response, StatusCode,
+    HeaderValue, Method, Request, Response,
     header::{CONTENT_TYPE, USER_AGENT},
 };
 use http_body_util::Full;
@@ -19,32 +20,27 @@ use hyper_util::{
 use rustls::{ClientConfig, RootCertStore, crypto::ring};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::{
-    UserHeaders,
-    guard::{Forbidden, Guard, GuardedConnector, Resolve, Target},
-    outcome::{Failure, Outcome},
-    sign::{MessageId, Signer},
-};
+use super::{DeliveryFailure, DeliveryOutcome, MessageId, Signer, UserHeaders};
 use crate::{
     classify::{Classify, Rules, Standard, network},
+    delivery::guard::{Forbidden, Guard, GuardedConnector, Resolve, Target},
     error::{ConfigError, find},
     http::read::read_whole,
 };
 
 const TIMEOUT: Duration = Duration::from_secs(15);
-const LEAST_TIMEOUT: Duration = Duration::from_millis(100);
-const MOST_TIMEOUT: Duration = Duration::from_secs(60);
+const MIN_TIMEOUT: Duration = Duration::from_millis(100);
+const MAX_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How much of a reply is read, and for how long, so that its connection can be used again.
-const REPLY_LIMIT: usize = 16 * 1024;
-const REPLY_PATIENCE: Duration = Duration::from_secs(1);
-/// The longest head of a reply.
+/// The part of a reply's body that is read, so that its connection can be reused.
+const BODY_LIMIT: usize = 16 * 1024;
+const BODY_TIMEOUT: Duration = Duration::from_secs(1);
 const HEAD_LIMIT: usize = 32 * 1024;
 
-const IDLE: Duration = Duration::from_secs(30);
-const MOST_IDLE: usize = 2;
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+const MAX_IDLE: usize = 2;
 
-/// One message, and where it goes.
+/// A message and its target.
 #[derive(Clone)]
 #[must_use]
 pub struct Delivery {
@@ -56,7 +52,7 @@ pub struct Delivery {
 }
 
 impl Delivery {
-    /// A message of JSON.
+    /// Creates a message in JSON.
     pub fn new(target: Target, id: MessageId, body: impl Into<Bytes>) -> Self {
         Self {
             target,
@@ -67,47 +63,35 @@ impl Delivery {
         }
     }
 
-    /// What the body is, if not `application/json`.
+    /// Sets the type of the body, `application/json` by default.
     ///
     /// # Errors
     ///
-    /// What can't be the value of a header.
+    /// The text is not 1 to 255 visible ASCII characters and spaces.
     pub fn content_type(mut self, content_type: &str) -> Result<Self, ConfigError> {
-        let fits = (1..=255).contains(&content_type.len());
-        self.content_type = HeaderValue::from_str(content_type)
-            .ok()
-            .filter(|_| fits && content_type.bytes().all(|byte| matches!(byte, b' '..=b'~')))
-            .ok_or_else(|| {
-                let shown: String = content_type.chars().take(64).collect();
-                ConfigError::new(
-                    None,
-                    "webhook.content_type",
-                    format_args!("{shown:?}"),
-                    "1 to 255 visible ASCII characters and spaces",
-                )
-            })?;
+        self.content_type = self::content_type(content_type)?;
         Ok(self)
     }
 
-    /// With these headers, too.
+    /// Adds headers.
     pub fn headers(mut self, headers: UserHeaders) -> Self {
         self.headers = headers;
         self
     }
 
-    /// Where it goes.
+    /// Returns the target.
     #[must_use]
     pub fn target(&self) -> &Target {
         &self.target
     }
 
-    /// By what its receiver knows it.
+    /// Returns the id that the receiver sees.
     #[must_use]
     pub fn id(&self) -> &MessageId {
         &self.id
     }
 
-    /// Signed anew for each time that it is sent.
+    /// Builds the request, signed at the current time.
     fn request(&self, signer: &Signer) -> Request<Full<Bytes>> {
         let mut request = Request::new(Full::new(self.body.clone()));
         *request.method_mut() = Method::POST;
@@ -119,6 +103,23 @@ impl Delivery {
         let signed = signer.sign(&self.id, SystemTime::now(), &self.body);
         signed.apply(headers);
         request
+    }
+}
+
+/// Checks the type of a body.
+pub(super) fn content_type(text: &str) -> Result<HeaderValue, ConfigError> {
+    let visible = text.bytes().all(|byte| matches!(byte, b' '..=b'~'));
+    match HeaderValue::from_str(text) {
+        Ok(value) if visible && (1..=255).contains(&text.len()) => Ok(value),
+        _ => {
+            let shown: String = text.chars().take(64).collect();
+            Err(ConfigError::new(
+                None,
+                "webhook.content_type",
+                format_args!("{shown:?}"),
+                "1 to 255 visible ASCII characters and spaces",
+            ))
+        }
     }
 }
 
@@ -137,10 +138,10 @@ impl fmt::Debug for Delivery {
 
 type Connector = HttpsConnector<GuardedConnector>;
 
-/// Sends messages, each once per call.
+/// Sends a message once per call.
 ///
-/// It speaks HTTP/1.1, follows no redirect, uses no proxy, and keeps nothing of a reply but its
-/// status and when to come back.
+/// It uses HTTP/1.1, follows no redirect, uses no proxy, and keeps of a reply only its status and its
+/// `Retry-After`.
 ///
 /// # Clone
 ///
@@ -153,7 +154,7 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// Says how messages are sent, within what this guard allows.
+    /// Returns a builder for a sender to targets that this guard allows.
     pub fn builder(guard: Guard) -> SenderBuilder {
         SenderBuilder {
             connector: GuardedConnector::new(guard),
@@ -163,57 +164,53 @@ impl Sender {
         }
     }
 
-    /// How long one delivery may take.
+    /// Returns the timeout of a delivery.
     #[must_use]
     pub fn timeout(&self) -> Duration {
         self.timeout
     }
 
-    /// Sends a message once, and says how that ended.
-    pub async fn send(&self, delivery: &Delivery, signer: &Signer) -> Outcome {
+    /// Sends a message once.
+    pub async fn send(&self, delivery: &Delivery, signer: &Signer) -> DeliveryOutcome {
         let until = Instant::now() + self.timeout;
         let sending = self.client.request(delivery.request(signer));
-        match timeout_at(until, sending).await {
-            Err(elapsed) => {
-                Outcome::Failed(Failure::error(network::classify(&self.rules, &elapsed)))
+        let response = match timeout_at(until, sending).await {
+            Ok(Ok(response)) => response,
+            Ok(Err(error)) if find::<Forbidden>(&error).is_some() => {
+                return DeliveryOutcome::Failed(DeliveryFailure::forbidden());
             }
-            Ok(Err(error)) => Outcome::Failed(match find::<Forbidden>(&error) {
-                Some(_) => Failure::forbidden(),
-                None => Failure::error(network::classify(&self.rules, &error)),
-            }),
-            Ok(Ok(response)) => {
-                let (parts, body) = response.into_parts();
-                let head = Response::from_parts(parts, ());
-                let outcome = self.judge(&head);
-                // Nobody looks at it: what a target answers is not for whoever named the target.
-                let left = until.saturating_duration_since(Instant::now());
-                let body = pin!(body);
-                let reading = read_whole(body, REPLY_LIMIT);
-                let _ = timeout(left.min(REPLY_PATIENCE), reading).await;
-                outcome
-            }
-        }
+            Ok(Err(error)) => return self.failed(&error),
+            Err(elapsed) => return self.failed(&elapsed),
+        };
+        let (parts, body) = response.into_parts();
+        let outcome = self.classify(&Response::from_parts(parts, ()));
+        // Read for the connection's sake and dropped: the user who named the target must not learn
+        // what answers there.
+        let body = pin!(body);
+        let left = until.saturating_duration_since(Instant::now());
+        let reading = read_whole(body, BODY_LIMIT);
+        let _ = timeout(left.min(BODY_TIMEOUT), reading).await;
+        outcome
     }
 
-    fn judge(&self, head: &Response<()>) -> Outcome {
+    fn failed(&self, error: &(dyn Error + 'static)) -> DeliveryOutcome {
+        DeliveryOutcome::Failed(DeliveryFailure::of(network::classify(&self.rules, error)))
+    }
+
+    fn classify(&self, head: &Response<()>) -> DeliveryOutcome {
         let status = head.status();
         if status.is_success() {
-            return Outcome::Delivered(status);
+            return DeliveryOutcome::Delivered(status);
         }
-        Outcome::Failed(if is_error(status) {
-            Failure::error(Classify::<Request<()>, _>::classify(
-                &Standard,
-                &self.rules,
-                Ok(head),
-            ))
-        } else {
-            Failure::unfollowed(status)
+        DeliveryOutcome::Failed(match status.is_client_error() || status.is_server_error() {
+            true => {
+                let verdict =
+                    Classify::<Request<()>, _>::classify(&Standard, &self.rules, Ok(head));
+                DeliveryFailure::of(verdict)
+            }
+            false => DeliveryFailure::unfollowed(status),
         })
     }
-}
-
-fn is_error(status: StatusCode) -> bool {
-    status.is_client_error() || status.is_server_error()
 }
 
 impl fmt::Debug for Sender {
@@ -234,40 +231,39 @@ pub struct SenderBuilder {
 }
 
 impl SenderBuilder {
-    /// Resolves names by this resolver, rather than the operating system's.
+    /// Sets the resolver of names, the operating system's by default.
     pub fn resolver(mut self, resolver: impl Resolve) -> Self {
         self.connector = self.connector.resolver(resolver);
         self
     }
 
-    /// How long resolving and connecting may take: 5 s unless told otherwise, at most a minute.
+    /// Sets the timeout of resolving and connecting: 5 s by default, at most a minute.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = Some(timeout);
         self
     }
 
-    /// How long one delivery may take, from resolving the name to the head of the reply: 15 s
-    /// unless told otherwise, 100 ms to a minute.
+    /// Sets the timeout of a delivery, from resolving the name to the head of the reply: 15 s by
+    /// default, 100 ms to a minute.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// Whom to trust, and how to speak TLS. Unless told otherwise, receivers need a certificate by
-    /// one of Mozilla's authorities, which are compiled in: the same on each machine, and nothing
-    /// to load. Its ALPN protocols are left out, since HTTP/1.1 is what is spoken.
+    /// Sets the TLS configuration. By default receivers need a certificate by one of Mozilla's
+    /// authorities, which are compiled in. ALPN protocols are ignored: the sender uses HTTP/1.1.
     pub fn tls(mut self, config: ClientConfig) -> Self {
         self.tls = Some(config);
         self
     }
 
-    /// The sender.
+    /// Builds the sender.
     ///
     /// # Errors
     ///
-    /// A setting that is not allowed.
+    /// A setting is not allowed.
     pub fn build(self) -> Result<Sender, ConfigError> {
-        if !(LEAST_TIMEOUT..=MOST_TIMEOUT).contains(&self.timeout) {
+        if !(MIN_TIMEOUT..=MAX_TIMEOUT).contains(&self.timeout) {
             let value = format!("{:?}", self.timeout);
             let allowed = "100 ms to 60 s";
             return Err(ConfigError::new(None, "sender.timeout", value, allowed));
@@ -281,7 +277,7 @@ impl SenderBuilder {
             None => mozilla()?,
         };
         tls.alpn_protocols.clear();
-        // Whether http is allowed is the guard's to say.
+        // The guard decides about `http`.
         let connector = HttpsConnectorBuilder::new()
             .with_tls_config(tls)
             .https_or_http()
@@ -289,8 +285,8 @@ impl SenderBuilder {
             .wrap_connector(connector);
         let client = Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(IDLE)
-            .pool_max_idle_per_host(MOST_IDLE)
+            .pool_idle_timeout(IDLE_TIMEOUT)
+            .pool_max_idle_per_host(MAX_IDLE)
             .http1_max_buf_size(HEAD_LIMIT)
             .build(connector);
         Ok(Sender {

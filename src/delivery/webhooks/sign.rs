@@ -1,33 +1,3 @@
-//! Signatures by the Standard Webhooks scheme, for senders.
-//!
-//! A receiver can't see who calls it; what it can check is that the message was signed with a key
-//! that it knows, lately, and for this id. Three headers carry that: `webhook-id`, the same for
-//! each delivery of a message, so that a receiver can tell a repetition from something new;
-//! `webhook-timestamp`, fresh for each delivery, so that an old one can't be played back; and
-//! `webhook-signature` over both and the body.
-//!
-//! ```
-//! use std::time::{Duration, UNIX_EPOCH};
-//! use tower_reprise::delivery::sign::{MessageId, Signer};
-//!
-//! # fn main() -> Result<(), tower_reprise::error::ConfigError> {
-//! let signer = Signer::new("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")?;
-//! let id = MessageId::new("msg_p5jXN8AQM9LWM0D4loKWxJek")?;
-//! let at = UNIX_EPOCH + Duration::from_secs(1_614_265_330);
-//!
-//! let signed = signer.sign(&id, at, br#"{"test": 2432232314}"#);
-//! assert_eq!(signed.signature(), "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=");
-//! # Ok(())
-//! # }
-//! ```
-//!
-//! # Rotation
-//!
-//! [`Signer::also`] signs with the old secret too, so that receivers can change theirs when it
-//! suits them; both signatures are in the one header. A private key (`whsk_`) makes `v1a`
-//! signatures (Ed25519), which receivers check with the public key and nobody but the sender can
-//! make.
-
 use std::{
     fmt,
     time::{SystemTime, UNIX_EPOCH},
@@ -43,19 +13,19 @@ pub(super) const TIMESTAMP: &str = "webhook-timestamp";
 pub(super) const SIGNATURE: &str = "webhook-signature";
 
 /// The longest id of a message.
-pub(super) const LONGEST_ID: usize = 255;
+const MAX_ID_LEN: usize = 255;
 
-/// By what a receiver knows a message, whichever delivery of it arrives.
+/// The id of a message, the same for each delivery of it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct MessageId(HeaderValue);
 
 impl MessageId {
-    /// An id of your own: 1 to 255 visible ASCII characters, but no full stop, since that is what
-    /// ends the id where it is signed.
+    /// Checks an id: 1 to 255 visible ASCII characters, without the full stop, which ends the id in
+    /// the signed content.
     ///
     /// # Errors
     ///
-    /// An id that is empty, too long, or that has other characters.
+    /// The id is empty, too long, or has other characters.
     pub fn new(id: impl AsRef<str>) -> Result<Self, ConfigError> {
         let id = id.as_ref();
         match HeaderValue::from_str(id) {
@@ -73,17 +43,18 @@ impl MessageId {
         }
     }
 
-    /// A random one: `msg_` and 32 hexadecimal digits.
+    /// Returns a random id: `msg_` and 32 hexadecimal digits.
     #[must_use]
     pub fn random() -> Self {
         let value = HeaderValue::try_from(format!("msg_{:032x}", rand::random::<u128>()));
-        Self(value.unwrap_or_else(|_| HeaderValue::from_static("msg")))
+        Self(value.unwrap_or_else(|_| unreachable!("hexadecimal digits are visible ASCII")))
     }
 
-    /// The id's characters.
+    /// Returns the id as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        self.0.to_str().unwrap_or_default()
+        let text = self.0.to_str();
+        text.unwrap_or_else(|_| unreachable!("an id is visible ASCII"))
     }
 }
 
@@ -93,14 +64,38 @@ impl fmt::Display for MessageId {
     }
 }
 
-/// Whether these bytes can be the id of a message.
+/// Whether these bytes are an id of a message.
 pub(super) fn is_id(id: &[u8]) -> bool {
-    (1..=LONGEST_ID).contains(&id.len()) && id.iter().all(|b| b.is_ascii_graphic() && *b != b'.')
+    (1..=MAX_ID_LEN).contains(&id.len()) && id.iter().all(|b| b.is_ascii_graphic() && *b != b'.')
 }
 
-/// Signs messages, with one key or during a rotation with several.
+/// Signs messages by the Standard Webhooks scheme.
 ///
-/// Its keys are not shown, and are wiped from memory when it is dropped.
+/// A signed delivery has three headers: `webhook-id`, the same for each delivery of a message, by
+/// which a receiver recognises a repetition; `webhook-timestamp`, new for each delivery, so that an
+/// old one can't be played back; and `webhook-signature` over both and the body.
+///
+/// ```
+/// use std::time::{Duration, UNIX_EPOCH};
+/// use tower_reprise::delivery::webhooks::{MessageId, Signer};
+///
+/// # fn main() -> Result<(), tower_reprise::error::ConfigError> {
+/// let signer = Signer::new("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")?;
+/// let id = MessageId::new("msg_p5jXN8AQM9LWM0D4loKWxJek")?;
+/// let at = UNIX_EPOCH + Duration::from_secs(1_614_265_330);
+///
+/// let signed = signer.sign(&id, at, br#"{"test": 2432232314}"#);
+/// assert_eq!(signed.signature(), "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=");
+/// # Ok(())
+/// # }
+/// ```
+///
+/// A secret (`whsec_`) makes `v1` signatures (HMAC-SHA256). A private key (`whsk_`) makes `v1a`
+/// signatures (Ed25519), which receivers check with the public key and only the sender can make.
+/// During a rotation, [`also`](Self::also) adds a signature by the old key, so that receivers can
+/// change theirs at any time.
+///
+/// `Debug` hides the keys, and dropping wipes them from memory.
 #[derive(Clone)]
 #[must_use]
 pub struct Signer {
@@ -108,20 +103,20 @@ pub struct Signer {
 }
 
 impl Signer {
-    /// Signs with a secret (`whsec_`) or a private key (`whsk_`).
+    /// Creates a signer with a secret (`whsec_`) or a private key (`whsk_`).
     ///
     /// # Errors
     ///
-    /// A key that can't be read, or that can't sign. The error does not show it.
+    /// The key can't be read, or is a public one. The error does not show it.
     pub fn new(key: impl AsRef<str>) -> Result<Self, ConfigError> {
         Self { keys: Vec::new() }.also(key)
     }
 
-    /// Signs with this key, too.
+    /// Adds a key, whose signature stands in the same header.
     ///
     /// # Errors
     ///
-    /// A key that can't be read, or that can't sign, or more than eight of them.
+    /// The key can't be read, is a public one, or is the ninth.
     pub fn also(mut self, key: impl AsRef<str>) -> Result<Self, ConfigError> {
         const FIELD: &str = "signer.key";
         let key = Key::parse(FIELD, key.as_ref())?;
@@ -136,7 +131,7 @@ impl Signer {
         Ok(self)
     }
 
-    /// The headers of one delivery, made at this time.
+    /// Signs a delivery that is made at this time.
     #[must_use]
     pub fn sign(&self, id: &MessageId, at: SystemTime, body: &[u8]) -> SignedHeaders {
         let seconds = at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
@@ -169,7 +164,7 @@ impl fmt::Debug for Signer {
     }
 }
 
-/// The headers that a signed message is sent with.
+/// The headers of a signed delivery.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SignedHeaders {
     id: MessageId,
@@ -178,31 +173,30 @@ pub struct SignedHeaders {
 }
 
 impl SignedHeaders {
-    /// `webhook-id`.
+    /// Returns `webhook-id`.
     #[must_use]
     pub fn id(&self) -> &MessageId {
         &self.id
     }
 
-    /// `webhook-timestamp`: seconds since 1970.
+    /// Returns `webhook-timestamp`, in seconds since 1970.
     #[must_use]
     pub fn timestamp(&self) -> u64 {
         self.timestamp
     }
 
-    /// `webhook-signature`: all of them, with spaces between.
+    /// Returns `webhook-signature`: one signature a key, separated by spaces.
     #[must_use]
     pub fn signature(&self) -> &str {
         &self.signature
     }
 
-    /// Puts them into the headers of a request, in the place of any that are there.
+    /// Inserts them into the headers of a request.
     pub fn apply(&self, headers: &mut HeaderMap) {
         headers.insert(ID, self.id.0.clone());
         headers.insert(TIMESTAMP, self.timestamp.into());
         let signature = HeaderValue::from_str(&self.signature);
-        // It is ASCII, and were it not, a receiver would refuse this.
-        let signature = signature.unwrap_or_else(|_| HeaderValue::from_static(""));
+        let signature = signature.unwrap_or_else(|_| unreachable!("base64 is visible ASCII"));
         headers.insert(SIGNATURE, signature);
     }
 }

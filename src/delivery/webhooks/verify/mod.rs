@@ -1,8 +1,13 @@
-//! For receivers: is this message from who it claims to be from, and of now?
+//! Verification of signed webhooks, for receivers.
 //!
-//! A [`Verifier`] checks the headers and the body of one request; [`WebhookVerifyLayer`] does it
-//! in front of a router or of any other HTTP service, so that no handler sees a message that was
-//! not signed.
+//! A [`Verifier`] checks the headers and the body of one message: that one of its keys signed them,
+//! and lately. [`WebhookVerifyLayer`] does so in front of a router or of any other HTTP service, so
+//! that no handler sees a message without a valid signature.
+//!
+//! | setting | default | allowed |
+//! | --- | --- | --- |
+//! | [`tolerance`](Verifier::tolerance) | 5 min, either way | 1 s to 1 h |
+//! | [`body_limit`](WebhookVerifyLayer::body_limit) | 1 MiB | |
 //!
 //! ```
 //! use std::convert::Infallible;
@@ -10,8 +15,8 @@
 //! use http::{Request, Response};
 //! use http_body_util::Full;
 //! use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
-//! use tower_reprise::delivery::{
-//!     sign::{MessageId, Signer},
+//! use tower_reprise::delivery::webhooks::{
+//!     MessageId, Signer,
 //!     verify::{Verified, Verifier, WebhookVerifyLayer},
 //! };
 //!
@@ -39,11 +44,11 @@
 //! # }
 //! ```
 //!
-//! # What it is not
+//! # What goes wrong
 //!
-//! A message that was signed can be delivered twice, by a sender that got no answer or by somebody
-//! who plays it back within the tolerance. Which ids were processed is not remembered here: put an
-//! [`EventDedupLayer`](crate::server::idempotency::events::EventDedupLayer) behind this layer, by
+//! A valid message can arrive twice: from a sender that got no reply, or from an attacker who plays
+//! it back within the tolerance. The layer remembers no ids: put an
+//! [`EventDedupLayer`](crate::server::idempotency::events::EventDedupLayer) behind it, by
 //! [`Verified::id`].
 
 mod layer;
@@ -63,16 +68,16 @@ use super::{
 };
 use crate::error::ConfigError;
 
-/// The most signatures of a message that are looked at.
+/// The most signatures of a message that are checked.
 const MAX_SIGNATURES: usize = 16;
 
 const TOLERANCE: Duration = Duration::from_secs(5 * 60);
-const LEAST_TOLERANCE: Duration = Duration::from_secs(1);
-const MOST_TOLERANCE: Duration = Duration::from_secs(60 * 60);
+const MIN_TOLERANCE: Duration = Duration::from_secs(1);
+const MAX_TOLERANCE: Duration = Duration::from_secs(60 * 60);
 
-/// Checks signatures, with one key or during a rotation with several.
+/// Checks signatures with one key, or with several during a rotation.
 ///
-/// Its keys are not shown, and are wiped from memory when it is dropped.
+/// `Debug` hides the keys, and dropping wipes them from memory.
 #[derive(Clone)]
 #[must_use]
 pub struct Verifier {
@@ -81,12 +86,11 @@ pub struct Verifier {
 }
 
 impl Verifier {
-    /// Accepts what was signed with this secret (`whsec_`), or with the private key of this public
-    /// one (`whpk_`).
+    /// Accepts signatures by a secret (`whsec_`), or by the private key of a public one (`whpk_`).
     ///
     /// # Errors
     ///
-    /// A key that can't be read, or that only signs. The error does not show it.
+    /// The key can't be read, or is a private one. The error does not show it.
     pub fn new(key: impl AsRef<str>) -> Result<Self, ConfigError> {
         let none = Self {
             keys: Vec::new(),
@@ -95,11 +99,11 @@ impl Verifier {
         none.also(key)
     }
 
-    /// Accepts what was signed with this key, too.
+    /// Accepts signatures by another key, too.
     ///
     /// # Errors
     ///
-    /// A key that can't be read, or that only signs, or more than eight of them.
+    /// The key can't be read, is a private one, or is the ninth.
     pub fn also(mut self, key: impl AsRef<str>) -> Result<Self, ConfigError> {
         const FIELD: &str = "verifier.key";
         let key = Key::parse(FIELD, key.as_ref())?;
@@ -114,14 +118,13 @@ impl Verifier {
         Ok(self)
     }
 
-    /// How far the time of a message may be from now, either way: five minutes unless told
-    /// otherwise.
+    /// Sets how far the time of a message may be from now, either way: five minutes by default.
     ///
     /// # Errors
     ///
     /// Less than a second, or more than an hour.
     pub fn tolerance(mut self, tolerance: Duration) -> Result<Self, ConfigError> {
-        if !(LEAST_TOLERANCE..=MOST_TOLERANCE).contains(&tolerance) {
+        if !(MIN_TOLERANCE..=MAX_TOLERANCE).contains(&tolerance) {
             let value = format!("{tolerance:?}");
             let allowed = "1 s to 1 h";
             return Err(ConfigError::new(None, "verifier.tolerance", value, allowed));
@@ -130,20 +133,20 @@ impl Verifier {
         Ok(self)
     }
 
-    /// Whether a message with these headers and this body, as it came, is to be believed.
+    /// Verifies a message with these headers and this body, as received.
     ///
     /// # Errors
     ///
-    /// What is wrong with it.
+    /// Returns the first check that failed.
     pub fn verify(&self, headers: &HeaderMap, body: &[u8]) -> Result<Verified, VerifyError> {
         self.verify_at(headers, body, SystemTime::now())
     }
 
-    /// As [`verify`](Self::verify), at another time.
+    /// Verifies a message as [`verify`](Self::verify) does, at another time.
     ///
     /// # Errors
     ///
-    /// What is wrong with it.
+    /// Returns the first check that failed.
     pub fn verify_at(
         &self,
         headers: &HeaderMap,
@@ -155,14 +158,14 @@ impl Verifier {
         Ok(verified)
     }
 
-    /// What the headers claim, if it is worth reading the body for.
+    /// Checks all but the signature, and returns the claimed id and time.
     fn head(&self, headers: &HeaderMap, now: SystemTime) -> Result<Verified, VerifyError> {
         let id = one(headers, ID)?;
         if !is_id(id.as_bytes()) {
             return Err(VerifyError::Malformed(ID));
         }
         let text = one(headers, TIMESTAMP)?;
-        // As the sender wrote it, since that is what was signed.
+        // Digits only, since the text itself is signed.
         let plain = text.len() <= 19 && text.bytes().all(|byte| byte.is_ascii_digit());
         let timestamp = text.parse().ok().filter(|_| plain);
         let timestamp = timestamp.ok_or(VerifyError::Malformed(TIMESTAMP))?;
@@ -174,7 +177,7 @@ impl Verifier {
         if now.saturating_sub(then) > self.tolerance {
             return Err(VerifyError::TooOld);
         }
-        // The parts of this second, which the sender left off, are not held against it.
+        // In whole seconds, as the sender's clock is.
         let now = Duration::from_secs(now.as_secs());
         if then.saturating_sub(now) > self.tolerance {
             return Err(VerifyError::TooNew);
@@ -186,7 +189,7 @@ impl Verifier {
         })
     }
 
-    /// Whether one of the signatures is by one of the keys.
+    /// Checks that one of the keys made one of the signatures.
     fn body(
         &self,
         claimed: &Verified,
@@ -222,7 +225,7 @@ impl fmt::Debug for Verifier {
     }
 }
 
-/// The one value of a header. Of two, nobody knows which was meant.
+/// Returns the only value of a header.
 fn one<'a>(headers: &'a HeaderMap, name: &'static str) -> Result<&'a str, VerifyError> {
     let mut lines = headers.get_all(name).iter();
     let line = lines.next().ok_or(VerifyError::Missing(name))?;
@@ -232,7 +235,7 @@ fn one<'a>(headers: &'a HeaderMap, name: &'static str) -> Result<&'a str, Verify
     }
 }
 
-/// A message that was verified. On a request's extensions behind a [`WebhookVerifyLayer`].
+/// A verified message. A [`WebhookVerifyLayer`] puts it into the extensions of the request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verified {
     id: Box<str>,
@@ -242,32 +245,32 @@ pub struct Verified {
 }
 
 impl Verified {
-    /// By what the message is known: the same for each delivery.
+    /// Returns the id of the message, the same for each delivery.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// When this delivery was made, in seconds since 1970.
+    /// Returns the time of this delivery, in seconds since 1970.
     #[must_use]
     pub fn timestamp(&self) -> u64 {
         self.timestamp
     }
 }
 
-/// Why a message is not to be believed.
+/// The reason why a message is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum VerifyError {
-    /// It does not have this header.
+    /// The header is missing.
     Missing(&'static str),
-    /// This header can't be read, or is there twice.
+    /// The header can't be read, or occurs twice.
     Malformed(&'static str),
-    /// It was sent too long ago.
+    /// The message was sent too long ago.
     TooOld,
-    /// It is from the future, so that one of the clocks is wrong.
+    /// The message is from the future: one of the clocks is wrong.
     TooNew,
-    /// None of its signatures is by one of the keys.
+    /// No key made one of the signatures.
     NoMatch,
 }
 

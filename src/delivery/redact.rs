@@ -1,30 +1,32 @@
-//! What text of others' may be in an entry, and what must not be written down.
+//! Limits on the text of entries, and the headers that must not be stored in the clear.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::http::headers::IDEMPOTENCY_KEY;
 
 /// The longest owner or label of an entry, in characters.
-pub(crate) const LONGEST: usize = 255;
+const MAX_CHARS: usize = 255;
 
-/// Whether text can be kept as it is. An owner has to be: who is cut is somebody else.
+/// Whether text can be stored unchanged. Owners must be: a shortened owner is another owner.
 pub(crate) fn fits(text: &str) -> bool {
-    text.chars().count() <= LONGEST && !text.contains('\0')
+    text.chars().count() <= MAX_CHARS && !text.contains('\0')
 }
 
-/// As much of a label as is kept.
+/// Returns the part of a label that is stored.
 pub(crate) fn cut(text: &str) -> String {
-    text.chars().filter(|c| *c != '\0').take(LONGEST).collect()
+    text.chars()
+        .filter(|c| *c != '\0')
+        .take(MAX_CHARS)
+        .collect()
 }
 
-/// Whether a header must not be journaled in the clear: a credential, or what somebody marked as
-/// sensitive. The key of an operation is neither, whoever marked it: a replay without it would be
-/// another operation.
+/// Whether a header must not be stored in the clear: a credential, or a value marked as sensitive.
+/// An idempotency key is stored even if it is marked: without it a replay is another operation.
 pub(crate) fn is_secret(name: &HeaderName, value: &HeaderValue) -> bool {
     is_credential(name.as_str()) || (value.is_sensitive() && name != IDEMPOTENCY_KEY)
 }
 
-/// The headers that can be journaled in the clear.
+/// Returns the headers that can be stored in the clear.
 pub(crate) fn without_secrets(headers: &HeaderMap) -> HeaderMap {
     let kept = headers
         .iter()
@@ -35,9 +37,8 @@ pub(crate) fn without_secrets(headers: &HeaderMap) -> HeaderMap {
 
 /// Whether a header is likely to hold credentials, by its name in lower case.
 ///
-/// Such headers are not written down in a journal that is not
-/// [sealed](crate::store::journal::Journal::is_sealed). Rather one too many: what is left out can be
-/// brought again, and what is written down is there.
+/// Such headers are not stored in a journal that is not
+/// [sealed](crate::store::journal::Journal::is_sealed). In doubt a header counts as a credential.
 ///
 /// ```
 /// use tower_reprise::delivery::is_credential;
@@ -47,7 +48,7 @@ pub(crate) fn without_secrets(headers: &HeaderMap) -> HeaderMap {
 /// ```
 #[must_use]
 pub fn is_credential(name: &str) -> bool {
-    /// Anywhere in a name.
+    /// Found anywhere in a name.
     const WITHIN: [&str; 19] = [
         "accesskey",
         "apikey",
@@ -69,7 +70,7 @@ pub fn is_credential(name: &str) -> bool {
         "signature",
         "token",
     ];
-    /// As a part of a name.
+    /// Found as a whole part of a name.
     const PARTS: [&str; 14] = [
         "assertion",
         "auth",
@@ -86,7 +87,7 @@ pub fn is_credential(name: &str) -> bool {
         "totp",
         "xsrf",
     ];
-    /// Keys that open nothing.
+    /// Parts that make a `key` harmless.
     const HARMLESS: [&str; 6] = [
         "cache",
         "idempotency",
@@ -108,63 +109,19 @@ mod tests {
 
     #[test]
     fn j_13_credentials_are_known_by_the_parts_of_their_names() {
-        for name in [
-            "authorization",
-            "proxy-authorization",
-            "x-authorization",
-            "x-forwarded-authorization",
-            "x-auth",
-            "x-auth-token",
-            "x-auth-user",
-            "authentication-info",
-            "cookie",
-            "x-api-key",
-            "x-apikey",
-            "x-access-key",
-            "x-goog-api-key",
-            "x-functions-key",
-            "x_private_key",
-            "x-accesskey-id",
-            "x-session",
-            "x-session-id",
-            "jsessionid",
-            "x-password",
-            "x-passwd",
-            "x-user-pwd",
-            "x-passphrase",
-            "x-credentials",
-            "x-client-secret",
-            "x-hub-signature-256",
-            "x-sig",
-            "x-hmac",
-            "x-amz-security-token",
-            "x-csrf",
-            "x-goog-iap-jwt-assertion",
-            "x-saml",
-            "x-bearer",
-            "x-otp",
-            "x-pin",
-            "dpop",
-        ] {
+        let credentials = "authorization proxy-authorization x-authorization x-forwarded-authorization x-auth \
+             x-auth-token x-auth-user authentication-info cookie x-api-key x-apikey x-access-key \
+             x-goog-api-key x-functions-key x_private_key x-accesskey-id x-session x-session-id \
+             jsessionid x-password x-passwd x-user-pwd x-passphrase x-credentials x-client-secret \
+             x-hub-signature-256 x-sig x-hmac x-amz-security-token x-csrf \
+             x-goog-iap-jwt-assertion x-saml x-bearer x-otp x-pin dpop";
+        for name in credentials.split(' ') {
             assert!(is_credential(name), "{name}");
         }
-        for name in [
-            "accept",
-            "author",
-            "x-author",
-            "content-type",
-            "idempotency-key",
-            "x-idempotency-key",
-            "x-partition-key",
-            "surrogate-key",
-            "x-keyboard",
-            "x-passenger",
-            "x-pinned",
-            "x-request-id",
-            "x-tenant",
-            "x-user",
-            "traceparent",
-        ] {
+        let others = "accept author x-author content-type idempotency-key x-idempotency-key \
+             x-partition-key surrogate-key x-keyboard x-passenger x-pinned x-request-id x-tenant \
+             x-user traceparent";
+        for name in others.split(' ') {
             assert!(!is_credential(name), "{name}");
         }
     }
@@ -178,14 +135,13 @@ mod tests {
         };
         assert!(!header("x-customer", false) && header("x-customer", true));
         assert!(header("authorization", false));
-        // Without it a replay would be another operation.
         assert!(!header("idempotency-key", true));
     }
 
     #[test]
     fn s_3_labels_are_cut_and_owners_are_not() {
-        let long = "é".repeat(LONGEST + 1);
-        assert_eq!(cut(&long).chars().count(), LONGEST);
+        let long = "é".repeat(MAX_CHARS + 1);
+        assert_eq!(cut(&long).chars().count(), MAX_CHARS);
         assert!(!fits(&long) && !fits("a\0b") && fits(&cut(&long)));
     }
 }

@@ -1,0 +1,150 @@
+use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
+
+use tokio::sync::{Semaphore, watch};
+
+use super::{
+    Handler, WorkerHandle, WorkerNotifier,
+    handle::Phase,
+    job::Job,
+    run::{Limits, Run},
+};
+use crate::{error::ConfigError, store::journal::Journal};
+
+/// Configures and starts a worker. See the [module docs](super).
+#[must_use]
+pub struct WorkerBuilder<J, H> {
+    journal: Arc<J>,
+    queue: Cow<'static, str>,
+    handler: Arc<H>,
+    notifier: WorkerNotifier,
+    limits: Limits,
+}
+
+impl<J: Journal, H: Handler> WorkerBuilder<J, H> {
+    /// Creates a worker for a queue, with the default settings.
+    pub fn new(journal: J, queue: impl Into<Cow<'static, str>>, handler: H) -> Self {
+        Self {
+            journal: Arc::new(journal),
+            queue: queue.into(),
+            handler: Arc::new(handler),
+            notifier: WorkerNotifier::new(),
+            limits: Limits {
+                concurrency: 64,
+                per_lane: 4,
+                prefetch: 0,
+                lease: Duration::from_secs(30),
+                poll: Duration::from_secs(1),
+            },
+        }
+    }
+
+    /// Sets how many entries are handled at a time: 64 by default, 1 to 10,000.
+    pub fn concurrency(mut self, concurrency: usize) -> Self {
+        self.limits.concurrency = concurrency;
+        self
+    }
+
+    /// Sets how many entries are leased in addition to those being handled: 0 by default, up to
+    /// 10,000. Worth it where handlers are faster than a commit of the journal.
+    ///
+    /// Other workers can't take a prefetched entry, and more urgent entries that become due
+    /// meanwhile come after it. It counts as one of its lane, and its lease is extended. It is
+    /// released by a shutdown, and by a handler whose [admission](Handler::admission) is not
+    /// [`All`](super::Admission::All) any more.
+    pub fn prefetch(mut self, prefetch: usize) -> Self {
+        self.limits.prefetch = prefetch;
+        self
+    }
+
+    /// Sets how many entries of a lane are handled at a time: 4 by default, 1 to 10,000.
+    pub fn per_lane(mut self, per_lane: usize) -> Self {
+        self.limits.per_lane = per_lane;
+        self
+    }
+
+    /// Sets how long a worker may be silent before another takes over its entries: 30 s by default,
+    /// 1 s to 10 min. Handlers may take longer, since leases are extended.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.limits.lease = lease;
+        self
+    }
+
+    /// Sets how often the worker looks for entries that came due or that other processes queued:
+    /// each second by default, 10 ms to 1 min.
+    pub fn poll(mut self, poll: Duration) -> Self {
+        self.limits.poll = poll;
+        self
+    }
+
+    /// Sets the notifier that makes the worker look at once.
+    pub fn notifier(mut self, notifier: WorkerNotifier) -> Self {
+        self.notifier = notifier;
+        self
+    }
+
+    /// Starts the worker on tasks of the current runtime.
+    ///
+    /// # Errors
+    ///
+    /// Returns the first setting that is not allowed.
+    pub fn start(self) -> Result<WorkerHandle, ConfigError> {
+        self.limits.check()?;
+        let (sender, phase) = watch::channel(Phase::Running);
+        let job = Job {
+            journal: self.journal,
+            handler: self.handler,
+            lease: self.limits.lease,
+            permits: Arc::new(Semaphore::new(self.limits.concurrency)),
+            phase,
+        };
+        let run = Run::new(job, self.queue.clone(), self.limits, self.notifier.clone());
+        let task = tokio::spawn(run.run());
+        Ok(WorkerHandle::new(self.queue, self.notifier, sender, task))
+    }
+}
+
+impl Limits {
+    fn check(&self) -> Result<(), ConfigError> {
+        let (ms, seconds) = (Duration::from_millis, Duration::from_secs);
+        let counts = [
+            ("worker.concurrency", self.concurrency, 1, "1 to 10000"),
+            ("worker.per_lane", self.per_lane, 1, "1 to 10000"),
+            ("worker.prefetch", self.prefetch, 0, "0 to 10000"),
+        ];
+        for (field, value, least, allowed) in counts {
+            if !(least..=10_000).contains(&value) {
+                return Err(ConfigError::new(None, field, value, allowed));
+            }
+        }
+        let times = [
+            (
+                "worker.lease",
+                self.lease,
+                seconds(1)..=seconds(600),
+                "1s to 10min",
+            ),
+            (
+                "worker.poll",
+                self.poll,
+                ms(10)..=seconds(60),
+                "10ms to 1min",
+            ),
+        ];
+        for (field, value, range, allowed) in times {
+            if !range.contains(&value) {
+                let value = format_args!("{value:?}");
+                return Err(ConfigError::new(None, field, value, allowed));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<J, H> fmt::Debug for WorkerBuilder<J, H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WorkerBuilder")
+            .field("queue", &self.queue)
+            .field("limits", &self.limits)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,34 @@
+use std::future::Future;
+
+use crate::store::journal::{Entry, Settlement};
+
+/// Executes the entries of a queue.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` can't handle entries of a queue",
+    note = "implement `Handler` for a type of yours: `async fn handle(&self, entry: Entry) -> Settlement`"
+)]
+pub trait Handler: Send + Sync + 'static {
+    /// Executes an entry and returns its settlement.
+    ///
+    /// The handler must not execute an entry that is [past its time](Entry::is_past), only settle
+    /// it. The entry may have been attempted before by a worker that died, and runs twice at the
+    /// same time if its lease is lost. After a panic the entry is leased again; check
+    /// [`attempts`](Entry::attempts) to give up in time.
+    fn handle(&self, entry: Entry) -> impl Future<Output = Settlement> + Send;
+
+    /// Returns how many entries the worker may lease now.
+    fn admission(&self) -> Admission {
+        Admission::All
+    }
+}
+
+/// The entries that a [`Handler`] accepts at a moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Admission {
+    /// As many as the worker's settings allow.
+    All,
+    /// At most so many at a time.
+    UpTo(usize),
+    /// Only urgent entries, and those past their time.
+    Urgent,
+}
