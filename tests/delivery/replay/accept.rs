@@ -7,13 +7,13 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{Request, Response, StatusCode};
+use http::{HeaderName, Request, Response, StatusCode};
 use http_body_util::Full;
 use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
-use tower_reprise::server::dialect::Scope;
+use tower_reprise::server::dialect::{HttpDialect, Scope};
 use tower_reprise::{
     CircuitBreakerLayer, Dependencies, Policy, RetryLayer,
-    delivery::replay::{Replay, ReplayLater},
+    delivery::replay::{Replay, ReplayFilter, ReplayLater},
     error::BoxError,
     server::idempotency::HandlerOutcome,
     store::{
@@ -93,6 +93,30 @@ async fn j_1_what_was_served_is_not_journaled() {
         assert_eq!(status, expected);
     }
     assert_eq!(shop.counts("replay").await.by_status, [0; 6]);
+}
+
+/// Replay reads keys as an idempotency layer of the same dialect does.
+#[tokio::test(start_paused = true)]
+async fn j_8_a_key_is_the_same_quoted_and_bare_and_what_is_none_is_rejected() {
+    let dialect = HttpDialect::new().header(HeaderName::from_static("x-key"));
+    let replay = Replay::builder(MemoryStore::new(), Scope::new(|_| Some("ada")))
+        .dialect(dialect)
+        .replay_by_default()
+        .build()
+        .unwrap();
+    replay.maintenance().on(None);
+    let inner = service_fn(|_: Request<Full<Bytes>>| async {
+        Ok::<_, BoxError>(Response::new(Full::<Bytes>::default()))
+    });
+    let app = replay.layer().layer(inner);
+    for (key, status) in [("k", 202), ("\"k\"", 202), ("two words", 400)] {
+        let request = Request::post("/pay").header("x-key", key);
+        let request = request.body(Full::default()).unwrap();
+        let response = app.clone().oneshot(request).await.unwrap();
+        assert_eq!(response.status(), status, "{key}");
+    }
+    let filter = ReplayFilter::default();
+    assert_eq!(replay.total("ada", &filter).await.unwrap(), 1);
 }
 
 #[tokio::test(start_paused = true)]
