@@ -100,7 +100,7 @@ async fn nanos<J: Journal>(journal: &Arc<J>, callers: usize, entries: usize) -> 
                 let entry = leased.expect("lease").pop().expect("an entry");
                 // Not kept, so that only the queue is long.
                 let settled = Settlement::completed(Bytes::new(), Duration::ZERO);
-                let settled = journal.settle(entry.id, entry.turn, settled).await;
+                let settled = journal.settle(entry.id, entry.lease_token, settled).await;
                 assert_eq!(settled.expect("settle"), Ownership::Held);
             }
         });

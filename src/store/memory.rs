@@ -1,5 +1,5 @@
-mod book;
 mod journal;
+mod queue;
 mod shards;
 
 #[cfg(reprise_loom)]
@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use self::{book::Book, shards::Shards};
+use self::{queue::MemoryQueue, shards::Shards};
 use super::{
     Claim, Claimed, FencingToken, IdempotencyStore, Ownership, RecordKey, StoreError, Stored,
 };
@@ -40,7 +40,7 @@ use crate::error::ConfigError;
 #[derive(Clone)]
 pub struct MemoryStore {
     inner: Arc<Shards>,
-    book: Arc<Mutex<Book>>,
+    queue: Arc<Mutex<MemoryQueue>>,
 }
 
 impl MemoryStore {
@@ -59,7 +59,10 @@ impl MemoryStore {
     fn bounded(limits: &MemoryStoreBuilder) -> Self {
         Self {
             inner: Arc::new(Shards::new(limits.max_records, limits.max_bytes)),
-            book: Arc::new(Mutex::new(Book::new(limits.max_entries, limits.max_bytes))),
+            queue: Arc::new(Mutex::new(MemoryQueue::new(
+                limits.max_entries,
+                limits.max_bytes,
+            ))),
         }
     }
 

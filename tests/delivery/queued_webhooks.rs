@@ -8,12 +8,12 @@ use http::StatusCode;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_reprise::{
     delivery::{
-        Schedule, Sender, UserHeaders,
         dead_letter::{DeadLetterLayer, DeadLetters, Letter, Redriven},
         guard::{Guard, Resolve, Resolving},
-        sign::Signer,
-        verify::{Verifier, WebhookVerifyLayer},
-        webhooks::{NotSent, Webhook, WebhookAlert, Webhooks},
+        webhooks::{
+            Schedule, SendError, Sender, Signer, UserHeaders, Webhook, WebhookAlert, Webhooks,
+            verify::{Verifier, WebhookVerifyLayer},
+        },
         worker::WorkerHandle,
     },
     error::BoxError,
@@ -138,7 +138,7 @@ async fn w_5_w_6_what_is_not_allowed_is_not_written_down() {
         "x",
     ] {
         let refused = webhooks.send(Webhook::new(url, "{}")).await.unwrap_err();
-        assert!(matches!(refused, NotSent::Target(_)), "{url}");
+        assert!(matches!(refused, SendError::Target(_)), "{url}");
     }
     let large = Webhook::new("https://shop.example/", vec![0; (1 << 20) + 1]);
     let secret = UserHeaders::new([("authorization", "Bearer s3cret")]).unwrap();
@@ -152,7 +152,7 @@ async fn w_5_w_6_what_is_not_allowed_is_not_written_down() {
         (owner, "webhook.owner"),
     ] {
         let refused = webhooks.send(webhook).await.unwrap_err();
-        let NotSent::Invalid(error) = &refused else {
+        let SendError::Invalid(error) = &refused else {
             panic!("{refused}");
         };
         assert_eq!(error.field(), field);

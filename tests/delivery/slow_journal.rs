@@ -66,23 +66,23 @@ impl Journal for Slow {
     async fn extend(
         &self,
         id: EntryId,
-        turn: LeaseToken,
+        lease_token: LeaseToken,
         lease: Duration,
     ) -> Result<Ownership, StoreError> {
-        self.inner.extend(id, turn, lease).await
+        self.inner.extend(id, lease_token, lease).await
     }
 
     async fn settle(
         &self,
         id: EntryId,
-        turn: LeaseToken,
+        lease_token: LeaseToken,
         settle: Settlement,
     ) -> Result<Ownership, StoreError> {
         tokio::time::sleep(self.settling).await;
         if self.down.load(Ordering::Relaxed) {
             return Err(StoreError::new(StoreErrorKind::Unavailable, "down"));
         }
-        self.inner.settle(id, turn, settle).await
+        self.inner.settle(id, lease_token, settle).await
     }
 
     async fn command(

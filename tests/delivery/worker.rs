@@ -184,7 +184,11 @@ async fn a_worker_that_lost_its_lease_breaks_off() {
     assert_eq!(leased.len(), 1);
     tokio::time::sleep(10 * SECOND).await;
     let settled = journal
-        .settle(id, leased[0].turn, Settlement::completed("other", DAY))
+        .settle(
+            id,
+            leased[0].lease_token,
+            Settlement::completed("other", DAY),
+        )
         .await;
     assert_eq!(settled.unwrap(), tower_reprise::store::Ownership::Held);
     tokio::time::sleep(2 * 3600 * SECOND).await;

@@ -114,7 +114,7 @@ pub(crate) async fn in_order<B: Backend>(address: &str, processes: usize) {
             true => (Status::Cancelled, 0, 0),
             false => (Status::Completed, 1, 1),
         };
-        let is = (found.status, found.attempts, found.turn.get());
+        let is = (found.status, found.attempts, found.lease_token.get());
         assert_eq!(is, expected, "once, and by one: {found:?}");
     }
 }

@@ -35,11 +35,17 @@ fn want(lease: Duration) -> LeaseRequest {
 pub(crate) async fn stall<B: Backend>(site: &Site) {
     let store = B::open(&site.address).await;
     let leased = store.lease(want(SHORT)).await.unwrap().pop().unwrap();
-    say(&format!("owns {}", leased.turn.get()));
+    say(&format!("owns {}", leased.lease_token.get()));
     listen();
-    let extended = store.extend(leased.id, leased.turn, HOUR).await.unwrap();
+    let extended = store
+        .extend(leased.id, leased.lease_token, HOUR)
+        .await
+        .unwrap();
     let late = Settlement::completed("stale", HOUR).followed_by([NewEntry::new("after", "stale")]);
-    let settled = store.settle(leased.id, leased.turn, late).await.unwrap();
+    let settled = store
+        .settle(leased.id, leased.lease_token, late)
+        .await
+        .unwrap();
     say(&format!("got {extended:?} {settled:?}"));
 }
 
@@ -64,7 +70,7 @@ pub(crate) async fn too_late<B: Backend>(address: &str) {
     let store = B::open(address).await;
     store.enqueue(NewEntry::new("stalled", "")).await.unwrap();
     let mut owner = site.start::<B>("stall", "stall", "");
-    let turn: u64 = owner.expect("owns").await.parse().unwrap();
+    let lease_token: u64 = owner.expect("owns").await.parse().unwrap();
     stop(&owner, &store).await;
     let mut taken = None;
     eventually("the lease ran out", async || {
@@ -73,13 +79,19 @@ pub(crate) async fn too_late<B: Backend>(address: &str) {
     })
     .await;
     let entry = taken.unwrap();
-    assert!(entry.turn > LeaseToken::new(turn), "{entry:?}");
+    assert!(
+        entry.lease_token > LeaseToken::new(lease_token),
+        "{entry:?}"
+    );
     assert_eq!(entry.attempts, 2, "J-11: the one that vanished counts");
     owner.signal("CONT").await;
     owner.tell().await;
     assert_eq!(owner.expect("got").await, "Lost Lost");
     let mine = Settlement::completed("mine", HOUR).followed_by([NewEntry::new("after", "mine")]);
-    let settled = store.settle(entry.id, entry.turn, mine).await.unwrap();
+    let settled = store
+        .settle(entry.id, entry.lease_token, mine)
+        .await
+        .unwrap();
     assert_eq!(settled, Ownership::Held);
     let found = store.find(entry.id).await.unwrap().unwrap();
     assert_eq!(found.result.as_deref(), Some(&b"mine"[..]));

@@ -226,7 +226,7 @@ async fn q_3_a_result_takes_the_room_of_the_one_before() {
             result: Some(vec![0; 30].into()),
             ..Settlement::failed("broken", RETENTION)
         };
-        let settled = store.settle(id, leased[0].turn, settle).await;
+        let settled = store.settle(id, leased[0].lease_token, settle).await;
         assert_eq!(settled.unwrap(), Ownership::Held);
         store
             .command(id, EntryCommand::Redrive(RETENTION))

@@ -74,7 +74,7 @@ pub(crate) async fn cancel_against_start<J: Journal>(stores: [J; 2]) {
                         (id, Some(Status::Processing), Status::Processing)
                     );
                     let done = Settlement::completed("", KEEP);
-                    let settled = other.settle(id, leased.turn, done).await;
+                    let settled = other.settle(id, leased.lease_token, done).await;
                     assert_eq!(settled.expect("settle"), Ownership::Held);
                 } else {
                     assert_eq!(status, Some(Status::Cancelled));

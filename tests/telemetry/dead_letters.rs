@@ -33,7 +33,7 @@ struct Quoting;
 impl Handler for Quoting {
     async fn handle(&self, entry: Entry) -> Settlement {
         match &*entry.payload {
-            b"status" => Settlement::failed("replied 422", DAY),
+            b"status" => Settlement::failed("replied 422", DAY).cause("replied 422"),
             _ => Settlement::failed(format!("no account of {SECRET}"), DAY),
         }
     }

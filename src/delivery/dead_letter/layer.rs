@@ -20,7 +20,7 @@ use crate::{
     error::{BoxError, find},
     http::digest::Digest,
     server::idempotency::events::NotConsumed,
-    store::journal::{Dedup, EntryId, Journal, NewEntry},
+    store::journal::{Dedup, EntryId, Journal, NewEntry, Settlement},
     telemetry,
 };
 
@@ -266,7 +266,8 @@ pub(super) fn retry_after(error: &BoxError) -> Option<Duration> {
 impl<J: Journal, F> Recorder<J, F> {
     async fn record(&self, letter: Letter, error: &BoxError) -> Result<EntryId, BoxError> {
         let new = self.entry(letter);
-        let recorded = record_dead_letter(&self.journal, new, &error.to_string(), KEEP).await;
+        let settlement = Settlement::failed(error.to_string(), KEEP);
+        let recorded = record_dead_letter(&self.journal, new, settlement).await;
         recorded.map_err(|error| {
             telemetry::journal_trouble("dead_letter", error.kind().as_str());
             error.into()

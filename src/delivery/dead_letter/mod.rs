@@ -79,7 +79,7 @@ use super::worker::{ALERTS, WorkerBuilder};
 use crate::delivery::stored_message;
 use crate::store::{
     StoreError,
-    journal::{Attempted, Entry, EntryId, Journal, Query, Status, Timestamp},
+    journal::{Entry, EntryId, EventKind, HistoryEvent, Journal, Query, Status, Timestamp},
 };
 
 /// The default retention of a letter.
@@ -111,15 +111,17 @@ pub struct DeadLetter {
     /// The body.
     pub payload: Bytes,
     /// What happened to it, attempt by attempt.
-    pub history: Vec<Attempted>,
+    pub history: Vec<HistoryEvent>,
+    cause: Option<String>,
 }
 
 impl DeadLetter {
-    /// Why it was given up, in words that can be logged and sent on: a status or the name of a
-    /// cause, as far as this crate knows one; else `failed`.
+    /// Returns why it was given up in words that can be logged and sent on: the
+    /// [cause](crate::store::journal::Settlement::cause) of its settlement, `failed` if that named
+    /// none.
     #[must_use]
     pub fn cause(&self) -> &str {
-        reason::cause(&self.reason)
+        self.cause.as_deref().unwrap_or("failed")
     }
 
     fn of(entry: Entry) -> Self {
@@ -138,15 +140,16 @@ impl DeadLetter {
             headers,
             payload,
             history: entry.history,
+            cause: entry.cause,
         }
     }
 }
 
-/// The last thing that happened to it, but for a redrive after that.
-fn last_note(history: &[Attempted]) -> String {
-    let notes = history.iter().rev().map(|last| &last.note);
-    let mut notes = notes.filter(|note| *note != "redriven");
-    notes.next().cloned().unwrap_or_default()
+/// Returns the note of the last settlement.
+fn last_note(history: &[HistoryEvent]) -> String {
+    let mut events = history.iter().rev();
+    let last = events.find(|event| event.kind == EventKind::Settlement);
+    last.map(|event| event.note.clone()).unwrap_or_default()
 }
 
 /// The dead letters of a journal.

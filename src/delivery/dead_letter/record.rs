@@ -18,8 +18,7 @@ use crate::{
 pub(crate) async fn record_dead_letter<J: Journal>(
     journal: &J,
     mut new: NewEntry,
-    reason: &str,
-    keep: Duration,
+    settlement: Settlement,
 ) -> Result<EntryId, StoreError> {
     new.lane = new.id.to_string();
     let queue = new.queue.clone();
@@ -38,11 +37,14 @@ pub(crate) async fn record_dead_letter<J: Journal>(
             return Err(StoreError::new(StoreErrorKind::Unavailable, message));
         }
         for leased in leased {
-            let alert = alert(&queue, leased.id, &leased.owner, keep);
-            let settlement = Settlement::failed(reason, keep).followed_by(alert);
             let outcome = settlement.outcome;
+            let (_, keep) = outcome.transition();
+            let alert = alert(&queue, leased.id, &leased.owner, keep);
+            let settlement = settlement.clone().followed_by(alert);
             // If the lease was lost, another call settles the entry.
-            let _ = journal.settle(leased.id, leased.turn, settlement).await?;
+            let _ = journal
+                .settle(leased.id, leased.lease_token, settlement)
+                .await?;
             telemetry::settled(&queue, outcome.as_str(), outcome.is_failed());
         }
     }

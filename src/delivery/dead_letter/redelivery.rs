@@ -67,13 +67,13 @@ where
 {
     async fn handle(&self, entry: Entry) -> Settlement {
         if entry.is_past() {
-            return Settlement::failed(reason::NOT_IN_TIME, KEEP);
+            return reason::failed(reason::NOT_IN_TIME, KEEP);
         }
         if entry.attempts > MAX_ATTEMPTS {
-            return Settlement::failed(reason::WORKERS_DIED, KEEP);
+            return reason::failed(reason::WORKERS_DIED, KEEP);
         }
         let Some(message) = StoredMessage::<Option<String>>::decode(entry.payload) else {
-            return Settlement::failed(reason::UNREADABLE, KEEP);
+            return reason::failed(reason::UNREADABLE, KEEP);
         };
         let event = (self.event)(Letter {
             id: message.meta,

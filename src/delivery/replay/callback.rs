@@ -125,14 +125,14 @@ impl<J: Journal + Clone> Replay<J> {
         let Unsendable { mut letter, why } = unsendable;
         let mut digest = Digest::new("callback");
         digest.part(entry.id.as_bytes());
-        digest.part(redrives(entry).to_le_bytes());
+        digest.part(u64::from(entry.redrives).to_le_bytes());
         letter.dedup = Some(Dedup {
             key: digest.into(),
             fingerprint: Digest::new("callback").into(),
         });
         let queue = letter.queue.clone();
         let keep = self.state.settings.keep_failed;
-        match record_dead_letter(&self.journal, *letter, why, keep).await {
+        match record_dead_letter(&self.journal, *letter, reason::failed(why, keep)).await {
             Ok(_) => telemetry::callback_buried(&queue, entry.id, why),
             Err(error) => {
                 telemetry::journal_trouble("dead_letter", error.kind().as_str());
@@ -149,12 +149,6 @@ pub(super) struct Unsendable {
     why: &'static str,
 }
 
-/// Returns how often an entry was redriven.
-pub(super) fn redrives(entry: &Entry) -> usize {
-    let notes = entry.history.iter().map(|attempted| &*attempted.note);
-    notes.filter(|note| *note == "redriven").count()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -164,7 +158,7 @@ mod tests {
         server::dialect::Scope,
         store::{
             MemoryStore,
-            journal::{Attempted, LeaseRequest, Query},
+            journal::{LeaseRequest, Query},
         },
     };
 
@@ -197,15 +191,12 @@ mod tests {
             error: Some("timeout"),
         };
         for expected in [1, 1, 2, 2] {
-            if expected == 2 && redrives(&entry) == 0 {
-                let (at, note) = (entry.queued_at, "redriven".to_owned());
-                entry.history.push(Attempted { at, note });
-            }
+            entry.redrives = expected - 1;
             let unsendable = replay.callback(&entry, &stored, &ended).err().unwrap();
             let buried = replay.bury_callback(&entry, unsendable).await;
             assert!(buried.is_ok());
             let letters = store.list(Query::new("hooks", 9)).await.unwrap();
-            assert_eq!(letters.len(), expected);
+            assert_eq!(letters.len(), expected as usize);
             assert_eq!(letters[0].status, Status::Failed);
             // J-13: this journal is not sealed.
             let letter = store.find(letters[0].id).await.unwrap().unwrap();

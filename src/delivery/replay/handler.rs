@@ -15,7 +15,7 @@ use tower::{Service, ServiceExt};
 use super::{
     Replay, Replayed,
     accept::{cannot_call, cannot_serve},
-    callback::{Ended, redrives},
+    callback::Ended,
     request::Stored,
 };
 use crate::{
@@ -100,7 +100,7 @@ where
     async fn handle(&self, entry: Entry) -> Settlement {
         let settings = &self.replay.state.settings;
         let Some(stored) = Stored::decode(entry.payload.clone()) else {
-            return Settlement::failed(reason::UNREADABLE, settings.keep_failed);
+            return reason::failed(reason::UNREADABLE, settings.keep_failed);
         };
         if entry.is_past() {
             let ended = Ended {
@@ -124,7 +124,7 @@ where
             Attempted::Failed(why, reply) if entry.attempts >= settings.attempts => {
                 self.fail(&entry, &stored, &why, reply.as_deref()).await
             }
-            Attempted::Failed(why, _) => again(&entry, why),
+            Attempted::Failed(why, _) => again(&entry, why.clone()).cause(why),
             Attempted::NotNow(asked) => {
                 Settlement::release(self.replay.state.slow_start.refused(asked))
             }
@@ -178,7 +178,7 @@ where
     async fn attempt(&self, entry: &Entry, stored: &Stored) -> Attempted {
         let attempting = async {
             let mut attempted = Attempted::Broken(reason::UNREADABLE.to_owned());
-            for redrive in 0..=redrives(entry) {
+            for redrive in 0..=entry.redrives {
                 let Some(request) = self.request(entry, stored, redrive) else {
                     break;
                 };
@@ -253,7 +253,7 @@ impl<J: Journal + Clone, S, B, H> ReplayHandler<J, S, B, H> {
     /// Rebuilds the request, without its credentials. One without a key gets one, so that a worker
     /// that dies does not make it happen twice. A redrive gets a key of its own; `None` if the
     /// request can't be changed.
-    fn request(&self, entry: &Entry, stored: &Stored, redrive: usize) -> Option<Request<B>>
+    fn request(&self, entry: &Entry, stored: &Stored, redrive: u32) -> Option<Request<B>>
     where
         B: From<Bytes>,
     {
@@ -300,7 +300,7 @@ impl<J: Journal + Clone, S, B, H> ReplayHandler<J, S, B, H> {
         };
         let settle = Settlement {
             result: Some(reply.map(Reply::encode).unwrap_or_default()),
-            ..Settlement::failed(why, self.replay.state.settings.keep_failed)
+            ..Settlement::failed(why, self.replay.state.settings.keep_failed).cause(why.to_owned())
         };
         self.told(entry, stored, &ended, settle).await
     }

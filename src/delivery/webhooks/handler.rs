@@ -35,17 +35,17 @@ impl Handler for WebhookHandler {
             ..
         } = &*self.settings;
         if entry.is_past() {
-            return Settlement::failed(reason::NOT_WITHIN_A_DAY, *keep);
+            return reason::failed(reason::NOT_WITHIN_A_DAY, *keep);
         }
         if entry.attempts > schedule.deliveries() {
-            return Settlement::failed(reason::WORKERS_DIED, *keep);
+            return reason::failed(reason::WORKERS_DIED, *keep);
         }
         let Some(signer) = signers(&entry.owner) else {
-            return Settlement::failed(reason::NO_SIGNER, *keep);
+            return reason::failed(reason::NO_SIGNER, *keep);
         };
         let delivery = match self.delivery(&entry) {
             Ok(delivery) => delivery,
-            Err(why) => return Settlement::failed(why, *keep),
+            Err(why) => return reason::failed(why, *keep),
         };
         match sender.send(&delivery, &signer).await {
             DeliveryOutcome::Delivered(status) => Settlement {
@@ -89,18 +89,16 @@ impl WebhookHandler {
     /// Schedules the next delivery, or dead-letters the event.
     fn after_failure(&self, entry: &Entry, failure: &DeliveryFailure) -> Settlement {
         let Settings { schedule, keep, .. } = &*self.settings;
-        let why = failure.to_string();
-        let before = entry.history.iter().rev();
-        let in_a_row = before.take_while(|last| last.note == why).count();
-        if failure.is_retryable(u32::try_from(in_a_row).unwrap_or(u32::MAX)) {
+        let (why, cause) = (failure.to_string(), failure.cause().to_string());
+        if failure.is_retryable(entry.repeats_of(&cause)) {
             // A redrive starts a new day.
             let since_first = DAY.saturating_sub(entry.expires_at.since(entry.changed_at));
             let asked = failure.retry_after();
             let next = schedule.next(entry.attempts, since_first, asked, rand::random());
             if let Some(delay) = next {
-                return Settlement::retry(why, delay);
+                return Settlement::retry(why, delay).cause(cause);
             }
         }
-        Settlement::failed(why, *keep)
+        Settlement::failed(why, *keep).cause(cause)
     }
 }

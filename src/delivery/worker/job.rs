@@ -16,7 +16,7 @@ use crate::{
     backoff::{Backoff, FullJitter},
     store::{
         Ownership,
-        journal::{Entry, EntryId, Journal, LeaseToken, Outcome, Settlement},
+        journal::{Entry, EntryId, Journal, LeaseToken, Settlement, SettlementOutcome},
     },
     telemetry,
 };
@@ -57,7 +57,7 @@ impl<J, H> Clone for Job<J, H> {
 impl<J: Journal, H: Handler> Job<J, H> {
     /// Handles an entry, frees its slot, and settles it.
     pub(super) async fn run(self, entry: Entry, slot: Slot) {
-        let (id, token, queue) = (entry.id, entry.turn, entry.queue.clone());
+        let (id, token, queue) = (entry.id, entry.lease_token, entry.queue.clone());
         let owner = entry.owner.clone();
         let handled = self.handle(entry);
         let settlement = self.with_lease(id, token, &queue, handled).await;
@@ -65,7 +65,7 @@ impl<J: Journal, H: Handler> Job<J, H> {
         let Some(mut settlement) = settlement else {
             return;
         };
-        if let Outcome::Failed(keep) = settlement.outcome {
+        if let SettlementOutcome::Failed(keep) = settlement.outcome {
             settlement = settlement.followed_by(alert(&queue, id, &owner, keep));
         }
         self.settle(&queue, id, token, settlement).await;

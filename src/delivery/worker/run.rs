@@ -10,7 +10,7 @@ use crate::{
     backoff::{Backoff, FullJitter},
     store::{
         StoreError,
-        journal::{Entry, Journal, LeaseRequest, Priority, Status, gather::gathered},
+        journal::{Entry, Journal, LeaseRequest, Priority, Status, coalesce::coalesce},
     },
     telemetry,
 };
@@ -223,7 +223,7 @@ impl<J: Journal, H: Handler> Run<J, H> {
     async fn lease(&mut self) -> Result<Vec<String>, StoreError> {
         let (limit, through) = self.admission();
         // Lets finishing jobs free their slots before leasing more.
-        let mut room = gathered(limit, || self.room(limit)).await;
+        let mut room = coalesce(limit, || self.room(limit)).await;
         let mut had_more = Vec::new();
         let mut leases = JoinSet::new();
         while room > 0

@@ -2,48 +2,48 @@ use std::{borrow::Cow, fmt, time::Duration};
 
 use bytes::Bytes;
 
-use super::{EntryId, LeaseToken, Priority, Status, Timestamp};
+use super::{EntryId, HistoryEvent, LeaseToken, Priority, Status, Timestamp};
 use crate::store::{Fingerprint, RecordKey};
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// What makes an entry the same as another one.
+/// The identity of an operation, by which duplicates are found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Dedup {
-    /// Which operation it is.
+    /// The key of the operation.
     pub key: RecordKey,
-    /// What was asked for.
+    /// A digest of what was asked for.
     pub fingerprint: Fingerprint,
 }
 
-/// Something to be done.
+/// An entry to enqueue.
 #[derive(Clone)]
 #[must_use]
 pub struct NewEntry {
-    /// Its name, drawn by who enqueues it so that enqueuing can be repeated.
+    /// Its id, drawn by the caller so that enqueuing can be repeated.
     pub id: EntryId,
-    /// Which queue.
+    /// The queue.
     pub queue: Cow<'static, str>,
-    /// Which part of the queue: one that is slow does not keep the others waiting.
+    /// The lane of the queue: a slow lane does not keep the others waiting.
     pub lane: String,
-    /// Whose it is.
+    /// The owner, for lists.
     pub owner: String,
-    /// What it is, for lists.
+    /// A label, for lists.
     pub label: String,
-    /// What makes it the same as another one, if it can be.
+    /// The operation, if duplicates of it are to be found.
     pub dedup: Option<Dedup>,
-    /// What goes first.
+    /// Its priority within the lane.
     pub priority: Priority,
-    /// How long to wait before the first attempt; at most the time until it is past its time.
+    /// The time before the first attempt; at most `ttl`.
     pub delay: Duration,
-    /// How long it may wait in all.
+    /// The time in which it must be started.
     pub ttl: Duration,
-    /// What to do, as bytes that mean nothing to a store.
+    /// The work, as bytes that mean nothing to a store.
     pub payload: Bytes,
 }
 
 impl NewEntry {
-    /// An entry with a random id, in the one lane that has no name, due now and for a day.
+    /// Creates an entry with a random id, in the lane without a name, due now and for a day.
     pub fn new(queue: impl Into<Cow<'static, str>>, payload: impl Into<Bytes>) -> Self {
         Self {
             id: EntryId::random(),
@@ -58,9 +58,36 @@ impl NewEntry {
             payload: payload.into(),
         }
     }
+
+    /// Returns the entry as it stands once it was inserted.
+    pub(crate) fn queued(self, sequence: u64, now: Timestamp) -> Entry {
+        let expires_at = now.after(self.ttl);
+        Entry {
+            id: self.id,
+            queue: self.queue.into_owned(),
+            lane: self.lane,
+            owner: self.owner,
+            label: self.label,
+            priority: self.priority,
+            status: Status::Queued,
+            sequence,
+            lease_token: LeaseToken::new(0),
+            attempts: 0,
+            redrives: 0,
+            cause: None,
+            repeats: 0,
+            queued_at: now,
+            due_at: now.after(self.delay).min(expires_at),
+            expires_at,
+            changed_at: now,
+            payload: self.payload,
+            result: None,
+            history: Vec::new(),
+        }
+    }
 }
 
-/// Shows how long the payload is, never what is in it.
+/// Shows the length of the payload, never its bytes.
 impl fmt::Debug for NewEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("NewEntry")
@@ -74,65 +101,83 @@ impl fmt::Debug for NewEntry {
     }
 }
 
-/// What became of a [`NewEntry`]. The entries are without payload, result and history.
+/// The answer to [`enqueue`](super::Journal::enqueue). The entries are without payload, result and
+/// history.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Enqueued {
-    /// It is queued, durably.
+    /// The entry is queued, durably.
     New(Entry),
-    /// It, or the same under another id, was there before.
+    /// The entry, or the same operation under another id, was there before.
     Existing(Entry),
-    /// Its key was used for something else.
+    /// The key was used for something else.
     Mismatch,
 }
 
-/// An entry as it stands.
+/// An entry of a queue.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// Its name.
+    /// Its id.
     pub id: EntryId,
-    /// Which queue.
+    /// The queue.
     pub queue: String,
-    /// Which part of it.
+    /// The lane of the queue.
     pub lane: String,
-    /// Whose it is.
+    /// The owner, for lists.
     pub owner: String,
-    /// What it is.
+    /// The label, for lists.
     pub label: String,
-    /// What goes first.
+    /// Its priority within the lane.
     pub priority: Priority,
-    /// Where it stands.
+    /// Its state.
     pub status: Status,
-    /// In which sequence entries came; it grows within a journal.
+    /// Its number in the order of arrival, which grows within a journal.
     pub sequence: u64,
-    /// Its latest lease; zero if there was none.
-    pub turn: LeaseToken,
-    /// How often it was attempted, since it was queued or redriven.
+    /// The token of its latest lease; zero if there was none.
+    pub lease_token: LeaseToken,
+    /// Attempts since it was queued or redriven.
     pub attempts: u32,
+    /// Redrives so far.
+    pub redrives: u32,
+    /// Cause of the last attempt that failed, if its settlement named one. A redrive keeps it.
+    pub cause: Option<String>,
+    /// Failed attempts in a row that ended with `cause`, the last one included; zero after a
+    /// redrive.
+    pub repeats: u32,
     /// When it was enqueued.
     pub queued_at: Timestamp,
     /// When it may be leased.
     pub due_at: Timestamp,
     /// From when on it must not be started.
     pub expires_at: Timestamp,
-    /// When it came to where it stands: for an entry that was just leased, the time of the lease.
+    /// When it came to its state: for an entry that was just leased, the time of the lease.
     pub changed_at: Timestamp,
-    /// What to do.
+    /// The work.
     pub payload: Bytes,
-    /// What came of it, as bytes that mean nothing to a store.
+    /// The result of the work, as bytes that mean nothing to a store.
     pub result: Option<Bytes>,
-    /// What happened to it so far.
-    pub history: Vec<Attempted>,
+    /// Its settlements and commands so far, for people.
+    pub history: Vec<HistoryEvent>,
 }
 
 impl Entry {
-    /// Whether an entry that was just leased is past its time: it was leased to be told so.
+    /// Returns how many attempts in a row, up to the last one, failed with this cause.
+    #[must_use]
+    pub fn repeats_of(&self, cause: &str) -> u32 {
+        match self.cause.as_deref() == Some(cause) {
+            true => self.repeats,
+            false => 0,
+        }
+    }
+
+    /// Returns whether an entry that was just leased is past its time, and was leased to be settled
+    /// as such.
     #[must_use]
     pub fn is_past(&self) -> bool {
         self.expires_at <= self.changed_at
     }
 }
 
-/// Shows how long payload and result are, never what is in them.
+/// Shows the lengths of payload and result, never their bytes.
 impl fmt::Debug for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Entry")
@@ -143,34 +188,14 @@ impl fmt::Debug for Entry {
             .field("priority", &self.priority)
             .field("status", &self.status)
             .field("sequence", &self.sequence)
-            .field("turn", &self.turn)
+            .field("lease_token", &self.lease_token)
             .field("attempts", &self.attempts)
+            .field("redrives", &self.redrives)
+            .field("cause", &self.cause)
+            .field("repeats", &self.repeats)
             .field("payload", &self.payload.len())
             .field("result", &self.result.as_ref().map(Bytes::len))
             .field("history", &self.history)
             .finish_non_exhaustive()
-    }
-}
-
-/// What is known of one attempt, or of one intervention.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Attempted {
-    /// When it ended, on the store's clock.
-    pub at: Timestamp,
-    /// How it ended.
-    pub note: String,
-}
-
-impl Attempted {
-    /// The longest note that is kept, in bytes.
-    const MAX_NOTE: usize = 512;
-
-    /// As much of a note as is kept.
-    pub(crate) fn cut(note: &str) -> &str {
-        let mut end = note.len().min(Self::MAX_NOTE);
-        while !note.is_char_boundary(end) {
-            end -= 1;
-        }
-        &note[..end]
     }
 }

@@ -1,9 +1,9 @@
-//! What must be done, though not now: requests to replay, webhooks to deliver, dead letters.
+//! Durable queues: requests to replay, webhooks to deliver, dead letters.
 //!
-//! All three are one kind of entry in a named queue, and differ in who works on it. An entry is
+//! All three are entries of a named queue, and differ in their worker. An entry is
 //! [enqueued](Journal::enqueue), [leased](Journal::lease) by a worker, and [settled](Journal::settle)
-//! by it; people [steer](Journal::command) it meanwhile. Every verb is one atomic transition on the
-//! store's clock, so that a cancel and a start, or two workers, never both win.
+//! by it; operators give [commands](Journal::command) meanwhile. Every verb is one atomic transition
+//! on the store's clock, so that a cancel and a start, or two workers, never both win.
 //!
 //! ```text
 //!           enqueue              lease                  settle
@@ -16,13 +16,48 @@
 //!        past its time     └──────────────────── redrive ◀───(failed)────┘
 //! ```
 //!
-//! What follows from an outcome, a callback or an alert, is enqueued by the same `settle` and so
-//! committed together with it: the outbox.
+//! Entries that follow from a settlement, a callback or an alert, are enqueued by the same `settle`
+//! and committed together with it: the outbox.
 //!
-//! [`MemoryStore`](super::MemoryStore) keeps a journal for one process that may forget on restart;
-//! the stores of the features `sqlite`, `postgres` and `redis` keep theirs beside the idempotency
-//! records. [`conformance::journal`](super::conformance::journal) shows in one test whether a store
-//! of your own keeps the contract.
+//! [`MemoryStore`](super::MemoryStore) keeps a journal until the process ends; the stores of the
+//! features `sqlite`, `postgres` and `redis` keep theirs beside the idempotency records.
+//! [`conformance::journal`](super::conformance::journal) tests a store of your own for the contract.
+//!
+//! # Reading it with SQL
+//!
+//! SQLite keeps entries in the table `journal`, PostgreSQL in `reprise_idempotency_journal` (the
+//! name of the records' table and `_journal`); in Redis an entry is a hash whose fields have the same
+//! names, but for `ends` (both `until` and `leased`), `key` and `print` (`dedup` and `fingerprint`).
+//! Times are microseconds since 1970. Read it as you like; to change it use the verbs, which keep
+//! the columns in agreement.
+//!
+//! | column | meaning |
+//! | --- | --- |
+//! | `sequence` | number in the order of arrival; grows, and is not used twice |
+//! | `id` | sixteen bytes, shown as 32 hexadecimal digits |
+//! | `queue`, `lane` | the queue, and the part of it whose entries are leased in order |
+//! | `owner`, `label` | filters of lists |
+//! | `dedup`, `fingerprint` | key and digest of the operation; `dedup` is NULL once the key is free |
+//! | `priority` | 0 urgent, 1 high, 2 normal, 3 low |
+//! | `status` | 0 queued, 1 processing, 2 completed, 3 failed, 4 expired, 5 cancelled; in PostgreSQL 0 with `leased` above 0 is processing; a queued entry whose `expires` has passed counts as expired |
+//! | `lease_token` | the lease token: leases so far |
+//! | `attempts` | attempts since the entry was queued or redriven |
+//! | `redrives` | redrives so far |
+//! | `cause` | cause of the last failed attempt; NULL if it named none |
+//! | `repeats` | failed attempts in a row with that cause; 0 after a redrive |
+//! | `queued`, `due`, `expires` | when it was enqueued, may be leased, must not be started any more |
+//! | `changed` | when it came to its state |
+//! | `leased` | PostgreSQL: end of the lease; 0 if there is none |
+//! | `until` | SQLite: end of the lease while processing; once over: when the row may be removed |
+//! | `history` | lines for people: time in 16 digits, kind in one (0 settlement, 1 command), length in three, note |
+//! | `payload`, `result` | the work and its result, sealed if the store is |
+//!
+//! ```sql
+//! -- what fails most, and since when
+//! SELECT queue, cause, count(*), min(changed) FROM journal WHERE status = 3 GROUP BY 1, 2;
+//! ```
+//!
+//! # Example
 //!
 //! ```
 //! use std::time::Duration;
@@ -42,44 +77,56 @@
 //! assert_eq!((&*leased[0].payload, leased[0].attempts), (&b"welcome, Ada"[..], 1));
 //!
 //! let done = Settlement::completed("sent", Duration::from_secs(3600));
-//! assert_eq!(journal.settle(id, leased[0].turn, done).await?, Ownership::Held);
+//! assert_eq!(journal.settle(id, leased[0].lease_token, done).await?, Ownership::Held);
 //! assert_eq!(journal.find(id).await?.map(|entry| entry.status), Some(Status::Completed));
 //! # Ok(())
 //! # }
 //! ```
 
-#[cfg(any(feature = "sqlite", feature = "postgres", feature = "redis"))]
-pub(crate) mod columns;
-mod entry;
 #[cfg(any(feature = "delivery", feature = "postgres"))]
-pub(crate) mod gather;
-mod names;
-mod verbs;
+pub(crate) mod coalesce;
+mod command;
+mod entry;
+pub(crate) mod history;
+mod id;
+mod lease;
+mod query;
+mod settlement;
+mod status;
+mod timestamp;
 
 use std::{future::Future, sync::Arc, time::Duration};
 
 pub use self::{
-    entry::{Attempted, Dedup, Enqueued, Entry, NewEntry},
-    names::{EntryId, InvalidEntryId, LeaseToken, Priority, Status, Timestamp},
-    verbs::{CommandResult, Counts, EntryCommand, LeaseRequest, Outcome, Query, Settlement},
+    command::{CommandResult, EntryCommand},
+    entry::{Dedup, Enqueued, Entry, NewEntry},
+    history::{EventKind, HistoryEvent},
+    id::{EntryId, InvalidEntryId, LeaseToken},
+    lease::LeaseRequest,
+    query::{Counts, Query},
+    settlement::{Settlement, SettlementOutcome},
+    status::{Priority, Status},
+    timestamp::Timestamp,
 };
 use super::{Ownership, StoreError};
 
-/// Queues of entries, and what can happen to one.
+/// A store of durable queues.
 ///
 /// # Contract
 ///
 /// - Order within a lane: [`Priority`], then the time at which an entry is due, which is when it
-///   was queued unless it had to wait, then the sequence in which entries came. Lanes are
-///   independent of each other.
-/// - An entry past its time is [`Status::Expired`] to all who look or steer, and can only be leased
-///   to be told so, which counts no attempt.
+///   was queued unless it had to wait, then its sequence. Lanes are independent of each other.
+/// - An entry past its time is [`Status::Expired`] to readers and commands, and is only leased to be
+///   settled as such, which counts no attempt.
 /// - A lease counts an attempt, durably, before it is answered. A lease that ran out changes
 ///   nothing by itself: until the entry is leased again, its owner can extend or settle it.
-/// - What is over is kept for as long as its settlement says, and then gone.
+/// - A settlement other than a release sets the entry's cause, to none if it names none, and counts
+///   how often in a row it was that one. A redrive is counted, and begins a new row.
+/// - An entry that is over is kept for as long as its settlement says, and then gone.
 /// - Every verb but `lease` can be repeated when its answer got lost.
-/// - Names of queues and lanes, owners and labels are text without NUL. Who enqueues bounds them.
-/// - Durations of any size are taken: what can't be represented is as good as forever.
+/// - Names of queues and lanes, owners, labels and causes are text without NUL. Callers of `enqueue`
+///   bound their lengths.
+/// - Durations of any size are taken: one that can't be represented is as good as forever.
 ///
 /// The types of this module are exhaustive on purpose: a store must know every state there is.
 #[diagnostic::on_unimplemented(
@@ -88,15 +135,14 @@ use super::{Ownership, StoreError};
             `PostgresStore::connect(url).await?` and `RedisStore::connect(url).await?`"
 )]
 pub trait Journal: Send + Sync + 'static {
-    /// Queues an entry. If one with that [id](NewEntry::id) is there already, it is a repeat; if
-    /// one of the same queue is there with the same [`Dedup::key`] and is neither cancelled nor
-    /// expired, that one is [`Enqueued::Existing`], or [`Enqueued::Mismatch`] if its fingerprint
-    /// is another.
+    /// Queues an entry. If one with that [id](NewEntry::id) is there already, the call is a repeat;
+    /// if one of the same queue has the same [`Dedup::key`] and is neither cancelled nor expired,
+    /// the answer is [`Enqueued::Existing`], or [`Enqueued::Mismatch`] if its fingerprint differs.
     fn enqueue(&self, entry: NewEntry)
     -> impl Future<Output = Result<Enqueued, StoreError>> + Send;
 
-    /// The lanes of a queue in which something can be leased now, in order of their names: up to
-    /// `limit` of those after `after`.
+    /// Returns the lanes of a queue in which something can be leased now, in order of their names:
+    /// up to `limit` of those after `after`.
     fn lanes(
         &self,
         queue: &str,
@@ -104,32 +150,32 @@ pub trait Journal: Send + Sync + 'static {
         limit: u32,
     ) -> impl Future<Output = Result<Vec<String>, StoreError>> + Send;
 
-    /// Takes what is next in a lane: first what is past its time, of any priority, then what is
-    /// due and as urgent as [`LeaseRequest::through`], in order. It is [`Status::Processing`] until
-    /// settled, or until the lease runs out and somebody else leases it. Each lease of an entry
-    /// has a greater [`LeaseToken`], and counts an attempt unless the entry is past its time.
+    /// Leases the next entries of a lane: first those past their time, of any priority, then those
+    /// due and as urgent as [`LeaseRequest::through`], in order. Each is [`Status::Processing`] until
+    /// settled, or until the lease runs out and another worker leases it. Each lease of an entry has
+    /// a greater [`LeaseToken`], and counts an attempt unless the entry is past its time.
     fn lease(
         &self,
-        want: LeaseRequest,
+        request: LeaseRequest,
     ) -> impl Future<Output = Result<Vec<Entry>, StoreError>> + Send;
 
-    /// Lets the lease start anew. [`Ownership::Lost`] if the entry is not being processed in this
-    /// turn.
+    /// Lets the lease start anew. [`Ownership::Lost`] if the entry is not being processed under this
+    /// token.
     fn extend(
         &self,
         id: EntryId,
-        turn: LeaseToken,
+        lease_token: LeaseToken,
         lease: Duration,
     ) -> impl Future<Output = Result<Ownership, StoreError>> + Send;
 
-    /// Says how a turn ended, and enqueues what follows from that, all or nothing.
-    /// [`Ownership::Lost`] if the turn is not this one. If this turn is over already, it is a
-    /// repeat, what was said first stands, and the answer is [`Ownership::Held`].
+    /// Ends a lease, and enqueues the outbox of its settlement, all or nothing.
+    /// [`Ownership::Lost`] if the entry was leased again. If this lease has ended already, the call
+    /// is a repeat, the first settlement stands, and the answer is [`Ownership::Held`].
     fn settle(
         &self,
         id: EntryId,
-        turn: LeaseToken,
-        settle: Settlement,
+        lease_token: LeaseToken,
+        settlement: Settlement,
     ) -> impl Future<Output = Result<Ownership, StoreError>> + Send;
 
     /// Cancels, triggers or redrives an entry, if it is in a state for that; `None` if there is no
@@ -140,21 +186,21 @@ pub trait Journal: Send + Sync + 'static {
         command: EntryCommand,
     ) -> impl Future<Output = Result<Option<CommandResult>, StoreError>> + Send;
 
-    /// The entry, whole.
+    /// Returns an entry with payload, result and history.
     fn find(&self, id: EntryId) -> impl Future<Output = Result<Option<Entry>, StoreError>> + Send;
 
-    /// Entries in the sequence in which they came, without payload, result and history.
+    /// Lists entries by sequence, without payload, result and history.
     fn list(&self, query: Query) -> impl Future<Output = Result<Vec<Entry>, StoreError>> + Send;
 
-    /// How many entries a query has, counted up to its limit.
+    /// Counts the entries of a query, up to its limit.
     fn count(&self, query: Query) -> impl Future<Output = Result<u32, StoreError>> + Send {
         counted(self, query)
     }
 
-    /// How many entries of a queue there are in each state.
+    /// Counts the entries of a queue by state.
     fn counts(&self, queue: &str) -> impl Future<Output = Result<Counts, StoreError>> + Send;
 
-    /// How many entries will be leased before this one if none is added, counted up to `limit`;
+    /// Counts the entries that will be leased before this one if none is added, up to `limit`;
     /// `None` if it is not queued.
     fn position(
         &self,
@@ -162,18 +208,18 @@ pub trait Journal: Send + Sync + 'static {
         limit: u32,
     ) -> impl Future<Output = Result<Option<u32>, StoreError>> + Send;
 
-    /// Thirty-two random bytes that were drawn when the journal was made: the same for all who
-    /// share it.
+    /// Returns thirty-two random bytes that were drawn when the journal was made: the same for all
+    /// processes that share it.
     fn secret(&self) -> impl Future<Output = Result<[u8; 32], StoreError>> + Send;
 
-    /// Whether payloads and results can't be read where they are stored, so that credentials may
-    /// be among them.
+    /// Returns whether payloads and results are encrypted where they are stored, so that they may
+    /// hold credentials.
     fn is_sealed(&self) -> bool {
         false
     }
 }
 
-/// Page by page.
+/// Counts page by page.
 async fn counted<J: Journal + ?Sized>(journal: &J, mut query: Query) -> Result<u32, StoreError> {
     const PAGE: u32 = 1000;
     let (mut count, limit) = (0, query.limit);
@@ -190,82 +236,34 @@ async fn counted<J: Journal + ?Sized>(journal: &J, mut query: Query) -> Result<u
     Ok(count)
 }
 
+/// Implements verbs of a [`Journal`] by calling those of another one.
+macro_rules! delegate {
+    ($self:ident => $inner:expr; $($verb:ident($($name:ident: $type:ty),*) -> $answer:ty;)*) => {$(
+        fn $verb(
+            &$self,
+            $($name: $type),*
+        ) -> impl Future<Output = Result<$answer, StoreError>> + Send {
+            $inner.$verb($($name),*)
+        }
+    )*};
+}
+#[cfg(feature = "seal")]
+pub(crate) use delegate;
+
 impl<J: Journal> Journal for Arc<J> {
-    fn enqueue(
-        &self,
-        entry: NewEntry,
-    ) -> impl Future<Output = Result<Enqueued, StoreError>> + Send {
-        (**self).enqueue(entry)
-    }
-
-    fn lanes(
-        &self,
-        queue: &str,
-        after: Option<&str>,
-        limit: u32,
-    ) -> impl Future<Output = Result<Vec<String>, StoreError>> + Send {
-        (**self).lanes(queue, after, limit)
-    }
-
-    fn lease(
-        &self,
-        want: LeaseRequest,
-    ) -> impl Future<Output = Result<Vec<Entry>, StoreError>> + Send {
-        (**self).lease(want)
-    }
-
-    fn extend(
-        &self,
-        id: EntryId,
-        turn: LeaseToken,
-        lease: Duration,
-    ) -> impl Future<Output = Result<Ownership, StoreError>> + Send {
-        (**self).extend(id, turn, lease)
-    }
-
-    fn settle(
-        &self,
-        id: EntryId,
-        turn: LeaseToken,
-        settle: Settlement,
-    ) -> impl Future<Output = Result<Ownership, StoreError>> + Send {
-        (**self).settle(id, turn, settle)
-    }
-
-    fn command(
-        &self,
-        id: EntryId,
-        command: EntryCommand,
-    ) -> impl Future<Output = Result<Option<CommandResult>, StoreError>> + Send {
-        (**self).command(id, command)
-    }
-
-    fn find(&self, id: EntryId) -> impl Future<Output = Result<Option<Entry>, StoreError>> + Send {
-        (**self).find(id)
-    }
-
-    fn list(&self, query: Query) -> impl Future<Output = Result<Vec<Entry>, StoreError>> + Send {
-        (**self).list(query)
-    }
-
-    fn count(&self, query: Query) -> impl Future<Output = Result<u32, StoreError>> + Send {
-        (**self).count(query)
-    }
-
-    fn counts(&self, queue: &str) -> impl Future<Output = Result<Counts, StoreError>> + Send {
-        (**self).counts(queue)
-    }
-
-    fn position(
-        &self,
-        id: EntryId,
-        limit: u32,
-    ) -> impl Future<Output = Result<Option<u32>, StoreError>> + Send {
-        (**self).position(id, limit)
-    }
-
-    fn secret(&self) -> impl Future<Output = Result<[u8; 32], StoreError>> + Send {
-        (**self).secret()
+    delegate! { self => (**self);
+        enqueue(entry: NewEntry) -> Enqueued;
+        lanes(queue: &str, after: Option<&str>, limit: u32) -> Vec<String>;
+        lease(request: LeaseRequest) -> Vec<Entry>;
+        extend(id: EntryId, lease_token: LeaseToken, lease: Duration) -> Ownership;
+        settle(id: EntryId, lease_token: LeaseToken, settlement: Settlement) -> Ownership;
+        command(id: EntryId, command: EntryCommand) -> Option<CommandResult>;
+        find(id: EntryId) -> Option<Entry>;
+        list(query: Query) -> Vec<Entry>;
+        count(query: Query) -> u32;
+        counts(queue: &str) -> Counts;
+        position(id: EntryId, limit: u32) -> Option<u32>;
+        secret() -> [u8; 32];
     }
 
     fn is_sealed(&self) -> bool {

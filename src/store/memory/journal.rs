@@ -3,7 +3,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Book, MemoryStore};
+use super::{MemoryQueue, MemoryStore};
 use crate::store::{
     Ownership, StoreError,
     journal::{
@@ -13,15 +13,15 @@ use crate::store::{
 };
 
 impl MemoryStore {
-    /// Nothing panics while it is held.
-    fn book(&self) -> MutexGuard<'_, Book> {
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Locks the queues. Nothing panics while they are locked, so that poison means nothing.
+    fn queue(&self) -> MutexGuard<'_, MemoryQueue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Journal for MemoryStore {
     async fn enqueue(&self, entry: NewEntry) -> Result<Enqueued, StoreError> {
-        self.book().enqueue(entry)
+        self.queue().enqueue(entry)
     }
 
     async fn lanes(
@@ -30,29 +30,29 @@ impl Journal for MemoryStore {
         after: Option<&str>,
         limit: u32,
     ) -> Result<Vec<String>, StoreError> {
-        Ok(self.book().lanes(queue, after, limit))
+        Ok(self.queue().lanes(queue, after, limit))
     }
 
-    async fn lease(&self, want: LeaseRequest) -> Result<Vec<Entry>, StoreError> {
-        Ok(self.book().lease(&want))
+    async fn lease(&self, request: LeaseRequest) -> Result<Vec<Entry>, StoreError> {
+        Ok(self.queue().lease(&request))
     }
 
     async fn extend(
         &self,
         id: EntryId,
-        turn: LeaseToken,
+        lease_token: LeaseToken,
         lease: Duration,
     ) -> Result<Ownership, StoreError> {
-        Ok(self.book().extend(id, turn, lease))
+        Ok(self.queue().extend(id, lease_token, lease))
     }
 
     async fn settle(
         &self,
         id: EntryId,
-        turn: LeaseToken,
-        settle: Settlement,
+        lease_token: LeaseToken,
+        settlement: Settlement,
     ) -> Result<Ownership, StoreError> {
-        self.book().settle(id, turn, settle)
+        self.queue().settle(id, lease_token, settlement)
     }
 
     async fn command(
@@ -60,26 +60,26 @@ impl Journal for MemoryStore {
         id: EntryId,
         command: EntryCommand,
     ) -> Result<Option<CommandResult>, StoreError> {
-        Ok(self.book().command(id, command))
+        Ok(self.queue().command(id, command))
     }
 
     async fn find(&self, id: EntryId) -> Result<Option<Entry>, StoreError> {
-        Ok(self.book().find(id))
+        Ok(self.queue().find(id))
     }
 
     async fn list(&self, query: Query) -> Result<Vec<Entry>, StoreError> {
-        Ok(self.book().list(&query))
+        Ok(self.queue().list(&query))
     }
 
     async fn counts(&self, queue: &str) -> Result<Counts, StoreError> {
-        Ok(self.book().counts(queue))
+        Ok(self.queue().counts(queue))
     }
 
     async fn position(&self, id: EntryId, limit: u32) -> Result<Option<u32>, StoreError> {
-        Ok(self.book().position(id, limit))
+        Ok(self.queue().position(id, limit))
     }
 
     async fn secret(&self) -> Result<[u8; 32], StoreError> {
-        Ok(self.book().secret())
+        Ok(self.queue().secret())
     }
 }

@@ -93,7 +93,7 @@ struct Inner {
     table: Table,
     statements: Statements,
     journal: journal::Statements,
-    together: journal::Together,
+    settle_batcher: journal::SettleBatcher,
     timeout: Duration,
     opened: Instant,
     /// In microseconds after `opened`.
@@ -132,7 +132,7 @@ impl PostgresStore {
                 table: table.clone(),
                 statements: Statements::new(table),
                 journal: journal::Statements::new(table),
-                together: journal::Together::default(),
+                settle_batcher: journal::SettleBatcher::default(),
                 timeout,
                 opened: Instant::now(),
                 next_sweep: AtomicU64::new(0),

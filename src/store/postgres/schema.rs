@@ -1,4 +1,4 @@
-//! The table: made on first use, brought up to date by whoever comes first.
+//! The tables: created and migrated by the first process that connects.
 
 use deadpool_postgres::Transaction;
 use tokio_postgres::error::SqlState;
@@ -6,10 +6,10 @@ use tokio_postgres::error::SqlState;
 use super::{builder::Table, error};
 use crate::store::{StoreError, StoreErrorKind};
 
-/// One entry for each version, never changed once released. The version of a table is how many of
-/// them it has seen.
+/// Returns one step for each version. A released step never changes; the version of a table is the
+/// number of steps that were applied to it.
 fn migrations(table: &Table) -> Vec<String> {
-    vec![records(table), journal(table)]
+    vec![records(table), journal(table), counters(table)]
 }
 
 fn records(table: &Table) -> String {
@@ -32,17 +32,19 @@ fn records(table: &Table) -> String {
     )
 }
 
-/// What is queued or processed is in two indexes, by when it is due and by when it is past its time;
-/// what is over by when it may go; and for lists there is all, what is whose, and what is over. An
-/// outcome is written to each index that has the row, so what is nobody's is left out of what is
-/// whose.
+/// Returns the step that creates the journal.
 ///
-/// A lease changes nothing that is in an index, and half of a page is left free for it: then the
-/// server only writes the row anew where it is, which costs a fraction of an update that has to be
-/// found by seven indexes. That is why `status` does not tell what is queued from what is processed.
+/// Entries that are queued or processed are in two indexes, by when they are due and by when they
+/// are past their time; those that are over by when they may be removed; lists have an index of all,
+/// of those with an owner, and of those that are over. A settlement writes to each index that has
+/// the row, so entries without an owner are left out of that one.
 ///
-/// The payload is last: of a row that stays on its page, the server logs what is between the first
-/// and the last byte that differ, and a payload never changes.
+/// A lease changes no indexed column, and half of a page is left free for it: the server then writes
+/// the new row to the same page (HOT), at a fraction of the cost of an update that seven indexes have
+/// to follow. That is why `status` does not tell queued from processing.
+///
+/// The payload is last: of a row that stays on its page, the server logs the bytes between the first
+/// and the last that differ, and a payload never changes.
 fn journal(records: &Table) -> String {
     let (table, secret) = (records.journal(), records.secret());
     let index = |name| table.index(name);
@@ -89,8 +91,30 @@ fn journal(records: &Table) -> String {
     )
 }
 
-/// Works through what is missing, while others who open the same table wait. A user that may not
-/// create anything can open a table that is up to date.
+/// Returns the step that adds counters and the cause of an entry. The payload moves behind them, to
+/// stay the last column. Earlier redrives are counted once, from the history.
+fn counters(records: &Table) -> String {
+    let table = records.journal();
+    format!(
+        "ALTER TABLE {table} RENAME COLUMN payload TO payload_2; \
+         ALTER TABLE {table} \
+           ADD COLUMN redrives integer NOT NULL DEFAULT 0, \
+           ADD COLUMN repeats integer NOT NULL DEFAULT 0, \
+           ADD COLUMN cause text COLLATE \"C\", \
+           ADD COLUMN payload bytea; \
+         UPDATE {table} SET payload = payload_2, redrives = ( \
+           length(encode(history, 'escape')) \
+           - length(replace(encode(history, 'escape'), '0008redriven', ''))) / 12; \
+         ALTER TABLE {table} ALTER COLUMN payload SET NOT NULL, DROP COLUMN payload_2; \
+         COMMENT ON COLUMN {table}.turn IS 'The lease token: leases so far.'; \
+         COMMENT ON COLUMN {table}.attempts IS 'Since the entry was queued or redriven.'; \
+         COMMENT ON COLUMN {table}.cause IS 'Of the last failed attempt, if it is known.'; \
+         COMMENT ON COLUMN {table}.repeats IS 'Failed attempts in a row with that cause.';"
+    )
+}
+
+/// Applies the missing steps, while other processes that open the same table wait. A user without
+/// the right to create can open a table that is up to date.
 pub(super) async fn migrate(
     transaction: &Transaction<'_>,
     table: &Table,
@@ -149,8 +173,8 @@ pub(super) async fn migrate(
     Ok(())
 }
 
-/// Whether the tables have the columns that these statements need. Before the first release a
-/// migration could still change, and a table of that time would fail at each verb.
+/// Checks that the tables have the columns that these statements need. Before the first release a
+/// step could still change, and a table of that time would fail at each verb.
 pub(super) async fn check_layout(
     transaction: &Transaction<'_>,
     table: &Table,

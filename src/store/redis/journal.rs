@@ -1,7 +1,7 @@
-//! The journal in Redis. The scripts of `journal/` do the work; how they keep it is said in
-//! `common.lua`.
+//! The journal in Redis. The scripts of `journal/` make the transitions; `common.lua` documents the
+//! keys.
 
-use std::time::Duration;
+use std::{borrow::Cow, time::Duration};
 
 use redis::Value;
 
@@ -9,8 +9,8 @@ use super::{RedisStore, newer, script::StoreScript, unreadable};
 use crate::store::{
     Ownership, StoreError,
     journal::{
-        CommandResult, Counts, Enqueued, Entry, EntryCommand, EntryId, Journal, LeaseRequest,
-        LeaseToken, NewEntry, Outcome, Query, Settlement, Status, columns,
+        CommandResult, Counts, Enqueued, Entry, EntryCommand, EntryId, EventKind, Journal,
+        LeaseRequest, LeaseToken, NewEntry, Query, Settlement, history,
     },
     remote,
 };
@@ -20,12 +20,13 @@ mod answer;
 use self::answer::{bytes, entries, entry, number, text};
 
 impl RedisStore {
-    /// What is between the braces decides which server of a cluster has it: one for all of it.
+    /// Returns the key of the journal. The part in braces places all its keys on one server of a
+    /// cluster.
     fn journal_key(&self) -> String {
         format!("{{{}:journal}}", self.inner.prefix)
     }
 
-    /// The number with which an answer begins, and the rest of it.
+    /// Runs a script, and returns the number with which its answer begins and the rest.
     async fn act(
         &self,
         transition: &StoreScript,
@@ -67,9 +68,10 @@ fn split(answer: Value) -> Result<(i64, Vec<Value>), StoreError> {
 
 impl Journal for RedisStore {
     async fn enqueue(&self, new: NewEntry) -> Result<Enqueued, StoreError> {
-        let written = Written::of(&new);
         let transition = &self.inner.journal.enqueue;
-        let (number, mut rest) = self.act(transition, &written.arguments(&new)).await?;
+        let new = encode(&new);
+        let arguments = new.each_ref().map(|argument| &**argument);
+        let (number, mut rest) = self.act(transition, &arguments).await?;
         match (number, rest.pop()) {
             (0, Some(found)) => Ok(Enqueued::New(entry(found)?)),
             (1, Some(found)) => Ok(Enqueued::Existing(entry(found)?)),
@@ -92,15 +94,15 @@ impl Journal for RedisStore {
         }
     }
 
-    async fn lease(&self, want: LeaseRequest) -> Result<Vec<Entry>, StoreError> {
-        // So that it can be repeated like the others. A cluster's client would do so by itself.
+    async fn lease(&self, request: LeaseRequest) -> Result<Vec<Entry>, StoreError> {
+        // Makes a lease repeatable like the other verbs: a cluster's client repeats by itself.
         let ticket = EntryId::random().to_string();
         let arguments = [
-            want.queue.as_bytes(),
-            want.lane.as_bytes(),
-            &digits(want.limit),
-            &digits(want.through as u8),
-            &span(want.lease),
+            request.queue.as_bytes(),
+            request.lane.as_bytes(),
+            &digits(request.limit),
+            &digits(request.through as u8),
+            &span(request.lease),
             ticket.as_bytes(),
         ];
         let transition = &self.inner.journal.lease;
@@ -110,38 +112,36 @@ impl Journal for RedisStore {
     async fn extend(
         &self,
         id: EntryId,
-        turn: LeaseToken,
+        lease_token: LeaseToken,
         lease: Duration,
     ) -> Result<Ownership, StoreError> {
         let id = id.to_string();
-        let arguments = [id.as_bytes(), &digits(turn.get()), &span(lease)];
+        let arguments = [id.as_bytes(), &digits(lease_token.get()), &span(lease)];
         self.own(&self.inner.journal.extend, &arguments).await
     }
 
     async fn settle(
         &self,
         id: EntryId,
-        turn: LeaseToken,
-        settle: Settlement,
+        lease_token: LeaseToken,
+        settlement: Settlement,
     ) -> Result<Ownership, StoreError> {
-        let follows: Vec<_> = settle.outbox.iter().map(Written::of).collect();
-        let (status, time) = match settle.outcome {
-            Outcome::Completed(keep) => (Status::Completed, keep),
-            Outcome::Failed(keep) => (Status::Failed, keep),
-            Outcome::Expired(keep) => (Status::Expired, keep),
-            Outcome::Retry(delay) | Outcome::Release(delay) => (Status::Queued, delay),
-        };
-        let released = matches!(settle.outcome, Outcome::Release(_));
-        let (turn, status, time) = (digits(turn.get()), digits(status.number()), span(time));
-        let note = note(&settle.note);
+        let outbox: Vec<_> = settlement.outbox.iter().flat_map(encode).collect();
+        let (status, time) = settlement.outcome.transition();
+        let released = settlement.outcome.is_release();
+        let (lease_token, status, time) = (
+            digits(lease_token.get()),
+            digits(status.number()),
+            span(time),
+        );
+        let note = history::frame(EventKind::Settlement, &settlement.note).unwrap_or_default();
+        let cause = settlement.stored_cause().unwrap_or_default();
         let id = id.to_string();
-        let mut arguments = Vec::new();
-        for (written, new) in follows.iter().zip(&settle.outbox) {
-            arguments.extend(written.arguments(new));
-        }
-        arguments.extend([id.as_bytes(), &turn, &status, flag(released)]);
-        arguments.extend([&time, note.as_bytes(), flag(settle.result.is_some())]);
-        arguments.push(settle.result.as_deref().unwrap_or_default());
+        let mut arguments: Vec<&[u8]> = outbox.iter().map(|argument| &**argument).collect();
+        arguments.extend([id.as_bytes(), &lease_token, &status, flag(released)]);
+        arguments.extend([&time, note.as_bytes(), cause.as_bytes()]);
+        arguments.push(flag(settlement.result.is_some()));
+        arguments.push(settlement.result.as_deref().unwrap_or_default());
         self.own(&self.inner.journal.settle, &arguments).await
     }
 
@@ -150,12 +150,14 @@ impl Journal for RedisStore {
         id: EntryId,
         command: EntryCommand,
     ) -> Result<Option<CommandResult>, StoreError> {
-        let (what, time, said): (&[u8], _, _) = match command {
-            EntryCommand::Cancel(keep) => (b"0", keep, "cancelled"),
-            EntryCommand::Trigger => (b"1", Duration::ZERO, ""),
-            EntryCommand::Redrive(ttl) => (b"2", ttl, "redriven"),
+        let what: &[u8] = match command {
+            EntryCommand::Cancel(_) => b"0",
+            EntryCommand::Trigger => b"1",
+            EntryCommand::Redrive(_) => b"2",
         };
-        let (id, note) = (id.to_string(), note(said));
+        let (time, note) = command.time_and_note();
+        let (id, note) = (id.to_string(), history::frame(EventKind::Command, note));
+        let note = note.unwrap_or_default();
         let arguments = [id.as_bytes(), what, &span(time), note.as_bytes()];
         let (number, mut rest) = self.act(&self.inner.journal.command, &arguments).await?;
         match (number, rest.pop()) {
@@ -183,7 +185,7 @@ impl Journal for RedisStore {
             .unwrap_or_default();
         let mut after = digits(query.after);
         let mut found = Vec::new();
-        // A script looks at so many at a time, so that nobody has to wait for it.
+        // A script reads a bounded number of entries, so that it does not block the server.
         loop {
             let left = u64::from(query.limit).saturating_sub(found.len() as u64);
             let arguments = [
@@ -240,51 +242,25 @@ impl Journal for RedisStore {
     }
 }
 
-/// What of a new entry is not bytes yet.
-struct Written {
-    id: Vec<u8>,
-    priority: Vec<u8>,
-    delay: Vec<u8>,
-    ttl: Vec<u8>,
-}
-
-impl Written {
-    fn of(new: &NewEntry) -> Self {
-        Self {
-            id: new.id.to_string().into_bytes(),
-            priority: digits(new.priority as u8),
-            delay: span(new.delay),
-            ttl: span(new.ttl),
-        }
-    }
-
-    fn arguments<'a>(&'a self, new: &'a NewEntry) -> [&'a [u8]; 11] {
-        let (key, fingerprint): (&[u8], &[u8]) = match &new.dedup {
-            Some(dedup) => (dedup.key.as_bytes(), dedup.fingerprint.as_bytes()),
-            None => (b"", b""),
-        };
-        [
-            &self.id,
-            new.queue.as_bytes(),
-            new.lane.as_bytes(),
-            new.owner.as_bytes(),
-            new.label.as_bytes(),
-            key,
-            fingerprint,
-            &self.priority,
-            &self.delay,
-            &self.ttl,
-            &new.payload,
-        ]
-    }
-}
-
-/// With its length in front, or nothing.
-fn note(note: &str) -> String {
-    if note.is_empty() {
-        return String::new();
-    }
-    columns::framed(note)
+/// Returns the arguments of a new entry.
+fn encode(new: &NewEntry) -> [Cow<'_, [u8]>; 11] {
+    let (key, fingerprint): (&[u8], &[u8]) = match &new.dedup {
+        Some(dedup) => (dedup.key.as_bytes(), dedup.fingerprint.as_bytes()),
+        None => (b"", b""),
+    };
+    [
+        new.id.to_string().into_bytes().into(),
+        new.queue.as_bytes().into(),
+        new.lane.as_bytes().into(),
+        new.owner.as_bytes().into(),
+        new.label.as_bytes().into(),
+        key.into(),
+        fingerprint.into(),
+        digits(new.priority as u8).into(),
+        span(new.delay).into(),
+        span(new.ttl).into(),
+        (&*new.payload).into(),
+    ]
 }
 
 fn flag(is: bool) -> &'static [u8] {
@@ -295,7 +271,7 @@ fn digits(number: impl Into<u64>) -> Vec<u8> {
     number.into().to_string().into_bytes()
 }
 
-/// Below 2⁵³, up to where the server's numbers are exact: the time it is now is added there.
+/// Returns microseconds below 2⁵³, up to where the server's numbers are exact: it adds the time.
 fn span(duration: Duration) -> Vec<u8> {
     const FOREVER: u128 = (1 << 53) - 1;
     duration.as_micros().min(FOREVER).to_string().into_bytes()

@@ -46,7 +46,7 @@ impl JournalScripts {
             lease: joined!("common", "lease"),
             extend: joined!("common", "extend"),
             settle: joined!("common", "insert", "settle"),
-            command: joined!("common", "steer"),
+            command: joined!("common", "command"),
             find: joined!("common", "find"),
             list: joined!("common", "list"),
             counts: joined!("common", "counts"),

@@ -7,17 +7,17 @@ use crate::store::{
     Ownership, StoreError,
     journal::{
         CommandResult, Counts, Enqueued, Entry, EntryCommand, EntryId, Journal, LeaseRequest,
-        LeaseToken, NewEntry, Query, Settlement,
+        LeaseToken, NewEntry, Query, Settlement, delegate,
     },
 };
 
-/// How long an entry that can't be opened waits for somebody who has its key.
+/// Delay of an entry that can't be opened here, until a process that has its key leases it.
 const ASIDE: Duration = Duration::from_secs(5 * 60);
-/// How long one is kept whose time is over.
+/// How long an expired entry is kept.
 const KEEP: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
 impl Place {
-    /// A payload can't take the place of a result, nor one entry's that of another.
+    /// Binds a payload to its entry: it can't take the place of a result or of another payload.
     fn payload(id: EntryId) -> Self {
         Self {
             what: "an entry's payload",
@@ -46,38 +46,43 @@ impl<J: Journal> Sealed<J> {
         Ok((payload, result.transpose()?))
     }
 
-    /// Gives back what can't be opened here, or ends it if its time is over. If that fails, the
-    /// lease runs out.
+    /// Releases an entry that can't be opened here, or expires it if it is past its time. If that
+    /// fails, the lease runs out.
     async fn put_aside(&self, entry: &Entry, why: &StoreError) {
-        let settle = Settlement {
+        let settlement = Settlement {
             note: why.to_string(),
             ..match entry.is_past() {
                 true => Settlement::expired(KEEP),
                 false => Settlement::release(ASIDE),
             }
         };
-        let _ = self.store.settle(entry.id, entry.turn, settle).await;
+        let _ = self
+            .store
+            .settle(entry.id, entry.lease_token, settlement)
+            .await;
     }
 }
 
-/// Payloads and results are sealed, those of an outbox too. Lists have none.
+/// Seals payloads and results, those of an outbox too. Lists have none.
 impl<J: Journal> Journal for Sealed<J> {
+    delegate! { self => self.store;
+        lanes(queue: &str, after: Option<&str>, limit: u32) -> Vec<String>;
+        extend(id: EntryId, lease_token: LeaseToken, lease: Duration) -> Ownership;
+        command(id: EntryId, command: EntryCommand) -> Option<CommandResult>;
+        list(query: Query) -> Vec<Entry>;
+        count(query: Query) -> u32;
+        counts(queue: &str) -> Counts;
+        position(id: EntryId, limit: u32) -> Option<u32>;
+        secret() -> [u8; 32];
+    }
+
     async fn enqueue(&self, entry: NewEntry) -> Result<Enqueued, StoreError> {
         self.store.enqueue(self.seal_new(entry)?).await
     }
 
-    fn lanes(
-        &self,
-        queue: &str,
-        after: Option<&str>,
-        limit: u32,
-    ) -> impl Future<Output = Result<Vec<String>, StoreError>> + Send {
-        self.store.lanes(queue, after, limit)
-    }
-
-    async fn lease(&self, want: LeaseRequest) -> Result<Vec<Entry>, StoreError> {
+    async fn lease(&self, request: LeaseRequest) -> Result<Vec<Entry>, StoreError> {
         let mut leased = Vec::new();
-        for mut entry in self.store.lease(want).await? {
+        for mut entry in self.store.lease(request).await? {
             match self.opened(&entry) {
                 Ok((payload, result)) => {
                     (entry.payload, entry.result) = (payload, result);
@@ -89,35 +94,18 @@ impl<J: Journal> Journal for Sealed<J> {
         Ok(leased)
     }
 
-    fn extend(
-        &self,
-        id: EntryId,
-        turn: LeaseToken,
-        lease: Duration,
-    ) -> impl Future<Output = Result<Ownership, StoreError>> + Send {
-        self.store.extend(id, turn, lease)
-    }
-
     async fn settle(
         &self,
         id: EntryId,
-        turn: LeaseToken,
-        mut settle: Settlement,
+        lease_token: LeaseToken,
+        mut settlement: Settlement,
     ) -> Result<Ownership, StoreError> {
-        if let Some(result) = &settle.result {
-            settle.result = Some(self.keys.seal(&Place::result(id), result)?);
+        if let Some(result) = &settlement.result {
+            settlement.result = Some(self.keys.seal(&Place::result(id), result)?);
         }
-        let outbox = settle.outbox.into_iter().map(|new| self.seal_new(new));
-        settle.outbox = outbox.collect::<Result<_, _>>()?;
-        self.store.settle(id, turn, settle).await
-    }
-
-    fn command(
-        &self,
-        id: EntryId,
-        command: EntryCommand,
-    ) -> impl Future<Output = Result<Option<CommandResult>, StoreError>> + Send {
-        self.store.command(id, command)
+        let outbox = settlement.outbox.into_iter().map(|new| self.seal_new(new));
+        settlement.outbox = outbox.collect::<Result<_, _>>()?;
+        self.store.settle(id, lease_token, settlement).await
     }
 
     async fn find(&self, id: EntryId) -> Result<Option<Entry>, StoreError> {
@@ -126,30 +114,6 @@ impl<J: Journal> Journal for Sealed<J> {
         };
         (entry.payload, entry.result) = self.opened(&entry)?;
         Ok(Some(entry))
-    }
-
-    fn list(&self, query: Query) -> impl Future<Output = Result<Vec<Entry>, StoreError>> + Send {
-        self.store.list(query)
-    }
-
-    fn count(&self, query: Query) -> impl Future<Output = Result<u32, StoreError>> + Send {
-        self.store.count(query)
-    }
-
-    fn counts(&self, queue: &str) -> impl Future<Output = Result<Counts, StoreError>> + Send {
-        self.store.counts(queue)
-    }
-
-    fn position(
-        &self,
-        id: EntryId,
-        limit: u32,
-    ) -> impl Future<Output = Result<Option<u32>, StoreError>> + Send {
-        self.store.position(id, limit)
-    }
-
-    fn secret(&self) -> impl Future<Output = Result<[u8; 32], StoreError>> + Send {
-        self.store.secret()
     }
 
     fn is_sealed(&self) -> bool {

@@ -12,24 +12,28 @@ use tokio::time::Instant;
 use super::error::{Failure, is_busy};
 use crate::store::StoreErrorKind;
 
-/// The schema, one step for each version there ever was. A step that was published never changes.
-const MIGRATIONS: [&str; 2] = [include_str!("schema/1.sql"), include_str!("schema/2.sql")];
+/// The schema, one step for each version. A released step never changes.
+const MIGRATIONS: [&str; 3] = [
+    include_str!("schema/1.sql"),
+    include_str!("schema/2.sql"),
+    include_str!("schema/3.sql"),
+];
 
 /// The version that this build reads and writes.
 const VERSION: i64 = MIGRATIONS.len() as i64;
 
-/// Says whose database a file is, in its header: "rprs".
+/// The application id in the header of our files: "rprs".
 const APPLICATION: i64 = 0x7270_7273;
 
-/// What WAL and freed pages may keep on disk between checkpoints.
+/// The size to which the WAL is cut at a checkpoint.
 const WAL_LIMIT: i64 = 64 << 20;
 
-/// More than there are statements.
+/// Statements that a connection keeps prepared: more than there are.
 const STATEMENTS: usize = 64;
 
 pub(super) type Clock = Arc<dyn Fn() -> SystemTime + Send + Sync>;
 
-/// How a file is opened.
+/// Settings of a connection.
 #[derive(Clone)]
 pub(super) struct Settings {
     pub(super) path: PathBuf,
@@ -38,7 +42,7 @@ pub(super) struct Settings {
     pub(super) clock: Clock,
 }
 
-/// One connection to the file.
+/// A connection to the file.
 pub(super) struct Database {
     pub(super) connection: Connection,
     settings: Settings,
@@ -47,16 +51,16 @@ pub(super) struct Database {
 }
 
 impl Database {
-    /// A connection that writes. Creates the file and brings its schema up to date.
+    /// Opens a connection that writes. Creates the file and migrates its schema.
     pub(super) fn writer(settings: &Settings) -> Result<Self, Failure> {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
         let database = Self::open(settings, flags, "BEGIN IMMEDIATE")?;
-        // Waiting for the lock is up to `begin`, which asks for it more often than SQLite does.
+        // `begin` waits for the lock, and asks for it more often than SQLite does.
         database.connection.busy_timeout(Duration::ZERO)?;
         Ok(database)
     }
 
-    /// A connection that only reads.
+    /// Opens a connection that only reads.
     pub(super) fn reader(settings: &Settings) -> Result<Self, Failure> {
         let database = Self::open(settings, OpenFlags::SQLITE_OPEN_READ_WRITE, "BEGIN")?;
         database
@@ -80,25 +84,24 @@ impl Database {
                 begin,
             })
         };
-        // Two that create the file at once are in each other's way, and SQLite does not always
-        // wait then.
-        patient(settings.busy_timeout, open, |failure| {
+        // Of two processes that create the file at once one fails, and SQLite does not always wait.
+        retry_while_busy(settings.busy_timeout, open, |failure| {
             failure.kind() == StoreErrorKind::Timeout
         })
         .map_err(|failure| failure.while_trying(path.display()))
     }
 
-    /// Starts a transaction; the time on the store's clock, in microseconds.
+    /// Starts a transaction, and returns the time on the store's clock in microseconds.
     pub(super) fn begin(&self) -> Result<i64, Failure> {
         self.roll_back()?;
-        // SQLite would go on with a file that nobody else can find any more.
+        // SQLite would go on with a file that was moved or deleted.
         match Identity::of(&self.settings.path) {
             Ok(identity) if identity == self.identity => {}
             Ok(_) => return Err(unreachable_file("another file is in its place")),
             Err(error) => return Err(unreachable_file(error)),
         }
         let patience = self.settings.busy_timeout;
-        patient(
+        retry_while_busy(
             patience,
             || self.connection.prepare_cached(self.begin)?.execute([]),
             is_busy,
@@ -109,14 +112,12 @@ impl Database {
             }
             error => error.into(),
         })?;
-        // The first read also fixes what a reader sees: what was committed before this time.
+        // The first read also fixes a reader's snapshot, so the time is taken after it.
         self.check_version()?;
         Ok(micros_since_epoch((self.settings.clock)()))
     }
 
-    /// # Errors
-    ///
-    /// Whether it happened is then not known, unless the failure says otherwise.
+    /// Commits the transaction. A failure is in doubt unless SQLite was busy.
     pub(super) fn commit(&self) -> Result<(), Failure> {
         let committed = self.connection.prepare_cached("COMMIT")?.execute([]);
         committed.map(drop).map_err(|error| {
@@ -128,7 +129,7 @@ impl Database {
         })
     }
 
-    /// Undoes what was not committed, if there is anything.
+    /// Rolls the transaction back, if there is one.
     pub(super) fn roll_back(&self) -> Result<(), Failure> {
         if !self.connection.is_autocommit() {
             self.connection.execute_batch("ROLLBACK")?;
@@ -136,7 +137,7 @@ impl Database {
         Ok(())
     }
 
-    /// A newer build may have come to the file while this one was running.
+    /// Checks the version again, since a newer build may have migrated the file meanwhile.
     fn check_version(&self) -> Result<(), Failure> {
         let mut statement = self.connection.prepare_cached("PRAGMA user_version")?;
         match statement.query_row([], |row| row.get(0))? {
@@ -167,9 +168,9 @@ fn unreachable_file(why: impl fmt::Display) -> Failure {
     )
 }
 
-/// Checks whose file it is, sets the connection up, and brings the schema up to date.
+/// Checks that the file is ours, sets the connection up, and migrates the schema.
 fn prepare(connection: &mut Connection, settings: &Settings) -> Result<(), Failure> {
-    // Before anything is changed, and all at one moment: somebody may be creating the schema.
+    // Before anything is changed, and in one snapshot: another process may be creating the schema.
     let moment = connection.transaction()?;
     let version = check_owner(&moment)?;
     drop(moment);
@@ -182,23 +183,34 @@ fn prepare(connection: &mut Connection, settings: &Settings) -> Result<(), Failu
         ));
     }
     connection.pragma_update(None, "synchronous", "full")?;
-    // Some disks need to be asked twice; elsewhere this does nothing.
+    // macOS flushes the disk's own cache only if asked; elsewhere this does nothing.
     connection.pragma_update(None, "fullfsync", true)?;
     connection.pragma_update(None, "cell_size_check", true)?;
     connection.pragma_update(None, "trusted_schema", false)?;
     connection.pragma_update_and_check(None, "journal_size_limit", WAL_LIMIT, |_| Ok(()))?;
+    match version < VERSION {
+        true => migrate(connection, (settings.clock)())?,
+        false => check_layout(connection)?,
+    }
+    // After the migration, which needs room for a copy of a table that may fill the file.
     if let Some(bytes) = settings.max_bytes {
         let page: u32 = connection.pragma_query_value(None, "page_size", |row| row.get(0))?;
         let pages = i64::try_from(bytes / u64::from(page.max(1))).unwrap_or(i64::MAX);
         connection.pragma_update_and_check(None, "max_page_count", pages, |_| Ok(()))?;
     }
-    match version < VERSION {
-        true => migrate(connection, (settings.clock)()),
-        false => check_layout(connection),
-    }
+    Ok(())
 }
 
-/// Whether the tables have the columns that their version has. Before the first release a step could
+/// Returns an empty database in memory with the newest schema.
+pub(super) fn in_memory() -> rusqlite::Result<Connection> {
+    let connection = Connection::open_in_memory()?;
+    for step in MIGRATIONS {
+        connection.execute_batch(step)?;
+    }
+    Ok(connection)
+}
+
+/// Checks that the tables have the columns of their version. Before the first release a step could
 /// still change, and a file of that time would fail at each verb.
 fn check_layout(connection: &Connection) -> Result<(), Failure> {
     let columns = |connection: &Connection| -> Result<Vec<String>, Failure> {
@@ -208,12 +220,8 @@ fn check_layout(connection: &Connection) -> Result<(), Failure> {
         let columns = columns.query_map([], |row| row.get(0))?;
         Ok(columns.collect::<Result<_, _>>()?)
     };
-    let fresh = Connection::open_in_memory()?;
-    for step in MIGRATIONS {
-        fresh.execute_batch(step)?;
-    }
     let there = columns(connection)?;
-    match columns(&fresh)?
+    match columns(&in_memory()?)?
         .iter()
         .find(|column| !there.contains(column))
     {
@@ -228,7 +236,7 @@ fn check_layout(connection: &Connection) -> Result<(), Failure> {
     }
 }
 
-/// The schema's version, 0 if there is none yet.
+/// Returns the schema's version, 0 if there is none yet.
 fn check_owner(connection: &Connection) -> Result<i64, Failure> {
     let pragma = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
     let (application, version) = (pragma("application_id")?, pragma("user_version")?);
@@ -250,14 +258,14 @@ fn check_owner(connection: &Connection) -> Result<i64, Failure> {
 
 fn migrate(connection: &mut Connection, now: SystemTime) -> Result<(), Failure> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    // Somebody else may have been faster.
+    // Another process may have migrated it meanwhile.
     let version = check_owner(&transaction)?;
     let done = usize::try_from(version).unwrap_or_default();
     for step in MIGRATIONS.iter().skip(done) {
         transaction.execute_batch(step)?;
     }
     if done == 0 {
-        // Tokens grow also over a file that was removed, as long as the clock does.
+        // Fencing tokens start at the time, so that they grow even if the file is deleted.
         let first = micros_since_epoch(now).clamp(0, 1 << 52);
         let seed = "INSERT INTO sqlite_sequence (name, seq) VALUES ('idempotency', ?1)";
         transaction.execute(seed, [first])?;
@@ -273,8 +281,8 @@ fn migrate(connection: &mut Connection, now: SystemTime) -> Result<(), Failure> 
     Ok(())
 }
 
-/// Tries until it succeeds, fails for another reason than the lock, or the time is up.
-fn patient<T, E>(
+/// Repeats an attempt while the file is locked and the time is not up.
+fn retry_while_busy<T, E>(
     patience: Duration,
     mut attempt: impl FnMut() -> Result<T, E>,
     is_busy: impl Fn(&E) -> bool,
@@ -290,7 +298,7 @@ fn patient<T, E>(
     }
 }
 
-/// Microseconds since 1970; negative before.
+/// Returns microseconds since 1970; negative before.
 fn micros_since_epoch(time: SystemTime) -> i64 {
     let micros = |duration: Duration| i64::try_from(duration.as_micros()).unwrap_or(i64::MAX);
     match time.duration_since(SystemTime::UNIX_EPOCH) {
@@ -299,7 +307,7 @@ fn micros_since_epoch(time: SystemTime) -> i64 {
     }
 }
 
-/// Which file a path leads to.
+/// The file that a path leads to.
 #[derive(PartialEq, Eq)]
 struct Identity(u64, u64);
 
@@ -312,7 +320,7 @@ impl Identity {
         Ok(Self(metadata.dev(), metadata.ino()))
     }
 
-    /// Elsewhere an open file can't be moved.
+    /// Returns a constant: elsewhere an open file can't be moved.
     #[cfg(not(unix))]
     fn of(path: &Path) -> io::Result<Self> {
         fs::metadata(path).map(|_| Self(0, 0))
@@ -323,7 +331,6 @@ impl Identity {
 mod tests {
     use super::*;
 
-    /// What no test can see from outside: whether a commit waits for the disk.
     #[test]
     fn t_4_commits_wait_for_the_disk() {
         let name = format!("reprise-{:016x}.db", rand::random::<u64>());

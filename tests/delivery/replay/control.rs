@@ -99,7 +99,7 @@ async fn j_9_trigger_while_processing_starts_nothing() {
         .unwrap();
     let (status, document) = post(&shop, &format!("/{id}/trigger")).await;
     assert_eq!((status, &document["status"]), (200, &"processing".into()));
-    assert_eq!(shop.entry(id).await.turn, leased[0].turn);
+    assert_eq!(shop.entry(id).await.lease_token, leased[0].lease_token);
     let (status, document) = post(&shop, &format!("/{id}/cancel")).await;
     assert_eq!(
         (status, &document["code"]),

@@ -80,7 +80,7 @@ async fn j_9_trigger_while_processing_starts_nothing() {
     let (status, reply) = shop.function("ada", "trigger", one.clone()).await;
     let expected = json!({ "replay_id": id, "status": "processing" });
     assert_eq!((status, &reply["result"]), (200, &expected));
-    assert_eq!(shop.entry(&id).await.turn, leased[0].turn);
+    assert_eq!(shop.entry(&id).await.lease_token, leased[0].lease_token);
     let (status, reply) = shop.function("ada", "cancel", one).await;
     assert_eq!((status, code_of(&reply)), (409, "REPLAY_PROCESSING"));
 }

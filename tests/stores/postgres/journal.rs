@@ -78,14 +78,14 @@ async fn t_2_outcomes_that_are_told_together_have_answers_of_their_own() {
     let leased = store.lease(want(100)).await.unwrap();
     let mut tasks = JoinSet::new();
     for (n, entry) in stale.iter().chain(&leased).enumerate() {
-        let (store, id, turn) = (store.clone(), entry.id, entry.turn);
+        let (store, id, lease_token) = (store.clone(), entry.id, entry.lease_token);
         let settle = match n % 4 {
             0 => Settlement::completed(n.to_string(), KEEP),
             1 => Settlement::failed(n.to_string(), KEEP),
             2 => Settlement::retry(n.to_string(), KEEP),
             _ => Settlement::release(KEEP),
         };
-        tasks.spawn(async move { (n, store.settle(id, turn, settle).await.unwrap()) });
+        tasks.spawn(async move { (n, store.settle(id, lease_token, settle).await.unwrap()) });
     }
     for (n, ownership) in tasks.join_all().await {
         let expected = [Ownership::Lost, Ownership::Held][n / 100];
@@ -264,7 +264,7 @@ async fn t_5_a_table_of_version_1_keeps_its_records() {
     for sql in [
         "DROP TABLE {schema}.reprise_idempotency_journal",
         "DROP TABLE {schema}.reprise_idempotency_secret",
-        "DELETE FROM {schema}.reprise_idempotency_version WHERE version = 2",
+        "DELETE FROM {schema}.reprise_idempotency_version WHERE version >= 2",
     ] {
         postgres.execute(sql).await;
     }
@@ -272,6 +272,49 @@ async fn t_5_a_table_of_version_1_keeps_its_records() {
     complete(&store, 1, token, reply("paid")).await;
     put(&store, NewEntry::new("mails", "payload")).await;
     assert_ne!(store.secret().await.unwrap(), [0; 32]);
+    postgres.drop().await;
+}
+
+#[tokio::test]
+async fn t_5_a_table_of_version_2_keeps_its_entries() {
+    let Some(postgres) = Postgres::new().await else {
+        return;
+    };
+    let store = postgres.store().await;
+    let ids = [
+        put(&store, NewEntry::new("mails", vec![7; 10_000])).await,
+        put(&store, NewEntry::new("mails", "payload")).await,
+    ];
+    drop(store);
+    let history = "00000000000000010003503\
+                   00000000000000020008redriven00000000000000030003503\
+                   00000000000000040008redriven00000000000000050004é 3";
+    for sql in [
+        &*format!(
+            "UPDATE {{schema}}.reprise_idempotency_journal \
+             SET history = convert_to('{history}', 'UTF8') WHERE payload = 'payload'"
+        ),
+        "ALTER TABLE {schema}.reprise_idempotency_journal \
+         DROP COLUMN redrives, DROP COLUMN repeats, DROP COLUMN cause",
+        "DELETE FROM {schema}.reprise_idempotency_version WHERE version > 2",
+    ] {
+        postgres.execute(sql).await;
+    }
+    let store = postgres.store().await;
+    let large = store.find(ids[0]).await.unwrap().unwrap();
+    let redriven = store.find(ids[1]).await.unwrap().unwrap();
+    assert_eq!((large.redrives, redriven.redrives), (0, 2));
+    assert_eq!((&redriven.cause, redriven.repeats), (&None, 0));
+    assert_eq!((large.payload.len(), redriven.history.len()), (10_000, 5));
+    let leased = store.lease(want(9)).await.unwrap();
+    for entry in &leased {
+        let settle = Settlement::retry("503", Duration::ZERO).cause("http_503");
+        let settled = store.settle(entry.id, entry.lease_token, settle).await;
+        assert_eq!(settled.unwrap(), Ownership::Held);
+    }
+    let found = store.find(ids[1]).await.unwrap().unwrap();
+    assert_eq!(found.cause.as_deref(), Some("http_503"));
+    put(&store, NewEntry::new("mails", "payload")).await;
     postgres.drop().await;
 }
 
@@ -396,7 +439,7 @@ async fn w_8_an_outbox_that_is_refused_leaves_the_turn_on() {
     };
     let settle = |outbox: &[NewEntry]| {
         let settle = Settlement::completed("done", KEEP).followed_by(outbox.iter().cloned());
-        store.settle(id, leased[0].turn, settle)
+        store.settle(id, leased[0].lease_token, settle)
     };
     let error = settle(&[follow.clone(), refused]).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Other, "{error}");

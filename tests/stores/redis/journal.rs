@@ -112,7 +112,7 @@ async fn j_7_a_thousand_cancels_against_starts_have_one_winner_each() {
                 assert_ne!(cancelled, started.len() == 1, "one of both");
                 if let [entry] = &*started {
                     let settle = Settlement::completed("", KEEP);
-                    let settled = starts.settle(id, entry.turn, settle).await;
+                    let settled = starts.settle(id, entry.lease_token, settle).await;
                     assert_eq!(settled.expect("settle"), Ownership::Held);
                 }
                 won[usize::from(cancelled)] += 1;
@@ -162,6 +162,40 @@ async fn j_5_two_handles_at_once_keep_the_order() {
     assert_eq!(leased, expected);
 }
 
+/// It is of the new version once something was written, so that an older release refuses it.
+#[tokio::test]
+async fn t_5_a_journal_of_version_1_is_read_and_brought_up_to_date() {
+    let Some(redis) = Redis::new().await else {
+        return;
+    };
+    let store = redis.open().await;
+    let id = put(&store, new(Priority::Normal)).await;
+    let (root, key) = (root(&redis), format!("{}:entry:{id}", root(&redis)));
+    let history = "00000000000000020008redriven00000000000000030003503\
+                   00000000000000040008redriven00000000000000050003503";
+    redis
+        .command::<()>(&["HDEL", &key, "redrives", "repeats", "cause"])
+        .await;
+    redis
+        .command::<()>(&["HSET", &key, "history", history])
+        .await;
+    redis.command::<()>(&["HSET", &root, "version", "1"]).await;
+    let version = async || redis.command::<String>(&["HGET", &root, "version"]).await;
+    let found = store.find(id).await.unwrap().unwrap();
+    assert_eq!((found.redrives, found.repeats, found.cause), (2, 0, None));
+    assert_eq!(version().await, "1");
+    let leased = store.lease(want(1)).await.unwrap().remove(0);
+    assert_eq!((leased.redrives, leased.history.len()), (2, 4));
+    assert_eq!(version().await, "2");
+    let settle = Settlement::failed("broken", LEASE).cause("dns");
+    let settled = store.settle(id, leased.lease_token, settle).await;
+    assert_eq!(settled.unwrap(), Ownership::Held);
+    let redriven = store.command(id, EntryCommand::Redrive(LEASE)).await;
+    assert_eq!(redriven.unwrap().unwrap().entry.redrives, 3);
+    let found = store.find(id).await.unwrap().unwrap();
+    assert_eq!((found.redrives, found.history.len()), (3, 6));
+}
+
 #[tokio::test]
 async fn t_5_a_newer_journal_is_refused() {
     let Some(redis) = Redis::new().await else {
@@ -169,17 +203,17 @@ async fn t_5_a_newer_journal_is_refused() {
     };
     let store = redis.open().await;
     let id = put(&store, new(Priority::Normal)).await;
-    let turn = LeaseToken::new(1);
+    let lease_token = LeaseToken::new(1);
     redis
-        .command::<()>(&["HSET", &root(&redis), "version", "2"])
+        .command::<()>(&["HSET", &root(&redis), "version", "3"])
         .await;
     let settle = Settlement::release(LEASE);
     let results = [
         store.enqueue(new(Priority::Normal)).await.map(drop),
         store.lanes("mails", None, 1).await.map(drop),
         store.lease(want(1)).await.map(drop),
-        store.extend(id, turn, LEASE).await.map(drop),
-        store.settle(id, turn, settle).await.map(drop),
+        store.extend(id, lease_token, LEASE).await.map(drop),
+        store.settle(id, lease_token, settle).await.map(drop),
         store.command(id, EntryCommand::Trigger).await.map(drop),
         store.find(id).await.map(drop),
         store.list(Query::new("mails", 1)).await.map(drop),
@@ -238,7 +272,10 @@ async fn all_sets_agree_and_nothing_is_left_behind() {
             }
             5 if !held.is_empty() => {
                 let entry = &held[pick(held.len())];
-                let _ = store.extend(entry.id, entry.turn, LEASE).await.unwrap();
+                let _ = store
+                    .extend(entry.id, entry.lease_token, LEASE)
+                    .await
+                    .unwrap();
             }
             6 if !held.is_empty() => {
                 let entry = held.swap_remove(pick(held.len()));
@@ -250,7 +287,10 @@ async fn all_sets_agree_and_nothing_is_left_behind() {
                     Settlement::release(Duration::ZERO).followed_by([new(Priority::Low)]),
                 ];
                 let settle = settle[pick(5)].clone();
-                let _ = store.settle(entry.id, entry.turn, settle).await.unwrap();
+                let _ = store
+                    .settle(entry.id, entry.lease_token, settle)
+                    .await
+                    .unwrap();
             }
             7..9 if !all.is_empty() => {
                 let steers = [
@@ -281,7 +321,10 @@ async fn all_sets_agree_and_nothing_is_left_behind() {
                 .unwrap()
             {
                 let settle = Settlement::completed("", Duration::ZERO);
-                let settled = store.settle(entry.id, entry.turn, settle).await.unwrap();
+                let settled = store
+                    .settle(entry.id, entry.lease_token, settle)
+                    .await
+                    .unwrap();
                 assert_eq!(settled, Ownership::Held);
             }
         }

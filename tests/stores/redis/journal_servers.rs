@@ -76,7 +76,7 @@ async fn a_verb_does_as_much_in_a_long_queue_as_in_a_short_one() {
                 panic!("three were there")
             };
             let (cost, extended) =
-                commands(&redis, store.extend(first.id, first.turn, LEASE)).await;
+                commands(&redis, store.extend(first.id, first.lease_token, LEASE)).await;
             assert_eq!(extended.expect("extend"), Ownership::Held);
             costs.push(cost);
             for (entry, settle) in [
@@ -85,7 +85,7 @@ async fn a_verb_does_as_much_in_a_long_queue_as_in_a_short_one() {
                 (third, Settlement::retry("503", Duration::ZERO)),
             ] {
                 let (cost, settled) =
-                    commands(&redis, store.settle(entry.id, entry.turn, settle)).await;
+                    commands(&redis, store.settle(entry.id, entry.lease_token, settle)).await;
                 assert_eq!(settled.expect("settle"), Ownership::Held);
                 costs.push(cost);
             }
@@ -168,10 +168,16 @@ async fn j_2_a_full_server_refuses_what_is_new_and_works_off_the_rest() {
     assert!(!error.may_have_happened());
     assert_eq!(store.find(id).await.unwrap(), None);
     let entry = store.lease(want(1)).await.unwrap().pop().unwrap();
-    let extended = store.extend(entry.id, entry.turn, LEASE).await.unwrap();
+    let extended = store
+        .extend(entry.id, entry.lease_token, LEASE)
+        .await
+        .unwrap();
     assert_eq!(extended, Ownership::Held);
     let settle = Settlement::completed("done", KEEP);
-    let settled = store.settle(entry.id, entry.turn, settle).await.unwrap();
+    let settled = store
+        .settle(entry.id, entry.lease_token, settle)
+        .await
+        .unwrap();
     assert_eq!(settled, Ownership::Held);
     let steered = store
         .command(all[1], EntryCommand::Cancel(KEEP))
@@ -304,7 +310,11 @@ async fn t_2_a_journal_that_is_moved_is_not_changed_by_halves() {
             store.enqueue(new).await.map(drop),
             store.lease(want(9)).await.map(drop),
             store
-                .settle(leased.id, leased.turn, Settlement::retry("503", LEASE))
+                .settle(
+                    leased.id,
+                    leased.lease_token,
+                    Settlement::retry("503", LEASE),
+                )
                 .await
                 .map(drop),
             store
@@ -336,7 +346,10 @@ async fn t_2_a_journal_that_is_moved_is_not_changed_by_halves() {
     }
 
     let settle = Settlement::completed("done", KEEP);
-    let settled = store.settle(leased.id, leased.turn, settle).await.unwrap();
+    let settled = store
+        .settle(leased.id, leased.lease_token, settle)
+        .await
+        .unwrap();
     assert_eq!(settled, Ownership::Held);
     assert_eq!(ids(&store.lease(want(9)).await.unwrap()), all[1..]);
     let counts = store.counts("mails").await.unwrap();
@@ -373,7 +386,11 @@ async fn t_6_j_14_with_appendfsync_always_a_kill_loses_no_entry() {
                         .unwrap()
                         .insert(entry.id, (Status::Processing, 1));
                     let settle = Settlement::completed("done", KEEP);
-                    if store.settle(entry.id, entry.turn, settle).await.is_ok() {
+                    if store
+                        .settle(entry.id, entry.lease_token, settle)
+                        .await
+                        .is_ok()
+                    {
                         known
                             .lock()
                             .unwrap()

@@ -52,7 +52,10 @@ async fn t_7_j_13_the_store_never_sees_what_is_asked_for() {
     let callback = NewEntry::new("callbacks", SECRET);
     let follow = callback.id;
     let settle = Settlement::completed(SECRET, RETENTION).followed_by([callback]);
-    let settled = store.settle(id, leased[0].turn, settle).await.unwrap();
+    let settled = store
+        .settle(id, leased[0].lease_token, settle)
+        .await
+        .unwrap();
     assert_eq!(settled, Ownership::Held);
 
     let (entry, follow) = (found(&below, id).await, found(&below, follow).await);
@@ -89,7 +92,7 @@ async fn t_7_what_was_moved_is_refused() {
     let leased = below.lease(want()).await.unwrap();
     let leased = leased.iter().find(|entry| entry.id == id).unwrap();
     let settle = Settlement::completed(payload, RETENTION);
-    let settled = below.settle(id, leased.turn, settle).await.unwrap();
+    let settled = below.settle(id, leased.lease_token, settle).await.unwrap();
     assert_eq!(settled, Ownership::Held);
     let error = store.find(id).await.unwrap_err();
     assert!(error.to_string().contains("an entry's result"), "{error}");

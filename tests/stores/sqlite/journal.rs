@@ -120,17 +120,83 @@ async fn t_3_what_is_gone_frees_its_id() {
     assert!(found.sequence > before, "a sequence is not used twice");
 }
 
-#[tokio::test]
-async fn t_5_a_file_of_version_1_keeps_its_records() {
-    let sqlite = Sqlite::new();
+const SCHEMAS: [&str; 2] = [
+    include_str!("../../../src/store/sqlite/schema/1.sql"),
+    include_str!("../../../src/store/sqlite/schema/2.sql"),
+];
+
+/// A file as that version left it.
+fn old_file(sqlite: &Sqlite, version: usize) -> Connection {
     let old = Connection::open(sqlite.folder.file()).unwrap();
     old.pragma_update_and_check(None, "journal_mode", "wal", |_| Ok(()))
         .unwrap();
-    old.execute_batch(include_str!("../../../src/store/sqlite/schema/1.sql"))
-        .unwrap();
+    for schema in &SCHEMAS[..version] {
+        old.execute_batch(schema).unwrap();
+    }
     old.pragma_update(None, "application_id", 0x7270_7273)
         .unwrap();
-    old.pragma_update(None, "user_version", 1).unwrap();
+    old.pragma_update(None, "user_version", version as i64)
+        .unwrap();
+    old
+}
+
+#[tokio::test]
+async fn t_5_a_file_of_version_2_keeps_its_entries() {
+    let sqlite = Sqlite::new();
+    let old = old_file(&sqlite, 2);
+    old.execute("INSERT INTO journal_secret VALUES (?1)", [[7_u8; 32]])
+        .unwrap();
+    let history = "00000000000000010003503\
+                   00000000000000020008redriven00000000000000030003503\
+                   00000000000000040008redriven00000000000000050003503";
+    let ids: [EntryId; 3] = std::array::from_fn(|_| EntryId::random());
+    for (n, id) in ids.iter().enumerate() {
+        let (status, history) = [(0, ""), (3, history), (0, "")][n];
+        old.execute(
+            "INSERT INTO journal (id, queue, lane, owner, label, dedup, fingerprint, priority,
+               status, turn, attempts, queued, due, expires, changed, until, history, payload)
+             VALUES (?1, 'mails', '', 'ada', 'POST', ?2, ?2, 2, ?3, 7, 4, 1, 2, ?4, 3, ?4, ?5, ?6)",
+            (
+                id.as_bytes(),
+                [u8::try_from(n).unwrap(); 32],
+                status,
+                1_i64 << 52,
+                history,
+                vec![7_u8; 400_000],
+            ),
+        )
+        .unwrap();
+    }
+    old.execute("DELETE FROM journal WHERE sequence = 3", [])
+        .unwrap();
+    drop(old);
+
+    // A copy must fit, whatever the file may grow to from then on.
+    let store = sqlite.time.store().max_bytes(1 << 20);
+    let store = store.open(sqlite.folder.file()).unwrap();
+    let queued = store.find(ids[0]).await.unwrap().unwrap();
+    let failed = store.find(ids[1]).await.unwrap().unwrap();
+    assert_eq!((queued.redrives, failed.redrives), (0, 2));
+    assert_eq!((&failed.cause, failed.repeats), (&None, 0));
+    assert_eq!(
+        (failed.lease_token, failed.attempts),
+        (LeaseToken::new(7), 4)
+    );
+    assert_eq!((failed.history.len(), failed.payload.len()), (5, 400_000));
+    assert_eq!((&*failed.owner, &*failed.label), ("ada", "POST"));
+    assert_eq!(store.secret().await.unwrap(), [7; 32]);
+    let redriven = store.command(ids[1], EntryCommand::Redrive(KEEP)).await;
+    assert_eq!(redriven.unwrap().unwrap().entry.redrives, 3);
+    let id = put(&store, entry(1)).await;
+    let found = store.find(id).await.unwrap().unwrap();
+    assert_eq!(found.sequence, 4, "a sequence is not used twice");
+    assert_eq!(store.lease(want(9)).await.unwrap().len(), 3);
+}
+
+#[tokio::test]
+async fn t_5_a_file_of_version_1_keeps_its_records() {
+    let sqlite = Sqlite::new();
+    let old = old_file(&sqlite, 1);
     old.execute(
         "INSERT INTO idempotency VALUES (77, ?1, ?2, x'00', ?3, ?3, 0, NULL, NULL)",
         (claim(1).key.as_bytes(), [1_u8; 32], i64::MAX),
@@ -182,14 +248,14 @@ async fn t_4_j_2_a_full_file_refuses_and_still_answers() {
     assert_eq!(connection.execute(&delete, []).unwrap(), 3);
     let queued = accepted.len() as u64 - 4;
     let settle = Settlement::completed("", KEEP).followed_by([entry(1), entry(100_000)]);
-    let error = store.settle(leased.id, leased.turn, settle).await;
+    let error = store.settle(leased.id, leased.lease_token, settle).await;
     assert_eq!(error.unwrap_err().kind(), StoreErrorKind::Full);
     let found = store.find(leased.id).await.unwrap();
     assert_eq!(found.unwrap().status, Status::Processing);
     let counts = store.counts("mails").await.unwrap();
     assert_eq!(counts.of(Status::Queued), queued);
     let settle = Settlement::completed("", KEEP).followed_by([entry(1)]);
-    let settled = store.settle(leased.id, leased.turn, settle).await;
+    let settled = store.settle(leased.id, leased.lease_token, settle).await;
     assert_eq!(settled.unwrap(), Ownership::Held);
     let counts = store.counts("mails").await.unwrap();
     assert_eq!(counts.of(Status::Queued), queued + 1);
@@ -201,13 +267,17 @@ async fn t_4_a_file_that_is_gone_refuses() {
     let store = sqlite.open();
     let id = put(&store, entry(1)).await;
     fs::remove_dir_all(&sqlite.folder.0).unwrap();
-    let turn = LeaseToken::new(1);
+    let lease_token = LeaseToken::new(1);
     for error in [
         store.enqueue(entry(1)).await.map(drop).unwrap_err(),
         store.lease(want(1)).await.map(drop).unwrap_err(),
-        store.extend(id, turn, LEASE).await.map(drop).unwrap_err(),
         store
-            .settle(id, turn, Settlement::release(LEASE))
+            .extend(id, lease_token, LEASE)
+            .await
+            .map(drop)
+            .unwrap_err(),
+        store
+            .settle(id, lease_token, Settlement::release(LEASE))
             .await
             .map(drop)
             .unwrap_err(),
@@ -282,7 +352,10 @@ async fn t_4_j_14_nothing_acknowledged_is_lost_to_a_kill() {
             let found = store.find(id).await.unwrap().expect(line);
             match words[0] {
                 "queued" => {}
-                "leased" => assert!(found.turn.get() >= words[2].parse().unwrap(), "{line}"),
+                "leased" => assert!(
+                    found.lease_token.get() >= words[2].parse().unwrap(),
+                    "{line}"
+                ),
                 "settled" => {
                     assert_eq!(found.status, Status::Completed, "{line}");
                     assert_eq!(found.result.as_deref(), Some(&b"done"[..]), "{line}");
@@ -314,12 +387,12 @@ async fn child_that_is_killed() {
                 let id = put(&store, entry(100)).await;
                 say(format!("queued {id}\n"));
                 for leased in store.lease(want(1)).await.unwrap() {
-                    let (id, turn) = (leased.id, leased.turn);
-                    say(format!("leased {id} {}\n", turn.get()));
+                    let (id, lease_token) = (leased.id, leased.lease_token);
+                    say(format!("leased {id} {}\n", lease_token.get()));
                     let next = NewEntry::new("callbacks", "done");
                     let follow = next.id;
                     let settle = Settlement::completed("done", RETENTION).followed_by([next]);
-                    let settled = store.settle(id, turn, settle).await;
+                    let settled = store.settle(id, lease_token, settle).await;
                     assert_eq!(settled.unwrap(), Ownership::Held);
                     say(format!("settled {id} {follow}\n"));
                 }

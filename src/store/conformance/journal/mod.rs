@@ -1,27 +1,24 @@
+mod commands;
 mod leasing;
 mod queueing;
 mod reading;
 mod settling;
-mod steering;
 
 use std::{sync::Arc, time::Duration};
 
 use super::Backend;
 
 use crate::store::{
-    Fingerprint,
-    Ownership::Held,
-    RecordKey,
+    Fingerprint, Ownership, RecordKey,
     journal::{
-        Dedup, Enqueued, Entry, EntryCommand, EntryId, Journal, LeaseRequest, NewEntry, Query,
-        Settlement, Status,
+        Dedup, Enqueued, Entry, EntryCommand, EntryId, Journal, LeaseRequest, LeaseToken, NewEntry,
+        Priority, Query, Settlement, Status,
     },
 };
 
+/// Durations of the cases, in units of the backend.
 const LEASE: u32 = 5;
-
 const KEEP: u32 = 20;
-
 const TTL: u32 = 50;
 
 /// Runs every case of a [`Journal`], one after the other. Queues have random names, so that the
@@ -38,29 +35,39 @@ pub async fn journal<B: Backend<Store: Journal>>(backend: &B) {
         unit: backend.unit(),
         queue: format!("q{:016x}", rand::random::<u64>()),
     };
-    queueing::what_is_queued_comes_back_whole(&new().await).await;
-    queueing::enqueuing_can_be_repeated(&new().await).await;
-    queueing::the_same_operation_is_queued_once(&new().await).await;
-    queueing::what_was_called_off_frees_its_key(&new().await).await;
-    leasing::order_is_priority_then_due_then_sequence(&new().await).await;
-    leasing::lanes_are_independent(&new().await).await;
-    leasing::many_workers_share_without_overlap(&new().await).await;
-    leasing::a_lease_runs_out_and_counts(&new().await).await;
-    leasing::a_lease_that_ran_out_is_its_owners_until_taken(&new().await).await;
-    leasing::a_stale_turn_changes_nothing(&new().await).await;
-    settling::a_settlement_can_be_repeated(&new().await).await;
-    settling::a_retry_waits_and_a_release_does_not_count(&new().await).await;
-    settling::an_outcome_and_its_outbox_are_one(&new().await).await;
-    steering::cancel_and_lease_have_one_winner(&new().await).await;
-    steering::what_is_triggered_goes_first(&new().await).await;
-    steering::what_is_past_its_time_is_only_leased_to_be_told_so(&new().await).await;
-    steering::a_dead_letter_is_redriven_once(&new().await).await;
-    steering::what_is_over_is_kept_for_its_time(&new().await).await;
-    reading::lists_page_and_filter(&new().await).await;
-    reading::counts_and_positions_add_up(&new().await).await;
-    reading::nothing_is_known_of_what_is_not_there(&new().await).await;
-    reading::any_duration_is_taken(&new().await).await;
-    reading::secrets_are_shared(&new().await).await;
+    new().await.what_is_queued_comes_back_whole().await;
+    new().await.enqueuing_can_be_repeated().await;
+    new().await.the_same_operation_is_queued_once().await;
+    new().await.what_was_called_off_frees_its_key().await;
+    new().await.order_is_priority_then_due_then_sequence().await;
+    new().await.lanes_are_independent().await;
+    new().await.many_workers_share_without_overlap().await;
+    new().await.a_lease_runs_out_and_counts().await;
+    new()
+        .await
+        .a_lease_that_ran_out_is_its_owners_until_taken()
+        .await;
+    new().await.a_stale_lease_changes_nothing().await;
+    new().await.a_settlement_can_be_repeated().await;
+    new()
+        .await
+        .a_retry_waits_and_a_release_does_not_count()
+        .await;
+    new().await.causes_and_redrives_are_counted().await;
+    new().await.an_outcome_and_its_outbox_are_one().await;
+    new().await.cancel_and_lease_have_one_winner().await;
+    new().await.what_is_triggered_goes_first().await;
+    new()
+        .await
+        .what_is_past_its_time_is_only_leased_to_be_told_so()
+        .await;
+    new().await.a_dead_letter_is_redriven_once().await;
+    new().await.what_is_over_is_kept_for_its_time().await;
+    new().await.lists_page_and_filter().await;
+    new().await.counts_and_positions_add_up().await;
+    new().await.nothing_is_known_of_what_is_not_there().await;
+    new().await.any_duration_is_taken().await;
+    new().await.secrets_are_shared().await;
 }
 
 struct Case<'a, B: Backend> {
@@ -96,12 +103,22 @@ impl<B: Backend<Store: Journal>> Case<'_, B> {
         }
     }
 
-    fn want(&self, lane: &str, limit: u32) -> LeaseRequest {
+    /// Enqueues an entry that differs from the usual one.
+    async fn put_with(&self, change: impl FnOnce(&mut NewEntry)) -> EntryId {
+        let mut entry = self.entry();
+        change(&mut entry);
+        self.put(entry).await
+    }
+
+    fn request(&self, lane: &str, limit: u32) -> LeaseRequest {
         LeaseRequest::new(self.queue.clone(), lane, limit, self.unit * LEASE)
     }
 
     async fn lease(&self, limit: u32) -> Vec<Entry> {
-        self.store.lease(self.want("", limit)).await.expect("lease")
+        self.store
+            .lease(self.request("", limit))
+            .await
+            .expect("lease")
     }
 
     async fn lease_one(&self) -> Entry {
@@ -109,15 +126,48 @@ impl<B: Backend<Store: Journal>> Case<'_, B> {
         leased.pop().expect("something to lease")
     }
 
-    async fn settle(&self, entry: &Entry, settle: Settlement) {
-        let settled = self.store.settle(entry.id, entry.turn, settle).await;
-        assert_eq!(settled.expect("settle"), Held);
+    /// Leases what may be leased while all else is held back.
+    async fn lease_urgent(&self) -> Vec<Entry> {
+        let request = LeaseRequest {
+            through: Priority::Urgent,
+            ..self.request("", 9)
+        };
+        self.store.lease(request).await.expect("lease")
     }
 
-    async fn command(&self, id: EntryId, command: EntryCommand) -> (bool, Status) {
-        let steered = self.store.command(id, command).await.expect("steer");
-        let steered = steered.expect("an entry");
-        (steered.applied, steered.entry.status)
+    async fn extend(&self, id: EntryId, lease_token: LeaseToken, lease: Duration) -> Ownership {
+        let extended = self.store.extend(id, lease_token, lease).await;
+        extended.expect("extend")
+    }
+
+    async fn settle(&self, entry: &Entry, settlement: Settlement) {
+        let settled = self.store.settle(entry.id, entry.lease_token, settlement);
+        assert_eq!(settled.await.expect("settle"), Ownership::Held);
+    }
+
+    async fn complete(&self, entry: &Entry) {
+        let settlement = Settlement::completed("", self.keep());
+        self.settle(entry, settlement).await;
+    }
+
+    async fn fail(&self, entry: &Entry) {
+        let settlement = Settlement::failed("broken", self.keep());
+        self.settle(entry, settlement).await;
+    }
+
+    fn cancel(&self) -> EntryCommand {
+        EntryCommand::Cancel(self.keep())
+    }
+
+    /// Gives a command that is applied, or is not, and compares the status then.
+    async fn command(&self, id: EntryId, command: EntryCommand, expected: Result<Status, Status>) {
+        let result = self.store.command(id, command).await.expect("command");
+        let result = result.expect("an entry");
+        let seen = match result.applied {
+            true => Ok(result.entry.status),
+            false => Err(result.entry.status),
+        };
+        assert_eq!(seen, expected, "{command:?}");
     }
 
     async fn find(&self, id: EntryId) -> Option<Entry> {

@@ -5,201 +5,177 @@ use crate::store::conformance::Backend;
 use crate::store::{
     Ownership::{Held, Lost},
     journal::{
-        Entry, EntryCommand, EntryId, Journal, LeaseRequest, LeaseToken, NewEntry, Priority, Query,
+        EntryCommand, EntryId, Journal, LeaseRequest, LeaseToken, NewEntry, Priority, Query,
         Settlement, Status,
     },
 };
 
-pub(super) async fn lists_page_and_filter<B: Backend<Store: Journal>>(case: &Case<'_, B>) {
-    let mut all = Vec::new();
-    for n in 0..9 {
-        let new = NewEntry {
-            owner: ["ada", "bob"][n % 2].to_owned(),
-            label: ["orders", "mails", "orders"][n % 3].to_owned(),
-            ..case.entry()
+impl<B: Backend<Store: Journal>> Case<'_, B> {
+    pub(super) async fn lists_page_and_filter(&self) {
+        let mut all = Vec::new();
+        for n in 0..9 {
+            let new = NewEntry {
+                owner: ["ada", "bob"][n % 2].to_owned(),
+                label: ["orders", "mails", "orders"][n % 3].to_owned(),
+                ..self.entry()
+            };
+            all.push(self.put(new).await);
+        }
+        self.command(all[2], self.cancel(), Ok(Status::Cancelled))
+            .await;
+        all.push(self.put(self.entry()).await);
+        let query = || Query::new(self.queue.clone(), 4);
+        let (mut pages, mut after) = (Vec::new(), 0);
+        loop {
+            let page = self.list(Query { after, ..query() }).await;
+            assert!(
+                page.iter()
+                    .all(|entry| entry.payload.is_empty() && entry.queue == self.queue)
+            );
+            let Some(last) = page.last() else { break };
+            after = last.sequence;
+            pages.push(ids(&page));
+        }
+        assert_eq!(pages, [&all[..4], &all[4..8], &all[8..]]);
+        let first = self.list(query()).await[0].sequence;
+        let text = |text: &str| Some(text.to_owned());
+        let table: [(Query, &[usize]); 5] = [
+            (
+                Query {
+                    owner: text("ada"),
+                    ..query()
+                },
+                &[0, 2, 4, 6],
+            ),
+            (
+                Query {
+                    owner: text(""),
+                    ..query()
+                },
+                &[9],
+            ),
+            (
+                Query {
+                    label: text("mails"),
+                    ..query()
+                },
+                &[1, 4, 7],
+            ),
+            (
+                Query {
+                    status: Some(Status::Cancelled),
+                    ..query()
+                },
+                &[2],
+            ),
+            (
+                Query {
+                    owner: text("ada"),
+                    status: Some(Status::Queued),
+                    label: text("orders"),
+                    after: first,
+                    ..query()
+                },
+                &[6, 8],
+            ),
+        ];
+        for (query, expected) in table {
+            let expected: Vec<_> = expected.iter().map(|n| all[*n]).collect();
+            assert_eq!(ids(&self.list(query.clone()).await), expected, "{query:?}");
+        }
+    }
+
+    pub(super) async fn counts_and_positions_add_up(&self) {
+        let counts = async || self.other.counts(&self.queue).await.expect("counts");
+        assert_eq!(counts().await, Default::default());
+        let mut all = Vec::new();
+        for priority in [
+            Priority::Low,
+            Priority::Normal,
+            Priority::High,
+            Priority::Normal,
+        ] {
+            all.push(self.put_with(|new| new.priority = priority).await);
+        }
+        self.put_with(|new| new.lane = "other".to_owned()).await;
+        let position = async |n: usize, limit| {
+            let position = self.other.position(all[n], limit).await;
+            position.expect("position")
         };
-        all.push(case.put(new).await);
+        for (n, before) in [3, 1, 0].into_iter().enumerate() {
+            assert_eq!(position(n, 9).await, Some(before));
+        }
+        assert_eq!(position(0, 2).await, Some(2), "counted that far");
+        self.pass(2).await;
+        let leased = self.lease_one().await;
+        assert_eq!(position(2, 9).await, None, "it is not queued any more");
+        assert_eq!(position(0, 9).await, Some(2));
+        let now = counts().await;
+        assert_eq!((now.of(Status::Queued), now.of(Status::Processing)), (4, 1));
+        assert!(now.oldest.is_some_and(|age| age >= self.unit * 2));
+        self.fail(&leased).await;
+        self.command(all[0], self.cancel(), Ok(Status::Cancelled))
+            .await;
+        assert_eq!(counts().await.by_status, [3, 0, 0, 1, 0, 1]);
+        self.pass(TTL).await;
+        let now = counts().await;
+        assert_eq!(now.by_status, [0, 0, 0, 0, 3, 0], "past their time");
+        assert_eq!(now.oldest, None);
     }
-    case.command(all[2], EntryCommand::Cancel(case.keep()))
-        .await;
-    let query = || Query::new(case.queue.clone(), 4);
-    let first = case.list(query()).await;
-    assert_eq!(ids(&first), all[..4]);
-    assert!(
-        first
-            .iter()
-            .all(|entry| entry.payload.is_empty() && entry.queue == case.queue)
-    );
-    let after = |entries: &[Entry]| entries.last().expect("a page").sequence;
-    let second = case
-        .list(Query {
-            after: after(&first),
-            ..query()
-        })
-        .await;
-    assert_eq!(ids(&second), all[4..8]);
-    let last = case
-        .list(Query {
-            after: after(&second),
-            ..query()
-        })
-        .await;
-    assert_eq!(ids(&last), all[8..]);
-    let ada = Query {
-        owner: Some("ada".to_owned()),
-        ..query()
-    };
-    assert_eq!(
-        ids(&case.list(ada.clone()).await),
-        [0, 2, 4, 6].map(|n| all[n])
-    );
-    let mails = Query {
-        label: Some("mails".to_owned()),
-        ..query()
-    };
-    assert_eq!(ids(&case.list(mails).await), [1, 4, 7].map(|n| all[n]));
-    let cancelled = Query {
-        status: Some(Status::Cancelled),
-        ..query()
-    };
-    assert_eq!(ids(&case.list(cancelled).await), [all[2]]);
-    let both = Query {
-        status: Some(Status::Queued),
-        label: Some("orders".to_owned()),
-        after: first[0].sequence,
-        ..ada
-    };
-    assert_eq!(ids(&case.list(both).await), [6, 8].map(|n| all[n]));
-    let nobodys = case.put(case.entry()).await;
-    let query = Query {
-        owner: Some(String::new()),
-        ..query()
-    };
-    assert_eq!(ids(&case.list(query).await), [nobodys]);
-}
 
-pub(super) async fn counts_and_positions_add_up<B: Backend<Store: Journal>>(case: &Case<'_, B>) {
-    let counts = async || case.other.counts(&case.queue).await.expect("counts");
-    assert_eq!(counts().await, Default::default());
-    let mut all = Vec::new();
-    for priority in [
-        Priority::Low,
-        Priority::Normal,
-        Priority::High,
-        Priority::Normal,
-    ] {
-        all.push(
-            case.put(NewEntry {
-                priority,
-                ..case.entry()
+    pub(super) async fn nothing_is_known_of_what_is_not_there(&self) {
+        let id = EntryId::random();
+        let lease_token = LeaseToken::new(1);
+        let store = &self.store;
+        assert_eq!(self.find(id).await, None);
+        assert_eq!(self.extend(id, lease_token, self.unit).await, Lost);
+        let release = Settlement::release(self.unit);
+        let settled = store.settle(id, lease_token, release).await;
+        assert_eq!(settled.expect("settle"), Lost);
+        let result = store.command(id, EntryCommand::Trigger).await;
+        assert_eq!(result.expect("command"), None);
+        assert_eq!(store.position(id, 9).await.expect("position"), None);
+        assert_eq!(self.lease(0).await, []);
+        self.put(self.entry()).await;
+        assert_eq!(self.lease(0).await, [], "none is what was asked for");
+    }
+
+    pub(super) async fn any_duration_is_taken(&self) {
+        let forever = Duration::MAX;
+        let id = self
+            .put_with(|new| {
+                new.ttl = forever;
+                new.delay = Duration::ZERO;
             })
-            .await,
-        );
-    }
-    case.put(NewEntry {
-        lane: "other".to_owned(),
-        ..case.entry()
-    })
-    .await;
-    let position = async |n: usize, limit| {
-        let position = case.other.position(all[n], limit).await;
-        position.expect("position")
-    };
-    let positions = [
-        position(0, 9).await,
-        position(1, 9).await,
-        position(2, 9).await,
-    ];
-    assert_eq!(positions, [Some(3), Some(1), Some(0)]);
-    assert_eq!(position(0, 2).await, Some(2), "counted that far");
-    case.pass(2).await;
-    let leased = case.lease_one().await;
-    assert_eq!(position(2, 9).await, None, "it is not queued any more");
-    assert_eq!(position(0, 9).await, Some(2));
-    let now = counts().await;
-    assert_eq!((now.of(Status::Queued), now.of(Status::Processing)), (4, 1));
-    assert!(now.oldest.is_some_and(|age| age >= case.unit * 2));
-    case.settle(&leased, Settlement::failed("broken", case.keep()))
-        .await;
-    case.command(all[0], EntryCommand::Cancel(case.keep()))
-        .await;
-    assert_eq!(counts().await.by_status, [3, 0, 0, 1, 0, 1]);
-    case.pass(TTL).await;
-    let now = counts().await;
-    assert_eq!(now.by_status, [0, 0, 0, 0, 3, 0], "past their time");
-    assert_eq!(now.oldest, None);
-}
-
-pub(super) async fn nothing_is_known_of_what_is_not_there<B: Backend<Store: Journal>>(
-    case: &Case<'_, B>,
-) {
-    let id = EntryId::random();
-    let turn = LeaseToken::new(1);
-    let store = &case.store;
-    assert_eq!(case.find(id).await, None);
-    assert_eq!(
-        store.extend(id, turn, case.unit).await.expect("extend"),
-        Lost
-    );
-    let settled = store.settle(id, turn, Settlement::release(case.unit)).await;
-    assert_eq!(settled.expect("settle"), Lost);
-    assert_eq!(
-        store
-            .command(id, EntryCommand::Trigger)
-            .await
-            .expect("steer"),
-        None
-    );
-    assert_eq!(store.position(id, 9).await.expect("position"), None);
-    assert_eq!(case.lease(0).await, []);
-    case.put(case.entry()).await;
-    assert_eq!(case.lease(0).await, [], "none is what was asked for");
-}
-
-pub(super) async fn any_duration_is_taken<B: Backend<Store: Journal>>(case: &Case<'_, B>) {
-    let forever = Duration::MAX;
-    let id = case
-        .put(NewEntry {
-            ttl: forever,
-            delay: Duration::ZERO,
-            ..case.entry()
+            .await;
+        let request = LeaseRequest {
+            lease: forever,
+            ..self.request("", 1)
+        };
+        let leased = self.store.lease(request).await.expect("lease");
+        assert_eq!(self.extend(id, leased[0].lease_token, forever).await, Held);
+        self.settle(&leased[0], Settlement::retry("later", forever))
+            .await;
+        self.command(id, EntryCommand::Trigger, Ok(Status::Queued))
+            .await;
+        let leased = self.lease_one().await;
+        self.settle(&leased, Settlement::failed("broken", forever))
+            .await;
+        self.command(id, EntryCommand::Redrive(forever), Ok(Status::Queued))
+            .await;
+        self.command(id, EntryCommand::Cancel(forever), Ok(Status::Cancelled))
+            .await;
+        self.put_with(|new| {
+            new.ttl = Duration::ZERO;
+            new.delay = forever;
         })
         .await;
-    let want = LeaseRequest {
-        lease: forever,
-        ..case.want("", 1)
-    };
-    let leased = case.store.lease(want).await.expect("lease");
-    let extended = case.store.extend(id, leased[0].turn, forever).await;
-    assert_eq!(extended.expect("extend"), Held);
-    case.settle(&leased[0], Settlement::retry("later", forever))
-        .await;
-    assert_eq!(
-        case.command(id, EntryCommand::Trigger).await,
-        (true, Status::Queued)
-    );
-    let leased = case.lease_one().await;
-    case.settle(&leased, Settlement::failed("broken", forever))
-        .await;
-    assert_eq!(
-        case.command(id, EntryCommand::Redrive(forever)).await,
-        (true, Status::Queued)
-    );
-    assert_eq!(
-        case.command(id, EntryCommand::Cancel(forever)).await,
-        (true, Status::Cancelled)
-    );
-    case.put(NewEntry {
-        ttl: Duration::ZERO,
-        delay: forever,
-        ..case.entry()
-    })
-    .await;
-    assert!(case.lease_one().await.is_past());
-}
+        assert!(self.lease_one().await.is_past());
+    }
 
-pub(super) async fn secrets_are_shared<B: Backend<Store: Journal>>(case: &Case<'_, B>) {
-    let secret = case.store.secret().await.expect("secret");
-    assert_eq!(case.other.secret().await.expect("secret"), secret);
-    assert_ne!(secret, [0; 32]);
+    pub(super) async fn secrets_are_shared(&self) {
+        let secret = self.store.secret().await.expect("secret");
+        assert_eq!(self.other.secret().await.expect("secret"), secret);
+        assert_ne!(secret, [0; 32]);
+    }
 }

@@ -1,8 +1,8 @@
 //! The journal, in a table beside that of the records.
 
 mod row;
+mod settle_batcher;
 mod sql;
-mod together;
 
 use std::time::Duration;
 
@@ -10,16 +10,16 @@ use tokio::time::Instant;
 use tokio_postgres::{GenericClient, Row, ToStatement, Transaction, types::ToSql};
 
 use self::{
-    row::{summary, turned, unreadable, whole},
-    together::Told,
+    row::{summary, unreadable, whole},
+    settle_batcher::SettleRow,
 };
-pub(super) use self::{sql::Statements, together::Together};
+pub(super) use self::{settle_batcher::SettleBatcher, sql::Statements};
 use super::{PostgresStore, conclude, error};
 use crate::store::{
     Ownership, StoreError, StoreErrorKind,
     journal::{
-        CommandResult, Counts, Enqueued, Entry, EntryCommand, EntryId, Journal, LeaseRequest,
-        LeaseToken, NewEntry, Outcome, Query, Settlement, Status, Timestamp, columns,
+        CommandResult, Counts, Enqueued, Entry, EntryCommand, EntryId, EventKind, Journal,
+        LeaseRequest, LeaseToken, NewEntry, Query, Settlement, Status, Timestamp, history,
     },
     remote,
 };
@@ -27,8 +27,8 @@ use crate::store::{
 type Parameters<'a> = [&'a (dyn ToSql + Sync)];
 
 impl PostgresStore {
-    /// Queues an entry as part of your transaction: what you write and what must follow from it are
-    /// committed together or not at all. Nobody can lease it before.
+    /// Queues an entry as part of your transaction: your writes and the entry that follows from them
+    /// are committed together or not at all. No worker can lease it before.
     ///
     /// An entry with a [`Dedup`](crate::store::journal::Dedup) that another transaction is queueing at the
     /// same time waits for that one to end.
@@ -56,9 +56,8 @@ impl PostgresStore {
     ///
     /// # Errors
     ///
-    /// The statement failed: the transaction is of no use any more, and the server will roll it
-    /// back. When the commit itself fails, it is open whether it happened; repeat it with the same
-    /// [id](NewEntry::id).
+    /// The statement failed, and the server will roll the transaction back. When the commit itself
+    /// fails, it may have happened; repeat it with the same [id](NewEntry::id).
     pub async fn enqueue_in(
         &self,
         transaction: &Transaction<'_>,
@@ -86,7 +85,8 @@ impl PostgresStore {
         conclude(client, answer)
     }
 
-    /// All in one transaction; whether there was a turn to settle.
+    /// Settles a lease and queues its outbox in one transaction, and returns whether there was such a
+    /// lease.
     async fn try_settle(
         &self,
         deadline: Instant,
@@ -123,8 +123,8 @@ impl PostgresStore {
     }
 }
 
-/// Queues it, or finds what is in its way. What is found may be gone before it is looked at; then
-/// there is room.
+/// Queues an entry, or returns the one that has its id or key. That one may be gone before it is
+/// read; then the insert is tried again.
 async fn enqueue_with<C: GenericClient, S: ToStatement + ?Sized + Sync + Send>(
     client: &C,
     enqueue: &S,
@@ -160,7 +160,7 @@ async fn enqueue_with<C: GenericClient, S: ToStatement + ?Sized + Sync + Send>(
     }
 }
 
-/// A row of what was queued, or of what was in its way.
+/// Reads a row of the entry that was queued, or of the one that has its id or key.
 fn enqueued(row: &Row) -> Result<Enqueued, StoreError> {
     if row.columns().iter().all(|column| column.name() != "same") {
         return summary(row).map(Enqueued::New);
@@ -171,7 +171,7 @@ fn enqueued(row: &Row) -> Result<Enqueued, StoreError> {
     }
 }
 
-/// What is added to a time. More than the server takes is as good as forever.
+/// Returns a duration as it is added to a time, at most what the server takes.
 fn micros(duration: Duration) -> i64 {
     let after = Timestamp::from_micros(0).after(duration);
     i64::try_from(after.as_micros()).unwrap_or(i64::MAX)
@@ -202,18 +202,18 @@ impl Journal for PostgresStore {
         lanes.collect()
     }
 
-    async fn lease(&self, want: LeaseRequest) -> Result<Vec<Entry>, StoreError> {
+    async fn lease(&self, request: LeaseRequest) -> Result<Vec<Entry>, StoreError> {
         let parameters: [&(dyn ToSql + Sync); 5] = [
-            &&*want.queue,
-            &want.lane,
-            &i64::from(want.limit),
-            &micros(want.lease),
-            &(want.through as i16),
+            &&*request.queue,
+            &request.lane,
+            &i64::from(request.limit),
+            &micros(request.lease),
+            &(request.through as i16),
         ];
         let lease = &self.inner.journal.lease;
         let answer = remote::with_retries(self.inner.timeout, async |deadline| {
             match self.attempt(deadline, lease, &parameters).await {
-                // The answer got lost. Asking again would lease others, and leave these waiting.
+                // The answer got lost. A repeat would lease others, and leave these waiting.
                 Err(error) if error.may_have_happened() => Ok(Err(error)),
                 answer => answer.map(Ok),
             }
@@ -224,54 +224,52 @@ impl Journal for PostgresStore {
     async fn extend(
         &self,
         id: EntryId,
-        turn: LeaseToken,
+        lease_token: LeaseToken,
         lease: Duration,
     ) -> Result<Ownership, StoreError> {
         let id = id.as_bytes().as_slice();
         let extend = &self.inner.journal.extend;
-        self.owned(extend, &[&id, &turned(turn), &micros(lease)])
+        self.owned(extend, &[&id, &lease_token.column(), &micros(lease)])
             .await
     }
 
     async fn settle(
         &self,
         id: EntryId,
-        turn: LeaseToken,
-        settle: Settlement,
+        lease_token: LeaseToken,
+        settlement: Settlement,
     ) -> Result<Ownership, StoreError> {
-        let (status, time) = match settle.outcome {
-            Outcome::Completed(keep) => (Status::Completed, keep),
-            Outcome::Failed(keep) => (Status::Failed, keep),
-            Outcome::Expired(keep) => (Status::Expired, keep),
-            Outcome::Retry(delay) | Outcome::Release(delay) => (Status::Queued, delay),
-        };
-        let note = (!settle.note.is_empty()).then(|| columns::framed(&settle.note));
-        if settle.outbox.is_empty() {
-            let told = Told {
+        let (status, time) = settlement.outcome.transition();
+        let releases = settlement.outcome.is_release();
+        let note = history::frame(EventKind::Settlement, &settlement.note);
+        if settlement.outbox.is_empty() {
+            let row = SettleRow {
                 id: *id.as_bytes(),
-                turn: turned(turn),
+                lease_token: lease_token.column(),
                 status: status.number().into(),
                 time: micros(time),
-                releases: matches!(settle.outcome, Outcome::Release(_)),
-                result: settle.result.clone(),
+                releases,
+                result: settlement.result.clone(),
                 note: note.clone(),
+                cause: settlement.stored_cause().map(str::to_owned),
             };
-            if self.settled_together(told).await {
+            if self.settle_batched(row).await {
                 return Ok(Ownership::Held);
             }
         }
-        let (id, turn) = (id.as_bytes().as_slice(), turned(turn));
-        let parameters: [&(dyn ToSql + Sync); 7] = [
+        let (id, lease_token) = (id.as_bytes().as_slice(), lease_token.column());
+        let parameters: [&(dyn ToSql + Sync); 8] = [
             &id,
-            &turn,
+            &lease_token,
             &i16::from(status.number()),
             &micros(time),
-            &matches!(settle.outcome, Outcome::Release(_)),
-            &settle.result.as_deref(),
+            &releases,
+            &settlement.result.as_deref(),
             &note.as_deref().map(str::as_bytes),
+            &settlement.stored_cause(),
         ];
         let statements = &self.inner.journal;
-        let settled = match &settle.outbox[..] {
+        let settled = match &settlement.outbox[..] {
             [] => {
                 let settled = self.owned(&statements.settle, &parameters).await?;
                 settled == Ownership::Held
@@ -284,7 +282,8 @@ impl Journal for PostgresStore {
         if settled {
             return Ok(Ownership::Held);
         }
-        self.owned(&statements.turn, &[&id, &turn]).await
+        self.owned(&statements.same_lease, &[&id, &lease_token])
+            .await
     }
 
     async fn command(
@@ -294,35 +293,28 @@ impl Journal for PostgresStore {
     ) -> Result<Option<CommandResult>, StoreError> {
         let statements = &self.inner.journal;
         let id = id.as_bytes().as_slice();
-        let (cancelled, redriven) = (columns::framed("cancelled"), columns::framed("redriven"));
-        let applies = match command {
-            EntryCommand::Cancel(_) | EntryCommand::Trigger => Status::Queued,
-            EntryCommand::Redrive(_) => Status::Failed,
+        let (time, note) = command.time_and_note();
+        let (time, note) = (micros(time), history::frame(EventKind::Command, note));
+        let note = note.as_deref().map(str::as_bytes);
+        let parameters: [&(dyn ToSql + Sync); 3] = [&id, &time, &note];
+        let (sql, parameters) = match command {
+            EntryCommand::Cancel(_) => (&statements.cancel, &parameters[..]),
+            EntryCommand::Trigger => (&statements.trigger, &parameters[..1]),
+            EntryCommand::Redrive(_) => (&statements.redrive, &parameters[..]),
         };
         loop {
-            let rows = match command {
-                EntryCommand::Cancel(keep) => {
-                    let parameters: &Parameters<'_> = &[&id, &micros(keep), &cancelled.as_bytes()];
-                    self.rows(&statements.cancel, parameters).await?
-                }
-                EntryCommand::Trigger => self.rows(&statements.trigger, &[&id]).await?,
-                EntryCommand::Redrive(ttl) => {
-                    let parameters: &Parameters<'_> = &[&id, &micros(ttl), &redriven.as_bytes()];
-                    self.rows(&statements.redrive, parameters).await?
-                }
-            };
-            if let Some(row) = rows.first() {
+            if let Some(row) = self.rows(sql, parameters).await?.first() {
                 let (applied, entry) = (true, summary(row)?);
                 return Ok(Some(CommandResult { applied, entry }));
             }
-            // Only now, since whoever was in the way may have just been committed.
+            // Only now, since a transaction that held the row may have just been committed.
             let found = self.rows(&statements.look, &[&id]).await?;
             let Some(row) = found.first() else {
                 return Ok(None);
             };
             let (applied, entry) = (false, summary(row)?);
-            // Somebody gave it back in between.
-            if entry.status != applies {
+            // In a state for the command after all: its worker gave it back in between.
+            if entry.status != command.applies_to() {
                 return Ok(Some(CommandResult { applied, entry }));
             }
         }
@@ -354,7 +346,7 @@ impl Journal for PostgresStore {
             let number: i16 = row.try_get(0).map_err(unreadable)?;
             let count: i64 = row.try_get(1).map_err(unreadable)?;
             let oldest: i64 = row.try_get(2).map_err(unreadable)?;
-            let status = columns::status(number.into())?;
+            let status = Status::from_number(number.into())?;
             counts.by_status[usize::from(status.number())] = count.unsigned_abs();
             if status == Status::Queued {
                 let oldest = u64::try_from(oldest).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Between the columns of a row and the types of an entry.
+//! Conversions from a row to an entry.
 
 use bytes::Bytes;
 use tokio_postgres::Row;
@@ -7,11 +7,11 @@ use crate::{
     error::BoxError,
     store::{
         StoreError, StoreErrorKind,
-        journal::{Entry, EntryId, LeaseToken, Timestamp, columns},
+        journal::{Entry, EntryId, LeaseToken, Priority, Status, Timestamp, history},
     },
 };
 
-/// An entry without payload, result and history.
+/// Returns an entry without payload, result and history.
 pub(super) fn summary(row: &Row) -> Result<Entry, StoreError> {
     try_summary(row).map_err(unreadable)
 }
@@ -29,7 +29,7 @@ fn try_whole(row: &Row) -> Result<Entry, BoxError> {
     Ok(Entry {
         payload: Bytes::copy_from_slice(row.try_get("payload")?),
         result: result.map(Bytes::copy_from_slice),
-        history: columns::history(row.try_get("history")?),
+        history: history::parse(row.try_get("history")?),
         ..try_summary(row)?
     })
 }
@@ -45,10 +45,13 @@ fn try_summary(row: &Row) -> Result<Entry, BoxError> {
         lane: row.try_get("lane")?,
         owner: row.try_get("owner")?,
         label: row.try_get("label")?,
-        priority: columns::priority(small("priority")?)?,
-        status: columns::status(small("status")?)?,
-        turn: LeaseToken::new(number("turn")?),
+        priority: Priority::from_number(small("priority")?)?,
+        status: Status::from_number(small("status")?)?,
+        lease_token: LeaseToken::new(number("turn")?),
         attempts: u32::try_from(row.try_get::<_, i32>("attempts")?)?,
+        redrives: u32::try_from(row.try_get::<_, i32>("redrives")?)?,
+        cause: row.try_get("cause")?,
+        repeats: u32::try_from(row.try_get::<_, i32>("repeats")?)?,
         queued_at: time("queued")?,
         due_at: time("due")?,
         expires_at: time("expires")?,
@@ -57,9 +60,4 @@ fn try_summary(row: &Row) -> Result<Entry, BoxError> {
         result: None,
         history: Vec::new(),
     })
-}
-
-/// A turn as a column holds it. What is too large was never given.
-pub(super) fn turned(turn: LeaseToken) -> i64 {
-    i64::try_from(turn.get()).unwrap_or(-1)
 }

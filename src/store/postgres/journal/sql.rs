@@ -1,31 +1,31 @@
-//! The statements of the journal. Each is a transition of its own, at READ COMMITTED, on the
-//! server's clock as the statement began.
+//! The statements of the journal. Each is one transition, at READ COMMITTED, on the server's clock
+//! at the start of the statement.
 
 use super::super::builder::Table;
 use crate::store::journal::{Priority, Query, Status};
 
-/// One time for the whole of a statement, and one that an index can be searched by.
+/// The time at the start of the statement, which an index can be searched by.
 const NOW: &str = "(date_part('epoch', statement_timestamp()) * 1000000)::bigint";
 
 /// The year 2255, as good as forever.
 const FOREVER: i64 = (1 << 53) - 1;
 
-/// Whether it was kept long enough.
+/// The entry was kept long enough.
 fn gone() -> String {
     format!("(status > 1 AND until <= {NOW})")
 }
 
-/// What nobody has begun, and what somebody has.
+/// The two states that `status` does not tell apart: see the schema.
 const QUEUED: &str = "status = 0 AND leased = 0";
 const PROCESSING: &str = "status = 0 AND leased > 0";
 
-/// Whether its key is free for another entry.
+/// The entry's key is free for another one.
 fn off() -> String {
     let gone = gone();
     format!("(status IN (4, 5) OR ({QUEUED} AND expires <= {NOW}) OR {gone})")
 }
 
-/// The state it is in, of which `status` alone is only a part: see the schema.
+/// The entry's state, of which the column `status` is only a part.
 fn status() -> String {
     format!(
         "CASE WHEN {PROCESSING} THEN 1 WHEN {QUEUED} AND expires <= {NOW} THEN 4 ELSE status \
@@ -37,7 +37,7 @@ fn status() -> String {
 fn summary() -> String {
     format!(
         "sequence, id, queue, lane, owner, label, priority, {} AS status, \
-         turn, attempts, queued, due, expires, changed",
+         turn, attempts, redrives, cause, repeats, queued, due, expires, changed",
         status()
     )
 }
@@ -51,7 +51,7 @@ fn after(duration: &str) -> String {
     format!("least({NOW} + {duration}::bigint, {FOREVER})")
 }
 
-/// Adds a note, which is NULL if there is none.
+/// The history with a note added, which is NULL if there is none.
 fn noted(note: &str) -> String {
     format!(
         "history || coalesce(convert_to(lpad({NOW}::text, 16, '0'), 'UTF8') || {note}::bytea, '')"
@@ -67,8 +67,8 @@ pub(in super::super) struct Statements {
     pub(in super::super) lease: String,
     pub(super) extend: String,
     pub(super) settle: String,
-    pub(super) settle_all: String,
-    pub(super) turn: String,
+    pub(super) settle_batch: String,
+    pub(super) same_lease: String,
     pub(super) cancel: String,
     pub(super) trigger: String,
     pub(super) redrive: String,
@@ -99,8 +99,8 @@ impl Statements {
                 after("$3")
             ),
             settle: settle(table),
-            settle_all: settle_all(table),
-            turn: format!("SELECT 1 FROM {table} WHERE id = $1 AND turn = $2"),
+            settle_batch: settle_batch(table),
+            same_lease: format!("SELECT 1 FROM {table} WHERE id = $1 AND turn = $2"),
             cancel: format!(
                 "UPDATE {table} SET status = 5, changed = {NOW}, until = {}, history = {cancelled} \
                  WHERE id = $1 AND {QUEUED} AND expires > {NOW} RETURNING {summary}",
@@ -112,7 +112,7 @@ impl Statements {
             ),
             redrive: format!(
                 "UPDATE {table} SET status = 0, changed = {NOW}, until = 0, attempts = 0, \
-                   due = {NOW}, expires = {}, history = {redriven} \
+                   redrives = redrives + 1, repeats = 0, due = {NOW}, expires = {}, history = {redriven} \
                  WHERE id = $1 AND status = 3 AND until > {NOW} RETURNING {summary}",
                 after("$2")
             ),
@@ -144,8 +144,8 @@ impl Statements {
         }
     }
 
-    /// Each combination of filters has its own statement, so that it finds its index. Those that
-    /// are given are its parameters from the fourth on.
+    /// Returns the statement for a combination of filters, so that each finds its index. Owner and
+    /// label, if given, are the parameters from the fourth on.
     pub(super) fn list(&self, query: &Query) -> String {
         let status = match query.status {
             None => String::new(),
@@ -162,7 +162,7 @@ impl Statements {
             .zip(4..)
             .map(|((column, _), number)| format!(" AND {column} = ${number}"))
             .collect();
-        // What is nobody's is in no list of owners.
+        // The index of owners leaves out entries without one.
         let owned = query.owner.as_ref().is_some_and(|owner| !owner.is_empty());
         let owned = if owned { " AND owner <> ''" } else { "" };
         format!(
@@ -175,7 +175,7 @@ impl Statements {
     }
 }
 
-/// No row is returned if something is in the way.
+/// Returns no row if another entry has the id or the key.
 fn enqueue(table: &Table) -> String {
     let expires = after("$10");
     format!(
@@ -189,9 +189,8 @@ fn enqueue(table: &Table) -> String {
     )
 }
 
-/// What is in the way of a new entry, by its id or by its key. What is of no account any more makes
-/// room; if that was all, no row is returned and the entry can be queued, unless somebody else is
-/// faster.
+/// Finds the entry that has the id or the key of a new one. One that is gone, cancelled or expired
+/// makes room; if that was all, no row is returned and the insert can be tried again.
 fn existing(table: &Table) -> String {
     let (gone, off, summary) = (gone(), off(), summary());
     format!(
@@ -206,8 +205,8 @@ fn existing(table: &Table) -> String {
     )
 }
 
-/// From one lane to the next, without a look at what is in between, nor at more than the first that
-/// is due: of an EXISTS the server may make a list of all there is.
+/// Steps from one lane to the next without reading the entries in between, and reads no more than
+/// the first that is due: of an EXISTS the server may make a list of all there is.
 fn lanes(table: &Table, from: &str) -> String {
     let here = format!("SELECT true FROM {table} j WHERE j.queue = $1 AND j.lane = lanes.lane");
     let due = Priority::ALL.map(|priority| {
@@ -233,11 +232,11 @@ fn lanes(table: &Table, from: &str) -> String {
     )
 }
 
-/// Locks what it takes and nothing else: others skip what is locked, and would get what comes after
-/// it.
+/// Locks the entries that it leases and nothing else: other workers skip what is locked, and would
+/// lease what comes after it.
 ///
-/// What is queued and whose lease ran out are both found by `leased`, which is 0 for the first. Each
-/// priority is searched by itself, so that what is not due yet is not even looked at.
+/// Queued entries and those whose lease ran out are both found by `leased`, which is 0 for the
+/// first. Each priority is searched by itself, so that entries that are not due are not read.
 fn lease(table: &Table) -> String {
     let free = format!("queue = $1 AND lane = $2 AND status = 0 AND leased <= {NOW}");
     let mut ctes = format!(
@@ -268,37 +267,47 @@ fn lease(table: &Table) -> String {
     )
 }
 
-/// The same as `settle` for many, each of them an element of the parameters.
-fn settle_all(table: &Table) -> String {
-    let time = after("told.time");
+/// Settles many leases: each parameter is an array with an element for each.
+fn settle_batch(table: &Table) -> String {
     format!(
-        "UPDATE {table} entry SET status = told.status, changed = {NOW}, leased = 0, \
-           until = CASE WHEN told.status = 0 THEN 0 ELSE {time} END, \
-           due = CASE WHEN told.status = 0 THEN least({time}, expires) ELSE due END, \
-           attempts = attempts - \
-             CASE WHEN told.releases AND expires > changed AND attempts > 0 THEN 1 ELSE 0 END, \
-           result = coalesce(told.result, entry.result), history = {} \
-         FROM unnest($1::bytea[], $2::bigint[], $3::smallint[], $4::bigint[], $5::boolean[], \
-             $6::bytea[], $7::bytea[]) \
-           AS told (id, turn, status, time, releases, result, note) \
-         WHERE entry.id = told.id AND entry.turn = told.turn AND entry.status = 0 \
+        "{} FROM unnest($1::bytea[], $2::bigint[], $3::smallint[], $4::bigint[], $5::boolean[], \
+             $6::bytea[], $7::bytea[], $8::text[]) \
+           AS row (id, turn, status, time, releases, result, note, cause) \
+         WHERE entry.id = row.id AND entry.turn = row.turn AND entry.status = 0 \
            AND entry.leased > 0 \
          RETURNING entry.id, entry.turn",
-        noted("told.note")
+        settling(
+            table,
+            ["status", "time", "releases", "result", "note", "cause"]
+                .map(|column| format!("row.{column}"))
+        )
     )
 }
 
-/// What was past its time when it was leased has counted no attempt.
 fn settle(table: &Table) -> String {
-    let time = after("$4");
     format!(
-        "UPDATE {table} SET status = $3, changed = {NOW}, leased = 0, \
-           until = CASE WHEN $3::smallint = 0 THEN 0 ELSE {time} END, \
-           due = CASE WHEN $3::smallint = 0 THEN least({time}, expires) ELSE due END, \
+        "{} WHERE id = $1 AND turn = $2 AND {PROCESSING} RETURNING 1",
+        settling(
+            table,
+            ["$3::smallint", "$4", "$5::boolean", "$6", "$7", "$8::text"].map(str::to_owned)
+        )
+    )
+}
+
+/// Returns the start of a statement that settles an entry. The lease of an entry past its time has
+/// counted no attempt.
+fn settling(table: &Table, parameters: [String; 6]) -> String {
+    let [status, time, releases, result, note, cause] = parameters;
+    let (time, history) = (after(&time), noted(&note));
+    format!(
+        "UPDATE {table} entry SET status = {status}, changed = {NOW}, leased = 0, \
+           until = CASE WHEN {status} = 0 THEN 0 ELSE {time} END, \
+           due = CASE WHEN {status} = 0 THEN least({time}, expires) ELSE due END, \
            attempts = attempts - \
-             CASE WHEN $5::boolean AND expires > changed AND attempts > 0 THEN 1 ELSE 0 END, \
-           result = coalesce($6, result), history = {} \
-         WHERE id = $1 AND turn = $2 AND {PROCESSING} RETURNING 1",
-        noted("$7")
+             CASE WHEN {releases} AND expires > changed AND attempts > 0 THEN 1 ELSE 0 END, \
+           cause = CASE WHEN {releases} THEN entry.cause ELSE {cause} END, \
+           repeats = CASE WHEN {releases} THEN repeats WHEN {cause} IS NULL THEN 0 \
+             WHEN entry.cause = {cause} THEN repeats + 1 ELSE 1 END, \
+           result = coalesce({result}, entry.result), history = {history}"
     )
 }

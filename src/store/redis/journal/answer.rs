@@ -1,14 +1,14 @@
-//! What the scripts answer.
+//! Reads the answers of the scripts.
 
 use redis::Value;
 
 use super::unreadable;
 use crate::store::{
     StoreError,
-    journal::{Entry, LeaseToken, Timestamp, columns},
+    journal::{Entry, LeaseToken, Priority, Status, Timestamp, history},
 };
 
-/// A list of entries, alone in an answer.
+/// Reads a list of entries, alone in an answer.
 pub(super) fn entries(mut rest: Vec<Value>) -> Result<Vec<Entry>, StoreError> {
     match &mut *rest {
         [Value::Array(found)] => found.drain(..).map(entry).collect(),
@@ -20,49 +20,36 @@ pub(super) fn entry(value: Value) -> Result<Entry, StoreError> {
     let Value::Array(values) = value else {
         return Err(unreadable());
     };
-    let values: [Value; 17] = values.try_into().map_err(|_| unreadable())?;
-    let [
-        id,
-        queue,
-        lane,
-        owner,
-        label,
-        priority,
-        status,
-        sequence,
-        turn,
-        attempts,
-        queued,
-        due,
-        expires,
-        changed,
-        payload,
-        result,
-        history,
-    ] = values;
-    let small = |value| Ok::<_, StoreError>(i64::try_from(number(value)?).unwrap_or(i64::MAX));
-    let time = |value| number(value).map(Timestamp::from_micros);
+    let mut values = values.into_iter();
+    let mut next = || values.next().ok_or_else(unreadable);
+    let small = |value| Ok::<_, StoreError>(i64::try_from(number(&value)?).unwrap_or(i64::MAX));
+    let count = |value| Ok::<_, StoreError>(u32::try_from(number(&value)?).unwrap_or(u32::MAX));
+    let time = |value| number(&value).map(Timestamp::from_micros);
+    // In the order of the answer, which is that of `FIELDS` in `common.lua`.
     Ok(Entry {
-        id: text(id)?.parse().map_err(|_| unreadable())?,
-        queue: text(queue)?,
-        lane: text(lane)?,
-        owner: text(owner)?,
-        label: text(label)?,
-        priority: columns::priority(small(&priority)?)?,
-        status: columns::status(small(&status)?)?,
-        sequence: number(&sequence)?,
-        turn: LeaseToken::new(number(&turn)?),
-        attempts: u32::try_from(number(&attempts)?).unwrap_or(u32::MAX),
-        queued_at: time(&queued)?,
-        due_at: time(&due)?,
-        expires_at: time(&expires)?,
-        changed_at: time(&changed)?,
-        payload: bytes(payload)?.into(),
-        result: match result {
+        id: text(next()?)?.parse().map_err(|_| unreadable())?,
+        queue: text(next()?)?,
+        lane: text(next()?)?,
+        owner: text(next()?)?,
+        label: text(next()?)?,
+        priority: Priority::from_number(small(next()?)?)?,
+        status: Status::from_number(small(next()?)?)?,
+        sequence: number(&next()?)?,
+        lease_token: LeaseToken::new(number(&next()?)?),
+        attempts: count(next()?)?,
+        queued_at: time(next()?)?,
+        due_at: time(next()?)?,
+        expires_at: time(next()?)?,
+        changed_at: time(next()?)?,
+        redrives: count(next()?)?,
+        repeats: count(next()?)?,
+        cause: Some(text(next()?)?).filter(|cause| !cause.is_empty()),
+        payload: bytes(next()?)?.into(),
+        result: match next()? {
             Value::Nil => None,
             result => Some(bytes(result)?.into()),
         },
-        history: columns::history(&bytes(history)?),
+        history: history::parse(&bytes(next()?)?),
     })
 }
 
@@ -77,7 +64,7 @@ pub(super) fn text(value: Value) -> Result<String, StoreError> {
     String::from_utf8(bytes(value)?).map_err(|_| unreadable())
 }
 
-/// As a number, or as digits where numbers of the server would not be exact.
+/// Reads an integer, or digits where the server's numbers would not be exact.
 pub(super) fn number(value: &Value) -> Result<u64, StoreError> {
     let number = match value {
         Value::Int(number) => u64::try_from(*number).ok(),

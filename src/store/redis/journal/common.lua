@@ -1,52 +1,57 @@
--- What the verbs of the journal have in common. It goes before each of them.
+-- Functions that all verbs of the journal share. This file goes before each of them.
 --
--- KEYS[1] is a hash: version of this layout, sequence, secret. All other keys are its name with
--- something behind it, so that they are where it is. Those of a queue end in its name, those of a
--- lane in the length of the queue's name, the queue, and the lane.
+-- KEYS[1] is a hash: version of this layout, sequence, secret. All other keys begin with its name,
+-- so that a cluster keeps them on the same server. Keys of a queue end in the queue's name, keys of a
+-- lane in the length of that name, the name, and the lane.
 --
 --   entry     a hash for each entry, by id
 --   all       of a queue: its entries, by sequence
 --   mine      of a queue and an owner: the same
 --   same      of a queue: a hash of ids, by dedup key
---   ready0-3  of a lane: what can be leased, by when it is due, one for each priority
+--   ready0-3  of a lane: entries to lease, by when they are due, one for each priority
 --   past      of a lane: the same entries, by when they are past their time
---   leased    of a lane: what is leased, by when the lease runs out
---   fresh     of a queue: what is queued and was not past its time, by when it will be
+--   leased    of a lane: leased entries, by when the lease runs out
+--   fresh     of a queue: queued entries not seen to be past their time, by when they are
 --   waiting   of a queue: the same entries, by when they were queued
---   stale     of a queue: what is queued and was seen to be past its time
---   busy      of a queue: what is processed
---   over2-5   of a queue: what is over, by when it may go, one for each status
+--   stale     of a queue: queued entries that were seen to be past their time
+--   busy      of a queue: entries that are processed
+--   over2-5   of a queue: entries that are over, by when they may be removed, by status
 --   over      the same entries, of all queues
---   awake     of a queue: the lanes in which something can be leased, by name
---   idle      of a queue: all others that are not empty, by when that will be so
---   ticket    of a lease: what it took, for a minute
+--   awake     of a queue: lanes with something to lease, by name
+--   idle      of a queue: the other lanes that are not empty, by when they will have
+--   ticket    of a lease request: what it leased, for a minute
 --
--- Members of sets are the sequence in 16 digits, so that equal times are in sequence, and the id. Times are microseconds since 1970, and stay below 2^53, up to where Lua counts in
--- whole numbers. What can't be found in an entry's hash is not there, whatever the sets say.
+-- Members of sets are the sequence in 16 digits, so that equal times are in sequence, and the id.
+-- Times are microseconds since 1970, below 2^53, up to where Lua's numbers are exact. An entry without
+-- a hash does not exist, whatever the sets say.
 --
--- Answers are lists that begin with a number; -1 is that of a newer version.
+-- Answers are lists that begin with a number; -1 says that a newer release wrote the journal.
 local base = KEYS[1]
--- While a cluster moves the slot, some keys are here and some are there. Then a command on two
--- keys, of which one is nowhere, fails on either side: before anything is half done.
+-- While a cluster moves the slot, its keys are on two servers. A command on two keys, one of which
+-- does not exist, then fails on either of them, before anything is half done.
 redis.call('EXISTS', base, base .. ':nowhere')
+-- Version 1 has no counters and no causes. Its entries are read as they are; the first write makes it
+-- version 2, so that older releases refuse it from then on.
+local VERSION = '2'
 local version = redis.call('HGET', base, 'version')
-if version and version ~= '1' then
+if version and version ~= '1' and version ~= VERSION then
     return {-1}
 end
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 
 local QUEUED, PROCESSING, EXPIRED, CANCELLED, FAILED = 0, 1, 4, 5, 3
--- As they are answered, the last three only of an entry that is whole; and what is not.
+-- The first ANSWERED fields go into every answer, the last three only into that of a whole entry.
 local FIELDS = {
     'id', 'queue', 'lane', 'owner', 'label', 'priority', 'status', 'sequence', 'turn', 'attempts',
-    'queued', 'due', 'expires', 'changed', 'ends', 'key', 'print', 'payload', 'result', 'history',
+    'queued', 'due', 'expires', 'changed', 'redrives', 'repeats', 'cause', 'ends', 'key', 'print',
+    'payload', 'result', 'history',
 }
 local NUMBERS = {
     'priority', 'status', 'sequence', 'turn', 'attempts', 'queued', 'due', 'expires', 'changed',
-    'ends',
+    'redrives', 'repeats', 'ends',
 }
-local ANSWERED, SHORT = 14, 17
+local ANSWERED, SHORT = 17, 20
 
 local function text(number)
     return string.format('%.0f', number)
@@ -68,7 +73,7 @@ local function key_of(id)
     return base .. ':entry:' .. id
 end
 
--- The entry of an id, whole or without what can be long; nil if there is none.
+-- Returns an entry, whole or without payload, result and history; nil if there is none.
 local function load(id, whole)
     local found = redis.call('HMGET', key_of(id), unpack(FIELDS, 1, whole and #FIELDS or SHORT))
     if not found[1] then
@@ -81,12 +86,26 @@ local function load(id, whole)
     for _, name in ipairs(NUMBERS) do
         entry[name] = tonumber(entry[name])
     end
+    if not entry.redrives then
+        local history = redis.call('HGET', key_of(id), 'history') or ''
+        entry.redrives = select(2, string.gsub(history, '0008redriven', ''))
+        entry.repeats = 0
+    end
+    entry.cause = entry.cause or ''
     entry.member = string.format('%016.0f', entry.sequence) .. id
     return entry
 end
 
+local function mark_version()
+    if version ~= VERSION then
+        version = VERSION
+        redis.call('HSET', base, 'version', version)
+    end
+end
+
 -- Writes some fields of an entry.
 local function save(entry, ...)
+    mark_version()
     local words = {}
     for _, name in ipairs({...}) do
         local value = entry[name]
@@ -96,7 +115,7 @@ local function save(entry, ...)
     redis.call('HSET', key_of(entry.id), unpack(words))
 end
 
--- Where it stands to all who look.
+-- Returns the state that readers see.
 local function status_of(entry)
     if entry.status == QUEUED and entry.expires <= now then
         return EXPIRED
@@ -108,7 +127,7 @@ local function is_over(entry)
     return entry.status ~= QUEUED and entry.status ~= PROCESSING
 end
 
--- Kept long enough, and not to be seen any more, though nobody has swept it yet.
+-- Returns whether the entry was kept long enough, and only waits to be removed.
 local function is_gone(entry)
     return is_over(entry) and entry.ends <= now
 end
@@ -120,15 +139,14 @@ local function answer(entry)
         values[i] = type(value) == 'number' and text(value) or value
     end
     values[7] = text(status_of(entry))
-    values[15] = entry.payload or ''
-    values[16] = entry.result or false
-    values[17] = entry.history or ''
+    values[18] = entry.payload or ''
+    values[19] = entry.result or false
+    values[20] = entry.history or ''
     return values
 end
 
--- Takes an entry out of the sets that say where it stands. This comes first in a verb: a server
--- without memory lets a script go on that began by removing something, so that what is queued
--- can still be worked off.
+-- Takes an entry out of the sets of its state. Verbs do this first: a server without memory lets a
+-- script go on that began by removing something, so that queued entries can still be processed.
 local function hide(entry)
     local queue, lane, member = entry.queue, entry.lane, entry.member
     if is_over(entry) then
@@ -136,7 +154,7 @@ local function hide(entry)
         redis.call('ZREM', of_queue('over' .. entry.status, queue), member)
         return
     end
-    -- One whose lease ran out can be in either place.
+    -- An entry whose lease ran out may be in either place.
     redis.call('ZREM', of_lane('ready' .. entry.priority, queue, lane), member)
     redis.call('ZREM', of_lane('past', queue, lane), member)
     if entry.status == PROCESSING then
@@ -149,14 +167,14 @@ local function hide(entry)
     end
 end
 
--- Makes an entry one that can be leased.
+-- Adds an entry to those that can be leased.
 local function ready(entry)
     local queue, lane, member = entry.queue, entry.lane, entry.member
     redis.call('ZADD', of_lane('ready' .. entry.priority, queue, lane), text(entry.due), member)
     redis.call('ZADD', of_lane('past', queue, lane), text(entry.expires), member)
 end
 
--- Puts an entry into the sets that say where it stands.
+-- Puts an entry into the sets of its state.
 local function show(entry)
     local queue, lane, member = entry.queue, entry.lane, entry.member
     if is_over(entry) then
@@ -177,8 +195,7 @@ local function show(entry)
     end
 end
 
--- Says when something can be leased in a lane, after something changed there. What is past its
--- time is due as well.
+-- Moves a lane between awake and idle after a change. An entry past its time is due as well.
 local function place(queue, lane)
     local next
     for _, kind in ipairs({'ready0', 'ready1', 'ready2', 'ready3', 'leased'}) do
@@ -201,7 +218,7 @@ local function place(queue, lane)
     end
 end
 
--- Adds to the history: the note comes with its length in front.
+-- Appends a line to the history; it comes with its kind and length in front.
 local function note(entry, framed)
     if framed == '' then
         return

@@ -2,8 +2,8 @@
 -- Answers: 0 (six counts by status, since when the oldest is queued or nothing, what time it is)
 local queue = ARGV[1]
 local fresh, waiting, stale = of_queue('fresh', queue), of_queue('waiting', queue), of_queue('stale', queue)
--- What is past its time does not count as the oldest. Each is seen to be so once; with more than
--- so many at a time, the rest is only left out of the counts.
+-- An entry past its time does not count as the oldest. Each is moved to `stale` once, 10000 at most
+-- in a call; the rest is only counted as expired.
 for _ = 1, 10 do
     local past = redis.call('ZRANGEBYSCORE', fresh, '-inf', text(now), 'LIMIT', 0, 1000)
     if #past == 0 then

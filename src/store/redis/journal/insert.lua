@@ -1,10 +1,10 @@
--- What enqueues: eleven arguments for each new entry, from the one after `at`.
+-- Enqueues entries of eleven arguments each, from the one after `at`.
 -- ARGV: id, queue, lane, owner, label, dedup key or nothing, fingerprint, priority, delay and time
 -- to live in microseconds, payload
 local NEW = 11
 
--- The entry that is there already, and whether it is the same; nil if there is none. One that
--- has the id and is only not swept yet makes room.
+-- Returns the entry that has the id or the key, and whether it is the same operation; nil if there is
+-- none. An entry that has the id and only waits to be removed makes room.
 local function existing(at)
     local found = load(ARGV[at + 1])
     if found and not is_gone(found) then
@@ -29,10 +29,6 @@ local function existing(at)
 end
 
 local function insert(at)
-    if not version then
-        version = '1'
-        redis.call('HSET', base, 'version', version)
-    end
     local sequence = redis.call('HINCRBY', base, 'sequence', 1)
     local expires = after(ARGV[at + 10])
     local entry = {
@@ -50,11 +46,14 @@ local function insert(at)
         due = math.min(after(ARGV[at + 9]), expires),
         expires = expires,
         changed = now,
+        redrives = 0,
+        repeats = 0,
+        cause = '',
         ends = now,
         payload = ARGV[at + 11],
         member = string.format('%016.0f', sequence) .. ARGV[at + 1],
     }
-    save(entry, 'id', 'queue', 'lane', 'owner', 'label', 'payload', unpack(NUMBERS))
+    save(entry, 'id', 'queue', 'lane', 'owner', 'label', 'cause', 'payload', unpack(NUMBERS))
     if ARGV[at + 6] ~= '' then
         entry.key, entry.print = ARGV[at + 6], ARGV[at + 7]
         save(entry, 'key', 'print')

@@ -2,7 +2,7 @@
 -- Answers: 0 (names)
 sweep()
 local awake, idle = of_queue('awake', ARGV[1]), of_queue('idle', ARGV[1])
--- Each lane is woken once for each time that it fell asleep; the rest waits for the next call.
+-- Wakes lanes that have come due, 10000 at most in a call.
 for _ = 1, 10 do
     local woken = redis.call('ZRANGEBYSCORE', idle, '-inf', text(now), 'LIMIT', 0, 1000)
     if #woken == 0 then

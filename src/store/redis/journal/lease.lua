@@ -2,7 +2,7 @@
 -- Answers: 0 (entries)
 local queue, lane, limit = ARGV[1], ARGV[2], math.min(tonumber(ARGV[3]), 1000)
 local taken = {}
--- A ticket that was used comes again when the answer got lost: what it took then is the answer.
+-- A ticket comes again when the answer got lost: the answer is what it leased then.
 local ticket = base .. ':ticket:' .. ARGV[6]
 for id, turn in string.gmatch(redis.call('GET', ticket) or '', '(%x+):(%d+)') do
     local entry = load(id, true)
@@ -14,7 +14,7 @@ if #taken > 0 then
     return {0, taken}
 end
 sweep()
--- What has lost its worker stands in line again. It stays its owner's until somebody takes it.
+-- Queues entries whose lease ran out. Each stays its owner's until it is leased again.
 local leased, past = of_lane('leased', queue, lane), of_lane('past', queue, lane)
 local lapsed = redis.call('ZRANGEBYSCORE', leased, '-inf', text(now), 'LIMIT', 0, 1000)
 for _, member in ipairs(lapsed) do
@@ -54,7 +54,7 @@ for priority = 0, tonumber(ARGV[4]) do
     take(of_lane('ready' .. priority, queue, lane))
 end
 if #taken > 0 then
-    -- Longer than any verb is repeated.
+    -- Longer than a request is repeated.
     redis.call('SET', ticket, table.concat(turns, ' '), 'PX', 60000)
 end
 place(queue, lane)

@@ -1,7 +1,7 @@
--- ARGV: what follows, as for `insert`; then id, turn, status, 1 if the attempt does not count, time
--- to wait or to keep it in microseconds, note, 1 if there is a result, result
+-- ARGV: the outbox, as for `insert`; then id, turn, status, 1 if the attempt does not count, time
+-- to wait or to keep it in microseconds, note, cause or nothing, 1 if there is a result, result
 -- Answers: 0 lost, 1 held
-local follows = (#ARGV - 8) / NEW
+local follows = (#ARGV - 9) / NEW
 local at = follows * NEW
 local entry = load(ARGV[at + 1])
 if not entry or entry.turn ~= tonumber(ARGV[at + 2]) then
@@ -17,7 +17,11 @@ for n = 0, follows - 1 do
         insert(n * NEW)
     end
 end
-if ARGV[at + 4] == '1' and entry.expires > entry.changed then
+if ARGV[at + 4] ~= '1' then
+    local cause = ARGV[at + 7]
+    entry.repeats = cause == '' and 0 or (cause == entry.cause and entry.repeats or 0) + 1
+    entry.cause = cause
+elseif entry.expires > entry.changed then
     entry.attempts = math.max(entry.attempts - 1, 0)
 end
 entry.status = tonumber(ARGV[at + 3])
@@ -26,9 +30,9 @@ entry.ends = after(ARGV[at + 5])
 if entry.status == QUEUED then
     entry.due = math.min(entry.ends, entry.expires)
 end
-save(entry, 'attempts', 'status', 'changed', 'ends', 'due')
-if ARGV[at + 7] == '1' then
-    entry.result = ARGV[at + 8]
+save(entry, 'attempts', 'redrives', 'repeats', 'cause', 'status', 'changed', 'ends', 'due')
+if ARGV[at + 8] == '1' then
+    entry.result = ARGV[at + 9]
     save(entry, 'result')
 end
 note(entry, ARGV[at + 6])

@@ -1,8 +1,8 @@
-//! What is next in a lane.
+//! Leases the next entries of a lane.
 //!
-//! Each kind of entry that can be leased has an index that begins where to look, so that taking
-//! what is next costs the same whatever else is queued: past its time, lapsed, and due, the last
-//! one once for each priority.
+//! Each kind of entry that can be leased has an index that begins where to look, so that a lease
+//! costs the same whatever else is queued: past its time, lapsed, and due, the last one once for
+//! each priority.
 
 use rusqlite::Params;
 
@@ -12,16 +12,17 @@ use super::{
 };
 use crate::store::journal::{Entry, LeaseRequest, Priority};
 
-/// Orders what is past its time by when that was.
+/// Entries past their time, by when that was.
 const PAST: &str = "SELECT expires, sequence FROM journal
      WHERE queue = ?1 AND lane = ?2 AND status = 0 AND expires <= ?3
      ORDER BY expires, queued LIMIT ?4";
 
-/// Whose lease ran out: in no order, but there are only so many workers.
+/// Entries whose lease ran out: in no order, but there are only so many workers.
 const LAPSED: &str = "SELECT priority, due, expires, sequence FROM journal
      WHERE queue = ?1 AND lane = ?2 AND status = 1 AND until <= ?3";
 
-/// Without what is past its time, which is less than the limit if it comes to this.
+/// Entries that are due, without those past their time: these are fewer than the limit if it comes
+/// to this.
 const DUE: &str = "SELECT due, sequence FROM journal
      WHERE queue = ?1 AND lane = ?2 AND status = 0 AND priority = ?5 AND due <= ?3 AND expires > ?3
      ORDER BY due, sequence LIMIT ?4";
@@ -33,7 +34,7 @@ const TAKE: &str = concat!(
     whole!()
 );
 
-/// A lease that ran out.
+/// An entry whose lease ran out.
 struct Lapsed {
     priority: i64,
     due: i64,
@@ -41,10 +42,10 @@ struct Lapsed {
     sequence: i64,
 }
 
-pub(super) fn lease(batch: &Batch<'_>, want: &LeaseRequest) -> rusqlite::Result<Vec<Entry>> {
-    let until = after(batch.now, want.lease);
+pub(super) fn lease(batch: &Batch<'_>, request: &LeaseRequest) -> rusqlite::Result<Vec<Entry>> {
+    let until = after(batch.now, request.lease);
     let mut take = batch.connection.prepare_cached(TAKE)?;
-    next(batch, want)?
+    next(batch, request)?
         .into_iter()
         .map(|sequence| {
             let taken = (sequence, batch.now, until);
@@ -53,16 +54,16 @@ pub(super) fn lease(batch: &Batch<'_>, want: &LeaseRequest) -> rusqlite::Result<
         .collect()
 }
 
-/// The entries to take, in order.
-fn next(batch: &Batch<'_>, want: &LeaseRequest) -> rusqlite::Result<Vec<i64>> {
-    let (now, limit) = (batch.now, want.limit as usize);
-    let lapsed = lapsed(batch, want)?;
+/// Returns the entries to lease, in order.
+fn next(batch: &Batch<'_>, request: &LeaseRequest) -> rusqlite::Result<Vec<i64>> {
+    let (now, limit) = (batch.now, request.limit as usize);
+    let lapsed = lapsed(batch, request)?;
     let past = lapsed.iter().filter(|lapsed| lapsed.expires <= now);
     let past = past.map(|lapsed| (lapsed.expires, lapsed.sequence));
-    let queued = (&*want.queue, &want.lane, now, want.limit);
+    let queued = (&*request.queue, &request.lane, now, request.limit);
     let mut next = merge(batch, PAST, queued, past, limit)?;
     for priority in Priority::ALL {
-        if next.len() == limit || priority > want.through {
+        if next.len() == limit || priority > request.through {
             break;
         }
         let left = limit - next.len();
@@ -72,8 +73,8 @@ fn next(batch: &Batch<'_>, want: &LeaseRequest) -> rusqlite::Result<Vec<i64>> {
             .filter(|lapsed| lapsed.priority == priority && lapsed.expires > now)
             .map(|lapsed| (lapsed.due, lapsed.sequence));
         let queued = (
-            &*want.queue,
-            &want.lane,
+            &*request.queue,
+            &request.lane,
             now,
             i64::try_from(left).unwrap_or(i64::MAX),
             priority,
@@ -83,7 +84,7 @@ fn next(batch: &Batch<'_>, want: &LeaseRequest) -> rusqlite::Result<Vec<i64>> {
     Ok(next)
 }
 
-/// What the statement finds and what lapsed, as one, in order of time and sequence.
+/// Returns what the statement finds and what lapsed, in order of time and sequence.
 fn merge(
     batch: &Batch<'_>,
     sql: &str,
@@ -100,9 +101,9 @@ fn merge(
     Ok(found.into_iter().map(|(_, sequence)| sequence).collect())
 }
 
-fn lapsed(batch: &Batch<'_>, want: &LeaseRequest) -> rusqlite::Result<Vec<Lapsed>> {
+fn lapsed(batch: &Batch<'_>, request: &LeaseRequest) -> rusqlite::Result<Vec<Lapsed>> {
     let mut statement = batch.connection.prepare_cached(LAPSED)?;
-    let lapsed = statement.query_map((&*want.queue, &want.lane, batch.now), |row| {
+    let lapsed = statement.query_map((&*request.queue, &request.lane, batch.now), |row| {
         Ok(Lapsed {
             priority: row.get(0)?,
             due: row.get(1)?,
@@ -117,24 +118,19 @@ fn lapsed(batch: &Batch<'_>, want: &LeaseRequest) -> rusqlite::Result<Vec<Lapsed
 mod tests {
     use std::time::Duration;
 
-    use rusqlite::{Connection, StatementStatus};
+    use rusqlite::StatementStatus;
 
-    use super::{super::write, *};
+    use super::{
+        super::{super::file::in_memory, write},
+        *,
+    };
     use crate::store::journal::NewEntry;
 
     const STATEMENTS: [&str; 4] = [PAST, LAPSED, DUE, TAKE];
 
-    fn journal() -> Connection {
-        let connection = Connection::open_in_memory().unwrap();
-        connection
-            .execute_batch(include_str!("../schema/2.sql"))
-            .unwrap();
-        connection
-    }
-
     /// Fills a lane, most of it for later, and counts the steps that SQLite takes to lease ten.
     fn steps(entries: usize) -> i32 {
-        let connection = journal();
+        let connection = in_memory().unwrap();
         let batch = Batch {
             connection: &connection,
             now: 1_000_000,
@@ -152,8 +148,8 @@ mod tests {
             now: 2_000_000,
             ..batch
         };
-        let want = LeaseRequest::new("mails", "", 10, Duration::from_secs(30));
-        assert_eq!(lease(&later, &want).unwrap().len(), 10);
+        let request = LeaseRequest::new("mails", "", 10, Duration::from_secs(30));
+        assert_eq!(lease(&later, &request).unwrap().len(), 10);
         let steps = STATEMENTS.map(|sql| {
             let statement = connection.prepare_cached(sql).unwrap();
             let sorts = statement.get_status(StatementStatus::Sort);

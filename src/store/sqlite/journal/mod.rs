@@ -1,11 +1,11 @@
-//! The journal, in the same file as the records: what changes it is done by the thread that
-//! writes, along with whatever else is queued there; what only reads, by the other one.
+//! The journal, in the same file as the records. The writer thread makes its transitions, in one
+//! transaction with whatever else is queued there; the reader thread answers the rest.
 
 /// The columns that `row::summary` reads.
 macro_rules! summary {
     () => {
         "sequence, id, queue, lane, owner, label, priority, status, turn, attempts, queued, due, \
-         expires, changed"
+         expires, changed, redrives, cause, repeats"
     };
 }
 
@@ -25,7 +25,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::{SqliteStore, worker::Batch};
+pub(super) use self::write::sweep;
+use super::SqliteStore;
 use crate::store::{
     Ownership, StoreError,
     journal::{
@@ -33,11 +34,6 @@ use crate::store::{
         LeaseToken, NewEntry, Query, Settlement,
     },
 };
-
-/// Removes a few entries that were kept long enough; whether there may be more.
-pub(super) fn sweep(batch: &Batch<'_>) -> rusqlite::Result<bool> {
-    write::sweep(batch)
-}
 
 impl Journal for SqliteStore {
     async fn enqueue(&self, entry: NewEntry) -> Result<Enqueued, StoreError> {
@@ -62,34 +58,34 @@ impl Journal for SqliteStore {
             .await
     }
 
-    async fn lease(&self, want: LeaseRequest) -> Result<Vec<Entry>, StoreError> {
+    async fn lease(&self, request: LeaseRequest) -> Result<Vec<Entry>, StoreError> {
         self.writer
-            .call(0, move |batch| lease::lease(batch, &want))
+            .call(0, move |batch| lease::lease(batch, &request))
             .await
     }
 
     async fn extend(
         &self,
         id: EntryId,
-        turn: LeaseToken,
+        lease_token: LeaseToken,
         lease: Duration,
     ) -> Result<Ownership, StoreError> {
         self.writer
-            .call(0, move |batch| write::extend(batch, id, turn, lease))
+            .call(0, move |batch| write::extend(batch, id, lease_token, lease))
             .await
     }
 
     async fn settle(
         &self,
         id: EntryId,
-        turn: LeaseToken,
-        settle: Settlement,
+        lease_token: LeaseToken,
+        settlement: Settlement,
     ) -> Result<Ownership, StoreError> {
-        let outbox = settle.outbox.iter().map(|new| new.payload.len());
-        let result = settle.result.iter().map(Bytes::len);
+        let outbox = settlement.outbox.iter().map(|new| new.payload.len());
+        let result = settlement.result.iter().map(Bytes::len);
         self.writer
             .call(outbox.chain(result).sum(), move |batch| {
-                write::settle(batch, id, turn, &settle)
+                write::settle(batch, id, lease_token, &settlement)
             })
             .await
     }

@@ -1,4 +1,4 @@
-//! What changes nothing.
+//! Queries that change nothing.
 
 use std::time::Duration;
 
@@ -21,8 +21,8 @@ pub(super) fn find(batch: &Batch<'_>, id: EntryId) -> rusqlite::Result<Option<En
         .optional()
 }
 
-/// From one lane to the next, without a look at what is in between: the first one of which
-/// something is queued or leased, and whether any of that can be leased now.
+/// Returns lanes with work. The recursion steps from one lane to the next without reading the
+/// entries in between, and asks of each whether anything in it can be leased now.
 pub(super) fn lanes(
     batch: &Batch<'_>,
     queue: &str,
@@ -80,8 +80,8 @@ pub(super) fn list(batch: &Batch<'_>, query: &Query) -> rusqlite::Result<Vec<Ent
     entries.collect()
 }
 
-/// Each combination of filters has its own statement, so that it finds its index. A plus sign keeps
-/// a column from being looked up in one.
+/// Returns the statement for a combination of filters, so that each finds its index. A plus sign
+/// keeps a column from being looked up in one.
 fn list_sql(query: &Query) -> String {
     let status = match query.status {
         None => String::new(),
@@ -144,30 +144,17 @@ pub(super) fn position(
     id: EntryId,
     limit: u32,
 ) -> rusqlite::Result<Option<u32>> {
-    let mut find = batch.connection.prepare_cached(
-        "SELECT queue, lane, priority, due, sequence FROM journal
-         WHERE id = ?1 AND status = 0 AND expires > ?2",
+    let mut statement = batch.connection.prepare_cached(
+        "SELECT (SELECT count(*) FROM (
+           SELECT 1 FROM journal b
+           WHERE b.queue = e.queue AND b.lane = e.lane AND b.status = 0
+             AND (b.priority, b.due, b.sequence) < (e.priority, e.due, e.sequence)
+           LIMIT ?3))
+         FROM journal e WHERE e.id = ?1 AND e.status = 0 AND e.expires > ?2",
     )?;
-    let mut rows = find.query((id.as_bytes(), batch.now))?;
-    let Some(row) = rows.next()? else {
-        return Ok(None);
-    };
-    let mut count = batch.connection.prepare_cached(
-        "SELECT count(*) FROM (
-           SELECT 1 FROM journal
-           WHERE queue = ?1 AND lane = ?2 AND status = 0
-             AND (priority, due, sequence) < (?3, ?4, ?5)
-           LIMIT ?6)",
-    )?;
-    let place = (
-        row.get::<_, String>(0)?,
-        row.get::<_, String>(1)?,
-        row.get::<_, i64>(2)?,
-        row.get::<_, i64>(3)?,
-        row.get::<_, i64>(4)?,
-        limit,
-    );
-    count.query_row(place, |row| row.get(0)).map(Some)
+    statement
+        .query_row((id.as_bytes(), batch.now, limit), |row| row.get(0))
+        .optional()
 }
 
 pub(super) fn secret(batch: &Batch<'_>) -> rusqlite::Result<[u8; 32]> {
@@ -179,18 +166,19 @@ pub(super) fn secret(batch: &Batch<'_>) -> rusqlite::Result<[u8; 32]> {
 
 #[cfg(test)]
 mod tests {
-    use rusqlite::{Connection, StatementStatus};
+    use rusqlite::StatementStatus;
 
-    use super::{super::write, *};
+    use super::{
+        super::{super::file::in_memory, write},
+        *,
+    };
     use crate::store::journal::{EntryCommand, NewEntry};
 
     /// Entries of another queue are many, and no list reads them; none sorts, so that a page costs
     /// no more than what is before its end.
     #[test]
     fn j_10_a_page_is_read_by_its_index() {
-        let connection = Connection::open_in_memory().unwrap();
-        let schema = include_str!("../schema/2.sql");
-        connection.execute_batch(schema).unwrap();
+        let connection = in_memory().unwrap();
         let batch = Batch {
             connection: &connection,
             now: 1_000_000,

@@ -1,4 +1,4 @@
-//! Between the columns of a row and the types of an entry.
+//! Conversions between a row and an entry.
 
 use std::time::Duration;
 
@@ -7,14 +7,14 @@ use rusqlite::{Error, Row};
 
 use crate::store::{
     StoreError,
-    journal::{Entry, EntryId, LeaseToken, Status, Timestamp, columns},
+    journal::{Entry, EntryId, EventKind, LeaseToken, Priority, Status, Timestamp, history},
 };
 
-/// An entry without payload, result and history.
+/// Returns an entry without payload, result and history.
 pub(super) fn summary(row: &Row<'_>, now: i64) -> rusqlite::Result<Entry> {
     let number = |column| row.get::<_, i64>(column).map(i64::unsigned_abs);
     let time = |column| number(column).map(Timestamp::from_micros);
-    let stored = known(row, 7, columns::status)?;
+    let stored = known(row, 7, Status::from_number)?;
     Ok(Entry {
         sequence: number(0)?,
         id: EntryId::new(row.get(1)?),
@@ -22,17 +22,20 @@ pub(super) fn summary(row: &Row<'_>, now: i64) -> rusqlite::Result<Entry> {
         lane: row.get(3)?,
         owner: row.get(4)?,
         label: row.get(5)?,
-        priority: known(row, 6, columns::priority)?,
+        priority: known(row, 6, Priority::from_number)?,
         status: match stored {
             Status::Queued if row.get::<_, i64>(12)? <= now => Status::Expired,
             status => status,
         },
-        turn: LeaseToken::new(number(8)?),
+        lease_token: LeaseToken::new(number(8)?),
         attempts: row.get(9)?,
         queued_at: time(10)?,
         due_at: time(11)?,
         expires_at: time(12)?,
         changed_at: time(13)?,
+        redrives: row.get(14)?,
+        cause: row.get(15)?,
+        repeats: row.get(16)?,
         payload: Bytes::new(),
         result: None,
         history: Vec::new(),
@@ -40,11 +43,11 @@ pub(super) fn summary(row: &Row<'_>, now: i64) -> rusqlite::Result<Entry> {
 }
 
 pub(super) fn whole(row: &Row<'_>, now: i64) -> rusqlite::Result<Entry> {
-    let result = row.get_ref(15)?.as_blob_or_null()?;
+    let result = row.get_ref(18)?.as_blob_or_null()?;
     Ok(Entry {
-        payload: Bytes::copy_from_slice(row.get_ref(14)?.as_blob()?),
+        payload: Bytes::copy_from_slice(row.get_ref(17)?.as_blob()?),
         result: result.map(Bytes::copy_from_slice),
-        history: columns::history(row.get_ref(16)?.as_bytes()?),
+        history: history::parse(row.get_ref(19)?.as_bytes()?),
         ..summary(row, now)?
     })
 }
@@ -58,7 +61,7 @@ fn known<T>(
     known(number).map_err(|_| Error::IntegralValueOutOfRange(column, number))
 }
 
-/// That much later. What is too far to be represented is as good as forever.
+/// Returns the time that much later, at most the latest that [`Timestamp`] has.
 pub(super) fn after(now: i64, duration: Duration) -> i64 {
     let now = Timestamp::from_micros(now.max(0).unsigned_abs());
     micros(now.after(duration).as_micros())
@@ -68,15 +71,8 @@ pub(super) fn micros(micros: u64) -> i64 {
     i64::try_from(micros).unwrap_or(i64::MAX)
 }
 
-/// A note as it is added to the history; nothing if it is empty.
-pub(super) fn noted(note: &str, now: i64) -> String {
-    match note {
-        "" => String::new(),
-        note => format!("{:016}{}", now.max(0), columns::framed(note)),
-    }
-}
-
-/// A turn as a column holds it. What is too large was never given.
-pub(super) fn turned(turn: LeaseToken) -> i64 {
-    i64::try_from(turn.get()).unwrap_or(-1)
+/// Returns a note as it is appended to the history; nothing if it is empty.
+pub(super) fn noted(kind: EventKind, note: &str, now: i64) -> String {
+    let frame = history::frame(kind, note);
+    frame.map_or_else(String::new, |frame| format!("{:016}{frame}", now.max(0)))
 }

@@ -1,4 +1,4 @@
-//! The transitions of an entry, but for the lease.
+//! The transitions of an entry other than a lease.
 
 use std::time::Duration;
 
@@ -7,22 +7,22 @@ use rusqlite::{Error, OptionalExtension, Params};
 
 use super::{
     super::worker::Batch,
-    row::{self, after, noted, turned},
+    row::{self, after, noted},
 };
 use crate::store::{
     Ownership,
     journal::{
-        CommandResult, Enqueued, Entry, EntryCommand, EntryId, LeaseToken, NewEntry, Outcome,
+        CommandResult, Enqueued, Entry, EntryCommand, EntryId, EventKind, LeaseToken, NewEntry,
         Settlement, Status, Timestamp,
     },
 };
 
-/// How many entries, and bytes of them, one sweep removes.
+/// The most entries, and bytes of them, that one sweep removes.
 const SWEEP_ENTRIES: i64 = 256;
 const SWEEP_BYTES: i64 = 4 << 20;
 
 pub(super) fn enqueue(batch: &Batch<'_>, new: &NewEntry) -> rusqlite::Result<Enqueued> {
-    // An id and a key can be in the way, and then they are not any more.
+    // An id and a key may each be taken by an entry that has to be removed first.
     for _ in 0..3 {
         if insert(batch, new)? {
             let sequence = batch.connection.last_insert_rowid();
@@ -35,7 +35,7 @@ pub(super) fn enqueue(batch: &Batch<'_>, new: &NewEntry) -> rusqlite::Result<Enq
     Err(Error::StatementChangedRows(0))
 }
 
-/// Whether nothing was in the way.
+/// Returns whether neither id nor key was taken.
 fn insert(batch: &Batch<'_>, new: &NewEntry) -> rusqlite::Result<bool> {
     let mut statement = batch.connection.prepare_cached(
         "INSERT INTO journal (id, queue, lane, owner, label, dedup, fingerprint, priority, status,
@@ -61,36 +61,19 @@ fn insert(batch: &Batch<'_>, new: &NewEntry) -> rusqlite::Result<bool> {
     Ok(inserted == 1)
 }
 
-/// What was just inserted, without asking for it.
+/// Returns the entry that was just inserted, without a query.
 fn queued(new: &NewEntry, sequence: i64, now: i64) -> Entry {
     let now = Timestamp::from_micros(now.max(0).unsigned_abs());
-    let expires_at = now.after(new.ttl);
-    Entry {
-        id: new.id,
-        queue: new.queue.clone().into_owned(),
-        lane: new.lane.clone(),
-        owner: new.owner.clone(),
-        label: new.label.clone(),
-        priority: new.priority,
-        status: match expires_at <= now {
-            true => Status::Expired,
-            false => Status::Queued,
-        },
-        sequence: sequence.unsigned_abs(),
-        turn: LeaseToken::new(0),
-        attempts: 0,
-        queued_at: now,
-        due_at: now.after(new.delay).min(expires_at),
-        expires_at,
-        changed_at: now,
-        payload: Bytes::new(),
-        result: None,
-        history: Vec::new(),
+    let mut entry = new.clone().queued(sequence.unsigned_abs(), now);
+    entry.payload = Bytes::new();
+    if entry.expires_at <= now {
+        entry.status = Status::Expired;
     }
+    entry
 }
 
-/// What is in the way of a new entry. If that is of no account any more, it makes room, and there
-/// is nothing.
+/// Returns the entry that has the id or the key of a new one. One that is gone, cancelled or expired
+/// makes room instead.
 fn existing(batch: &Batch<'_>, new: &NewEntry) -> rusqlite::Result<Option<Enqueued>> {
     const BY_ID: &str = concat!(
         "SELECT ",
@@ -103,14 +86,14 @@ fn existing(batch: &Batch<'_>, new: &NewEntry) -> rusqlite::Result<Option<Enqueu
         ", fingerprint, status > 1 AND until <= ?1 FROM journal WHERE queue = ?2 AND dedup = ?3"
     );
     let by_id = (batch.now, new.id.as_bytes());
-    if let Some((entry, ..)) = in_the_way(batch, BY_ID, by_id)? {
+    if let Some((entry, ..)) = taken_by(batch, BY_ID, by_id)? {
         return Ok(Some(Enqueued::Existing(entry)));
     }
     let Some(dedup) = new.dedup else {
         return Ok(None);
     };
     let by_key = (batch.now, &new.queue, dedup.key.as_bytes());
-    let Some((entry, fingerprint)) = in_the_way(batch, BY_KEY, by_key)? else {
+    let Some((entry, fingerprint)) = taken_by(batch, BY_KEY, by_key)? else {
         return Ok(None);
     };
     if matches!(entry.status, Status::Cancelled | Status::Expired) {
@@ -128,8 +111,8 @@ fn existing(batch: &Batch<'_>, new: &NewEntry) -> rusqlite::Result<Option<Enqueu
     ))
 }
 
-/// An entry and its fingerprint. One that was kept long enough goes now.
-fn in_the_way(
+/// Returns an entry and its fingerprint. One that was kept long enough is removed.
+fn taken_by(
     batch: &Batch<'_>,
     sql: &str,
     params: impl Params,
@@ -137,7 +120,7 @@ fn in_the_way(
     let mut statement = batch.connection.prepare_cached(sql)?;
     let found = statement.query_row(params, |row| {
         let entry = row::summary(row, batch.now)?;
-        Ok((entry, row.get(14)?, row.get(15)?))
+        Ok((entry, row.get(17)?, row.get(18)?))
     });
     match found.optional()? {
         Some((entry, _, true)) => {
@@ -152,49 +135,47 @@ fn in_the_way(
 pub(super) fn extend(
     batch: &Batch<'_>,
     id: EntryId,
-    turn: LeaseToken,
+    lease_token: LeaseToken,
     lease: Duration,
 ) -> rusqlite::Result<Ownership> {
     let mut statement = batch.connection.prepare_cached(
         "UPDATE journal SET until = ?3 WHERE id = ?1 AND turn = ?2 AND status = 1",
     )?;
     let until = after(batch.now, lease);
-    let changed = statement.execute((id.as_bytes(), turned(turn), until))?;
+    let changed = statement.execute((id.as_bytes(), lease_token.column(), until))?;
     Ok(Ownership::held_if(changed == 1))
 }
 
 pub(super) fn settle(
     batch: &Batch<'_>,
     id: EntryId,
-    turn: LeaseToken,
-    settle: &Settlement,
+    lease_token: LeaseToken,
+    settlement: &Settlement,
 ) -> rusqlite::Result<Ownership> {
-    let (status, time) = match settle.outcome {
-        Outcome::Completed(keep) => (Status::Completed, keep),
-        Outcome::Failed(keep) => (Status::Failed, keep),
-        Outcome::Expired(keep) => (Status::Expired, keep),
-        Outcome::Retry(delay) | Outcome::Release(delay) => (Status::Queued, delay),
-    };
-    // What was past its time when it was leased has counted no attempt.
+    let (status, time) = settlement.outcome.transition();
+    // The lease of an entry past its time has counted no attempt.
     let mut statement = batch.connection.prepare_cached(
         "UPDATE journal SET status = ?4, changed = ?3, until = ?5,
            due = CASE ?4 WHEN 0 THEN min(?5, expires) ELSE due END,
            attempts = attempts - (?6 AND expires > changed AND attempts > 0),
+           cause = iif(?6, cause, ?9),
+           repeats = iif(?6, repeats, iif(?9 IS NULL, 0, iif(cause = ?9, repeats, 0) + 1)),
            result = coalesce(?7, result), history = history || ?8
          WHERE id = ?1 AND turn = ?2 AND status = 1",
     )?;
     let settled = statement.execute((
         id.as_bytes(),
-        turned(turn),
+        lease_token.column(),
         batch.now,
         status.number(),
         after(batch.now, time),
-        matches!(settle.outcome, Outcome::Release(_)),
-        settle.result.as_deref(),
-        noted(&settle.note, batch.now),
+        settlement.outcome.is_release(),
+        settlement.result.as_deref(),
+        noted(EventKind::Settlement, &settlement.note, batch.now),
+        settlement.stored_cause(),
     ))?;
     if settled == 1 {
-        for new in &settle.outbox {
+        for new in &settlement.outbox {
             enqueue(batch, new)?;
         }
         return Ok(Ownership::Held);
@@ -202,7 +183,9 @@ pub(super) fn settle(
     let mut repeat = batch
         .connection
         .prepare_cached("SELECT 1 FROM journal WHERE id = ?1 AND turn = ?2")?;
-    Ok(Ownership::held_if(repeat.exists((id.as_bytes(), turned(turn)))?))
+    Ok(Ownership::held_if(
+        repeat.exists((id.as_bytes(), lease_token.column()))?,
+    ))
 }
 
 pub(super) fn command(
@@ -216,29 +199,25 @@ pub(super) fn command(
         summary!()
     );
     const TRIGGER: &str = concat!(
-        "UPDATE journal SET priority = 0, due = ?2
+        "UPDATE journal SET priority = 0, due = ?2, history = history || ?4
          WHERE id = ?1 AND status = 0 AND expires > ?2 RETURNING ",
         summary!()
     );
     const REDRIVE: &str = concat!(
-        "UPDATE journal SET status = 0, changed = ?2, attempts = 0, due = ?2, expires = ?3,
-           history = history || ?4
+        "UPDATE journal SET status = 0, changed = ?2, attempts = 0, redrives = redrives + 1,
+           repeats = 0, due = ?2, expires = ?3, history = history || ?4
          WHERE id = ?1 AND status = 3 AND until > ?2 RETURNING ",
         summary!()
     );
     let now = batch.now;
-    let entry = match command {
-        EntryCommand::Cancel(keep) => {
-            let note = noted("cancelled", now);
-            one(batch, CANCEL, (id.as_bytes(), now, after(now, keep), note))?
-        }
-        EntryCommand::Trigger => one(batch, TRIGGER, (id.as_bytes(), now))?,
-        EntryCommand::Redrive(ttl) => {
-            let note = noted("redriven", now);
-            one(batch, REDRIVE, (id.as_bytes(), now, after(now, ttl), note))?
-        }
+    let sql = match command {
+        EntryCommand::Cancel(_) => CANCEL,
+        EntryCommand::Trigger => TRIGGER,
+        EntryCommand::Redrive(_) => REDRIVE,
     };
-    if let Some(entry) = entry {
+    let (time, note) = command.time_and_note();
+    let note = noted(EventKind::Command, note, now);
+    if let Some(entry) = one(batch, sql, (id.as_bytes(), now, after(now, time), note))? {
         let applied = true;
         return Ok(Some(CommandResult { applied, entry }));
     }
@@ -261,8 +240,8 @@ fn one(batch: &Batch<'_>, sql: &str, params: impl Params) -> rusqlite::Result<Op
         .optional()
 }
 
-/// Removes a few entries that were kept long enough; whether there may be more.
-pub(super) fn sweep(batch: &Batch<'_>) -> rusqlite::Result<bool> {
+/// Removes a few entries that were kept long enough, and returns whether there may be more.
+pub(in super::super) fn sweep(batch: &Batch<'_>) -> rusqlite::Result<bool> {
     let mut statement = batch.connection.prepare_cached(
         "SELECT sequence, length(payload) + coalesce(length(result), 0) FROM journal
          WHERE status > 1 AND until <= ?1 ORDER BY until LIMIT ?2",

@@ -19,10 +19,12 @@ else
     entry.status = QUEUED
     entry.changed = now
     entry.attempts = 0
+    entry.redrives = entry.redrives + 1
+    entry.repeats = 0
     entry.due = now
     entry.expires = after(ARGV[3])
 end
-save(entry, 'priority', 'status', 'attempts', 'due', 'expires', 'changed', 'ends')
+save(entry, 'priority', 'status', 'attempts', 'redrives', 'repeats', 'due', 'expires', 'changed', 'ends')
 note(entry, ARGV[4])
 show(entry)
 place(entry.queue, entry.lane)

@@ -2,17 +2,21 @@ use bytes::Bytes;
 
 use crate::store::{
     Fingerprint, RecordKey,
-    journal::{Attempted, Entry, EntryCommand, Outcome, Priority, Status, Timestamp},
+    journal::{
+        Entry, EntryCommand, EventKind, HistoryEvent, Priority, Settlement, Status, Timestamp,
+    },
 };
 
-pub(super) struct Held {
+/// An entry, and what only the store knows of it.
+pub(super) struct StoredEntry {
     pub(super) entry: Entry,
     pub(super) dedup: Option<(RecordKey, Fingerprint)>,
-    /// While it is processed, when the lease runs out; once it is over, when it may go.
+    /// End of the lease while it is processed; once it is over, when it may be removed.
     pub(super) until: Timestamp,
 }
 
-impl Held {
+impl StoredEntry {
+    /// Returns the state that readers see.
     pub(super) fn status(&self, now: Timestamp) -> Status {
         match self.entry.status {
             Status::Queued if self.entry.expires_at <= now => Status::Expired,
@@ -29,6 +33,7 @@ impl Held {
         (self.entry.payload.len() + result) as u64
     }
 
+    /// Returns the entry without payload, result and history.
     pub(super) fn summary(&self, now: Timestamp) -> Entry {
         Entry {
             status: self.status(now),
@@ -39,15 +44,14 @@ impl Held {
         }
     }
 
-    pub(super) fn settle(&mut self, outcome: Outcome, now: Timestamp) {
-        let (status, time) = match outcome {
-            Outcome::Completed(keep) => (Status::Completed, keep),
-            Outcome::Failed(keep) => (Status::Failed, keep),
-            Outcome::Expired(keep) => (Status::Expired, keep),
-            Outcome::Retry(delay) | Outcome::Release(delay) => (Status::Queued, delay),
-        };
+    pub(super) fn settle(&mut self, settlement: Settlement, now: Timestamp) {
+        let (status, time) = settlement.outcome.transition();
         let entry = &mut self.entry;
-        if matches!(outcome, Outcome::Release(_)) && !entry.is_past() {
+        if !settlement.outcome.is_release() {
+            let cause = settlement.stored_cause();
+            entry.repeats = cause.map_or(0, |cause| entry.repeats_of(cause) + 1);
+            entry.cause = cause.map(str::to_owned);
+        } else if !entry.is_past() {
             entry.attempts = entry.attempts.saturating_sub(1);
         }
         entry.status = status;
@@ -56,36 +60,42 @@ impl Held {
         if status == Status::Queued {
             entry.due_at = self.until.min(entry.expires_at);
         }
+        if settlement.result.is_some() {
+            entry.result = settlement.result;
+        }
+        self.note(EventKind::Settlement, &settlement.note, now);
     }
 
     pub(super) fn command(&mut self, command: EntryCommand, now: Timestamp) {
+        let (time, note) = command.time_and_note();
         let entry = &mut self.entry;
         match command {
-            EntryCommand::Cancel(keep) => {
+            EntryCommand::Cancel(_) => {
                 entry.status = Status::Cancelled;
                 entry.changed_at = now;
-                self.until = now.after(keep);
-                self.note("cancelled", now);
+                self.until = now.after(time);
             }
             EntryCommand::Trigger => {
                 entry.priority = Priority::Urgent;
                 entry.due_at = now;
             }
-            EntryCommand::Redrive(ttl) => {
+            EntryCommand::Redrive(_) => {
                 entry.status = Status::Queued;
                 entry.changed_at = now;
                 entry.attempts = 0;
+                entry.redrives += 1;
+                entry.repeats = 0;
                 entry.due_at = now;
-                entry.expires_at = now.after(ttl);
-                self.note("redriven", now);
+                entry.expires_at = now.after(time);
             }
         }
+        self.note(EventKind::Command, note, now);
     }
 
-    pub(super) fn note(&mut self, note: &str, at: Timestamp) {
+    fn note(&mut self, kind: EventKind, note: &str, at: Timestamp) {
         if !note.is_empty() {
-            let note = Attempted::cut(note).to_owned();
-            self.entry.history.push(Attempted { at, note });
+            let note = HistoryEvent::cut(note).to_owned();
+            self.entry.history.push(HistoryEvent { at, kind, note });
         }
     }
 }

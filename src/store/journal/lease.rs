@@ -1,0 +1,37 @@
+use std::{borrow::Cow, time::Duration};
+
+use super::Priority;
+
+/// A request of a worker for entries.
+#[derive(Debug, Clone)]
+#[must_use]
+pub struct LeaseRequest {
+    /// The queue.
+    pub queue: Cow<'static, str>,
+    /// The lane of the queue.
+    pub lane: String,
+    /// The most entries to lease.
+    pub limit: u32,
+    /// The least urgent priority to lease.
+    pub through: Priority,
+    /// The duration of the lease unless it is extended.
+    pub lease: Duration,
+}
+
+impl LeaseRequest {
+    /// Requests entries of every priority.
+    pub fn new(
+        queue: impl Into<Cow<'static, str>>,
+        lane: impl Into<String>,
+        limit: u32,
+        lease: Duration,
+    ) -> Self {
+        Self {
+            queue: queue.into(),
+            lane: lane.into(),
+            limit,
+            through: Priority::Low,
+            lease,
+        }
+    }
+}

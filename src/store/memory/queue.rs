@@ -1,0 +1,349 @@
+//! The journal in memory: all entries by sequence, and for each lane those that can be leased.
+
+mod lane;
+mod read;
+mod stored_entry;
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, btree_map},
+    time::{Duration, SystemTime},
+};
+
+use tokio::time::Instant;
+
+use self::{lane::Lane, stored_entry::StoredEntry};
+use crate::store::{
+    Ownership, RecordKey, StoreError, StoreErrorKind,
+    journal::{
+        CommandResult, Enqueued, Entry, EntryCommand, EntryId, LeaseRequest, LeaseToken, NewEntry,
+        Priority, Settlement, Status, Timestamp,
+    },
+};
+
+/// The most entries that are removed along with each new one.
+const SWEEP: usize = 8;
+
+/// All queues of a [`MemoryStore`](super::MemoryStore).
+pub(super) struct MemoryQueue {
+    entries: BTreeMap<u64, StoredEntry>,
+    ids: HashMap<EntryId, u64>,
+    dedup: HashMap<(String, RecordKey), u64>,
+    lanes: BTreeMap<(String, String), Lane>,
+    /// Entries that are over, by when they may be removed.
+    over: BTreeSet<(Timestamp, u64)>,
+    sequence: u64,
+    bytes: u64,
+    max_entries: u64,
+    max_bytes: u64,
+    secret: [u8; 32],
+    opened: (Timestamp, Instant),
+}
+
+impl MemoryQueue {
+    pub(super) fn new(max_entries: u64, max_bytes: u64) -> Self {
+        Self {
+            entries: BTreeMap::new(),
+            ids: HashMap::new(),
+            dedup: HashMap::new(),
+            lanes: BTreeMap::new(),
+            over: BTreeSet::new(),
+            sequence: 0,
+            bytes: 0,
+            max_entries,
+            max_bytes,
+            secret: rand::random(),
+            opened: (SystemTime::now().into(), Instant::now()),
+        }
+    }
+
+    pub(super) fn secret(&self) -> [u8; 32] {
+        self.secret
+    }
+
+    /// Returns the wall-clock time when the journal was made, plus tokio's clock since.
+    fn now(&self) -> Timestamp {
+        let (wall, instant) = self.opened;
+        wall.after(instant.elapsed())
+    }
+
+    pub(super) fn enqueue(&mut self, new: NewEntry) -> Result<Enqueued, StoreError> {
+        let now = self.now();
+        self.sweep(now, SWEEP);
+        if let Some(&sequence) = self.ids.get(&new.id) {
+            if !self.is_gone(sequence, now) {
+                return Ok(Enqueued::Existing(self.summary(sequence, now)));
+            }
+            self.remove(sequence);
+        }
+        if let Some(found) = self.duplicate_of(&new, now) {
+            return Ok(found);
+        }
+        self.make_room(&[&new], now)?;
+        let sequence = self.insert(new, now);
+        Ok(Enqueued::New(self.summary(sequence, now)))
+    }
+
+    /// Returns the entry that makes this one a duplicate.
+    fn duplicate_of(&self, new: &NewEntry, now: Timestamp) -> Option<Enqueued> {
+        let dedup = new.dedup?;
+        let key = (new.queue.clone().into_owned(), dedup.key);
+        let sequence = *self.dedup.get(&key)?;
+        let stored = self.entries.get(&sequence)?;
+        match stored.status(now) {
+            _ if stored.is_gone(now) => None,
+            Status::Cancelled | Status::Expired => None,
+            _ if stored
+                .dedup
+                .is_some_and(|(_, print)| print != dedup.fingerprint) =>
+            {
+                Some(Enqueued::Mismatch)
+            }
+            _ => Some(Enqueued::Existing(stored.summary(now))),
+        }
+    }
+
+    fn make_room(&mut self, new: &[&NewEntry], now: Timestamp) -> Result<(), StoreError> {
+        let bytes: u64 = new.iter().map(|new| new.payload.len() as u64).sum();
+        let fits = |queue: &Self| {
+            queue.entries.len() as u64 + new.len() as u64 <= queue.max_entries
+                && queue.bytes + bytes <= queue.max_bytes
+        };
+        while !fits(self) {
+            if !self.sweep(now, SWEEP) {
+                let message = format!(
+                    "the journal has {} entries of {} bytes, allowed: {} of {}",
+                    self.entries.len(),
+                    self.bytes,
+                    self.max_entries,
+                    self.max_bytes
+                );
+                return Err(StoreError::new(StoreErrorKind::Full, message));
+            }
+        }
+        Ok(())
+    }
+
+    fn insert(&mut self, new: NewEntry, now: Timestamp) -> u64 {
+        self.sequence += 1;
+        let sequence = self.sequence;
+        let dedup = new.dedup.map(|dedup| (dedup.key, dedup.fingerprint));
+        let entry = new.queued(sequence, now);
+        if let Some((key, _)) = dedup {
+            self.dedup.insert((entry.queue.clone(), key), sequence);
+        }
+        self.ids.insert(entry.id, sequence);
+        self.bytes += entry.payload.len() as u64;
+        let stored = StoredEntry {
+            dedup,
+            until: now,
+            entry,
+        };
+        self.entries.insert(sequence, stored);
+        self.index(sequence);
+        sequence
+    }
+
+    pub(super) fn lease(&mut self, request: &LeaseRequest) -> Vec<Entry> {
+        let now = self.now();
+        let key = (request.queue.clone().into_owned(), request.lane.clone());
+        let lapsed = self
+            .lanes
+            .get(&key)
+            .map(|lane| Lane::past(&lane.leased, now))
+            .unwrap_or_default();
+        for sequence in lapsed {
+            self.lapse(sequence);
+        }
+        let Some(lane) = self.lanes.get(&key) else {
+            return Vec::new();
+        };
+        let mut next = Lane::past(&lane.expiring, now);
+        let due = Priority::ALL
+            .iter()
+            .take_while(|&&priority| priority <= request.through)
+            .flat_map(|&priority| lane.due(priority, now))
+            .filter(|sequence| !next.contains(sequence))
+            .take(request.limit as usize)
+            .collect::<Vec<_>>();
+        next.extend(due);
+        next.truncate(request.limit as usize);
+        let lease = |&sequence: &u64| {
+            self.change(sequence, |stored| {
+                let entry = &mut stored.entry;
+                entry.status = Status::Processing;
+                entry.lease_token = LeaseToken::new(entry.lease_token.get() + 1);
+                entry.changed_at = now;
+                entry.attempts += u32::from(entry.expires_at > now);
+                stored.until = now.after(request.lease);
+            })?;
+            Some(self.entries.get(&sequence)?.entry.clone())
+        };
+        next.iter().filter_map(lease).collect()
+    }
+
+    pub(super) fn extend(
+        &mut self,
+        id: EntryId,
+        lease_token: LeaseToken,
+        lease: Duration,
+    ) -> Ownership {
+        let until = self.now().after(lease);
+        match self.owned(id, lease_token) {
+            Some((sequence, true)) => {
+                self.change(sequence, |stored| stored.until = until);
+                Ownership::Held
+            }
+            _ => Ownership::Lost,
+        }
+    }
+
+    /// Returns the entry of this lease, unless it was leased again, and whether the lease is open.
+    fn owned(&self, id: EntryId, lease_token: LeaseToken) -> Option<(u64, bool)> {
+        let sequence = *self.ids.get(&id)?;
+        let entry = &self.entries.get(&sequence)?.entry;
+        (entry.lease_token == lease_token).then_some((sequence, entry.status == Status::Processing))
+    }
+
+    pub(super) fn settle(
+        &mut self,
+        id: EntryId,
+        lease_token: LeaseToken,
+        mut settlement: Settlement,
+    ) -> Result<Ownership, StoreError> {
+        let now = self.now();
+        let sequence = match self.owned(id, lease_token) {
+            Some((sequence, true)) => sequence,
+            Some((_, false)) => return Ok(Ownership::Held),
+            None => return Ok(Ownership::Lost),
+        };
+        let follows: Vec<_> = settlement.outbox.iter().collect();
+        self.make_room(&follows, now)?;
+        for new in std::mem::take(&mut settlement.outbox) {
+            if !self.ids.contains_key(&new.id) && self.duplicate_of(&new, now).is_none() {
+                self.insert(new, now);
+            }
+        }
+        let (mut before, mut after) = (0, 0);
+        self.change(sequence, |stored| {
+            before = stored.bytes();
+            stored.settle(settlement, now);
+            after = stored.bytes();
+        });
+        self.bytes = (self.bytes + after).saturating_sub(before);
+        Ok(Ownership::Held)
+    }
+
+    pub(super) fn command(&mut self, id: EntryId, command: EntryCommand) -> Option<CommandResult> {
+        let now = self.now();
+        let sequence = *self.ids.get(&id)?;
+        if self.is_gone(sequence, now) {
+            return None;
+        }
+        let status = self.entries.get(&sequence)?.status(now);
+        let applied = status == command.applies_to();
+        if applied {
+            self.change(sequence, |stored| stored.command(command, now));
+        }
+        let entry = self.summary(sequence, now);
+        Some(CommandResult { applied, entry })
+    }
+
+    /// Removes a few entries that were kept long enough, and returns whether there was one.
+    fn sweep(&mut self, now: Timestamp, limit: usize) -> bool {
+        let mut swept = false;
+        for _ in 0..limit {
+            match self.over.first() {
+                Some(&(until, sequence)) if until <= now => self.remove(sequence),
+                _ => break,
+            }
+            swept = true;
+        }
+        swept
+    }
+
+    fn remove(&mut self, sequence: u64) {
+        self.unindex(sequence);
+        let Some(stored) = self.entries.remove(&sequence) else {
+            return;
+        };
+        self.bytes = self.bytes.saturating_sub(stored.bytes());
+        self.ids.remove(&stored.entry.id);
+        if let Some((key, _)) = stored.dedup {
+            let key = (stored.entry.queue, key);
+            // A later entry may have taken the key over.
+            if self.dedup.get(&key) == Some(&sequence) {
+                self.dedup.remove(&key);
+            }
+        }
+    }
+
+    /// Changes an entry, and moves it between the indexes.
+    fn change(&mut self, sequence: u64, change: impl FnOnce(&mut StoredEntry)) -> Option<()> {
+        self.unindex(sequence);
+        change(self.entries.get_mut(&sequence)?);
+        self.index(sequence);
+        Some(())
+    }
+
+    /// Queues an entry whose lease ran out. It stays its owner's until it is leased again.
+    fn lapse(&mut self, sequence: u64) -> Option<()> {
+        let stored = self.entries.get(&sequence)?;
+        let entry = &stored.entry;
+        let key = (entry.queue.clone(), entry.lane.clone());
+        let lane = self.lanes.get_mut(&key)?;
+        lane.leased.remove(&(stored.until, sequence));
+        lane.queued.insert((entry.priority, entry.due_at, sequence));
+        lane.expiring.insert((entry.expires_at, sequence));
+        Some(())
+    }
+
+    /// Adds an entry to the indexes of its state.
+    fn index(&mut self, sequence: u64) {
+        let Some(stored) = self.entries.get(&sequence) else {
+            return;
+        };
+        let entry = &stored.entry;
+        let lane = || (entry.queue.clone(), entry.lane.clone());
+        match entry.status {
+            Status::Queued => {
+                let lane = self.lanes.entry(lane()).or_default();
+                lane.queued.insert((entry.priority, entry.due_at, sequence));
+                lane.expiring.insert((entry.expires_at, sequence));
+            }
+            Status::Processing => {
+                let lane = self.lanes.entry(lane()).or_default();
+                lane.leased.insert((stored.until, sequence));
+            }
+            _ => drop(self.over.insert((stored.until, sequence))),
+        }
+    }
+
+    /// Removes an entry from the indexes.
+    fn unindex(&mut self, sequence: u64) {
+        let Some(stored) = self.entries.get(&sequence) else {
+            return;
+        };
+        let entry = &stored.entry;
+        self.over.remove(&(stored.until, sequence));
+        let key = (entry.queue.clone(), entry.lane.clone());
+        if let btree_map::Entry::Occupied(mut lane) = self.lanes.entry(key) {
+            let sets = lane.get_mut();
+            sets.queued
+                .remove(&(entry.priority, entry.due_at, sequence));
+            sets.expiring.remove(&(entry.expires_at, sequence));
+            sets.leased.remove(&(stored.until, sequence));
+            if sets.queued.is_empty() && sets.leased.is_empty() {
+                lane.remove();
+            }
+        }
+    }
+
+    fn is_gone(&self, sequence: u64, now: Timestamp) -> bool {
+        let stored = self.entries.get(&sequence);
+        stored.is_none_or(|stored| stored.is_gone(now))
+    }
+
+    fn summary(&self, sequence: u64, now: Timestamp) -> Entry {
+        self.entries[&sequence].summary(now)
+    }
+}

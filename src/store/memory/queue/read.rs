@@ -1,0 +1,88 @@
+//! Queries of the journal in memory.
+
+use std::ops::Bound;
+
+use super::{MemoryQueue, stored_entry::StoredEntry};
+use crate::store::journal::{Counts, Entry, EntryId, Query, Status};
+
+impl MemoryQueue {
+    pub(in super::super) fn lanes(
+        &self,
+        queue: &str,
+        after: Option<&str>,
+        limit: u32,
+    ) -> Vec<String> {
+        let now = self.now();
+        let from = match after {
+            Some(after) => Bound::Excluded((queue.to_owned(), after.to_owned())),
+            None => Bound::Included((queue.to_owned(), String::new())),
+        };
+        self.lanes
+            .range((from, Bound::Unbounded))
+            .take_while(|((of, _), _)| of == queue)
+            .filter(|(_, lane)| lane.has_work(now))
+            .map(|((_, name), _)| name.clone())
+            .take(limit as usize)
+            .collect()
+    }
+
+    pub(in super::super) fn find(&self, id: EntryId) -> Option<Entry> {
+        let now = self.now();
+        let stored = self.entries.get(self.ids.get(&id)?)?;
+        (!stored.is_gone(now)).then(|| Entry {
+            status: stored.status(now),
+            ..stored.entry.clone()
+        })
+    }
+
+    pub(in super::super) fn list(&self, query: &Query) -> Vec<Entry> {
+        let now = self.now();
+        let wanted = |stored: &&StoredEntry| {
+            let entry = &stored.entry;
+            entry.queue == query.queue
+                && (query.owner.is_none() || query.owner.as_ref() == Some(&entry.owner))
+                && (query.label.is_none() || query.label.as_ref() == Some(&entry.label))
+                && query
+                    .status
+                    .is_none_or(|status| status == stored.status(now))
+                && !stored.is_gone(now)
+        };
+        self.entries
+            .range((Bound::Excluded(query.after), Bound::Unbounded))
+            .map(|(_, stored)| stored)
+            .filter(wanted)
+            .take(query.limit as usize)
+            .map(|stored| stored.summary(now))
+            .collect()
+    }
+
+    pub(in super::super) fn counts(&self, queue: &str) -> Counts {
+        let now = self.now();
+        let mut counts = Counts::default();
+        for stored in self.entries.values() {
+            if stored.entry.queue == queue && !stored.is_gone(now) {
+                let status = stored.status(now);
+                counts.by_status[usize::from(status.number())] += 1;
+                if status == Status::Queued {
+                    let age = now.since(stored.entry.queued_at);
+                    counts.oldest = counts.oldest.max(Some(age));
+                }
+            }
+        }
+        counts
+    }
+
+    pub(in super::super) fn position(&self, id: EntryId, limit: u32) -> Option<u32> {
+        let now = self.now();
+        let stored = self.entries.get(self.ids.get(&id)?)?;
+        let entry = &stored.entry;
+        if stored.status(now) != Status::Queued {
+            return None;
+        }
+        let lane = self.lanes.get(&(entry.queue.clone(), entry.lane.clone()))?;
+        let before = lane
+            .queued
+            .range(..(entry.priority, entry.due_at, entry.sequence));
+        u32::try_from(before.take(limit as usize).count()).ok()
+    }
+}
