@@ -38,6 +38,7 @@ use serde_json::json;
 use tokio::{task::JoinSet, time::sleep};
 use tokio_postgres::NoTls;
 use tower::ServiceExt;
+use tower_reprise::server::dialect::Scope;
 use tower_reprise::{
     IdempotencyLayer,
     error::BoxError,
@@ -188,7 +189,7 @@ async fn main() -> Result<ExitCode, BoxError> {
 async fn make(shop: &Shop, store: PostgresStore) -> Result<(u64, u64), BoxError> {
     // Executing an orphan again is safe here: what was not committed did not happen.
     let layer = IdempotencyLayer::builder(store)
-        .scope(|_| Some("everybody"))
+        .scope(Scope::new(|_| Some("everybody")))
         .orphans(CrashPolicy::Reexecute)
         .lease(Duration::from_secs(1))
         .build()?;

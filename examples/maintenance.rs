@@ -27,6 +27,7 @@ use axum::{Json, Router, body::Body, extract::State, http::HeaderMap, routing::p
 use dashmap::DashMap;
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, time::Instant};
+use tower_reprise::server::dialect::Scope;
 use tower_reprise::{
     IdempotencyLayer,
     delivery::{
@@ -76,7 +77,7 @@ async fn run(orders: u64) -> Result<ExitCode, BoxError> {
     // The shop.
     let ledger = Ledger::default();
     let idempotency = IdempotencyLayer::builder(store.clone())
-        .scope(|_| Some("shop"))
+        .scope(Scope::new(|_| Some("shop")))
         .orphans(CrashPolicy::Reexecute)
         .wait(Duration::from_secs(10)) // who sends an order twice at once gets one reply twice
         .build()?;
@@ -84,7 +85,7 @@ async fn run(orders: u64) -> Result<ExitCode, BoxError> {
     let webhooks = Webhooks::builder(store.clone(), Signer::new(SECRET)?)
         .guard(guard)
         .build()?;
-    let replay = Replay::builder(store.clone(), |_| Some("shop".to_owned()))
+    let replay = Replay::builder(store.clone(), Scope::new(|_| Some("shop")))
         .callbacks(webhooks.clone())
         .location("/replays")
         .build()?;

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body_util::Full;
 use tower::{Layer, Service, service_fn};
+use tower_reprise::server::dialect::Scope;
 use tower_reprise::{
     IdempotencyLayer,
     store::{CrashPolicy, MemoryStore},
@@ -74,7 +75,7 @@ fn server() -> (
         .build()
         .expect("a store");
     let layer = IdempotencyLayer::builder(store.clone())
-        .scope(|_| Some("alice"))
+        .scope(Scope::new(|_| Some("alice")))
         .orphans(CrashPolicy::Reexecute)
         .build()
         .expect("a layer");

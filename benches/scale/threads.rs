@@ -6,6 +6,7 @@
 use std::{sync::Barrier, thread};
 
 use tower::{Layer, Service};
+use tower_reprise::server::dialect::Scope;
 use tower_reprise::{
     Dependencies, IdempotencyLayer, Policy, stacks,
     store::{CrashPolicy, MemoryStore},
@@ -31,7 +32,7 @@ pub(crate) fn run(report: &mut Report, turns: &mut Turns) -> Vec<Chart> {
     let one = measure(turns, &client, |_| get(0));
     let many = measure(turns, &client, |n| get(draw_below(MANY, n)));
     let layer = IdempotencyLayer::builder(MemoryStore::new())
-        .scope(|_| Some("alice"))
+        .scope(Scope::new(|_| Some("alice")))
         .orphans(CrashPolicy::Reexecute)
         .build()
         .expect("a layer");

@@ -26,6 +26,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 use tower::ServiceExt;
+use tower_reprise::server::dialect::Scope;
 use tower_reprise::{
     IdempotencyLayer,
     store::{CrashPolicy, MemoryStore},
@@ -94,7 +95,7 @@ impl Server {
         let store = MemoryStore::builder().max_records(MOST_RECORDS).build();
         let store = store.expect("a store");
         let layer = IdempotencyLayer::builder(store.clone())
-            .scope(|_| Some("soak"))
+            .scope(Scope::new(|_| Some("soak")))
             .orphans(CrashPolicy::Reexecute)
             .build()
             .expect("a layer");

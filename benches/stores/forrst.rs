@@ -9,6 +9,7 @@ use http::{Request, Response};
 use http_body_util::Full;
 use tokio::runtime;
 use tower::{Layer, service_fn};
+use tower_reprise::server::dialect::Scope;
 use tower_reprise::{
     IdempotencyLayer,
     forrst::Forrst,
@@ -42,7 +43,7 @@ async fn measure() -> (f64, f64, f64) {
     });
     let layer = || {
         IdempotencyLayer::builder(MemoryStore::new())
-            .scope(|_| Some("alice"))
+            .scope(Scope::new(|_| Some("alice")))
             .orphans(CrashPolicy::Reexecute)
     };
     let http = layer().build().expect("a layer").layer(bare);

@@ -11,6 +11,7 @@ use http_body_util::Full;
 use sha2::{Digest, Sha256};
 use tokio::{runtime, time::Instant};
 use tower::{Layer, Service, ServiceExt, service_fn};
+use tower_reprise::server::dialect::Scope;
 use tower_reprise::{
     IdempotencyLayer,
     store::{CrashPolicy, MemoryStore},
@@ -64,7 +65,7 @@ async fn measure<F: Future<Output = ()> + Send + 'static>(
         Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("paid")))
     });
     let layer = IdempotencyLayer::builder(MemoryStore::new())
-        .scope(|_| Some("alice"))
+        .scope(Scope::new(|_| Some("alice")))
         .orphans(CrashPolicy::Reexecute)
         .build()
         .expect("a layer");

@@ -20,6 +20,7 @@ use axum::{
 };
 use serde_json::json;
 use tokio::{net::TcpListener, task::JoinHandle, time::sleep};
+use tower_reprise::server::dialect::Scope;
 use tower_reprise::{
     IdempotencyLayer,
     delivery::{
@@ -52,7 +53,7 @@ impl Shop {
         // authentication: keys and replays belong to a caller.
         let idempotency = IdempotencyLayer::builder(store.clone())
             .with_dialect(Forrst::new())
-            .scope(|_| Some("shop"))
+            .scope(Scope::new(|_| Some("shop")))
             .orphans(CrashPolicy::Reexecute)
             .build()?;
         // Callbacks go to this machine, which they would not without being told so.
@@ -60,7 +61,7 @@ impl Shop {
         let webhooks = Webhooks::builder(store.clone(), Signer::new(SECRET)?)
             .guard(guard)
             .build()?;
-        let replay = Replay::builder(store, |_| Some("shop".to_owned()))
+        let replay = Replay::builder(store, Scope::new(|_| Some("shop")))
             .dialect(Forrst::new())
             .callbacks(webhooks.clone())
             .build()?;

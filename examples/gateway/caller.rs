@@ -31,7 +31,7 @@ impl Callers {
     /// Who asks; `None` if nobody knows. Credentials end up in the journal only as a hash.
     pub(crate) fn who(&self, head: &Request<()>) -> Option<String> {
         if let Some(replayed) = head.extensions().get::<Replayed>() {
-            return Some(replayed.principal.clone());
+            return Some(replayed.owner.clone());
         }
         if let Some(Operator(of)) = head.extensions().get() {
             return Some(of.clone());

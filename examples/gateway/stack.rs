@@ -14,9 +14,9 @@ use http::{Request, Response};
 use http_body::Body as HttpBody;
 use hyper::body::Incoming;
 use tower::{Service, ServiceBuilder};
+use tower_reprise::server::dialect::Scope;
 use tower_reprise::{
     IdempotencyLayer, InboundBudgetLayer, ProblemLayer,
-    client::peek::PeekBody,
     delivery::{
         dead_letter::{DeadLetters, LogAlert},
         replay::Replay,
@@ -24,8 +24,8 @@ use tower_reprise::{
         worker::WorkerHandle,
     },
     error::BoxError,
-    http::IdempotencyBody,
-    server::{idempotency::Requirement, problem::ProblemBody},
+    http::BufferedBody,
+    server::{dialect::Requirement, problem::ProblemBody},
     stacks,
     store::journal::Journal,
 };
@@ -84,7 +84,7 @@ pub(crate) fn bare(
 }
 
 /// A reply as it comes out of all layers.
-type Reply = ProblemBody<IdempotencyBody<IdempotencyBody<Uncertain<PeekBody<Incoming>>>>>;
+type Reply = ProblemBody<BufferedBody<BufferedBody<Uncertain<BufferedBody<Incoming>>>>>;
 
 /// What goes on beside the traffic.
 pub(crate) struct Behind {
@@ -116,7 +116,7 @@ pub(crate) async fn layered(
     });
     let webhooks = webhooks.transpose()?;
     let who = Arc::clone(&callers);
-    let mut replay = Replay::builder(store.clone(), move |head| who.who(head))
+    let mut replay = Replay::builder(store.clone(), Scope::new(move |head| who.who(head)))
         .request_limit(settings.request_limit)
         .response_limit(settings.response_limit)
         .ttl(settings.replay_ttl, settings.replay_ttl.max(WEEK))
@@ -128,7 +128,7 @@ pub(crate) async fn layered(
         replay = replay.callbacks(webhooks.clone());
     }
     if settings.replay_all {
-        replay = replay.unasked();
+        replay = replay.replay_by_default();
     }
     if let Some(path) = &settings.replay_path {
         replay = replay.location(path.clone());
@@ -154,7 +154,7 @@ pub(crate) async fn layered(
         false => Requirement::Optional,
     };
     let mut idempotency = IdempotencyLayer::builder(store.clone())
-        .scope(move |head| callers.who(head))
+        .scope(Scope::new(move |head| callers.who(head)))
         .orphans(settings.orphans)
         .requirement(move |_| requirement)
         .request_limit(settings.request_limit)

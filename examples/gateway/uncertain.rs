@@ -12,7 +12,7 @@ use http_body_util::{Either, Empty};
 use tower_reprise::{
     classify::{Classify, Rules, Standard},
     error::BoxError,
-    server::idempotency::Outcome,
+    server::idempotency::HandlerOutcome,
 };
 
 pub(crate) type Uncertain<R> = Either<R, Empty<Bytes>>;
@@ -39,7 +39,7 @@ pub(crate) fn lower<R>(
         return Err(error);
     }
     let mut response = Response::new(Either::Right(Empty::new()));
-    response.extensions_mut().insert(Outcome::Unknown);
+    response.extensions_mut().insert(HandlerOutcome::Unknown);
     let broke = Broke(Arc::new(Mutex::new(Some(error))));
     response.extensions_mut().insert(broke);
     Ok(response)

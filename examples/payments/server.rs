@@ -21,6 +21,7 @@ use tokio::{
     net::TcpListener,
     process::{Child, Command},
 };
+use tower_reprise::server::dialect::Scope;
 use tower_reprise::{
     IdempotencyLayer,
     error::BoxError,
@@ -37,7 +38,9 @@ struct Principal(String);
 /// What runs in the server's process.
 pub(crate) async fn serve(folder: &Path) -> Result<(), BoxError> {
     let layer = IdempotencyLayer::builder(SqliteStore::open(folder.join("idempotency.db"))?)
-        .scope(|request| request.extensions().get::<Principal>().map(|p| p.0.clone()))
+        .scope(Scope::new(|request| {
+            request.extensions().get::<Principal>().map(|p| p.0.clone())
+        }))
         .orphans(CrashPolicy::Reexecute)
         .lease(Duration::from_secs(1))
         .build()?;

@@ -13,9 +13,7 @@ use http_body_util::Full;
 use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
 
 use super::{
-    circuit_breaker::CircuitBreakerLayer,
-    peek::{PeekBody, PeekLayer},
-    retry::RetryLayer,
+    circuit_breaker::CircuitBreakerLayer, peek::PeekLayer, retry::RetryLayer,
     retry_after::RetryAfterLayer,
 };
 use crate::{
@@ -23,12 +21,12 @@ use crate::{
     classify::{Classify, Rules, Standard},
     dependency::Dependencies,
     error::BoxError,
-    http::ResponseHead,
+    http::{BufferedBody, ResponseHead},
     policy::Policy,
 };
 
 type Body = Full<Bytes>;
-type Reply = Response<PeekBody<Body>>;
+type Reply = Response<BufferedBody<Body>>;
 
 /// The standard classifier, which counts.
 #[derive(Clone, Default)]

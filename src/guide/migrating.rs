@@ -71,9 +71,9 @@
 //! ```
 //! use http::{Request, Response};
 //! use tower::{Service, ServiceBuilder};
-//! use tower_reprise::{Dependencies, Policy, client::peek::PeekBody, error::{BoxError, ConfigError}, stacks};
+//! use tower_reprise::{Dependencies, Policy, error::{BoxError, ConfigError}, http::BufferedBody, stacks};
 //!
-//! type Reply = Response<PeekBody<String>>;
+//! type Reply = Response<BufferedBody<String>>;
 //!
 //! fn client<S>(
 //!     http: S,
@@ -101,11 +101,11 @@
 //! ```
 //! use axum::Router;
 //! use http::header::AUTHORIZATION;
-//! use tower_reprise::{IdempotencyLayer, error::ConfigError, store::{MemoryStore, CrashPolicy}};
+//! use tower_reprise::{IdempotencyLayer, error::ConfigError, server::dialect::Scope, store::{MemoryStore, CrashPolicy}};
 //!
 //! fn app(payments: Router) -> Result<Router, ConfigError> {
 //!     let idempotency = IdempotencyLayer::builder(MemoryStore::new())
-//!         .scope(|request| request.headers().get(AUTHORIZATION).cloned())
+//!         .scope(Scope::new(|request| request.headers().get(AUTHORIZATION).cloned()))
 //!         .orphans(CrashPolicy::Reexecute)
 //!         .build()?;
 //!     Ok(payments.layer(idempotency))

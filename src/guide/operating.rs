@@ -5,13 +5,13 @@
 //! ```
 //! use std::time::{Duration, SystemTime};
 //! use axum::{Router, body::Body, routing::post};
-//! use tower_reprise::{delivery::replay::Replay, store::MemoryStore};
+//! use tower_reprise::{delivery::replay::Replay, server::dialect::Scope, store::MemoryStore};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let store = MemoryStore::new();
 //! # let app = Router::new().route("/orders", post(|| async {}));
-//! let replay = Replay::builder(store, |_| Some("shop".into())).build()?;
+//! let replay = Replay::builder(store, Scope::new(|_| Some("shop"))).build()?;
 //! let worker = replay.worker::<Body, _>(app.clone()).start()?;
 //! let app: Router = app.layer(replay.layer());
 //!

@@ -61,16 +61,16 @@
 //!
 //! ```
 //! use axum::{Router, routing::post};
-//! use tower_reprise::{Dependencies, IdempotencyLayer, InboundBudgetLayer, Policy, delivery::replay::Replay, store::{MemoryStore, CrashPolicy}};
+//! use tower_reprise::{Dependencies, IdempotencyLayer, InboundBudgetLayer, Policy, delivery::replay::Replay, server::dialect::Scope, store::{MemoryStore, CrashPolicy}};
 //!
 //! # fn main() -> Result<(), tower_reprise::error::ConfigError> {
 //! # async fn pay() -> &'static str { "paid" }
-//! let store = MemoryStore::new();
+//! let (store, scope) = (MemoryStore::new(), Scope::new(|_| Some("shop")));
 //! let idempotency = IdempotencyLayer::builder(store.clone())
-//!     .scope(|_| Some("shop"))
+//!     .scope(scope.clone())
 //!     .orphans(CrashPolicy::Reexecute)
 //!     .build()?;
-//! let replay = Replay::builder(store, |_| Some("shop".into())).build()?;
+//! let replay = Replay::builder(store, scope).build()?;
 //! let storms = InboundBudgetLayer::new(Dependencies::new(Policy::synchronous().build()?));
 //!
 //! let app: Router = Router::new()

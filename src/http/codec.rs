@@ -1,4 +1,4 @@
-//! Headers and lengths as bytes, and back: what stored replies and requests are made of.
+//! Headers and lengths as bytes, and back: the parts of stored replies and requests.
 //!
 //! ```text
 //! headers: how many, and for each: length and name, length · 2 + sensitive and value
@@ -8,7 +8,7 @@
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-/// Writes some fields of a header map, and `more` to how many they are.
+/// Writes some fields of a header map, with `more` added to their count.
 pub(crate) fn put_headers<'a, I>(out: &mut Vec<u8>, fields: impl Fn() -> I, more: usize)
 where
     I: Iterator<Item = (&'a HeaderName, &'a HeaderValue)>,
@@ -21,7 +21,7 @@ where
     }
 }
 
-/// How long that will be, at most.
+/// Returns the length of that, at most.
 pub(crate) fn headers_length<'a>(
     fields: impl Iterator<Item = (&'a HeaderName, &'a HeaderValue)>,
 ) -> usize {
@@ -35,7 +35,7 @@ pub(crate) fn headers_length<'a>(
     length + number_length(count + 1)
 }
 
-/// Bytes with their length before them.
+/// Writes bytes with their length before them.
 pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     put_number(out, bytes.len());
     out.extend_from_slice(bytes);
@@ -53,10 +53,10 @@ fn number_length(number: usize) -> usize {
     (number.max(1).ilog2() / 7 + 1) as usize
 }
 
-/// Reads what was written. Whatever the bytes are, it ends, and takes no more room than they do.
+/// Reads what was written. Whatever the bytes are, it ends, and allocates no more than they take.
 pub(crate) struct Reader {
     bytes: Bytes,
-    /// How much of them was read.
+    /// The position of the next byte.
     at: usize,
 }
 
@@ -72,7 +72,7 @@ impl Reader {
         Some(taken)
     }
 
-    /// What was put with its length before it.
+    /// Reads bytes with their length before them.
     pub(crate) fn bytes(&mut self) -> Option<&[u8]> {
         let length = self.number()?;
         self.take(length)
@@ -90,9 +90,9 @@ impl Reader {
         None
     }
 
-    /// As many headers as [`number`](Self::number) said.
+    /// Reads as many headers as [`number`](Self::number) said.
     pub(crate) fn headers(&mut self, count: usize) -> Option<HeaderMap> {
-        // Each takes at least three bytes, so that the count alone makes nothing large.
+        // Each takes at least three bytes, so that the count alone allocates nothing large.
         if count > (self.bytes.len() - self.at) / 3 {
             return None;
         }
@@ -110,7 +110,7 @@ impl Reader {
         Some(headers)
     }
 
-    /// What is left.
+    /// Returns the rest.
     pub(crate) fn rest(mut self) -> Bytes {
         self.bytes.split_off(self.at)
     }

@@ -7,7 +7,7 @@ use sha2::{Digest as _, Sha256};
 pub(crate) struct Digest(Sha256);
 
 impl Digest {
-    /// Digests of different purposes never meet.
+    /// Starts a digest. Digests of different purposes never meet.
     pub(crate) fn new(purpose: &str) -> Self {
         let mut digest = Self(Sha256::new());
         digest.part(purpose);
@@ -17,7 +17,7 @@ impl Digest {
     pub(crate) fn part(&mut self, part: impl AsRef<[u8]>) {
         let part = part.as_ref();
         let length = (part.len() as u64).to_le_bytes();
-        // Most are short, and taken in one go.
+        // Most are short, and hashed in one go.
         let mut both = [0; 64];
         match both.get_mut(..length.len() + part.len()) {
             Some(both) => {
@@ -38,7 +38,7 @@ impl Digest {
     }
 }
 
-/// What was asked for: method, path and query, content type and body.
+/// Digests what was asked for: method, path and query, content type and body.
 pub(crate) fn fingerprint(head: &Request<()>, body: &[u8]) -> Digest {
     let uri = head.uri();
     let content_type = head.headers().get(CONTENT_TYPE);

@@ -51,13 +51,13 @@ impl GrpcCode {
         (Self::Unauthenticated, "UNAUTHENTICATED"),
     ];
 
-    /// The code's name, as the gRPC specification spells it.
+    /// Returns the code's name, as the gRPC specification spells it.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         Self::ALL[self as usize].1
     }
 
-    /// The code of that name.
+    /// Returns the code of that name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL
@@ -66,7 +66,7 @@ impl GrpcCode {
             .map(|(code, _)| *code)
     }
 
-    /// The code with that number; numbers that gRPC does not know are [`GrpcCode::Unknown`].
+    /// Returns the code of that number; an unknown one is [`GrpcCode::Unknown`].
     #[must_use]
     pub fn from_number(number: u64) -> Self {
         usize::try_from(number)
@@ -75,14 +75,14 @@ impl GrpcCode {
             .map_or(Self::Unknown, |(code, _)| *code)
     }
 
-    /// The status that response headers (or trailers) hold, if they do.
+    /// Returns the status in response headers or trailers.
     #[must_use]
     #[inline]
     pub fn from_headers(headers: &HeaderMap) -> Option<Self> {
         first(headers, &GRPC_STATUS).map(Self::from_value)
     }
 
-    /// Whether headers may hold a status.
+    /// Returns whether headers may hold a status.
     #[inline]
     pub(crate) fn may_be_in(headers: &HeaderMap) -> bool {
         may_have(headers, &GRPC_STATUS)
@@ -98,7 +98,7 @@ impl GrpcCode {
     }
 }
 
-/// The time that a `grpc-timeout` gives a call: at most eight digits and a unit.
+/// Parses a `grpc-timeout`: at most eight digits and a unit.
 pub(crate) fn grpc_timeout(value: &[u8]) -> Option<Duration> {
     let (unit, digits) = value.split_last()?;
     if !(1..=8).contains(&digits.len()) || !digits.iter().all(u8::is_ascii_digit) {
@@ -116,14 +116,15 @@ pub(crate) fn grpc_timeout(value: &[u8]) -> Option<Duration> {
     }
 }
 
-/// Whether the headers are those of a gRPC message.
+/// Returns whether the headers are those of a gRPC message.
 pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
     first(headers, &CONTENT_TYPE)
         .and_then(|value| value.as_bytes().strip_prefix(b"application/grpc"))
         .is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';' | b' ')))
 }
 
-/// Whether the request calls one of these gRPC methods, or a method of one of these services.
+/// Returns whether the request calls one of these gRPC methods, or a method of one of these
+/// services.
 pub(crate) fn is_one_of<B>(methods: &[String], request: &Request<B>) -> bool {
     if methods.is_empty() || !is_grpc(request.headers()) {
         return false;
@@ -137,7 +138,7 @@ pub(crate) fn is_one_of<B>(methods: &[String], request: &Request<B>) -> bool {
         .any(|method| method == path || method == service)
 }
 
-/// What tonic puts into the extensions of each request.
+/// The extension that tonic puts on each request.
 #[cfg(feature = "tonic")]
 pub(crate) type GrpcMethod = tonic::GrpcMethod<'static>;
 /// Without tonic, a type that no request carries.

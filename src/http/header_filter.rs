@@ -1,6 +1,7 @@
 use http::{HeaderMap, HeaderName, header};
 
-/// Whether a header belongs to one connection, one caller or one moment, and not to the reply.
+/// Returns whether a header belongs to one connection, caller, moment or request, and not to the
+/// reply.
 fn is_passing(name: &str) -> bool {
     let connection = matches!(
         name,
@@ -37,32 +38,32 @@ fn is_passing(name: &str) -> bool {
     connection || caller || moment || request || name.starts_with("x-b3-")
 }
 
-/// What is left out of a stored reply.
+/// The headers that are left out of a stored reply, next to those of [`is_passing`].
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Unstored {
-    pub(crate) more: Vec<HeaderName>,
+pub(crate) struct HeaderFilter {
+    pub(crate) left_out: Vec<HeaderName>,
 }
 
-impl Unstored {
-    /// For a reply with these headers.
-    pub(crate) fn of<'a>(&'a self, headers: &'a HeaderMap) -> UnstoredOf<'a> {
-        UnstoredOf {
-            more: &self.more,
+impl HeaderFilter {
+    /// Returns the filter for a reply with these headers.
+    pub(crate) fn for_reply<'a>(&'a self, headers: &'a HeaderMap) -> FilterFor<'a> {
+        FilterFor {
+            left_out: &self.left_out,
             connection: headers.contains_key(header::CONNECTION).then_some(headers),
         }
     }
 }
 
-pub(crate) struct UnstoredOf<'a> {
-    more: &'a [HeaderName],
+pub(crate) struct FilterFor<'a> {
+    left_out: &'a [HeaderName],
     /// The headers, if `Connection` names some of them.
     connection: Option<&'a HeaderMap>,
 }
 
-impl UnstoredOf<'_> {
+impl FilterFor<'_> {
     pub(crate) fn keeps(&self, name: &HeaderName) -> bool {
         !is_passing(name.as_str())
-            && !self.more.contains(name)
+            && !self.left_out.contains(name)
             && !self.connection.is_some_and(|headers| names(headers, name))
     }
 }

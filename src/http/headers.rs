@@ -11,8 +11,8 @@ pub(crate) fn printable(value: &[u8]) -> Option<&str> {
     (text.len() <= 128 && text.bytes().all(|byte| byte.is_ascii_graphic())).then_some(text)
 }
 
-/// A header's first value. Most messages have few headers and not the one that is looked for, and
-/// a pass over their names is cheaper than a look-up, which hashes.
+/// Returns a header's first value. Most messages have few headers and not this one, and a pass over
+/// their names is cheaper than a look-up, which hashes.
 #[inline]
 pub(crate) fn first<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a HeaderValue> {
     match may_have(headers, name) {
@@ -21,7 +21,7 @@ pub(crate) fn first<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a
     }
 }
 
-/// Whether there is such a header, or there are so many that a look-up is cheaper.
+/// Returns whether there is such a header, or there are so many that a look-up is cheaper.
 #[inline]
 pub(crate) fn may_have(headers: &HeaderMap, name: &HeaderName) -> bool {
     const FEW: usize = 16;

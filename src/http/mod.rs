@@ -1,8 +1,7 @@
 //! Parts of HTTP messages that several layers share: bodies, headers, gRPC's words, stored replies
 //! and problem documents.
 
-#[cfg(feature = "server")]
-pub(crate) mod body;
+pub(crate) mod buffered;
 #[cfg(feature = "server")]
 pub(crate) mod codec;
 #[cfg(feature = "server")]
@@ -17,12 +16,9 @@ pub(crate) mod read;
 #[cfg(feature = "server")]
 pub(crate) mod reply;
 pub(crate) mod response;
-pub(crate) mod size_hint;
 #[cfg(any(feature = "delivery", feature = "forrst"))]
 pub(crate) mod span;
 
-#[cfg(feature = "server")]
-pub use self::body::IdempotencyBody;
 #[cfg(any(feature = "delivery", feature = "forrst"))]
 pub use self::span::{Span, Unit};
-pub use self::{grpc::GrpcCode, response::ResponseHead};
+pub use self::{buffered::BufferedBody, grpc::GrpcCode, response::ResponseHead};

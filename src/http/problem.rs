@@ -1,5 +1,5 @@
-//! Refusals: RFC 9457 problem documents, or a gRPC status for who speaks gRPC. Nothing in them
-//! comes from a request's body or a record.
+//! Problem documents by RFC 9457, or a gRPC status for callers that speak gRPC. Nothing in them comes
+//! from a request's body or a record.
 
 use std::{borrow::Cow, time::Duration};
 
@@ -11,10 +11,10 @@ use http::{
 
 use crate::http::GrpcCode;
 
-/// What the types of all problems begin with.
+/// The prefix of all problem types.
 const URN: &str = "urn:tower-reprise:problem:";
 
-/// Why a request gets no reply from its handler.
+/// The reason why a request gets no reply from its handler.
 #[derive(Debug, Clone)]
 pub(crate) struct Problem {
     status: StatusCode,
@@ -23,30 +23,28 @@ pub(crate) struct Problem {
     pub(crate) name: &'static str,
     pub(crate) title: &'static str,
     pub(crate) detail: Cow<'static, str>,
-    again: Again,
+    retry: RetryHint,
 }
 
-/// Whether asking again is of use.
+/// Whether a retry is of use.
 #[derive(Debug, Clone, Copy)]
-enum Again {
-    /// The status says it.
+enum RetryHint {
+    /// The status tells.
     Unsaid,
-    /// No.
     Never,
-    /// Yes, after this long.
     After(Duration),
 }
 
 /// The problems of one part of the crate.
 macro_rules! problems {
-    ($($(#[$doc:meta])* $id:ident: $status:ident, $grpc:ident, $name:literal, $title:literal, $detail:literal, $again:expr;)*) => {
+    ($($(#[$doc:meta])* $id:ident: $status:ident, $grpc:ident, $name:literal, $title:literal, $detail:literal, $retry:expr;)*) => {
         $($(#[$doc])* pub(crate) const $id: Problem = Problem {
             status: StatusCode::$status,
             grpc: GrpcCode::$grpc,
             name: $name,
             title: $title,
             detail: Cow::Borrowed($detail),
-            again: $again,
+            retry: $retry,
         };)*
     };
 }
@@ -57,40 +55,40 @@ impl Problem {
     problems! {
         KEY_MISSING: BAD_REQUEST, InvalidArgument, "idempotency-key-missing",
             "Idempotency key is missing",
-            "This operation needs an idempotency key, the same for each attempt.", Again::Never;
+            "This operation needs an idempotency key, the same for each attempt.", RetryHint::Never;
         KEY_INVALID: BAD_REQUEST, InvalidArgument, "idempotency-key-invalid",
-            "Idempotency key is not valid", "", Again::Never;
+            "Idempotency key is not valid", "", RetryHint::Never;
         UNREADABLE: BAD_REQUEST, InvalidArgument, "idempotency-request-unreadable",
-            "Request body could not be read", "The request ended before its body did.", Again::Never;
+            "Request body could not be read", "The request ended before its body did.", RetryHint::Never;
         ANONYMOUS: FORBIDDEN, PermissionDenied, "idempotency-anonymous",
             "Idempotency key of nobody",
-            "Keys belong to a caller, and this request does not say who that is.", Again::Never;
+            "Keys belong to a caller, and this request does not say who that is.", RetryHint::Never;
         TOO_LARGE: PAYLOAD_TOO_LARGE, ResourceExhausted, "idempotency-request-too-large",
-            "Request body is too large", "", Again::Never;
+            "Request body is too large", "", RetryHint::Never;
         REUSED: UNPROCESSABLE_ENTITY, InvalidArgument, "idempotency-key-reused",
             "Idempotency key was used for another request",
-            "A key belongs to one request. Use a new key for a new operation.", Again::Never;
+            "A key belongs to one request. Use a new key for a new operation.", RetryHint::Never;
         /// Clients know this one by its type, and may ask again.
         PROCESSING: CONFLICT, Aborted, "idempotency-processing",
             "First request is still processing",
             "A request with this idempotency key is being processed. Ask again for its reply.",
-            Again::After(Duration::from_secs(1));
+            RetryHint::After(Duration::from_secs(1));
         NOT_RETAINED: CONFLICT, FailedPrecondition, "idempotency-reply-not-retained",
             "Reply was not retained",
             "The request with this idempotency key was executed, but its reply was not kept. It is not executed again.",
-            Again::Never;
+            RetryHint::Never;
         OUTCOME_UNKNOWN: CONFLICT, FailedPrecondition, "idempotency-outcome-unknown",
             "Outcome is unknown",
             "A request with this idempotency key was begun, and it is not known whether it took effect. It is not executed again: somebody has to look.",
-            Again::Never;
+            RetryHint::Never;
         UNAVAILABLE: SERVICE_UNAVAILABLE, Unavailable, "idempotency-unavailable",
             "Idempotency store is not available",
             "Whether this request was executed before can't be told now, so it is not executed.",
-            Again::After(Duration::from_secs(1));
+            RetryHint::After(Duration::from_secs(1));
         CRASHED: INTERNAL_SERVER_ERROR, Internal, "idempotency-handler-crashed",
             "Request was not finished",
             "Something went wrong while the request was executed. Ask again with the same idempotency key.",
-            Again::Unsaid;
+            RetryHint::Unsaid;
     }
 }
 
@@ -99,7 +97,7 @@ impl Problem {
 impl Problem {
     problems! {
         ENVELOPE_INVALID: BAD_REQUEST, InvalidArgument, "forrst-envelope-invalid",
-            "Envelope is not valid", "", Again::Never;
+            "Envelope is not valid", "", RetryHint::Never;
     }
 }
 
@@ -108,11 +106,11 @@ impl Problem {
 impl Problem {
     problems! {
         WEBHOOK_UNVERIFIED: UNAUTHORIZED, Unauthenticated, "webhook-unverified",
-            "Message could not be verified", "", Again::Unsaid;
+            "Message could not be verified", "", RetryHint::Unsaid;
         WEBHOOK_UNREADABLE: BAD_REQUEST, InvalidArgument, "webhook-unreadable",
-            "Message could not be read", "The request ended before its body did.", Again::Unsaid;
+            "Message could not be read", "The request ended before its body did.", RetryHint::Unsaid;
         WEBHOOK_TOO_LARGE: PAYLOAD_TOO_LARGE, ResourceExhausted, "webhook-too-large",
-            "Message is too large", "", Again::Never;
+            "Message is too large", "", RetryHint::Never;
     }
 }
 
@@ -121,36 +119,36 @@ impl Problem {
 impl Problem {
     problems! {
         REPLAY_INVALID: BAD_REQUEST, InvalidArgument, "replay-invalid",
-            "Replay is not asked for properly", "", Again::Never;
+            "Replay is not asked for properly", "", RetryHint::Never;
         REPLAY_ANONYMOUS: FORBIDDEN, PermissionDenied, "replay-anonymous",
             "Replay of nobody",
-            "Replays belong to a caller, and this request does not say who that is.", Again::Never;
+            "Replays belong to a caller, and this request does not say who that is.", RetryHint::Never;
         REPLAY_TOO_LARGE: PAYLOAD_TOO_LARGE, ResourceExhausted, "replay-too-large",
-            "Request body is too large", "", Again::Never;
+            "Request body is too large", "", RetryHint::Never;
         REPLAY_NOT_FOUND: NOT_FOUND, NotFound, "replay-not-found",
-            "No such replay", "There is no replay of that id.", Again::Never;
+            "No such replay", "There is no replay of that id.", RetryHint::Never;
         REPLAY_METHOD: METHOD_NOT_ALLOWED, Unimplemented, "replay-method",
-            "Method is not allowed", "This can't be done with a replay.", Again::Never;
+            "Method is not allowed", "This can't be done with a replay.", RetryHint::Never;
         REPLAY_ALREADY_COMPLETE: CONFLICT, FailedPrecondition, "replay-already-complete",
-            "Replay is complete", "The request was replayed already.", Again::Never;
+            "Replay is complete", "The request was replayed already.", RetryHint::Never;
         REPLAY_FAILED: CONFLICT, FailedPrecondition, "replay-failed",
-            "Replay failed", "The request was replayed, and failed for good.", Again::Never;
+            "Replay failed", "The request was replayed, and failed for good.", RetryHint::Never;
         REPLAY_CANCELLED: CONFLICT, FailedPrecondition, "replay-cancelled",
-            "Replay was cancelled", "The replay was cancelled before it was begun.", Again::Never;
+            "Replay was cancelled", "The replay was cancelled before it was begun.", RetryHint::Never;
         REPLAY_EXPIRED: GONE, FailedPrecondition, "replay-expired",
-            "Replay has expired", "The request was not replayed in time.", Again::Never;
+            "Replay has expired", "The request was not replayed in time.", RetryHint::Never;
         REPLAY_PROCESSING: CONFLICT, Aborted, "replay-processing",
-            "Replay is processing", "The request is being replayed.", Again::Never;
+            "Replay is processing", "The request is being replayed.", RetryHint::Never;
         REPLAY_NO_REPLY: NOT_FOUND, NotFound, "replay-no-reply",
             "No reply yet", "The request was not replayed yet, or its reply was not kept.",
-            Again::Unsaid;
+            RetryHint::Unsaid;
         SERVER_MAINTENANCE: SERVICE_UNAVAILABLE, Unavailable, "server-maintenance",
             "Service is in maintenance", "The service is in maintenance.",
-            Again::After(Duration::from_secs(60));
+            RetryHint::After(Duration::from_secs(60));
         REPLAY_UNAVAILABLE: SERVICE_UNAVAILABLE, Unavailable, "replay-unavailable",
             "Request was not journaled",
             "The request can't be served now, and could not be written down either.",
-            Again::After(Duration::from_secs(1));
+            RetryHint::After(Duration::from_secs(1));
     }
 }
 
@@ -158,15 +156,15 @@ impl Problem {
     problems! {
         RETRY_BUDGET: TOO_MANY_REQUESTS, ResourceExhausted, "retry-budget",
             "Retry budget used up",
-            "Too many retries reach this service. Do not retry this request.", Again::Never;
-        REFUSED: SERVICE_UNAVAILABLE, Unavailable, "refused", "Call refused", "", Again::Unsaid;
+            "Too many retries reach this service. Do not retry this request.", RetryHint::Never;
+        REFUSED: SERVICE_UNAVAILABLE, Unavailable, "refused", "Call refused", "", RetryHint::Unsaid;
         LATE: GATEWAY_TIMEOUT, DeadlineExceeded, "timeout", "Call timed out",
-            "The call took too long.", Again::Unsaid;
+            "The call took too long.", RetryHint::Unsaid;
         FAILED: BAD_GATEWAY, Unavailable, "upstream", "Call failed", "The call failed.",
-            Again::Unsaid;
+            RetryHint::Unsaid;
     }
 
-    /// Whether a reply is [`PROCESSING`](Self::PROCESSING).
+    /// Returns whether a reply is [`PROCESSING`](Self::PROCESSING).
     #[cfg(feature = "delivery")]
     pub(crate) fn is_processing(reply: &Response<Bytes>) -> bool {
         // The same in a problem document and in a forrst envelope.
@@ -175,35 +173,35 @@ impl Problem {
         reply.status() == Self::PROCESSING.status && windows.any(|part| part == code.as_bytes())
     }
 
-    /// With what is wrong in this case.
+    /// Sets the detail: what is wrong in this case.
     pub(crate) fn detail(mut self, detail: impl Into<Cow<'static, str>>) -> Self {
         self.detail = detail.into();
         self
     }
 
-    /// As unavailable, rather than as too much.
+    /// Sets the status to unavailable, rather than too many requests.
     pub(crate) fn unavailable(mut self) -> Self {
         self.status = StatusCode::SERVICE_UNAVAILABLE;
         self.grpc = GrpcCode::Unavailable;
         self
     }
 
-    /// What programs know it by.
+    /// Returns the code by which programs know the problem.
     pub(crate) fn code(&self) -> String {
         self.name.replace('-', "_").to_ascii_uppercase()
     }
 
-    /// How long to wait before asking again, if that is of use.
+    /// Returns how long to wait before a retry, if that is of use.
     pub(crate) fn wait(&self) -> Option<Duration> {
-        match self.again {
-            Again::After(wait) => Some(wait),
-            Again::Unsaid | Again::Never => None,
+        match self.retry {
+            RetryHint::After(wait) => Some(wait),
+            RetryHint::Unsaid | RetryHint::Never => None,
         }
     }
 
-    /// With how long to wait, if that is known.
+    /// Sets how long to wait, if that is known.
     pub(crate) fn retry_after(mut self, wait: Option<Duration>) -> Self {
-        self.again = wait.map_or(self.again, Again::After);
+        self.retry = wait.map_or(self.retry, RetryHint::After);
         self
     }
 
@@ -215,7 +213,7 @@ impl Problem {
         };
         let headers = response.headers_mut();
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        if matches!(self.again, Again::Never) {
+        if matches!(self.retry, RetryHint::Never) {
             headers.insert("x-should-retry", HeaderValue::from_static("false"));
         }
         response
@@ -245,7 +243,7 @@ impl Problem {
             HeaderValue::from_static("application/problem+json"),
         );
         if let Some(wait) = self.wait() {
-            // In whole seconds, and never earlier than asked for.
+            // In whole seconds, rounded up.
             let part = u64::from(wait.subsec_nanos() > 0);
             headers.insert(RETRY_AFTER, wait.as_secs().saturating_add(part).into());
         }
@@ -260,11 +258,11 @@ impl Problem {
         if let Ok(message) = HeaderValue::try_from(percent_encoded(&self.detail)) {
             headers.insert("grpc-message", message);
         }
-        let pushback = match self.again {
-            Again::Unsaid => return response,
-            Again::Never => -1,
-            Again::After(wait) => {
-                // In whole milliseconds that any peer can read, and never earlier than asked for.
+        let pushback = match self.retry {
+            RetryHint::Unsaid => return response,
+            RetryHint::Never => -1,
+            RetryHint::After(wait) => {
+                // In whole milliseconds, rounded up, that fit the 32 bits of any peer.
                 let millis = wait.as_nanos().div_ceil(1_000_000);
                 i32::try_from(millis).unwrap_or(i32::MAX)
             }
@@ -274,8 +272,7 @@ impl Problem {
     }
 }
 
-/// Text as a `grpc-message`, which is visible ASCII and spaces; all else, and the percent sign, is
-/// encoded.
+/// Encodes text as a `grpc-message`: all but visible ASCII and spaces, and the percent sign.
 fn percent_encoded(text: &str) -> String {
     let mut encoded = String::with_capacity(text.len());
     for byte in text.bytes() {

@@ -9,15 +9,15 @@
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, response};
 
-use crate::http::header_filter::{Unstored, UnstoredOf};
+use crate::http::header_filter::{FilterFor, HeaderFilter};
 use crate::http::{
+    buffered::Trailers,
     codec::{Reader, headers_length, put_headers, put_number},
-    read::Trailers,
 };
 
 const VERSION: u8 = 1;
 
-/// What is kept of a reply.
+/// A stored reply.
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) status: StatusCode,
@@ -26,20 +26,20 @@ pub(crate) struct Reply {
     pub(crate) body: Bytes,
 }
 
-/// Leaves out what is not to be stored.
+/// Encodes a reply, without the headers that the filter leaves out.
 pub(crate) fn encode(
     head: &response::Parts,
     trailers: Option<&HeaderMap>,
     body: &[u8],
-    unstored: &Unstored,
+    filter: &HeaderFilter,
 ) -> Bytes {
     let response::Parts {
         status, headers, ..
     } = head;
-    let kept = unstored.of(headers);
+    let kept = filter.for_reply(headers);
     let length = |headers| headers_length(fields(headers, &kept));
     let length = length(headers) + trailers.map_or(1, length);
-    // As long as it will be, so that it needs no second allocation and no more room when stored.
+    // The exact length: one allocation, and no spare capacity when stored.
     let mut out = Vec::with_capacity(3 + length + body.len());
     out.push(VERSION);
     out.extend_from_slice(&status.as_u16().to_le_bytes());
@@ -54,12 +54,12 @@ pub(crate) fn encode(
 
 fn fields<'a>(
     headers: &'a HeaderMap,
-    kept: &UnstoredOf<'_>,
+    kept: &FilterFor<'_>,
 ) -> impl Iterator<Item = (&'a HeaderName, &'a HeaderValue)> {
     headers.iter().filter(|(name, _)| kept.keeps(name))
 }
 
-/// `None` if these are not the bytes of a reply.
+/// Decodes a reply; `None` if these are not the bytes of one.
 pub(crate) fn decode(bytes: Bytes) -> Option<Reply> {
     let mut reader = Reader::new(bytes);
     let &[VERSION, low, high] = reader.take(3)? else {
@@ -100,7 +100,7 @@ mod tests {
         )]);
         let mut head = Response::new(()).into_parts().0;
         (head.status, head.headers) = (StatusCode::CREATED, headers);
-        encode(&head, Some(&trailers), b"paid", &Unstored::default())
+        encode(&head, Some(&trailers), b"paid", &HeaderFilter::default())
     }
 
     #[test]
@@ -118,10 +118,10 @@ mod tests {
 
     #[test]
     fn i_10_no_trailers_are_not_empty_trailers() {
-        let unstored = Unstored::default();
+        let filter = HeaderFilter::default();
         for trailers in [None, Some(HeaderMap::new())] {
             let head = Response::new(()).into_parts().0;
-            let bytes = encode(&head, trailers.as_ref(), b"", &unstored);
+            let bytes = encode(&head, trailers.as_ref(), b"", &filter);
             let decoded = decode(bytes).unwrap().trailers;
             assert_eq!(decoded.as_deref(), trailers.as_ref());
         }

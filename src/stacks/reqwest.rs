@@ -57,14 +57,14 @@ use tower::Service;
 
 use crate::{
     client::{
-        peek::{PeekBody, PeekResponse},
+        peek::PeekResponse,
         retry::{
             Recording, ReplayBody, ReplayLimits,
             replay_buffer::{self, AnyBody, RecordingBody, Replayed},
         },
     },
     error::BoxError,
-    http::response::reply,
+    http::{BufferedBody, response::reply},
 };
 
 #[cfg(feature = "reqwest-middleware")]
@@ -151,7 +151,7 @@ impl PeekResponse for Response {
         self
     }
 
-    fn open(self) -> (http::Response<()>, PeekBody<Body>) {
+    fn open(self) -> (http::Response<()>, BufferedBody<Body>) {
         let url = self.url().clone();
         let (mut parts, body) = http::Response::<Body>::from(self).into_parts();
         // The conversion forgets the URL, and the way back looks for it here.
@@ -159,10 +159,10 @@ impl PeekResponse for Response {
             parts.extensions.extend(with_url.into_parts().0.extensions);
         }
         let head = http::Response::from_parts(parts, ());
-        (head, PeekBody::untouched(body))
+        (head, BufferedBody::untouched(body))
     }
 
-    fn close(head: http::Response<()>, body: PeekBody<Body>) -> Self {
+    fn close(head: http::Response<()>, body: BufferedBody<Body>) -> Self {
         head.map(|()| Body::wrap(body)).into()
     }
 }

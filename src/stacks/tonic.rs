@@ -45,19 +45,11 @@ use super::ClientLayers;
 use crate::{
     call::{Cause, RetryError, RetryOutcome},
     classify::{Rules, network},
-    client::peek::PeekBody,
     dependency::Dependencies,
     error::{BoxError, Refused, chain, find},
 };
 
 crate::client::retry::replay_buffer::replay_by_recording!(Body, Body::new);
-
-/// A generated client with an interceptor wants to have a body to fail with.
-impl<B: http_body::Body + Default> Default for PeekBody<B> {
-    fn default() -> Self {
-        Self::untouched(B::default())
-    }
-}
 
 /// All client layers in the right order, and a [`StatusLayer`] on top.
 pub fn client<C: Clone, L: Clone>(deps: Dependencies<C, L>) -> (StatusLayer, ClientLayers<C, L>) {

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
 use tower::{Layer, ServiceExt, service_fn};
+use tower_reprise::server::dialect::Scope;
 use tower_reprise::{
     delivery::{
         dead_letter::{DeadLetterLayer, Delivered, Letter},
@@ -378,7 +379,7 @@ async fn j_13_credentials_of_callbacks_need_a_sealed_journal_of_replays() {
         };
         let signer = Signer::new("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap();
         let webhooks = Webhooks::builder(journal(!sealed), signer).build();
-        let replay = Replay::builder(journal(sealed), |_| Some("ada".to_owned()))
+        let replay = Replay::builder(journal(sealed), Scope::new(|_| Some("ada")))
             .callbacks(webhooks.unwrap())
             .build()
             .unwrap();

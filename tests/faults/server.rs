@@ -12,6 +12,7 @@ use axum::{
 };
 use http::{HeaderMap, Request, StatusCode};
 use tokio::time::{advance, sleep};
+use tower_reprise::server::dialect::Scope;
 use tower_reprise::{IdempotencyLayer, server::idempotency::Execution, store::CrashPolicy};
 use turmoil::net::{TcpListener, TcpStream};
 
@@ -60,7 +61,9 @@ pub(crate) async fn serve(
     witness: Witness,
 ) -> turmoil::Result {
     let layer = IdempotencyLayer::builder(store)
-        .scope(|req| req.headers().get("authorization").cloned())
+        .scope(Scope::new(|req| {
+            req.headers().get("authorization").cloned()
+        }))
         .orphans(orphans)
         .lease(LEASE)
         .build()?;

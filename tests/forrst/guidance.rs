@@ -10,13 +10,13 @@ use serde_json::{Value, from_slice, json};
 use tokio::time::Instant;
 use tower::{ServiceBuilder, ServiceExt, service_fn};
 use tower_reprise::{
-    client::peek::PeekBody,
     forrst::{Retry, RetryGuidanceLayer},
+    http::BufferedBody,
 };
 
 use crate::support::{codes::FINAL, pieces::Untouchable};
 
-pub(crate) type Reply<B> = Response<PeekBody<B>>;
+pub(crate) type Reply<B> = Response<BufferedBody<B>>;
 
 /// What the layer makes of a reply.
 pub(crate) async fn guided<B>(layer: RetryGuidanceLayer, reply: Response<B>) -> Reply<B>

@@ -15,9 +15,9 @@ use tower_reprise::{
     RetryLayer, RetryOutcome,
     call::{StopReason, Verdict},
     classify::{Classify, Rules, Standard},
-    client::peek::PeekBody,
     dependency::Named,
     error::BoxError,
+    http::BufferedBody,
     policy::PolicyBuilder,
     stacks::{self, tonic::StatusLayer},
 };
@@ -49,7 +49,7 @@ pub(crate) fn endpoint(address: SocketAddr) -> Endpoint {
 }
 
 /// All layers, as a user has them.
-pub(crate) fn full(deps: &Deps, channel: Channel) -> Stack<PeekBody<Body>> {
+pub(crate) fn full(deps: &Deps, channel: Channel) -> Stack<BufferedBody<Body>> {
     BoxCloneService::new(
         ServiceBuilder::new()
             .layer(stacks::tonic::client(deps.clone()))
@@ -58,7 +58,7 @@ pub(crate) fn full(deps: &Deps, channel: Channel) -> Stack<PeekBody<Body>> {
 }
 
 /// All but the one that stamps keys, around anything.
-pub(crate) fn keyless<S, B>(deps: &Deps, inner: S) -> Stack<PeekBody<B>>
+pub(crate) fn keyless<S, B>(deps: &Deps, inner: S) -> Stack<BufferedBody<B>>
 where
     S: Service<HttpRequest<Body>, Response = HttpResponse<B>> + Clone + Send + Sync + 'static,
     S::Error: Into<BoxError>,

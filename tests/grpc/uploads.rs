@@ -12,7 +12,7 @@ use tonic::{
 use tonic_health::pb::health_client::HealthClient;
 use tower::{ServiceBuilder, util::BoxCloneService};
 use tower_reprise::{
-    PeekLayer, RetryLayer, call::StopReason, client::peek::PeekBody, stacks::tonic::StatusLayer,
+    PeekLayer, RetryLayer, call::StopReason, http::BufferedBody, stacks::tonic::StatusLayer,
 };
 
 use crate::{
@@ -60,7 +60,7 @@ impl Decoder for Raw {
 }
 
 async fn upload(
-    stack: Stack<PeekBody<Body>>,
+    stack: Stack<BufferedBody<Body>>,
     messages: impl Stream<Item = Vec<u8>> + Send + 'static,
 ) -> Result<Response<Vec<u8>>, Status> {
     let mut client = Grpc::new(stack);

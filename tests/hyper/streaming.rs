@@ -18,8 +18,8 @@ use tokio::{net::TcpSocket, sync::Notify};
 use tower::{Layer, ServiceBuilder, ServiceExt, util::BoxCloneService};
 use tower_reprise::{
     CircuitBreakerLayer, Dependencies, IdempotencyKeyLayer, PeekLayer, Policy, RetryAfterLayer,
-    RetryBudgetLayer, RetryLayer, call::StopReason, classify::Codes, client::peek::PeekBody,
-    error::BoxError, policy::PolicyBuilder,
+    RetryBudgetLayer, RetryLayer, call::StopReason, classify::Codes, error::BoxError,
+    http::BufferedBody, policy::PolicyBuilder,
 };
 
 use crate::support::{
@@ -32,7 +32,7 @@ use crate::support::{
 };
 
 type Body = BoxBody<Bytes, Broken>;
-type Peeked = Response<PeekBody<hyper::body::Incoming>>;
+type Peeked = Response<BufferedBody<hyper::body::Incoming>>;
 type Stack = BoxCloneService<Request<Body>, Peeked, BoxError>;
 
 fn policy() -> PolicyBuilder {

@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use tower::{Layer, Service, ServiceExt, service_fn, util::BoxCloneSyncService};
 use tower_reprise::{
     error::{BoxError, Refusal, Refused},
-    server::idempotency::Outcome,
+    server::idempotency::HandlerOutcome,
     store::{CrashPolicy, MemoryStore, StoreErrorKind},
 };
 
@@ -362,7 +362,7 @@ async fn i_14_what_may_have_taken_effect_is_not_forgotten() {
     let server = handler.serve(layer, |run| match run {
         1 => {
             let mut response = status(502, "who knows");
-            response.extensions_mut().insert(Outcome::Unknown);
+            response.extensions_mut().insert(HandlerOutcome::Unknown);
             response
         }
         2 => status(503, "not now"),

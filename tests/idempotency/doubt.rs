@@ -11,6 +11,7 @@ use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use tower::{ServiceBuilder, ServiceExt, service_fn, util::BoxCloneService};
+use tower_reprise::server::dialect::Scope;
 use tower_reprise::{
     Dependencies, IdempotencyKeyLayer, Policy, RetryLayer, RetryOutcome,
     call::StopReason,
@@ -75,7 +76,7 @@ async fn repeats(
     meets: &[Meets],
 ) -> [(u16, String); 2] {
     let layer = IdempotencyLayer::builder(MemoryStore::new())
-        .scope(|_| Some("everybody"))
+        .scope(Scope::new(|_| Some("everybody")))
         .orphans(orphans)
         .server_errors(errors);
     let app = ServiceBuilder::new()

@@ -2,7 +2,8 @@
 
 use http::{HeaderName, HeaderValue, Method, Request};
 use tower_reprise::{
-    server::idempotency::{IdempotencyLayer, Requirement},
+    IdempotencyLayer,
+    server::dialect::{Requirement, Scope},
     store::{CrashPolicy, MemoryStore},
 };
 
@@ -181,7 +182,7 @@ async fn i_5_how_long_a_key_may_be() {
     let server = Handler::new().count(in_memory(&MemoryStore::new()));
     assert_eq!(longest(&server, 64).await, 200);
     assert_eq!(longest(&server, 65).await, 400);
-    let server = Handler::new().count(in_memory(&MemoryStore::new()).longest(255));
+    let server = Handler::new().count(in_memory(&MemoryStore::new()).max_key_len(255));
     assert_eq!(longest(&server, 255).await, 200);
     assert_eq!(longest(&server, 256).await, 400);
 }
@@ -225,8 +226,8 @@ fn settings_that_are_not_allowed() {
             "idempotency.store_timeout is 11s, allowed: more than 0, up to 10s, a third of the lease",
         ),
         (
-            fresh().longest(256),
-            "idempotency.longest is 256, allowed: 1 to 255",
+            fresh().max_key_len(256),
+            "idempotency.max_key_len is 256, allowed: 1 to 255",
         ),
         (
             fresh().request_limit(0),
@@ -247,16 +248,19 @@ fn settings_that_are_not_allowed() {
     ] {
         assert_eq!(refused(builder), message);
     }
-    let edge = fresh().lease(seconds(1)).retention(DAY * 365).longest(1);
+    let edge = fresh()
+        .lease(seconds(1))
+        .retention(DAY * 365)
+        .max_key_len(1);
     assert!(edge.build().is_ok());
 }
 
 /// The order of the two required arguments does not matter.
 #[test]
 fn i_20_scope_and_orphans_in_any_order() {
-    let scope = |_: &Request<()>| Some("all");
+    let scope = Scope::new(|_| Some("all"));
     let one = IdempotencyLayer::builder(MemoryStore::new())
-        .scope(scope)
+        .scope(scope.clone())
         .orphans(CrashPolicy::Unknown);
     let other = IdempotencyLayer::builder(MemoryStore::new())
         .orphans(CrashPolicy::Unknown)

@@ -25,6 +25,7 @@ use hyper_util::{
     rt::TokioExecutor,
 };
 use tokio::{io::AsyncWriteExt, net::TcpStream, sync::Semaphore, task::JoinSet};
+use tower_reprise::server::dialect::Scope;
 use tower_reprise::{
     IdempotencyLayer,
     server::idempotency::Execution,
@@ -77,7 +78,9 @@ impl Shop {
             gate: Arc::new(Semaphore::new(free)),
         };
         let layer = IdempotencyLayer::builder(MemoryStore::new())
-            .scope(|req| req.extensions().get::<Principal>().map(|p| p.id.clone()))
+            .scope(Scope::new(|req| {
+                req.extensions().get::<Principal>().map(|p| p.id.clone())
+            }))
             .orphans(CrashPolicy::Reexecute)
             .wait(Duration::from_secs(60))
             .build()
@@ -169,7 +172,7 @@ async fn i_16_a_connection_that_breaks_over_axum() {
 #[tokio::test]
 async fn a_router_stays_a_router() {
     let layer = IdempotencyLayer::builder(MemoryStore::new())
-        .scope(|_| Some("all"))
+        .scope(Scope::new(|_| Some("all")))
         .orphans(CrashPolicy::Unknown)
         .build()
         .unwrap();

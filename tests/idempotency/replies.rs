@@ -2,7 +2,7 @@
 
 use http::{HeaderValue, Request, Response};
 use tower_reprise::{
-    server::idempotency::{Outcome, ServerErrors},
+    server::idempotency::{HandlerOutcome, ServerErrors},
     store::{CrashPolicy, MemoryStore},
 };
 
@@ -265,7 +265,7 @@ async fn i_12_a_retry_executes_at_once() {
     assert_eq!(started.elapsed(), std::time::Duration::ZERO);
 }
 
-fn marked(code: u16, outcome: Outcome) -> Response<Frames> {
+fn marked(code: u16, outcome: HandlerOutcome) -> Response<Frames> {
     let mut response = status(code, "");
     response.extensions_mut().insert(outcome);
     response
@@ -275,10 +275,10 @@ fn marked(code: u16, outcome: Outcome) -> Response<Frames> {
 async fn i_13_the_handler_knows_better() {
     let kept = async |code, outcome| runs(in_memory(), move || marked(code, outcome)).await == 1;
     for code in [200, 409, 500] {
-        assert!(!kept(code, Outcome::NoEffect).await, "{code}");
+        assert!(!kept(code, HandlerOutcome::NoEffect).await, "{code}");
     }
     for code in [401, 429, 503] {
-        assert!(kept(code, Outcome::Committed).await, "{code}");
+        assert!(kept(code, HandlerOutcome::Committed).await, "{code}");
     }
     // gRPC too, whatever the trailers say.
     let mark = |outcome| {
@@ -288,14 +288,14 @@ async fn i_13_the_handler_knows_better() {
             response
         }
     };
-    assert_eq!(runs(in_memory(), mark(Outcome::Committed)).await, 1);
-    assert_eq!(runs(in_memory(), mark(Outcome::NoEffect)).await, 2);
+    assert_eq!(runs(in_memory(), mark(HandlerOutcome::Committed)).await, 1);
+    assert_eq!(runs(in_memory(), mark(HandlerOutcome::NoEffect)).await, 2);
 }
 
 /// I-13: an outcome that the handler does not know is as that of one that vanished.
 #[tokio::test(start_paused = true)]
 async fn i_13_an_unknown_outcome_is_an_orphan() {
-    let reply = || marked(502, Outcome::Unknown);
+    let reply = || marked(502, HandlerOutcome::Unknown);
     assert_eq!(runs(in_memory(), reply).await, 2);
 
     let handler = Handler::new();
@@ -336,7 +336,10 @@ async fn i_13_the_policy_for_5xx() {
     }
     // A mark goes before the policy.
     let builder = in_memory().server_errors(ServerErrors::ReleaseAll);
-    assert_eq!(runs(builder, || marked(500, Outcome::Committed)).await, 1);
+    assert_eq!(
+        runs(builder, || marked(500, HandlerOutcome::Committed)).await,
+        1
+    );
 }
 
 #[tokio::test(start_paused = true)]

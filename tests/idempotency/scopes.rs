@@ -3,7 +3,7 @@
 use http::{Method, Request};
 use tower_reprise::store::{CrashPolicy, MemoryStore};
 
-use crate::setup::{Builder, Frames, Handler, builder, post, send};
+use crate::setup::{Builder, Frames, Handler, builder, post, send, tenant};
 
 fn in_memory(store: &MemoryStore) -> Builder {
     builder(store.clone(), CrashPolicy::Reexecute)
@@ -74,7 +74,8 @@ async fn i_20_callers_that_are_not_known_are_refused() {
 #[tokio::test(start_paused = true)]
 async fn i_20_unless_there_is_a_scope_for_them() {
     let handler = Handler::new();
-    let server = handler.count(in_memory(&MemoryStore::new()).anonymous("public"));
+    let server =
+        handler.count(in_memory(&MemoryStore::new()).scope(tenant().or_anonymous("public")));
     for _ in 0..2 {
         assert_eq!(send(&server, of(None)).await.body, "run 1");
     }

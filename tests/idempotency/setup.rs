@@ -18,10 +18,11 @@ use http_body::{Body, Frame};
 use http_body_util::BodyExt;
 use tokio::sync::Semaphore;
 use tower::{Layer, Service, ServiceExt, service_fn, util::BoxCloneSyncService};
+use tower_reprise::server::dialect::Scope;
 use tower_reprise::{
     error::BoxError,
-    http::IdempotencyBody,
-    server::idempotency::{Execution, IdempotencyBuilder, IdempotencyLayer, Missing, Scoped},
+    http::BufferedBody,
+    server::idempotency::{Execution, IdempotencyBuilder, IdempotencyLayer, Missing},
     store::{
         Claim, Claimed, CrashPolicy, FencingToken, IdempotencyStore, MemoryStore, Ownership,
         RecordKey, StoreError, StoreErrorKind, Stored,
@@ -80,20 +81,21 @@ impl Body for Frames {
 }
 
 pub(crate) type Server =
-    BoxCloneSyncService<Request<Frames>, Response<IdempotencyBody<Frames>>, Infallible>;
+    BoxCloneSyncService<Request<Frames>, Response<BufferedBody<Frames>>, Infallible>;
 
-pub(crate) type Builder<St = MemoryStore> = IdempotencyBuilder<St, Scoped, CrashPolicy>;
+pub(crate) type Builder<St = MemoryStore> = IdempotencyBuilder<St, Scope, CrashPolicy>;
 
 /// Whose key it is is in a header, so that a request says it all.
 pub(crate) fn builder<St>(store: St, orphans: CrashPolicy) -> Builder<St> {
     scoped(store).orphans(orphans)
 }
 
-pub(crate) fn scoped<St>(store: St) -> IdempotencyBuilder<St, Scoped, Missing> {
-    IdempotencyLayer::builder(store).scope(|req| {
-        let tenant = req.headers().get("x-tenant")?;
-        Some(tenant.as_bytes().to_vec())
-    })
+pub(crate) fn scoped<St>(store: St) -> IdempotencyBuilder<St, Scope, Missing> {
+    IdempotencyLayer::builder(store).scope(tenant())
+}
+
+pub(crate) fn tenant() -> Scope {
+    Scope::new(|req| req.headers().get("x-tenant").cloned())
 }
 
 /// What is executed, how often, and with which tokens.

@@ -7,6 +7,7 @@ use http::{Request, Response, StatusCode, request};
 use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 use serde_json::{Value, json};
 use tower::{Layer, ServiceExt, service_fn, util::BoxCloneSyncService};
+use tower_reprise::server::dialect::Scope;
 use tower_reprise::{
     IdempotencyLayer,
     delivery::{
@@ -126,7 +127,7 @@ impl<J: IdempotencyStore + Journal + Clone> Shop<J> {
             }
         });
         let idempotency = IdempotencyLayer::builder(store.clone())
-            .scope(|_| Some("ada"))
+            .scope(Scope::new(|_| Some("ada")))
             .orphans(CrashPolicy::Reexecute)
             .lease(site.lease)
             .build()
@@ -135,7 +136,7 @@ impl<J: IdempotencyStore + Journal + Clone> Shop<J> {
         let guard = Guard::new().allow_http().allow("127.0.0.1").unwrap();
         let webhooks = Webhooks::builder(store.clone(), signer).guard(guard);
         let webhooks = webhooks.build().unwrap();
-        let replay = Replay::builder(store.clone(), |_| Some("ada".to_owned()))
+        let replay = Replay::builder(store.clone(), Scope::new(|_| Some("ada")))
             .callbacks(webhooks.clone())
             .concurrency(CONCURRENCY)
             .build()

@@ -12,8 +12,8 @@ use tokio::time::Instant;
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn, util::BoxCloneService};
 use tower_reprise::{
     CircuitBreakerLayer, Dependencies, PeekLayer, Policy, RetryAfterLayer, RetryLayer,
-    call::StopReason, classify::Codes, client::peek::PeekBody, dependency::BreakerState,
-    error::BoxError, policy::PolicyBuilder,
+    call::StopReason, classify::Codes, dependency::BreakerState, error::BoxError,
+    http::BufferedBody, policy::PolicyBuilder,
 };
 
 use crate::support::{
@@ -24,7 +24,7 @@ use crate::support::{
 const HOST: &str = "a.example";
 const METHOD: &str = "bank.Ledger/Balance";
 
-type Peeked = Response<PeekBody<Pieces>>;
+type Peeked = Response<BufferedBody<Pieces>>;
 type Client = BoxCloneService<Request<()>, Peeked, BoxError>;
 
 fn policy() -> PolicyBuilder {
@@ -99,7 +99,7 @@ fn stack(policy: PolicyBuilder, replies: Vec<Response<Pieces>>) -> (Dependencies
 // Nothing is lost
 
 /// Reads a body frame by frame, and checks what it says of itself on the way.
-async fn read_checked(mut body: PeekBody<Pieces>, sized: bool, mut left: usize) -> Vec<Piece> {
+async fn read_checked(mut body: BufferedBody<Pieces>, sized: bool, mut left: usize) -> Vec<Piece> {
     let mut all = Vec::new();
     loop {
         let hint = body.size_hint();

@@ -152,7 +152,7 @@ async fn k_1_keys_are_at_most_64_long_and_a_longer_one_is_a_clear_error() {
         request
     };
     for longest in [64, 255] {
-        let layer = || IdempotencyKeyLayer::new().longest(longest).unwrap();
+        let layer = || IdempotencyKeyLayer::new().max_key_len(longest).unwrap();
         for request in [long(longest), in_header(longest)] {
             let key = stamped(layer(), request).await.unwrap();
             assert_eq!(key.len(), longest);
@@ -170,8 +170,8 @@ async fn k_1_keys_are_at_most_64_long_and_a_longer_one_is_a_clear_error() {
         }
         assert_eq!(server.calls(), 0, "nothing is sent");
     }
-    assert!(IdempotencyKeyLayer::new().longest(0).is_err());
-    assert!(IdempotencyKeyLayer::new().longest(256).is_err());
+    assert!(IdempotencyKeyLayer::new().max_key_len(0).is_err());
+    assert!(IdempotencyKeyLayer::new().max_key_len(256).is_err());
     for bad in [
         "",
         "with space",

@@ -65,7 +65,7 @@ impl<M, P> IdempotencyKeyLayer<M, P> {
     /// # Errors
     ///
     /// For zero, or more than 255.
-    pub fn longest(mut self, longest: usize) -> Result<Self, ConfigError> {
+    pub fn max_key_len(mut self, longest: usize) -> Result<Self, ConfigError> {
         if !(1..=LONGEST_CONFIGURABLE).contains(&longest) {
             return Err(ConfigError::new(None, "longest", longest, "1 to 255"));
         }

@@ -4,8 +4,10 @@ use bytes::Bytes;
 use http_body::Body;
 use serde_json::Value;
 
-use super::PeekBody;
-use crate::classify::{Advice, Codes};
+use crate::{
+    classify::{Advice, Codes},
+    http::BufferedBody,
+};
 
 /// A JSON document.
 pub(super) struct Document(Value);
@@ -13,7 +15,7 @@ pub(super) struct Document(Value);
 impl Document {
     /// Reads a document, if all of it was read and it is not over the limit, however it was cut into
     /// frames.
-    pub(super) fn read<B: Body>(body: &PeekBody<B>, limit: usize) -> Option<Self> {
+    pub(super) fn read<B: Body>(body: &BufferedBody<B>, limit: usize) -> Option<Self> {
         let data = || body.data();
         if data().map(Bytes::len).sum::<usize>() > limit {
             return None;

@@ -55,7 +55,6 @@
 //! [`Codes`]: crate::classify::Codes
 //! [`Codes::content_type`]: crate::classify::Codes::content_type
 
-mod body;
 #[cfg(feature = "codes")]
 mod codes;
 mod future;
@@ -92,6 +91,4 @@ mod codes {
     }
 }
 
-pub use self::{
-    body::PeekBody, future::PeekFuture, layer::PeekLayer, response::PeekResponse, service::Peek,
-};
+pub use self::{future::PeekFuture, layer::PeekLayer, response::PeekResponse, service::Peek};

@@ -8,12 +8,12 @@ use http::{Response, StatusCode};
 use http_body::Body;
 use tokio::time::{Sleep, sleep};
 
-use super::{PeekBody, PeekResponse, codes::Document};
+use super::{PeekResponse, codes::Document};
 use crate::classify::BodySignal;
 use crate::{
     classify::{Advice, CodeRule, Rules, worth_keeping},
     dependency::{Dependency, forget_verdict},
-    http::{GrpcCode, grpc::is_grpc, response::ResponseHead},
+    http::{BufferedBody, GrpcCode, grpc::is_grpc, response::ResponseHead},
 };
 
 /// The least size that a frame counts, so that empty ones come to an end too.
@@ -54,7 +54,7 @@ impl Look {
 /// A reply whose body is being read.
 pub(super) struct Reading<R: PeekResponse> {
     head: Response<()>,
-    body: PeekBody<R::Body>,
+    body: BufferedBody<R::Body>,
     look: Look,
     /// Frames that are not there yet are waited for.
     wait: bool,

@@ -2,8 +2,7 @@ use bytes::Bytes;
 use http::Response;
 use http_body::Body;
 
-use super::PeekBody;
-use crate::http::response::ResponseHead;
+use crate::http::{BufferedBody, response::ResponseHead};
 
 /// A reply whose body can be looked into: `http::Response`, and with the `reqwest` feature
 /// `reqwest::Response`.
@@ -21,9 +20,9 @@ pub trait PeekResponse: ResponseHead + Sized {
     #[doc(hidden)]
     fn untouched(self) -> Self::Peeked;
     #[doc(hidden)]
-    fn open(self) -> (Response<()>, PeekBody<Self::Body>);
+    fn open(self) -> (Response<()>, BufferedBody<Self::Body>);
     #[doc(hidden)]
-    fn close(head: Response<()>, body: PeekBody<Self::Body>) -> Self::Peeked;
+    fn close(head: Response<()>, body: BufferedBody<Self::Body>) -> Self::Peeked;
 }
 
 impl<B> PeekResponse for Response<B>
@@ -31,19 +30,22 @@ where
     B: Body<Data = Bytes> + Unpin,
 {
     type Body = B;
-    type Peeked = Response<PeekBody<B>>;
+    type Peeked = Response<BufferedBody<B>>;
 
     #[inline]
     fn untouched(self) -> Self::Peeked {
-        self.map(PeekBody::untouched)
+        self.map(BufferedBody::untouched)
     }
 
-    fn open(self) -> (Response<()>, PeekBody<B>) {
+    fn open(self) -> (Response<()>, BufferedBody<B>) {
         let (parts, body) = self.into_parts();
-        (Response::from_parts(parts, ()), PeekBody::untouched(body))
+        (
+            Response::from_parts(parts, ()),
+            BufferedBody::untouched(body),
+        )
     }
 
-    fn close(head: Response<()>, body: PeekBody<B>) -> Self::Peeked {
+    fn close(head: Response<()>, body: BufferedBody<B>) -> Self::Peeked {
         head.map(|()| body)
     }
 }

@@ -28,7 +28,7 @@ use http_body_util::{
 
 use self::recorded_frames::{Frames, RecordedFrames, TakenRoom, size_of_frame};
 use super::body::ReplayLimits;
-use crate::http::size_hint::size_after;
+use crate::http::buffered::size_after;
 
 /// The most frames that are read of the rest of a body, so that one of endless empty frames comes
 /// to an end.

@@ -15,7 +15,7 @@ use super::{
 use crate::{
     call::attempt_headers::Origin,
     classify::{Classify, Standard},
-    dependency::{ByAuthority, Dependency, DependencyCache, LastSlot, Locate, CacheEntry},
+    dependency::{ByAuthority, CacheEntry, Dependency, DependencyCache, LastSlot, Locate},
     error::BoxError,
 };
 

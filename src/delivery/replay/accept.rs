@@ -11,20 +11,21 @@ use tower::{Service, ServiceExt, load_shed::error::Overloaded};
 use super::{
     Replay, ReplayId, ReplayLater,
     control::reply_of,
-    dialect::{Accepted, Options, Refusal, Speak, Why, Wish},
+    dialect::{Accepted, QueueReason, Rejected, ReplayFormat, ReplayOptions, ReplayRequest},
     request::{Callback, Stored},
 };
 use crate::{
-    call::{RetryOutcome, Retryable},
+    call::{RetryOutcome, Retryable, key::LONGEST_CONFIGURABLE},
     classify::{Rules, http::is_replayed, network},
     delivery::{redact, webhooks::Webhooks},
     error::{BoxError, Refused, find},
     http::{
-        body::{Gathered, IdempotencyBody, gather},
+        BufferedBody,
         digest::Digest,
         problem::Problem,
-        read::Read,
+        read::{Buffered, ReadError, buffer, read_whole},
     },
+    server::dialect::OperationId,
     store::journal::{Dedup, Enqueued, Entry, Journal, NewEntry},
     telemetry,
 };
@@ -34,15 +35,15 @@ const UNAVAILABLE: &str = "SERVICE_UNAVAILABLE";
 const OVERLOADED: &str = "OVERLOADED";
 const DEPENDENCY: &str = "DEPENDENCY_UNAVAILABLE";
 
-/// A request that is to be journaled if it can't be served, or that may be.
-pub(super) struct Asked<S, J> {
+/// A request that is journaled if it can't be served, or that is about replays.
+pub(super) struct ReplayableRequest<S, J> {
     pub(super) service: S,
     pub(super) replay: Replay<J>,
     pub(super) head: Request<()>,
-    pub(super) wish: Wish,
+    pub(super) asks: ReplayRequest,
 }
 
-impl<S, J: Journal + Clone> Asked<S, J> {
+impl<S, J: Journal + Clone> ReplayableRequest<S, J> {
     /// Serves the request, or journals it.
     #[allow(
         clippy::manual_async_fn,
@@ -51,7 +52,7 @@ impl<S, J: Journal + Clone> Asked<S, J> {
     pub(super) fn answer<B, R>(
         self,
         body: B,
-    ) -> impl Future<Output = Result<Response<IdempotencyBody<R>>, S::Error>> + Send
+    ) -> impl Future<Output = Result<Response<BufferedBody<R>>, S::Error>> + Send
     where
         S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
         S::Future: Send,
@@ -64,18 +65,19 @@ impl<S, J: Journal + Clone> Asked<S, J> {
     {
         async move {
             let replay = self.replay;
-            let limit = replay.shared.settings.request_limit;
-            let mut read = Read::default();
-            let body = match read.up_to(limit, pin!(body)).await {
-                Ok(true) => read.joined(),
-                Ok(false) => {
+            let limit = replay.state.settings.request_limit;
+            let body = match read_whole(pin!(body), limit).await {
+                Ok(body) => body,
+                Err(ReadError::TooLarge) => {
                     let detail = format!("At most {limit} bytes can be journaled.");
                     let problem = Problem::REPLAY_TOO_LARGE.detail(detail);
-                    return Ok(own(replay.refuse(&[], &problem)));
+                    return Ok(own(replay.reject(&[], &problem)));
                 }
-                Err(_) => return Ok(own(replay.refuse(&[], &Problem::UNREADABLE))),
+                Err(ReadError::Broken) => {
+                    return Ok(own(replay.reject(&[], &Problem::UNREADABLE)));
+                }
             };
-            let options = match replay.asked(&self.head, &body, self.wish).await {
+            let options = match replay.options(&self.head, &body, self.asks).await {
                 Ok(options) => options,
                 Err(response) => return Ok(own(*response)),
             };
@@ -83,49 +85,49 @@ impl<S, J: Journal + Clone> Asked<S, J> {
             let closed = replay.is_closed_to(&self.head);
             let Some(options) = options else {
                 if closed {
-                    return Ok(own(replay.refuse(&body, &replay.maintenance.problem())));
+                    return Ok(own(replay.reject(&body, &replay.maintenance.problem())));
                 }
                 let response = self.service.oneshot(request(self.head)).await?;
-                return Ok(response.map(IdempotencyBody::inner));
+                return Ok(response.map(BufferedBody::untouched));
             };
             if closed {
                 let response = replay.accept(&self.head, body, options, MAINTENANCE.into());
                 return Ok(own(response.await));
             }
-            // Kept aside, in case that it can't be served.
             let head = self.head.clone();
-            let why = match self.service.oneshot(request(self.head)).await {
+            let reason = match self.service.oneshot(request(self.head)).await {
                 Ok(response) => match cannot_serve(&response) {
                     None => return Ok(replay.served(&options, response).await),
-                    Some(why) => replay.why(why, response).await,
+                    Some(code) => replay.reason(code, response).await,
                 },
                 Err(error) => match cannot_call(&error) {
                     None => return Err(error),
-                    Some(why) => why.into(),
+                    Some(code) => code.into(),
                 },
             };
-            Ok(own(replay.accept(&head, body, options, why).await))
+            Ok(own(replay.accept(&head, body, options, reason).await))
         }
     }
 }
 
-/// A reply of the layer's own.
-fn own<R: Body>(response: Response<Bytes>) -> Response<IdempotencyBody<R>> {
-    response.map(|body| IdempotencyBody::whole(body, None))
+/// Returns an answer of the layer's own.
+fn own<R: Body>(response: Response<Bytes>) -> Response<BufferedBody<R>> {
+    response.map(BufferedBody::from)
 }
 
-/// Why a response is none, if it says that the request was not served and may be later.
+/// Returns why a request was not served, if its response says so and it may be served later.
 pub(super) fn cannot_serve<R>(response: &Response<R>) -> Option<&'static str> {
     if let Some(ReplayLater(reason)) = response.extensions().get() {
         return Some(reason);
     }
     let unavailable = response.status() == StatusCode::SERVICE_UNAVAILABLE;
-    // What comes from an idempotency store is final, and what may have been served was.
+    // A reply of an idempotency store is final, and so is one after an attempt that may have been
+    // served.
     let served = || RetryOutcome::of(response).is_some_and(RetryOutcome::in_doubt);
     (unavailable && !is_replayed(response.headers()) && !served()).then_some(UNAVAILABLE)
 }
 
-/// Why there was no response, if the request did not get as far as being served.
+/// Returns why there is no response, if the error says that the request was not served.
 pub(super) fn cannot_call<E: 'static>(error: &E) -> Option<&'static str> {
     let error: &BoxError = (error as &dyn Any).downcast_ref()?;
     if RetryOutcome::of_error(&**error).is_some_and(RetryOutcome::in_doubt) {
@@ -137,24 +139,24 @@ pub(super) fn cannot_call<E: 'static>(error: &E) -> Option<&'static str> {
     if find::<Overloaded>(&**error).is_some() {
         return Some(OVERLOADED);
     }
-    // There was no connection. One that can't be trusted, or that can never be, is another matter.
+    // There was no connection, and one may be possible later.
     let verdict = network::classify(&Rules::standard(), &**error);
     let later = verdict.never_sent && verdict.retry != Retryable::Never;
     later.then_some(DEPENDENCY)
 }
 
 impl<J: Journal + Clone> Replay<J> {
-    fn speak(&self) -> &dyn Speak {
-        self.shared.settings.dialect.speak()
+    fn dialect(&self) -> &dyn ReplayFormat {
+        &*self.state.settings.dialect
     }
 
-    fn refuse(&self, body: &[u8], problem: &Problem) -> Response<Bytes> {
-        self.speak().refused(body, problem)
+    fn reject(&self, body: &[u8], problem: &Problem) -> Response<Bytes> {
+        self.dialect().rejected(body, problem)
     }
 
-    /// Whether a request is not served since this is in maintenance.
+    /// Returns whether maintenance keeps a request from being served.
     pub(super) fn is_closed_to(&self, head: &Request<()>) -> bool {
-        let settings = &self.shared.settings;
+        let settings = &self.state.settings;
         let served = || match &settings.served {
             Some(served) => served(head),
             None => head.method().is_safe() && !settings.methods.contains(head.method()),
@@ -162,115 +164,115 @@ impl<J: Journal + Clone> Replay<J> {
         self.maintenance.is_on() && !served()
     }
 
-    /// Whether a request is to be replayed if it can't be served.
-    pub(super) fn wants(&self, options: &Options) -> bool {
-        options.enabled.unwrap_or(self.shared.settings.unasked)
+    /// Returns whether a request is to be replayed if it can't be served.
+    pub(super) fn wants(&self, options: &ReplayOptions) -> bool {
+        options.enabled.unwrap_or(self.state.settings.by_default)
     }
 
-    /// Whether what is asked for is offered.
-    pub(super) fn check(&self, options: &Options, body: &[u8]) -> Result<(), Refusal> {
+    /// Checks whether the options can be met.
+    pub(super) fn check(&self, options: &ReplayOptions, body: &[u8]) -> Result<(), Rejected> {
         let Some((url, headers)) = &options.callback else {
             return Ok(());
         };
         self.check_callback(url, headers)
-            .map_err(|why| Box::new(self.refuse(body, &Problem::REPLAY_INVALID.detail(why))))
+            .map_err(|why| Box::new(self.reject(body, &Problem::REPLAY_INVALID.detail(why))))
     }
 
-    /// How a request is to be replayed, if it is; or its answer, if that is known already.
-    async fn asked(
+    /// Returns how a request is to be replayed, if it is; or its answer, if that is known already.
+    async fn options(
         &self,
         head: &Request<()>,
         body: &[u8],
-        wish: Wish,
-    ) -> Result<Option<Box<Options>>, Refusal> {
-        let wish = match wish {
-            Wish::InBody => self.speak().of_body(body)?,
-            // That was looked at before.
-            wish => wish,
+        asks: ReplayRequest,
+    ) -> Result<Option<Box<ReplayOptions>>, Rejected> {
+        let asks = match asks {
+            ReplayRequest::InBody => self.dialect().asks_by_body(body)?,
+            asks => asks,
         };
-        match wish {
-            Wish::Foreign | Wish::InBody => Ok(None),
-            Wish::Replay(options) if !self.wants(&options) => Ok(None),
-            Wish::Replay(options) => {
+        match asks {
+            ReplayRequest::Foreign | ReplayRequest::InBody => Ok(None),
+            ReplayRequest::Serve(options) if !self.wants(&options) => Ok(None),
+            ReplayRequest::Serve(options) => {
                 self.check(&options, body)?;
                 Ok(Some(options))
             }
-            Wish::Command(command) => Err(Box::new(match (self.shared.principal)(head) {
-                None => self.refuse(body, &Problem::REPLAY_ANONYMOUS),
-                Some(principal) => match self.command(&principal, command).await {
-                    Ok(answer) => self.speak().answered(body, &answer),
-                    Err(problem) => self.refuse(body, &problem),
+            ReplayRequest::Command(command) => Err(Box::new(match self.state.scope.owner(head) {
+                None => self.reject(body, &Problem::REPLAY_ANONYMOUS),
+                Some(owner) => match self.command(&owner, command).await {
+                    Ok(report) => self.dialect().reported(body, &report),
+                    Err(problem) => self.reject(body, &problem),
                 },
             })),
         }
     }
 
-    /// The reply of a request that was served at once.
+    /// Returns the reply of a request that was served at once.
     async fn served<R: Body>(
         &self,
-        options: &Options,
+        options: &ReplayOptions,
         response: Response<R>,
-    ) -> Response<IdempotencyBody<R>> {
-        let marks = options.enabled == Some(true) && self.speak().reads(response.headers());
+    ) -> Response<BufferedBody<R>> {
+        let marks = options.enabled == Some(true) && self.dialect().reads(response.headers());
         if !marks || !response.status().is_success() {
-            return response.map(IdempotencyBody::inner);
+            return response.map(BufferedBody::untouched);
         }
         let (mut head, body) = response.into_parts();
-        let body = match gather(body, self.shared.settings.response_limit).await {
-            Gathered::Whole { data, trailers } => match self.speak().processed(&data) {
-                None => IdempotencyBody::whole(data, trailers),
+        let body = match buffer(body, self.state.settings.response_limit).await {
+            Buffered::Whole { data, trailers } => match self.dialect().processed(&data) {
+                None => BufferedBody::whole(data, trailers),
                 Some(marked) => {
                     if let Some(length) = head.headers.get_mut(CONTENT_LENGTH) {
                         *length = marked.len().into();
                     }
-                    IdempotencyBody::whole(marked.into(), trailers)
+                    BufferedBody::whole(marked.into(), trailers)
                 }
             },
-            Gathered::TooLarge(body) | Gathered::Broken(body) => body,
+            Buffered::Partial(body) => body,
         };
         Response::from_parts(head, body)
     }
 
-    /// Why a request was not served, as the service tells it.
-    async fn why<R: Body>(&self, code: &'static str, response: Response<R>) -> Why {
-        if code != UNAVAILABLE || !self.speak().reads(response.headers()) {
+    /// Returns why a request was not served, in the service's own words if there are any.
+    async fn reason<R: Body>(&self, code: &'static str, response: Response<R>) -> QueueReason {
+        if code != UNAVAILABLE || !self.dialect().reads(response.headers()) {
             return code.into();
         }
-        let limit = self.shared.settings.response_limit;
-        let told = match gather(response.into_body(), limit).await {
-            Gathered::Whole { data, .. } => self.speak().unserved(&data),
-            Gathered::TooLarge(_) | Gathered::Broken(_) => None,
+        let limit = self.state.settings.response_limit;
+        let reason = match buffer(response.into_body(), limit).await {
+            Buffered::Whole { data, .. } => self.dialect().reason(&data),
+            Buffered::Partial(_) => None,
         };
-        told.unwrap_or_else(|| code.into())
+        reason.unwrap_or_else(|| code.into())
     }
 
-    /// Journals a request, and says so; or says that it could not.
+    /// Journals a request, and returns the answer.
     async fn accept(
         &self,
         head: &Request<()>,
         body: Bytes,
-        options: Box<Options>,
-        why: Why,
+        options: Box<ReplayOptions>,
+        reason: QueueReason,
     ) -> Response<Bytes> {
-        let entry = match self.entry(head, body.clone(), *options, &why.code) {
+        let entry = match self.entry(head, body.clone(), *options, &reason.code) {
             Ok(entry) => entry,
-            Err(problem) => return self.refuse(&body, &problem),
+            Err(problem) => return self.reject(&body, &problem),
         };
         let payload = entry.payload.clone();
         match self.journal.enqueue(entry).await {
             Ok(Enqueued::New(entry)) => {
-                self.shared.wake.wake();
-                self.accepted(&body, Entry { payload, ..entry }, why).await
+                self.state.wake.wake();
+                self.accepted(&body, Entry { payload, ..entry }, reason)
+                    .await
             }
             Ok(Enqueued::Existing(entry)) => {
-                // As it came, rather than as it comes now.
+                // The request as it was journaled, rather than this repeat of it.
                 let whole = self.journal.find(entry.id).await.ok().flatten();
-                self.accepted(&body, whole.unwrap_or(entry), why).await
+                self.accepted(&body, whole.unwrap_or(entry), reason).await
             }
-            Ok(Enqueued::Mismatch) => self.refuse(&body, &Problem::REUSED),
+            Ok(Enqueued::Mismatch) => self.reject(&body, &Problem::REUSED),
             Err(error) => {
                 telemetry::journal_trouble("enqueue", error.kind().as_str());
-                self.refuse(&body, &Problem::REPLAY_UNAVAILABLE)
+                self.reject(&body, &Problem::REPLAY_UNAVAILABLE)
             }
         }
     }
@@ -279,39 +281,35 @@ impl<J: Journal + Clone> Replay<J> {
         &self,
         head: &Request<()>,
         body: Bytes,
-        options: Options,
+        options: ReplayOptions,
         reason: &str,
     ) -> Result<NewEntry, Problem> {
-        let super::Shared {
+        let super::ReplayState {
             settings,
-            principal,
+            scope,
             webhooks,
             ..
-        } = &*self.shared;
-        let owner = principal(head).ok_or(Problem::REPLAY_ANONYMOUS)?;
+        } = &*self.state;
+        let owner = scope.owner(head).ok_or(Problem::REPLAY_ANONYMOUS)?;
         if !redact::fits(&owner) {
             let detail = "The caller's name is too long to be written down.";
             return Err(Problem::REPLAY_INVALID.detail(detail));
         }
-        let mut operation = self.speak().operation(head, &body);
-        let dedup = operation.key.take().map(|key| {
-            let mut digest = Digest::new("replay");
-            digest.part(&owner);
-            key.parts.iter().for_each(|part| digest.part(part));
-            Dedup {
-                key: digest.into(),
-                fingerprint: key.fingerprint,
-            }
-        });
+        let mut digest = Digest::new("replay");
+        digest.part(&owner);
+        let dialect = self.dialect();
+        let id = dialect.identify(head, &body, LONGEST_CONFIGURABLE, digest)?;
+        let dedup = id.map(|OperationId { key, fingerprint }| Dedup { key, fingerprint });
         let queue = webhooks.as_ref().map_or("", Webhooks::queue);
         let callback = options
             .callback
             .map(|(url, headers)| Callback::new(url, &headers, queue));
         let ttl = options.ttl.unwrap_or(settings.ttl);
-        let stored = Stored::new(head, body, reason, &operation, callback);
-        let function = operation
-            .function
-            .unwrap_or_else(|| (settings.function)(head));
+        let mut description = dialect.describe(head, &body);
+        let function = description.function.take();
+        let function = function.unwrap_or_else(|| (settings.function)(head));
+        let key_header = &dialect.key_header();
+        let stored = Stored::new(head, body, reason, description, key_header, callback);
         Ok(NewEntry {
             label: redact::cut(&function),
             owner,
@@ -322,9 +320,9 @@ impl<J: Journal + Clone> Replay<J> {
         })
     }
 
-    /// The reply to a request that is in the journal, now or since before.
-    async fn accepted(&self, body: &[u8], entry: Entry, why: Why) -> Response<Bytes> {
-        // It is in the journal, whether or not it can be said how far.
+    /// Answers a request that is in the journal, now or since before.
+    async fn accepted(&self, body: &[u8], entry: Entry, reason: QueueReason) -> Response<Bytes> {
+        // It is in the journal, whether or not its position can be told.
         let status = match self.describe(&entry).await {
             Ok(status) => status,
             Err(_) => {
@@ -336,11 +334,11 @@ impl<J: Journal + Clone> Replay<J> {
             status,
             reply: reply_of(&entry),
             maintenance: self.maintenance.state().filter(|_| by_switch),
-            told: why.told,
+            details: reason.details,
         };
-        let mut response = self.speak().accepted(body, &accepted);
+        let mut response = self.dialect().accepted(body, &accepted);
         let id = ReplayId(entry.id);
-        let location = self.shared.settings.location.as_deref();
+        let location = self.state.settings.location.as_deref();
         let location = location.map(|path| format!("{path}/{id}"));
         if let Some(location) = location.and_then(|path| HeaderValue::try_from(path).ok()) {
             response.headers_mut().insert(LOCATION, location);

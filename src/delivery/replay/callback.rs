@@ -15,17 +15,17 @@ use crate::{
     telemetry,
 };
 
-/// Larger replies are not sent along: who wants them asks for them.
+/// Larger replies are not sent along: callers can ask for them.
 const MAX_RESULT: usize = 64 * 1024;
 
-/// How a replay ended.
+/// The end of a replay.
 pub(crate) struct Ended<'a> {
     pub(crate) status: Status,
     pub(crate) reply: Option<&'a Response<bytes::Bytes>>,
     pub(crate) error: Option<&'a str>,
 }
 
-/// What a callback is told about.
+/// The event that a callback is told.
 pub(crate) struct Event<'a> {
     pub(crate) name: &'static str,
     pub(crate) timestamp: &'a str,
@@ -38,7 +38,7 @@ pub(crate) struct Event<'a> {
 }
 
 impl Event<'_> {
-    /// The reply's body, if there is one that can be sent along.
+    /// Returns the reply's body, if it can be sent along.
     pub(crate) fn body(&self) -> Option<&[u8]> {
         let body = self.ended.reply?.body();
         (!body.is_empty() && body.len() <= MAX_RESULT).then_some(&**body)
@@ -46,9 +46,9 @@ impl Event<'_> {
 }
 
 impl<J: Journal + Clone> Replay<J> {
-    /// Whether a callback would be taken.
+    /// Checks whether a callback would be taken.
     pub(super) fn check_callback(&self, url: &str, headers: &UserHeaders) -> Result<(), String> {
-        let Some(webhooks) = &self.shared.webhooks else {
+        let Some(webhooks) = &self.state.webhooks else {
             return Err("Callbacks are not offered here.".to_owned());
         };
         let webhook = Webhook::new(url, "").headers(headers.clone());
@@ -64,7 +64,7 @@ impl<J: Journal + Clone> Replay<J> {
             })
     }
 
-    /// What is to be sent to the callback of a request, if it has one.
+    /// Returns the entry of the callback of a request, if it has one.
     pub(super) fn callback(
         &self,
         entry: &Entry,
@@ -80,7 +80,7 @@ impl<J: Journal + Clone> Replay<J> {
             _ => "replay.failed",
         };
         let timestamp = rfc3339(std::time::SystemTime::now().into());
-        let document = self.shared.settings.dialect.speak().event(&Event {
+        let document = self.state.settings.dialect.event(&Event {
             name: event,
             timestamp: &timestamp,
             id: ReplayId(entry.id),
@@ -94,7 +94,7 @@ impl<J: Journal + Clone> Replay<J> {
             .owner(entry.owner.clone())
             .label(event);
         let sealed = self.journal.is_sealed();
-        // What was taken once may not be any more, since this process is set up in another way.
+        // The process that accepted the callback may have had other settings.
         let unsendable = |why| {
             let kept = callback.headers.iter();
             let kept = kept.filter(|(name, _)| sealed || !is_credential(name));
@@ -103,7 +103,7 @@ impl<J: Journal + Clone> Replay<J> {
             let letter = Box::new(webhook.into_entry(callback.queue.clone()));
             Err(Unsendable { letter, why })
         };
-        let Some(webhooks) = &self.shared.webhooks else {
+        let Some(webhooks) = &self.state.webhooks else {
             return unsendable(reason::NO_CALLBACKS);
         };
         let Ok(headers) = UserHeaders::new(callback.headers.iter().map(|(n, v)| (n, v))) else {
@@ -116,8 +116,7 @@ impl<J: Journal + Clone> Replay<J> {
         }
     }
 
-    /// Makes a dead letter of it: one for each end that a replay comes to, however often it is
-    /// attempted to say so.
+    /// Dead-letters a callback: once for each end of a replay, however often this is called.
     pub(super) async fn bury_callback(
         &self,
         entry: &Entry,
@@ -132,7 +131,7 @@ impl<J: Journal + Clone> Replay<J> {
             fingerprint: Digest::new("callback").into(),
         });
         let queue = letter.queue.clone();
-        let keep = self.shared.settings.keep_failed;
+        let keep = self.state.settings.keep_failed;
         match record_dead_letter(&self.journal, *letter, reason::failed(why, keep)).await {
             Ok(_) => telemetry::callback_buried(&queue, entry.id, why),
             Err(error) => {
@@ -154,23 +153,34 @@ pub(super) struct Unsendable {
 mod tests {
     use super::*;
     use crate::{
-        delivery::replay::{dialect::Operation, request::Callback},
+        delivery::replay::{dialect::Description, request::Callback},
+        http::headers::IDEMPOTENCY_KEY,
+        server::dialect::Scope,
         store::{
             MemoryStore,
             journal::{LeaseRequest, Query},
         },
     };
 
-    /// Who says so may die before the journal knows how the replay ended, and then says it again.
+    /// A worker may die before the journal knows how the replay ended, and the next one repeats it.
     #[tokio::test(start_paused = true)]
     async fn w_8_q_1_one_end_is_one_letter() {
         let store = MemoryStore::new();
-        let replay = Replay::builder(store.clone(), |_| None).build().unwrap();
+        let replay = Replay::builder(store.clone(), Scope::new(|_| None::<&str>))
+            .build()
+            .unwrap();
         let headers = UserHeaders::new([("x-access-key", "s3cret"), ("x-tenant", "acme")]);
         let callback = Callback::new("https://a.example".into(), &headers.unwrap(), "hooks");
         let request = http::Request::post("/").body(()).unwrap();
-        let operation = Operation::default();
-        let stored = Stored::new(&request, "".into(), "WHY", &operation, Some(callback));
+        let words = Description::default();
+        let stored = Stored::new(
+            &request,
+            "".into(),
+            "WHY",
+            words,
+            &IDEMPOTENCY_KEY,
+            Some(callback),
+        );
         let new = NewEntry::new("replay", stored.encode());
         store.enqueue(new).await.unwrap();
         let want = LeaseRequest::new("replay", "", 1, std::time::Duration::from_secs(1));

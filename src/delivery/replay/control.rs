@@ -8,7 +8,7 @@ use http::Response;
 
 use super::{
     Replay, ReplayId, cursor,
-    dialect::{Answer, Command},
+    dialect::{CommandReport, ReplayCommand},
     document::{ReplayStatus, rfc3339},
     request::Stored,
 };
@@ -21,17 +21,17 @@ use crate::{
     telemetry,
 };
 
-/// Positions are counted up to this.
+/// Positions and totals are counted up to this.
 const FAR: u32 = 10_000;
 
 /// The most replays of a page.
 pub(super) const MOST: u32 = 100;
 
-/// Why something can't be done with a replay.
+/// The reason why a command about a replay fails.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ReplayError {
-    /// There is none of that id, or it is another principal's: `REPLAY_NOT_FOUND`.
+    /// There is none of that id, or it is another owner's: `REPLAY_NOT_FOUND`.
     NotFound,
     /// It was replayed already: `REPLAY_ALREADY_COMPLETE`.
     AlreadyComplete,
@@ -48,7 +48,7 @@ pub enum ReplayError {
 }
 
 impl ReplayError {
-    /// What callers over the wire are told.
+    /// Returns the problem that callers over the wire are told.
     pub(super) fn problem(&self) -> Problem {
         match self {
             Self::NotFound => Problem::REPLAY_NOT_FOUND,
@@ -61,7 +61,7 @@ impl ReplayError {
         }
     }
 
-    /// What a state is in the way of.
+    /// Returns the error of a command that an entry's state does not allow.
     fn of(status: Status) -> Self {
         match status {
             Status::Completed | Status::Failed => Self::AlreadyComplete,
@@ -101,7 +101,7 @@ impl From<StoreError> for ReplayError {
     }
 }
 
-/// Which replays to list.
+/// A selection of replays.
 #[derive(Debug, Clone, Default)]
 #[must_use]
 pub struct ReplayFilter {
@@ -115,7 +115,7 @@ pub struct ReplayFilter {
     pub cursor: Option<String>,
 }
 
-/// Some replays, and where to go on.
+/// A page of replays, and where to go on.
 #[derive(Debug, Clone, serde::Serialize)]
 #[non_exhaustive]
 pub struct ReplayPage {
@@ -126,19 +126,19 @@ pub struct ReplayPage {
     pub next_cursor: Option<String>,
 }
 
-/// What people do with replays. Each is of one principal; those of others are not found.
+/// Commands about replays. Each is of one owner; those of others are not found.
 impl<J: Journal + Clone> Replay<J> {
-    /// Where a replay stands.
+    /// Returns the state of a replay.
     ///
     /// # Errors
     ///
     /// There is none of that id, or the journal failed.
-    pub async fn status(&self, principal: &str, id: ReplayId) -> Result<ReplayStatus, ReplayError> {
-        let entry = self.find(principal, id).await?;
+    pub async fn status(&self, owner: &str, id: ReplayId) -> Result<ReplayStatus, ReplayError> {
+        let entry = self.find(owner, id).await?;
         self.describe(&entry).await
     }
 
-    /// The reply that a replay got; `None` if it was not replayed yet, or if the reply was too
+    /// Returns the reply that a replay got; `None` if it was not replayed yet, or if the reply was too
     /// large to keep.
     ///
     /// # Errors
@@ -146,37 +146,33 @@ impl<J: Journal + Clone> Replay<J> {
     /// There is none of that id, or the journal failed.
     pub async fn reply(
         &self,
-        principal: &str,
+        owner: &str,
         id: ReplayId,
     ) -> Result<Option<Response<bytes::Bytes>>, ReplayError> {
-        Ok(reply_of(&self.find(principal, id).await?))
+        Ok(reply_of(&self.find(owner, id).await?))
     }
 
-    /// Calls a replay off, if it was not begun.
+    /// Cancels a replay, if it was not begun.
     ///
     /// # Errors
     ///
     /// There is none of that id, it was begun or is over, or the journal failed.
-    pub async fn cancel(&self, principal: &str, id: ReplayId) -> Result<ReplayStatus, ReplayError> {
-        let keep = self.shared.settings.keep;
-        self.apply(principal, id, EntryCommand::Cancel(keep)).await
+    pub async fn cancel(&self, owner: &str, id: ReplayId) -> Result<ReplayStatus, ReplayError> {
+        let keep = self.state.settings.keep;
+        self.apply(owner, id, EntryCommand::Cancel(keep)).await
     }
 
-    /// Replays now and before all others, even during maintenance. What is being replayed already
-    /// is left alone.
+    /// Triggers a replay now and before all others, even during maintenance. One that is being
+    /// replayed already is left alone.
     ///
     /// # Errors
     ///
     /// There is none of that id, it is over, or the journal failed.
-    pub async fn trigger(
-        &self,
-        principal: &str,
-        id: ReplayId,
-    ) -> Result<ReplayStatus, ReplayError> {
-        let triggered = self.apply(principal, id, EntryCommand::Trigger).await;
-        self.shared.wake.wake();
+    pub async fn trigger(&self, owner: &str, id: ReplayId) -> Result<ReplayStatus, ReplayError> {
+        let triggered = self.apply(owner, id, EntryCommand::Trigger).await;
+        self.state.wake.wake();
         match triggered {
-            Err(ReplayError::Processing) => self.status(principal, id).await,
+            Err(ReplayError::Processing) => self.status(owner, id).await,
             triggered => triggered.map(|status| ReplayStatus {
                 triggered_at: Some(rfc3339(SystemTime::now().into())),
                 ..status
@@ -184,19 +180,15 @@ impl<J: Journal + Clone> Replay<J> {
         }
     }
 
-    /// Replays of a principal, page by page.
+    /// Lists the replays of an owner, page by page.
     ///
     /// # Errors
     ///
     /// The cursor is not one of this list, or the journal failed.
-    pub async fn list(
-        &self,
-        principal: &str,
-        filter: ReplayFilter,
-    ) -> Result<ReplayPage, ReplayError> {
+    pub async fn list(&self, owner: &str, filter: ReplayFilter) -> Result<ReplayPage, ReplayError> {
         let journal = &self.journal;
         let limit = filter.limit.unwrap_or(MOST / 2).clamp(1, MOST);
-        let mut query = self.query(principal, &filter, limit + 1);
+        let mut query = self.query(owner, &filter, limit + 1);
         let secret = journal.secret().await?;
         if let Some(cursor) = filter.cursor {
             query.after = cursor::read(&secret, &query, &cursor).ok_or(ReplayError::Cursor)?;
@@ -207,7 +199,7 @@ impl<J: Journal + Clone> Replay<J> {
         let last = entries.last().map(|last| last.sequence).filter(|_| more);
         let mut replays = Vec::with_capacity(entries.len());
         for entry in entries {
-            // One that is gone meanwhile is left out.
+            // An entry that is gone meanwhile is left out.
             if let Some(entry) = journal.find(entry.id).await? {
                 replays.push(ReplayStatus::new(&entry, stored(&entry).as_ref()));
             }
@@ -218,50 +210,49 @@ impl<J: Journal + Clone> Replay<J> {
         })
     }
 
-    /// How many replays a list has on all of its pages, counted up to 10 000.
+    /// Counts the replays on all pages of a list, up to 10 000.
     ///
     /// # Errors
     ///
     /// The journal failed.
-    pub async fn total(&self, principal: &str, filter: &ReplayFilter) -> Result<u32, ReplayError> {
-        Ok(self
-            .journal
-            .count(self.query(principal, filter, FAR))
-            .await?)
+    pub async fn total(&self, owner: &str, filter: &ReplayFilter) -> Result<u32, ReplayError> {
+        Ok(self.journal.count(self.query(owner, filter, FAR)).await?)
     }
 
-    fn query(&self, principal: &str, filter: &ReplayFilter, limit: u32) -> Query {
+    fn query(&self, owner: &str, filter: &ReplayFilter, limit: u32) -> Query {
         Query {
-            owner: Some(principal.to_owned()),
+            owner: Some(owner.to_owned()),
             status: filter.status,
             label: filter.function.clone(),
-            ..Query::new(self.shared.settings.queue.clone(), limit)
+            ..Query::new(self.state.settings.queue.clone(), limit)
         }
     }
 
-    /// Does what a caller asks for.
+    /// Executes a command.
     pub(super) async fn command(
         &self,
-        principal: &str,
-        command: Command,
-    ) -> Result<Answer, Problem> {
+        owner: &str,
+        command: ReplayCommand,
+    ) -> Result<CommandReport, Problem> {
         let done = async {
             Ok(match command {
-                Command::Status(id) => {
-                    let entry = self.find(principal, id).await?;
+                ReplayCommand::Status(id) => {
+                    let entry = self.find(owner, id).await?;
                     let status = self.describe(&entry).await?;
-                    Answer::Status(Box::new(status), reply_of(&entry))
+                    CommandReport::Status(Box::new(status), reply_of(&entry))
                 }
-                Command::Cancel(id) => Answer::Cancelled(self.cancel(principal, id).await?.into()),
-                Command::Trigger(id) => {
-                    Answer::Triggered(self.trigger(principal, id).await?.into())
+                ReplayCommand::Cancel(id) => {
+                    CommandReport::Cancelled(self.cancel(owner, id).await?.into())
                 }
-                Command::List(filter, counted) => {
+                ReplayCommand::Trigger(id) => {
+                    CommandReport::Triggered(self.trigger(owner, id).await?.into())
+                }
+                ReplayCommand::List(filter, counted) => {
                     let total = match counted {
-                        true => Some(self.total(principal, &filter).await?),
+                        true => Some(self.total(owner, &filter).await?),
                         false => None,
                     };
-                    Answer::Page(self.list(principal, filter).await?, total)
+                    CommandReport::Page(self.list(owner, filter).await?, total)
                 }
             })
         };
@@ -275,26 +266,26 @@ impl<J: Journal + Clone> Replay<J> {
 
     async fn apply(
         &self,
-        principal: &str,
+        owner: &str,
         id: ReplayId,
         command: EntryCommand,
     ) -> Result<ReplayStatus, ReplayError> {
-        let mut entry = self.find(principal, id).await?;
-        // Whose it is does not change.
-        let steered = self.journal.command(id.0, command).await?;
-        let steered = steered.ok_or(ReplayError::NotFound)?;
-        if !steered.applied {
-            return Err(ReplayError::of(steered.entry.status));
+        let mut entry = self.find(owner, id).await?;
+        // The owner of an entry does not change in between.
+        let result = self.journal.command(id.0, command).await?;
+        let result = result.ok_or(ReplayError::NotFound)?;
+        if !result.applied {
+            return Err(ReplayError::of(result.entry.status));
         }
-        (entry.status, entry.changed_at) = (steered.entry.status, steered.entry.changed_at);
+        (entry.status, entry.changed_at) = (result.entry.status, result.entry.changed_at);
         self.describe(&entry).await
     }
 
-    async fn find(&self, principal: &str, id: ReplayId) -> Result<Entry, ReplayError> {
+    async fn find(&self, owner: &str, id: ReplayId) -> Result<Entry, ReplayError> {
         let entry = self.journal.find(id.0).await?;
-        let queue = &self.shared.settings.queue;
+        let queue = &self.state.settings.queue;
         entry
-            .filter(|entry| entry.owner == principal && entry.queue == *queue)
+            .filter(|entry| entry.owner == owner && entry.queue == *queue)
             .ok_or(ReplayError::NotFound)
     }
 
@@ -308,10 +299,10 @@ impl<J: Journal + Clone> Replay<J> {
         Ok(status)
     }
 
-    /// How long it takes until an entry with so many before it is replayed: what is left of
+    /// Estimates how long it takes until an entry with so many before it is replayed: the rest of
     /// maintenance, and then as fast as was measured lately.
     fn estimate(&self, before: u32) -> Option<Duration> {
-        let drain = self.shared.pace.estimate(before.saturating_add(1));
+        let drain = self.state.slow_start.estimate(before.saturating_add(1));
         match self.maintenance.state() {
             None => drain,
             Some(state) => Some(state.left()? + drain.unwrap_or_default()),
@@ -319,7 +310,7 @@ impl<J: Journal + Clone> Replay<J> {
     }
 }
 
-/// The reply that a request got, if it was kept.
+/// Returns the reply that a request got, if it was kept.
 pub(super) fn reply_of(entry: &Entry) -> Option<Response<bytes::Bytes>> {
     let reply = reply::decode(entry.result.clone()?)?;
     let mut response = Response::new(reply.body);

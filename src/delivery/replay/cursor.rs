@@ -1,4 +1,4 @@
-//! Where a page of a list ended, so that nobody can make one up.
+//! Cursors: where a page of a list ended, with a MAC so that they can't be made up.
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use hmac::{Hmac, KeyInit, Mac};
@@ -6,19 +6,19 @@ use sha2::Sha256;
 
 use crate::store::journal::{Query, Status};
 
-/// How much of the MAC is sent along.
+/// The length of the MAC that is sent along.
 const TAG: usize = 16;
 
-/// A cursor behind the entry of that sequence, for this very query.
+/// Writes a cursor behind the entry of that sequence, for this very query.
 pub(super) fn write(secret: &[u8; 32], query: &Query, sequence: u64) -> String {
     let mut bytes = sequence.to_be_bytes().to_vec();
     bytes.extend_from_slice(&tag(secret, query, sequence)[..TAG]);
     URL_SAFE_NO_PAD.encode(bytes)
 }
 
-/// The sequence behind which to go on; `None` if the cursor is not of this query.
+/// Returns the sequence behind which to go on; `None` if the cursor is not of this query.
 pub(super) fn read(secret: &[u8; 32], query: &Query, cursor: &str) -> Option<u64> {
-    // Not even what is too long is decoded.
+    // Nothing is allocated for a cursor of another length.
     if cursor.len() != (8 + TAG) / 3 * 4 {
         return None;
     }

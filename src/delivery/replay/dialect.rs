@@ -1,123 +1,94 @@
-use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
+use std::{borrow::Cow, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
 use serde_json::Value;
 
 use super::{
-    ReplayFilter, ReplayId, ReplayPage, ReplayStatus, callback::Event, maintenance::State,
-    plain::Plain,
+    ReplayFilter, ReplayId, ReplayPage, ReplayStatus, callback::Event,
+    maintenance::MaintenanceState,
 };
 use crate::{
-    classify::BodySignal,
-    delivery::webhooks::UserHeaders,
-    http::problem::Problem,
-    store::{Fingerprint, journal::Priority},
+    classify::BodySignal, delivery::webhooks::UserHeaders, http::problem::Problem,
+    server::dialect::WireFormat, store::journal::Priority,
 };
 
-/// How requests ask for replay, and how they are answered. What is done about it is the same in
-/// each.
-///
-/// Plain HTTP, unless told otherwise: the [module docs](super) have its headers. With the `forrst`
-/// feature, `forrst::Forrst` is the other one.
-#[derive(Clone)]
-pub struct Dialect(Arc<dyn Speak>);
+/// The part of a dialect that replay needs. It remembers nothing: it reads requests again from
+/// their body, which is empty where it was not read.
+pub(crate) trait ReplayFormat: WireFormat {
+    /// Reads a request by its head, or returns the answer to one that can't be read.
+    fn asks_by_head(&self, head: &Request<()>) -> Result<ReplayRequest, Rejected>;
 
-impl Dialect {
-    /// Headers and problem documents.
-    #[must_use]
-    pub fn http() -> Self {
-        Self::new(Plain)
+    /// Reads a request by its body, if its head says [`InBody`](ReplayRequest::InBody).
+    fn asks_by_body(&self, _body: &[u8]) -> Result<ReplayRequest, Rejected> {
+        Ok(ReplayRequest::Foreign)
     }
 
-    pub(crate) fn new(speak: impl Speak) -> Self {
-        Self(Arc::new(speak))
-    }
+    /// Describes a request for lists and logs.
+    fn describe(&self, head: &Request<()>, body: &[u8]) -> Description;
 
-    pub(super) fn speak(&self) -> &dyn Speak {
-        &*self.0
-    }
-}
+    /// Answers a request that is neither served nor journaled.
+    fn rejected(&self, body: &[u8], problem: &Problem) -> Response<Bytes>;
 
-impl Default for Dialect {
-    fn default() -> Self {
-        Self::http()
-    }
-}
-
-impl fmt::Debug for Dialect {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Dialect").field(&self.0.name()).finish()
-    }
-}
-
-/// What a dialect has to know how to say. It remembers nothing: what it needs of a request it
-/// reads again from the body, which is empty where it was not read.
-pub(crate) trait Speak: Send + Sync + 'static {
-    fn name(&self) -> &'static str;
-
-    /// What a request asks for, as far as its head tells; or what it is told if it can't be read.
-    fn of_head(&self, head: &Request<()>) -> Result<Wish, Refusal>;
-
-    /// What it asks for in its body, if its head says that it is there.
-    fn of_body(&self, body: &[u8]) -> Result<Wish, Refusal>;
-
-    /// What a request is, whoever's it is.
-    fn operation(&self, head: &Request<()>, body: &[u8]) -> Operation;
-
-    /// It is not done.
-    fn refused(&self, body: &[u8], problem: &Problem) -> Response<Bytes>;
-
-    /// It is in the journal, now or since before.
+    /// Answers a request that is in the journal.
     fn accepted(&self, body: &[u8], accepted: &Accepted) -> Response<Bytes>;
 
-    /// Why a request is not served, in the words of a reply that says so; `None` if it has none.
-    fn unserved(&self, reply: &[u8]) -> Option<Why>;
+    /// Answers a [`ReplayCommand`].
+    fn reported(&self, body: &[u8], report: &CommandReport) -> Response<Bytes>;
 
-    /// What came of a [`Command`].
-    fn answered(&self, body: &[u8], answer: &Answer) -> Response<Bytes>;
+    /// Returns whether a reply may be read and changed, as far as its head tells.
+    fn reads(&self, _headers: &HeaderMap) -> bool {
+        false
+    }
 
-    /// Whether a reply is of this dialect, and may be read and changed, as far as its head tells.
-    fn reads(&self, headers: &HeaderMap) -> bool;
+    /// Reads from a reply why its request was not served.
+    fn reason(&self, _reply: &[u8]) -> Option<QueueReason> {
+        None
+    }
 
-    /// The body of the reply to a request that was served at once, which says so; `None` if it
-    /// stays as it is.
-    fn processed(&self, reply: &[u8]) -> Option<Vec<u8>>;
+    /// Marks the reply to a request that was served at once; `None` if it stays as it is.
+    fn processed(&self, _reply: &[u8]) -> Option<Vec<u8>> {
+        None
+    }
 
-    /// The body of a request that is replayed, with this key if it has none.
-    fn keyed(&self, headers: &mut HeaderMap, body: Bytes, key: &str) -> Bytes;
+    /// Adds a key to a request that is replayed, unless it has one, and returns its body.
+    fn with_key(&self, headers: &mut HeaderMap, body: Bytes, key: &str) -> Bytes;
 
-    /// The same with this key instead of the one that it has; `None` if it can't be changed.
-    fn rekeyed(&self, headers: &mut HeaderMap, body: Bytes, key: &str) -> Option<Bytes>;
+    /// Replaces the key of a request that is replayed, and returns its body; `None` if it can't be
+    /// changed.
+    fn with_new_key(&self, headers: &mut HeaderMap, body: Bytes, key: &str) -> Option<Bytes>;
 
-    /// Whether a reply says that somebody else executes the request.
-    fn is_busy(&self, reply: &Response<Bytes>) -> bool;
+    /// Returns whether a reply says that another execution of the request is running.
+    fn is_processing(&self, reply: &Response<Bytes>) -> bool {
+        Problem::is_processing(reply)
+    }
 
-    /// What a reply's body says beside its status.
-    fn signal(&self, reply: &Response<Bytes>) -> Option<BodySignal>;
+    /// Reads from a reply's body what its status does not tell.
+    fn signal(&self, _reply: &Response<Bytes>) -> Option<BodySignal> {
+        None
+    }
 
-    /// What a callback is told.
+    /// Writes the message to a callback.
     fn event(&self, event: &Event<'_>) -> Option<Vec<u8>>;
 }
 
-/// What is answered instead of doing what was asked for.
-pub(crate) type Refusal = Box<Response<Bytes>>;
+/// The answer to a request that can't be read.
+pub(crate) type Rejected = Box<Response<Bytes>>;
 
-/// What a request asks for.
-pub(crate) enum Wish {
-    /// It is not of this dialect.
+/// The request that a caller makes of a replay layer.
+pub(crate) enum ReplayRequest {
+    /// The request is not of this dialect.
     Foreign,
-    /// That is in its body.
+    /// The body tells.
     InBody,
-    /// To be replayed if need be, or not.
-    Replay(Box<Options>),
-    /// Something about replays.
-    Command(Command),
+    /// To be served, and replayed or not if that fails.
+    Serve(Box<ReplayOptions>),
+    Command(ReplayCommand),
 }
 
 /// Whether and how a request is to be replayed.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Options {
+pub(crate) struct ReplayOptions {
     /// `None` if the request does not say.
     pub(crate) enabled: Option<bool>,
     pub(crate) ttl: Option<Duration>,
@@ -125,40 +96,33 @@ pub(crate) struct Options {
     pub(crate) callback: Option<(String, UserHeaders)>,
 }
 
-/// What people do with replays.
-pub(crate) enum Command {
+/// A caller's command about its replays.
+pub(crate) enum ReplayCommand {
     Status(ReplayId),
     Cancel(ReplayId),
     Trigger(ReplayId),
-    /// And whether to count how many there are in all.
+    /// And whether to count all of them.
     List(ReplayFilter, bool),
 }
 
-/// What came of it.
-pub(crate) enum Answer {
-    /// With the reply that it got, if it did.
+/// The result of a [`ReplayCommand`].
+pub(crate) enum CommandReport {
+    /// With the reply that the replay got.
     Status(Box<ReplayStatus>, Option<Response<Bytes>>),
     Cancelled(Box<ReplayStatus>),
     Triggered(Box<ReplayStatus>),
-    /// With how many there are in all, as far as they were counted.
+    /// With the count of all, as far as they were counted.
     Page(ReplayPage, Option<u32>),
 }
 
-/// What a request is.
+/// A request in words.
 #[derive(Default)]
-pub(crate) struct Operation {
-    /// What it calls, if the dialect knows.
+pub(crate) struct Description {
+    /// The function that it calls, if the dialect knows.
     pub(crate) function: Option<String>,
     pub(crate) version: Option<String>,
-    /// What its caller calls it.
+    /// The caller's id of the request.
     pub(crate) request_id: Option<String>,
-    pub(crate) key: Option<OperationKey>,
-}
-
-/// What makes a request the same as another one of the same caller.
-pub(crate) struct OperationKey {
-    pub(crate) parts: Vec<Vec<u8>>,
-    pub(crate) fingerprint: Fingerprint,
 }
 
 /// A request that is in the journal.
@@ -166,24 +130,24 @@ pub(crate) struct Accepted {
     pub(crate) status: ReplayStatus,
     /// The reply that it got, if it is over.
     pub(crate) reply: Option<Response<Bytes>>,
-    /// The maintenance that it has to wait for, if that is why.
-    pub(crate) maintenance: Option<State>,
-    /// What the service said about that.
-    pub(crate) told: Option<Value>,
+    /// The maintenance that it waits for, if that is the reason.
+    pub(crate) maintenance: Option<MaintenanceState>,
+    /// The service's own words about its maintenance.
+    pub(crate) details: Option<Value>,
 }
 
-/// Why a request is journaled.
-pub(crate) struct Why {
+/// The reason why a request is journaled.
+pub(crate) struct QueueReason {
     pub(crate) code: Cow<'static, str>,
-    /// What the service said about its maintenance, as the dialect understands it.
-    pub(crate) told: Option<Value>,
+    /// The service's own words about its maintenance, as the dialect understands them.
+    pub(crate) details: Option<Value>,
 }
 
-impl From<&'static str> for Why {
+impl From<&'static str> for QueueReason {
     fn from(code: &'static str) -> Self {
         Self {
             code: code.into(),
-            told: None,
+            details: None,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What callers are told of a replay, in JSON.
+//! The state of a replay, in JSON.
 
 use std::time::{Duration, SystemTime};
 
@@ -10,44 +10,44 @@ use crate::{
     store::journal::{Entry, Status, Timestamp},
 };
 
-/// Where a replay stands.
+/// The state of a replay.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct ReplayStatus {
     /// Its name.
     pub replay_id: ReplayId,
-    /// Where it stands: `queued`, `processing`, `completed`, `failed`, `expired` or `cancelled`.
+    /// Its state: `queued`, `processing`, `completed`, `failed`, `expired` or `cancelled`.
     pub status: &'static str,
-    /// Why it was journaled.
+    /// The reason why it was journaled.
     pub reason: String,
-    /// What its caller calls the request.
+    /// The caller's id of the request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub original_request_id: Option<String>,
-    /// What it calls.
+    /// The function that it calls.
     pub function: String,
-    /// In which version, where calls have one.
+    /// The version of the function, where calls have one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
-    /// When it was journaled, by RFC 3339.
+    /// The time at which it was journaled, by RFC 3339.
     pub queued_at: String,
-    /// From when on it will not be started.
+    /// The time from which on it will not be started.
     pub expires_at: String,
-    /// How often it was attempted.
+    /// The number of attempts.
     #[serde(skip_serializing_if = "is_zero")]
     pub attempts: u32,
-    /// When it ended, if it was replayed.
+    /// The time at which it ended, if it was replayed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replayed_at: Option<String>,
-    /// When it was cancelled.
+    /// The time at which it was cancelled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cancelled_at: Option<String>,
-    /// When it was triggered, in the reply to that.
+    /// The time at which it was triggered, in the reply to that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub triggered_at: Option<String>,
-    /// How many go before it, if it is queued.
+    /// The number of entries before it, if it is queued.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub position: Option<u32>,
-    /// How long it will take until it is replayed, if something is known about that.
+    /// The estimated time until it is replayed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub estimated_replay: Option<Span>,
 }
@@ -62,7 +62,7 @@ impl ReplayStatus {
         !["queued", "processing"].contains(&self.status)
     }
 
-    /// Why there is nothing to wait for and nothing to have, if it ended so.
+    /// Returns the problem of a replay that ended without success.
     pub(crate) fn problem(&self) -> Option<Problem> {
         let id = self.replay_id;
         Some(match state(self.status)? {
@@ -102,13 +102,13 @@ impl ReplayStatus {
 /// All states, for people.
 pub(crate) const STATES: &str = "queued, processing, completed, failed, expired or cancelled";
 
-/// The state of that name.
+/// Returns the state of that name.
 pub(crate) fn state(name: &str) -> Option<Status> {
     let mut all = Status::ALL.into_iter();
     all.find(|status| status.as_str() == name)
 }
 
-/// A moment in UTC, to the millisecond.
+/// Writes a time in UTC, to the millisecond.
 pub(crate) fn rfc3339(at: Timestamp) -> String {
     let at = SystemTime::UNIX_EPOCH + Duration::from_micros(at.as_micros());
     humantime::format_rfc3339_millis(at).to_string()

@@ -29,21 +29,21 @@ use crate::{
     },
     dependency::{BreakerState, DependencyStatus},
     error::BoxError,
-    http::{header_filter::Unstored, read::Read, reply},
+    http::{header_filter::HeaderFilter, read::read_whole, reply},
     store::journal::{Entry, Journal, Settlement, Status},
 };
 
-/// Before another attempt.
+/// The pause before another attempt.
 const BACKOFF: FullJitter = FullJitter {
     base: Duration::from_secs(2),
     cap: Duration::from_secs(60),
 };
 
-/// When to look again for what somebody else executes.
+/// The pause before looking again at a request that another execution is running.
 const BUSY: Duration = Duration::from_secs(1);
 
 /// Replays requests of a journal into a service.
-pub struct Replays<J, S, B, H = ()> {
+pub struct ReplayHandler<J, S, B, H = ()> {
     replay: Replay<J>,
     /// In a lock since it need not be `Sync`; it is only cloned.
     service: Mutex<S>,
@@ -52,7 +52,7 @@ pub struct Replays<J, S, B, H = ()> {
     body: PhantomData<fn() -> B>,
 }
 
-impl<J, S, B, H> Replays<J, S, B, H> {
+impl<J, S, B, H> ReplayHandler<J, S, B, H> {
     pub(super) fn new(replay: Replay<J>, service: S, prepare: H) -> Self {
         Self {
             replay,
@@ -64,29 +64,28 @@ impl<J, S, B, H> Replays<J, S, B, H> {
     }
 }
 
-impl<J, S, B, H> fmt::Debug for Replays<J, S, B, H> {
+impl<J, S, B, H> fmt::Debug for ReplayHandler<J, S, B, H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Replays")
+        f.write_str("ReplayHandler")
     }
 }
 
-/// How one attempt ended.
+/// The end of one attempt.
 enum Attempted {
-    /// It succeeded.
-    Done(Box<Response<Bytes>>),
-    /// There is a reply, which is the last word, and says that it failed.
-    Refused(Box<Response<Bytes>>),
+    Done(Box<Reply>),
+    /// The reply is final, and says that it failed.
+    Refused(Box<Reply>),
     /// It failed, and may be attempted again.
-    Failed(String, Option<Box<Response<Bytes>>>),
+    Failed(String, Option<Box<Reply>>),
     /// It failed for good, without a reply.
     Broken(String),
-    /// It was not served at all; when to come back, if that was said.
+    /// It was not served at all; with the time to come back, if the reply says so.
     NotNow(Option<Duration>),
-    /// Somebody else executes it: its caller, or a worker that has died.
+    /// Another execution is running: its caller's, or that of a worker that has died.
     Busy(Option<Duration>),
 }
 
-impl<J, S, B, H, R> Handler for Replays<J, S, B, H>
+impl<J, S, B, H, R> Handler for ReplayHandler<J, S, B, H>
 where
     J: Journal + Clone,
     S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
@@ -99,7 +98,7 @@ where
     H::Future: Send,
 {
     async fn handle(&self, entry: Entry) -> Settlement {
-        let settings = &self.replay.shared.settings;
+        let settings = &self.replay.state.settings;
         let Some(stored) = Stored::decode(entry.payload.clone()) else {
             return reason::failed(reason::UNREADABLE, settings.keep_failed);
         };
@@ -118,7 +117,7 @@ where
         match self.attempt(&entry, &stored).await {
             Attempted::Done(reply) => self.complete(&entry, &stored, &reply).await,
             Attempted::Refused(reply) => {
-                let why = format!("replied {}", reply.status().as_u16());
+                let why = format!("replied {}", reply.response.status().as_u16());
                 self.fail(&entry, &stored, &why, Some(&reply)).await
             }
             Attempted::Broken(why) => self.fail(&entry, &stored, &why, None).await,
@@ -126,17 +125,19 @@ where
                 self.fail(&entry, &stored, &why, reply.as_deref()).await
             }
             Attempted::Failed(why, _) => again(&entry, why.clone()).cause(why),
-            Attempted::NotNow(asked) => Settlement::release(self.replay.shared.pace.refused(asked)),
+            Attempted::NotNow(asked) => {
+                Settlement::release(self.replay.state.slow_start.refused(asked))
+            }
             Attempted::Busy(asked) => Settlement::release(asked.unwrap_or(BUSY).max(BUSY)),
         }
     }
 
     fn admission(&self) -> Admission {
-        let shared = &self.replay.shared;
-        let paces = shared.settings.paced_by.iter();
+        let state = &self.replay.state;
+        let paces = state.settings.paced_by.iter();
         let paces = paces.map(|find| pace_of(&find().status()));
         let most = paces.min().unwrap_or(usize::MAX);
-        match most.min(shared.pace.limit()) {
+        match most.min(state.slow_start.limit()) {
             0 => Admission::Urgent,
             _ if self.replay.maintenance.is_on() => Admission::Urgent,
             limit => Admission::UpTo(limit),
@@ -144,7 +145,7 @@ where
     }
 }
 
-/// How many replays at a time a dependency can do with.
+/// Returns how many replays at a time a dependency can take.
 fn pace_of(status: &DependencyStatus) -> usize {
     let allowed = status.retries_allowed;
     let used_up = allowed.is_some_and(|allowed| status.retries >= allowed);
@@ -157,26 +158,24 @@ fn pace_of(status: &DependencyStatus) -> usize {
     }
 }
 
-impl<J, S, B, H> Replays<J, S, B, H>
+impl<J, S, B, H, R> ReplayHandler<J, S, B, H>
 where
     J: Journal + Clone,
+    S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Error: Into<BoxError> + 'static,
+    B: From<Bytes> + Send + 'static,
+    R: Body + Send + 'static,
+    R::Data: Send,
+    H: PrepareAttempt<Request<B>> + Send + Sync + 'static,
+    H::Future: Send,
 {
-    /// Attempts it, under the key that it has.
+    /// Attempts a request under the key that it has.
     ///
-    /// If it was redriven, and all there is under that key is the reply that it died of, it is
-    /// attempted under a key of the redrive: so it is executed once more for each redrive, and only
-    /// if what was executed before is known to have failed.
-    async fn attempt<R>(&self, entry: &Entry, stored: &Stored) -> Attempted
-    where
-        S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
-        S::Future: Send,
-        S::Error: Into<BoxError> + 'static,
-        B: From<Bytes> + Send + 'static,
-        R: Body + Send + 'static,
-        R::Data: Send,
-        H: PrepareAttempt<Request<B>> + Send + Sync + 'static,
-        H::Future: Send,
-    {
+    /// If it was redriven, and that key has but the stored reply that failed it, it is attempted
+    /// under a key of the redrive: so it is executed once more for each redrive, and only if the
+    /// execution before is known to have failed.
+    async fn attempt(&self, entry: &Entry, stored: &Stored) -> Attempted {
         let attempting = async {
             let mut attempted = Attempted::Broken(reason::UNREADABLE.to_owned());
             for redrive in 0..=entry.redrives {
@@ -184,37 +183,27 @@ where
                     break;
                 };
                 attempted = self.call(entry, request).await;
-                let kept =
-                    matches!(&attempted, Attempted::Refused(reply) if is_replayed(reply.headers()));
-                if !kept {
+                let replayed = matches!(&attempted, Attempted::Refused(reply) if is_replayed(reply.response.headers()));
+                if !replayed {
                     break;
                 }
             }
             attempted
         };
-        match timeout(self.replay.shared.settings.timeout, attempting).await {
+        match timeout(self.replay.state.settings.timeout, attempting).await {
             Ok(attempted) => attempted,
             Err(_) => Attempted::Failed("timeout".to_owned(), None),
         }
     }
 
-    async fn call<R>(&self, entry: &Entry, request: Request<B>) -> Attempted
-    where
-        S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
-        S::Future: Send,
-        S::Error: Into<BoxError> + 'static,
-        R: Body + Send + 'static,
-        R::Data: Send,
-        H: PrepareAttempt<Request<B>> + Send + Sync + 'static,
-        H::Future: Send,
-    {
+    async fn call(&self, entry: &Entry, request: Request<B>) -> Attempted {
         let attempt = Attempt::retry(entry.attempts);
         let service = self
             .service
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
-        let settings = &self.replay.shared.settings;
+        let settings = &self.replay.state.settings;
         let Ok(request) = self.prepare.prepare(request, attempt).await else {
             return Attempted::Failed(reason::UNPREPARED.to_owned(), None);
         };
@@ -225,14 +214,13 @@ where
         if cannot_serve(&response).is_some() {
             return Attempted::NotNow(self.judge(&response).not_before());
         }
-        self.replay.shared.pace.served();
-        let mut reply = gather(response, settings.response_limit).await;
-        let speak = settings.dialect.speak();
-        if let Some(signal) = speak.signal(&reply) {
-            reply.extensions_mut().insert(signal);
+        self.replay.state.slow_start.served();
+        let mut reply = Reply::read(response, settings.response_limit).await;
+        if let Some(signal) = settings.dialect.signal(&reply.response) {
+            reply.response.extensions_mut().insert(signal);
         }
-        let verdict = self.judge(&reply);
-        if speak.is_busy(&reply) {
+        let verdict = self.judge(&reply.response);
+        if settings.dialect.is_processing(&reply.response) {
             return Attempted::Busy(verdict.not_before());
         }
         let reply = Box::new(reply);
@@ -242,7 +230,9 @@ where
             _ => Attempted::Failed(verdict.cause.to_string(), Some(reply)),
         }
     }
+}
 
+impl<J: Journal + Clone, S, B, H> ReplayHandler<J, S, B, H> {
     fn judge<R>(&self, response: &Response<R>) -> Verdict {
         Classify::<Request<()>, _>::classify(&Standard, &self.rules, Ok(response))
     }
@@ -260,43 +250,38 @@ where
         }
     }
 
-    /// The request as it was, but for its credentials. If it had no key it gets one, so that a
-    /// worker that dies does not make it happen twice. For a redrive it gets the key of that, which
-    /// nobody else has; `None` if it can't.
+    /// Rebuilds the request, without its credentials. One without a key gets one, so that a worker
+    /// that dies does not make it happen twice. A redrive gets a key of its own; `None` if the
+    /// request can't be changed.
     fn request(&self, entry: &Entry, stored: &Stored, redrive: u32) -> Option<Request<B>>
     where
         B: From<Bytes>,
     {
         let mut request = stored.request()?;
-        let speak = self.replay.shared.settings.dialect.speak();
+        let dialect = &self.replay.state.settings.dialect;
         let (headers, body) = (request.headers_mut(), stored.body.clone());
         let body = match redrive {
-            0 => speak.keyed(headers, body, &entry.id.to_string()),
-            n => speak.rekeyed(headers, body, &format!("{}-{n}", entry.id))?,
+            0 => dialect.with_key(headers, body, &entry.id.to_string()),
+            n => dialect.with_new_key(headers, body, &format!("{}-{n}", entry.id))?,
         };
         request.extensions_mut().insert(Replayed {
             id: super::ReplayId(entry.id),
-            principal: entry.owner.clone(),
+            owner: entry.owner.clone(),
             attempt: entry.attempts,
         });
         Some(request.map(|()| B::from(body)))
     }
 
-    async fn complete(
-        &self,
-        entry: &Entry,
-        stored: &Stored,
-        reply: &Response<Bytes>,
-    ) -> Settlement {
+    async fn complete(&self, entry: &Entry, stored: &Stored, reply: &Reply) -> Settlement {
         let ended = Ended {
             status: Status::Completed,
-            reply: Some(reply),
+            reply: Some(&reply.response),
             error: None,
         };
-        let keep = self.replay.shared.settings.keep;
+        let keep = self.replay.state.settings.keep;
         let settle = Settlement {
-            note: format!("replied {}", reply.status().as_u16()),
-            ..Settlement::completed(encode(Some(reply)), keep)
+            note: format!("replied {}", reply.response.status().as_u16()),
+            ..Settlement::completed(reply.encode(), keep)
         };
         self.told(entry, stored, &ended, settle).await
     }
@@ -306,22 +291,21 @@ where
         entry: &Entry,
         stored: &Stored,
         why: &str,
-        reply: Option<&Response<Bytes>>,
+        reply: Option<&Reply>,
     ) -> Settlement {
         let ended = Ended {
             status: Status::Failed,
-            reply,
+            reply: reply.map(|reply| &reply.response),
             error: Some(why),
         };
         let settle = Settlement {
-            result: Some(encode(reply)),
-            ..Settlement::failed(why, self.replay.shared.settings.keep_failed).cause(why.to_owned())
+            result: Some(reply.map(Reply::encode).unwrap_or_default()),
+            ..Settlement::failed(why, self.replay.state.settings.keep_failed).cause(why.to_owned())
         };
         self.told(entry, stored, &ended, settle).await
     }
 
-    /// How it ended, and with it who is told so. A callback that can't be sent is a dead letter
-    /// before it ends.
+    /// Adds the callback to a settlement. One that can't be sent is dead-lettered before.
     async fn told(
         &self,
         entry: &Entry,
@@ -340,38 +324,36 @@ where
     }
 }
 
-/// Another attempt, after a while.
+/// Retries after a pause.
 fn again(entry: &Entry, why: impl Into<String>) -> Settlement {
     let n = entry.attempts.saturating_sub(1);
     Settlement::retry(why, BACKOFF.delay(n, Duration::ZERO, rand::random()))
 }
 
-/// On a reply whose body is not there, since it is too large or broke off.
-#[derive(Clone)]
-struct Bodiless;
-
-/// The reply as it is kept. Nothing of one without its body is, and then nothing takes the place of
-/// what an earlier attempt left.
-fn encode(reply: Option<&Response<Bytes>>) -> Bytes {
-    match reply {
-        Some(reply) if reply.extensions().get::<Bodiless>().is_none() => {
-            let (head, body) = reply.clone().into_parts();
-            reply::encode(&head, None, &body, &Unstored::default())
-        }
-        _ => Bytes::new(),
-    }
+/// A reply that was read up to the limit.
+struct Reply {
+    response: Response<Bytes>,
+    /// The body is not there, since it is too large or broke off.
+    bodiless: bool,
 }
 
-/// The reply with its body, or marked as without.
-async fn gather<R: Body>(response: Response<R>, limit: usize) -> Response<Bytes> {
-    let (mut head, body) = response.into_parts();
-    let mut read = Read::default();
-    let body = match read.up_to(limit, pin!(body)).await {
-        Ok(true) => read.joined(),
-        _ => {
-            head.extensions.insert(Bodiless);
-            Bytes::new()
+impl Reply {
+    async fn read<R: Body>(response: Response<R>, limit: usize) -> Self {
+        let (head, body) = response.into_parts();
+        let body = read_whole(pin!(body), limit).await;
+        Self {
+            bodiless: body.is_err(),
+            response: Response::from_parts(head, body.unwrap_or_default()),
         }
-    };
-    Response::from_parts(head, body)
+    }
+
+    /// Encodes the reply for the journal. One without its body is not kept, and then does not take
+    /// the place of the reply of an earlier attempt.
+    fn encode(&self) -> Bytes {
+        if self.bodiless {
+            return Bytes::new();
+        }
+        let (head, body) = self.response.clone().into_parts();
+        reply::encode(&head, None, &body, &HeaderFilter::default())
+    }
 }

@@ -14,11 +14,11 @@ use tower::{Layer, Service};
 
 use super::{
     Replay,
-    accept::Asked,
-    dialect::{Refusal, Wish},
+    accept::ReplayableRequest,
+    dialect::{Rejected, ReplayRequest},
 };
 use crate::{
-    http::{body::IdempotencyBody, grpc::is_grpc},
+    http::{BufferedBody, grpc::is_grpc},
     store::journal::Journal,
 };
 
@@ -69,7 +69,7 @@ where
     R: Body + Send + 'static,
     R::Error: Send,
 {
-    type Response = Response<IdempotencyBody<R>>;
+    type Response = Response<BufferedBody<R>>;
     type Error = S::Error;
     type Future = ReplayFuture<S::Future, R, S::Error>;
 
@@ -84,22 +84,22 @@ where
             Ok(None) => State::Passed {
                 future: self.inner.call(head.map(|()| body)),
             },
-            Ok(Some(wish)) => {
-                // The one that was made ready is the one that is called.
+            Ok(Some(asks)) => {
+                // The clone that was made ready is the one that is called.
                 let spare = self.inner.clone();
-                let asked = Asked {
+                let request = ReplayableRequest {
                     service: mem::replace(&mut self.inner, spare),
                     replay: self.replay.clone(),
                     head,
-                    wish,
+                    asks,
                 };
-                State::Asked {
-                    future: Box::pin(asked.answer(body)),
+                State::Replayable {
+                    future: Box::pin(request.answer(body)),
                 }
             }
             Err(response) => {
                 crate::call::release(&mut self.inner);
-                State::Refused {
+                State::Rejected {
                     response: Some(*response),
                 }
             }
@@ -109,10 +109,14 @@ where
 }
 
 impl<S, J: Journal + Clone> ReplayService<S, J> {
-    /// What a request asks for, as far as that is this layer's business.
-    fn admit<B: Body>(&self, head: &Request<()>, body: &B) -> Result<Option<Wish>, Refusal> {
+    /// Returns what a request asks of this layer; `None` if it is passed on.
+    fn admit<B: Body>(
+        &self,
+        head: &Request<()>,
+        body: &B,
+    ) -> Result<Option<ReplayRequest>, Rejected> {
         let closed = self.replay.is_closed_to(head);
-        let Some(wish) = self.wish(head)? else {
+        let Some(asks) = self.asks(head)? else {
             return match closed {
                 true => {
                     let problem = self.replay.maintenance.problem();
@@ -121,32 +125,32 @@ impl<S, J: Journal + Clone> ReplayService<S, J> {
                 false => Ok(None),
             };
         };
-        // What is too large to be journaled is served as long as it can be.
-        let limit = self.replay.shared.settings.request_limit;
+        // A request that is too large for the journal is served as long as it can be.
+        let limit = self.replay.state.settings.request_limit;
         let fits = body.size_hint().lower() <= limit as u64;
         if !fits && !closed {
             return Ok(None);
         }
-        if let Wish::Replay(options) = &wish {
+        if let ReplayRequest::Serve(options) = &asks {
             self.replay.check(options, &[])?;
         }
-        Ok(Some(wish))
+        Ok(Some(asks))
     }
 
-    fn wish(&self, head: &Request<()>) -> Result<Option<Wish>, Refusal> {
-        let settings = &self.replay.shared.settings;
+    fn asks(&self, head: &Request<()>) -> Result<Option<ReplayRequest>, Rejected> {
+        let settings = &self.replay.state.settings;
         if !settings.methods.contains(head.method()) || is_grpc(head.headers()) {
             return Ok(None);
         }
-        Ok(match settings.dialect.speak().of_head(head)? {
-            Wish::Replay(options) if !self.replay.wants(&options) => None,
-            Wish::Foreign => None,
-            wish => Some(wish),
+        Ok(match settings.dialect.asks_by_head(head)? {
+            ReplayRequest::Serve(options) if !self.replay.wants(&options) => None,
+            ReplayRequest::Foreign => None,
+            asks => Some(asks),
         })
     }
 }
 
-type Answer<R, E> = Result<Response<IdempotencyBody<R>>, E>;
+type ReplyResult<R, E> = Result<Response<BufferedBody<R>>, E>;
 
 pin_project! {
     /// The future of a [`ReplayService`].
@@ -160,12 +164,12 @@ pin_project! {
 pin_project! {
     #[project = StateProj]
     enum State<F, R: Body, E> {
-        // None of the layer's business.
+        // Not the layer's.
         Passed { #[pin] future: F },
         // It asks for something that is not offered.
-        Refused { response: Option<Response<Bytes>> },
-        // It is journaled if it can't be served, or is about what was.
-        Asked { future: Pin<Box<dyn Future<Output = Answer<R, E>> + Send>> },
+        Rejected { response: Option<Response<Bytes>> },
+        // It is journaled if it can't be served, or is about replays.
+        Replayable { future: Pin<Box<dyn Future<Output = ReplyResult<R, E>> + Send>> },
     }
 }
 
@@ -180,21 +184,21 @@ where
     F: Future<Output = Result<Response<R>, E>>,
     R: Body,
 {
-    type Output = Answer<R, E>;
+    type Output = ReplyResult<R, E>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match self.project().state.project() {
             StateProj::Passed { future } => {
                 let response = ready!(future.poll(cx))?;
-                Poll::Ready(Ok(response.map(IdempotencyBody::inner)))
+                Poll::Ready(Ok(response.map(BufferedBody::untouched)))
             }
-            StateProj::Refused { response } => match response.take() {
-                Some(response) => {
-                    Poll::Ready(Ok(response.map(|body| IdempotencyBody::whole(body, None))))
-                }
-                None => Poll::Pending,
-            },
-            StateProj::Asked { future } => future.as_mut().poll(cx),
+            StateProj::Rejected { response } => {
+                let Some(response) = response.take() else {
+                    unreachable!("polled after it was ready");
+                };
+                Poll::Ready(Ok(response.map(BufferedBody::from)))
+            }
+            StateProj::Replayable { future } => future.as_mut().poll(cx),
         }
     }
 }

@@ -12,16 +12,17 @@
 //! use axum::{Router, body::Body, routing::post};
 //! use http::{Request, StatusCode};
 //! use tower::ServiceExt;
-//! use tower_reprise::{IdempotencyLayer, delivery::replay::Replay, store::{MemoryStore, CrashPolicy}};
+//! use tower_reprise::{IdempotencyLayer, delivery::replay::Replay, server::dialect::Scope, store::{MemoryStore, CrashPolicy}};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let store = MemoryStore::new(); // or SQLite, PostgreSQL, Redis
+//! let scope = Scope::new(|_| Some("shop"));
 //! let idempotency = IdempotencyLayer::builder(store.clone())
-//!     .scope(|_| Some("shop"))
+//!     .scope(scope.clone())
 //!     .orphans(CrashPolicy::Reexecute)
 //!     .build()?;
-//! let replay = Replay::builder(store, |_| Some("shop".to_owned())).location("/replays").build()?;
+//! let replay = Replay::builder(store, scope).location("/replays").build()?;
 //!
 //! let orders = Router::new().route("/orders", post(|| async { "ordered" })).layer(idempotency);
 //! let worker = replay.worker::<Body, _>(orders.clone()).start()?;
@@ -70,15 +71,15 @@
 //! | `replay-callback` | a URL to be told how it ended: `replay.completed`, `replay.failed` or `replay.expired` |
 //! | `replay-callback-header` | a header for that, `name: value`; credentials need a [sealed](crate::store::journal::Journal::is_sealed) journal |
 //!
-//! Those are the words of plain HTTP. A [`Dialect`] has others for the same: forrst's are in its
-//! envelopes.
+//! Those are the words of plain HTTP. Another [dialect](crate::server::dialect) has others: forrst's
+//! are in its envelopes.
 //!
 //! Credentials of a request are not written down: headers whose names sound like one
 //! (`x-access-key`, `x-session-id`), and values that are marked as
 //! [sensitive](http::HeaderValue::set_sensitive), as tower-http's `SetSensitiveRequestHeadersLayer`
-//! does. What is in the query is written down. The principal is, and is on the replayed request
-//! as [`Replayed`], which nobody outside of this process can put there: let your authentication
-//! layer accept it, or bring fresh credentials by [`Replay::worker_with`].
+//! does. What is in the query is written down. The owner is, and is on the replayed request as
+//! [`Replayed`], which nobody outside of this process can put there: let your authentication layer
+//! accept it, or bring fresh credentials by [`Replay::worker_with`].
 //!
 //! # What is replayed
 //!
@@ -100,39 +101,34 @@ mod cursor;
 pub(crate) mod dialect;
 pub(crate) mod document;
 mod handler;
+mod http_dialect;
 mod layer;
 pub(crate) mod maintenance;
 mod options;
-mod pace;
-mod plain;
 mod request;
 mod routes;
+mod slow_start;
 
 use std::{fmt, str::FromStr, sync::Arc};
 
-use http::Request;
 use serde::{Serialize, Serializer};
 
 pub use self::{
     builder::ReplayBuilder,
     control::{ReplayError, ReplayFilter, ReplayPage},
-    dialect::Dialect,
     document::ReplayStatus,
-    handler::Replays,
+    handler::ReplayHandler,
     layer::{ReplayFuture, ReplayLayer, ReplayService},
     maintenance::Maintenance,
     routes::ReplayRoutes,
 };
-use self::{
-    builder::{Principal, Settings},
-    control::MOST,
-    pace::Pace,
-};
+use self::{builder::Settings, control::MOST, slow_start::SlowStart};
 use crate::{
     delivery::{
         webhooks::Webhooks,
         worker::{WorkerBuilder, WorkerNotifier},
     },
+    server::dialect::Scope,
     store::journal::{EntryId, InvalidEntryId, Journal},
 };
 
@@ -141,7 +137,7 @@ use crate::{
 ///
 /// It says that nothing was done. An [`IdempotencyLayer`](crate::server::idempotency::IdempotencyLayer) below needs to
 /// know that too: answer 503, or mark the response as
-/// [`NoEffect`](crate::server::idempotency::Outcome::NoEffect).
+/// [`NoEffect`](crate::server::idempotency::HandlerOutcome::NoEffect).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReplayLater(pub &'static str);
 
@@ -152,8 +148,8 @@ pub struct ReplayLater(pub &'static str);
 pub struct Replayed {
     /// Which replay it is.
     pub id: ReplayId,
-    /// Who made the request.
-    pub principal: String,
+    /// The owner of the request.
+    pub owner: String,
     /// Which attempt this is, from 1.
     pub attempt: u32,
 }
@@ -204,74 +200,68 @@ impl Serialize for ReplayId {
 /// Clones share the journal and the maintenance switch.
 pub struct Replay<J> {
     journal: J,
-    shared: Arc<Shared<J>>,
+    state: Arc<ReplayState<J>>,
     maintenance: Maintenance,
 }
 
-struct Shared<J> {
+struct ReplayState<J> {
     settings: Settings,
-    principal: Principal,
+    scope: Scope,
     webhooks: Option<Webhooks<J>>,
-    pace: Arc<Pace>,
+    slow_start: Arc<SlowStart>,
     wake: WorkerNotifier,
 }
 
 impl<J: Journal + Clone> Replay<J> {
-    /// Journals requests here. Whose a request is says the second argument, from what an
-    /// authentication layer outside of this one put on it; requests of nobody (`None`) are not
-    /// journaled.
-    pub fn builder(
-        journal: J,
-        principal: impl Fn(&Request<()>) -> Option<String> + Send + Sync + 'static,
-    ) -> ReplayBuilder<J> {
-        ReplayBuilder::new(journal, Arc::new(principal))
+    /// Journals requests of known owners. Give the idempotency layer below the same [`Scope`].
+    pub fn builder(journal: J, scope: Scope) -> ReplayBuilder<J> {
+        ReplayBuilder::new(journal, scope)
     }
 
-    /// The layer that journals. It belongs outside of the idempotency layer.
+    /// Returns the layer that journals. It belongs outside of the idempotency layer.
     pub fn layer(&self) -> ReplayLayer<J> {
         ReplayLayer::new(self.clone())
     }
 
-    /// The routes by which callers follow their replays.
+    /// Returns the routes by which callers follow their replays.
     pub fn routes(&self) -> ReplayRoutes<J> {
         ReplayRoutes::new(self.clone())
     }
 
-    /// The maintenance switch.
+    /// Returns the maintenance switch.
     #[must_use]
     pub fn maintenance(&self) -> &Maintenance {
         &self.maintenance
     }
 
-    /// A worker that replays into this service: the one that the layer was put around. The body
-    /// that it takes has to be said if it takes any, as an axum router does.
+    /// Returns a worker that replays into a service: the one that the layer was put around. Name
+    /// the body of one that takes any, as an axum router does.
     ///
-    /// With each replay that fails for good an alert is queued: start a worker of
-    /// [alerts](crate::delivery::dead_letter::DeadLetters::alerts) too, which is what takes them
-    /// from the journal.
-    pub fn worker<B, S>(&self, service: S) -> WorkerBuilder<J, Replays<J, S, B>>
+    /// Each replay that fails for good queues an alert: start a worker of
+    /// [alerts](crate::delivery::dead_letter::DeadLetters::alerts) too.
+    pub fn worker<B, S>(&self, service: S) -> WorkerBuilder<J, ReplayHandler<J, S, B>>
     where
-        Replays<J, S, B>: crate::delivery::worker::Handler,
+        ReplayHandler<J, S, B>: crate::delivery::worker::Handler,
     {
         self.worker_with(service, ())
     }
 
-    /// The same, with a hook that works on each request before it is replayed: that brings fresh
-    /// credentials for its principal, say.
+    /// Returns a worker with a hook that prepares each request before it is replayed: with fresh
+    /// credentials for its owner, say.
     pub fn worker_with<B, S, H>(
         &self,
         service: S,
         prepare: H,
-    ) -> WorkerBuilder<J, Replays<J, S, B, H>>
+    ) -> WorkerBuilder<J, ReplayHandler<J, S, B, H>>
     where
-        Replays<J, S, B, H>: crate::delivery::worker::Handler,
+        ReplayHandler<J, S, B, H>: crate::delivery::worker::Handler,
     {
-        let settings = &self.shared.settings;
-        let handler = Replays::new(self.clone(), service, prepare);
+        let settings = &self.state.settings;
+        let handler = ReplayHandler::new(self.clone(), service, prepare);
         WorkerBuilder::new(self.journal.clone(), settings.queue.clone(), handler)
             .concurrency(settings.concurrency)
             .per_lane(settings.concurrency)
-            .notifier(self.shared.wake.clone())
+            .notifier(self.state.wake.clone())
     }
 }
 
@@ -279,7 +269,7 @@ impl<J: Clone> Clone for Replay<J> {
     fn clone(&self) -> Self {
         Self {
             journal: self.journal.clone(),
-            shared: Arc::clone(&self.shared),
+            state: Arc::clone(&self.state),
             maintenance: self.maintenance.clone(),
         }
     }
@@ -288,7 +278,7 @@ impl<J: Clone> Clone for Replay<J> {
 impl<J> fmt::Debug for Replay<J> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Replay")
-            .field("queue", &self.shared.settings.queue)
+            .field("queue", &self.state.settings.queue)
             .field("maintenance", &self.maintenance)
             .finish_non_exhaustive()
     }

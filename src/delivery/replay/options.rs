@@ -1,4 +1,4 @@
-//! Whether and how a request is to be replayed, as its headers say.
+//! The headers by which a request says whether and how it is to be replayed.
 //!
 //! | header | value |
 //! | --- | --- |
@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use http::HeaderMap;
 
-use super::dialect::Options;
+use super::dialect::ReplayOptions;
 use crate::{delivery::webhooks::UserHeaders, http::problem::Problem, store::journal::Priority};
 
-/// The headers that say so, which are the layer's alone.
+/// The headers, which are for the layer alone.
 pub(super) const HEADERS: [&str; 5] = [
     "replay",
     "replay-ttl",
@@ -24,13 +24,13 @@ pub(super) const HEADERS: [&str; 5] = [
     "replay-callback-header",
 ];
 
-pub(super) fn read(headers: &HeaderMap) -> Result<Options, Problem> {
+pub(super) fn read(headers: &HeaderMap) -> Result<ReplayOptions, Problem> {
     if HEADERS.iter().all(|name| !headers.contains_key(*name)) {
-        return Ok(Options::default());
+        return Ok(ReplayOptions::default());
     }
-    let mut options = Options {
+    let mut options = ReplayOptions {
         enabled: Some(true),
-        ..Options::default()
+        ..ReplayOptions::default()
     };
     if let Some(value) = one(headers, "replay")? {
         options.enabled = Some(match value {
@@ -63,7 +63,7 @@ pub(super) fn read(headers: &HeaderMap) -> Result<Options, Problem> {
 }
 
 fn priority(name: &str) -> Option<Priority> {
-    // What is urgent is for those who trigger.
+    // Urgent is the priority of a triggered replay.
     let all = [Priority::High, Priority::Normal, Priority::Low];
     all.into_iter().find(|priority| priority.as_str() == name)
 }
@@ -104,7 +104,7 @@ mod tests {
 
     use super::*;
 
-    fn read(lines: &[(&'static str, &'static str)]) -> Result<Options, Problem> {
+    fn read(lines: &[(&'static str, &'static str)]) -> Result<ReplayOptions, Problem> {
         let lines = lines.iter().map(|(name, value)| {
             let name = HeaderName::from_static(name);
             (name, HeaderValue::from_static(value))

@@ -1,22 +1,22 @@
-//! A request as it is journaled: without credentials, and without what was its connection's.
+//! Requests as they are journaled: without credentials, and without headers of the connection.
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, Request, Uri, header};
 use serde::{Deserialize, Serialize};
 
-use super::{dialect::Operation, options::HEADERS};
+use super::{dialect::Description, options::HEADERS};
 use crate::delivery::{redact::is_secret, stored_message::StoredMessage, webhooks::UserHeaders};
 
-/// What is kept of a request next to its headers and its body.
+/// The part of a request next to its headers and its body.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Meta {
     pub(super) method: String,
     pub(super) uri: String,
-    /// Why it was journaled.
+    /// The reason why it was journaled.
     pub(super) reason: String,
-    /// What its caller calls it.
+    /// The caller's id of the request.
     pub(super) request_id: Option<String>,
-    /// In which version it calls what it calls.
+    /// The version of the function that it calls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) version: Option<String>,
     pub(super) callback: Option<Callback>,
@@ -26,12 +26,12 @@ pub(super) struct Meta {
 pub(super) struct Callback {
     pub(super) url: String,
     pub(super) headers: Vec<(String, String)>,
-    /// Where it is to be queued.
-    #[serde(default = "usual")]
+    /// The queue that it goes to.
+    #[serde(default = "default_queue")]
     pub(super) queue: String,
 }
 
-fn usual() -> String {
+fn default_queue() -> String {
     "webhooks".to_owned()
 }
 
@@ -53,18 +53,19 @@ impl Stored {
         head: &Request<()>,
         body: Bytes,
         reason: &str,
-        operation: &Operation,
+        description: Description,
+        key_header: &HeaderName,
         callback: Option<Callback>,
     ) -> Self {
         let headers = head.headers().iter();
-        let kept = headers.filter(|(name, value)| !is_left_out(name, value));
+        let kept = headers.filter(|(name, value)| *name == key_header || !is_left_out(name, value));
         Self {
             meta: Meta {
                 method: head.method().as_str().to_owned(),
                 uri: head.uri().to_string(),
                 reason: reason.to_owned(),
-                request_id: operation.request_id.clone(),
-                version: operation.version.clone(),
+                request_id: description.request_id,
+                version: description.version,
                 callback,
             },
             headers: kept
@@ -74,7 +75,7 @@ impl Stored {
         }
     }
 
-    /// The request again; `None` if what is stored is none.
+    /// Rebuilds the request; `None` if the stored one is not valid.
     pub(super) fn request(&self) -> Option<Request<()>> {
         let mut request = Request::new(());
         *request.method_mut() = Method::from_bytes(self.meta.method.as_bytes()).ok()?;
@@ -84,7 +85,7 @@ impl Stored {
     }
 }
 
-/// Credentials, what concerns a connection alone, and what was meant for the layer.
+/// Returns whether a header is a credential, of the connection, or for the layer alone.
 fn is_left_out(name: &HeaderName, value: &HeaderValue) -> bool {
     const NAMES: [HeaderName; 10] = [
         header::CONNECTION,
@@ -105,6 +106,7 @@ fn is_left_out(name: &HeaderName, value: &HeaderValue) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::headers::IDEMPOTENCY_KEY;
 
     #[test]
     fn j_13_credentials_are_not_journaled() {
@@ -125,11 +127,18 @@ mod tests {
             .header("accept", "b")
             .body(())
             .unwrap();
-        let operation = Operation {
+        let description = Description {
             request_id: Some("r-1".to_owned()),
-            ..Operation::default()
+            ..Description::default()
         };
-        let stored = Stored::new(&request, "abc".into(), "BECAUSE", &operation, None);
+        let stored = Stored::new(
+            &request,
+            "abc".into(),
+            "BECAUSE",
+            description,
+            &IDEMPOTENCY_KEY,
+            None,
+        );
         let stored = Stored::decode(stored.encode()).unwrap();
         let request = stored.request().unwrap();
         let mut names: Vec<_> = request.headers().keys().map(HeaderName::as_str).collect();

@@ -13,13 +13,13 @@ use tower::Service;
 
 use super::{
     Replay, ReplayFilter, ReplayId,
-    dialect::{Command, Speak},
+    dialect::ReplayCommand,
     document::{STATES, state},
-    plain::Plain,
+    http_dialect::document_of,
 };
 use crate::{http::problem::Problem, store::journal::Journal};
 
-/// What callers can ask about their replays, as a service to be mounted somewhere.
+/// A service by which callers follow their replays.
 ///
 /// | | |
 /// | --- | --- |
@@ -29,8 +29,8 @@ use crate::{http::problem::Problem, store::journal::Journal};
 /// | `POST /{id}/cancel`, `DELETE /{id}` | calls it off |
 /// | `POST /{id}/trigger` | replays it now |
 ///
-/// Whose they are is told as for the requests themselves. With axum, mount it with
-/// `nest_service`.
+/// Callers are told apart by the same [`Scope`](crate::server::dialect::Scope) as their requests.
+/// With axum, mount it with `nest_service`.
 #[derive(Clone)]
 pub struct ReplayRoutes<J> {
     replay: Replay<J>,
@@ -48,8 +48,6 @@ impl<J> fmt::Debug for ReplayRoutes<J> {
     }
 }
 
-type Answer = Result<Response<Full<Bytes>>, Problem>;
-
 impl<J: Journal + Clone, B> Service<Request<B>> for ReplayRoutes<J> {
     type Response = Response<Full<Bytes>>;
     type Error = Infallible;
@@ -64,14 +62,19 @@ impl<J: Journal + Clone, B> Service<Request<B>> for ReplayRoutes<J> {
         let (parts, _) = request.into_parts();
         let head = Request::from_parts(parts, ());
         Box::pin(async move {
-            let answer = answer(&replay, &head).await;
-            Ok(answer.unwrap_or_else(|problem| problem.response(false).map(Full::new)))
+            let response = respond(&replay, &head).await;
+            let response = response.unwrap_or_else(|problem| problem.response(false));
+            Ok(response.map(Full::new))
         })
     }
 }
 
-async fn answer<J: Journal + Clone>(replay: &Replay<J>, head: &Request<()>) -> Answer {
-    let principal = (replay.shared.principal)(head).ok_or(Problem::REPLAY_ANONYMOUS)?;
+async fn respond<J: Journal + Clone>(
+    replay: &Replay<J>,
+    head: &Request<()>,
+) -> Result<Response<Bytes>, Problem> {
+    let owner = replay.state.scope.owner(head);
+    let owner = owner.ok_or(Problem::REPLAY_ANONYMOUS)?;
     let path = head.uri().path().trim_matches('/');
     let (id, action) = path.split_once('/').unwrap_or((path, ""));
     let id = match id {
@@ -84,31 +87,31 @@ async fn answer<J: Journal + Clone>(replay: &Replay<J>, head: &Request<()>) -> A
     let command = match (id, action) {
         (None, _) => {
             allow(head, &[Method::GET])?;
-            Command::List(filter(head.uri().query().unwrap_or_default())?, false)
+            ReplayCommand::List(filter(head.uri().query().unwrap_or_default())?, false)
         }
-        (Some(id), "") if head.method() == Method::DELETE => Command::Cancel(id),
+        (Some(id), "") if head.method() == Method::DELETE => ReplayCommand::Cancel(id),
         (Some(id), "") => {
             allow(head, &[Method::GET, Method::DELETE])?;
-            Command::Status(id)
+            ReplayCommand::Status(id)
         }
         (Some(id), "reply") => {
             allow(head, &[Method::GET])?;
-            let reply = replay.reply(&principal, id).await;
+            let reply = replay.reply(&owner, id).await;
             let reply = reply.map_err(|error| error.problem())?;
-            return Ok(reply.ok_or(Problem::REPLAY_NO_REPLY)?.map(Full::new));
+            return reply.ok_or(Problem::REPLAY_NO_REPLY);
         }
         (Some(id), "cancel") => {
             allow(head, &[Method::POST])?;
-            Command::Cancel(id)
+            ReplayCommand::Cancel(id)
         }
         (Some(id), "trigger") => {
             allow(head, &[Method::POST])?;
-            Command::Trigger(id)
+            ReplayCommand::Trigger(id)
         }
         _ => return Err(Problem::REPLAY_NOT_FOUND),
     };
-    let answer = replay.command(&principal, command).await?;
-    Ok(Plain.answered(&[], &answer).map(Full::new))
+    let report = replay.command(&owner, command).await?;
+    Ok(document_of(&report))
 }
 
 fn allow(head: &Request<()>, methods: &[Method]) -> Result<(), Problem> {
@@ -153,7 +156,7 @@ fn filter(query: &str) -> Result<ReplayFilter, Problem> {
     Ok(filter)
 }
 
-/// Text of a query, `%20` and `+` decoded.
+/// Decodes `%20` and `+` in the text of a query.
 fn decoded(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

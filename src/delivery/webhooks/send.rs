@@ -25,7 +25,7 @@ use crate::{
     classify::{Classify, Rules, Standard, network},
     delivery::guard::{Forbidden, Guard, GuardedConnector, Resolve, Target},
     error::{ConfigError, find},
-    http::read::Read,
+    http::read::read_whole,
 };
 
 const TIMEOUT: Duration = Duration::from_secs(15);
@@ -186,9 +186,9 @@ impl Sender {
         let outcome = self.classify(&Response::from_parts(parts, ()));
         // Read for the connection's sake and dropped: the user who named the target must not learn
         // what answers there.
-        let (mut dropped, body) = (Read::default(), pin!(body));
+        let body = pin!(body);
         let left = until.saturating_duration_since(Instant::now());
-        let reading = dropped.up_to(BODY_LIMIT, body);
+        let reading = read_whole(body, BODY_LIMIT);
         let _ = timeout(left.min(BODY_TIMEOUT), reading).await;
         outcome
     }

@@ -13,7 +13,7 @@ use pin_project_lite::pin_project;
 use tokio::time::{Sleep, sleep};
 
 use super::layer::Settings;
-use crate::{client::peek::PeekBody, forrst::may_be_envelope};
+use crate::{forrst::may_be_envelope, http::BufferedBody};
 
 /// The least that a frame counts, so that a stream of empty ones ends.
 const MIN_FRAME: usize = 64;
@@ -52,7 +52,7 @@ where
     F: Future<Output = Result<Response<B>, E>>,
     B: Body<Data = Bytes> + Unpin,
 {
-    type Output = Result<Response<PeekBody<B>>, E>;
+    type Output = Result<Response<BufferedBody<B>>, E>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
@@ -61,7 +61,7 @@ where
                 StateProj::Called { future } => {
                     let (parts, body) = ready!(future.poll(cx))?.into_parts();
                     let mut head = Response::from_parts(parts, ());
-                    let body = PeekBody::untouched(body);
+                    let body = BufferedBody::untouched(body);
                     if !may_be_envelope(head.headers()) {
                         this.settings.guide_http(&mut head);
                         return Poll::Ready(Ok(head.map(|()| body)));
@@ -92,7 +92,7 @@ where
 /// A reply whose body is being read.
 struct Reading<B: Body> {
     head: Response<()>,
-    body: PeekBody<B>,
+    body: BufferedBody<B>,
     size: usize,
     timer: Option<Pin<Box<Sleep>>>,
 }
@@ -119,11 +119,11 @@ impl<B: Body<Data = Bytes> + Unpin> Reading<B> {
         Poll::Ready(())
     }
 
-    fn finish(mut self, settings: &Settings) -> Response<PeekBody<B>> {
-        match self.body.whole() {
+    fn finish(mut self, settings: &Settings) -> Response<BufferedBody<B>> {
+        match self.body.complete() {
             Some(whole) if whole.len() <= settings.limit => {
                 if let Some(changed) = settings.guide(&mut self.head, &whole) {
-                    self.body.replace(changed);
+                    self.body = self.body.replace(changed);
                 }
             }
             _ => settings.guide_http(&mut self.head),

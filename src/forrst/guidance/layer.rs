@@ -13,9 +13,8 @@ use tower::{Layer, Service};
 
 use super::{future::RetryGuidanceFuture, http_reply::head_guidance, table::Table};
 use crate::{
-    client::peek::PeekBody,
     forrst::{self, Extension, LIMIT, Retry, fresh_id::resized, splice},
-    http::Span,
+    http::{BufferedBody, Span},
 };
 
 /// Adds retry guidance to failed replies. See the [module docs](crate::forrst::guidance).
@@ -118,7 +117,7 @@ where
     S: Service<Request<B>, Response = Response<R>>,
     R: Body<Data = Bytes> + Unpin,
 {
-    type Response = Response<PeekBody<R>>;
+    type Response = Response<BufferedBody<R>>;
     type Error = S::Error;
     type Future = RetryGuidanceFuture<S::Future, R>;
 

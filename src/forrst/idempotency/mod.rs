@@ -10,14 +10,14 @@
 //! use http::{Request, Response};
 //! use http_body_util::{BodyExt, Full};
 //! use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
-//! use tower_reprise::{IdempotencyLayer, error::BoxError, store::{MemoryStore, CrashPolicy}};
+//! use tower_reprise::{IdempotencyLayer, error::BoxError, server::dialect::Scope, store::{MemoryStore, CrashPolicy}};
 //! use tower_reprise::forrst::{self, Forrst, IdempotencyData};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), BoxError> {
 //! let layer = IdempotencyLayer::builder(MemoryStore::new())
 //!     .with_dialect(Forrst::new())
-//!     .scope(|_| Some("shop"))
+//!     .scope(Scope::new(|_| Some("shop")))
 //!     .orphans(CrashPolicy::Reexecute)
 //!     .build()?;
 //! let charge = service_fn(|request: Request<Full<Bytes>>| async {
@@ -76,14 +76,14 @@
 //! nothing was executed is not kept, and a repeat is executed: the statuses that the layer
 //! [releases](crate::server::idempotency), and replies of which all errors are `UNAUTHORIZED`,
 //! `RATE_LIMITED`, `UNAVAILABLE`, `SERVER_MAINTENANCE`, `FUNCTION_MAINTENANCE`, `FUNCTION_DISABLED`
-//! or `IDEMPOTENCY_PROCESSING`. A handler that knows better marks its response with an
-//! [`Outcome`](crate::server::idempotency::Outcome).
+//! or `IDEMPOTENCY_PROCESSING`. A handler that knows better marks its response with a
+//! [`HandlerOutcome`](crate::server::idempotency::HandlerOutcome).
 //!
 //! It is kept for the layer's retention, or for the `ttl` that a call asks for, of 24 hours up to
 //! [`longest_ttl`](Forrst::longest_ttl). What other extensions say in a reply stays as it was, and
 //! so does a reply that is not an envelope, or that is compressed or comes with a digest.
 
-pub(super) mod speak;
+pub(super) mod wire;
 
 use std::{
     fmt,
@@ -91,34 +91,41 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+#[cfg(feature = "delivery")]
+use crate::classify::Codes;
+
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// The forrst dialect of an [`IdempotencyLayer`](crate::server::idempotency::IdempotencyLayer). See the
-/// [module docs](self).
+/// The forrst dialect of an [`IdempotencyLayer`](crate::server::idempotency::IdempotencyLayer), see
+/// the [module docs](self), and of a `ReplayLayer`.
 #[derive(Clone)]
 #[must_use]
 pub struct Forrst {
     longest_ttl: Duration,
+    #[cfg(feature = "delivery")]
+    pub(super) codes: Codes,
     clock: Arc<dyn Fn() -> SystemTime + Send + Sync>,
 }
 
 impl Forrst {
-    /// Results are kept for up to 7 days.
+    /// Stores replies for up to 7 days.
     pub fn new() -> Self {
         Self {
             longest_ttl: 7 * DAY,
+            #[cfg(feature = "delivery")]
+            codes: Codes::forrst(),
             clock: Arc::new(SystemTime::now),
         }
     }
 
-    /// The longest that a call may ask for its result to be kept: 24 hours to 365 days.
+    /// Sets the longest that a call may ask for its reply to be stored: 24 hours to 365 days.
     pub fn longest_ttl(mut self, ttl: Duration) -> Self {
         self.longest_ttl = ttl;
         self
     }
 
-    /// Another clock than the machine's for `cached_at` and `expires_at`, for tests. What is kept
-    /// expires by the store's clock.
+    /// Sets the clock for `cached_at` and `expires_at`, for tests. Records expire by the store's
+    /// clock.
     pub fn clock(mut self, clock: impl Fn() -> SystemTime + Send + Sync + 'static) -> Self {
         self.clock = Arc::new(clock);
         self

@@ -7,14 +7,14 @@ use super::invalid;
 use crate::{
     delivery::replay::{
         ReplayFilter, ReplayId, ReplayStatus,
-        dialect::{Answer, Command},
+        dialect::{CommandReport, ReplayCommand},
         document::{STATES, state},
     },
     forrst::{Call, EnvelopeError, Fault, Response, error::at_its_place},
     http::{problem::Problem, span::some_whole},
 };
 
-/// What the names of all of them begin with.
+/// The prefix of their names.
 pub(super) const PREFIX: &str = "forrst.replay.";
 
 #[derive(Deserialize)]
@@ -32,19 +32,19 @@ struct Many {
     cursor: Option<String>,
 }
 
-/// In which head, and in which words.
+/// The head and the words of a rejection.
 type Refused = Box<(Problem, Fault)>;
 
-/// What a call asks for, if it is one of these functions.
-pub(super) fn command(call: &Call) -> Result<Option<Command>, Refused> {
+/// Reads the command of a call, if it is one of these functions.
+pub(super) fn command(call: &Call) -> Result<Option<ReplayCommand>, Refused> {
     let command = match call.function.strip_prefix(PREFIX) {
-        Some("status") => Command::Status,
-        Some("cancel") => Command::Cancel,
-        Some("trigger") => Command::Trigger,
+        Some("status") => ReplayCommand::Status,
+        Some("cancel") => ReplayCommand::Cancel,
+        Some("trigger") => ReplayCommand::Trigger,
         Some("list") => {
             check_version(call)?;
             let filter = filter(arguments(call)?).map_err(refused)?;
-            return Ok(Some(Command::List(filter, true)));
+            return Ok(Some(ReplayCommand::List(filter, true)));
         }
         _ => return Ok(None),
     };
@@ -54,7 +54,7 @@ pub(super) fn command(call: &Call) -> Result<Option<Command>, Refused> {
     let One { replay_id } = one.ok_or_else(|| refused(missing()))?;
     match replay_id.parse::<ReplayId>() {
         Ok(id) => Ok(Some(command(id))),
-        // There is none of a name that none has.
+        // No replay has an id of this form.
         Err(_) => {
             let problem = Problem::REPLAY_NOT_FOUND;
             let fault = Fault::new(problem.code(), &*problem.detail);
@@ -122,10 +122,10 @@ fn filter(arguments: Option<Many>) -> Result<ReplayFilter, EnvelopeError> {
     })
 }
 
-/// The result of a call.
-pub(super) fn result(answer: &Answer) -> Value {
-    match answer {
-        Answer::Status(status, reply) => {
+/// Writes the result of a call.
+pub(super) fn result(report: &CommandReport) -> Value {
+    match report {
+        CommandReport::Status(status, reply) => {
             let mut result = serde_json::to_value(status).unwrap_or_default();
             let told = reply.as_ref().map(http::Response::body);
             let told = told.and_then(|body| Response::parse(body).ok());
@@ -137,12 +137,12 @@ pub(super) fn result(answer: &Answer) -> Value {
             }
             result
         }
-        Answer::Cancelled(status) => json!({
+        CommandReport::Cancelled(status) => json!({
             "replay_id": status.replay_id,
             "status": status.status,
             "cancelled_at": status.cancelled_at,
         }),
-        Answer::Triggered(status) => {
+        CommandReport::Triggered(status) => {
             // It is next, before all others.
             let mut result = json!({ "replay_id": status.replay_id, "status": "processing" });
             if let Some(at) = &status.triggered_at {
@@ -150,7 +150,7 @@ pub(super) fn result(answer: &Answer) -> Value {
             }
             result
         }
-        Answer::Page(page, total) => {
+        CommandReport::Page(page, total) => {
             let replays: Vec<_> = page.replays.iter().map(listed).collect();
             let mut result = json!({ "replays": replays });
             if let Some(total) = total {

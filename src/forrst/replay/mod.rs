@@ -1,7 +1,7 @@
 //! The replay extension on a server: what can't be served now is replayed later.
 //!
 //! It is [`replay`](crate::delivery::replay) in other words. An envelope asks by its `replay` extension, and
-//! the same layer journals, the same worker replays, the same webhooks tell. With [`Forrst`] as its
+//! the same layer journals, the same worker replays, the same webhooks tell. With [`Forrst`](super::Forrst) as its
 //! [dialect](crate::delivery::replay::ReplayBuilder::dialect) it understands and answers in envelopes:
 //!
 //! ```
@@ -10,7 +10,7 @@
 //! use http::{Request, StatusCode};
 //! use serde_json::{Value, from_slice, json};
 //! use tower::ServiceExt;
-//! use tower_reprise::{IdempotencyLayer, delivery::replay::Replay, forrst::Forrst, store::{MemoryStore, CrashPolicy}};
+//! use tower_reprise::{IdempotencyLayer, delivery::replay::Replay, forrst::Forrst, server::dialect::Scope, store::{MemoryStore, CrashPolicy}};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -21,14 +21,13 @@
 //! }
 //!
 //! let store = MemoryStore::new();
+//! let scope = Scope::new(|_| Some("shop"));
 //! let idempotency = IdempotencyLayer::builder(store.clone())
 //!     .with_dialect(Forrst::new())
-//!     .scope(|_| Some("shop"))
+//!     .scope(scope.clone())
 //!     .orphans(CrashPolicy::Reexecute)
 //!     .build()?;
-//! let replay = Replay::builder(store, |_| Some("shop".to_owned()))
-//!     .dialect(Forrst::new())
-//!     .build()?;
+//! let replay = Replay::builder(store, scope).dialect(Forrst::new()).build()?;
 //! let calls = Router::new().route("/forrst", post(handler)).layer(idempotency);
 //! let worker = replay.worker::<Body, _>(calls.clone()).start()?;
 //! let app = calls.layer(replay.layer());
@@ -118,7 +117,7 @@
 //! too, up to the [limit](crate::delivery::replay::ReplayBuilder::response_limit), before it is sent on.
 
 mod functions;
-mod speak;
+mod wire;
 
 use bytes::Bytes;
 use http::{
@@ -127,23 +126,9 @@ use http::{
 };
 use serde_json::{Value, json};
 
-use self::speak::Envelopes;
-use super::{
-    EnvelopeError, Extension, Fault, Forrst, ReplayData, Request, Response, caller::Caller,
-};
-use crate::{classify::Codes, delivery::replay::Dialect};
+use super::{EnvelopeError, Extension, Fault, ReplayData, Request, Response, caller::Caller};
 
-impl From<Forrst> for Dialect {
-    /// Replay in envelopes. What [`Forrst`] says of how long results are kept is of no concern
-    /// here.
-    fn from(_: Forrst) -> Self {
-        Self::new(Envelopes {
-            codes: Codes::forrst(),
-        })
-    }
-}
-
-/// Who sent these bytes, as far as that can be told.
+/// Reads the caller from a body, as far as it can be told.
 fn caller(body: &[u8]) -> Caller {
     match Request::parse(body) {
         Ok(mut request) => Caller::of(&mut request),
@@ -151,7 +136,7 @@ fn caller(body: &[u8]) -> Caller {
     }
 }
 
-/// What is wrong with an envelope, by this code.
+/// Returns the fault of an envelope that is not valid.
 fn invalid(code: &str, error: &EnvelopeError) -> Fault {
     let details = match error.at() {
         "" => Value::Null,
@@ -164,7 +149,7 @@ fn extension(data: &ReplayData) -> Extension {
     Extension::with_data(ReplayData::URN, json!(data))
 }
 
-/// An envelope of which there is no copy to be kept.
+/// Writes an envelope that caches must not store.
 fn reply(status: StatusCode, envelope: &Response) -> http::Response<Bytes> {
     let body = serde_json::to_vec(envelope).unwrap_or_default();
     let mut response = http::Response::new(Bytes::from(body));

@@ -17,26 +17,27 @@ use super::{
     timer::{Timer, now_or_later, within},
 };
 use crate::{
+    server::dialect::Operation,
     store::{
-        Claim, ClaimId, Claimed, CrashPolicy, Fingerprint, IdempotencyStore, Lease, Note,
-        Ownership, RecordKey, StoreError, StoreErrorKind, Stored,
+        Claim, ClaimId, Claimed, CrashPolicy, IdempotencyStore, Lease, Ownership, RecordKey,
+        StoreError, StoreErrorKind, Stored,
     },
     telemetry,
 };
 
-/// Before a claim is repeated whose answer got lost.
+/// The pause before a claim is repeated whose answer got lost.
 const CLAIM_PAUSE: Duration = Duration::from_millis(50);
 
-/// Between attempts to settle what could not be settled at once.
+/// The pauses between attempts to settle an execution that the store did not take at once.
 const SETTLE_PAUSE: Duration = Duration::from_millis(100);
 const SETTLE_PAUSE_MOST: Duration = Duration::from_secs(5);
 
-/// How many executions may wait for their store to take their end, and how many claims for it to
-/// say whether they were made. Apart from each other, since claims come faster when a store fails.
+/// The most executions that wait to be settled, and the most claims that wait to be given back.
+/// Apart from each other, since claims come faster when a store fails.
 const MOST_UNSETTLED: usize = 1024;
 const MOST_IN_DOUBT: usize = 1024;
 
-/// Claims, keeps and settles: what is the same whatever is executed.
+/// The claims, leases and settlements of executions, whatever is executed.
 #[derive(Debug)]
 pub(crate) struct Engine<St> {
     pub(super) store: St,
@@ -44,24 +45,13 @@ pub(crate) struct Engine<St> {
     pub(super) retention: Duration,
     pub(super) orphans: CrashPolicy,
     pub(super) store_timeout: Duration,
-    /// Whether what could not be claimed may be executed all the same.
+    /// Whether an operation that could not be claimed may be executed all the same.
     fails_open: bool,
     unsettled: Arc<Semaphore>,
     in_doubt: Arc<Semaphore>,
 }
 
-/// What is to be executed once.
-#[derive(Debug, Clone)]
-pub(crate) struct Operation {
-    pub(crate) key: RecordKey,
-    pub(crate) fingerprint: Fingerprint,
-    /// What others are told who find the key taken.
-    pub(crate) note: Note,
-    /// How long it is remembered.
-    pub(crate) retention: Duration,
-}
-
-/// How an execution ended, for its record.
+/// The end of an execution, for its record.
 #[derive(Debug, Clone)]
 pub(super) enum Settlement {
     Complete(Stored),
@@ -92,16 +82,15 @@ impl<St: IdempotencyStore> Engine<St> {
         }
     }
 
-    /// Claims a key. If the caller goes away before the answer is there, what was claimed is given
-    /// back.
+    /// Claims a key. If the caller goes away before the answer is there, the claim is given back.
     pub(super) async fn claim(
         self: &Arc<Self>,
         operation: &Operation,
     ) -> Result<Claimed, StoreError> {
-        let (key, retention) = (operation.key, operation.retention);
+        let (key, retention) = (operation.id.key, operation.retention);
         let claim = Claim {
             key,
-            fingerprint: operation.fingerprint,
+            fingerprint: operation.id.fingerprint,
             id: ClaimId::random(),
             lease: self.lease,
             retention,
@@ -134,7 +123,7 @@ impl<St: IdempotencyStore> Engine<St> {
         })
     }
 
-    /// A claim can be repeated: the store knows it by its id.
+    /// Claims, and repeats the claim once: the store knows it by its id.
     async fn claim_twice(self: &Arc<Self>, claim: Claim) -> Result<Claimed, StoreError> {
         let (mut again, mut in_doubt) = (true, false);
         loop {
@@ -155,16 +144,16 @@ impl<St: IdempotencyStore> Engine<St> {
         }
     }
 
-    /// Repeats a claim until it is known whether it was made, and gives it back then: nothing is
-    /// executed for it, and those who come again should not have to wait for its lease, let alone
-    /// be told that its outcome is unknown.
+    /// Repeats a claim until it is known whether it was made, and then gives it back: nothing is
+    /// executed for it, and repeats should neither wait for its lease nor be told that its outcome
+    /// is unknown.
     fn give_back_later(self: &Arc<Self>, claim: Claim) {
-        let Ok(room) = Arc::clone(&self.in_doubt).try_acquire_owned() else {
+        let Ok(permit) = Arc::clone(&self.in_doubt).try_acquire_owned() else {
             return;
         };
         let engine = Arc::clone(self);
         tokio::spawn(async move {
-            let _room = room;
+            let _permit = permit;
             let started = Instant::now();
             let mut pause = SETTLE_PAUSE;
             while started.elapsed() < claim.lease {
@@ -182,13 +171,13 @@ impl<St: IdempotencyStore> Engine<St> {
         });
     }
 
-    /// Gives back what nobody will execute.
+    /// Gives back a claim that will not be executed.
     async fn unclaim(self: &Arc<Self>, key: RecordKey, retention: Duration, lease: Lease) {
         let execution = Execution::new(Arc::clone(self) as _, key, lease, retention);
         let _ = self.settle(&execution, Settlement::Release).await;
     }
 
-    /// Runs to the end, with the lease renewed for as long as that takes.
+    /// Runs a future to its end, and renews the lease for as long as that takes.
     pub(super) fn hold<'a, F: Future>(
         self: &'a Arc<Self>,
         execution: &'a Execution,
@@ -200,10 +189,10 @@ impl<St: IdempotencyStore> Engine<St> {
             if let Poll::Ready(output) = future.as_mut().poll(cx) {
                 return Poll::Ready(output);
             }
-            // Most are done before a renewal is due, and then no task is needed for it.
+            // Most are done before a renewal is due, and need no task for it.
             if renewing.is_none() && due.poll(cx).is_ready() {
                 let (engine, execution) = (Arc::clone(self), execution.clone());
-                renewing = Some(Aborted(tokio::spawn(async move {
+                renewing = Some(AbortOnDrop(tokio::spawn(async move {
                     engine.renew(&execution).await;
                 })));
             }
@@ -223,8 +212,8 @@ impl<St: IdempotencyStore> Engine<St> {
             let renewal = self.store.renew(key, token, self.lease, retention);
             match self.bounded(pin!(renewal)).await {
                 Ok(Ownership::Held) => sleep(self.renew_every()).await,
-                // A handler that committed its reply itself has nothing left to renew. Such a
-                // record stays as it is, and nobody else's can be completed.
+                // The handler may have committed its reply itself: completing such a record
+                // again is held, and changes nothing.
                 Ok(Ownership::Lost) => match self.complete(execution, &Stored::NotRetained).await {
                     Ok(Ownership::Held) => return,
                     Ok(Ownership::Lost) => {
@@ -244,9 +233,9 @@ impl<St: IdempotencyStore> Engine<St> {
         sleep(self.renew_every() / 4).await;
     }
 
-    /// Tells the store how an execution ended. What the store does not take now it is told again,
-    /// while the lease is renewed. [`Ownership::Lost`] if it is known that another execution took
-    /// over.
+    /// Settles an execution with the store. A settlement that the store does not take now is
+    /// repeated, while the lease is renewed. Returns [`Ownership::Lost`] if it is known that another
+    /// execution took over.
     pub(super) async fn settle(
         self: &Arc<Self>,
         execution: &Execution,
@@ -274,7 +263,7 @@ impl<St: IdempotencyStore> Engine<St> {
     ) -> Result<Ownership, StoreError> {
         match settlement {
             Settlement::Complete(stored) => match self.complete(execution, stored).await {
-                // There is always room to say that it was executed.
+                // A full store has room for a record without its reply.
                 Err(error) if error.kind() == StoreErrorKind::Full => {
                     telemetry::store_trouble("settle", error.kind().as_str());
                     self.complete(execution, &Stored::NotRetained).await
@@ -283,12 +272,12 @@ impl<St: IdempotencyStore> Engine<St> {
             },
             Settlement::Release if !execution.is_orphan() => {
                 let released = self.store.release(execution.key(), execution.token());
-                // Nothing took effect, so that nobody minds who else executes it.
+                // Nothing took effect, so another owner is no harm.
                 let released = self.bounded(pin!(released)).await;
                 released.map(|_| Ownership::Held)
             }
-            // A record that is gone could not tell the next one that an execution before it may
-            // have taken effect. One whose lease is over does, and keeps nobody waiting.
+            // The record has to stay, to tell the next execution that this one may have taken
+            // effect. With its lease over, repeats need not wait.
             Settlement::Release | Settlement::Orphan => {
                 let (key, token) = (execution.key(), execution.token());
                 let retention = execution.retention();
@@ -311,13 +300,13 @@ impl<St: IdempotencyStore> Engine<St> {
     }
 
     fn settle_later(self: &Arc<Self>, execution: Execution, settlement: Settlement) {
-        let Ok(room) = Arc::clone(&self.unsettled).try_acquire_owned() else {
+        let Ok(permit) = Arc::clone(&self.unsettled).try_acquire_owned() else {
             telemetry::settling_given_up(execution.key());
             return;
         };
         let engine = Arc::clone(self);
         tokio::spawn(async move {
-            let _room = room;
+            let _permit = permit;
             let started = Instant::now();
             let settling = async {
                 let mut pause = SETTLE_PAUSE;
@@ -335,7 +324,7 @@ impl<St: IdempotencyStore> Engine<St> {
         });
     }
 
-    /// No answer of the store is waited for longer than configured.
+    /// Bounds the wait for the store.
     async fn bounded<T>(
         &self,
         transition: Pin<&mut impl Future<Output = Result<T, StoreError>>>,
@@ -350,7 +339,7 @@ impl<St: IdempotencyStore> Engine<St> {
     }
 }
 
-/// An answer on its way to who asked. If they are gone, what was claimed is given back.
+/// A claim on its way to its caller. If that is gone, the claim is given back.
 struct Unclaimed<St: IdempotencyStore> {
     engine: Arc<Engine<St>>,
     key: RecordKey,
@@ -371,10 +360,10 @@ impl<St: IdempotencyStore> Drop for Unclaimed<St> {
     }
 }
 
-/// Ends a task with its owner.
-struct Aborted(JoinHandle<()>);
+/// Aborts a task when dropped.
+struct AbortOnDrop(JoinHandle<()>);
 
-impl Drop for Aborted {
+impl Drop for AbortOnDrop {
     fn drop(&mut self) {
         self.0.abort();
     }

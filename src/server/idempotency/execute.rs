@@ -12,36 +12,37 @@ use http_body::Body;
 use tower::{Service, ServiceExt};
 
 use super::{
-    Dialect, Execution, Outcome, dialect::Made, engine::Settlement, keyed::Keyed, outcome,
-    settings::Shared,
-};
-use crate::http::{
-    body::{Gathered, IdempotencyBody, gather},
-    reply,
+    Execution, HandlerOutcome, engine::Settlement, keyed_request::KeyedRequest, outcome,
+    settings::LayerState,
 };
 use crate::{
+    http::{
+        BufferedBody,
+        read::{Buffered, buffer},
+        reply,
+    },
+    server::dialect::{Dialect, Rewrite},
     store::{CrashPolicy, IdempotencyStore, Ownership, Stored},
     telemetry,
 };
 
-/// The handler's reply; none if another execution took over, whose reply is the one.
-type Executed<R, E> = Result<Option<Response<IdempotencyBody<R>>>, E>;
+/// The handler's reply; `None` if another execution took over, whose reply counts.
+type Executed<R, E> = Result<Option<Response<BufferedBody<R>>>, E>;
 
-/// Why there is neither a reply nor an error of the handler's.
-pub(super) enum Ended {
-    /// It panicked.
-    Crashed,
-    /// The runtime is being shut down.
-    Abandoned,
+/// The end of an execution that neither replied nor failed.
+pub(super) enum Aborted {
+    Panicked,
+    /// The runtime is shutting down.
+    ShutDown,
 }
 
-/// Executes to the end, also if the caller goes away: what is not done at its first step goes on on
-/// a task of its own.
+/// Executes a request to its end, also if the caller goes away: one that is not done at its first
+/// poll goes on on a task of its own.
 pub(super) async fn execute<S, St, D, B, R>(
-    keyed: Keyed<S, St, D>,
+    keyed: KeyedRequest<S, St, D>,
     body: Bytes,
     execution: Execution,
-) -> Result<Executed<R, S::Error>, Ended>
+) -> Result<Executed<R, S::Error>, Aborted>
 where
     S: Service<Request<B>, Response = Response<R>> + Send + 'static,
     S::Future: Send,
@@ -53,9 +54,9 @@ where
     R::Error: Send,
 {
     let mut executing = Box::pin(telemetry::in_span(async move {
-        let Keyed {
+        let KeyedRequest {
             service,
-            shared,
+            state,
             asked,
             mut head,
         } = keyed;
@@ -63,18 +64,18 @@ where
         let executing = pin!(async {
             let request = head.map(|()| B::from(body));
             match service.oneshot(request).await {
-                // Boxed, so that there is no room for its end while it is executing.
-                Ok(response) => Ok(Box::pin(finish(&shared, &asked, &execution, response)).await),
+                // Boxed, so that the future is not larger while the handler runs.
+                Ok(response) => Ok(Box::pin(finish(&state, &asked, &execution, response)).await),
                 Err(error) => {
-                    if outcome::is_unsent(&error, shared.settings.server_errors) {
-                        let release = shared.engine.settle(&execution, Settlement::Release);
+                    if outcome::is_unsent(&error, state.settings.server_errors) {
+                        let release = state.engine.settle(&execution, Settlement::Release);
                         let _ = Box::pin(release).await;
                     }
                     Err(error)
                 }
             }
         });
-        shared.engine.hold(&execution, executing).await
+        state.engine.hold(&execution, executing).await
     }));
     let first = poll_fn(|cx| {
         let step = AssertUnwindSafe(|| executing.as_mut().poll(cx));
@@ -84,94 +85,95 @@ where
         Ok(Poll::Ready(executed)) => Ok(executed),
         Ok(Poll::Pending) => tokio::spawn(executing).await.map_err(|error| {
             if error.is_panic() {
-                Ended::Crashed
+                Aborted::Panicked
             } else {
-                Ended::Abandoned
+                Aborted::ShutDown
             }
         }),
-        Err(_) => Err(Ended::Crashed),
+        Err(_) => Err(Aborted::Panicked),
     }
 }
 
-/// Tells the store how an execution ended. Then there is a reply, unless another execution took
-/// over.
+/// Settles an execution with the store, and returns its reply unless another execution took over.
 async fn finish<St: IdempotencyStore, D: Dialect, R: Body>(
-    shared: &Shared<St, D>,
+    state: &LayerState<St, D>,
     asked: &D::Asked,
     execution: &Execution,
     response: Response<R>,
-) -> Option<Response<IdempotencyBody<R>>> {
-    let (settlement, response) = end(shared, asked, execution.retention(), response).await;
-    let ownership = shared.engine.settle(execution, settlement).await;
+) -> Option<Response<BufferedBody<R>>> {
+    let (settlement, response) = end(state, asked, execution.retention(), response).await;
+    let ownership = state.engine.settle(execution, settlement).await;
     (ownership == Ownership::Held).then_some(response)
 }
 
-/// How an execution ended, and its reply.
+/// Returns how an execution is to be settled, and its reply.
 async fn end<St, D: Dialect, R: Body>(
-    shared: &Shared<St, D>,
+    state: &LayerState<St, D>,
     asked: &D::Asked,
     retention: Duration,
     response: Response<R>,
-) -> (Settlement, Response<IdempotencyBody<R>>) {
-    let settings = &shared.settings;
+) -> (Settlement, Response<BufferedBody<R>>) {
+    let settings = &state.settings;
     let from_head = outcome::of_head(&response, settings.server_errors);
-    let before = outcome::before(&response);
-    let (outcome, kept, response) = match from_head {
-        Some(outcome @ (Outcome::NoEffect | Outcome::Unknown)) => {
-            let response = response.map(IdempotencyBody::inner);
+    let prior_effect = outcome::prior_effect(&response);
+    let (outcome, stored, response) = match from_head {
+        Some(outcome @ (HandlerOutcome::NoEffect | HandlerOutcome::Unknown)) => {
+            let response = response.map(BufferedBody::untouched);
             (outcome, Stored::NotRetained, response)
         }
-        Some(Outcome::Committed) | None => {
+        Some(HandlerOutcome::Committed) | None => {
             let (mut head, body) = response.into_parts();
-            match gather(body, settings.response_limit).await {
-                Gathered::Whole { data, trailers } => {
+            match buffer(body, settings.response_limit).await {
+                Buffered::Whole { data, trailers } => {
                     let trailing = trailers.as_deref();
                     let mut outcome = from_head
                         .unwrap_or_else(|| outcome::of_trailers(trailing, settings.server_errors));
-                    let common = shared.common();
-                    let made = shared
+                    let context = state.context();
+                    let rewrite = state
                         .dialect
-                        .processed(common, asked, retention, &head, &data);
-                    if let Made::NoEffect = made {
-                        outcome = Outcome::NoEffect;
+                        .rewrite(context, asked, retention, &head, &data);
+                    if let Rewrite::NoEffect = rewrite {
+                        outcome = HandlerOutcome::NoEffect;
                     }
                     let encode = |head: &Parts, body: &[u8]| {
-                        reply::encode(head, trailing, body, &settings.unstored)
+                        reply::encode(head, trailing, body, &settings.stored_headers)
                     };
-                    let (reply, data) = match made {
-                        Made::AsItIs | Made::NoEffect => (encode(&head, &data), data),
-                        Made::Dressed { kept, sent } => {
-                            resize(&mut head.headers, &kept);
-                            let reply = encode(&head, &kept);
+                    let (reply, data) = match rewrite {
+                        Rewrite::Unchanged | Rewrite::NoEffect => (encode(&head, &data), data),
+                        Rewrite::Rewritten { stored, sent } => {
+                            resize(&mut head.headers, &stored);
+                            let reply = encode(&head, &stored);
                             resize(&mut head.headers, &sent);
                             (reply, sent)
                         }
                     };
-                    let body = IdempotencyBody::whole(data, trailers);
+                    let body = BufferedBody::whole(data, trailers);
                     let response = Response::from_parts(head, body);
                     (outcome, Stored::Reply(reply), response)
                 }
-                Gathered::TooLarge(body) | Gathered::Broken(body) => {
+                Buffered::Partial(body) => {
                     let response = Response::from_parts(head, body);
-                    (Outcome::Committed, Stored::NotRetained, response)
+                    (HandlerOutcome::Committed, Stored::NotRetained, response)
                 }
             }
         }
     };
     let outcome = match outcome {
-        Outcome::NoEffect if !settings.server_errors.is_undone(before) => Outcome::Unknown,
+        HandlerOutcome::NoEffect if !settings.server_errors.is_undone(prior_effect) => {
+            HandlerOutcome::Unknown
+        }
         outcome => outcome,
     };
-    let settlement = match (outcome, shared.engine.orphans) {
-        (Outcome::Committed, _) => Settlement::Complete(kept),
-        (Outcome::Unknown, CrashPolicy::Unknown) => Settlement::Complete(Stored::Unknown),
-        (Outcome::Unknown, CrashPolicy::Reexecute) => Settlement::Orphan,
-        (Outcome::NoEffect, _) => Settlement::Release,
+    let settlement = match (outcome, state.engine.orphans) {
+        (HandlerOutcome::Committed, _) => Settlement::Complete(stored),
+        (HandlerOutcome::Unknown, CrashPolicy::Unknown) => Settlement::Complete(Stored::Unknown),
+        (HandlerOutcome::Unknown, CrashPolicy::Reexecute) => Settlement::Orphan,
+        (HandlerOutcome::NoEffect, _) => Settlement::Release,
     };
     (settlement, response)
 }
 
-/// Says how long a body is that took the place of another.
+/// Sets the length of a body that took the place of another.
 fn resize(headers: &mut HeaderMap, body: &Bytes) {
     if let Some(length) = headers.get_mut(CONTENT_LENGTH) {
         *length = body.len().into();

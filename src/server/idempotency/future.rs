@@ -10,9 +10,10 @@ use http::Response;
 use http_body::Body;
 use pin_project_lite::pin_project;
 
-use crate::http::body::IdempotencyBody;
+use crate::http::BufferedBody;
 
-pub(super) type Answer<R, E> = Result<Response<IdempotencyBody<R>>, E>;
+/// The reply to a request, or the error of the inner service.
+pub(super) type ReplyResult<R, E> = Result<Response<BufferedBody<R>>, E>;
 
 pin_project! {
     /// The future of an [`Idempotency`](super::Idempotency) service.
@@ -26,12 +27,12 @@ pin_project! {
 pin_project! {
     #[project = StateProj]
     pub(super) enum State<F, R: Body, E> {
-        // None of the layer's business.
+        // Not the layer's.
         Passed { #[pin] future: F },
-        // Refused before its body was read.
-        Refused { response: Option<Response<Bytes>> },
+        // Rejected before its body was read.
+        Rejected { response: Option<Response<Bytes>> },
         // It has a key.
-        Keyed { future: Pin<Box<dyn Future<Output = Answer<R, E>> + Send>> },
+        Keyed { future: Pin<Box<dyn Future<Output = ReplyResult<R, E>> + Send>> },
     }
 }
 
@@ -45,7 +46,7 @@ impl<F, R: Body, E> fmt::Debug for IdempotencyFuture<F, R, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match self.state {
             State::Passed { .. } => "passed",
-            State::Refused { .. } => "refused",
+            State::Rejected { .. } => "rejected",
             State::Keyed { .. } => "keyed",
         };
         f.debug_tuple("IdempotencyFuture").field(&state).finish()
@@ -57,23 +58,20 @@ where
     F: Future<Output = Result<Response<R>, E>>,
     R: Body,
 {
-    type Output = Answer<R, E>;
+    type Output = ReplyResult<R, E>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match self.project().state.project() {
             StateProj::Passed { future } => future
                 .poll(cx)
-                .map_ok(|response| response.map(IdempotencyBody::inner)),
-            StateProj::Refused { response } => match response.take() {
-                Some(response) => Poll::Ready(Ok(refusal(response))),
-                None => Poll::Pending,
-            },
+                .map_ok(|response| response.map(BufferedBody::untouched)),
+            StateProj::Rejected { response } => {
+                let Some(response) = response.take() else {
+                    unreachable!("polled after it was ready");
+                };
+                Poll::Ready(Ok(response.map(BufferedBody::from)))
+            }
             StateProj::Keyed { future } => future.as_mut().poll(cx),
         }
     }
-}
-
-/// A refusal as a reply.
-pub(super) fn refusal<R: Body>(response: Response<Bytes>) -> Response<IdempotencyBody<R>> {
-    response.map(|body| IdempotencyBody::whole(body, None))
 }

@@ -2,9 +2,10 @@ use std::sync::Arc;
 
 use tower::Layer;
 
-use super::{Http, Idempotency, IdempotencyBuilder, settings::Shared};
+use super::{Idempotency, IdempotencyBuilder, settings::LayerState};
+use crate::server::dialect::HttpDialect;
 
-/// Lets an operation be executed once, however often it is asked for, in the dialect `D`. See the
+/// Executes an operation once, however often a request asks for it in the dialect `D`. See the
 /// [module docs](super).
 ///
 /// # Clone
@@ -12,29 +13,29 @@ use super::{Http, Idempotency, IdempotencyBuilder, settings::Shared};
 /// Clones, and the services made of them, share the store.
 #[derive(Debug)]
 #[must_use]
-pub struct IdempotencyLayer<St, D = Http> {
-    shared: Arc<Shared<St, D>>,
+pub struct IdempotencyLayer<St, D = HttpDialect> {
+    state: Arc<LayerState<St, D>>,
 }
 
 impl<St, D> Clone for IdempotencyLayer<St, D> {
     fn clone(&self) -> Self {
         Self {
-            shared: Arc::clone(&self.shared),
+            state: Arc::clone(&self.state),
         }
     }
 }
 
 impl<St> IdempotencyLayer<St> {
-    /// Says what is to be remembered where, and then the rest.
+    /// Builds a layer on a store.
     pub fn builder(store: St) -> IdempotencyBuilder<St> {
         IdempotencyBuilder::new(store)
     }
 }
 
 impl<St, D> IdempotencyLayer<St, D> {
-    pub(super) fn new(shared: Shared<St, D>) -> Self {
+    pub(super) fn new(state: LayerState<St, D>) -> Self {
         Self {
-            shared: Arc::new(shared),
+            state: Arc::new(state),
         }
     }
 }
@@ -45,7 +46,7 @@ impl<S, St, D> Layer<S> for IdempotencyLayer<St, D> {
     fn layer(&self, inner: S) -> Self::Service {
         Idempotency {
             inner,
-            shared: Arc::clone(&self.shared),
+            state: Arc::clone(&self.state),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! On the server: an operation is executed once, however often it is asked for.
+//! Execution of an operation once, however often it is asked for.
 //!
 //! A client that gets no reply can't know whether its payment was made. It asks again, with the
 //! same `Idempotency-Key`, and the server has to know the key: then the second request gets the
@@ -10,7 +10,7 @@
 //! use http::{Request, Response};
 //! use http_body_util::Full;
 //! use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
-//! use tower_reprise::{IdempotencyLayer, error::BoxError, store::{MemoryStore, CrashPolicy}};
+//! use tower_reprise::{IdempotencyLayer, error::BoxError, server::dialect::Scope, store::{MemoryStore, CrashPolicy}};
 //!
 //! #[derive(Clone)]
 //! struct Principal { id: String }
@@ -18,7 +18,7 @@
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), BoxError> {
 //! let layer = IdempotencyLayer::builder(MemoryStore::new())
-//!     .scope(|req| req.extensions().get::<Principal>().map(|p| p.id.clone()))
+//!     .scope(Scope::new(|req| req.extensions().get::<Principal>().map(|p| p.id.clone())))
 //!     .orphans(CrashPolicy::Reexecute)
 //!     .build()?;
 //! let mut server = ServiceBuilder::new()
@@ -54,44 +54,44 @@
 //! | is missing where one is needed, or is no key | 400 |
 //! | can't be looked up, since the store does not answer | 503, unless it [fails open](IdempotencyBuilder::fail_open) |
 //!
-//! Refusals are problem documents (RFC 9457), or a status for who speaks gRPC. "The same request"
-//! is the same method, path, query, content type and body. Whose key it is decides
-//! [`scope`](IdempotencyBuilder::scope): without it, one caller could get another's reply.
+//! Rejections are problem documents (RFC 9457), or gRPC statuses. "The same request" is the same
+//! method, path, query, content type and body. A key belongs to the
+//! [`Scope`](super::dialect::Scope) of its request: without one, a caller could get another's reply.
 //!
 //! # What is executed, and what is kept
 //!
 //! A handler that is not done at once goes on on a task of its own, so that a client that hangs up
-//! does not leave a payment half made: it runs to its end, and the client finds the reply when it
-//! asks again. What it replies is kept, errors too, since it was executed. What says that nothing
-//! was executed (401, 408, 425, 429, 503) is not, and a repeat is executed. A handler that knows
-//! better marks its response with an [`Outcome`]. An error of the service below is no reply: the key
-//! is left to its lease, as if the server had died, unless the error says that nothing was sent (a
-//! refusal by a breaker, or no connection). Then a repeat is executed. A call that a
-//! [`RetryLayer`](crate::client::retry::RetryLayer) below made more than once is judged by all of its attempts: if
-//! one of them [may have been processed](crate::call::RetryOutcome::in_doubt), neither is the key given
-//! back for a refused connection nor a 503 taken for the whole truth, and the outcome is unknown.
+//! does not leave a payment half made: the client finds the reply when it asks again. Replies are
+//! stored, errors too, since the handler was executed. Those that say that nothing was executed
+//! (401, 408, 425, 429, 503) are not, and a repeat is executed. A handler that knows better marks its
+//! response with a [`HandlerOutcome`]. An error of the service below is no reply: the key is left to
+//! its lease, as if the server had died, unless the error says that nothing was sent (a refusal by a
+//! breaker, or no connection). A call that a [`RetryLayer`](crate::client::retry::RetryLayer) below
+//! made more than once is judged by all of its attempts: if one of them
+//! [may have been processed](crate::call::RetryOutcome::in_doubt), the outcome is unknown, whatever
+//! the last one met.
 //!
-//! Whole replies are kept, with trailers, but for headers that belong to a connection, a caller or
-//! a moment (`Set-Cookie`, `Date`, trace ids, …). A reply beyond
+//! Whole replies are stored, with trailers, except for headers that belong to a connection, a caller
+//! or a moment (`Set-Cookie`, `Date`, trace ids, …). A reply beyond
 //! [`response_limit`](IdempotencyBuilder::response_limit) goes to the first caller only. It is read
 //! up to there before any of it is sent, so endless responses have no place under this layer.
 //! Trailers of a request are not passed on.
 //!
 //! # When a server dies
 //!
-//! It executes under a lease, seconds long, which it renews. When it dies, or its handler panics,
-//! repeats get 409 until the lease has run out; and then what the service chose as
-//! [`CrashPolicy`](crate::store::CrashPolicy): the operation is executed again, or repeats are told that
-//! its outcome is unknown. One that was merely stopped, and comes back after another took over,
-//! finds its completion rejected; and [`Execution`] has a token with which a handler can guard
-//! what it writes itself.
+//! A server executes under a lease, seconds long, which it renews. When it dies, or its handler
+//! panics, repeats get 409 until the lease has run out; then the
+//! [`CrashPolicy`](crate::store::CrashPolicy) decides whether the operation is executed again, or
+//! repeats are told that its outcome is unknown. A server that was merely stopped, and comes back
+//! after another took over, finds its completion rejected; and [`Execution`] has a token with which
+//! a handler can guard its own writes.
 //!
 //! # Where it goes
 //!
-//! Inside of authentication, which finds out who asks, and outside of what shall be executed once.
-//! It needs a tokio runtime. In axum, below a nested router it sees only part of the path: give
-//! each a [`namespace`](IdempotencyBuilder::namespace). A handler can count on the tracing span of
-//! its caller, but not on what else is known by the task, such as a tokio task-local.
+//! The layer belongs inside of authentication, and outside of what shall be executed once. It needs
+//! a tokio runtime. In axum, below a nested router it sees only part of the path: give each a
+//! [`namespace`](IdempotencyBuilder::namespace). A handler keeps the tracing span of its caller, but
+//! not task-locals.
 //!
 //! [`events`] is the same for consumers of events. With the `forrst` feature, a layer can speak
 //! [another dialect](IdempotencyBuilder::with_dialect) than plain HTTP: `forrst::Forrst`.
@@ -99,29 +99,23 @@
 pub mod events;
 
 mod builder;
-pub(crate) mod dialect;
-pub(crate) mod engine;
+mod engine;
 mod execute;
 mod execution;
 mod future;
-mod http;
-mod key;
-mod keyed;
+mod keyed_request;
 mod layer;
+mod limits;
 mod outcome;
 mod service;
-pub(crate) mod settings;
+mod settings;
 mod timer;
-mod times;
 
 pub use self::{
-    builder::{IdempotencyBuilder, Missing, Scoped},
-    dialect::Dialect,
+    builder::{IdempotencyBuilder, Missing},
     execution::Execution,
     future::IdempotencyFuture,
-    http::Http,
     layer::IdempotencyLayer,
-    outcome::{Outcome, ServerErrors},
+    outcome::{HandlerOutcome, ServerErrors},
     service::Idempotency,
-    settings::Requirement,
 };

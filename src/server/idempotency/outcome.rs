@@ -8,21 +8,21 @@ use crate::{
     http::{GrpcCode, grpc::is_grpc},
 };
 
-/// How an operation ended, where its handler knows better than its status tells. On a response's
-/// extensions.
+/// The end of an operation, on the extensions of its response: for a handler that knows better
+/// than its status tells.
 ///
 /// ```
 /// use http::{Response, StatusCode};
-/// use tower_reprise::server::idempotency::Outcome;
+/// use tower_reprise::server::idempotency::HandlerOutcome;
 ///
 /// let mut response = Response::new("out of stock, nothing was booked");
 /// *response.status_mut() = StatusCode::CONFLICT;
 /// // A retry, when there is stock again, is to be executed.
-/// response.extensions_mut().insert(Outcome::NoEffect);
+/// response.extensions_mut().insert(HandlerOutcome::NoEffect);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Outcome {
+pub enum HandlerOutcome {
     /// It took effect, or failed for good: this reply is the reply to every repeat.
     Committed,
     /// Nothing happened: a repeat is executed.
@@ -32,16 +32,15 @@ pub enum Outcome {
     Unknown,
 }
 
-/// What happens with replies that say 5xx (or a gRPC status like it) and that the handler did not
-/// mark with an [`Outcome`].
+/// The handling of replies of status 5xx (or a gRPC status like it) without a [`HandlerOutcome`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum ServerErrors {
-    /// Kept as any other reply, since the handler was executed; except 503, which says that it
+    /// Stored as any other reply, since the handler was executed; except 503, which says that it
     /// was not.
     #[default]
     Keep,
-    /// Kept, 503 too.
+    /// Stored, 503 too.
     KeepAll,
     /// All released, so that a repeat is executed: for handlers that undo what they did when they
     /// fail.
@@ -49,8 +48,8 @@ pub enum ServerErrors {
 }
 
 impl ServerErrors {
-    /// The most that is taken for nothing.
-    const fn nothing(self) -> Effect {
+    /// Returns the strongest effect that counts as none.
+    pub(super) const fn no_effect(self) -> Effect {
         match self {
             Self::KeepAll => Effect::None,
             Self::Keep => Effect::Unavailable,
@@ -58,23 +57,22 @@ impl ServerErrors {
         }
     }
 
-    /// Whether what failed like this took no effect.
-    pub(crate) fn is_undone(self, effect: Effect) -> bool {
-        effect <= self.nothing()
+    pub(super) fn is_undone(self, effect: Effect) -> bool {
+        effect <= self.no_effect()
     }
 
-    fn outcome(self, effect: Effect) -> Outcome {
+    fn outcome(self, effect: Effect) -> HandlerOutcome {
         match self.is_undone(effect) {
-            true => Outcome::NoEffect,
-            false => Outcome::Committed,
+            true => HandlerOutcome::NoEffect,
+            false => HandlerOutcome::Committed,
         }
     }
 }
 
-/// What a response says about the operation; `None` if that is in trailers that are still to come.
-pub(super) fn of_head<B>(response: &Response<B>, errors: ServerErrors) -> Option<Outcome> {
+/// Returns the outcome by the head of a response; `None` if trailers will tell.
+pub(super) fn of_head<B>(response: &Response<B>, errors: ServerErrors) -> Option<HandlerOutcome> {
     let (status, headers) = (response.status(), response.headers());
-    let mark = response.extensions().get::<Outcome>().copied();
+    let mark = response.extensions().get::<HandlerOutcome>().copied();
     let by_status = || {
         if status == StatusCode::OK && is_grpc(headers) {
             let code = GrpcCode::from_headers(headers);
@@ -85,24 +83,24 @@ pub(super) fn of_head<B>(response: &Response<B>, errors: ServerErrors) -> Option
     mark.or_else(by_status)
 }
 
-/// What the trailers of a gRPC response say; none is as good as UNKNOWN.
-pub(super) fn of_trailers(trailers: Option<&HeaderMap>, errors: ServerErrors) -> Outcome {
+/// Returns the outcome by the trailers of a gRPC response; none are as good as UNKNOWN.
+pub(super) fn of_trailers(trailers: Option<&HeaderMap>, errors: ServerErrors) -> HandlerOutcome {
     let code = trailers.and_then(GrpcCode::from_headers);
     errors.outcome(Effect::of_grpc(code.unwrap_or(GrpcCode::Unknown)))
 }
 
-/// What the calls may have brought about that a response is the last of, unless its handler knows
+/// Returns the effect that attempts before this response may have had, unless its handler knows
 /// better.
-pub(super) fn before<B>(response: &Response<B>) -> Effect {
-    let marked = response.extensions().get::<Outcome>().is_some();
+pub(super) fn prior_effect<B>(response: &Response<B>) -> Effect {
+    let marked = response.extensions().get::<HandlerOutcome>().is_some();
     match RetryOutcome::of(response) {
         Some(retried) if !marked => retried.before(),
         _ => Effect::None,
     }
 }
 
-/// Whether an error says that there was nobody to execute the operation: a breaker refused the call,
-/// or there was no connection, however often it was tried.
+/// Returns whether an error says that nothing was executed: a breaker refused the call, or there
+/// was no connection, however often it was attempted.
 pub(super) fn is_unsent<E: 'static>(error: &E, errors: ServerErrors) -> bool {
     let known = network::downcast(error as &dyn Any);
     known.is_some_and(|error| {

@@ -9,11 +9,10 @@ use http::{Request, Response};
 use http_body::Body;
 use tower::Service;
 
-use super::{
-    Dialect, Http, IdempotencyFuture, dialect::Met, future::State, keyed::Keyed, settings::Shared,
-};
-use crate::http::body::IdempotencyBody;
+use super::{IdempotencyFuture, future::State, keyed_request::KeyedRequest, settings::LayerState};
 use crate::{
+    http::BufferedBody,
+    server::dialect::{Admission, Dialect, HttpDialect},
     store::IdempotencyStore,
     telemetry::{self, Answered},
 };
@@ -24,16 +23,16 @@ use crate::{
 ///
 /// Clones share the store.
 #[derive(Debug)]
-pub struct Idempotency<S, St, D = Http> {
+pub struct Idempotency<S, St, D = HttpDialect> {
     pub(super) inner: S,
-    pub(super) shared: Arc<Shared<St, D>>,
+    pub(super) state: Arc<LayerState<St, D>>,
 }
 
 impl<S: Clone, St, D> Clone for Idempotency<S, St, D> {
     fn clone(&self) -> Self {
         Self {
             inner: self.inner.clone(),
-            shared: Arc::clone(&self.shared),
+            state: Arc::clone(&self.state),
         }
     }
 }
@@ -51,7 +50,7 @@ where
     R: Body + Send + 'static,
     R::Error: Send,
 {
-    type Response = Response<IdempotencyBody<R>>;
+    type Response = Response<BufferedBody<R>>;
     type Error = S::Error;
     type Future = IdempotencyFuture<S::Future, R, S::Error>;
 
@@ -63,23 +62,23 @@ where
         let (parts, body) = request.into_parts();
         let head = Request::from_parts(parts, ());
         IdempotencyFuture::new(
-            match self.shared.dialect.meet(self.shared.common(), &head) {
-                Met::Other => State::Passed {
+            match self.state.dialect.admit(self.state.context(), &head) {
+                Admission::Passed => State::Passed {
                     future: self.inner.call(head.map(|()| body)),
                 },
-                Met::Refused(response) => {
+                Admission::Rejected(response) => {
                     crate::call::release(&mut self.inner);
-                    telemetry::idempotency(Answered::Refused, || self.shared.labels(&head, None));
-                    State::Refused {
+                    telemetry::idempotency(Answered::Refused, || self.state.labels(&head, None));
+                    State::Rejected {
                         response: Some(response),
                     }
                 }
-                Met::Asked(asked) => {
-                    // The one that was made ready is the one that is called.
+                Admission::Admitted(asked) => {
+                    // The clone that was made ready is the one that is called.
                     let spare = self.inner.clone();
-                    let keyed = Keyed {
+                    let keyed = KeyedRequest {
                         service: mem::replace(&mut self.inner, spare),
-                        shared: Arc::clone(&self.shared),
+                        state: Arc::clone(&self.state),
                         asked,
                         head: Box::new(head),
                     };

@@ -2,60 +2,56 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use http::Request;
 
-use super::{Dialect, ServerErrors, dialect::Common, engine::Engine};
-use crate::http::{digest::Digest, header_filter::Unstored};
-use crate::{http::headers::printable, telemetry::Labels};
+use super::{ServerErrors, engine::Engine};
+use crate::{
+    http::{header_filter::HeaderFilter, headers::printable},
+    server::dialect::{Context, Dialect, Scope},
+    telemetry::Labels,
+};
 
-/// Whether a request needs an idempotency key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Requirement {
-    /// It is refused without one.
-    Required,
-    /// It is executed without one, and without protection.
-    Optional,
-    /// It is passed on as it is, with or without one.
-    Ignored,
-}
-
-/// Who asks: writes the scope into the digest, or says that nobody is known.
-pub(super) type Scope = Arc<dyn Fn(&Request<()>, &mut Digest) -> bool + Send + Sync>;
-
-/// Everything that can be said about a layer but its store, its scope, its orphans and what is its
-/// dialect's.
+/// The settings of a layer next to its store, its scope, its crash policy and its dialect.
 #[derive(Clone)]
-pub(crate) struct Settings {
-    pub(crate) longest: usize,
-    pub(super) anonymous: Option<Arc<str>>,
+pub(super) struct Settings {
+    pub(super) max_key_len: usize,
     pub(super) namespace: Arc<str>,
     pub(super) request_limit: usize,
     pub(super) response_limit: usize,
-    pub(crate) retention: Duration,
+    pub(super) retention: Duration,
     pub(super) lease: Duration,
     pub(super) store_timeout: Option<Duration>,
     pub(super) wait: Duration,
-    pub(crate) server_errors: ServerErrors,
-    pub(super) unstored: Unstored,
+    pub(super) server_errors: ServerErrors,
+    pub(super) stored_headers: HeaderFilter,
     pub(super) fail_open: bool,
 }
 
-/// What a layer and its services share.
-pub(super) struct Shared<St, D> {
+/// The state that a layer and its services share.
+pub(super) struct LayerState<St, D> {
     pub(super) engine: Arc<Engine<St>>,
     pub(super) settings: Settings,
     pub(super) scope: Scope,
     pub(super) dialect: D,
 }
 
-impl<St, D: Dialect> Shared<St, D> {
-    pub(super) fn common(&self) -> Common<'_> {
-        Common {
-            settings: &self.settings,
+impl<St, D: Dialect> LayerState<St, D> {
+    pub(super) fn context(&self) -> Context<'_> {
+        let Settings {
+            max_key_len,
+            retention,
+            server_errors,
+            namespace,
+            ..
+        } = &self.settings;
+        Context {
+            max_key_len: *max_key_len,
+            retention: *retention,
+            no_effect: server_errors.no_effect(),
             scope: &self.scope,
+            namespace,
         }
     }
 
-    /// What ties a request to others in the logs.
+    /// Returns the labels that tie a request to others in the logs.
     pub(super) fn labels<'a>(
         &self,
         head: &'a Request<()>,
@@ -75,12 +71,12 @@ impl<St, D: Dialect> Shared<St, D> {
             correlation_id: header("x-request-id")
                 .or_else(|| header("traceparent"))
                 .or_else(extension),
-            idempotency_key: self.dialect.key(head, asked),
+            idempotency_key: self.dialect.printable_key(head, asked),
         }
     }
 }
 
-impl<St, D: fmt::Debug> fmt::Debug for Shared<St, D> {
+impl<St, D: fmt::Debug> fmt::Debug for LayerState<St, D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Settings {
             retention,

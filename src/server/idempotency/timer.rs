@@ -7,7 +7,7 @@ use std::{
 
 use tokio::time::{Sleep, sleep};
 
-/// Waits for no longer than this.
+/// Waits for a future for no longer than this.
 pub(super) fn within<F: Future>(
     limit: Duration,
     mut future: Pin<&mut F>,
@@ -19,7 +19,7 @@ pub(super) fn within<F: Future>(
     })
 }
 
-/// A timer that costs nothing until it is polled: what is there at once needs none.
+/// A timer that is registered when it is first polled: a future that is ready at once needs none.
 pub(super) struct Timer {
     after: Duration,
     sleep: Option<Pin<Box<Sleep>>>,
@@ -37,7 +37,7 @@ impl Timer {
     }
 }
 
-/// Polls once.
+/// Polls a future once.
 pub(super) async fn now_or_later<F: Future>(mut future: Pin<&mut F>) -> Poll<F::Output> {
     poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await
 }

@@ -19,14 +19,14 @@ use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 use tower::{Service, ServiceBuilder, service_fn};
 use tower_reprise::{
     Dependencies, IdempotencyKeyLayer, PeekLayer, Policy, RetryLayer, call::StopReason,
-    classify::Codes, client::peek::PeekBody, error::BoxError, policy::PolicyBuilder,
+    classify::Codes, error::BoxError, http::BufferedBody, policy::PolicyBuilder,
 };
 
 use crate::support::{call, outcome};
 
 pub(crate) type ReplyBody = UnsyncBoxBody<Bytes, Infallible>;
 pub(crate) type Reply = Response<ReplyBody>;
-pub(crate) type Peeked = Result<Response<PeekBody<ReplyBody>>, BoxError>;
+pub(crate) type Peeked = Result<Response<BufferedBody<ReplyBody>>, BoxError>;
 
 /// As many retries as a profile allows, so that only a table can say less.
 pub(crate) fn policy(codes: Codes) -> PolicyBuilder {

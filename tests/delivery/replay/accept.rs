@@ -7,14 +7,15 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{Request, Response, StatusCode};
+use http::{HeaderName, Request, Response, StatusCode};
 use http_body_util::Full;
 use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
+use tower_reprise::server::dialect::{HttpDialect, Scope};
 use tower_reprise::{
     CircuitBreakerLayer, Dependencies, Policy, RetryLayer,
-    delivery::replay::{Replay, ReplayLater},
+    delivery::replay::{Replay, ReplayFilter, ReplayLater},
     error::BoxError,
-    server::idempotency::Outcome,
+    server::idempotency::HandlerOutcome,
     store::{
         MemoryStore, StoreErrorKind,
         journal::{Journal, NewEntry, Priority, Query, Status},
@@ -75,7 +76,7 @@ async fn j_1_what_can_t_be_served_is_journaled() {
         response
             .extensions_mut()
             .insert(ReplayLater("OUT_OF_STOCK"));
-        response.extensions_mut().insert(Outcome::NoEffect);
+        response.extensions_mut().insert(HandlerOutcome::NoEffect);
         response
     })]);
     let (status, document) = shop.send(order("2"), "").await;
@@ -94,10 +95,34 @@ async fn j_1_what_was_served_is_not_journaled() {
     assert_eq!(shop.counts("replay").await.by_status, [0; 6]);
 }
 
+/// Replay reads keys as an idempotency layer of the same dialect does.
+#[tokio::test(start_paused = true)]
+async fn j_8_a_key_is_the_same_quoted_and_bare_and_what_is_none_is_rejected() {
+    let dialect = HttpDialect::new().header(HeaderName::from_static("x-key"));
+    let replay = Replay::builder(MemoryStore::new(), Scope::new(|_| Some("ada")))
+        .dialect(dialect)
+        .replay_by_default()
+        .build()
+        .unwrap();
+    replay.maintenance().on(None);
+    let inner = service_fn(|_: Request<Full<Bytes>>| async {
+        Ok::<_, BoxError>(Response::new(Full::<Bytes>::default()))
+    });
+    let app = replay.layer().layer(inner);
+    for (key, status) in [("k", 202), ("\"k\"", 202), ("two words", 400)] {
+        let request = Request::post("/pay").header("x-key", key);
+        let request = request.body(Full::default()).unwrap();
+        let response = app.clone().oneshot(request).await.unwrap();
+        assert_eq!(response.status(), status, "{key}");
+    }
+    let filter = ReplayFilter::default();
+    assert_eq!(replay.total("ada", &filter).await.unwrap(), 1);
+}
+
 #[tokio::test(start_paused = true)]
 async fn j_1_an_overloaded_service_and_an_open_breaker_are_reasons() {
     let store = MemoryStore::new();
-    let replay = Replay::builder(store, |_| Some("ada".to_owned()))
+    let replay = Replay::builder(store, Scope::new(|_| Some("ada")))
         .build()
         .unwrap();
     let failing = |_: Request<Full<Bytes>>| async {
@@ -142,7 +167,7 @@ async fn j_1_an_overloaded_service_and_an_open_breaker_are_reasons() {
 
 #[tokio::test(start_paused = true)]
 async fn j_1_a_connection_that_can_t_be_made_is_a_reason_and_a_broken_one_is_none() {
-    let replay = Replay::builder(MemoryStore::new(), |_| Some("ada".to_owned()));
+    let replay = Replay::builder(MemoryStore::new(), Scope::new(|_| Some("ada")));
     let replay = replay.build().unwrap();
     let send = async |kind: io::ErrorKind| {
         let failing = move |_: Request<Full<Bytes>>| async move {
@@ -172,7 +197,7 @@ async fn j_1_what_an_earlier_attempt_may_have_done_is_not_done_again_later() {
     const RESET: Meets = Error(io::ErrorKind::ConnectionReset);
 
     let send = async |meets: [Meets; 2]| {
-        let replay = Replay::builder(MemoryStore::new(), |_| Some("ada".to_owned()));
+        let replay = Replay::builder(MemoryStore::new(), Scope::new(|_| Some("ada")));
         let replay = replay.build().unwrap();
         let policy = Policy::synchronous().service("t").max_retries(1);
         let attempt = Arc::new(AtomicUsize::new(0));
@@ -226,7 +251,7 @@ async fn j_1_only_what_asks_for_it_is_journaled() {
     assert_eq!(shop.send(never, "").await.0, 503);
     assert_eq!(shop.counts("replay").await.by_status, [0; 6]);
 
-    let shop = Shop::with(tower_reprise::delivery::replay::ReplayBuilder::unasked);
+    let shop = Shop::with(tower_reprise::delivery::replay::ReplayBuilder::replay_by_default);
     shop.handler.answers(&[503, 503]);
     assert_eq!(shop.send(plain("1"), "").await.0, 202);
     let never = plain("2").header("replay", "false");

@@ -12,6 +12,7 @@ use http::{Request, Response, StatusCode, request};
 use http_body_util::{BodyExt, Full};
 use serde_json::Value;
 use tower::{Layer, Service, ServiceExt, util::BoxCloneSyncService};
+use tower_reprise::server::dialect::Scope;
 use tower_reprise::{
     IdempotencyLayer,
     delivery::{
@@ -82,10 +83,7 @@ impl Handler {
         self.seen.lock().unwrap().push(Seen {
             key: name("idempotency-key").unwrap_or_default(),
             body: String::from_utf8(body.to_vec()).unwrap(),
-            principal: head
-                .extensions
-                .get::<Replayed>()
-                .map(|r| r.principal.clone()),
+            principal: head.extensions.get::<Replayed>().map(|r| r.owner.clone()),
             headers: head.headers.keys().map(ToString::to_string).collect(),
         });
         let does = self.script.lock().unwrap().pop_front();
@@ -133,9 +131,9 @@ impl Shop {
     ) -> Self {
         let handler = Handler::default();
         let idempotency = IdempotencyLayer::builder(MemoryStore::new())
-            .scope(|head| Some(principal(head).unwrap_or_default()))
+            .scope(Scope::new(|head| Some(principal(head).unwrap_or_default())))
             .orphans(CrashPolicy::Reexecute)
-            .requirement(|_| tower_reprise::server::idempotency::Requirement::Optional)
+            .requirement(|_| tower_reprise::server::dialect::Requirement::Optional)
             .build()
             .unwrap();
         let serve = handler.clone();
@@ -147,7 +145,7 @@ impl Shop {
                 Ok::<_, Infallible>(serve.handle(head, body).await.map(Full::new))
             }
         });
-        let builder = Replay::builder(store.clone(), principal).location("/replays");
+        let builder = Replay::builder(store.clone(), Scope::new(principal)).location("/replays");
         let replay = build(builder).build().unwrap();
         let inner = idempotency.layer(service);
         let app = replay.layer().layer(inner.clone());
@@ -233,7 +231,7 @@ pub(crate) fn principal(head: &Request<()>) -> Option<String> {
     let replayed = head.extensions().get::<Replayed>();
     let of_header = || Some(head.headers().get("x-user")?.to_str().ok()?.to_owned());
     replayed
-        .map(|replayed| replayed.principal.clone())
+        .map(|replayed| replayed.owner.clone())
         .or_else(of_header)
 }
 

@@ -7,6 +7,7 @@ use http::Request;
 use proptest::prelude::*;
 use serde_json::{Value, from_slice, json, to_string};
 use tokio::runtime::Builder;
+use tower_reprise::server::dialect::Scope;
 use tower_reprise::{
     forrst::canonical,
     store::{CrashPolicy, MemoryStore},
@@ -80,7 +81,10 @@ async fn i_20_a_key_of_nobody_is_forbidden() {
     assert_eq!((status, code(&reply)), (403, "FORBIDDEN"));
     assert_eq!((&reply["id"], shop.runs()), (&json!("req_1"), 0));
 
-    let app = shop.app_with(shop.builder(MemoryStore::new()).anonymous("nobody"));
+    let app = shop.app_with(
+        shop.builder(MemoryStore::new())
+            .scope(Scope::anonymous("nobody")),
+    );
     assert_eq!(send(&app, nobody()).await.0, 200);
 }
 
@@ -209,7 +213,7 @@ async fn i_14_who_takes_over_is_the_original() {
     // Unless nobody may.
     let careful = tower_reprise::IdempotencyLayer::builder(MemoryStore::new())
         .with_dialect(shop.dialect())
-        .scope(|_| Some("shop"))
+        .scope(Scope::new(|_| Some("shop")))
         .orphans(CrashPolicy::Unknown);
     let app = shop.app_with(careful);
     shop.replies(|_, _| panic!("on demand"));

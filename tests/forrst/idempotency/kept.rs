@@ -5,9 +5,10 @@ use std::time::Duration;
 use axum::body::Body;
 use http::Response;
 use serde_json::{Value, from_slice, json};
+use tower_reprise::server::dialect::Scope;
 use tower_reprise::{
     forrst::{Forrst, RetryGuidanceLayer},
-    server::idempotency::{Execution, Outcome, ServerErrors},
+    server::idempotency::{Execution, HandlerOutcome, ServerErrors},
     store::{IdempotencyStore, MemoryStore},
 };
 
@@ -89,8 +90,8 @@ async fn i_13_who_knows_better_decides() {
         assert_eq!(executed, runs, "{errors:?} {status} {codes:?}");
     }
     for (outcome, code, runs) in [
-        (Outcome::Committed, "UNAVAILABLE", 1),
-        (Outcome::NoEffect, "NOT_FOUND", 2),
+        (HandlerOutcome::Committed, "UNAVAILABLE", 1),
+        (HandlerOutcome::NoEffect, "NOT_FOUND", 2),
     ] {
         let shop = Shop::new();
         let app = shop.app();
@@ -155,7 +156,7 @@ async fn i_11_a_requested_ttl_is_kept_within_bounds() {
         let started = *shop.now.lock().unwrap();
         let layer = tower_reprise::IdempotencyLayer::builder(MemoryStore::new())
             .with_dialect(dialect.clock(move || started))
-            .scope(|_| Some("shop"))
+            .scope(Scope::new(|_| Some("shop")))
             .orphans(tower_reprise::store::CrashPolicy::Reexecute)
             .retention(retention);
         let app = shop.app_with(layer);
@@ -184,7 +185,7 @@ async fn i_11_a_requested_ttl_is_kept_within_bounds() {
         let dialect = Forrst::new().longest_ttl(days * DAY);
         let layer = tower_reprise::IdempotencyLayer::builder(MemoryStore::new())
             .with_dialect(dialect)
-            .scope(|_| Some("shop"))
+            .scope(Scope::new(|_| Some("shop")))
             .orphans(tower_reprise::store::CrashPolicy::Reexecute);
         let error = layer.build().unwrap_err().to_string();
         assert!(error.starts_with("forrst.longest_ttl is "), "{error}");

@@ -14,10 +14,11 @@ use http::{Request, Response};
 use serde_json::{Value, from_slice, json};
 use tokio::sync::Semaphore;
 use tower::ServiceExt;
+use tower_reprise::server::dialect::Scope;
 use tower_reprise::{
     IdempotencyLayer,
     forrst::Forrst,
-    server::idempotency::{IdempotencyBuilder, Scoped},
+    server::idempotency::IdempotencyBuilder,
     store::{CrashPolicy, IdempotencyStore, MemoryStore},
 };
 
@@ -44,7 +45,7 @@ struct Shop {
 }
 
 type Reply = Arc<dyn Fn(&Request<()>, Value) -> Response<Body> + Send + Sync>;
-type Builder<St> = IdempotencyBuilder<St, Scoped, CrashPolicy, Forrst>;
+type Builder<St> = IdempotencyBuilder<St, Scope, CrashPolicy, Forrst>;
 
 impl Shop {
     fn new() -> Self {
@@ -91,10 +92,10 @@ impl Shop {
     fn builder<St>(&self, store: St) -> Builder<St> {
         IdempotencyLayer::builder(store)
             .with_dialect(self.dialect())
-            .scope(|head| {
+            .scope(Scope::new(|head| {
                 let tenant = head.headers().get("x-tenant")?;
                 Some(tenant.as_bytes().to_vec())
-            })
+            }))
             .orphans(CrashPolicy::Reexecute)
     }
 

@@ -141,7 +141,7 @@ async fn i_5_what_is_wrong_is_told_with_its_place() {
 #[tokio::test]
 async fn i_5_the_longest_key_can_be_configured() {
     let shop = Shop::new();
-    let app = shop.app_with(shop.builder(MemoryStore::new()).longest(255));
+    let app = shop.app_with(shop.builder(MemoryStore::new()).max_key_len(255));
     let key = " ~".repeat(127);
     let (status, reply) = ask(&app, &call("req_1", &key, &json!({}))).await;
     assert_eq!((status, &data(&reply)["key"]), (200, &json!(key)));

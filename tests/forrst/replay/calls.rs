@@ -1,5 +1,6 @@
 //! What calls ask for, and how they are refused.
 
+use tower_reprise::server::dialect::Scope;
 use tower_reprise::store::journal::NewEntry;
 
 use super::*;
@@ -191,7 +192,7 @@ async fn j_1_only_what_asks_for_it_is_journaled() {
         "section 0: either spelling"
     );
 
-    let shop = Shop::with(MemoryStore::new(), ReplayBuilder::unasked);
+    let shop = Shop::with(MemoryStore::new(), ReplayBuilder::replay_by_default);
     shop.replay.maintenance().on(None);
     assert_eq!(shop.call(&plain).await.0, 202);
 }
@@ -287,7 +288,7 @@ async fn j_3_a_key_is_of_a_caller_a_function_a_version_and_its_arguments() {
 async fn j_13_credentials_of_a_callback_need_a_sealed_journal() {
     let store = MemoryStore::new();
     let webhooks = Webhooks::builder(store.clone(), Signer::new(SECRET).unwrap());
-    let replay = Replay::builder(store, principal)
+    let replay = Replay::builder(store, Scope::new(principal))
         .dialect(Forrst::new())
         .callbacks(webhooks.build().unwrap())
         .build()

@@ -22,6 +22,7 @@ use axum::{
 use http::{Request, StatusCode, request};
 use serde_json::{Value, from_slice, json};
 use tower::ServiceExt;
+use tower_reprise::server::dialect::Scope;
 use tower_reprise::{
     IdempotencyLayer,
     delivery::{
@@ -118,14 +119,14 @@ impl Shop {
         let signer = Signer::new(SECRET).unwrap();
         let webhooks = Webhooks::builder(store.clone(), signer).guard(guard);
         let webhooks = webhooks.build().unwrap();
-        let builder = Replay::builder(store.clone(), principal)
+        let builder = Replay::builder(store.clone(), Scope::new(principal))
             .dialect(Forrst::new())
             .callbacks(webhooks.clone());
         let replay = build(builder).build().unwrap();
         let handler = Handler::default();
         let idempotency = IdempotencyLayer::builder(store.clone())
             .with_dialect(Forrst::new())
-            .scope(|head| Some(principal(head).unwrap_or_default()))
+            .scope(Scope::new(|head| Some(principal(head).unwrap_or_default())))
             .orphans(CrashPolicy::Reexecute)
             .build()
             .unwrap();
@@ -222,7 +223,7 @@ fn principal(head: &Request<()>) -> Option<String> {
     let replayed = head.extensions().get::<Replayed>();
     let of_header = || Some(head.headers().get("x-user")?.to_str().ok()?.to_owned());
     replayed
-        .map(|replayed| replayed.principal.clone())
+        .map(|replayed| replayed.owner.clone())
         .or_else(of_header)
 }
 

@@ -15,11 +15,12 @@ use http::{Request, Response, StatusCode};
 use http_body::Body;
 use http_body_util::{BodyExt, Full};
 use tower::{Layer, Service, ServiceExt, service_fn};
+use tower_reprise::server::dialect::Scope;
 use tower_reprise::{
     IdempotencyLayer,
     delivery::replay::Replay,
     forrst::{self, Forrst, IdempotencyOptions, RetryGuidanceLayer},
-    store::{MemoryStore, CrashPolicy},
+    store::{CrashPolicy, MemoryStore},
 };
 
 use crate::support::block_on;
@@ -33,11 +34,11 @@ async fn call(body: &Bytes) {
     let store = MemoryStore::new();
     let idempotency = IdempotencyLayer::builder(store.clone())
         .with_dialect(Forrst::new())
-        .scope(|_| Some("shop"))
+        .scope(Scope::new(|_| Some("shop")))
         .orphans(CrashPolicy::Reexecute)
         .build()
         .expect("a layer");
-    let replay = Replay::builder(store, |_| Some("shop".to_owned()))
+    let replay = Replay::builder(store, Scope::new(|_| Some("shop")))
         .dialect(Forrst::new())
         .build()
         .expect("a replay");

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
 use tower::{Layer, ServiceExt, service_fn};
+use tower_reprise::server::dialect::Scope;
 use tower_reprise::{
     delivery::replay::{Replay, ReplayError, ReplayFilter},
     store::MemoryStore,
@@ -19,7 +20,7 @@ thread_local! {
 
 /// A list of two pages, and the cursor between them.
 async fn list() -> (Replay<MemoryStore>, String) {
-    let replay = Replay::builder(MemoryStore::new(), |_| Some("ada".to_owned()))
+    let replay = Replay::builder(MemoryStore::new(), Scope::new(|_| Some("ada")))
         .build()
         .expect("a journal");
     replay.maintenance().on(None);

@@ -10,10 +10,11 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body_util::Full;
 use tower::{Layer, ServiceExt, service_fn};
+use tower_reprise::server::dialect::Scope;
 use tower_reprise::{
     IdempotencyLayer,
     classify::retry_after::rate_limit,
-    store::{MemoryStore, CrashPolicy},
+    store::{CrashPolicy, MemoryStore},
 };
 
 use crate::support::block_on;
@@ -74,7 +75,7 @@ async fn keys(value: &HeaderValue) {
 /// The status, and whether the handler was executed.
 async fn send(store: &MemoryStore, key: &HeaderValue, strict: bool) -> (u16, bool) {
     let mut builder = IdempotencyLayer::builder(store.clone())
-        .scope(|_| Some("fuzz"))
+        .scope(Scope::new(|_| Some("fuzz")))
         .orphans(CrashPolicy::Unknown);
     if strict {
         builder = builder.strict();

@@ -1,8 +1,9 @@
+use tower_reprise::server::dialect::Scope;
 use tower_reprise::{IdempotencyLayer, store::CrashPolicy};
 
 fn main() {
     let _ = IdempotencyLayer::builder("idempotency.db")
-        .scope(|_| Some("shop"))
+        .scope(Scope::new(|_| Some("shop")))
         .orphans(CrashPolicy::Reexecute)
         .build();
 }

@@ -8,6 +8,7 @@ use http::{Request, Response};
 use http_body_util::Full;
 use tokio::task::JoinSet;
 use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
+use tower_reprise::server::dialect::Scope;
 use tower_reprise::store::{
     Claim, ClaimId, Claimed, CrashPolicy, FencingToken, IdempotencyStore, PostgresStore,
     StoreError, conformance::Backend,
@@ -77,7 +78,7 @@ async fn i_14_a_handler_that_dies_after_its_commit_has_replied() {
     };
     let (store, _) = setup(&postgres).await;
     let layer = IdempotencyLayer::builder(store.clone())
-        .scope(|_| Some("alice"))
+        .scope(Scope::new(|_| Some("alice")))
         .orphans(CrashPolicy::Unknown)
         .build()
         .unwrap();

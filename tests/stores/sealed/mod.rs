@@ -13,6 +13,7 @@ use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
 use proptest::prelude::*;
 use tower::{Layer, ServiceExt, service_fn};
+use tower_reprise::server::dialect::Scope;
 use tower_reprise::{
     IdempotencyLayer,
     error::BoxError,
@@ -109,7 +110,7 @@ impl IdempotencyStore for Glass {
 async fn t_7_a_reply_that_its_handler_stored_is_sealed_too() {
     let glass = Glass::default();
     let layer = IdempotencyLayer::builder(Arc::new(Sealed::new(glass.clone(), keys())))
-        .scope(|_| Some("alice"))
+        .scope(Scope::new(|_| Some("alice")))
         .orphans(CrashPolicy::Unknown);
     let below = glass.clone();
     let handler = service_fn(move |request: Request<Full<Bytes>>| {

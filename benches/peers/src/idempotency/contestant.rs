@@ -14,9 +14,10 @@ use bytes::Bytes;
 use http::{Request, header::COOKIE};
 use ruts::{CookieOptions, SessionLayer, store::moka::MokaStore};
 use tower_cookies::CookieManagerLayer;
+use tower_reprise::server::dialect::Scope;
 use tower_reprise::{
     IdempotencyLayer,
-    store::{MemoryStore, CrashPolicy},
+    store::{CrashPolicy, MemoryStore},
 };
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -102,7 +103,7 @@ impl Server {
 
 fn ours(wait: Duration) -> IdempotencyLayer<MemoryStore> {
     let layer = IdempotencyLayer::builder(MemoryStore::new())
-        .scope(|request| request.headers().get(COOKIE).cloned())
+        .scope(Scope::new(|request| request.headers().get(COOKIE).cloned()))
         .orphans(CrashPolicy::Reexecute)
         .retention(DAY)
         .wait(wait)

@@ -15,7 +15,10 @@ use tower::{Layer, Service, ServiceExt};
 
 use super::{Verified, Verifier, VerifyError};
 use crate::{
-    http::{problem::Problem, read::Read},
+    http::{
+        problem::Problem,
+        read::{ReadError, read_whole},
+    },
     server::problem::ProblemBody,
 };
 
@@ -132,14 +135,13 @@ where
 {
     let (mut parts, body) = request.into_parts();
     let limit = settings.body_limit;
-    let mut read = Read::default();
-    let body = match read.up_to(limit, pin!(body)).await {
-        Ok(true) => read.joined(),
-        Ok(false) => {
+    let body = match read_whole(pin!(body), limit).await {
+        Ok(body) => body,
+        Err(ReadError::TooLarge) => {
             let detail = format!("At most {limit} bytes are allowed.");
             return Ok(refusal(&Problem::WEBHOOK_TOO_LARGE.detail(detail)));
         }
-        Err(_) => return Ok(refusal(&Problem::WEBHOOK_UNREADABLE)),
+        Err(ReadError::Broken) => return Ok(refusal(&Problem::WEBHOOK_UNREADABLE)),
     };
     if let Err(error) = settings.verifier.body(&claimed, &parts.headers, &body) {
         return Ok(refusal(&unverified(error)));

@@ -5,7 +5,7 @@ use tower::Layer;
 use super::EventDedup;
 use crate::{
     error::ConfigError,
-    server::idempotency::{builder::Missing, engine::Engine, times::Times},
+    server::idempotency::{builder::Missing, engine::Engine, limits::TimeLimits},
     store::{CrashPolicy, IdempotencyStore},
 };
 
@@ -18,25 +18,24 @@ const WEEK: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 /// Clones share the store.
 #[must_use]
 pub struct EventDedupLayer<St, F> {
-    pub(super) shared: Arc<Shared<St, F>>,
+    pub(super) state: Arc<DedupState<St, F>>,
 }
 
-pub(super) struct Shared<St, F> {
+pub(super) struct DedupState<St, F> {
     pub(super) engine: Arc<Engine<St>>,
     pub(super) consumer: Arc<str>,
     pub(super) id: F,
 }
 
 impl<St> EventDedupLayer<St, Missing> {
-    /// Says what is to be remembered where, and for whom: consumers of different names each get
-    /// every event once.
+    /// Builds a layer for a consumer: consumers of different names each get every event once.
     pub fn builder(store: St, consumer: impl Into<Arc<str>>) -> EventDedupBuilder<St> {
         EventDedupBuilder {
             store,
             consumer: consumer.into(),
             id: Missing,
             orphans: Missing,
-            times: Times {
+            limits: TimeLimits {
                 lease: Duration::from_secs(30),
                 retention: WEEK,
                 store_timeout: None,
@@ -48,7 +47,7 @@ impl<St> EventDedupLayer<St, Missing> {
 impl<St, F> Clone for EventDedupLayer<St, F> {
     fn clone(&self) -> Self {
         Self {
-            shared: Arc::clone(&self.shared),
+            state: Arc::clone(&self.state),
         }
     }
 }
@@ -56,7 +55,7 @@ impl<St, F> Clone for EventDedupLayer<St, F> {
 impl<St, F> fmt::Debug for EventDedupLayer<St, F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("EventDedupLayer")
-            .field("consumer", &self.shared.consumer)
+            .field("consumer", &self.state.consumer)
             .finish_non_exhaustive()
     }
 }
@@ -67,20 +66,20 @@ impl<S, St, F> Layer<S> for EventDedupLayer<St, F> {
     fn layer(&self, inner: S) -> Self::Service {
         EventDedup {
             inner,
-            shared: Arc::clone(&self.shared),
+            state: Arc::clone(&self.state),
         }
     }
 }
 
-/// Builds an [`EventDedupLayer`], once it was told how an event is known and what happens to one
-/// whose consumer died.
+/// Builds an [`EventDedupLayer`]. It needs the id of an event, and the fate of one whose consumer
+/// died.
 #[must_use]
 pub struct EventDedupBuilder<St, F = Missing, O = Missing> {
     store: St,
     consumer: Arc<str>,
     id: F,
     orphans: O,
-    times: Times,
+    limits: TimeLimits,
 }
 
 impl<St, F, O> fmt::Debug for EventDedupBuilder<St, F, O> {
@@ -92,8 +91,8 @@ impl<St, F, O> fmt::Debug for EventDedupBuilder<St, F, O> {
 }
 
 impl<St, O> EventDedupBuilder<St, Missing, O> {
-    /// By what an event is known: the same for each delivery, another for another event. `None` if
-    /// an event has no id; such are not processed.
+    /// Sets the id of an event: the same for each delivery, another for another event. An event
+    /// without one (`None`) is not processed.
     pub fn id<E, F, T>(self, id: F) -> EventDedupBuilder<St, F, O>
     where
         F: Fn(&E) -> Option<T>,
@@ -104,57 +103,59 @@ impl<St, O> EventDedupBuilder<St, Missing, O> {
             consumer: self.consumer,
             id,
             orphans: self.orphans,
-            times: self.times,
+            limits: self.limits,
         }
     }
 }
 
 impl<St, F> EventDedupBuilder<St, F, Missing> {
-    /// What happens to an event whose consumer died while it processed it: see [`CrashPolicy`].
+    /// Sets what happens to an event whose consumer died while it processed it.
     pub fn orphans(self, orphans: CrashPolicy) -> EventDedupBuilder<St, F, CrashPolicy> {
         EventDedupBuilder {
             store: self.store,
             consumer: self.consumer,
             id: self.id,
             orphans,
-            times: self.times,
+            limits: self.limits,
         }
     }
 }
 
 impl<St, F, O> EventDedupBuilder<St, F, O> {
-    /// How long an event is remembered: seven days, or longer.
+    /// Sets how long an event is remembered: seven days, or longer.
     pub fn window(mut self, window: Duration) -> Self {
-        self.times.retention = window;
+        self.limits.retention = window;
         self
     }
 
-    /// How long a consumer may be gone before its event is an orphan: 30 s unless told otherwise.
-    /// It may take longer for an event, since its lease is renewed.
+    /// Sets how long a consumer may be gone before its event is an orphan: 30 s by default. It may
+    /// take longer for an event, since its lease is renewed.
     pub fn lease(mut self, lease: Duration) -> Self {
-        self.times.lease = lease;
+        self.limits.lease = lease;
         self
     }
 
-    /// How long an answer of the store is waited for: 5 s, or a third of the lease if that is
+    /// Sets how long the layer waits for the store: 5 s, or a third of the lease if that is
     /// shorter.
     pub fn store_timeout(mut self, timeout: Duration) -> Self {
-        self.times.store_timeout = Some(timeout);
+        self.limits.store_timeout = Some(timeout);
         self
     }
 }
 
 impl<St: IdempotencyStore, F> EventDedupBuilder<St, F, CrashPolicy> {
-    /// The layer.
+    /// Builds the layer.
     ///
     /// # Errors
     ///
     /// A setting that is not allowed.
     pub fn build(self) -> Result<EventDedupLayer<St, F>, ConfigError> {
-        let Times {
+        let TimeLimits {
             lease, retention, ..
-        } = self.times;
-        let store_timeout = self.times.check("events", "window", WEEK, "7 days (R-6)")?;
+        } = self.limits;
+        let store_timeout = self
+            .limits
+            .check("events", "window", WEEK, "7 days (R-6)")?;
         let engine = Engine::new(
             self.store,
             lease,
@@ -164,7 +165,7 @@ impl<St: IdempotencyStore, F> EventDedupBuilder<St, F, CrashPolicy> {
             false,
         );
         Ok(EventDedupLayer {
-            shared: Arc::new(Shared {
+            state: Arc::new(DedupState {
                 engine: Arc::new(engine),
                 consumer: self.consumer,
                 id: self.id,

@@ -29,10 +29,10 @@
 //! # }
 //! ```
 //!
-//! What the broker has to be told follows from the result: acknowledge after `Ok`, deliver again
-//! after `Err`. An event whose consumer returned an error was not processed, and the next delivery
-//! is. One that is being processed elsewhere is an error too ([`NotConsumed`]): were it
-//! acknowledged, and the other consumer then failed, it would be lost.
+//! Acknowledge an event after `Ok`, and let the broker deliver it again after `Err`. An event whose
+//! consumer returned an error was not processed, and the next delivery is. One that is being
+//! processed elsewhere is an error too ([`NotConsumed`]): were it acknowledged, and the other
+//! consumer then failed, it would be lost.
 
 mod layer;
 mod service;

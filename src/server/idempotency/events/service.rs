@@ -12,13 +12,14 @@ use std::{
 use bytes::Bytes;
 use tower::{Service, ServiceExt};
 
-use super::layer::Shared;
+use super::layer::DedupState;
 use crate::{
     error::BoxError,
     http::digest::Digest,
+    server::dialect::{Operation, OperationId},
     server::idempotency::{
         Execution,
-        engine::{Engine, Operation, Settlement},
+        engine::{Engine, Settlement},
     },
     store::{
         Claimed, Fingerprint, IdempotencyStore, Note, Ownership, RecordKey, StoreError, Stored,
@@ -26,7 +27,7 @@ use crate::{
     telemetry::{self, Answered, Labels},
 };
 
-/// What became of an event that need not be delivered again.
+/// The end of an event that need not be delivered again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Consumed<R> {
     /// It was processed now.
@@ -35,7 +36,7 @@ pub enum Consumed<R> {
     Duplicate,
 }
 
-/// Why an event was not processed, other than by an error of its consumer.
+/// The reason why an event was not processed, other than an error of its consumer.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum NotConsumed {
@@ -43,12 +44,12 @@ pub enum NotConsumed {
     NoId,
     /// It is being processed elsewhere. Deliver it again after this.
     InFlight(Duration),
-    /// A consumer vanished while it processed it, and it is not known whether it took effect:
-    /// somebody has to look.
+    /// A consumer vanished while it processed it, and it is not known whether it took effect: a
+    /// person has to look.
     OutcomeUnknown,
     /// Its consumer panicked. Deliver it again.
     Crashed,
-    /// Whether it was processed before can't be told now.
+    /// The store can't tell whether it was processed before.
     Store(StoreError),
 }
 
@@ -87,14 +88,14 @@ pub type EventDedupFuture<R> = Pin<Box<dyn Future<Output = Result<Consumed<R>, B
 /// Clones share the store.
 pub struct EventDedup<S, St, F> {
     pub(super) inner: S,
-    pub(super) shared: Arc<Shared<St, F>>,
+    pub(super) state: Arc<DedupState<St, F>>,
 }
 
 impl<S: Clone, St, F> Clone for EventDedup<S, St, F> {
     fn clone(&self) -> Self {
         Self {
             inner: self.inner.clone(),
-            shared: Arc::clone(&self.shared),
+            state: Arc::clone(&self.state),
         }
     }
 }
@@ -103,7 +104,7 @@ impl<S: fmt::Debug, St, F> fmt::Debug for EventDedup<S, St, F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("EventDedup")
             .field("inner", &self.inner)
-            .field("consumer", &self.shared.consumer)
+            .field("consumer", &self.state.consumer)
             .finish_non_exhaustive()
     }
 }
@@ -128,19 +129,19 @@ where
     }
 
     fn call(&mut self, event: E) -> Self::Future {
-        let Some(id) = (self.shared.id)(&event) else {
+        let Some(id) = (self.state.id)(&event) else {
             crate::call::release(&mut self.inner);
             telemetry::idempotency(Answered::Refused, Labels::default);
             return Box::pin(async { Err(NotConsumed::NoId.into()) });
         };
         let mut digest = Digest::new("event");
-        digest.part(self.shared.consumer.as_bytes());
+        digest.part(self.state.consumer.as_bytes());
         digest.part(id);
         let key = RecordKey::from(digest);
-        // The one that was made ready is the one that is called.
+        // The clone that was made ready is the one that is called.
         let spare = self.inner.clone();
         let inner = mem::replace(&mut self.inner, spare);
-        Box::pin(consume(Arc::clone(&self.shared.engine), inner, event, key))
+        Box::pin(consume(Arc::clone(&self.state.engine), inner, event, key))
     }
 }
 
@@ -161,8 +162,10 @@ where
     let count = |answered| telemetry::idempotency(answered, Labels::default);
     // The id alone says which event it is.
     let operation = Operation {
-        key,
-        fingerprint: Fingerprint::new([0; 32]),
+        id: OperationId {
+            key,
+            fingerprint: Fingerprint::new([0; 32]),
+        },
         note: Note::NONE,
         retention: engine.retention,
     };
@@ -214,7 +217,7 @@ where
     Err(not_consumed.into())
 }
 
-/// Processes an event, and tells the store how that ended.
+/// Processes an event, and settles it with the store.
 async fn process<St, R, E>(
     engine: &Arc<Engine<St>>,
     execution: &Execution,
@@ -224,7 +227,7 @@ where
     St: IdempotencyStore,
     E: Into<BoxError>,
 {
-    // Not an error of the consumer across an await: it need not be `Send`.
+    // The consumer's error need not be `Send`, so it is boxed before the next await.
     let processed = processing.await.map_err(Into::into);
     let settlement = match processed {
         Ok(_) => Settlement::Complete(Stored::Reply(Bytes::new())),

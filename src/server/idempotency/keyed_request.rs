@@ -12,35 +12,39 @@ use tokio::time::{Instant, sleep};
 use tower::{Service, ServiceExt};
 
 use super::{
-    Dialect, Execution,
-    dialect::Refusal,
-    engine::Operation,
-    execute::{Ended, execute},
-    future::{Answer, refusal},
-    settings::Shared,
+    Execution,
+    execute::{Aborted, execute},
+    future::ReplyResult,
+    settings::LayerState,
 };
-use crate::http::{body::IdempotencyBody, reply};
 use crate::{
-    http::{problem::Problem, read::Read},
+    http::{
+        BufferedBody,
+        problem::Problem,
+        read::{ReadError, read_whole},
+        reply,
+    },
+    server::dialect::{Dialect, Operation, Rejection},
     store::{Claimed, IdempotencyStore, Note, StoreError, StoreErrorKind, Stored},
     telemetry::{self, Answered},
 };
 
-/// While a repeat waits for the first one's reply, it looks this often, and then less often.
+/// A repeat that waits for the first reply polls the record at intervals from the first to the
+/// second.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 const LOOK_AGAIN_MOST: Duration = Duration::from_millis(250);
 
-/// One request with a key, or that may have one.
-pub(super) struct Keyed<S, St, D: Dialect> {
+/// A request that has a key, or may have one in its body.
+pub(super) struct KeyedRequest<S, St, D: Dialect> {
     pub(super) service: S,
-    pub(super) shared: Arc<Shared<St, D>>,
+    pub(super) state: Arc<LayerState<St, D>>,
     pub(super) asked: D::Asked,
     /// Boxed, since it is moved about a lot, and futures keep a place for each move.
     pub(super) head: Box<Request<()>>,
 }
 
-impl<S, St: IdempotencyStore, D: Dialect> Keyed<S, St, D> {
-    /// Reads the body, claims the key, and answers by what came of that.
+impl<S, St: IdempotencyStore, D: Dialect> KeyedRequest<S, St, D> {
+    /// Reads the body, claims the key, and answers by the result of the claim.
     #[allow(
         clippy::manual_async_fn,
         reason = "an async fn would keep its arguments twice"
@@ -48,7 +52,7 @@ impl<S, St: IdempotencyStore, D: Dialect> Keyed<S, St, D> {
     pub(super) fn answer<B, R>(
         mut self,
         body: B,
-    ) -> impl Future<Output = Answer<R, S::Error>> + Send
+    ) -> impl Future<Output = ReplyResult<R, S::Error>> + Send
     where
         S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
         S::Future: Send,
@@ -60,23 +64,25 @@ impl<S, St: IdempotencyStore, D: Dialect> Keyed<S, St, D> {
         R::Error: Send,
     {
         async move {
-            let limit = self.shared.settings.request_limit;
-            let mut read = Read::default();
-            let body = match read.up_to(limit, pin!(body)).await {
-                Ok(true) => read.joined(),
-                Ok(false) => {
+            let limit = self.state.settings.request_limit;
+            let body = match read_whole(pin!(body), limit).await {
+                Ok(body) => body,
+                Err(ReadError::TooLarge) => {
                     let detail = format!("At most {limit} bytes are allowed.");
                     let problem = Problem::TOO_LARGE.detail(detail);
-                    return Ok(self.refuse(Answered::Refused, problem));
+                    return Ok(self.reject(Answered::Refused, problem));
                 }
-                Err(_) => return Ok(self.refuse(Answered::Refused, Problem::UNREADABLE)),
+                Err(ReadError::Broken) => {
+                    return Ok(self.reject(Answered::Refused, Problem::UNREADABLE));
+                }
             };
-            let Shared { dialect, .. } = &*self.shared;
-            let read = dialect.read(self.shared.common(), &self.head, &mut self.asked, &body);
-            let operation = match read {
+            let LayerState { dialect, .. } = &*self.state;
+            let context = self.state.context();
+            let operation = dialect.operation(context, &self.head, &mut self.asked, &body);
+            let operation = match operation {
                 Ok(Some(operation)) => operation,
                 Ok(None) => return self.pass(body).await,
-                Err(problem) => return Ok(self.refuse(Answered::Refused, problem)),
+                Err(problem) => return Ok(self.reject(Answered::Refused, problem)),
             };
             let (answered, problem, note) = match self.claim(&operation).await {
                 Ok(Claimed::New(lease)) => {
@@ -84,26 +90,26 @@ impl<S, St: IdempotencyStore, D: Dialect> Keyed<S, St, D> {
                         true => Answered::Orphaned,
                         false => Answered::Executed,
                     });
-                    let shared = Arc::clone(&self.shared);
-                    let Operation { key, retention, .. } = operation;
-                    let execution = Execution::new(shared, key, lease, retention);
+                    let state = Arc::clone(&self.state);
+                    let Operation { id, retention, .. } = operation;
+                    let execution = Execution::new(state, id.key, lease, retention);
                     let asked = self.asked.clone();
                     let problem = match execute(self, body, execution).await {
                         Ok(Err(error)) => return Err(error),
                         Ok(Ok(Some(response))) => return Ok(response),
                         Ok(Ok(None)) => Problem::PROCESSING,
                         // The lease runs out, and then the key is an orphan.
-                        Err(Ended::Crashed) => Problem::CRASHED,
-                        Err(Ended::Abandoned) => Problem::UNAVAILABLE,
+                        Err(Aborted::Panicked) => Problem::CRASHED,
+                        Err(Aborted::ShutDown) => Problem::UNAVAILABLE,
                     };
-                    return Ok(refusal(D::refuse(&asked, &problem.into())));
+                    return Ok(D::reject(&asked, &problem.into()).map(BufferedBody::from));
                 }
                 Ok(Claimed::Done { stored, note }) => match stored {
                     Stored::Reply(bytes) => match reply::decode(bytes) {
                         Some(mut reply) => {
                             self.count(Answered::Replayed);
-                            let Shared { dialect, .. } = &*self.shared;
-                            dialect.replayed(&self.asked, &note, &mut reply);
+                            let LayerState { dialect, .. } = &*self.state;
+                            dialect.rewrite_replayed(&self.asked, &note, &mut reply);
                             return Ok(replayed(reply));
                         }
                         None => {
@@ -118,32 +124,35 @@ impl<S, St: IdempotencyStore, D: Dialect> Keyed<S, St, D> {
                     (Answered::InFlight, Problem::PROCESSING, note)
                 }
                 Ok(Claimed::Mismatch { fingerprint, note }) => {
-                    let refusal = Refusal {
+                    let rejection = Rejection {
                         problem: Problem::REUSED,
                         note,
                         fingerprint: Some(fingerprint),
                     };
-                    return Ok(self.refuse(Answered::Mismatch, refusal));
+                    return Ok(self.reject(Answered::Mismatch, rejection));
                 }
                 Err(error) => {
                     telemetry::store_trouble("claim", error.kind().as_str());
-                    if self.shared.settings.fail_open && lets_pass(&error) {
+                    if self.state.settings.fail_open && lets_pass(&error) {
                         self.count(Answered::StoreError);
                         return self.pass(body).await;
                     }
                     (Answered::StoreError, Problem::UNAVAILABLE, Note::NONE)
                 }
             };
-            let refusal = Refusal {
+            let rejection = Rejection {
                 note,
                 ..problem.into()
             };
-            Ok(self.refuse(answered, refusal))
+            Ok(self.reject(answered, rejection))
         }
     }
 
-    /// Executes it without protection.
-    fn pass<B, R>(self, body: Bytes) -> Pin<Box<dyn Future<Output = Answer<R, S::Error>> + Send>>
+    /// Executes the request without protection.
+    fn pass<B, R>(
+        self,
+        body: Bytes,
+    ) -> Pin<Box<dyn Future<Output = ReplyResult<R, S::Error>> + Send>>
     where
         S: Service<Request<B>, Response = Response<R>> + Send + 'static,
         S::Future: Send,
@@ -153,22 +162,22 @@ impl<S, St: IdempotencyStore, D: Dialect> Keyed<S, St, D> {
     {
         let request = self.head.map(|()| B::from(body));
         let response = self.service.oneshot(request);
-        Box::pin(async { Ok(response.await?.map(IdempotencyBody::inner)) })
+        Box::pin(async { Ok(response.await?.map(BufferedBody::untouched)) })
     }
 
     fn count(&self, answered: Answered) {
         telemetry::idempotency(answered, || {
-            self.shared.labels(&self.head, Some(&self.asked))
+            self.state.labels(&self.head, Some(&self.asked))
         });
     }
 
-    fn refuse<R: Body>(
+    fn reject<R: Body>(
         &self,
         answered: Answered,
-        why: impl Into<Refusal>,
-    ) -> Response<IdempotencyBody<R>> {
+        why: impl Into<Rejection>,
+    ) -> Response<BufferedBody<R>> {
         self.count(answered);
-        refusal(D::refuse(&self.asked, &why.into()))
+        D::reject(&self.asked, &why.into()).map(BufferedBody::from)
     }
 
     /// Claims the key, and again for as long as it is in flight and may be waited for.
@@ -176,9 +185,9 @@ impl<S, St: IdempotencyStore, D: Dialect> Keyed<S, St, D> {
     where
         S: Clone,
     {
-        let Shared {
+        let LayerState {
             engine, settings, ..
-        } = &*self.shared;
+        } = &*self.state;
         let claimed = engine.claim(operation).await;
         if settings.wait.is_zero() || !matches!(claimed, Ok(Claimed::InFlight { .. })) {
             return claimed;
@@ -201,8 +210,8 @@ impl<S, St: IdempotencyStore, D: Dialect> Keyed<S, St, D> {
     }
 }
 
-fn replayed<R: Body>(reply: reply::Reply) -> Response<IdempotencyBody<R>> {
-    let mut response = Response::new(IdempotencyBody::whole(reply.body, reply.trailers));
+fn replayed<R: Body>(reply: reply::Reply) -> Response<BufferedBody<R>> {
+    let mut response = Response::new(BufferedBody::whole(reply.body, reply.trailers));
     *response.status_mut() = reply.status;
     *response.headers_mut() = reply.headers;
     let replayed = HeaderValue::from_static("true");
@@ -212,8 +221,8 @@ fn replayed<R: Body>(reply: reply::Reply) -> Response<IdempotencyBody<R>> {
     response
 }
 
-/// Whether a request may be executed although its store failed, where that is wanted at all. A
-/// record that is there but can't be read may be that of an execution.
+/// Returns whether a layer that fails open may execute a request after this error. A record that
+/// can't be read may be that of an execution.
 fn lets_pass(error: &StoreError) -> bool {
     error.is_transient() || error.kind() == StoreErrorKind::Full
 }

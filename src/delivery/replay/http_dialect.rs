@@ -1,4 +1,4 @@
-//! Plain HTTP: options are headers, replies are documents of their own.
+//! Replay in plain HTTP: options are headers, replies are documents of their own.
 
 use bytes::Bytes;
 use http::{
@@ -11,56 +11,34 @@ use serde_json::Value;
 use super::{
     ReplayId, ReplayPage, ReplayStatus,
     callback::Event,
-    dialect::{Accepted, Answer, Operation, OperationKey, Refusal, Speak, Why, Wish},
+    dialect::{Accepted, CommandReport, Description, Rejected, ReplayFormat, ReplayRequest},
     document::rfc3339,
     options,
 };
 use crate::{
-    classify::BodySignal,
-    http::{
-        digest::fingerprint,
-        headers::{IDEMPOTENCY_KEY, printable},
-        problem::Problem,
-    },
+    http::{headers::printable, problem::Problem},
+    server::dialect::HttpDialect,
     store::journal::Status,
 };
 
-pub(super) struct Plain;
-
-impl Speak for Plain {
-    fn name(&self) -> &'static str {
-        "http"
-    }
-
-    fn of_head(&self, head: &Request<()>) -> Result<Wish, Refusal> {
+impl ReplayFormat for HttpDialect {
+    fn asks_by_head(&self, head: &Request<()>) -> Result<ReplayRequest, Rejected> {
         match options::read(head.headers()) {
-            Ok(options) => Ok(Wish::Replay(Box::new(options))),
+            Ok(options) => Ok(ReplayRequest::Serve(Box::new(options))),
             Err(problem) => Err(Box::new(problem.response(false))),
         }
     }
 
-    fn of_body(&self, _: &[u8]) -> Result<Wish, Refusal> {
-        Ok(Wish::Foreign)
-    }
-
-    fn operation(&self, head: &Request<()>, body: &[u8]) -> Operation {
-        let text = |name: &str| printable(head.headers().get(name)?.as_bytes());
-        let key = head.headers().get(IDEMPOTENCY_KEY);
-        Operation {
-            request_id: text("x-request-id").map(str::to_owned),
-            key: key.map(|key| OperationKey {
-                parts: vec![
-                    head.method().as_str().into(),
-                    head.uri().path().into(),
-                    key.as_bytes().into(),
-                ],
-                fingerprint: fingerprint(head, body).into(),
-            }),
-            ..Operation::default()
+    fn describe(&self, head: &Request<()>, _: &[u8]) -> Description {
+        let id = head.headers().get("x-request-id");
+        let id = id.and_then(|value| printable(value.as_bytes()));
+        Description {
+            request_id: id.map(str::to_owned),
+            ..Description::default()
         }
     }
 
-    fn refused(&self, _: &[u8], problem: &Problem) -> Response<Bytes> {
+    fn rejected(&self, _: &[u8], problem: &Problem) -> Response<Bytes> {
         problem.response(false)
     }
 
@@ -68,13 +46,13 @@ impl Speak for Plain {
         if let Some(problem) = accepted.status.problem() {
             return problem.response(false);
         }
-        let maintenance = accepted.maintenance.as_ref().map(|state| Waits {
+        let maintenance = accepted.maintenance.as_ref().map(|state| Awaited {
             reason: state.reason.as_deref(),
             until: state.until.map(|until| rfc3339(until.into())),
         });
-        let mut response = json(&Kept {
+        let mut response = json(&AcceptedDocument {
             status: &accepted.status,
-            maintenance: maintenance.filter(Waits::is_told),
+            maintenance: maintenance.filter(Awaited::is_told),
         });
         if !accepted.status.is_over() {
             *response.status_mut() = StatusCode::ACCEPTED;
@@ -82,59 +60,31 @@ impl Speak for Plain {
         response
     }
 
-    fn unserved(&self, _: &[u8]) -> Option<Why> {
-        None
+    fn reported(&self, _: &[u8], report: &CommandReport) -> Response<Bytes> {
+        document_of(report)
     }
 
-    fn answered(&self, _: &[u8], answer: &Answer) -> Response<Bytes> {
-        match answer {
-            Answer::Status(status, _) | Answer::Cancelled(status) | Answer::Triggered(status) => {
-                json(status)
-            }
-            Answer::Page(page, _) => json::<ReplayPage>(page),
-        }
-    }
-
-    fn reads(&self, _: &HeaderMap) -> bool {
-        false
-    }
-
-    fn processed(&self, _: &[u8]) -> Option<Vec<u8>> {
-        None
-    }
-
-    fn keyed(&self, headers: &mut HeaderMap, body: Bytes, key: &str) -> Bytes {
-        if let Ok(key) = HeaderValue::try_from(key) {
-            headers.entry(IDEMPOTENCY_KEY).or_insert(key);
+    fn with_key(&self, headers: &mut HeaderMap, body: Bytes, key: &str) -> Bytes {
+        let format = self.format();
+        if let Some(key) = format.write(key, None) {
+            headers.entry(&format.header).or_insert(key);
         }
         body
     }
 
-    fn rekeyed(&self, headers: &mut HeaderMap, body: Bytes, key: &str) -> Option<Bytes> {
-        let before = headers.get(IDEMPOTENCY_KEY).map(HeaderValue::as_bytes);
-        // As it was written: some servers want it quoted.
-        let key = match before {
-            Some([b'"', ..]) => HeaderValue::try_from(format!("\"{key}\"")),
-            _ => HeaderValue::try_from(key),
-        };
-        headers.insert(IDEMPOTENCY_KEY, key.ok()?);
+    fn with_new_key(&self, headers: &mut HeaderMap, body: Bytes, key: &str) -> Option<Bytes> {
+        let format = self.format();
+        let key = format.write(key, headers.get(&format.header))?;
+        headers.insert(&format.header, key);
         Some(body)
-    }
-
-    fn is_busy(&self, reply: &Response<Bytes>) -> bool {
-        Problem::is_processing(reply)
-    }
-
-    fn signal(&self, _: &Response<Bytes>) -> Option<BodySignal> {
-        None
     }
 
     fn event(&self, event: &Event<'_>) -> Option<Vec<u8>> {
         let ended = event.ended;
-        serde_json::to_vec(&Notice {
+        serde_json::to_vec(&EventDocument {
             event: event.name,
             timestamp: event.timestamp,
-            data: Data {
+            data: EventData {
                 replay_id: event.id,
                 status: ended.status.as_str(),
                 original_request_id: event.request_id,
@@ -153,38 +103,48 @@ impl Speak for Plain {
     }
 }
 
+/// Writes the result of a command.
+pub(super) fn document_of(report: &CommandReport) -> Response<Bytes> {
+    match report {
+        CommandReport::Status(status, _)
+        | CommandReport::Cancelled(status)
+        | CommandReport::Triggered(status) => json(status),
+        CommandReport::Page(page, _) => json::<ReplayPage>(page),
+    }
+}
+
 #[derive(Serialize)]
-struct Kept<'a> {
+struct AcceptedDocument<'a> {
     #[serde(flatten)]
     status: &'a ReplayStatus,
     #[serde(skip_serializing_if = "Option::is_none")]
-    maintenance: Option<Waits<'a>>,
+    maintenance: Option<Awaited<'a>>,
 }
 
-/// The maintenance that a request has to wait for.
+/// The maintenance that a request waits for.
 #[derive(Serialize)]
-struct Waits<'a> {
+struct Awaited<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     until: Option<String>,
 }
 
-impl Waits<'_> {
+impl Awaited<'_> {
     fn is_told(&self) -> bool {
         self.reason.is_some() || self.until.is_some()
     }
 }
 
 #[derive(Serialize)]
-struct Notice<'a> {
+struct EventDocument<'a> {
     event: &'static str,
     timestamp: &'a str,
-    data: Data<'a>,
+    data: EventData<'a>,
 }
 
 #[derive(Serialize)]
-struct Data<'a> {
+struct EventData<'a> {
     replay_id: ReplayId,
     status: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -203,8 +163,8 @@ struct Data<'a> {
     replayed_at: Option<&'a str>,
 }
 
-/// A document of which there is no copy to be kept.
-pub(super) fn json<T: Serialize>(document: &T) -> Response<Bytes> {
+/// Writes a document that caches must not store.
+fn json<T: Serialize>(document: &T) -> Response<Bytes> {
     let body = serde_json::to_vec(document).unwrap_or_default();
     let mut response = Response::new(Bytes::from(body));
     let headers = response.headers_mut();

@@ -8,57 +8,46 @@ use serde_json::{Value, json};
 use super::{caller, extension, functions, invalid, reply};
 use crate::{
     call::key::LONGEST_CONFIGURABLE,
-    classify::{BodySignal, Codes},
+    classify::BodySignal,
     delivery::{
         redact,
         replay::{
             ReplayId, ReplayStatus,
             callback::Event,
             dialect::{
-                Accepted, Answer, Operation, OperationKey, Options, Refusal, Speak, Why, Wish,
+                self, Accepted, CommandReport, Description, QueueReason, Rejected, ReplayFormat,
+                ReplayRequest,
             },
             document::{rfc3339, state},
         },
         webhooks::UserHeaders,
     },
     forrst::{
-        self, EnvelopeError, Extension, Fault, IdempotencyData, IdempotencyOptions,
+        self, EnvelopeError, Extension, Fault, Forrst, IdempotencyData, IdempotencyOptions,
         MaintenanceData, ReplayCallback, ReplayData, ReplayOptions, ReplayPriority, Retry,
         advice::advice,
         extension::only,
-        idempotency::speak::{self as idempotency, told},
+        idempotency::wire::{self as idempotency, fault_of},
         is_fixed, may_be_envelope, may_be_read, splice,
     },
     http::{Span, headers::IDEMPOTENCY_KEY, problem::Problem},
-    store::{
-        Fingerprint,
-        journal::{EntryId, Priority, Status},
-    },
+    store::journal::{EntryId, Priority, Status},
 };
 
 type Response = http::Response<Bytes>;
 
-/// Envelopes.
-pub(super) struct Envelopes {
-    pub(super) codes: Codes,
-}
-
-impl Speak for Envelopes {
-    fn name(&self) -> &'static str {
-        "forrst"
-    }
-
-    fn of_head(&self, head: &Request<()>) -> Result<Wish, Refusal> {
+impl ReplayFormat for Forrst {
+    fn asks_by_head(&self, head: &Request<()>) -> Result<ReplayRequest, Rejected> {
         let headers = head.headers();
         let unsaid = [CONTENT_TYPE, CONTENT_ENCODING];
         let unsaid = unsaid.iter().all(|name| !headers.contains_key(name));
         Ok(match unsaid || may_be_read(headers) {
-            true => Wish::InBody,
-            false => Wish::Foreign,
+            true => ReplayRequest::InBody,
+            false => ReplayRequest::Foreign,
         })
     }
 
-    fn of_body(&self, body: &[u8]) -> Result<Wish, Refusal> {
+    fn asks_by_body(&self, body: &[u8]) -> Result<ReplayRequest, Rejected> {
         let refusal = |problem: Problem, fault| {
             let head = problem.response(false);
             Box::new(caller(body).failed(fault, Vec::new(), head))
@@ -70,46 +59,32 @@ impl Speak for Envelopes {
         let request = forrst::Request::parse(body).map_err(refused)?;
         match functions::command(&request.call) {
             Ok(None) => {}
-            Ok(Some(command)) => return Ok(Wish::Command(command)),
+            Ok(Some(command)) => return Ok(ReplayRequest::Command(command)),
             Err(refused) => return Err(refusal(refused.0, refused.1)),
         }
         let options = options(&request).map_err(refused)?;
         key(&request).map_err(refused)?;
-        Ok(Wish::Replay(Box::new(options)))
+        Ok(ReplayRequest::Serve(Box::new(options)))
     }
 
-    fn operation(&self, head: &Request<()>, body: &[u8]) -> Operation {
-        let Ok(request) = forrst::Request::parse(body) else {
-            return Operation::default();
+    fn describe(&self, _: &Request<()>, body: &[u8]) -> Description {
+        let Ok(forrst::Request { call, id, .. }) = forrst::Request::parse(body) else {
+            return Description::default();
         };
-        let call = &request.call;
-        let version = call.version.clone().unwrap_or_default();
-        let header = || Some(head.headers().get(IDEMPOTENCY_KEY)?.as_bytes().to_vec());
-        let key = key(&request).unwrap_or_default();
-        let key = key.map(String::into_bytes).or_else(header);
-        Operation {
-            key: key.map(|key| OperationKey {
-                parts: vec![
-                    b"forrst".to_vec(),
-                    call.function.clone().into_bytes(),
-                    version.into_bytes(),
-                    key,
-                ],
-                fingerprint: Fingerprint::new(call.arguments_digest()),
-            }),
-            version: call.version.clone().filter(|version| redact::fits(version)),
-            request_id: request.id.filter(|id| redact::fits(id)),
-            function: Some(request.call.function),
+        Description {
+            version: call.version.filter(|version| redact::fits(version)),
+            request_id: id.filter(|id| redact::fits(id)),
+            function: Some(call.function),
         }
     }
 
-    fn refused(&self, body: &[u8], problem: &Problem) -> Response {
+    fn rejected(&self, body: &[u8], problem: &Problem) -> Response {
         let request = forrst::Request::parse(body).ok();
         let is_function = |request: &forrst::Request| {
             let function = &request.call.function;
             function.starts_with(functions::PREFIX)
         };
-        let (code, status, words) = told(problem);
+        let (code, status, words) = fault_of(problem);
         let code = match problem.name {
             "replay-invalid" if request.as_ref().is_some_and(is_function) => "INVALID_ARGUMENTS",
             "replay-invalid" | "replay-too-large" => "VALIDATION_ERROR",
@@ -135,7 +110,7 @@ impl Speak for Envelopes {
         let status = &accepted.status;
         match (state(status.status), status.problem()) {
             (Some(Status::Completed | Status::Failed), _) => return ended(body, accepted),
-            (_, Some(problem)) => return self.refused(body, &problem),
+            (_, Some(problem)) => return self.rejected(body, &problem),
             (_, None) => {}
         }
         let data = ReplayData {
@@ -154,7 +129,7 @@ impl Speak for Envelopes {
                 ..MaintenanceData::default()
             })
         });
-        if let Some(data) = by_switch.or_else(|| accepted.told.clone()) {
+        if let Some(data) = by_switch.or_else(|| accepted.details.clone()) {
             extensions.push(Extension::with_data(MaintenanceData::URN, data));
         }
         let envelope = forrst::Response {
@@ -165,22 +140,22 @@ impl Speak for Envelopes {
         reply(StatusCode::ACCEPTED, &envelope)
     }
 
-    fn unserved(&self, reply: &[u8]) -> Option<Why> {
+    fn reason(&self, reply: &[u8]) -> Option<QueueReason> {
         const LONGEST: usize = 64;
 
         let envelope = forrst::Response::parse(reply).ok()?;
         let code = envelope.errors.into_iter().next()?.code;
         let mut extensions = envelope.extensions.into_iter();
         let told = extensions.find(|extension| extension.urn == *MaintenanceData::URN);
-        (code.len() <= LONGEST).then(|| Why {
+        (code.len() <= LONGEST).then(|| QueueReason {
             code: code.into(),
-            told: told.and_then(|extension| extension.data),
+            details: told.and_then(|extension| extension.data),
         })
     }
 
-    fn answered(&self, body: &[u8], answer: &Answer) -> Response {
+    fn reported(&self, body: &[u8], report: &CommandReport) -> Response {
         let envelope = forrst::Response {
-            result: Some(functions::result(answer)),
+            result: Some(functions::result(report)),
             ..caller(body).envelope()
         };
         reply(StatusCode::OK, &envelope)
@@ -205,7 +180,7 @@ impl Speak for Envelopes {
         splice::with_extension(reply, &extension(&data))
     }
 
-    fn keyed(&self, headers: &mut HeaderMap, body: Bytes, key: &str) -> Bytes {
+    fn with_key(&self, headers: &mut HeaderMap, body: Bytes, key: &str) -> Bytes {
         let Ok(request) = forrst::Request::parse(&body) else {
             return body;
         };
@@ -213,7 +188,7 @@ impl Speak for Envelopes {
         if headers.contains_key(IDEMPOTENCY_KEY) || request.extensions.iter().any(has) {
             return body;
         }
-        // What comes with a digest can't be changed.
+        // A body that comes with a digest can't be changed.
         let changed = (!is_fixed(headers)).then(|| {
             let options = json!({ "key": key });
             let extension = Extension::with_options(IdempotencyOptions::URN, options);
@@ -227,7 +202,7 @@ impl Speak for Envelopes {
         body
     }
 
-    fn rekeyed(&self, headers: &mut HeaderMap, body: Bytes, key: &str) -> Option<Bytes> {
+    fn with_new_key(&self, headers: &mut HeaderMap, body: Bytes, key: &str) -> Option<Bytes> {
         let request = forrst::Request::parse(&body).ok()?;
         let in_header = headers.remove(IDEMPOTENCY_KEY).is_some();
         if in_header {
@@ -236,8 +211,8 @@ impl Speak for Envelopes {
         let mut extensions = request.extensions.into_iter();
         match extensions.find(|extension| extension.urn == *IdempotencyOptions::URN) {
             None if in_header => Some(body),
-            None => Some(self.keyed(headers, body, key)),
-            // What comes with a digest can't be changed.
+            None => Some(self.with_key(headers, body, key)),
+            // A body that comes with a digest can't be changed.
             Some(_) if is_fixed(headers) => None,
             Some(mut extension) => {
                 let options = extension.options.as_mut()?.as_object_mut()?;
@@ -247,7 +222,7 @@ impl Speak for Envelopes {
         }
     }
 
-    fn is_busy(&self, reply: &Response) -> bool {
+    fn is_processing(&self, reply: &Response) -> bool {
         let said = || forrst::Response::parse(reply.body()).ok();
         let busy = |fault: &Fault| fault.code == "IDEMPOTENCY_PROCESSING";
         Problem::is_processing(reply) || said().is_some_and(|said| said.errors.iter().any(busy))
@@ -305,11 +280,11 @@ impl Speak for Envelopes {
     }
 }
 
-/// How a request is to be replayed, by its extension.
-fn options(request: &forrst::Request) -> Result<Options, EnvelopeError> {
+/// Reads how a request is to be replayed from its extension.
+fn options(request: &forrst::Request) -> Result<dialect::ReplayOptions, EnvelopeError> {
     let urn = ReplayOptions::URN;
     let Some(place) = only(&request.extensions, urn)? else {
-        return Ok(Options::default());
+        return Ok(dialect::ReplayOptions::default());
     };
     let at = |member: &str| format!("extensions[{place}].options.{member}");
     let options: Option<ReplayOptions> = request.options_of(urn)?;
@@ -326,7 +301,7 @@ fn options(request: &forrst::Request) -> Result<Options, EnvelopeError> {
             Some((url, headers))
         }
     };
-    Ok(Options {
+    Ok(dialect::ReplayOptions {
         enabled: Some(options.enabled.unwrap_or(true)),
         ttl,
         priority: match options.priority.unwrap_or_default() {
@@ -338,14 +313,14 @@ fn options(request: &forrst::Request) -> Result<Options, EnvelopeError> {
     })
 }
 
-/// The key by which a repeated request is known, by the idempotency extension. What no idempotency
-/// layer takes for one is refused now, rather than when it is replayed.
+/// Reads the key of the idempotency extension. A key that no idempotency layer takes is rejected
+/// now, rather than when it is replayed.
 fn key(request: &forrst::Request) -> Result<Option<String>, EnvelopeError> {
     let options = idempotency::options(request, LONGEST_CONFIGURABLE)?;
     Ok(options.map(|options| options.key))
 }
 
-/// What is told of every replay.
+/// Returns the data that is told of every replay.
 fn data_of(status: &ReplayStatus) -> ReplayData {
     ReplayData {
         status: status.status.to_owned(),
@@ -355,13 +330,13 @@ fn data_of(status: &ReplayStatus) -> ReplayData {
     }
 }
 
-/// A failure of which there is no more to tell.
+/// Returns the fault of a failure without an envelope.
 fn failure(why: Option<&str>) -> Fault {
     let why = why.unwrap_or("The request failed.");
     Fault::new("INTERNAL_ERROR", why)
 }
 
-/// The reply to a request that was replayed since.
+/// Answers a repeat of a request that was replayed since.
 fn ended(body: &[u8], accepted: &Accepted) -> Response {
     let status = &accepted.status;
     let failed = status.status == Status::Failed.as_str();
@@ -373,7 +348,7 @@ fn ended(body: &[u8], accepted: &Accepted) -> Response {
     let extension = extension(&data);
     let empty = caller(body).envelope();
     let got = accepted.reply.as_ref();
-    let got = got.and_then(|reply| again(reply, empty.id.as_deref(), &extension));
+    let got = got.and_then(|reply| with_id(reply, empty.id.as_deref(), &extension));
     let mut response = got.unwrap_or_else(|| {
         let (status, errors) = match failed {
             true => (StatusCode::INTERNAL_SERVER_ERROR, vec![failure(None)]),
@@ -387,14 +362,14 @@ fn ended(body: &[u8], accepted: &Accepted) -> Response {
         reply(status, &envelope)
     });
     if failed {
-        // Whatever its code says, the same would come again.
+        // Another call would get the same, whatever its code says.
         response.extensions_mut().insert(Retry::never());
     }
     response
 }
 
-/// The reply that a replay got, for a request of this id; `None` if it is no envelope.
-fn again(reply: &Response, id: Option<&str>, extension: &Extension) -> Option<Response> {
+/// Returns the reply that a replay got, for a request of this id; `None` if it is no envelope.
+fn with_id(reply: &Response, id: Option<&str>, extension: &Extension) -> Option<Response> {
     if !may_be_envelope(reply.headers()) {
         return None;
     }

@@ -4,15 +4,15 @@ use crate::error::ConfigError;
 
 pub(super) const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// The times of an engine.
-pub(super) struct Times {
+/// The durations of an engine.
+pub(super) struct TimeLimits {
     pub(super) lease: Duration,
     pub(super) retention: Duration,
     pub(super) store_timeout: Option<Duration>,
 }
 
-impl Times {
-    /// Whether they are allowed, and then how long the store is waited for.
+impl TimeLimits {
+    /// Checks the durations, and returns the timeout of the store.
     pub(super) fn check(
         &self,
         section: &str,
@@ -20,14 +20,10 @@ impl Times {
         least: Duration,
         least_name: &str,
     ) -> Result<Duration, ConfigError> {
-        let refused = |field, value: Duration, allowed: String| {
+        let invalid = |field, value: Duration, allowed: String| {
             let field = format!("{section}.{field}");
-            Err(ConfigError::new(
-                None,
-                field,
-                format_args!("{value:?}"),
-                allowed,
-            ))
+            let value = format_args!("{value:?}");
+            Err(ConfigError::new(None, field, value, allowed))
         };
         let Self {
             lease,
@@ -35,22 +31,19 @@ impl Times {
             store_timeout,
         } = *self;
         if !(Duration::from_secs(1)..=Duration::from_secs(600)).contains(&lease) {
-            return refused("lease", lease, "1s to 10min".into());
+            return invalid("lease", lease, "1s to 10min".into());
         }
         if !(least..=365 * DAY).contains(&retention) {
-            return refused(
-                retention_name,
-                retention,
-                format!("{least_name} to 365 days"),
-            );
+            let allowed = format!("{least_name} to 365 days");
+            return invalid(retention_name, retention, allowed);
         }
-        // A renewal that is given this long is still in time.
+        // A renewal that takes this long is still in time.
         let longest = lease / 3;
         match store_timeout {
             None => Ok(longest.min(Duration::from_secs(5))),
             Some(timeout) if timeout.is_zero() || timeout > longest => {
                 let allowed = format!("more than 0, up to {longest:?}, a third of the lease");
-                refused("store_timeout", timeout, allowed)
+                invalid("store_timeout", timeout, allowed)
             }
             Some(timeout) => Ok(timeout),
         }

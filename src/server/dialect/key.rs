@@ -1,39 +1,51 @@
 use std::borrow::Cow;
 
+#[cfg(feature = "delivery")]
+use http::HeaderValue;
 use http::{HeaderMap, HeaderName};
 use sfv::{
     BareItemFromInput, GenericBareItem, Parser,
     visitor::{Ignored, ItemVisitor, ParameterVisitor, parameter_visitor_with},
 };
 
-/// How a key may be sent.
+/// The form of a key in a header.
 #[derive(Debug, Clone)]
-pub(super) struct KeyFormat {
-    pub(super) header: HeaderName,
+pub(crate) struct KeyFormat {
+    pub(crate) header: HeaderName,
     /// Only as a structured-field string.
     pub(super) strict: bool,
 }
 
 impl KeyFormat {
-    /// The key's characters, whichever way they were sent; `None` if there is no such header, an
-    /// error that says what is wrong.
+    /// Returns the characters of the key, sent bare or quoted, or what is wrong with it; `None` if
+    /// there is no such header.
     pub(super) fn read<'a>(
         &self,
         headers: &'a HeaderMap,
-        longest: usize,
+        max_len: usize,
     ) -> Option<Result<Cow<'a, str>, Cow<'static, str>>> {
         let mut lines = headers.get_all(&self.header).iter();
         let value = lines.next()?.as_bytes().trim_ascii();
         if lines.next().is_some() {
             return Some(Err("The header occurs more than once.".into()));
         }
-        Some(self.parse(value, longest))
+        Some(self.parse(value, max_len))
+    }
+
+    /// Writes a key, quoted if the one that it replaces is.
+    #[cfg(feature = "delivery")]
+    pub(crate) fn write(&self, key: &str, replaced: Option<&HeaderValue>) -> Option<HeaderValue> {
+        let quoted = replaced.map_or(self.strict, |value| value.as_bytes().starts_with(b"\""));
+        match quoted {
+            true => HeaderValue::try_from(format!("\"{key}\"")).ok(),
+            false => HeaderValue::try_from(key).ok(),
+        }
     }
 
     fn parse<'a>(
         &self,
         value: &'a [u8],
-        longest: usize,
+        max_len: usize,
     ) -> Result<Cow<'a, str>, Cow<'static, str>> {
         let key = match value.first() {
             None => return Err("The key is empty.".into()),
@@ -48,8 +60,8 @@ impl KeyFormat {
         };
         match key.len() {
             0 => Err("The key is empty.".into()),
-            length if length > longest => {
-                Err(format!("The key has {length} characters, allowed are {longest}.").into())
+            length if length > max_len => {
+                Err(format!("The key has {length} characters, allowed are {max_len}.").into())
             }
             _ => Ok(key),
         }
@@ -62,7 +74,7 @@ fn bare(value: &[u8]) -> Option<Cow<'_, str>> {
     value.iter().all(plain).then_some(Cow::Borrowed(text))
 }
 
-/// A structured-field string; its parameters mean nothing here.
+/// Parses a structured-field string, whose parameters mean nothing here.
 fn string(value: &[u8]) -> Option<Cow<'_, str>> {
     let inner = value
         .strip_prefix(b"\"")

@@ -1,4 +1,5 @@
-//! How fast the journal is drained: gently after a recovery, so that it is not a second outage.
+//! The pace at which the journal is drained: gently after a recovery, so that it is not a second
+//! outage.
 
 use std::{
     sync::{Mutex, PoisonError},
@@ -9,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::backoff::{Backoff, FullJitter};
 
-/// How long to leave a service alone that says that it can't serve: 1 s, and up to a minute as it
+/// The pause after a reply that says that the service can't serve: 1 s, and up to a minute as it
 /// keeps saying so.
 const PAUSE: FullJitter = FullJitter {
     base: Duration::from_secs(2),
@@ -17,30 +18,30 @@ const PAUSE: FullJitter = FullJitter {
 };
 const LEAST_PAUSE: Duration = Duration::from_secs(1);
 
-/// The drain rate is that of the last one to two of these.
+/// The drain rate is measured over the last one to two windows.
 const WINDOW: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(super) struct SlowStart {
     most: usize,
     state: Mutex<State>,
 }
 
 #[derive(Debug)]
 struct State {
-    /// How many at a time: one after a recovery, then twice as many each time that so many
+    /// The number at a time: one after a recovery, then twice as many each time that so many
     /// succeeded.
     limit: usize,
     successes: usize,
     refusals: u32,
     paused_until: Option<Instant>,
-    /// When the current window began, and how many ended in it.
+    /// The start of the current window, and how many ended in it.
     window: (Instant, u32),
-    /// How long the window before took, and how many ended in it.
-    before: (Duration, u32),
+    /// The length of the window before, and how many ended in it.
+    previous: (Duration, u32),
 }
 
-impl Pace {
+impl SlowStart {
     pub(super) fn new(most: usize) -> Self {
         Self {
             most,
@@ -50,12 +51,12 @@ impl Pace {
                 refusals: 0,
                 paused_until: None,
                 window: (Instant::now(), 0),
-                before: (Duration::ZERO, 0),
+                previous: (Duration::ZERO, 0),
             }),
         }
     }
 
-    /// How many may be replayed at a time; none while the service is left alone.
+    /// Returns how many may be replayed at a time; none during a pause.
     pub(super) fn limit(&self) -> usize {
         let state = self.lock();
         match state.paused_until {
@@ -64,14 +65,14 @@ impl Pace {
         }
     }
 
-    /// Begins gently, and at once.
+    /// Starts over, and at once.
     pub(super) fn restart(&self) {
         let mut state = self.lock();
         (state.limit, state.successes) = (1, 0);
         (state.refusals, state.paused_until) = (0, None);
     }
 
-    /// One was served, whatever it was told.
+    /// Records that one was served, whatever the reply.
     pub(super) fn served(&self) {
         let mut state = self.lock();
         state.refusals = 0;
@@ -83,7 +84,7 @@ impl Pace {
         state.count();
     }
 
-    /// The service can't serve now; how long it is left alone.
+    /// Records that the service can't serve now, and returns how long to leave it alone.
     pub(super) fn refused(&self, asked: Option<Duration>) -> Duration {
         let mut state = self.lock();
         let pause = PAUSE.delay(state.refusals, Duration::ZERO, rand::random());
@@ -95,13 +96,13 @@ impl Pace {
         pause
     }
 
-    /// How long so many will take, as measured lately; `None` if nothing was replayed lately.
+    /// Estimates how long so many entries take; `None` if nothing was replayed lately.
     pub(super) fn estimate(&self, entries: u32) -> Option<Duration> {
         let mut state = self.lock();
         state.roll();
         let (began, count) = state.window;
-        let ended = state.before.1 + count;
-        let took = state.before.0 + began.elapsed();
+        let ended = state.previous.1 + count;
+        let took = state.previous.0 + began.elapsed();
         (ended > 0).then(|| took.mul_f64(f64::from(entries) / f64::from(ended)))
     }
 
@@ -120,8 +121,8 @@ impl State {
         let (began, count) = self.window;
         let age = began.elapsed();
         if age >= WINDOW {
-            // What is long past says nothing about now.
-            self.before = match age < 2 * WINDOW {
+            // A window that ended long ago says nothing about now.
+            self.previous = match age < 2 * WINDOW {
                 true => (age, count),
                 false => (Duration::ZERO, 0),
             };
@@ -136,7 +137,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn j_5_a_drain_starts_gently_and_grows() {
-        let pace = Pace::new(6);
+        let pace = SlowStart::new(6);
         assert_eq!(pace.limit(), 1);
         let mut limits = Vec::new();
         for _ in 0..8 {
@@ -152,7 +153,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn pauses_grow_and_are_bounded() {
-        let pace = Pace::new(1);
+        let pace = SlowStart::new(1);
         let hour = Duration::from_secs(3600);
         for _ in 0..50 {
             let pause = pace.refused(None);
@@ -167,7 +168,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn j_1_estimates_are_of_what_was_measured() {
-        let pace = Pace::new(1);
+        let pace = SlowStart::new(1);
         assert_eq!(pace.estimate(10), None);
         for _ in 0..20 {
             tokio::time::advance(Duration::from_secs(1)).await;

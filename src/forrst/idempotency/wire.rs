@@ -1,4 +1,3 @@
-use crate::forrst::codes::effect_of;
 use std::{
     fmt::Write as _,
     sync::Arc,
@@ -6,40 +5,46 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{Request, Response, response};
+use http::{HeaderName, HeaderValue, Request, Response, response};
 use serde_json::{Map, Value, json};
 
 use super::{DAY, Forrst};
 use crate::{
     error::ConfigError,
     forrst::{
-        self, EnvelopeError, Extension, Fault, IdempotencyData, IdempotencyOptions, caller::Caller,
-        canonical::written, extension::only, fresh_id::resized, may_be_envelope, splice,
+        self, Call, EnvelopeError, Extension, Fault, IdempotencyData, IdempotencyOptions,
+        caller::Caller, canonical::written, codes::effect_of, extension::only, fresh_id::resized,
+        may_be_envelope, splice,
     },
-    http::{Span, headers::printable, problem::Problem, reply::Reply},
-    server::idempotency::{
-        Outcome,
-        dialect::{Common, Made, Met, Refusal, Speak},
-        engine::Operation,
+    http::{
+        Span,
+        digest::Digest,
+        headers::{IDEMPOTENCY_KEY, printable},
+        problem::Problem,
+        reply::Reply,
+    },
+    server::{
+        dialect::{Admission, Context, Operation, OperationId, Rejection, Rewrite, WireFormat},
+        idempotency::HandlerOutcome,
     },
     store::{Fingerprint, Note},
 };
 
-/// Who asks, and with which key if it has one.
+/// The caller of a function, and its key if it has one.
 #[derive(Debug, Default)]
-pub(crate) struct Known {
+pub(crate) struct KeyedCaller {
     caller: Caller,
     key: Option<String>,
 }
 
-impl Known {
+impl KeyedCaller {
     fn data(&self, status: &str, original: Option<&str>) -> IdempotencyData {
         IdempotencyData::new(self.key.clone(), status, original)
     }
 }
 
-impl Speak for Forrst {
-    type Asked = Arc<Known>;
+impl WireFormat for Forrst {
+    type Asked = Arc<KeyedCaller>;
 
     fn check(&self) -> Result<(), ConfigError> {
         if (DAY..=365 * DAY).contains(&self.longest_ttl) {
@@ -54,27 +59,47 @@ impl Speak for Forrst {
         ))
     }
 
-    fn meet(&self, _: Common<'_>, head: &Request<()>) -> Met<Arc<Known>> {
+    fn key_header(&self) -> HeaderName {
+        IDEMPOTENCY_KEY
+    }
+
+    /// The key is that of the extension or, of a call that has none, that of the header: a call
+    /// whose body can't be changed is replayed with a key in its header.
+    fn identify(
+        &self,
+        head: &Request<()>,
+        body: &[u8],
+        max_key_len: usize,
+        owner: Digest,
+    ) -> Result<Option<OperationId>, Problem> {
+        let request = forrst::Request::parse(body).map_err(invalid)?;
+        let options = options(&request, max_key_len).map_err(invalid)?;
+        let header = head.headers().get(IDEMPOTENCY_KEY);
+        let key = options.as_ref().map(|options| options.key.as_bytes());
+        let key = key.or_else(|| header.map(HeaderValue::as_bytes));
+        Ok(key.map(|key| operation_id(&request.call, key, owner)))
+    }
+
+    fn admit(&self, _: Context<'_>, head: &Request<()>) -> Admission<Arc<KeyedCaller>> {
         match head.method().is_safe() {
-            true => Met::Other,
-            false => Met::Asked(Arc::default()),
+            true => Admission::Passed,
+            false => Admission::Admitted(Arc::default()),
         }
     }
 
-    fn read(
+    fn operation(
         &self,
-        common: Common<'_>,
+        context: Context<'_>,
         head: &Request<()>,
-        asked: &mut Arc<Known>,
+        asked: &mut Arc<KeyedCaller>,
         body: &Bytes,
     ) -> Result<Option<Operation>, Problem> {
-        let invalid = |error: EnvelopeError| Problem::ENVELOPE_INVALID.detail(error.to_string());
         let mut request = forrst::Request::parse(body).map_err(|error| {
             *asked = known(Caller::guess(body), None);
             invalid(error)
         })?;
         let caller = Caller::of(&mut request);
-        let options = match options(&request, common.settings.longest) {
+        let options = match options(&request, context.max_key_len) {
             Ok(options) => options,
             Err(error) => {
                 *asked = known(caller, None);
@@ -85,36 +110,35 @@ impl Speak for Forrst {
             return Ok(None);
         };
         let note = Note::new(caller.id.as_deref().unwrap_or_default());
-        let mut digest = common.whose(head);
-        if let Ok(digest) = &mut digest {
-            digest.part("forrst");
-            digest.part(&request.call.function);
-            digest.part(request.call.version.as_deref().unwrap_or_default());
-            digest.part(&key);
-        }
+        let id = context
+            .scope_digest(head)
+            .map(|owner| operation_id(&request.call, key.as_bytes(), owner));
         *asked = known(caller, Some(key));
         Ok(Some(Operation {
-            key: digest?.into(),
-            fingerprint: Fingerprint::new(request.call.arguments_digest()),
+            id: id?,
             note: note.ok_or_else(|| {
                 let what = format!("is too long, allowed: up to {} bytes", Note::MAX_LEN);
                 invalid(EnvelopeError::new("id", what))
             })?,
-            retention: self.kept_for(ttl, common.settings.retention),
+            retention: self.kept_for(ttl, context.retention),
         }))
     }
 
-    fn key<'a>(&self, _: &'a Request<()>, asked: Option<&'a Arc<Known>>) -> Option<&'a str> {
+    fn printable_key<'a>(
+        &self,
+        _: &'a Request<()>,
+        asked: Option<&'a Arc<KeyedCaller>>,
+    ) -> Option<&'a str> {
         printable(asked?.key.as_ref()?.as_bytes())
     }
 
-    fn refuse(asked: &Arc<Known>, refusal: &Refusal) -> Response<Bytes> {
-        let Refusal {
+    fn reject(asked: &Arc<KeyedCaller>, rejection: &Rejection) -> Response<Bytes> {
+        let Rejection {
             problem,
             note,
             fingerprint,
-        } = refusal;
-        let (code, status, message) = told(problem);
+        } = rejection;
+        let (code, status, message) = fault_of(problem);
         let original = original(note);
         let mut details = Map::new();
         if let Some(key) = &asked.key {
@@ -146,48 +170,47 @@ impl Speak for Forrst {
             .failed(fault, extensions, problem.response(false))
     }
 
-    fn processed(
+    fn rewrite(
         &self,
-        common: Common<'_>,
-        asked: &Arc<Known>,
+        context: Context<'_>,
+        asked: &Arc<KeyedCaller>,
         retention: Duration,
         head: &response::Parts,
         body: &Bytes,
-    ) -> Made {
+    ) -> Rewrite {
         let Some(reply) = envelope(&head.headers, body) else {
-            return Made::AsItIs;
+            return Rewrite::Unchanged;
         };
-        let marked = head.extensions.get::<Outcome>().is_some();
-        let errors = common.settings.server_errors;
-        let undone = |fault: &Fault| errors.is_undone(effect_of(&fault.code));
+        let marked = head.extensions.get::<HandlerOutcome>().is_some();
+        let undone = |fault: &Fault| effect_of(&fault.code) <= context.no_effect;
         if !marked && !reply.errors.is_empty() && reply.errors.iter().all(undone) {
-            return Made::NoEffect;
+            return Rewrite::NoEffect;
         }
         let now = (self.clock)();
         let mut data = asked.data("processed", asked.caller.id.as_deref());
         data.expires_at = now.checked_add(retention).map(iso_8601);
-        let dress = |data| splice::with_only(body, &extension(&data)?);
-        let sent = dress(data.clone());
-        // As it will be sent once more, but for the id.
+        let with_extension = |data| splice::with_only(body, &extension(&data)?);
+        let sent = with_extension(data.clone());
+        // The reply as it will be sent once more, but for the id.
         data.status = "cached".to_owned();
         data.cached_at = Some(iso_8601(now));
-        match (dress(data), sent) {
-            (Some(kept), Some(sent)) => Made::Dressed {
-                kept: kept.into(),
+        match (with_extension(data), sent) {
+            (Some(stored), Some(sent)) => Rewrite::Rewritten {
+                stored: stored.into(),
                 sent: sent.into(),
             },
-            _ => Made::AsItIs,
+            _ => Rewrite::Unchanged,
         }
     }
 
-    fn replayed(&self, asked: &Arc<Known>, note: &Note, reply: &mut Reply) {
+    fn rewrite_replayed(&self, asked: &Arc<KeyedCaller>, note: &Note, reply: &mut Reply) {
         let Some(stored) = envelope(&reply.headers, &reply.body) else {
             return;
         };
         let mut changed = None;
         let data: Option<IdempotencyData> =
             stored.data_of(IdempotencyData::URN).unwrap_or_default();
-        // A handler that stored its reply itself left this to us.
+        // A reply that its handler stored itself has no extension yet.
         if !data.is_some_and(|data| data.is_cached()) {
             let data = asked.data("cached", original(note));
             changed = extension(&data).and_then(|data| splice::with_only(&reply.body, &data));
@@ -209,14 +232,31 @@ impl Forrst {
     }
 }
 
-fn known(caller: Caller, key: Option<String>) -> Arc<Known> {
-    Arc::new(Known { caller, key })
+fn known(caller: Caller, key: Option<String>) -> Arc<KeyedCaller> {
+    Arc::new(KeyedCaller { caller, key })
 }
 
-/// The options of the extension, if it is there: then once, and with a key.
+#[allow(clippy::needless_pass_by_value, reason = "for map_err")]
+fn invalid(error: EnvelopeError) -> Problem {
+    Problem::ENVELOPE_INVALID.detail(error.to_string())
+}
+
+/// Identifies a call by its function, version and key among those of its owner.
+fn operation_id(call: &Call, key: &[u8], mut owner: Digest) -> OperationId {
+    owner.part("forrst");
+    owner.part(&call.function);
+    owner.part(call.version.as_deref().unwrap_or_default());
+    owner.part(key);
+    OperationId {
+        key: owner.into(),
+        fingerprint: Fingerprint::new(call.arguments_digest()),
+    }
+}
+
+/// Reads the options of the extension. If it is there, it is there once, and with a key.
 pub(in crate::forrst) fn options(
     request: &forrst::Request,
-    longest: usize,
+    max_key_len: usize,
 ) -> Result<Option<IdempotencyOptions>, EnvelopeError> {
     let urn = IdempotencyOptions::URN;
     let Some(index) = only(&request.extensions, urn)? else {
@@ -228,16 +268,16 @@ pub(in crate::forrst) fn options(
         return wrong(at, "is missing".to_owned());
     };
     let key = options.key.as_str();
-    let fits = (1..=longest).contains(&key.len());
+    let fits = (1..=max_key_len).contains(&key.len());
     if fits && key.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
         return Ok(Some(options));
     }
-    let allowed = format!("allowed: 1 to {longest} printable characters of ASCII");
+    let allowed = format!("allowed: 1 to {max_key_len} printable characters of ASCII");
     wrong(format!("{at}.key"), format!("{allowed}; is {key:?}"))
 }
 
-/// What is said about a refusal: its code, the status of the extension, and words for people.
-pub(in crate::forrst) fn told(problem: &Problem) -> (String, Option<&'static str>, String) {
+/// Returns the code of a problem, the status of the extension, and a message.
+pub(in crate::forrst) fn fault_of(problem: &Problem) -> (String, Option<&'static str>, String) {
     let words = match &*problem.detail {
         "" => problem.title.to_owned(),
         detail => detail.to_owned(),
@@ -270,7 +310,7 @@ pub(in crate::forrst) fn told(problem: &Problem) -> (String, Option<&'static str
     (code, status, words)
 }
 
-/// A reply that more can be written into: one with a result or errors.
+/// Parses a reply that can be rewritten: one with a result or errors.
 fn envelope(headers: &http::HeaderMap, body: &[u8]) -> Option<forrst::Response> {
     if !may_be_envelope(headers) {
         return None;
@@ -284,13 +324,13 @@ pub(in crate::forrst) fn extension(data: &IdempotencyData) -> Option<Extension> 
     Some(Extension::with_data(IdempotencyData::URN, data))
 }
 
-/// The id of the request that had the key first.
+/// Returns the id of the request that had the key first.
 fn original(note: &Note) -> Option<&str> {
     let id = str::from_utf8(note.as_bytes()).ok()?;
     (!id.is_empty()).then_some(id)
 }
 
-/// In whole seconds. What lies before 1970 is not told apart.
+/// Writes a time in whole seconds, not before 1970.
 fn iso_8601(time: SystemTime) -> String {
     let mut text = String::new();
     let time = time.max(SystemTime::UNIX_EPOCH);

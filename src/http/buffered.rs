@@ -1,0 +1,271 @@
+use std::{
+    collections::VecDeque,
+    fmt,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use bytes::{Buf, Bytes};
+use http::HeaderMap;
+use http_body::{Body, Frame, SizeHint};
+use pin_project_lite::pin_project;
+
+/// Boxed, since most bodies have none.
+#[cfg(feature = "server")]
+pub(crate) type Trailers = Option<Box<HeaderMap>>;
+
+pin_project! {
+    /// The frames that a layer has read of a body, and then the rest of it: untouched, partly
+    /// read, whole, or broken off.
+    ///
+    /// Layers that look at replies return it. Data, trailers, errors and the size come out as they
+    /// went in.
+    pub struct BufferedBody<B: Body> {
+        // The data of the first frame, which often is the only one that is read.
+        first: Option<Bytes>,
+        more: VecDeque<Frame<Bytes>>,
+        #[pin]
+        rest: Rest<B>,
+    }
+}
+
+pin_project! {
+    #[project = RestProj]
+    enum Rest<B: Body> {
+        Body { #[pin] body: B },
+        Boxed { body: Pin<Box<B>> },
+        // The size that the body announced last stays: a proxy frames its response by it.
+        Ended { size: SizeHint, error: Option<B::Error> },
+    }
+}
+
+impl<B: Body> BufferedBody<B> {
+    /// Wraps a body of which nothing was read.
+    pub(crate) fn untouched(body: B) -> Self {
+        Self {
+            first: None,
+            more: VecDeque::new(),
+            rest: Rest::Body { body },
+        }
+    }
+
+    /// Returns the data that was read and not yet passed on.
+    pub(crate) fn data(&self) -> impl Iterator<Item = &Bytes> {
+        let more = self.more.iter().filter_map(Frame::data_ref);
+        self.first.iter().chain(more)
+    }
+
+    /// Returns the trailers, if they were read.
+    pub(crate) fn trailers(&self) -> Option<&HeaderMap> {
+        self.more.back()?.trailers_ref()
+    }
+}
+
+#[cfg(feature = "server")]
+impl<B: Body> BufferedBody<B> {
+    pub(crate) fn whole(data: Bytes, trailers: Trailers) -> Self {
+        Self {
+            more: trailers
+                .map(|map| Frame::trailers(*map))
+                .into_iter()
+                .collect(),
+            ..data.into()
+        }
+    }
+
+    /// Puts the data that was read in front of the rest.
+    pub(crate) fn partial(read: impl Iterator<Item = Bytes>, body: Pin<Box<B>>) -> Self {
+        Self {
+            first: None,
+            more: read.map(Frame::data).collect(),
+            rest: Rest::Boxed { body },
+        }
+    }
+
+    /// Puts the data that was read in front of an error.
+    pub(crate) fn broken(read: impl Iterator<Item = Bytes>, error: B::Error) -> Self {
+        Self {
+            first: None,
+            more: read.map(Frame::data).collect(),
+            rest: Rest::Ended {
+                size: SizeHint::new(),
+                error: Some(error),
+            },
+        }
+    }
+}
+
+impl<B: Body + Unpin> BufferedBody<B> {
+    /// Reads one more frame, if there is one, and returns the length of its data.
+    pub(crate) fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Option<Option<usize>>> {
+        let mut this = Pin::new(self).project();
+        let mut body = match this.rest.as_mut().project() {
+            RestProj::Body { body } => body,
+            RestProj::Boxed { body } => body.as_mut(),
+            RestProj::Ended { .. } => return Poll::Ready(None),
+        };
+        let error = match ready!(body.as_mut().poll_frame(cx)).map(into_bytes) {
+            Some(Ok(frame)) => {
+                let length = frame.data_ref().map(Bytes::len);
+                match frame.into_data() {
+                    Ok(data) if this.first.is_none() && this.more.is_empty() => {
+                        *this.first = Some(data);
+                    }
+                    Ok(data) => this.more.push_back(Frame::data(data)),
+                    Err(frame) => this.more.push_back(frame),
+                }
+                return Poll::Ready(Some(length));
+            }
+            Some(Err(error)) => Some(error),
+            None => None,
+        };
+        let size = body.size_hint();
+        this.rest.set(Rest::Ended { size, error });
+        Poll::Ready(None)
+    }
+}
+
+#[cfg(feature = "forrst")]
+impl<B: Body> BufferedBody<B> {
+    /// Returns all data, if the body was read to its end.
+    pub(crate) fn complete(&self) -> Option<Bytes> {
+        let Rest::Ended { error: None, .. } = self.rest else {
+            return None;
+        };
+        let mut data = self.data();
+        Some(match (data.next(), data.next()) {
+            (None, _) => Bytes::new(),
+            (Some(only), None) => only.clone(),
+            _ => self.data().flatten().copied().collect(),
+        })
+    }
+
+    /// Replaces the data of a complete body. Trailers stay.
+    pub(crate) fn replace(self, data: Bytes) -> Self {
+        let mut more = self.more;
+        more.retain(Frame::is_trailers);
+        Self {
+            more,
+            ..data.into()
+        }
+    }
+}
+
+/// A whole body without trailers.
+impl<B: Body> From<Bytes> for BufferedBody<B> {
+    fn from(data: Bytes) -> Self {
+        Self {
+            first: Some(data).filter(|data| !data.is_empty()),
+            more: VecDeque::new(),
+            rest: Rest::Ended {
+                size: SizeHint::with_exact(0),
+                error: None,
+            },
+        }
+    }
+}
+
+/// The default of the wrapped body: tonic's interceptors fail with one.
+impl<B: Body + Default> Default for BufferedBody<B> {
+    fn default() -> Self {
+        Self::untouched(B::default())
+    }
+}
+
+impl<B: Body> Body for BufferedBody<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        let this = self.project();
+        if let Some(data) = this.first.take() {
+            return Poll::Ready(Some(Ok(Frame::data(data))));
+        }
+        if let Some(frame) = this.more.pop_front() {
+            return Poll::Ready(Some(Ok(frame)));
+        }
+        Poll::Ready(match this.rest.project() {
+            RestProj::Body { body } => ready!(body.poll_frame(cx)).map(into_bytes),
+            RestProj::Boxed { body } => ready!(body.as_mut().poll_frame(cx)).map(into_bytes),
+            RestProj::Ended { error, .. } => error.take().map(Err),
+        })
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.first.is_none()
+            && self.more.is_empty()
+            && match &self.rest {
+                Rest::Body { body } => body.is_end_stream(),
+                Rest::Boxed { body } => body.is_end_stream(),
+                Rest::Ended { error, .. } => error.is_none(),
+            }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let read: u64 = self.data().map(|data| data.len() as u64).sum();
+        let rest = match &self.rest {
+            Rest::Body { body } => body.size_hint(),
+            Rest::Boxed { body } => body.size_hint(),
+            Rest::Ended { size, .. } => *size,
+        };
+        size_after(read, rest)
+    }
+}
+
+/// Returns the size of a body of which `read` bytes come before the rest.
+pub(crate) fn size_after(read: u64, rest: SizeHint) -> SizeHint {
+    let mut hint = SizeHint::new();
+    hint.set_lower(rest.lower().saturating_add(read));
+    if let Some(upper) = rest.upper().and_then(|upper| upper.checked_add(read)) {
+        hint.set_upper(upper);
+    }
+    hint
+}
+
+impl<B: Body> fmt::Debug for BufferedBody<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BufferedBody")
+            .field("read", &self.data().map(Bytes::len).sum::<usize>())
+            .finish_non_exhaustive()
+    }
+}
+
+pub(crate) fn into_bytes<D: Buf, E>(frame: Result<Frame<D>, E>) -> Result<Frame<Bytes>, E> {
+    frame.map(|frame| frame.map_data(|mut data| data.copy_to_bytes(data.remaining())))
+}
+
+#[cfg(all(test, feature = "server"))]
+mod tests {
+    use http_body_util::{BodyExt, Full};
+
+    use super::*;
+
+    /// Servers make a length header of it.
+    #[tokio::test]
+    async fn i_8_a_body_knows_its_size_and_its_end() {
+        let body = BufferedBody::<Full<Bytes>>::from(Bytes::from("four"));
+        assert_eq!(body.size_hint().exact(), Some(4));
+        assert!(!body.is_end_stream());
+        for empty in [
+            BufferedBody::from(Bytes::new()),
+            BufferedBody::<Full<Bytes>>::default(),
+        ] {
+            let size = empty.size_hint().exact();
+            assert_eq!((size, empty.is_end_stream()), (Some(0), true));
+        }
+        let inner = BufferedBody::untouched(Full::<Bytes>::from("four"));
+        assert_eq!(
+            (inner.size_hint().exact(), inner.is_end_stream()),
+            (Some(4), false)
+        );
+        let trailers = Some(Box::default());
+        let mut trailing = BufferedBody::<Full<Bytes>>::whole(Bytes::new(), trailers);
+        assert!(!trailing.is_end_stream(), "there are trailers");
+        let frame = trailing.frame().await.unwrap().unwrap();
+        assert!(frame.is_trailers());
+        assert!(trailing.is_end_stream());
+    }
+}
