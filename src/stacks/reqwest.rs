@@ -1,4 +1,4 @@
-//! reqwest: a client as the innermost service, and stacks of layers as a middleware.
+//! reqwest: a client as the innermost service, and layers as a middleware.
 //!
 //! [`HttpClient`] takes `http::Request`s and returns `reqwest::Response`s:
 //!
@@ -19,7 +19,7 @@
 //! # }
 //! ```
 //!
-//! With the `reqwest-middleware` feature, `TowerMiddleware` puts any of the layers into an existing chain:
+//! With the `reqwest-middleware` feature, `TowerMiddleware` puts layers into an existing chain:
 //!
 //! ```
 //! # #[cfg(feature = "reqwest-middleware")]
@@ -68,26 +68,24 @@ use crate::{
 };
 
 #[cfg(feature = "reqwest-middleware")]
+mod exchange;
+#[cfg(feature = "reqwest-middleware")]
 mod middleware;
-#[cfg(feature = "reqwest-middleware")]
-mod port;
-#[cfg(feature = "reqwest-middleware")]
-mod shell;
 
 #[cfg(feature = "reqwest-middleware")]
 pub use self::{
+    exchange::{ChainBody, ChainFuture, ChainRecording, ChainService},
     middleware::TowerMiddleware,
-    port::{Hop, HopFuture},
 };
 
-/// A `reqwest::Client` that takes `http::Request`s, which is what the layers speak.
+/// A `reqwest::Client` that takes `http::Request`s, as the layers do.
 #[derive(Debug, Clone)]
 pub struct HttpClient {
     client: Client,
 }
 
 impl HttpClient {
-    /// Calls with this client.
+    /// Wraps a client.
     #[must_use]
     pub fn new(client: Client) -> Self {
         Self { client }
@@ -117,7 +115,7 @@ pub struct ResponseFuture(State);
 
 enum State {
     Called(<Client as Service<reqwest::Request>>::Future),
-    /// The request is none that reqwest could send.
+    /// reqwest can't send the request.
     Failed(Option<Error>),
 }
 
@@ -129,7 +127,7 @@ impl Future for ResponseFuture {
             State::Called(future) => Pin::new(future).poll(cx).map_err(Into::into),
             State::Failed(error) => match error.take() {
                 Some(error) => Poll::Ready(Err(error.into())),
-                None => Poll::Pending,
+                None => unreachable!("a future is not polled after it is ready"),
             },
         }
     }
@@ -154,7 +152,7 @@ impl PeekResponse for Response {
     fn open(self) -> (http::Response<()>, PeekBody<Body>) {
         let url = self.url().clone();
         let (mut parts, body) = http::Response::<Body>::from(self).into_parts();
-        // The conversion forgets the URL, and the way back looks for it here.
+        // The conversion drops the URL; the one back takes it from this extension.
         if let Ok(with_url) = http::Response::builder().url(url).body(()) {
             parts.extensions.extend(with_url.into_parts().0.extensions);
         }
@@ -177,14 +175,14 @@ impl AnyBody for Body {
     }
 }
 
-/// What is kept of a body: bytes that reqwest has at hand, or a recording of those that pass.
+/// A recording of a body: its bytes if it is buffered, or the frames as they pass.
 #[derive(Debug)]
-pub struct ReqwestRecording(Kept);
+pub struct ReqwestRecording(Recorded);
 
 #[derive(Debug)]
-enum Kept {
+enum Recorded {
     Bytes(Bytes),
-    Recorded(Recording<Body>),
+    Frames(Recording<Body>),
 }
 
 impl ReplayBody for Body {
@@ -193,16 +191,15 @@ impl ReplayBody for Body {
     fn record(&mut self, room: &ReplayLimits<'_>) -> Option<ReqwestRecording> {
         if self.as_bytes().is_none_or(<[u8]>::is_empty) {
             let recording = tape::record(self, room)?;
-            return Some(ReqwestRecording(Kept::Recorded(recording)));
+            return Some(ReqwestRecording(Recorded::Frames(recording)));
         }
-        // Such a body yields all it has at the first asking, and the way to its bytes that copies
-        // nothing is to ask.
+        // A buffered body yields all its bytes at the first poll, which takes them without a copy.
         let mut context = Context::from_waker(std::task::Waker::noop());
         match Pin::new(&mut *self).poll_frame(&mut context) {
             Poll::Ready(Some(Ok(frame))) => {
                 let bytes = frame.into_data().ok()?;
                 *self = Self::from(bytes.clone());
-                Some(ReqwestRecording(Kept::Bytes(bytes)))
+                Some(ReqwestRecording(Recorded::Bytes(bytes)))
             }
             _ => None,
         }
@@ -210,15 +207,15 @@ impl ReplayBody for Body {
 
     fn is_whole(recording: &ReqwestRecording) -> bool {
         match &recording.0 {
-            Kept::Bytes(_) => true,
-            Kept::Recorded(recording) => tape::is_whole(recording),
+            Recorded::Bytes(_) => true,
+            Recorded::Frames(recording) => tape::is_whole(recording),
         }
     }
 
     fn replay(recording: &ReqwestRecording) -> Option<Self> {
         match &recording.0 {
-            Kept::Bytes(bytes) => Some(Self::from(bytes.clone())),
-            Kept::Recorded(recording) => tape::replay(recording),
+            Recorded::Bytes(bytes) => Some(Self::from(bytes.clone())),
+            Recorded::Frames(recording) => tape::replay(recording),
         }
     }
 }

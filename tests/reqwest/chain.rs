@@ -8,7 +8,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
-    task::{Context, Poll, Waker, Wake},
+    task::{Context, Poll, Wake, Waker},
     time::Duration,
 };
 
@@ -34,7 +34,7 @@ use tower_reprise::{
     error::{BoxError, Refused},
     stacks::{
         self,
-        reqwest::{Hop, HopFuture, TowerMiddleware},
+        reqwest::{ChainBody, ChainFuture, ChainService, TowerMiddleware},
     },
 };
 
@@ -79,7 +79,7 @@ fn said(status: u16) -> Response {
 /// Layers, and a last middleware that answers.
 fn answering<L, S, F, Fut>(layers: L, inner: F) -> ClientWithMiddleware
 where
-    L: Layer<Hop, Service = S>,
+    L: Layer<ChainService, Service = S>,
     TowerMiddleware<S>: Middleware,
     F: Fn(reqwest::Request, usize) -> Fut + Send + Sync + 'static,
     Fut: Future<Output = Handled> + Send + 'static,
@@ -468,7 +468,7 @@ async fn g_2_each_authority_is_a_dependency() {
 
 #[tokio::test(start_paused = true)]
 async fn d_4_a_layer_may_send_it_elsewhere() {
-    let elsewhere = MapRequestLayer::new(|mut request: Request<Body>| {
+    let elsewhere = MapRequestLayer::new(|mut request: Request<ChainBody>| {
         *request.uri_mut() = Uri::from_static("http://other.example/?b=2");
         request
     });
@@ -484,7 +484,7 @@ async fn d_4_a_layer_may_send_it_elsewhere() {
     assert_eq!(response.status(), 200);
 
     // Nowhere at all is an error like others.
-    let nowhere = MapRequestLayer::new(|mut request: Request<Body>| {
+    let nowhere = MapRequestLayer::new(|mut request: Request<ChainBody>| {
         *request.uri_mut() = Uri::from_static("/nowhere");
         request
     });
@@ -614,53 +614,71 @@ async fn d_7_a_limit_inside_never_deadlocks() {
 }
 
 #[tokio::test]
-async fn d_7_a_layer_that_spawns_is_told_so() {
+async fn d_7_a_layer_may_call_from_another_task() {
+    let chain = |layered: Arc<dyn Middleware>| {
+        let chain = ClientBuilder::new(client()).with_arc(layered);
+        let answer = |_, n| async move { Ok(said(if n == 0 { 503 } else { 200 })) };
+        chain.with(Inner(answer)).build()
+    };
+    let buffered = layer_fn(|inner: ChainService| BufferLayer::new(4).layer(inner));
+    let layers = (RetryLayer::new(deps()), buffered);
+    let response = get(&chain(Arc::new(TowerMiddleware::new(layers))))
+        .send()
+        .await;
+    assert_eq!(outcome(&response.unwrap()), (2, None));
+
+    let spawned = layer_fn(|inner: ChainService| {
+        tower::service_fn(move |request: Request<ChainBody>| {
+            let answer = tokio::spawn(inner.clone().call(request));
+            async { answer.await.unwrap() }
+        })
+    });
+    let layers = (RetryLayer::new(deps()), spawned);
+    let response = get(&chain(Arc::new(TowerMiddleware::new(layers))))
+        .send()
+        .await;
+    assert_eq!(outcome(&response.unwrap()), (2, None));
+}
+
+#[tokio::test]
+async fn d_7_a_call_has_one_attempt_at_a_time_and_may_send_others_of_its_own() {
     let chain = |layered: Arc<dyn Middleware>| {
         let chain = ClientBuilder::new(client()).with_arc(layered);
         chain.with(Inner(|_, _| async { Ok(said(200)) })).build()
     };
-    let buffered = layer_fn(|hop: Hop| BufferLayer::new(4).layer(hop));
-    let error = failed(get(&chain(Arc::new(TowerMiddleware::new(buffered))))).await;
-    let told = |error: &BoxError| error.to_string().contains("another task");
-    assert!(told(&error), "{error}");
-
-    // One that calls where it should, and waits elsewhere.
-    let spawned = layer_fn(|hop: Hop| {
-        tower::service_fn(move |request: Request<Body>| {
-            let answer = tokio::spawn(hop.clone().call(request));
-            async { answer.await.unwrap() }
-        })
-    });
-    let error = failed(get(&chain(Arc::new(TowerMiddleware::new(spawned))))).await;
-    assert!(told(&error), "{error}");
-
-    // Two at a time.
-    let twice = layer_fn(|hop: Hop| {
-        tower::service_fn(move |request: Request<Body>| {
-            let first = hop.clone().call(request);
-            let second = hop.clone().oneshot(Request::new(Body::default()));
-            async {
-                let second = second.await;
-                assert!(second.is_err());
+    let told = |error: BoxError| error.to_string().contains("one at a time");
+    let twice = layer_fn(move |inner: ChainService| {
+        tower::service_fn(move |request: Request<ChainBody>| {
+            let again = request.body().with(Body::default());
+            let first = inner.clone().call(request);
+            let second = inner.clone().oneshot(Request::new(again));
+            let alone = inner.clone().oneshot(Request::new(ChainBody::default()));
+            async move {
+                assert!(told(second.await.unwrap_err()));
+                assert!(told(alone.await.unwrap_err()), "it belongs to no call");
                 first.await
             }
         })
     });
     let response = get(&chain(Arc::new(TowerMiddleware::new(twice))))
         .send()
-        .await
-        .unwrap();
-    assert_eq!(response.status(), 200, "the first is not disturbed");
+        .await;
+    assert_eq!(
+        response.unwrap().status(),
+        200,
+        "the first is not disturbed"
+    );
 
-    // And one that calls anew before it lets go of what it had.
-    let late = layer_fn(|hop: Hop| {
-        tower::service_fn(move |request: Request<Body>| {
-            let mut hop = hop.clone();
+    // A layer that calls anew before it drops the future it had.
+    let late = layer_fn(|inner: ChainService| {
+        tower::service_fn(move |request: Request<ChainBody>| {
+            let mut inner = inner.clone();
             async move {
-                let again = Request::get(request.uri()).body(Body::default())?;
-                let mut first = pin!(hop.call(request));
+                let again = request.body().with(Body::from("more"));
+                let again = Request::post(request.uri()).body(again)?;
+                let mut first = pin!(inner.call(request));
                 assert_eq!(first.as_mut().await?.status(), 200);
-                let again = hop.call(again).await;
+                let again = inner.call(again).await;
                 assert!(first.await.is_err(), "it was answered");
                 again
             }
@@ -668,19 +686,18 @@ async fn d_7_a_layer_that_spawns_is_told_so() {
     });
     let response = get(&chain(Arc::new(TowerMiddleware::new(late))))
         .send()
-        .await
-        .unwrap();
-    assert_eq!(response.status(), 200);
+        .await;
+    assert_eq!(response.unwrap().status(), 200);
 }
 
 #[tokio::test(start_paused = true)]
 async fn s_3_an_answer_is_for_the_call_that_asked() {
     // Waits for what another call asked for, which is gone.
-    let stash: Arc<Mutex<Option<HopFuture>>> = Arc::default();
-    let steals = layer_fn(move |hop: Hop| {
+    let stash: Arc<Mutex<Option<ChainFuture>>> = Arc::default();
+    let steals = layer_fn(move |inner: ChainService| {
         let stash = stash.clone();
-        tower::service_fn(move |request: Request<Body>| {
-            let (mine, stash) = (hop.clone().call(request), stash.clone());
+        tower::service_fn(move |request: Request<ChainBody>| {
+            let (mine, stash) = (inner.clone().call(request), stash.clone());
             async move {
                 let stolen = stash.lock().unwrap().take();
                 let Some(stolen) = stolen else {
@@ -703,7 +720,7 @@ async fn s_3_an_answer_is_for_the_call_that_asked() {
 
 /// Polls a future only when its own waker was woken, as sets of futures do.
 struct OwnWaker {
-    future: HopFuture,
+    future: ChainFuture,
     flag: Arc<Flag>,
 }
 
@@ -736,9 +753,9 @@ impl Future for OwnWaker {
 
 #[tokio::test(start_paused = true)]
 async fn d_7_a_layer_with_wakers_of_its_own_is_woken() {
-    let waking = layer_fn(|mut hop: Hop| {
-        tower::service_fn(move |request: Request<Body>| OwnWaker {
-            future: hop.call(request),
+    let waking = layer_fn(|mut inner: ChainService| {
+        tower::service_fn(move |request: Request<ChainBody>| OwnWaker {
+            future: inner.call(request),
             flag: Arc::new(Flag {
                 woken: AtomicBool::new(true),
                 task: Mutex::default(),
@@ -751,7 +768,7 @@ async fn d_7_a_layer_with_wakers_of_its_own_is_woken() {
             Self(self.0.clone())
         }
     }
-    impl<S: Service<Request<Body>>> Service<Request<Body>> for Shared<S> {
+    impl<S: Service<Request<ChainBody>>> Service<Request<ChainBody>> for Shared<S> {
         type Response = S::Response;
         type Error = S::Error;
         type Future = S::Future;
@@ -760,11 +777,12 @@ async fn d_7_a_layer_with_wakers_of_its_own_is_woken() {
             self.0.lock().unwrap().poll_ready(cx)
         }
 
-        fn call(&mut self, request: Request<Body>) -> S::Future {
+        fn call(&mut self, request: Request<ChainBody>) -> S::Future {
             self.0.lock().unwrap().call(request)
         }
     }
-    let shared = layer_fn(move |hop: Hop| Shared(Arc::new(Mutex::new(waking.layer(hop)))));
+    let shared =
+        layer_fn(move |inner: ChainService| Shared(Arc::new(Mutex::new(waking.layer(inner)))));
     let let_go = Arc::new(Notify::new());
     let held = let_go.clone();
     let layers = (RetryLayer::new(deps()), shared);

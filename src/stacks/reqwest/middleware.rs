@@ -1,64 +1,88 @@
+//! Tower layers in a reqwest-middleware chain.
+//!
+//! Layers own their inner service, but the rest of a chain is lent to one call. So the innermost
+//! service leaves each attempt at the call's [exchange](super::exchange), and [`TowerMiddleware`] sends it down
+//! the chain and brings back the reply. The request's body carries the exchange, so that it comes
+//! through layers, retries and tasks alike.
+
 use std::{
     error, fmt,
     future::{Future, poll_fn},
     pin::{Pin, pin},
-    sync::Mutex,
-    task::{Context, Poll},
+    sync::{Arc, Mutex},
+    task::Poll,
 };
 
 use http::{Extensions, Request};
-use reqwest::{Body, Response};
+use reqwest::Response;
 use reqwest_middleware::{Error, Middleware, Next};
 use tower::{Layer, Service};
 
-use super::port::{Hop, Port};
+use super::exchange::{CallExchange, ChainBody, ChainError, ChainService, Stage};
 use crate::{call::Attempt, error::BoxError};
 
 type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Layers as a middleware, beside others in a reqwest-middleware chain.
 ///
-/// Takes one layer, or several as a tuple, outermost first. They must call in the task they are
-/// called in, one attempt at a time, as all layers of this crate do. Extensions that a request was
-/// given, such as a [`RetryOverride`](crate::call::RetryOverride), are on the request that the layers
-/// see; middlewares that come after see the [`Attempt`] among theirs, if it is another one. An
-/// error that a layer made or wrapped is an `Error::Middleware`, with the original in its chain.
+/// Takes one layer, or several as a tuple, outermost first. Layers see the extensions that the
+/// request was given, such as a [`RetryOverride`](crate::call::RetryOverride). Middlewares that
+/// come after see the [`Attempt`] among theirs from the second attempt on. An error that a layer
+/// made or wrapped is an `Error::Middleware`, with the original in its chain.
+///
+/// A call has one attempt in the chain at a time. A layer that sends another body, or a request
+/// of its own, makes it with [`ChainBody::with`].
 #[derive(Debug)]
 #[must_use]
 pub struct TowerMiddleware<S> {
     service: S,
-    /// A clone for the next call, so that most need not make one.
-    spare: Mutex<Option<Box<S>>>,
+    /// Stacks that no call uses, so that most calls need not make one.
+    idle: Mutex<Vec<Box<Stack<S>>>>,
+}
+
+/// A clone of the layers, and the exchange of the call that uses them.
+#[derive(Debug)]
+struct Stack<S> {
+    service: S,
+    exchange: CallExchange,
 }
 
 impl<S> TowerMiddleware<S> {
-    /// Puts these layers around whatever comes next in the chain.
+    /// Puts these layers around the rest of the chain.
     #[allow(clippy::needless_pass_by_value)] // as `ServiceBuilder::layer` takes it
     pub fn new<L>(layers: L) -> Self
     where
-        L: Layer<Hop, Service = S>,
+        L: Layer<ChainService, Service = S>,
     {
         Self {
-            service: layers.layer(Hop::new()),
-            spare: Mutex::new(None),
+            service: layers.layer(ChainService::new()),
+            idle: Mutex::default(),
         }
     }
-}
 
-impl<S: Clone> TowerMiddleware<S> {
-    fn take(&self) -> Box<S> {
-        let spare = self
-            .spare
-            .try_lock()
-            .ok()
-            .and_then(|mut spare| spare.take());
-        spare.unwrap_or_else(|| Box::new(self.service.clone()))
+    /// Returns a stack that no call uses, or a new one.
+    fn check_out(&self) -> Box<Stack<S>>
+    where
+        S: Clone,
+    {
+        let idle = self.idle.try_lock().ok().and_then(|mut idle| idle.pop());
+        idle.unwrap_or_else(|| {
+            Box::new(Stack {
+                service: self.service.clone(),
+                exchange: CallExchange::default(),
+            })
+        })
     }
 
-    /// What was called may be called again.
-    fn give_back(&self, service: Box<S>) {
-        if let Ok(mut spare) = self.spare.try_lock() {
-            spare.get_or_insert(service);
+    /// Keeps a stack for another call, unless a future of this call has outlived it.
+    fn check_in(&self, mut stack: Box<Stack<S>>) {
+        const MOST: usize = 64;
+        if let Some(exchange) = Arc::get_mut(&mut stack.exchange.0)
+            && let Ok(mut idle) = self.idle.try_lock()
+            && idle.len() < MOST
+        {
+            exchange.state_mut().clear();
+            idle.push(stack);
         }
     }
 }
@@ -67,14 +91,14 @@ impl<S: Clone> Clone for TowerMiddleware<S> {
     fn clone(&self) -> Self {
         Self {
             service: self.service.clone(),
-            spare: Mutex::new(None),
+            idle: Mutex::default(),
         }
     }
 }
 
 impl<S> Middleware for TowerMiddleware<S>
 where
-    S: Service<Request<Body>, Response = Response> + Clone + Send + Sync + 'static,
+    S: Service<Request<ChainBody>, Response = Response> + Clone + Send + Sync + 'static,
     S::Error: Into<BoxError>,
     S::Future: Send,
 {
@@ -90,43 +114,63 @@ where
         'e: 'f,
         'n: 'f,
     {
-        let mut port = Port::new(request);
-        // Into the box at once: to move a future costs more than to make it.
+        let mut stack = self.check_out();
+        if let Err(request) = stack.exchange.state_mut().open(request) {
+            // reqwest reports it at the end of the chain.
+            return next.run(*request, extensions);
+        }
+        // Written to the heap at once: moving the future there costs more than making it.
         let future = Box::write(Box::new_uninit(), async move {
-            if !port.leads_anywhere() {
-                // The end of the chain will say so.
-                return match port.take() {
-                    Some(request) => next.run(request, extensions).await,
-                    None => Err(gone()),
-                };
-            }
-            let mut service = self.take();
-            let readied = poll_fn(|cx| service.poll_ready(cx)).await;
+            let readied = poll_fn(|cx| stack.service.poll_ready(cx)).await;
             readied.map_err(|error| outer(error.into()))?;
-            let mut stack = pin!(port.call(&mut *service, extensions));
-            self.give_back(service);
-            let lent = Lent::new(extensions);
-            // The layers say what is to be sent, and the chain sends it. It is lent to this call
-            // only, so that they can't hold it: they hold a port, and the attempts are driven
-            // here.
-            loop {
-                if let Some(attempt) = port.attempt() {
-                    lent.extensions.insert(attempt);
+            let request = stack.exchange.first(extensions);
+            let result = {
+                let mut layers = pin!(stack.service.call(request));
+                let lent = Lent::new(extensions);
+                loop {
+                    // Layers may have sent the first attempt already. It goes out before they are
+                    // polled, so that a reply that is there at once sets no timer.
+                    let request = {
+                        let mut state = stack.exchange.lock();
+                        if let Some(number) = state.take_number() {
+                            lent.extensions.insert::<Attempt>(number);
+                        }
+                        state.take_request()
+                    };
+                    let mut attempt =
+                        request.map(|request| next.clone().run(request, lent.extensions));
+                    let done = poll_fn(|cx| {
+                        if let Some(sent) = &mut attempt
+                            && let Poll::Ready(result) = sent.as_mut().poll(cx)
+                        {
+                            attempt = None;
+                            stack.exchange.answer(result, cx);
+                        }
+                        if let Poll::Ready(result) = layers.as_mut().poll(cx) {
+                            return Poll::Ready(Some(result));
+                        }
+                        match stack.exchange.stage(cx) {
+                            Stage::Requested => return Poll::Ready(None),
+                            // The layers gave the attempt up.
+                            Stage::Idle => attempt = None,
+                            Stage::Sent | Stage::Answered | Stage::Closed => {}
+                        }
+                        Poll::Pending
+                    });
+                    if let Some(result) = done.await {
+                        break result;
+                    }
                 }
-                let wanted = port.take_wanted();
-                let mut attempt = wanted.map(|request| next.clone().run(request, lent.extensions));
-                let driven = poll_fn(|cx| drive(stack.as_mut(), &mut port, &mut attempt, cx));
-                if let Some(result) = driven.await {
-                    return result;
-                }
-            }
+            };
+            self.check_in(stack);
+            result.map_err(|error| outer(error.into()))
         });
         Box::into_pin(future)
     }
 }
 
-/// The extensions of a call, for its attempts. Whoever comes before may run the chain again, and as
-/// that is another call, they don't keep which attempt it was.
+/// The extensions of a call, for its attempts. A middleware before this one may run the chain
+/// again, which is another call, so the [`Attempt`] is put back as it was.
 struct Lent<'a> {
     extensions: &'a mut Extensions,
     given: Option<Attempt>,
@@ -148,59 +192,7 @@ impl Drop for Lent<'_> {
     }
 }
 
-/// Drives the layers and what they called last, until they are done or want to call again.
-#[inline]
-fn drive<F, E>(
-    stack: Pin<&mut F>,
-    port: &mut Port,
-    attempt: &mut Option<BoxFuture<'_, Result<Response, Error>>>,
-    cx: &mut Context<'_>,
-) -> Poll<Option<Result<Response, Error>>>
-where
-    F: Future<Output = Result<Response, E>>,
-    E: Into<BoxError>,
-{
-    if let Some(sent) = attempt
-        && port.answer_with(|| sent.as_mut().poll(cx))
-    {
-        *attempt = None;
-        // The layers are asked right below, so that only another task has to be woken.
-        let waker = port.take_waker();
-        if let Some(waker) = waker.filter(|waker| !waker.will_wake(cx.waker())) {
-            waker.wake();
-        }
-    }
-    let entered = port.enter();
-    let polled = stack.poll(cx);
-    drop(entered);
-    if let Poll::Ready(result) = polled {
-        return Poll::Ready(Some(result.map_err(|error| outer(error.into()))));
-    }
-    if port.wants() {
-        return Poll::Ready(None);
-    }
-    if !port.is_open() {
-        *attempt = None;
-    }
-    Poll::Pending
-}
-
-#[cold]
-fn gone() -> Error {
-    outer("the request is gone".into())
-}
-
-/// An error of the chain, as the layers see it.
-#[cold]
-pub(super) fn inner(error: Error) -> BoxError {
-    match error {
-        Error::Reqwest(error) => error.into(),
-        error => ChainError(error).into(),
-    }
-}
-
 /// An error of the layers, as the chain sees it.
-#[cold]
 fn outer(error: BoxError) -> Error {
     let error = match error.downcast::<reqwest::Error>() {
         Ok(error) => return Error::Reqwest(*error),
@@ -208,41 +200,21 @@ fn outer(error: BoxError) -> Error {
     };
     match error.downcast::<ChainError>() {
         Ok(error) => error.0,
-        Err(error) => Error::middleware(StackedError(error)),
+        Err(error) => Error::middleware(LayerError(error)),
     }
 }
 
-/// An error that a middleware made. What is in it can be told by its type, which the error of the
-/// chain does not show.
+/// An error that a layer made. `Error::Middleware` shows only the sources of the error in it.
 #[derive(Debug)]
-struct ChainError(Error);
+struct LayerError(BoxError);
 
-impl fmt::Display for ChainError {
+impl fmt::Display for LayerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
 }
 
-impl error::Error for ChainError {
-    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
-        match &self.0 {
-            Error::Middleware(error) => Some(&**error),
-            Error::Reqwest(error) => Some(error),
-        }
-    }
-}
-
-/// Keeps the error in the chain: `Error::Middleware` shows the sources of what it holds only.
-#[derive(Debug)]
-struct StackedError(BoxError);
-
-impl fmt::Display for StackedError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl error::Error for StackedError {
+impl error::Error for LayerError {
     fn source(&self) -> Option<&(dyn error::Error + 'static)> {
         Some(&*self.0)
     }
