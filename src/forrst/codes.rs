@@ -108,6 +108,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn p_3_a_code_that_forrst_never_retries_takes_an_approval() {
+        for code in NEVER {
+            let codes = Codes::forrst().at_most(code, 1);
+            assert_eq!(codes.forbidden().collect::<Vec<_>>(), [code]);
+        }
+        assert_eq!(Codes::forrst().retry("RATE_LIMITED").forbidden().count(), 0);
+    }
+
+    #[test]
     fn i_12_the_effect_that_a_code_leaves_open() {
         for (code, expected) in [
             ("UNAUTHORIZED", Effect::None),

@@ -10,6 +10,7 @@
 //! | [`order`] | the order of layers on a client, a server and a proxy |
 //! | [`promises`] | what each store guarantees, and what it can lose |
 //! | [`operating`] | metrics and alerts, maintenance, replays, dead letters, policy reload |
+//! | [`rules`] | every rule that the tests prove, by its id |
 //! | [`migrating`] | moving from `tower::retry`, reqwest-retry, tower-resilience and axum-idempotent |
 //!
 //! To start, put [`stacks::client`](crate::stacks::client) on the client and
@@ -44,4 +45,6 @@ pub mod migrating;
 pub mod operating;
 pub mod order;
 pub mod promises;
+#[doc = include_str!("rules.md")]
+pub mod rules {}
 pub mod safety;

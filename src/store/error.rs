@@ -1,29 +1,29 @@
 use std::{borrow::Cow, error::Error, fmt};
 
-use crate::error::BoxError;
+use crate::error::{BoxError, ConfigError};
 
-/// What kept a store from making a transition.
+/// The reason for a [`StoreError`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StoreErrorKind {
-    /// The store can't be reached, or the connection was lost.
+    /// The store is unreachable, or the connection was lost.
     Unavailable,
-    /// The store did not answer in time.
+    /// The store did not respond in time.
     Timeout,
     /// Every connection is in use.
     PoolExhausted,
-    /// There is no room for another record, and no record that is past its time.
+    /// No room is left, and no record has expired.
     Full,
     /// The store was written by a newer version of this crate.
     NewerSchema,
-    /// What the store holds can't be read.
+    /// The stored data is unreadable.
     Corrupt,
     /// Anything else.
     Other,
 }
 
 impl StoreErrorKind {
-    /// A stable name, for logs.
+    /// Returns a stable name, for logs.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -38,15 +38,15 @@ impl StoreErrorKind {
     }
 }
 
-/// A store did not make a transition, or can't say whether it did.
+/// A transition that failed, or whose outcome is unknown.
 ///
 /// ```
 /// use tower_reprise::store::{StoreError, StoreErrorKind};
 ///
-/// let error = StoreError::new(StoreErrorKind::Timeout, "no answer within 2s").in_doubt();
+/// let error = StoreError::new(StoreErrorKind::Timeout, "no response within 2s").in_doubt();
 /// assert!(error.may_have_happened());
 /// assert!(error.is_transient());
-/// assert_eq!(error.to_string(), "idempotency store: no answer within 2s (timeout, may have happened)");
+/// assert_eq!(error.to_string(), "idempotency store: no response within 2s (timeout, may have happened)");
 /// ```
 #[derive(Debug)]
 pub struct StoreError {
@@ -57,7 +57,8 @@ pub struct StoreError {
 }
 
 impl StoreError {
-    /// A transition that did not happen. The message must hold nothing of a record.
+    /// Creates the error of a transition that did not happen. The message must not contain data of
+    /// a record.
     pub fn new(kind: StoreErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
         Self {
             kind,
@@ -67,28 +68,28 @@ impl StoreError {
         }
     }
 
-    /// The transition may have happened: it was sent, and the answer got lost.
+    /// Marks the outcome as unknown: the transition was sent, and its response was lost.
     #[must_use]
     pub fn in_doubt(mut self) -> Self {
         self.in_doubt = true;
         self
     }
 
-    /// With the error that is behind this one.
+    /// Adds the error that caused this one.
     #[must_use]
     pub fn because(mut self, source: impl Into<BoxError>) -> Self {
         self.source = Some(source.into());
         self
     }
 
-    /// What kept the store.
+    /// Returns the reason.
     #[must_use]
     pub fn kind(&self) -> StoreErrorKind {
         self.kind
     }
 
-    /// Whether the transition may have happened all the same. It can be repeated either way:
-    /// every verb of a store can.
+    /// Whether the transition may have happened. It is safe to repeat either way, as every verb of a
+    /// store is.
     #[must_use]
     pub fn may_have_happened(&self) -> bool {
         self.in_doubt
@@ -101,6 +102,13 @@ impl StoreError {
             self.kind,
             StoreErrorKind::Unavailable | StoreErrorKind::Timeout | StoreErrorKind::PoolExhausted
         )
+    }
+}
+
+/// A setting out of its range, as [`StoreErrorKind::Other`].
+impl From<ConfigError> for StoreError {
+    fn from(error: ConfigError) -> Self {
+        Self::new(StoreErrorKind::Other, error.to_string()).because(error)
     }
 }
 

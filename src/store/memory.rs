@@ -17,12 +17,14 @@ use super::{
 };
 use crate::error::ConfigError;
 
-/// Records in the memory of this process. Nothing to set up, and nothing that outlives a restart:
-/// a request that is repeated after one is executed again.
+/// Records and a queue in the memory of this process.
 ///
-/// It is bounded, and a record that is not past its time is never dropped: when there is no room,
-/// new operations are refused. Records past their time are removed as others come in, a shard at a
-/// time. It runs on tokio's clock.
+/// It needs no setup, and loses everything on restart: a request that is repeated after one is
+/// executed again. Several processes need a store that they share.
+///
+/// The store is bounded and never drops a live record: when there is no room, new operations fail
+/// with [`StoreErrorKind::Full`](super::StoreErrorKind::Full). Expired records are removed as others
+/// come in, a shard at a time. Time is tokio's clock.
 ///
 /// # Clone
 ///
@@ -42,14 +44,14 @@ pub struct MemoryStore {
 }
 
 impl MemoryStore {
-    /// Room for 1,000,000 records and 256 MiB of replies, and for 100,000 entries and as many bytes
-    /// in the journal.
+    /// Creates a store for 1,000,000 records with 256 MiB of replies, and for 100,000 queue entries
+    /// with 256 MiB of payloads.
     #[must_use]
     pub fn new() -> Self {
         Self::bounded(&MemoryStoreBuilder::new())
     }
 
-    /// Room for as much as you say.
+    /// Creates a store with other limits.
     pub fn builder() -> MemoryStoreBuilder {
         MemoryStoreBuilder::new()
     }
@@ -61,7 +63,7 @@ impl MemoryStore {
         }
     }
 
-    /// How many records there are, with those past their time that were not removed yet.
+    /// Returns the number of records, including expired ones that were not removed yet.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.inner.records()
@@ -107,29 +109,30 @@ impl MemoryStoreBuilder {
         }
     }
 
-    /// The most records at a time. Each costs about 150 bytes, its note and its reply.
+    /// The maximum number of records; 1,000,000 by default. Each takes about 170 bytes, its note and
+    /// its reply.
     pub fn max_records(mut self, max_records: u64) -> Self {
         self.max_records = max_records;
         self
     }
 
-    /// The most entries of the journal at a time.
+    /// The maximum number of queue entries; 100,000 by default.
     pub fn max_entries(mut self, max_entries: u64) -> Self {
         self.max_entries = max_entries;
         self
     }
 
-    /// The most bytes of replies, and of what the journal holds, at a time.
+    /// The maximum size of all replies, and of all queue entries, in bytes; 256 MiB each by default.
     pub fn max_bytes(mut self, max_bytes: u64) -> Self {
         self.max_bytes = max_bytes;
         self
     }
 
-    /// The store.
+    /// Creates the store.
     ///
     /// # Errors
     ///
-    /// No room for even one record, or for any reply.
+    /// A limit is zero.
     pub fn build(self) -> Result<MemoryStore, ConfigError> {
         for (field, value) in [
             ("memory.max_records", self.max_records),
@@ -146,7 +149,7 @@ impl MemoryStoreBuilder {
 
 #[allow(
     clippy::manual_async_fn,
-    reason = "async fns would keep their arguments twice"
+    reason = "an async fn stores its arguments twice, which doubles a claim's future"
 )]
 impl IdempotencyStore for MemoryStore {
     fn claim(&self, claim: Claim) -> impl Future<Output = Result<Claimed, StoreError>> + Send {

@@ -1,9 +1,8 @@
-//! What must outlive a request: which operations are being executed, and how they ended.
+//! Records and queues that outlive a request.
 //!
-//! An idempotent server has to decide between concurrent duplicates, remember replies for a day,
-//! and get over owners that vanish. All of that is one record per operation and four verbs on it,
-//! each one atomic: between "is there a record?" and "then I make one" a duplicate would slip
-//! through, so there is no `get` and no `set`.
+//! An idempotent server has to decide between concurrent duplicates, keep replies for a day, and
+//! recover from owners that vanish. This module does so with one record per operation and four
+//! atomic verbs on it. There is no `get` and no `set`: a duplicate would slip in between.
 //!
 //! ```text
 //!            claim                  complete
@@ -12,13 +11,18 @@
 //!     │    release    │  │  ├─ CrashPolicy::Reexecute ─▶ in flight, with a greater token
 //!     ├───────────────┘  │  └─ CrashPolicy::Unknown ───▶ done: "unknown"
 //!     │                  renew
-//!     └──────── any record, past its time
+//!     └──────── any record, expired
 //! ```
 //!
-//! [`MemoryStore`] is for one process that may forget on restart. With the feature `sqlite`, the
-//! processes of one machine share a file; with `postgres` or `redis`, many machines share a server.
-//! With `seal` any store can be wrapped so that replies can't be read in it. Whatever keeps the
-//! contract of [`IdempotencyStore`] will do; [`conformance`] shows in one test whether it does.
+//! | store | feature | shared by | survives |
+//! | --- | --- | --- | --- |
+//! | [`MemoryStore`] | `server` | the tasks of one process | nothing |
+//! | `SqliteStore` | `sqlite` | the processes of one machine | kill, crash, power cut |
+//! | `PostgresStore` | `postgres` | many machines | the same, and a failover to a synchronous standby |
+//! | `RedisStore` | `redis` | many machines | as much as its `appendfsync` says |
+//!
+//! `Sealed` (feature `seal`) wraps any of them and encrypts replies. A store of your own implements
+//! [`IdempotencyStore`]; the suite in [`conformance`] tests it.
 //!
 //! ```
 //! use std::time::Duration;
@@ -90,26 +94,26 @@ pub use self::{
     },
 };
 
-/// Records of operations, and the four things that can happen to one.
+/// A store of operation records with four atomic verbs.
 ///
-/// Every verb is one atomic transition on the store's own clock, and every verb can be repeated
-/// when its answer got lost. A store holds bytes and knows nothing of HTTP.
+/// Every verb is one transition on the store's own clock, and is safe to repeat when its response
+/// was lost. A store holds bytes and knows nothing of HTTP.
 ///
 /// # Contract
 ///
-/// - A record that is past its time is as good as none, whether or not it was removed already.
-///   One that is not past its time is never dropped, not even to make room.
-/// - Tokens grow strictly with each new owner of a key, also over a release, an orphan or a
-///   record past its time, and are at most 2⁵³. The larger of "the last one plus one" and the
-///   store's clock in microseconds will do, and so will one counter for all keys.
-/// - Whoever is told that a key is taken is told the [`Note`] of the claim that owns it or was the
-///   last to own it, byte for byte; and the fingerprint, if that is another one.
-/// - A lease that ran out changes nothing by itself: until somebody else claims the key, its owner
-///   can still renew it, complete or release.
-/// - Durations of any size are taken: what can't be represented is as good as forever.
-/// - Dropping a verb's future leaves it open whether the transition happens, and nothing else.
+/// - An expired record counts as absent, whether or not it was removed already. A live one is never
+///   dropped, not even to make room.
+/// - Tokens grow strictly with each new owner of a key, also over a release, an orphan or an
+///   expired record, and are at most 2⁵³. The larger of "the last one plus one" and the store's
+///   clock in microseconds satisfies this, and so does one counter for all keys.
+/// - A claim of a taken key returns the [`Note`] of its current or last owner, byte for byte, and
+///   the fingerprint, if that is another one.
+/// - A lease that ran out changes nothing by itself: until another claim takes the key, its owner
+///   can still renew, complete or release.
+/// - Durations of any size are accepted; one that can't be represented counts as forever.
+/// - Dropping a verb's future leaves open whether the transition happens, and nothing else.
 ///
-/// The types of this module are exhaustive on purpose: a store must know every state there is.
+/// The types of this module are exhaustive on purpose: a store must handle every state.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no store of idempotency records",
     note = "there are `MemoryStore`, and with the features of these names `SqliteStore::open(path)?`, \
@@ -118,9 +122,9 @@ pub use self::{
 pub trait IdempotencyStore: Send + Sync + 'static {
     /// Claims a key, atomically:
     ///
-    /// | the record is | answer | change |
+    /// | the record is | result | change |
     /// | --- | --- | --- |
-    /// | none, or past its time | [`Claimed::New`] | in flight, kept for lease + retention |
+    /// | absent or expired | [`Claimed::New`] | in flight, kept for lease + retention |
     /// | of another fingerprint, whatever its state | [`Claimed::Mismatch`] | none |
     /// | in flight by this [`Claim::id`] | [`Claimed::New`], the same as before | lease anew |
     /// | in flight, lease holds | [`Claimed::InFlight`] | none |
@@ -129,8 +133,8 @@ pub trait IdempotencyStore: Send + Sync + 'static {
     /// | done | [`Claimed::Done`] | none |
     fn claim(&self, claim: Claim) -> impl Future<Output = Result<Claimed, StoreError>> + Send;
 
-    /// Lets the lease start anew, and the record be kept for `lease + retention` from now. A lease
-    /// of no time has run out at once. [`Ownership::Lost`] if the record is not in flight with this
+    /// Restarts the lease, and keeps the record for `lease + retention` from now. A lease of zero
+    /// has run out at once. Returns [`Ownership::Lost`] if the record is not in flight with this
     /// token.
     fn renew(
         &self,
@@ -140,9 +144,9 @@ pub trait IdempotencyStore: Send + Sync + 'static {
         retention: Duration,
     ) -> impl Future<Output = Result<Ownership, StoreError>> + Send;
 
-    /// Says how the operation ended, to be kept for `retention` from now. [`Ownership::Lost`] if
-    /// the record is neither in flight with this token nor was completed with it: in that last
-    /// case it is a repeat, what was stored first stands, and the answer is [`Ownership::Held`].
+    /// Stores the outcome of the operation and keeps it for `retention` from now. A repeat with the
+    /// same token changes nothing and returns [`Ownership::Held`]: the first outcome stands. Returns
+    /// [`Ownership::Lost`] if the record is neither in flight nor completed with this token.
     fn complete(
         &self,
         key: RecordKey,
@@ -151,8 +155,8 @@ pub trait IdempotencyStore: Send + Sync + 'static {
         retention: Duration,
     ) -> impl Future<Output = Result<Ownership, StoreError>> + Send;
 
-    /// Gives the key back as if it had never been claimed, since nothing was executed.
-    /// [`Ownership::Lost`] if the record is not in flight with this token; a repeat may be told so
+    /// Gives the key back as if it had never been claimed, because nothing was executed. Returns
+    /// [`Ownership::Lost`] if the record is not in flight with this token, which a repeat may get
     /// too.
     fn release(
         &self,
@@ -160,14 +164,14 @@ pub trait IdempotencyStore: Send + Sync + 'static {
         token: FencingToken,
     ) -> impl Future<Output = Result<Ownership, StoreError>> + Send;
 
-    /// What [`complete`](Self::complete) would write for this, for who writes it instead, as part of
-    /// a transaction of their own. A store that changes replies on their way, as one that seals them
-    /// does, changes them here too.
+    /// Returns the outcome as [`complete`](Self::complete) would write it, for handlers that write it
+    /// in a transaction of their own. A store that transforms replies, as `Sealed` does, overrides
+    /// it.
     ///
     /// # Errors
     ///
-    /// It can't be changed as it should be.
-    fn as_kept(&self, key: RecordKey, stored: Stored) -> Result<Stored, StoreError> {
+    /// The transformation failed.
+    fn as_stored(&self, key: RecordKey, stored: Stored) -> Result<Stored, StoreError> {
         let _ = key;
         Ok(stored)
     }
@@ -206,7 +210,7 @@ impl<S: IdempotencyStore> IdempotencyStore for Arc<S> {
         (**self).release(key, token)
     }
 
-    fn as_kept(&self, key: RecordKey, stored: Stored) -> Result<Stored, StoreError> {
-        (**self).as_kept(key, stored)
+    fn as_stored(&self, key: RecordKey, stored: Stored) -> Result<Stored, StoreError> {
+        (**self).as_stored(key, stored)
     }
 }

@@ -1,20 +1,21 @@
-use crate::http::digest::Digest;
 use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
-/// The name of a record: a SHA-256 over everything that makes an operation the same operation.
+use crate::http::digest::Digest;
+
+/// The name of a record: a SHA-256 over everything that identifies an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RecordKey([u8; 32]);
 
 impl RecordKey {
-    /// A key of these bytes.
+    /// Creates a key of these bytes.
     #[must_use]
     pub fn new(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 
-    /// The key's bytes.
+    /// Returns the key's bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
@@ -40,19 +41,19 @@ impl fmt::Display for RecordKey {
     }
 }
 
-/// What was asked for: a SHA-256 over the request, so that a key can't be used for another one.
-/// It is not shown in logs, since the hash of a short body can be guessed.
+/// A SHA-256 over the request, which tells a repeated request from another one with the same key.
+/// Never shown in logs, since the hash of a short body can be guessed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Fingerprint([u8; 32]);
 
 impl Fingerprint {
-    /// A fingerprint of these bytes.
+    /// Creates a fingerprint of these bytes.
     #[must_use]
     pub fn new(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 
-    /// The fingerprint's bytes.
+    /// Returns the fingerprint's bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
@@ -71,33 +72,33 @@ impl fmt::Debug for Fingerprint {
     }
 }
 
-/// Who claims: drawn at random for each execution, the same when a claim is repeated because its
-/// answer got lost.
+/// The identity of a claimant: drawn at random for each execution, and the same when a claim is
+/// repeated because its response was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ClaimId([u8; 16]);
 
 impl ClaimId {
-    /// An id of these bytes.
+    /// Creates an id of these bytes.
     #[must_use]
     pub fn new(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }
 
-    /// A random id.
+    /// Draws a random id.
     #[must_use]
     pub fn random() -> Self {
         Self(rand::random::<u128>().to_le_bytes())
     }
 
-    /// The id's bytes.
+    /// Returns the id's bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8; 16] {
         &self.0
     }
 }
 
-/// A few bytes that a claim leaves on its record, for who finds the key taken: what the request that
-/// took it is called, for one. They are stored in the clear.
+/// A few bytes that a claim leaves on its record for callers that find the key taken: the id of the
+/// request that took it, for example. Stored unencrypted.
 ///
 /// ```
 /// use tower_reprise::store::Note;
@@ -107,61 +108,60 @@ impl ClaimId {
 /// assert_eq!(Note::new([0; 256]), None); // too long
 /// assert_eq!(Note::new(""), Some(Note::NONE));
 /// ```
-// Thin, and nothing at all for most, so that records and claims without one are no larger.
+// A thin pointer, `None` for most: a record without a note pays eight bytes.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct Note(Option<Arc<Box<[u8]>>>);
 
 impl Note {
-    /// Nothing.
+    /// No note.
     pub const NONE: Self = Self(None);
 
-    /// The longest, in bytes.
-    pub const LONGEST: usize = 255;
+    /// The maximum length in bytes.
+    pub const MAX_LEN: usize = 255;
 
-    /// These bytes; `None` if there are too many.
+    /// Creates a note of these bytes; `None` if there are more than [`MAX_LEN`](Self::MAX_LEN).
     #[must_use]
     pub fn new(bytes: impl AsRef<[u8]>) -> Option<Self> {
         match bytes.as_ref() {
             [] => Some(Self::NONE),
-            bytes if bytes.len() <= Self::LONGEST => Some(Self(Some(Arc::new(bytes.into())))),
+            bytes if bytes.len() <= Self::MAX_LEN => Some(Self(Some(Arc::new(bytes.into())))),
             _ => None,
         }
     }
 
-    /// The note's bytes.
+    /// Returns the note's bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         self.0.as_deref().map_or(&[], |bytes| bytes)
     }
 
-    /// Whether there is none.
+    /// Whether the note has no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_none()
     }
 }
 
-/// Shows how long it is, never what is in it.
+/// Shows the length, never the content.
 impl fmt::Debug for Note {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Note({} bytes)", self.as_bytes().len())
     }
 }
 
-/// Tells an owner from those before it: each new owner of a key gets a greater one. What a
-/// handler writes elsewhere can be guarded with it: refuse what comes with a smaller token than
-/// the last.
+/// A number that grows with each new owner of a key. A handler can guard its own writes with it:
+/// reject a write whose token is smaller than the last one seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FencingToken(u64);
 
 impl FencingToken {
-    /// The token with that number.
+    /// Creates the token with that number.
     #[must_use]
     pub fn new(number: u64) -> Self {
         Self(number)
     }
 
-    /// The token's number: at most 2⁵³, so that databases and scripting languages can hold it.
+    /// Returns the number: at most 2⁵³, which databases and scripting languages can represent.
     #[must_use]
     pub fn get(self) -> u64 {
         self.0
@@ -174,66 +174,66 @@ impl fmt::Display for FencingToken {
     }
 }
 
-/// What to do with an operation whose owner vanished before it said how the operation ended.
+/// The policy for an operation whose owner vanished before it completed or released the key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CrashPolicy {
-    /// Execute it again: right where doing it twice is harmless, or where the handler guards what
-    /// it writes with the [`FencingToken`].
+    /// Execute it again: right where a second execution is harmless, or where the handler guards its
+    /// writes with the [`FencingToken`].
     Reexecute,
-    /// Answer that the outcome is unknown, until a person has looked at it or the record is past
-    /// its time: right where doing it twice is worse than not at all.
+    /// Report the outcome as unknown until the record expires: right where a second execution is
+    /// worse than none, and a person has to look.
     Unknown,
 }
 
-/// The wish to be the one that executes an operation.
+/// A request for the right to execute an operation.
 #[derive(Debug, Clone)]
 pub struct Claim {
-    /// Which operation.
+    /// The operation.
     pub key: RecordKey,
-    /// What was asked for.
+    /// The fingerprint of the request.
     pub fingerprint: Fingerprint,
-    /// Who asks.
+    /// The claimant.
     pub id: ClaimId,
-    /// How long the claim holds unless it is renewed.
+    /// The time for which the claim holds unless it is renewed.
     pub lease: Duration,
-    /// How long the record is kept after that, if nobody says how the operation ended.
+    /// The time for which the record is kept after the lease if the operation is never completed.
     pub retention: Duration,
-    /// What to do if the last owner vanished.
+    /// The policy if the last owner vanished.
     pub orphans: CrashPolicy,
-    /// What others are told who find the key taken.
+    /// The note for callers that find the key taken.
     pub note: Note,
 }
 
-/// What became of a [`Claim`].
+/// The result of a [`Claim`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Claimed {
-    /// The operation is yours to execute.
+    /// The claimant executes the operation.
     New(Lease),
-    /// Somebody else executes it.
+    /// Another owner executes it.
     InFlight {
-        /// How long their lease holds unless they renew it.
+        /// The rest of the owner's lease.
         remaining: Duration,
-        /// What they left.
+        /// The owner's note.
         note: Note,
     },
-    /// It is over.
+    /// The operation is over.
     Done {
-        /// What is kept of it.
+        /// Its stored outcome.
         stored: Stored,
-        /// What its last owner left.
+        /// The last owner's note.
         note: Note,
     },
-    /// The key was used for something else.
+    /// The key was used for another request.
     Mismatch {
-        /// What was asked for then.
+        /// The fingerprint of that request.
         fingerprint: Fingerprint,
-        /// What its last owner left.
+        /// The last owner's note.
         note: Note,
     },
 }
 
 impl Claimed {
-    /// It is over, and nobody left a note.
+    /// Creates a [`Done`](Self::Done) without a note.
     #[must_use]
     pub fn done(stored: Stored) -> Self {
         let note = Note::NONE;
@@ -241,27 +241,37 @@ impl Claimed {
     }
 }
 
-/// The right to execute an operation, for a while.
+/// The right to execute an operation, for a limited time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lease {
-    /// Shows that the lease is yours.
+    /// Proves ownership to the store, and to other systems.
     pub token: FencingToken,
-    /// Whether an owner before you vanished, so that the operation may have been executed already.
+    /// Whether an earlier owner vanished, so that the operation may have been executed already.
     pub orphaned: bool,
 }
 
-/// What is kept of an operation that is over.
+/// The stored outcome of an operation that is over.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Stored {
-    /// Its reply, as bytes that mean nothing to a store.
+    /// Its reply, opaque to the store.
     Reply(Bytes),
-    /// That it was executed. The reply was too large to keep.
+    /// It was executed; the reply was too large to keep.
     NotRetained,
-    /// That nobody knows how it ended.
+    /// Its outcome is unknown.
     Unknown,
 }
 
-/// Shows how long a reply is, never what is in it.
+impl Stored {
+    /// Returns the size of the reply.
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Reply(bytes) => bytes.len(),
+            Self::NotRetained | Self::Unknown => 0,
+        }
+    }
+}
+
+/// Shows the length of a reply, never its content.
 impl fmt::Debug for Stored {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -272,12 +282,22 @@ impl fmt::Debug for Stored {
     }
 }
 
-/// What became of a renewal, a completion or a release.
+/// The result of a renewal, a completion or a release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[must_use]
 pub enum Ownership {
-    /// You were the owner, and the transition was made.
+    /// The caller owns the record, and the transition was made.
     Held,
-    /// You are not the owner, or no more: nothing was changed.
+    /// The caller does not own the record (any more); nothing changed.
     Lost,
+}
+
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+impl Ownership {
+    pub(crate) fn held_if(held: bool) -> Self {
+        match held {
+            true => Self::Held,
+            false => Self::Lost,
+        }
+    }
 }

@@ -1,5 +1,6 @@
-//! What stores across a network have in common: one deadline for a verb, and another try when the
-//! connection was lost, since every verb can be repeated.
+//! The retry loop and the timeout that the stores across a network share.
+//!
+//! Every verb is safe to repeat, so a lost connection is retried within the verb's deadline.
 
 use std::{future::Future, time::Duration};
 
@@ -11,11 +12,12 @@ use crate::{
     error::ConfigError,
 };
 
-/// How long a verb may take, retries included, unless told otherwise.
+/// The default limit of a verb, retries included.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
 const SHORTEST_TIMEOUT: Duration = Duration::from_millis(10);
-/// A claim's clock is read before it may have to wait, so that no wait may be endless.
-pub(super) const LONGEST_TIMEOUT: Duration = Duration::from_secs(30);
+/// A PostgreSQL claim draws its token before it may have to wait for a lock; expired rows outlast
+/// any such wait (`GRACE_MICROS`).
+const LONGEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 const RETRIES: u32 = 2;
 const PAUSE: FullJitter = FullJitter {
@@ -23,8 +25,9 @@ const PAUSE: FullJitter = FullJitter {
     cap: Duration::from_millis(500),
 };
 
-/// Tries until there is an answer, or an error that another try would not change.
-pub(super) async fn patiently<T, Fut>(
+/// Runs `attempt` until it succeeds, fails with anything but [`StoreErrorKind::Unavailable`], or
+/// the retries or the time run out. The error is in doubt if any attempt was.
+pub(super) async fn with_retries<T, Fut>(
     timeout: Duration,
     mut attempt: impl FnMut(Instant) -> Fut,
 ) -> Result<T, StoreError>
@@ -36,7 +39,7 @@ where
     let mut retry = 0;
     loop {
         let error = match attempt(deadline).await {
-            Ok(answer) => return Ok(answer),
+            Ok(value) => return Ok(value),
             Err(error) => error,
         };
         in_doubt |= error.may_have_happened();
@@ -61,25 +64,20 @@ pub(super) fn check_timeout(field: &'static str, timeout: Duration) -> Result<()
     Err(ConfigError::new(None, field, value, allowed))
 }
 
-pub(super) fn misconfigured(error: ConfigError) -> StoreError {
-    StoreError::new(StoreErrorKind::Other, error.to_string()).because(error)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    async fn tries(
-        timeout: Duration,
+    async fn attempts(
         mut outcome: impl FnMut(u32) -> Result<u32, StoreError>,
     ) -> (u32, Result<u32, StoreError>) {
-        let mut tries = 0;
-        let result = patiently(timeout, |_| {
-            tries += 1;
-            std::future::ready(outcome(tries))
+        let mut attempts = 0;
+        let result = with_retries(TIMEOUT, |_| {
+            attempts += 1;
+            std::future::ready(outcome(attempts))
         })
         .await;
-        (tries, result)
+        (attempts, result)
     }
 
     fn lost() -> StoreError {
@@ -88,13 +86,11 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_lost_connection_is_tried_again_and_doubt_stays() {
-        let (made, result) = tries(TIMEOUT, |n| if n < 3 { Err(lost()) } else { Ok(n) }).await;
+        let (made, result) = attempts(|n| if n < 3 { Err(lost()) } else { Ok(n) }).await;
         assert_eq!((made, result.ok()), (3, Some(3)));
 
-        let (made, result) = tries(TIMEOUT, |n| {
-            Err(if n == 1 { lost().in_doubt() } else { lost() })
-        })
-        .await;
+        let doubt_first = |n| Err(if n == 1 { lost().in_doubt() } else { lost() });
+        let (made, result) = attempts(doubt_first).await;
         assert_eq!(made, 3);
         assert!(result.is_err_and(|error| error.may_have_happened()));
     }
@@ -107,7 +103,7 @@ mod tests {
             StoreErrorKind::Full,
             StoreErrorKind::Other,
         ] {
-            let (made, result) = tries(TIMEOUT, |_| Err(StoreError::new(kind, "no"))).await;
+            let (made, result) = attempts(|_| Err(StoreError::new(kind, "no"))).await;
             assert_eq!(made, 1);
             assert!(result.is_err_and(|error| !error.may_have_happened()));
         }

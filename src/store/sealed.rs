@@ -1,9 +1,8 @@
-//! Replies and entries that can't be read where they are stored.
+//! Encryption of stored replies and entries.
 //!
-//! A stored reply holds what the client was told: names, balances, tokens; an entry of a journal
-//! holds what was asked for. Whoever can read the store, its backups or its disk could read them for
-//! as long as they are kept. [`Sealed`] wraps any store, encrypts each of them before it gets there,
-//! and notices when one was changed or moved to another record.
+//! Replies and queued requests contain names, balances, tokens, and stay in the store, its backups
+//! and its disk for as long as they are kept. [`Sealed`] wraps any store, encrypts them on their way
+//! in, and detects one that was changed or moved to another record.
 //!
 //! ```
 //! use tower_reprise::store::{MemoryStore, SealKeys, Sealed};
@@ -17,24 +16,23 @@
 //! # }
 //! ```
 //!
-//! # What it keeps secret
+//! # What is encrypted
 //!
 //! The reply's status, headers, body and trailers, and the payloads and results of entries, with
-//! XChaCha20-Poly1305 and a random nonce. Not sealed: a record's key and fingerprint, which are
-//! hashes; its note, state and times; an entry's queue, lane, owner, label and history; the length of what
-//! is sealed. Somebody who can write to the store can still remove records or put back an older
-//! reply of the same record.
+//! XChaCha20-Poly1305 and a random nonce. Not encrypted: a record's key and fingerprint, which are
+//! hashes; its note, state and times; an entry's queue, lane, owner, label and history; the length of
+//! the encrypted data. An attacker that can write to the store can still remove records, or restore
+//! an older reply of the same record.
 //!
 //! # Rotation
 //!
 //! Each sealed reply names its key. Add the new key to all servers with
-//! [`try_opening`](SealKeys::try_opening), then make it the one that seals, and keep the old one
-//! for as long as replies and entries are. What was stored before a store was wrapped can't be
+//! [`try_opening`](SealKeys::try_opening), then make it the one that seals, and keep the old one for
+//! as long as replies and entries are kept. Data that was stored before a store was wrapped can't be
 //! opened.
 //!
-//! An entry that can't be opened is of no use to a worker, but may be to one that has its key: it is
-//! not handed out, waits for five minutes with a note of the reason, and expires when its time is
-//! over.
+//! An entry that can't be opened is not leased, since another worker may have its key: it waits for
+//! five minutes with a note of the reason, until it expires.
 
 mod journal;
 
@@ -57,7 +55,7 @@ const VERSION: u8 = 1;
 const NONCE: usize = 24;
 const MAX_ID: usize = 64;
 
-/// A store whose replies, payloads and results are sealed. The [module](self) says what that is worth.
+/// A store whose replies, payloads and results are encrypted. The [module](self) states the limits.
 #[derive(Debug, Clone)]
 pub struct Sealed<S> {
     store: S,
@@ -65,7 +63,7 @@ pub struct Sealed<S> {
 }
 
 impl<S> Sealed<S> {
-    /// Seals what goes into the store, and opens what comes out.
+    /// Wraps a store.
     pub fn new(store: S, keys: SealKeys) -> Self {
         Self { store, keys }
     }
@@ -78,7 +76,7 @@ impl<S> Sealed<S> {
     }
 }
 
-/// The key that seals, and those that only open. They are wiped from memory with the last clone.
+/// The key that seals, and those that only open. The last clone wipes them from memory.
 #[derive(Clone)]
 #[must_use]
 pub struct SealKeys {
@@ -92,8 +90,8 @@ struct SealKey {
 }
 
 impl SealKeys {
-    /// The key that seals: 32 bytes from a good source of randomness. Its id is stored in the clear
-    /// with each reply, and names it in errors.
+    /// Creates the set with the key that seals: 32 bytes from a cryptographic source of randomness.
+    /// Its id is stored unencrypted with each reply, and appears in errors.
     ///
     /// # Errors
     ///
@@ -105,11 +103,11 @@ impl SealKeys {
         keys.try_opening(id, key)
     }
 
-    /// One more key that opens what it has sealed before.
+    /// Adds a key that only opens.
     ///
     /// # Errors
     ///
-    /// As for [`try_new`](Self::try_new), or there is a key with that id already.
+    /// As for [`try_new`](Self::try_new), or a key has that id already.
     pub fn try_opening(mut self, id: &str, key: &[u8; 32]) -> Result<Self, ConfigError> {
         let wrong = |allowed| Err(ConfigError::new(None, "seal.key_id", id, allowed));
         if !is_id(id.as_bytes()) {
@@ -172,7 +170,7 @@ impl SealKeys {
     }
 }
 
-/// Where something is sealed for: anywhere else it can't be opened.
+/// The place that sealed data is bound to: it can't be opened anywhere else.
 struct Place {
     what: &'static str,
     bound_to: Vec<u8>,
@@ -255,7 +253,7 @@ impl<S: IdempotencyStore> IdempotencyStore for Sealed<S> {
         self.store.release(key, token)
     }
 
-    fn as_kept(&self, key: RecordKey, stored: Stored) -> Result<Stored, StoreError> {
-        self.store.as_kept(key, self.sealed(key, stored)?)
+    fn as_stored(&self, key: RecordKey, stored: Stored) -> Result<Stored, StoreError> {
+        self.store.as_stored(key, self.sealed(key, stored)?)
     }
 }

@@ -24,7 +24,7 @@ use tower_reprise::{
     },
 };
 
-use crate::{DAY, SECOND, ended, find};
+use crate::setup::{DAY, SECOND, ended, find};
 
 /// Fails for good, after so many transient failures.
 struct Failing(u32);

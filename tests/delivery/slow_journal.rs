@@ -30,7 +30,7 @@ use tower_reprise::{
     },
 };
 
-use crate::{DAY, SECOND, find};
+use crate::setup::{DAY, SECOND, find};
 
 /// Takes so long to commit an outcome, and counts what it is asked.
 #[derive(Clone, Default)]

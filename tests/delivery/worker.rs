@@ -16,7 +16,7 @@ use tower_reprise::{
     },
 };
 
-use crate::{DAY, SECOND, ended, find};
+use crate::setup::{DAY, SECOND, ended, find};
 
 /// Takes as long as the payload says, in seconds, and counts.
 #[derive(Clone, Default)]

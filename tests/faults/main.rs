@@ -28,9 +28,8 @@ mod schedule;
 mod server;
 mod verdict;
 
-use tower_reprise::store::CrashPolicy;
-
 use schedule::Schedule;
+use tower_reprise::store::CrashPolicy;
 use verdict::Tally;
 
 fn number(name: &str) -> Option<u64> {

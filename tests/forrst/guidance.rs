@@ -1,11 +1,6 @@
 //! What a server says about calling again.
 
-use std::{
-    convert::Infallible,
-    pin::Pin,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{convert::Infallible, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
@@ -18,6 +13,8 @@ use tower_reprise::{
     client::peek::PeekBody,
     forrst::{Retry, RetryGuidanceLayer},
 };
+
+use crate::support::{codes::FINAL, pieces::Untouchable};
 
 pub(crate) type Reply<B> = Response<PeekBody<B>>;
 
@@ -126,19 +123,7 @@ async fn c_6_guidance_by_the_table() {
         let told = guidance(RetryGuidanceLayer::new(), failed(code)).await;
         assert_eq!(told, (Some(retry), after.map(str::to_owned)), "{code}");
     }
-    for code in [
-        "INVALID_ARGUMENTS",
-        "NOT_FOUND",
-        "UNAUTHORIZED",
-        "FORBIDDEN",
-        "CANCELLED",
-        "VALIDATION_ERROR",
-        "IDEMPOTENCY_CONFLICT",
-        "REPLAY_NOT_FOUND",
-        "REPLAY_EXPIRED",
-        "REPLAY_ALREADY_COMPLETE",
-        "REPLAY_CANCELLED",
-    ] {
+    for code in FINAL {
         let told = guidance(RetryGuidanceLayer::new(), failed(code)).await;
         assert_eq!(told, (Some(json!({"allowed": false})), None), "{code}");
     }
@@ -299,21 +284,6 @@ async fn ra_1_other_busy_replies_say_when_to_come_back() {
     assert_eq!(told, Some(wait("exponential", 1, 5)));
 }
 
-/// A body that must not be read.
-struct Untouchable;
-
-impl Body for Untouchable {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        _cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        panic!("read")
-    }
-}
-
 #[tokio::test]
 async fn s_3_what_can_not_be_changed_is_not_read() {
     for (name, value) in [
@@ -325,7 +295,7 @@ async fn s_3_what_can_not_be_changed_is_not_read() {
             "sha-256=:X48E9qOokqqrvdts8nOJRJN3OWDUoyWxBf7kbu9DBPE=:",
         ),
     ] {
-        let mut reply = Response::new(Untouchable);
+        let mut reply = Response::new(Untouchable(None));
         let headers = reply.headers_mut();
         headers.insert("content-type", "application/json".parse().unwrap());
         headers.insert(name, value.parse().unwrap());

@@ -23,7 +23,7 @@ use tokio::{
     net::TcpStream,
 };
 
-use crate::database::eventually;
+use crate::support::database::eventually;
 
 /// The example, which is built if it is not there or not up to date.
 fn binary() -> &'static Path {

@@ -18,7 +18,5 @@ mod stores;
 mod streaming;
 mod traffic;
 
-#[path = "../support/authority.rs"]
-mod authority;
-#[path = "../support/database.rs"]
-mod database;
+#[path = "../support/mod.rs"]
+mod support;

@@ -6,7 +6,8 @@ use tokio::task::JoinSet;
 
 use crate::{
     gateway::{Folder, Gateway, caller, policy},
-    shop::{Gets, Shop, deaf},
+    shop::{Gets, Shop},
+    support::ports::deaf,
 };
 
 #[tokio::test]

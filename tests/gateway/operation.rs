@@ -11,9 +11,9 @@ use tokio::{
 };
 
 use crate::{
-    database::eventually,
     gateway::{Folder, Gateway, Reply, caller, policy},
     shop::Shop,
+    support::database::eventually,
 };
 
 async fn retries(gateway: &Gateway) -> u64 {

@@ -6,9 +6,9 @@ use axum::body::Body;
 use http::{Request, StatusCode};
 
 use crate::{
-    database::eventually,
     gateway::{Folder, Gateway, Reply, caller, policy},
-    shop::{Shop, deaf},
+    shop::Shop,
+    support::{database::eventually, ports::deaf},
 };
 
 /// An order that is to be replayed if need be.

@@ -16,11 +16,11 @@ use http_body_util::{BodyExt, Full};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
 use tokio::{
-    net::{TcpListener, TcpSocket, TcpStream},
+    net::{TcpListener, TcpStream},
     sync::watch,
 };
 
-use crate::database::eventually;
+use crate::support::database::eventually;
 
 /// A request that came.
 #[derive(Debug, Clone)]
@@ -71,14 +71,6 @@ struct Shared {
 pub(crate) struct Shop {
     shared: Arc<Shared>,
     pub(crate) address: SocketAddr,
-}
-
-/// A place that nobody else gets, and where nobody listens yet.
-pub(crate) fn deaf() -> (TcpSocket, SocketAddr) {
-    let socket = TcpSocket::new_v4().unwrap();
-    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    let address = socket.local_addr().unwrap();
-    (socket, address)
 }
 
 impl Shop {

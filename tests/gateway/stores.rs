@@ -3,9 +3,9 @@
 use std::env;
 
 use crate::{
-    database::{eventually, left_out},
     gateway::Gateway,
     shop::Shop,
+    support::database::{eventually, left_out},
 };
 
 /// Two gateways, one store: what one accepted the other does, once.

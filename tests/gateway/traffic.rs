@@ -14,10 +14,9 @@ use hyper_util::{
 use tokio::net::TcpListener;
 
 use crate::{
-    authority::Authority,
-    database::left_out,
     gateway::{Folder, Gateway, policy},
     shop::Shop,
+    support::{authority::Authority, database::left_out},
 };
 
 /// Killed when dropped.

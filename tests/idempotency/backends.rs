@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::{task::JoinSet, time::timeout};
 use tower_reprise::store::{CrashPolicy, IdempotencyStore, MemoryStore};
 
-use crate::support::{Handler, builder, post, send};
+use crate::setup::{Handler, builder, post, send};
 
 /// Fifty requests to each of two servers, all with the same key.
 const EACH: usize = 50;
@@ -66,7 +66,7 @@ async fn i_6_a_hundred_at_once_in_memory() {
 #[cfg(feature = "sqlite")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn i_6_a_hundred_at_once_in_one_file() {
-    let folder = crate::database::Folder::new();
+    let folder = crate::support::database::Folder::new();
     let open = || {
         let path = folder.path().join("idempotency.db");
         tower_reprise::store::SqliteStore::open(path).unwrap()
@@ -81,7 +81,7 @@ async fn i_6_a_hundred_at_once_in_postgres() {
 
     let variable = "REPRISE_TEST_POSTGRES";
     let Ok(url) = std::env::var(variable) else {
-        return crate::database::left_out("the layer on PostgreSQL", variable);
+        return crate::support::database::left_out("the layer on PostgreSQL", variable);
     };
     let schema = format!("test_{:016x}", rand::random::<u64>());
     let connect = async || {
@@ -104,7 +104,7 @@ async fn i_6_a_hundred_at_once_in_redis() {
 
     let variable = "REPRISE_TEST_REDIS";
     let Ok(url) = std::env::var(variable) else {
-        return crate::database::left_out("the layer on Redis", variable);
+        return crate::support::database::left_out("the layer on Redis", variable);
     };
     let prefix = format!("test-{:016x}", rand::random::<u64>());
     let connect = async || {

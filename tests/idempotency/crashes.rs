@@ -10,6 +10,7 @@ use std::{
 };
 
 use http::{Request, Response};
+use tokio::task::JoinHandle;
 use tower::{Layer, Service, ServiceExt, service_fn, util::BoxCloneSyncService};
 use tower_reprise::{
     error::{BoxError, Refusal, Refused},
@@ -17,9 +18,9 @@ use tower_reprise::{
     store::{CrashPolicy, MemoryStore, StoreErrorKind},
 };
 
-use crate::support::{
-    Builder, DAY, Fault, Flaky, Frames, Handler, LEASE, SECOND, Server, Verb, builder, post, send,
-    settle, start, status,
+use crate::setup::{
+    Answer, Builder, DAY, Fault, Flaky, Frames, Handler, LEASE, SECOND, Server, Verb, builder,
+    post, send, settle, start, status,
 };
 
 /// Where a handler stands when it panics.
@@ -215,9 +216,8 @@ async fn i_15_a_renewal_is_repeated() {
     assert_eq!(first.await.unwrap().body, "run 1");
 }
 
-/// I-15: one that was stopped past its lease comes back, and finds that another took over.
-#[tokio::test(start_paused = true)]
-async fn i_15_a_stale_owner_is_rejected() {
+/// A call whose lease has run out while its handler is at work, since no renewal succeeds.
+async fn outstayed() -> (Flaky, Handler, Server, JoinHandle<Answer>) {
     let (store, handler) = (Flaky::default(), Handler::held());
     let server = handler.count(builder(store.clone(), CrashPolicy::Reexecute));
     store.fail(
@@ -227,6 +227,13 @@ async fn i_15_a_stale_owner_is_rejected() {
     );
     let stale = start(&server, post("k"));
     tokio::time::sleep(LEASE + SECOND).await;
+    (store, handler, server, stale)
+}
+
+/// I-15: one that was stopped past its lease comes back, and finds that another took over.
+#[tokio::test(start_paused = true)]
+async fn i_15_a_stale_owner_is_rejected() {
+    let (_, handler, server, stale) = outstayed().await;
     let second = start(&server, post("k"));
     settle().await;
     assert_eq!(handler.runs(), 2);
@@ -249,15 +256,7 @@ async fn i_15_a_stale_owner_is_rejected() {
 /// I-15: and when it comes back after the other has finished.
 #[tokio::test(start_paused = true)]
 async fn i_15_a_stale_owner_is_rejected_after_the_end() {
-    let (store, handler) = (Flaky::default(), Handler::held());
-    let server = handler.count(builder(store.clone(), CrashPolicy::Reexecute));
-    store.fail(
-        Verb::Renew,
-        Fault::Error(StoreErrorKind::Unavailable),
-        usize::MAX,
-    );
-    let stale = start(&server, post("k"));
-    tokio::time::sleep(LEASE + SECOND).await;
+    let (store, handler, server, stale) = outstayed().await;
     let quick = Handler::new();
     let other = quick.serve(builder(store.clone(), CrashPolicy::Reexecute), |_| {
         status(200, "of another process")
@@ -272,15 +271,7 @@ async fn i_15_a_stale_owner_is_rejected_after_the_end() {
 /// I-15: one that learns from a renewal that it lost can tell its handler.
 #[tokio::test(start_paused = true)]
 async fn i_15_a_handler_can_learn_that_it_lost() {
-    let (store, handler) = (Flaky::default(), Handler::held());
-    let server = handler.count(builder(store.clone(), CrashPolicy::Reexecute));
-    store.fail(
-        Verb::Renew,
-        Fault::Error(StoreErrorKind::Unavailable),
-        usize::MAX,
-    );
-    let stale = start(&server, post("k"));
-    tokio::time::sleep(LEASE + SECOND).await;
+    let (store, handler, server, stale) = outstayed().await;
     let second = start(&server, post("k"));
     settle().await;
     assert!(!handler.execution(0).is_lost());

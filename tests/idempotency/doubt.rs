@@ -19,7 +19,7 @@ use tower_reprise::{
     store::{CrashPolicy, MemoryStore},
 };
 
-use crate::support::{LEASE, SECOND};
+use crate::setup::{LEASE, SECOND};
 
 /// What becomes of an attempt.
 #[derive(Debug, Clone, Copy)]

@@ -6,7 +6,7 @@ use http::Response;
 use tokio::task::JoinSet;
 use tower_reprise::store::{CrashPolicy, MemoryStore};
 
-use crate::support::{
+use crate::setup::{
     Answer, Builder, Frames, Handler, SECOND, builder, keyless, post, send, settle, start, status,
 };
 

@@ -16,7 +16,7 @@ use tower_reprise::{
     store::{CrashPolicy, IdempotencyStore, MemoryStore, StoreErrorKind},
 };
 
-use crate::support::{DAY, Fault, Flaky, LEASE, SECOND, Verb, settle};
+use crate::setup::{DAY, Fault, Flaky, LEASE, SECOND, Verb, settle};
 
 #[derive(Debug, Clone)]
 struct Event {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tower::ServiceExt;
 use tower_reprise::store::{CrashPolicy, MemoryStore};
 
-use crate::support::{
+use crate::setup::{
     Fault, Flaky, Handler, LEASE, SECOND, Verb, builder, post, send, settle, start,
 };
 

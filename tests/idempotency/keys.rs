@@ -6,7 +6,7 @@ use tower_reprise::{
     store::{CrashPolicy, MemoryStore},
 };
 
-use crate::support::{Builder, DAY, Frames, Handler, LEASE, Server, builder, keyless, post, send};
+use crate::setup::{Builder, DAY, Frames, Handler, LEASE, Server, builder, keyless, post, send};
 
 fn in_memory(store: &MemoryStore) -> Builder {
     builder(store.clone(), CrashPolicy::Reexecute)

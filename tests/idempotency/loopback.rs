@@ -31,7 +31,7 @@ use tower_reprise::{
     store::{CrashPolicy, MemoryStore},
 };
 
-use crate::support::{Answer, read};
+use crate::setup::{Answer, read};
 
 #[derive(Clone)]
 struct Principal {

@@ -9,8 +9,6 @@
 
 mod backends;
 mod crashes;
-#[path = "../support/database.rs"]
-mod database;
 mod doubt;
 mod duplicates;
 mod events;
@@ -21,6 +19,9 @@ mod outage;
 mod own_commit;
 mod replies;
 mod scopes;
-mod support;
+mod setup;
 #[cfg(all(feature = "metrics", feature = "tracing"))]
 mod telemetry;
+
+#[path = "../support/mod.rs"]
+mod support;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tower_reprise::store::{CrashPolicy, MemoryStore, StoreErrorKind};
 
-use crate::support::{
+use crate::setup::{
     DAY, Fault, Flaky, Handler, LEASE, SECOND, Verb, builder, post, send, settle, start, status,
 };
 

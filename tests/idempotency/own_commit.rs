@@ -9,7 +9,7 @@ use tower_reprise::{
     store::{CrashPolicy, IdempotencyStore, MemoryStore, Ownership},
 };
 
-use crate::support::{Builder, Frames, LEASE, Server, builder, post, send, settle, start};
+use crate::setup::{Builder, Frames, LEASE, Server, builder, post, send, settle, start};
 
 /// Stores its reply, works on, and dies.
 fn dies_after(builder: Builder, store: MemoryStore, works_on: Duration) -> Server {

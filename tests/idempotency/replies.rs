@@ -6,7 +6,7 @@ use tower_reprise::{
     store::{CrashPolicy, MemoryStore},
 };
 
-use crate::support::{
+use crate::setup::{
     Answer, Builder, DAY, Frames, Handler, SECOND, Server, builder, keyless, post, send, status,
 };
 
@@ -196,8 +196,8 @@ async fn i_10_refusals_of_grpc_calls() {
 
     let handler = Handler::held();
     let server = handler.serve(in_memory(), |_| status(200, ""));
-    let first = crate::support::start(&server, call("one"));
-    crate::support::settle().await;
+    let first = crate::setup::start(&server, call("one"));
+    crate::setup::settle().await;
     let processing = send(&server, call("one")).await;
     assert_eq!(processing.headers["grpc-status"], "10");
     assert_eq!(processing.headers["grpc-retry-pushback-ms"], "1000");
@@ -394,7 +394,7 @@ async fn the_handler_gets_the_request_whole() {
     let mut request = request.unwrap();
     request.extensions_mut().insert(7_u32);
     let response = server.ready().await.unwrap().call(request).await.unwrap();
-    let answer = crate::support::read(response).await;
+    let answer = crate::setup::read(response).await;
     assert_eq!(answer.body, "one, two, three");
 }
 

@@ -3,7 +3,7 @@
 use http::{Method, Request};
 use tower_reprise::store::{CrashPolicy, MemoryStore};
 
-use crate::support::{Builder, Frames, Handler, builder, post, send};
+use crate::setup::{Builder, Frames, Handler, builder, post, send};
 
 fn in_memory(store: &MemoryStore) -> Builder {
     builder(store.clone(), CrashPolicy::Reexecute)
@@ -53,9 +53,9 @@ async fn i_19_where_one_part_ends_and_the_next_begins() {
 async fn i_19_in_flight_too() {
     let handler = Handler::held();
     let server = handler.count(in_memory(&MemoryStore::new()));
-    let alice = crate::support::start(&server, of(Some("alice")));
-    let bob = crate::support::start(&server, of(Some("bob")));
-    crate::support::settle().await;
+    let alice = crate::setup::start(&server, of(Some("alice")));
+    let bob = crate::setup::start(&server, of(Some("bob")));
+    crate::setup::settle().await;
     handler.let_through(2);
     assert_eq!(alice.await.unwrap().status, 200);
     assert_eq!(bob.await.unwrap().status, 200);

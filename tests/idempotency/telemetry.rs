@@ -16,7 +16,7 @@ use tracing::{
 };
 use tracing_subscriber::{Layer, Registry, layer::Context, prelude::*};
 
-use crate::support::{
+use crate::setup::{
     Fault, Flaky, Frames, Handler, LEASE, SECOND, Verb, builder, keyless, post, send, settle,
     start, status,
 };

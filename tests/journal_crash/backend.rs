@@ -5,7 +5,10 @@ use std::{future::Future, time::Duration};
 use tokio::process::Command;
 use tower_reprise::store::{IdempotencyStore, journal::Journal};
 
-use crate::{database::Folder, killed, order, process::Process, shop, stopped};
+use crate::{
+    killed, order, shop, stopped,
+    support::{database::Folder, process::Process},
+};
 
 /// A store that processes share.
 pub(crate) trait Backend: 'static {

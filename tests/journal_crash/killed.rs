@@ -15,10 +15,12 @@ use tower_reprise::{delivery::replay::ReplayId, store::journal::Status};
 use crate::{
     audit,
     backend::{Backend, Site},
-    database::eventually,
-    process::{Process, say},
     receiver::Receiver,
     shop::Shop,
+    support::{
+        database::eventually,
+        process::{Process, say},
+    },
 };
 
 /// How many requests a process sends at a time.

@@ -29,13 +29,5 @@ mod receiver;
 mod shop;
 mod stopped;
 
-#[path = "../support/database.rs"]
-mod database;
-#[cfg(feature = "postgres")]
-#[path = "../support/postgres.rs"]
-mod postgres;
-#[path = "../support/process.rs"]
-mod process;
-#[cfg(feature = "redis")]
-#[path = "../support/redis.rs"]
-mod redis;
+#[path = "../support/mod.rs"]
+mod support;

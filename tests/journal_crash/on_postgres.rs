@@ -2,10 +2,8 @@ use tower_reprise::store::PostgresStore;
 
 use crate::{
     backend::{self, Backend},
-    database::left_out,
-    killed, order, outage, poison,
-    postgres::Own,
-    process, stopped,
+    killed, order, outage, poison, stopped,
+    support::{database::left_out, postgres::Own, process},
 };
 
 struct Postgres;

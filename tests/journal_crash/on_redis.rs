@@ -2,10 +2,8 @@ use tower_reprise::store::RedisStore;
 
 use crate::{
     backend::{self, Backend},
-    database::left_out,
-    killed, order, outage, poison, process,
-    redis::Own,
-    stopped,
+    killed, order, outage, poison, stopped,
+    support::{database::left_out, process, redis::Own},
 };
 
 struct Redis;

@@ -5,11 +5,13 @@ use tower_reprise::store::{SqliteStore, StoreErrorKind};
 
 use crate::{
     backend::{self, Backend, Site},
-    database::{Folder, eventually, left_out},
     killed, order, outage, poison,
-    process::{self, Process, say},
     shop::Shop,
     stopped,
+    support::{
+        database::{Folder, eventually, left_out},
+        process::{self, Process, say},
+    },
 };
 
 struct Sqlite;

@@ -11,9 +11,11 @@ use tower_reprise::{
 
 use crate::{
     backend::{Backend, Site},
-    database::eventually,
     ledger::Ledger,
-    process::{listen, say},
+    support::{
+        database::eventually,
+        process::{listen, say},
+    },
 };
 
 const ENTRIES: usize = 150;

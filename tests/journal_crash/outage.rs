@@ -13,9 +13,9 @@ use tower_reprise::{
 
 use crate::{
     backend::{Backend, Site},
-    database::{Restart, eventually},
     receiver::Receiver,
     shop::{Answer, Shop, start},
+    support::database::{Restart, eventually},
 };
 
 const SECOND: Duration = Duration::from_secs(1);

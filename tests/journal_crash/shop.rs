@@ -27,7 +27,7 @@ use tracing_subscriber::prelude::*;
 use crate::{
     backend::{Backend, Site},
     ledger::Ledger,
-    process::{listen, say},
+    support::process::{listen, say},
 };
 
 /// How many requests a worker replays at a time, at most.

@@ -10,12 +10,14 @@ use tower_reprise::store::{
 
 use crate::{
     backend::{Backend, Site},
-    database::eventually,
     killed,
     ledger::Ledger,
-    process::{Process, listen, say},
     receiver::Receiver,
     shop::Shop,
+    support::{
+        database::eventually,
+        process::{Process, listen, say},
+    },
 };
 
 const SECOND: Duration = Duration::from_secs(1);

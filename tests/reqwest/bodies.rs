@@ -7,7 +7,11 @@ use http_body_util::StreamBody;
 use reqwest::Body;
 use tower_reprise::{Dependencies, call::StopReason};
 
-use crate::{Form, client, deps, outcome, policy, server::Reader};
+use crate::{
+    Form, client, outcome,
+    reader::Reader,
+    support::{deps, quick},
+};
 
 const CAP: usize = 64 * 1024;
 
@@ -34,7 +38,7 @@ async fn c_5_a_body_that_streams_is_sent_again_byte_for_byte_up_to_the_cap() {
             let content = content(size);
             let server = Reader::start(vec![503, 503]).await;
             let request = put(&server.uri, streaming(&content));
-            let response = form.call(&deps(), &client(), request).await.unwrap();
+            let response = form.call(&deps(quick()), &client(), request).await.unwrap();
             assert_eq!(outcome(&response), (3, None), "{size}");
             let bodies = server.bodies();
             assert_eq!(bodies.len(), 3);
@@ -50,7 +54,7 @@ async fn c_5_a_body_over_the_cap_passes_and_is_not_sent_again() {
             let content = content(size);
             let server = Reader::start(vec![503]).await;
             let request = put(&server.uri, streaming(&content));
-            let response = form.call(&deps(), &client(), request).await.unwrap();
+            let response = form.call(&deps(quick()), &client(), request).await.unwrap();
             assert_eq!(response.status(), 503);
             assert_eq!(outcome(&response), (1, Some(StopReason::NotReplayable)));
             assert_eq!(server.bodies(), [content]);
@@ -60,7 +64,7 @@ async fn c_5_a_body_over_the_cap_passes_and_is_not_sent_again() {
 
 #[tokio::test]
 async fn c_5_the_cap_is_the_policys() {
-    let policy = policy().replay_limit(2000).build().unwrap();
+    let policy = quick().replay_limit(2000).build().unwrap();
     for (size, made) in [(1500, 2), (2001, 1)] {
         for form in Form::BOTH {
             let server = Reader::start(vec![503]).await;
@@ -86,7 +90,7 @@ async fn c_5_trailers_are_sent_again_too() {
         let body = Body::wrap(StreamBody::new(tokio_stream::iter(frames)));
         let client = crate::builder().http2_prior_knowledge().build().unwrap();
         let response = form
-            .call(&deps(), &client, put(&server.uri, body))
+            .call(&deps(quick()), &client, put(&server.uri, body))
             .await
             .unwrap();
         assert_eq!(outcome(&response), (2, None));
@@ -105,7 +109,7 @@ async fn c_5_bytes_of_any_length_are_sent_again() {
         let content = content(1_000_000);
         let server = Reader::start(vec![503]).await;
         let request = put(&server.uri, Body::from(content.clone()));
-        let response = form.call(&deps(), &client(), request).await.unwrap();
+        let response = form.call(&deps(quick()), &client(), request).await.unwrap();
         assert_eq!(outcome(&response), (2, None));
         assert!(server.bodies().iter().all(|body| *body == content));
         let lengths = server.requests();

@@ -19,17 +19,22 @@ use tower_reprise::{
 };
 
 use crate::{
-    Form, builder, cause, client, deps, get, impatient, original, outcome, outcome_of, policy,
-    post,
-    server::{Act, Reader, Server, deaf, listen, reply},
-    source, verdict,
+    Form, builder, cause, client, get, impatient, original, outcome, post,
+    reader::Reader,
+    support::{
+        deps, find,
+        http1::{Act, Server, reply},
+        outcome_of,
+        ports::{deaf_uri, listen},
+        quick, verdict,
+    },
 };
 
 #[tokio::test]
 async fn c_1_the_stack_mends_a_503() {
     for form in Form::BOTH {
         let server = Server::start(vec![reply(503, ""), reply(200, "x-served: here\r\n")]).await;
-        let deps = deps();
+        let deps = deps(quick());
         let response = form
             .call(&deps, &client(), get(&server.uri()))
             .await
@@ -51,7 +56,7 @@ async fn c_1_a_success_is_left_alone() {
     for form in Form::BOTH {
         let server = Server::start(vec![reply(200, "")]).await;
         let response = form
-            .call(&deps(), &client(), get(&server.uri()))
+            .call(&deps(quick()), &client(), get(&server.uri()))
             .await
             .unwrap();
         assert_eq!(
@@ -68,7 +73,7 @@ async fn k_1_a_retried_post_carries_the_same_key_and_body() {
     for form in Form::BOTH {
         let server = Server::start(vec![reply(503, ""), reply(201, "")]).await;
         let response = form
-            .call(&deps(), &client(), post(&server.uri()))
+            .call(&deps(quick()), &client(), post(&server.uri()))
             .await
             .unwrap();
         assert_eq!(outcome(&response), (2, None));
@@ -87,9 +92,12 @@ async fn k_1_a_retried_post_carries_the_same_key_and_body() {
 #[tokio::test]
 async fn c_3_a_refused_connection_is_retried_until_exhausted() {
     for form in Form::BOTH {
-        let (_socket, uri) = deaf();
+        let (_socket, uri) = deaf_uri();
         // For any method: C-4.
-        let error = form.call(&deps(), &client(), post(&uri)).await.unwrap_err();
+        let error = form
+            .call(&deps(quick()), &client(), post(&uri))
+            .await
+            .unwrap_err();
         assert_eq!(outcome_of(&error), (4, Some(StopReason::Exhausted)));
         let verdict = verdict(&error);
         assert_eq!((verdict.cause, verdict.never_sent), (Cause::Connect, true));
@@ -105,7 +113,7 @@ async fn c_3_connections_that_break_are_retried() {
         for form in Form::BOTH {
             let server = Server::start(vec![act.clone(), reply(200, "")]).await;
             let response = form
-                .call(&deps(), &client(), get(&server.uri()))
+                .call(&deps(quick()), &client(), get(&server.uri()))
                 .await
                 .unwrap();
             assert_eq!(outcome(&response), (2, None));
@@ -121,7 +129,7 @@ async fn c_5_a_post_that_may_have_been_processed_is_not_sent_again_without_a_key
     use tower_reprise::{PeekLayer, RetryLayer, stacks::reqwest::HttpClient};
     for act in [Act::ReadAndClose, Act::Reset, reply(503, "")] {
         let server = Server::start(vec![act, reply(200, "")]).await;
-        let deps = deps();
+        let deps = deps(quick());
         let stack = ServiceBuilder::new()
             .layer(RetryLayer::new(deps.clone()))
             .layer(PeekLayer::new(deps))
@@ -141,7 +149,7 @@ async fn d_4_half_a_body_is_the_callers_error() {
         let half = "HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf".to_owned();
         let server = Server::start(vec![Act::Say(half)]).await;
         let response = form
-            .call(&deps(), &client(), get(&server.uri()))
+            .call(&deps(quick()), &client(), get(&server.uri()))
             .await
             .unwrap();
         assert_eq!(outcome(&response), (1, None));
@@ -156,7 +164,7 @@ async fn d_4_half_the_body_of_a_failure_is_whole_until_it_breaks() {
         let half = "HTTP/1.1 503 No\r\ncontent-length: 10\r\n\r\nhalf".to_owned();
         let server = Server::start(vec![Act::Say(half)]).await;
         let mut response = form
-            .call(&deps(), &client(), get(&server.uri()))
+            .call(&deps(quick()), &client(), get(&server.uri()))
             .await
             .unwrap();
         assert_eq!(outcome(&response), (4, Some(StopReason::Exhausted)));
@@ -184,7 +192,7 @@ async fn d_3_an_attempt_that_stalls_is_given_up_and_retried() {
             .await
             .unwrap_err();
         assert_eq!(outcome_of(&error), (4, Some(StopReason::Exhausted)));
-        assert!(!source::<Elapsed>(&*error).unwrap().is_whole_call());
+        assert!(!find::<Elapsed>(&*error).unwrap().is_whole_call());
         assert_eq!(cause(&error), Cause::Timeout);
     }
 }
@@ -194,14 +202,14 @@ async fn ra_7_retry_after_is_kept_to_or_ends_the_call() {
     for form in Form::BOTH {
         let server = Server::start(vec![reply(503, "retry-after: 0\r\n"), reply(200, "")]).await;
         let response = form
-            .call(&deps(), &client(), get(&server.uri()))
+            .call(&deps(quick()), &client(), get(&server.uri()))
             .await
             .unwrap();
         assert_eq!(outcome(&response), (2, None));
 
         let server = Server::start(vec![reply(503, "retry-after: 3600\r\n")]).await;
         let response = form
-            .call(&deps(), &client(), get(&server.uri()))
+            .call(&deps(quick()), &client(), get(&server.uri()))
             .await
             .unwrap();
         assert_eq!(outcome(&response), (1, Some(StopReason::Deadline)));
@@ -218,7 +226,7 @@ async fn d_1_a_body_that_trickles_is_passed_on_as_it_comes() {
         let later = Act::SayLater(first, rest.clone(), "more".to_owned());
         let server = Server::start(vec![later]).await;
         let mut response = form
-            .call(&deps(), &client(), get(&server.uri()))
+            .call(&deps(quick()), &client(), get(&server.uri()))
             .await
             .unwrap();
         assert_eq!(response.content_length(), Some(8));
@@ -232,7 +240,7 @@ async fn d_1_a_body_that_trickles_is_passed_on_as_it_comes() {
 #[tokio::test]
 async fn c_1_a_failure_that_trickles_does_not_hold_up_its_retry() {
     let codes = Codes::standard().time(Duration::from_millis(20));
-    let policy = policy().codes(codes).build().unwrap();
+    let policy = quick().codes(codes).build().unwrap();
     let deps = Dependencies::new(policy);
     for form in Form::BOTH {
         let never = Arc::new(Notify::new());
@@ -256,7 +264,7 @@ async fn c_1_a_redirect_is_followed_anew_by_each_attempt() {
         let server =
             Server::start(vec![moved.clone(), reply(503, ""), moved, reply(200, "")]).await;
         let response = form
-            .call(&deps(), &client(), post(&server.uri()))
+            .call(&deps(quick()), &client(), post(&server.uri()))
             .await
             .unwrap();
         assert_eq!(outcome(&response), (2, None));
@@ -280,7 +288,7 @@ async fn c_3_redirects_without_an_end_are_never_retried() {
         let policy = reqwest::redirect::Policy::limited(2);
         let client = builder().redirect(policy).build().unwrap();
         let error = form
-            .call(&deps(), &client, get(&server.uri()))
+            .call(&deps(quick()), &client, get(&server.uri()))
             .await
             .unwrap_err();
         assert!(original(&error).is_redirect());
@@ -310,7 +318,10 @@ async fn c_3_a_name_that_does_not_resolve_is_looked_up_twice_at_most() {
             .build()
             .unwrap();
         let uri = "http://nowhere.example/";
-        let error = form.call(&deps(), &client, post(uri)).await.unwrap_err();
+        let error = form
+            .call(&deps(quick()), &client, post(uri))
+            .await
+            .unwrap_err();
         assert_eq!(outcome_of(&error), (2, Some(StopReason::Exhausted)));
         assert_eq!(lookups.load(Ordering::SeqCst), 2);
         let verdict = verdict(&error);
@@ -327,7 +338,7 @@ async fn c_3_a_name_that_does_not_resolve_is_looked_up_twice_at_most() {
 async fn c_3_a_request_that_reqwest_can_not_send_is_never_retried() {
     for uri in ["ftp://files.example/", "/no/host"] {
         let error = Form::Service
-            .call(&deps(), &client(), get(uri))
+            .call(&deps(quick()), &client(), get(uri))
             .await
             .unwrap_err();
         assert!(original(&error).is_builder(), "{uri}: {error:?}");
@@ -336,7 +347,7 @@ async fn c_3_a_request_that_reqwest_can_not_send_is_never_retried() {
     }
     let uri = "ftp://files.example/";
     let error = Form::Middleware
-        .call(&deps(), &client(), get(uri))
+        .call(&deps(quick()), &client(), get(uri))
         .await
         .unwrap_err();
     assert!(original(&error).is_builder());
@@ -353,7 +364,10 @@ async fn c_3_a_body_of_the_callers_that_fails_is_never_retried() {
         ];
         let body = reqwest::Body::wrap_stream(tokio_stream::iter(chunks));
         let request = http::Request::put(&server.uri).body(body).unwrap();
-        let error = form.call(&deps(), &client(), request).await.unwrap_err();
+        let error = form
+            .call(&deps(quick()), &client(), request)
+            .await
+            .unwrap_err();
         assert_eq!(outcome_of(&error).0, 1, "{error:?}");
         assert!(server.requests().is_empty());
     }
@@ -381,7 +395,7 @@ async fn c_3_a_connect_timeout_is_retried_for_any_method() {
             .build()
             .unwrap();
         let error = form
-            .call(&deps(), &client, post(&format!("http://{address}/")))
+            .call(&deps(quick()), &client, post(&format!("http://{address}/")))
             .await;
         let error = error.unwrap_err();
         assert_eq!(outcome_of(&error), (4, Some(StopReason::Exhausted)));
@@ -398,7 +412,7 @@ async fn c_1_over_http_2() {
         let server = Reader::start(vec![503]).await;
         let client = builder().http2_prior_knowledge().build().unwrap();
         let response = form
-            .call(&deps(), &client, post(&server.uri))
+            .call(&deps(quick()), &client, post(&server.uri))
             .await
             .unwrap();
         assert_eq!(outcome(&response), (2, None));
@@ -438,7 +452,7 @@ async fn c_4_a_refused_stream_is_repeated_for_any_method() {
     });
     let client = builder().http2_prior_knowledge().build().unwrap();
     let stack = ServiceBuilder::new()
-        .layer(RetryLayer::new(deps()))
+        .layer(RetryLayer::new(deps(quick())))
         .service(HttpClient::new(client));
     let response = stack.oneshot(post(&uri)).await.unwrap();
     assert_eq!(outcome(&response), (2, None));

@@ -4,33 +4,35 @@
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
+    clippy::panic,
     reason = "the helpers are tests too"
 )]
 
-#[path = "../support/authority.rs"]
-mod authority;
 mod bodies;
 mod chain;
 mod faults;
-mod server;
+mod reader;
 mod tls;
 
-use std::{error::Error, time::Duration};
+#[path = "../support/mod.rs"]
+mod support;
+
+use std::time::Duration;
 
 use http::Request;
 use reqwest::{Body, Client, ClientBuilder, Response};
 use tower::{ServiceBuilder, ServiceExt};
 use tower_reprise::{
-    Dependencies, Policy, RetryOutcome,
-    call::{Cause, StopReason, Verdict},
-    classify::{Classify, Rules, Standard},
+    Dependencies, RetryOutcome,
+    call::{Cause, StopReason},
     error::BoxError,
-    policy::PolicyBuilder,
     stacks::{
         self,
         reqwest::{HttpClient, TowerMiddleware},
     },
 };
+
+use support::{deps, find, quick, verdict};
 
 /// How the layers are put on a client.
 #[derive(Debug, Clone, Copy)]
@@ -66,20 +68,9 @@ impl Form {
     }
 }
 
-fn policy() -> PolicyBuilder {
-    Policy::synchronous()
-        .base(Duration::from_millis(1))
-        .cap(Duration::from_millis(2))
-}
-
-fn deps() -> Dependencies {
-    Dependencies::new(policy().build().unwrap())
-}
-
 /// Attempts that stall are given up soon; the whole call has time enough.
 fn impatient() -> Dependencies {
-    let policy = policy().attempt_timeout(Duration::from_millis(150));
-    Dependencies::new(policy.build().unwrap())
+    deps(quick().attempt_timeout(Duration::from_millis(150)))
 }
 
 /// A client that connects anew for each attempt and repeats nothing by itself, so that what the
@@ -111,33 +102,11 @@ fn outcome(response: &Response) -> (u32, Option<StopReason>) {
     outcome.map_or((1, None), |o| (o.attempts(), o.stop_reason()))
 }
 
-fn outcome_of(error: &BoxError) -> (u32, Option<StopReason>) {
-    let outcome = RetryOutcome::of_error(&**error).expect("an outcome in the chain");
-    (outcome.attempts(), outcome.stop_reason())
-}
-
-fn verdict(error: &BoxError) -> Verdict {
-    let rules = Rules::standard();
-    Classify::<Request<()>, http::Response<()>>::classify(&Standard, &rules, Err(&**error))
-}
-
 fn cause(error: &BoxError) -> Cause {
     verdict(error).cause
 }
 
-/// Walks the sources alone, as a caller would.
-fn source<'a, T: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a T> {
-    let mut link = Some(error);
-    while let Some(error) = link {
-        if let Some(found) = error.downcast_ref() {
-            return Some(found);
-        }
-        link = error.source();
-    }
-    None
-}
-
 /// The error that reqwest made, which nobody has put another in the place of.
 fn original(error: &BoxError) -> &reqwest::Error {
-    source(&**error).expect("reqwest's own error")
+    find(&**error).expect("reqwest's own error")
 }

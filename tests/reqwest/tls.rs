@@ -6,15 +6,20 @@ use std::sync::{
 };
 
 use reqwest::{Certificate, Client};
+use tokio::io::BufReader;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tower_reprise::call::{Cause, Health, Retryable, StopReason};
 
 use crate::{
-    Form,
-    authority::{Authority, Identity},
-    builder, cause, deps, get, impatient, original, outcome, outcome_of, post,
-    server::{listen, read_request, say},
-    verdict,
+    Form, builder, cause, get, impatient, original, outcome, post,
+    support::{
+        authority::{Authority, Identity},
+        deps,
+        http1::{read_request, say},
+        outcome_of,
+        ports::listen,
+        quick, verdict,
+    },
 };
 
 /// A client that trusts nobody else.
@@ -47,8 +52,9 @@ impl TlsServer {
                 let acceptor = acceptor.clone();
                 tokio::spawn(async move {
                     match acceptor.accept(stream).into_fallible().await {
-                        Ok(mut stream) => {
-                            if read_request(&mut stream).await.is_some() {
+                        Ok(stream) => {
+                            let mut stream = BufReader::new(stream);
+                            if read_request(&mut stream).await.is_ok() {
                                 let ok = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
                                 say(&mut stream, ok).await;
                                 let _ = stream.shutdown().await;
@@ -76,7 +82,7 @@ async fn c_3_a_good_certificate_is_no_obstacle() {
     for form in Form::BOTH {
         let server = TlsServer::start(authority.issue("127.0.0.1", false), 0).await;
         let response = form
-            .call(&deps(), &trusting(&authority), get(&server.uri))
+            .call(&deps(quick()), &trusting(&authority), get(&server.uri))
             .await
             .unwrap();
         assert_eq!(response.text().await.unwrap(), "ok");
@@ -98,7 +104,7 @@ async fn c_3_a_bad_certificate_is_never_retried() {
         ] {
             let server = TlsServer::start(identity, 0).await;
             let called = form
-                .call(&deps(), &trusting(&authority), get(&server.uri))
+                .call(&deps(quick()), &trusting(&authority), get(&server.uri))
                 .await;
             let error = called.unwrap_err();
             assert_eq!(

@@ -40,7 +40,6 @@ impl Authority {
     }
 
     /// Trusts nobody else.
-    #[allow(dead_code, reason = "some clients have a configuration of their own")]
     pub(crate) fn trusted(&self) -> ClientConfig {
         let mut roots = RootCertStore::empty();
         roots.add(self.certificate.der().clone()).unwrap();
@@ -58,7 +57,6 @@ pub(crate) struct Identity {
     pub(crate) key: KeyPair,
 }
 
-#[allow(dead_code, reason = "some servers have a configuration of their own")]
 impl Identity {
     /// By no authority.
     pub(crate) fn self_signed(name: &str) -> Self {

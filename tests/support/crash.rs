@@ -1,7 +1,7 @@
 //! Processes that share a store, and what becomes of it when they are killed or stopped.
 //!
-//! A test file makes its own children (see `process`): it has an ignored test named `child`, which
-//! calls [`child`]. A child tells what it is about to do and what was acknowledged.
+//! A test makes its own children (see `process`): an ignored test calls [`child`], and
+//! [`Shared::CHILD`] names it. A child tells what it is about to do and what was acknowledged.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -13,24 +13,24 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
 use tokio::task::JoinSet;
-use tower_reprise::store::{
-    Claim, ClaimId, Claimed, CrashPolicy, FencingToken, Fingerprint, IdempotencyStore, Note,
-    Ownership, RecordKey, Stored,
-};
+use tower_reprise::store::{Claim, Claimed, FencingToken, IdempotencyStore, Ownership, Stored};
 
-use super::process::{self, Process, listen, say};
+use super::{
+    process::{self, Process, listen, say},
+    records::{RETENTION, claim_of, reply},
+};
 
 /// A store that processes share.
 pub(crate) trait Shared: 'static {
     type Store: IdempotencyStore;
 
+    /// The path of the ignored test that calls [`child`].
+    const CHILD: &'static str;
+
     /// Opens the store at that address, in a test or in one of its children.
     fn open(address: &str) -> impl Future<Output = Self::Store> + Send;
 }
-
-const RETENTION: Duration = Duration::from_secs(60 * 60);
 
 /// The whole life of a child. Nothing happens if the process is none.
 pub(crate) fn child<B: Shared>() {
@@ -55,8 +55,8 @@ pub(crate) fn child<B: Shared>() {
     });
 }
 
-fn start(role: &str, address: &str, salt: u64) -> Process {
-    Process::start("child", role, &[address, &salt.to_string()])
+fn start<B: Shared>(role: &str, address: &str, salt: u64) -> Process {
+    Process::start(B::CHILD, role, &[address, &salt.to_string()])
 }
 
 fn claim(salt: u64, number: u64, lease: Duration) -> Claim {
@@ -64,18 +64,9 @@ fn claim(salt: u64, number: u64, lease: Duration) -> Claim {
     key[..8].copy_from_slice(&salt.to_le_bytes());
     key[24..].copy_from_slice(&number.to_le_bytes());
     Claim {
-        key: RecordKey::new(key),
-        fingerprint: Fingerprint::new([1; 32]),
-        id: ClaimId::random(),
         lease,
-        retention: RETENTION,
-        orphans: CrashPolicy::Reexecute,
-        note: Note::NONE,
+        ..claim_of(key)
     }
-}
-
-fn reply(text: &str) -> Stored {
-    Stored::Reply(Bytes::copy_from_slice(text.as_bytes()))
 }
 
 fn text(stored: &Stored) -> String {
@@ -168,7 +159,7 @@ pub(crate) async fn killed<B: Shared>(address: &str, rounds: u64) {
     for round in 0..rounds {
         let salt = u64::from(run) << 32 | round;
         let mut processes: Vec<_> = (0..=round % 2)
-            .map(|_| start("load", address, salt))
+            .map(|_| start::<B>("load", address, salt))
             .collect();
         let mut results = HashMap::new();
         for process in &mut processes {
@@ -305,7 +296,7 @@ const CLAIMS: u64 = 100;
 pub(crate) async fn race<B: Shared>(address: &str) {
     let salt = rand::random();
     let store = Arc::new(B::open(address).await);
-    let mut other = start("race", address, salt);
+    let mut other = start::<B>("race", address, salt);
     other.expect("ready").await;
     other.tell().await;
     let mut won = race_all(store, salt).await;
@@ -363,7 +354,7 @@ async fn stall<S: IdempotencyStore>(store: Arc<S>, salt: u64) {
 pub(crate) async fn stopped<B: Shared>(address: &str) {
     let salt = rand::random();
     let store = B::open(address).await;
-    let mut owner = start("stall", address, salt);
+    let mut owner = start::<B>("stall", address, salt);
     let token: u64 = owner.expect("owns").await.parse().expect("a number");
     owner.signal("STOP").await;
     let mut claimed = store.claim(claim(salt, 0, SHORT)).await.expect("claim");

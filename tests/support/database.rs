@@ -1,11 +1,9 @@
 //! Servers that a test starts for itself, and can stop.
-#![allow(dead_code, reason = "no test file needs all of it")]
 
 use std::{
     env,
     future::Future,
     io::Write,
-    net::TcpListener,
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
     time::Duration,
@@ -56,18 +54,6 @@ pub(crate) fn left_out(what: &str, why: &str) {
     // Not `eprintln`, which is not shown for a test that passes.
     let line = format!("left out: {what} ({why})\n");
     let _ = std::io::stderr().write_all(line.as_bytes());
-}
-
-/// One that nobody has right now. Systems give none of these to who does not ask for it by number,
-/// nor the one 10,000 above, which a Redis cluster takes too: it stays free until a server takes it,
-/// and while that server is down.
-pub(crate) fn free_port() -> u16 {
-    loop {
-        let port = rand::random_range(10_000..20_000);
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
-    }
 }
 
 /// Where a program is: in the folder or file that the variable names, or where Debian has it.

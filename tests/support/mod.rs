@@ -1,24 +1,40 @@
-//! What several test files need.
+//! Helpers that the test binaries share, one file per subject.
+#![allow(dead_code, reason = "no binary uses all of it")]
 
-use http::Response;
-use tower::{Service, ServiceExt};
-use tower_reprise::{RetryOutcome, call::StopReason, error::BoxError};
+#[cfg(feature = "hyper")]
+pub(crate) mod arrivals;
+pub(crate) mod authority;
+pub(crate) mod calls;
+pub(crate) mod codes;
+#[cfg(feature = "server")]
+pub(crate) mod crash;
+pub(crate) mod database;
+#[cfg(feature = "tonic")]
+pub(crate) mod grpc;
+#[cfg(feature = "hyper")]
+pub(crate) mod http1;
+#[cfg(feature = "hyper")]
+pub(crate) mod http2;
+pub(crate) mod layers;
+#[cfg(feature = "server")]
+pub(crate) mod outage;
+pub(crate) mod pieces;
+pub(crate) mod policies;
+pub(crate) mod ports;
+pub(crate) mod postgres;
+pub(crate) mod process;
+#[cfg(feature = "server")]
+pub(crate) mod races;
+#[cfg(feature = "server")]
+pub(crate) mod records;
+#[cfg(feature = "redis")]
+pub(crate) mod redis;
+pub(crate) mod scripted;
+#[cfg(all(feature = "metrics", feature = "tracing"))]
+pub(crate) mod telemetry;
 
-/// Makes a client ready and calls it.
-pub(crate) async fn call<S, Req>(client: &mut S, request: Req) -> Result<S::Response, S::Error>
-where
-    S: Service<Req>,
-{
-    client.ready().await?.call(request).await
-}
-
-/// Attempts made and why there were no more, wherever it is told.
-pub(crate) fn outcome<B>(
-    result: &Result<Response<B>, BoxError>,
-) -> Option<(u32, Option<StopReason>)> {
-    let outcome = match result {
-        Ok(response) => RetryOutcome::of(response),
-        Err(error) => RetryOutcome::of_error(&**error),
-    };
-    outcome.map(|outcome| (outcome.attempts(), outcome.stop_reason()))
-}
+#[allow(unused_imports, reason = "no binary uses all of it")]
+pub(crate) use self::{
+    calls::{call, code, find, outcome, outcome_of, refusal, stop_reason, verdict},
+    policies::{Fixed, deps, quick, secs},
+};

@@ -6,34 +6,19 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    time::Duration,
 };
 
 use bytes::Bytes;
 use tokio::task::JoinSet;
-use tower_reprise::store::{
-    Claim, ClaimId, Claimed, CrashPolicy, Fingerprint, IdempotencyStore, Note, Ownership,
-    RecordKey, Stored,
-};
+use tower_reprise::store::{Claimed, IdempotencyStore, Ownership, RecordKey, Stored};
 
-use super::database::{Restart, eventually};
+use super::{
+    database::{Restart, eventually},
+    records::{RETENTION, claim_of},
+};
 
 const OUTAGES: usize = 2;
 const TASKS: usize = 8;
-const LEASE: Duration = Duration::from_secs(30);
-const RETENTION: Duration = Duration::from_secs(60 * 60);
-
-fn claim(key: [u8; 32]) -> Claim {
-    Claim {
-        key: RecordKey::new(key),
-        fingerprint: Fingerprint::new([1; 32]),
-        id: ClaimId::random(),
-        lease: LEASE,
-        retention: RETENTION,
-        orphans: CrashPolicy::Reexecute,
-        note: Note::NONE,
-    }
-}
 
 fn reply(key: [u8; 32]) -> Stored {
     Stored::Reply(Bytes::copy_from_slice(&key[..8]))
@@ -79,7 +64,7 @@ pub(crate) async fn survives<S: IdempotencyStore>(server: &mut impl Restart, sto
         eventually("work is done", async || work.done() > before + 100).await;
         server.stop().await;
         let errors = work.errors();
-        let error = store.claim(claim(rand::random())).await.unwrap_err();
+        let error = store.claim(claim_of(rand::random())).await.unwrap_err();
         assert!(error.is_transient(), "{error}");
         let enough = errors + 2 * TASKS as u64;
         eventually("everybody is refused", async || work.errors() > enough).await;
@@ -92,14 +77,14 @@ pub(crate) async fn survives<S: IdempotencyStore>(server: &mut impl Restart, sto
 
     let acknowledged = std::mem::take(&mut *work.acknowledged.lock().expect("no panic"));
     for (key, stored) in acknowledged {
-        let claimed = store.claim(claim(key)).await.expect("claim");
+        let claimed = store.claim(claim_of(key)).await.expect("claim");
         assert_eq!(claimed, Claimed::done(stored), "it was acknowledged");
     }
 }
 
 async fn one<S: IdempotencyStore>(store: &S, work: &Work) {
     let key = rand::random();
-    let claimed = store.claim(claim(key)).await;
+    let claimed = store.claim(claim_of(key)).await;
     let completed = match claimed {
         Ok(Claimed::New(lease)) => {
             let name = RecordKey::new(key);

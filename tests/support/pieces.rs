@@ -1,8 +1,8 @@
 //! A body that does what it is told, piece by piece.
-#![allow(dead_code, reason = "no test file needs all of it")]
 
 use std::{
     collections::VecDeque,
+    convert::Infallible,
     error::Error,
     fmt,
     future::Future,
@@ -206,4 +206,23 @@ pub(crate) fn any_pieces() -> impl Strategy<Value = Vec<Piece>> {
 pub(crate) fn paused() -> tokio::runtime::Runtime {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     runtime.enable_time().start_paused(true).build().unwrap()
+}
+
+/// A body that must not be read, with or without a size.
+pub(crate) struct Untouchable(pub(crate) Option<u64>);
+
+impl Body for Untouchable {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        panic!("it was read")
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.0.map_or_else(SizeHint::default, SizeHint::with_exact)
+    }
 }

@@ -1,9 +1,11 @@
 //! PostgreSQL servers that a test starts for itself, and can stop.
-#![allow(dead_code, reason = "no test file needs all of it")]
 
 use std::{path::PathBuf, process::Command};
 
-use super::database::{Folder, Restart, free_port, program, run};
+use super::{
+    database::{Folder, Restart, program, run},
+    ports::free_port,
+};
 
 /// A server of the test's own. Root may not run one, so that it is somebody else's then.
 pub(crate) struct Own {

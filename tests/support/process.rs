@@ -3,7 +3,6 @@
 //! A test makes its own children: beside it is an ignored test which calls [`child`], and it runs
 //! its own binary again with just that one. A child says line by line through a pipe what happens
 //! to it: what was written there outlives it.
-#![allow(dead_code, reason = "no test file needs all of it")]
 
 use std::{
     env,

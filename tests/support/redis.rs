@@ -1,9 +1,11 @@
 //! Redis servers that a test starts for itself, and can stop.
-#![allow(dead_code, reason = "no test file needs all of it")]
 
 use std::{path::PathBuf, process::Stdio};
 
-use super::database::{Folder, Restart, eventually, free_port, program, run};
+use super::{
+    database::{Folder, Restart, eventually, program, run},
+    ports::free_port,
+};
 
 /// A server of the test's own.
 pub(crate) struct Own {

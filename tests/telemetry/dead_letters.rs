@@ -1,6 +1,9 @@
 //! S-2: what alerts say of a letter.
 
-use tower::Layer as _;
+use std::time::Duration;
+
+use tower::{Layer as _, ServiceExt, service_fn};
+use tower_reprise::error::BoxError;
 use tower_reprise::{
     delivery::{
         dead_letter::{DeadLetterLayer, DeadLetters, Delivered, Letter, LogAlert},
@@ -12,7 +15,10 @@ use tower_reprise::{
     },
 };
 
-use super::*;
+use crate::{
+    secrets::assert_no_secrets,
+    support::telemetry::{Log, keep_tests_apart},
+};
 
 const SECRET: &str = "s3cret-body";
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);

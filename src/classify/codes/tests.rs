@@ -79,8 +79,7 @@ fn p_2_pointers_content_types_and_codes_are_well_formed() {
 #[test]
 fn p_3_r_4_codes_that_are_never_retried_are_known() {
     for (code, forbidden) in [
-        // Of forrst and of the bank.
-        ("VALIDATION_ERROR", true),
+        // The bank's.
         ("RBAC_DENY", true),
         // gRPC's names.
         ("PERMISSION_DENIED", true),

@@ -98,7 +98,7 @@ impl Speak for Forrst {
             key: digest?.into(),
             fingerprint: Fingerprint::new(request.call.arguments_digest()),
             note: note.ok_or_else(|| {
-                let what = format!("is too long, allowed: up to {} bytes", Note::LONGEST);
+                let what = format!("is too long, allowed: up to {} bytes", Note::MAX_LEN);
                 invalid(EnvelopeError::new("id", what))
             })?,
             retention: self.kept_for(ttl, common.settings.retention),

@@ -131,7 +131,7 @@ impl<St: IdempotencyStore> Keeps for Engine<St> {
         body: &[u8],
     ) -> Result<Stored, StoreError> {
         let reply = reply::encode(head, None, body, &Unstored::default());
-        self.store.as_kept(key, Stored::Reply(reply))
+        self.store.as_stored(key, Stored::Reply(reply))
     }
 }
 
@@ -143,6 +143,6 @@ impl<St: IdempotencyStore, D: Dialect> Keeps for Shared<St, D> {
         body: &[u8],
     ) -> Result<Stored, StoreError> {
         let reply = reply::encode(head, None, body, &self.settings.unstored);
-        self.engine.store.as_kept(key, Stored::Reply(reply))
+        self.engine.store.as_stored(key, Stored::Reply(reply))
     }
 }

@@ -1,11 +1,10 @@
-//! Whether a store keeps the contract, in one test.
+//! A test suite for stores.
 //!
-//! Idempotency is only as good as the store below it, and the ways to get one wrong are few and
-//! well known: two claims that both win, an owner that comes back late and overwrites, a record
-//! that outlives its lease by a day. [`run`] tries each of them; [`model`] plays random
-//! interleavings of claim, renew, complete, release, expiry and crash, and compares every answer
-//! with a model that is too simple to be wrong. [`journal`] is the same for a
-//! [`Journal`](super::journal::Journal). All panic at the first difference.
+//! [`run`] tries the known ways to get a store wrong: two claims that both win, an owner that comes
+//! back late and overwrites, a record that outlives its lease by a day. [`model`] plays random
+//! interleavings of claim, renew, complete, release, expiry and crash, and compares every result with
+//! a simple model. [`journal`] does the same for a [`Journal`](super::journal::Journal). All panic at
+//! the first difference.
 //!
 //! ```
 //! use std::time::Duration;
@@ -54,14 +53,14 @@ pub trait Backend {
     /// [`Journal`](super::journal::Journal), or both.
     type Store: Send + Sync + 'static;
 
-    /// Opens the store once more: another handle on the same records, as another process would.
+    /// Opens another handle on the same records, as another process would.
     fn open(&self) -> impl Future<Output = Self::Store>;
 
-    /// Lets time pass on the clock of the store, for all handles. A store whose clock can't be
-    /// moved really has to wait, and should have a short [`unit`](Backend::unit).
+    /// Advances the clock of the store, for all handles. A store whose clock can't be moved has to
+    /// sleep, and should have a short [`unit`](Backend::unit).
     fn pass(&self, time: Duration) -> impl Future<Output = ()>;
 
-    /// The grain of time: leases are a few of these long, and what runs between two calls of
+    /// Returns the unit of time: leases last a few of them, and the verbs between two calls of
     /// [`pass`](Backend::pass) must take far less than one.
     fn unit(&self) -> Duration {
         Duration::from_secs(60)

@@ -11,19 +11,18 @@ use crate::store::{
 
 const KEYS: usize = 3;
 
-// Whole units. Time passes in multiples of three, and nothing ends at a multiple of three, so
-// that no end is closer than a unit to a look at it.
+// In units. Time passes in multiples of three, and nothing ends at a multiple of three: every look
+// is at least a unit away from an end.
 const STEP: u64 = 3;
 const LEASES: [u64; 2] = [5, 8];
 const RETENTIONS: [u64; 2] = [11, 20];
 
-/// Plays `steps` random transitions through two handles, of which one is now and then dropped and
-/// opened again, and compares each answer with the model's. The same seed plays the same
-/// transitions.
+/// Plays `steps` random transitions through two handles, one of which is dropped and opened again now
+/// and then, and compares each result with the model's. The same seed plays the same transitions.
 ///
 /// # Panics
 ///
-/// At the first difference, with the seed and what was played.
+/// At the first difference, with the seed and the last steps.
 pub async fn model<B: Backend<Store: IdempotencyStore>>(backend: &B, seed: u64, steps: usize) {
     let mut random = Random(seed);
     let mut play = Play {
@@ -60,7 +59,7 @@ pub async fn model<B: Backend<Store: IdempotencyStore>>(backend: &B, seed: u64, 
     }
 }
 
-/// What is known of a key, and what should be in the store.
+/// The record that should be in the store.
 #[derive(Debug, Clone)]
 struct Record {
     fingerprint: u8,
@@ -81,7 +80,7 @@ struct Play {
     records: HashMap<usize, Record>,
     /// The greatest token of each key.
     last: [FencingToken; KEYS],
-    /// Everybody that ever owned a key: also who was stopped for a while and comes back late.
+    /// All owners so far, also those that were stopped for a while and come back late.
     owners: Vec<Owner>,
     log: Vec<String>,
 }
@@ -124,26 +123,17 @@ impl Play {
 
         let (now, record) = (self.now, self.live(key));
         let lease_until = now + lease;
+        let owner = Record {
+            fingerprint,
+            id,
+            note: note_of(id),
+            token: FencingToken::new(0),
+            stored: None,
+            lease_until,
+            expires: lease_until + retention,
+        };
         match record {
-            None => {
-                let token = self.new_owner(key, &claimed, false);
-                let record = Record {
-                    fingerprint,
-                    id,
-                    note: note_of(id),
-                    token,
-                    stored: None,
-                    lease_until,
-                    expires: lease_until + retention,
-                };
-                self.records.insert(key, record);
-                self.owners.push(Owner {
-                    key,
-                    fingerprint,
-                    id,
-                    token,
-                });
-            }
+            None => self.own(key, &claimed, false, owner),
             Some(record) if record.fingerprint != fingerprint => {
                 let mismatch = Claimed::Mismatch {
                     fingerprint: Fingerprint::new([record.fingerprint; 32]),
@@ -182,26 +172,12 @@ impl Play {
                 };
                 self.same(&claimed, &unknown);
                 record.stored = Some(Stored::Unknown);
-                // Nobody has this token.
+                // No owner has this token.
                 record.token = FencingToken::new(0);
                 record.expires = now + retention;
                 self.records.insert(key, record);
             }
-            Some(mut record) => {
-                let token = self.new_owner(key, &claimed, true);
-                record.id = id;
-                record.note = note_of(id);
-                record.token = token;
-                record.lease_until = lease_until;
-                record.expires = lease_until + retention;
-                self.records.insert(key, record);
-                self.owners.push(Owner {
-                    key,
-                    fingerprint,
-                    id,
-                    token,
-                });
-            }
+            Some(_) => self.own(key, &claimed, true, owner),
         }
     }
 
@@ -291,7 +267,7 @@ impl Play {
         record.filter(|record| record.expires > self.now).cloned()
     }
 
-    /// Mostly a late one.
+    /// Draws one of the last four owners, the last one most often.
     fn owner(&self, random: &mut Random) -> Option<Owner> {
         let back = random.below(4).min(random.below(4)) + 1;
         self.owners
@@ -299,17 +275,25 @@ impl Play {
             .copied()
     }
 
-    fn new_owner(&mut self, key: usize, claimed: &Claimed, orphaned: bool) -> FencingToken {
-        match claimed {
+    /// Checks that the claim has a greater token, and makes it the owner.
+    fn own(&mut self, key: usize, claimed: &Claimed, orphaned: bool, mut record: Record) {
+        record.token = match claimed {
             Claimed::New(lease) if lease.orphaned == orphaned && lease.token > self.last[key] => {
-                self.last[key] = lease.token;
                 lease.token
             }
             other => self.fail(&format_args!(
                 "{other:?}, not new (orphaned: {orphaned}) with a token above {}",
                 self.last[key]
             )),
-        }
+        };
+        self.last[key] = record.token;
+        self.owners.push(Owner {
+            key,
+            fingerprint: record.fingerprint,
+            id: record.id,
+            token: record.token,
+        });
+        self.records.insert(key, record);
     }
 
     fn same(&self, claimed: &Claimed, expected: &Claimed) {
@@ -318,8 +302,8 @@ impl Play {
         }
     }
 
-    fn owned<E: std::fmt::Display>(&self, answer: Result<Ownership, E>, expected: Ownership) {
-        match answer {
+    fn owned<E: std::fmt::Display>(&self, result: Result<Ownership, E>, expected: Ownership) {
+        match result {
             Ok(ownership) if ownership == expected => {}
             Ok(other) => self.fail(&format_args!("{other:?}, not {expected:?}")),
             Err(error) => self.fail(&error),
@@ -336,13 +320,13 @@ impl Play {
     }
 }
 
-/// Of no length, or some.
+/// Returns a note of 0 to 3 bytes.
 fn note_of(id: ClaimId) -> Note {
     let length = usize::from(id.as_bytes()[0] % 4);
     Note::new(&id.as_bytes()[..length]).unwrap_or_default()
 }
 
-/// SplitMix64: the same everywhere and for ever.
+/// SplitMix64, so that a seed plays the same steps in every version of this crate.
 struct Random(u64);
 
 impl Random {

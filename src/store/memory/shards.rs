@@ -1,18 +1,37 @@
-mod hash;
+//! The records of a memory store, spread over shards.
+//!
+//! # Invariants
+//!
+//! - Everything about a record changes under the lock of its shard, and a verb holds that lock for
+//!   its whole transition: this makes each verb atomic (I-6). No code path holds two locks, so
+//!   there is no order to keep and nothing to deadlock.
+//! - `records` and `bytes` are raised before a record or a reply is stored and lowered after one is
+//!   removed. They never fall short of what is stored, so the limits hold without a common lock
+//!   (I-23). In between they may count too much, and a claim at the very limit is refused.
+//! - `Shard::earliest` is at most the earliest expiry in the shard: it is lowered under the lock
+//!   that stores an earlier expiry, and raised only by a sweep, under the same lock. A stale read
+//!   delays a sweep and nothing else, since every verb checks expiry itself.
+//!
+//! The atomics are independent numbers that publish no other memory, hence `Relaxed` throughout.
+
 #[cfg(reprise_loom)]
 pub(crate) mod model;
 mod record;
-mod table;
+#[cfg(all(test, not(reprise_loom)))]
+mod tests;
 
-use std::time::{Duration, SystemTime};
+use std::{
+    hash::BuildHasher,
+    time::{Duration, SystemTime},
+};
 
+use hashbrown::{
+    DefaultHashBuilder, HashTable,
+    hash_table::{Entry, OccupiedEntry},
+};
 use tokio::time::Instant;
 
-use self::{
-    hash::{Hash, Hashes},
-    record::{Record, State, stored_bytes},
-    table::{Found, Table},
-};
+use self::record::{Record, Slot, State};
 use crate::{
     store::{
         Claim, Claimed, CrashPolicy, FencingToken, Lease, Ownership, RecordKey, StoreError,
@@ -21,16 +40,17 @@ use crate::{
     sync::{AtomicU64, Mutex, MutexGuard, Ordering, lock},
 };
 
-/// A model has no use for more than two.
-const SHARDS: usize = if cfg!(reprise_loom) { 2 } else { 256 };
+/// Loom needs one shard: its models use one key and the same path each time.
+const SHARDS: usize = if cfg!(reprise_loom) { 1 } else { 256 };
 
-/// How long it takes until every shard was looked at once.
+/// The time in which the sweeps that come with claims visit every shard once.
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
 
-/// The records, in shards, and how much room they take.
+/// The records by key, their number and their size.
 pub(super) struct Shards {
     shards: Box<[Shard]>,
-    hashes: Hashes,
+    /// Seeded at random, so that a client can't choose keys that collide.
+    hasher: DefaultHashBuilder,
     max_records: u64,
     max_bytes: u64,
     records: AtomicU64,
@@ -42,13 +62,13 @@ pub(super) struct Shards {
     cursor: AtomicU64,
 }
 
-/// Part of the records, on a line of the processor's caches that it shares with no other.
+/// A part of the records, alone on its cache line.
 #[derive(Default)]
 #[repr(align(64))]
 struct Shard {
-    /// No record here is past its time before this.
+    /// No record of this shard expires earlier.
     earliest: AtomicU64,
-    records: Mutex<Table<Record>>,
+    records: Mutex<HashTable<Slot>>,
 }
 
 fn micros(duration: Duration) -> u64 {
@@ -64,7 +84,7 @@ impl Shards {
         let since_epoch = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
         Self {
             shards: (0..SHARDS).map(|_| Shard::default()).collect(),
-            hashes: Hashes::new(),
+            hasher: DefaultHashBuilder::default(),
             max_records,
             max_bytes,
             records: AtomicU64::new(0),
@@ -95,20 +115,21 @@ impl Shards {
             .ok_or_else(|| full("no room for another record, and none is past its time"))
     }
 
-    /// `None` if there is no room.
+    /// Returns `None` if there is no room.
     fn try_claim(&self, claim: &Claim, now: u64) -> Option<Claimed> {
-        let hash = self.hashes.of(&claim.key);
+        let hash = self.hash(&claim.key);
         let (shard, mut records) = self.open(hash);
-        match records.find(hash.place, &claim.key) {
-            Some(found) if found.expires() > now => {
-                return Some(self.claim_again(claim, now, shard, found));
+        let vacant = match records.entry(hash, |slot| slot.record.key == claim.key, Slot::hash) {
+            Entry::Occupied(found) if found.get().expires > now => {
+                return Some(self.claim_again(claim, now, shard, found.into_mut()));
             }
-            Some(_) => {
-                let past = records.remove(hash.place, &claim.key);
-                past.iter().for_each(|record| self.forget(record));
+            Entry::Occupied(found) => {
+                let (expired, vacant) = found.remove();
+                self.forget(&expired.record);
+                vacant
             }
-            None => {}
-        }
+            Entry::Vacant(vacant) => vacant,
+        };
         let room = self.bytes() < self.max_bytes && reserve(&self.records, 1, self.max_records);
         if !room {
             return None;
@@ -116,28 +137,26 @@ impl Shards {
         let token = self.next_token();
         let (state, expires) = in_flight(claim, now);
         shard.earliest.fetch_min(expires, Ordering::Relaxed);
-        let record = Record {
-            fingerprint: claim.fingerprint,
-            token,
-            orphaned: false,
-            state,
-        };
-        records.insert(hash.place, claim.key, expires, record);
+        vacant.insert(Slot {
+            hash,
+            expires,
+            record: Box::new(Record {
+                key: claim.key,
+                fingerprint: claim.fingerprint,
+                token,
+                orphaned: false,
+                state,
+            }),
+        });
         Some(Claimed::New(Lease {
             token,
             orphaned: false,
         }))
     }
 
-    /// A claim of what is there already, and not past its time.
-    fn claim_again(
-        &self,
-        claim: &Claim,
-        now: u64,
-        shard: &Shard,
-        mut found: Found<'_, Record>,
-    ) -> Claimed {
-        let record = &mut *found;
+    /// Claims a key whose record has not expired.
+    fn claim_again(&self, claim: &Claim, now: u64, shard: &Shard, slot: &mut Slot) -> Claimed {
+        let record = &mut *slot.record;
         if record.fingerprint != claim.fingerprint {
             return Claimed::Mismatch {
                 fingerprint: record.fingerprint,
@@ -167,7 +186,7 @@ impl Shards {
         if !again && claim.orphans == CrashPolicy::Unknown {
             let (stored, note) = (Stored::Unknown, record.state.note());
             record.state = State::done(stored.clone(), note.clone());
-            shard.keep(&mut found, now.saturating_add(micros(claim.retention)));
+            shard.keep(slot, now.saturating_add(micros(claim.retention)));
             return Claimed::Done { stored, note };
         }
         record.orphaned |= !again;
@@ -176,7 +195,7 @@ impl Shards {
         } = *record;
         let (state, expires) = in_flight(claim, now);
         record.state = state;
-        shard.keep(&mut found, expires);
+        shard.keep(slot, expires);
         Claimed::New(Lease { token, orphaned })
     }
 
@@ -188,17 +207,18 @@ impl Shards {
         retention: Duration,
     ) -> Ownership {
         let now = self.now();
-        let hash = self.hashes.of(key);
+        let hash = self.hash(key);
         let (shard, mut records) = self.open(hash);
-        let Some(mut found) = owned(&mut records, hash, key, token, now) else {
+        let Some(mut owned) = owned(&mut records, hash, key, token, now) else {
             return Ownership::Lost;
         };
-        let State::InFlight { lease_until, .. } = &mut found.state else {
+        let slot = owned.get_mut();
+        let State::InFlight { lease_until, .. } = &mut slot.record.state else {
             return Ownership::Lost;
         };
         *lease_until = now.saturating_add(micros(lease));
         let expires = lease_until.saturating_add(micros(retention));
-        shard.keep(&mut found, expires);
+        shard.keep(slot, expires);
         Ownership::Held
     }
 
@@ -210,21 +230,22 @@ impl Shards {
         retention: Duration,
     ) -> Result<Ownership, StoreError> {
         let now = self.now();
-        let bytes = stored_bytes(&stored);
+        let bytes = stored.len() as u64;
         if !reserve(&self.bytes, bytes, self.max_bytes) {
             self.sweep_all(now);
             if !reserve(&self.bytes, bytes, self.max_bytes) {
                 return Err(full("no room for the reply"));
             }
         }
-        let hash = self.hashes.of(key);
+        let hash = self.hash(key);
         let (shard, mut records) = self.open(hash);
         let ownership = match owned(&mut records, hash, key, token, now) {
-            Some(mut found) => {
-                if let State::InFlight { note, .. } = &mut found.state {
+            Some(mut owned) => {
+                let slot = owned.get_mut();
+                if let State::InFlight { note, .. } = &mut slot.record.state {
                     let note = std::mem::take(note);
-                    found.state = State::done(stored, note);
-                    shard.keep(&mut found, now.saturating_add(micros(retention)));
+                    slot.record.state = State::done(stored, note);
+                    shard.keep(slot, now.saturating_add(micros(retention)));
                     return Ok(Ownership::Held);
                 }
                 Ownership::Held
@@ -237,12 +258,12 @@ impl Shards {
 
     pub(super) fn release(&self, key: &RecordKey, token: FencingToken) -> Ownership {
         let now = self.now();
-        let hash = self.hashes.of(key);
+        let hash = self.hash(key);
         let (_, mut records) = self.open(hash);
         match owned(&mut records, hash, key, token, now) {
-            Some(found) if found.state.is_in_flight() => {
-                let released = records.remove(hash.place, key);
-                released.iter().for_each(|record| self.forget(record));
+            Some(owned) if owned.get().record.state.is_in_flight() => {
+                let (released, _) = owned.remove();
+                self.forget(&released.record);
                 Ownership::Held
             }
             _ => Ownership::Lost,
@@ -257,12 +278,18 @@ impl Shards {
         FencingToken::new(self.token.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
-    fn open(&self, hash: Hash) -> (&Shard, MutexGuard<'_, Table<Record>>) {
-        let shard = &self.shards[hash.shard as usize % SHARDS];
+    fn hash(&self, key: &RecordKey) -> u64 {
+        self.hasher.hash_one(key)
+    }
+
+    /// Locks the shard of a hash. The table takes the lowest and the seven highest bits, the shard
+    /// comes from those in between.
+    fn open(&self, hash: u64) -> (&Shard, MutexGuard<'_, HashTable<Slot>>) {
+        let shard = &self.shards[(hash >> 32) as usize % SHARDS];
         (shard, lock(&shard.records))
     }
 
-    /// Counts a record out.
+    /// Subtracts a removed record from the counters.
     fn forget(&self, record: &Record) {
         self.records.fetch_sub(1, Ordering::Relaxed);
         self.bytes.fetch_sub(record.bytes(), Ordering::Relaxed);
@@ -286,7 +313,7 @@ impl Shards {
         }
     }
 
-    /// Costs little when there is nothing to remove.
+    /// Removes all expired records; reads one number a shard if there is none.
     fn sweep_all(&self, now: u64) {
         self.shards.iter().for_each(|shard| self.sweep(shard, now));
     }
@@ -296,20 +323,32 @@ impl Shards {
             return;
         }
         let mut records = lock(&shard.records);
-        let earliest = records.sweep(now, |record| self.forget(record));
+        let mut earliest = u64::MAX;
+        records.retain(|slot| {
+            let live = slot.expires > now;
+            match live {
+                true => earliest = earliest.min(slot.expires),
+                false => self.forget(&slot.record),
+            }
+            live
+        });
         shard.earliest.store(earliest, Ordering::Relaxed);
+        if records.capacity() / 4 > records.len() {
+            let room = records.len() * 2;
+            records.shrink_to(room, Slot::hash);
+        }
     }
 }
 
 impl Shard {
-    /// Keeps a record of this shard until then.
-    fn keep(&self, found: &mut Found<'_, Record>, expires: u64) {
-        found.keep_until(expires);
+    /// Keeps a record of this shard until `expires`. Call it under the shard's lock.
+    fn keep(&self, slot: &mut Slot, expires: u64) {
+        slot.expires = expires;
         self.earliest.fetch_min(expires, Ordering::Relaxed);
     }
 }
 
-/// The state of a new owner, and how long it is kept.
+/// Returns the state that a claim leaves, and when the record expires.
 fn in_flight(claim: &Claim, now: u64) -> (State, u64) {
     let lease_until = now.saturating_add(micros(claim.lease));
     let state = State::InFlight {
@@ -320,19 +359,22 @@ fn in_flight(claim: &Claim, now: u64) -> (State, u64) {
     (state, lease_until.saturating_add(micros(claim.retention)))
 }
 
-/// The record, if it is not past its time and was last owned with this token.
+/// Finds a record that has not expired and whose last owner holds this token.
 fn owned<'a>(
-    records: &'a mut Table<Record>,
-    hash: Hash,
+    records: &'a mut HashTable<Slot>,
+    hash: u64,
     key: &RecordKey,
     token: FencingToken,
     now: u64,
-) -> Option<Found<'a, Record>> {
-    let found = records.find(hash.place, key)?;
-    (found.expires() > now && found.token == token).then_some(found)
+) -> Option<OccupiedEntry<'a, Slot>> {
+    let found = records
+        .find_entry(hash, |slot| slot.record.key == *key)
+        .ok()?;
+    let slot = found.get();
+    (slot.expires > now && slot.record.token == token).then_some(found)
 }
 
-/// Takes `more` of what there is, if there is as much.
+/// Adds `more` to a counter if that keeps it within `limit`.
 fn reserve(taken: &AtomicU64, more: u64, limit: u64) -> bool {
     let before = taken.fetch_add(more, Ordering::Relaxed);
     let fits = before.saturating_add(more) <= limit;
@@ -340,15 +382,4 @@ fn reserve(taken: &AtomicU64, more: u64, limit: u64) -> bool {
         taken.fetch_sub(more, Ordering::Relaxed);
     }
     fits
-}
-
-#[cfg(all(test, not(reprise_loom)))]
-mod tests {
-    use super::*;
-
-    /// T-1: each operation starts here.
-    #[test]
-    fn t_1_a_shard_is_on_one_line() {
-        assert_eq!(size_of::<Shard>(), 64);
-    }
 }

@@ -25,7 +25,7 @@ pub struct PostgresStoreBuilder {
     timeout: Duration,
 }
 
-/// Without the address, which may hold a password.
+/// Omits the address, which may contain a password.
 impl fmt::Debug for PostgresStoreBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PostgresStoreBuilder")
@@ -48,44 +48,44 @@ impl PostgresStoreBuilder {
         }
     }
 
-    /// The schema of the table; `public` unless told otherwise. It is created if it is missing.
+    /// The schema of the tables; `public` by default. A missing one is created.
     pub fn schema(mut self, schema: impl Into<String>) -> Self {
         self.schema = schema.into();
         self
     }
 
-    /// The table; `reprise_idempotency` unless told otherwise. Beside it are the journal and what
-    /// belongs to both, with `_journal`, `_secret` and `_version` at the end of their names.
+    /// The table of the records; `reprise_idempotency` by default. The other tables append `_journal`,
+    /// `_secret` and `_version` to its name.
     pub fn table(mut self, table: impl Into<String>) -> Self {
         self.table = table.into();
         self
     }
 
-    /// The most connections at a time; 16 unless told otherwise. They are opened as needed.
+    /// The maximum number of connections; 16 by default, 1 to 1000. They are opened as needed.
     pub fn connections(mut self, connections: usize) -> Self {
         self.connections = connections;
         self
     }
 
-    /// How long a verb may take, with retries; 5 s unless told otherwise. Half of it may go by
-    /// until a connection is free.
+    /// The limit of a verb, retries included; 5 s by default, 10 ms to 30 s. At most half of it is
+    /// spent on waiting for a connection.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// Connects without TLS, and creates or updates the table.
+    /// Connects without TLS, and creates or migrates the tables.
     ///
     /// # Errors
     ///
-    /// A setting is not allowed, the server can't be reached or refuses, or the table was written
-    /// by a newer version of this crate.
+    /// A setting is out of its range, the server is unreachable or rejects the connection, or the
+    /// tables were written by a newer version of this crate.
     pub async fn connect(self) -> Result<PostgresStore, StoreError> {
         self.connect_tls(NoTls).await
     }
 
-    /// Connects with TLS, and creates or updates the table. Add `sslmode=require` to the address,
-    /// so that a server without TLS is refused.
+    /// Connects with TLS, and creates or migrates the tables. Add `sslmode=require` to the address to
+    /// reject a server without TLS.
     ///
     /// # Errors
     ///
@@ -97,12 +97,15 @@ impl PostgresStoreBuilder {
         T::TlsConnect: Send + Sync,
         <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
     {
-        let table = self.check().map_err(remote::misconfigured)?;
+        let table = self.check()?;
         let config: Config = self.url.parse().map_err(|error: tokio_postgres::Error| {
             StoreError::new(StoreErrorKind::Other, "postgres.url can't be read").because(error)
         })?;
-        let pool = self.pool(config, tls)?;
-        PostgresStore::open(pool, &table, self.timeout).await
+        let settings = ManagerConfig {
+            recycling_method: RecyclingMethod::Fast,
+        };
+        let manager = Manager::from_config(self.settings(config), tls, settings);
+        PostgresStore::open(self.pool(manager)?, &table, self.timeout).await
     }
 
     fn check(&self) -> Result<Table, ConfigError> {
@@ -117,22 +120,20 @@ impl PostgresStoreBuilder {
         })
     }
 
-    fn pool<T>(&self, mut config: Config, tls: T) -> Result<Pool, StoreError>
-    where
-        T: MakeTlsConnect<Socket> + Clone + Send + Sync + 'static,
-        T::Stream: Send + Sync,
-        T::TlsConnect: Send + Sync,
-        <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
-    {
+    fn settings(&self, mut config: Config) -> Config {
         if config.get_application_name().is_none() {
             config.application_name("tower-reprise");
         }
         if config.get_tcp_user_timeout().is_none() {
             config.tcp_user_timeout(self.timeout);
         }
-        // Whatever the server's or the user's defaults are: the verbs are made for READ COMMITTED,
-        // and an answer is given when the record is on disk. Every statement has its index, and a
-        // queue is never as long as its statistics say.
+        config
+    }
+
+    fn pool(&self, manager: Manager) -> Result<Pool, StoreError> {
+        // Overrides defaults of the server and the user. The verbs are written for READ COMMITTED, and
+        // a commit must be on disk before it is acknowledged. Every statement has its index, and the
+        // statistics of a queue are always out of date, so plans must not depend on them.
         let session = format!(
             "SET default_transaction_isolation = 'read committed'; \
              SET statement_timeout = {}; \
@@ -142,12 +143,9 @@ impl PostgresStoreBuilder {
                WHERE current_setting('synchronous_commit') = 'off'",
             self.timeout.as_millis()
         );
-        let settings = ManagerConfig {
-            recycling_method: RecyclingMethod::Fast,
-        };
-        Pool::builder(Manager::from_config(config, tls, settings))
+        Pool::builder(manager)
             .max_size(self.connections)
-            // What was used last has its statements planned.
+            // The connection used last has its statements prepared.
             .queue_mode(QueueMode::Lifo)
             .runtime(deadpool_postgres::Runtime::Tokio1)
             .post_create(Hook::async_fn(move |client, _| {
@@ -181,7 +179,7 @@ fn identifier(field: &'static str, name: &str) -> Result<String, ConfigError> {
     ))
 }
 
-/// A table's name, whose parts were checked.
+/// The qualified name of a table, whose parts were checked.
 #[derive(Debug, Clone)]
 pub(super) struct Table {
     schema: String,
@@ -189,36 +187,36 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Where the version is kept.
+    /// Returns the table of the schema version.
     pub(super) fn versions(&self) -> Self {
-        Self {
-            schema: self.schema.clone(),
-            name: format!("{}_version", self.name),
-        }
+        self.with_suffix("version")
     }
 
-    /// Where the journal is.
+    /// Returns the table of the journal.
     pub(super) fn journal(&self) -> Self {
-        Self {
-            schema: self.schema.clone(),
-            name: format!("{}_journal", self.name),
-        }
+        self.with_suffix("journal")
     }
 
-    /// Where the journal's secret is.
+    /// Returns the table of the journal's secret.
     pub(super) fn secret(&self) -> Self {
+        self.with_suffix("secret")
+    }
+
+    fn with_suffix(&self, suffix: &str) -> Self {
         Self {
             schema: self.schema.clone(),
-            name: format!("{}_secret", self.name),
+            name: format!("{}_{suffix}", self.name),
         }
     }
 
-    /// The server cuts names after 63 bytes: with the longest table's, six are left for a column.
+    /// Returns the name of a column's index. The server truncates names at 63 bytes: after the
+    /// longest table name six are left for the column.
     pub(super) fn index(&self, column: &str) -> String {
         format!("\"{}_{column}\"", self.name)
     }
 
-    /// Nothing for `public`, which is there or was removed on purpose.
+    /// Returns the statement that creates the schema; none for `public`, which exists or was dropped
+    /// on purpose.
     pub(super) fn create_schema(&self) -> String {
         if self.schema == "public" {
             return String::new();
@@ -227,7 +225,7 @@ impl Table {
     }
 }
 
-/// Quoted, as SQL wants it.
+/// Quotes both parts.
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "\"{}\".\"{}\"", self.schema, self.name)

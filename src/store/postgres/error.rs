@@ -8,7 +8,7 @@ use crate::{
     store::{StoreError, StoreErrorKind},
 };
 
-/// There was no connection to send a statement on.
+/// Maps an error from before a statement was sent.
 pub(super) fn of_pool(error: PoolError) -> StoreError {
     match error {
         PoolError::Timeout(TimeoutType::Wait) => StoreError::new(
@@ -33,7 +33,7 @@ fn of_connect(error: Error) -> StoreError {
     StoreError::new(kind, "could not connect").because(error)
 }
 
-/// A statement was sent, or would have been.
+/// Maps an error of a statement that may have been sent.
 pub(super) fn of_statement(error: Error) -> StoreError {
     let Some(code) = error.code().cloned() else {
         let lost = error.is_closed() || find::<io::Error>(&error).is_some();
@@ -42,14 +42,14 @@ pub(super) fn of_statement(error: Error) -> StoreError {
                 .because(error)
                 .in_doubt()
         } else {
-            StoreError::new(StoreErrorKind::Corrupt, "an answer could not be read")
+            StoreError::new(StoreErrorKind::Corrupt, "a response could not be read")
                 .because(error)
                 .in_doubt()
         };
     };
     let kind = kind_of(&code);
     let failed = StoreError::new(kind, "the server refused a statement").because(error);
-    // A server that is stopped while it waits for a replica has committed already.
+    // A server that is stopped while it waits for a standby has committed already.
     if kind == StoreErrorKind::Unavailable {
         failed.in_doubt()
     } else {
@@ -57,7 +57,7 @@ pub(super) fn of_statement(error: Error) -> StoreError {
     }
 }
 
-/// Whether the server itself is the trouble, or the statement.
+/// Tells trouble of the server from trouble with the statement.
 fn kind_of(code: &SqlState) -> StoreErrorKind {
     match code {
         code if *code == SqlState::QUERY_CANCELED

@@ -1,13 +1,12 @@
-//! Records in PostgreSQL, shared by as many machines as you like.
+//! Records and a journal in PostgreSQL, shared by many machines.
 //!
-//! Many servers behind one balancer can only agree on who executes an operation in a place that
-//! all of them see. A database they have anyway is a good one: it decides between them by the
-//! table's primary key, on its own clock, and what it acknowledged survives its crash.
+//! The table's primary key decides between concurrent claims, on the server's clock, and an
+//! acknowledged transition survives a crash of the server.
 //!
-//! Every verb is one statement, but for what finds that it was done before, which takes a second
-//! one to say so; each is a transaction of its own. Connections are pooled and bounded; a verb waits
-//! for one, and for its answer, no longer than its timeout. When a connection is lost, the verb is
-//! repeated on another one, and the error says so if it stays open whether it happened.
+//! A verb is one statement, which is a transaction of its own; a claim of a key that exists takes a
+//! second one. Connections are pooled and bounded, and a verb waits for one, and for its result, no
+//! longer than its timeout. When a connection is lost the verb is repeated on another one; its error
+//! says if the outcome stays unknown.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -27,26 +26,26 @@
 //!
 //! # Exactly once
 //!
-//! A handler that writes to the same database can commit its effect and the record of it in one
-//! transaction: then there is no moment at which a crash leaves one without the other. See
-//! [`PostgresStore::complete_in`], and the example `exactly_once`.
+//! A handler that writes to the same database can commit its effect and the record in one
+//! transaction, so that no crash leaves one without the other. See [`PostgresStore::complete_in`] and
+//! the example `exactly_once`.
 //!
 //! # The journal
 //!
 //! A second table holds a [`Journal`](super::journal::Journal). Workers on any machine lease from it
-//! without waiting for each other: what one of them is taking, the others skip. What is next in a
-//! lane is found by index, however many wait. Sequences are given when an entry is queued, which can
-//! be a little before it is committed: a list that is read meanwhile may be without it.
+//! without waiting for each other: each skips the rows that another one is taking. An index finds the
+//! next entry of a lane, however many wait. Sequence numbers are drawn when an entry is queued, which
+//! can be a little before it is committed: a list that is read meanwhile may miss it.
 //!
-//! Your own transactions can queue entries, too: see [`PostgresStore::enqueue_in`].
+//! Your own transactions can enqueue entries: see [`PostgresStore::enqueue_in`].
 //!
 //! # What it needs
 //!
-//! PostgreSQL 12 or newer, the right to create tables on first use (and a schema, if you name
-//! one), and connections of its own: directly, or through a pooler that keeps a session on one
-//! connection. Sessions commit synchronously, also where that was switched off. A standby that is
-//! promoted must have what was acknowledged (`synchronous_standby_names`), or the last records are
-//! lost with the primary.
+//! - PostgreSQL 12 or newer, and the right to create tables (and the schema) on first use.
+//! - Direct connections, or a pooler in session mode.
+//! - For failover, a standby that has every acknowledged commit (`synchronous_standby_names`): with an
+//!   asynchronous one, the last records are lost with the primary, and their operations are executed
+//!   again. Sessions commit synchronously even where the server's default is off.
 
 mod builder;
 mod error;
@@ -73,12 +72,13 @@ use super::{
 };
 use crate::sync::{AtomicU64, Ordering};
 
-/// How often a store that is in use looks for rows past their time.
+/// The time between two sweeps of a store in use.
 const SWEEP_EVERY: Duration = Duration::from_secs(10);
-/// How many rows a sweep removes with one statement.
+/// The most rows that one statement of a sweep removes.
 const SWEEP_STEP: u32 = 1000;
 
-/// Records in a table of a PostgreSQL database.
+/// Records and a journal in tables of a PostgreSQL database. The [module](self) states its promises
+/// and needs.
 ///
 /// # Clone
 ///
@@ -110,18 +110,17 @@ impl fmt::Debug for PostgresStore {
 }
 
 impl PostgresStore {
-    /// Connects without TLS to a server like `postgres://user@host/database`, and creates or
-    /// updates the table.
+    /// Connects without TLS to a server like `postgres://user@host/database` with the default
+    /// settings, and creates or migrates the tables.
     ///
     /// # Errors
     ///
-    /// The server can't be reached or refuses, or the table was written by a newer version of
-    /// this crate.
+    /// As for [`PostgresStoreBuilder::connect`].
     pub async fn connect(url: impl Into<String>) -> Result<Self, StoreError> {
         Self::builder(url).connect().await
     }
 
-    /// Connects as you say.
+    /// Connects with other settings.
     pub fn builder(url: impl Into<String>) -> PostgresStoreBuilder {
         PostgresStoreBuilder::new(url.into())
     }
@@ -139,7 +138,7 @@ impl PostgresStore {
                 next_sweep: AtomicU64::new(0),
             }),
         };
-        remote::patiently(timeout, |deadline| store.migrate(deadline)).await?;
+        remote::with_retries(timeout, |deadline| store.migrate(deadline)).await?;
         Ok(store)
     }
 
@@ -154,23 +153,23 @@ impl PostgresStore {
         })
         .await;
         migrated.unwrap_or_else(|_| {
-            let message = "the table could not be made ready in time";
+            let message = "the tables could not be migrated in time";
             Err(StoreError::new(StoreErrorKind::Timeout, message))
         })
     }
 
-    /// Says how the operation ended, as part of your transaction: the effect and the record are
-    /// committed together or not at all. Whoever repeats the request gets what you stored here,
-    /// even if this process ends right after the commit.
+    /// Completes the operation in your transaction: the effect and the record are committed together
+    /// or not at all. A repeated request gets the stored reply even if this process ends right after
+    /// the commit.
     ///
-    /// Call it last. From here to the end of the transaction nobody else can take the operation
-    /// over; if somebody did already, the transaction can't be committed any more.
+    /// Call it last. From here to the end of the transaction no other claim can take the operation
+    /// over; if one did already, the server will not commit the transaction.
     ///
-    /// What is stored comes from [`Execution::stored`](crate::server::idempotency::Execution::stored), which
-    /// knows what is left out, and seals it if the layer's store is `Sealed`.
+    /// Take the outcome from [`Execution::stored`](crate::server::idempotency::Execution::stored), which
+    /// filters headers, and seals the reply if the layer's store is `Sealed`.
     ///
-    /// The transaction's connection must not be one of this store, which needs them to renew the
-    /// lease meanwhile.
+    /// Use a connection that is not one of this store's, which needs them to renew the lease
+    /// meanwhile.
     ///
     /// ```no_run
     /// use http::Response;
@@ -197,9 +196,9 @@ impl PostgresStore {
     ///
     /// # Errors
     ///
-    /// The lease was lost, or the statement failed. Either way the transaction is of no use any
-    /// more, and the server will roll it back: return, and let a repeat decide. When the commit
-    /// itself fails, it is open whether it happened, and a repeat finds out.
+    /// The lease was lost, or the statement failed. Either way the server rolls the transaction back:
+    /// return, and let a repeat decide. If the commit itself fails its outcome is unknown, and a
+    /// repeat finds out.
     pub async fn complete_in(
         &self,
         transaction: &Transaction<'_>,
@@ -219,19 +218,19 @@ impl PostgresStore {
             Err(error) if error.code() == Some(&SqlState::DIVISION_BY_ZERO) => {
                 Err(StoreError::new(
                     StoreErrorKind::Other,
-                    "the lease was lost, so that this transaction can't be committed",
+                    "the lease was lost: this transaction can't be committed",
                 ))
             }
             Err(error) => Err(error::of_statement(error)),
         }
     }
 
-    /// Removes up to `limit` rows that are past their time, and says how many it removed. A store
-    /// that is in use does so by itself; this is for those who would rather do it at night.
+    /// Removes up to `limit` expired rows and returns their number. A store in use sweeps by itself;
+    /// call this to do it at a time of your own.
     ///
     /// # Errors
     ///
-    /// As for every verb.
+    /// The server is unreachable, or does not respond in time.
     pub async fn sweep(&self, limit: u32) -> Result<u64, StoreError> {
         let mut swept = 0;
         for sweep in [&self.inner.statements.sweep, &self.inner.journal.sweep] {
@@ -242,7 +241,7 @@ impl PostgresStore {
         Ok(swept.unsigned_abs())
     }
 
-    /// Sweeps on a task of its own, if it is time: in steps, until one finds less than it may take.
+    /// Sweeps on a task of its own if it is time: in steps, until one removes less than its limit.
     fn sweep_if_due(&self) {
         let now = u64::try_from(self.inner.opened.elapsed().as_micros()).unwrap_or(u64::MAX);
         let due = self.inner.next_sweep.load(Ordering::Relaxed);
@@ -256,16 +255,13 @@ impl PostgresStore {
         if taken {
             let store = self.clone();
             tokio::spawn(async move {
-                while store
-                    .sweep(SWEEP_STEP)
-                    .await
-                    .is_ok_and(|swept| swept == u64::from(SWEEP_STEP))
-                {}
+                let step = u64::from(SWEEP_STEP);
+                while matches!(store.sweep(SWEEP_STEP).await, Ok(swept) if swept == step) {}
             });
         }
     }
 
-    /// Waits for half of the time at most, so that there is some left to use the connection.
+    /// Takes a connection, and leaves at least half of the time to use it.
     async fn client(&self, deadline: Instant) -> Result<Object, StoreError> {
         let left = deadline.saturating_duration_since(Instant::now());
         let timeouts = Timeouts {
@@ -282,23 +278,20 @@ impl PostgresStore {
         sql: &str,
         parameters: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>, StoreError> {
-        remote::patiently(self.inner.timeout, |deadline| {
+        remote::with_retries(self.inner.timeout, |deadline| {
             self.attempt(deadline, sql, parameters)
         })
         .await
     }
 
-    /// Whether there was a row to change.
+    /// Returns [`Ownership::Held`] if the statement changed a row.
     async fn owned(
         &self,
         sql: &str,
         parameters: &[&(dyn ToSql + Sync)],
     ) -> Result<Ownership, StoreError> {
         let rows = self.rows(sql, parameters).await?;
-        Ok(match rows.is_empty() {
-            true => Ownership::Lost,
-            false => Ownership::Held,
-        })
+        Ok(Ownership::held_if(!rows.is_empty()))
     }
 
     /// Runs one statement, which is a transaction of its own.
@@ -309,25 +302,25 @@ impl PostgresStore {
         parameters: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>, StoreError> {
         let client = self.client(deadline).await?;
-        let answer = tokio::time::timeout_at(deadline, async {
+        let result = tokio::time::timeout_at(deadline, async {
             let statement = client.prepare_cached(sql).await?;
             client.query(&statement, parameters).await
         });
-        let answer = answer.await;
-        conclude(client, answer)
+        let result = result.await;
+        conclude(client, result)
     }
 }
 
-/// A connection that did not answer in time is closed rather than given back: who is next would
-/// have to wait for it too.
+/// Returns the connection to the pool, or closes it if it did not respond or broke: the next verb
+/// would wait for it, too.
 fn conclude<T>(
     client: Object,
-    answer: Result<Result<T, tokio_postgres::Error>, Elapsed>,
+    result: Result<Result<T, tokio_postgres::Error>, Elapsed>,
 ) -> Result<T, StoreError> {
-    let error = match answer {
-        Ok(Ok(answer)) => return Ok(answer),
+    let error = match result {
+        Ok(Ok(rows)) => return Ok(rows),
         Ok(Err(error)) => error::of_statement(error),
-        Err(_) => StoreError::new(StoreErrorKind::Timeout, "no answer in time").in_doubt(),
+        Err(_) => StoreError::new(StoreErrorKind::Timeout, "no response in time").in_doubt(),
     };
     if error.is_transient() {
         drop(Object::take(client));
@@ -350,7 +343,7 @@ impl IdempotencyStore for PostgresStore {
             &(claim.orphans == CrashPolicy::Unknown),
         ];
         let statements = &self.inner.statements;
-        remote::patiently(self.inner.timeout, async |deadline| {
+        remote::with_retries(self.inner.timeout, async |deadline| {
             loop {
                 let new = (&statements.claim_new, &parameters[..6]);
                 let any = (&statements.claim, &parameters[..]);

@@ -1,4 +1,4 @@
-//! Between the columns of a row and the types of a record.
+//! Conversions between rows and records.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::{
     store::{Claimed, FencingToken, Fingerprint, Lease, Note, StoreError, StoreErrorKind, Stored},
 };
 
-/// What a statement that claims has returned.
+/// Reads the row that a claim returned.
 pub(super) fn claimed(row: &Row) -> Result<Claimed, StoreError> {
     try_claimed(row).map_err(|error| {
         let message = "a record can't be read";
@@ -53,6 +53,7 @@ fn note(row: &Row) -> Result<Note, BoxError> {
     Note::new(note).ok_or_else(|| format!("a note of {} bytes", note.len()).into())
 }
 
+/// Returns the columns `state` and `reply`.
 pub(super) fn columns(stored: &Stored) -> (i16, Option<&[u8]>) {
     match stored {
         Stored::Reply(bytes) => (sql::REPLY, Some(bytes)),
@@ -61,12 +62,12 @@ pub(super) fn columns(stored: &Stored) -> (i16, Option<&[u8]>) {
     }
 }
 
-/// A token that is too large for a column was never given to anybody, and 0 neither.
+/// Returns a token's number; 0, which no row has, for one that this store never gave.
 pub(super) fn number(token: FencingToken) -> i64 {
     i64::try_from(token.get()).unwrap_or_default()
 }
 
-/// At most 36,000 years, of which several can be added to the time it is now.
+/// Returns at most 36,000 years: several can be added to the current time without overflow.
 pub(super) fn micros(duration: Duration) -> i64 {
     const FOREVER: i64 = 1 << 60;
     i64::try_from(duration.as_micros()).map_or(FOREVER, |micros| micros.min(FOREVER))

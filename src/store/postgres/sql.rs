@@ -1,21 +1,23 @@
-//! The statements. Each is a transition of its own, at READ COMMITTED, on the server's clock.
+//! The statements on records. Each is a transition of its own, at READ COMMITTED, on the server's
+//! clock.
 //!
-//! Times are microseconds since 1970, since a `timestamptz` can't hold "as good as forever".
+//! Times are microseconds since 1970: a `timestamptz` can't represent "forever".
 
 use super::builder::Table;
 
-// What `state` means. The schema's comment says the same to whoever looks at the table.
+// Values of `state`, as the schema's comment explains them.
 pub(super) const IN_FLIGHT: i16 = 0;
 pub(super) const REPLY: i16 = 1;
 pub(super) const NOT_RETAINED: i16 = 2;
 pub(super) const UNKNOWN: i16 = 3;
-/// The row stays for a while: it holds the last token, which the next one must exceed.
+/// A released row stays for a while, since the next token must exceed its token.
 const RELEASED: i16 = 4;
 
 const NOW: &str = "(date_part('epoch', clock_timestamp()) * 1000000)::bigint";
 
-/// How long a row is left where it is after its time. A claim that had to wait inserts the token
-/// that it drew before: by then no row with a greater one may have come and gone.
+/// The time for which an expired row is kept. A claim draws its token from the clock when it begins,
+/// and may wait for a lock before it inserts: until then no row with a greater token may have been
+/// swept, or tokens would go back. Longer than the longest timeout of a verb.
 const GRACE_MICROS: i64 = 60_000_000;
 
 #[derive(Debug)]
@@ -40,8 +42,8 @@ impl Statements {
                  WHERE key = $1 AND token = $2 AND state = {IN_FLIGHT} AND expires > {NOW} \
                  RETURNING 1"
             ),
-            // Divides by the number of rows: a transaction whose lease was lost is one that the
-            // server does not commit any more, whatever its owner does next.
+            // Fails with a division by zero if the lease was lost: the server then rolls back the
+            // transaction, whatever its owner does next.
             complete_in: format!("WITH done AS ({complete}) SELECT 1 / count(*) FROM done"),
             complete,
             release: format!(
@@ -59,8 +61,8 @@ impl Statements {
     }
 }
 
-/// Nearly every claim is of a key that nobody had before, and this is the least there is to do. No
-/// row is returned if there is one with that key already.
+/// Claims a new key, as nearly every claim does, at the least cost. Returns no row if the key
+/// exists.
 fn claim_new(table: &Table) -> String {
     format!(
         "INSERT INTO {table} \
@@ -71,15 +73,15 @@ fn claim_new(table: &Table) -> String {
     )
 }
 
-/// A claim of any key.
+/// Claims any key.
 ///
-/// What nobody may change is only read (`seen`), so that a duplicate costs no write. Everything
-/// else goes through the primary key: an insert that conflicts locks the row as it is by then, and
-/// judges it again. If that says no, another claim came between, and no row is returned: the
-/// statement has to be run again, to see what the other one did.
+/// A record that the claim leaves as it is is only read (`seen`), so that a duplicate costs no write.
+/// Everything else goes through the primary key: an insert that conflicts locks the current row and
+/// checks it again. If that check fails, another claim came between and no row is returned: the
+/// statement has to run again to see the result of the other one.
 ///
-/// `excluded.token` is the clock as the statement began; judging a row by that one time keeps the
-/// judgements in line with each other. What is written is counted from the time it is written.
+/// `excluded.token` is the time when the statement began. Both checks use it, so that they can't
+/// contradict each other; times that are written are counted from the moment of writing.
 fn claim(table: &Table) -> String {
     format!(
         "WITH clock AS (SELECT {NOW} AS now), \
@@ -122,8 +124,8 @@ fn claim(table: &Table) -> String {
     )
 }
 
-/// A repeat writes what is there already, rather than to look first: another completion with this
-/// token may be on its way to the disk, and would not be seen.
+/// Completes a record. A repeat rewrites the row instead of reading it first: a concurrent completion
+/// with this token may not be committed yet, and a read would miss it, while an update waits for it.
 fn complete(table: &Table) -> String {
     format!(
         "UPDATE {table} r SET \

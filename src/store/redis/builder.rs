@@ -5,7 +5,7 @@ use tokio::time::Instant;
 
 use super::{
     RedisStore,
-    link::{Answer, Link},
+    connection::{CommandReply, Connection},
 };
 use crate::{
     error::ConfigError,
@@ -23,7 +23,7 @@ pub struct RedisStoreBuilder {
     assume_noeviction: bool,
 }
 
-/// Without the addresses, which may hold passwords.
+/// Omits the addresses, which may contain passwords.
 impl fmt::Debug for RedisStoreBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisStoreBuilder")
@@ -46,48 +46,50 @@ impl RedisStoreBuilder {
         }
     }
 
-    /// What the names of all keys start with, behind a brace if they are the journal's; `reprise`
-    /// unless told otherwise.
+    /// The prefix of all keys; `reprise` by default. Keys of the journal have a brace before it.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
         self
     }
 
-    /// How long a verb may take, with retries; 5 s unless told otherwise.
+    /// The limit of a verb, retries included; 5 s by default, 10 ms to 30 s.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// Do not ask the server for its `maxmemory-policy`: you know that it is `noeviction`, and the
-    /// server does not tell.
+    /// Skips the check of the server's `maxmemory-policy`, for servers that do not report it. It must
+    /// be `noeviction` all the same.
     pub fn assume_noeviction(mut self) -> Self {
         self.assume_noeviction = true;
         self
     }
 
-    /// Connects.
+    /// Connects, and checks that the server never evicts records.
     ///
     /// # Errors
     ///
-    /// A setting is not allowed, the server can't be reached or refuses, or it may evict live
-    /// records.
+    /// A setting is out of its range, the server is unreachable or rejects the connection, or it may
+    /// evict live records.
     pub async fn connect(self) -> Result<RedisStore, StoreError> {
-        self.check().map_err(remote::misconfigured)?;
-        let link = match &*self.urls {
-            [url] if !self.cluster => Link::single(url, self.timeout)?,
-            urls => Link::cluster(urls, self.timeout).await?,
+        self.check()?;
+        let connection = match &*self.urls {
+            [url] if !self.cluster => Connection::single(url, self.timeout)?,
+            urls => Connection::cluster(urls, self.timeout).await?,
         };
         if !self.assume_noeviction {
-            remote::patiently(self.timeout, |deadline| check_eviction(&link, deadline)).await?;
+            remote::with_retries(self.timeout, |deadline| {
+                check_eviction(&connection, deadline)
+            })
+            .await?;
         }
-        Ok(RedisStore::new(link, self.prefix, self.timeout))
+        Ok(RedisStore::new(connection, self.prefix, self.timeout))
     }
 
     fn check(&self) -> Result<(), ConfigError> {
         remote::check_timeout("redis.timeout", self.timeout)?;
         let prefix = &self.prefix;
-        // Braces would take over from those around the record's key.
+        // The first braces of a key decide on its slot: those around the record's key must.
         let valid = (1..=64).contains(&prefix.len())
             && prefix
                 .bytes()
@@ -101,31 +103,31 @@ impl RedisStoreBuilder {
     }
 }
 
-/// A server that evicts drops live records when its memory is full, and what was executed is
-/// executed again.
-async fn check_eviction(link: &Link, deadline: Instant) -> Result<(), StoreError> {
+/// Fails unless the server's policy is `noeviction`: any other one drops live records when memory is
+/// full, and their operations are executed again.
+async fn check_eviction(connection: &Connection, deadline: Instant) -> Result<(), StoreError> {
     let mut command = redis::cmd("INFO");
     command.arg("memory");
     let mut policies = Vec::new();
-    match link.send(&command, deadline).await {
-        Ok(Answer::Value(info)) => find_policies(&info, &mut policies),
+    match connection.send(&command, deadline).await {
+        Ok(CommandReply::Value(info)) => find_policies(&info, &mut policies),
         Err(error) if error.is_transient() => return Err(error),
-        // Not everybody may ask.
-        Ok(Answer::NoScript) | Err(_) => {}
+        // The user may lack the right to ask.
+        Ok(CommandReply::NoScript) | Err(_) => {}
     }
     let wrong = match policies.iter().find(|policy| *policy != "noeviction") {
         Some(policy) => format!("the server's maxmemory-policy is {policy}"),
-        None if policies.is_empty() => "the server does not tell its maxmemory-policy".to_owned(),
+        None if policies.is_empty() => "the server does not report its maxmemory-policy".to_owned(),
         None => return Ok(()),
     };
     let message = format!(
-        "{wrong}, and only noeviction keeps live records: set it in the server, or say \
-         assume_noeviction() if you know that it is so"
+        "{wrong}, and only noeviction keeps live records: set it in the server, or use \
+         assume_noeviction() if it is set already"
     );
     Err(StoreError::new(StoreErrorKind::Other, message))
 }
 
-/// A cluster gives an answer for each of its servers.
+/// Collects the policies of a server, or of each server of a cluster.
 fn find_policies(info: &Value, policies: &mut Vec<String>) {
     match info {
         Value::BulkString(text) => find_policy(&String::from_utf8_lossy(text), policies),

@@ -6,7 +6,7 @@ pub(super) fn of_address(error: RedisError) -> StoreError {
     StoreError::new(StoreErrorKind::Other, "redis.url can't be read").because(error)
 }
 
-/// There was no connection to send a command on.
+/// Maps an error from before a command was sent.
 pub(super) fn of_connect(error: RedisError) -> StoreError {
     let kind = match error.kind() {
         _ if error.is_timeout() => StoreErrorKind::Timeout,
@@ -16,10 +16,10 @@ pub(super) fn of_connect(error: RedisError) -> StoreError {
     StoreError::new(kind, "could not connect").because(error)
 }
 
-/// A command was sent, or would have been.
+/// Maps an error of a command that may have been sent.
 pub(super) fn of_command(error: RedisError) -> StoreError {
     if error.is_timeout() {
-        return StoreError::new(StoreErrorKind::Timeout, "no answer in time")
+        return StoreError::new(StoreErrorKind::Timeout, "no response in time")
             .because(error)
             .in_doubt();
     }
@@ -37,7 +37,7 @@ pub(super) fn is_no_script(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
 }
 
-/// Whether a new connection may do better. One to a server that became a replica never will.
+/// Whether the connection is of no more use: broken, or to a server that became a replica.
 pub(super) fn is_of_connection(error: &RedisError) -> bool {
     matches!(
         error.kind(),
@@ -45,7 +45,7 @@ pub(super) fn is_of_connection(error: &RedisError) -> bool {
     )
 }
 
-/// Whether the server itself is the trouble, or the command.
+/// Tells trouble of the server from trouble with the command.
 fn kind_of(error: &RedisError) -> StoreErrorKind {
     match error.kind() {
         ErrorKind::Server(
@@ -56,12 +56,12 @@ fn kind_of(error: &RedisError) -> StoreErrorKind {
             | ServerErrorKind::TryAgain,
         ) => StoreErrorKind::Unavailable,
         _ => match error.code() {
-            // Can't write to its disk, has lost its replicas, or is stuck in a script.
+            // Its disk failed, its replicas are lost, or a script blocks it.
             Some("MISCONF" | "NOREPLICAS" | "BUSY") => StoreErrorKind::Unavailable,
             Some("OOM") => StoreErrorKind::Full,
-            // How older servers say it when it happens in a script.
+            // Older servers wrap it when it happens in a script.
             _ if says(error, "-OOM ") => StoreErrorKind::Full,
-            // A cluster is about to move a journal.
+            // The cluster is moving the journal's slot.
             _ if says(error, "non local key in a cluster node") => StoreErrorKind::Unavailable,
             _ => StoreErrorKind::Other,
         },

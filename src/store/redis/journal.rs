@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::{RedisStore, newer, script::Transition, unreadable};
+use super::{RedisStore, newer, script::StoreScript, unreadable};
 use crate::store::{
     Ownership, StoreError,
     journal::{
@@ -28,11 +28,11 @@ impl RedisStore {
     /// The number with which an answer begins, and the rest of it.
     async fn act(
         &self,
-        transition: &Transition,
+        transition: &StoreScript,
         arguments: &[&[u8]],
     ) -> Result<(i64, Vec<Value>), StoreError> {
         let key = self.journal_key();
-        let answer = remote::patiently(self.inner.timeout, |deadline| {
+        let answer = remote::with_retries(self.inner.timeout, |deadline| {
             self.attempt(transition, &key, arguments, deadline)
         });
         split(answer.await?)
@@ -40,7 +40,7 @@ impl RedisStore {
 
     async fn own(
         &self,
-        transition: &Transition,
+        transition: &StoreScript,
         arguments: &[&[u8]],
     ) -> Result<Ownership, StoreError> {
         match self.act(transition, arguments).await? {

@@ -1,14 +1,11 @@
-//! Records and a [journal](super::journal) in Redis (or Valkey), shared by as many machines as you
-//! like.
+//! Records and a [journal](super::journal) in Redis (or Valkey), shared by many machines.
 //!
-//! Redis answers in a fraction of a millisecond, and a script inside of it is atomic: each verb is
-//! one script, in one round trip, on the server's clock. A record is one key, and the server
-//! removes it when it is past its time; for a journal see [below](#the-journal). What the server
-//! promises about something that it acknowledged is yours to choose, below as well.
+//! Each verb is one Lua script: atomic, one round trip, on the server's clock. A record is one key,
+//! which the server removes when it expires. The durability of an acknowledged transition is a
+//! setting of the server, see [below](#what-it-can-lose).
 //!
-//! All tasks share one connection, on which their commands follow each other without waiting for
-//! answers. When it is lost it is made anew by the next verb, and the verb is repeated; the error
-//! says so if it stays open whether it happened.
+//! All tasks share one connection and pipeline their commands on it. When it is lost, the next verb
+//! opens a new one and the failed verb is repeated; its error says if the outcome stays unknown.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -29,68 +26,63 @@
 //!
 //! # What it needs
 //!
-//! Redis 6 or newer, with `maxmemory-policy noeviction`: any other policy drops live records when
-//! memory is full, and what was executed is executed again. That is checked when connecting. With
-//! `noeviction` a full server refuses new operations ([`StoreErrorKind::Full`]).
+//! - Redis 6 or newer with `maxmemory-policy noeviction`, which is checked when connecting: any other
+//!   policy drops live records when memory is full, and their operations are executed again. With
+//!   `noeviction` a full server rejects new operations ([`StoreErrorKind::Full`]).
+//! - For a journal `appendonly yes` and `appendfsync always`: an entry that is lost was accepted and
+//!   is never executed. For records alone `appendfsync everysec` is a reasonable choice: an operation
+//!   whose record is lost is executed again when it is repeated.
 //!
 //! # What it can lose
-//!
-//! A record that is lost is an operation that is executed again when it is repeated. An entry of
-//! the journal that is lost is never executed at all, though somebody was told that it would be: a
-//! journal needs `appendonly yes` and `appendfsync always`.
 //!
 //! | the server has | its process dies | its machine dies | a replica takes over |
 //! | --- | --- | --- | --- |
 //! | no `appendonly` | all since the last snapshot | the same | the last moments |
-//! | `appendfsync no` | nothing | what the system had not written yet, up to 30 s | the last moments |
+//! | `appendfsync no` | nothing | unflushed writes, up to 30 s | the last moments |
 //! | `appendfsync everysec` | nothing | up to 2 s | the last moments |
 //! | `appendfsync always` | nothing | nothing | the last moments |
 //!
-//! Replication is asynchronous: a replica that takes over may not have seen what was acknowledged
-//! just before, whatever `appendfsync` says, and an old primary that was cut off may acknowledge
-//! what is thrown away later. `min-replicas-to-write` and `min-replicas-max-lag` bound that time,
-//! and nothing rules it out. Where doing something twice is not an option, use
-//! [PostgreSQL](super::postgres), or guard what the handler writes with the
-//! [`FencingToken`]: tokens grow over a failover too, as far as the
-//! servers' clocks agree.
+//! Replication is asynchronous: a replica that takes over may lack transitions acknowledged just
+//! before, whatever `appendfsync` says, and a primary that was cut off may acknowledge transitions
+//! that are discarded later. `min-replicas-to-write` and `min-replicas-max-lag` bound that time;
+//! nothing rules it out. Where a second execution is not an option, use
+//! [PostgreSQL](super::postgres), or guard the handler's writes with the [`FencingToken`]: tokens grow
+//! over a failover too, as far as the servers' clocks agree.
 //!
-//! What that means for a journal, for verbs that were answered in those last moments: what was
-//! enqueued is gone; what was settled is attempted again when its lease has run out, and what
-//! followed from it is gone until then; what was cancelled runs; what was leased is leased once
-//! more, in the same turn and with the same count of attempts, while its first worker is at it.
-//! Where an accepted request must not vanish, keep the journal in [PostgreSQL](super::postgres).
+//! For a journal, transitions acknowledged in those last moments are undone: an enqueued entry is
+//! gone; a settled entry is attempted again when its lease has run out, and the entries that its
+//! settlement enqueued are gone until then; a cancelled entry runs; a leased entry is leased again,
+//! with the same token and attempt count, while its first worker is at it. Where an accepted request
+//! must not vanish, keep the journal in [PostgreSQL](super::postgres).
 //!
 //! # The journal
 //!
-//! A journal is a set of keys that begin with `{prefix:journal}`: an entry is a hash, and sorted
-//! sets say what is next in a lane, what ran out and what is past its time, so that a verb does
-//! not take longer in a long queue. A list looks at a thousand entries in a round trip, or at
-//! those of one owner if it asks for one. Entries that were kept long enough are not seen any
-//! more, and removed a few at a time by the verbs that come next.
+//! A journal is a set of keys that begin with `{prefix:journal}`. An entry is a hash; sorted sets
+//! index the next entries of a lane, the leases that run out and the entries that expire, so a verb
+//! takes no longer in a long queue. A list reads a thousand entries in a round trip, or those of one
+//! owner if it asks for one. Expired entries are hidden, and later verbs remove a few at a time.
 //!
-//! All of it is in the server's memory, payloads too. A server that is full refuses to enqueue
-//! ([`StoreErrorKind::Full`]), and what is queued can still be leased, settled and cancelled.
+//! All of it is in the server's memory, payloads included. A full server rejects new entries
+//! ([`StoreErrorKind::Full`]); those that are queued can still be leased, settled and cancelled.
 //!
-//! A lease whose answer got lost is repeated like any other verb: it carries a ticket, by which
-//! the server finds for a minute what it took. A lease takes a thousand entries at most.
+//! A lease whose response was lost is repeated like any other verb: it carries a ticket, by which
+//! the server finds for a minute what it leased. A lease takes a thousand entries at most.
 //!
 //! # Cluster
 //!
-//! [`RedisStore::cluster`] speaks to a Redis Cluster. Each record is one key, so that it lives on
-//! one shard, and moves with its slot. A journal lives on one shard as a whole, since what follows
-//! from an outcome is committed with it: what is between the braces decides on which. Where that is
-//! not enough, spread queues over stores with different prefixes.
+//! [`RedisStore::cluster`] connects to a Redis Cluster. A record is one key and moves with its slot.
+//! A journal is in one slot as a whole, since a settlement and the entries that follow from it are
+//! one transaction; spread queues over stores with different prefixes where that is not enough.
 //!
-//! A script of the journal is told the first key, and makes the names of the others from it; all
-//! are in the same slot. Redis and Valkey allow that, also by their access lists (`~prefix:*` and
-//! `~{prefix:journal}*`). Others that insist on being told each key can't run it. While the slot is
-//! moved to another server, every verb of the journal is an error
-//! ([`StoreErrorKind::Unavailable`]), and nothing is done by halves.
+//! A script of the journal is passed the first key and derives the names of the others, all in the
+//! same slot. Redis and Valkey allow that, with access lists `~prefix:*` and `~{prefix:journal}*`.
+//! Servers that insist on every key being declared can't run it. While the slot is moved to another
+//! server, every verb of the journal fails with [`StoreErrorKind::Unavailable`] and changes nothing.
 
 mod builder;
+mod connection;
 mod error;
 mod journal;
-mod link;
 mod script;
 
 use std::{fmt, sync::Arc, time::Duration};
@@ -101,15 +93,16 @@ use tokio::time::Instant;
 
 pub use self::builder::RedisStoreBuilder;
 use self::{
-    link::{Answer, Link},
-    script::{JournalTransitions, Transition, Transitions},
+    connection::{CommandReply, Connection},
+    script::{JournalScripts, RecordScripts, StoreScript},
 };
 use super::{
     Claim, Claimed, CrashPolicy, FencingToken, Fingerprint, IdempotencyStore, Lease, Note,
     Ownership, RecordKey, StoreError, StoreErrorKind, Stored, remote,
 };
 
-/// Records in a Redis server or cluster.
+/// Records and a journal in a Redis server or cluster. The [module](self) states its promises and
+/// needs.
 ///
 /// # Clone
 ///
@@ -120,9 +113,9 @@ pub struct RedisStore {
 }
 
 struct Inner {
-    link: Link,
-    transitions: Transitions,
-    journal: JournalTransitions,
+    connection: Connection,
+    scripts: RecordScripts,
+    journal: JournalScripts,
     prefix: String,
     timeout: Duration,
 }
@@ -137,31 +130,31 @@ impl fmt::Debug for RedisStore {
 }
 
 impl RedisStore {
-    /// Connects to a server like `redis://user:password@host:6379/0`.
+    /// Connects to a server like `redis://user:password@host:6379/0` with the default settings.
     ///
     /// # Errors
     ///
-    /// The server can't be reached or refuses, or it may evict live records.
+    /// As for [`RedisStoreBuilder::connect`].
     pub async fn connect(url: impl Into<String>) -> Result<Self, StoreError> {
         Self::builder(url).connect().await
     }
 
-    /// Connects to a server as you say.
+    /// Connects to a server with other settings.
     pub fn builder(url: impl Into<String>) -> RedisStoreBuilder {
         RedisStoreBuilder::new(vec![url.into()], false)
     }
 
-    /// Connects to a cluster, of which these are some of the servers.
+    /// Connects to a cluster; the addresses are those of some of its servers.
     pub fn cluster(urls: impl IntoIterator<Item = impl Into<String>>) -> RedisStoreBuilder {
         RedisStoreBuilder::new(urls.into_iter().map(Into::into).collect(), true)
     }
 
-    fn new(link: Link, prefix: String, timeout: Duration) -> Self {
+    fn new(connection: Connection, prefix: String, timeout: Duration) -> Self {
         Self {
             inner: Arc::new(Inner {
-                link,
-                transitions: Transitions::new(),
-                journal: JournalTransitions::new(),
+                connection,
+                scripts: RecordScripts::new(),
+                journal: JournalScripts::new(),
                 prefix,
                 timeout,
             }),
@@ -170,44 +163,44 @@ impl RedisStore {
 
     async fn run(
         &self,
-        transition: &Transition,
+        script: &StoreScript,
         key: RecordKey,
         arguments: &[&[u8]],
     ) -> Result<Value, StoreError> {
-        // What is between the braces decides which server of a cluster has it.
+        // The part between the braces decides on the slot in a cluster.
         let key = format!("{}:{{{key}}}", self.inner.prefix);
-        remote::patiently(self.inner.timeout, |deadline| {
-            self.attempt(transition, &key, arguments, deadline)
+        remote::with_retries(self.inner.timeout, |deadline| {
+            self.attempt(script, &key, arguments, deadline)
         })
         .await
     }
 
     async fn attempt(
         &self,
-        transition: &Transition,
+        script: &StoreScript,
         key: &str,
         arguments: &[&[u8]],
         deadline: Instant,
     ) -> Result<Value, StoreError> {
-        let link = &self.inner.link;
-        let known = transition.known(key, arguments);
-        if let Answer::Value(value) = link.send(&known, deadline).await? {
+        let connection = &self.inner.connection;
+        let cached = script.evalsha(key, arguments);
+        if let CommandReply::Value(value) = connection.send(&cached, deadline).await? {
             return Ok(value);
         }
-        let whole = transition.whole(key, arguments);
-        match link.send(&whole, deadline).await? {
-            Answer::Value(value) => Ok(value),
-            Answer::NoScript => Err(unreadable()),
+        let whole = script.eval(key, arguments);
+        match connection.send(&whole, deadline).await? {
+            CommandReply::Value(value) => Ok(value),
+            CommandReply::NoScript => Err(unreadable()),
         }
     }
 
     async fn owned(
         &self,
-        transition: &Transition,
+        script: &StoreScript,
         key: RecordKey,
         arguments: &[&[u8]],
     ) -> Result<Ownership, StoreError> {
-        match self.run(transition, key, arguments).await? {
+        match self.run(script, key, arguments).await? {
             Value::Int(0) => Ok(Ownership::Lost),
             Value::Int(1) => Ok(Ownership::Held),
             Value::Int(2) => Err(newer()),
@@ -231,8 +224,8 @@ impl IdempotencyStore for RedisStore {
             unknown,
             claim.note.as_bytes(),
         ];
-        let transition = &self.inner.transitions.claim;
-        claimed(self.run(transition, claim.key, &arguments).await?)
+        let script = &self.inner.scripts.claim;
+        claimed(self.run(script, claim.key, &arguments).await?)
     }
 
     async fn renew(
@@ -244,8 +237,8 @@ impl IdempotencyStore for RedisStore {
     ) -> Result<Ownership, StoreError> {
         let kept = millis(lease.saturating_add(retention));
         let arguments = [&*number(token), &micros(lease), &kept];
-        let transition = &self.inner.transitions.renew;
-        self.owned(transition, key, &arguments).await
+        let script = &self.inner.scripts.renew;
+        self.owned(script, key, &arguments).await
     }
 
     async fn complete(
@@ -261,23 +254,24 @@ impl IdempotencyStore for RedisStore {
             Stored::Unknown => (b"3", b""),
         };
         let arguments = [&*number(token), state, reply, &millis(retention)];
-        let transition = &self.inner.transitions.complete;
-        self.owned(transition, key, &arguments).await
+        let script = &self.inner.scripts.complete;
+        self.owned(script, key, &arguments).await
     }
 
     async fn release(&self, key: RecordKey, token: FencingToken) -> Result<Ownership, StoreError> {
-        let transition = &self.inner.transitions.release;
-        self.owned(transition, key, &[&number(token)]).await
+        let script = &self.inner.scripts.release;
+        self.owned(script, key, &[&number(token)]).await
     }
 }
 
-fn claimed(answer: Value) -> Result<Claimed, StoreError> {
-    let Value::Array(mut answer) = answer else {
+/// Reads the reply of `claim.lua`.
+fn claimed(reply: Value) -> Result<Claimed, StoreError> {
+    let Value::Array(mut fields) = reply else {
         return Err(unreadable());
     };
     let unsigned = |number: i64| u64::try_from(number).map_err(|_| unreadable());
     let note = |note: &[u8]| Note::new(note).ok_or_else(unreadable);
-    Ok(match &mut *answer {
+    Ok(match &mut *fields {
         [Value::Int(0), Value::Int(token), Value::Int(orphaned)] => Claimed::New(Lease {
             token: FencingToken::new(unsigned(*token)?),
             orphaned: *orphaned == 1,
@@ -315,7 +309,7 @@ fn claimed(answer: Value) -> Result<Claimed, StoreError> {
 }
 
 fn unreadable() -> StoreError {
-    StoreError::new(StoreErrorKind::Corrupt, "an answer could not be read")
+    StoreError::new(StoreErrorKind::Corrupt, "a reply could not be read")
 }
 
 fn newer() -> StoreError {
@@ -325,18 +319,18 @@ fn newer() -> StoreError {
     )
 }
 
-/// As a record has it.
+/// Writes a token as records do.
 fn number(token: FencingToken) -> Vec<u8> {
     format!("{:016}", token.get()).into_bytes()
 }
 
-/// At most 142 years, so that it can be added to the time it is now, and stays below 2⁵³.
+/// Writes at most 142 years: added to the current time it stays below 2⁵³.
 fn micros(duration: Duration) -> Vec<u8> {
     const FOREVER: u128 = 1 << 52;
     duration.as_micros().min(FOREVER).to_string().into_bytes()
 }
 
-/// Rounded up, and something.
+/// Rounds up to a whole millisecond, at least one: Redis accepts no expiry of zero.
 fn millis(duration: Duration) -> Vec<u8> {
     const FOREVER: u128 = 1 << 53;
     let millis = duration.as_micros().div_ceil(1000).clamp(1, FOREVER);

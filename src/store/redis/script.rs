@@ -1,45 +1,44 @@
 use redis::{Cmd, Script};
 
-/// A transition that runs inside the server: atomically, in one round trip, on one key and those
-/// that have its name in front of theirs.
+/// A Lua script that makes one transition inside the server: atomically, in one round trip, on one
+/// key and those whose names begin with it.
 #[derive(Debug)]
-pub(super) struct Transition {
-    code: &'static str,
+pub(super) struct StoreScript {
+    source: &'static str,
     hash: String,
 }
 
 #[derive(Debug)]
-pub(super) struct Transitions {
-    pub(super) claim: Transition,
-    pub(super) renew: Transition,
-    pub(super) complete: Transition,
-    pub(super) release: Transition,
+pub(super) struct RecordScripts {
+    pub(super) claim: StoreScript,
+    pub(super) renew: StoreScript,
+    pub(super) complete: StoreScript,
+    pub(super) release: StoreScript,
 }
 
-/// Those of a journal.
 #[derive(Debug)]
-pub(super) struct JournalTransitions {
-    pub(super) enqueue: Transition,
-    pub(super) lanes: Transition,
-    pub(super) lease: Transition,
-    pub(super) extend: Transition,
-    pub(super) settle: Transition,
-    pub(super) command: Transition,
-    pub(super) find: Transition,
-    pub(super) list: Transition,
-    pub(super) counts: Transition,
-    pub(super) position: Transition,
-    pub(super) secret: Transition,
+pub(super) struct JournalScripts {
+    pub(super) enqueue: StoreScript,
+    pub(super) lanes: StoreScript,
+    pub(super) lease: StoreScript,
+    pub(super) extend: StoreScript,
+    pub(super) settle: StoreScript,
+    pub(super) command: StoreScript,
+    pub(super) find: StoreScript,
+    pub(super) list: StoreScript,
+    pub(super) counts: StoreScript,
+    pub(super) position: StoreScript,
+    pub(super) secret: StoreScript,
 }
 
-/// A verb behind what it shares with others.
+/// Concatenates files of the journal into one script: shared functions first, the verb last.
 macro_rules! joined {
     ($($file:literal),*) => {
-        Transition::new(concat!($(include_str!(concat!("journal/", $file, ".lua"))),*))
+        StoreScript::new(concat!($(include_str!(concat!("journal/", $file, ".lua"))),*))
     };
 }
 
-impl JournalTransitions {
+impl JournalScripts {
     pub(super) fn new() -> Self {
         Self {
             enqueue: joined!("common", "insert", "enqueue"),
@@ -57,39 +56,36 @@ impl JournalTransitions {
     }
 }
 
-impl Transitions {
+impl RecordScripts {
     pub(super) fn new() -> Self {
         Self {
-            claim: Transition::new(include_str!("scripts/claim.lua")),
-            renew: Transition::new(include_str!("scripts/renew.lua")),
-            complete: Transition::new(include_str!("scripts/complete.lua")),
-            release: Transition::new(include_str!("scripts/release.lua")),
+            claim: StoreScript::new(include_str!("scripts/claim.lua")),
+            renew: StoreScript::new(include_str!("scripts/renew.lua")),
+            complete: StoreScript::new(include_str!("scripts/complete.lua")),
+            release: StoreScript::new(include_str!("scripts/release.lua")),
         }
     }
 }
 
-impl Transition {
-    fn new(code: &'static str) -> Self {
-        let hash = Script::new(code).get_hash().to_owned();
-        Self { code, hash }
+impl StoreScript {
+    fn new(source: &'static str) -> Self {
+        let hash = Script::new(source).get_hash().to_owned();
+        Self { source, hash }
     }
 
-    /// By its hash: the server has seen it before.
-    pub(super) fn known(&self, key: &str, arguments: &[&[u8]]) -> Cmd {
+    /// Returns the command that runs the script by its hash, for a server that has cached it.
+    pub(super) fn evalsha(&self, key: &str, arguments: &[&[u8]]) -> Cmd {
         command("EVALSHA", &self.hash, key, arguments)
     }
 
-    /// In full: the server has not, or has been restarted since.
-    pub(super) fn whole(&self, key: &str, arguments: &[&[u8]]) -> Cmd {
-        command("EVAL", self.code, key, arguments)
+    /// Returns the command that sends the whole script, which the server then caches.
+    pub(super) fn eval(&self, key: &str, arguments: &[&[u8]]) -> Cmd {
+        command("EVAL", self.source, key, arguments)
     }
 }
 
 fn command(name: &str, script: &str, key: &str, arguments: &[&[u8]]) -> Cmd {
     let mut command = redis::cmd(name);
-    command.arg(script).arg(1).arg(key);
-    for argument in arguments {
-        command.arg(argument);
-    }
+    command.arg(script).arg(1).arg(key).arg(arguments);
     command
 }

@@ -1,6 +1,5 @@
 use std::{
     fmt,
-    ops::RangeInclusive,
     path::PathBuf,
     sync::Arc,
     time::{Duration, SystemTime},
@@ -18,7 +17,7 @@ use crate::{
     store::{StoreError, StoreErrorKind},
 };
 
-/// Opens a [`SqliteStore`].
+/// Builds a [`SqliteStore`].
 #[derive(Clone)]
 #[must_use]
 pub struct SqliteStoreBuilder {
@@ -40,48 +39,46 @@ impl SqliteStoreBuilder {
         }
     }
 
-    /// How long to wait for the lock while another process writes. 5 seconds, at most a minute.
+    /// The longest wait for the lock while another process writes; 5 s by default, at most 60 s.
     pub fn busy_timeout(mut self, busy_timeout: Duration) -> Self {
         self.busy_timeout = busy_timeout;
         self
     }
 
-    /// How many transitions may wait; more are refused at once, as
-    /// [`PoolExhausted`](StoreErrorKind::PoolExhausted). 4096, at most a million.
+    /// The number of transitions that may wait; 4096 by default, at most 1,000,000. One more fails at
+    /// once with [`PoolExhausted`](StoreErrorKind::PoolExhausted).
     pub fn queue(mut self, queue: usize) -> Self {
         self.queue = queue;
         self
     }
 
-    /// How many transitions are committed together at most. 256, at most ten thousand.
+    /// The most transitions in one commit; 256 by default, at most 10,000.
     pub fn batch(mut self, batch: usize) -> Self {
         self.batch = batch;
         self
     }
 
-    /// How large the file may grow, without the log beside it. At least 1 MiB; as large as the
-    /// disk, unless you say.
+    /// The maximum size of the file, without the log beside it; at least 1 MiB, unlimited by
+    /// default.
     pub fn max_bytes(mut self, max_bytes: u64) -> Self {
         self.max_bytes = Some(max_bytes);
         self
     }
 
-    /// Another clock than the machine's, for tests. Whatever opens the file must have the same.
+    /// Replaces the machine's clock, for tests. All processes that open the file must agree on it.
     pub fn clock(mut self, clock: impl Fn() -> SystemTime + Send + Sync + 'static) -> Self {
         self.clock = Arc::new(clock);
         self
     }
 
-    /// Opens the file, and creates it if need be. It waits for the disk, so do it at start.
+    /// Opens the file, or creates it. This blocks on the disk, so call it at start.
     ///
     /// # Errors
     ///
-    /// A setting is out of its range; or the file can't be created, read or written, is another
-    /// application's, or was written by a newer release.
+    /// A setting is out of its range; or the file can't be created, read or written, belongs to
+    /// another application, or was written by a newer version of this crate.
     pub fn open(self, path: impl Into<PathBuf>) -> Result<SqliteStore, StoreError> {
-        self.check().map_err(|error| {
-            StoreError::new(StoreErrorKind::Other, error.to_string()).because(error)
-        })?;
+        self.check()?;
         let settings = Settings {
             path: path.into(),
             busy_timeout: self.busy_timeout,
@@ -104,26 +101,19 @@ impl SqliteStoreBuilder {
     }
 
     fn check(&self) -> Result<(), ConfigError> {
-        let minute = Duration::from_secs(60);
-        if self.busy_timeout > minute {
+        if self.busy_timeout > Duration::from_secs(60) {
             let value = format_args!("{:?}", self.busy_timeout);
             let field = "sqlite.busy_timeout";
             return Err(ConfigError::new(None, field, value, "at most 60s"));
         }
-        let bounds = |field, value: usize, allowed: RangeInclusive<usize>| {
-            let (least, most) = (allowed.start(), allowed.end());
-            match allowed.contains(&value) {
-                true => Ok(()),
-                false => Err(ConfigError::new(
-                    None,
-                    field,
-                    value,
-                    format!("{least} to {most}"),
-                )),
+        for (field, value, most) in [
+            ("sqlite.queue", self.queue, 1_000_000),
+            ("sqlite.batch", self.batch, 10_000),
+        ] {
+            if !(1..=most).contains(&value) {
+                return Err(ConfigError::new(None, field, value, format!("1 to {most}")));
             }
-        };
-        bounds("sqlite.queue", self.queue, 1..=1_000_000)?;
-        bounds("sqlite.batch", self.batch, 1..=10_000)?;
+        }
         match self.max_bytes {
             Some(bytes @ ..0x10_0000) => {
                 let (field, allowed) = ("sqlite.max_bytes", "at least 1048576");
@@ -134,7 +124,7 @@ impl SqliteStoreBuilder {
     }
 }
 
-/// Removes a little of what is past its time; whether there may be more.
+/// Removes a few expired records and entries. Returns whether there may be more.
 fn sweep(batch: &Batch<'_>) -> rusqlite::Result<bool> {
     let (records, entries) = (records::sweep(batch)?, journal::sweep(batch)?);
     Ok(records || entries)

@@ -4,8 +4,8 @@ use rusqlite::ErrorCode;
 
 use crate::store::{StoreError, StoreErrorKind};
 
-/// Why a batch, or one transition of it, was not made. Unlike a [`StoreError`] it can be told to
-/// many.
+/// The error of a batch or of one job. Unlike a [`StoreError`] it can be cloned: every job of a
+/// batch gets it.
 #[derive(Debug, Clone)]
 pub(super) struct Failure {
     kind: StoreErrorKind,
@@ -33,7 +33,7 @@ impl Failure {
         self.kind
     }
 
-    /// In front of the message: what was tried.
+    /// Puts what was tried in front of the message.
     pub(super) fn while_trying(mut self, what: impl fmt::Display) -> Self {
         self.message = format!("{what}: {}", self.message).into();
         self
@@ -59,7 +59,7 @@ impl From<rusqlite::Error> for Failure {
     }
 }
 
-/// Another process, or another handle, has the lock.
+/// Whether another process, or another handle, has the lock.
 pub(super) fn is_busy(error: &rusqlite::Error) -> bool {
     matches!(
         error.sqlite_error_code(),
@@ -72,7 +72,7 @@ fn kind(error: &rusqlite::Error) -> StoreErrorKind {
 
     let Some(code) = error.sqlite_error_code() else {
         return match error {
-            // A column that holds what it never should.
+            // A column holds a value that this crate never writes.
             Error::FromSqlConversionFailure(..)
             | Error::IntegralValueOutOfRange(..)
             | Error::InvalidColumnType(..) => StoreErrorKind::Corrupt,

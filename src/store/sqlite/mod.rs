@@ -1,8 +1,8 @@
-//! Records in a SQLite file: for the processes of one machine, and for what must survive them.
+//! Records and a queue in a SQLite file, shared by the processes of one machine.
 //!
-//! Nothing to install and nothing to run: SQLite is part of the program. What was answered is on
-//! disk (write-ahead log, `synchronous = FULL`), so that a kill, a crash or a power cut loses
-//! nothing that somebody was told.
+//! SQLite is linked into the program: there is nothing to install or to run. Every acknowledged
+//! transition is on disk (write-ahead log, `synchronous = FULL`) and survives a kill, a crash or a
+//! power cut.
 //!
 //! ```
 //! use std::time::Duration;
@@ -39,38 +39,37 @@
 //!
 //! # How it works
 //!
-//! One thread writes. What queues up while the disk is busy is committed together, so that many
-//! requests at once cost hardly more than one. Another thread reads: a claim that finds a reply, a
-//! mismatch or somebody else's lease is answered from there and never waits for a commit.
+//! One thread writes. Transitions that queue up while the disk is busy are committed together
+//! (group commit), so many requests at once cost hardly more than one. Another thread reads: a claim
+//! that finds a reply, a mismatch or a lease in force is answered there, without a commit.
 //!
 //! # The journal
 //!
-//! The same file holds a [`Journal`](super::journal::Journal): an entry that was accepted is on
-//! disk, along with whatever else was committed then. What is next in a lane is found by index,
-//! however many wait. A disk that is full refuses new entries, and also outcomes: an entry whose
-//! outcome could not be written is leased again later, so leave some room.
+//! The same file holds a [`Journal`](super::journal::Journal). An index finds the next entry of a
+//! lane, however many wait. A full disk rejects new entries and settlements alike: an entry whose
+//! settlement could not be written is leased again later, so leave some room.
 //!
 //! # Several processes
 //!
 //! Any number of processes of one machine can open the same file; each waits for the lock for at
-//! most [`busy_timeout`](SqliteStoreBuilder::busy_timeout). The file must be on a local disk, and
-//! as long as it is open neither it nor the files beside it may be copied over, moved or deleted:
-//! if it is, everything is refused until it is opened again. A process that is stopped in the
-//! middle of a commit keeps the others waiting; one that is killed does not.
+//! most [`busy_timeout`](SqliteStoreBuilder::busy_timeout). The file must be on a local disk. While
+//! it is open, do not overwrite, move or delete it or the files beside it: every verb then fails
+//! until the file is opened again. A process that is stopped in the middle of a commit blocks the
+//! others; one that is killed does not.
 //!
 //! # Time
 //!
-//! Leases and expiry run on the machine's wall clock, which all its processes share. When the clock
-//! is set forward, leases and records end that much earlier: an operation in flight may be taken
-//! over, and then the late owner's completion is rejected. When it is set back, they end that much
-//! later. Tokens don't depend on the clock.
+//! Leases and expiry run on the machine's wall clock, which all its processes share. Setting it
+//! forward ends leases and records earlier by as much: another claim may take over an operation in
+//! flight, and the late owner's completion is rejected. Setting it back ends them later. Tokens do
+//! not depend on the clock.
 //!
 //! # Room
 //!
-//! Records and entries that are past their time are removed along with what is written anyway, a few at a
-//! time. Their room in the file is used again, but the file does not shrink. A disk that is full,
-//! or [`max_bytes`](SqliteStoreBuilder::max_bytes), refuses new operations, never drops a record,
-//! and still answers for those that are done.
+//! Commits remove expired records and entries along the way, a few at a time. The file reuses their
+//! room and does not shrink. A full disk, or [`max_bytes`](SqliteStoreBuilder::max_bytes), rejects
+//! new operations ([`Full`](super::StoreErrorKind::Full)), never drops a record, and completed
+//! operations are still found.
 
 mod builder;
 mod error;

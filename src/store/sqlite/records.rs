@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use rusqlite::{OptionalExtension, Row};
+use rusqlite::Row;
 
 use super::worker::Batch;
 use crate::store::{
@@ -9,7 +9,7 @@ use crate::store::{
     Stored,
 };
 
-/// How many records, and bytes of replies, one sweep removes.
+/// The most records, and about the most bytes of replies, that one sweep removes.
 const SWEEP_RECORDS: i64 = 256;
 const SWEEP_BYTES: i64 = 4 << 20;
 
@@ -20,34 +20,35 @@ const REPLY: i64 = 1;
 const NOT_RETAINED: i64 = 2;
 const UNKNOWN: i64 = 3;
 
-/// What a claim finds.
+/// The record that a claim finds.
 enum Found {
-    /// The answer, which changes nothing.
-    Answer(Claimed),
-    /// No record that counts, though one that is past its time may be there.
-    Free { past: Option<i64> },
-    /// This very claim, made before.
+    /// One that the claim leaves as it is.
+    Unchanged(Claimed),
+    /// None, or an expired one.
+    Free { expired: Option<i64> },
+    /// One in flight by this very claim.
     Again { token: i64, orphaned: bool },
-    /// An owner that let its lease run out.
+    /// One in flight whose lease ran out.
     Orphan { token: i64, note: Note },
 }
 
-/// Answers the claim if that changes nothing.
-pub(super) fn look(batch: &Batch<'_>, claim: &Claim) -> rusqlite::Result<Option<Claimed>> {
+/// Returns the result of the claim if it changes nothing.
+pub(super) fn read_claim(batch: &Batch<'_>, claim: &Claim) -> rusqlite::Result<Option<Claimed>> {
     Ok(match find(batch, claim)? {
-        Found::Answer(claimed) => Some(claimed),
+        Found::Unchanged(claimed) => Some(claimed),
         _ => None,
     })
 }
 
 pub(super) fn claim(batch: &Batch<'_>, claim: &Claim) -> rusqlite::Result<Claimed> {
     let (old, orphan) = match find(batch, claim)? {
-        Found::Answer(claimed) => return Ok(claimed),
+        Found::Unchanged(claimed) => return Ok(claimed),
         Found::Again { token, orphaned } => {
-            extend(batch, claim, token)?;
+            let owner = FencingToken::new(token.unsigned_abs());
+            let _ = renew(batch, &claim.key, owner, claim.lease, claim.retention)?;
             return Ok(new_owner(token, orphaned));
         }
-        Found::Free { past } => (past, None),
+        Found::Free { expired } => (expired, None),
         Found::Orphan { token, note } => (Some(token), Some(note)),
     };
     if let Some(old) = old {
@@ -80,20 +81,22 @@ fn find(batch: &Batch<'_>, claim: &Claim) -> rusqlite::Result<Found> {
     )?;
     let mut rows = statement.query([claim.key.as_bytes()])?;
     let Some(row) = rows.next()? else {
-        return Ok(Found::Free { past: None });
+        return Ok(Found::Free { expired: None });
     };
     let token = row.get(0)?;
     if row.get::<_, i64>(4)? <= batch.now {
-        return Ok(Found::Free { past: Some(token) });
+        return Ok(Found::Free {
+            expired: Some(token),
+        });
     }
     let fingerprint = Fingerprint::new(row.get(1)?);
     if fingerprint != claim.fingerprint {
         let note = note(row)?;
-        return Ok(Found::Answer(Claimed::Mismatch { fingerprint, note }));
+        return Ok(Found::Unchanged(Claimed::Mismatch { fingerprint, note }));
     }
     if let Some(stored) = stored(row)? {
         let note = note(row)?;
-        return Ok(Found::Answer(Claimed::Done { stored, note }));
+        return Ok(Found::Unchanged(Claimed::Done { stored, note }));
     }
     if row.get::<_, [u8; 16]>(2)? == *claim.id.as_bytes() {
         let orphaned = row.get::<_, i64>(5)? == IN_FLIGHT_AGAIN;
@@ -101,7 +104,7 @@ fn find(batch: &Batch<'_>, claim: &Claim) -> rusqlite::Result<Found> {
     }
     let remaining = row.get::<_, i64>(3)?.saturating_sub(batch.now);
     Ok(match u64::try_from(remaining) {
-        Ok(remaining @ 1..) => Found::Answer(Claimed::InFlight {
+        Ok(remaining @ 1..) => Found::Unchanged(Claimed::InFlight {
             remaining: Duration::from_micros(remaining),
             note: note(row)?,
         }),
@@ -139,32 +142,24 @@ fn insert(
     state: i64,
     expires: i64,
 ) -> rusqlite::Result<()> {
-    let mut statement = batch.connection.prepare_cached(
+    batch.execute(
         "INSERT INTO idempotency (key, fingerprint, claim, lease_until, expires, state, note)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+        (
+            claim.key.as_bytes(),
+            claim.fingerprint.as_bytes(),
+            claim.id.as_bytes(),
+            after(batch.now, claim.lease),
+            expires,
+            state,
+            (!note.is_empty()).then_some(note.as_bytes()),
+        ),
     )?;
-    statement.execute((
-        claim.key.as_bytes(),
-        claim.fingerprint.as_bytes(),
-        claim.id.as_bytes(),
-        after(batch.now, claim.lease),
-        expires,
-        state,
-        (!note.is_empty()).then_some(note.as_bytes()),
-    ))?;
     Ok(())
 }
 
-fn extend(batch: &Batch<'_>, claim: &Claim, token: i64) -> rusqlite::Result<()> {
-    let token = FencingToken::new(token.unsigned_abs());
-    renew(batch, &claim.key, token, claim.lease, claim.retention).map(drop)
-}
-
 fn remove(batch: &Batch<'_>, token: i64) -> rusqlite::Result<()> {
-    let mut statement = batch
-        .connection
-        .prepare_cached("DELETE FROM idempotency WHERE token = ?1")?;
-    statement.execute([token])?;
+    batch.execute("DELETE FROM idempotency WHERE token = ?1", [token])?;
     Ok(())
 }
 
@@ -176,18 +171,19 @@ pub(super) fn renew(
     retention: Duration,
 ) -> rusqlite::Result<Ownership> {
     let lease_until = after(batch.now, lease);
-    let mut statement = batch.connection.prepare_cached(
+    let expires = after(lease_until, retention);
+    let changed = batch.execute(
         "UPDATE idempotency SET lease_until = ?4, expires = ?5
          WHERE token = ?1 AND key = ?2 AND state <= 0 AND expires > ?3",
+        (
+            number(token),
+            key.as_bytes(),
+            batch.now,
+            lease_until,
+            expires,
+        ),
     )?;
-    let changed = statement.execute((
-        number(token),
-        key.as_bytes(),
-        batch.now,
-        lease_until,
-        after(lease_until, retention),
-    ))?;
-    Ok(held(changed == 1))
+    Ok(Ownership::held_if(changed == 1))
 }
 
 pub(super) fn complete(
@@ -202,27 +198,19 @@ pub(super) fn complete(
         Stored::NotRetained => (NOT_RETAINED, None),
         Stored::Unknown => (UNKNOWN, None),
     };
-    let mut statement = batch.connection.prepare_cached(
+    let (token, key, now) = (number(token), key.as_bytes(), batch.now);
+    let changed = batch.execute(
         "UPDATE idempotency SET state = ?4, reply = ?5, expires = ?6
          WHERE token = ?1 AND key = ?2 AND state <= 0 AND expires > ?3",
+        (token, key, now, state, reply, after(now, retention)),
     )?;
-    let changed = statement.execute((
-        number(token),
-        key.as_bytes(),
-        batch.now,
-        state,
-        reply,
-        after(batch.now, retention),
-    ))?;
     if changed == 1 {
         return Ok(Ownership::Held);
     }
-    let mut statement = batch.connection.prepare_cached(
+    let mut repeat = batch.connection.prepare_cached(
         "SELECT 1 FROM idempotency WHERE token = ?1 AND key = ?2 AND expires > ?3",
     )?;
-    let repeat = (number(token), key.as_bytes(), batch.now);
-    let repeat: Option<i64> = statement.query_row(repeat, |row| row.get(0)).optional()?;
-    Ok(held(repeat.is_some()))
+    Ok(Ownership::held_if(repeat.exists((token, key, now))?))
 }
 
 pub(super) fn release(
@@ -230,26 +218,26 @@ pub(super) fn release(
     key: &RecordKey,
     token: FencingToken,
 ) -> rusqlite::Result<Ownership> {
-    let mut statement = batch.connection.prepare_cached(
+    let changed = batch.execute(
         "DELETE FROM idempotency
          WHERE token = ?1 AND key = ?2 AND state <= 0 AND expires > ?3",
+        (number(token), key.as_bytes(), batch.now),
     )?;
-    let changed = statement.execute((number(token), key.as_bytes(), batch.now))?;
-    Ok(held(changed == 1))
+    Ok(Ownership::held_if(changed == 1))
 }
 
-/// Removes a few records that are past their time; whether there may be more.
+/// Removes a few expired records. Returns whether there may be more.
 pub(super) fn sweep(batch: &Batch<'_>) -> rusqlite::Result<bool> {
     let mut statement = batch.connection.prepare_cached(
         "SELECT token, coalesce(length(reply), 0) FROM idempotency
          WHERE expires <= ?1 ORDER BY expires LIMIT ?2",
     )?;
-    let past = statement.query_map((batch.now, SWEEP_RECORDS), |row| {
+    let expired = statement.query_map((batch.now, SWEEP_RECORDS), |row| {
         Ok((row.get(0)?, row.get(1)?))
     })?;
-    let past = past.collect::<rusqlite::Result<Vec<(i64, i64)>>>()?;
+    let expired = expired.collect::<rusqlite::Result<Vec<(i64, i64)>>>()?;
     let mut bytes = 0;
-    for (n, &(token, reply)) in (1..).zip(&past) {
+    for (n, &(token, reply)) in (1..).zip(&expired) {
         remove(batch, token)?;
         bytes += reply;
         if n == SWEEP_RECORDS || bytes >= SWEEP_BYTES {
@@ -259,20 +247,12 @@ pub(super) fn sweep(batch: &Batch<'_>) -> rusqlite::Result<bool> {
     Ok(false)
 }
 
-fn held(held: bool) -> Ownership {
-    if held {
-        Ownership::Held
-    } else {
-        Ownership::Lost
-    }
-}
-
-/// As SQLite numbers rows. What is too large was never given.
+/// Returns the row id of a token; -1, which no row has, for one that this store never gave.
 fn number(token: FencingToken) -> i64 {
     i64::try_from(token.get()).unwrap_or(-1)
 }
 
-/// What is too far to be represented is as good as forever.
+/// Adds a duration; a time that can't be represented counts as forever.
 fn after(time: i64, duration: Duration) -> i64 {
     time.saturating_add(i64::try_from(duration.as_micros()).unwrap_or(i64::MAX))
 }

@@ -15,12 +15,12 @@ use crate::store::{
     Claim, Claimed, FencingToken, IdempotencyStore, Ownership, RecordKey, StoreError, Stored,
 };
 
-/// Records in a SQLite file. The [module](super) says what it keeps, and what it needs.
+/// Records and a queue in a SQLite file. The [module](super) states its promises and limits.
 ///
 /// # Clone
 ///
-/// Clones share the connections. When the last one is dropped, what is queued is still done and
-/// answered.
+/// Clones share the connections. After the last one is dropped, queued transitions are still made
+/// and acknowledged.
 #[derive(Clone)]
 pub struct SqliteStore {
     pub(super) reader: Worker,
@@ -29,17 +29,16 @@ pub struct SqliteStore {
 }
 
 impl SqliteStore {
-    /// Opens the file, and creates it if need be.
+    /// Opens the file with the default settings, or creates it.
     ///
     /// # Errors
     ///
-    /// The file can't be created, read or written, is another application's, or was written by a
-    /// newer release.
+    /// As for [`SqliteStoreBuilder::open`].
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, StoreError> {
         Self::builder().open(path)
     }
 
-    /// Opens a file in the way that you say.
+    /// Opens a file with other settings.
     pub fn builder() -> SqliteStoreBuilder {
         SqliteStoreBuilder::new()
     }
@@ -55,14 +54,14 @@ impl fmt::Debug for SqliteStore {
 
 impl IdempotencyStore for SqliteStore {
     async fn claim(&self, claim: Claim) -> Result<Claimed, StoreError> {
-        let (reply, answer) = oneshot::channel();
-        self.reader.submit(Box::new(Look {
+        let (reply, result) = oneshot::channel();
+        self.reader.submit(Box::new(ReadClaim {
             claim,
             found: None,
             reply,
             writer: self.writer.clone(),
         }));
-        worker::wait(answer).await
+        worker::wait(result).await
     }
 
     async fn renew(
@@ -86,12 +85,8 @@ impl IdempotencyStore for SqliteStore {
         stored: Stored,
         retention: Duration,
     ) -> Result<Ownership, StoreError> {
-        let bytes = match &stored {
-            Stored::Reply(bytes) => bytes.len(),
-            Stored::NotRetained | Stored::Unknown => 0,
-        };
         self.writer
-            .call(bytes, move |batch| {
+            .call(stored.len(), move |batch| {
                 records::complete(batch, &key, token, &stored, retention)
             })
             .await
@@ -104,22 +99,23 @@ impl IdempotencyStore for SqliteStore {
     }
 }
 
-/// A claim, as the reader sees it: what changes nothing is answered, since it is what a claim at
-/// this moment gets; all else the writer decides anew.
-struct Look {
+/// A claim on the reader. A result that changes nothing is final: the snapshot was current during
+/// the claim, so the writer could have given the same. Anything else goes to the writer, which looks
+/// again inside its transaction.
+struct ReadClaim {
     claim: Claim,
     found: Option<Claimed>,
     reply: oneshot::Sender<Result<Claimed, StoreError>>,
     writer: Worker,
 }
 
-impl Work for Look {
+impl Work for ReadClaim {
     fn run(&mut self, batch: &Batch<'_>) -> rusqlite::Result<()> {
-        self.found = records::look(batch, &self.claim)?;
+        self.found = records::read_claim(batch, &self.claim)?;
         Ok(())
     }
 
-    fn answer(self: Box<Self>, outcome: Result<(), StoreError>) {
+    fn finish(self: Box<Self>, outcome: Result<(), StoreError>) {
         let Self {
             claim,
             found,

@@ -1,8 +1,20 @@
-//! A thread with a connection, and a queue of things to do with it.
+//! A thread that owns a connection and works off a queue in batches (group commit).
 //!
-//! Nearly all that a commit costs is waiting for the disk, so whatever queued up meanwhile is done
-//! in one transaction and answered together. A thing that fails must not fail its neighbours: then
-//! the whole batch is rolled back, and each is done again in a transaction of its own.
+//! The cost of a commit is the wait for the disk, so everything that queued up during the last one
+//! runs in one transaction.
+//!
+//! # Invariants
+//!
+//! - `finish(Ok)` is called after `COMMIT` returned, never before: a caller that got a result finds
+//!   it on disk after a power cut (T-4).
+//! - Every job whose caller still waits is finished once, by the thread or by `submit`. If the thread
+//!   dies, the channel closes and the caller gets an error that is in doubt.
+//! - A job that fails does not fail the others: the batch is rolled back, and each job runs again in
+//!   a transaction of its own. So do all jobs of a batch that the disk has no room for, since some
+//!   may fit. Jobs therefore run more than once, and write only inside the transaction. Any other
+//!   failure of the file fails the batch at once, since every job would meet it.
+//! - One thread writes through one connection, so no two transactions of a process compete for
+//!   SQLite's lock, and jobs commit in the order of the queue.
 
 use std::{
     io,
@@ -11,52 +23,59 @@ use std::{
     time::Duration,
 };
 
-use rusqlite::Connection;
+use rusqlite::{Connection, Params};
 use tokio::{sync::oneshot, time::Instant};
 
 use super::{error::Failure, file::Database};
 use crate::store::{StoreError, StoreErrorKind};
 
-/// A batch has enough once it holds this much.
+/// A batch is closed once it holds this much.
 const MAX_BATCH_BYTES: usize = 4 << 20;
 
-/// How long the next batch waits for others, as a share of what the last one took, and at most.
+/// The wait for more jobs, as a share of the duration of the last batch, and its limits.
 const LINGER: u32 = 8;
 const MAX_LINGER: Duration = Duration::from_millis(1);
-/// No thread can sleep for much less.
+/// Threads can't sleep for much less.
 const MIN_LINGER: Duration = Duration::from_micros(50);
 
-/// How often the chore is looked after when nothing is left of it.
+/// The time between two runs of the chore after it found nothing more to do.
 const CHORE_EVERY: Duration = Duration::from_secs(10);
 
-/// What a piece of work sees: the file, inside the batch's transaction, and the store's time.
+/// A job's view of the file, inside the transaction of its batch.
 pub(super) struct Batch<'a> {
     pub(super) connection: &'a Connection,
-    /// Microseconds since 1970.
+    /// The time of the transaction, in microseconds since 1970.
     pub(super) now: i64,
 }
 
-/// Something to do in a batch.
+impl Batch<'_> {
+    /// Runs a cached statement. Returns the number of rows that it changed.
+    pub(super) fn execute(&self, sql: &str, parameters: impl Params) -> rusqlite::Result<usize> {
+        self.connection.prepare_cached(sql)?.execute(parameters)
+    }
+}
+
+/// A job of a batch.
 pub(super) trait Work: Send {
-    /// Does it. It may be done several times, and only the last one counts.
+    /// Runs it. It may run several times; only the last run is committed.
     fn run(&mut self, batch: &Batch<'_>) -> rusqlite::Result<()>;
 
-    /// Tells whoever waits. `Ok` means that what `run` did is on disk.
-    fn answer(self: Box<Self>, outcome: Result<(), StoreError>);
+    /// Passes the result to the caller. `Ok` means that the last run is on disk.
+    fn finish(self: Box<Self>, outcome: Result<(), StoreError>);
 
-    /// About how much it adds to the transaction.
+    /// Returns about how much it adds to the transaction.
     fn bytes(&self) -> usize {
         0
     }
 
-    /// Whether nobody waits any more, so that it need not be done.
+    /// Whether the caller left, so that it need not run.
     fn is_abandoned(&self) -> bool;
 }
 
-/// Something small to do now and then along with a batch; `true` if there is more of it.
+/// Recurring work that joins a batch. Returns whether there is more of it.
 pub(super) type Chore = fn(&Batch<'_>) -> rusqlite::Result<bool>;
 
-/// A handle on the thread, which ends when the last one is dropped and all is answered.
+/// A handle on the thread, which ends when the last handle is dropped and the queue is empty.
 #[derive(Clone)]
 pub(super) struct Worker {
     queue: SyncSender<Box<dyn Work>>,
@@ -89,7 +108,7 @@ impl Worker {
         })
     }
 
-    /// Queues the work. If there is no room, it is answered at once.
+    /// Queues a job. If the queue is full, the job fails at once.
     pub(super) fn submit(&self, work: Box<dyn Work>) {
         let (work, error) = match self.queue.try_send(work) {
             Ok(()) => return,
@@ -102,38 +121,38 @@ impl Worker {
             }
             Err(TrySendError::Disconnected(work)) => (work, ended()),
         };
-        work.answer(Err(error));
+        work.finish(Err(error));
     }
 
-    /// Queues what has a result, and waits for it.
+    /// Queues a job and waits for its result.
     pub(super) async fn call<T: Send + 'static>(
         &self,
         bytes: usize,
         run: impl FnMut(&Batch<'_>) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let (reply, answer) = oneshot::channel();
+        let (reply, result) = oneshot::channel();
         self.submit(Box::new(Job {
             run,
             result: None,
             bytes,
             reply,
         }));
-        wait(answer).await
+        wait(result).await
     }
 }
 
-/// What the thread will say. If it ends without a word, the last thing that it did is in doubt.
+/// Waits for the result of a job. If the thread ends without one, the job is in doubt.
 pub(super) async fn wait<T>(
-    answer: oneshot::Receiver<Result<T, StoreError>>,
+    result: oneshot::Receiver<Result<T, StoreError>>,
 ) -> Result<T, StoreError> {
-    answer.await.unwrap_or_else(|_| Err(ended().in_doubt()))
+    result.await.unwrap_or_else(|_| Err(ended().in_doubt()))
 }
 
 fn ended() -> StoreError {
     StoreError::new(StoreErrorKind::Unavailable, "the store's thread has ended")
 }
 
-/// Work that has a result.
+/// A job that returns a value.
 pub(super) struct Job<T, F> {
     pub(super) run: F,
     pub(super) result: Option<T>,
@@ -151,9 +170,9 @@ where
         Ok(())
     }
 
-    fn answer(self: Box<Self>, outcome: Result<(), StoreError>) {
+    fn finish(self: Box<Self>, outcome: Result<(), StoreError>) {
         let Self { result, reply, .. } = *self;
-        // Whoever asked may have left.
+        // The caller may have left.
         let _ = reply.send(outcome.and_then(|()| result.ok_or_else(ended)));
     }
 
@@ -166,23 +185,21 @@ where
     }
 }
 
-type Queue = Receiver<Box<dyn Work>>;
-
 struct Thread {
     database: Database,
-    queue: Queue,
+    queue: Receiver<Box<dyn Work>>,
     max_batch: usize,
-    /// How much the last batch held, and how long it took.
+    /// The number of jobs of the last batch, and its duration.
     last: (usize, Duration),
     chore: Option<Chore>,
     chore_due: Instant,
 }
 
-/// Who is to blame.
-enum Blame {
-    /// One piece of work, or the room that all of them together need.
-    Work(Failure),
-    /// The file: nothing would do better.
+/// The part of a batch that a failure concerns.
+enum FailureScope {
+    /// One job, or the room that all of them need together: each may succeed alone.
+    Job(Failure),
+    /// The file: every job fails.
     File(Failure),
 }
 
@@ -195,20 +212,21 @@ impl Thread {
             };
             match self.queue.recv_timeout(idle) {
                 Ok(first) => {
-                    let batch = self.gather(first);
-                    self.make(batch);
+                    let batch = self.collect(first);
+                    self.run_batch(batch);
                 }
-                Err(RecvTimeoutError::Timeout) => self.make(Vec::new()),
+                Err(RecvTimeoutError::Timeout) => self.run_batch(Vec::new()),
                 Err(RecvTimeoutError::Disconnected) => return,
             }
         }
     }
 
-    fn gather(&self, first: Box<dyn Work>) -> Vec<Box<dyn Work>> {
+    /// Takes a job and all that wait behind it, up to the limits of a batch.
+    fn collect(&self, first: Box<dyn Work>) -> Vec<Box<dyn Work>> {
         let mut batch = Vec::new();
         self.fill(&mut batch, Some(first));
-        // Those who were just answered often come back at once. Without them, a batch of one would
-        // keep them all waiting for a whole commit.
+        // Callers whose job just finished often submit the next one at once. Without this wait the
+        // first of them would be a batch alone, and the others would wait for a whole commit.
         let (last, took) = self.last;
         let linger = (took / LINGER).min(MAX_LINGER);
         if batch.len() < last / 2 && linger >= MIN_LINGER {
@@ -231,24 +249,24 @@ impl Thread {
         }
     }
 
-    /// Makes all transitions of the batch, and answers each.
-    fn make(&mut self, mut batch: Vec<Box<dyn Work>>) {
+    /// Runs all jobs of the batch, and finishes each.
+    fn run_batch(&mut self, mut batch: Vec<Box<dyn Work>>) {
         match self.attempt(&mut batch, self.chore.filter(|_| self.is_due())) {
-            Ok(()) => answer(batch, None),
-            Err(Blame::File(failure)) => self.fail(batch, &failure),
-            Err(Blame::Work(failure)) if batch.len() <= 1 => answer(batch, Some(&failure)),
-            Err(Blame::Work(_)) => self.one_by_one(batch),
+            Ok(()) => finish(batch, None),
+            Err(FailureScope::File(failure)) => self.fail(batch, &failure),
+            Err(FailureScope::Job(failure)) if batch.len() <= 1 => finish(batch, Some(&failure)),
+            Err(FailureScope::Job(_)) => self.run_one_by_one(batch),
         }
     }
 
-    fn one_by_one(&mut self, batch: Vec<Box<dyn Work>>) {
+    fn run_one_by_one(&mut self, batch: Vec<Box<dyn Work>>) {
         let mut batch = batch.into_iter();
         while let Some(work) = batch.next() {
             let mut work = vec![work];
             match self.attempt(&mut work, None) {
-                Ok(()) => answer(work, None),
-                Err(Blame::Work(failure)) => answer(work, Some(&failure)),
-                Err(Blame::File(failure)) => {
+                Ok(()) => finish(work, None),
+                Err(FailureScope::Job(failure)) => finish(work, Some(&failure)),
+                Err(FailureScope::File(failure)) => {
                     work.extend(batch.by_ref());
                     self.fail(work, &failure);
                 }
@@ -256,16 +274,20 @@ impl Thread {
         }
     }
 
-    /// Answers the batch, and after a long wait for the lock also what queued up behind it: that
-    /// has waited long enough too.
+    /// Fails the batch, and after a timeout for the lock also everything queued behind it, which has
+    /// waited as long.
     fn fail(&self, batch: Vec<Box<dyn Work>>, failure: &Failure) {
-        answer(batch, Some(failure));
+        finish(batch, Some(failure));
         if failure.kind() == StoreErrorKind::Timeout {
-            answer(self.queue.try_iter(), Some(failure));
+            finish(self.queue.try_iter(), Some(failure));
         }
     }
 
-    fn attempt(&mut self, work: &mut [Box<dyn Work>], chore: Option<Chore>) -> Result<(), Blame> {
+    fn attempt(
+        &mut self,
+        work: &mut [Box<dyn Work>],
+        chore: Option<Chore>,
+    ) -> Result<(), FailureScope> {
         if chore.is_some() {
             self.chore_due = Instant::now() + CHORE_EVERY;
         }
@@ -275,26 +297,30 @@ impl Thread {
         match made {
             Ok(true) => self.chore_due = Instant::now(),
             Ok(false) => {}
-            // What can't be undone now is undone before the next transaction starts.
+            // If this fails, the next `begin` rolls back first.
             Err(_) => drop(self.database.roll_back()),
         }
         made.map(drop)
     }
 
-    /// Whether more of the chore is left.
-    fn transaction(&self, work: &mut [Box<dyn Work>], chore: Option<Chore>) -> Result<bool, Blame> {
+    /// Runs the jobs and the chore in one transaction. Returns whether more of the chore is left.
+    fn transaction(
+        &self,
+        work: &mut [Box<dyn Work>],
+        chore: Option<Chore>,
+    ) -> Result<bool, FailureScope> {
         let batch = Batch {
-            now: self.database.begin().map_err(Blame::File)?,
+            now: self.database.begin().map_err(FailureScope::File)?,
             connection: &self.database.connection,
         };
         work.iter_mut()
             .try_for_each(|work| work.run(&batch))
             .and_then(|()| chore.map_or(Ok(false), |chore| chore(&batch)))
-            .map_err(|error| Blame::Work(error.into()))
+            .map_err(|error| FailureScope::Job(error.into()))
             .and_then(|more| match self.database.commit() {
                 Ok(()) => Ok(more),
-                Err(full) if full.kind() == StoreErrorKind::Full => Err(Blame::Work(full)),
-                Err(failure) => Err(Blame::File(failure)),
+                Err(full) if full.kind() == StoreErrorKind::Full => Err(FailureScope::Job(full)),
+                Err(failure) => Err(FailureScope::File(failure)),
             })
     }
 
@@ -303,8 +329,8 @@ impl Thread {
     }
 }
 
-fn answer(batch: impl IntoIterator<Item = Box<dyn Work>>, failure: Option<&Failure>) {
+fn finish(batch: impl IntoIterator<Item = Box<dyn Work>>, failure: Option<&Failure>) {
     for work in batch {
-        work.answer(failure.map_or(Ok(()), |failure| Err(failure.to_error())));
+        work.finish(failure.map_or(Ok(()), |failure| Err(failure.to_error())));
     }
 }

@@ -1,4 +1,5 @@
-#![allow(missing_docs, reason = "their names say what they show")]
+//! Models of the shards for loom.
+#![allow(missing_docs, reason = "the names state the claims")]
 
 use bytes::Bytes;
 use loom::{sync::Arc, thread};
@@ -32,6 +33,15 @@ fn store() -> Arc<Shards> {
     Arc::new(Shards::new(8, 1024))
 }
 
+/// A store whose only key is in flight.
+fn claimed() -> (Arc<Shards>, FencingToken) {
+    let store = store();
+    match store.claim(&claim(1, 1)) {
+        Ok(Claimed::New(lease)) => (store, lease.token),
+        other => panic!("the first claim is refused: {other:?}"),
+    }
+}
+
 pub fn i_6_of_two_claims_at_once_one_executes() {
     loom::model(|| {
         let store = store();
@@ -44,15 +54,12 @@ pub fn i_6_of_two_claims_at_once_one_executes() {
     });
 }
 
-/// Whoever asks while the operation ends is told that it runs, or gets its reply.
+/// A claim during a completion finds the operation in flight, or its reply.
 pub fn i_6_a_claim_that_races_the_end_never_executes() {
     loom::model(|| {
-        let store = store();
-        let Ok(Claimed::New(lease)) = store.claim(&claim(1, 1)) else {
-            panic!("the first claim is refused");
-        };
+        let (store, token) = claimed();
         let other = Arc::clone(&store);
-        let thread = thread::spawn(move || other.complete(&key(), lease.token, reply(), MINUTE));
+        let thread = thread::spawn(move || other.complete(&key(), token, reply(), MINUTE));
         match store.claim(&claim(2, 1)) {
             Ok(Claimed::InFlight { .. }) => {}
             Ok(Claimed::Done { stored, .. }) => assert_eq!(stored, reply()),
@@ -63,15 +70,12 @@ pub fn i_6_a_claim_that_races_the_end_never_executes() {
     });
 }
 
-/// A lease given back is taken by one of those who wait for it, and what is counted stays right.
+/// One claim takes a released key, and the counters stay right.
 pub fn i_6_a_released_claim_is_taken_once() {
     loom::model(|| {
-        let store = store();
-        let Ok(Claimed::New(lease)) = store.claim(&claim(1, 1)) else {
-            panic!("the first claim is refused");
-        };
+        let (store, token) = claimed();
         let other = Arc::clone(&store);
-        let thread = thread::spawn(move || other.release(&key(), lease.token));
+        let thread = thread::spawn(move || other.release(&key(), token));
         let early = matches!(store.claim(&claim(2, 1)), Ok(Claimed::New(_)));
         assert_eq!(thread.join().unwrap(), Ownership::Held);
         let late = matches!(store.claim(&claim(3, 1)), Ok(Claimed::New(_)));
@@ -80,16 +84,13 @@ pub fn i_6_a_released_claim_is_taken_once() {
     });
 }
 
-/// Two that complete at once: what they reserve is counted once.
+/// Two completions at once reserve the size of one reply.
 pub fn i_23_replies_at_once_are_counted_once() {
     loom::model(|| {
-        let store = store();
-        let Ok(Claimed::New(lease)) = store.claim(&claim(1, 1)) else {
-            panic!("the first claim is refused");
-        };
+        let (store, token) = claimed();
         let other = Arc::clone(&store);
-        let thread = thread::spawn(move || other.complete(&key(), lease.token, reply(), MINUTE));
-        let mine = store.complete(&key(), lease.token, reply(), MINUTE);
+        let thread = thread::spawn(move || other.complete(&key(), token, reply(), MINUTE));
+        let mine = store.complete(&key(), token, reply(), MINUTE);
         assert_eq!(mine.unwrap(), Ownership::Held);
         assert_eq!(thread.join().unwrap().unwrap(), Ownership::Held);
         assert_eq!(store.bytes(), 4);

@@ -1,7 +1,23 @@
-use crate::store::{ClaimId, FencingToken, Fingerprint, Note, Stored};
+use crate::store::{ClaimId, FencingToken, Fingerprint, Note, RecordKey, Stored};
 
-/// What is known of an operation.
+/// A record in its table, with the fields that sweeping and growing need: neither follows the
+/// pointer, which would be a cache miss a record.
+pub(super) struct Slot {
+    pub(super) hash: u64,
+    /// When the record expires, in microseconds on the store's clock.
+    pub(super) expires: u64,
+    pub(super) record: Box<Record>,
+}
+
+impl Slot {
+    pub(super) fn hash(&self) -> u64 {
+        self.hash
+    }
+}
+
+/// The state of one operation.
 pub(super) struct Record {
+    pub(super) key: RecordKey,
     pub(super) fingerprint: Fingerprint,
     pub(super) token: FencingToken,
     /// Whether an execution before this one may have taken effect.
@@ -16,7 +32,7 @@ pub(super) enum State {
         note: Note,
     },
     Done(Stored),
-    /// Boxed, so that the many without a note have no room for it.
+    /// Boxed, so that records without a note are smaller.
     Noted(Box<(Stored, Note)>),
 }
 
@@ -32,15 +48,6 @@ impl State {
         matches!(self, Self::InFlight { .. })
     }
 
-    /// What is kept, `None` while in flight.
-    fn stored(&self) -> Option<&Stored> {
-        match self {
-            Self::InFlight { .. } => None,
-            Self::Done(stored) => Some(stored),
-            Self::Noted(noted) => Some(&noted.0),
-        }
-    }
-
     pub(super) fn note(&self) -> Note {
         match self {
             Self::InFlight { note, .. } => note.clone(),
@@ -51,15 +58,13 @@ impl State {
 }
 
 impl Record {
+    /// Returns the size of the stored reply.
     pub(super) fn bytes(&self) -> u64 {
-        self.state.stored().map_or(0, stored_bytes)
-    }
-}
-
-pub(super) fn stored_bytes(stored: &Stored) -> u64 {
-    match stored {
-        Stored::Reply(bytes) => bytes.len() as u64,
-        Stored::NotRetained | Stored::Unknown => 0,
+        match &self.state {
+            State::InFlight { .. } => 0,
+            State::Done(stored) => stored.len() as u64,
+            State::Noted(noted) => noted.0.len() as u64,
+        }
     }
 }
 
@@ -72,5 +77,6 @@ mod tests {
     fn t_1_a_note_takes_no_room_where_there_is_none() {
         assert_eq!(size_of::<State>(), size_of::<Stored>());
         assert_eq!(size_of::<Note>(), size_of::<usize>());
+        assert_eq!(size_of::<Record>(), 120);
     }
 }

@@ -180,7 +180,7 @@ fn micros(duration: Duration) -> i64 {
 impl Journal for PostgresStore {
     async fn enqueue(&self, entry: NewEntry) -> Result<Enqueued, StoreError> {
         self.sweep_if_due();
-        let row = remote::patiently(self.inner.timeout, |deadline| {
+        let row = remote::with_retries(self.inner.timeout, |deadline| {
             self.try_enqueue(deadline, &entry)
         });
         enqueued(&row.await?)
@@ -211,7 +211,7 @@ impl Journal for PostgresStore {
             &(want.through as i16),
         ];
         let lease = &self.inner.journal.lease;
-        let answer = remote::patiently(self.inner.timeout, async |deadline| {
+        let answer = remote::with_retries(self.inner.timeout, async |deadline| {
             match self.attempt(deadline, lease, &parameters).await {
                 // The answer got lost. Asking again would lease others, and leave these waiting.
                 Err(error) if error.may_have_happened() => Ok(Err(error)),
@@ -278,7 +278,7 @@ impl Journal for PostgresStore {
             }
             outbox => {
                 let settle = |deadline| self.try_settle(deadline, &parameters, outbox);
-                remote::patiently(self.inner.timeout, settle).await?
+                remote::with_retries(self.inner.timeout, settle).await?
             }
         };
         if settled {

@@ -1,4 +1,4 @@
--- A record is one string, which Redis removes when it is past its time:
+-- A record is one string, which Redis removes when it expires:
 --    1       version of this layout
 --    2       state: 0 in flight, 1 reply, 2 reply not retained, 3 outcome unknown
 --    3       1 if an owner before this one vanished
@@ -8,11 +8,11 @@
 --   68 - 83  claim id
 --   84       length of the note, as a byte
 --   85 -     note, reply
--- Numbers stay below 2^53, up to where Lua counts in whole numbers: 16 digits.
+-- Numbers are 16 digits: below 2^53, where Lua loses integers.
 --
 -- ARGV: fingerprint, claim id, lease in microseconds, lease + retention and retention in
 -- milliseconds, 1 if an orphan's outcome is unknown, note
--- Answers: 0 new (token, orphaned), 1 in flight (note, remaining), 2 mismatch (note, fingerprint),
+-- Returns 0 new (token, orphaned), 1 in flight (note, remaining), 2 mismatch (note, fingerprint),
 -- 3 reply (note, bytes), 4 not retained (note), 5 unknown (note), 6 newer version
 local key = KEYS[1]
 local time = redis.call('TIME')

@@ -1,5 +1,5 @@
 -- ARGV: token, lease in microseconds, lease + retention in milliseconds
--- Answers: 0 lost, 1 held, 2 newer version
+-- Returns 0 lost, 1 held, 2 newer version
 local record = redis.call('GETRANGE', KEYS[1], 0, 338)
 if string.sub(record, 1, 2) ~= '10' or string.sub(record, 4, 19) ~= ARGV[1] then
     local version = string.sub(record, 1, 1)

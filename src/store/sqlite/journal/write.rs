@@ -160,7 +160,7 @@ pub(super) fn extend(
     )?;
     let until = after(batch.now, lease);
     let changed = statement.execute((id.as_bytes(), turned(turn), until))?;
-    Ok(held(changed == 1))
+    Ok(Ownership::held_if(changed == 1))
 }
 
 pub(super) fn settle(
@@ -202,7 +202,7 @@ pub(super) fn settle(
     let mut repeat = batch
         .connection
         .prepare_cached("SELECT 1 FROM journal WHERE id = ?1 AND turn = ?2")?;
-    Ok(held(repeat.exists((id.as_bytes(), turned(turn)))?))
+    Ok(Ownership::held_if(repeat.exists((id.as_bytes(), turned(turn)))?))
 }
 
 pub(super) fn command(
@@ -288,12 +288,4 @@ fn remove(batch: &Batch<'_>, sequence: i64) -> rusqlite::Result<()> {
         .prepare_cached("DELETE FROM journal WHERE sequence = ?1")?;
     statement.execute([sequence])?;
     Ok(())
-}
-
-fn held(held: bool) -> Ownership {
-    if held {
-        Ownership::Held
-    } else {
-        Ownership::Lost
-    }
 }

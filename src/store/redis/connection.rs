@@ -1,0 +1,153 @@
+use std::time::Duration;
+
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, RedisResult, Value, aio::MultiplexedConnection,
+    cluster::ClusterClientBuilder, cluster_async::ClusterConnection,
+};
+use tokio::time::{Instant, timeout_at};
+
+use super::error;
+use crate::{
+    store::{StoreError, StoreErrorKind},
+    sync::{Mutex, lock},
+};
+
+/// The connection to one server, or to a cluster.
+pub(super) enum Connection {
+    Single(Box<SharedConnection>),
+    /// Reconnects and follows redirections by itself.
+    Cluster(ClusterConnection),
+}
+
+impl Connection {
+    pub(super) fn single(url: &str, timeout: Duration) -> Result<Self, StoreError> {
+        let client = Client::open(url).map_err(error::of_address)?;
+        // `SharedConnection::send` limits the time, since it also drops a silent connection.
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(timeout))
+            .set_response_timeout(None);
+        Ok(Self::Single(Box::new(SharedConnection {
+            client,
+            config,
+            current: Mutex::default(),
+            connecting: tokio::sync::Mutex::default(),
+        })))
+    }
+
+    pub(super) async fn cluster(urls: &[String], timeout: Duration) -> Result<Self, StoreError> {
+        let client = ClusterClientBuilder::new(urls.iter().map(String::as_str))
+            .connection_timeout(timeout)
+            .response_timeout(timeout)
+            .overall_response_timeout(Some(timeout))
+            .build()
+            .map_err(error::of_address)?;
+        let connection = client.get_async_connection().await;
+        connection.map(Self::Cluster).map_err(error::of_connect)
+    }
+
+    /// Sends one command and waits for its reply.
+    pub(super) async fn send(
+        &self,
+        command: &Cmd,
+        deadline: Instant,
+    ) -> Result<CommandReply, StoreError> {
+        let reply = match self {
+            Self::Single(single) => single.send(command, deadline).await?,
+            Self::Cluster(connection) => {
+                let mut connection = connection.clone();
+                timeout_at(deadline, command.query_async(&mut connection))
+                    .await
+                    .ok()
+            }
+        };
+        match reply {
+            None => Err(StoreError::new(StoreErrorKind::Timeout, "no response in time").in_doubt()),
+            Some(Err(error)) if error::is_no_script(&error) => Ok(CommandReply::NoScript),
+            Some(Err(error)) => Err(error::of_command(error)),
+            Some(Ok(value)) => Ok(CommandReply::Value(value)),
+        }
+    }
+}
+
+/// The server's reply to a command.
+pub(super) enum CommandReply {
+    Value(Value),
+    /// The server has not cached the script: it restarted, or this is its first use.
+    NoScript,
+}
+
+/// One multiplexed connection for all tasks. The next command after a failure opens a new one.
+///
+/// `connecting` is held while a connection is opened, so that of many commands that find none one
+/// connects and the others wait for it. `current` is held only to read or replace the connection,
+/// never across an await. A command that fails clears `current` only if it is still the connection
+/// it was sent on (`number`): otherwise it would drop the healthy successor.
+pub(super) struct SharedConnection {
+    client: Client,
+    config: AsyncConnectionConfig,
+    current: Mutex<Current>,
+    connecting: tokio::sync::Mutex<()>,
+}
+
+#[derive(Default)]
+struct Current {
+    /// Counts the connections opened so far.
+    number: u64,
+    connection: Option<MultiplexedConnection>,
+}
+
+impl SharedConnection {
+    /// Returns `None` if there was no reply in time.
+    async fn send(
+        &self,
+        command: &Cmd,
+        deadline: Instant,
+    ) -> Result<Option<RedisResult<Value>>, StoreError> {
+        let (number, mut connection) = match self.current() {
+            Some(current) => current,
+            None => self.connect(deadline).await?,
+        };
+        let reply = timeout_at(deadline, command.query_async(&mut connection))
+            .await
+            .ok();
+        let broken = match &reply {
+            None => true,
+            Some(reply) => reply.as_ref().is_err_and(error::is_of_connection),
+        };
+        if broken {
+            let mut current = lock(&self.current);
+            if current.number == number {
+                current.connection = None;
+            }
+        }
+        Ok(reply)
+    }
+
+    fn current(&self) -> Option<(u64, MultiplexedConnection)> {
+        let current = lock(&self.current);
+        let connection = current.connection.clone()?;
+        Some((current.number, connection))
+    }
+
+    async fn connect(&self, deadline: Instant) -> Result<(u64, MultiplexedConnection), StoreError> {
+        let connected = timeout_at(deadline, async {
+            let _connecting = self.connecting.lock().await;
+            if let Some(current) = self.current() {
+                return Ok(current);
+            }
+            let connection = self
+                .client
+                .get_multiplexed_async_connection_with_config(&self.config)
+                .await
+                .map_err(error::of_connect)?;
+            let mut current = lock(&self.current);
+            current.number += 1;
+            current.connection = Some(connection.clone());
+            Ok((current.number, connection))
+        });
+        connected.await.unwrap_or_else(|_| {
+            let message = "could not connect in time";
+            Err(StoreError::new(StoreErrorKind::Timeout, message))
+        })
+    }
+}

@@ -1,0 +1,25 @@
+//! The stack over a real hyper client, against real servers that misbehave on purpose.
+#![cfg(feature = "hyper")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "the helpers are tests too"
+)]
+
+mod client;
+mod connections;
+mod errors;
+mod http2;
+mod never_twice;
+#[cfg(feature = "axum")]
+mod router;
+mod stack;
+mod streaming;
+mod times;
+mod tls;
+#[cfg(feature = "tracing")]
+mod traces;
+
+#[path = "../support/mod.rs"]
+mod support;

@@ -1,0 +1,204 @@
+//! Bodies that were read in part, and when they are sent again.
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Request};
+use http_body::Body;
+use http_body_util::BodyExt;
+use tokio_test::{assert_pending, task};
+use tower_reprise::{RetryOverride, call::StopReason};
+
+use super::{LOST, Reader, SECOND, Server, Then, boxed, cut, once, policy, put, soon};
+use crate::support::{
+    call, outcome,
+    pieces::{Broken, Piece, Pieces, all_data, data, read, trailers},
+};
+
+#[tokio::test(start_paused = true)]
+async fn c_4_a_body_dropped_unread_is_sent_again_whatever_its_size() {
+    for reader in [Reader::Nothing, Reader::Hints, Reader::Frames(0)] {
+        let sent = cut(100_000);
+        let server = Server::new([(reader, Then::Refused), (reader, Then::Refused)]);
+        let request = Request::post("http://a.example/").body(boxed(sent.clone()));
+        let result = call(&mut server.client(policy()), request.unwrap()).await;
+        assert_eq!(outcome(&result), Some((3, None)));
+        assert_eq!(server.seen()[2].data(), all_data(&sent));
+    }
+    // What is only unread is not what was never sent.
+    let server = Server::new([(Reader::Nothing, Then::Reset)]);
+    let request = Request::post("http://a.example/").body(boxed([data("pay")]));
+    let result = call(&mut server.client(policy()), request.unwrap()).await;
+    assert_eq!(outcome(&result), Some((1, Some(StopReason::NotIdempotent))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn d_4_a_body_read_in_part_is_sent_again_if_the_rest_is_at_hand() {
+    let sent = [data("ab"), data("cd"), trailers([("x-sum", "1")])];
+    let awaited = [data("ab"), soon(), data("cd")];
+    for then in [Then::Refused, Then::Reset, Then::Status(503)] {
+        // Twice, since what was read for the first retry serves the second too.
+        let script = [(Reader::Frames(1), then), (Reader::Frames(2), then)];
+        let (result, seen) = once(policy(), boxed(sent.clone()), &script).await;
+        assert_eq!(outcome(&result), Some((3, None)), "{then:?}");
+        assert_eq!(seen[2].data(), b"abcd");
+        assert_eq!(seen[2].trailers().unwrap()["x-sum"], "1");
+
+        let (result, seen) = once(policy(), boxed(awaited.clone()), &script).await;
+        assert_eq!(outcome(&result), LOST, "{then:?}");
+        assert_eq!(seen.len(), 1);
+    }
+    // Nor is one again of which an earlier attempt read nothing.
+    let script = [
+        (Reader::Nothing, Then::Refused),
+        (Reader::Frames(1), Then::Refused),
+    ];
+    let (result, seen) = once(policy(), boxed(awaited), &script).await;
+    assert_eq!(outcome(&result), Some((2, Some(StopReason::NotReplayable))));
+    assert_eq!(seen.len(), 2);
+    // What is left of it has its bounds, in bytes and in frames.
+    let few = boxed([vec![data("a")], vec![data(""); 1022]].concat());
+    let many = boxed([vec![data("a")], vec![data(""); 1024]].concat());
+    let long = boxed(cut(64 * 1024 + 1));
+    for (body, expected) in [(few, SECOND), (many, LOST), (long, LOST)] {
+        let script = [(Reader::Frames(1), Then::Status(503))];
+        let (result, _) = once(policy(), body, &script).await;
+        assert_eq!(outcome(&result), expected);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn d_4_a_body_read_to_its_announced_size_is_sent_again_with_what_follows_it() {
+    let first = [data("ab"), data("cd")];
+    let fields = || trailers([("x-sum", "1")]);
+    let cases = [
+        (vec![], SECOND),
+        (vec![fields()], SECOND),
+        // What is not there yet might still come.
+        (vec![soon()], LOST),
+        (vec![soon(), fields()], LOST),
+        (vec![Piece::Fail], LOST),
+    ];
+    for (rest, expected) in cases {
+        let pieces = [first.to_vec(), rest.clone()].concat();
+        for length in [None, Some(4)] {
+            let server = Server::new([(Reader::Bytes(4), Then::Status(503))]);
+            // The body says how long it is, or the head does.
+            let body = Pieces::new(pieces.clone()).sized(length.is_none());
+            let mut request = put(body.boxed());
+            if let Some(length) = length {
+                let headers = request.headers_mut();
+                headers.insert("content-length", length.into());
+            }
+            let result = call(&mut server.client(policy()), request).await;
+            assert_eq!(outcome(&result), expected, "{rest:?}");
+            if expected == SECOND {
+                assert_eq!(server.seen()[1].data(), b"abcd");
+                assert_eq!(server.seen()[1].trailers().is_some(), rest == [fields()]);
+            }
+        }
+    }
+    // Who reads on gets what follows.
+    for rest in [
+        vec![],
+        vec![fields()],
+        vec![Piece::Fail],
+        vec![data(""), fields()],
+    ] {
+        let pieces = [first.to_vec(), rest].concat();
+        let body = Pieces::new(pieces.clone()).sized(true).boxed();
+        let (_, seen) = once(policy(), body, &[(Reader::All, Then::Status(200))]).await;
+        assert_eq!(seen[0].pieces, pieces);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn d_4_after_an_early_response_the_body_goes_on() {
+    let rest = [data("cd"), trailers([("x-sum", "1")])];
+    let at_hand = [&[data("ab")], &rest[..]].concat();
+    let awaited = [&[data("ab"), soon()], &rest[..]].concat();
+    for frames in [0, 1, 2, 3] {
+        // The call is made again with what is at hand, and who holds the first body gets all of it.
+        let server = Server::new([(Reader::Holds(frames), Then::Status(503))]);
+        let body = Pieces::new(at_hand.clone()).sized(true).boxed();
+        let result = call(&mut server.client(policy()), put(body)).await;
+        assert_eq!(outcome(&result), SECOND);
+        assert_eq!(server.seen()[1].pieces, [data("abcd"), rest[1].clone()]);
+        let mut held = server.held();
+        let data_left = all_data(&at_hand[frames..]).len() as u64;
+        assert_eq!(held.size_hint().exact(), Some(data_left));
+        assert!(!held.is_end_stream());
+        assert_eq!(read(&mut held, 9).await, at_hand[frames..]);
+        assert!(held.is_end_stream());
+    }
+    for frames in [0, 1] {
+        let server = Server::new([(Reader::Holds(frames), Then::Status(503))]);
+        let result = call(&mut server.client(policy()), put(boxed(awaited.clone()))).await;
+        assert_eq!(outcome(&result), LOST);
+        assert_eq!(server.attempts(), 1);
+        assert_eq!(read(&mut server.held(), 9).await, at_hand[frames..]);
+    }
+    // A body that fails fails for who holds it.
+    let server = Server::new([(Reader::Holds(1), Then::Status(503))]);
+    let failing = boxed([data("ab"), data("cd"), Piece::Fail]);
+    let result = call(&mut server.client(policy()), put(failing)).await;
+    assert_eq!(outcome(&result), LOST);
+    let left = [data("cd"), Piece::Fail];
+    assert_eq!(read(&mut server.held(), 9).await, left);
+}
+
+/// A body is asked for its rest by the call too, and who holds it is still told when there is more.
+#[tokio::test]
+async fn d_4_who_waits_for_a_body_is_woken_though_the_call_asked_too() {
+    let (mut more, channel) = http_body_util::channel::Channel::<Bytes, Broken>::new(1);
+    let server = Server::new([(Reader::Holds(0), Then::Later(0, 503))]);
+    let mut client = server.client(policy());
+    let mut first = task::spawn(call(&mut client, put(channel.boxed())));
+    assert_pending!(first.poll());
+    let mut held = server.held();
+    let mut reading = task::spawn(held.frame());
+    assert_pending!(reading.poll());
+    assert_eq!(outcome(&first.await), LOST);
+    // It is asked again, and waits again.
+    assert!(reading.is_woken());
+    assert_pending!(reading.poll());
+    more.send_data(Bytes::from_static(b"ab")).await.unwrap();
+    assert!(reading.is_woken());
+    let frame = reading.await.unwrap().unwrap();
+    assert_eq!(frame.into_data().unwrap(), "ab");
+}
+
+#[tokio::test(start_paused = true)]
+async fn d_4_a_body_that_fails_is_not_sent_again() {
+    for pieces in [vec![Piece::Fail], vec![data("ab"), Piece::Fail]] {
+        let (result, seen) = once(policy(), boxed(pieces), &[(Reader::All, Then::Reset)]).await;
+        assert_eq!(outcome(&result), LOST);
+        assert_eq!(
+            seen[0].pieces.last(),
+            Some(&Piece::Fail),
+            "the error passes"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn d_5_with_retry_switched_off_nothing_is_kept() {
+    let server = Server::new([(Reader::All, Then::Status(503))]);
+    let mut request = put(boxed([data("ab")]));
+    request.extensions_mut().insert(RetryOverride::off());
+    let result = call(&mut server.client(policy().replay_pool(0)), request).await;
+    assert_eq!(outcome(&result), Some((1, Some(StopReason::Exhausted))));
+    assert_eq!(server.seen()[0].pieces, [data("ab")]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn s_1_sensitive_trailers_stay_sensitive() {
+    let mut secret = HeaderValue::from_static("hunter2");
+    secret.set_sensitive(true);
+    let fields = HeaderMap::from_iter([("x-secret".parse().unwrap(), secret)]);
+    let (_, seen) = once(
+        policy(),
+        boxed([Piece::Trailers(fields)]),
+        &[(Reader::All, Then::Status(503))],
+    )
+    .await;
+    assert!(seen[1].trailers().unwrap()["x-secret"].is_sensitive());
+}

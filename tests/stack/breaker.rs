@@ -1,0 +1,311 @@
+//! The circuit breaker under and above the retry loop.
+
+use std::{
+    future::pending,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::time::{Instant, advance, sleep};
+use tokio_test::{assert_pending, assert_ready, task};
+use tower::{Service, ServiceExt};
+use tower_reprise::policy::PolicyBuilder;
+use tower_reprise::{
+    Dependencies, RetryOverride,
+    call::StopReason,
+    dependency::BreakerState,
+    error::{Refusal, Refused},
+};
+
+use crate::{
+    setup::{Client, HOST, PARTS, Part, counted, get, policy, stack, with},
+    support::{
+        call, code, deps, outcome, refusal,
+        scripted::{Server, status},
+        secs,
+    },
+};
+
+#[tokio::test(start_paused = true)]
+async fn cb_7_a_breaker_that_is_open_before_the_wait_yields_the_last_result_at_once() {
+    let server = Server::always(503);
+    let deps = deps(policy().consecutive_failures(2).cooldown(secs(9), secs(9)));
+    let mut client = stack(&PARTS, &deps, &server);
+    let start = Instant::now();
+    let result = call(&mut client, get()).await;
+    assert_eq!(outcome(&result), Some((2, Some(StopReason::Breaker))));
+    assert_eq!((code(&result), start.elapsed()), (503, secs(1)));
+    assert_eq!((counted(&deps), server.calls()), ((1, 1), 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn cb_7_a_breaker_that_another_call_opens_during_the_wait_yields_the_last_result() {
+    let server = Server::always(503);
+    let deps = deps(policy().consecutive_failures(2).cooldown(secs(9), secs(9)));
+    let mut client = stack(&PARTS, &deps, &server);
+    let mut other = client.clone();
+    client.ready().await.unwrap();
+    let mut waiting = task::spawn(client.call(get()));
+    assert_pending!(waiting.poll());
+    let off = with(get(), RetryOverride::off());
+    assert_eq!(code(&call(&mut other, off).await), 503);
+    assert!(matches!(
+        deps.get(HOST).status().breaker,
+        BreakerState::Open(_)
+    ));
+    advance(secs(1)).await;
+    let result = assert_ready!(waiting.poll());
+    assert_eq!(code(&result), 503);
+    assert_eq!(outcome(&result), Some((1, Some(StopReason::Breaker))));
+    drop(waiting);
+    assert_eq!(
+        (counted(&deps), server.calls()),
+        ((2, 0), 2),
+        "G-3: nothing is charged"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn cb_7_a_breaker_above_the_loop_stops_its_retries_too() {
+    let server = Server::always(503);
+    let deps = deps(policy().consecutive_failures(2).cooldown(secs(9), secs(9)));
+    let mut client = stack(&[Part::Breaker, Part::Retry], &deps, &server);
+    client.ready().await.unwrap();
+    let mut waiting = task::spawn(client.call(get()));
+    assert_pending!(waiting.poll());
+    for _ in 0..2 {
+        let mut other = stack(&[Part::Breaker, Part::Retry], &deps, &server);
+        let off = with(get(), RetryOverride::off());
+        assert_eq!(code(&call(&mut other, off).await), 503);
+    }
+    assert!(matches!(
+        deps.get(HOST).status().breaker,
+        BreakerState::Open(_)
+    ));
+    advance(secs(1)).await;
+    let result = assert_ready!(waiting.poll());
+    assert_eq!(outcome(&result), Some((1, Some(StopReason::Breaker))));
+    drop(waiting);
+    assert_eq!((counted(&deps), server.calls()), ((3, 0), 3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn cb_7_a_retry_refused_beside_a_probe_yields_the_last_result_and_is_not_charged() {
+    let server = Server::new(|_, n| async move {
+        match n {
+            0 | 1 => Ok(status(503)),
+            _ => pending().await,
+        }
+    });
+    let half = Duration::from_millis(500);
+    let deps = deps(policy().consecutive_failures(2).cooldown(half, half));
+    let mut client = stack(&PARTS, &deps, &server);
+    let (mut other, mut third) = (client.clone(), client.clone());
+    client.ready().await.unwrap();
+    let mut waiting = task::spawn(client.call(get()));
+    assert_pending!(waiting.poll());
+    let off = || with(get(), RetryOverride::off());
+    assert_eq!(code(&call(&mut other, off()).await), 503);
+    advance(half).await;
+    third.ready().await.unwrap();
+    let mut probe = task::spawn(third.call(off()));
+    assert_pending!(probe.poll());
+    assert_eq!(deps.get(HOST).status().breaker, BreakerState::Probing);
+
+    advance(half).await;
+    let result = assert_ready!(waiting.poll());
+    assert_eq!(code(&result), 503);
+    assert_eq!(outcome(&result), Some((1, Some(StopReason::Breaker))));
+    drop(waiting);
+    assert_eq!((counted(&deps), server.calls()), ((3, 0), 3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn cb_7_without_a_real_result_the_refusal_itself_returns() {
+    let server = Server::always(503);
+    let deps = deps(policy().consecutive_failures(1).cooldown(secs(9), secs(9)));
+    let mut client = stack(&PARTS, &deps, &server);
+    call(&mut client, get()).await.unwrap();
+    let start = Instant::now();
+    let result = call(&mut client, get()).await;
+    assert_eq!(start.elapsed(), Duration::ZERO);
+    assert_eq!(refusal(&result), Some(Refusal::Breaker));
+    assert_eq!(outcome(&result), Some((0, Some(StopReason::Breaker))));
+    assert_eq!(server.calls(), 1);
+}
+
+/// A breaker alone, opened by one failure, over a server that fails until told otherwise and
+/// then answers after a second.
+async fn opened() -> (Dependencies, Client, Server, Arc<AtomicBool>) {
+    let well = Arc::new(AtomicBool::new(false));
+    let server = Server::new({
+        let well = Arc::clone(&well);
+        move |_, _| {
+            let well = well.load(Ordering::Relaxed);
+            async move {
+                if well {
+                    sleep(secs(1)).await;
+                }
+                Ok(status(if well { 200 } else { 503 }))
+            }
+        }
+    });
+    let deps = deps(fragile());
+    let mut client = stack(&[Part::Breaker], &deps, &server);
+    assert_eq!(code(&call(&mut client, get()).await), 503);
+    (deps, client, server, well)
+}
+
+/// One failure opens the breaker for ten seconds.
+fn fragile() -> PolicyBuilder {
+    policy()
+        .consecutive_failures(1)
+        .cooldown(secs(10), secs(60))
+}
+
+/// The time for which the breaker is open.
+fn cooldown(deps: &Dependencies) -> Duration {
+    match deps.get(HOST).status().breaker {
+        BreakerState::Open(cooldown) => cooldown,
+        other => panic!("it should be open, but is {other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn cb_2_an_open_breaker_refuses_without_calling_with_what_is_left() {
+    let (deps, mut client, server, _) = opened().await;
+    let cooldown = cooldown(&deps);
+    assert!((secs(8)..=secs(10)).contains(&cooldown), "{cooldown:?}");
+    advance(secs(3)).await;
+    let error = call(&mut client, get()).await.unwrap_err();
+    let refused = Refused::find(&*error).unwrap();
+    assert_eq!(
+        (refused.kind(), refused.dependency()),
+        (Refusal::Breaker, HOST)
+    );
+    assert_eq!(refused.retry_after(), Some(cooldown - secs(3)));
+    assert_eq!(server.calls(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn cb_3_after_the_cooldown_one_probe_passes_and_its_success_closes() {
+    let (deps, mut client, server, well) = opened().await;
+    well.store(true, Ordering::Relaxed);
+    advance(secs(10)).await;
+    client.ready().await.unwrap();
+    let mut probe = task::spawn(client.call(get()));
+    assert_pending!(probe.poll());
+    for _ in 0..3 {
+        let mut other = client.clone();
+        let error = call(&mut other, get()).await.unwrap_err();
+        let refused = Refused::find(&*error).unwrap();
+        assert_eq!(
+            (refused.kind(), refused.retry_after()),
+            (Refusal::Breaker, None)
+        );
+    }
+    assert_eq!(server.calls(), 2);
+    advance(secs(1)).await;
+    assert_eq!(code(&assert_ready!(probe.poll())), 200);
+    assert_eq!(deps.get(HOST).status().breaker, BreakerState::Closed);
+    assert_eq!(code(&call(&mut client, get()).await), 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn cb_4_a_failed_probe_opens_it_for_longer() {
+    let (deps, mut client, server, _) = opened().await;
+    advance(secs(10)).await;
+    assert_eq!(code(&call(&mut client, get()).await), 503);
+    let cooldown = cooldown(&deps);
+    assert!((secs(16)..=secs(20)).contains(&cooldown), "{cooldown:?}");
+    assert_eq!(
+        refusal(&call(&mut client, get()).await),
+        Some(Refusal::Breaker)
+    );
+    assert_eq!(server.calls(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn cb_5_a_dropped_probe_frees_its_slot() {
+    let (deps, mut client, server, well) = opened().await;
+    well.store(true, Ordering::Relaxed);
+    advance(secs(10)).await;
+    client.ready().await.unwrap();
+    // Polled or not.
+    drop(client.call(get()));
+    client.ready().await.unwrap();
+    let mut probe = task::spawn(client.call(get()));
+    assert_pending!(probe.poll());
+    assert_eq!(deps.get(HOST).status().breaker, BreakerState::Probing);
+    drop(probe);
+    assert_eq!(code(&call(&mut client, get()).await), 200);
+    assert_eq!(server.calls(), 4);
+    assert_eq!(deps.get(HOST).status().breaker, BreakerState::Closed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn cb_5_a_panicking_service_frees_the_probe_slot() {
+    // Panics in `call` for the second request, in its future for the third.
+    let server = Server::new(|request, n| {
+        let at_once = n == 1;
+        assert!(!at_once, "panics in `call`");
+        let _ = request;
+        async move {
+            assert!(n != 2, "panics in the future");
+            Ok(status(if n == 0 { 503 } else { 200 }))
+        }
+    });
+    let deps = deps(fragile());
+    let client = stack(&[Part::Breaker], &deps, &server);
+    let ask = || {
+        let mut client = client.clone();
+        tokio::spawn(async move { call(&mut client, get()).await })
+    };
+    assert_eq!(code(&ask().await.unwrap()), 503);
+    advance(secs(10)).await;
+    for _ in 0..2 {
+        assert!(ask().await.unwrap_err().is_panic());
+        assert!(matches!(
+            deps.get(HOST).status().breaker,
+            BreakerState::Open(_)
+        ));
+    }
+    assert_eq!(code(&ask().await.unwrap()), 200);
+    assert_eq!(deps.get(HOST).status().breaker, BreakerState::Closed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn d_6_dropped_under_the_whole_stack_a_call_gives_back_probe_and_charge() {
+    let server = Server::new(|_, n| async move {
+        match n {
+            0 => Ok(status(503)),
+            1 | 2 => pending().await,
+            _ => Ok(status(200)),
+        }
+    });
+    let tenth = Duration::from_millis(100);
+    let deps = deps(policy().consecutive_failures(1).cooldown(tenth, tenth));
+    let mut client = stack(&PARTS, &deps, &server);
+    client.ready().await.unwrap();
+    let mut future = task::spawn(client.call(get()));
+    assert_pending!(future.poll(), "the breaker is open for less than the wait");
+    assert_eq!(counted(&deps), (1, 1), "granted");
+    advance(secs(1)).await;
+    assert_pending!(future.poll());
+    assert_eq!(deps.get(HOST).status().breaker, BreakerState::Probing);
+    drop(future);
+    assert_eq!(counted(&deps), (1, 1), "sent");
+    assert!(matches!(
+        deps.get(HOST).status().breaker,
+        BreakerState::Open(_)
+    ));
+
+    client.ready().await.unwrap();
+    let mut future = task::spawn(client.call(get()));
+    assert_pending!(future.poll());
+    drop(future);
+    assert_eq!(code(&call(&mut client, get()).await), 200);
+}

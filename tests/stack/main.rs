@@ -1,0 +1,19 @@
+//! The layers together, in every subset and order, and what each adds to the others.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "the helpers are tests too"
+)]
+
+mod arrangements;
+mod breaker;
+mod circuit_breaker;
+mod gate;
+mod inbound;
+mod keys;
+mod registry;
+mod setup;
+
+#[path = "../support/mod.rs"]
+mod support;

@@ -1,0 +1,410 @@
+//! The journal beside the records.
+
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tower_reprise::store::journal::{
+    Dedup, Enqueued, EntryCommand, EntryId, Journal, LeaseRequest, NewEntry, Query, Settlement,
+    Status,
+};
+use tower_reprise::store::{
+    Fingerprint, Ownership, PostgresStore, RecordKey, StoreErrorKind,
+    conformance::{self, Backend},
+};
+
+use super::{Postgres, client};
+use crate::support::{
+    database::eventually,
+    races,
+    records::{LEASE, claim, complete, own, reply},
+};
+
+const KEEP: Duration = Duration::from_secs(60);
+
+fn want(limit: u32) -> LeaseRequest {
+    LeaseRequest::new("mails", "", limit, LEASE)
+}
+
+async fn put(store: &PostgresStore, new: NewEntry) -> EntryId {
+    let id = new.id;
+    let enqueued = store.enqueue(new).await.expect("enqueue");
+    assert!(matches!(enqueued, Enqueued::New(_)), "{enqueued:?}");
+    id
+}
+
+async fn status(store: &PostgresStore, id: EntryId) -> Option<Status> {
+    store.find(id).await.unwrap().map(|entry| entry.status)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn t_1_t_2_t_3_the_contract_of_a_journal() {
+    let Some(postgres) = Postgres::new().await else {
+        return;
+    };
+    conformance::journal(&postgres).await;
+    postgres.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn j_7_cancel_against_start_has_one_winner() {
+    let Some(postgres) = Postgres::new().await else {
+        return;
+    };
+    races::cancel_against_start([postgres.store().await, postgres.store().await]).await;
+    postgres.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn j_5_two_handles_keep_the_order() {
+    let Some(postgres) = Postgres::new().await else {
+        return;
+    };
+    races::leases_keep_the_order([postgres.store().await, postgres.store().await]).await;
+    postgres.drop().await;
+}
+
+/// Outcomes that come in together are told together, and each is answered for itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn t_2_outcomes_that_are_told_together_have_answers_of_their_own() {
+    let Some(postgres) = Postgres::new().await else {
+        return;
+    };
+    let store = postgres.store().await;
+    for _ in 0..100 {
+        put(&store, NewEntry::new("mails", "payload")).await;
+    }
+    let stale = store.lease(want(100)).await.unwrap();
+    Backend::pass(&postgres, LEASE).await;
+    let leased = store.lease(want(100)).await.unwrap();
+    let mut tasks = JoinSet::new();
+    for (n, entry) in stale.iter().chain(&leased).enumerate() {
+        let (store, id, turn) = (store.clone(), entry.id, entry.turn);
+        let settle = match n % 4 {
+            0 => Settlement::completed(n.to_string(), KEEP),
+            1 => Settlement::failed(n.to_string(), KEEP),
+            2 => Settlement::retry(n.to_string(), KEEP),
+            _ => Settlement::release(KEEP),
+        };
+        tasks.spawn(async move { (n, store.settle(id, turn, settle).await.unwrap()) });
+    }
+    for (n, ownership) in tasks.join_all().await {
+        let expected = [Ownership::Lost, Ownership::Held][n / 100];
+        assert_eq!(ownership, expected, "{n}");
+    }
+    for (n, entry) in leased.iter().enumerate() {
+        let found = store.find(entry.id).await.unwrap().unwrap();
+        let n = n + 100;
+        let (result, note) = (Some(n.to_string()), n.to_string());
+        let notes: Vec<_> = found.history.iter().map(|n| &*n.note).collect();
+        let result_is = found.result.as_deref().map(String::from_utf8_lossy);
+        match n % 4 {
+            0 => assert_eq!(result_is.as_deref(), result.as_deref()),
+            3 => assert_eq!((notes.len(), found.attempts), (0, 1)),
+            _ => assert_eq!(notes, [note]),
+        }
+        let expected = [
+            Status::Completed,
+            Status::Failed,
+            Status::Queued,
+            Status::Queued,
+        ];
+        assert_eq!(found.status, expected[n % 4]);
+    }
+    postgres.drop().await;
+}
+
+/// Many who take a key over at the same time, again and again: one entry at a time has it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn j_3_a_key_that_is_freed_is_taken_once() {
+    let Some(postgres) = Postgres::new().await else {
+        return;
+    };
+    let store = postgres.store().await;
+    for round in 0..20 {
+        let mut tasks = JoinSet::new();
+        for _ in 0..8 {
+            let store = store.clone();
+            let new = NewEntry {
+                dedup: Some(Dedup {
+                    key: RecordKey::new([1; 32]),
+                    fingerprint: Fingerprint::new([round; 32]),
+                }),
+                ..NewEntry::new("mails", "payload")
+            };
+            tasks.spawn(async move { store.enqueue(new).await.expect("enqueue") });
+        }
+        let enqueued = tasks.join_all().await;
+        let new: Vec<_> = enqueued
+            .iter()
+            .filter_map(|enqueued| match enqueued {
+                Enqueued::New(entry) => Some(entry.id),
+                _ => None,
+            })
+            .collect();
+        let [id] = new[..] else {
+            panic!("{enqueued:?}");
+        };
+        for enqueued in &enqueued {
+            assert!(
+                matches!(enqueued, Enqueued::New(entry) | Enqueued::Existing(entry) if entry.id == id)
+            );
+        }
+        // Called off in turns, past its time in turns.
+        if round % 2 == 0 {
+            store.command(id, EntryCommand::Cancel(KEEP)).await.unwrap();
+        } else {
+            postgres.pass(Duration::from_secs(24 * 60 * 60)).await;
+        }
+    }
+    postgres.drop().await;
+}
+
+/// Whatever is queued, what is next is found by its index, and so is what is whose: in a lane full of
+/// entries, due or not, no more rows are read than in a short one.
+#[tokio::test]
+async fn j_5_what_is_next_costs_the_same_in_a_long_queue() {
+    let Some(postgres) = Postgres::new().await else {
+        return;
+    };
+    let store = postgres.builder().connections(1).connect().await.unwrap();
+    let fill = async |entries: u32, due: &str| {
+        let filled = format!(
+            "INSERT INTO {{schema}}.reprise_idempotency_journal \
+               (id, queue, lane, owner, label, priority, status, turn, attempts, queued, due, \
+                expires, changed, leased, until, history, payload) \
+             SELECT decode(md5(random()::text || n), 'hex'), 'mails', '', '', '', n % 4, 0, 0, 0, n, \
+                {due} + n, 9007199254740991, n, 0, 0, '', 'payload' \
+             FROM generate_series(1, {entries}) n"
+        );
+        postgres.execute(&filled).await;
+    };
+    // Rows that were looked at, by whatever plan.
+    let rows = "SELECT (sum(seq_tup_read) + sum(idx_tup_fetch))::bigint \
+                FROM pg_stat_user_tables WHERE schemaname = '{schema}' \
+                AND relname = 'reprise_idempotency_journal'";
+    let scans = "SELECT sum(idx_tup_read)::bigint FROM pg_stat_user_indexes \
+                 WHERE schemaname = '{schema}' AND relname = 'reprise_idempotency_journal'";
+    let ada = Query {
+        owner: Some("ada".to_owned()),
+        ..Query::new("mails", 10)
+    };
+    let look = async || {
+        let before = (postgres.count(rows).await, postgres.count(scans).await);
+        assert_eq!(store.lanes("mails", None, 10).await.unwrap(), [""]);
+        assert_eq!(store.lease(want(10)).await.unwrap().len(), 10);
+        assert_eq!(store.list(ada.clone()).await.unwrap(), []);
+        // What a session did is told when it ends.
+        eventually("told", async || {
+            let end = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
+                       WHERE application_name = 'tower-reprise' AND query LIKE '%{schema}%'";
+            postgres.count(end).await;
+            postgres.count(scans).await > before.1
+        })
+        .await;
+        let read = postgres.count(rows).await - before.0;
+        read + postgres.count(scans).await - before.1
+    };
+    fill(100, "0").await;
+    let short = look().await;
+    fill(10_000, "0").await;
+    fill(10_000, "9000000000000000").await;
+    let long = look().await;
+    assert!(short > 0 && long <= 2 * short, "{short}, then {long}");
+    postgres.drop().await;
+}
+
+/// What never changes comes after what does, or the server logs it with each outcome.
+#[tokio::test]
+async fn the_payload_is_the_last_column() {
+    let Some(postgres) = Postgres::new().await else {
+        return;
+    };
+    postgres.store().await;
+    let last = "SELECT count(*) FROM information_schema.columns c WHERE table_schema = '{schema}' \
+                AND table_name = 'reprise_idempotency_journal' AND column_name <> 'payload' \
+                AND ordinal_position > (SELECT ordinal_position FROM information_schema.columns p \
+                  WHERE p.table_schema = c.table_schema AND p.table_name = c.table_name \
+                  AND p.column_name = 'payload')";
+    assert_eq!(postgres.count(last).await, 0);
+    postgres.drop().await;
+}
+
+#[tokio::test]
+async fn t_3_what_was_kept_long_enough_is_swept() {
+    let Some(postgres) = Postgres::new().await else {
+        return;
+    };
+    let store = postgres.store().await;
+    let new = NewEntry::new("mails", "payload");
+    for _ in 0..10 {
+        let id = put(&store, NewEntry::new("mails", "payload")).await;
+        store.command(id, EntryCommand::Cancel(KEEP)).await.unwrap();
+    }
+    let id = put(&store, new.clone()).await;
+    store.command(id, EntryCommand::Cancel(KEEP)).await.unwrap();
+    let live = put(&store, NewEntry::new("mails", "payload")).await;
+    assert_eq!(store.sweep(100).await.unwrap(), 0, "too early");
+    postgres.pass(KEEP).await;
+    // One that is not swept yet is in nobody's way.
+    put(&store, new).await;
+    assert_eq!(store.sweep(7).await.unwrap(), 7);
+    assert_eq!(store.sweep(7).await.unwrap(), 3);
+    assert_eq!(status(&store, live).await, Some(Status::Queued));
+    postgres.drop().await;
+}
+
+#[tokio::test]
+async fn t_5_a_table_of_version_1_keeps_its_records() {
+    let Some(postgres) = Postgres::new().await else {
+        return;
+    };
+    let store = postgres.store().await;
+    let token = own(&store, claim(1)).await;
+    drop(store);
+    for sql in [
+        "DROP TABLE {schema}.reprise_idempotency_journal",
+        "DROP TABLE {schema}.reprise_idempotency_secret",
+        "DELETE FROM {schema}.reprise_idempotency_version WHERE version = 2",
+    ] {
+        postgres.execute(sql).await;
+    }
+    let store = postgres.store().await;
+    complete(&store, 1, token, reply("paid")).await;
+    put(&store, NewEntry::new("mails", "payload")).await;
+    assert_ne!(store.secret().await.unwrap(), [0; 32]);
+    postgres.drop().await;
+}
+
+/// Names are cut by the server: those of the longest table must still differ.
+#[tokio::test]
+async fn t_5_the_longest_name_will_do() {
+    let Some(postgres) = Postgres::new().await else {
+        return;
+    };
+    let builder = postgres.builder().table("t".repeat(48));
+    let store = builder.connect().await.unwrap();
+    put(&store, NewEntry::new("mails", "payload")).await;
+    let longest = "SELECT max(length(relname)) FROM pg_class c JOIN pg_namespace n \
+                   ON n.oid = relnamespace WHERE nspname = '{schema}' AND relname LIKE 't%'";
+    let longest = longest.replace("max(length(relname))", "max(length(relname))::bigint");
+    assert!(postgres.count(&longest).await <= 63);
+    postgres.drop().await;
+}
+
+/// The outbox of somebody else's transaction.
+#[tokio::test]
+async fn w_8_an_entry_is_part_of_a_transaction() {
+    let Some(postgres) = Postgres::new().await else {
+        return;
+    };
+    let store = postgres.store().await;
+    let mut client = client(&postgres.url).await;
+    let new = NewEntry {
+        dedup: Some(Dedup {
+            key: RecordKey::new([1; 32]),
+            fingerprint: Fingerprint::new([1; 32]),
+        }),
+        ..NewEntry::new("mails", "payload")
+    };
+    for commit in [false, true] {
+        let transaction = client.transaction().await.unwrap();
+        let enqueued = store.enqueue_in(&transaction, new.clone()).await.unwrap();
+        assert!(matches!(enqueued, Enqueued::New(_)), "{enqueued:?}");
+        assert_eq!(store.lease(want(9)).await.unwrap(), [], "not committed");
+        match commit {
+            true => transaction.commit().await.unwrap(),
+            false => transaction.rollback().await.unwrap(),
+        }
+        let expected = commit.then_some(Status::Queued);
+        assert_eq!(status(&store, new.id).await, expected);
+    }
+    let transaction = client.transaction().await.unwrap();
+    let again = store.enqueue_in(&transaction, new.clone()).await.unwrap();
+    assert!(matches!(again, Enqueued::Existing(entry) if entry.id == new.id));
+    transaction.commit().await.unwrap();
+    assert_eq!(store.lease(want(9)).await.unwrap().len(), 1);
+    postgres.drop().await;
+}
+
+/// A lease whose answer got lost is not asked for again, and all else is.
+#[tokio::test]
+async fn j_11_a_lease_in_doubt_is_not_repeated() {
+    let Some(postgres) = Postgres::new().await else {
+        return;
+    };
+    let store = postgres.store().await;
+    let ids = [
+        put(&store, NewEntry::new("mails", "payload")).await,
+        put(&store, NewEntry::new("mails", "payload")).await,
+    ];
+    // Whoever touches a row waits, until it is ended.
+    postgres
+        .execute(
+            "CREATE FUNCTION {schema}.wait() RETURNS trigger LANGUAGE plpgsql AS \
+             'BEGIN PERFORM pg_advisory_xact_lock(hashtext(TG_TABLE_SCHEMA)); RETURN NEW; END'",
+        )
+        .await;
+    postgres
+        .execute(
+            "CREATE TRIGGER wait BEFORE UPDATE ON {schema}.reprise_idempotency_journal \
+             FOR EACH ROW EXECUTE FUNCTION {schema}.wait()",
+        )
+        .await;
+    let mut other = client(&postgres.url).await;
+    let transaction = other.transaction().await.unwrap();
+    let lock = format!(
+        "SELECT pg_advisory_xact_lock(hashtext('{}'))",
+        postgres.schema
+    );
+    transaction.execute(&lock, &[]).await.unwrap();
+    let end = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
+               WHERE application_name = 'tower-reprise' AND query LIKE '%{schema}%' \
+               AND wait_event_type = 'Lock'";
+    let leasing = tokio::spawn({
+        let store = store.clone();
+        async move { store.lease(want(1)).await }
+    });
+    eventually("one is ended", async || postgres.count(end).await > 0).await;
+    let error = leasing.await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error}");
+    assert!(error.may_have_happened());
+
+    let steering = tokio::spawn({
+        let store = store.clone();
+        async move { store.command(ids[1], EntryCommand::Cancel(KEEP)).await }
+    });
+    eventually("one is ended", async || postgres.count(end).await > 0).await;
+    transaction.rollback().await.unwrap();
+    assert!(steering.await.unwrap().unwrap().unwrap().applied);
+    assert_eq!(status(&store, ids[0]).await, Some(Status::Queued));
+    postgres.drop().await;
+}
+
+/// All or nothing: an outcome whose outbox the server refuses is none.
+#[tokio::test]
+async fn w_8_an_outbox_that_is_refused_leaves_the_turn_on() {
+    let Some(postgres) = Postgres::new().await else {
+        return;
+    };
+    let store = postgres.store().await;
+    let id = put(&store, NewEntry::new("mails", "payload")).await;
+    let leased = store.lease(want(1)).await.unwrap();
+    let follow = NewEntry::new("callbacks", "done");
+    let refused = NewEntry {
+        lane: "no server takes a \0".to_owned(),
+        ..NewEntry::new("callbacks", "done")
+    };
+    let settle = |outbox: &[NewEntry]| {
+        let settle = Settlement::completed("done", KEEP).followed_by(outbox.iter().cloned());
+        store.settle(id, leased[0].turn, settle)
+    };
+    let error = settle(&[follow.clone(), refused]).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Other, "{error}");
+    assert_eq!(status(&store, id).await, Some(Status::Processing));
+    assert_eq!(status(&store, follow.id).await, None);
+    let settled = settle(std::slice::from_ref(&follow)).await;
+    assert_eq!(settled.unwrap(), Ownership::Held);
+    assert_eq!(status(&store, id).await, Some(Status::Completed));
+    assert_eq!(status(&store, follow.id).await, Some(Status::Queued));
+    postgres.drop().await;
+}

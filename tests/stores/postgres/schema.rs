@@ -1,0 +1,99 @@
+//! The version of the schema, and the rights that it needs.
+
+use tokio::task::JoinSet;
+use tower_reprise::store::StoreErrorKind;
+
+use super::Postgres;
+use crate::support::records::{claim, complete, own, reply};
+
+#[tokio::test]
+async fn t_5_many_who_come_first_make_one_table() {
+    let Some(postgres) = Postgres::new().await else {
+        return;
+    };
+    let mut stores = JoinSet::new();
+    for _ in 0..8 {
+        let builder = postgres.builder().connections(1);
+        stores.spawn(async move { builder.connect().await.expect("connect") });
+    }
+    let stores = stores.join_all().await;
+    let token = own(&stores[0], claim(1)).await;
+    complete(&stores[7], 1, token, reply("paid")).await;
+    let versions = "SELECT count(*) FROM {schema}.reprise_idempotency_version";
+    assert_eq!(postgres.count(versions).await, 2);
+    postgres.drop().await;
+}
+
+#[tokio::test]
+async fn t_5_a_newer_table_is_refused() {
+    let Some(postgres) = Postgres::new().await else {
+        return;
+    };
+    drop(postgres.store().await);
+    postgres
+        .execute("INSERT INTO {schema}.reprise_idempotency_version VALUES (3)")
+        .await;
+    let error = postgres.builder().connect().await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::NewerSchema);
+    let message = error.to_string();
+    assert!(
+        message.contains("is of version 3, and this version"),
+        "{message}"
+    );
+    // Another table is another matter.
+    let other = postgres.builder().table("other");
+    own(&other.connect().await.unwrap(), claim(1)).await;
+    postgres.drop().await;
+}
+
+/// Tables were changed before they were released.
+#[tokio::test]
+async fn t_5_a_table_of_before_the_release_is_refused_when_it_is_opened() {
+    let Some(postgres) = Postgres::new().await else {
+        return;
+    };
+    for (table, column) in [("records", "note"), ("journals", "leased")] {
+        let builder = || postgres.builder().table(table);
+        drop(builder().connect().await.unwrap());
+        let suffix = if table == "records" { "" } else { "_journal" };
+        let drop = format!("ALTER TABLE {{schema}}.{table}{suffix} DROP COLUMN {column}");
+        postgres.execute(&drop).await;
+        let error = builder().connect().await.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Other);
+        let message = error.to_string();
+        assert!(
+            message.contains("before its version was released"),
+            "{message}"
+        );
+        assert!(format!("{error:?}").contains(column), "{error:?}");
+    }
+    postgres.drop().await;
+}
+
+#[tokio::test]
+async fn t_5_a_table_that_is_there_needs_no_right_to_create() {
+    let Some(mut postgres) = Postgres::new().await else {
+        return;
+    };
+    drop(postgres.store().await);
+    let app = format!("app_{}", postgres.schema);
+    for sql in [
+        format!("CREATE ROLE {app} LOGIN"),
+        format!("GRANT USAGE ON SCHEMA {{schema}} TO {app}"),
+        format!("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {{schema}} TO {app}"),
+    ] {
+        postgres.execute(&sql).await;
+    }
+    let owner = postgres.url.clone();
+    postgres.url = owner.replace("reprise@", &format!("{app}@"));
+    let store = postgres.store().await;
+    let token = own(&store, claim(1)).await;
+    complete(&store, 1, token, reply("paid")).await;
+
+    let elsewhere = postgres.builder().table("elsewhere");
+    let error = elsewhere.connect().await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Other, "{error}");
+    postgres.execute(&format!("DROP OWNED BY {app}")).await;
+    postgres.execute(&format!("DROP ROLE {app}")).await;
+    postgres.drop().await;
+}

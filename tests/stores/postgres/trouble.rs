@@ -1,0 +1,140 @@
+//! Servers that are gone, locks that are held, sessions that hang.
+
+use std::{process::Command, time::Duration};
+
+use tower_reprise::store::{Claim, IdempotencyStore, PostgresStore, StoreErrorKind};
+
+use super::{Postgres, client};
+use crate::support::{
+    database::{eventually, run},
+    postgres::Own,
+    records::{claim, complete, own, reply},
+};
+
+/// Locks all records.
+fn all_rows(postgres: &Postgres) -> String {
+    let schema = &postgres.schema;
+    format!("SELECT FROM {schema}.reprise_idempotency FOR UPDATE")
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_is_unavailable() {
+    // Bound, and nobody listens.
+    let deaf = tokio::net::TcpSocket::new_v4().unwrap();
+    deaf.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let url = format!("postgres://nobody@{}/none", deaf.local_addr().unwrap());
+    let error = PostgresStore::connect(url).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Unavailable);
+    assert!(!error.may_have_happened());
+    let error = PostgresStore::connect("no address").await.unwrap_err();
+    assert!(error.to_string().contains("postgres.url"), "{error}");
+    let builder = PostgresStore::builder("postgres://localhost").table("a\"; --");
+    let error = builder.connect().await.unwrap_err();
+    assert!(error.to_string().contains("postgres.table is"), "{error}");
+}
+
+/// Somebody has locked the row, and there is one connection: who wants the row runs out of
+/// time, who wants the connection is told that there is none.
+#[tokio::test]
+async fn waiting_is_bounded_and_says_for_what() {
+    let Some(postgres) = Postgres::new().await else {
+        return;
+    };
+    // The tables are there, so that the time is for the claims alone.
+    drop(postgres.store().await);
+    let builder = postgres.builder().connections(1);
+    let builder = builder.timeout(Duration::from_secs(4));
+    let store = builder.connect().await.unwrap();
+    let orphan = Claim {
+        lease: Duration::ZERO,
+        ..claim(1)
+    };
+    own(&store, orphan).await;
+    let mut other = client(&postgres.url).await;
+    let transaction = other.transaction().await.unwrap();
+    transaction
+        .execute(&all_rows(&postgres), &[])
+        .await
+        .unwrap();
+
+    let first = claim(1);
+    let blocked = tokio::spawn({
+        let store = store.clone();
+        let first = first.clone();
+        async move { store.claim(first).await.unwrap_err() }
+    });
+    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' \
+                   AND query LIKE '%{schema}%' AND pid <> pg_backend_pid()";
+    eventually("one waits", async || postgres.count(waiting).await > 0).await;
+    let error = store.claim(claim(2)).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::PoolExhausted, "{error}");
+    assert!(!error.may_have_happened() && !blocked.is_finished());
+    let error = blocked.await.unwrap();
+    assert_eq!(error.kind(), StoreErrorKind::Timeout, "{error}");
+
+    transaction.rollback().await.unwrap();
+    // Whether it happened after all or not, the claim can be repeated.
+    own(&store, first).await;
+    postgres.drop().await;
+}
+
+/// A session that hangs is given up within the timeout; its connection is not used again.
+#[tokio::test]
+async fn a_session_that_hangs_is_a_timeout_in_doubt() {
+    let Some(server) = Own::new().await else {
+        return;
+    };
+    let builder = PostgresStore::builder(server.url()).connections(1);
+    let builder = builder.timeout(Duration::from_secs(5));
+    let store = builder.connect().await.unwrap();
+    own(&store, claim(1)).await;
+    // The sweep that the first claim began is over when one that came after it is: they take
+    // turns at the only connection.
+    store.sweep(1).await.unwrap();
+    let admin = client(&server.url()).await;
+    let session = "SELECT pid FROM pg_stat_activity WHERE application_name = 'tower-reprise'";
+    let pid: i32 = admin.query_one(session, &[]).await.unwrap().get(0);
+    run(Command::new("kill").args(["-STOP", &pid.to_string()]));
+    let first = claim(2);
+    let error = store.claim(first.clone()).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Timeout, "{error}");
+    assert!(error.may_have_happened(), "{error}");
+    let token = own(&store, first).await;
+    complete(&store, 2, token, reply("paid")).await;
+    run(Command::new("kill").args(["-CONT", &pid.to_string()]));
+}
+
+/// Sessions that an administrator ends, idle ones and one in the middle of a claim.
+#[tokio::test]
+async fn a_lost_connection_is_replaced_and_the_verb_repeated() {
+    let Some(postgres) = Postgres::new().await else {
+        return;
+    };
+    let store = postgres.store().await;
+    let orphan = Claim {
+        lease: Duration::ZERO,
+        ..claim(1)
+    };
+    own(&store, orphan).await;
+    let end = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
+               WHERE application_name = 'tower-reprise' AND query LIKE '%{schema}%'";
+    assert!(postgres.count(end).await > 0, "an idle one");
+    own(&store, claim(2)).await;
+
+    let mut other = client(&postgres.url).await;
+    let transaction = other.transaction().await.unwrap();
+    transaction
+        .execute(&all_rows(&postgres), &[])
+        .await
+        .unwrap();
+    let blocked = tokio::spawn({
+        let store = store.clone();
+        async move { own(&store, claim(1)).await }
+    });
+    let busy = format!("{end} AND wait_event_type = 'Lock'");
+    eventually("one is ended", async || postgres.count(&busy).await > 0).await;
+    transaction.rollback().await.unwrap();
+    let token = blocked.await.unwrap();
+    complete(&store, 1, token, reply("paid")).await;
+    postgres.drop().await;
+}

@@ -1,0 +1,124 @@
+//! T-7, J-13: the same for the entries of a journal.
+
+use std::time::Duration;
+
+use tower_reprise::store::journal::{
+    Entry, EntryId, Journal, LeaseRequest, NewEntry, Query, Settlement, Status,
+};
+use tower_reprise::store::{MemoryStore, Ownership, SealKeys, Sealed, StoreErrorKind, conformance};
+
+use super::{Memory, NEW, SECRET, keys};
+use crate::support::records::{LEASE, RETENTION};
+
+fn sealed(store: &MemoryStore, keys: SealKeys) -> Sealed<MemoryStore> {
+    Sealed::new(store.clone(), keys)
+}
+
+fn want() -> LeaseRequest {
+    LeaseRequest::new("mails", "", 9, LEASE)
+}
+
+async fn put(store: &impl Journal, payload: &'static [u8]) -> EntryId {
+    let new = NewEntry::new("mails", payload);
+    let id = new.id;
+    assert!(store.enqueue(new).await.is_ok());
+    id
+}
+
+async fn found(store: &impl Journal, id: EntryId) -> Entry {
+    store.find(id).await.unwrap().unwrap()
+}
+
+fn shows_secret(bytes: &[u8]) -> bool {
+    bytes.windows(8).any(|seen| {
+        let mut secret = SECRET.windows(8);
+        secret.any(|secret| secret == seen)
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn t_7_a_sealed_journal_keeps_the_contract() {
+    conformance::journal(&Memory(MemoryStore::new())).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn t_7_j_13_the_store_never_sees_what_is_asked_for() {
+    let below = MemoryStore::new();
+    let store = sealed(&below, keys());
+    assert!(store.is_sealed() && !below.is_sealed());
+    let id = put(&store, SECRET).await;
+    let leased = store.lease(want()).await.unwrap();
+    assert_eq!(&*leased[0].payload, SECRET);
+    let callback = NewEntry::new("callbacks", SECRET);
+    let follow = callback.id;
+    let settle = Settlement::completed(SECRET, RETENTION).followed_by([callback]);
+    let settled = store.settle(id, leased[0].turn, settle).await.unwrap();
+    assert_eq!(settled, Ownership::Held);
+
+    let (entry, follow) = (found(&below, id).await, found(&below, follow).await);
+    let result = entry.result.unwrap();
+    for bytes in [&entry.payload, &result, &follow.payload] {
+        assert!(!bytes.is_empty() && !shows_secret(bytes));
+    }
+    let opened = found(&store, id).await;
+    assert_eq!(&*opened.payload, SECRET);
+    assert_eq!(opened.result.as_deref(), Some(SECRET));
+    assert_eq!(&*found(&store, follow.id).await.payload, SECRET);
+    let listed = store.list(Query::new("mails", 9)).await.unwrap();
+    assert!(listed[0].payload.is_empty(), "lists have none");
+}
+
+/// Each is bound to its entry, and to which of the two it is.
+#[tokio::test(start_paused = true)]
+async fn t_7_what_was_moved_is_refused() {
+    let below = MemoryStore::new();
+    let store = sealed(&below, keys());
+    let id = put(&store, SECRET).await;
+    let payload = found(&below, id).await.payload;
+    let moved = NewEntry::new("mails", payload.clone());
+    let elsewhere = moved.id;
+    assert!(below.enqueue(moved).await.is_ok());
+    let error = store.find(elsewhere).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Corrupt);
+    let message = error.to_string();
+    assert!(
+        message.contains("an entry's payload can't be opened with key 'old'"),
+        "{message}"
+    );
+
+    let leased = below.lease(want()).await.unwrap();
+    let leased = leased.iter().find(|entry| entry.id == id).unwrap();
+    let settle = Settlement::completed(payload, RETENTION);
+    let settled = below.settle(id, leased.turn, settle).await.unwrap();
+    assert_eq!(settled, Ownership::Held);
+    let error = store.find(id).await.unwrap_err();
+    assert!(error.to_string().contains("an entry's result"), "{error}");
+}
+
+/// One that can't be opened keeps nobody from the others, and waits for who has its key.
+#[tokio::test(start_paused = true)]
+async fn t_7_an_entry_of_another_key_is_put_aside() {
+    let below = MemoryStore::new();
+    let store = sealed(&below, keys());
+    let other = sealed(&below, SealKeys::try_new("new", &NEW).unwrap());
+    let foreign = put(&other, SECRET).await;
+    let mine = put(&store, SECRET).await;
+    let leased = store.lease(want()).await.unwrap();
+    let leased: Vec<_> = leased.iter().map(|entry| entry.id).collect();
+    assert_eq!(leased, [mine]);
+    let entry = found(&other, foreign).await;
+    assert_eq!((entry.status, entry.attempts), (Status::Queued, 0));
+    let note = &entry.history[0].note;
+    assert!(note.contains("key 'new', which is not among"), "{note}");
+
+    tokio::time::advance(Duration::from_secs(5 * 60)).await;
+    let leased = other.lease(want()).await.unwrap();
+    let leased: Vec<_> = leased.iter().map(|entry| entry.id).collect();
+    assert_eq!(leased, [foreign], "and the other way round");
+    // Past its time it ends, whoever leases it.
+    tokio::time::advance(Duration::from_secs(24 * 60 * 60)).await;
+    store.lease(want()).await.unwrap();
+    let entry = found(&other, foreign).await;
+    assert_eq!(entry.status, Status::Expired);
+    assert_eq!(entry.history.len(), 2);
+}

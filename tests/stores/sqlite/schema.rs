@@ -1,0 +1,162 @@
+//! The clock, the sweep and the version of the schema.
+
+use std::time::Duration;
+
+use rusqlite::Connection;
+use tokio::task::JoinSet;
+use tower_reprise::store::{IdempotencyStore, Ownership, SqliteStore, StoreErrorKind};
+
+use super::{Folder, Sqlite, reply};
+use crate::support::records::{LEASE, RETENTION, claim, complete, own};
+
+#[tokio::test]
+async fn t_3_a_clock_that_is_set_back_gives_no_smaller_tokens() {
+    let sqlite = Sqlite::new();
+    let store = sqlite.open();
+    let before = own(&store, claim(1)).await;
+    let released = store.release(claim(1).key, before).await;
+    assert_eq!(released.unwrap(), Ownership::Held);
+    sqlite.time.go_back(Duration::from_secs(24 * 60 * 60));
+    assert!(own(&store, claim(1)).await > before);
+    assert!(own(&sqlite.open(), claim(2)).await > before);
+}
+
+#[tokio::test]
+async fn t_3_a_clock_that_is_set_forward_fences_the_owner() {
+    let sqlite = Sqlite::new();
+    let store = sqlite.open();
+    let stale = own(&store, claim(1)).await;
+    sqlite.time.pass(LEASE);
+    let token = own(&store, claim(1)).await;
+    let late = store.complete(claim(1).key, stale, reply(1), RETENTION);
+    assert_eq!(late.await.unwrap(), Ownership::Lost);
+    complete(&store, 1, token, reply(2)).await;
+}
+
+fn rows(folder: &Folder) -> i64 {
+    let connection = Connection::open(folder.file()).unwrap();
+    let count = "SELECT count(*) FROM idempotency";
+    connection.query_row(count, [], |row| row.get(0)).unwrap()
+}
+
+pub(super) async fn until_rows_are(count: i64, folder: &Folder) {
+    let swept = async {
+        while rows(folder) != count {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let patience = Duration::from_secs(30);
+    tokio::time::timeout(patience, swept).await.expect("swept");
+}
+
+#[tokio::test]
+async fn t_3_what_is_past_its_time_is_swept() {
+    let sqlite = Sqlite::new();
+    let store = sqlite.open();
+    let mut claims = JoinSet::new();
+    for key in 0..1_000 {
+        let store = store.clone();
+        claims.spawn(async move { own(&store, claim(key)).await });
+    }
+    let tokens = claims.join_all().await;
+    sqlite.time.pass(RETENTION);
+    let live = own(&store, claim(5_000)).await;
+    assert_eq!(rows(&sqlite.folder), 1_001, "none is past its time");
+    sqlite.time.pass(LEASE);
+
+    // It sweeps when it is opened, whether or not anybody asks for anything.
+    drop(store);
+    let store = sqlite.open();
+    until_rows_are(1, &sqlite.folder).await;
+    complete(&store, 5_000, live, reply(1)).await;
+    assert!(own(&store, claim(1)).await > tokens.into_iter().max().unwrap());
+}
+
+// --- the schema ---------------------------------------------------------------------------------
+
+fn set_version(folder: &Folder, version: i64) {
+    let connection = Connection::open(folder.file()).unwrap();
+    connection
+        .pragma_update(None, "user_version", version)
+        .unwrap();
+}
+
+#[tokio::test]
+async fn t_5_a_newer_schema_is_refused() {
+    let sqlite = Sqlite::new();
+    let store = sqlite.open();
+    let token = own(&store, claim(1)).await;
+    set_version(&sqlite.folder, 3);
+
+    let error = SqliteStore::open(sqlite.folder.file()).unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::NewerSchema);
+    let message = error.to_string();
+    assert!(
+        message.contains("idempotency.db: the schema is version 3, written by a newer release; this one knows up to 2"),
+        "{message}"
+    );
+
+    // Also if the newer one came while this one was running.
+    for error in [
+        store.claim(claim(1)).await.unwrap_err(),
+        store.claim(claim(2)).await.unwrap_err(),
+        store.release(claim(1).key, token).await.unwrap_err(),
+    ] {
+        assert_eq!(error.kind(), StoreErrorKind::NewerSchema);
+        assert!(!error.may_have_happened());
+    }
+    // Nothing is kept locked meanwhile.
+    set_version(&sqlite.folder, 2);
+    complete(&store, 1, token, reply(1)).await;
+}
+
+/// Schemas were changed before they were released.
+#[test]
+fn t_5_a_file_of_before_the_release_is_refused_when_it_is_opened() {
+    for column in ["idempotency.note", "journal.label"] {
+        let folder = Folder::new();
+        drop(SqliteStore::open(folder.file()).unwrap());
+        drop(SqliteStore::open(folder.file()).unwrap());
+        let (table, name) = column.split_once('.').unwrap();
+        let connection = Connection::open(folder.file()).unwrap();
+        connection
+            .execute_batch(&format!("ALTER TABLE {table} DROP COLUMN {name}"))
+            .unwrap();
+        let error = SqliteStore::open(folder.file()).unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Other);
+        let message = error.to_string();
+        let says = format!("says version 2, and has no {column}");
+        assert!(message.contains(&says), "{message}");
+    }
+}
+
+#[test]
+fn t_5_another_applications_database_is_left_alone() {
+    let folder = Folder::new();
+    let connection = Connection::open(folder.file()).unwrap();
+    connection
+        .execute_batch("CREATE TABLE accounts (id)")
+        .unwrap();
+    let error = SqliteStore::open(folder.file()).unwrap_err();
+    let message = error.to_string();
+    assert!(
+        message.contains("another application's database"),
+        "{message}"
+    );
+    let mode: String = connection
+        .pragma_query_value(None, "journal_mode", |row| row.get(0))
+        .unwrap();
+    assert_eq!(mode, "delete", "nothing was changed");
+}
+
+#[test]
+fn t_5_many_that_create_the_file_at_once() {
+    for _ in 0..20 {
+        let folder = Folder::new();
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| SqliteStore::open(folder.file()).unwrap());
+            }
+        });
+    }
+}

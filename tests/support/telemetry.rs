@@ -1,0 +1,141 @@
+//! Events and metrics, recorded on the thread of a test.
+
+use std::{
+    collections::BTreeMap,
+    fmt::Debug,
+    sync::{Arc, LazyLock, Mutex},
+};
+
+use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
+use tracing::{
+    Dispatch, Event, Level, Subscriber,
+    field::{Field, Visit},
+    span,
+    subscriber::DefaultGuard,
+};
+use tracing_subscriber::{Layer, Registry, layer::Context, prelude::*};
+
+/// One event: where it came from, and its fields as text.
+#[derive(Debug, Clone)]
+pub(crate) struct Logged {
+    pub(crate) target: &'static str,
+    pub(crate) level: Level,
+    pub(crate) fields: BTreeMap<&'static str, String>,
+}
+
+impl Visit for Logged {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.fields.insert(field.name(), value.to_owned());
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        self.fields.insert(field.name(), format!("{value:?}"));
+    }
+}
+
+/// Keeps every event and every span, whoever they are from.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Log(pub(crate) Arc<Mutex<Vec<Logged>>>);
+
+impl Log {
+    /// Listens on this thread until the guard is dropped.
+    pub(crate) fn listen() -> (Self, DefaultGuard) {
+        let log = Self::default();
+        let guard = tracing::subscriber::set_default(Registry::default().with(log.clone()));
+        (log, guard)
+    }
+
+    pub(crate) fn all(&self) -> Vec<Logged> {
+        self.0.lock().unwrap().clone()
+    }
+
+    pub(crate) fn with_message(&self, message: &str) -> Vec<Logged> {
+        let mut found = self.all();
+        found.retain(|event| {
+            event.target == "tower_reprise"
+                && event.fields.get("message").is_some_and(|m| m == message)
+        });
+        found
+    }
+
+    pub(crate) fn retries(&self) -> Vec<Logged> {
+        self.with_message("retry")
+    }
+}
+
+impl<S: Subscriber> Layer<S> for Log {
+    fn on_new_span(&self, attributes: &span::Attributes<'_>, _: &span::Id, _: Context<'_, S>) {
+        let metadata = attributes.metadata();
+        let mut logged = Logged {
+            target: metadata.target(),
+            level: *metadata.level(),
+            fields: BTreeMap::new(),
+        };
+        attributes.record(&mut logged);
+        self.0.lock().unwrap().push(logged);
+    }
+
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let mut logged = Logged {
+            target: event.metadata().target(),
+            level: *event.metadata().level(),
+            fields: BTreeMap::new(),
+        };
+        event.record(&mut logged);
+        self.0.lock().unwrap().push(logged);
+    }
+}
+
+/// What was counted, as `name{label=value,…}` and its value. Reading resets histograms.
+pub(crate) fn counted(snapshotter: &Snapshotter) -> BTreeMap<String, DebugValue> {
+    let snapshot = snapshotter.snapshot().into_vec();
+    let entries = snapshot.into_iter().map(|(key, _, _, value)| {
+        let key = key.key();
+        let labels: Vec<_> = key
+            .labels()
+            .map(|label| format!("{}={}", label.key(), label.value()))
+            .collect();
+        (format!("{}{{{}}}", key.name(), labels.join(",")), value)
+    });
+    entries.collect()
+}
+
+/// Runs with a recorder of its own on this thread, and returns what it was told.
+pub(crate) async fn measured(run: impl Future<Output = ()>) -> BTreeMap<String, DebugValue> {
+    let recorder = DebuggingRecorder::new();
+    let snapshotter = recorder.snapshotter();
+    let guard = metrics::set_default_local_recorder(&recorder);
+    run.await;
+    drop(guard);
+    counted(&snapshotter)
+}
+
+pub(crate) fn count(n: u64) -> DebugValue {
+    DebugValue::Counter(n)
+}
+
+pub(crate) fn gauge(value: f64) -> DebugValue {
+    DebugValue::Gauge(value.into())
+}
+
+pub(crate) fn samples(values: &[f64]) -> DebugValue {
+    DebugValue::Histogram(values.iter().map(|value| (*value).into()).collect())
+}
+
+pub(crate) fn expected<const N: usize>(
+    entries: [(&str, DebugValue); N],
+) -> BTreeMap<String, DebugValue> {
+    entries
+        .map(|(name, value)| (name.to_owned(), value))
+        .into_iter()
+        .collect()
+}
+
+/// An event's place in the code remembers whether anybody wants it, and with fewer than two
+/// subscribers it asks the thread that gets there first. With two that nobody hears, no test
+/// decides for another.
+pub(crate) fn keep_tests_apart() {
+    static UNHEARD: LazyLock<[Dispatch; 2]> =
+        LazyLock::new(|| [(); 2].map(|()| Dispatch::new(Registry::default())));
+    LazyLock::force(&UNHEARD);
+}

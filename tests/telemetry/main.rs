@@ -1,0 +1,18 @@
+//! What is logged and counted, under which names, and what never is.
+#![cfg(all(feature = "metrics", feature = "tracing"))]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "the helpers are tests too"
+)]
+
+mod counters;
+#[cfg(feature = "delivery")]
+mod dead_letters;
+mod events;
+mod secrets;
+mod setup;
+
+#[path = "../support/mod.rs"]
+mod support;
