@@ -10,6 +10,9 @@
 //!
 //! [`client()`] returns all client layers in the right order.
 
+// The table links to items of all stacks.
+#![cfg_attr(not(feature = "full"), allow(rustdoc::broken_intra_doc_links))]
+
 #[cfg(feature = "axum")]
 pub mod axum;
 #[cfg(feature = "reqwest")]

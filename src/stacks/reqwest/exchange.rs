@@ -272,7 +272,7 @@ impl Drop for CallExchange {
     }
 }
 
-/// The innermost service of a [`TowerMiddleware`]: the rest of the chain.
+/// The innermost service of a [`TowerMiddleware`](super::TowerMiddleware): the rest of the chain.
 #[derive(Debug, Clone)]
 pub struct ChainService(());
 
@@ -335,7 +335,7 @@ impl Drop for ChainFuture {
     }
 }
 
-/// reqwest's body, on its way through the layers of a [`TowerMiddleware`].
+/// reqwest's body, on its way through the layers of a [`TowerMiddleware`](super::TowerMiddleware).
 ///
 /// It belongs to one call. [`Default`] is a body that belongs to none, and can't be sent.
 #[derive(Debug, Default)]
