@@ -5,9 +5,11 @@
 //! ```
 //!
 //! `/stock` has a circuit breaker around a handler that fails, `/slow` has a deadline, and in
-//! front of all of it a budget refuses inbound retries over a fifth of the originals of the last
-//! 30 s. No layer here needs a `HandleErrorLayer`: refusals and deadlines are responses. It takes
-//! a second.
+//! front of both a budget refuses inbound retries over a fifth of the originals of the last 30 s.
+//! No layer needs a `HandleErrorLayer`: refusals and deadlines are responses.
+//!
+//! You see the responses: five 500s and then 503s of the breaker, a 504, and about 120 of 300
+//! requests served to a proxy that sends each call three times. It takes a second.
 
 use std::{net::Ipv4Addr, time::Duration};
 

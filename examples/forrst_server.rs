@@ -7,7 +7,8 @@
 //!
 //! `--listen 127.0.0.1:PORT` is another place than 127.0.0.1:8090, `--store sqlite:PATH` remembers
 //! keys and replays in a file instead of memory. `POST /maintenance/on` and `/off` switch
-//! maintenance. Ctrl-C stops it. With `--quick` it takes a free port, calls itself once and stops.
+//! maintenance. Ctrl-C stops it. You see the address that it listens on. With `--quick` it takes a
+//! free port, calls itself once, prints the reply and stops.
 
 #[path = "forrst/shop.rs"]
 mod shop;

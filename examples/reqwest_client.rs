@@ -1,8 +1,12 @@
 //! reqwest with the layers, in both forms, against a server on loopback that fails at first.
 //!
 //! ```text
-//! cargo run --example reqwest_client --features reqwest-middleware
+//! cargo run --features reqwest-middleware --example reqwest_client
 //! ```
+//!
+//! You see each request as the server saw it, and the response, for a client as the innermost
+//! service and for the layers in a reqwest-middleware chain: 503s are retried, a POST with the same
+//! key, and an error carries the number of attempts. It takes a second.
 
 use std::{
     convert::Infallible,

@@ -6,9 +6,9 @@
 //!
 //! Events are written to a SQLite file and delivered, signed, each target in a lane of its own. The
 //! flaky receiver refuses the first deliveries of each event; the one that is gone answers 410,
-//! so that its events become dead letters at once. Somebody is alerted, mends the receiver, and
-//! redrives the letters: everything arrives. It takes a few seconds and ends with a line
-//! `webhooks {…}`.
+//! so that its events become dead letters at once. An alert is sent, the receiver is repaired, and
+//! the dead letters are redriven, so that everything arrives. You see the progress, and a last line
+//! `webhooks {…}` with figures as JSON. It takes a few seconds.
 
 use std::{
     env,

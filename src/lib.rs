@@ -93,6 +93,8 @@
 //! | `seal` | no | a wrapper around any store that encrypts the replies in it |
 //! | `full` | no | all of these |
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 pub mod backoff;
 pub mod call;
 pub mod classify;
@@ -105,7 +107,6 @@ pub mod dependency;
 pub mod error;
 #[cfg(feature = "forrst")]
 pub mod forrst;
-#[cfg(feature = "full")]
 pub mod guide;
 pub mod http;
 pub mod policy;

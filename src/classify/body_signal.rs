@@ -5,7 +5,7 @@ use crate::{
     http::response::ResponseHead,
 };
 
-/// On a response's extensions: what its body told.
+/// The finding of a read body, in a response's extensions.
 #[derive(Debug, Clone)]
 pub(crate) enum BodySignal {
     /// The trailers of a gRPC response without a message.

@@ -9,19 +9,19 @@ use crate::{
     http::GrpcCode,
 };
 
-/// Error codes in bodies: where they are looked for, and what they mean.
+/// A table of error codes in bodies, with their places and meanings.
 ///
-/// A status says little about an error that the application itself knows well. APIs tell the rest
-/// in the body: the `errors` of an envelope, an RFC 9457 problem's `type`, a `google.rpc` status.
-/// A [`PeekLayer`](crate::client::peek::PeekLayer) reads as much of the body as is needed, and leaves the
-/// response whole. A code that is in the table decides; one that is not leaves it to the status.
+/// APIs often tell the reason of a failure in the body rather than by the status: in the `errors` of
+/// an envelope, an RFC 9457 problem's `type`, a `google.rpc` status.
+/// [`PeekLayer`](crate::client::peek::PeekLayer) reads as much of the body as needed, and leaves the
+/// response intact. A code in the table decides; otherwise the status does.
 ///
-/// Codes are looked for in JSON, at each of these pointers and in this order, after those of your
-/// own: `/errors/0/code`, `/error/status`, `/error/code`, `/code`, `/type`. The first that is in
-/// the table counts. A number is known by its digits.
+/// Codes are read from JSON, at your own pointers and then at `/errors/0/code`, `/error/status`,
+/// `/error/code`, `/code` and `/type`. The first code in the table counts. A number matches its
+/// digits.
 ///
-/// With the `forrst` feature, `Codes::forrst` is the table of that protocol, and reads what its
-/// envelopes say beside the code.
+/// With the `forrst` feature, `Codes::forrst` is the table of that protocol, and also reads the retry
+/// guidance of its envelopes.
 ///
 /// ```
 /// use tower_reprise::{Policy, classify::Codes};
@@ -38,24 +38,24 @@ pub struct Codes {
     content_types: Vec<String>,
     limit: usize,
     time: Duration,
-    /// Some code of the table may come with any status.
+    /// Whether a code of the table may come with any status.
     any_status: bool,
-    /// Codes that the ready table never retries; retrying one takes an approval.
+    /// Codes that the ready table never retries; to retry one takes an approval.
     never: &'static [&'static str],
-    /// Reads what a document says beside its code.
+    /// Reads the guidance of a document beside its code.
     #[cfg(feature = "codes")]
     envelope: Option<EnvelopeReader>,
 }
 
-/// Reads what the envelopes of one protocol say beside an error code.
+/// A reader of one protocol's envelopes, for guidance beside an error code.
 #[cfg(feature = "codes")]
 #[derive(Clone, Copy)]
 pub(crate) struct EnvelopeReader {
-    /// Tells readers apart.
+    /// The protocol's name, by which readers are compared.
     pub(crate) protocol: &'static str,
-    /// The advice in a document.
+    /// Reads the advice in a document.
     pub(crate) advice: fn(&serde_json::Value) -> Advice,
-    /// Whether a document is a failure that an idempotency store answered with.
+    /// Returns whether a document is a failure replayed by an idempotency store.
     pub(crate) is_replayed: fn(&serde_json::Value) -> bool,
 }
 
@@ -76,19 +76,19 @@ impl std::fmt::Debug for EnvelopeReader {
     }
 }
 
-/// What a code means.
+/// The meaning of a code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CodeRule {
     pub(crate) name: &'static str,
     pub(crate) retry: Retryable,
-    /// As the status says, if it is not known.
+    /// `None` leaves it to the status.
     pub(crate) health: Option<Health>,
-    /// What the failed attempt may have brought about, if that is less than the status says.
+    /// The effect of the failed attempt, if less than that of the status.
     pub(crate) effect: Effect,
 }
 
 impl CodeRule {
-    /// A failure that an idempotency store answered with.
+    /// A failure replayed by an idempotency store.
     pub(crate) const CACHED: Self = Self {
         name: "cached",
         retry: Retryable::Never,
@@ -97,24 +97,24 @@ impl CodeRule {
     };
 }
 
-/// What a body says about calling again, beside its code. Nothing, by default.
+/// The retry guidance of a body beside its code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Advice {
     pub(crate) allowed: Option<bool>,
     /// The shortest wait before the first retry, and whether it doubles with each.
     pub(crate) floor: Duration,
     pub(crate) doubles: bool,
-    /// Retries, at most.
+    /// The most retries.
     pub(crate) most: Option<u32>,
 }
 
-/// Says that the first request with this idempotency key is still being processed.
+/// Codes for a first request with the same idempotency key that is still being processed.
 const STILL_PROCESSING: [&str; 2] = [
     "IDEMPOTENCY_PROCESSING",
     "urn:tower-reprise:problem:idempotency-processing",
 ];
 
-/// Codes that the bank never retries, beside `INTERNAL`.
+/// Codes that BlooBank's recipe never retries, beside `INTERNAL`.
 const BANK_NEVER: [&str; 8] = [
     "INVALID_ARGUMENT",
     "WALLET_NOT_FOUND",
@@ -126,7 +126,7 @@ const BANK_NEVER: [&str; 8] = [
     "TIMESTAMP_SKEW_EXCEEDED",
 ];
 
-/// Where APIs put their codes.
+/// The usual places of codes.
 const POINTERS: [&str; 5] = [
     "/errors/0/code",
     "/error/status",
@@ -136,13 +136,13 @@ const POINTERS: [&str; 5] = [
 ];
 
 impl Codes {
-    /// The most that is read of a body, unless told otherwise.
+    /// The default of `limit`.
     const LIMIT: usize = 64 * 1024;
-    /// The longest that a body is waited for, unless told otherwise.
+    /// The default of `time`.
     const TIME: Duration = Duration::from_millis(250);
 
-    /// The two codes that lift the ban on retrying a 409: the first request with the same
-    /// idempotency key is still being processed.
+    /// Returns the table of the standard: the two codes that make a 409 retryable, because the first
+    /// request with the same idempotency key is still being processed.
     pub fn standard() -> Self {
         let mut codes = Self {
             table: BTreeMap::new(),
@@ -161,7 +161,7 @@ impl Codes {
         codes
     }
 
-    /// The codes of the bank recipe.
+    /// Returns the table of the retry recipe that BlooBank publishes for clients of its API.
     pub fn bank() -> Self {
         let mut codes = Self::standard().never_retried(&BANK_NEVER);
         codes.set(
@@ -197,46 +197,46 @@ impl Codes {
         codes.for_any_status()
     }
 
-    /// A code that is retried. One that a ready table never retries, or that is the name or number of
-    /// a status that R-4 does not list, takes an approval.
+    /// Retries on this code. One that a ready table never retries, or that is the name or number of a
+    /// status that R-4 does not list, takes an approval.
     pub fn retry(self, code: impl Into<Cow<'static, str>>) -> Self {
         self.with(code, Retryable::Yes)
     }
 
-    /// A code that is retried so many times in a row.
+    /// Retries on this code at most so many times in a row.
     pub fn at_most(self, code: impl Into<Cow<'static, str>>, times: u32) -> Self {
         self.with(code, Retryable::MaxConsecutive(times))
     }
 
-    /// A code that is retried once, with a fresh request id.
+    /// Retries once on this code, with a fresh request id.
     pub fn fresh_id(self, code: impl Into<Cow<'static, str>>) -> Self {
         self.with(code, Retryable::FreshId)
     }
 
-    /// A code that is never retried.
+    /// Never retries on this code.
     pub fn never(self, code: impl Into<Cow<'static, str>>) -> Self {
         self.with(code, Retryable::Never)
     }
 
-    /// Another place for codes, as a JSON pointer: `/fault/id`.
+    /// Adds a place of codes, as a JSON pointer: `/fault/id`.
     pub fn pointer(mut self, pointer: impl Into<String>) -> Self {
         self.pointers.push(pointer.into());
         self
     }
 
-    /// Looks into successful responses of this content type too.
+    /// Reads codes of successful responses of this content type too.
     pub fn content_type(mut self, content_type: impl Into<String>) -> Self {
         self.content_types.push(content_type.into());
         self
     }
 
-    /// The most that is read of a body, in bytes.
+    /// Sets the most that is read of a body, in bytes.
     pub fn limit(mut self, bytes: usize) -> Self {
         self.limit = bytes;
         self
     }
 
-    /// The longest that the body of a failed response is waited for.
+    /// Sets the longest wait for the body of a failed response.
     pub fn time(mut self, time: Duration) -> Self {
         self.time = time;
         self
@@ -252,7 +252,7 @@ impl Codes {
         self
     }
 
-    /// Codes that take an approval to be retried.
+    /// Sets the codes that take an approval to be retried.
     pub(crate) fn never_retried(mut self, codes: &'static [&'static str]) -> Self {
         for code in codes {
             self.set(
@@ -284,7 +284,7 @@ impl Codes {
         health: Option<Health>,
         effect: Effect,
     ) {
-        // A table is made once and its names end in logs and metrics, so they may live on.
+        // Leaked, because logs and metrics take `&'static str`: a table is made once.
         let name = match code.into() {
             Cow::Borrowed(name) => name,
             Cow::Owned(name) => name.leak(),
@@ -298,7 +298,7 @@ impl Codes {
         self.table.insert(Cow::Borrowed(name), rule);
     }
 
-    /// Codes that it retries although the standard or a ready table never does.
+    /// Lists the codes that it retries although the standard or a ready table never does.
     pub(crate) fn forbidden(&self) -> impl Iterator<Item = &str> {
         let retried = self.table.values();
         let retried = retried.filter(|rule| rule.retry != Retryable::Never);
@@ -307,7 +307,7 @@ impl Codes {
             .filter(|code| is_final(code) || self.never.contains(code))
     }
 
-    /// What is not allowed in it: a field, its value, and what is.
+    /// Checks the table. The error is a field, its value, and the allowed ones.
     pub(crate) fn check(&self) -> Result<(), (&'static str, String, &'static str)> {
         if self.limit == 0 || self.limit > 1024 * 1024 {
             let value = self.limit.to_string();
@@ -334,7 +334,7 @@ impl Codes {
         }
     }
 
-    /// What the first code means that the table knows, in a document with these texts.
+    /// Returns the meaning of the first known code in a document with these texts.
     pub(crate) fn find<'a>(
         &self,
         text_at: impl Fn(&str) -> Option<Cow<'a, str>>,
@@ -345,7 +345,7 @@ impl Codes {
             .find_map(|code| self.table.get(&*code).copied())
     }
 
-    /// Whether a response may hold a code that is worth reading its body for.
+    /// Returns whether a response may hold a code for which its body should be read.
     pub(crate) fn may_be_in(&self, status: StatusCode, headers: &HeaderMap) -> bool {
         let failed = status.is_client_error() || status.is_server_error();
         if !failed && self.content_types.is_empty() {
@@ -391,7 +391,7 @@ pub(crate) fn is_json(content_type: &str) -> bool {
     lower == "application/json" || lower.ends_with("+json")
 }
 
-/// RFC 6901: pieces that begin with `/`, where `~` is written `~0` and `/` is written `~1`.
+/// Checks a JSON pointer by RFC 6901: each piece begins with `/`, and `~` is followed by 0 or 1.
 fn is_pointer(pointer: &str) -> bool {
     let mut escapes = pointer.split('~').skip(1);
     pointer.starts_with('/') && escapes.all(|after| after.starts_with(['0', '1']))
@@ -409,8 +409,8 @@ fn is_media_type(text: &str) -> bool {
         .is_some_and(|(kind, subtype)| is_token(kind) && is_token(subtype))
 }
 
-/// Whether a code is one of those that are never retried: by a ready table, or by R-4 if it is the
-/// name of a gRPC status or the number of an HTTP one.
+/// Returns whether a code is never retried: by a ready table, or by R-4 if it is the name of a gRPC
+/// status or the number of an HTTP one.
 fn is_final(code: &str) -> bool {
     let grpc = GrpcCode::from_name(code).is_some_and(|code| !Rules::allows_grpc(code));
     let status = StatusCode::from_bytes(code.as_bytes()).is_ok_and(|status| {

@@ -37,7 +37,7 @@ impl<B, R: ResponseHead> Classify<Request<B>, R> for Standard {
     }
 }
 
-/// Whether a response is the success that it looks like, as most are.
+/// Returns whether a response is certainly a success: the cheap check that most calls need.
 #[inline]
 fn is_plain_success<R: ResponseHead>(response: &R) -> bool {
     let status = response.status();
@@ -51,14 +51,14 @@ fn by_response<R: ResponseHead>(rules: &Rules, response: &R) -> Verdict {
         None => by_head(rules, response.status(), response.headers()),
         Some(signal) => by_signal(rules, response, signal),
     };
-    // What this request is in conflict with is for nobody else to wait for.
+    // A conflict concerns this request only, so its wait is no guidance for others.
     match response.status() {
         StatusCode::CONFLICT => verdict.guidance(verdict.guidance.map(Guidance::for_this_call)),
         _ => verdict,
     }
 }
 
-/// The verdict on a response's head.
+/// Classifies a response by its head.
 pub(crate) fn by_head(rules: &Rules, status: StatusCode, headers: &HeaderMap) -> Verdict {
     if status.is_client_error() || status.is_server_error() {
         return failed(by_status(rules, status), headers);
@@ -69,7 +69,7 @@ pub(crate) fn by_head(rules: &Rules, status: StatusCode, headers: &HeaderMap) ->
     }
 }
 
-/// The verdict on a response whose body was looked into.
+/// Classifies a response whose body was read.
 #[cold]
 fn by_signal<R: ResponseHead>(rules: &Rules, response: &R, signal: &BodySignal) -> Verdict {
     match signal {
@@ -101,8 +101,8 @@ fn by_signal<R: ResponseHead>(rules: &Rules, response: &R, signal: &BodySignal) 
     }
 }
 
-/// The verdict on a failure, with what its body adds to it. What is firm is not retried, whatever
-/// is allowed.
+/// Classifies a failure by its status and body. A `firm` one is not retried, whatever the body
+/// allows.
 fn advised(verdict: Verdict, advice: Advice, firm: bool) -> Verdict {
     let mut verdict = verdict;
     match (advice.allowed, verdict.retry) {
@@ -137,7 +137,7 @@ fn advised(verdict: Verdict, advice: Advice, firm: bool) -> Verdict {
 }
 
 fn by_code(rule: CodeRule, by_status: Verdict) -> Verdict {
-    // A code that only says what a 401 says anyway does not stand against new credentials.
+    // A code that repeats the 401 does not rule out a retry with new credentials.
     let retry = match (rule.retry, by_status.retry) {
         (Retryable::Never, Retryable::AfterRefresh) => Retryable::AfterRefresh,
         (retry, _) => retry,
@@ -148,13 +148,13 @@ fn by_code(rule: CodeRule, by_status: Verdict) -> Verdict {
         .effect(by_status.effect.min(rule.effect))
 }
 
-/// Whether a reply is a failure that may be retried, so that it is worth reading its body for the
-/// sake of the connection.
+/// Returns whether a reply is a failure that may be retried, so that reading its body to reuse the
+/// connection is worth it.
 pub(crate) fn worth_keeping(rules: &Rules, status: StatusCode) -> bool {
     by_status(rules, status).retry != Retryable::Never
 }
 
-/// The verdict on a failure, with what the headers add to it.
+/// Classifies a failure by its status and headers.
 #[cold]
 fn failed(verdict: Verdict, headers: &HeaderMap) -> Verdict {
     if is_replayed(headers) {
@@ -197,7 +197,7 @@ fn by_status(rules: &Rules, status: StatusCode) -> Verdict {
         .effect(Effect::of_status(status))
 }
 
-/// The verdict on a gRPC status.
+/// Classifies a gRPC status.
 pub(crate) fn by_grpc(rules: &Rules, code: GrpcCode) -> Verdict {
     let retry = if rules.grpc.contains(&code) {
         Retryable::Yes
@@ -221,12 +221,12 @@ pub(crate) fn by_grpc(rules: &Rules, code: GrpcCode) -> Verdict {
         .effect(Effect::of_grpc(code))
 }
 
-/// The verdict on a failure of the past.
+/// Returns the verdict on a stored failure that was replayed.
 fn at_rest(verdict: Verdict) -> Verdict {
     verdict.retry(Retryable::Never).health(Health::Success)
 }
 
-/// Whether an idempotency store answered, so that asking again brings the same reply.
+/// Returns whether the reply was replayed by an idempotency store, so that a retry gets it again.
 pub(crate) fn is_replayed(headers: &HeaderMap) -> bool {
     headers
         .get("idempotent-replayed")

@@ -1,13 +1,13 @@
-//! What an outcome means: one policy that every layer shares.
+//! Classification of outcomes, shared by every layer.
 //!
-//! Whether a call failed is not one question. May it be repeated, and how often? Does it say that
-//! the dependency is ill, or only busy? When does the dependency want to be called again? Was the
-//! request processed at all? A [`Verdict`] answers each on its own, and the retry loop, the
-//! breaker and the Retry-After gate read the part that is theirs.
+//! A [`Verdict`] has several independent parts: the cause, whether and how often to retry, what the
+//! outcome says about the dependency's health, when it wants to be called again, and whether the
+//! request may have had an effect. The retry loop, the breaker and the Retry-After gate each read
+//! their part.
 //!
 //! [`Standard`] reads HTTP and gRPC statuses by the tables in a policy's [`Rules`], and finds the
-//! cause of an error by the real types in its chain (io, hyper, h2, rustls, timeouts). A
-//! classifier of your own is a closure or an implementation of [`Classify`]:
+//! cause of an error by the types in its chain (io, hyper, h2, rustls, timeouts). A classifier of
+//! your own is a closure or an implementation of [`Classify`]:
 //!
 //! ```
 //! use std::error::Error;
@@ -58,7 +58,7 @@ pub use self::{
 };
 use crate::{call::Verdict, http::ResponseHead};
 
-/// Judges outcomes for every layer that shares a registry.
+/// A classifier of outcomes, for every layer that shares a registry.
 ///
 /// Closures `Fn(Result<&Response, &(dyn Error + 'static)>) -> Verdict` implement it for requests
 /// that are all safe to repeat.
@@ -68,10 +68,10 @@ use crate::{call::Verdict, http::ResponseHead};
             give the registry a classifier: `Dependencies::builder(policy).with_classifier(|outcome| …)`"
 )]
 pub trait Classify<Request, Response> {
-    /// Whether sending this request twice has the effect of sending it once.
+    /// Returns whether sending this request twice has the effect of sending it once.
     fn repeatable(&self, rules: &Rules, request: &Request) -> bool;
 
-    /// What this outcome of an attempt means.
+    /// Classifies the outcome of an attempt.
     fn classify(
         &self,
         rules: &Rules,

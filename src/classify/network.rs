@@ -1,5 +1,5 @@
-//! What an error means, from the types in its chain, and from its text only where a transport
-//! keeps its types to itself.
+//! Classifies errors by the types in their chain, and by text only where a transport's types are
+//! private.
 
 use std::{any::Any, error::Error, io};
 
@@ -17,11 +17,11 @@ use crate::{
     http::GrpcCode,
 };
 
-/// What the links of a chain told, gathered before anything is decided: the outer link knows
-/// that the connection could not be made, an inner one why.
+/// The findings of all links of a chain. An outer link knows that the connection could not be made,
+/// an inner one why.
 #[derive(Debug, Default)]
 pub(crate) struct Facts {
-    /// The most telling cause so far; earlier ones in [`RANK`] win.
+    /// The most specific cause so far; earlier ones in [`RANK`] win.
     cause: Option<Cause>,
     /// There was no connection, or it never took the request.
     unsent: bool,
@@ -29,7 +29,7 @@ pub(crate) struct Facts {
     status: Option<GrpcCode>,
 }
 
-/// From the most to the least telling.
+/// Causes from the most to the least specific.
 const RANK: [Cause; 13] = [
     Cause::Certificate,
     Cause::Dns,
@@ -78,7 +78,7 @@ impl Facts {
     }
 }
 
-/// Looks at one link of a chain.
+/// Reads one link of a chain.
 type Inspect = fn(&(dyn Error + 'static), &mut Facts);
 
 const INSPECTORS: &[Inspect] = &[
@@ -93,8 +93,7 @@ const INSPECTORS: &[Inspect] = &[
 
 type Downcast = fn(&dyn Any) -> Option<&(dyn Error + 'static)>;
 
-/// An error of a type that says no more than that it can be displayed, as an error, if its type is
-/// one that is known here.
+/// Downcasts a value that is only known to be displayable to an error of a known type.
 pub(crate) fn downcast(error: &dyn Any) -> Option<&(dyn Error + 'static)> {
     let known: &[Downcast] = &[
         |error| error.downcast_ref::<BoxError>().map(|error| &**error as _),
@@ -109,7 +108,7 @@ pub(crate) fn downcast(error: &dyn Any) -> Option<&(dyn Error + 'static)> {
     known.iter().find_map(|downcast| downcast(error))
 }
 
-/// The verdict on an error. That of a call that was retried was never sent if no attempt was.
+/// Classifies an error. A call that was retried was not sent if none of its attempts was.
 pub(crate) fn classify(rules: &Rules, error: &(dyn Error + 'static)) -> Verdict {
     let mut verdict = by_chain(rules, error);
     if verdict.never_sent
@@ -143,7 +142,7 @@ fn by_chain(rules: &Rules, error: &(dyn Error + 'static)) -> Verdict {
     facts.verdict(rules)
 }
 
-/// What the standard library, tokio and tower know.
+/// Reads errors of the standard library, tokio and tower.
 fn standard(error: &(dyn Error + 'static), facts: &mut Facts) {
     if error.is::<tower::timeout::error::Elapsed>() || error.is::<tokio::time::error::Elapsed>() {
         return facts.note(Cause::Timeout);
@@ -166,7 +165,7 @@ fn standard(error: &(dyn Error + 'static), facts: &mut Facts) {
         io::ErrorKind::InvalidInput | io::ErrorKind::PermissionDenied => {
             facts.note(Cause::Configuration);
         }
-        // TLS wraps its errors in this kind, and its own type says more.
+        // TLS wraps its errors in this kind; the wrapped type is more specific.
         io::ErrorKind::InvalidData if io.get_ref().is_none() => facts.note(Cause::Serialization),
         _ => {}
     }

@@ -1,10 +1,8 @@
-//! Reads what a response says about when to call again.
+//! Parses when a server wants to be called again.
 //!
-//! Servers say "not now" in half a dozen dialects: `Retry-After` as seconds or as one of three date
-//! formats, several generations of rate-limit fields whose reset is a delay in one API and a Unix
-//! timestamp in the next, and gRPC's pushback. A client that misreads one of them either hammers a
-//! server that asked for quiet or sleeps for 54 years because it took a timestamp for a delay. The
-//! functions here turn all of them into one [`Guidance`].
+//! There are several formats: `Retry-After` as seconds or as one of three date formats, generations
+//! of rate-limit fields whose reset is a delay in one API and a Unix timestamp in another, and gRPC's
+//! pushback. The functions here turn all of them into one [`Guidance`].
 //!
 //! They are pure: the clock is an argument, nothing is allocated, and no header a peer can send
 //! makes them panic. A malformed value is ignored, as if it had not been sent. The one exception is
@@ -38,7 +36,7 @@ use http::HeaderMap;
 
 use crate::call::Guidance;
 
-/// How many lines of a field, members of a list and parameters of a member are looked at.
+/// The most lines of a field, members of a list and parameters of a member that are read.
 const MAX_ITEMS: usize = 16;
 
 /// Numbers from here on are seconds since 1970 (September 2001 and later): as a delay they would be
@@ -71,7 +69,7 @@ const SECONDS_PER_YEAR: i64 = 31_556_952;
 /// Counted from the first day of year 1.
 const DAYS_BEFORE_1970: i64 = 719_162;
 
-/// Everything the headers of a response say that failed for want of capacity, by precedence.
+/// Returns the guidance of a response that failed for want of capacity, by precedence.
 ///
 /// A gRPC [`pushback`] decides alone. Without one, `x-should-retry: false` stops the call. Otherwise
 /// the larger of [`retry_after`] and [`rate_limit`] is the floor.
@@ -85,8 +83,8 @@ pub fn guidance(headers: &HeaderMap, now: SystemTime) -> Option<Guidance> {
     }
 }
 
-/// What the headers of a response say that failed for another reason: as [`guidance`], without
-/// [`rate_limit`], whose fields many servers send whatever the reply.
+/// Returns the guidance of a response that failed for another reason: as [`guidance`], without
+/// [`rate_limit`], whose fields many servers send with every reply.
 #[must_use]
 pub fn explicit_guidance(headers: &HeaderMap, now: SystemTime) -> Option<Guidance> {
     if let Some(decision) = pushback(headers) {
@@ -98,7 +96,7 @@ pub fn explicit_guidance(headers: &HeaderMap, now: SystemTime) -> Option<Guidanc
     retry_after(headers, now).map(Guidance::AtLeast)
 }
 
-/// The delay in `grpc-retry-pushback-ms`, or `None` if the field is absent.
+/// Returns the delay in `grpc-retry-pushback-ms`, or `None` if the field is absent.
 ///
 /// A negative number, anything that is not a number, and a field that is sent more than once all
 /// mean [`Guidance::Stop`].
@@ -112,7 +110,7 @@ pub fn pushback(headers: &HeaderMap) -> Option<Guidance> {
     })
 }
 
-/// The delay in `Retry-After`: the largest of its well-formed lines, `None` if there is none.
+/// Returns the delay in `Retry-After`: the largest of its well-formed lines, `None` if there is none.
 #[must_use]
 pub fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     lines(headers, "retry-after")
@@ -120,7 +118,7 @@ pub fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
         .max()
 }
 
-/// The delay in one `Retry-After` value: digits are seconds, dates are relative to `now` and zero
+/// Returns the delay in one `Retry-After` value: digits are seconds, dates are relative to `now` and zero
 /// once they have passed.
 #[must_use]
 pub fn retry_after_value(value: &[u8], now: SystemTime) -> Option<Duration> {
@@ -131,14 +129,14 @@ pub fn retry_after_value(value: &[u8], now: SystemTime) -> Option<Duration> {
     })
 }
 
-/// The time until the exhausted limits of a failed response reset; the largest wins.
+/// Returns the time until the exhausted limits of a failed response reset; the largest wins.
 ///
 /// Read are `RateLimit` (`"default";r=0;t=5`, or the older `limit=9, remaining=0, reset=5`), and the
 /// `-Remaining` and `-Reset` fields of `RateLimit` and `X-RateLimit`. A reset is a delay in seconds
 /// or, by its magnitude, a Unix timestamp in seconds or milliseconds.
 ///
-/// A limit with requests remaining is not why the call failed, so it says nothing. A reset without
-/// a remaining count is taken for exhausted, unless another field says that requests remain.
+/// A limit with requests remaining did not cause the failure and is ignored. A reset without a
+/// remaining count counts as exhausted, unless another field says that requests remain.
 #[must_use]
 pub fn rate_limit(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let mut limits = Limits::default();
@@ -191,7 +189,7 @@ impl Quota {
     }
 }
 
-/// What all limits of a response say together.
+/// The limits of a response, combined.
 #[derive(Default)]
 struct Limits {
     exhausted: Option<Duration>,
@@ -230,9 +228,9 @@ fn until_reset(reset: u64, now: SystemTime) -> Duration {
     }
 }
 
-/// The point in time that an HTTP-date names: IMF-fixdate, RFC 850 or asctime (RFC 9110, 5.6.7).
+/// Parses an HTTP-date: IMF-fixdate, RFC 850 or asctime (RFC 9110, 5.6.7).
 ///
-/// The grammar is kept to the letter, except that any weekday goes with any date. A two-digit year
+/// The grammar is strict, except that any weekday goes with any date. A two-digit year
 /// is the latest one that is not more than 50 years after `now`. A leap second is the first second
 /// of the next minute.
 #[must_use]
@@ -259,7 +257,7 @@ struct Date {
 }
 
 impl Date {
-    /// Reads `value` by a format made of conversions, as in `strftime`, and what stands between.
+    /// Reads `value` by a format of conversions, as in `strftime`, and literal text.
     fn parse(format: &str, value: &[u8], now: SystemTime) -> Option<Self> {
         let mut rest = Cursor(value);
         let mut date = Self::default();
@@ -320,7 +318,7 @@ fn days_in(year: i64, month: i64) -> i64 {
     }
 }
 
-/// Whole seconds since 1970.
+/// Returns whole seconds since 1970.
 fn unix_seconds(time: SystemTime) -> i64 {
     let whole = |distance: Duration| i64::try_from(distance.as_secs()).unwrap_or(i64::MAX);
     match time.duration_since(UNIX_EPOCH) {
@@ -329,7 +327,7 @@ fn unix_seconds(time: SystemTime) -> i64 {
     }
 }
 
-/// What is left to read of a date.
+/// The unread rest of a date.
 struct Cursor<'a>(&'a [u8]);
 
 impl Cursor<'_> {
@@ -338,7 +336,7 @@ impl Cursor<'_> {
         Some(())
     }
 
-    /// Reads one of `names` and gives its place among them, counted from 1.
+    /// Reads one of `names`, and returns its place among them, counted from 1.
     fn name<const N: usize>(&mut self, names: [&str; N]) -> Option<i64> {
         let mut places = (1..).zip(names);
         places.find_map(|(place, name)| self.literal(name).map(|()| place))
@@ -394,7 +392,7 @@ fn trim(mut value: &[u8]) -> &[u8] {
     value
 }
 
-/// Digits with an optional fraction, which is rounded up.
+/// Parses digits with an optional fraction, which is rounded up.
 fn number(value: &[u8]) -> Option<u64> {
     let Some(point) = value.iter().position(|&byte| byte == b'.') else {
         return integer(value);
@@ -403,7 +401,7 @@ fn number(value: &[u8]) -> Option<u64> {
     Some(integer(&value[..point])?.saturating_add(u64::from(fraction > 0)))
 }
 
-/// One digit or more and nothing else; saturates.
+/// Parses one or more digits, saturating.
 fn integer(value: &[u8]) -> Option<u64> {
     if value.is_empty() {
         return None;

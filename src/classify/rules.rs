@@ -6,8 +6,8 @@ use crate::{
     http::{GrpcCode, headers::first},
 };
 
-/// The tables a policy classifies by: which statuses are worth another call, and what makes a
-/// request safe to repeat. Set through [`PolicyBuilder`](crate::policy::PolicyBuilder).
+/// The tables that a policy classifies by: statuses to retry on, and requests that are safe to
+/// retry. Set through [`PolicyBuilder`](crate::policy::PolicyBuilder).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Rules {
@@ -17,26 +17,26 @@ pub struct Rules {
     pub once: Vec<StatusCode>,
     /// gRPC statuses that are retried.
     pub grpc: Vec<GrpcCode>,
-    /// The header whose presence makes a POST or PATCH safe to repeat.
+    /// The header whose presence makes a POST or PATCH safe to retry.
     pub key_header: HeaderName,
-    /// Whether requests that are not idempotent are repeated without a key.
+    /// Whether requests that are not idempotent are retried without a key.
     pub unkeyed_writes: bool,
-    /// gRPC methods that are safe to repeat: `package.Service/Method`, or `package.Service` for
-    /// all of a service's.
+    /// gRPC methods that are safe to retry: `package.Service/Method`, or `package.Service` for all
+    /// methods of a service.
     pub idempotent_methods: Vec<String>,
-    /// gRPC methods that reply with one message, so that waiting for it delays nobody. Their
-    /// status is read from trailers that come late, too.
+    /// gRPC methods that reply with one message: waiting for it delays no stream, so their status
+    /// is read from late trailers too.
     pub unary_methods: Vec<String>,
     /// Error codes in bodies.
     pub codes: Codes,
-    /// The header that gets a fresh value where an error code asks for one.
+    /// The header that gets a fresh value if an error code asks for one.
     pub request_id_header: HeaderName,
-    /// Whether retries say in `x-envoy-attempt-count` that they are retries.
+    /// Whether retries carry `x-envoy-attempt-count`.
     pub send_attempt_count: bool,
 }
 
 impl Rules {
-    /// The standard's table: R-4.
+    /// Returns the table of the integration retry standard, rule R-4.
     #[must_use]
     pub fn standard() -> Self {
         Self {
@@ -53,7 +53,8 @@ impl Rules {
         }
     }
 
-    /// The bank recipe's table: as the standard's, but an internal error is never retried.
+    /// Returns the table of BlooBank's retry recipe: as [`standard`](Self::standard), but an internal
+    /// error is never retried.
     #[must_use]
     pub fn bank() -> Self {
         let mut rules = Self::standard();
@@ -67,19 +68,19 @@ impl Rules {
         rules
     }
 
-    /// Whether the standard allows retrying on this status.
+    /// Returns whether R-4 allows retries on this status.
     #[must_use]
     pub fn allows_status(status: StatusCode) -> bool {
         STATUSES.contains(&status)
     }
 
-    /// Whether the standard allows retrying on this gRPC status.
+    /// Returns whether R-4 allows retries on this gRPC status.
     #[must_use]
     pub fn allows_grpc(code: GrpcCode) -> bool {
         GRPC.contains(&code)
     }
 
-    /// Whether sending this request twice has the effect of sending it once.
+    /// Returns whether sending this request twice has the effect of sending it once.
     pub(crate) fn repeatable<B>(&self, request: &Request<B>) -> bool {
         let safe = matches!(
             *request.method(),
@@ -95,7 +96,7 @@ impl Rules {
         safe || self.unkeyed_writes || keyed() || is_one_of(&self.idempotent_methods, request)
     }
 
-    /// Whether the reply to this request is one message.
+    /// Returns whether the reply to this request is one message.
     pub(crate) fn is_unary<B>(&self, request: &Request<B>) -> bool {
         is_one_of(&self.unary_methods, request)
     }
@@ -135,7 +136,6 @@ mod tests {
             .body(())
             .unwrap();
         assert!(!rules.is_unary(&request));
-        // That it is safe to repeat is another matter.
         rules.idempotent_methods = vec!["bank.Ledger".to_owned()];
         assert!(!rules.is_unary(&request));
         rules.unary_methods = vec!["bank.Ledger/Balance".to_owned()];

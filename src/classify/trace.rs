@@ -9,8 +9,8 @@ use crate::{
     http::{GrpcCode, grpc::is_grpc},
 };
 
-/// The same judgement for tower-http's `TraceLayer`, so that traces and retries agree on what a
-/// failure is. Made by [`Dependencies::trace`](crate::dependency::Dependencies::trace).
+/// The policy's classification for tower-http's `TraceLayer`, so that traces and retries agree on
+/// what a failure is. Made by [`Dependencies::trace`](crate::dependency::Dependencies::trace).
 #[derive(Debug, Clone)]
 pub struct TraceClassifier {
     rules: Arc<Rules>,
@@ -58,7 +58,7 @@ impl ClassifyResponse for TraceClassifier {
     }
 }
 
-/// Judges a gRPC call by the status in its trailers.
+/// Classifies a gRPC call by the status in its trailers.
 #[derive(Debug, Clone)]
 pub struct TraceEos {
     rules: Arc<Rules>,

@@ -1,4 +1,4 @@
-//! Files with a policy for every dependency.
+//! Reads files with a policy for every dependency.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,8 +12,8 @@ use serde::{Deserialize, Deserializer, de::Error};
 
 use super::{
     read,
-    section::{Section, standard_profile},
-    table::Over,
+    section::{Section, built_in_profile},
+    table::Merge,
 };
 use crate::{
     error::ConfigError,
@@ -21,22 +21,22 @@ use crate::{
     telemetry,
 };
 
-/// The most that is read of a file.
+/// The largest file, in bytes.
 const LARGEST: usize = 1024 * 1024;
-/// The most dependencies a file may name: each has an entry in the registry from its first call.
+/// The most dependencies of a file: each has an entry in the registry from its first call.
 const MOST_DEPENDENCIES: usize = 4096;
-/// The most profiles that build on one another.
+/// The longest chain of profiles that start from one another.
 const DEEPEST: usize = 16;
 /// The longest name of a dependency.
 const LONGEST_NAME: usize = 255;
 
 /// Policies from a file.
 ///
-/// A file has a `[default]` policy, `[profiles]` that others start from, and `[dependencies]`
-/// that differ. Each of these says as much as a [`Policy`] can, or as little: `profile` names what
-/// it starts from, which is a profile of the standard or one of the file, and without it `[default]`.
-/// Every field it then says takes the place of the one it started with. A list is one field.
-/// `examples/policy.toml` has all fields, with what they mean.
+/// A file has a `[default]` policy, `[profiles]` that others start from, and `[dependencies]` with
+/// policies of their own. Each of these sections can set any field of a [`Policy`]. `profile` names
+/// the section it starts from, a [`Profile`] or one of `[profiles]`; without it, that is `[default]`.
+/// Fields that it sets replace those it starts from, lists as a whole.
+/// `examples/policy.toml` documents all fields.
 ///
 /// ```
 /// use tower_reprise::{Dependencies, policy::{Policies, assert_compliant}};
@@ -74,7 +74,7 @@ impl Policies {
     ///
     /// # Errors
     ///
-    /// What can't be read, what is unknown, and what is not allowed, with the field's name.
+    /// Names the field that can't be read, is unknown, or has a value that is not allowed.
     pub fn from_toml(text: &str) -> Result<Self, ConfigError> {
         Format::Toml.parse(text)?.policies()
     }
@@ -83,7 +83,7 @@ impl Policies {
     ///
     /// # Errors
     ///
-    /// What can't be read, what is unknown, and what is not allowed, with the field's name.
+    /// Names the field that can't be read, is unknown, or has a value that is not allowed.
     pub fn from_json(text: &str) -> Result<Self, ConfigError> {
         Format::Json.parse(text)?.policies()
     }
@@ -92,17 +92,17 @@ impl Policies {
     ///
     /// # Errors
     ///
-    /// What can't be read, what is unknown, and what is not allowed, with the field's name.
+    /// Names the field that can't be read, is unknown, or has a value that is not allowed.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
         Document::open(path.as_ref())?.policies()
     }
 
-    /// Audits a file. Unlike [`open`](Self::open), which refuses the first value that breaks a
-    /// rule, it finds them all: use it where people read the answer.
+    /// Audits a file: lists all values that break a rule, where [`open`](Self::open) fails on the
+    /// first.
     ///
     /// # Errors
     ///
-    /// What can't be read, what is unknown, and what not even an approval allows.
+    /// Names the field that can't be read, is unknown, or has a value that no approval allows.
     pub fn check(path: impl AsRef<Path>) -> Result<Audit, ConfigError> {
         Document::open(path.as_ref())?.audit()
     }
@@ -122,7 +122,7 @@ impl Policies {
     ///
     /// # Errors
     ///
-    /// What can't be read, what is unknown, and what not even an approval allows.
+    /// Names the field that can't be read, is unknown, or has a value that no approval allows.
     pub fn check_toml(text: &str) -> Result<Audit, ConfigError> {
         Format::Toml.parse(text)?.audit()
     }
@@ -160,7 +160,7 @@ impl Format {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Document {
-    /// The name of the calling service, which is one for all.
+    /// The name of the calling service, for all sections.
     service: Option<String>,
     default: Section,
     #[serde(default, deserialize_with = "read::named")]
@@ -209,7 +209,7 @@ impl Document {
         Ok(self.build(PolicyBuilder::possible)?.audit())
     }
 
-    /// The policies, each of them checked in a way.
+    /// Builds the policies of all sections, and checks each.
     fn build(&self, check: Check) -> Result<Policies, ConfigError> {
         self.check_names()?;
         let policy = |place: &str, section: &Section, check: Check| {
@@ -217,7 +217,7 @@ impl Document {
             check(section.apply(profile)).map_err(|error| error.inside(place))
         };
         let default = policy("default", &self.default, check)?;
-        // What breaks a rule here may be approved where it is used, or not be used at all.
+        // A section that uses a profile may approve a rule that the profile breaks.
         for (name, section) in &self.profiles {
             let place = place("profiles", name);
             policy(&place, section, PolicyBuilder::possible)?;
@@ -237,33 +237,33 @@ impl Document {
             return Err(ConfigError::new(None, "dependencies", count, allowed));
         }
         for name in self.profiles.keys() {
-            if standard_profile(name).is_ok() {
+            if built_in_profile(name).is_ok() {
                 let allowed = "a name that no profile of the standard has";
-                return Err(strange("profiles", name, allowed));
+                return Err(bad_name("profiles", name, allowed));
             }
         }
         let mut known = BTreeSet::new();
         for name in self.dependencies.keys() {
             if name.is_empty() || name.len() > LONGEST_NAME || name.chars().any(char::is_control) {
                 let allowed = "names of 1 to 255 visible characters";
-                return Err(strange("dependencies", name, allowed));
+                return Err(bad_name("dependencies", name, allowed));
             }
             if !known.insert(name.to_ascii_lowercase()) {
                 let allowed = "names that differ in more than case";
-                return Err(strange("dependencies", name, allowed));
+                return Err(bad_name("dependencies", name, allowed));
             }
         }
         Ok(())
     }
 
-    /// What a section says with all it starts from, down to a profile of the standard.
+    /// Merges a section with those it starts from, down to a [`Profile`].
     fn resolve(&self, place: &str, section: &Section) -> Result<(Profile, Section), ConfigError> {
         let field = || format!("{place}.profile");
         let mut whole = section.clone();
         let mut last = section;
         for _ in 0..DEEPEST {
             last = match &last.profile {
-                Some(name) => match (standard_profile(name), self.profiles.get(name)) {
+                Some(name) => match (built_in_profile(name), self.profiles.get(name)) {
                     (Ok(profile), _) => {
                         whole.service = whole.service.or_else(|| self.service.clone());
                         return Ok((profile, whole));
@@ -286,10 +286,10 @@ impl Document {
                 }
                 None => &self.default,
             };
-            whole = whole.over(last.clone());
+            whole = whole.merge(last.clone());
         }
         let value = format_args!("{:?}", section.profile.as_deref().unwrap_or("default"));
-        let allowed = format!("what leads to a profile of the standard in {DEEPEST} steps");
+        let allowed = format!("a chain to a profile of the standard in {DEEPEST} steps");
         Err(ConfigError::new(None, field(), value, allowed))
     }
 
@@ -310,7 +310,7 @@ impl Document {
     }
 }
 
-fn strange(table: &'static str, name: &str, allowed: &'static str) -> ConfigError {
+fn bad_name(table: &'static str, name: &str, allowed: &'static str) -> ConfigError {
     ConfigError::new(None, table, format_args!("{name:?}"), allowed)
 }
 
@@ -318,12 +318,12 @@ fn too_large(name: impl Into<std::borrow::Cow<'static, str>>) -> ConfigError {
     ConfigError::new(
         None,
         name,
-        "larger than that",
+        "larger",
         format!("at most {LARGEST} bytes (1 MiB)"),
     )
 }
 
-/// A table's name in a file, quoted where it has to be.
+/// Returns a table's name in a file, quoted if necessary.
 fn place(table: &str, name: &str) -> String {
     format!("{table}.{}", read::key(name))
 }

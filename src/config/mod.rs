@@ -1,8 +1,8 @@
-//! Policies from TOML, JSON and the environment.
+//! Reads policies from TOML, JSON and the environment.
 
 use serde::{Deserialize, Deserializer, de::Error};
 
-use self::section::{Section, standard_profile};
+use self::section::{Section, built_in_profile};
 use crate::{
     error::ConfigError,
     policy::{Policy, PolicyBuilder},
@@ -12,8 +12,8 @@ mod file;
 mod read;
 mod rules;
 mod section;
+mod serde_types;
 mod table;
-mod written;
 
 impl Policy {
     /// Reads a policy from TOML. Only `profile` is required.
@@ -46,7 +46,7 @@ impl Policy {
     ///
     /// # Errors
     ///
-    /// What can't be read, what is unknown, and what is not allowed, with the field's name.
+    /// Names the field that can't be read, is unknown, or has a value that is not allowed.
     pub fn from_toml(text: &str) -> Result<Self, ConfigError> {
         build(read::toml(text, "policy")?)
     }
@@ -55,7 +55,7 @@ impl Policy {
     ///
     /// # Errors
     ///
-    /// What can't be read, what is unknown, and what is not allowed, with the field's name.
+    /// Names the field that can't be read, is unknown, or has a value that is not allowed.
     pub fn from_json(text: &str) -> Result<Self, ConfigError> {
         build(read::json(text, "policy")?)
     }
@@ -75,7 +75,7 @@ impl Policy {
     ///
     /// # Errors
     ///
-    /// What can't be read, what is unknown, and what is not allowed, with the field's name.
+    /// Names the field that can't be read, is unknown, or has a value that is not allowed.
     pub fn from_env<K, V>(
         prefix: &str,
         variables: impl IntoIterator<Item = (K, V)>,
@@ -102,7 +102,7 @@ impl Policy {
                 table = entry.as_object_mut().ok_or_else(|| {
                     ConfigError::unreadable(
                         path.clone(),
-                        format!("{parent} is set to a single value too"),
+                        format!("{parent} is set to a single value as well"),
                     )
                 })?;
             }
@@ -119,7 +119,7 @@ impl<'de> Deserialize<'de> for Policy {
     }
 }
 
-/// A policy on its own starts from a profile of the standard.
+/// Builds a policy that is not in a file with others.
 fn build(section: Section) -> Result<Policy, ConfigError> {
     let Some(name) = &section.profile else {
         return Err(ConfigError::unreadable(
@@ -127,7 +127,7 @@ fn build(section: Section) -> Result<Policy, ConfigError> {
             "missing field `profile`".into(),
         ));
     };
-    let profile = standard_profile(name)
+    let profile = built_in_profile(name)
         .map_err(|error| ConfigError::unreadable("profile".into(), error.to_string()))?;
     section.apply(profile).build()
 }

@@ -1,4 +1,4 @@
-//! Text into tables, and errors that name the field.
+//! Parses text into tables, with errors that name the field.
 
 use std::{
     collections::BTreeMap,
@@ -34,7 +34,7 @@ pub(super) fn json<'de, T: Deserialize<'de>>(
     Ok(read)
 }
 
-/// Reads a table; `whole` is what an error is about that is about no field.
+/// Reads a table. Errors that concern no single field name `whole`.
 pub(super) fn table<'de, T, D>(deserializer: D, whole: &str) -> Result<T, ConfigError>
 where
     T: Deserialize<'de>,
@@ -46,7 +46,7 @@ where
     })
 }
 
-/// Tables by name, each once: TOML sees to that, JSON does not.
+/// Reads tables by name, and rejects duplicates, which JSON allows.
 pub(super) fn named<'de, T, D>(deserializer: D) -> Result<BTreeMap<String, T>, D::Error>
 where
     T: Deserialize<'de>,
@@ -74,7 +74,7 @@ where
     deserializer.deserialize_map(Names(PhantomData))
 }
 
-/// The path of a field as TOML has it: names that hold dots are quoted.
+/// Formats the path of a field as TOML does: names with dots are quoted.
 fn path(path: &Path, whole: &str) -> String {
     let mut text = String::new();
     for segment in path {
@@ -91,7 +91,7 @@ fn path(path: &Path, whole: &str) -> String {
     if text.is_empty() { whole.into() } else { text }
 }
 
-/// A key as TOML has it.
+/// Formats a key as TOML does.
 pub(super) fn key(name: &str) -> String {
     let bare = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
     if !name.is_empty() && name.chars().all(bare) {

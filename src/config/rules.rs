@@ -3,9 +3,9 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use super::{
+    serde_types::{Grpc, Header, Human, Status},
     set,
     table::table,
-    written::{Grpc, Header, Human, Status},
 };
 use crate::{classify::Codes, policy::PolicyBuilder};
 
@@ -26,7 +26,7 @@ table! {
 }
 
 table! {
-    /// Error codes in bodies: a ready table, and what is changed in it.
+    /// Error codes in bodies: a ready table, and changes to it.
     pub(super) struct CodesFile {
         preset: Option<Preset>,
         retry: Option<Vec<String>>,

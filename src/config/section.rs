@@ -5,14 +5,14 @@ use serde::{
     de::{IntoDeserializer, value},
 };
 
-use super::{rules::RulesFile, set, table::table, written::Human};
+use super::{rules::RulesFile, serde_types::Human, set, table::table};
 use crate::{
     error::Rule,
     policy::{Exhaustion, PolicyBuilder, Profile, RetryAfterMode},
 };
 
 table! {
-    /// All that can be said of one policy.
+    /// The fields of one policy.
     pub(super) struct Section {
         profile: Option<String>,
         service: Option<String>,
@@ -82,13 +82,13 @@ pub(super) struct ApprovalFile {
     reason: String,
 }
 
-/// A profile of the standard, by the name it has in a file; else what could have been said.
-pub(super) fn standard_profile(name: &str) -> Result<Profile, value::Error> {
+/// Returns a built-in profile by its name in a file, or an error with the names there are.
+pub(super) fn built_in_profile(name: &str) -> Result<Profile, value::Error> {
     Profile::deserialize(name.into_deserializer())
 }
 
 impl Section {
-    /// The policy that this makes of a profile.
+    /// Applies the fields to a profile.
     pub(super) fn apply(self, profile: Profile) -> PolicyBuilder {
         let builder = PolicyBuilder::new(profile);
         let builder = set(builder, self.service, PolicyBuilder::service);

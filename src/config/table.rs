@@ -1,17 +1,18 @@
-//! Tables of a file, which can be laid over one another.
+//! Tables of a file that are merged with those they start from.
 
-/// What is said here, and where nothing is, what the other says. A list is said as a whole.
-pub(super) trait Over {
-    fn over(self, base: Self) -> Self;
+/// Merges two tables, field by field. Lists are replaced as a whole.
+pub(super) trait Merge {
+    /// Returns this table, with the fields of `base` where it has none.
+    fn merge(self, base: Self) -> Self;
 }
 
-impl<T> Over for Option<T> {
-    fn over(self, base: Self) -> Self {
+impl<T> Merge for Option<T> {
+    fn merge(self, base: Self) -> Self {
         self.or(base)
     }
 }
 
-/// A table whose fields may all be left out, and that knows no others.
+/// Defines a table of optional fields that rejects unknown ones.
 macro_rules! table {
     ($(#[$meta:meta])* $vis:vis struct $name:ident { $($field:ident: $type:ty,)* }) => {
         $(#[$meta])*
@@ -21,10 +22,10 @@ macro_rules! table {
             $(pub(super) $field: $type,)*
         }
 
-        impl $crate::config::table::Over for $name {
-            fn over(self, base: Self) -> Self {
+        impl $crate::config::table::Merge for $name {
+            fn merge(self, base: Self) -> Self {
                 Self {
-                    $($field: $crate::config::table::Over::over(self.$field, base.$field),)*
+                    $($field: $crate::config::table::Merge::merge(self.$field, base.$field),)*
                 }
             }
         }

@@ -1,7 +1,7 @@
-//! What can go wrong, and how to find it in a chain of errors.
+//! Errors of the layers, and how to find them in a chain of errors.
 //!
-//! Layers on a client return [`BoxError`], as tower's own do. When a layer refuses a call, or when
-//! it gives up, the chain holds a typed error that says why:
+//! Client layers return [`BoxError`], as tower's own do. When a layer refuses a call or gives up, the
+//! chain holds a typed error with the reason:
 //!
 //! ```
 //! use std::time::Duration;
@@ -22,10 +22,10 @@ pub use self::rule::{Enforcement, Rule};
 /// A boxed error, in the tower convention.
 pub type BoxError = Box<dyn Error + Send + Sync>;
 
-/// How many links of an error chain are looked at.
+/// The most links of an error chain that are followed.
 const MAX_CHAIN: usize = 32;
 
-/// Walks an error and its sources, and steps into what an [`io::Error`] wraps, which `source`
+/// Iterates over an error and its sources, and the error inside an [`io::Error`], which `source`
 /// skips.
 pub(crate) fn chain<'a>(
     error: &'a (dyn Error + 'static),
@@ -42,7 +42,7 @@ pub(crate) fn chain<'a>(
     .take(MAX_CHAIN)
 }
 
-/// The first error of type `T` in the chain.
+/// Returns the first error of type `T` in the chain.
 pub(crate) fn find<'a, T: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a T> {
     chain(error).find_map(|error| error.downcast_ref::<T>())
 }
@@ -52,7 +52,7 @@ pub(crate) fn find<'a, T: Error + 'static>(error: &'a (dyn Error + 'static)) -> 
 pub struct ConfigError {
     rule: Option<Rule>,
     field: Cow<'static, str>,
-    /// Empty when the setting could not even be read.
+    /// Empty if the setting could not be read.
     value: String,
     allowed: Cow<'static, str>,
 }
@@ -72,13 +72,13 @@ impl ConfigError {
         }
     }
 
-    /// A setting, or a whole document, that could not be read.
+    /// Makes an error for a setting, or a whole document, that could not be read.
     #[cfg(feature = "serde")]
     pub(crate) fn unreadable(field: String, message: String) -> Self {
         Self::new(None, field, "", message)
     }
 
-    /// The same, of a setting inside a table.
+    /// Prefixes the setting with its table.
     #[cfg(feature = "serde")]
     pub(crate) fn inside(self, table: &str) -> Self {
         Self {
@@ -87,25 +87,25 @@ impl ConfigError {
         }
     }
 
-    /// The rule that the value breaks, if it is one that an approval can lift.
+    /// Returns the rule that the value breaks, if an approval can lift it.
     #[must_use]
     pub fn rule(&self) -> Option<Rule> {
         self.rule
     }
 
-    /// The setting's name, with its section: `backoff.base`.
+    /// Returns the setting's name, with its section: `backoff.base`.
     #[must_use]
     pub fn field(&self) -> &str {
         &self.field
     }
 
-    /// The value that was refused; empty if it could not even be read.
+    /// Returns the value that was refused; empty if it could not be read.
     #[must_use]
     pub fn value(&self) -> &str {
         &self.value
     }
 
-    /// What would have been allowed, or what is wrong with a value that could not be read.
+    /// Returns the allowed values, or why the value could not be read.
     #[must_use]
     pub fn allowed(&self) -> &str {
         &self.allowed
@@ -136,7 +136,7 @@ impl fmt::Display for ConfigError {
 
 impl Error for ConfigError {}
 
-/// Which guard refused a call.
+/// The guard that refused a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Refusal {
@@ -149,7 +149,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// A stable name, for logs and metrics.
+    /// Returns a stable name, for logs and metrics.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -160,7 +160,7 @@ impl Refusal {
     }
 }
 
-/// A call that was never sent, because a guard of its dependency said no.
+/// A call that was not sent, because a guard of its dependency refused it.
 #[derive(Debug, Clone)]
 pub struct Refused {
     kind: Refusal,
@@ -169,7 +169,7 @@ pub struct Refused {
 }
 
 impl Refused {
-    /// A refusal by `kind` of a call to `dependency`, that may be tried again after `retry_after`.
+    /// Makes a refusal by `kind` of a call to `dependency` that may be retried after `retry_after`.
     pub fn new(
         kind: Refusal,
         dependency: impl Into<Arc<str>>,
@@ -188,19 +188,19 @@ impl Refused {
         find(error)
     }
 
-    /// Which guard refused.
+    /// Returns the guard that refused.
     #[must_use]
     pub fn kind(&self) -> Refusal {
         self.kind
     }
 
-    /// The dependency that would have been called.
+    /// Returns the dependency that was not called.
     #[must_use]
     pub fn dependency(&self) -> &str {
         &self.dependency
     }
 
-    /// How long until a call may be let through, where that is known.
+    /// Returns the time until a call may be admitted, if known.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         self.retry_after
@@ -224,7 +224,7 @@ impl fmt::Display for Refused {
 
 impl Error for Refused {}
 
-/// A call, or one attempt of it, that took longer than it was given.
+/// A call, or one attempt of it, that exceeded its time limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Elapsed {
     pub(crate) whole_call: bool,
@@ -232,13 +232,13 @@ pub struct Elapsed {
 }
 
 impl Elapsed {
-    /// Whether the whole call ran out of time, rather than one attempt.
+    /// Returns whether the whole call exceeded its limit, rather than one attempt.
     #[must_use]
     pub fn is_whole_call(&self) -> bool {
         self.whole_call
     }
 
-    /// The time that was given.
+    /// Returns the limit.
     #[must_use]
     pub fn limit(&self) -> Duration {
         self.limit

@@ -1,6 +1,9 @@
 use std::fmt;
 
-/// A rule of the retry standard, by its number there.
+/// A rule of the integration retry standard that a setting can break, by its number there.
+///
+/// The standard has ten. R-9 (security) and R-10 (observability) have no settings: the layers keep
+/// to them in every configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize))]
 #[non_exhaustive]
@@ -14,13 +17,13 @@ pub enum Rule {
     /// A total duration.
     #[cfg_attr(feature = "serde", serde(rename = "R-3"))]
     R3,
-    /// Only what is retryable is retried.
+    /// Retries on retryable failures only.
     #[cfg_attr(feature = "serde", serde(rename = "R-4"))]
     R4,
-    /// Retry-After is kept.
+    /// Compliance with Retry-After.
     #[cfg_attr(feature = "serde", serde(rename = "R-5"))]
     R5,
-    /// What is not idempotent is retried with a key only.
+    /// Retries of requests that are not idempotent with a key only.
     #[cfg_attr(feature = "serde", serde(rename = "R-6"))]
     R6,
     /// A retry budget.
@@ -32,11 +35,10 @@ pub enum Rule {
 }
 
 impl Rule {
-    /// What a difference from this rule has to get past. The standard's enforcement table says
-    /// so for all but two: R-3 bounds the same loop as R-2 and is treated like it, and R-5 is kept
-    /// whatever is configured.
+    /// Returns the stage at which a violation of this rule is stopped, by the standard's enforcement
+    /// table. That does not list R-3, which is treated like, which no setting can break.
     ///
-    /// | rule | found | enforcement |
+    /// | rule | violation | enforcement |
     /// | --- | --- | --- |
     /// | R-1 | fixed interval, or equal jitter | merge |
     /// | R-2, R-3 | more retries, or a longer time | review |
@@ -54,7 +56,7 @@ impl Rule {
     }
 }
 
-/// Where a difference from the standard is stopped, unless it is approved.
+/// The stage at which a violation of the standard is stopped, unless it is approved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Enforcement {

@@ -1,26 +1,26 @@
-//! Why budgets.
+//! Why retries need a budget.
 //!
-//! A retry is a bet that the failure was bad luck. When one call in a thousand fails it is: the
-//! retry succeeds, and costs a thousandth of the load. When every call fails it is not, and three
-//! retries make four calls of each, just when the server can serve none. Servers that were down for
-//! a second are kept down for minutes by those who want them back.
+//! A retry helps if the failure was an accident. When one call in a thousand fails, a retry almost
+//! always succeeds, and adds a thousandth to the load. When every call fails, three retries make
+//! four requests of each call while the server can serve none, and an outage of a second lasts for
+//! minutes because of the retries.
 //!
-//! Waiting longer between the attempts does not help for long: it moves the same calls to a later
-//! time. Fewer attempts help a little, in good times and in bad ones alike. What helps is to bet
-//! less when the bets are lost, and that takes memory beyond a single call:
+//! A longer backoff only moves these requests to a later time, and fewer attempts give up successes
+//! on a good day. A budget limits retries to a share of the traffic, across all calls to a
+//! dependency:
 //!
 //! | | one call in 1,000 fails | half of them fail | all fail |
 //! | --- | --- | --- | --- |
 //! | 3 retries | 1.001 × the load | 1.9 × | 4 × |
 //! | 3 retries, budget of 20 % | 1.001 × | 1.2 × | 1.2 ×, and then the breaker: next to none |
 //!
-//! # What is counted
+//! # Accounting
 //!
 //! A budget belongs to a [dependency](crate::dependency), not to a call and not to a layer: every
 //! client in the process that calls it through the same [`Dependencies`](crate::dependency::Dependencies) shares
 //! it. In any 30 s, retries are at most [a fifth](crate::policy::PolicyBuilder::budget_ratio) of the
-//! original calls, or [ten](crate::policy::PolicyBuilder::budget_floor), whichever is more. The ten
-//! are there because a client that makes three calls in a minute could never retry otherwise.
+//! original calls, or [ten](crate::policy::PolicyBuilder::budget_floor), whichever is more. Without
+//! the ten, a client that makes three calls in a minute could never retry.
 //!
 //! ```
 //! use std::sync::atomic::{AtomicU32, Ordering};
@@ -53,8 +53,8 @@
 //!
 //! # Many small clients
 //!
-//! The floor is per process. A thousand processes that each make a call in 30 s have a thousand
-//! floors, and in a full outage each may use its own up. If your fleet is like that, say so:
+//! The floor is per process: a thousand processes that each make a call in 30 s have a thousand
+//! floors, and in a full outage each may use up its own. For such a fleet, lower it:
 //!
 //! | 1,000 clients, a call in 30 s each | requests a call, outage of 30 s | of 10 min | succeed when 10 % fail |
 //! | --- | --- | --- | --- |
@@ -65,23 +65,23 @@
 //! | `budget_floor(0)`: a pure share | 1.00 × | 1.01 × | 90 %, as without retries |
 //! | one budget for clients of one process | 1.20 × | 1.19 × | 100 % |
 //!
-//! So where the clients live in one process, give them clones of one
-//! [`Dependencies`](crate::dependency::Dependencies): nothing is lost by it. Where they do not, and 1.5 × is as
-//! much as the server bears, `budget_floor(0)` is what keeps it below, at the price of retries on a
-//! good day; on the server, [`inbound`] is a budget that all clients share, whatever they are written
-//! in. The figures are of the simulator: `cargo run --release --example simulate -- --only crowd`.
+//! Clients of one process should share clones of one
+//! [`Dependencies`](crate::dependency::Dependencies), which costs no success. For clients in many
+//! processes, `budget_floor(0)` keeps the load below 1.5 × at the price of retries on a good day,
+//! and [`inbound`] is a budget on the server that all clients share, in any language. The figures
+//! come from `cargo run --release --example simulate -- --only crowd`.
 //!
 //! # Chains
 //!
-//! When A calls B calls C and each makes three attempts, C gets 27 calls for one. Two things keep a
-//! chain short: only the hop next to the failure retries, since a hop that gave up says so
-//! (`x-should-retry: false`, a `Retry-After`, or gRPC's pushback, all of which the client layers
-//! obey); and each server has an [`inbound`] budget for what comes in anyway.
+//! When A calls B calls C and each makes three attempts, one call can become 27 at C. Only the hop
+//! next to the failure should retry: a hop that gave up replies with `x-should-retry: false`, a
+//! `Retry-After` or gRPC's pushback, which the client layers obey. An [`inbound`] budget on each
+//! server bounds the retries of clients that do not.
 //!
-//! # What it is not
+//! # Limits
 //!
-//! A budget bounds retries, not calls: for a server that is overloaded by originals there is
-//! `tower::limit` and `tower::load_shed`. And it does not know
-//! whether a call may be repeated at all: that is [`safety`](super::safety).
+//! A budget bounds retries, not calls: against an overload by originals use `tower::limit` and
+//! `tower::load_shed`. It also does not decide whether a request may be sent again: see
+//! [`safety`](super::safety).
 //!
 //! [`inbound`]: crate::InboundBudgetLayer

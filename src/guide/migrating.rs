@@ -1,7 +1,7 @@
-//! From what you have.
+//! Migration from other crates.
 //!
-//! Each page of it is the same client or server, before and after. Both are built by this crate's
-//! own checks, against the versions named.
+//! Each section shows one client or server before and after. This crate's checks compile both,
+//! against the versions named.
 //!
 //! # From `tower::retry` (tower 0.5)
 //!
@@ -28,16 +28,15 @@
 //! | there | here |
 //! | --- | --- |
 //! | `Policy::retry` | the tables of [`Rules`](crate::classify::Rules); [`with_classifier`](crate::dependency::DependenciesBuilder::with_classifier) for a decision of your own |
-//! | `Policy::clone_request` | nothing: heads are kept aside, bodies that stream are recorded. What is not HTTP: [`RetryLayer::cloning`](crate::client::retry::RetryLayer::cloning) |
+//! | `Policy::clone_request` | nothing: heads are copied, streaming bodies are recorded. For requests that are not HTTP: [`RetryLayer::cloning`](crate::client::retry::RetryLayer::cloning) |
 //! | `TpsBudget` | part of the policy, per dependency, and exact |
 //! | a clone of the policy per call | one [`Dependencies`](crate::dependency::Dependencies) for all |
 //!
-//! What changes: waits differ from call to call; a call ends after 30 s with waits and all;
-//! `Retry-After` is obeyed; the error is boxed, with the original inside
-//! ([`RetryError`](crate::call::RetryError)). Keep your policy for a while and put
-//! [`RetryBudgetLayer`](crate::client::retry_budget::RetryBudgetLayer) below it, if you would rather go in steps: it
-//! bounds `tower::retry` as well, if the policy marks repeats with
-//! [`Attempt`](crate::call::Attempt).
+//! Changes: waits have jitter; a call ends after 30 s, waits included; `Retry-After` is obeyed; the
+//! error is boxed, with the original in its chain ([`RetryError`](crate::call::RetryError)). To go
+//! in steps, keep your policy at first and put
+//! [`RetryBudgetLayer`](crate::client::retry_budget::RetryBudgetLayer) below it, which bounds
+//! `tower::retry` too if the policy marks retries with [`Attempt`](crate::call::Attempt).
 //!
 //! # From reqwest-retry (0.9)
 //!
@@ -45,7 +44,8 @@
 //!
 //! becomes
 //!
-//! ```
+#![cfg_attr(feature = "reqwest-middleware", doc = "```")]
+#![cfg_attr(not(feature = "reqwest-middleware"), doc = "```rust,ignore")]
 //! use reqwest_middleware::{ClientBuilder, ClientWithMiddleware};
 //! use tower_reprise::{Dependencies, Policy, error::ConfigError, stacks};
 //!
@@ -57,9 +57,9 @@
 //! }
 //! ```
 //!
-//! What changes: a POST is not sent twice unless it has a key, and this stack gives it one (see
-//! [`safety`](super::safety)); bodies that stream are retried instead of being an error; waits stay
-//! within the call's time; `Retry-After` is obeyed. `RetryableStrategy` is
+//! Changes: a POST is retried only with an idempotency key, which this stack adds (see
+//! [`safety`](super::safety)); streaming bodies are retried instead of being an error; waits stay
+//! within the call's time; `Retry-After` is obeyed. `RetryableStrategy` becomes
 //! [`with_classifier`](crate::dependency::DependenciesBuilder::with_classifier).
 //!
 //! # From tower-resilience (0.14)
@@ -86,11 +86,10 @@
 //! }
 //! ```
 //!
-//! What changes: the budget and the breaker are of a dependency and not of a layer, so that clients
-//! for the same host share them; retry and breaker know of each other (an attempt that the breaker
-//! would refuse is not waited for). Event listeners are a `tracing` event and metrics.
-//! Its bulkhead, rate limiter, cache and hedging have no counterpart here: keep them, above or below
-//! as [`order`](super::order) says.
+//! Changes: budget and breaker belong to a dependency instead of a layer, so that clients of the
+//! same host share them; the retry layer does not wait for an attempt that the breaker would refuse.
+//! Event listeners become a `tracing` event and metrics. Its bulkhead, rate limiter, cache and
+//! hedging have no counterpart here: keep them, placed as [`order`](super::order) describes.
 //!
 //! # From axum-idempotent (0.6)
 //!
@@ -98,7 +97,8 @@
 //!
 //! becomes
 //!
-//! ```
+#![cfg_attr(feature = "server", doc = "```")]
+#![cfg_attr(not(feature = "server"), doc = "```rust,ignore")]
 //! use axum::Router;
 //! use http::header::AUTHORIZATION;
 //! use tower_reprise::{IdempotencyLayer, error::ConfigError, server::dialect::Scope, store::{MemoryStore, CrashPolicy}};
@@ -112,7 +112,7 @@
 //! }
 //! ```
 //!
-//! What changes: of requests at once one is executed, where all were; there is no session: whose key
-//! it is, you say; a key that is used for something else is refused (422); bodies, replies and keys
-//! are bounded; a client that hangs up does not stop the handler. Requests are not told apart by a
-//! hash of their content alone: without a key they pass.
+//! Changes: one of several concurrent requests is executed instead of all; `scope` names the owner
+//! of a key instead of a session; a key used for another request is refused (422); bodies, replies
+//! and keys are bounded; a client that disconnects does not stop the handler. Requests without a key
+//! pass: a hash of the content alone does not identify an operation.

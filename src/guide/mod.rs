@@ -1,21 +1,21 @@
-//! Why it is the way it is, and how to live with it.
+//! Guide: decisions to take before using the layers, and their operation.
 //!
-//! The other modules say what each part does. These pages say what to decide before you use them,
-//! and what to do on the day after.
+//! The other modules document each part. These pages cover the reasons for their design and what
+//! spans several of them.
 //!
-//! | page | answers |
+//! | page | covers |
 //! | --- | --- |
-//! | [`budgets`] | why three retries are not three retries, and what a budget changes |
-//! | [`safety`] | what may be called again, and what never |
-//! | [`order`] | which layer goes where, on a client, a server and a proxy |
-//! | [`promises`] | what exactly each store promises, and what it can lose |
-//! | [`operating`] | maintenance, replays, dead letters, reloading a policy: the commands and the metrics |
+//! | [`budgets`] | why a retry count does not bound load, and what a budget changes |
+//! | [`safety`] | which requests may be sent again |
+//! | [`order`] | the order of layers on a client, a server and a proxy |
+//! | [`promises`] | what each store guarantees, and what it can lose |
+//! | [`operating`] | metrics and alerts, maintenance, replays, dead letters, policy reload |
 //! | [`rules`] | every rule that the tests prove, by its id |
-//! | [`migrating`] | from `tower::retry`, reqwest-retry, tower-resilience and axum-idempotent |
+//! | [`migrating`] | moving from `tower::retry`, reqwest-retry, tower-resilience and axum-idempotent |
 //!
-//! In a hurry? Take [`stacks::client`](crate::stacks::client) on the client and
-//! [`IdempotencyLayer`](crate::server::idempotency::IdempotencyLayer) on the server, keep the defaults, and read
-//! [`safety`] before you change one:
+//! To start, put [`stacks::client`](crate::stacks::client) on the client and
+//! [`IdempotencyLayer`](crate::server::idempotency::IdempotencyLayer) on the server with their
+//! defaults, and read [`safety`] before changing one:
 //!
 //! ```
 //! use http::{Request, Response};
@@ -36,6 +36,9 @@
 //! # Ok(())
 //! # }
 //! ```
+
+// Pages link to items of all features.
+#![cfg_attr(not(feature = "full"), allow(rustdoc::broken_intra_doc_links))]
 
 pub mod budgets;
 pub mod migrating;

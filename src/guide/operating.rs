@@ -1,8 +1,9 @@
-//! Operating it: maintenance, replays, dead letters, policies.
+//! Operation: maintenance, metrics, backlogs, dead letters, policies, shutdown.
 //!
 //! # A planned maintenance
 //!
-//! ```
+#![cfg_attr(feature = "delivery", doc = "```")]
+#![cfg_attr(not(feature = "delivery"), doc = "```rust,ignore")]
 //! use std::time::{Duration, SystemTime};
 //! use axum::{Router, body::Body, routing::post};
 //! use tower_reprise::{delivery::replay::Replay, server::dialect::Scope, store::MemoryStore};
@@ -16,8 +17,8 @@
 //! let app: Router = app.layer(replay.layer());
 //!
 //! replay.maintenance().on(Some(SystemTime::now() + Duration::from_secs(1800)));
-//! // Orders that ask for it (`replay: true`) get 202, all others 503 with Retry-After; what only
-//! // reads is served, unless `served_in_maintenance` says otherwise. Migrate. Then:
+//! // Orders with `replay: true` get 202, all others 503 with Retry-After. Reads are served, unless
+//! // `served_in_maintenance` excludes them. Migrate. Then:
 //! replay.maintenance().off();
 //! // The backlog drains: one at a time first, then as many as `concurrency` allows.
 //!
@@ -27,10 +28,10 @@
 //! # }
 //! ```
 //!
-//! The switch is of one process; behind a balancer, switch each, or let a handler or the readiness
-//! of a dependency decide ([`ReplayLater`](crate::delivery::replay::ReplayLater), a 503).
+//! The switch belongs to one process. Behind a load balancer switch each, or let a handler decide
+//! ([`ReplayLater`](crate::delivery::replay::ReplayLater), or a 503).
 //!
-//! # What there is to see
+//! # Metrics
 //!
 //! | metric | kind | labels |
 //! | --- | --- | --- |
@@ -44,32 +45,33 @@
 //! | `dlq_messages_total`, `journal_outcomes_total` | counter | queue, outcome |
 //! | `journal_entries`, `journal_oldest_age_seconds`, `journal_lag_seconds` | gauge, histogram | queue, status |
 //!
-//! # What to watch
+//! # Alerts
 //!
 //! | metric | alert when |
 //! | --- | --- |
-//! | `retry_exhausted_total` by dependency | it rises: retries do not help any more |
-//! | `retry_budget_utilization_ratio` | it stays near 1: the dependency fails for many |
+//! | `retry_exhausted_total` by dependency | it rises: retries no longer help |
+//! | `retry_budget_utilization_ratio` | it stays near 1: many calls to the dependency fail |
 //! | `circuit_breaker_open` | 1 for longer than a deployment takes |
 //! | `idempotency_store_errors_total` | any: with the store down, keyed requests are refused |
 //! | `journal_oldest_age_seconds` of a queue | above what callers were promised |
-//! | `dlq_messages_total` | any: each is something that was promised and not done |
+//! | `dlq_messages_total` | any: each is accepted work that was not done |
 //!
 //! # A backlog
 //!
-//! A queue that grows has a service that can't serve or a worker that does not run.
-//! `journal_entries` by status tells which: all `queued` and none `processing` means no worker, or a
-//! pause after a 503, which ends by itself. A worker that was killed leaves entries `processing`
-//! until their lease runs out. `GET /replays/{id}` says where one stands; `DELETE` cancels one that
-//! has not started; see [`replay`](crate::delivery::replay) for all routes.
+//! A queue grows because the service fails or no worker runs, which `journal_entries` by status
+//! tells apart: all `queued` and none `processing` means no worker, or a pause after a 503, which
+//! ends by itself. Entries of a worker that was killed stay `processing` until their lease expires.
+//! `GET /replays/{id}` shows the state of one, `DELETE` cancels one that has not started; see
+//! [`replay`](crate::delivery::replay) for all routes.
 //!
 //! # Dead letters
 //!
-//! What fails for good stays in its queue with its payload and history, for as long as
-//! [`keep`](crate::delivery::replay::ReplayBuilder::keep) says, and an alert is sent. Look at one, mend the
-//! cause, then redrive: one first, then all, slowly enough.
+//! An entry that fails for good stays in its queue with its payload and history, for as long as
+//! [`keep`](crate::delivery::replay::ReplayBuilder::keep) says, and an alert is sent. Inspect one,
+//! fix the cause, then redrive one, then all of them at a bounded rate.
 //!
-//! ```
+#![cfg_attr(feature = "delivery", doc = "```")]
+#![cfg_attr(not(feature = "delivery"), doc = "```rust,ignore")]
 //! use tower_reprise::{
 //!     delivery::dead_letter::{DeadLetters, Redrive},
 //!     store::MemoryStore,
@@ -84,30 +86,30 @@
 //!         println!("{} {}: {}", letter.id, entry.label, letter.reason);
 //!     }
 //! }
-//! // How many would it be, of one kind only?
+//! // Counts the letters of one kind.
 //! let which = || Redrive::queue("replay").label("POST /orders");
 //! let would = letters.redrive_all(which().dry_run()).await?;
-//! // Then in earnest, ten a second.
+//! // Redrives them, ten a second.
 //! let done = letters.redrive_all(which().per_second(10)).await?;
 //! # let _ = (would, done);
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! A redriven replay is first called under the idempotency key that it has: what succeeded
-//! meanwhile, by its caller or by an attempt that nobody waited for, is not done twice. If what is
-//! kept there is the failure that it died of, it is executed again, once for each redrive, under a
-//! key of that redrive. So look whether the failure left something half done before you redrive:
-//! a handler that failed in the middle begins anew. This is known for as long as your
-//! [`IdempotencyLayer`](crate::server::idempotency::IdempotencyLayer) keeps its records, a day unless told otherwise:
-//! what is redriven later is executed whatever happened before, so check that first.
-//! [`redrive`](crate::delivery::dead_letter::DeadLetters::redrive) has the rest.
+//! A redriven replay is first called under its own idempotency key, so that an operation which has
+//! succeeded meanwhile is not executed again. If the stored reply is the failure that made it a dead
+//! letter, it is executed again, once for each redrive, under a key of that redrive: check first
+//! whether the failure left something half done, since the handler starts anew. The check depends on
+//! the records of [`IdempotencyLayer`](crate::server::idempotency::IdempotencyLayer), which are kept
+//! for a day by default: a letter redriven later is executed in any case.
+//! See [`redrive`](crate::delivery::dead_letter::DeadLetters::redrive).
 //!
-//! # Another policy, without a restart
+//! # Policy changes without a restart
 //!
-//! Policies live in a file that is checked where your tests run, and read again when you say so:
+//! Policies live in a file that a test of yours checks, and that the service reads again on demand:
 //!
-//! ```
+#![cfg_attr(feature = "serde", doc = "```")]
+#![cfg_attr(not(feature = "serde"), doc = "```rust,ignore")]
 //! use tower_reprise::{Dependencies, policy::{Policies, assert_compliant}};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -116,10 +118,10 @@
 //! # let path = folder.join("policy.toml");
 //! # std::fs::write(&path, "[default]\nprofile = 'synchronous'\n")?;
 //! let policies = Policies::open(&path)?;
-//! assert_compliant(&policies); // in a test of yours: what the standard forbids fails it
+//! assert_compliant(&policies); // in a test of yours
 //!
 //! let deps = Dependencies::new(policies);
-//! // On SIGHUP, say. A file that can't be read, or is not allowed, changes nothing.
+//! // On SIGHUP, for example. A file that can't be read, or is not allowed, changes nothing.
 //! match Policies::open(&path) {
 //!     Ok(policies) => deps.reload(policies),
 //!     Err(error) => eprintln!("the old policies stay: {error}"),
@@ -129,22 +131,20 @@
 //! # }
 //! ```
 //!
-//! Calls under way end by the policy they began with; budgets, breakers and gates keep what they
-//! know. `examples/policy.toml` has every field.
+//! Calls in flight keep the policy they began with; budgets, breakers and gates keep their state.
+//! `examples/policy.toml` documents every field.
 //!
 //! # Stores
 //!
-//! Records past their time are removed as others come in. A store that is full refuses new
-//! operations and drops nothing: give SQLite's disk, Redis's `maxmemory` and the memory store's
-//! bounds room for a day's keys at peak, about half a kilobyte each and the replies.
-//! Back up SQLite by its own means (`VACUUM INTO`), never by copying the file. Rotate the keys of
-//! [`Sealed`](crate::store::Sealed) as its page says.
+//! Expired records are removed as others come in. A full store refuses new operations and drops
+//! nothing: size SQLite's disk, Redis's `maxmemory` and the memory store's bounds for a day's keys
+//! at peak, about half a kilobyte each plus the replies. Back up SQLite with `VACUUM INTO`, never by
+//! copying the file. [`Sealed`](crate::store::Sealed) describes how its keys are rotated.
 //!
 //! # Shutting down
 //!
 //! Stop accepting, let requests in flight end (axum's `with_graceful_shutdown`), then
-//! [`shutdown`](crate::delivery::worker::WorkerHandle::shutdown) the workers: they lease nothing more and
-//! finish what they began, and what is not finished in time is broken off and given back at once,
-//! for another worker to attempt. If the journal can't be told so within two more seconds, that
-//! worker has to wait until the lease runs out. A kill at any moment loses nothing that was
-//! acknowledged; it only costs the length of a lease.
+//! [`shutdown`](crate::delivery::worker::WorkerHandle::shutdown) the workers: they lease no more
+//! entries and finish those they have. Entries not finished in time are aborted and released for
+//! another worker; if the release fails for two seconds, they wait for the end of their lease. A
+//! kill at any moment loses nothing that was acknowledged, and delays it by at most a lease.

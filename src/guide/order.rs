@@ -1,24 +1,23 @@
-//! Which layer goes where.
+//! The order of layers.
 //!
 //! # On a client
 //!
-//! [`stacks::client`](crate::stacks::client) is this order, from the outside in. Each line is there
-//! for a reason:
+//! [`stacks::client`](crate::stacks::client) has this order, outermost first:
 //!
-//! | layer | why here |
+//! | layer | reason |
 //! | --- | --- |
 //! | your tracing, your authentication | once per call, and what they add is kept on every attempt |
 //! | [`IdempotencyKeyLayer`](crate::client::idempotency_key::IdempotencyKeyLayer) | above the retries: a key per operation, not per attempt |
 //! | [`RetryBudgetLayer`](crate::client::retry_budget::RetryBudgetLayer) | above the retries: counts each original once, and bounds loops that are not ours |
-//! | [`RetryLayer`](crate::client::retry::RetryLayer) | everything below is repeated |
+//! | [`RetryLayer`](crate::client::retry::RetryLayer) | every layer below sees each attempt |
 //! | [`RetryAfterLayer`](crate::client::retry_after::RetryAfterLayer) | below the retries: learns from each attempt's reply; above the breaker: a call that is held is not yet a probe |
-//! | [`CircuitBreakerLayer`](crate::client::circuit_breaker::CircuitBreakerLayer) | below the retries: sees each attempt, so it opens before four times five failures |
-//! | [`PeekLayer`](crate::client::peek::PeekLayer) | next to the client: knows what trailers and bodies say, for all above |
-//! | a time limit per attempt | below all of them, or [`attempt_timeout`](crate::policy::PolicyBuilder::attempt_timeout); one above them cuts off the whole call |
+//! | [`CircuitBreakerLayer`](crate::client::circuit_breaker::CircuitBreakerLayer) | below the retries: counts attempts, so that it opens after five of them rather than five calls |
+//! | [`PeekLayer`](crate::client::peek::PeekLayer) | next to the client: reads trailers and bodies for all layers above |
+//! | a time limit per attempt | below all of them, or [`attempt_timeout`](crate::policy::PolicyBuilder::attempt_timeout); a timeout above them limits the whole call |
 //! | your client | |
 //!
-//! A layer of your own goes above the retries if it shall happen once per call, below if once per
-//! attempt. All of ours must share one [`Dependencies`](crate::dependency::Dependencies).
+//! Put a layer of your own above the retries to run it once per call, below to run it once per
+//! attempt. All layers of this crate share one [`Dependencies`](crate::dependency::Dependencies).
 //!
 //! ```
 //! use http::{Request, Response};
@@ -31,7 +30,7 @@
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), BoxError> {
 //! # let http = service_fn(|_: Request<String>| async { Ok::<_, BoxError>(Response::new(String::new())) });
-//! // Without keys, for a server that ignores them, and with a limit per attempt.
+//! // Without keys, for a server that ignores them, and with a timeout per attempt.
 //! let deps = Dependencies::new(Policy::synchronous().build()?);
 //! let mut client = ServiceBuilder::new()
 //!     .layer(RetryBudgetLayer::new(deps.clone()))
@@ -48,18 +47,19 @@
 //!
 //! # On a server
 //!
-//! | layer | why here |
+//! | layer | reason |
 //! | --- | --- |
-//! | [`InboundBudgetLayer`](crate::InboundBudgetLayer) | first: a storm is refused before it costs anything |
-//! | authentication | the layers below have to know who asks |
-//! | [`ReplayLayer`](crate::delivery::replay::ReplayLayer) | above idempotency: what was never executed is written down, and replayed through the layers below |
-//! | [`IdempotencyLayer`](crate::server::idempotency::IdempotencyLayer) | around what shall happen once |
-//! | `tower::limit`, `load_shed` | below: a refusal releases the key, and a repeat that is answered from the store takes no place |
+//! | [`InboundBudgetLayer`](crate::InboundBudgetLayer) | first: a retry storm is refused before it costs anything |
+//! | authentication | the layers below need the caller's identity |
+//! | [`ReplayLayer`](crate::delivery::replay::ReplayLayer) | above idempotency: stores requests that were not executed, and replays them through the layers below |
+//! | [`IdempotencyLayer`](crate::server::idempotency::IdempotencyLayer) | around operations that must happen once |
+//! | `tower::limit`, `load_shed` | below: a refusal releases the key, and a replayed reply takes no permit |
 //! | your handlers | |
 //!
 //! In axum the layer that is added last is the outermost:
 //!
-//! ```
+#![cfg_attr(feature = "delivery", doc = "```")]
+#![cfg_attr(not(feature = "delivery"), doc = "```rust,ignore")]
 //! use axum::{Router, routing::post};
 //! use tower_reprise::{Dependencies, IdempotencyLayer, InboundBudgetLayer, Policy, delivery::replay::Replay, server::dialect::Scope, store::{MemoryStore, CrashPolicy}};
 //!
@@ -85,7 +85,7 @@
 //!
 //! # In a proxy
 //!
-//! The server's layers, then the client's. [`ProblemLayer`](crate::server::problem::ProblemLayer), which makes
-//! refusals and errors of the client's stack 502, 503 and 504, goes just inside of the inbound
-//! budget: replay and idempotency have to see the errors themselves, which tell whether anything was
-//! sent. What was not keeps no key, and is journaled. The example `gateway` is one, ready to run.
+//! The server's layers, then the client's. [`ProblemLayer`](crate::server::problem::ProblemLayer)
+//! turns refusals and errors of the client stack into 502, 503 and 504. It goes directly inside the
+//! inbound budget, because replay and idempotency need the errors themselves: a request that was
+//! never sent releases its key and is journaled. The example `gateway` is such a proxy.

@@ -1,11 +1,11 @@
-//! What exactly is promised.
+//! Guarantees of each store.
 //!
-//! "Exactly once" is two promises: a request that was acknowledged is not lost, and its effect does
-//! not happen twice. Each depends on where records are kept.
+//! "Exactly once" is two guarantees: an acknowledged request is not lost, and its effect does not
+//! happen twice. Both depend on the store.
 //!
 //! # An operation with a key
 //!
-//! While its record is kept, and the store answers:
+//! While its record is kept:
 //!
 //! | | memory | SQLite | PostgreSQL | Redis |
 //! | --- | --- | --- | --- | --- |
@@ -21,22 +21,23 @@
 //!
 //! # When the server dies in the middle
 //!
-//! Then nobody knows whether the effect happened, and no store can find out. What happens next you
-//! choose when you build the layer, because only you know the effect:
+//! After a crash in the middle of an operation no store can tell whether its effect happened. The
+//! layer's builder takes the decision, since it depends on the effect:
 //!
 //! - [`CrashPolicy::Reexecute`](crate::store::CrashPolicy::Reexecute): after the lease the operation is
-//!   executed again. Right if it is harmless twice, or guarded by the
+//!   executed again. Choose it if the effect is harmless twice, or guarded by the
 //!   [fencing token](crate::server::idempotency::Execution::token).
-//! - [`CrashPolicy::Unknown`](crate::store::CrashPolicy::Unknown): repeats are told that the outcome is
-//!   unknown, and a person looks.
-//! - [`PostgresStore::complete_in`](crate::store::PostgresStore::complete_in): there is no middle.
-//!   The effect and its record are committed in one transaction. This is the one way to exactly
-//!   once, for effects in that database; the example `exactly_once` does it.
+//! - [`CrashPolicy::Unknown`](crate::store::CrashPolicy::Unknown): duplicates get an error that says that
+//!   the outcome is unknown, for a person to resolve.
+//! - [`PostgresStore::complete_in`](crate::store::PostgresStore::complete_in): the effect and
+//!   its record are committed in one transaction, which is exactly once for effects in that
+//!   database. See the example `exactly_once`.
 //!
-//! The token is worth having in any case: it grows with each owner, so that a process which was
-//! stopped for a minute can't overwrite what its successor did. In SQL:
+//! The fencing token is useful with each of them: it grows with each owner, so that a process that
+//! was paused can't overwrite what its successor did. In SQL:
 //!
-//! ```
+#![cfg_attr(feature = "server", doc = "```")]
+#![cfg_attr(not(feature = "server"), doc = "```rust,ignore")]
 //! use tower_reprise::server::idempotency::Execution;
 //!
 //! fn guarded(execution: &Execution) -> (&'static str, i64) {
@@ -55,11 +56,11 @@
 //! | its effect happens once | under an [`IdempotencyLayer`](crate::server::idempotency::IdempotencyLayer), as above | | | |
 //! | a webhook about it is sent at least once | yes | yes | yes | yes |
 //!
-//! Deliveries are at least once by nature: a receiver that answers too late gets the event again,
-//! with the same id. [`EventDedupLayer`](crate::server::idempotency::events::EventDedupLayer) is for it.
+//! Deliveries are at least once: a receiver that answers too late gets the event again, with the
+//! same id. [`EventDedupLayer`](crate::server::idempotency::events::EventDedupLayer) discards it there.
 //!
-//! # How it is known
+//! # Tests
 //!
-//! [`store::conformance`](crate::store::conformance) is the contract as a test, run on all four, and
-//! on a store of your own. The tests kill servers with SIGKILL in the middle of operations, stop and
-//! continue workers, fill disks and cut connections.
+//! [`store::conformance`](crate::store::conformance) is the contract as a test, run on all four
+//! stores, and on a store of your own. The tests kill servers with SIGKILL in the middle of
+//! operations, pause and resume workers, fill disks and cut connections.

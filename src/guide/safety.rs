@@ -1,10 +1,11 @@
-//! What is safe to retry.
+//! Requests that are safe to retry.
 //!
-//! Three questions, each asked on its own after every failed attempt; a retry needs three times yes.
+//! After a failed attempt a retry needs three conditions: the failure is transient, the request may
+//! be executed twice, and the limits allow it.
 //!
-//! # May it pass?
+//! # Transient failures
 //!
-//! | outcome | |
+//! | outcome | retried |
 //! | --- | --- |
 //! | connection refused, reset, closed early; a timeout | yes |
 //! | a name that can't be resolved | yes, twice |
@@ -19,15 +20,14 @@
 //! [`Codes`](crate::classify::Codes) reads the error code in a JSON body, where a status alone says
 //! too little.
 //!
-//! # Is it harmless to do twice?
+//! # Idempotent requests
 //!
-//! Nobody can tell a request that was lost from a reply that was lost. So a request is repeated only
-//! if one of these holds:
+//! A client can't tell a lost request from a lost reply. So a request is retried only if
 //!
 //! - its method is idempotent: GET, HEAD, OPTIONS, TRACE, PUT, DELETE;
 //! - it carries an idempotency key, **and the server honours keys**;
 //! - the gRPC method is declared [idempotent](crate::policy::PolicyBuilder::idempotent_methods);
-//! - it surely was never processed: the connection was refused, or HTTP/2 said so (`REFUSED_STREAM`,
+//! - or it was certainly not processed: the connection was refused, or HTTP/2 said so (`REFUSED_STREAM`,
 //!   a `GOAWAY` with a lower last stream).
 //!
 //! ```
@@ -54,27 +54,26 @@
 //! # }
 //! ```
 //!
-//! The second of them is a promise that only you can make. [`stacks::client`](crate::stacks::client)
-//! stamps a key on every POST and PATCH, which makes them retryable: for a server that ignores keys
-//! build the stack without [`IdempotencyKeyLayer`](crate::client::idempotency_key::IdempotencyKeyLayer). A key that shall
-//! survive a crash of the client has to be stored before the call: see
+//! Only you know whether a server honours keys. [`stacks::client`](crate::stacks::client) stamps a
+//! key on every POST and PATCH, which makes them retryable: for a server that ignores keys build the
+//! stack without [`IdempotencyKeyLayer`](crate::client::idempotency_key::IdempotencyKeyLayer). To
+//! survive a crash of the client, a key must be stored before the call: see
 //! [`idempotency_key`](crate::client::idempotency_key).
 //!
-//! # Is it allowed?
+//! # Limits
 //!
-//! Within the attempts, the time for the whole call, the [budget](super::budgets), an open breaker
-//! and what the dependency asked for. A wait that does not fit in the time that is left ends the
-//! call at once, rather than after a wait for nothing. The caller gets the last real answer, and
-//! [`RetryOutcome`](crate::call::RetryOutcome) says which of these it was.
+//! The number of attempts, the time of the whole call, the [budget](super::budgets), the breaker and
+//! a `Retry-After` of the dependency each can end a call. A wait that does not fit into the remaining
+//! time ends it at once. The caller gets the last real response, and
+//! [`RetryOutcome`](crate::call::RetryOutcome) names the reason.
 //!
 //! # Bodies
 //!
-//! A body that is at hand is sent again. One that streams is recorded as it passes, up to
-//! [`replay_limit`](crate::policy::PolicyBuilder::replay_limit); one that is longer is streamed all
-//! the same, and can't be retried once it was touched. Nothing is held back to be able to retry.
+//! A buffered body is sent again. A streaming one is recorded as it passes, up to
+//! [`replay_limit`](crate::policy::PolicyBuilder::replay_limit); a longer one streams too, and can't
+//! be retried once a part of it was read. Recording delays nothing.
 //!
 //! # Credentials
 //!
-//! Every attempt carries what the first one carried. A token may be
-//! [refreshed](crate::client::retry::BearerToken) between attempts; that it can't be dropped or weakened is
-//! checked.
+//! Every attempt carries the credentials of the first one. A token can be
+//! [refreshed](crate::client::retry::BearerToken) between attempts, but neither dropped nor weakened.

@@ -8,7 +8,7 @@ use crate::{backoff::Backoff, classify::Rules, error::ConfigError};
 mod finding;
 mod table;
 
-/// Everything in which a policy, or a whole stack, differs from the standard. It prints as a table.
+/// The differences of a policy, or of several, from the standard. It prints as a table.
 ///
 /// ```
 /// use tower_reprise::Policy;
@@ -31,19 +31,19 @@ pub struct Audit {
 }
 
 impl Audit {
-    /// What was found, the worst last.
+    /// Returns all findings, the worst last.
     #[must_use]
     pub fn findings(&self) -> &[Finding] {
         &self.findings
     }
 
-    /// Whether no rule is broken without an approval.
+    /// Returns whether no rule is broken without an approval.
     #[must_use]
     pub fn is_compliant(&self) -> bool {
         self.violations().next().is_none()
     }
 
-    /// What breaks a rule without an approval.
+    /// Iterates over the rules broken without an approval.
     pub fn violations(&self) -> impl Iterator<Item = &Finding> {
         let violates = |finding: &&Finding| finding.severity == Severity::Violation;
         self.findings.iter().filter(violates)
@@ -78,7 +78,7 @@ impl From<&super::Policies> for Audit {
 }
 
 /// Panics if a policy, the policies of a file or those of a registry break a rule without an
-/// approval. It is for a test of your own, which then fails with the rules, and with what to do.
+/// approval, with the rules and their remedies. It is for tests of your own.
 ///
 /// ```
 /// use tower_reprise::{Dependencies, Policy, policy::assert_compliant};
@@ -154,7 +154,7 @@ impl Settings {
         approved.map(|(_, reason)| reason)
     }
 
-    /// Everything that takes an approval.
+    /// Lists the values that take an approval.
     pub(super) fn deviations(&self) -> Vec<ConfigError> {
         let mut found = Vec::new();
         let mut deviation =
@@ -249,7 +249,7 @@ impl Settings {
         })
     }
 
-    /// A breaker that takes no notice of an exhausted budget is what the standard advises against.
+    /// Warns of a breaker that ignores an exhausted budget, which the standard advises against.
     fn idle_breaker(&self) -> Option<Finding> {
         let idle = self.breaker.on_budget_exhausted == Exhaustion::Never && self.budget.is_some();
         idle.then(|| {
@@ -259,7 +259,7 @@ impl Settings {
     }
 }
 
-/// Looks for what the jitter is there to prevent: waits that hardly depend on the draw.
+/// Samples a strategy for waits that hardly depend on the random draw.
 fn sample(backoff: &dyn Backoff) -> Option<Finding> {
     let found = |value| Finding::new(Rule::R1, "backoff", value, "full or decorrelated jitter");
     let mut previous = Duration::ZERO;

@@ -12,9 +12,9 @@ use crate::{
     telemetry,
 };
 
-/// What a retry of a request keeps at most, unless told otherwise.
+/// The default of `replay_limit`, in bytes.
 const REPLAY_LIMIT: usize = 64 * 1024;
-/// What retries of all requests to one dependency keep at most of bodies that stream.
+/// The default of `replay_pool`, in bytes.
 const REPLAY_POOL: usize = 16 * 1024 * 1024;
 
 mod check;
@@ -29,7 +29,7 @@ pub struct PolicyBuilder {
     cap: Duration,
     decorrelated: bool,
     custom: Option<Arc<dyn Backoff>>,
-    /// A count that was set in the unit of another profile.
+    /// A count in the unit of another profile.
     wrong_unit: Option<ConfigError>,
 }
 
@@ -65,13 +65,13 @@ impl PolicyBuilder {
         }
     }
 
-    /// The name of the calling service, as metrics show it.
+    /// Sets the name of the calling service, a label of metrics.
     pub fn service(mut self, name: impl Into<Arc<str>>) -> Self {
         self.settings.service = name.into();
         self
     }
 
-    /// Calls after the first one.
+    /// Sets the number of attempts after the first one.
     pub fn max_retries(mut self, retries: u32) -> Self {
         if self.settings.profile == Profile::Webhook {
             self.wrong_unit = Some(ConfigError::new(
@@ -85,7 +85,7 @@ impl PolicyBuilder {
         self
     }
 
-    /// Deliveries of a webhook, the first one included.
+    /// Sets the number of deliveries of a webhook, the first one included.
     pub fn deliveries(mut self, deliveries: u32) -> Self {
         if self.settings.profile != Profile::Webhook {
             self.wrong_unit = Some(ConfigError::new(
@@ -99,68 +99,68 @@ impl PolicyBuilder {
         self
     }
 
-    /// The time a whole call may take, waits included.
+    /// Sets the time limit of a whole call, waits included.
     pub fn total_timeout(mut self, total: Duration) -> Self {
         self.settings.total = total;
         self
     }
 
-    /// The time one attempt may take; a longer one counts as a timeout, which is retried.
+    /// Sets the time limit of one attempt. One that exceeds it counts as a timeout, and is retried.
     pub fn attempt_timeout(mut self, timeout: Duration) -> Self {
         self.settings.attempt_timeout = Some(timeout);
         self
     }
 
-    /// The bound of the wait before the first retry.
+    /// Sets the bound of the wait before the first retry.
     pub fn base(mut self, base: Duration) -> Self {
         self.base = base;
         self
     }
 
-    /// The bound that no wait exceeds.
+    /// Sets the bound of all waits.
     pub fn cap(mut self, cap: Duration) -> Self {
         self.cap = cap;
         self
     }
 
-    /// Decorrelated jitter in place of full jitter.
+    /// Uses decorrelated jitter instead of full jitter.
     pub fn decorrelated(mut self) -> Self {
         self.decorrelated = true;
         self
     }
 
-    /// A strategy of your own, which the audit samples.
+    /// Uses a strategy of your own, which the audit samples.
     pub fn backoff(mut self, backoff: impl Backoff) -> Self {
         self.custom = Some(Arc::new(backoff));
         self
     }
 
-    /// Retries as a share of the original requests of the last 30 s.
+    /// Sets the retries that are allowed, as a share of the original requests of the last 30 s.
     pub fn budget_ratio(mut self, ratio: f64) -> Self {
         self.settings.budget.get_or_insert_default().ratio = ratio;
         self
     }
 
-    /// Retries in 30 s that are allowed however few originals there are. Of many small clients each
-    /// has so many: see [the module of the budget](crate::client::retry_budget#many-small-clients).
+    /// Sets the retries in 30 s that are allowed however few originals there are. Each process has
+    /// its own: see [many small clients](crate::client::retry_budget#many-small-clients).
     pub fn budget_floor(mut self, floor: u32) -> Self {
         self.settings.budget.get_or_insert_default().floor = floor;
         self
     }
 
-    /// No retry budget at all, which takes an approval of R-7.
+    /// Removes the retry budget, which takes an approval of R-7.
     pub fn without_budget(mut self) -> Self {
         self.settings.budget = None;
         self
     }
 
-    /// Failures in a row that open the breaker.
+    /// Sets the failures in a row that open the breaker.
     pub fn consecutive_failures(mut self, failures: u32) -> Self {
         self.settings.breaker.consecutive_failures = failures;
         self
     }
 
-    /// The share of failed calls that opens the breaker, once `minimum_calls` were made within
+    /// Sets the share of failed calls that opens the breaker, once `minimum_calls` were made within
     /// `window`.
     pub fn failure_rate(mut self, rate: f64, minimum_calls: u32, window: Duration) -> Self {
         self.settings.breaker.failure_rate = rate;
@@ -169,51 +169,51 @@ impl PolicyBuilder {
         self
     }
 
-    /// How long the breaker stays open at first, and at most.
+    /// Sets how long the breaker stays open at first, and at most.
     pub fn cooldown(mut self, first: Duration, longest: Duration) -> Self {
         self.settings.breaker.cooldown = first;
         self.settings.breaker.max_cooldown = longest;
         self
     }
 
-    /// What the breaker does when the retry budget runs out.
+    /// Sets the effect of an exhausted retry budget on the breaker.
     pub fn on_budget_exhausted(mut self, exhaustion: Exhaustion) -> Self {
         self.settings.breaker.on_budget_exhausted = exhaustion;
         self
     }
 
-    /// What becomes of calls while a dependency asks to be left alone.
+    /// Sets whether calls wait or are refused while a dependency asked not to be called.
     pub fn retry_after_mode(mut self, mode: RetryAfterMode) -> Self {
         self.settings.retry_after.mode = mode;
         self
     }
 
-    /// The most that a wait asked for by a dependency is prolonged at random; zero for none.
+    /// Sets the most that a wait for `Retry-After` is prolonged at random; zero for none.
     pub fn retry_after_spread(mut self, spread: Duration) -> Self {
         self.settings.retry_after.spread = spread;
         self
     }
 
-    /// The longest a dependency can shut out later calls.
+    /// Sets the longest time for which a dependency can shut out later calls.
     pub fn retry_after_longest(mut self, longest: Duration) -> Self {
         self.settings.retry_after.longest = longest;
         self
     }
 
-    /// How many bytes of a request's head, and of its body if it streams, are kept for a retry.
+    /// Sets how many bytes of a request's head, and of a streaming body, are kept for a retry.
     pub fn replay_limit(mut self, bytes: usize) -> Self {
         self.settings.replay_limit = bytes;
         self
     }
 
-    /// How many bytes of bodies that stream are kept for retries in all, for one dependency. When
-    /// there is no room left, calls go on and are just not retried.
+    /// Sets how many bytes of streaming bodies are kept for retries of one dependency in all. Calls
+    /// over this limit are sent, but not retried.
     pub fn replay_pool(mut self, bytes: usize) -> Self {
         self.settings.replay_pool = bytes;
         self
     }
 
-    /// Names the dead-letter queue that takes what could not be done.
+    /// Names the dead-letter queue.
     pub fn dead_letters(mut self, queue: impl Into<Arc<str>>) -> Self {
         self.settings.dead_letters = Some(queue.into());
         self
@@ -225,17 +225,17 @@ impl PolicyBuilder {
         self
     }
 
-    /// What the breaker would do by now.
+    /// Returns the settings of the breaker so far.
     #[cfg(feature = "serde")]
     pub(crate) fn breaker_policy(&self) -> BreakerPolicy {
         self.settings.breaker
     }
 
-    /// Checks everything.
+    /// Checks all values.
     ///
     /// # Errors
     ///
-    /// The first value that is not allowed: its name, what it is, what it could be, and the rule.
+    /// Names the first value that is not allowed, the allowed ones, and the rule.
     pub fn build(self) -> Result<Policy, ConfigError> {
         let policy = self.approved()?;
         for (rule, reason) in policy.approvals() {
@@ -244,7 +244,7 @@ impl PolicyBuilder {
         Ok(policy)
     }
 
-    /// Checks everything, and says nothing of what was approved.
+    /// Checks all values, and does not log approvals.
     pub(crate) fn approved(self) -> Result<Policy, ConfigError> {
         let policy = self.possible()?;
         let settings = &policy.inner;
@@ -255,7 +255,7 @@ impl PolicyBuilder {
         }
     }
 
-    /// Checks what no approval can lift. The policy may break rules: it is fit for an audit only.
+    /// Checks only the limits that no approval lifts, for an audit of the rest.
     pub(crate) fn possible(self) -> Result<Policy, ConfigError> {
         if let Some(error) = self.wrong_unit {
             return Err(error);

@@ -1,10 +1,23 @@
-//! What a user may ask for, and whether that is allowed.
+//! Retry policies: profiles, allowed ranges, approvals and audits.
 //!
-//! A [`Policy`] says how often, how long and on what a client calls again. It starts from a
-//! [`Profile`] whose defaults and ranges are a published standard's, and a value outside its range
-//! is an error that names the rule. There is one way past: an approval with a reason, which is
-//! logged and stays visible in the [`audit`](Policy::audit), so that what was decided once can be
-//! found later.
+//! A [`Policy`] limits the retries of a client: how many, for how long, and after which outcomes. It
+//! starts from a [`Profile`], whose defaults and ranges come from an integration retry standard with
+//! ten rules, R-1 to R-10. [`Rule`] lists those that a setting can break. A value outside
+//! its range is an error that names the rule, unless the policy has an approval with a reason, which
+//! is logged and stays visible in the [`audit`](Policy::audit).
+//!
+//! | profile | for | retries (range) | total time (at most) | base of the backoff |
+//! | --- | --- | --- | --- | --- |
+//! | [`synchronous`](Policy::synchronous) | calls that a user waits for | 3 (1 to 5) | 30 s (30 s) | 1 s |
+//! | [`grpc_unary`](Policy::grpc_unary) | unary gRPC calls | 3 (1 to 5) | 30 s (30 s) | 1 s |
+//! | [`asynchronous`](Policy::asynchronous) | events of a queue | 5 (1 to 10) | 24 h (24 h) | 1 s |
+//! | [`webhook`](Policy::webhook) | webhooks | 5 deliveries (3 to 8) | 24 h (24 h) | 1 s |
+//! | [`batch_item`](Policy::batch_item) | items of a batch job | 3 (1 to 5) | 5 min (24 h) | 1 s |
+//! | [`bank`](Policy::bank) | clients of BlooBank | 3 (1 to 5) | 30 s (30 s) | 500 ms |
+//!
+//! Events and webhooks also need a dead-letter queue (R-8). All profiles have full jitter with a cap
+//! of 30 s (R-1) and a retry budget of 20 % (R-7). `bank` is the retry recipe that BlooBank publishes
+//! for clients of its API: it knows the bank's error codes, and does not retry on an internal error.
 //!
 //! ```
 //! use std::time::Duration;
@@ -31,9 +44,8 @@
 //! # Files
 //!
 //! With the `serde` feature a policy is read from TOML, JSON or the environment, and the
-//! [`Policies`] of all dependencies from one file: a default, profiles to start from, and what
-//! single dependencies have of their own. `examples/policy.toml` has every field, with what it
-//! means.
+//! [`Policies`] of all dependencies from one file: a default, profiles of your own, and policies of
+//! single dependencies. `examples/policy.toml` documents every field.
 //!
 //! ```
 //! # #[cfg(feature = "serde")] {
@@ -53,11 +65,11 @@
 //! A live registry takes the next version of a file with
 //! [`reload`](crate::dependency::Dependencies::reload), and no call is dropped.
 //!
-//! # In your tests, and before a merge
+//! # Checks in tests and before a merge
 //!
 //! [`assert_compliant`] fails a test of yours with the rules that a policy breaks, and
-//! [`Policies::check`](Policies) lists all that is wrong with a file. [`Rule::enforcement`](crate::error::Rule::enforcement) says what each
-//! rule stops, by the standard's enforcement table.
+//! [`Policies::check`](Policies) lists all violations of a file.
+//! [`Rule::enforcement`] returns the stage at which the standard stops a violation of each rule.
 //!
 //! ```
 //! # #[cfg(feature = "serde")] {
@@ -90,14 +102,14 @@ pub use self::{
 };
 use crate::{backoff::Backoff, classify::Rules};
 
-/// How often, how long and on what to call again. Made by a [`PolicyBuilder`], shared by every
-/// layer, and cheap to clone.
+/// The limits of a client's retries. Made by a [`PolicyBuilder`], shared by every layer, and cheap to
+/// clone.
 #[derive(Debug, Clone)]
 pub struct Policy {
     inner: Arc<Settings>,
 }
 
-/// What a policy says, before and after it was checked.
+/// The values of a policy, before and after the check.
 #[derive(Debug, Clone)]
 struct Settings {
     profile: Profile,
@@ -117,138 +129,139 @@ struct Settings {
 }
 
 impl Policy {
-    /// Calls that somebody waits for: 3 retries in at most 30 s.
+    /// Starts a policy for calls that a user waits for: 3 retries in at most 30 s.
     pub fn synchronous() -> PolicyBuilder {
         PolicyBuilder::new(Profile::Synchronous)
     }
 
-    /// Events from a queue: 5 retries in at most 24 h, then the dead-letter queue.
+    /// Starts a policy for events of a queue: 5 retries in at most 24 h, then the dead-letter queue.
     pub fn asynchronous() -> PolicyBuilder {
         PolicyBuilder::new(Profile::Asynchronous)
     }
 
-    /// Webhook deliveries: 5 of them in at most 24 h, then the dead-letter queue.
+    /// Starts a policy for webhooks: 5 deliveries in at most 24 h, then the dead-letter queue.
     pub fn webhook() -> PolicyBuilder {
         PolicyBuilder::new(Profile::Webhook)
     }
 
-    /// Items of a batch job: 3 retries each.
+    /// Starts a policy for items of a batch job: 3 retries each.
     pub fn batch_item() -> PolicyBuilder {
         PolicyBuilder::new(Profile::BatchItem)
     }
 
-    /// Unary gRPC calls: 3 retries in at most 30 s.
+    /// Starts a policy for unary gRPC calls: 3 retries in at most 30 s.
     pub fn grpc_unary() -> PolicyBuilder {
         PolicyBuilder::new(Profile::GrpcUnary)
     }
 
-    /// A bank's client recipe: as for synchronous calls, from a base of 500 ms, and internal
-    /// errors are not retried.
+    /// Starts a policy with the retry recipe that BlooBank publishes for clients of its API: as
+    /// [`synchronous`](Self::synchronous), with a backoff base of 500 ms, the bank's error codes, and
+    /// no retry on an internal error.
     pub fn bank() -> PolicyBuilder {
         PolicyBuilder::new(Profile::Bank)
     }
 
-    /// The profile it started from.
+    /// Returns the profile it started from.
     #[must_use]
     pub fn profile(&self) -> Profile {
         self.inner.profile
     }
 
-    /// The name of the calling service, as metrics show it.
+    /// Returns the name of the calling service, a label of metrics.
     #[must_use]
     pub fn service(&self) -> &str {
         &self.inner.service
     }
 
-    /// Calls after the first one.
+    /// Returns the number of attempts after the first one.
     #[must_use]
     pub fn max_retries(&self) -> u32 {
         self.inner.max_retries
     }
 
-    /// The time a whole call may take, waits included.
+    /// Returns the time limit of a whole call, waits included.
     #[must_use]
     pub fn total_timeout(&self) -> Duration {
         self.inner.total
     }
 
-    /// The time one attempt may take.
+    /// Returns the time limit of one attempt.
     #[must_use]
     pub fn attempt_timeout(&self) -> Option<Duration> {
         self.inner.attempt_timeout
     }
 
-    /// How waits are drawn.
+    /// Returns the strategy that waits are drawn from.
     #[must_use]
     pub fn backoff(&self) -> &dyn Backoff {
         &*self.inner.backoff
     }
 
-    /// The retry budget, unless an approval removed it.
+    /// Returns the retry budget, unless an approval removed it.
     #[must_use]
     pub fn budget(&self) -> Option<BudgetPolicy> {
         self.inner.budget
     }
 
-    /// When the circuit breaker opens, and for how long.
+    /// Returns when the circuit breaker opens, and for how long.
     #[must_use]
     pub fn breaker(&self) -> BreakerPolicy {
         self.inner.breaker
     }
 
-    /// How a dependency's wish to be left alone is kept.
+    /// Returns how `Retry-After` is obeyed.
     #[must_use]
     pub fn retry_after(&self) -> RetryAfterPolicy {
         self.inner.retry_after
     }
 
-    /// The rules that it goes beyond, each with the reason that was given.
+    /// Returns the approved rules with their reasons.
     pub(crate) fn approvals(&self) -> &[(Rule, Arc<str>)] {
         &self.inner.approvals
     }
 
-    /// The tables that outcomes are judged by.
+    /// Returns the tables by which outcomes are classified.
     #[must_use]
     pub fn rules(&self) -> &Rules {
         &self.inner.rules
     }
 
-    /// How many bytes of a request's head, and of its body if it streams, are kept for a retry.
+    /// Returns how many bytes of a request's head, and of a streaming body, are kept for a retry.
     #[must_use]
     pub fn replay_limit(&self) -> usize {
         self.inner.replay_limit
     }
 
-    /// How many bytes of bodies that stream are kept for retries in all, for one dependency.
+    /// Returns how many bytes of streaming bodies are kept for retries of one dependency in all.
     #[must_use]
     pub fn replay_pool(&self) -> usize {
         self.inner.replay_pool
     }
 
-    /// The queue that takes what could not be done.
+    /// Returns the name of the dead-letter queue.
     #[must_use]
     pub fn dead_letters(&self) -> Option<&str> {
         self.inner.dead_letters.as_deref()
     }
 
-    /// The most retries that one call may ask for.
+    /// Returns the most retries that an override may set.
     pub(crate) fn retries_ceiling(&self) -> u32 {
         self.max_retries().max(*self.profile().retries().end())
     }
 
-    /// The longest time that one call may ask for.
+    /// Returns the longest time that an override may set.
     pub(crate) fn total_ceiling(&self) -> Duration {
         self.total_timeout().max(self.profile().longest())
     }
 }
 
-/// How many retries a dependency may see in 30 s.
+/// The retries to a dependency that are allowed in 30 s.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct BudgetPolicy {
     /// The share of original requests.
     pub ratio: f64,
-    /// How many are allowed however few originals there are.
+    /// The number that is allowed however few originals there are.
     pub floor: u32,
 }
 
@@ -261,23 +274,23 @@ impl Default for BudgetPolicy {
     }
 }
 
-/// When a circuit breaker opens, and for how long.
+/// The thresholds and cooldowns of a circuit breaker.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct BreakerPolicy {
-    /// Opens after so many failures with no success between them.
+    /// The failures in a row that open it.
     pub consecutive_failures: u32,
-    /// Opens when this share of the calls in the window failed.
+    /// The share of failed calls in the window that opens it.
     pub failure_rate: f64,
-    /// The rate counts only from so many calls on.
+    /// The calls in the window from which on the rate counts.
     pub minimum_calls: u32,
-    /// What the rate is taken over.
+    /// The window of the rate.
     pub window: Duration,
-    /// How long it first stays open; each time in a row is about twice as long.
+    /// The time it first stays open; each further time in a row is about twice as long.
     pub cooldown: Duration,
     /// The longest it stays open.
     pub max_cooldown: Duration,
-    /// What it does when the retry budget runs out.
+    /// The effect of an exhausted retry budget.
     pub on_budget_exhausted: Exhaustion,
 }
 
@@ -295,7 +308,7 @@ impl Default for BreakerPolicy {
     }
 }
 
-/// What an exhausted retry budget does to the breaker.
+/// The effect of an exhausted retry budget on the breaker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(
     feature = "serde",
@@ -304,24 +317,24 @@ impl Default for BreakerPolicy {
 )]
 #[non_exhaustive]
 pub enum Exhaustion {
-    /// Opens it if calls also fail at the breaker's rate: a dependency that fails a quarter of
-    /// its calls is better than none.
+    /// Opens it if calls also fail at the breaker's rate: a dependency that fails a quarter of its
+    /// calls is better than none.
     OpenIfFailing,
     /// Opens it.
     Open,
-    /// Nothing.
+    /// No effect.
     Never,
 }
 
-/// How a dependency's wish to be left alone is kept.
+/// The treatment of `Retry-After`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RetryAfterPolicy {
-    /// What becomes of calls in the meantime.
+    /// The treatment of calls in the meantime.
     pub mode: RetryAfterMode,
-    /// Callers that wait wake up to a tenth of the wait later, and at most so much.
+    /// The most that a wait is prolonged at random, which is a tenth of it otherwise.
     pub spread: Duration,
-    /// No dependency shuts out *later* calls for longer than this, whatever it asks for.
+    /// The longest time for which a dependency can shut out *later* calls.
     pub longest: Duration,
 }
 
@@ -335,7 +348,7 @@ impl Default for RetryAfterPolicy {
     }
 }
 
-/// What becomes of a call to a dependency that asked not to be called yet.
+/// The treatment of calls to a dependency that asked not to be called yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(
     feature = "serde",
@@ -344,8 +357,8 @@ impl Default for RetryAfterPolicy {
 )]
 #[non_exhaustive]
 pub enum RetryAfterMode {
-    /// It waits, if the wait fits in its deadline, and is refused if not.
+    /// A call waits if the wait fits into its deadline, and is refused otherwise.
     Hold,
-    /// It is refused at once.
+    /// A call is refused at once.
     Refuse,
 }

@@ -2,10 +2,9 @@ use std::collections::BTreeMap;
 
 use super::{Audit, Policy};
 
-/// A policy for every dependency: one by default, and others for those that differ.
+/// A default policy, and policies of single dependencies.
 ///
-/// It is what a registry is made of, and what a live one is [reloaded] with. A lone [`Policy`] is
-/// one too: that of every dependency.
+/// A registry is made from it, and [reloaded] with it. A lone [`Policy`] converts into it.
 ///
 /// ```
 /// use tower_reprise::{Dependencies, Policy, policy::Policies};
@@ -29,7 +28,7 @@ pub struct Policies {
 }
 
 impl Policies {
-    /// This policy for every dependency.
+    /// Uses this policy for every dependency.
     pub fn new(default: Policy) -> Self {
         Self {
             default,
@@ -37,26 +36,26 @@ impl Policies {
         }
     }
 
-    /// Another policy for one dependency. Names are compared without regard to case.
+    /// Uses another policy for one dependency. Names are compared without regard to case.
     pub fn policy_for(mut self, name: &str, policy: Policy) -> Self {
         self.own.insert(name.to_ascii_lowercase().into(), policy);
         self
     }
 
-    /// The policy of every dependency that has none of its own.
+    /// Returns the policy of dependencies that have none of their own.
     #[must_use]
     pub fn default_policy(&self) -> &Policy {
         &self.default
     }
 
-    /// The policy of a dependency.
+    /// Returns the policy of a dependency.
     #[must_use]
     pub fn get(&self, name: &str) -> &Policy {
         self.own(&name.to_ascii_lowercase())
             .unwrap_or(&self.default)
     }
 
-    /// The dependencies that have a policy of their own, by name.
+    /// Iterates over the dependencies that have a policy of their own, by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Policy)> {
         self.own.iter().map(|(name, policy)| (&**name, policy))
     }
@@ -69,14 +68,14 @@ impl Policies {
         })
     }
 
-    /// The gRPC methods that all of them declare idempotent.
+    /// Iterates over the gRPC methods that all policies declare idempotent.
     pub(crate) fn idempotent_methods(&self) -> impl Iterator<Item = &String> {
         let declared = |policy: &Policy, method| policy.rules().idempotent_methods.contains(method);
         let methods = self.default.rules().idempotent_methods.iter();
         methods.filter(move |method| self.own.values().all(|policy| declared(policy, method)))
     }
 
-    /// A dependency's own policy, by its name in lower case.
+    /// Returns a dependency's own policy, by its name in lower case.
     pub(crate) fn own(&self, name: &str) -> Option<&Policy> {
         self.own.get(name)
     }

@@ -1,6 +1,6 @@
 use std::{ops::RangeInclusive, time::Duration};
 
-/// What sort of calls a policy is for, which decides its defaults and what may be changed.
+/// A kind of calls, with the defaults and ranges of its policies. The [module](super) has a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[cfg_attr(
     feature = "serde",
@@ -9,7 +9,7 @@ use std::{ops::RangeInclusive, time::Duration};
 )]
 #[non_exhaustive]
 pub enum Profile {
-    /// Calls that somebody waits for.
+    /// Calls that a user waits for.
     Synchronous,
     /// Events from a queue.
     Asynchronous,
@@ -19,12 +19,12 @@ pub enum Profile {
     BatchItem,
     /// Unary gRPC calls.
     GrpcUnary,
-    /// A bank's client recipe.
+    /// The retry recipe that BlooBank publishes for clients of its API.
     Bank,
 }
 
 impl Profile {
-    /// The retries a policy has unless told otherwise.
+    /// Returns the default number of retries.
     #[must_use]
     pub fn default_retries(self) -> u32 {
         match self {
@@ -34,7 +34,7 @@ impl Profile {
         }
     }
 
-    /// The retries a policy may have.
+    /// Returns the allowed numbers of retries.
     #[must_use]
     pub fn retries(self) -> RangeInclusive<u32> {
         match self {
@@ -44,7 +44,7 @@ impl Profile {
         }
     }
 
-    /// The time a call has unless told otherwise.
+    /// Returns the default time limit of a call.
     #[must_use]
     pub fn default_total(self) -> Duration {
         match self {
@@ -53,7 +53,7 @@ impl Profile {
         }
     }
 
-    /// The most time a call may have.
+    /// Returns the longest time limit of a call.
     #[must_use]
     pub fn longest(self) -> Duration {
         match self {
@@ -62,7 +62,7 @@ impl Profile {
         }
     }
 
-    /// The base of the backoff.
+    /// Returns the default base of the backoff.
     #[must_use]
     pub fn default_base(self) -> Duration {
         match self {
@@ -71,7 +71,7 @@ impl Profile {
         }
     }
 
-    /// Whether what could not be done must end in a dead-letter queue.
+    /// Returns whether a policy needs a dead-letter queue.
     #[must_use]
     pub fn needs_dead_letters(self) -> bool {
         matches!(self, Self::Asynchronous | Self::Webhook)
@@ -84,7 +84,7 @@ impl Profile {
             Self::Webhook => "webhooks",
             Self::BatchItem => "batch items",
             Self::GrpcUnary => "unary gRPC calls",
-            Self::Bank => "the bank recipe",
+            Self::Bank => "the BlooBank recipe",
         }
     }
 }

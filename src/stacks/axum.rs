@@ -1,5 +1,7 @@
-//! axum: its bodies can be sent again, so that a handler or a proxy may forward a request through a
-//! client's stack, and [`ProblemLayer`](crate::server::problem::ProblemLayer) keeps a router infallible.
+//! axum: bodies that can be sent again.
+//!
+//! A handler or a proxy can forward a request through a client stack, and
+//! [`ProblemLayer`](crate::server::problem::ProblemLayer) keeps the router infallible.
 //!
 //! ```
 //! use axum::{Router, body::Body, routing::get};
@@ -8,14 +10,14 @@
 //! use tower_reprise::{Dependencies, InboundBudgetLayer, Policy, ProblemLayer, stacks};
 //!
 //! # fn main() -> Result<(), tower_reprise::error::ConfigError> {
-//! // What it calls.
+//! // Outbound calls.
 //! let deps = Dependencies::new(Policy::synchronous().service("edge").build()?);
 //! let upstream = ServiceBuilder::new()
 //!     .layer(ProblemLayer::new())
 //!     .layer(stacks::client(deps))
 //!     .service(Client::builder(TokioExecutor::new()).build_http::<Body>());
 //!
-//! // What calls it: retries over 20 % of the originals are refused.
+//! // Inbound calls: retries over 20 % of the originals are refused.
 //! let inbound = Dependencies::new(Policy::synchronous().service("edge").build()?);
 //! let app: Router = Router::new()
 //!     .route("/health", get(|| async { "ok" }))

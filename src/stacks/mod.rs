@@ -1,6 +1,6 @@
-//! The same layers on the client or server you already have.
+//! The layers on existing clients and servers.
 //!
-//! | stack | feature | what it takes |
+//! | stack | feature | needs |
 //! | --- | --- | --- |
 //! | hyper-util | `hyper` | nothing: the layers go straight onto its `Client` |
 //! | tonic | `tonic` | [`tonic::StatusLayer`] on top, so that a refusal is an `UNAVAILABLE` |
@@ -8,7 +8,10 @@
 //! | reqwest-middleware | `reqwest-middleware` | [`reqwest::TowerMiddleware`] around any of the layers |
 //! | axum | `axum` | [`ProblemLayer`](crate::server::problem::ProblemLayer) on top, so that a refusal is a 503 |
 //!
-//! [`client`] is all client layers in the right order.
+//! [`client()`] returns all client layers in the right order.
+
+// The table links to items of all stacks.
+#![cfg_attr(not(feature = "full"), allow(rustdoc::broken_intra_doc_links))]
 
 #[cfg(feature = "axum")]
 pub mod axum;
@@ -26,7 +29,7 @@ use crate::{
     dependency::Dependencies,
 };
 
-/// All client layers in the right order, as one layer.
+/// Returns all client layers in the right order, as one layer.
 ///
 /// ```
 /// use bytes::Bytes;
@@ -53,7 +56,7 @@ pub fn client<C: Clone, L: Clone>(deps: Dependencies<C, L>) -> ClientLayers<C, L
     )
 }
 
-/// What [`client`] makes: the layers, outermost first.
+/// The layers of [`client`], outermost first.
 pub type ClientLayers<C, L> = (
     IdempotencyKeyLayer,
     RetryBudgetLayer<C, L>,

@@ -19,15 +19,13 @@
 //! # }
 //! ```
 //!
-//! A channel has one peer and its requests name none, so the registry has a fixed name for it. A
-//! gRPC call is repeated only if its method is declared idempotent, or if it carries an
-//! idempotency key, which [`client`] gives each call of any other method: see that the server
-//! honours it.
+//! A channel has one peer, which its requests do not name, so the registry has a fixed name for it. A
+//! gRPC call is retried only if its method is declared idempotent, or if it carries an idempotency
+//! key, which [`client`] adds to calls of all other methods: make sure that the server honours it.
 //!
-//! A channel that can't connect tells each call so, and tries anew for the next: that is what a
-//! retry needs. One whose TLS handshake stalls goes on waiting for it, however many calls give up;
-//! set a `ClientTlsConfig::timeout`, and a `http2_keep_alive_interval` for peers that fall silent
-//! later.
+//! A channel that can't connect fails the call, and connects anew for the next. During a TLS
+//! handshake that stalls it waits, however many calls time out: set a `ClientTlsConfig::timeout`, and
+//! an `http2_keep_alive_interval` for peers that stop responding later.
 
 use std::{
     future::Future,
@@ -51,24 +49,24 @@ use crate::{
 
 crate::client::retry::replay_buffer::replay_by_recording!(Body, Body::new);
 
-/// All client layers in the right order, and a [`StatusLayer`] on top.
+/// Returns all client layers in the right order, with a [`StatusLayer`] on top.
 pub fn client<C: Clone, L: Clone>(deps: Dependencies<C, L>) -> (StatusLayer, ClientLayers<C, L>) {
     (StatusLayer::new(), super::client(deps))
 }
 
-/// Makes errors of the layers below the `Status` that a generated client returns: `UNAVAILABLE`
-/// for a refusal, `DEADLINE_EXCEEDED` for a call that ran out of time, and what tonic itself makes
-/// of all others. The error is the status's source, so that
-/// [`Refused::find`] and [`RetryOutcome::of_error`] find in it what they look for.
+/// Converts errors of the layers below into the `Status` that a generated client returns:
+/// `UNAVAILABLE` for a refusal, `DEADLINE_EXCEEDED` for a timeout, and tonic's own conversion for all
+/// others. The error is the status's source, so that [`Refused::find`] and
+/// [`RetryOutcome::of_error`] find it.
 ///
-/// A reply that is a failure by its head, as most are, becomes that same `Status` here rather than
-/// in the client, with a [`RetryOutcome`] in its source if there is one.
+/// A reply that is a failure by its head becomes the same `Status` here rather than in the client,
+/// with a [`RetryOutcome`] in its source if there is one.
 #[derive(Debug, Clone, Copy, Default)]
 #[must_use]
 pub struct StatusLayer(());
 
 impl StatusLayer {
-    /// Makes errors statuses.
+    /// Converts errors into statuses.
     pub fn new() -> Self {
         Self(())
     }
@@ -143,13 +141,13 @@ where
 /// The header with the details of a status.
 const DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
 
-/// What tonic makes of an error, but for what it does not know.
+/// Converts an error as tonic does, and those of this crate, which it does not know.
 fn status(error: BoxError) -> Status {
     let verdict = network::classify(&Rules::standard(), &*error);
     let (code, message) = match (Refused::find(&*error), verdict.cause) {
         (Some(refused), _) => (Code::Unavailable, refused.to_string()),
         (None, Cause::Timeout) if !verdict.never_sent && find::<Status>(&*error).is_none() => {
-            // The end of the chain says the most.
+            // The last error of the chain is the most specific.
             let last = chain(&*error).last().map(ToString::to_string);
             (Code::DeadlineExceeded, last.unwrap_or_default())
         }
@@ -160,7 +158,7 @@ fn status(error: BoxError) -> Status {
     status
 }
 
-/// The reply, or the status that it is, with how it was come by.
+/// Returns the reply, or its status with the outcome of the retries.
 #[cold]
 fn explained<B>(outcome: RetryOutcome, mut response: Response<B>) -> Result<Response<B>, Status> {
     // tonic panics on details that are not base64, here or in the generated client.

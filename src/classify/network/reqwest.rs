@@ -1,5 +1,4 @@
-//! reqwest's error type. Most of what it knows is in its sources; these are the kinds that have
-//! none of a known type.
+//! reqwest's error type: the kinds whose sources have no known type.
 
 use std::{any::Any, error::Error};
 
@@ -17,12 +16,12 @@ pub(super) fn inspect(error: &(dyn Error + 'static), facts: &mut Facts) {
     } else if error.is_timeout() {
         facts.note(Cause::Timeout);
     } else if error.is_decode() && find::<hyper::Error>(error).is_none() {
-        // A body that breaks off is called one that can't be decoded, too.
+        // reqwest reports a truncated body as a decoding error too.
         facts.note(Cause::Serialization);
     }
 }
 
-/// An error value as an error, if it is of this type.
+/// Downcasts a value to this error type.
 pub(super) fn downcast(error: &dyn Any) -> Option<&(dyn Error + 'static)> {
     let error = error.downcast_ref::<reqwest::Error>();
     error.map(|error| error as _)

@@ -13,7 +13,7 @@ pub(super) fn inspect(error: &(dyn Error + 'static), facts: &mut Facts) {
     } else if error.is::<TimeoutExpired>() {
         facts.note(Cause::Timeout);
     } else if let Some(status) = error.downcast_ref::<Status>() {
-        // What it was made from, if anything, says more.
+        // A source, if any, is more specific.
         let number = i32::from(status.code());
         let code = u64::try_from(number).map_or(GrpcCode::Unknown, GrpcCode::from_number);
         facts.status.get_or_insert(code);
@@ -22,7 +22,7 @@ pub(super) fn inspect(error: &(dyn Error + 'static), facts: &mut Facts) {
     }
 }
 
-/// The channel's connector keeps its errors to itself, but for what they say.
+/// Classifies an error of the channel's connector by its text, since its type is private.
 fn connector(text: &str, facts: &mut Facts) {
     match text {
         "TLS handshake timeout." => facts.note(Cause::Timeout),
@@ -33,7 +33,7 @@ fn connector(text: &str, facts: &mut Facts) {
     }
 }
 
-/// An error value as an error, if it is one of these types.
+/// Downcasts a value to one of these error types.
 pub(super) fn downcast(error: &dyn Any) -> Option<&(dyn Error + 'static)> {
     let error = error.downcast_ref::<Status>();
     error.map(|error| error as _)

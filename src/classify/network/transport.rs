@@ -25,7 +25,7 @@ pub(super) fn inspect(error: &(dyn Error + 'static), facts: &mut Facts) {
     }
 }
 
-/// An error value as an error, if it is one of these types.
+/// Downcasts a value to one of these error types.
 pub(super) fn downcast(error: &dyn Any) -> Option<&(dyn Error + 'static)> {
     let pool = error
         .downcast_ref::<legacy::Error>()
@@ -33,8 +33,7 @@ pub(super) fn downcast(error: &dyn Any) -> Option<&(dyn Error + 'static)> {
     pool.or_else(|| error.downcast_ref::<hyper::Error>().map(|error| error as _))
 }
 
-/// hyper-util says that a connection could not be made, and by text only that the caller's
-/// request is at fault.
+/// Reads hyper-util's error: a failed connection by its kind, an invalid request only by its text.
 fn pool(error: &legacy::Error, facts: &mut Facts) {
     facts.unsent |= error.is_connect();
     if error.to_string().starts_with("client error (User") {
@@ -42,13 +41,12 @@ fn pool(error: &legacy::Error, facts: &mut Facts) {
     }
 }
 
-/// Connectors keep their error types to themselves; these texts tell a failed look-up, a URI that
-/// can't be connected to and a certificate that is not trusted from a failed connection.
+/// Tells a failed look-up, a URI that can't be connected to and an untrusted certificate from a
+/// failed connection by text, since the types of connectors are private.
 fn connector(text: &str, facts: &mut Facts) {
     const UNUSABLE: [&str; 3] = ["invalid URL", "unsupported scheme", "missing scheme"];
     if text.contains("certificate") {
-        // native-tls says no more than what the system's TLS library says, which each puts in
-        // words of its own.
+        // native-tls has only the text of the system's TLS library, which differs between systems.
         facts.note(Cause::Certificate);
     } else if text == "dns error" {
         facts.note(Cause::Dns);

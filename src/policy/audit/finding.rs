@@ -8,35 +8,35 @@ use crate::error::{ConfigError, Enforcement, Rule};
 pub struct Finding {
     /// The rule it is about.
     pub rule: Rule,
-    /// How bad it is.
+    /// The severity.
     pub severity: Severity,
-    /// Whose policy it is in, where several were audited: a dependency's, or `(default)`.
+    /// The dependency whose policy it is in, or `(default)`, if several were audited.
     pub dependency: Option<Arc<str>>,
-    /// The setting, as it is called in a file.
+    /// The setting's name in a file.
     pub field: Cow<'static, str>,
-    /// What it is set to.
+    /// Its value.
     pub value: String,
-    /// What the standard has.
+    /// The values that the standard allows.
     pub allowed: Cow<'static, str>,
     /// The reason of the approval, if there is one.
     pub approval: Option<Arc<str>>,
 }
 
-/// How bad a finding is.
+/// The severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Severity {
     /// Against a rule, and allowed by an approval.
     Approved,
-    /// Against no rule, but not what the standard advises; or an approval that nothing needs,
-    /// behind which the next change goes unseen.
+    /// A value that the standard advises against; or an approval that nothing needs, which would
+    /// hide a later violation.
     Warning,
     /// Against a rule.
     Violation,
 }
 
 impl Severity {
-    /// A stable name, for logs and tables.
+    /// Returns a stable name, for logs and tables.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -65,7 +65,7 @@ impl Finding {
         }
     }
 
-    /// What would have made a builder refuse the policy.
+    /// Makes a finding of the error that a builder returns for this deviation.
     pub(super) fn of(deviation: &ConfigError) -> Option<Self> {
         Some(Self {
             field: deviation.field().to_owned().into(),
@@ -96,7 +96,7 @@ impl Finding {
         }
     }
 
-    /// What to do about it: change the setting, or have the difference approved.
+    /// Returns the remedy: to change the setting, or to have the difference approved.
     #[must_use]
     pub fn remedy(&self) -> String {
         let Self {
@@ -115,7 +115,7 @@ impl Finding {
         }
     }
 
-    /// What stands in for an approval in the table.
+    /// Returns the approval, or what the rule blocks without one, for the table.
     pub(super) fn decided(&self) -> Cow<'_, str> {
         match (&self.approval, self.severity) {
             (Some(reason), _) => Cow::Borrowed(reason),

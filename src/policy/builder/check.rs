@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use crate::{error::ConfigError, policy::Settings};
 
-/// What waits may be drawn from.
+/// Checks the bounds of waits.
 pub(super) fn backoff(base: Duration, cap: Duration) -> Result<(), ConfigError> {
     within(
         "backoff.base",
@@ -13,7 +13,7 @@ pub(super) fn backoff(base: Duration, cap: Duration) -> Result<(), ConfigError> 
     within("backoff.cap", cap, base, Duration::from_secs(24 * 3600))
 }
 
-/// What no approval can lift.
+/// Checks the limits that no approval lifts.
 pub(super) fn settings(settings: &Settings) -> Result<(), ConfigError> {
     let wrong = |field: &'static str, value: &dyn std::fmt::Display, allowed: &'static str| {
         Err(ConfigError::new(None, field, value, allowed))
@@ -158,7 +158,7 @@ fn within(
     ))
 }
 
-/// Whether a name can stand in a metric.
+/// Returns whether a name is fit for a metric's label.
 fn is_label(name: &str) -> bool {
     (1..=128).contains(&name.len()) && !name.chars().any(char::is_control)
 }

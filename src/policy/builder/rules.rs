@@ -3,7 +3,7 @@ use http::{HeaderName, StatusCode};
 use super::PolicyBuilder;
 use crate::{classify::Codes, http::GrpcCode};
 
-/// What is classified how.
+/// Classification.
 impl PolicyBuilder {
     /// Retries on this status too (425 once). One that R-4 does not list takes an approval.
     pub fn retry_status(mut self, status: StatusCode) -> Self {
@@ -34,21 +34,20 @@ impl PolicyBuilder {
         self
     }
 
-    /// The header whose presence makes a POST or PATCH safe to repeat.
+    /// Sets the header whose presence makes a POST or PATCH safe to retry.
     pub fn key_header(mut self, name: HeaderName) -> Self {
         self.settings.rules.key_header = name;
         self
     }
 
-    /// Repeats requests that are not idempotent even without a key, which takes an approval of
-    ///
+    /// Retries requests that are not idempotent even without a key, which takes an approval of R-6.
     pub fn retry_without_key(mut self) -> Self {
         self.settings.rules.unkeyed_writes = true;
         self
     }
 
-    /// gRPC methods that are safe to repeat without a key: `package.Service/Method`, or
-    /// `package.Service` for all of a service's.
+    /// Adds gRPC methods that are safe to retry without a key: `package.Service/Method`, or
+    /// `package.Service` for all methods of a service.
     pub fn idempotent_methods<T: Into<String>>(
         mut self,
         methods: impl IntoIterator<Item = T>,
@@ -58,35 +57,35 @@ impl PolicyBuilder {
         self
     }
 
-    /// gRPC methods that reply with one message. A [`PeekLayer`](crate::client::peek::PeekLayer) waits for the
-    /// first frame of their replies, which it never does for a reply that may be a stream.
+    /// Adds gRPC methods that reply with one message. [`PeekLayer`](crate::client::peek::PeekLayer)
+    /// waits for the first frame of their replies only, since other replies may be streams.
     pub fn unary_methods<T: Into<String>>(mut self, methods: impl IntoIterator<Item = T>) -> Self {
         let methods = methods.into_iter().map(Into::into);
         self.settings.rules.unary_methods.extend(methods);
         self
     }
 
-    /// What error codes in bodies mean, to a [`PeekLayer`](crate::client::peek::PeekLayer).
+    /// Sets the meaning of error codes in bodies, for a [`PeekLayer`](crate::client::peek::PeekLayer).
     pub fn codes(mut self, codes: Codes) -> Self {
         self.settings.rules.codes = codes;
         self
     }
 
-    /// The header that gets a fresh value where an error code asks for one.
+    /// Sets the header that gets a fresh value if an error code asks for one.
     pub fn request_id_header(mut self, name: HeaderName) -> Self {
         self.settings.rules.request_id_header = name;
         self
     }
 
-    /// Says on each retry which attempt it is, in an `x-envoy-attempt-count` header, so that an
-    /// [inbound budget](crate::InboundBudgetLayer) of the server knows it for one. gRPC has a
-    /// field of its own for that, which retries always carry.
+    /// Sends the number of the attempt with each retry, in an `x-envoy-attempt-count` header, so that
+    /// an [inbound budget](crate::InboundBudgetLayer) of the server recognises it. Retries over gRPC
+    /// always carry `grpc-previous-rpc-attempts`.
     pub fn send_attempt_count(mut self) -> Self {
         self.settings.rules.send_attempt_count = true;
         self
     }
 
-    /// What the tables are by now.
+    /// Returns the table of codes so far.
     #[cfg(feature = "serde")]
     pub(crate) fn codes_so_far(&self) -> Codes {
         self.settings.rules.codes.clone()

@@ -1,3 +1,5 @@
+//! Values as files have them.
+
 use std::{fmt, time::Duration};
 
 use http::{HeaderName, StatusCode};
@@ -8,8 +10,8 @@ use serde::{
 
 use crate::http::GrpcCode;
 
-/// A type that is written as a string, or for statuses as a number, and read by a function.
-macro_rules! written {
+/// Defines a wrapper that a function reads from a string or a number.
+macro_rules! wrapper {
     ($name:ident($type:ty), $expecting:literal, $($visit:ident: $from:ty => $read:expr),+) => {
         #[derive(Clone)]
         pub(super) struct $name(pub(super) $type);
@@ -38,14 +40,14 @@ macro_rules! written {
     };
 }
 
-written!(Human(Duration), "a duration such as \"500ms\", \"30s\", \"5m\" or \"24h\"",
+wrapper!(Human(Duration), "a duration such as \"500ms\", \"30s\", \"5m\" or \"24h\"",
     visit_str: &str => |text| humantime::parse_duration(text).ok());
-written!(Status(StatusCode), "an HTTP status from 400 to 599",
+wrapper!(Status(StatusCode), "an HTTP status from 400 to 599",
     visit_u64: u64 => |number| status(number),
     visit_i64: i64 => |number| status(u64::try_from(number).ok()?));
-written!(Grpc(GrpcCode), "a gRPC status name such as \"UNAVAILABLE\"",
+wrapper!(Grpc(GrpcCode), "a gRPC status name such as \"UNAVAILABLE\"",
     visit_str: &str => GrpcCode::from_name);
-written!(Header(HeaderName), "a header name",
+wrapper!(Header(HeaderName), "a header name",
     visit_str: &str => |name: &str| HeaderName::try_from(name).ok());
 
 fn status(number: u64) -> Option<StatusCode> {
