@@ -1,5 +1,11 @@
 //! Helpers that the test binaries share, one file per subject.
 #![allow(dead_code, reason = "no binary uses all of it")]
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "the helpers are tests too"
+)]
 
 #[cfg(feature = "hyper")]
 pub(crate) mod arrivals;
