@@ -13,7 +13,7 @@
 //! | key | a random UUID (version 4); a key in the request's header or extensions is kept |
 //! | [`header`](IdempotencyKeyLayer::header) | `Idempotency-Key` |
 //! | [`quoted`](IdempotencyKeyLayer::quoted) | bare |
-//! | [`longest`](IdempotencyKeyLayer::longest) | 64 characters |
+//! | [`max_key_len`](IdempotencyKeyLayer::max_key_len) | 64 characters |
 //!
 //! ```
 //! use http::{Method, Request, Response};
