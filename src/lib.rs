@@ -56,7 +56,7 @@
 //! 5  stacks     the layers on axum, tonic and reqwest      guide      config   policy files
 //! 4  forrst     one wire dialect, on top of client, server and delivery
 //! 3  client     retry, retry_budget, retry_after, circuit_breaker, idempotency_key, peek
-//!    server     idempotency, inbound_budget, problem
+//!    server     dialect, idempotency, inbound_budget, problem
 //!    delivery   worker, replay, webhooks, dead_letter, guard
 //! 2  dependency what is remembered about a dependency: budget, breaker, gate, registry
 //!    store      what outlives the process: records and queues, on four backends

@@ -52,8 +52,10 @@ struct Registry {
     recent: [CacheLine<Mutex<Option<Arc<Dependency>>>>; SHARDS],
     len: AtomicUsize,
     last_sweep: AtomicU64,
-    /// Set for good by the first [`RetryBudgetLayer`](crate::RetryBudgetLayer): originals that a
-    /// layer counts are marked, since another layer of the same call may count them too.
+    /// A layer that counts originals was made.
+    has_counting_layer: AtomicBool,
+    /// More than one was made: originals that a layer counts are marked, since another layer of
+    /// the same call may count them too.
     marks_originals: AtomicBool,
 }
 
@@ -196,9 +198,13 @@ impl<C, L> Dependencies<C, L> {
         !dependency.is_retired() && self.locate.is(request, &dependency.name)
     }
 
-    /// Makes all layers of this registry mark the originals that they count.
-    pub(crate) fn mark_originals(&self) {
-        self.shared.marks_originals.store(true, Ordering::Relaxed);
+    /// Registers a layer that counts originals. From the second one on, all of them mark what they
+    /// count, so that each original counts once in any order. A mark costs two allocations, which a
+    /// client with one such layer saves.
+    pub(crate) fn register_counting_layer(&self) {
+        if self.shared.has_counting_layer.swap(true, Ordering::Relaxed) {
+            self.shared.marks_originals.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Returns whether a layer that counts an original marks it for the layers below.

@@ -70,6 +70,17 @@ fn the_graph_can_be_printed() {
     assert!(svg::draw(&graph).ends_with("</svg>"));
 }
 
+#[test]
+fn the_graph_on_file_is_the_graph() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = std::fs::read_to_string(root.join("ARCHITECTURE.md")).unwrap();
+    let graph = graph_of_src().to_string();
+    assert!(
+        page.contains(&graph),
+        "ARCHITECTURE.md should have:\n{graph}"
+    );
+}
+
 /// The check itself, on rooms that are wrong.
 #[test]
 fn a_wrong_edge_is_found() {

@@ -5,6 +5,7 @@
 //! others than those that users can reach.
 
 use std::{
+    collections::BTreeSet,
     env, fs,
     path::{Path, PathBuf},
 };
@@ -37,10 +38,16 @@ fn skeleton(src: &Path) -> String {
     let mut files = Vec::new();
     find(src, &mut files);
     files.sort();
+    let parse = |path: &PathBuf| syn::parse_file(&fs::read_to_string(path).unwrap()).unwrap();
+    let parsed: Vec<_> = files.iter().map(parse).collect();
+    let types: BTreeSet<_> = parsed
+        .iter()
+        .flat_map(|file| file.items.iter().filter_map(name))
+        .collect();
     let mut text = String::new();
-    for path in files {
-        let file = syn::parse_file(&fs::read_to_string(&path).unwrap()).unwrap();
-        let items: Vec<_> = file.items.into_iter().filter_map(public).collect();
+    for (path, file) in files.iter().zip(&parsed) {
+        let items = file.items.iter().filter(|item| concerns(item, &types));
+        let items: Vec<_> = items.cloned().filter_map(public).collect();
         if items.is_empty() {
             continue;
         }
@@ -54,6 +61,27 @@ fn skeleton(src: &Path) -> String {
         text.push('\n');
     }
     text
+}
+
+/// The name of a public type or trait.
+fn name(item: &Item) -> Option<String> {
+    match public(item.clone())? {
+        Item::Enum(item) => Some(item.ident.to_string()),
+        Item::Struct(item) => Some(item.ident.to_string()),
+        Item::Trait(item) => Some(item.ident.to_string()),
+        Item::Type(item) => Some(item.ident.to_string()),
+        _ => None,
+    }
+}
+
+/// Whether an item is no impl, or one of a public type.
+fn concerns(item: &Item, types: &BTreeSet<String>) -> bool {
+    let Item::Impl(item) = item else { return true };
+    let Type::Path(path) = &*item.self_ty else {
+        return false;
+    };
+    let last = path.path.segments.last();
+    last.is_some_and(|last| types.contains(&last.ident.to_string()))
 }
 
 fn find(folder: &Path, files: &mut Vec<PathBuf>) {
@@ -142,10 +170,8 @@ fn public(item: Item) -> Option<Item> {
 fn methods(mut item: ItemImpl) -> Option<ItemImpl> {
     keep_cfg(&mut item.attrs);
     if item.trait_.is_some() {
-        // Of types that users may see; a private type is lower down the file than any promise.
         item.items.retain(|item| matches!(item, ImplItem::Type(_)));
-        let named = matches!(&*item.self_ty, Type::Path(_));
-        return named.then_some(item);
+        return Some(item);
     }
     item.items.retain_mut(|item| match item {
         ImplItem::Fn(function) if matches!(function.vis, Visibility::Public(_)) => {

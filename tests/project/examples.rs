@@ -12,8 +12,8 @@ fn the_index_has_every_example() {
         let is_example = path.extension().is_some_and(|extension| extension == "rs")
             || path.join("main.rs").exists();
         assert!(
-            !is_example || index.contains(&format!("`{name}`")),
-            "examples/README.md has no `{name}`"
+            !is_example || index.contains(&format!("[{name}](")),
+            "examples/README.md has no [{name}](…)"
         );
     }
 }

@@ -15,10 +15,9 @@ pub struct RetryBudgetLayer<C = Standard, L = ByAuthority> {
 }
 
 impl<C, L> RetryBudgetLayer<C, L> {
-    /// Makes a layer that counts and charges by the budgets of this registry. From now on the
-    /// registry's layers mark the originals that they count, so that each counts once in any order.
+    /// Makes a layer that counts and charges by the budgets of this registry.
     pub fn new(deps: Dependencies<C, L>) -> Self {
-        deps.mark_originals();
+        deps.register_counting_layer();
         let part = Accounting::Marking;
         Self { deps, part }
     }

@@ -13,8 +13,8 @@
 //!
 //! Stacked in any order and any number, the layers count each original once and charge each retry
 //! once: the first layer that counts a request marks it in its extensions. The mark costs two
-//! allocations where a request has no other extension. A `RetryLayer` without a `RetryBudgetLayer` of
-//! its registry leaves no marks, and neither does [`stacks::client`](crate::stacks::client).
+//! allocations where a request has no other extension. The only layer of a registry that counts
+//! leaves none: a `RetryLayer`, or one [`stacks::client`](crate::stacks::client).
 //!
 //! | setting | default |
 //! | --- | --- |

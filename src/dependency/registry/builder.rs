@@ -125,6 +125,7 @@ impl<C, L> DependenciesBuilder<C, L> {
                 recent: Default::default(),
                 len: AtomicUsize::new(0),
                 last_sweep: AtomicU64::new(0),
+                has_counting_layer: AtomicBool::new(false),
                 marks_originals: AtomicBool::new(false),
             }),
             classifier: self.classifier,
