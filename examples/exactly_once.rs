@@ -190,7 +190,7 @@ async fn make(shop: &Shop, store: PostgresStore) -> Result<(u64, u64), BoxError>
     // Executing an orphan again is safe here: what was not committed did not happen.
     let layer = IdempotencyLayer::builder(store)
         .scope(Scope::new(|_| Some("everybody")))
-        .orphans(CrashPolicy::Reexecute)
+        .crash_policy(CrashPolicy::Reexecute)
         .lease(Duration::from_secs(1))
         .build()?;
     let app = Router::new()

@@ -78,7 +78,7 @@ async fn run(orders: u64) -> Result<ExitCode, BoxError> {
     let ledger = Ledger::default();
     let idempotency = IdempotencyLayer::builder(store.clone())
         .scope(Scope::new(|_| Some("shop")))
-        .orphans(CrashPolicy::Reexecute)
+        .crash_policy(CrashPolicy::Reexecute)
         .wait(Duration::from_secs(10)) // who sends an order twice at once gets one reply twice
         .build()?;
     let guard = Guard::new().allow_http().allow("127.0.0.1")?;

@@ -76,7 +76,7 @@ fn server() -> (
         .expect("a store");
     let layer = IdempotencyLayer::builder(store.clone())
         .scope(Scope::new(|_| Some("alice")))
-        .orphans(CrashPolicy::Reexecute)
+        .crash_policy(CrashPolicy::Reexecute)
         .build()
         .expect("a layer");
     let handler = service_fn(|request: Call| async move {

@@ -33,7 +33,7 @@ pub(crate) fn run(report: &mut Report, turns: &mut Turns) -> Vec<Chart> {
     let many = measure(turns, &client, |n| get(draw_below(MANY, n)));
     let layer = IdempotencyLayer::builder(MemoryStore::new())
         .scope(Scope::new(|_| Some("alice")))
-        .orphans(CrashPolicy::Reexecute)
+        .crash_policy(CrashPolicy::Reexecute)
         .build()
         .expect("a layer");
     let again = measure(turns, &layer.layer(AtOnce), |n| post(draw_below(MANY, n)));

@@ -96,7 +96,7 @@ impl Server {
         let store = store.expect("a store");
         let layer = IdempotencyLayer::builder(store.clone())
             .scope(Scope::new(|_| Some("soak")))
-            .orphans(CrashPolicy::Reexecute)
+            .crash_policy(CrashPolicy::Reexecute)
             .build()
             .expect("a layer");
         let shop = Arc::new(Shop {

@@ -44,7 +44,7 @@ async fn measure() -> (f64, f64, f64) {
     let layer = || {
         IdempotencyLayer::builder(MemoryStore::new())
             .scope(Scope::new(|_| Some("alice")))
-            .orphans(CrashPolicy::Reexecute)
+            .crash_policy(CrashPolicy::Reexecute)
     };
     let http = layer().build().expect("a layer").layer(bare);
     let forrst = layer().with_dialect(Forrst::new()).build();

@@ -66,7 +66,7 @@ async fn measure<F: Future<Output = ()> + Send + 'static>(
     });
     let layer = IdempotencyLayer::builder(MemoryStore::new())
         .scope(Scope::new(|_| Some("alice")))
-        .orphans(CrashPolicy::Reexecute)
+        .crash_policy(CrashPolicy::Reexecute)
         .build()
         .expect("a layer");
     let layered = layer.layer(bare);

@@ -24,7 +24,7 @@ pub(crate) fn claim(n: u64) -> Claim {
         id: ClaimId::random(),
         lease: Duration::from_secs(30),
         retention: RETENTION,
-        orphans: CrashPolicy::Reexecute,
+        crash_policy: CrashPolicy::Reexecute,
         note: Note::NONE,
     }
 }

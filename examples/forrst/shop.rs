@@ -54,7 +54,7 @@ impl Shop {
         let idempotency = IdempotencyLayer::builder(store.clone())
             .with_dialect(Forrst::new())
             .scope(Scope::new(|_| Some("shop")))
-            .orphans(CrashPolicy::Reexecute)
+            .crash_policy(CrashPolicy::Reexecute)
             .build()?;
         // Callbacks go to this machine, which they would not without being told so.
         let guard = Guard::new().allow_http().allow("127.0.0.1")?;

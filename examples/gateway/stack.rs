@@ -155,7 +155,7 @@ pub(crate) async fn layered(
     };
     let mut idempotency = IdempotencyLayer::builder(store.clone())
         .scope(Scope::new(move |head| callers.who(head)))
-        .orphans(settings.orphans)
+        .crash_policy(settings.orphans)
         .requirement(move |_| requirement)
         .request_limit(settings.request_limit)
         .response_limit(settings.response_limit)

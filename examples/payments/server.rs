@@ -41,7 +41,7 @@ pub(crate) async fn serve(folder: &Path) -> Result<(), BoxError> {
         .scope(Scope::new(|request| {
             request.extensions().get::<Principal>().map(|p| p.0.clone())
         }))
-        .orphans(CrashPolicy::Reexecute)
+        .crash_policy(CrashPolicy::Reexecute)
         .lease(Duration::from_secs(1))
         .build()?;
     let ledger = Arc::new(Mutex::new(Ledger::open(folder)?));

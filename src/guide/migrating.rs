@@ -106,7 +106,7 @@
 //! fn app(payments: Router) -> Result<Router, ConfigError> {
 //!     let idempotency = IdempotencyLayer::builder(MemoryStore::new())
 //!         .scope(Scope::new(|request| request.headers().get(AUTHORIZATION).cloned()))
-//!         .orphans(CrashPolicy::Reexecute)
+//!         .crash_policy(CrashPolicy::Reexecute)
 //!         .build()?;
 //!     Ok(payments.layer(idempotency))
 //! }

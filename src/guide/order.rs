@@ -68,7 +68,7 @@
 //! let (store, scope) = (MemoryStore::new(), Scope::new(|_| Some("shop")));
 //! let idempotency = IdempotencyLayer::builder(store.clone())
 //!     .scope(scope.clone())
-//!     .orphans(CrashPolicy::Reexecute)
+//!     .crash_policy(CrashPolicy::Reexecute)
 //!     .build()?;
 //! let replay = Replay::builder(store, scope).build()?;
 //! let storms = InboundBudgetLayer::new(Dependencies::new(Policy::synchronous().build()?));

@@ -42,7 +42,7 @@
 //!     id: ClaimId::random(),
 //!     lease: Duration::from_secs(30),
 //!     retention: day,
-//!     orphans: CrashPolicy::Reexecute,
+//!     crash_policy: CrashPolicy::Reexecute,
 //!     note: Note::NONE,
 //! };
 //!

@@ -199,7 +199,7 @@ pub struct Claim {
     /// The time for which the record is kept after the lease if the operation is never completed.
     pub retention: Duration,
     /// The policy if the last owner vanished.
-    pub orphans: CrashPolicy,
+    pub crash_policy: CrashPolicy,
     /// The note for callers that find the key taken.
     pub note: Note,
 }

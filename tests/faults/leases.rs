@@ -27,10 +27,10 @@ fn payment() -> Request<Full<Bytes>> {
 }
 
 /// Machines on which a payment was begun by the first server.
-fn begun<'a>(orphans: CrashPolicy, script: [(u64, u64); 2]) -> (Sim<'a>, Witness) {
+fn begun<'a>(crash_policy: CrashPolicy, script: [(u64, u64); 2]) -> (Sim<'a>, Witness) {
     let schedule = Schedule {
         seed: 1,
-        orphans,
+        crash_policy,
         forgetful: false,
         operations: vec![],
         faults: vec![],
@@ -82,9 +82,9 @@ fn ask_second(mut sim: Sim<'_>, leap: Duration) -> Vec<(Duration, Reply)> {
 /// I-14, T-3
 #[test]
 fn i_14_a_crashed_owner_blocks_for_its_lease_by_the_clock_of_the_store() {
-    for orphans in [CrashPolicy::Unknown, CrashPolicy::Reexecute] {
+    for crash_policy in [CrashPolicy::Unknown, CrashPolicy::Reexecute] {
         for leap in [Duration::ZERO, Duration::from_secs(3600)] {
-            let (mut sim, witness) = begun(orphans, [(0, 500), (100, 100)]);
+            let (mut sim, witness) = begun(crash_policy, [(0, 500), (100, 100)]);
             while witness.look().effects.is_empty() {
                 sim.step().unwrap();
             }
@@ -97,7 +97,7 @@ fn i_14_a_crashed_owner_blocks_for_its_lease_by_the_clock_of_the_store() {
             assert!(last.0 >= LEASE - TICK * 10, "{leap:?}: {told:?}");
             assert!(last.0 <= LEASE + TICK * 20, "{leap:?}: {told:?}");
             let effects = witness.look().effects[&0].len();
-            match orphans {
+            match crash_policy {
                 CrashPolicy::Unknown => {
                     assert!(last.1.says("outcome-unknown"), "{told:?}");
                     assert_eq!(effects, 1);

@@ -41,7 +41,7 @@ fn number(name: &str) -> Option<u64> {
 }
 
 /// Runs as many schedules as there are to be tried.
-fn try_schedules(orphans: CrashPolicy) -> Tally {
+fn try_schedules(crash_policy: CrashPolicy) -> Tally {
     let seeds = match number("REPRISE_SEED") {
         Some(seed) => seed..seed + 1,
         None => 0..number("REPRISE_SCHEDULES").unwrap_or(200).div_ceil(2),
@@ -49,7 +49,7 @@ fn try_schedules(orphans: CrashPolicy) -> Tally {
     let mut tally = Tally::default();
     for seed in seeds {
         println!("seed {seed}");
-        let schedule = Schedule::draw(seed, orphans);
+        let schedule = Schedule::draw(seed, crash_policy);
         let judged = run::run(&schedule).and_then(|witness| verdict::judge(&schedule, &witness));
         match judged {
             Ok(judged) => tally.add(&judged),

@@ -29,9 +29,10 @@ pub(crate) fn machines<'a>(schedule: &Schedule, witness: &Witness) -> Sim<'a> {
     let remote = store.clone();
     sim.host(STORE, move || remote.clone().serve());
     for name in SERVERS {
-        let (store, witness, orphans) = (store.clone(), witness.clone(), schedule.orphans);
+        let (store, witness, crash_policy) =
+            (store.clone(), witness.clone(), schedule.crash_policy);
         sim.host(name, move || {
-            server::serve(name, orphans, store.clone(), witness.clone())
+            server::serve(name, crash_policy, store.clone(), witness.clone())
         });
     }
     sim

@@ -22,7 +22,7 @@ const FAULTS: u64 = 8_000;
 #[derive(Debug)]
 pub(crate) struct Schedule {
     pub(crate) seed: u64,
-    pub(crate) orphans: CrashPolicy,
+    pub(crate) crash_policy: CrashPolicy,
     /// Whether the store knows nothing of a key that is claimed again.
     pub(crate) forgetful: bool,
     pub(crate) operations: Vec<Operation>,
@@ -93,7 +93,7 @@ fn what(random: &mut impl Rng) -> What {
 }
 
 impl Schedule {
-    pub(crate) fn draw(seed: u64, orphans: CrashPolicy) -> Self {
+    pub(crate) fn draw(seed: u64, crash_policy: CrashPolicy) -> Self {
         let mut random = StdRng::seed_from_u64(seed);
         let random = &mut random;
         let operations = (0..random.random_range(2..8)).map(|number| Operation {
@@ -117,7 +117,7 @@ impl Schedule {
         faults.sort_by_key(|fault| fault.at);
         Self {
             seed,
-            orphans,
+            crash_policy,
             forgetful: false,
             operations,
             faults,

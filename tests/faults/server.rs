@@ -50,13 +50,13 @@ impl Listener for Listening {
 #[derive(Clone)]
 struct Shop {
     witness: Witness,
-    orphans: CrashPolicy,
+    crash_policy: CrashPolicy,
 }
 
 /// Runs a server until it is crashed.
 pub(crate) async fn serve(
     name: &'static str,
-    orphans: CrashPolicy,
+    crash_policy: CrashPolicy,
     store: Remote,
     witness: Witness,
 ) -> turmoil::Result {
@@ -64,12 +64,12 @@ pub(crate) async fn serve(
         .scope(Scope::new(|req| {
             req.headers().get("authorization").cloned()
         }))
-        .orphans(orphans)
+        .crash_policy(crash_policy)
         .lease(LEASE)
         .build()?;
     let shop = Shop {
         witness: witness.clone(),
-        orphans,
+        crash_policy,
     };
     let app = Router::new()
         .route("/payments", post(pay))
@@ -140,7 +140,7 @@ async fn pay(
         return (StatusCode::SERVICE_UNAVAILABLE, "not now").into_response();
     }
     let token = execution.token().get();
-    let fenced = shop.orphans == CrashPolicy::Reexecute;
+    let fenced = shop.crash_policy == CrashPolicy::Reexecute;
     let written = shop.witness.look().write(operation, token, fenced);
     if !written {
         return (StatusCode::CONFLICT, "somebody else took over").into_response();

@@ -94,7 +94,7 @@ fn judge_one(
     that(told.attempts <= 4, "too many attempts")?;
     that(keys.windows(2).all(|pair| pair[0] == pair[1]), "two keys")?;
     that(
-        schedule.orphans == CrashPolicy::Reexecute || effects.len() <= 1,
+        schedule.crash_policy == CrashPolicy::Reexecute || effects.len() <= 1,
         "it took effect twice",
     )?;
     that(
@@ -148,7 +148,7 @@ fn is_among(effects: &[u64], reply: &Reply) -> bool {
 /// Who asks again is told what is true.
 fn judge_audit(schedule: &Schedule, effects: &[u64], audited: &Reply) -> Result<(), String> {
     let last = effects.last().map(u64::to_string);
-    match (audited.status, schedule.orphans) {
+    match (audited.status, schedule.crash_policy) {
         (201 | 500, _) => that(
             audited.body == last,
             "another effect than the reply tells of",

@@ -60,7 +60,7 @@ async fn i_14_what_is_left_to_its_lease_is_forgotten_with_it() {
         id: ClaimId::random(),
         lease: LEASE,
         retention,
-        orphans: CrashPolicy::Unknown,
+        crash_policy: CrashPolicy::Unknown,
         note: Note::NONE,
     };
     let Claimed::New(lease) = store.claim(claim).await.unwrap() else {

@@ -378,7 +378,7 @@ async fn i_14_what_may_have_taken_effect_is_not_forgotten() {
     tokio::time::sleep(2 * SECOND).await;
     assert_eq!(handler.runs(), 2);
     assert_eq!(send(&server, post("k")).await.body, "paid");
-    let orphans = [0, 1, 2].map(|run| handler.execution(run).is_orphan());
-    assert_eq!(orphans, [false, true, true]);
+    let crash_policy = [0, 1, 2].map(|run| handler.execution(run).is_orphan());
+    assert_eq!(crash_policy, [false, true, true]);
     assert!(send(&server, post("k")).await.is_replayed());
 }

@@ -72,12 +72,12 @@ fn post() -> Request<Full<Bytes>> {
 /// What a repeat is answered with, at once and after the lease.
 async fn repeats(
     errors: ServerErrors,
-    orphans: CrashPolicy,
+    crash_policy: CrashPolicy,
     meets: &[Meets],
 ) -> [(u16, String); 2] {
     let layer = IdempotencyLayer::builder(MemoryStore::new())
         .scope(Scope::new(|_| Some("everybody")))
-        .orphans(orphans)
+        .crash_policy(crash_policy)
         .server_errors(errors);
     let app = ServiceBuilder::new()
         .layer(layer.build().unwrap())

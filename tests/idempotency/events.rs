@@ -64,7 +64,7 @@ impl Runs {
         &self,
         store: St,
         name: &'static str,
-        orphans: CrashPolicy,
+        crash_policy: CrashPolicy,
     ) -> Consumer {
         let runs = self.clone();
         let inner = service_fn(move |event: Event| {
@@ -81,7 +81,7 @@ impl Runs {
         });
         let layer = EventDedupLayer::builder(store, name)
             .id(|event: &Event| event.id)
-            .orphans(orphans)
+            .crash_policy(crash_policy)
             .build()
             .unwrap();
         BoxCloneSyncService::new(layer.layer(inner))
@@ -165,16 +165,16 @@ async fn i_24_in_flight_is_not_acknowledged() {
 
 #[tokio::test(start_paused = true)]
 async fn i_24_i_14_a_crash_is_an_orphan() {
-    for orphans in [CrashPolicy::Reexecute, CrashPolicy::Unknown] {
+    for crash_policy in [CrashPolicy::Reexecute, CrashPolicy::Unknown] {
         let runs = Runs::new(99);
-        let consumer = runs.consumer(MemoryStore::new(), "ledger", orphans);
+        let consumer = runs.consumer(MemoryStore::new(), "ledger", crash_policy);
         let crashed = why(deliver(&consumer, then("e1", Then::Panic)).await);
         assert!(matches!(crashed, NotConsumed::Crashed));
         let busy = why(deliver(&consumer, event("e1")).await);
         assert!(matches!(busy, NotConsumed::InFlight(_)));
         tokio::time::advance(LEASE + SECOND).await;
         let again = deliver(&consumer, event("e1")).await;
-        match orphans {
+        match crash_policy {
             CrashPolicy::Reexecute => assert_eq!(again.unwrap(), Consumed::Processed(2)),
             CrashPolicy::Unknown => assert!(matches!(why(again), NotConsumed::OutcomeUnknown)),
         }
@@ -229,7 +229,7 @@ async fn i_24_an_event_without_an_id() {
 fn i_24_no_less_than_seven_days() {
     let layer = |window: Duration| {
         EventDedupLayer::builder(MemoryStore::new(), "ledger")
-            .orphans(CrashPolicy::Reexecute)
+            .crash_policy(CrashPolicy::Reexecute)
             .id(|event: &Event| event.id)
             .window(window)
             .build()

@@ -261,9 +261,9 @@ fn i_20_scope_and_orphans_in_any_order() {
     let scope = Scope::new(|_| Some("all"));
     let one = IdempotencyLayer::builder(MemoryStore::new())
         .scope(scope.clone())
-        .orphans(CrashPolicy::Unknown);
+        .crash_policy(CrashPolicy::Unknown);
     let other = IdempotencyLayer::builder(MemoryStore::new())
-        .orphans(CrashPolicy::Unknown)
+        .crash_policy(CrashPolicy::Unknown)
         .scope(scope);
     assert!(one.build().is_ok() && other.build().is_ok());
 }

@@ -81,7 +81,7 @@ impl Shop {
             .scope(Scope::new(|req| {
                 req.extensions().get::<Principal>().map(|p| p.id.clone())
             }))
-            .orphans(CrashPolicy::Reexecute)
+            .crash_policy(CrashPolicy::Reexecute)
             .wait(Duration::from_secs(60))
             .build()
             .unwrap();
@@ -173,7 +173,7 @@ async fn i_16_a_connection_that_breaks_over_axum() {
 async fn a_router_stays_a_router() {
     let layer = IdempotencyLayer::builder(MemoryStore::new())
         .scope(Scope::new(|_| Some("all")))
-        .orphans(CrashPolicy::Unknown)
+        .crash_policy(CrashPolicy::Unknown)
         .build()
         .unwrap();
     let app: Router = Router::new()

@@ -183,12 +183,12 @@ async fn i_22_how_many_wait_is_bounded() {
     tokio::time::sleep(2 * LEASE).await;
     store.heal();
     tokio::time::sleep(LEASE).await;
-    let mut orphans = 0;
+    let mut crash_policy = 0;
     for key in 0..MOST + 10 {
         let answer = send(&server, post(&key.to_string())).await;
-        orphans += usize::from(!answer.is_replayed());
+        crash_policy += usize::from(!answer.is_replayed());
     }
-    assert_eq!(orphans, 10);
+    assert_eq!(crash_policy, 10);
 }
 
 /// I-22: it is not tried for ever either, and then the key is an orphan.
@@ -255,9 +255,9 @@ async fn i_23_no_room_for_a_reply() {
 /// executed.
 #[tokio::test(start_paused = true)]
 async fn i_21_a_claim_in_doubt_is_given_back() {
-    for orphans in [CrashPolicy::Unknown, CrashPolicy::Reexecute] {
+    for crash_policy in [CrashPolicy::Unknown, CrashPolicy::Reexecute] {
         let (store, handler) = (Flaky::default(), Handler::new());
-        let server = handler.count(builder(store.clone(), orphans));
+        let server = handler.count(builder(store.clone(), crash_policy));
         // The second is not in doubt, but the first is.
         store.fail(Verb::Claim, Fault::Lost, 1);
         let full = Fault::Error(StoreErrorKind::PoolExhausted);

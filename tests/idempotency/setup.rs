@@ -86,8 +86,8 @@ pub(crate) type Server =
 pub(crate) type Builder<St = MemoryStore> = IdempotencyBuilder<St, Scope, CrashPolicy>;
 
 /// Whose key it is is in a header, so that a request says it all.
-pub(crate) fn builder<St>(store: St, orphans: CrashPolicy) -> Builder<St> {
-    scoped(store).orphans(orphans)
+pub(crate) fn builder<St>(store: St, crash_policy: CrashPolicy) -> Builder<St> {
+    scoped(store).crash_policy(crash_policy)
 }
 
 pub(crate) fn scoped<St>(store: St) -> IdempotencyBuilder<St, Scope, Missing> {

@@ -128,7 +128,7 @@ impl<J: IdempotencyStore + Journal + Clone> Shop<J> {
         });
         let idempotency = IdempotencyLayer::builder(store.clone())
             .scope(Scope::new(|_| Some("ada")))
-            .orphans(CrashPolicy::Reexecute)
+            .crash_policy(CrashPolicy::Reexecute)
             .lease(site.lease)
             .build()
             .unwrap();

@@ -219,21 +219,24 @@ fn note(
 async fn settle<B: Shared>(address: &str, operations: HashMap<(u64, u64), Operation>) {
     let store = Arc::new(B::open(address).await);
     let mut tasks = JoinSet::new();
-    let (mut orphans, mut free) = (0, 0);
+    let (mut crash_policy, mut free) = (0, 0);
     for ((salt, number), operation) in operations {
         let store = Arc::clone(&store);
         tasks.spawn(async move { finish(&*store, salt, number, &operation).await });
         if tasks.len() >= 200 {
             let orphaned = tasks.join_next().await.expect("a task").expect("no panic");
-            orphans += u64::from(orphaned == Some(true));
+            crash_policy += u64::from(orphaned == Some(true));
             free += u64::from(orphaned == Some(false));
         }
     }
     for orphaned in tasks.join_all().await {
-        orphans += u64::from(orphaned == Some(true));
+        crash_policy += u64::from(orphaned == Some(true));
         free += u64::from(orphaned == Some(false));
     }
-    assert!(orphans > 0, "nobody was killed while it owned something");
+    assert!(
+        crash_policy > 0,
+        "nobody was killed while it owned something"
+    );
     assert!(free > 0, "nothing was released");
 }
 

@@ -25,7 +25,7 @@ pub(crate) fn claim_of(key: [u8; 32]) -> Claim {
         id: ClaimId::random(),
         lease: LEASE,
         retention: RETENTION,
-        orphans: CrashPolicy::Reexecute,
+        crash_policy: CrashPolicy::Reexecute,
         note: Note::NONE,
     }
 }

@@ -20,7 +20,7 @@
 //! let scope = Scope::new(|_| Some("shop"));
 //! let idempotency = IdempotencyLayer::builder(store.clone())
 //!     .scope(scope.clone())
-//!     .orphans(CrashPolicy::Reexecute)
+//!     .crash_policy(CrashPolicy::Reexecute)
 //!     .build()?;
 //! let replay = Replay::builder(store, scope).location("/replays").build()?;
 //!

@@ -18,7 +18,7 @@
 //! let layer = IdempotencyLayer::builder(MemoryStore::new())
 //!     .with_dialect(Forrst::new())
 //!     .scope(Scope::new(|_| Some("shop")))
-//!     .orphans(CrashPolicy::Reexecute)
+//!     .crash_policy(CrashPolicy::Reexecute)
 //!     .build()?;
 //! let charge = service_fn(|request: Request<Full<Bytes>>| async {
 //!     let body = request.into_body().collect().await?.to_bytes();

@@ -25,7 +25,7 @@
 //! let idempotency = IdempotencyLayer::builder(store.clone())
 //!     .with_dialect(Forrst::new())
 //!     .scope(scope.clone())
-//!     .orphans(CrashPolicy::Reexecute)
+//!     .crash_policy(CrashPolicy::Reexecute)
 //!     .build()?;
 //! let replay = Replay::builder(store, scope).dialect(Forrst::new()).build()?;
 //! let calls = Router::new().route("/forrst", post(handler)).layer(idempotency);

@@ -27,7 +27,7 @@
 //! let idempotency = IdempotencyLayer::builder(store)
 //!     .scope(scope)
 //!     .with_dialect(dialect)
-//!     .orphans(CrashPolicy::Reexecute)
+//!     .crash_policy(CrashPolicy::Reexecute)
 //!     .build()?;
 //! # Ok(())
 //! # }

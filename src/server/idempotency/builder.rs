@@ -18,13 +18,13 @@ use crate::{
 
 /// Builds an [`IdempotencyLayer`]. It needs the owner of keys
 /// ([`scope`](IdempotencyBuilder::scope)) and the fate of an operation whose server died
-/// ([`orphans`](IdempotencyBuilder::orphans)): no default is right for everybody.
+/// ([`crash_policy`](IdempotencyBuilder::crash_policy)): no default is right for everybody.
 ///
 /// ```compile_fail,E0277
 /// use tower_reprise::{server::idempotency::IdempotencyLayer, store::{MemoryStore, CrashPolicy}};
 ///
 /// // Whose keys?
-/// let layer = IdempotencyLayer::builder(MemoryStore::new()).orphans(CrashPolicy::Reexecute).build();
+/// let layer = IdempotencyLayer::builder(MemoryStore::new()).crash_policy(CrashPolicy::Reexecute).build();
 /// ```
 ///
 /// ```compile_fail,E0277
@@ -39,7 +39,7 @@ use crate::{
 pub struct IdempotencyBuilder<St, P = Missing, O = Missing, D = HttpDialect> {
     store: St,
     scope: P,
-    orphans: O,
+    crash_policy: O,
     dialect: D,
     settings: Settings,
 }
@@ -79,9 +79,9 @@ mod said {
 
     #[diagnostic::on_unimplemented(
         message = "it was not said what happens to an operation whose server died",
-        label = "there is no layer before `.orphans(…)`",
-        note = "`.orphans(CrashPolicy::Reexecute)` executes it again, and is right if that does no harm",
-        note = "`.orphans(CrashPolicy::Unknown)` tells callers that nobody knows how it ended"
+        label = "there is no layer before `.crash_policy(…)`",
+        note = "`.crash_policy(CrashPolicy::Reexecute)` executes it again, and is right if that does no harm",
+        note = "`.crash_policy(CrashPolicy::Unknown)` tells callers that nobody knows how it ended"
     )]
     pub trait CrashPolicy {
         fn get(self) -> store::CrashPolicy;
@@ -99,7 +99,7 @@ impl<St> IdempotencyBuilder<St> {
         Self {
             store,
             scope: Missing,
-            orphans: Missing,
+            crash_policy: Missing,
             dialect: HttpDialect::new(),
             settings: Settings {
                 max_key_len: LONGEST,
@@ -124,7 +124,7 @@ impl<St, P, O, D> IdempotencyBuilder<St, P, O, D> {
         IdempotencyBuilder {
             store: self.store,
             scope,
-            orphans: self.orphans,
+            crash_policy: self.crash_policy,
             dialect: self.dialect,
             settings: self.settings,
         }
@@ -133,11 +133,14 @@ impl<St, P, O, D> IdempotencyBuilder<St, P, O, D> {
 
 impl<St, P, D> IdempotencyBuilder<St, P, Missing, D> {
     /// Sets what happens to an operation whose server died, or whose handler panicked.
-    pub fn orphans(self, orphans: CrashPolicy) -> IdempotencyBuilder<St, P, CrashPolicy, D> {
+    pub fn crash_policy(
+        self,
+        crash_policy: CrashPolicy,
+    ) -> IdempotencyBuilder<St, P, CrashPolicy, D> {
         IdempotencyBuilder {
             store: self.store,
             scope: self.scope,
-            orphans,
+            crash_policy,
             dialect: self.dialect,
             settings: self.settings,
         }
@@ -188,7 +191,7 @@ impl<St, P, O> IdempotencyBuilder<St, P, O> {
         IdempotencyBuilder {
             store: self.store,
             scope: self.scope,
-            orphans: self.orphans,
+            crash_policy: self.crash_policy,
             dialect,
             settings: self.settings,
         }
@@ -287,7 +290,7 @@ impl<St, P, O, D: Dialect> IdempotencyBuilder<St, P, O, D> {
         let Self {
             store,
             scope,
-            orphans,
+            crash_policy,
             dialect,
             settings,
         } = self;
@@ -337,7 +340,7 @@ impl<St, P, O, D: Dialect> IdempotencyBuilder<St, P, O, D> {
             store,
             settings.lease,
             settings.retention,
-            orphans.get(),
+            crash_policy.get(),
             store_timeout,
             settings.fail_open,
         );

@@ -43,7 +43,7 @@ pub(crate) struct Engine<St> {
     pub(super) store: St,
     pub(super) lease: Duration,
     pub(super) retention: Duration,
-    pub(super) orphans: CrashPolicy,
+    pub(super) crash_policy: CrashPolicy,
     pub(super) store_timeout: Duration,
     /// Whether an operation that could not be claimed may be executed all the same.
     fails_open: bool,
@@ -66,7 +66,7 @@ impl<St: IdempotencyStore> Engine<St> {
         store: St,
         lease: Duration,
         retention: Duration,
-        orphans: CrashPolicy,
+        crash_policy: CrashPolicy,
         store_timeout: Duration,
         fails_open: bool,
     ) -> Self {
@@ -74,7 +74,7 @@ impl<St: IdempotencyStore> Engine<St> {
             store,
             lease,
             retention,
-            orphans,
+            crash_policy,
             store_timeout,
             fails_open,
             unsettled: Arc::new(Semaphore::new(MOST_UNSETTLED)),
@@ -94,7 +94,7 @@ impl<St: IdempotencyStore> Engine<St> {
             id: ClaimId::random(),
             lease: self.lease,
             retention,
-            orphans: self.orphans,
+            crash_policy: self.crash_policy,
             note: operation.note.clone(),
         };
         let engine = Arc::clone(self);

@@ -164,7 +164,7 @@ async fn end<St, D: Dialect, R: Body>(
         }
         outcome => outcome,
     };
-    let settlement = match (outcome, state.engine.orphans) {
+    let settlement = match (outcome, state.engine.crash_policy) {
         (HandlerOutcome::Committed, _) => Settlement::Complete(stored),
         (HandlerOutcome::Unknown, CrashPolicy::Unknown) => Settlement::Complete(Stored::Unknown),
         (HandlerOutcome::Unknown, CrashPolicy::Reexecute) => Settlement::Orphan,

@@ -19,7 +19,7 @@
 //! # async fn main() -> Result<(), BoxError> {
 //! let layer = IdempotencyLayer::builder(MemoryStore::new())
 //!     .scope(Scope::new(|req| req.extensions().get::<Principal>().map(|p| p.id.clone())))
-//!     .orphans(CrashPolicy::Reexecute)
+//!     .crash_policy(CrashPolicy::Reexecute)
 //!     .build()?;
 //! let mut server = ServiceBuilder::new()
 //!     .layer(layer)

@@ -62,7 +62,7 @@ impl<B: Backend<Store: IdempotencyStore>> Case<'_, B> {
             id: ClaimId::random(),
             lease: self.unit * LEASE,
             retention: self.unit * RETENTION,
-            orphans: CrashPolicy::Reexecute,
+            crash_policy: CrashPolicy::Reexecute,
             note: Note::NONE,
         }
     }
@@ -195,9 +195,9 @@ impl<B: Backend<Store: IdempotencyStore>> Case<'_, B> {
 
     async fn another_fingerprint_is_a_mismatch_in_every_state(&self) {
         let claim = self.claim();
-        let other = |orphans| Claim {
+        let other = |crash_policy| Claim {
             fingerprint: Fingerprint::new([8; 32]),
-            orphans,
+            crash_policy,
             ..again(&claim)
         };
         let mismatch = Claimed::Mismatch {
@@ -207,8 +207,8 @@ impl<B: Backend<Store: IdempotencyStore>> Case<'_, B> {
         let token = self.own(&claim).await;
         for (units, state) in [(0, "in flight"), (LEASE + 1, "orphaned")] {
             self.pass(units).await;
-            for orphans in [CrashPolicy::Reexecute, CrashPolicy::Unknown] {
-                let claimed = self.try_claim(&other(orphans)).await;
+            for crash_policy in [CrashPolicy::Reexecute, CrashPolicy::Unknown] {
+                let claimed = self.try_claim(&other(crash_policy)).await;
                 assert_eq!(claimed, mismatch, "{state}");
             }
         }

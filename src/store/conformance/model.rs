@@ -103,10 +103,10 @@ impl Play {
                 (random.below(KEYS), fingerprint, id)
             }
         };
-        let orphans = [CrashPolicy::Reexecute, CrashPolicy::Unknown][random.below(2)];
+        let crash_policy = [CrashPolicy::Reexecute, CrashPolicy::Unknown][random.below(2)];
         let (lease, retention) = (LEASES[random.below(2)], RETENTIONS[random.below(2)]);
         self.log.push(format!(
-            "claim {key} as {fingerprint} by {:x?}, {lease} + {retention}, {orphans:?}",
+            "claim {key} as {fingerprint} by {:x?}, {lease} + {retention}, {crash_policy:?}",
             &id.as_bytes()[..2]
         ));
         let claim = Claim {
@@ -115,7 +115,7 @@ impl Play {
             id,
             lease: self.time(lease),
             retention: self.time(retention),
-            orphans,
+            crash_policy,
             note: note_of(id),
         };
         let claimed = store.claim(claim).await;
@@ -165,7 +165,7 @@ impl Play {
                     other => self.fail(&format_args!("{other:?}, not in flight for {left:?}")),
                 }
             }
-            Some(mut record) if orphans == CrashPolicy::Unknown => {
+            Some(mut record) if crash_policy == CrashPolicy::Unknown => {
                 let unknown = Claimed::Done {
                     stored: Stored::Unknown,
                     note: record.note.clone(),

@@ -183,7 +183,7 @@ impl Shards {
         if !again {
             record.token = self.next_token();
         }
-        if !again && claim.orphans == CrashPolicy::Unknown {
+        if !again && claim.crash_policy == CrashPolicy::Unknown {
             let (stored, note) = (Stored::Unknown, record.state.note());
             record.state = State::done(stored.clone(), note.clone());
             shard.keep(slot, now.saturating_add(micros(claim.retention)));

@@ -340,7 +340,7 @@ impl IdempotencyStore for PostgresStore {
             &micros(claim.lease),
             &micros(claim.retention),
             &note,
-            &(claim.orphans == CrashPolicy::Unknown),
+            &(claim.crash_policy == CrashPolicy::Unknown),
         ];
         let statements = &self.inner.statements;
         remote::with_retries(self.inner.timeout, async |deadline| {

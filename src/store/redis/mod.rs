@@ -211,7 +211,7 @@ impl RedisStore {
 
 impl IdempotencyStore for RedisStore {
     async fn claim(&self, claim: Claim) -> Result<Claimed, StoreError> {
-        let unknown: &[u8] = match claim.orphans {
+        let unknown: &[u8] = match claim.crash_policy {
             CrashPolicy::Reexecute => b"0",
             CrashPolicy::Unknown => b"1",
         };

@@ -21,7 +21,7 @@
 //!     id: ClaimId::random(),
 //!     lease: Duration::from_secs(30),
 //!     retention: Duration::from_secs(24 * 60 * 60),
-//!     orphans: CrashPolicy::Reexecute,
+//!     crash_policy: CrashPolicy::Reexecute,
 //!     note: Note::NONE,
 //! };
 //!

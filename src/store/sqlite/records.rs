@@ -55,7 +55,7 @@ pub(super) fn claim(batch: &Batch<'_>, claim: &Claim) -> rusqlite::Result<Claime
         remove(batch, old)?;
     }
     let orphaned = orphan.is_some();
-    if let Some(note) = orphan.filter(|_| claim.orphans == CrashPolicy::Unknown) {
+    if let Some(note) = orphan.filter(|_| claim.crash_policy == CrashPolicy::Unknown) {
         let expires = after(batch.now, claim.retention);
         insert(batch, claim, &note, UNKNOWN, expires)?;
         let stored = Stored::Unknown;

@@ -132,7 +132,7 @@ impl Shop {
         let handler = Handler::default();
         let idempotency = IdempotencyLayer::builder(MemoryStore::new())
             .scope(Scope::new(|head| Some(principal(head).unwrap_or_default())))
-            .orphans(CrashPolicy::Reexecute)
+            .crash_policy(CrashPolicy::Reexecute)
             .requirement(|_| tower_reprise::server::dialect::Requirement::Optional)
             .build()
             .unwrap();

@@ -214,7 +214,7 @@ async fn i_14_who_takes_over_is_the_original() {
     let careful = tower_reprise::IdempotencyLayer::builder(MemoryStore::new())
         .with_dialect(shop.dialect())
         .scope(Scope::new(|_| Some("shop")))
-        .orphans(CrashPolicy::Unknown);
+        .crash_policy(CrashPolicy::Unknown);
     let app = shop.app_with(careful);
     shop.replies(|_, _| panic!("on demand"));
     ask(&app, &call("req_1", "k", &json!({}))).await;

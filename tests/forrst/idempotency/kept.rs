@@ -157,7 +157,7 @@ async fn i_11_a_requested_ttl_is_kept_within_bounds() {
         let layer = tower_reprise::IdempotencyLayer::builder(MemoryStore::new())
             .with_dialect(dialect.clock(move || started))
             .scope(Scope::new(|_| Some("shop")))
-            .orphans(tower_reprise::store::CrashPolicy::Reexecute)
+            .crash_policy(tower_reprise::store::CrashPolicy::Reexecute)
             .retention(retention);
         let app = shop.app_with(layer);
         let mut request = call("req_1", "k", &json!({}));
@@ -186,7 +186,7 @@ async fn i_11_a_requested_ttl_is_kept_within_bounds() {
         let layer = tower_reprise::IdempotencyLayer::builder(MemoryStore::new())
             .with_dialect(dialect)
             .scope(Scope::new(|_| Some("shop")))
-            .orphans(tower_reprise::store::CrashPolicy::Reexecute);
+            .crash_policy(tower_reprise::store::CrashPolicy::Reexecute);
         let error = layer.build().unwrap_err().to_string();
         assert!(error.starts_with("forrst.longest_ttl is "), "{error}");
         assert!(error.ends_with("allowed: 24h (R-6) to 365 days"), "{error}");

@@ -96,7 +96,7 @@ impl Shop {
                 let tenant = head.headers().get("x-tenant")?;
                 Some(tenant.as_bytes().to_vec())
             }))
-            .orphans(CrashPolicy::Reexecute)
+            .crash_policy(CrashPolicy::Reexecute)
     }
 
     fn app(&self) -> Router {

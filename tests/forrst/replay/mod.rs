@@ -127,7 +127,7 @@ impl Shop {
         let idempotency = IdempotencyLayer::builder(store.clone())
             .with_dialect(Forrst::new())
             .scope(Scope::new(|head| Some(principal(head).unwrap_or_default())))
-            .orphans(CrashPolicy::Reexecute)
+            .crash_policy(CrashPolicy::Reexecute)
             .build()
             .unwrap();
         let inner = Router::new()

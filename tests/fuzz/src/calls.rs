@@ -35,7 +35,7 @@ async fn call(body: &Bytes) {
     let idempotency = IdempotencyLayer::builder(store.clone())
         .with_dialect(Forrst::new())
         .scope(Scope::new(|_| Some("shop")))
-        .orphans(CrashPolicy::Reexecute)
+        .crash_policy(CrashPolicy::Reexecute)
         .build()
         .expect("a layer");
     let replay = Replay::builder(store, Scope::new(|_| Some("shop")))

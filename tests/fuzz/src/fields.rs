@@ -76,7 +76,7 @@ async fn keys(value: &HeaderValue) {
 async fn send(store: &MemoryStore, key: &HeaderValue, strict: bool) -> (u16, bool) {
     let mut builder = IdempotencyLayer::builder(store.clone())
         .scope(Scope::new(|_| Some("fuzz")))
-        .orphans(CrashPolicy::Unknown);
+        .crash_policy(CrashPolicy::Unknown);
     if strict {
         builder = builder.strict();
     }

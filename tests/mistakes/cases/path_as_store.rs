@@ -4,6 +4,6 @@ use tower_reprise::{IdempotencyLayer, store::CrashPolicy};
 fn main() {
     let _ = IdempotencyLayer::builder("idempotency.db")
         .scope(Scope::new(|_| Some("shop")))
-        .orphans(CrashPolicy::Reexecute)
+        .crash_policy(CrashPolicy::Reexecute)
         .build();
 }

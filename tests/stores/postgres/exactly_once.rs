@@ -79,7 +79,7 @@ async fn i_14_a_handler_that_dies_after_its_commit_has_replied() {
     let (store, _) = setup(&postgres).await;
     let layer = IdempotencyLayer::builder(store.clone())
         .scope(Scope::new(|_| Some("alice")))
-        .orphans(CrashPolicy::Unknown)
+        .crash_policy(CrashPolicy::Unknown)
         .build()
         .unwrap();
     let url = postgres.url.clone();

@@ -111,7 +111,7 @@ async fn t_7_a_reply_that_its_handler_stored_is_sealed_too() {
     let glass = Glass::default();
     let layer = IdempotencyLayer::builder(Arc::new(Sealed::new(glass.clone(), keys())))
         .scope(Scope::new(|_| Some("alice")))
-        .orphans(CrashPolicy::Unknown);
+        .crash_policy(CrashPolicy::Unknown);
     let below = glass.clone();
     let handler = service_fn(move |request: Request<Full<Bytes>>| {
         let below = below.clone();

@@ -104,7 +104,7 @@ impl Server {
 fn ours(wait: Duration) -> IdempotencyLayer<MemoryStore> {
     let layer = IdempotencyLayer::builder(MemoryStore::new())
         .scope(Scope::new(|request| request.headers().get(COOKIE).cloned()))
-        .orphans(CrashPolicy::Reexecute)
+        .crash_policy(CrashPolicy::Reexecute)
         .retention(DAY)
         .wait(wait)
         .build();

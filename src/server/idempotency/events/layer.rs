@@ -34,7 +34,7 @@ impl<St> EventDedupLayer<St, Missing> {
             store,
             consumer: consumer.into(),
             id: Missing,
-            orphans: Missing,
+            crash_policy: Missing,
             limits: TimeLimits {
                 lease: Duration::from_secs(30),
                 retention: WEEK,
@@ -78,7 +78,7 @@ pub struct EventDedupBuilder<St, F = Missing, O = Missing> {
     store: St,
     consumer: Arc<str>,
     id: F,
-    orphans: O,
+    crash_policy: O,
     limits: TimeLimits,
 }
 
@@ -102,7 +102,7 @@ impl<St, O> EventDedupBuilder<St, Missing, O> {
             store: self.store,
             consumer: self.consumer,
             id,
-            orphans: self.orphans,
+            crash_policy: self.crash_policy,
             limits: self.limits,
         }
     }
@@ -110,12 +110,12 @@ impl<St, O> EventDedupBuilder<St, Missing, O> {
 
 impl<St, F> EventDedupBuilder<St, F, Missing> {
     /// Sets what happens to an event whose consumer died while it processed it.
-    pub fn orphans(self, orphans: CrashPolicy) -> EventDedupBuilder<St, F, CrashPolicy> {
+    pub fn crash_policy(self, crash_policy: CrashPolicy) -> EventDedupBuilder<St, F, CrashPolicy> {
         EventDedupBuilder {
             store: self.store,
             consumer: self.consumer,
             id: self.id,
-            orphans,
+            crash_policy,
             limits: self.limits,
         }
     }
@@ -160,7 +160,7 @@ impl<St: IdempotencyStore, F> EventDedupBuilder<St, F, CrashPolicy> {
             self.store,
             lease,
             retention,
-            self.orphans,
+            self.crash_policy,
             store_timeout,
             false,
         );

@@ -15,7 +15,7 @@
 //! # async fn main() -> Result<(), BoxError> {
 //! let layer = EventDedupLayer::builder(MemoryStore::new(), "ledger")
 //!     .id(|event: &Paid| Some(event.id.clone()))
-//!     .orphans(CrashPolicy::Reexecute)
+//!     .crash_policy(CrashPolicy::Reexecute)
 //!     .build()?;
 //! let mut consumer = ServiceBuilder::new()
 //!     .layer(layer)

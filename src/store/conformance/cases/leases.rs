@@ -69,7 +69,7 @@ impl<B: Backend<Store: IdempotencyStore>> Case<'_, B> {
         self.pass(LEASE + 1).await;
         let unknown = Claimed::done(Stored::Unknown);
         let careful = Claim {
-            orphans: CrashPolicy::Unknown,
+            crash_policy: CrashPolicy::Unknown,
             ..again(&claim)
         };
         assert_eq!(self.try_claim(&careful).await, unknown);
@@ -147,7 +147,7 @@ impl<B: Backend<Store: IdempotencyStore>> Case<'_, B> {
         assert!(lease.orphaned && lease.token > token, "{lease:?}");
 
         // The same for a lease that is renewed for no time.
-        for orphans in [CrashPolicy::Reexecute, CrashPolicy::Unknown] {
+        for crash_policy in [CrashPolicy::Reexecute, CrashPolicy::Unknown] {
             let held = self.claim();
             let token = self.own(&held).await;
             let none = Claim {
@@ -156,10 +156,10 @@ impl<B: Backend<Store: IdempotencyStore>> Case<'_, B> {
             };
             assert_eq!(self.renew(&none, token).await, Held);
             let next = Claim {
-                orphans,
+                crash_policy,
                 ..again(&held)
             };
-            match (orphans, self.try_claim(&next).await) {
+            match (crash_policy, self.try_claim(&next).await) {
                 (CrashPolicy::Reexecute, Claimed::New(lease)) => {
                     assert!(lease.orphaned && lease.token > token, "{lease:?}");
                 }

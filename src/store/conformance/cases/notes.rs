@@ -107,7 +107,7 @@ impl<B: Backend<Store: IdempotencyStore>> Case<'_, B> {
         self.own(&claim).await;
         self.pass(LEASE + 1).await;
         let careful = Claim {
-            orphans: CrashPolicy::Unknown,
+            crash_policy: CrashPolicy::Unknown,
             note: note("careful"),
             ..again(&claim)
         };

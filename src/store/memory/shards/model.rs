@@ -20,7 +20,7 @@ fn claim(id: u8, fingerprint: u8) -> Claim {
         id: ClaimId::new([id; 16]),
         lease: MINUTE,
         retention: MINUTE,
-        orphans: CrashPolicy::Reexecute,
+        crash_policy: CrashPolicy::Reexecute,
         note: Note::NONE,
     }
 }

@@ -64,7 +64,7 @@ fn t_3_i_23_a_sweep_removes_at_the_time_and_gives_room_back() {
                 id: ClaimId::new([1; 16]),
                 lease: Duration::ZERO,
                 retention: Duration::from_micros(u64::from(n) + 1),
-                orphans: CrashPolicy::Reexecute,
+                crash_policy: CrashPolicy::Reexecute,
                 note: Note::NONE,
             },
             0,
