@@ -9,10 +9,7 @@ use std::{
 
 use http::{Request, Response};
 use tower::{Layer, Service, ServiceBuilder};
-use tower_reprise::{
-    CircuitBreakerLayer, Dependencies, IdempotencyKeyLayer, Policy, RetryAfterLayer,
-    RetryBudgetLayer, RetryLayer, error::BoxError,
-};
+use tower_reprise::{Dependencies, Policy, RetryLayer, error::BoxError, stacks};
 
 use super::{
     others,
@@ -50,7 +47,7 @@ impl Contestant {
         size: impl Fn(&S::Future) -> usize,
     ) -> Self
     where
-        S: Service<Call, Response = Reply, Error = BoxError> + 'static,
+        S: Service<Call, Error = BoxError> + 'static,
     {
         Self {
             name,
@@ -70,7 +67,7 @@ pub(super) fn all() -> Vec<Contestant> {
     vec![
         Contestant::new(BARE, "bare service", Inner, size_of_val),
         Contestant::new(RETRY, "our RetryLayer", retry(), size_of_val),
-        Contestant::new(STACK, "our five layers", stack(), size_of_val),
+        Contestant::new(STACK, "our stacks::client", stack(), size_of_val),
         Contestant::new(
             TOWER,
             "tower::retry, backoff, TpsBudget",
@@ -96,15 +93,9 @@ fn retry() -> impl Service<Call, Response = Reply, Error = BoxError> {
     RetryLayer::new(deps()).layer(Inner)
 }
 
-fn stack() -> impl Service<Call, Response = Reply, Error = BoxError> {
-    let deps = deps();
-    ServiceBuilder::new()
-        .layer(IdempotencyKeyLayer::new())
-        .layer(RetryBudgetLayer::new(deps.clone()))
-        .layer(RetryLayer::new(deps.clone()))
-        .layer(RetryAfterLayer::new(deps.clone()))
-        .layer(CircuitBreakerLayer::new(deps))
-        .service(Inner)
+fn stack() -> impl Service<Call, Error = BoxError> {
+    let layers = stacks::client(deps());
+    ServiceBuilder::new().layer(layers).service(Inner)
 }
 
 /// Answers at once. Its error is the type that ours have, so that none has it easier.
@@ -129,7 +120,7 @@ impl Service<Call> for Inner {
 #[inline(never)]
 fn repeat<S>(service: &mut S, request: impl Fn() -> Call, calls: u64)
 where
-    S: Service<Call, Response = Reply, Error = BoxError>,
+    S: Service<Call, Error = BoxError>,
 {
     let mut cx = Context::from_waker(Waker::noop());
     for _ in 0..calls {
