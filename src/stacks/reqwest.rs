@@ -68,16 +68,16 @@ use crate::{
 };
 
 #[cfg(feature = "reqwest-middleware")]
+mod convert;
+#[cfg(feature = "reqwest-middleware")]
+mod exchange;
+#[cfg(feature = "reqwest-middleware")]
 mod middleware;
-#[cfg(feature = "reqwest-middleware")]
-mod port;
-#[cfg(feature = "reqwest-middleware")]
-mod shell;
 
 #[cfg(feature = "reqwest-middleware")]
 pub use self::{
+    exchange::{ChainFuture, ChainService},
     middleware::TowerMiddleware,
-    port::{Hop, HopFuture},
 };
 
 /// A `reqwest::Client` that takes `http::Request`s, which is what the layers speak.
@@ -177,14 +177,14 @@ impl AnyBody for Body {
     }
 }
 
-/// What is kept of a body: bytes that reqwest has at hand, or a recording of those that pass.
+/// A recorded body: the bytes that reqwest has at hand, or a recording of those that pass.
 #[derive(Debug)]
-pub struct ReqwestRecording(Kept);
+pub struct ReqwestRecording(Recorded);
 
 #[derive(Debug)]
-enum Kept {
+enum Recorded {
     Bytes(Bytes),
-    Recorded(Recording<Body>),
+    Frames(Recording<Body>),
 }
 
 impl ReplayBody for Body {
@@ -193,7 +193,7 @@ impl ReplayBody for Body {
     fn record(&mut self, room: &ReplayLimits<'_>) -> Option<ReqwestRecording> {
         if self.as_bytes().is_none_or(<[u8]>::is_empty) {
             let recording = replay_buffer::record(self, room)?;
-            return Some(ReqwestRecording(Kept::Recorded(recording)));
+            return Some(ReqwestRecording(Recorded::Frames(recording)));
         }
         // Such a body yields all it has at the first asking, and the way to its bytes that copies
         // nothing is to ask.
@@ -202,7 +202,7 @@ impl ReplayBody for Body {
             Poll::Ready(Some(Ok(frame))) => {
                 let bytes = frame.into_data().ok()?;
                 *self = Self::from(bytes.clone());
-                Some(ReqwestRecording(Kept::Bytes(bytes)))
+                Some(ReqwestRecording(Recorded::Bytes(bytes)))
             }
             _ => None,
         }
@@ -210,15 +210,15 @@ impl ReplayBody for Body {
 
     fn is_complete(recording: &ReqwestRecording) -> bool {
         match &recording.0 {
-            Kept::Bytes(_) => true,
-            Kept::Recorded(recording) => replay_buffer::is_complete(recording),
+            Recorded::Bytes(_) => true,
+            Recorded::Frames(recording) => replay_buffer::is_complete(recording),
         }
     }
 
     fn replay(recording: &ReqwestRecording) -> Option<Self> {
         match &recording.0 {
-            Kept::Bytes(bytes) => Some(Self::from(bytes.clone())),
-            Kept::Recorded(recording) => replay_buffer::replay(recording),
+            Recorded::Bytes(bytes) => Some(Self::from(bytes.clone())),
+            Recorded::Frames(recording) => replay_buffer::replay(recording),
         }
     }
 }

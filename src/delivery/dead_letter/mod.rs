@@ -110,7 +110,7 @@ pub struct DeadLetter {
     pub headers: HeaderMap,
     /// The body.
     pub payload: Bytes,
-    /// What happened to it, attempt by attempt.
+    /// Its history, attempt by attempt.
     pub history: Vec<HistoryEvent>,
     cause: Option<String>,
 }

@@ -53,7 +53,7 @@ fn cells(finding: &Finding) -> [Cow<'_, str>; COLUMNS.len()] {
     ]
 }
 
-/// What a user wrote, without what would break the line.
+/// Replaces control characters, which would break the line.
 fn one_line(text: Cow<'_, str>) -> Cow<'_, str> {
     if text.chars().any(char::is_control) {
         return text.replace(char::is_control, " ").into();

@@ -11,7 +11,7 @@ use reqwest::{Body, Response};
 use reqwest_middleware::{Error, Middleware, Next};
 use tower::{Layer, Service};
 
-use super::port::{Hop, Port};
+use super::exchange::{CallSlot, ChainService};
 use crate::{call::Attempt, error::BoxError};
 
 type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -36,10 +36,10 @@ impl<S> TowerMiddleware<S> {
     #[allow(clippy::needless_pass_by_value)] // as `ServiceBuilder::layer` takes it
     pub fn new<L>(layers: L) -> Self
     where
-        L: Layer<Hop, Service = S>,
+        L: Layer<ChainService, Service = S>,
     {
         Self {
-            service: layers.layer(Hop::new()),
+            service: layers.layer(ChainService::new()),
             spare: Mutex::new(None),
         }
     }
@@ -55,7 +55,7 @@ impl<S: Clone> TowerMiddleware<S> {
         spare.unwrap_or_else(|| Box::new(self.service.clone()))
     }
 
-    /// What was called may be called again.
+    /// Keeps a service for the next call.
     fn give_back(&self, service: Box<S>) {
         if let Ok(mut spare) = self.spare.try_lock() {
             spare.get_or_insert(service);
@@ -90,12 +90,12 @@ where
         'e: 'f,
         'n: 'f,
     {
-        let mut port = Port::new(request);
+        let mut slot = CallSlot::new(request);
         // Into the box at once: to move a future costs more than to make it.
         let future = Box::write(Box::new_uninit(), async move {
-            if !port.leads_anywhere() {
+            if !slot.leads_anywhere() {
                 // The end of the chain will say so.
-                return match port.take() {
+                return match slot.take() {
                     Some(request) => next.run(request, extensions).await,
                     None => Err(gone()),
                 };
@@ -103,19 +103,19 @@ where
             let mut service = self.take();
             let readied = poll_fn(|cx| service.poll_ready(cx)).await;
             readied.map_err(|error| outer(error.into()))?;
-            let mut stack = pin!(port.call(&mut *service, extensions));
+            let mut stack = pin!(slot.call(&mut *service, extensions));
             self.give_back(service);
             let lent = Lent::new(extensions);
             // The layers say what is to be sent, and the chain sends it. It is lent to this call
             // only, so that they can't hold it: they hold a port, and the attempts are driven
             // here.
             loop {
-                if let Some(attempt) = port.attempt() {
+                if let Some(attempt) = slot.attempt() {
                     lent.extensions.insert(attempt);
                 }
-                let wanted = port.take_wanted();
+                let wanted = slot.take_wanted();
                 let mut attempt = wanted.map(|request| next.clone().run(request, lent.extensions));
-                let driven = poll_fn(|cx| drive(stack.as_mut(), &mut port, &mut attempt, cx));
+                let driven = poll_fn(|cx| drive(stack.as_mut(), &mut slot, &mut attempt, cx));
                 if let Some(result) = driven.await {
                     return result;
                 }
@@ -152,7 +152,7 @@ impl Drop for Lent<'_> {
 #[inline]
 fn drive<F, E>(
     stack: Pin<&mut F>,
-    port: &mut Port,
+    slot: &mut CallSlot,
     attempt: &mut Option<BoxFuture<'_, Result<Response, Error>>>,
     cx: &mut Context<'_>,
 ) -> Poll<Option<Result<Response, Error>>>
@@ -161,25 +161,25 @@ where
     E: Into<BoxError>,
 {
     if let Some(sent) = attempt
-        && port.answer_with(|| sent.as_mut().poll(cx))
+        && slot.answer_with(|| sent.as_mut().poll(cx))
     {
         *attempt = None;
         // The layers are asked right below, so that only another task has to be woken.
-        let waker = port.take_waker();
+        let waker = slot.take_waker();
         if let Some(waker) = waker.filter(|waker| !waker.will_wake(cx.waker())) {
             waker.wake();
         }
     }
-    let entered = port.enter();
+    let entered = slot.enter();
     let polled = stack.poll(cx);
     drop(entered);
     if let Poll::Ready(result) = polled {
         return Poll::Ready(Some(result.map_err(|error| outer(error.into()))));
     }
-    if port.wants() {
+    if slot.wants() {
         return Poll::Ready(None);
     }
-    if !port.is_open() {
+    if !slot.is_open() {
         *attempt = None;
     }
     Poll::Pending

@@ -13,7 +13,7 @@ use crate::store::{
 
 /// Delay of an entry that can't be opened here, until a process that has its key leases it.
 const ASIDE: Duration = Duration::from_secs(5 * 60);
-/// How long an expired entry is kept.
+/// Retention of an expired entry.
 const KEEP: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
 impl Place {

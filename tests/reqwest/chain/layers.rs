@@ -24,7 +24,7 @@ use tower_reprise::{
     error::{BoxError, Refused},
     stacks::{
         self,
-        reqwest::{Hop, HopFuture, TowerMiddleware},
+        reqwest::{ChainFuture, ChainService, TowerMiddleware},
     },
 };
 
@@ -63,13 +63,13 @@ async fn d_7_a_layer_that_spawns_is_told_so() {
         let chain = ClientBuilder::new(client()).with_arc(layered);
         chain.with(Inner(|_, _| async { Ok(said(200)) })).build()
     };
-    let buffered = layer_fn(|hop: Hop| BufferLayer::new(4).layer(hop));
+    let buffered = layer_fn(|hop: ChainService| BufferLayer::new(4).layer(hop));
     let error = failed(get(&chain(Arc::new(TowerMiddleware::new(buffered))))).await;
     let told = |error: &BoxError| error.to_string().contains("another task");
     assert!(told(&error), "{error}");
 
     // One that calls where it should, and waits elsewhere.
-    let spawned = layer_fn(|hop: Hop| {
+    let spawned = layer_fn(|hop: ChainService| {
         tower::service_fn(move |request: Request<Body>| {
             let answer = tokio::spawn(hop.clone().call(request));
             async { answer.await.unwrap() }
@@ -79,7 +79,7 @@ async fn d_7_a_layer_that_spawns_is_told_so() {
     assert!(told(&error), "{error}");
 
     // Two at a time.
-    let twice = layer_fn(|hop: Hop| {
+    let twice = layer_fn(|hop: ChainService| {
         tower::service_fn(move |request: Request<Body>| {
             let first = hop.clone().call(request);
             let second = hop.clone().oneshot(Request::new(Body::default()));
@@ -97,7 +97,7 @@ async fn d_7_a_layer_that_spawns_is_told_so() {
     assert_eq!(response.status(), 200, "the first is not disturbed");
 
     // And one that calls anew before it lets go of what it had.
-    let late = layer_fn(|hop: Hop| {
+    let late = layer_fn(|hop: ChainService| {
         tower::service_fn(move |request: Request<Body>| {
             let mut hop = hop.clone();
             async move {
@@ -120,8 +120,8 @@ async fn d_7_a_layer_that_spawns_is_told_so() {
 #[tokio::test(start_paused = true)]
 async fn s_3_an_answer_is_for_the_call_that_asked() {
     // Waits for what another call asked for, which is gone.
-    let stash: Arc<Mutex<Option<HopFuture>>> = Arc::default();
-    let steals = layer_fn(move |hop: Hop| {
+    let stash: Arc<Mutex<Option<ChainFuture>>> = Arc::default();
+    let steals = layer_fn(move |hop: ChainService| {
         let stash = stash.clone();
         tower::service_fn(move |request: Request<Body>| {
             let (mine, stash) = (hop.clone().call(request), stash.clone());
@@ -147,7 +147,7 @@ async fn s_3_an_answer_is_for_the_call_that_asked() {
 
 /// Polls a future only when its own waker was woken, as sets of futures do.
 struct OwnWaker {
-    future: HopFuture,
+    future: ChainFuture,
     flag: Arc<Flag>,
 }
 
@@ -180,7 +180,7 @@ impl Future for OwnWaker {
 
 #[tokio::test(start_paused = true)]
 async fn d_7_a_layer_with_wakers_of_its_own_is_woken() {
-    let waking = layer_fn(|mut hop: Hop| {
+    let waking = layer_fn(|mut hop: ChainService| {
         tower::service_fn(move |request: Request<Body>| OwnWaker {
             future: hop.call(request),
             flag: Arc::new(Flag {
@@ -208,7 +208,7 @@ async fn d_7_a_layer_with_wakers_of_its_own_is_woken() {
             self.0.lock().unwrap().call(request)
         }
     }
-    let shared = layer_fn(move |hop: Hop| Shared(Arc::new(Mutex::new(waking.layer(hop)))));
+    let shared = layer_fn(move |hop: ChainService| Shared(Arc::new(Mutex::new(waking.layer(hop)))));
     let let_go = Arc::new(Notify::new());
     let held = let_go.clone();
     let layers = (RetryLayer::new(deps(quick())), shared);

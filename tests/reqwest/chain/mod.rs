@@ -15,7 +15,7 @@ use reqwest_middleware::{ClientBuilder, ClientWithMiddleware, Middleware, Next, 
 use tower::Layer;
 use tower_reprise::{
     error::BoxError,
-    stacks::reqwest::{Hop, TowerMiddleware},
+    stacks::reqwest::{ChainService, TowerMiddleware},
 };
 
 use crate::client;
@@ -55,7 +55,7 @@ pub(crate) fn said(status: u16) -> Response {
 /// Layers, and a last middleware that answers.
 pub(crate) fn answering<L, S, F, Fut>(layers: L, inner: F) -> ClientWithMiddleware
 where
-    L: Layer<Hop, Service = S>,
+    L: Layer<ChainService, Service = S>,
     TowerMiddleware<S>: Middleware,
     F: Fn(reqwest::Request, usize) -> Fut + Send + Sync + 'static,
     Fut: Future<Output = Handled> + Send + 'static,

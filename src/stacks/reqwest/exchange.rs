@@ -1,8 +1,10 @@
-//! How layers that live as long as the client reach a chain that is lent to one call.
+//! The exchange between layers, which live as long as the client, and a middleware chain, which is
+//! lent to one call.
 //!
-//! The layers end in a [`Hop`], which leaves what is to be sent at the port of the call that is
-//! being polled, and finds the answer there. A port is on its thread only while the layers of its
-//! call run, so that it takes neither a lock nor a count.
+//! The layers end in a [`ChainService`], which leaves the request in the exchange of the call that is being
+//! polled, and finds the response there. The exchange is in a slot of the thread only while the layers
+//! of its call are polled, so that it takes neither a lock nor a reference count. `peers stacks` had
+//! reqwest_time_ratio at 0.51 this way, and at 0.66 with an exchange that is shared and locked.
 
 use std::{
     cell::{Cell, RefCell},
@@ -20,45 +22,45 @@ use reqwest_middleware::Error;
 use tower::Service;
 
 use super::{
+    convert::{self, RequestTemplate, UriCache, is_same},
     middleware::inner,
-    shell::{self, Last, Mould, is_same},
 };
 use crate::{call::Attempt, error::BoxError};
 
-/// One call's way from its layers to the chain. What is at it goes back to its thread's pool.
+/// The exchange of one call. It goes back to the pool of its thread.
 #[derive(Debug)]
-pub(super) struct Port(Option<Box<Desk>>);
+pub(super) struct CallSlot(Option<Box<Exchange>>);
 
-/// What lies there.
+/// The request on its way to the chain, and the response on its way back.
 #[derive(Debug)]
-struct Desk {
-    /// The call of a [`Hop`] that is open.
+struct Exchange {
+    /// The call of a [`ChainService`] that is open.
     open: Option<u64>,
-    /// What is to be sent, or what it is made with.
+    /// The request to send, or the one that the next is made from.
     request: Option<reqwest::Request>,
     /// Whether it is to be sent.
     wanted: bool,
-    mould: Mould,
+    template: RequestTemplate,
     /// With nothing in it: what is to be called comes and goes with one of these.
     plain: Option<Request<Body>>,
     /// Where it goes to, unless the layers have that. It stays for the next call.
-    last: Last,
+    last: UriCache,
     /// Which attempt it is, if it is another one.
     attempt: Option<Attempt>,
     answer: Poll<Result<Response, Error>>,
-    /// Who waits for the answer.
+    /// Wakes the layers when the response is there.
     waker: Option<Waker>,
 }
 
-impl Default for Desk {
+impl Default for Exchange {
     fn default() -> Self {
         Self {
             open: None,
             request: None,
             wanted: false,
-            mould: Mould::default(),
+            template: RequestTemplate::default(),
             plain: None,
-            last: Last::default(),
+            last: UriCache::default(),
             attempt: None,
             answer: Poll::Pending,
             waker: None,
@@ -66,14 +68,14 @@ impl Default for Desk {
     }
 }
 
-impl Desk {
+impl Exchange {
     /// Leaves nothing of a call but where it went, if that may be known.
     fn clear(&mut self) {
         let Self {
             open,
             request,
             wanted,
-            mould,
+            template,
             plain: _,
             last,
             attempt,
@@ -81,22 +83,22 @@ impl Desk {
             waker,
         } = self;
         (*open, *request, *wanted) = (None, None, false);
-        (*mould, *attempt) = (Mould::default(), None);
+        (*template, *attempt) = (RequestTemplate::default(), None);
         (*answer, *waker) = (Poll::Pending, None);
         last.clear();
     }
 
-    /// What the layers are to call.
+    /// Returns the request for the layers.
     fn hand_out(&mut self, extensions: &Extensions) -> Option<Request<Body>> {
         let plain = self.plain.get_or_insert_default();
-        shell::swap(self.request.as_mut()?, plain, &mut self.last);
+        convert::swap(self.request.as_mut()?, plain, &mut self.last);
         if !extensions.is_empty() {
             plain.extensions_mut().clone_from(extensions);
         }
         self.plain.take()
     }
 
-    /// What the layers called.
+    /// Takes the request that the layers called the chain with.
     #[inline]
     fn put(&mut self, plain: Request<Body>) {
         let plain = self.plain.insert(plain);
@@ -105,7 +107,7 @@ impl Desk {
             return;
         }
         if let (Some(shell), Some(plain)) = (&mut self.request, &mut self.plain) {
-            shell::swap(shell, plain, &mut self.last);
+            convert::swap(shell, plain, &mut self.last);
             self.wanted = true;
             self.attempt = None;
             if !plain.extensions().is_empty() {
@@ -120,7 +122,7 @@ impl Desk {
     fn make(&mut self) -> Option<()> {
         let plain = self.plain.take()?;
         self.last.turned(plain.uri());
-        match self.mould.shell(plain.uri()) {
+        match self.template.shell(plain.uri()) {
             Ok(shell) => self.request = Some(shell),
             Err(error) => {
                 self.answer = Poll::Ready(Err(error.into()));
@@ -134,34 +136,34 @@ impl Desk {
 
 thread_local! {
     /// The desk of the call whose layers are being polled.
-    static CURRENT: RefCell<Option<Box<Desk>>> = const { RefCell::new(None) };
+    static CURRENT: RefCell<Option<Box<Exchange>>> = const { RefCell::new(None) };
     /// Desks with nothing on them.
     #[allow(clippy::vec_box, reason = "what is taken is moved by its pointer")]
-    static POOL: RefCell<Vec<Box<Desk>>> = const { RefCell::new(Vec::new()) };
-    /// The number of the next call of a [`Hop`], which no other thread has.
+    static POOL: RefCell<Vec<Box<Exchange>>> = const { RefCell::new(Vec::new()) };
+    /// The number of the next call of a [`ChainService`], which no other thread has.
     static NUMBER: Cell<u64> = Cell::new(THREADS.fetch_add(1 << 40, Ordering::Relaxed));
 }
 
 static THREADS: AtomicU64 = AtomicU64::new(0);
 
-impl Port {
+impl CallSlot {
     /// A port with this request at it. It is looked at from there on, and moved no more.
     #[inline]
     pub(super) fn new(request: reqwest::Request) -> Self {
         let pooled = POOL.try_with(|pool| pool.borrow_mut().pop()).ok().flatten();
-        let mut desk = pooled.unwrap_or_default();
-        desk.request = Some(request);
-        Self(Some(desk))
+        let mut exchange = pooled.unwrap_or_default();
+        exchange.request = Some(request);
+        Self(Some(exchange))
     }
 
     /// Whether the request goes anywhere that could be called.
     #[inline]
     pub(super) fn leads_anywhere(&mut self) -> bool {
         let mut turn = || {
-            let desk = self.0.as_mut()?;
-            let request = desk.request.as_ref()?;
-            desk.mould = Mould::of(request);
-            desk.last.turn_to(request.url())
+            let exchange = self.0.as_mut()?;
+            let request = exchange.request.as_ref()?;
+            exchange.template = RequestTemplate::of(request);
+            exchange.last.turn_to(request.url())
         };
         turn().is_some()
     }
@@ -178,7 +180,10 @@ impl Port {
         layers: &mut S,
         extensions: &Extensions,
     ) -> S::Future {
-        let plain = self.0.as_mut().and_then(|desk| desk.hand_out(extensions));
+        let plain = self
+            .0
+            .as_mut()
+            .and_then(|exchange| exchange.hand_out(extensions));
         let _entered = self.enter();
         layers.call(plain.unwrap_or_default())
     }
@@ -189,14 +194,14 @@ impl Port {
         Entered(self)
     }
 
-    /// What is to be called, once.
+    /// Takes the request to send.
     pub(super) fn take_wanted(&mut self) -> Option<reqwest::Request> {
-        let desk = self.0.as_mut()?;
-        mem::take(&mut desk.wanted).then(|| desk.request.take())?
+        let exchange = self.0.as_mut()?;
+        mem::take(&mut exchange.wanted).then(|| exchange.request.take())?
     }
 
     pub(super) fn wants(&self) -> bool {
-        self.0.as_ref().is_some_and(|desk| desk.wanted)
+        self.0.as_ref().is_some_and(|exchange| exchange.wanted)
     }
 
     /// Which attempt it is, if it is another one.
@@ -206,7 +211,9 @@ impl Port {
 
     /// Whether somebody waits for an answer.
     pub(super) fn is_open(&self) -> bool {
-        self.0.as_ref().is_some_and(|desk| desk.open.is_some())
+        self.0
+            .as_ref()
+            .is_some_and(|exchange| exchange.open.is_some())
     }
 
     /// Asks for an answer, and whether there is one.
@@ -215,37 +222,37 @@ impl Port {
         &mut self,
         ask: impl FnOnce() -> Poll<Result<Response, Error>>,
     ) -> bool {
-        let Some(desk) = &mut self.0 else {
+        let Some(exchange) = &mut self.0 else {
             return false;
         };
-        desk.answer = ask();
-        desk.answer.is_ready()
+        exchange.answer = ask();
+        exchange.answer.is_ready()
     }
 
-    /// Who waits for the answer.
+    /// Takes the waker of the layers.
     pub(super) fn take_waker(&mut self) -> Option<Waker> {
         self.0.as_mut()?.waker.take()
     }
 }
 
-impl Drop for Port {
+impl Drop for CallSlot {
     fn drop(&mut self) {
         const POOLED: usize = 64;
-        let Some(mut desk) = self.0.take() else {
+        let Some(mut exchange) = self.0.take() else {
             return;
         };
-        desk.clear();
+        exchange.clear();
         let _ = POOL.try_with(|pool| {
             let mut pool = pool.borrow_mut();
             if pool.len() < POOLED {
-                pool.push(desk);
+                pool.push(exchange);
             }
         });
     }
 }
 
 /// While it lives, calls of the layers go through its port.
-pub(super) struct Entered<'a>(&'a mut Port);
+pub(super) struct Entered<'a>(&'a mut CallSlot);
 
 impl Drop for Entered<'_> {
     fn drop(&mut self) {
@@ -254,29 +261,29 @@ impl Drop for Entered<'_> {
 }
 
 /// Where a thread is about to end, and past having a desk, layers are told that they are misplaced.
-fn swap(desk: &mut Option<Box<Desk>>) {
-    let _ = CURRENT.try_with(|current| mem::swap(&mut *current.borrow_mut(), desk));
+fn swap(exchange: &mut Option<Box<Exchange>>) {
+    let _ = CURRENT.try_with(|current| mem::swap(&mut *current.borrow_mut(), exchange));
 }
 
-fn at_desk<T>(work: impl FnOnce(&mut Desk) -> Option<T>) -> Option<T> {
+fn with_exchange<T>(work: impl FnOnce(&mut Exchange) -> Option<T>) -> Option<T> {
     let done = CURRENT.try_with(|current| work(current.borrow_mut().as_mut()?));
     done.ok().flatten()
 }
 
 /// The innermost service of a [`TowerMiddleware`](super::TowerMiddleware): what comes next in the chain.
 #[derive(Debug, Clone)]
-pub struct Hop(());
+pub struct ChainService(());
 
-impl Hop {
+impl ChainService {
     pub(super) fn new() -> Self {
         Self(())
     }
 }
 
-impl Service<Request<Body>> for Hop {
+impl Service<Request<Body>> for ChainService {
     type Response = Response;
     type Error = BoxError;
-    type Future = HopFuture;
+    type Future = ChainFuture;
 
     #[inline]
     fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
@@ -284,26 +291,26 @@ impl Service<Request<Body>> for Hop {
     }
 
     #[inline]
-    fn call(&mut self, request: Request<Body>) -> HopFuture {
-        HopFuture(at_desk(|desk| {
-            if desk.open.is_some() {
+    fn call(&mut self, request: Request<Body>) -> ChainFuture {
+        ChainFuture(with_exchange(|exchange| {
+            if exchange.open.is_some() {
                 return None;
             }
-            desk.put(request);
-            desk.open = NUMBER
+            exchange.put(request);
+            exchange.open = NUMBER
                 .try_with(|number| number.replace(number.get() + 1))
                 .ok();
-            desk.open
+            exchange.open
         }))
     }
 }
 
-/// The future of a [`Hop`].
+/// The future of a [`ChainService`].
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
-pub struct HopFuture(Option<u64>);
+pub struct ChainFuture(Option<u64>);
 
-impl Future for HopFuture {
+impl Future for ChainFuture {
     type Output = Result<Response, BoxError>;
 
     #[inline]
@@ -311,10 +318,11 @@ impl Future for HopFuture {
         let Some(number) = self.0 else {
             return Poll::Ready(Err(Misplaced.into()));
         };
-        let answer = at_desk(|desk| {
-            desk.open
-                .take_if(|open| *open == number && desk.answer.is_ready())?;
-            Some(mem::replace(&mut desk.answer, Poll::Pending))
+        let answer = with_exchange(|exchange| {
+            exchange
+                .open
+                .take_if(|open| *open == number && exchange.answer.is_ready())?;
+            Some(mem::replace(&mut exchange.answer, Poll::Pending))
         });
         if let Some(Poll::Ready(answer)) = answer {
             self.0 = None;
@@ -324,13 +332,13 @@ impl Future for HopFuture {
     }
 }
 
-impl HopFuture {
+impl ChainFuture {
     #[inline(never)]
     fn wait(number: u64, cx: &mut Context<'_>) -> Poll<Result<Response, BoxError>> {
         let waker = cx.waker().clone();
-        let waits = at_desk(|desk| {
-            desk.open.filter(|open| *open == number)?;
-            Some(desk.waker.replace(waker))
+        let waits = with_exchange(|exchange| {
+            exchange.open.filter(|open| *open == number)?;
+            Some(exchange.waker.replace(waker))
         });
         match waits {
             Some(_) => Poll::Pending,
@@ -339,16 +347,16 @@ impl HopFuture {
     }
 }
 
-impl Drop for HopFuture {
+impl Drop for ChainFuture {
     #[inline]
     fn drop(&mut self) {
         let Some(number) = self.0 else { return };
-        // What is dropped elsewhere is dropped with its call.
-        let given_up = at_desk(|desk| {
-            desk.open.take_if(|open| *open == number)?;
-            let wanted = mem::take(&mut desk.wanted);
-            let request = desk.request.take_if(|_| wanted);
-            Some((request, mem::replace(&mut desk.answer, Poll::Pending)))
+        // On another thread there is no exchange; the request is dropped with its call.
+        let given_up = with_exchange(|exchange| {
+            exchange.open.take_if(|open| *open == number)?;
+            let wanted = mem::take(&mut exchange.wanted);
+            let request = exchange.request.take_if(|_| wanted);
+            Some((request, mem::replace(&mut exchange.answer, Poll::Pending)))
         });
         drop(given_up);
     }

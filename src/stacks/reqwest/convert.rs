@@ -12,13 +12,13 @@ use reqwest::{Body, Error, Url};
 
 /// Where the last request went. Most go there again, and then their URL is not parsed.
 #[derive(Debug, Default)]
-pub(super) struct Last {
+pub(super) struct UriCache {
     uri: Uri,
     /// Whether it may be kept: it has no credentials, and is not very long.
     fit: bool,
 }
 
-impl Last {
+impl UriCache {
     /// Turns to a URL, unless that is no URI. What it has in common with the last one is not read
     /// again.
     #[inline]
@@ -68,7 +68,7 @@ fn path_and_query(path: &str) -> Option<PathAndQuery> {
     PathAndQuery::from_maybe_shared(Bytes::copy_from_slice(path.as_bytes())).ok()
 }
 
-/// What comes after the authority, if the scheme and the authority are these.
+/// Returns the part of a URL after this scheme and authority.
 fn after<'a>(url: &'a Url, scheme: &str, authority: &str) -> Option<&'a str> {
     let rest = url.as_str().strip_prefix(scheme)?.strip_prefix("://")?;
     rest.strip_prefix(authority)
@@ -78,7 +78,7 @@ fn after<'a>(url: &'a Url, scheme: &str, authority: &str) -> Option<&'a str> {
 /// kept. So one is taken apart, and put together again; what stays is its URL, parsed, and what
 /// reqwest keeps to itself.
 #[inline(never)] // There and back is the same code, which is half of what there is to fetch.
-pub(super) fn swap(shell: &mut reqwest::Request, plain: &mut Request<Body>, last: &mut Last) {
+pub(super) fn swap(shell: &mut reqwest::Request, plain: &mut Request<Body>, last: &mut UriCache) {
     mem::swap(plain.uri_mut(), &mut last.uri);
     mem::swap(plain.method_mut(), shell.method_mut());
     mem::swap(plain.version_mut(), shell.version_mut());
@@ -89,14 +89,14 @@ pub(super) fn swap(shell: &mut reqwest::Request, plain: &mut Request<Body>, last
     *shell.body_mut() = (!body.is_end_stream()).then_some(body);
 }
 
-/// What makes another shell like the first one, since a URI has no fragment.
+/// The parts of a reqwest request that a URI and its headers do not have.
 #[derive(Debug, Default)]
-pub(super) struct Mould {
+pub(super) struct RequestTemplate {
     fragment: Option<String>,
     timeout: Option<Duration>,
 }
 
-impl Mould {
+impl RequestTemplate {
     pub(super) fn of(request: &reqwest::Request) -> Self {
         Self {
             fragment: request.url().fragment().map(str::to_owned),
@@ -148,7 +148,7 @@ mod tests {
         ];
         for before in urls {
             for after in urls {
-                let mut last = Last::default();
+                let mut last = UriCache::default();
                 last.turn_to(&before.parse().unwrap()).unwrap();
                 last.clear();
                 last.turn_to(&after.parse().unwrap()).unwrap();
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn s_2_credentials_of_a_url_are_not_kept() {
-        let mut last = Last::default();
+        let mut last = UriCache::default();
         last.turn_to(&"http://me:secret@a.example/v1".parse().unwrap());
         last.clear();
         assert_eq!(last.uri, Uri::default());
