@@ -49,7 +49,7 @@
 //!
 //! # The house
 //!
-//! Each room uses its own folder and lower floors, never upward and never in a circle;
+//! Each room uses its own floor and lower ones, never a higher one and never in a circle;
 //! `tests/architecture.rs` holds it to that.
 //!
 //! ```text

@@ -198,9 +198,9 @@ impl<C, L> Dependencies<C, L> {
         !dependency.is_retired() && self.locate.is(request, &dependency.name)
     }
 
-    /// Registers a layer that counts originals. From the second one on, all of them mark what they
-    /// count, so that each original counts once in any order. A mark costs two allocations, which a
-    /// client with one such layer saves.
+    /// Registers a layer that counts originals. From the second one on, a `RetryLayer` marks what it
+    /// counts, so that each original counts once in any order. A mark costs two allocations, which a
+    /// client with one such layer saves. A `RetryBudgetLayer` marks in any case.
     pub(crate) fn register_counting_layer(&self) {
         if self.shared.has_counting_layer.swap(true, Ordering::Relaxed) {
             self.shared.marks_originals.store(true, Ordering::Relaxed);

@@ -24,7 +24,8 @@ struct SharedVerdict {
     /// The dependency, with the policy, that it was classified for. A registry has one classifier,
     /// so this tells classifiers apart too.
     dependency: Arc<Dependency>,
-    /// The response as it was: one that somebody has changed since is classified anew.
+    /// The status and the number of headers: a response that a layer in between gave another status
+    /// or another header is classified anew.
     status: StatusCode,
     headers: usize,
 }

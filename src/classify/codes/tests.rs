@@ -190,7 +190,7 @@ fn c_6_the_first_place_with_a_known_code_counts() {
     assert_eq!(found(&[("/error/code", "FRAUD")]), fraud);
 }
 
-/// What the table says of a code.
+/// Returns the rule of a code.
 fn meaning(codes: &Codes, code: &'static str) -> Option<(Retryable, Option<Health>)> {
     let rule = codes.find(|_| Some(Cow::Borrowed(code)));
     rule.map(|rule| (rule.retry, rule.health))

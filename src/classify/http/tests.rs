@@ -220,7 +220,7 @@ fn c_1_what_only_looks_like_a_success_is_looked_into() {
     }
 }
 
-/// What it is in conflict with is for this call to wait for, and for nobody else.
+/// A conflict is for its own call to wait for.
 #[test]
 fn ra_9_a_conflict_holds_nobody_else() {
     let judge = |reply: &Response<()>| {

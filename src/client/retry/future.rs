@@ -177,12 +177,12 @@ where
                         return Poll::Ready(call.end_with_last(StopReason::Deadline));
                     };
                     ready.map_err(Into::into)?;
+                    let Some(request) = request.take() else {
+                        unreachable!("the future was polled after it was ready");
+                    };
                     if let Err(reason) = call.send_charge() {
                         return Poll::Ready(call.end_with_last(reason));
                     }
-                    let Some(request) = request.take() else {
-                        unreachable!("a request that goes out ends the state that holds it");
-                    };
                     let future = call.service().call(*request);
                     this.timer.set(None);
                     this.state.set(State::Calling { future });

@@ -11,7 +11,7 @@
 //! adds nothing to a `RetryLayer`; for requests that reach a server there is
 //! [`InboundBudgetLayer`](crate::server::inbound_budget::InboundBudgetLayer).
 //!
-//! Stacked in any order and any number, the layers count each original once and charge each retry
+//! Stacked in any order, and each made by its own `new`, the layers count each original once and charge each retry
 //! once: the first layer that counts a request marks it in its extensions. The mark costs two
 //! allocations where a request has no other extension. The only layer of a registry that counts
 //! leaves none: a `RetryLayer`, or one [`stacks::client`](crate::stacks::client).

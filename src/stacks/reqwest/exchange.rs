@@ -135,7 +135,7 @@ impl Exchange {
 }
 
 thread_local! {
-    /// The desk of the call whose layers are being polled.
+    /// The exchange of the call whose layers are being polled.
     static CURRENT: RefCell<Option<Box<Exchange>>> = const { RefCell::new(None) };
     /// Desks with nothing on them.
     #[allow(clippy::vec_box, reason = "what is taken is moved by its pointer")]
@@ -147,7 +147,7 @@ thread_local! {
 static THREADS: AtomicU64 = AtomicU64::new(0);
 
 impl CallSlot {
-    /// A port with this request at it. It is looked at from there on, and moved no more.
+    /// Makes the exchange of a call, with its request.
     #[inline]
     pub(super) fn new(request: reqwest::Request) -> Self {
         let pooled = POOL.try_with(|pool| pool.borrow_mut().pop()).ok().flatten();
@@ -173,7 +173,7 @@ impl CallSlot {
         self.0.as_mut()?.request.take()
     }
 
-    /// Has the layers call what is at the port.
+    /// Has the layers call the request of the exchange.
     #[inline]
     pub(super) fn call<S: Service<Request<Body>>>(
         &mut self,
@@ -188,7 +188,7 @@ impl CallSlot {
         layers.call(plain.unwrap_or_default())
     }
 
-    /// Has calls of the layers go through this port, until what is returned is dropped.
+    /// Puts the exchange into the slot of the thread, until the guard is dropped.
     pub(super) fn enter(&mut self) -> Entered<'_> {
         swap(&mut self.0);
         Entered(self)
@@ -251,7 +251,7 @@ impl Drop for CallSlot {
     }
 }
 
-/// While it lives, calls of the layers go through its port.
+/// Keeps the exchange in the slot of the thread while it lives.
 pub(super) struct Entered<'a>(&'a mut CallSlot);
 
 impl Drop for Entered<'_> {
@@ -260,7 +260,7 @@ impl Drop for Entered<'_> {
     }
 }
 
-/// Where a thread is about to end, and past having a desk, layers are told that they are misplaced.
+/// During thread teardown the slot is gone, and layers get an error.
 fn swap(exchange: &mut Option<Box<Exchange>>) {
     let _ = CURRENT.try_with(|current| mem::swap(&mut *current.borrow_mut(), exchange));
 }

@@ -61,7 +61,7 @@ fn c_3_an_untrusted_certificate_is_told_from_other_failures_of_tls() {
     }
 }
 
-/// How a stream over HTTP/2 fails.
+/// Makes a stream over HTTP/2 fail.
 #[derive(Debug, Clone, Copy)]
 enum Fault {
     /// By a reset of the server's.
