@@ -32,7 +32,7 @@ impl Graph {
         }
         let (from, to) = (self.room(&file.module), self.room(path));
         let used = self.edges.entry(from.clone()).or_default();
-        // What lies in a folder is used by the folder's own file, which only lists it.
+        // The file of a folder only lists the rooms in it.
         if from != to && !to.starts_with(&format!("{from}::")) {
             used.entry(to).or_default().insert(file.name.clone());
         }

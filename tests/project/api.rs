@@ -95,7 +95,7 @@ fn find(folder: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// What users see of an item, without bodies, docs and private fields.
+/// Returns an item as users see it, without bodies, docs and private fields.
 fn public(item: Item) -> Option<Item> {
     let is_pub = |vis: &Visibility| matches!(vis, Visibility::Public(_));
     Some(match item {
@@ -156,7 +156,7 @@ fn public(item: Item) -> Option<Item> {
             Item::Mod(item)
         }
         Item::Impl(item) => return methods(item).map(Item::Impl),
-        // What `pin_project!` and macros of our own write.
+        // An item inside of `pin_project!`.
         Item::Macro(mut item) if item.mac.path.is_ident("pin_project") => {
             keep_cfg(&mut item.attrs);
             let inner: Item = syn::parse2(item.mac.tokens.clone()).ok()?;

@@ -1,4 +1,4 @@
-//! What `deny.toml` says of dependencies, checked without `cargo deny`.
+//! Checks the lists of `deny.toml` without `cargo deny`.
 
 use std::{env, fs, path::Path, process::Command};
 
