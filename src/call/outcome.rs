@@ -19,6 +19,8 @@ pub enum StopReason {
     Budget,
     /// The dependency's circuit breaker is open.
     Breaker,
+    /// The dependency is overloaded, and the call was kept from it.
+    Throttle,
     /// The failure is not of a sort that another call would mend.
     NotRetryable,
     /// The request may have had an effect, and carries no idempotency key.
@@ -40,6 +42,7 @@ impl StopReason {
             Self::Deadline => "deadline",
             Self::Budget => "budget",
             Self::Breaker => "breaker",
+            Self::Throttle => "throttle",
             Self::NotRetryable => "not_retryable",
             Self::NotIdempotent => "not_idempotent",
             Self::NotReplayable => "not_replayable",
@@ -59,6 +62,7 @@ impl From<Refusal> for StopReason {
     fn from(refusal: Refusal) -> Self {
         match refusal {
             Refusal::Breaker => Self::Breaker,
+            Refusal::Throttle => Self::Throttle,
             Refusal::RetryAfter => Self::Pushback,
             Refusal::Budget => Self::Budget,
         }

@@ -52,9 +52,14 @@ impl Verdict {
         }
     }
 
-    /// A call that a layer of ours never sent.
+    /// A call that a layer of ours never sent. A dependency may be back, or less busy, a moment
+    /// later, so that such a call has a second and a third chance; other guards mean what they say.
     pub(crate) const fn refused(by: Refusal) -> Self {
-        Self::terminal(Cause::Refused(by)).never_sent()
+        let refused = Self::terminal(Cause::Refused(by)).never_sent();
+        match by {
+            Refusal::Breaker | Refusal::Throttle => refused.retry(Retryable::MaxConsecutive(2)),
+            _ => refused,
+        }
     }
 
     /// A failure of the dependency that is worth repeating.
@@ -105,12 +110,31 @@ impl Verdict {
         matches!(self.cause, Cause::Success)
     }
 
-    /// Returns the time for which the dependency wants no calls, of whichever caller.
+    /// Returns the time for which the dependency wants no calls, of whichever caller. Only an answer
+    /// that it is too busy, or not there, speaks of other calls than the one that it answers.
     pub(crate) fn not_before(&self) -> Option<Duration> {
+        match self.cause {
+            Cause::Status(StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE)
+            | Cause::Grpc(GrpcCode::ResourceExhausted | GrpcCode::Unavailable)
+            | Cause::Code(_)
+            | Cause::Other(_) => {}
+            _ => return None,
+        }
         match self.guidance {
-            Some(Guidance::AtLeast(wait) | Guidance::Exactly(wait)) => Some(wait),
+            Some(Guidance::AtLeast(wait)) => Some(wait),
             Some(Guidance::InBody { everybody, .. }) => everybody,
             _ => None,
+        }
+    }
+
+    /// Returns whether the outcome is a sign that the dependency has too much to do.
+    pub(crate) fn is_overload(&self) -> bool {
+        match self.cause {
+            Cause::Status(StatusCode::TOO_MANY_REQUESTS)
+            | Cause::Grpc(GrpcCode::ResourceExhausted) => true,
+            Cause::Status(StatusCode::SERVICE_UNAVAILABLE) => self.not_before().is_some(),
+            Cause::Timeout => self.health == Health::Failure,
+            _ => false,
         }
     }
 }
@@ -233,13 +257,19 @@ mod tests {
         for (guidance, expected) in [
             (None, None),
             (Some(Guidance::AtLeast(second)), Some(second)),
-            (Some(Guidance::Exactly(second)), Some(second)),
+            (Some(Guidance::Exactly(second)), None),
             (Some(in_body(None)), None),
             (Some(in_body(Some(second))), Some(second)),
             (Some(Guidance::Stop), None),
         ] {
-            let verdict = Verdict::transient(Cause::Reset).guidance(guidance);
-            assert_eq!(verdict.not_before(), expected, "{guidance:?}");
+            let busy = Verdict::transient(Cause::Status(StatusCode::SERVICE_UNAVAILABLE));
+            assert_eq!(
+                busy.guidance(guidance).not_before(),
+                expected,
+                "{guidance:?}"
+            );
+            let broken = Verdict::transient(Cause::Status(StatusCode::BAD_GATEWAY));
+            assert_eq!(broken.guidance(guidance).not_before(), None, "{guidance:?}");
         }
     }
 

@@ -11,9 +11,9 @@ use http::{Extensions, StatusCode};
 
 use super::Dependency;
 use crate::{
-    call::Verdict,
+    call::{Guidance, Verdict},
     classify::Classify,
-    error::{BoxError, Refused},
+    error::{BoxError, Refusal, Refused},
     http::ResponseHead,
 };
 
@@ -117,7 +117,14 @@ impl Dependency {
             // A refusal by another dependency is the failure of a service that calls it in turn:
             // this one was called.
             Some(refused) if refused.dependency() == self.name() => {
-                Verdict::refused(refused.kind())
+                let verdict = Verdict::refused(refused.kind());
+                match refused.kind() {
+                    // The time of the next probe.
+                    Refusal::Breaker => {
+                        verdict.guidance(refused.retry_after().map(Guidance::AtLeast))
+                    }
+                    _ => verdict,
+                }
             }
             _ => classifier.classify(self.policy.rules(), Err(error)),
         }

@@ -98,14 +98,18 @@ fn may_retry(
         Retryable::FreshId => history.next.fresh_id,
         Retryable::Yes => false,
     };
+    let refusal = match verdict.cause {
+        Cause::Refused(refusal) => Some(refusal.into()),
+        _ => None,
+    };
     if exhausted {
-        return Err(StopReason::Exhausted);
+        return Err(refusal.unwrap_or(StopReason::Exhausted));
     }
     if !limits.repeatable && !verdict.never_sent {
         return Err(StopReason::NotIdempotent);
     }
     if history.retries >= limits.max_retries {
-        return Err(StopReason::Exhausted);
+        return Err(refusal.unwrap_or(StopReason::Exhausted));
     }
     Ok(())
 }
@@ -150,14 +154,10 @@ fn starts_at(now: Instant, wait: Duration, deadline: Instant) -> Result<Instant,
 pub(super) fn may_send(
     now: Instant,
     deadline: Instant,
-    breaker_refuses: impl FnOnce(Instant) -> bool,
     commit: impl FnOnce() -> bool,
 ) -> Result<(), StopReason> {
     if now >= deadline {
         return Err(StopReason::Deadline);
-    }
-    if breaker_refuses(now) {
-        return Err(StopReason::Breaker);
     }
     match commit() {
         true => Ok(()),

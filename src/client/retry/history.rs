@@ -46,6 +46,10 @@ impl FailureHistory {
         }
         self.retries += 1;
         self.previous_backoff = backoff;
+        if matches!(verdict.cause, Cause::Refused(_)) {
+            // It never went out: the attempt before it is still the last one.
+            return;
+        }
         self.last_cause = verdict.cause;
         self.before_last = self.effect();
         self.last_effect = verdict.effect;

@@ -95,7 +95,7 @@ fn failures(times: usize) -> FailureHistory {
 #[test]
 fn d_4_c_4_c_5_c_8_the_verdict_and_the_attempts_decide_first() {
     use Retryable::{AfterRefresh, FreshId, MaxConsecutive, MaxRetries, Never};
-    use StopReason::{Breaker, Budget, Exhausted, NotIdempotent, NotRetryable, Pushback};
+    use StopReason::{Breaker, Budget, Exhausted, NotIdempotent, NotRetryable, Pushback, Throttle};
 
     let retries = |max_retries| Limits {
         max_retries,
@@ -112,6 +112,7 @@ fn d_4_c_4_c_5_c_8_the_verdict_and_the_attempts_decide_first() {
     };
     let as_retry = |retry| UNAVAILABLE.retry(retry);
     let refused = |by| Verdict::refused(by);
+    let (open, shed) = (refused(Refusal::Breaker), refused(Refusal::Throttle));
     let stop = as_retry(Never).guidance(Some(Guidance::Stop));
     let dns = Verdict::transient(Cause::Dns).retry(MaxConsecutive(1));
     let (refresh, fresh_id) = (as_retry(AfterRefresh), as_retry(FreshId));
@@ -125,7 +126,10 @@ fn d_4_c_4_c_5_c_8_the_verdict_and_the_attempts_decide_first() {
         ("D-5 off", failures(0), UNAVAILABLE, off, Err(Exhausted)),
         ("D-4 final", failures(0), as_retry(Never), LIMITS, Err(NotRetryable)),
         ("RA-8 told to stop", failures(0), stop, LIMITS, Err(Pushback)),
-        ("CB-7", failures(1), refused(Refusal::Breaker), LIMITS, Err(Breaker)),
+        ("CB-7 a second chance", failures(1), refused(Refusal::Breaker), effectful, Ok(())),
+        ("CB-7 no fourth", after([open, open]), open, LIMITS, Err(Breaker)),
+        ("CB-7 the last", failures(3), open, LIMITS, Err(Breaker)),
+        ("CB-10", after([shed, shed]), shed, LIMITS, Err(Throttle)),
         ("G-4", failures(1), refused(Refusal::Budget), LIMITS, Err(Budget)),
         ("RA-9", failures(0), refused(Refusal::RetryAfter), LIMITS, Err(Pushback)),
         ("C-5 an effect", failures(0), UNAVAILABLE, effectful, Err(NotIdempotent)),
@@ -217,23 +221,22 @@ fn g_3_d_2_a_retry_is_charged_after_every_other_veto() {
 
 #[test]
 fn g_3_d_1_a_charge_is_committed_by_an_attempt_that_goes_out() {
-    use StopReason::{Breaker, Budget, Deadline};
+    use StopReason::{Budget, Deadline};
 
     let now = Instant::now();
-    for (rule, left, refuses, in_budget, expected) in [
-        ("D-1", Duration::ZERO, false, true, Err(Deadline)),
-        ("CB-7", SECOND, true, true, Err(Breaker)),
-        ("G-1", SECOND, false, false, Err(Budget)),
-        ("G-3", SECOND, false, true, Ok(())),
+    for (rule, left, in_budget, expected) in [
+        ("D-1", Duration::ZERO, true, Err(Deadline)),
+        ("G-1", SECOND, false, Err(Budget)),
+        ("G-3", SECOND, true, Ok(())),
     ] {
         let committed = Cell::new(false);
         let commit = || {
             committed.set(true);
             in_budget
         };
-        let sent = may_send(now, now + left, |_| refuses, commit);
+        let sent = may_send(now, now + left, commit);
         assert_eq!(sent, expected, "{rule}");
-        assert_eq!(committed.get(), !left.is_zero() && !refuses, "{rule}");
+        assert_eq!(committed.get(), !left.is_zero(), "{rule}");
     }
 }
 
