@@ -12,6 +12,7 @@ mod connections;
 mod errors;
 mod http2;
 mod never_twice;
+mod problems;
 #[cfg(feature = "axum")]
 mod router;
 mod stack;
