@@ -62,7 +62,7 @@ pub(crate) use self::{
 };
 pub use self::{
     breaker::BreakerState,
-    locate::{ByAuthority, Locate, Named},
+    locate::{ByAuthority, ByMessage, Locate, Named},
     registry::{Dependencies, DependenciesBuilder},
 };
 use crate::{

@@ -56,7 +56,7 @@
 //! struct OrderPlaced(u64);
 //!
 //! let deps = Dependencies::builder(Policy::asynchronous().dead_letters("orders.dlq").build()?)
-//!     .with_locate(|_: &OrderPlaced| "orders".into())
+//!     .with_locate_message(|_: &OrderPlaced| "orders".into())
 //!     .with_classifier(|outcome: Result<&(), &(dyn std::error::Error + 'static)>| match outcome {
 //!         Ok(()) => Verdict::SUCCESS,
 //!         Err(_) => Verdict::transient(Cause::Other("handler")),

@@ -25,7 +25,7 @@ use crate::{
     message = "a `{Req}` that is answered by a `{Res}` cannot be retried by `{Self}`",
     note = "`RetryLayer::new` is for `http::Request` and `http::Response`; for any other request that \
             is `Clone` use `RetryLayer::new(deps).cloning()`, and tell the registry what failures mean \
-            and where calls go: `with_classifier`, `with_locate`",
+            and where calls go: `with_classifier`, `with_locate_message`",
     note = "a request whose body can be sent again has one that is `ReplayBody`"
 )]
 pub trait ReplayRequests<Req, Res>: Clone + sealed::Sealed {
