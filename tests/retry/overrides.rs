@@ -119,6 +119,41 @@ async fn d_5_a_request_names_another_dependency_where_a_closure_locates() {
     }
 }
 
+/// A stream may take its time to begin, and a call that is not retried is as it would be without
+/// the layer.
+#[tokio::test(start_paused = true)]
+async fn d_5_a_call_without_retries_has_no_time_limit_but_one_that_was_set() {
+    let off = RetryOverride::off;
+    for (policy, wish, limit) in [
+        (policy(), off(), None),
+        (policy().total_timeout(secs(9)), off(), None),
+        (policy(), off().total_timeout(secs(5)), Some(5)),
+        (policy().max_retries(0), RetryOverride::new(), None),
+        (
+            policy().max_retries(0).total_timeout(secs(9)),
+            RetryOverride::new(),
+            Some(9),
+        ),
+        (
+            policy().max_retries(0),
+            RetryOverride::new().max_retries(1),
+            Some(30),
+        ),
+        (policy(), RetryOverride::new(), Some(30)),
+        (policy().attempt_timeout(secs(2)), off(), Some(2)),
+    ] {
+        let server = Server::steps(|_| Step::status(200).after(secs(3600)));
+        let (_, mut client) = client(policy, &server);
+        let mut request = get();
+        request.extensions_mut().insert(wish.clone());
+        let start = Instant::now();
+        let result = call(&mut client, request).await;
+        assert_eq!(result.is_ok(), limit.is_none(), "{wish:?}");
+        let expected = limit.unwrap_or(3600);
+        assert_eq!(start.elapsed(), secs(expected), "{wish:?}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn d_6_dropped_in_the_middle_of_a_wait_the_charge_is_given_back() {
     let server = Server::statuses([503, 200]);
