@@ -178,11 +178,12 @@ pub enum Cause {
     GoAway,
     /// The HTTP/2 peer broke the stream or the connection.
     Protocol,
-    /// The reply could not be read, or the request could not be written, as what it should be.
+    /// The reply could not be read as what it should be.
     Serialization,
     /// The request or the client is set up wrongly.
     Configuration,
-    /// The caller, or something on its side, called it off.
+    /// The caller, or something on its side, called it off: its body failed, it reset the stream, a
+    /// layer in front of the dependency had no room.
     Cancelled,
     /// A layer of ours refused the call.
     Refused(Refusal),

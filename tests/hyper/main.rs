@@ -10,6 +10,7 @@
 mod client;
 mod connections;
 mod errors;
+mod faults;
 mod http2;
 mod never_twice;
 mod problems;

@@ -301,7 +301,10 @@ where
                 self.requests.annotate(&mut response, outcome);
                 Ok(response)
             }
-            Err(error) => Err(RetryError::new(outcome, error).into()),
+            Err(error) => {
+                let error = RetryError::new(outcome, error);
+                Err(error.dependency(self.dependency().name()).into())
+            }
         }
     }
 }

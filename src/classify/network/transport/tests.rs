@@ -101,13 +101,11 @@ async fn failed(fault: Fault, reason: Reason) -> h2::Error {
 
 /// C-4: only a server can say that it never began, and only in these two ways.
 #[tokio::test]
-async fn c_4_who_fails_a_stream_and_how_tells_whether_it_was_begun() {
+async fn c_4_c_10_who_fails_a_stream_and_how_tells_whether_it_was_begun() {
     for (fault, reason, expected) in [
         (Fault::Reset, Reason::REFUSED_STREAM, Cause::StreamRefused),
-        (Fault::OwnReset, Reason::REFUSED_STREAM, Cause::Protocol),
         (Fault::GoAway, Reason::REFUSED_STREAM, Cause::Protocol),
         (Fault::Reset, Reason::NO_ERROR, Cause::Protocol),
-        (Fault::OwnReset, Reason::NO_ERROR, Cause::Protocol),
         (Fault::GoAway, Reason::NO_ERROR, Cause::GoAway),
         (Fault::GoAway, Reason::ENHANCE_YOUR_CALM, Cause::Protocol),
         (Fault::Reset, Reason::CANCEL, Cause::Protocol),
@@ -122,6 +120,17 @@ async fn c_4_who_fails_a_stream_and_how_tells_whether_it_was_begun() {
         assert_eq!(error.reason(), Some(reason), "{fault:?}: {error}");
         let found = cause(|facts| inspect(&error, facts));
         assert_eq!(found, Some(expected), "{fault:?} {reason}");
+    }
+    // C-10: what we reset ourselves is nobody else's fault.
+    for reason in [
+        Reason::REFUSED_STREAM,
+        Reason::NO_ERROR,
+        Reason::INTERNAL_ERROR,
+        Reason::PROTOCOL_ERROR,
+    ] {
+        let mut facts = Facts::default();
+        inspect(&failed(Fault::OwnReset, reason).await, &mut facts);
+        assert_eq!((facts.ours, facts.cause), (true, None), "{reason}");
     }
     // What h2 makes of a bare reason is nobody's word.
     for reason in [Reason::REFUSED_STREAM, Reason::NO_ERROR] {
