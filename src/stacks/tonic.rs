@@ -23,6 +23,10 @@
 //! gRPC call is retried only if its method is declared idempotent, or if it carries an idempotency
 //! key, which [`client`] adds to calls of all other methods: make sure that the server honours it.
 //!
+//! The status of a unary call may come after its head, and is waited for. A stream is not: send it with
+//! [`RetryOverride::off`](crate::RetryOverride::off) in its extensions, or name the
+//! [`unary_methods`](crate::policy::PolicyBuilder::unary_methods) in the policy.
+//!
 //! A channel that can't connect fails the call, and connects anew for the next. During a TLS
 //! handshake that stalls it waits, however many calls time out: set a `ClientTlsConfig::timeout`, and
 //! an `http2_keep_alive_interval` for peers that stop responding later.

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn, util::BoxCloneService};
 use tower_reprise::{
     CircuitBreakerLayer, Dependencies, PeekLayer, Policy, RetryAfterLayer, RetryLayer,
-    call::StopReason, classify::Codes, dependency::BreakerState, error::BoxError,
+    RetryOverride, call::StopReason, classify::Codes, dependency::BreakerState, error::BoxError,
     http::BufferedBody, policy::PolicyBuilder,
 };
 
@@ -33,6 +33,11 @@ fn policy() -> PolicyBuilder {
 
 fn unary() -> PolicyBuilder {
     policy().unary_methods([METHOD])
+}
+
+/// A policy of which other methods are unary: this one may stream.
+fn streaming() -> PolicyBuilder {
+    policy().unary_methods(["bank.Ledger/Transfer"])
 }
 
 fn wait(milliseconds: u64) -> Piece {
@@ -179,7 +184,7 @@ async fn c_2_a_streams_head_is_not_delayed() {
     for first in [data("message"), data(""), code("14")] {
         let pieces = [wait(3_600_000), first.clone(), code("14")];
         let start = Instant::now();
-        let response = peek(policy(), grpc(Pieces::new(pieces))).await;
+        let response = peek(streaming(), grpc(Pieces::new(pieces))).await;
         assert_eq!(start.elapsed(), Duration::ZERO);
         let mut body = response.into_body();
         assert_eq!(read(&mut body, 1).await, [first]);
@@ -188,7 +193,7 @@ async fn c_2_a_streams_head_is_not_delayed() {
     // An empty frame that is there does not make it wait for the next.
     let start = Instant::now();
     let pieces = [data(""), wait(3_600_000), data("message")];
-    let response = peek(policy(), grpc(Pieces::new(pieces))).await;
+    let response = peek(streaming(), grpc(Pieces::new(pieces))).await;
     assert_eq!(start.elapsed(), Duration::ZERO);
     assert_eq!(
         read(&mut response.into_body(), 9).await,
@@ -205,7 +210,7 @@ async fn c_2_a_reply_of_one_message_is_waited_for() {
         assert_eq!(read(&mut response.into_body(), 9).await, [first]);
     }
     // Late trailers are seen only by who waits for them.
-    for (policy, attempts) in [(unary(), Some((2, None))), (policy(), None)] {
+    for (policy, attempts) in [(unary(), Some((2, None))), (streaming(), None)] {
         let late = grpc(Pieces::new([wait(100), code("14")]));
         let (_, client) = stack(policy, vec![late]);
         assert_eq!(outcome(&client.oneshot(request()).await), attempts);
@@ -217,6 +222,27 @@ async fn c_2_a_reply_of_one_message_is_waited_for() {
     let result = client.oneshot(request()).await;
     assert_eq!(outcome(&result), Some((1, Some(StopReason::Deadline))));
     assert_eq!(start.elapsed(), Duration::from_secs(7));
+}
+
+/// The profile says that replies are single messages; a call that is not retried may stream.
+#[tokio::test(start_paused = true)]
+async fn c_10_under_the_unary_profile_the_status_of_every_method_is_waited_for() {
+    let off = RetryOverride::off;
+    for (policy, wish, waits) in [
+        (Policy::grpc_unary(), RetryOverride::new(), true),
+        (Policy::grpc_unary(), off(), false),
+        (streaming(), RetryOverride::new(), false),
+        (Policy::synchronous(), RetryOverride::new(), false),
+    ] {
+        let deps = Dependencies::new(policy.build().unwrap());
+        let late = grpc(Pieces::new([wait(9000), code("14")]));
+        let mut client = PeekLayer::new(deps).layer(server([late]));
+        let mut request = request();
+        request.extensions_mut().insert(wish);
+        let start = Instant::now();
+        call(&mut client, request).await.unwrap();
+        assert_eq!(start.elapsed(), Duration::from_secs(9) * u32::from(waits));
+    }
 }
 
 #[tokio::test(start_paused = true)]
