@@ -121,8 +121,8 @@ impl Verdict {
 pub enum Retryable {
     /// No.
     Never,
-    /// Yes, but this sort of failure is repeated at most so many times in a row in one call.
-    MaxConsecutive(u32),
+    /// Yes, but for this cause at most so many times in one call, whatever comes between.
+    MaxPerCause(u32),
     /// Yes, as long as the call was retried less often than this, for whatever reason.
     MaxRetries(u32),
     /// Once, if the per-attempt hook can bring new credentials.

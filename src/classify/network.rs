@@ -70,7 +70,7 @@ impl Facts {
         let transient = Verdict::transient(cause);
         let verdict = match cause {
             Cause::Tls | Cause::Serialization => transient.retry(Retryable::Never),
-            Cause::Dns => transient.retry(Retryable::MaxConsecutive(1)).never_sent(),
+            Cause::Dns => transient.retry(Retryable::MaxPerCause(1)).never_sent(),
             Cause::StreamRefused | Cause::GoAway => transient.health(Health::Neutral).never_sent(),
             Cause::Timeout | Cause::Incomplete | Cause::Protocol | Cause::Reset => transient,
             Cause::Connect => transient.never_sent(),

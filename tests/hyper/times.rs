@@ -159,7 +159,7 @@ async fn c_3_a_name_that_does_not_resolve_is_looked_up_twice_at_most() {
         assert_eq!(outcome_of(&error), (2, Some(StopReason::Exhausted)));
         assert_eq!(
             parts(&error),
-            (Cause::Dns, Retryable::MaxConsecutive(1), Health::Failure, true)
+            (Cause::Dns, Retryable::MaxPerCause(1), Health::Failure, true)
         );
     }
 }
@@ -187,7 +187,7 @@ async fn c_3_the_systems_resolver_is_recognised() {
     let error = send(get("http://nowhere.invalid/")).await.unwrap_err();
     assert_eq!(
         parts(&error),
-        (Cause::Dns, Retryable::MaxConsecutive(1), Health::Failure, true)
+        (Cause::Dns, Retryable::MaxPerCause(1), Health::Failure, true)
     );
     assert_eq!(outcome_of(&error), (2, Some(StopReason::Exhausted)));
 

@@ -23,7 +23,7 @@ fn c_3_c_4_every_cause_has_its_meaning() {
     for cause in RANK {
         let (retry, health, never_sent) = match cause {
             Cause::Tls | Cause::Serialization => (Retryable::Never, Health::Failure, false),
-            Cause::Dns => (Retryable::MaxConsecutive(1), Health::Failure, true),
+            Cause::Dns => (Retryable::MaxPerCause(1), Health::Failure, true),
             Cause::StreamRefused | Cause::GoAway => (Retryable::Yes, Health::Neutral, true),
             Cause::Connect => (Retryable::Yes, Health::Failure, true),
             Cause::Timeout | Cause::Incomplete | Cause::Protocol | Cause::Reset => {
