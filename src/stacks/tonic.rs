@@ -45,7 +45,7 @@ use tower::{Layer, Service};
 
 use super::ClientLayers;
 use crate::{
-    call::{Cause, RetryError, RetryOutcome},
+    call::{Cause, PrepareError, RetryError, RetryOutcome},
     classify::{Rules, network},
     dependency::Dependencies,
     error::{BoxError, Refused, chain, find},
@@ -177,7 +177,9 @@ fn explained<B>(outcome: RetryOutcome, mut response: Response<B>) -> Result<Resp
     match Status::from_header_map(response.headers()) {
         Some(mut status) if status.code() != Code::Ok => {
             let said: BoxError = format!("{:?}: {}", status.code(), status.message()).into();
-            status.set_source(Arc::new(RetryError::new(outcome, said)));
+            let prepare = PrepareError::of(&response).cloned();
+            let error = RetryError::new(outcome, said).prepare(prepare);
+            status.set_source(Arc::new(error));
             Err(status)
         }
         _ => Ok(response),

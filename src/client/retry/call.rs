@@ -15,7 +15,7 @@ use super::{
     service::Route,
 };
 use crate::{
-    call::{Attempt, Effect, RetryError, RetryOutcome, StopReason, Verdict},
+    call::{Attempt, Effect, PrepareError, RetryError, RetryOutcome, StopReason, Verdict},
     classify::Classify,
     dependency::{Charge, Dependency, Hold},
     error::{BoxError, Elapsed},
@@ -55,6 +55,8 @@ pub(super) struct Retried<S, Res> {
     charge: Option<Charge>,
     /// The result of the last attempt, for when the next one brings none.
     last: Option<Result<Res, BoxError>>,
+    /// The failure of the hook, which ends the call.
+    prepare: Option<PrepareError>,
 }
 
 impl<S, Res> Default for Retried<S, Res> {
@@ -64,6 +66,7 @@ impl<S, Res> Default for Retried<S, Res> {
             service: None,
             charge: None,
             last: None,
+            prepare: None,
         }
     }
 }
@@ -147,7 +150,7 @@ where
 
     /// Returns the request that the hook prepared, unless it failed or did harm.
     pub(super) fn admit_prepared(
-        &self,
+        &mut self,
         prepared: Result<Req, BoxError>,
         attempt: Attempt,
     ) -> Option<Req> {
@@ -157,12 +160,14 @@ where
             self.requests
                 .admit_prepared(snapshot, request, attempt, rules)
         };
-        let why = match prepared.map(admit) {
+        let harm = "the hook took away credentials or the idempotency key";
+        let (why, error) = match prepared.map(admit) {
             Ok(Some(request)) => return Some(request),
-            Ok(None) => "the hook took away credentials or the idempotency key",
-            Err(_) => "the hook failed",
+            Ok(None) => (harm, harm.into()),
+            Err(error) => ("the hook failed", error),
         };
         telemetry::prepare_failed(self.dependency().target(), why);
+        self.retried.get_or_insert_default().prepare = Some(PrepareError::new(error));
         None
     }
 
@@ -290,19 +295,20 @@ where
 
     /// Adds the outcome to the response, or wraps the error in it.
     fn annotate(
-        &self,
+        &mut self,
         result: Result<S::Response, BoxError>,
         reason: Option<StopReason>,
         effect: Effect,
     ) -> Result<S::Response, BoxError> {
         let outcome = RetryOutcome::new(self.history().attempts, reason, effect);
+        let prepare = self.retried.as_mut().and_then(|it| it.prepare.take());
         match result {
             Ok(mut response) => {
-                self.requests.annotate(&mut response, outcome);
+                self.requests.annotate(&mut response, outcome, prepare);
                 Ok(response)
             }
             Err(error) => {
-                let error = RetryError::new(outcome, error);
+                let error = RetryError::new(outcome, error).prepare(prepare);
                 Err(error.dependency(self.dependency().name()).into())
             }
         }

@@ -6,7 +6,7 @@ use tower_http::request_id::RequestId;
 use super::{ReplayBody, ReplayLimits, head_snapshot::Head};
 use crate::{
     call::{
-        Attempt, CallDeadline, IdempotencyKey, RetryOutcome,
+        Attempt, CallDeadline, IdempotencyKey, PrepareError, RetryOutcome,
         attempt_headers::{Origin, TIMEOUT, origin_of},
         budget_mark::{BudgetMark, ExtensionsKind},
     },
@@ -73,7 +73,7 @@ pub trait ReplayRequests<Req, Res>: Clone + sealed::Sealed {
     fn labels<'a>(&self, snapshot: Option<&'a Self::Snapshot>, rules: &Rules) -> Labels<'a>;
 
     #[doc(hidden)]
-    fn annotate(&self, response: &mut Res, outcome: RetryOutcome);
+    fn annotate(&self, response: &mut Res, outcome: RetryOutcome, prepare: Option<PrepareError>);
 }
 
 /// A call that is about to begin.
@@ -212,8 +212,12 @@ impl<B: ReplayBody, R: ResponseHead> ReplayRequests<Request<B>, R> for HttpReque
         }
     }
 
-    fn annotate(&self, response: &mut R, outcome: RetryOutcome) {
-        response.extensions_mut().insert(outcome);
+    fn annotate(&self, response: &mut R, outcome: RetryOutcome, prepare: Option<PrepareError>) {
+        let extensions = response.extensions_mut();
+        extensions.insert(outcome);
+        if let Some(prepare) = prepare {
+            extensions.insert(prepare);
+        }
     }
 }
 
@@ -285,5 +289,5 @@ impl<Req: Clone, Res> ReplayRequests<Req, Res> for ClonedRequests {
         Labels::default()
     }
 
-    fn annotate(&self, _: &mut Res, _: RetryOutcome) {}
+    fn annotate(&self, _: &mut Res, _: RetryOutcome, _: Option<PrepareError>) {}
 }
