@@ -227,7 +227,7 @@ fn snapshot<B: ReplayBody>(
     kind: ExtensionsKind,
     replay: &ReplayLimits<'_>,
 ) -> Option<HttpSnapshot<B::Recording>> {
-    let head = Head::of(request, kind, replay.limit())?;
+    let head = Head::of(request, kind)?;
     let body = Some(request.body_mut().record(replay)?);
     Some(HttpSnapshot { head, body })
 }
