@@ -1,14 +1,24 @@
 //! Replies that are looked into: what is read, what is learned, and that nothing is lost.
 
 use std::{
-    sync::{Arc, Mutex, atomic::Ordering},
+    future::pending,
+    pin::Pin,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll},
     time::Duration,
 };
 
+use bytes::Bytes;
 use http::{Request, Response, header::CONTENT_TYPE};
-use http_body::Body;
+use http_body::{Body, Frame};
 use proptest::prelude::*;
-use tokio::time::Instant;
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::Instant,
+};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn, util::BoxCloneService};
 use tower_reprise::{
     CircuitBreakerLayer, Dependencies, PeekLayer, Policy, RetryAfterLayer, RetryLayer,
@@ -18,7 +28,7 @@ use tower_reprise::{
 
 use crate::support::{
     call, outcome,
-    pieces::{Piece, Pieces, all_data, any_pieces, data, paused, read, trailers},
+    pieces::{Broken, Piece, Pieces, all_data, any_pieces, data, paused, read, trailers},
 };
 
 const HOST: &str = "a.example";
@@ -242,6 +252,71 @@ async fn c_10_under_the_unary_profile_the_status_of_every_method_is_waited_for()
         let start = Instant::now();
         call(&mut client, request).await.unwrap();
         assert_eq!(start.elapsed(), Duration::from_secs(9) * u32::from(waits));
+    }
+}
+
+/// A body that holds a place of the service until it is dropped.
+struct Holding(
+    Pieces,
+    #[allow(dead_code, reason = "it is held")] OwnedSemaphorePermit,
+);
+
+impl Body for Holding {
+    type Data = Bytes;
+    type Error = Broken;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+        Pin::new(&mut self.0).poll_frame(cx)
+    }
+}
+
+/// A response whose body goes on would keep its connection from the retry. One that was read is
+/// there for a caller whose retry brings nothing.
+#[tokio::test(start_paused = true)]
+async fn d_4_d_7_a_retry_does_not_wait_for_the_response_before_it() {
+    let read = || vec![data("short")];
+    let long = || vec![data(vec![0; 100_000]), wait(3_600_000)];
+    let slow = || vec![data("x"), wait(3_600_000)];
+    for (pieces, is_read) in [(read(), true), (long(), false), (slow(), false)] {
+        for hangs in [false, true] {
+            let places = Arc::new(Semaphore::new(1));
+            let attempts = Arc::new(AtomicUsize::new(0));
+            let (taken, first) = (Arc::clone(&places), pieces.clone());
+            let service = service_fn(move |_: Request<()>| {
+                let (places, pieces) = (Arc::clone(&taken), first.clone());
+                let attempt = attempts.fetch_add(1, Ordering::Relaxed);
+                async move {
+                    let place = places.acquire_owned().await?;
+                    if attempt > 0 && hangs {
+                        pending::<()>().await;
+                    }
+                    let reply = Response::builder().status([503, 200][attempt]);
+                    let body = Holding(Pieces::new(pieces), place);
+                    Ok::<_, BoxError>(reply.header("x-plain", "1").body(body)?)
+                }
+            });
+            let deps = Dependencies::new(Policy::synchronous().build().unwrap());
+            let mut client = ServiceBuilder::new()
+                .layer(RetryLayer::new(deps.clone()))
+                .layer(PeekLayer::new(deps))
+                .service(service);
+            let result = call(
+                &mut client,
+                Request::get("http://a.example/").body(()).unwrap(),
+            );
+            let result = result.await;
+            let status = result.as_ref().ok().map(|reply| reply.status().as_u16());
+            let (expected, reason) = match (hangs, is_read) {
+                (false, _) => (Some(200), None),
+                (true, true) => (Some(503), Some(StopReason::Deadline)),
+                (true, false) => (None, Some(StopReason::Deadline)),
+            };
+            assert_eq!(status, expected, "{is_read} {hangs}");
+            assert_eq!(outcome(&result), Some((2, reason)), "{is_read} {hangs}");
+        }
     }
 }
 

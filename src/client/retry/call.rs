@@ -18,7 +18,7 @@ use crate::{
     call::{Attempt, Effect, PrepareError, RetryError, RetryOutcome, StopReason, Verdict},
     classify::Classify,
     dependency::{Charge, Dependency, Hold},
-    error::{BoxError, Elapsed},
+    error::{BoxError, Elapsed, Refusal},
     policy::CallLimits,
     telemetry,
 };
@@ -171,6 +171,18 @@ where
         None
     }
 
+    /// Drops a response whose body goes on: the next attempt may wait for its connection, or for its
+    /// place in a limit below. One that was read to its end is kept, as is an error.
+    pub(super) fn let_go(&mut self) {
+        let Some(retried) = &mut self.retried else {
+            return;
+        };
+        let unread = |response| self.requests.is_unread(response);
+        if matches!(&retried.last, Some(Ok(response)) if unread(response)) {
+            retried.last = None;
+        }
+    }
+
     /// Returns the service that retries call, which is not the one that the caller readied.
     pub(super) fn service(&mut self) -> &mut S {
         let spare = &self.route.spare;
@@ -275,7 +287,7 @@ where
         self.end_with_last(StopReason::Deadline)
     }
 
-    /// Ends the call with the last result, or for want of one with a timeout.
+    /// Ends the call with the last result, or for want of one with a refusal or a timeout.
     pub(super) fn end_with_last(&mut self, reason: StopReason) -> Result<S::Response, BoxError> {
         let history = self.history();
         let last = self.retried.as_mut().and_then(|retried| {
@@ -285,12 +297,27 @@ where
         });
         let target = self.dependency().target();
         telemetry::stop_reason(target, history.attempts, reason, history.last_cause);
-        let elapsed = Elapsed {
-            whole_call: true,
-            limit: self.limits.total,
-        };
-        let last = last.unwrap_or_else(|| Err(elapsed.into()));
-        self.annotate(last, Some(reason), history.before_last)
+        match last {
+            Some(last) => self.annotate(last, Some(reason), history.before_last),
+            None => {
+                let error = self.without_result(reason);
+                self.annotate(Err(error), Some(reason), history.effect())
+            }
+        }
+    }
+
+    /// Makes the error of a call that ends without a result.
+    fn without_result(&self, reason: StopReason) -> BoxError {
+        let refused = |by| self.dependency().refused(by, None).into();
+        match reason {
+            StopReason::Breaker => refused(Refusal::Breaker),
+            StopReason::Budget => refused(Refusal::Budget),
+            _ => Elapsed {
+                whole_call: true,
+                limit: self.limits.total,
+            }
+            .into(),
+        }
     }
 
     /// Adds the outcome to the response, or wraps the error in it.

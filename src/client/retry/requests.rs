@@ -12,6 +12,7 @@ use crate::{
     },
     classify::Rules,
     http::{
+        UnreadBody,
         grpc::{grpc_timeout, is_grpc},
         response::ResponseHead,
     },
@@ -74,6 +75,10 @@ pub trait ReplayRequests<Req, Res>: Clone + sealed::Sealed {
 
     #[doc(hidden)]
     fn annotate(&self, response: &mut Res, outcome: RetryOutcome, prepare: Option<PrepareError>);
+
+    /// Returns whether a response keeps its connection, since its body goes on.
+    #[doc(hidden)]
+    fn is_unread(&self, response: &Res) -> bool;
 }
 
 /// A call that is about to begin.
@@ -219,6 +224,10 @@ impl<B: ReplayBody, R: ResponseHead> ReplayRequests<Request<B>, R> for HttpReque
             extensions.insert(prepare);
         }
     }
+
+    fn is_unread(&self, response: &R) -> bool {
+        response.extensions().get::<UnreadBody>().is_some()
+    }
 }
 
 #[inline(always)]
@@ -290,4 +299,8 @@ impl<Req: Clone, Res> ReplayRequests<Req, Res> for ClonedRequests {
     }
 
     fn annotate(&self, _: &mut Res, _: RetryOutcome, _: Option<PrepareError>) {}
+
+    fn is_unread(&self, _: &Res) -> bool {
+        false
+    }
 }
