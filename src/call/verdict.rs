@@ -141,7 +141,7 @@ pub enum Health {
     Success,
     /// It failed.
     Failure,
-    /// Nothing: it is busy, or the caller went away.
+    /// Nothing: it is busy, or the caller's own side failed or went away.
     Neutral,
 }
 

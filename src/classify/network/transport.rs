@@ -99,7 +99,11 @@ fn h2(error: &h2::Error, facts: &mut Facts) {
             | Reason::COMPRESSION_ERROR
             | Reason::FRAME_SIZE_ERROR
             | Reason::FLOW_CONTROL_ERROR,
-        ) => Cause::Serialization,
+        ) => match error.is_remote() {
+            // The peer could not read what we sent.
+            true => Cause::Configuration,
+            false => Cause::Serialization,
+        },
         Some(Reason::HTTP_1_1_REQUIRED | Reason::INADEQUATE_SECURITY) => Cause::Configuration,
         Some(_) => Cause::Protocol,
         None => {

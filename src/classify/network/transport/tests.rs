@@ -1,5 +1,5 @@
 use rustls::{CertificateError, InvalidMessage};
-use tokio::io::duplex;
+use tokio::io::{AsyncWriteExt, duplex};
 
 use super::*;
 
@@ -70,12 +70,19 @@ enum Fault {
     OwnReset,
     /// With its connection, which the server closes.
     GoAway,
+    /// By what the server says, which is no HTTP/2.
+    Garbage,
 }
 
 /// The error of a stream that fails so, between a real client and a real server.
 async fn failed(fault: Fault, reason: Reason) -> h2::Error {
     let (near, far) = duplex(4096);
     tokio::spawn(async move {
+        if let Fault::Garbage = fault {
+            let mut far = far;
+            far.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await?;
+            return std::future::pending().await;
+        }
         let mut server = h2::server::handshake(far).await.unwrap();
         if let Fault::GoAway = fault {
             // Before it takes the stream, which is then above the last one that it took.
@@ -86,7 +93,9 @@ async fn failed(fault: Fault, reason: Reason) -> h2::Error {
                 reply.send_reset(reason);
             }
         }
-        std::future::poll_fn(|cx| server.poll_closed(cx)).await
+        std::future::poll_fn(|cx| server.poll_closed(cx))
+            .await
+            .map_err(std::io::Error::other)
     });
     let (client, connection) = h2::client::handshake(near).await.unwrap();
     tokio::spawn(connection);
@@ -109,7 +118,12 @@ async fn c_4_c_10_who_fails_a_stream_and_how_tells_whether_it_was_begun() {
         (Fault::GoAway, Reason::NO_ERROR, Cause::GoAway),
         (Fault::GoAway, Reason::ENHANCE_YOUR_CALM, Cause::Protocol),
         (Fault::Reset, Reason::CANCEL, Cause::Protocol),
-        (Fault::Reset, Reason::PROTOCOL_ERROR, Cause::Serialization),
+        (Fault::Reset, Reason::PROTOCOL_ERROR, Cause::Configuration),
+        (
+            Fault::Garbage,
+            Reason::FRAME_SIZE_ERROR,
+            Cause::Serialization,
+        ),
         (
             Fault::Reset,
             Reason::HTTP_1_1_REQUIRED,
