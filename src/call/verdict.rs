@@ -57,7 +57,7 @@ impl Verdict {
     pub(crate) const fn refused(by: Refusal) -> Self {
         let refused = Self::terminal(Cause::Refused(by)).never_sent();
         match by {
-            Refusal::Breaker | Refusal::Throttle => refused.retry(Retryable::MaxConsecutive(2)),
+            Refusal::Breaker | Refusal::Throttle => refused.retry(Retryable::MaxPerCause(2)),
             _ => refused,
         }
     }
@@ -145,8 +145,8 @@ impl Verdict {
 pub enum Retryable {
     /// No.
     Never,
-    /// Yes, but this sort of failure is repeated at most so many times in a row in one call.
-    MaxConsecutive(u32),
+    /// Yes, but for this cause at most so many times in one call, whatever comes between.
+    MaxPerCause(u32),
     /// Yes, as long as the call was retried less often than this, for whatever reason.
     MaxRetries(u32),
     /// Once, if the per-attempt hook can bring new credentials.
@@ -165,7 +165,7 @@ pub enum Health {
     Success,
     /// It failed.
     Failure,
-    /// Nothing: it is busy, or the caller went away.
+    /// Nothing: it is busy, or the caller's own side failed or went away.
     Neutral,
 }
 
@@ -202,11 +202,12 @@ pub enum Cause {
     GoAway,
     /// The HTTP/2 peer broke the stream or the connection.
     Protocol,
-    /// The reply could not be read, or the request could not be written, as what it should be.
+    /// The reply could not be read as what it should be.
     Serialization,
     /// The request or the client is set up wrongly.
     Configuration,
-    /// The caller, or something on its side, called it off.
+    /// The caller, or something on its side, called it off: its body failed, it reset the stream, a
+    /// layer in front of the dependency had no room.
     Cancelled,
     /// A layer of ours refused the call.
     Refused(Refusal),

@@ -68,7 +68,7 @@ pub(crate) use self::{
 };
 pub use self::{
     breaker::{BreakerReason, BreakerState},
-    locate::{ByAuthority, Locate, Named},
+    locate::{ByAuthority, ByMessage, Locate, Named},
     registry::{Dependencies, DependenciesBuilder},
 };
 use crate::{

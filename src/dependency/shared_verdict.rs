@@ -11,9 +11,9 @@ use http::{Extensions, StatusCode};
 
 use super::Dependency;
 use crate::{
-    call::{Guidance, Verdict},
+    call::{Guidance, Health, RetryError, Verdict},
     classify::Classify,
-    error::{BoxError, Refusal, Refused},
+    error::{BoxError, Elapsed, Refusal, Refused, find},
     http::ResponseHead,
 };
 
@@ -126,8 +126,21 @@ impl Dependency {
                     _ => verdict,
                 }
             }
-            _ => classifier.classify(self.policy.rules(), Err(error)),
+            _ => {
+                let verdict = classifier.classify(self.policy.rules(), Err(error));
+                match self.hangs(error) {
+                    true => verdict.health(Health::Failure),
+                    false => verdict,
+                }
+            }
         }
+    }
+
+    /// Returns whether a retry loop below gave up on this dependency after all the time that the
+    /// policy gives it. To a classifier that is a timeout of a nested call, which is neutral.
+    fn hangs(&self, error: &(dyn Error + 'static)) -> bool {
+        find::<Elapsed>(error).is_some_and(|elapsed| elapsed.limit() >= self.longest_attempt())
+            && RetryError::is_of(error, &self.name)
     }
 }
 

@@ -236,7 +236,8 @@ impl PolicyBuilder {
         self
     }
 
-    /// Sets how many bytes of a request's head, and of a streaming body, are kept for a retry.
+    /// Sets how many bytes of a streaming body are kept for a retry. Zero keeps none, and still retries
+    /// requests without a body.
     pub fn replay_limit(mut self, bytes: usize) -> Self {
         self.settings.replay_limit = bytes;
         self

@@ -149,7 +149,9 @@ impl Policy {
         PolicyBuilder::new(Profile::BatchItem)
     }
 
-    /// Starts a policy for unary gRPC calls: 3 retries in at most 30 s.
+    /// Starts a policy for unary gRPC calls: 3 retries in at most 30 s. A
+    /// [`PeekLayer`](crate::PeekLayer) waits for the status of every method, which may come late: name
+    /// the [`unary_methods`](PolicyBuilder::unary_methods) where others stream.
     pub fn grpc_unary() -> PolicyBuilder {
         PolicyBuilder::new(Profile::GrpcUnary)
     }

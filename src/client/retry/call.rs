@@ -15,10 +15,10 @@ use super::{
     service::Route,
 };
 use crate::{
-    call::{Attempt, Cause, Effect, RetryError, RetryOutcome, StopReason, Verdict},
+    call::{Attempt, Cause, Effect, PrepareError, RetryError, RetryOutcome, StopReason, Verdict},
     classify::Classify,
     dependency::{Charge, Dependency, Hold, LastSlot, Place},
-    error::{BoxError, Elapsed},
+    error::{BoxError, Elapsed, Refusal},
     policy::CallLimits,
     telemetry,
 };
@@ -71,6 +71,8 @@ pub(super) struct Retried<S, Res> {
     announced: Option<(Duration, Cause)>,
     /// The result of the last attempt, for when the next one brings none.
     last: Option<Result<Res, BoxError>>,
+    /// The failure of the hook, which ends the call.
+    prepare: Option<PrepareError>,
 }
 
 impl<S, Res> Default for Retried<S, Res> {
@@ -82,6 +84,7 @@ impl<S, Res> Default for Retried<S, Res> {
             place: None,
             announced: None,
             last: None,
+            prepare: None,
         }
     }
 }
@@ -181,7 +184,7 @@ where
 
     /// Returns the request that the hook prepared, unless it failed or did harm.
     pub(super) fn admit_prepared(
-        &self,
+        &mut self,
         prepared: Result<Req, BoxError>,
         attempt: Attempt,
     ) -> Option<Req> {
@@ -191,13 +194,27 @@ where
             self.requests
                 .admit_prepared(snapshot, request, attempt, rules)
         };
-        let why = match prepared.map(admit) {
+        let harm = "the hook took away credentials or the idempotency key";
+        let (why, error) = match prepared.map(admit) {
             Ok(Some(request)) => return Some(request),
-            Ok(None) => "the hook took away credentials or the idempotency key",
-            Err(_) => "the hook failed",
+            Ok(None) => (harm, harm.into()),
+            Err(error) => ("the hook failed", error),
         };
         telemetry::prepare_failed(self.dependency().target(), why);
+        self.retried.get_or_insert_default().prepare = Some(PrepareError::new(error));
         None
+    }
+
+    /// Drops a response whose body goes on: the next attempt may wait for its connection, or for its
+    /// place in a limit below. One that was read to its end is kept, as is an error.
+    pub(super) fn let_go(&mut self) {
+        let Some(retried) = &mut self.retried else {
+            return;
+        };
+        let unread = |response| self.requests.is_unread(response);
+        if matches!(&retried.last, Some(Ok(response)) if unread(response)) {
+            retried.last = None;
+        }
     }
 
     /// Returns the service that retries call, which is not the one that the caller readied.
@@ -322,7 +339,7 @@ where
         self.end_with_last(StopReason::Deadline)
     }
 
-    /// Ends the call with the last result, or for want of one with a timeout.
+    /// Ends the call with the last result, or for want of one with a refusal or a timeout.
     pub(super) fn end_with_last(&mut self, reason: StopReason) -> Result<S::Response, BoxError> {
         let history = self.history();
         let last = self.retried.as_mut().and_then(|retried| {
@@ -333,28 +350,48 @@ where
         });
         let target = self.dependency().target();
         telemetry::stop_reason(target, history.attempts, reason, history.last_cause);
-        let elapsed = Elapsed {
-            whole_call: true,
-            limit: self.limits.total,
-        };
-        let last = last.unwrap_or_else(|| Err(elapsed.into()));
-        self.annotate(last, Some(reason), history.before_last)
+        match last {
+            Some(last) => self.annotate(last, Some(reason), history.before_last),
+            None => {
+                let error = self.without_result(reason);
+                self.annotate(Err(error), Some(reason), history.effect())
+            }
+        }
+    }
+
+    /// Makes the error of a call that ends without a result.
+    fn without_result(&self, reason: StopReason) -> BoxError {
+        let refused = |by| self.dependency().refused(by, None).into();
+        match reason {
+            StopReason::Breaker => refused(Refusal::Breaker),
+            StopReason::Budget => refused(Refusal::Budget),
+            StopReason::Throttle => refused(Refusal::Throttle),
+            _ => Elapsed {
+                whole_call: true,
+                limit: self.limits.total,
+            }
+            .into(),
+        }
     }
 
     /// Adds the outcome to the response, or wraps the error in it.
     fn annotate(
-        &self,
+        &mut self,
         result: Result<S::Response, BoxError>,
         reason: Option<StopReason>,
         effect: Effect,
     ) -> Result<S::Response, BoxError> {
         let outcome = RetryOutcome::new(self.history().attempts, reason, effect);
+        let prepare = self.retried.as_mut().and_then(|it| it.prepare.take());
         match result {
             Ok(mut response) => {
-                self.requests.annotate(&mut response, outcome);
+                self.requests.annotate(&mut response, outcome, prepare);
                 Ok(response)
             }
-            Err(error) => Err(RetryError::new(outcome, error).into()),
+            Err(error) => {
+                let error = RetryError::new(outcome, error).prepare(prepare);
+                Err(error.dependency(self.dependency().name()).into())
+            }
         }
     }
 }

@@ -175,6 +175,7 @@ where
                         return Poll::Ready(call.end_with_last(StopReason::Prepare));
                     };
                     let request = Some(Box::new(request));
+                    call.let_go();
                     this.state.set(State::Readying { request });
                 }
                 StateProj::Readying { request } => {

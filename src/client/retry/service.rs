@@ -107,7 +107,7 @@ where
             }
         }
         let mut began = None;
-        if limits.total != policy.total_timeout() {
+        if limits.total != policy.total_timeout() && !limits.is_unlimited() {
             let now = *began.insert(Instant::now());
             let deadline = Mark::Deadline(now + limits.total);
             self.requests.mark(&mut request, deadline);
