@@ -33,7 +33,7 @@ fn get() -> Request<()> {
 }
 
 fn policy() -> PolicyBuilder {
-    Policy::synchronous()
+    Policy::synchronous().budget_floor(10)
 }
 
 fn retries(retries: u32) -> Policy {
@@ -133,7 +133,7 @@ async fn p_4_a_dependency_that_is_held_keeps_its_policy_and_shares_the_state() {
 
 #[tokio::test(start_paused = true)]
 async fn g_1_a_reload_gives_no_retries_away() {
-    let generous = policy().build().unwrap();
+    let generous = policy().budget_floor(10).build().unwrap();
     let deps = Dependencies::new(generous.clone());
     let mut client = failing(&deps);
     // The floor is ten retries in 30 s.
