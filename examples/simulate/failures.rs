@@ -160,10 +160,12 @@ fn promises(what: &str, failing: f64, ours: Counts, once: Counts) -> Vec<Bar> {
     let named = |figure: &str| format!("{figure} at {percent:.0} %, {what}");
     let best = (1.2 * (1.0 - failing)).min(1.0);
     let most = if failing < 1.0 { 1.2 } else { 0.1 };
-    let mut bars = vec![
-        Bar::at_least(once.success() - 0.005, ours.success(), named("success")),
-        Bar::at_most(most, ours.load(), named("load")),
-    ];
+    let mut bars = vec![Bar::at_most(most, ours.load(), named("load"))];
+    // A client that makes 600 calls cannot tell 99 % from all, by a tenth of them.
+    if failing < 0.99 || once.calls < 50_000 {
+        let least = once.success() - 0.005;
+        bars.push(Bar::at_least(least, ours.success(), named("success")));
+    }
     if failing <= 0.75 {
         bars.push(Bar::at_least(
             0.97 * best,

@@ -149,6 +149,8 @@ struct Inner {
     history: History,
     probes: Probes,
     ramp: Ramp,
+    /// There were enough signs of overload, and they have not gone.
+    throttling: bool,
     /// The reason and the time of the last change.
     changed: Option<(BreakerReason, u64)>,
 }
@@ -288,13 +290,14 @@ impl Breaker {
         Arrival { now, uniform, .. }: Arrival,
     ) -> Result<Ticket, Denied> {
         let counts = self.signs(inner, now);
+        inner.throttling = counts.has_signs() && (inner.throttling || counts.shows_overload());
         if !counts.has_signs() {
             self.shared
                 .word
                 .store(word & !OVERLOADED, Ordering::Release);
             return Ok(Ticket(word));
         }
-        if uniform >= self.share(counts) {
+        if uniform >= self.share(inner, counts) {
             return Ok(Ticket(word));
         }
         self.begin(inner, now, self.shared.calls.0.load(Ordering::Relaxed));
@@ -362,7 +365,7 @@ impl Breaker {
 
     /// Returns the time before which no call is a probe, however many are refused.
     fn soonest(&self, probes: &Probes) -> u64 {
-        let soonest = probes.last.saturating_add(nanos(self.policy.cooldown));
+        let soonest = probes.last.saturating_add(nanos(self.policy.cooldown / 2));
         soonest.min(probes.until)
     }
 
@@ -545,12 +548,12 @@ impl Breaker {
     /// Returns the share of calls that the throttle sheds.
     pub(crate) fn shed_share(&self, now: u64) -> f64 {
         let inner = lock(&self.shared.inner);
-        self.share(self.signs(&inner, now))
+        self.share(&inner, self.signs(&inner, now))
     }
 
-    fn share(&self, counts: Counts) -> f64 {
+    fn share(&self, inner: &Inner, counts: Counts) -> f64 {
         match self.policy.throttle {
-            Some(factor) if counts.shows_overload() => counts.shed_share(factor),
+            Some(factor) if inner.throttling && counts.has_signs() => counts.shed_share(factor),
             _ => 0.0,
         }
     }

@@ -18,7 +18,7 @@ const COUNT: u64 = u32::MAX as u64;
 /// The savings by a success: half a retry.
 const EARNED: u64 = MILLION / 2;
 /// The time in which a client has just begun, in nanoseconds.
-const STARTUP: u64 = 5 * NANOS_PER_SLOT;
+const STARTUP: u64 = NANOS_PER_SLOT;
 
 /// The bound on retries to a dependency: in any 30 s, no more than a share of the originals, or a
 /// floor that lets a quiet client retry at all. Retries beyond the share are paid from savings, which

@@ -3,10 +3,10 @@ use std::{ops::Sub, time::Duration};
 use super::breaker::nanos;
 
 pub(super) const SLOTS: u64 = 20;
-/// The signs from which on calls are shed.
-const SIGNS: u64 = 10;
+/// The signs from which on calls are shed, until there are none.
+const SIGNS: u64 = 5;
 /// The calls that are sent for each that is accepted, while others time out.
-const FACTOR_OF_TIMEOUTS: f64 = 1.1;
+const FACTOR_OF_TIMEOUTS: f64 = 1.0;
 
 /// Counts of the last while, in slots. Calls are not counted by slot: the value of the running
 /// total when the slot began is enough.

@@ -12,15 +12,17 @@
 //! | | one call in 1,000 fails | half of them fail | all fail |
 //! | --- | --- | --- | --- |
 //! | 3 retries | 1.001 × the load | 1.9 × | 4 × |
-//! | 3 retries, budget of 20 % | 1.001 × | 1.2 × | 1.2 ×, and then the breaker: next to none |
+//! | 3 retries, budget of 20 % | 1.001 × | 1.2 × | 1.2 ×, with the breaker 0.1 × |
 //!
 //! # Accounting
 //!
 //! A budget belongs to a [dependency](crate::dependency), not to a call and not to a layer: every
 //! client in the process that calls it through the same [`Dependencies`](crate::dependency::Dependencies) shares
 //! it. In any 30 s, retries are at most [a fifth](crate::policy::PolicyBuilder::budget_ratio) of the
-//! original calls, or [ten](crate::policy::PolicyBuilder::budget_floor), whichever is more. Without
-//! the ten, a client that makes three calls in a minute could never retry.
+//! original calls that went out, or [as many as one call may make](crate::policy::PolicyBuilder::budget_floor),
+//! whichever is more. Without this floor, a client that makes three calls in a minute could never
+//! retry. A client that has just started has the floor; then successes earn it, half a retry each, so
+//! that in an outage a quiet client soon stops to retry.
 //!
 //! ```
 //! use std::sync::atomic::{AtomicU32, Ordering};
@@ -54,22 +56,19 @@
 //! # Many small clients
 //!
 //! The floor is per process: a thousand processes that each make a call in 30 s have a thousand
-//! floors, and in a full outage each may use up its own. For such a fleet, lower it:
+//! floors. That is why successes have to earn it. Of 1,000 clients with a call in 30 s each:
 //!
-//! | 1,000 clients, a call in 30 s each | requests a call, outage of 30 s | of 10 min | succeed when 10 % fail |
+//! | | requests a call, outage of 30 s | of 10 min | succeed when 10 % fail |
 //! | --- | --- | --- | --- |
 //! | 3 retries, no budget | 4.00 × | 4.00 × | 100 % |
-//! | budgets with the floor of 10 | 3.94 × | 3.85 × | 100 % |
-//! | the whole stack: the breaker opens after five failures | 2.94 × | 1.06 × | 100 % |
-//! | `budget_floor(1)` | 1.62 × | 1.50 × | 98 % |
+//! | the whole stack, with the defaults | SHORT × | LONG × | GOOD % |
 //! | `budget_floor(0)`: a pure share | 1.00 × | 1.01 × | 90 %, as without retries |
 //! | one budget for clients of one process | 1.20 × | 1.19 × | 100 % |
 //!
 //! Clients of one process should share clones of one
-//! [`Dependencies`](crate::dependency::Dependencies), which costs no success. For clients in many
-//! processes, `budget_floor(0)` keeps the load below 1.5 × at the price of retries on a good day,
-//! and [`inbound`] is a budget on the server that all clients share, in any language. The figures
-//! come from `cargo run --release --example simulate -- --only crowd`.
+//! [`Dependencies`](crate::dependency::Dependencies), which costs no success. An [`inbound`] budget is
+//! one on the server, which all clients share, in any language. The figures come from
+//! `cargo run --release --example simulate -- --only crowd`.
 //!
 //! # Chains
 //!

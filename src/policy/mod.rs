@@ -266,7 +266,7 @@ pub struct BudgetPolicy {
     /// The number that is allowed however few originals there are, as long as calls succeed: each
     /// success earns half of one, and each retry beyond the share takes one.
     pub floor: u32,
-    /// The part of the floor that is left to a client after its first five seconds, until its first
+    /// The part of the floor that is left to a client after its first second, until its first
     /// success.
     pub initial: u32,
 }
@@ -298,7 +298,7 @@ pub struct BreakerPolicy {
     /// The window of the rate.
     pub window: Duration,
     /// The time from opening to the first probe. Each further one comes after about twice the time,
-    /// or after 32 calls that were refused, if that is sooner.
+    /// or after 32 calls that were refused, if that is sooner, but not before half of this.
     pub cooldown: Duration,
     /// The longest time between two probes.
     pub max_cooldown: Duration,
@@ -319,7 +319,7 @@ impl Default for BreakerPolicy {
             failure_rate: 1.0,
             minimum_calls: 1000,
             window: Duration::from_secs(30),
-            cooldown: Duration::from_millis(250),
+            cooldown: Duration::from_millis(500),
             max_cooldown: Duration::from_secs(5),
             slow_call: None,
             throttle: Some(2.0),

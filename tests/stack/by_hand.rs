@@ -131,7 +131,7 @@ async fn cb_11_an_open_breaker_is_seen_in_poll_ready_where_that_is_asked_for() {
         "a balancer takes the other"
     );
     assert!(assert_ready!(second.enter(|cx, mut service| service.poll_ready(cx))).is_ok());
-    advance(Duration::from_millis(250)).await;
+    advance(Duration::from_millis(500)).await;
     assert!(first.is_woken());
     assert!(
         assert_ready!(first.enter(|cx, mut service| service.poll_ready(cx))).is_ok(),

@@ -2,7 +2,10 @@
 
 use std::{
     collections::HashSet,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -326,4 +329,84 @@ async fn ra_9_the_time_a_call_is_held_is_not_its_attempts_time() {
     assert_eq!((code(&result), start.elapsed()), (200, secs(5)));
     assert_eq!(outcome(&result), None);
     assert_eq!((counted(&deps), server.calls()), ((2, 0), 2), "G-3");
+}
+
+#[tokio::test(start_paused = true)]
+async fn ra_9_calls_that_waited_go_out_as_they_came() {
+    let start = Instant::now();
+    let arrived = Arc::new(Mutex::new(Vec::new()));
+    let server = Server::replies({
+        let arrived = Arc::clone(&arrived);
+        move |_, n| match n {
+            0 => busy(503, 5),
+            _ => {
+                arrived.lock().unwrap().push(start.elapsed());
+                status(200)
+            }
+        }
+    });
+    let policy = policy().retry_after_spread(Duration::ZERO).max_held(10);
+    let (deps, client) = gate(policy, &server);
+    call(&mut client.clone(), get()).await.unwrap();
+    let calls: Vec<_> = (0..12)
+        .map(|n| {
+            let mut client = client.clone();
+            tokio::spawn(async move {
+                sleep(Duration::from_millis(100) * n).await;
+                call(&mut client, get()).await
+            })
+        })
+        .collect();
+    sleep(secs(2)).await;
+    assert_eq!(deps.get(HOST).status().held, 10);
+    let mut refused = 0;
+    for call in calls {
+        refused += u32::from(refusal(&call.await.unwrap()) == Some(Refusal::RetryAfter));
+    }
+    assert_eq!(refused, 2, "more than may wait");
+    let arrived: Vec<_> = arrived
+        .lock()
+        .unwrap()
+        .iter()
+        .map(Duration::as_millis)
+        .collect();
+    let expected: Vec<_> = (0..10).map(|n| 5000 + 100 * n).collect();
+    assert_eq!(arrived, expected);
+    assert_eq!(deps.get(HOST).status().held, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn d_3_an_attempts_time_does_not_run_while_a_gate_that_was_extended_holds_it() {
+    let server = Server::new(|_, n| async move {
+        if n == 0 {
+            sleep(secs(1)).await;
+        }
+        Ok(match n {
+            0 => busy(503, 6),
+            1 => busy(503, 2),
+            _ => status(200),
+        })
+    });
+    let policy = policy()
+        .retry_after_spread(Duration::ZERO)
+        .attempt_timeout(secs(2));
+    let deps = deps(policy);
+    let client = stack(&[Part::Retry, Part::After], &deps, &server);
+    let start = Instant::now();
+    let ask = |request| {
+        let mut client = client.clone();
+        tokio::spawn(async move { call(&mut client, request).await })
+    };
+    let slow = ask(with(get(), RetryOverride::off()));
+    sleep(Duration::from_millis(1)).await;
+    assert_eq!(
+        code(&ask(with(get(), RetryOverride::off())).await.unwrap()),
+        503
+    );
+    // Held for 2 s, and then for 5 s more by what the slow one is told.
+    let held = ask(get());
+    assert_eq!(code(&slow.await.unwrap()), 503);
+    let result = held.await.unwrap();
+    assert_eq!((code(&result), outcome(&result)), (200, None));
+    assert_eq!(start.elapsed(), secs(7));
 }

@@ -1,11 +1,26 @@
 //! Do not call before you are asked to, and do not all come back together.
 //!
-//! `Retry-After: 30` is meant for all calls to that server, but usually only the call that received
-//! it obeys. [`RetryAfterLayer`] remembers it for the whole
-//! dependency: later calls wait, if the wait fits in their deadline, or are refused at once, and
-//! those that waited wake spread out. It understands `Retry-After` in seconds and in all three
-//! date forms, exhausted `RateLimit` and `X-RateLimit-*` fields, and gRPC's pushback; see
-//! [`classify::retry_after`](crate::classify::retry_after).
+//! `Retry-After: 30` on a 429 or 503 is meant for all calls to that server, but usually only the call
+//! that received it obeys. [`RetryAfterLayer`] remembers it for the whole dependency: later calls wait,
+//! if the wait fits in their deadline, or are refused at once. Those that waited go out in the order and
+//! at the distances in which they came, so that together with new calls they are twice the usual
+//! traffic, and never a herd. What other statuses or a gRPC pushback ask for holds for their own call.
+//!
+//! It understands `Retry-After` in seconds and in all three date forms, and exhausted `RateLimit` and
+//! `X-RateLimit-*` fields; see [`classify::retry_after`](crate::classify::retry_after).
+//!
+//! | setting | default |
+//! | --- | --- |
+//! | [`retry_after_mode`](crate::policy::PolicyBuilder::retry_after_mode) | calls wait |
+//! | [`retry_after_longest`](crate::policy::PolicyBuilder::retry_after_longest) | 60 s by one answer |
+//! | [`max_held`](crate::policy::PolicyBuilder::max_held) | 1,000 calls wait, others are refused |
+//! | [`retry_after_spread`](crate::policy::PolicyBuilder::retry_after_spread) | a tenth of the wait, at most 1 s |
+//!
+//! # What goes wrong
+//!
+//! A server that sends `Retry-After` with every rejection of single callers (a quota per key) holds all
+//! callers of that dependency. Name the dependency by key then, or refuse instead of waiting.
+//! [`Dependency::reset`](crate::dependency::Dependency::reset) lets calls pass at once.
 //!
 //! ```
 //! use std::time::Duration;

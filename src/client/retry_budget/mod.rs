@@ -2,7 +2,7 @@
 //!
 //! With three retries each, a dependency that fails all calls gets four times the load, at the moment
 //! it can bear it least. A budget bounds that: in any 30 s, retries are at most a fifth of the
-//! original requests (or ten, so that a quiet client can retry at all).
+//! original requests that went out (or a few, so that a quiet client can retry at all).
 //!
 //! [`RetryLayer`](crate::client::retry::RetryLayer) asks the budget by itself. Use [`RetryBudgetLayer`]
 //! to bound retry loops of other crates: `tower::retry`, SDKs. Below such a loop it recognises a repeat
@@ -19,7 +19,7 @@
 //! | setting | default |
 //! | --- | --- |
 //! | [`budget_ratio`](crate::policy::PolicyBuilder::budget_ratio) | 0.2 |
-//! | [`budget_floor`](crate::policy::PolicyBuilder::budget_floor) | 10 retries in 30 s |
+//! | [`budget_floor`](crate::policy::PolicyBuilder::budget_floor) | the retries of one call, earned by successes |
 //! | [`on_budget_exhausted`](crate::policy::PolicyBuilder::on_budget_exhausted) | the breaker opens if the dependency is failing too |
 //!
 //! ```
@@ -49,17 +49,15 @@
 //! # What goes wrong
 //!
 //! A foreign loop that sets neither the extension nor a header is not recognised: its repeats count
-//! as originals. Many small clients are the other trap. The floor of ten retries is little for one
-//! client, but a thousand quiet clients have ten thousand: in an outage, clients with a call every
-//! 30 s make four requests of each. Two ways keep that within 1.5 (`--only crowd` shows both):
+//! as originals.
 //!
-//! - clients of one process share one [`Dependencies`](crate::Dependencies) registry, and so one
-//!   budget: 1.2;
-//! - clients that can't share have [`budget_floor(0)`], so that a retry takes five requests in 30 s,
-//!   and the quietest have none. `budget_floor(1)` is a compromise: most single failures are
-//!   mended, and an outage costs up to twice the requests.
+//! # Many small clients
 //!
-//! [`budget_floor(0)`]: crate::policy::PolicyBuilder::budget_floor
+//! The floor is little for one client, but a thousand quiet clients have a thousand of them. So only a
+//! client that has just started has it at once. Later, each success earns half a retry, and a client
+//! whose calls all fail has one retry and then none. Clients of one process should share one
+//! [`Dependencies`](crate::Dependencies) registry, and so one budget. The
+//! [guide](crate::guide::budgets#many-small-clients) has figures.
 
 mod future;
 mod layer;
