@@ -152,7 +152,7 @@ async fn i_22_a_release_is_repeated() {
     let server = handler.serve(
         builder(store.clone(), CrashPolicy::Unknown),
         |run| match run {
-            1 => status(503, "not now"),
+            1 => status(429, "not now"),
             _ => status(200, "paid"),
         },
     );
@@ -161,7 +161,7 @@ async fn i_22_a_release_is_repeated() {
         Fault::Error(StoreErrorKind::Unavailable),
         ALWAYS,
     );
-    assert_eq!(send(&server, post("k")).await.status, 503);
+    assert_eq!(send(&server, post("k")).await.status, 429);
     tokio::time::sleep(5 * LEASE).await;
     let answer = send(&server, post("k")).await;
     assert_eq!(answer.refusal(), (409, "processing".into()));

@@ -25,7 +25,7 @@ use crate::{
         problem::Problem,
         read::{Buffered, ReadError, buffer, read_whole},
     },
-    server::dialect::OperationId,
+    server::dialect::{Handover, OperationId},
     store::journal::{Dedup, Enqueued, Entry, Journal, NewEntry},
     telemetry,
 };
@@ -95,7 +95,11 @@ impl<S, J: Journal + Clone> ReplayableRequest<S, J> {
                 return Ok(own(response.await));
             }
             let head = self.head.clone();
-            let reason = match self.service.oneshot(request(self.head)).await {
+            let mut request = request(self.head);
+            // The journal executes it again, so a reply that it is journaled for leaves no record.
+            let takes = |reply: &Response<()>| cannot_serve(reply).is_some();
+            request.extensions_mut().insert(Handover(takes));
+            let reason = match self.service.oneshot(request).await {
                 Ok(response) => match cannot_serve(&response) {
                     None => return Ok(replay.served(&options, response).await),
                     Some(code) => replay.reason(code, response).await,

@@ -5,13 +5,19 @@ use http::{HeaderName, HeaderValue, Method, Request, Uri, header};
 use serde::{Deserialize, Serialize};
 
 use super::{dialect::Description, options::HEADERS};
-use crate::delivery::{redact::is_secret, stored_message::StoredMessage, webhooks::UserHeaders};
+use crate::{
+    delivery::{redact::is_secret, stored_message::StoredMessage, webhooks::UserHeaders},
+    http::original_uri::{original_uri, set_original_uri},
+};
 
 /// The part of a request next to its headers and its body.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Meta {
     pub(super) method: String,
     pub(super) uri: String,
+    /// The URI that it arrived with, if a router above the layer changed it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) original_uri: Option<String>,
     /// The reason why it was journaled.
     pub(super) reason: String,
     /// The caller's id of the request.
@@ -58,11 +64,13 @@ impl Stored {
         callback: Option<Callback>,
     ) -> Self {
         let headers = head.headers().iter();
+        let original = Some(original_uri(head)).filter(|uri| *uri != head.uri());
         let kept = headers.filter(|(name, value)| *name == key_header || !is_left_out(name, value));
         Self {
             meta: Meta {
                 method: head.method().as_str().to_owned(),
                 uri: head.uri().to_string(),
+                original_uri: original.map(Uri::to_string),
                 reason: reason.to_owned(),
                 request_id: description.request_id,
                 version: description.version,
@@ -81,6 +89,9 @@ impl Stored {
         *request.method_mut() = Method::from_bytes(self.meta.method.as_bytes()).ok()?;
         *request.uri_mut() = self.meta.uri.parse::<Uri>().ok()?;
         *request.headers_mut() = self.headers.clone();
+        if let Some(original) = &self.meta.original_uri {
+            set_original_uri(&mut request, original.parse().ok()?);
+        }
         Some(request)
     }
 }

@@ -10,6 +10,7 @@ use crate::{
         digest::{Digest, fingerprint},
         grpc::is_grpc,
         headers::{IDEMPOTENCY_KEY, printable},
+        original_uri::original_uri,
         problem::Problem,
     },
     store::{Note, RecordKey},
@@ -50,11 +51,12 @@ impl HttpDialect {
             },
             methods: vec![Method::POST, Method::PATCH],
             requirement: Arc::new(|_| Requirement::Required),
-            route: Arc::new(|head, digest| digest.part(head.uri().path())),
+            route: Arc::new(|head, digest| digest.part(original_uri(head).path())),
         }
     }
 
-    /// Sets what a key is unique for, next to caller, namespace and method: the path by default.
+    /// Sets what a key is unique for, next to caller, namespace and method: the path by default, and
+    /// below nested axum routers the whole of it (with the `axum` feature).
     /// With the pattern of a route (axum's `MatchedPath`) a key that was used for one item can't be
     /// used for another.
     pub fn route<F, T>(mut self, route: F) -> Self

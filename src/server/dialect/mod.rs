@@ -207,6 +207,14 @@ impl From<Problem> for Rejection {
     }
 }
 
+/// On the extensions of a request that its caller executes again itself, under the same key, after
+/// a reply for which this returns true: such a reply, if it leaves the outcome open, releases the
+/// key.
+#[derive(Clone, Copy)]
+pub(crate) struct Handover(
+    #[cfg_attr(not(feature = "delivery"), allow(dead_code))] pub(crate) fn(&Response<()>) -> bool,
+);
+
 /// The result of rewriting a handler's reply.
 pub(crate) enum Rewrite {
     /// The reply is stored and sent as it is.

@@ -1,11 +1,12 @@
 use std::{fmt, sync::Arc, time::Duration};
 
-use http::{HeaderName, Method, Request};
+use http::{HeaderName, Method, Request, StatusCode};
 
 use super::{
     IdempotencyLayer, ServerErrors,
     engine::Engine,
     limits::{DAY, TimeLimits},
+    outcome::Judge,
     settings::{LayerState, Settings},
 };
 use crate::{
@@ -110,7 +111,7 @@ impl<St> IdempotencyBuilder<St> {
                 lease: Duration::from_secs(30),
                 store_timeout: None,
                 wait: Duration::ZERO,
-                server_errors: ServerErrors::default(),
+                judge: Judge::default(),
                 stored_headers: HeaderFilter::default(),
                 fail_open: false,
             },
@@ -200,8 +201,8 @@ impl<St, P, O> IdempotencyBuilder<St, P, O> {
 
 impl<St, P, O, D> IdempotencyBuilder<St, P, O, D> {
     /// Tells keys of one API from those of others on the same store: a name and a version. Needed
-    /// where routers are nested under different paths, since each sees only its own part of the
-    /// path.
+    /// where a layer sees only part of the path: below a router that strips a prefix, unless it is
+    /// axum's and the `axum` feature is on.
     pub fn namespace(mut self, namespace: impl Into<Arc<str>>) -> Self {
         self.settings.namespace = namespace.into();
         self
@@ -256,7 +257,23 @@ impl<St, P, O, D> IdempotencyBuilder<St, P, O, D> {
 
     /// Sets what happens to replies of status 5xx.
     pub fn server_errors(mut self, server_errors: ServerErrors) -> Self {
-        self.settings.server_errors = server_errors;
+        self.settings.judge.server_errors = server_errors;
+        self
+    }
+
+    /// Declares that the handler means "nothing was done" by these statuses, 408 or 503 for example:
+    /// a repeat is executed. A 503 stands for gRPC's UNAVAILABLE too.
+    ///
+    /// Without this, a 408, and a 503 without `Retry-After`, leave the outcome unknown, and the
+    /// [`crash_policy`](Self::crash_policy) decides, since a timeout layer below this one sends the
+    /// same status after the handler began. Declare a status only if nothing below this layer sends
+    /// it but the handler, or an operation can take effect more than once. A handler that knows marks
+    /// its response with [`HandlerOutcome::NoEffect`](super::HandlerOutcome::NoEffect) instead.
+    ///
+    /// Earlier attempts of a `RetryLayer` below count as without effect only if 408 and 503 are both
+    /// declared.
+    pub fn no_effect_statuses(mut self, statuses: impl IntoIterator<Item = StatusCode>) -> Self {
+        self.settings.judge.no_effect_statuses.extend(statuses);
         self
     }
 
@@ -325,6 +342,16 @@ impl<St, P, O, D: Dialect> IdempotencyBuilder<St, P, O, D> {
                 };
                 return Err(ConfigError::new(None, field, value, allowed));
             }
+        }
+        let error = |status: &StatusCode| status.is_client_error() || status.is_server_error();
+        let mut statuses = settings.judge.no_effect_statuses.iter();
+        if let Some(status) = statuses.find(|status| !error(status)) {
+            return Err(ConfigError::new(
+                None,
+                "idempotency.no_effect_statuses",
+                status.as_u16(),
+                "400 to 599",
+            ));
         }
         let most = Duration::from_secs(60);
         if settings.wait > most {

@@ -21,7 +21,7 @@ use crate::{
         read::{Buffered, buffer},
         reply,
     },
-    server::dialect::{Dialect, Rewrite},
+    server::dialect::{Dialect, Handover, Rewrite},
     store::{CrashPolicy, IdempotencyStore, Ownership, Stored},
     telemetry,
 };
@@ -60,14 +60,18 @@ where
             asked,
             mut head,
         } = keyed;
+        let handover = head.extensions_mut().remove::<Handover>();
         head.extensions_mut().insert(execution.clone());
         let executing = pin!(async {
             let request = head.map(|()| B::from(body));
             match service.oneshot(request).await {
                 // Boxed, so that the future is not larger while the handler runs.
-                Ok(response) => Ok(Box::pin(finish(&state, &asked, &execution, response)).await),
+                Ok(response) => {
+                    let finish = finish(&state, &asked, &execution, handover, response);
+                    Ok(Box::pin(finish).await)
+                }
                 Err(error) => {
-                    if outcome::is_unsent(&error, state.settings.server_errors) {
+                    if state.settings.judge.is_unsent(&error) {
                         let release = state.engine.settle(&execution, Settlement::Release);
                         let _ = Box::pin(release).await;
                     }
@@ -99,9 +103,11 @@ async fn finish<St: IdempotencyStore, D: Dialect, R: Body>(
     state: &LayerState<St, D>,
     asked: &D::Asked,
     execution: &Execution,
+    handover: Option<Handover>,
     response: Response<R>,
 ) -> Option<Response<BufferedBody<R>>> {
-    let (settlement, response) = end(state, asked, execution.retention(), response).await;
+    let retention = execution.retention();
+    let (settlement, response) = end(state, asked, retention, handover, response).await;
     let ownership = state.engine.settle(execution, settlement).await;
     (ownership == Ownership::Held).then_some(response)
 }
@@ -111,28 +117,37 @@ async fn end<St, D: Dialect, R: Body>(
     state: &LayerState<St, D>,
     asked: &D::Asked,
     retention: Duration,
+    handover: Option<Handover>,
     response: Response<R>,
 ) -> (Settlement, Response<BufferedBody<R>>) {
     let settings = &state.settings;
-    let from_head = outcome::of_head(&response, settings.server_errors);
+    let from_head = settings.judge.by_head(&response);
     let prior_effect = outcome::prior_effect(&response);
+    let marked = response.extensions().get::<HandlerOutcome>().is_some();
     let (outcome, stored, response) = match from_head {
-        Some(outcome @ (HandlerOutcome::NoEffect | HandlerOutcome::Unknown)) => {
+        Some(outcome @ (HandlerOutcome::NoEffect | HandlerOutcome::Unknown))
+            if marked || outcome == HandlerOutcome::NoEffect =>
+        {
             let response = response.map(BufferedBody::untouched);
             (outcome, Stored::NotRetained, response)
         }
-        Some(HandlerOutcome::Committed) | None => {
-            let (mut head, body) = response.into_parts();
+        // The body of a reply that leaves its outcome open may tell.
+        _ => {
+            let (head, body) = response.into_parts();
+            let head = Response::from_parts(head, ());
+            let handed_over = from_head == Some(HandlerOutcome::Unknown)
+                && handover.is_some_and(|Handover(takes)| takes(&head));
+            let (mut head, ()) = head.into_parts();
             match buffer(body, settings.response_limit).await {
                 Buffered::Whole { data, trailers } => {
                     let trailing = trailers.as_deref();
-                    let mut outcome = from_head
-                        .unwrap_or_else(|| outcome::of_trailers(trailing, settings.server_errors));
+                    let mut outcome =
+                        from_head.unwrap_or_else(|| settings.judge.by_trailers(trailing));
                     let context = state.context();
                     let rewrite = state
                         .dialect
                         .rewrite(context, asked, retention, &head, &data);
-                    if let Rewrite::NoEffect = rewrite {
+                    if handed_over || matches!(rewrite, Rewrite::NoEffect) {
                         outcome = HandlerOutcome::NoEffect;
                     }
                     let encode = |head: &Parts, body: &[u8]| {
@@ -153,13 +168,17 @@ async fn end<St, D: Dialect, R: Body>(
                 }
                 Buffered::Partial(body) => {
                     let response = Response::from_parts(head, body);
-                    (HandlerOutcome::Committed, Stored::NotRetained, response)
+                    let outcome = match from_head {
+                        Some(_) if handed_over => HandlerOutcome::NoEffect,
+                        outcome => outcome.unwrap_or(HandlerOutcome::Committed),
+                    };
+                    (outcome, Stored::NotRetained, response)
                 }
             }
         }
     };
     let outcome = match outcome {
-        HandlerOutcome::NoEffect if !settings.server_errors.is_undone(prior_effect) => {
+        HandlerOutcome::NoEffect if !settings.judge.is_undone(prior_effect) => {
             HandlerOutcome::Unknown
         }
         outcome => outcome,
