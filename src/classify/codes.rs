@@ -273,6 +273,11 @@ impl Codes {
     }
 
     #[cfg(feature = "codes")]
+    /// Returns whether the table is that of a protocol with envelopes, whose servers honour keys.
+    pub(crate) fn has_envelope(&self) -> bool {
+        self.envelope.is_some()
+    }
+
     pub(crate) fn envelope(&self) -> Option<EnvelopeReader> {
         self.envelope
     }

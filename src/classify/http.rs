@@ -4,7 +4,7 @@ use http::{Extensions, HeaderMap, Request, StatusCode};
 
 use crate::{
     call::{Cause, Effect, Guidance, Health, Retryable, Verdict},
-    classify::{Advice, BodySignal, Classify, CodeRule, Rules, network, retry_after},
+    classify::{Advice, BodySignal, Classify, CodeRule, KeysHonoured, Rules, network, retry_after},
     http::{GrpcCode, response::ResponseHead},
 };
 
@@ -14,7 +14,7 @@ pub struct Standard;
 
 impl<B, R: ResponseHead> Classify<Request<B>, R> for Standard {
     fn repeatable(&self, rules: &Rules, request: &Request<B>) -> bool {
-        rules.repeatable(request)
+        rules.repeatable(request, KeysHonoured::ByCaller)
     }
 
     #[inline(always)]

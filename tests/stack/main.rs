@@ -10,6 +10,7 @@ mod arrangements;
 mod breaker;
 mod circuit_breaker;
 mod gate;
+mod honoured;
 mod inbound;
 mod keys;
 mod registry;
