@@ -53,6 +53,17 @@ pub(crate) fn fingerprint(head: &Request<()>, body: &[u8]) -> Digest {
     digest
 }
 
+/// Digests what was asked for, with a summary by the user in place of content type and body.
+pub(crate) fn summarized(head: &Request<()>, summary: &[u8]) -> Digest {
+    let uri = original_uri(head);
+    let mut digest = Digest::new("summarized request");
+    digest.part(head.method().as_str());
+    digest.part(uri.path());
+    digest.part(uri.query().unwrap_or_default());
+    digest.part(summary);
+    digest
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -14,6 +14,7 @@ mod duplicates;
 mod events;
 mod hang_ups;
 mod keys;
+mod lifetimes;
 mod loopback;
 mod nested;
 mod outage;

@@ -52,7 +52,7 @@ async fn i_8_the_same_reply() {
 async fn i_8_a_reply_without_a_body() {
     let server = Handler::new().serve(in_memory(), |_| {
         let mut response = Response::new(Frames::default());
-        *response.status_mut() = http::StatusCode::NO_CONTENT;
+        *response.status_mut() = StatusCode::NO_CONTENT;
         response
     });
     let (first, again) = twice(&server).await;

@@ -155,6 +155,15 @@ impl Handler {
         builder: Builder<St>,
         reply: impl Fn(usize) -> Response<Frames> + Clone + Send + Sync + 'static,
     ) -> Server {
+        self.serve_by(&builder.build().unwrap(), reply)
+    }
+
+    /// The same, under a layer that is there already.
+    pub(crate) fn serve_by<St: IdempotencyStore>(
+        &self,
+        layer: &IdempotencyLayer<St>,
+        reply: impl Fn(usize) -> Response<Frames> + Clone + Send + Sync + 'static,
+    ) -> Server {
         let handler = self.clone();
         let inner = service_fn(move |request: Request<Frames>| {
             let (handler, reply) = (handler.clone(), reply.clone());
@@ -169,7 +178,7 @@ impl Handler {
                 Ok::<_, Infallible>(response)
             }
         });
-        BoxCloneSyncService::new(builder.build().unwrap().layer(inner))
+        BoxCloneSyncService::new(layer.layer(inner))
     }
 
     /// A server that replies with the number of the execution.

@@ -5,7 +5,8 @@ use http::{HeaderName, Method, Request, StatusCode};
 use super::{
     IdempotencyLayer, ServerErrors,
     engine::Engine,
-    limits::{DAY, TimeLimits},
+    engine::EngineSettings,
+    limits::{DAY, MAX_EXECUTION, TimeLimits, UNSETTLED_LIMIT},
     outcome::Judge,
     settings::{LayerState, Settings},
 };
@@ -110,6 +111,8 @@ impl<St> IdempotencyBuilder<St> {
                 retention: DAY,
                 lease: Duration::from_secs(30),
                 store_timeout: None,
+                max_execution: MAX_EXECUTION,
+                unsettled_limit: UNSETTLED_LIMIT,
                 wait: Duration::ZERO,
                 judge: Judge::default(),
                 stored_headers: HeaderFilter::default(),
@@ -157,6 +160,16 @@ impl<St, P, O> IdempotencyBuilder<St, P, O> {
         T: AsRef<[u8]>,
     {
         self.dialect = self.dialect.route(route);
+        self
+    }
+
+    /// See [`HttpDialect::fingerprint`].
+    pub fn fingerprint<F, T>(mut self, fingerprint: F) -> Self
+    where
+        F: Fn(&Request<()>, &[u8]) -> Option<T> + Send + Sync + 'static,
+        T: AsRef<[u8]>,
+    {
+        self.dialect = self.dialect.fingerprint(fingerprint);
         self
     }
 
@@ -248,6 +261,21 @@ impl<St, P, O, D> IdempotencyBuilder<St, P, O, D> {
         self
     }
 
+    /// Sets how long an execution renews its lease: 15 minutes by default, at least a lease. One that
+    /// takes longer, since it hangs, counts as one whose server died: see
+    /// [`crash_policy`](Self::crash_policy). It is not stopped.
+    pub fn max_execution(mut self, longest: Duration) -> Self {
+        self.settings.max_execution = longest;
+        self
+    }
+
+    /// Sets the memory for ends of executions that wait for a store that is down, in bytes: 64 MiB by
+    /// default. Past it, their replies are dropped first.
+    pub fn unsettled_limit(mut self, bytes: usize) -> Self {
+        self.settings.unsettled_limit = bytes;
+        self
+    }
+
     /// Sets how long a repeat waits for the reply of the first request: not at all by default, so
     /// that it is rejected while that one is processing.
     pub fn wait(mut self, wait: Duration) -> Self {
@@ -316,6 +344,7 @@ impl<St, P, O, D: Dialect> IdempotencyBuilder<St, P, O, D> {
             lease: settings.lease,
             retention: settings.retention,
             store_timeout: settings.store_timeout,
+            max_execution: settings.max_execution,
         };
         let store_timeout = limits.check("idempotency", "retention", DAY, "24h (R-6)")?;
         for (field, value, most) in [
@@ -363,16 +392,17 @@ impl<St, P, O, D: Dialect> IdempotencyBuilder<St, P, O, D> {
                 "at most 60s",
             ));
         }
-        let engine = Engine::new(
-            store,
-            settings.lease,
-            settings.retention,
-            crash_policy.get(),
+        let engine = EngineSettings {
+            lease: settings.lease,
+            retention: settings.retention,
+            crash_policy: crash_policy.get(),
             store_timeout,
-            settings.fail_open,
-        );
+            fails_open: settings.fail_open,
+            max_execution: settings.max_execution,
+            unsettled_limit: settings.unsettled_limit,
+        };
         Ok(IdempotencyLayer::new(LayerState {
-            engine: Arc::new(engine),
+            engine: Arc::new(Engine::new(store, engine)),
             settings,
             scope: scope.get(),
             dialect,

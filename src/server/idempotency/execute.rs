@@ -2,6 +2,7 @@ use std::{
     future::{Future, poll_fn},
     panic::{AssertUnwindSafe, catch_unwind},
     pin::pin,
+    sync::Arc,
     task::Poll,
     time::Duration,
 };
@@ -53,6 +54,7 @@ where
     R: Body + Send + 'static,
     R::Error: Send,
 {
+    let pending = Arc::clone(&keyed.state.engine.pending);
     let mut executing = Box::pin(telemetry::in_span(async move {
         let KeyedRequest {
             service,
@@ -87,13 +89,16 @@ where
     });
     match first.await {
         Ok(Poll::Ready(executed)) => Ok(executed),
-        Ok(Poll::Pending) => tokio::spawn(executing).await.map_err(|error| {
-            if error.is_panic() {
-                Aborted::Panicked
-            } else {
-                Aborted::ShutDown
-            }
-        }),
+        Ok(Poll::Pending) => {
+            let running = tokio::spawn(async move {
+                let _pending = pending.execution();
+                executing.await
+            });
+            running.await.map_err(|error| match error.is_panic() {
+                true => Aborted::Panicked,
+                false => Aborted::ShutDown,
+            })
+        }
         Err(_) => Err(Aborted::Panicked),
     }
 }

@@ -96,6 +96,17 @@
 //! after another took over, finds its completion rejected; and [`Execution`] has a token with which
 //! a handler can guard its own writes.
 //!
+//! A handler that hangs keeps its lease for
+//! [`max_execution`](IdempotencyBuilder::max_execution), 15 minutes by default, and then counts as one
+//! that died. A server that is stopped in good order waits for what still runs with [`Drain`].
+//!
+//! # When the store is down
+//!
+//! Requests are rejected with 503. The end of an execution is kept in memory, up to
+//! [`unsettled_limit`](IdempotencyBuilder::unsettled_limit), and written when the store is back, while
+//! its lease is renewed. Past that limit replies are dropped first: repeats are then told that the
+//! request was executed. The gauge `idempotency_unsettled` counts what waits.
+//!
 //! # Where it goes
 //!
 //! The layer belongs inside of authentication, and outside of what shall be executed once. It needs
@@ -110,6 +121,7 @@
 pub mod events;
 
 mod builder;
+mod drain;
 mod engine;
 mod execute;
 mod execution;
@@ -124,6 +136,7 @@ mod timer;
 
 pub use self::{
     builder::{IdempotencyBuilder, Missing},
+    drain::{Drain, Drained},
     execution::Execution,
     future::IdempotencyFuture,
     layer::IdempotencyLayer,

@@ -19,6 +19,8 @@ pub(super) struct Settings {
     pub(super) retention: Duration,
     pub(super) lease: Duration,
     pub(super) store_timeout: Option<Duration>,
+    pub(super) max_execution: Duration,
+    pub(super) unsettled_limit: usize,
     pub(super) wait: Duration,
     pub(super) judge: Judge,
     pub(super) stored_headers: HeaderFilter,
