@@ -7,6 +7,8 @@
     reason = "the helpers are tests too"
 )]
 
+#[cfg(feature = "sqlite")]
+mod anything;
 mod backends;
 mod crashes;
 mod doubt;

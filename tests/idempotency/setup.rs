@@ -312,15 +312,29 @@ pub(crate) enum Fault {
     Slow(Duration),
 }
 
-/// A store in memory that fails on demand.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Flaky {
-    pub(crate) memory: MemoryStore,
+/// A store that fails on demand.
+#[derive(Debug, Clone)]
+pub(crate) struct Flaky<St = MemoryStore> {
+    pub(crate) memory: St,
     faults: Arc<Mutex<Vec<(Verb, Fault, usize)>>>,
     calls: Arc<Mutex<Vec<Verb>>>,
 }
 
-impl Flaky {
+impl Default for Flaky {
+    fn default() -> Self {
+        Self::new(MemoryStore::new())
+    }
+}
+
+impl<St> Flaky<St> {
+    pub(crate) fn new(store: St) -> Self {
+        Self {
+            memory: store,
+            faults: Arc::default(),
+            calls: Arc::default(),
+        }
+    }
+
     /// The next `times` calls of `verb` go wrong.
     pub(crate) fn fail(&self, verb: Verb, fault: Fault, times: usize) {
         self.faults.lock().unwrap().push((verb, fault, times));
@@ -366,7 +380,7 @@ impl Flaky {
     }
 }
 
-impl IdempotencyStore for Flaky {
+impl<St: IdempotencyStore> IdempotencyStore for Flaky<St> {
     async fn claim(&self, claim: Claim) -> Result<Claimed, StoreError> {
         self.run(Verb::Claim, self.memory.claim(claim)).await
     }
