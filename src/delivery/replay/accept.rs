@@ -15,7 +15,7 @@ use super::{
     request::{Callback, Stored},
 };
 use crate::{
-    call::{RetryOutcome, Retryable, key::LONGEST_CONFIGURABLE},
+    call::{Effect, RetryOutcome, Retryable, key::LONGEST_CONFIGURABLE},
     classify::{Rules, http::is_replayed, network},
     delivery::{redact, webhooks::Webhooks},
     error::{BoxError, Refused, find},
@@ -126,8 +126,9 @@ pub(super) fn cannot_serve<R>(response: &Response<R>) -> Option<&'static str> {
     }
     let unavailable = response.status() == StatusCode::SERVICE_UNAVAILABLE;
     // A reply of an idempotency store is final, and so is one after an attempt that may have been
-    // served.
-    let served = || RetryOutcome::of(response).is_some_and(RetryOutcome::in_doubt);
+    // served. Attempts that got a 503 too are as good as this one.
+    let before = || RetryOutcome::of(response).map(RetryOutcome::before);
+    let served = || before().is_some_and(|effect| effect > Effect::Unproven);
     (unavailable && !is_replayed(response.headers()) && !served()).then_some(UNAVAILABLE)
 }
 

@@ -208,12 +208,22 @@ impl From<Problem> for Rejection {
 }
 
 /// On the extensions of a request that its caller executes again itself, under the same key, after
-/// a reply for which this returns true: such a reply, if it leaves the outcome open, releases the
-/// key.
+/// a reply for which this returns true: such a reply, unless it is the result of an execution,
+/// releases the key.
 #[derive(Clone, Copy)]
 pub(crate) struct Handover(
     #[cfg_attr(not(feature = "delivery"), allow(dead_code))] pub(crate) fn(&Response<()>) -> bool,
 );
+
+impl Handover {
+    /// Returns whether the request is executed again after this reply.
+    pub(crate) fn takes<R>(self, reply: Response<R>) -> (bool, Response<R>) {
+        let (head, body) = reply.into_parts();
+        let head = Response::from_parts(head, ());
+        let taken = self.0(&head);
+        (taken, head.map(|()| body))
+    }
+}
 
 /// The result of rewriting a handler's reply.
 pub(crate) enum Rewrite {

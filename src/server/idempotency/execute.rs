@@ -123,12 +123,21 @@ async fn end<St, D: Dialect, R: Body>(
     asked: &D::Asked,
     retention: Duration,
     handover: Option<Handover>,
-    response: Response<R>,
+    mut response: Response<R>,
 ) -> (Settlement, Response<BufferedBody<R>>) {
     let settings = &state.settings;
     let from_head = settings.judge.by_head(&response);
     let prior_effect = outcome::prior_effect(&response);
     let marked = response.extensions().get::<HandlerOutcome>().is_some();
+    if let (Some(handover), false) = (handover, marked)
+        && from_head != Some(HandlerOutcome::Committed)
+    {
+        let (taken, reply) = handover.takes(response);
+        if taken {
+            return (Settlement::Release, reply.map(BufferedBody::untouched));
+        }
+        response = reply;
+    }
     let (outcome, stored, response) = match from_head {
         Some(outcome @ (HandlerOutcome::NoEffect | HandlerOutcome::Unknown))
             if marked || outcome == HandlerOutcome::NoEffect =>
@@ -138,11 +147,7 @@ async fn end<St, D: Dialect, R: Body>(
         }
         // The body of a reply that leaves its outcome open may tell.
         _ => {
-            let (head, body) = response.into_parts();
-            let head = Response::from_parts(head, ());
-            let handed_over = from_head == Some(HandlerOutcome::Unknown)
-                && handover.is_some_and(|Handover(takes)| takes(&head));
-            let (mut head, ()) = head.into_parts();
+            let (mut head, body) = response.into_parts();
             match buffer(body, settings.response_limit).await {
                 Buffered::Whole { data, trailers } => {
                     let trailing = trailers.as_deref();
@@ -152,20 +157,22 @@ async fn end<St, D: Dialect, R: Body>(
                     let rewrite = state
                         .dialect
                         .rewrite(context, asked, retention, &head, &data);
-                    if handed_over || matches!(rewrite, Rewrite::NoEffect) {
+                    if let Rewrite::NoEffect = rewrite {
                         outcome = HandlerOutcome::NoEffect;
                     }
                     let encode = |head: &Parts, body: &[u8]| {
                         reply::encode(head, trailing, body, &settings.stored_headers)
                     };
                     let (reply, data) = match rewrite {
-                        Rewrite::Unchanged | Rewrite::NoEffect => (encode(&head, &data), data),
-                        Rewrite::Rewritten { stored, sent } => {
+                        Rewrite::Rewritten { stored, sent }
+                            if outcome == HandlerOutcome::Committed =>
+                        {
                             resize(&mut head.headers, &stored);
                             let reply = encode(&head, &stored);
                             resize(&mut head.headers, &sent);
                             (reply, sent)
                         }
+                        _ => (encode(&head, &data), data),
                     };
                     let body = BufferedBody::whole(data, trailers);
                     let response = Response::from_parts(head, body);
@@ -173,10 +180,7 @@ async fn end<St, D: Dialect, R: Body>(
                 }
                 Buffered::Partial(body) => {
                     let response = Response::from_parts(head, body);
-                    let outcome = match from_head {
-                        Some(_) if handed_over => HandlerOutcome::NoEffect,
-                        outcome => outcome.unwrap_or(HandlerOutcome::Committed),
-                    };
+                    let outcome = from_head.unwrap_or(HandlerOutcome::Committed);
                     (outcome, Stored::NotRetained, response)
                 }
             }
