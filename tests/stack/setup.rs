@@ -70,13 +70,16 @@ pub(crate) fn grpc() -> Request<()> {
 }
 
 pub(crate) fn policy() -> PolicyBuilder {
-    Policy::synchronous().backoff(Fixed(secs(1)))
+    Policy::synchronous()
+        .approve(Rule::R1, "test")
+        .backoff(Fixed(secs(1)))
 }
 
 /// A budget and a breaker that never say no.
 pub(crate) fn lenient() -> PolicyBuilder {
     Policy::synchronous()
         .backoff(Fixed(Duration::from_millis(1)))
+        .approve(Rule::R1, "test")
         .approve(Rule::R7, "test")
         .budget_floor(10_000)
         .consecutive_failures(10_000)

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tower_reprise::store::{
-    Claim, Claimed, IdempotencyStore, Ownership, RecordKey, RedisStore, StoreErrorKind,
+    Claim, Claimed, CrashPolicy, IdempotencyStore, Ownership, RecordKey, RedisStore,
+    StoreErrorKind, Stored,
     conformance::{self, Backend},
 };
 
@@ -281,9 +282,9 @@ async fn t_9_a_full_server_takes_renewals_and_completions_of_what_runs() {
     for key in 1..=3 {
         tokens.push(own(&store, claim(key)).await);
     }
-    let vanished = tower_reprise::store::Claim {
+    let vanished = Claim {
         lease: Duration::ZERO,
-        crash_policy: tower_reprise::store::CrashPolicy::Unknown,
+        crash_policy: CrashPolicy::Unknown,
         ..claim(4)
     };
     own(&store, vanished.clone()).await;
@@ -305,7 +306,7 @@ async fn t_9_a_full_server_takes_renewals_and_completions_of_what_runs() {
         assert_eq!(replayed, Claimed::done(stored), "{key}");
     }
     // And the outcome of what vanished is written down as unknown.
-    let again = tower_reprise::store::Claim {
+    let again = Claim {
         id: claim(4).id,
         ..vanished
     };
