@@ -73,7 +73,8 @@ where
                     Ok(Box::pin(finish).await)
                 }
                 Err(error) => {
-                    if state.settings.judge.is_unsent(&error) {
+                    let handed_over = |handover: Handover| (handover.takes_error)(&error);
+                    if state.settings.judge.is_unsent(&error) || handover.is_some_and(handed_over) {
                         let release = state.engine.settle(&execution, Settlement::Release);
                         let _ = Box::pin(release).await;
                     }
