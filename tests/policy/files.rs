@@ -553,3 +553,12 @@ proptest::proptest! {
             .map(|audit| audit.to_string());
     }
 }
+
+/// P-4: a section that no call would ever go by is an error.
+#[test]
+fn p_4_a_dependency_is_not_named_by_its_url() {
+    let text = "default.profile = 'synchronous'\ndependencies.'https://a.example'.max_retries = 1";
+    let error = Policies::from_toml(text).unwrap_err().to_string();
+    assert!(error.contains("https://a.example"), "{error}");
+    assert!(error.contains("host and port"), "{error}");
+}

@@ -56,7 +56,7 @@ pub(crate) struct Engine<St> {
 }
 
 /// The settings of an engine.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct EngineSettings {
     pub(super) lease: Duration,
     pub(super) retention: Duration,
