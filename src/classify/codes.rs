@@ -272,12 +272,15 @@ impl Codes {
         self
     }
 
-    #[cfg(feature = "codes")]
     /// Returns whether the table is that of a protocol with envelopes, whose servers honour keys.
     pub(crate) fn has_envelope(&self) -> bool {
-        self.envelope.is_some()
+        #[cfg(feature = "forrst")]
+        return self.envelope.is_some();
+        #[cfg(not(feature = "forrst"))]
+        false
     }
 
+    #[cfg(feature = "codes")]
     pub(crate) fn envelope(&self) -> Option<EnvelopeReader> {
         self.envelope
     }
