@@ -20,7 +20,7 @@ pub use self::{
     attempt::Attempt,
     guidance::Guidance,
     key::IdempotencyKey,
-    outcome::{RetryError, RetryOutcome, StopReason},
+    outcome::{PrepareError, RetryError, RetryOutcome, StopReason},
     overrides::RetryOverride,
     verdict::{Cause, Health, Retryable, Verdict},
 };

@@ -11,9 +11,9 @@ use http::{Extensions, StatusCode};
 
 use super::Dependency;
 use crate::{
-    call::Verdict,
+    call::{Guidance, Health, RetryError, Verdict},
     classify::Classify,
-    error::{BoxError, Refused},
+    error::{BoxError, Elapsed, Refusal, Refused, find},
     http::ResponseHead,
 };
 
@@ -117,10 +117,30 @@ impl Dependency {
             // A refusal by another dependency is the failure of a service that calls it in turn:
             // this one was called.
             Some(refused) if refused.dependency() == self.name() => {
-                Verdict::refused(refused.kind())
+                let verdict = Verdict::refused(refused.kind());
+                match refused.kind() {
+                    // The time of the next probe.
+                    Refusal::Breaker => {
+                        verdict.guidance(refused.retry_after().map(Guidance::AtLeast))
+                    }
+                    _ => verdict,
+                }
             }
-            _ => classifier.classify(self.policy.rules(), Err(error)),
+            _ => {
+                let verdict = classifier.classify(self.policy.rules(), Err(error));
+                match self.hangs(error) {
+                    true => verdict.health(Health::Failure),
+                    false => verdict,
+                }
+            }
         }
+    }
+
+    /// Returns whether a retry loop below gave up on this dependency after all the time that the
+    /// policy gives it. To a classifier that is a timeout of a nested call, which is neutral.
+    fn hangs(&self, error: &(dyn Error + 'static)) -> bool {
+        find::<Elapsed>(error).is_some_and(|elapsed| elapsed.limit() >= self.longest_attempt())
+            && RetryError::is_of(error, &self.name)
     }
 }
 

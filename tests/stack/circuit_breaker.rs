@@ -122,7 +122,7 @@ fn judge(outcome: Result<&(), &(dyn std::error::Error + 'static)>) -> Verdict {
 #[tokio::test(start_paused = true)]
 async fn cb_7_a_refusal_by_another_dependency_is_a_failure_like_any_other() {
     let deps = Dependencies::builder(Policy::asynchronous().build().unwrap())
-        .with_locate(|_: &Event| "orders".into())
+        .with_locate_message(|_: &Event| "orders".into())
         .with_classifier(judge)
         .build();
     let calls = Arc::new(AtomicUsize::new(0));
@@ -152,7 +152,7 @@ async fn cb_7_a_refusal_is_known_whatever_the_classifier_says() {
             .build()
             .unwrap(),
     )
-    .with_locate(|_: &Event| "orders".into())
+    .with_locate_message(|_: &Event| "orders".into())
     .with_classifier(judge)
     .build();
     let calls = Arc::new(AtomicUsize::new(0));

@@ -67,9 +67,11 @@ impl PolicyBuilder {
         self
     }
 
-    /// Adds gRPC methods that take and return one message. Others may stream:
-    /// [`PeekLayer`](crate::client::peek::PeekLayer) does not wait for the first frame of their
-    /// replies, and [`stacks::client`](crate::stacks::client) stamps no key on their requests.
+    /// Adds gRPC methods that take and return one message; others may stream.
+    /// [`PeekLayer`](crate::client::peek::PeekLayer) waits for the first frame of their replies only;
+    /// without any, of those of all methods under [`Policy::grpc_unary`](crate::Policy::grpc_unary),
+    /// and of none under the other profiles. [`stacks::client`](crate::stacks::client) stamps keys on
+    /// their requests only.
     pub fn unary_methods<T: Into<String>>(mut self, methods: impl IntoIterator<Item = T>) -> Self {
         let methods = methods.into_iter().map(Into::into);
         self.settings.rules.unary_methods.extend(methods);

@@ -37,6 +37,17 @@ async fn s_3_recordings_of_one_dependency_share_a_bound() {
     assert_eq!(outcome(&send(1000).await), SECOND);
 }
 
+/// The limit is about bodies: a request without one is sent again whatever it is.
+#[tokio::test(start_paused = true)]
+async fn s_3_a_replay_limit_of_zero_keeps_no_body_and_every_head() {
+    for (length, expected) in [(0, SECOND), (1, LOST)] {
+        let server = Server::new([(Reader::All, Then::Status(503))]);
+        let client = server.client(policy().replay_limit(0));
+        let result = client.oneshot(put(boxed(cut(length)))).await;
+        assert_eq!(outcome(&result), expected, "{length}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn g_2_dependencies_do_not_share_room() {
     let server = Server::new([(Reader::All, Then::Never), (Reader::All, Then::Status(503))]);
