@@ -288,16 +288,13 @@ impl Breaker {
         Arrival { now, uniform, .. }: Arrival,
     ) -> Result<Ticket, Denied> {
         let counts = self.signs(inner, now);
-        if !counts.shows_overload() {
+        if !counts.has_signs() {
             self.shared
                 .word
                 .store(word & !OVERLOADED, Ordering::Release);
             return Ok(Ticket(word));
         }
-        let Some(factor) = self.policy.throttle else {
-            return Ok(Ticket(word));
-        };
-        if uniform >= counts.shed_share(factor) {
+        if uniform >= self.share(counts) {
             return Ok(Ticket(word));
         }
         self.begin(inner, now, self.shared.calls.0.load(Ordering::Relaxed));
@@ -351,6 +348,9 @@ impl Breaker {
 
     /// Returns when the next probe is due if calls go on to come as they did since the last.
     fn next_probe(&self, probes: &Probes, now: u64) -> u64 {
+        if probes.refused < CALLS_A_PROBE / 4 {
+            return probes.until;
+        }
         let since = now.saturating_sub(probes.last) / probes.refused.max(1);
         let often = probes
             .last
@@ -545,7 +545,10 @@ impl Breaker {
     /// Returns the share of calls that the throttle sheds.
     pub(crate) fn shed_share(&self, now: u64) -> f64 {
         let inner = lock(&self.shared.inner);
-        let counts = self.signs(&inner, now);
+        self.share(self.signs(&inner, now))
+    }
+
+    fn share(&self, counts: Counts) -> f64 {
         match self.policy.throttle {
             Some(factor) if counts.shows_overload() => counts.shed_share(factor),
             _ => 0.0,
@@ -590,7 +593,7 @@ impl Breaker {
         inner.pinned.is_none()
             && inner.probes.until <= now
             && counts.failures == 0
-            && !counts.shows_overload()
+            && !counts.has_signs()
     }
 
     /// Begins a generation in this state. Only with `inner` locked.

@@ -5,7 +5,7 @@ use tokio::time::Instant;
 use super::shard::{CacheLine, SHARDS, shard};
 use crate::{
     policy::BudgetPolicy,
-    sync::{AtomicU64, Mutex, Ordering, lock},
+    sync::{AtomicU32, AtomicU64, Mutex, Ordering, lock},
 };
 
 /// The rolling window in slots of a second. Originals are summed over 30 slots, all of them surely
@@ -17,6 +17,8 @@ const MILLION: u64 = 1_000_000;
 const COUNT: u64 = u32::MAX as u64;
 /// The savings by a success: half a retry.
 const EARNED: u64 = MILLION / 2;
+/// The time in which a client has just begun, in nanoseconds.
+const STARTUP: u64 = 5 * NANOS_PER_SLOT;
 
 /// The bound on retries to a dependency: in any 30 s, no more than a share of the originals, or a
 /// floor that lets a quiet client retry at all. Retries beyond the share are paid from savings, which
@@ -53,6 +55,8 @@ struct Counts {
     originals: [AtomicU64; SLOTS as usize],
     /// What retries beyond the share cost, in millionths of a retry.
     savings: AtomicU64,
+    /// Not zero once a call succeeded.
+    proven: AtomicU32,
     retries: Mutex<Retries>,
 }
 
@@ -60,6 +64,8 @@ struct Counts {
 struct Limit {
     parts_per_million: u64,
     floor: u64,
+    /// The part of the floor that is left to a client which had no success in its first seconds.
+    unproven: u64,
 }
 
 /// The source that a retry was granted from.
@@ -86,11 +92,12 @@ type Slots = [(u64, u64); SLOTS as usize + 1];
 impl Budget {
     /// Makes a budget; without a policy every retry is granted.
     pub(crate) fn new(policy: Option<BudgetPolicy>) -> Self {
-        let initial = policy.map_or(0, |policy| u64::from(policy.initial.min(policy.floor)));
+        let floor = policy.map_or(0, |policy| u64::from(policy.floor));
         let counts = Counts {
             shards: std::array::from_fn(|_| CacheLine(AtomicU64::new(0))),
             originals: std::array::from_fn(|_| AtomicU64::new(0)),
-            savings: AtomicU64::new(initial * MILLION),
+            savings: AtomicU64::new(floor * MILLION),
+            proven: AtomicU32::new(0),
             retries: Mutex::new(Retries {
                 pending: 0,
                 sent: [(0, 0); SLOTS as usize + 1],
@@ -109,6 +116,7 @@ impl Budget {
         let limit = policy.map(|policy| Limit {
             parts_per_million: (policy.ratio * MILLION as f64).round() as u64,
             floor: u64::from(policy.floor),
+            unproven: u64::from(policy.initial),
         });
         Self { limit, counts }
     }
@@ -117,7 +125,8 @@ impl Budget {
     #[inline]
     pub(crate) fn earn(&self) {
         if let Some(limit) = self.limit
-            && self.counts.savings.load(Ordering::Relaxed) < limit.floor * MILLION
+            && (self.counts.savings.load(Ordering::Relaxed) < limit.floor * MILLION
+                || self.counts.proven.load(Ordering::Relaxed) == 0)
         {
             self.save();
         }
@@ -125,6 +134,7 @@ impl Budget {
 
     #[cold]
     fn save(&self) {
+        self.counts.proven.store(1, Ordering::Relaxed);
         // A few threads may save beyond the floor, which `grant` does not look at.
         self.counts.savings.fetch_add(EARNED, Ordering::Relaxed);
     }
@@ -180,14 +190,15 @@ impl Budget {
         }
     }
 
-    /// Grants one retry, which then must be [sent](Self::commit) or [given back](Self::refund).
-    pub(crate) fn charge(&self, now: u64) -> Option<Source> {
+    /// Grants one retry of a call that began at `began`, which then must be [sent](Self::commit) or
+    /// [given back](Self::refund).
+    pub(crate) fn charge(&self, now: u64, began: u64) -> Option<Source> {
         let Some(limit) = self.limit else {
             return Some(Source::Share);
         };
         let mut retries = lock(&self.counts.retries);
         let used = retries.pending + retries.sent(now);
-        let source = self.grant(&retries, used, limit, now)?;
+        let source = self.grant(&retries, used, limit, (now, began))?;
         retries.pending += 1;
         Some(source)
     }
@@ -202,7 +213,7 @@ impl Budget {
             retries.pending = retries.pending.saturating_sub(1);
             let sent = retries.sent(now);
             match source {
-                Source::Share => source = self.grant(&retries, sent, limit, now)?,
+                Source::Share => source = self.grant(&retries, sent, limit, (now, now))?,
                 Source::Savings if sent >= limit.floor.max(self.share(&retries, limit, now)) => {
                     self.give(1);
                     return None;
@@ -215,17 +226,36 @@ impl Budget {
     }
 
     /// Grants one retry more than `used`, from the share or from savings, which it takes.
-    fn grant(&self, retries: &Retries, used: u64, limit: Limit, now: u64) -> Option<Source> {
+    fn grant(
+        &self,
+        retries: &Retries,
+        used: u64,
+        limit: Limit,
+        (now, began): (u64, u64),
+    ) -> Option<Source> {
         if used < self.share(retries, limit, now) {
             return Some(Source::Share);
         }
-        let savings = self.counts.savings.load(Ordering::Relaxed);
-        if used >= limit.floor || savings < MILLION {
+        if used >= limit.floor || self.saved(limit, began) == 0 {
             return None;
         }
         // Only under the lock are savings taken, so no more than there are.
         self.counts.savings.fetch_sub(MILLION, Ordering::Relaxed);
         Some(Source::Savings)
+    }
+
+    /// Returns the retries that savings are enough for, of a call that began at `began`. A client that
+    /// has just begun has all of them, so that its first call can be retried as often as any. One that did not need them then, and
+    /// had no success since, is perhaps one of many that find the same outage.
+    fn saved(&self, limit: Limit, began: u64) -> u64 {
+        let savings = self.counts.savings.load(Ordering::Relaxed) / MILLION;
+        match began > STARTUP && self.counts.proven.load(Ordering::Relaxed) == 0 {
+            true => {
+                let spent = limit.floor.saturating_sub(savings);
+                limit.unproven.saturating_sub(spent)
+            }
+            false => savings,
+        }
     }
 
     fn give(&self, retries: u64) {
@@ -260,7 +290,7 @@ impl Budget {
         let limit = self.limit?;
         let retries = lock(&self.counts.retries);
         let used = retries.pending + retries.sent(now);
-        let saved = self.counts.savings.load(Ordering::Relaxed) / MILLION;
+        let saved = self.saved(limit, now);
         let floor = limit.floor.min(used + saved);
         Some((used, self.share(&retries, limit, now).max(floor)))
     }

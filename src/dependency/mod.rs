@@ -267,10 +267,10 @@ impl Dependency {
         Place::take(self)
     }
 
-    /// Charges the budget for one retry.
-    pub(crate) fn charge(self: &Arc<Self>) -> Result<Charge, Refused> {
+    /// Charges the budget for one retry of a call that began at that time.
+    pub(crate) fn charge(self: &Arc<Self>, began: Instant) -> Result<Charge, Refused> {
         let now = self.now();
-        let granted = self.budget.charge(now);
+        let granted = self.budget.charge(now, self.at(began));
         telemetry::budget(self.target(), self.budget.usage(now));
         if let Some(source) = granted {
             return Ok(Charge::new(Arc::clone(self), source));
@@ -284,7 +284,7 @@ impl Dependency {
 
     /// Charges the budget for one retry that is sent at once.
     pub(crate) fn charge_now(self: &Arc<Self>) -> Result<(), Refused> {
-        if self.charge()?.send() {
+        if self.charge(Instant::now())?.send() {
             return Ok(());
         }
         Err(self.refused(Refusal::Budget, None))

@@ -5,17 +5,21 @@
 //! place for it: a wrapper would change the type that a caller downcasts to, and no layer knows
 //! that it is the outermost one, which would have to unwrap it. So each layer classifies an error.
 
-use std::{error::Error, sync::Arc};
+use std::{error::Error, sync::Arc, time::Duration};
 
 use http::{Extensions, StatusCode};
 
 use super::Dependency;
 use crate::{
-    call::{Guidance, Health, RetryError, Verdict},
+    call::{Guidance, Health, RetryError, Retryable, Verdict},
     classify::Classify,
     error::{BoxError, Elapsed, Refusal, Refused, find},
     http::ResponseHead,
 };
+
+/// The longest that a refused call waits for the next probe of a breaker. Where that is further off,
+/// it fails at once.
+const LONGEST_LOOK: Duration = Duration::from_secs(5);
 
 /// On the extensions of a failed response: its verdict.
 #[derive(Debug, Clone)]
@@ -118,11 +122,11 @@ impl Dependency {
             // this one was called.
             Some(refused) if refused.dependency() == self.name() => {
                 let verdict = Verdict::refused(refused.kind());
-                match refused.kind() {
-                    // The time of the next probe.
-                    Refusal::Breaker => {
-                        verdict.guidance(refused.retry_after().map(Guidance::AtLeast))
+                match (refused.kind(), refused.retry_after()) {
+                    (Refusal::Breaker, Some(left)) if left <= LONGEST_LOOK => {
+                        verdict.guidance(Some(Guidance::AtLeast(left)))
                     }
+                    (Refusal::Breaker, _) => verdict.retry(Retryable::Never),
                     _ => verdict,
                 }
             }
@@ -196,9 +200,18 @@ mod tests {
         let all_well = |_: Result<&(), &(dyn Error + 'static)>| Verdict::SUCCESS;
         let dependency = dependency();
         let classify = |error| dependency.classify::<_, (), ()>(&all_well, &mut Err(error));
-        let refused = Refused::new(Refusal::Breaker, "a", None);
-        let verdict = Verdict::refused(Refusal::Breaker);
-        assert_eq!(classify(refused.into()), verdict);
+        for (left, expected) in [
+            (None, Retryable::Never),
+            (Some(5), Retryable::MaxPerCause(2)),
+            (Some(6), Retryable::Never),
+        ] {
+            let refused = Refused::new(Refusal::Breaker, "a", left.map(Duration::from_secs));
+            let verdict = classify(refused.into());
+            assert_eq!(
+                (verdict.cause, verdict.retry),
+                (Cause::Refused(Refusal::Breaker), expected)
+            );
+        }
         let elsewhere = Refused::new(Refusal::Breaker, "b", None);
         for other in [elsewhere.into(), BoxError::from("other")] {
             assert_eq!(classify(other), Verdict::SUCCESS);

@@ -3,6 +3,8 @@ use std::{ops::Sub, time::Duration};
 use super::breaker::nanos;
 
 pub(super) const SLOTS: u64 = 20;
+/// The signs from which on calls are shed.
+const SIGNS: u64 = 10;
 /// The calls that are sent for each that is accepted, while others time out.
 const FACTOR_OF_TIMEOUTS: f64 = 1.1;
 
@@ -102,7 +104,13 @@ impl Counts {
         }
     }
 
+    /// Returns whether there are enough signs of overload to tell it from chance.
     pub(super) fn shows_overload(&self) -> bool {
+        self.rejected + self.timed_out >= SIGNS
+    }
+
+    /// Returns whether there is any sign of overload.
+    pub(super) fn has_signs(&self) -> bool {
         self.rejected + self.timed_out > 0
     }
 

@@ -17,6 +17,9 @@ const REPLAY_LIMIT: usize = 64 * 1024;
 /// The default of `replay_pool`, in bytes.
 const REPLAY_POOL: usize = 16 * 1024 * 1024;
 
+/// The floor of a policy that sets none is the number of its retries, and no more than this.
+const LARGEST_DEFAULT_FLOOR: u32 = 10;
+
 mod check;
 mod rules;
 
@@ -29,6 +32,7 @@ pub struct PolicyBuilder {
     cap: Duration,
     decorrelated: bool,
     custom: Option<Arc<dyn Backoff>>,
+    floor: Option<u32>,
     /// A count in the unit of another profile.
     wrong_unit: Option<ConfigError>,
 }
@@ -61,6 +65,7 @@ impl PolicyBuilder {
             cap: DEFAULT_CAP,
             decorrelated: false,
             custom: None,
+            floor: None,
             wrong_unit: None,
         }
     }
@@ -143,11 +148,11 @@ impl PolicyBuilder {
     }
 
     /// Sets the retries in 30 s that are allowed however few originals there are, at once and again
-    /// as successes earn them. Each process has its own: see
+    /// as successes earn them. By default they are as many as one call may make. Each process has its own: see
     /// [many small clients](crate::client::retry_budget#many-small-clients).
     pub fn budget_floor(mut self, floor: u32) -> Self {
-        let budget = self.settings.budget.get_or_insert_default();
-        (budget.floor, budget.initial) = (floor, floor);
+        self.settings.budget.get_or_insert_default();
+        self.floor = Some(floor);
         self
     }
 
@@ -306,6 +311,12 @@ impl PolicyBuilder {
             None if self.decorrelated => Arc::new(Decorrelated { base, cap }),
             None => Arc::new(FullJitter { base, cap }),
         };
+        if let Some(budget) = &mut settings.budget {
+            match self.floor {
+                Some(floor) => (budget.floor, budget.initial) = (floor, floor),
+                None => budget.floor = settings.max_retries.clamp(1, LARGEST_DEFAULT_FLOOR),
+            }
+        }
         check::settings(&settings)?;
         Ok(Policy {
             inner: Arc::new(settings),

@@ -268,7 +268,8 @@ pub struct BudgetPolicy {
     /// The number that is allowed however few originals there are, as long as calls succeed: each
     /// success earns half of one, and each retry beyond the share takes one.
     pub floor: u32,
-    /// The part of the floor that a client has before its first success.
+    /// The part of the floor that is left to a client after its first five seconds, until its first
+    /// success.
     pub initial: u32,
 }
 

@@ -142,7 +142,8 @@ async fn c_10_a_late_status_is_waited_for_in_every_method_of_the_unary_profile()
 #[tokio::test]
 async fn c_2_late_trailers_are_the_breakers_to_know_too() {
     let server = Server::start(vec![Act::late(14, &[]); 3]).await;
-    let deps = named(policy().unary_methods([CHECK]).consecutive_failures(2));
+    let policy = policy().unary_methods([CHECK]).consecutive_failures(2);
+    let deps = named(policy.cooldown(Duration::from_secs(9), Duration::from_secs(9)));
     let mut client = HealthClient::new(keyless(&deps, channel(server.address)));
     let status = client.check(check()).await.unwrap_err();
     assert_eq!(status.code(), Code::Unavailable);

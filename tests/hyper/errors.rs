@@ -1,5 +1,7 @@
 //! The errors and outcomes that a caller sees.
 
+use std::time::Duration;
+
 use h2::Reason;
 use http::Request;
 use hyper_util::client::legacy::{self};
@@ -123,7 +125,9 @@ async fn s_2_an_error_holds_nothing_of_the_request() {
 #[tokio::test]
 async fn cb_7_an_open_breaker_refuses_without_connecting() {
     let server = Server::start(vec![Act::ReadAndClose]).await;
-    let policy = quick().consecutive_failures(2);
+    let policy = quick()
+        .consecutive_failures(2)
+        .cooldown(Duration::from_secs(9), Duration::from_secs(9));
     let client = stack(&deps(policy), plain());
     let error = client
         .clone()

@@ -45,7 +45,10 @@ fn p_1_profiles_have_the_standards_defaults() {
             "{profile:?}: {capped:?}"
         );
         let budget = policy.budget().unwrap();
-        assert_eq!((budget.ratio, budget.floor), (0.2, 10));
+        assert_eq!(
+            (budget.ratio, budget.floor, budget.initial),
+            (0.2, retries, 1)
+        );
     }
 }
 

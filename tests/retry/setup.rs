@@ -17,7 +17,9 @@ pub(crate) const MILLISECOND: Duration = Duration::from_millis(1);
 
 /// A fixed wait takes an approval.
 pub(crate) fn policy() -> PolicyBuilder {
-    Policy::synchronous().approve(Rule::R1, "waits that can be foreseen")
+    Policy::synchronous()
+        .budget_floor(10)
+        .approve(Rule::R1, "waits that can be foreseen")
 }
 
 pub(crate) fn client<B>(

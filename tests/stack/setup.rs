@@ -71,6 +71,7 @@ pub(crate) fn grpc() -> Request<()> {
 
 pub(crate) fn policy() -> PolicyBuilder {
     Policy::synchronous()
+        .budget_floor(10)
         .approve(Rule::R1, "test")
         .backoff(Fixed(secs(1)))
 }

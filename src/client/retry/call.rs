@@ -17,7 +17,7 @@ use super::{
 use crate::{
     call::{Attempt, Cause, Effect, PrepareError, RetryError, RetryOutcome, StopReason, Verdict},
     classify::Classify,
-    dependency::{Charge, Dependency, Hold, LastSlot, Place},
+    dependency::{BreakerState, Charge, Dependency, Hold, LastSlot, Place},
     error::{BoxError, Elapsed, Refusal},
     policy::CallLimits,
     telemetry,
@@ -233,7 +233,12 @@ where
         let dependency = &self.route.dependency;
         let retried = self.retried.get_or_insert_default();
         let charge = retried.charge.as_mut();
-        decide::may_send(now, deadline, || charge.is_none_or(Charge::send))?;
+        decide::may_send(
+            now,
+            deadline,
+            |now| dependency.refuses_at(now),
+            || charge.is_none_or(Charge::send),
+        )?;
         retried.place = None;
         retried.history.attempts += 1;
         if let Some((wait, cause)) = retried.announced.take() {
@@ -249,6 +254,16 @@ where
         }
         self.attempt_limit = None;
         Ok(())
+    }
+
+    /// Makes the error of an attempt that the breaker is sure to refuse, as a layer below would.
+    pub(super) fn refused_by_breaker(&mut self) -> BoxError {
+        self.retried.get_or_insert_default().history.attempts += 1;
+        let left = match self.dependency().status().breaker {
+            BreakerState::Open(left) => Some(left),
+            _ => None,
+        };
+        self.dependency().refused(Refusal::Breaker, left).into()
     }
 
     /// Returns whether the attempt's time goes on although its limit is reached, since a layer below
@@ -439,7 +454,9 @@ impl<F: Fn() -> bool> Environment for Surroundings<'_, F> {
         if self.is_original {
             return Ok(None);
         }
-        let charge = self.dependency.charge();
+        let charge = self
+            .dependency
+            .charge(self.began.unwrap_or_else(Instant::now));
         charge.map(Some).map_err(|refused| refused.kind().into())
     }
 }

@@ -160,10 +160,14 @@ fn starts_at(now: Instant, wait: Duration, deadline: Instant) -> Result<Instant,
 pub(super) fn may_send(
     now: Instant,
     deadline: Instant,
+    breaker_refuses: impl FnOnce(Instant) -> bool,
     commit: impl FnOnce() -> bool,
 ) -> Result<(), StopReason> {
     if now >= deadline {
         return Err(StopReason::Deadline);
+    }
+    if breaker_refuses(now) {
+        return Err(StopReason::Breaker);
     }
     match commit() {
         true => Ok(()),

@@ -187,12 +187,28 @@ where
                     let Some(request) = request.take() else {
                         unreachable!("the future was polled after it was ready");
                     };
-                    if let Err(reason) = call.send_charge() {
-                        return Poll::Ready(call.end_with_last(reason));
+                    match call.send_charge() {
+                        Ok(()) => {
+                            let future = call.service().call(*request);
+                            this.timer.set(None);
+                            this.state.set(State::Calling { future });
+                        }
+                        Err(StopReason::Breaker) => {
+                            let mut result = Err(call.refused_by_breaker());
+                            let verdict = call.classify(&mut result);
+                            match call.decide(&verdict) {
+                                Ok(at) => {
+                                    call.keep(result, &verdict);
+                                    this.state.set(State::Waiting);
+                                    this.timer.set(Some(sleep_until(at)));
+                                }
+                                Err(reason) => {
+                                    return Poll::Ready(call.end(result, &verdict, reason));
+                                }
+                            }
+                        }
+                        Err(reason) => return Poll::Ready(call.end_with_last(reason)),
                     }
-                    let future = call.service().call(*request);
-                    this.timer.set(None);
-                    this.state.set(State::Calling { future });
                 }
             }
         }

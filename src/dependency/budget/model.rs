@@ -20,9 +20,9 @@ pub fn g_1_two_threads_never_share_a_grant() {
         let other = Arc::clone(&budget);
         let thread = thread::spawn(move || {
             other.deposit(0);
-            u64::from(other.charge(0).is_some())
+            u64::from(other.charge(0, 0).is_some())
         });
-        let mine = u64::from(budget.charge(0).is_some());
+        let mine = u64::from(budget.charge(0, 0).is_some());
         let theirs = thread.join().unwrap();
         assert_eq!(mine + theirs, 1);
         assert_eq!(budget.originals_in_window(0), 2);
@@ -61,10 +61,10 @@ pub fn g_1_no_original_is_seen_twice_when_a_slot_ends() {
 pub fn d_6_a_refund_races_a_charge() {
     loom::model(|| {
         let budget = Arc::new(of(0.0, 1));
-        let source = budget.charge(0).unwrap();
+        let source = budget.charge(0, 0).unwrap();
         let other = Arc::clone(&budget);
         let thread = thread::spawn(move || other.refund(source));
-        let granted = budget.charge(0).is_some();
+        let granted = budget.charge(0, 0).is_some();
         thread.join().unwrap();
         assert_eq!(budget.usage(0), Some((u64::from(granted), 1)));
     });

@@ -16,7 +16,10 @@ use crate::support::{
 
 /// Room for one body of 1000 bytes.
 fn tight() -> PolicyBuilder {
-    policy().replay_limit(1000).replay_pool(1000)
+    policy()
+        .budget_floor(10)
+        .replay_limit(1000)
+        .replay_pool(1000)
 }
 
 #[tokio::test(start_paused = true)]

@@ -262,22 +262,23 @@ fn g_3_d_2_a_retry_is_charged_after_every_other_veto() {
 
 #[test]
 fn g_3_d_1_a_charge_is_committed_by_an_attempt_that_goes_out() {
-    use StopReason::{Budget, Deadline};
+    use StopReason::{Breaker, Budget, Deadline};
 
     let now = Instant::now();
-    for (rule, left, in_budget, expected) in [
-        ("D-1", Duration::ZERO, true, Err(Deadline)),
-        ("G-1", SECOND, false, Err(Budget)),
-        ("G-3", SECOND, true, Ok(())),
+    for (rule, left, refuses, in_budget, expected) in [
+        ("D-1", Duration::ZERO, false, true, Err(Deadline)),
+        ("CB-7", SECOND, true, true, Err(Breaker)),
+        ("G-1", SECOND, false, false, Err(Budget)),
+        ("G-3", SECOND, false, true, Ok(())),
     ] {
         let committed = Cell::new(false);
         let commit = || {
             committed.set(true);
             in_budget
         };
-        let sent = may_send(now, now + left, commit);
+        let sent = may_send(now, now + left, |_| refuses, commit);
         assert_eq!(sent, expected, "{rule}");
-        assert_eq!(committed.get(), !left.is_zero(), "{rule}");
+        assert_eq!(committed.get(), !left.is_zero() && !refuses, "{rule}");
     }
 }
 
