@@ -167,4 +167,25 @@ mod tests {
         );
         assert_eq!(stored.meta.request_id.as_deref(), Some("r-1"));
     }
+
+    /// I-19: below a nested router a replay goes by the same path as the request that it is of.
+    #[cfg(feature = "axum")]
+    #[test]
+    fn i_19_the_path_above_a_nested_router_is_journaled_too() {
+        let mut request = Request::post("/7").body(()).unwrap();
+        set_original_uri(&mut request, Uri::from_static("/orders/7"));
+        let description = Description::default();
+        let stored = Stored::new(
+            &request,
+            Bytes::new(),
+            "BECAUSE",
+            description,
+            &IDEMPOTENCY_KEY,
+            None,
+        );
+        let stored = Stored::decode(stored.encode()).unwrap();
+        let rebuilt = stored.request().unwrap();
+        assert_eq!(rebuilt.uri(), "/7");
+        assert_eq!(original_uri(&rebuilt), "/orders/7");
+    }
 }
