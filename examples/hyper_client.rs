@@ -37,6 +37,7 @@ use tower_reprise::{
 async fn main() -> Result<(), BoxError> {
     let server = serve().await?;
     let policy = Policy::synchronous()
+        .honours_keys()
         .service("hyper-example")
         .base(Duration::from_millis(50))
         .build()?;

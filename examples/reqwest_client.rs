@@ -33,6 +33,7 @@ use tower_reprise::{
 async fn main() -> Result<(), BoxError> {
     let server = Stock::start().await?;
     let policy = Policy::synchronous()
+        .honours_keys()
         .service("checkout")
         .base(Duration::from_millis(20))
         .build()?;

@@ -36,7 +36,7 @@ async fn main() -> Result<(), BoxError> {
     let policy = Policy::grpc_unary()
         .service("tonic-example")
         .base(Duration::from_millis(50))
-        .idempotent_methods(["grpc.health.v1.Health/Check"])
+        .idempotent_methods(["grpc.health.v1.Health"])
         .build()?;
     let deps = Dependencies::named("health", policy.clone());
     let mut client = HealthClient::new(
@@ -63,10 +63,11 @@ async fn main() -> Result<(), BoxError> {
     tell(client.check(request.clone()).await);
 
     println!("A method that is not declared idempotent, without a key");
+    let undeclared = Policy::grpc_unary().service("tonic-example").build()?;
     let mut keyless = HealthClient::new(
         ServiceBuilder::new()
             .layer(StatusLayer::new())
-            .layer(RetryLayer::new(deps))
+            .layer(RetryLayer::new(Dependencies::named("health", undeclared)))
             .service(channel.clone()),
     );
     script.say([Code::Unavailable]);

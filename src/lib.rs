@@ -75,13 +75,13 @@
 //!
 //! | feature | default | what it adds |
 //! | --- | --- | --- |
+//! | `codes` | yes | error codes in JSON bodies; without it, a policy with other codes than the standard's is an error |
 //! | `hyper` | yes | tells errors of hyper, hyper-util, h2 and rustls apart by their types |
 //! | `metrics` | yes | counters, gauges and histograms through the `metrics` facade |
 //! | `tracing` | yes | one structured event per retry |
 //! | `serde` | no | policies from TOML, JSON and the environment |
-//! | `codes` | no | error codes in JSON bodies |
 //! | `forrst` | no | the forrst dialect: envelopes, retry guidance in replies, given and obeyed, and (with `server`) functions that are executed once, or (with `delivery`) later |
-//! | `axum` | no | axum's bodies can be sent again |
+//! | `axum` | no | axum's bodies can be sent again; below nested routers, idempotency goes by the whole path |
 //! | `tonic` | no | tonic's bodies can be sent again; refusals are statuses |
 //! | `reqwest` | no | `reqwest::Client` as the innermost service |
 //! | `reqwest-middleware` | no | layers in a reqwest-middleware chain |

@@ -134,6 +134,7 @@ async fn run(arguments: &Arguments) -> Report {
     let (tasks_before, files_before) = (tasks(), open_files());
 
     let policy = Policy::synchronous()
+        .honours_keys()
         .service("soak")
         .total_timeout(Duration::from_secs(3))
         .attempt_timeout(Duration::from_millis(250))

@@ -2,16 +2,9 @@
 
 use std::process::ExitCode;
 
-use http::{HeaderName, Method, Request, header};
-use tower_reprise::{
-    Dependencies, Policy,
-    call::Verdict,
-    classify::{Classify, Rules, Standard},
-    error::BoxError,
-    policy::Policies,
-};
+use tower_reprise::{Dependencies, Policy, error::BoxError, policy::Policies};
 
-use crate::{settings::Resend, wrong::Wrong};
+use crate::wrong::Wrong;
 
 /// Reads a policy, or takes the standard's. One that breaks a rule is refused.
 pub(crate) fn open(path: Option<&str>) -> Result<Policies, BoxError> {
@@ -21,7 +14,8 @@ pub(crate) fn open(path: Option<&str>) -> Result<Policies, BoxError> {
     };
     let policies = Policies::open(path)?;
     let audit = policies.audit();
-    if !audit.is_compliant() {
+    // What somebody gave a reason for is theirs to answer for.
+    if audit.violations().any(|finding| finding.approval.is_none()) {
         let allowed = format!("a policy that keeps the standard; it breaks it:\n{audit}");
         return Err(Wrong::new("policy", path, allowed).into());
     }
@@ -54,16 +48,14 @@ pub(crate) fn check(path: &str) -> ExitCode {
 /// What is known of the upstream, and of the callers' retries.
 #[derive(Clone)]
 pub(crate) struct Registries {
-    pub(crate) upstream: Dependencies<Writes>,
+    pub(crate) upstream: Dependencies,
     pub(crate) inbound: Dependencies,
 }
 
 impl Registries {
-    pub(crate) fn new(policies: &Policies, resend: Resend) -> Self {
+    pub(crate) fn new(policies: &Policies) -> Self {
         Self {
-            upstream: Dependencies::builder(policies.clone())
-                .with_classifier(Writes(resend))
-                .build(),
+            upstream: Dependencies::new(policies.clone()),
             inbound: Dependencies::new(policies.clone()),
         }
     }
@@ -79,37 +71,5 @@ impl Registries {
             }
             Some(Err(error)) => tracing::error!(%error, "the policy stays as it was"),
         }
-    }
-}
-
-/// A header that no request to the upstream has.
-const NOBODYS: HeaderName = header::CONNECTION;
-
-/// The standard's idea of an outcome, and the operator's of which requests may be sent again.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Writes(Resend);
-
-impl<B, R> Classify<Request<B>, R> for Writes
-where
-    Standard: Classify<Request<B>, R>,
-{
-    fn repeatable(&self, rules: &Rules, request: &Request<B>) -> bool {
-        let is_write = matches!(*request.method(), Method::POST | Method::PATCH);
-        let keyed = || request.headers().contains_key(&rules.key_header);
-        if !(self.0 == Resend::Unsent && is_write && keyed()) {
-            return Standard.repeatable(rules, request);
-        }
-        // Its key is nothing to the upstream. A method that the policy calls idempotent is so still.
-        let mut keyless = rules.clone();
-        keyless.key_header = NOBODYS;
-        Standard.repeatable(&keyless, request)
-    }
-
-    fn classify(
-        &self,
-        rules: &Rules,
-        outcome: Result<&R, &(dyn std::error::Error + 'static)>,
-    ) -> Verdict {
-        Classify::<Request<B>, R>::classify(&Standard, rules, outcome)
     }
 }

@@ -35,7 +35,7 @@ pub(crate) async fn run(settings: Settings) -> Result<(), BoxError> {
         .install_recorder()?;
     let listener = bind("listen", settings.listen).await?;
     let (stopping, stop) = watch::channel(false);
-    let registries = Registries::new(&settings.policies, settings.resend);
+    let registries = Registries::new(&settings.policies);
     let target = Target::new(&settings)?;
     if settings.bare {
         let service = stack::bare(&settings, target.clone())?;

@@ -16,7 +16,7 @@ use hyper::body::Incoming;
 use tower::{Service, ServiceBuilder};
 use tower_reprise::server::dialect::Scope;
 use tower_reprise::{
-    IdempotencyLayer, InboundBudgetLayer, ProblemLayer,
+    IdempotencyLayer, InboundBudgetLayer, ProblemLayer, RetryLayer,
     delivery::{
         dead_letter::{DeadLetters, LogAlert},
         replay::Replay,
@@ -139,9 +139,13 @@ pub(crate) async fn layered(
         replay.maintenance().on(None);
     }
 
-    // Out: the whole client's stack. The key is stamped only where the upstream honours it.
+    // Out: the whole client's stack. The key is stamped only where the upstream honours it, which
+    // the policy may say, or the operator.
     let deps = registries.upstream.clone();
-    let (stamp, budget, retry, retry_after, breaker, peek) = stacks::client(deps);
+    let (stamp, budget, mut retry, retry_after, breaker, peek) = stacks::client(deps.clone());
+    if settings.resend != Resend::Unsent {
+        retry = RetryLayer::new(deps);
+    }
     let stamp = (settings.resend == Resend::Stamped).then_some(stamp);
     let calls = ServiceBuilder::new()
         .option_layer(stamp)

@@ -48,6 +48,7 @@ pub(crate) struct Figures {
 impl Customers {
     pub(crate) fn start(bank: SocketAddr, orders: u64) -> Result<Self, BoxError> {
         let policy = Policy::synchronous()
+            .honours_keys()
             .service("customers")
             .max_retries(5)
             .base(Duration::from_millis(50))

@@ -1,7 +1,9 @@
 use std::{sync::Arc, time::Duration};
 
+use http::Extensions;
+
 /// On a request's extensions: other bounds for this one call, inside what its policy's profile
-/// allows, or another dependency, or no retry at all.
+/// allows, another dependency, a declaration that it is safe to repeat, or no retry at all.
 ///
 /// ```
 /// use std::time::Duration;
@@ -12,6 +14,8 @@ use std::{sync::Arc, time::Duration};
 ///     RetryOverride::new().max_retries(1).total_timeout(Duration::from_secs(2)).dependency("ledger"),
 /// );
 /// request.extensions_mut().insert(RetryOverride::off());
+/// // A search by POST.
+/// request.extensions_mut().insert(RetryOverride::new().idempotent());
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[must_use]
@@ -19,6 +23,7 @@ pub struct RetryOverride {
     pub(crate) max_retries: Option<u32>,
     pub(crate) total: Option<Duration>,
     dependency: Option<Arc<str>>,
+    idempotent: bool,
 }
 
 impl RetryOverride {
@@ -50,6 +55,19 @@ impl RetryOverride {
     pub fn dependency(mut self, name: impl Into<Arc<str>>) -> Self {
         self.dependency = Some(name.into());
         self
+    }
+
+    /// Declares that this call is safe to repeat without a key, and gets none: a search by POST, a
+    /// GraphQL query.
+    pub fn idempotent(mut self) -> Self {
+        self.idempotent = true;
+        self
+    }
+
+    /// Returns whether the call with these extensions is declared safe to repeat.
+    pub(crate) fn is_idempotent(extensions: &Extensions) -> bool {
+        let found = extensions.get::<Self>();
+        found.is_some_and(|overrides| overrides.idempotent)
     }
 
     pub(crate) fn dependency_name(&self) -> Option<&str> {

@@ -272,6 +272,14 @@ impl Codes {
         self
     }
 
+    /// Returns whether the table is that of a protocol with envelopes, whose servers honour keys.
+    pub(crate) fn has_envelope(&self) -> bool {
+        #[cfg(feature = "forrst")]
+        return self.envelope.is_some();
+        #[cfg(not(feature = "forrst"))]
+        false
+    }
+
     #[cfg(feature = "codes")]
     pub(crate) fn envelope(&self) -> Option<EnvelopeReader> {
         self.envelope

@@ -4,7 +4,7 @@ use http::{Extensions, HeaderMap, Request, StatusCode};
 
 use crate::{
     call::{Cause, Effect, Guidance, Health, Retryable, Verdict},
-    classify::{Advice, BodySignal, Classify, CodeRule, Rules, network, retry_after},
+    classify::{Advice, BodySignal, Classify, CodeRule, KeysHonoured, Rules, network, retry_after},
     http::{GrpcCode, response::ResponseHead},
 };
 
@@ -14,7 +14,7 @@ pub struct Standard;
 
 impl<B, R: ResponseHead> Classify<Request<B>, R> for Standard {
     fn repeatable(&self, rules: &Rules, request: &Request<B>) -> bool {
-        rules.repeatable(request)
+        rules.repeatable(request, KeysHonoured::ByCaller)
     }
 
     #[inline(always)]
@@ -61,11 +61,11 @@ fn by_response<R: ResponseHead>(rules: &Rules, response: &R) -> Verdict {
 /// Classifies a response by its head.
 pub(crate) fn by_head(rules: &Rules, status: StatusCode, headers: &HeaderMap) -> Verdict {
     if status.is_client_error() || status.is_server_error() {
-        return failed(by_status(rules, status), headers);
+        return failed(by_status(rules, status, headers), headers);
     }
     match GrpcCode::from_headers(headers) {
         None | Some(GrpcCode::Ok) => Verdict::SUCCESS,
-        Some(code) => failed(by_grpc(rules, code), headers),
+        Some(code) => failed(by_grpc(rules, code, headers), headers),
     }
 }
 
@@ -82,7 +82,7 @@ fn by_signal<R: ResponseHead>(rules: &Rules, response: &R, signal: &BodySignal) 
             }
         }
         BodySignal::Code(rule, advice) => {
-            let by_status = by_status(rules, response.status());
+            let by_status = by_status(rules, response.status(), response.headers());
             let verdict = failed(by_code(*rule, by_status), response.headers());
             advised(verdict, *advice, rule.retry == Retryable::Never)
         }
@@ -149,7 +149,7 @@ fn by_code(rule: CodeRule, by_status: Verdict) -> Verdict {
 /// Returns whether a reply is a failure that may be retried, so that reading its body to reuse the
 /// connection is worth it.
 pub(crate) fn worth_keeping(rules: &Rules, status: StatusCode) -> bool {
-    by_status(rules, status).retry != Retryable::Never
+    retry_of(rules, status) != Retryable::Never
 }
 
 /// Classifies a failure by its status and headers.
@@ -171,8 +171,8 @@ fn failed(verdict: Verdict, headers: &HeaderMap) -> Verdict {
     }
 }
 
-fn by_status(rules: &Rules, status: StatusCode) -> Verdict {
-    let retry = if rules.statuses.contains(&status) {
+fn retry_of(rules: &Rules, status: StatusCode) -> Retryable {
+    if rules.statuses.contains(&status) {
         Retryable::Yes
     } else if rules.once.contains(&status) {
         Retryable::MaxPerCause(1)
@@ -180,7 +180,10 @@ fn by_status(rules: &Rules, status: StatusCode) -> Verdict {
         Retryable::AfterRefresh
     } else {
         Retryable::Never
-    };
+    }
+}
+
+fn by_status(rules: &Rules, status: StatusCode, headers: &HeaderMap) -> Verdict {
     let health = match status {
         StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_EARLY | StatusCode::TOO_MANY_REQUESTS => {
             Health::Neutral
@@ -190,13 +193,13 @@ fn by_status(rules: &Rules, status: StatusCode) -> Verdict {
         _ => Health::Success,
     };
     Verdict::terminal(Cause::Status(status))
-        .retry(retry)
+        .retry(retry_of(rules, status))
         .health(health)
-        .effect(Effect::of_status(status))
+        .effect(Effect::of_status(status, headers))
 }
 
 /// Classifies a gRPC status.
-pub(crate) fn by_grpc(rules: &Rules, code: GrpcCode) -> Verdict {
+pub(crate) fn by_grpc(rules: &Rules, code: GrpcCode, headers: &HeaderMap) -> Verdict {
     let retry = if rules.grpc.contains(&code) {
         Retryable::Yes
     } else if code == GrpcCode::Unauthenticated {
@@ -216,7 +219,7 @@ pub(crate) fn by_grpc(rules: &Rules, code: GrpcCode) -> Verdict {
     Verdict::terminal(Cause::Grpc(code))
         .retry(retry)
         .health(health)
-        .effect(Effect::of_grpc(code))
+        .effect(Effect::of_grpc(code, headers))
 }
 
 /// Returns the verdict on a stored failure that was replayed.

@@ -49,6 +49,7 @@ pub(crate) use self::{
     body_signal::BodySignal,
     codes::{Advice, CodeRule},
     http::worth_keeping,
+    rules::KeysHonoured,
 };
 pub use self::{
     codes::Codes,
@@ -60,16 +61,25 @@ use crate::{call::Verdict, http::ResponseHead};
 
 /// A classifier of outcomes, for every layer that shares a registry.
 ///
-/// Closures `Fn(Result<&Response, &(dyn Error + 'static)>) -> Verdict` implement it for requests
-/// that are all safe to repeat.
+/// Closures `Fn(Result<&Response, &(dyn Error + 'static)>) -> Verdict` implement it. A classifier
+/// changes verdicts, never whether a POST or a PATCH may be repeated: that takes a key, a
+/// declaration, or [`PolicyBuilder::retry_without_key`], which the audit reports.
+///
+/// [`PolicyBuilder::retry_without_key`]: crate::policy::PolicyBuilder::retry_without_key
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot classify calls of `{Request}` that return `{Response}`",
     note = "`Standard` classifies `http::Request<_>` and `http::Response<_>`; for other services \
             give the registry a classifier: `Dependencies::builder(policy).with_classifier(|outcome| …)`"
 )]
 pub trait Classify<Request, Response> {
-    /// Returns whether sending this request twice has the effect of sending it once.
-    fn repeatable(&self, rules: &Rules, request: &Request) -> bool;
+    /// Returns whether this classifier lets a request be repeated that is safe to repeat by its
+    /// method, its key or a declaration. It can only forbid.
+    ///
+    /// Requests of [`ClonedRequests`](crate::client::retry::ClonedRequests) have no such rules, and
+    /// this decides alone.
+    fn repeatable(&self, _rules: &Rules, _request: &Request) -> bool {
+        true
+    }
 
     /// Classifies the outcome of an attempt.
     fn classify(
@@ -95,10 +105,6 @@ impl<F, Request, Response> Classify<Request, Response> for F
 where
     F: Fn(Result<&Response, &(dyn Error + 'static)>) -> Verdict,
 {
-    fn repeatable(&self, _rules: &Rules, _request: &Request) -> bool {
-        true
-    }
-
     fn classify(
         &self,
         _rules: &Rules,

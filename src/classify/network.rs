@@ -10,6 +10,8 @@ mod tonic;
 #[cfg(feature = "hyper")]
 mod transport;
 
+use http::HeaderMap;
+
 use crate::{
     call::{Cause, Health, RetryOutcome, Retryable, Verdict},
     classify::{Rules, http::by_grpc},
@@ -64,7 +66,7 @@ impl Facts {
         let cause = match (self.cause, self.status) {
             (Some(cause), _) => cause,
             (None, _) if self.unsent => Cause::Connect,
-            (None, Some(code)) => return by_grpc(rules, code),
+            (None, Some(code)) => return by_grpc(rules, code, &HeaderMap::new()),
             (None, None) => return Verdict::terminal(Cause::Unknown).health(Health::Failure),
         };
         let transient = Verdict::transient(cause);

@@ -2,6 +2,7 @@ use crate::http::{grpc::is_one_of, headers::IDEMPOTENCY_KEY};
 use http::{HeaderName, Method, Request, StatusCode};
 
 use crate::{
+    call::RetryOverride,
     classify::Codes,
     http::{GrpcCode, headers::first},
 };
@@ -17,8 +18,12 @@ pub struct Rules {
     pub once: Vec<StatusCode>,
     /// gRPC statuses that are retried.
     pub grpc: Vec<GrpcCode>,
-    /// The header whose presence makes a POST or PATCH safe to retry.
+    /// The header whose presence makes a POST or PATCH safe to retry, if keys are honoured.
     pub key_header: HeaderName,
+    /// Whether the dependency honours idempotency keys. [`stacks::client`](crate::stacks::client)
+    /// needs this word; a [`RetryLayer`](crate::client::retry::RetryLayer) that is stacked by hand
+    /// takes each key for the caller's word.
+    pub honours_keys: bool,
     /// Whether requests that are not idempotent are retried without a key.
     pub unkeyed_writes: bool,
     /// gRPC methods that are safe to retry: `package.Service/Method`, or `package.Service` for all
@@ -44,6 +49,7 @@ impl Rules {
             once: vec![StatusCode::TOO_EARLY],
             grpc: GRPC.to_vec(),
             key_header: IDEMPOTENCY_KEY,
+            honours_keys: false,
             unkeyed_writes: false,
             idempotent_methods: Vec::new(),
             unary_methods: Vec::new(),
@@ -65,6 +71,7 @@ impl Rules {
             .grpc
             .retain(|code| matches!(code, GrpcCode::Unavailable | GrpcCode::ResourceExhausted));
         rules.codes = Codes::bank();
+        rules.honours_keys = true;
         rules
     }
 
@@ -81,7 +88,7 @@ impl Rules {
     }
 
     /// Returns whether sending this request twice has the effect of sending it once.
-    pub(crate) fn repeatable<B>(&self, request: &Request<B>) -> bool {
+    pub(crate) fn repeatable<B>(&self, request: &Request<B>, keys: KeysHonoured) -> bool {
         let safe = matches!(
             *request.method(),
             Method::GET
@@ -91,15 +98,29 @@ impl Rules {
                 | Method::DELETE
                 | Method::TRACE
         );
+        let honoured = self.honours_keys || keys == KeysHonoured::ByCaller;
         let key = || first(request.headers(), &self.key_header);
         let keyed = || key().is_some_and(|key| !key.as_bytes().trim_ascii().is_empty());
-        safe || self.unkeyed_writes || keyed() || is_one_of(&self.idempotent_methods, request)
+        safe || self.unkeyed_writes
+            || (honoured && keyed())
+            || is_one_of(&self.idempotent_methods, request)
+            || RetryOverride::is_idempotent(request.extensions())
     }
 
     /// Returns whether the reply to this request is one message.
     pub(crate) fn is_unary<B>(&self, request: &Request<B>) -> bool {
         is_one_of(&self.unary_methods, request)
     }
+}
+
+/// Whose word it is that keys are honoured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum KeysHonoured {
+    /// The caller's, who sends them.
+    #[default]
+    ByCaller,
+    /// The policy's, see [`Rules::honours_keys`].
+    ByPolicy,
 }
 
 impl Default for Rules {

@@ -68,9 +68,13 @@ impl ClassifyEos for TraceEos {
     type FailureClass = Cause;
 
     fn classify_eos(self, trailers: Option<&HeaderMap>) -> Result<(), Cause> {
-        match trailers.and_then(GrpcCode::from_headers) {
-            None | Some(GrpcCode::Ok) => Ok(()),
-            Some(code) => failure(http::by_grpc(&self.rules, code)).map_or(Ok(()), Err),
+        let code = trailers.and_then(GrpcCode::from_headers);
+        match (code, trailers) {
+            (None | Some(GrpcCode::Ok), _) | (_, None) => Ok(()),
+            (Some(code), Some(trailers)) => {
+                let verdict = http::by_grpc(&self.rules, code, trailers);
+                failure(verdict).map_or(Ok(()), Err)
+            }
         }
     }
 

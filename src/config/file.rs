@@ -248,6 +248,11 @@ impl Document {
                 let allowed = "names of 1 to 255 visible characters";
                 return Err(bad_name("dependencies", name, allowed));
             }
+            // Dependencies are known by host and port, so a URL would never match one.
+            if name.contains("://") {
+                let allowed = "host and port, as `bank.example:8443`, or a name of your own";
+                return Err(bad_name("dependencies", name, allowed));
+            }
             if !known.insert(name.to_ascii_lowercase()) {
                 let allowed = "names that differ in more than case";
                 return Err(bad_name("dependencies", name, allowed));

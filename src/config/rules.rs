@@ -16,6 +16,7 @@ table! {
         retry_grpc: Option<Vec<Grpc>>,
         no_retry_grpc: Option<Vec<Grpc>>,
         key_header: Option<Header>,
+        honours_keys: Option<bool>,
         retry_without_key: Option<bool>,
         idempotent_methods: Option<Vec<String>>,
         unary_methods: Option<Vec<String>>,
@@ -73,6 +74,9 @@ impl RulesFile {
         let builder = set(builder, id_header, PolicyBuilder::request_id_header);
         let header = self.key_header.map(|Header(name)| name);
         let mut builder = set(builder, header, PolicyBuilder::key_header);
+        if self.honours_keys == Some(true) {
+            builder = builder.honours_keys();
+        }
         if self.send_attempt_count == Some(true) {
             builder = builder.send_attempt_count();
         }

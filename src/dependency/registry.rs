@@ -119,12 +119,6 @@ impl<C, L> Dependencies<C, L> {
         self.shared.current().policies.audit()
     }
 
-    /// Returns the gRPC methods that are safe to repeat at every dependency.
-    pub(crate) fn idempotent_methods(&self) -> Vec<String> {
-        let current = self.shared.current();
-        current.policies.idempotent_methods().cloned().collect()
-    }
-
     /// Replaces the policies of a live registry and of all its clones.
     ///
     /// No call is dropped, and none sees half of a policy:

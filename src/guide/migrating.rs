@@ -57,8 +57,8 @@
 //! }
 //! ```
 //!
-//! Changes: a POST is retried only with an idempotency key, which this stack adds (see
-//! [`safety`](super::safety)); streaming bodies are retried instead of being an error; waits stay
+//! Changes: a POST is retried only if the policy says that the server honours the idempotency key
+//! that this stack adds (see [`safety`](super::safety)); streaming bodies are retried instead of being an error; waits stay
 //! within the call's time; `Retry-After` is obeyed. `RetryableStrategy` becomes
 //! [`with_classifier`](crate::dependency::DependenciesBuilder::with_classifier).
 //!

@@ -42,6 +42,7 @@
 //! | `calls_refused_total` | counter | service, dependency, by |
 //! | `idempotency_requests_total` | counter | outcome |
 //! | `idempotency_store_errors_total`, `journal_errors_total` | counter | verb, kind |
+//! | `idempotency_unsettled` | gauge | |
 //! | `dlq_messages_total`, `journal_outcomes_total` | counter | queue, outcome |
 //! | `journal_entries`, `journal_oldest_age_seconds`, `journal_lag_seconds` | gauge, histogram | queue, status |
 //!
@@ -53,6 +54,7 @@
 //! | `retry_budget_utilization_ratio` | it stays near 1: many calls to the dependency fail |
 //! | `circuit_breaker_open` | 1 for longer than a deployment takes |
 //! | `idempotency_store_errors_total` | any: with the store down, keyed requests are refused |
+//! | `idempotency_unsettled` | more than 0 for minutes: ended executions wait in memory for the store, and are orphans if the process ends |
 //! | `journal_oldest_age_seconds` of a queue | above what callers were promised |
 //! | `dlq_messages_total` | any: each is accepted work that was not done |
 //!

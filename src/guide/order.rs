@@ -7,7 +7,7 @@
 //! | layer | reason |
 //! | --- | --- |
 //! | your tracing, your authentication | once per call, and what they add is kept on every attempt |
-//! | [`IdempotencyKeyLayer`](crate::client::idempotency_key::IdempotencyKeyLayer) | above the retries: a key per operation, not per attempt |
+//! | [`IdempotencyKeyLayer`](crate::client::idempotency_key::IdempotencyKeyLayer), in the stack as a [`PolicyKeyLayer`](crate::client::idempotency_key::PolicyKeyLayer) | above the retries: a key per operation, not per attempt |
 //! | [`RetryBudgetLayer`](crate::client::retry_budget::RetryBudgetLayer) | above the retries: counts each original once, and bounds loops that are not ours |
 //! | [`RetryLayer`](crate::client::retry::RetryLayer) | every layer below sees each attempt |
 //! | [`RetryAfterLayer`](crate::client::retry_after::RetryAfterLayer) | below the retries: learns from each attempt's reply; above the breaker: a call that is held is not yet a probe |

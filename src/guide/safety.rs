@@ -26,6 +26,7 @@
 //!
 //! - its method is idempotent: GET, HEAD, OPTIONS, TRACE, PUT, DELETE;
 //! - it carries an idempotency key, **and the server honours keys**;
+//! - the call is declared [idempotent](crate::call::RetryOverride::idempotent): a search by POST;
 //! - the gRPC method is declared [idempotent](crate::policy::PolicyBuilder::idempotent_methods);
 //! - or it was certainly not processed: the connection was refused, or HTTP/2 said so (`REFUSED_STREAM`,
 //!   a `GOAWAY` with a lower last stream).
@@ -55,8 +56,10 @@
 //! ```
 //!
 //! Only you know whether a server honours keys. [`stacks::client`](crate::stacks::client) stamps a
-//! key on every POST and PATCH, which makes them retryable: for a server that ignores keys build the
-//! stack without [`IdempotencyKeyLayer`](crate::client::idempotency_key::IdempotencyKeyLayer). To
+//! key on every POST and PATCH, and retries them on its strength only if the policy says that the
+//! dependency [honours keys](crate::policy::PolicyBuilder::honours_keys). In a stack of your own, an
+//! [`IdempotencyKeyLayer`](crate::client::idempotency_key::IdempotencyKeyLayer), or a key that you set,
+//! is your word for it. A classifier of your own changes what an outcome means, and none of this. To
 //! survive a crash of the client, a key must be stored before the call: see
 //! [`idempotency_key`](crate::client::idempotency_key).
 //!

@@ -1,6 +1,8 @@
 use http::{Request, header::CONTENT_TYPE};
 use sha2::{Digest as _, Sha256};
 
+use crate::http::original_uri::original_uri;
+
 /// A SHA-256 over parts, each with its length before it, so that no two lists of parts are the
 /// same bytes.
 #[derive(Clone)]
@@ -40,7 +42,7 @@ impl Digest {
 
 /// Digests what was asked for: method, path and query, content type and body.
 pub(crate) fn fingerprint(head: &Request<()>, body: &[u8]) -> Digest {
-    let uri = head.uri();
+    let uri = original_uri(head);
     let content_type = head.headers().get(CONTENT_TYPE);
     let mut digest = Digest::new("request");
     digest.part(head.method().as_str());
@@ -48,6 +50,17 @@ pub(crate) fn fingerprint(head: &Request<()>, body: &[u8]) -> Digest {
     digest.part(uri.query().unwrap_or_default());
     digest.part(content_type.map_or(&b""[..], |value| value.as_bytes()));
     digest.part(body);
+    digest
+}
+
+/// Digests what was asked for, with a summary by the user in place of content type and body.
+pub(crate) fn summarized(head: &Request<()>, summary: &[u8]) -> Digest {
+    let uri = original_uri(head);
+    let mut digest = Digest::new("summarized request");
+    digest.part(head.method().as_str());
+    digest.part(uri.path());
+    digest.part(uri.query().unwrap_or_default());
+    digest.part(summary);
     digest
 }
 

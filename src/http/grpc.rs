@@ -4,6 +4,9 @@ use http::{HeaderMap, HeaderName, HeaderValue, Request, header::CONTENT_TYPE};
 
 use crate::http::headers::{first, may_have};
 
+/// The header of a failed call that says when, or whether, to call again.
+pub(crate) const PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
+
 static GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 
 /// A gRPC status code.

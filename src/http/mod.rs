@@ -10,6 +10,8 @@ pub(crate) mod grpc;
 #[cfg(feature = "server")]
 pub(crate) mod header_filter;
 pub(crate) mod headers;
+#[cfg(feature = "server")]
+pub(crate) mod original_uri;
 pub(crate) mod problem;
 #[cfg(feature = "server")]
 pub(crate) mod read;

@@ -9,7 +9,7 @@ use http::{
     header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER},
 };
 
-use crate::http::GrpcCode;
+use crate::http::{GrpcCode, grpc::PUSHBACK};
 
 /// The prefix of all problem types.
 const URN: &str = "urn:tower-reprise:problem:";
@@ -267,7 +267,7 @@ impl Problem {
                 i32::try_from(millis).unwrap_or(i32::MAX)
             }
         };
-        headers.insert("grpc-retry-pushback-ms", pushback.into());
+        headers.insert(PUSHBACK, pushback.into());
         response
     }
 }

@@ -8,6 +8,10 @@ use crate::{backoff::Backoff, classify::Rules, error::ConfigError};
 mod finding;
 mod table;
 
+/// A backoff whose waits do not depend on the random draw, and the allowed ones.
+const FIXED: &str = "a fixed time";
+const JITTER: &str = "full or decorrelated jitter";
+
 /// The differences of a policy, or of several, from the standard. It prints as a table.
 ///
 /// ```
@@ -37,13 +41,14 @@ impl Audit {
         &self.findings
     }
 
-    /// Returns whether no rule is broken without an approval.
+    /// Returns whether no rule is broken, except for approved ones (R-2, R-3). An approval of another
+    /// rule lets a policy be built, and does not make it compliant.
     #[must_use]
     pub fn is_compliant(&self) -> bool {
         self.violations().next().is_none()
     }
 
-    /// Iterates over the rules broken without an approval.
+    /// Iterates over the rules that are broken, but for approved retries and times (R-2, R-3).
     pub fn violations(&self) -> impl Iterator<Item = &Finding> {
         let violates = |finding: &&Finding| finding.severity == Severity::Violation;
         self.findings.iter().filter(violates)
@@ -130,7 +135,11 @@ impl Policy {
             .deviations()
             .iter()
             .filter_map(Finding::of)
-            .chain(sample(&*settings.backoff))
+            .chain(
+                sample(&*settings.backoff)
+                    .filter(|(_, fixed)| !fixed)
+                    .map(|(it, _)| it),
+            )
             .chain(settings.missing_dead_letters())
             .chain(settings.idle_breaker())
             .map(approved)
@@ -161,6 +170,9 @@ impl Settings {
             |rule, field: &'static str, value: &dyn fmt::Display, allowed: String| {
                 found.push(ConfigError::new(Some(rule), field, value, allowed));
             };
+        if let Some((_, true)) = sample(&*self.backoff) {
+            deviation(Rule::R1, "backoff", &FIXED, JITTER.into());
+        }
         let calls = self.profile.calls();
         let retries = self.profile.retries();
         let (one, field) = match self.profile {
@@ -261,19 +273,20 @@ impl Settings {
     }
 }
 
-/// Samples a strategy for waits that hardly depend on the random draw.
-fn sample(backoff: &dyn Backoff) -> Option<Finding> {
-    let found = |value| Finding::new(Rule::R1, "backoff", value, "full or decorrelated jitter");
+/// Samples a strategy for waits that hardly depend on the random draw, and returns whether they
+/// don't at all.
+fn sample(backoff: &dyn Backoff) -> Option<(Finding, bool)> {
+    let found = |value| Finding::new(Rule::R1, "backoff", value, JITTER);
     let mut previous = Duration::ZERO;
     for retry in 0..8 {
         let waits =
             [0.0, 0.2, 0.4, 0.6, 0.8, 0.999].map(|draw| backoff.delay(retry, previous, draw));
         let (least, most) = (waits.iter().min()?, waits.iter().max()?);
         if least == most {
-            return Some(found("a fixed time"));
+            return Some((found(FIXED), true));
         }
         if least.as_secs_f64() > 0.45 * most.as_secs_f64() {
-            return Some(found("a fixed part and a random one"));
+            return Some((found("a fixed part and a random one"), false));
         }
         previous = *most;
     }

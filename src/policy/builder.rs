@@ -134,7 +134,8 @@ impl PolicyBuilder {
         self
     }
 
-    /// Uses a strategy of your own, which the audit samples.
+    /// Uses a strategy of your own, which is sampled: one whose waits are fixed takes an approval of
+    /// R-1, and the audit reports one that is hardly random.
     pub fn backoff(mut self, backoff: impl Backoff) -> Self {
         self.custom = Some(Arc::new(backoff));
         self

@@ -4,7 +4,9 @@
 //! starts from a [`Profile`], whose defaults and ranges come from an integration retry standard with
 //! ten rules, R-1 to R-10. [`Rule`] lists those that a setting can break. A value outside
 //! its range is an error that names the rule, unless the policy has an approval with a reason, which
-//! is logged and stays visible in the [`audit`](Policy::audit).
+//! is logged and stays visible in the [`audit`](Policy::audit). An approval makes more retries and more
+//! time compliant; beyond the other rules a policy can be built, and its audit says what it
+//! blocks.
 //!
 //! | profile | for | retries (range) | total time (at most) | base of the backoff |
 //! | --- | --- | --- | --- | --- |

@@ -68,13 +68,6 @@ impl Policies {
         })
     }
 
-    /// Iterates over the gRPC methods that all policies declare idempotent.
-    pub(crate) fn idempotent_methods(&self) -> impl Iterator<Item = &String> {
-        let declared = |policy: &Policy, method| policy.rules().idempotent_methods.contains(method);
-        let methods = self.default.rules().idempotent_methods.iter();
-        methods.filter(move |method| self.own.values().all(|policy| declared(policy, method)))
-    }
-
     /// Returns a dependency's own policy, by its name in lower case.
     pub(crate) fn own(&self, name: &str) -> Option<&Policy> {
         self.own.get(name)

@@ -53,7 +53,7 @@ use pin_project_lite::pin_project;
 use tower::{Layer, Service};
 
 use crate::{
-    call::{Attempt, budget_mark::BudgetMark},
+    call::{Attempt, Effect, budget_mark::BudgetMark},
     classify::Standard,
     dependency::{
         Accounting, ByAuthority, Dependencies, DependencyCache, LastSlot, Locate, Named, account,
@@ -166,8 +166,11 @@ where
                     StatusCode::SERVICE_UNAVAILABLE => Problem::RETRY_BUDGET.unavailable(),
                     _ => Problem::RETRY_BUDGET,
                 };
-                let response = ready(problem.response(grpc).map(R::from));
-                State::Refused { response }
+                let mut response = problem.response(grpc).map(R::from);
+                response.extensions_mut().insert(Effect::None);
+                State::Refused {
+                    response: ready(response),
+                }
             }
         };
         InboundBudgetFuture { state }

@@ -22,14 +22,18 @@ pub mod tonic;
 
 use crate::{
     client::{
-        circuit_breaker::CircuitBreakerLayer, idempotency_key::IdempotencyKeyLayer,
-        peek::PeekLayer, retry::RetryLayer, retry_after::RetryAfterLayer,
-        retry_budget::RetryBudgetLayer,
+        circuit_breaker::CircuitBreakerLayer, idempotency_key::PolicyKeyLayer, peek::PeekLayer,
+        retry::RetryLayer, retry_after::RetryAfterLayer, retry_budget::RetryBudgetLayer,
     },
     dependency::Dependencies,
 };
 
 /// Returns all client layers in the right order, as one layer.
+///
+/// Each POST and PATCH carries an idempotency key, in the header that the policy names, and is
+/// retried if it surely was never sent. Where the dependency honours keys, let the policy say so:
+/// with [`honours_keys`](crate::policy::PolicyBuilder::honours_keys) they are retried as a GET is.
+/// [`RetryOverride::idempotent`](crate::call::RetryOverride::idempotent) declares it for one call.
 ///
 /// ```
 /// use bytes::Bytes;
@@ -47,9 +51,9 @@ use crate::{
 /// ```
 pub fn client<C: Clone, L: Clone>(deps: Dependencies<C, L>) -> ClientLayers<C, L> {
     (
-        IdempotencyKeyLayer::new().idempotent_methods(deps.idempotent_methods()),
+        PolicyKeyLayer::new(deps.clone()),
         RetryBudgetLayer::repeats_only(deps.clone()),
-        RetryLayer::new(deps.clone()),
+        RetryLayer::new(deps.clone()).keys_by_policy(),
         RetryAfterLayer::new(deps.clone()),
         CircuitBreakerLayer::new(deps.clone()),
         PeekLayer::new(deps),
@@ -58,7 +62,7 @@ pub fn client<C: Clone, L: Clone>(deps: Dependencies<C, L>) -> ClientLayers<C, L
 
 /// The layers of [`client`], outermost first.
 pub type ClientLayers<C, L> = (
-    IdempotencyKeyLayer,
+    PolicyKeyLayer<C, L>,
     RetryBudgetLayer<C, L>,
     RetryLayer<C, L>,
     RetryAfterLayer<C, L>,

@@ -20,8 +20,11 @@
 //! ```
 //!
 //! A channel has one peer, which its requests do not name, so the registry has a fixed name for it. A
-//! gRPC call is retried only if its method is declared idempotent, or if it carries an idempotency
-//! key, which [`client`] adds to calls of all other methods: make sure that the server honours it.
+//! gRPC call that may have been processed is retried only if its method is declared
+//! [idempotent](crate::policy::PolicyBuilder::idempotent_methods), or if the policy says that the
+//! server [honours keys](crate::policy::PolicyBuilder::honours_keys) and the method is declared
+//! [unary](crate::policy::PolicyBuilder::unary_methods): [`client`] stamps a key on those, and never
+//! on methods that may stream.
 //!
 //! The status of a unary call may come after its head, and is waited for. A stream is not: send it with
 //! [`RetryOverride::off`](crate::RetryOverride::off) in its extensions, or name the

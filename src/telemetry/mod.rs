@@ -231,6 +231,22 @@ pub(crate) fn lease_lost(key: impl std::fmt::Display) {
     tracing::warn!(target: "tower_reprise", record = %key, "idempotency lease lost to another execution");
 }
 
+/// Records that an execution runs for so long that its lease is no longer renewed.
+#[cfg(feature = "server")]
+pub(crate) fn renewal_ended(key: impl std::fmt::Display) {
+    #[cfg(feature = "tracing")]
+    tracing::error!(target: "tower_reprise", record = %key, "execution takes too long, lease no longer renewed");
+}
+
+/// Counts settlements that wait for the store.
+#[cfg(feature = "server")]
+pub(crate) fn waiting_settlements(change: f64) {
+    #[cfg(feature = "metrics")]
+    metrics::gauge!("idempotency_unsettled").increment(change);
+    #[cfg(not(feature = "metrics"))]
+    let _ = change;
+}
+
 /// Records that the result of an execution could not be stored.
 #[cfg(feature = "server")]
 pub(crate) fn settling_given_up(key: impl std::fmt::Display) {

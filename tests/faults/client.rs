@@ -87,6 +87,7 @@ pub(crate) async fn run(
     witness: Witness,
 ) -> turmoil::Result {
     let policy = Policy::synchronous()
+        .honours_keys()
         .total_timeout(TOTAL)
         .attempt_timeout(Duration::from_secs(2))
         .base(Duration::from_millis(200))

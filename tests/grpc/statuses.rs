@@ -49,7 +49,9 @@ async fn c_2_the_table_decides_which_statuses_are_retried() {
 async fn c_5_a_method_that_is_not_declared_needs_a_key() {
     let undeclared = Policy::grpc_unary()
         .base(Duration::from_millis(1))
-        .cap(Duration::from_millis(2));
+        .cap(Duration::from_millis(2))
+        .honours_keys()
+        .unary_methods([CHECK]);
     let deps = named(undeclared);
 
     let server = Server::start(vec![Act::fail(14), Act::Serve]).await;
@@ -78,7 +80,7 @@ async fn c_5_a_method_that_is_not_declared_needs_a_key() {
 }
 
 #[tokio::test]
-async fn k_1_a_declared_method_gets_no_key_where_all_policies_declare_it() {
+async fn k_1_a_method_that_its_policy_declares_idempotent_gets_no_key() {
     let keys = async |deps: &Deps| {
         let server = Server::start(vec![Act::fail(14), Act::Serve, Act::Serve]).await;
         let mut client = HealthClient::new(full(deps, channel(server.address)));
@@ -87,6 +89,7 @@ async fn k_1_a_declared_method_gets_no_key_where_all_policies_declare_it() {
         let keys = server.header("idempotency-key").into_iter();
         keys.map(|key| key.is_some()).collect::<Vec<_>>()
     };
+    let policy = || policy().unary_methods(["grpc.health.v1.Health"]);
     assert_eq!(keys(&named(policy())).await, [false, false, true]);
 
     let other = Policy::grpc_unary().build().unwrap();
@@ -94,7 +97,7 @@ async fn k_1_a_declared_method_gets_no_key_where_all_policies_declare_it() {
         .policy_for("other", other)
         .named("ledger")
         .build();
-    assert_eq!(keys(&deps).await, [true, true, true]);
+    assert_eq!(keys(&deps).await, [false, false, true], "another's policy");
 }
 
 #[tokio::test]

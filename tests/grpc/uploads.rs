@@ -12,7 +12,8 @@ use tonic::{
 use tonic_health::pb::health_client::HealthClient;
 use tower::{ServiceBuilder, util::BoxCloneService};
 use tower_reprise::{
-    PeekLayer, RetryLayer, call::StopReason, http::BufferedBody, stacks::tonic::StatusLayer,
+    PeekLayer, RetryLayer, call::StopReason, http::BufferedBody, policy::PolicyBuilder,
+    stacks::tonic::StatusLayer,
 };
 
 use crate::{
@@ -59,6 +60,11 @@ impl Decoder for Raw {
     }
 }
 
+/// A policy for which an import is safe to repeat; as a stream, it gets no key.
+fn declared() -> PolicyBuilder {
+    policy().idempotent_methods(["ledger.v1.Ledger/Import"])
+}
+
 async fn upload(
     stack: Stack<BufferedBody<Body>>,
     messages: impl Stream<Item = Vec<u8>> + Send + 'static,
@@ -87,7 +93,7 @@ async fn c_2_a_streamed_request_is_replayed_from_tape_under_the_cap() {
     // With the five bytes before each of two messages, that is the cap to the byte.
     let messages = vec![vec![7; 40_000], vec![9; 64 * 1024 - 40_000 - 10]];
     let server = Server::start(vec![Act::fail(14), Act::fail(14), Act::Serve]).await;
-    let stack = full(&named(policy()), channel(server.address));
+    let stack = full(&named(declared()), channel(server.address));
     let reply = upload(stack, tokio_stream::iter(messages.clone())).await;
     assert_eq!(served(&reply.unwrap()), 3);
     let bodies = server.bodies();
@@ -101,7 +107,7 @@ async fn c_2_a_streamed_request_is_replayed_from_tape_under_the_cap() {
 async fn c_2_a_streamed_request_over_the_cap_goes_through_once() {
     let messages = vec![vec![7; 40_000], vec![9; 64 * 1024 - 40_000 - 9]];
     let server = Server::start(vec![Act::fail(14), Act::Serve]).await;
-    let deps = named(policy());
+    let deps = named(declared());
     let stack = full(&deps, channel(server.address));
     let status = upload(stack.clone(), tokio_stream::iter(messages.clone()))
         .await
@@ -121,13 +127,13 @@ async fn c_2_an_answer_before_the_end_of_a_request_that_is_at_hand_is_retried() 
     // from the second call on.
     let script = || vec![Act::EarlyEnd(3), Act::EarlyEnd(14), Act::Serve];
     let server = Server::start(script()).await;
-    let mut client = HealthClient::new(full(&named(policy()), channel(server.address)));
+    let mut client = HealthClient::new(full(&named(declared()), channel(server.address)));
     client.check(check()).await.unwrap_err();
     assert_eq!(served(&client.check(check()).await.unwrap()), 2);
     assert_eq!(server.bodies()[2], framed(&[vec![]]));
 
     let server = Server::start(script()).await;
-    let stack = full(&named(policy()), channel(server.address));
+    let stack = full(&named(declared()), channel(server.address));
     let messages = vec![vec![7; 40_000], vec![9; 20_000]];
     let upload = || upload(stack.clone(), tokio_stream::iter(messages.clone()));
     upload().await.unwrap_err();
@@ -140,7 +146,7 @@ async fn c_2_an_answer_before_the_end_of_a_request_that_is_awaited_is_not_retrie
     let (send, messages) = tokio::sync::mpsc::unbounded_channel();
     send.send(vec![1]).unwrap();
     let server = Server::start(vec![Act::EarlyFail(14), Act::Serve]).await;
-    let stack = full(&named(policy()), channel(server.address));
+    let stack = full(&named(declared()), channel(server.address));
     let messages = tokio_stream::wrappers::UnboundedReceiverStream::new(messages);
     let status = upload(stack, messages).await.unwrap_err();
     assert_eq!(status.code(), Code::Unavailable);
@@ -153,7 +159,7 @@ async fn c_2_an_answer_before_the_end_of_a_request_that_is_awaited_is_not_retrie
 async fn c_4_a_streamed_request_that_was_never_read_is_sent_as_it_is() {
     // However long it is: nothing of it was asked for while there was no connection.
     let server = Rising::new();
-    let deps = named(policy());
+    let deps = named(declared());
     let stack = BoxCloneService::new(
         ServiceBuilder::new()
             .layer(StatusLayer::new())

@@ -33,6 +33,7 @@ use tower_reprise::{
 
 fn policy() -> PolicyBuilder {
     Policy::synchronous()
+        .honours_keys()
         .base(Duration::from_millis(1))
         .cap(Duration::from_millis(2))
 }

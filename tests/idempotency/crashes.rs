@@ -365,11 +365,11 @@ async fn i_14_what_may_have_taken_effect_is_not_forgotten() {
             response.extensions_mut().insert(HandlerOutcome::Unknown);
             response
         }
-        2 => status(503, "not now"),
+        2 => status(429, "not now"),
         _ => status(200, "paid"),
     });
     assert_eq!(send(&server, post("k")).await.status, 502);
-    assert_eq!(send(&server, post("k")).await.status, 503);
+    assert_eq!(send(&server, post("k")).await.status, 429);
     // Somebody hangs up while the key is claimed.
     store.fail(Verb::Claim, Fault::Slow(SECOND), 1);
     let gone = start(&server, post("k"));

@@ -26,6 +26,8 @@ use crate::setup::{LEASE, SECOND};
 #[derive(Debug, Clone, Copy)]
 enum Meets {
     Status(u16),
+    /// A 503 that says when to come back.
+    Busy,
     /// It arrived, and then the connection was reset.
     Reset,
     /// Nobody listens.
@@ -33,7 +35,7 @@ enum Meets {
     /// There is no answer, ever.
     Silence,
 }
-use Meets::{Refused, Reset, Silence, Status};
+use Meets::{Busy, Refused, Reset, Silence, Status};
 
 /// A service that meets these, and then succeeds.
 fn upstream(
@@ -47,12 +49,17 @@ fn upstream(
             let status = match next {
                 None => 200,
                 Some(Status(status)) => status,
+                Some(Busy) => 503,
                 Some(Reset) => return failed(io::ErrorKind::ConnectionReset),
                 Some(Refused) => return failed(io::ErrorKind::ConnectionRefused),
                 Some(Silence) => std::future::pending().await,
             };
             let mut response = Response::new(Full::default());
             *response.status_mut() = StatusCode::from_u16(status).unwrap();
+            if let Some(Busy) = next {
+                let headers = response.headers_mut();
+                headers.insert("retry-after", "1".parse().unwrap());
+            }
             Ok(response)
         }
     };
@@ -108,9 +115,9 @@ async fn i_12_a_call_that_no_attempt_of_was_processed_is_released() {
     use ServerErrors::{Keep, KeepAll, ReleaseAll};
     let cases: [(ServerErrors, &[Meets]); 8] = [
         (Keep, &[Refused, Refused, Refused, Refused]),
-        (Keep, &[Status(503), Status(503), Status(503), Status(503)]),
-        (Keep, &[Status(503), Status(429), Refused, Refused]),
-        (Keep, &[Refused, Status(429), Refused, Status(503)]),
+        (Keep, &[Busy, Busy, Busy, Busy]),
+        (Keep, &[Busy, Status(429), Refused, Refused]),
+        (Keep, &[Refused, Status(429), Refused, Busy]),
         (KeepAll, &[Refused, Status(429), Status(429), Status(429)]),
         (
             ReleaseAll,
@@ -134,17 +141,19 @@ async fn i_12_a_call_that_no_attempt_of_was_processed_is_released() {
 async fn i_14_a_call_that_an_attempt_of_may_have_been_processed_is_not_released() {
     use ServerErrors::{Keep, KeepAll, ReleaseAll};
     let unknown = (409, "outcome-unknown".to_owned());
-    let responses: [(ServerErrors, &[Meets]); 6] = [
-        (Keep, &[Reset, Status(503), Status(503), Status(503)]),
-        (Keep, &[Status(503), Reset, Refused, Status(429)]),
-        (Keep, &[Status(502), Status(503), Status(503), Status(503)]),
+    let responses: [(ServerErrors, &[Meets]); 8] = [
+        (Keep, &[Reset, Busy, Busy, Busy]),
+        (Keep, &[Busy, Reset, Refused, Status(429)]),
+        (Keep, &[Status(502), Busy, Busy, Busy]),
+        (Keep, &[Status(503), Busy, Busy, Busy]),
+        (Keep, &[Busy, Busy, Busy, Status(503)]),
         (
             KeepAll,
             &[Status(503), Status(429), Status(429), Status(429)],
         ),
         (ReleaseAll, &[Status(500), Reset, Status(500), Status(500)]),
         // The second is given up, but not taken back.
-        (Keep, &[Status(503), Silence]),
+        (Keep, &[Busy, Silence]),
     ];
     for (errors, meets) in responses {
         let answers = repeats(errors, CrashPolicy::Unknown, meets).await;
@@ -191,7 +200,8 @@ async fn c_4_the_outcome_of_a_call_tells_whether_an_attempt_before_may_have_been
         in_doubt(&[Refused, Refused, Refused, Reset]).await,
         (4, false)
     );
-    assert_eq!(in_doubt(&[Status(503), Status(429)]).await, (3, false));
+    assert_eq!(in_doubt(&[Busy, Status(429)]).await, (3, false));
+    assert_eq!(in_doubt(&[Status(503)]).await, (2, true));
     assert_eq!(in_doubt(&[Status(500)]).await, (2, true));
     assert_eq!(in_doubt(&[Silence]).await, (1, false));
     assert_eq!(in_doubt(&[Refused, Silence]).await, (2, true));

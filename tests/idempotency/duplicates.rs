@@ -89,7 +89,7 @@ async fn i_6_no_longer_than_configured() {
 async fn i_6_one_of_those_that_wait_executes_when_the_first_had_no_effect() {
     let handler = Handler::held();
     let server = handler.serve(in_memory().wait(10 * SECOND), |run| match run {
-        1 => status(503, "not now"),
+        1 => status(429, "not now"),
         _ => status(200, "second"),
     });
     let first = start(&server, post("k"));
@@ -97,7 +97,7 @@ async fn i_6_one_of_those_that_wait_executes_when_the_first_had_no_effect() {
     let waiting = [start(&server, post("k")), start(&server, post("k"))];
     settle().await;
     handler.let_through(2);
-    assert_eq!(first.await.unwrap().status, 503);
+    assert_eq!(first.await.unwrap().status, 429);
     for waiting in waiting {
         let answer = waiting.await.unwrap();
         assert_eq!((answer.status, &*answer.body), (200, "second"));

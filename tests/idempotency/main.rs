@@ -7,6 +7,8 @@
     reason = "the helpers are tests too"
 )]
 
+#[cfg(feature = "sqlite")]
+mod anything;
 mod backends;
 mod crashes;
 mod doubt;
@@ -14,9 +16,12 @@ mod duplicates;
 mod events;
 mod hang_ups;
 mod keys;
+mod lifetimes;
 mod loopback;
+mod nested;
 mod outage;
 mod own_commit;
+mod proof;
 mod replies;
 mod scopes;
 mod setup;

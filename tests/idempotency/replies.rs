@@ -1,6 +1,6 @@
 //! What is kept and replayed, and what is not: I-8 to I-13, I-17, I-18.
 
-use http::{HeaderValue, Request, Response};
+use http::{HeaderValue, Request, Response, StatusCode, header::RETRY_AFTER};
 use tower_reprise::{
     server::idempotency::{HandlerOutcome, ServerErrors},
     store::{CrashPolicy, MemoryStore},
@@ -52,7 +52,7 @@ async fn i_8_the_same_reply() {
 async fn i_8_a_reply_without_a_body() {
     let server = Handler::new().serve(in_memory(), |_| {
         let mut response = Response::new(Frames::default());
-        *response.status_mut() = http::StatusCode::NO_CONTENT;
+        *response.status_mut() = StatusCode::NO_CONTENT;
         response
     });
     let (first, again) = twice(&server).await;
@@ -217,17 +217,51 @@ async fn runs(
     handler.runs()
 }
 
-/// I-11 and I-12: every status there is.
+/// I-11 and I-12: every status there is, without and with `Retry-After`. The outcome of a 408 and of
+/// a bare 503 is unknown.
 #[tokio::test(start_paused = true)]
 async fn i_11_i_12_kept_or_released_by_status() {
     for code in 200..=599 {
-        let expected = match code {
-            401 | 408 | 425 | 429 | 503 => 2,
-            _ => 1,
-        };
-        let runs = runs(in_memory(), move || status(code, "")).await;
-        assert_eq!(runs, expected, "{code}");
+        for comes_back in [false, true] {
+            let handler = Handler::new();
+            let careful = builder(MemoryStore::new(), CrashPolicy::Unknown);
+            let server = handler.serve(careful, move |_| {
+                let mut reply = status(code, "");
+                let told = comes_back.then(|| (RETRY_AFTER, HeaderValue::from_static("1")));
+                reply.headers_mut().extend(told);
+                reply
+            });
+            let (first, again) = twice(&server).await;
+            assert_eq!(first.status, code);
+            let found = (handler.runs(), again.is_replayed(), again.problem());
+            let unknown = Some("outcome-unknown".to_owned());
+            let expected = match (code, comes_back) {
+                (401 | 425 | 429, _) | (503, true) => (2, false, None),
+                (408, _) | (503, false) => (1, false, unknown),
+                _ => (1, true, None),
+            };
+            assert_eq!(found, expected, "{code} {comes_back}");
+        }
     }
+}
+
+/// I-12: the user's word for statuses that prove nothing by themselves.
+#[tokio::test(start_paused = true)]
+async fn i_12_statuses_that_the_handler_means_nothing_done_by() {
+    let careful = || builder(MemoryStore::new(), CrashPolicy::Unknown);
+    let declared = |code| careful().no_effect_statuses([StatusCode::from_u16(code).unwrap()]);
+    for code in [408, 503, 409] {
+        assert_eq!(runs(declared(code), move || status(code, "")).await, 2);
+    }
+    let unavailable = || grpc(Frames::default(), Some("14"));
+    assert_eq!(runs(declared(503), unavailable).await, 2);
+    assert_eq!(
+        runs(declared(503), || marked(503, HandlerOutcome::Committed)).await,
+        1
+    );
+    let refused = careful().no_effect_statuses([StatusCode::OK]).build();
+    let error = refused.err().unwrap().to_string();
+    assert!(error.contains("no_effect_statuses is 200"), "{error}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -79,9 +79,9 @@ async fn i_20_unless_there_is_a_scope_for_them() {
     for _ in 0..2 {
         assert_eq!(send(&server, of(None)).await.body, "run 1");
     }
-    // Somebody of that name is somebody else, and so is nobody at all.
+    // Somebody of that name is somebody else; an empty name is none.
     assert_eq!(send(&server, of(Some("public"))).await.body, "run 2");
-    assert_eq!(send(&server, of(Some(""))).await.body, "run 3");
+    assert_eq!(send(&server, of(Some(""))).await.body, "run 1");
 }
 
 #[tokio::test(start_paused = true)]
@@ -121,4 +121,38 @@ async fn namespaces_share_a_store_and_nothing_else() {
     assert_eq!(send(&one, post("k")).await.body, "run 1");
     assert_eq!(send(&two, post("k")).await.body, "run 2");
     assert_eq!(send(&one, post("k")).await.body, "run 1");
+}
+
+/// I-28: an empty name would be one for everybody who has none.
+#[tokio::test(start_paused = true)]
+async fn i_28_an_empty_scope_is_no_scope() {
+    let (store, handler) = (MemoryStore::new(), Handler::new());
+    let server = handler.count(in_memory(&store));
+    let answer = send(&server, of(Some(""))).await;
+    assert_eq!(answer.refusal(), (403, "anonymous".into()));
+    assert_eq!((handler.runs(), store.len()), (0, 0));
+}
+
+/// I-28: a multipart body has a new boundary with each attempt.
+#[tokio::test(start_paused = true)]
+async fn i_28_the_fingerprint_can_be_supplied() {
+    let upload = |boundary: &str, digest: Option<&str>| {
+        let body = format!("--{boundary} the picture --{boundary}--");
+        let mut request = post("k").map(|_| Frames::default().data(body));
+        let content_type = format!("multipart/form-data; boundary={boundary}");
+        let headers = request.headers_mut();
+        headers.insert("content-type", content_type.parse().unwrap());
+        if let Some(digest) = digest {
+            headers.insert("content-digest", digest.parse().unwrap());
+        }
+        request
+    };
+    let by_digest = |head: &Request<()>, _: &[u8]| head.headers().get("content-digest").cloned();
+    let handler = Handler::new();
+    let server = handler.count(in_memory(&MemoryStore::new()).fingerprint(by_digest));
+    assert_eq!(send(&server, upload("1", Some("a"))).await.body, "run 1");
+    assert!(send(&server, upload("2", Some("a"))).await.is_replayed());
+    assert_eq!(send(&server, upload("1", Some("b"))).await.status, 422);
+    assert_eq!(send(&server, upload("1", None)).await.status, 422);
+    assert_eq!(handler.runs(), 1);
 }

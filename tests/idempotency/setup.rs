@@ -155,6 +155,15 @@ impl Handler {
         builder: Builder<St>,
         reply: impl Fn(usize) -> Response<Frames> + Clone + Send + Sync + 'static,
     ) -> Server {
+        self.serve_by(&builder.build().unwrap(), reply)
+    }
+
+    /// The same, under a layer that is there already.
+    pub(crate) fn serve_by<St: IdempotencyStore>(
+        &self,
+        layer: &IdempotencyLayer<St>,
+        reply: impl Fn(usize) -> Response<Frames> + Clone + Send + Sync + 'static,
+    ) -> Server {
         let handler = self.clone();
         let inner = service_fn(move |request: Request<Frames>| {
             let (handler, reply) = (handler.clone(), reply.clone());
@@ -169,7 +178,7 @@ impl Handler {
                 Ok::<_, Infallible>(response)
             }
         });
-        BoxCloneSyncService::new(builder.build().unwrap().layer(inner))
+        BoxCloneSyncService::new(layer.layer(inner))
     }
 
     /// A server that replies with the number of the execution.
@@ -303,15 +312,29 @@ pub(crate) enum Fault {
     Slow(Duration),
 }
 
-/// A store in memory that fails on demand.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Flaky {
-    pub(crate) memory: MemoryStore,
+/// A store that fails on demand.
+#[derive(Debug, Clone)]
+pub(crate) struct Flaky<St = MemoryStore> {
+    pub(crate) memory: St,
     faults: Arc<Mutex<Vec<(Verb, Fault, usize)>>>,
     calls: Arc<Mutex<Vec<Verb>>>,
 }
 
-impl Flaky {
+impl Default for Flaky {
+    fn default() -> Self {
+        Self::new(MemoryStore::new())
+    }
+}
+
+impl<St> Flaky<St> {
+    pub(crate) fn new(store: St) -> Self {
+        Self {
+            memory: store,
+            faults: Arc::default(),
+            calls: Arc::default(),
+        }
+    }
+
     /// The next `times` calls of `verb` go wrong.
     pub(crate) fn fail(&self, verb: Verb, fault: Fault, times: usize) {
         self.faults.lock().unwrap().push((verb, fault, times));
@@ -357,7 +380,7 @@ impl Flaky {
     }
 }
 
-impl IdempotencyStore for Flaky {
+impl<St: IdempotencyStore> IdempotencyStore for Flaky<St> {
     async fn claim(&self, claim: Claim) -> Result<Claimed, StoreError> {
         self.run(Verb::Claim, self.memory.claim(claim)).await
     }

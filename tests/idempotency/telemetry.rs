@@ -180,3 +180,29 @@ async fn o_1_the_handler_logs_in_the_callers_span() {
     assert_eq!(*seen.lock().unwrap(), Some("request"));
     drop(subscriber);
 }
+
+/// I-29: a gauge of what waits, which falls again.
+#[tokio::test(start_paused = true)]
+async fn i_29_what_waits_for_the_store_is_counted() {
+    let recorder = DebuggingRecorder::new();
+    let snapshotter = recorder.snapshotter();
+    let _guard = metrics::set_default_local_recorder(&recorder);
+    // The change since the last look.
+    let waiting = || {
+        let all = snapshotter.snapshot().into_vec().into_iter();
+        let mut gauges = all.filter(|(key, ..)| key.key().name() == "idempotency_unsettled");
+        gauges.next().map(|(.., value)| value)
+    };
+    let (store, handler) = (Flaky::default(), Handler::new());
+    let server = handler.count(builder(store.clone(), CrashPolicy::Unknown));
+    let down = Fault::Error(StoreErrorKind::Unavailable);
+    store.fail(Verb::Complete, down, usize::MAX);
+    for key in ["a", "b", "c"] {
+        send(&server, post(key)).await;
+    }
+    settle().await;
+    assert_eq!(waiting(), Some(DebugValue::Gauge(3.0.into())));
+    store.heal();
+    tokio::time::sleep(LEASE).await;
+    assert_eq!(waiting(), Some(DebugValue::Gauge((-3.0).into())));
+}

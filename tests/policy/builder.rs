@@ -307,7 +307,7 @@ fn p_3_a_policy_within_the_standard_has_no_findings() {
 }
 
 #[test]
-fn p_3_approvals_show_with_their_reason() {
+fn p_2_p_3_approvals_show_with_their_reason_and_lift_only_what_the_board_may() {
     let policy = Policy::synchronous()
         .max_retries(9)
         .total_timeout(60 * SECOND)
@@ -321,16 +321,27 @@ fn p_3_approvals_show_with_their_reason() {
         .approve(Rule::R7, "r7")
         .build()
         .unwrap();
-    let all = [Rule::R2, Rule::R3, Rule::R4, Rule::R6, Rule::R7];
     assert_eq!(
         findings(&policy),
-        all.map(|rule| (rule, Severity::Approved))
+        [
+            (Rule::R2, Severity::Approved),
+            (Rule::R3, Severity::Approved),
+            (Rule::R4, Severity::Violation),
+            (Rule::R6, Severity::Violation),
+            (Rule::R7, Severity::Violation),
+        ]
     );
     let audit = policy.audit();
-    assert!(audit.is_compliant());
-    for reason in ["r2", "r3", "r4", "r6", "r7"] {
+    assert!(!audit.is_compliant());
+    for end in [
+        "r2",
+        "r3",
+        "r4: blocks the merge",
+        "r6: blocks the merge",
+        "r7: blocks the deployment",
+    ] {
         let shown = audit.to_string();
-        assert!(shown.lines().any(|line| line.ends_with(reason)), "{audit}");
+        assert!(shown.lines().any(|line| line.ends_with(end)), "{audit}");
     }
 }
 
@@ -370,7 +381,7 @@ fn p_3_r_4_codes_that_are_never_retried_are_found() {
         assert_eq!(error.field(), "rules.codes");
         let approved = of(codes).approve(Rule::R4, "they mean something else by it");
         let found = findings(&approved.build().unwrap());
-        assert_eq!(found, [(Rule::R4, Severity::Approved)]);
+        assert_eq!(found, [(Rule::R4, Severity::Violation)]);
     }
 }
 
@@ -406,14 +417,19 @@ impl Backoff for EqualJitter {
 
 #[test]
 fn p_3_a_backoff_without_jitter_is_found_by_sampling() {
+    let refused = Policy::synchronous().backoff(Fixed).build().unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "R-1: backoff is a fixed time, allowed: full or decorrelated jitter (or an approval with a reason)"
+    );
+    let equal = Policy::synchronous().backoff(EqualJitter).build().unwrap();
+    assert_eq!(findings(&equal), [(Rule::R1, Severity::Violation)]);
     for builder in [
         Policy::synchronous().backoff(Fixed),
         Policy::synchronous().backoff(EqualJitter),
     ] {
-        let policy = builder.clone().build().unwrap();
-        assert_eq!(findings(&policy), [(Rule::R1, Severity::Violation)]);
         let approved = builder.approve(Rule::R1, "simulator").build().unwrap();
-        assert_eq!(findings(&approved), [(Rule::R1, Severity::Approved)]);
+        assert_eq!(findings(&approved), [(Rule::R1, Severity::Violation)]);
     }
     let spread = Policy::synchronous()
         .backoff(FullJitter::default())

@@ -459,8 +459,8 @@ fn p_3_a_users_own_test_fails_with_rules_and_remedies() {
     let audit = policies.audit();
     let panic = std::panic::catch_unwind(|| assert_compliant(audit.clone())).unwrap_err();
     let message = panic.downcast_ref::<String>().unwrap();
-    let remedy = "R-8 orders: set `dead_letters` (a queue for asynchronous events), or approve R-8 \
-                  with a reason: it blocks the deployment";
+    let remedy = "R-8 orders: set `dead_letters` (a queue for asynchronous events): it blocks the \
+                  deployment";
     assert!(message.contains(remedy), "{message}");
     assert!(message.contains(&audit.to_string()), "{message}");
 }
@@ -552,4 +552,13 @@ proptest::proptest! {
         let _ = Policies::check_toml(&format!("default = {{ profile = 'bank', approvals = [{{ rule = 'R-2', reason = {text:?} }}] }}"))
             .map(|audit| audit.to_string());
     }
+}
+
+/// P-4: a section that no call would ever go by is an error.
+#[test]
+fn p_4_a_dependency_is_not_named_by_its_url() {
+    let text = "default.profile = 'synchronous'\ndependencies.'https://a.example'.max_retries = 1";
+    let error = Policies::from_toml(text).unwrap_err().to_string();
+    assert!(error.contains("https://a.example"), "{error}");
+    assert!(error.contains("host and port"), "{error}");
 }

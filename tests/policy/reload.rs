@@ -331,6 +331,7 @@ fn either(first: bool) -> Policy {
         .consecutive_failures(u32::MAX)
         .failure_rate(1.0, u32::MAX, SECOND * if first { 5 } else { 60 })
         .without_budget()
+        .approve(Rule::R1, "at once")
         .approve(Rule::R7, "all are retried")
         .build()
         .unwrap()

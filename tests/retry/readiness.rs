@@ -111,7 +111,7 @@ async fn d_7_a_concurrency_limit_of_one_below_never_deadlocks() {
         let client: Client = if stacked {
             BoxCloneService::new(
                 ServiceBuilder::new()
-                    .layer(IdempotencyKeyLayer::new().with_persist(|_| async {
+                    .layer(IdempotencyKeyLayer::new().with_persist(|_, _: &_| async {
                         sleep(MILLISECOND).await;
                         Ok::<_, BoxError>(())
                     }))
@@ -200,7 +200,7 @@ async fn d_7_a_refused_or_waiting_call_keeps_no_place_in_a_limit_below() {
     long.extensions_mut().insert(key);
     frees_the_place(keys.clone(), None, long).await;
 
-    let persist = keys.with_persist(|_| pending::<Result<(), BoxError>>());
+    let persist = keys.with_persist(|_, _: &_| pending::<Result<(), BoxError>>());
     frees_the_place(persist, None, request(Method::POST)).await;
 }
 

@@ -6,7 +6,8 @@ use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, header::CONTENT_TYPE};
 use tower::{Layer, util::BoxCloneService};
 use tower_reprise::{
-    Dependencies, Policy, RetryLayer, client::retry::Retry, error::BoxError, policy::PolicyBuilder,
+    Dependencies, Policy, RetryLayer, client::retry::Retry, error::BoxError, error::Rule,
+    policy::PolicyBuilder,
 };
 
 use crate::support::{deps, scripted::Server};
@@ -14,8 +15,11 @@ use crate::support::{deps, scripted::Server};
 pub(crate) const HOST: &str = "a.example";
 pub(crate) const MILLISECOND: Duration = Duration::from_millis(1);
 
+/// A fixed wait takes an approval.
 pub(crate) fn policy() -> PolicyBuilder {
-    Policy::synchronous().budget_floor(10)
+    Policy::synchronous()
+        .budget_floor(10)
+        .approve(Rule::R1, "waits that can be foreseen")
 }
 
 pub(crate) fn client<B>(

@@ -220,17 +220,16 @@ fn journaled(fails: bool) -> (Journal, Client, Server) {
     });
     let persist = {
         let journal = Arc::clone(&journal);
-        move |key: IdempotencyKey| {
+        move |key: IdempotencyKey, request: &Request<()>| {
             let journal = Arc::clone(&journal);
+            // The request is at hand: the key is stored with what it is for.
+            let line = format!("stored {} {}", key.as_str(), request.uri().path());
             async move {
                 sleep(secs(1)).await;
                 if fails {
                     return Err(BoxError::from(std::io::Error::other("disk full")));
                 }
-                journal
-                    .lock()
-                    .unwrap()
-                    .push(format!("stored {}", key.as_str()));
+                journal.lock().unwrap().push(line);
                 Ok(())
             }
         }
@@ -255,6 +254,7 @@ async fn k_4_the_key_is_stored_once_before_the_first_send() {
     assert_eq!(code(&future.await), 200);
     let journal = journal.lock().unwrap().clone();
     let key = journal[0].strip_prefix("stored ").expect("stored first");
+    let key = key.strip_suffix(" /items").expect("with its request");
     assert!(is_uuid_v4(key), "bare: {key}");
     assert_eq!(journal[1..], vec![format!("sent \"{key}\""); 3]);
 }
@@ -265,9 +265,9 @@ async fn k_4_a_callers_key_is_stored_too_and_a_request_without_one_is_just_sent(
     let header = with_header(post(), KEY, "order-42");
     let quoted = with_header(post(), KEY, "\"order-42\"");
     for (request, stored, sent) in [
-        (chosen, "stored order-42", "sent \"order-42\""),
-        (header, "stored order-42", "sent order-42"),
-        (quoted, "stored order-42", "sent \"order-42\""),
+        (chosen, "stored order-42 /items", "sent \"order-42\""),
+        (header, "stored order-42 /items", "sent order-42"),
+        (quoted, "stored order-42 /items", "sent \"order-42\""),
     ] {
         let (journal, mut client, _) = journaled(false);
         assert_eq!(code(&call(&mut client, request).await), 200);
@@ -284,7 +284,7 @@ async fn k_4_a_callers_key_on_any_other_method_is_stored_too() {
         let (journal, mut client, _) = journaled(false);
         let request = with_header(request(method, HOST), KEY, "order-42");
         assert_eq!(code(&call(&mut client, request).await), 200);
-        assert_eq!(journal.lock().unwrap()[0], "stored order-42");
+        assert_eq!(journal.lock().unwrap()[0], "stored order-42 /items");
     }
 }
 
@@ -302,7 +302,7 @@ async fn k_4_if_the_key_cannot_be_stored_the_call_fails_and_nothing_is_sent() {
 #[tokio::test(start_paused = true)]
 async fn k_4_a_readiness_error_after_the_hook_returns_unchanged() {
     let (mock, mut handle) = tower_test::mock::pair::<Request<()>, Response<()>>();
-    let layer = IdempotencyKeyLayer::new().with_persist(|_| async { Ok::<_, BoxError>(()) });
+    let layer = IdempotencyKeyLayer::new().with_persist(|_, _: &_| async { Ok::<_, BoxError>(()) });
     let mut client = task::spawn(layer.layer(mock));
     assert_ready_ok!(client.enter(|cx, mut client| client.poll_ready(cx)));
     let mut future = task::spawn(client.call(post()));

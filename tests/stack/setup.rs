@@ -72,6 +72,7 @@ pub(crate) fn grpc() -> Request<()> {
 pub(crate) fn policy() -> PolicyBuilder {
     Policy::synchronous()
         .budget_floor(10)
+        .approve(Rule::R1, "test")
         .backoff(Fixed(secs(1)))
 }
 
@@ -79,6 +80,7 @@ pub(crate) fn policy() -> PolicyBuilder {
 pub(crate) fn lenient() -> PolicyBuilder {
     Policy::synchronous()
         .backoff(Fixed(Duration::from_millis(1)))
+        .approve(Rule::R1, "test")
         .approve(Rule::R7, "test")
         .budget_floor(10_000)
         .consecutive_failures(10_000)

@@ -22,6 +22,7 @@ impl Backoff for Fixed {
 pub(crate) fn quick() -> PolicyBuilder {
     Policy::synchronous()
         .budget_floor(10)
+        .honours_keys()
         .base(Duration::from_millis(1))
         .cap(Duration::from_millis(2))
 }

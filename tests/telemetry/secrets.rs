@@ -207,7 +207,7 @@ async fn s_2_a_future_prints_nothing_of_its_request() {
     gate.call(secret_request("GET")).await.unwrap();
     assert_no_secrets(&printed(gate.call(secret_request("GET"))).await);
 
-    let never = |_: IdempotencyKey| std::future::pending::<Result<(), BoxError>>();
+    let never = |_: IdempotencyKey, _: &_| std::future::pending::<Result<(), BoxError>>();
     let mut key = IdempotencyKeyLayer::new().with_persist(never).layer(busy());
     assert_no_secrets(&printed(key.call(secret_request("POST"))).await);
 

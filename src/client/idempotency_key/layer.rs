@@ -77,7 +77,6 @@ impl<M, P> IdempotencyKeyLayer<M, P> {
     /// `package.Service/Method`, or `package.Service` for all of a service's. The policy must declare
     /// them too, or calls of them are not repeated:
     /// [`PolicyBuilder::idempotent_methods`](crate::policy::PolicyBuilder::idempotent_methods).
-    /// [`stacks::client`](crate::stacks::client) takes those of its policies.
     pub fn idempotent_methods<T: Into<String>>(
         mut self,
         methods: impl IntoIterator<Item = T>,

@@ -40,15 +40,21 @@
 //! # }
 //! ```
 //!
-//! With [`IdempotencyKeyLayer::with_persist`] the key is stored before the first attempt is sent, so
-//! that even after a crash the same operation can be finished later.
+//! With [`IdempotencyKeyLayer::with_persist`] the key is stored before the first attempt is sent,
+//! next to the order that the request is for, so that even after a crash the same operation can be
+//! finished later.
 //!
 //! # What goes wrong
 //!
 //! - Below the retry loop each attempt gets a key of its own, and the server executes each.
-//! - A server that ignores keys executes each attempt too. Ask, before you stack this layer.
+//! - A server that ignores keys executes each attempt too. Ask, before you stack this layer: it is
+//!   your word that keys are honoured. [`stacks::client`](crate::stacks::client) takes that word from
+//!   the policy instead ([`honours_keys`](crate::policy::PolicyBuilder::honours_keys)).
+//! - A server that honours keys reads the whole request before it executes it. A gRPC stream never
+//!   ends, so leave streaming methods out of this layer.
 //! - A new call for the same order gets a new key. Keep the key with the order, and set it.
 
+mod by_policy;
 mod future;
 mod layer;
 mod make;
@@ -56,6 +62,7 @@ mod persist;
 mod service;
 
 pub use self::{
+    by_policy::{PolicyKeyLayer, PolicyKeyService},
     future::IdempotencyKeyFuture,
     layer::IdempotencyKeyLayer,
     make::{MakeKey, UuidV4},

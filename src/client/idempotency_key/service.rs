@@ -8,7 +8,7 @@ use http::{Method, Request};
 use tower::{Service, ServiceExt};
 
 use super::{IdempotencyKeyFuture, MakeKey, PersistKey, UuidV4, future::State, layer::Settings};
-use crate::call::IdempotencyKey;
+use crate::call::{IdempotencyKey, RetryOverride};
 use crate::{
     error::{BoxError, ConfigError},
     http::{grpc::is_one_of, headers::first},
@@ -32,7 +32,7 @@ where
     S: Service<Request<B>> + Clone,
     S::Error: Into<BoxError>,
     M: MakeKey<B>,
-    P: PersistKey,
+    P: PersistKey<B>,
 {
     type Response = S::Response;
     type Error = BoxError;
@@ -43,8 +43,30 @@ where
         self.inner.poll_ready(cx).map_err(Into::into)
     }
 
-    fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        match self.stamp(&mut request) {
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let writes = matches!(*request.method(), Method::POST | Method::PATCH);
+        let needed = writes
+            && !is_one_of(&self.settings.idempotent_methods, &request)
+            && !RetryOverride::is_idempotent(request.extensions());
+        self.call_with(request, needed)
+    }
+}
+
+impl<S, M, P> IdempotencyKeyService<S, M, P> {
+    /// Calls the service, with a key stamped on the request if one is needed.
+    #[inline]
+    pub(super) fn call_with<B>(
+        &mut self,
+        mut request: Request<B>,
+        needed: bool,
+    ) -> IdempotencyKeyFuture<S, P::Future, Request<B>>
+    where
+        S: Service<Request<B>> + Clone,
+        S::Error: Into<BoxError>,
+        M: MakeKey<B>,
+        P: PersistKey<B>,
+    {
+        match self.stamp(&mut request, needed) {
             Ok(None) => {}
             Ok(Some(future)) => {
                 crate::call::release(&mut self.inner);
@@ -64,22 +86,27 @@ where
     }
 }
 
-impl<S, M, P: PersistKey> IdempotencyKeyService<S, M, P> {
+impl<S, M, P> IdempotencyKeyService<S, M, P> {
     /// Stamps a key on a request that needs one. Returns the future that stores it, which must end
     /// before the request is sent.
-    fn stamp<B>(&self, request: &mut Request<B>) -> Result<Option<P::Future>, BoxError>
+    fn stamp<B>(
+        &self,
+        request: &mut Request<B>,
+        needed: bool,
+    ) -> Result<Option<P::Future>, BoxError>
     where
         M: MakeKey<B>,
+        P: PersistKey<B>,
     {
-        let needed = matches!(*request.method(), Method::POST | Method::PATCH);
-        if !needed && !P::STORES && request.extensions().is_empty() {
+        let writes = matches!(*request.method(), Method::POST | Method::PATCH);
+        if !writes && !P::STORES && request.extensions().is_empty() {
             return Ok(None);
         }
         let Settings {
             header,
             quoted,
             longest,
-            idempotent_methods,
+            ..
         } = &self.settings;
         let refused = |value: &dyn fmt::Display, allowed: String| {
             ConfigError::new(None, header.to_string(), value, allowed)
@@ -97,18 +124,16 @@ impl<S, M, P: PersistKey> IdempotencyKeyService<S, M, P> {
                 return Err(refused(&"empty or not visible ASCII", "visible ASCII".into()).into());
             }
             fits(&key)?;
-            return Ok(self.persist.persist(&key));
+            return Ok(self.persist.persist(&key, request));
         }
         let chosen = request.extensions().get::<IdempotencyKey>().cloned();
         let key = match chosen {
             Some(key) => key,
-            None if needed && !is_one_of(idempotent_methods, request) => {
-                self.make.make_key(request)
-            }
+            None if needed => self.make.make_key(request),
             None => return Ok(None),
         };
         fits(&key)?;
-        let persisting = self.persist.persist(&key);
+        let persisting = self.persist.persist(&key, request);
         let mut value = key.into_header(*quoted);
         // Each key is sent by one call only. Marked sensitive, it stays out of HPACK's dynamic
         // table, where it would displace headers that come again.

@@ -2,7 +2,7 @@ use tower::Layer;
 
 use super::{ClonedRequests, HttpRequests, Refresh, Retry};
 use crate::{
-    classify::Standard,
+    classify::{KeysHonoured, Standard},
     dependency::{ByAuthority, Dependencies, DependencyCache, LastSlot},
 };
 
@@ -21,9 +21,16 @@ impl<C, L> RetryLayer<C, L> {
         deps.register_counting_layer();
         Self {
             deps,
-            requests: HttpRequests,
+            requests: HttpRequests::default(),
             prepare: (),
         }
+    }
+
+    /// Repeats a POST or PATCH on the strength of its key only where the policy says that keys are
+    /// honoured.
+    pub(crate) fn keys_by_policy(mut self) -> Self {
+        self.requests.keys = KeysHonoured::ByPolicy;
+        self
     }
 }
 

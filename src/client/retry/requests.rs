@@ -10,7 +10,7 @@ use crate::{
         attempt_headers::{Origin, TIMEOUT, origin_of},
         budget_mark::{BudgetMark, ExtensionsKind},
     },
-    classify::Rules,
+    classify::{KeysHonoured, Rules},
     http::{
         UnreadBody,
         grpc::{grpc_timeout, is_grpc},
@@ -41,6 +41,10 @@ pub trait ReplayRequests<Req, Res>: Clone + sealed::Sealed {
         policy: &Policy,
         replay: &ReplayLimits<'_>,
     ) -> Opened<Self::Snapshot>;
+
+    /// Returns whether a request is safe to repeat, as far as its kind tells.
+    #[doc(hidden)]
+    fn repeatable(&self, request: &Req, rules: &Rules) -> bool;
 
     /// Leaves on a request what layers below have to know about it.
     #[doc(hidden)]
@@ -106,7 +110,9 @@ mod sealed {
 
 /// HTTP and gRPC: the head is copied into a recycled buffer, the body by its [`ReplayBody`].
 #[derive(Debug, Clone, Copy, Default)]
-pub struct HttpRequests;
+pub struct HttpRequests {
+    pub(super) keys: KeysHonoured,
+}
 
 /// The snapshot of an HTTP request.
 #[derive(Debug)]
@@ -153,6 +159,11 @@ impl<B: ReplayBody, R: ResponseHead> ReplayRequests<Request<B>, R> for HttpReque
             origin: origin_of(request, kind, headers.map(|headers| headers.previous)),
             snapshot,
         }
+    }
+
+    #[inline]
+    fn repeatable(&self, request: &Request<B>, rules: &Rules) -> bool {
+        rules.repeatable(request, self.keys)
     }
 
     fn mark(&self, request: &mut Request<B>, mark: Mark) {
@@ -269,6 +280,10 @@ impl<Req: Clone, Res> ReplayRequests<Req, Res> for ClonedRequests {
             snapshot: (limits.max_retries > 0).then(|| request.clone()),
             origin: Origin::Original,
         }
+    }
+
+    fn repeatable(&self, _: &Req, _: &Rules) -> bool {
+        true
     }
 
     fn mark(&self, _: &mut Req, _: Mark) {}

@@ -91,7 +91,9 @@ where
         });
         let dependency = &route.dependency;
         let policy = dependency.policy();
-        let repeatable = deps.classifier.repeatable(policy.rules(), &request);
+        let rules = policy.rules();
+        let repeatable = self.requests.repeatable(&request, rules)
+            && deps.classifier.repeatable(rules, &request);
         let Opened {
             limits,
             snapshot,

@@ -1,4 +1,4 @@
-use std::{any::Any, future::Future, pin::pin};
+use std::{any::Any, error::Error, future::Future, pin::pin};
 
 use bytes::Bytes;
 use http::{
@@ -15,7 +15,7 @@ use super::{
     request::{Callback, Stored},
 };
 use crate::{
-    call::{RetryOutcome, Retryable, key::LONGEST_CONFIGURABLE},
+    call::{Effect, RetryError, RetryOutcome, Retryable, key::LONGEST_CONFIGURABLE},
     classify::{Rules, http::is_replayed, network},
     delivery::{redact, webhooks::Webhooks},
     error::{BoxError, Refused, find},
@@ -25,7 +25,7 @@ use crate::{
         problem::Problem,
         read::{Buffered, ReadError, buffer, read_whole},
     },
-    server::dialect::OperationId,
+    server::dialect::{Handover, OperationId},
     store::journal::{Dedup, Enqueued, Entry, Journal, NewEntry},
     telemetry,
 };
@@ -95,12 +95,18 @@ impl<S, J: Journal + Clone> ReplayableRequest<S, J> {
                 return Ok(own(response.await));
             }
             let head = self.head.clone();
-            let reason = match self.service.oneshot(request(self.head)).await {
+            let mut request = request(self.head);
+            // The journal executes it again, so a reply that it is journaled for leaves no record.
+            request.extensions_mut().insert(Handover {
+                takes_reply: |reply| cannot_serve(reply).is_some(),
+                takes_error: |error| cannot_call(error).is_some(),
+            });
+            let reason = match self.service.oneshot(request).await {
                 Ok(response) => match cannot_serve(&response) {
                     None => return Ok(replay.served(&options, response).await),
                     Some(code) => replay.reason(code, response).await,
                 },
-                Err(error) => match cannot_call(&error) {
+                Err(error) => match cannot_call(&error as &dyn Any) {
                     None => return Err(error),
                     Some(code) => code.into(),
                 },
@@ -122,15 +128,17 @@ pub(super) fn cannot_serve<R>(response: &Response<R>) -> Option<&'static str> {
     }
     let unavailable = response.status() == StatusCode::SERVICE_UNAVAILABLE;
     // A reply of an idempotency store is final, and so is one after an attempt that may have been
-    // served.
-    let served = || RetryOutcome::of(response).is_some_and(RetryOutcome::in_doubt);
+    // served. Attempts that got a 503 too are as good as this one.
+    let before = || RetryOutcome::of(response).map(RetryOutcome::before);
+    let served = || before().is_some_and(|effect| effect > Effect::Unproven);
     (unavailable && !is_replayed(response.headers()) && !served()).then_some(UNAVAILABLE)
 }
 
 /// Returns why there is no response, if the error says that the request was not served.
-pub(super) fn cannot_call<E: 'static>(error: &E) -> Option<&'static str> {
-    let error: &BoxError = (error as &dyn Any).downcast_ref()?;
-    if RetryOutcome::of_error(&**error).is_some_and(RetryOutcome::in_doubt) {
+pub(super) fn cannot_call(error: &dyn Any) -> Option<&'static str> {
+    let error: &BoxError = error.downcast_ref()?;
+    let retried = find::<RetryError>(&**error);
+    if retried.is_some_and(|retried| retried.outcome().before() > Effect::Unproven) {
         return None;
     }
     if Refused::find(&**error).is_some() {
@@ -140,7 +148,8 @@ pub(super) fn cannot_call<E: 'static>(error: &E) -> Option<&'static str> {
         return Some(OVERLOADED);
     }
     // There was no connection, and one may be possible later.
-    let verdict = network::classify(&Rules::standard(), &**error);
+    let last = retried.and_then(Error::source).unwrap_or(&**error);
+    let verdict = network::classify(&Rules::standard(), last);
     let later = verdict.never_sent && verdict.retry != Retryable::Never;
     later.then_some(DEPENDENCY)
 }

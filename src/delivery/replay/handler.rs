@@ -1,4 +1,5 @@
 use std::{
+    any::Any,
     fmt,
     marker::PhantomData,
     pin::pin,
@@ -238,7 +239,7 @@ impl<J: Journal + Clone, S, B, H> ReplayHandler<J, S, B, H> {
     }
 
     fn by_error<E: Into<BoxError> + 'static>(&self, error: E) -> Attempted {
-        if cannot_call(&error).is_some() {
+        if cannot_call(&error as &dyn Any).is_some() {
             return Attempted::NotNow(None);
         }
         let error = error.into();

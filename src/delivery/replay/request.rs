@@ -5,13 +5,19 @@ use http::{HeaderName, HeaderValue, Method, Request, Uri, header};
 use serde::{Deserialize, Serialize};
 
 use super::{dialect::Description, options::HEADERS};
-use crate::delivery::{redact::is_secret, stored_message::StoredMessage, webhooks::UserHeaders};
+use crate::{
+    delivery::{redact::is_secret, stored_message::StoredMessage, webhooks::UserHeaders},
+    http::original_uri::{original_uri, set_original_uri},
+};
 
 /// The part of a request next to its headers and its body.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Meta {
     pub(super) method: String,
     pub(super) uri: String,
+    /// The URI that it arrived with, if a router above the layer changed it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) original_uri: Option<String>,
     /// The reason why it was journaled.
     pub(super) reason: String,
     /// The caller's id of the request.
@@ -58,11 +64,13 @@ impl Stored {
         callback: Option<Callback>,
     ) -> Self {
         let headers = head.headers().iter();
+        let original = Some(original_uri(head)).filter(|uri| *uri != head.uri());
         let kept = headers.filter(|(name, value)| *name == key_header || !is_left_out(name, value));
         Self {
             meta: Meta {
                 method: head.method().as_str().to_owned(),
                 uri: head.uri().to_string(),
+                original_uri: original.map(Uri::to_string),
                 reason: reason.to_owned(),
                 request_id: description.request_id,
                 version: description.version,
@@ -81,6 +89,9 @@ impl Stored {
         *request.method_mut() = Method::from_bytes(self.meta.method.as_bytes()).ok()?;
         *request.uri_mut() = self.meta.uri.parse::<Uri>().ok()?;
         *request.headers_mut() = self.headers.clone();
+        if let Some(original) = &self.meta.original_uri {
+            set_original_uri(&mut request, original.parse().ok()?);
+        }
         Some(request)
     }
 }
@@ -155,5 +166,26 @@ mod tests {
             (&b"abc"[..], "BECAUSE")
         );
         assert_eq!(stored.meta.request_id.as_deref(), Some("r-1"));
+    }
+
+    /// I-19: below a nested router a replay goes by the same path as the request that it is of.
+    #[cfg(feature = "axum")]
+    #[test]
+    fn i_19_the_path_above_a_nested_router_is_journaled_too() {
+        let mut request = Request::post("/7").body(()).unwrap();
+        set_original_uri(&mut request, Uri::from_static("/orders/7"));
+        let description = Description::default();
+        let stored = Stored::new(
+            &request,
+            Bytes::new(),
+            "BECAUSE",
+            description,
+            &IDEMPOTENCY_KEY,
+            None,
+        );
+        let stored = Stored::decode(stored.encode()).unwrap();
+        let rebuilt = stored.request().unwrap();
+        assert_eq!(rebuilt.uri(), "/7");
+        assert_eq!(original_uri(&rebuilt), "/orders/7");
     }
 }

@@ -26,7 +26,7 @@ pub struct Finding {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Severity {
-    /// Against a rule, and allowed by an approval.
+    /// Against a rule that an approval lifts, and approved.
     Approved,
     /// A value that the standard advises against; or an approval that nothing needs, which would
     /// hide a later violation.
@@ -85,15 +85,23 @@ impl Finding {
         }
     }
 
+    /// Adds an approval. The standard lets its board approve more retries and more time; past its other
+    /// rules a policy can be built, and stays a violation.
     pub(super) fn approved(self, reason: Option<&Arc<str>>) -> Self {
-        match reason {
-            Some(reason) => Self {
-                severity: Severity::Approved,
-                approval: Some(Arc::clone(reason)),
-                ..self
-            },
-            None => self,
+        let severity = match reason {
+            Some(_) if self.is_for_review() => Severity::Approved,
+            _ => self.severity,
+        };
+        Self {
+            severity,
+            approval: reason.cloned(),
+            ..self
         }
+    }
+
+    /// Returns whether the rule is one that people may approve going beyond.
+    fn is_for_review(&self) -> bool {
+        self.rule.enforcement() == Enforcement::Review
     }
 
     /// Returns the remedy: to change the setting, or to have the difference approved.
@@ -107,10 +115,13 @@ impl Finding {
         } = self;
         match (self.severity, &self.approval) {
             (Severity::Warning, Some(_)) => format!("remove the approval of {rule}"),
-            (Severity::Violation, _) => format!(
+            (Severity::Violation, None) if self.is_for_review() => format!(
                 "set `{field}` ({allowed}), or approve {rule} with a reason: it {}",
                 rule.enforcement()
             ),
+            (Severity::Violation, _) => {
+                format!("set `{field}` ({allowed}): it {}", rule.enforcement())
+            }
             _ => format!("set `{field}` ({allowed})"),
         }
     }
@@ -118,10 +129,11 @@ impl Finding {
     /// Returns the approval, or what the rule blocks without one, for the table.
     pub(super) fn decided(&self) -> Cow<'_, str> {
         match (&self.approval, self.severity) {
-            (Some(reason), _) => Cow::Borrowed(reason),
-            (None, Severity::Violation) if self.rule.enforcement() == Enforcement::Review => {
-                "none: needs the board's".into()
+            (Some(reason), Severity::Violation) => {
+                format!("{reason}: {}", self.rule.enforcement()).into()
             }
+            (Some(reason), _) => Cow::Borrowed(reason),
+            (None, Severity::Violation) if self.is_for_review() => "none: needs the board's".into(),
             (None, Severity::Violation) => format!("none: {}", self.rule.enforcement()).into(),
             (None, _) => "not needed".into(),
         }

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use crate::{error::ConfigError, policy::Settings};
+use crate::{classify::Codes, error::ConfigError, policy::Settings};
 
 /// Checks the bounds of waits.
 pub(super) fn backoff(base: Duration, cap: Duration) -> Result<(), ConfigError> {
@@ -128,6 +128,11 @@ pub(super) fn settings(settings: &Settings) -> Result<(), ConfigError> {
     if let Err((field, value, allowed)) = settings.rules.codes.check() {
         return wrong(field, &value, allowed);
     }
+    // Without the feature nothing reads bodies, and a table of codes would be silently idle.
+    if !cfg!(feature = "codes") && settings.rules.codes != Codes::standard() {
+        let allowed = "the standard's, without the `codes` feature of this crate";
+        return wrong("rules.codes", &"another table", allowed);
+    }
     let methods = [
         (
             "rules.idempotent_methods",
@@ -175,4 +180,17 @@ fn within(
 /// Returns whether a name is fit for a metric's label.
 fn is_label(name: &str) -> bool {
     (1..=128).contains(&name.len()) && !name.chars().any(char::is_control)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::policy::Policy;
+
+    /// C-6: a table of codes that nothing reads is an error, not idle.
+    #[test]
+    fn c_6_codes_need_their_feature() {
+        let bank = Policy::bank().build();
+        assert_eq!(bank.is_ok(), cfg!(feature = "codes"), "{bank:?}");
+        assert!(Policy::synchronous().build().is_ok());
+    }
 }

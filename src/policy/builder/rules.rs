@@ -34,6 +34,16 @@ impl PolicyBuilder {
         self
     }
 
+    /// Declares that the dependency honours idempotency keys: it executes requests with the same key
+    /// once. Then [`stacks::client`](crate::stacks::client) retries POST and PATCH, and gRPC methods
+    /// declared [unary](Self::unary_methods), with the key that it stamps; without this word, it
+    /// retries them only if they were never sent. On in [`Policy::bank`](super::Policy::bank), and
+    /// with the codes of forrst.
+    pub fn honours_keys(mut self) -> Self {
+        self.settings.rules.honours_keys = true;
+        self
+    }
+
     /// Sets the header whose presence makes a POST or PATCH safe to retry.
     pub fn key_header(mut self, name: HeaderName) -> Self {
         self.settings.rules.key_header = name;
@@ -57,10 +67,11 @@ impl PolicyBuilder {
         self
     }
 
-    /// Adds gRPC methods that reply with one message. [`PeekLayer`](crate::client::peek::PeekLayer)
-    /// waits for the first frame of their replies only, since other replies may be streams. Without
-    /// any, these are all methods under [`Policy::grpc_unary`](crate::Policy::grpc_unary) and none
-    /// under the other profiles.
+    /// Adds gRPC methods that take and return one message; others may stream.
+    /// [`PeekLayer`](crate::client::peek::PeekLayer) waits for the first frame of their replies only;
+    /// without any, of those of all methods under [`Policy::grpc_unary`](crate::Policy::grpc_unary),
+    /// and of none under the other profiles. [`stacks::client`](crate::stacks::client) stamps keys on
+    /// their requests only.
     pub fn unary_methods<T: Into<String>>(mut self, methods: impl IntoIterator<Item = T>) -> Self {
         let methods = methods.into_iter().map(Into::into);
         self.settings.rules.unary_methods.extend(methods);
@@ -69,6 +80,7 @@ impl PolicyBuilder {
 
     /// Sets the meaning of error codes in bodies, for a [`PeekLayer`](crate::client::peek::PeekLayer).
     pub fn codes(mut self, codes: Codes) -> Self {
+        self.settings.rules.honours_keys |= codes.has_envelope();
         self.settings.rules.codes = codes;
         self
     }

@@ -7,15 +7,17 @@ use super::{Admission, Context, Operation, OperationId, Rejection, WireFormat, k
 use crate::{
     error::ConfigError,
     http::{
-        digest::{Digest, fingerprint},
+        digest::{Digest, fingerprint, summarized},
         grpc::is_grpc,
         headers::{IDEMPOTENCY_KEY, printable},
+        original_uri::original_uri,
         problem::Problem,
     },
-    store::{Note, RecordKey},
+    store::{Fingerprint, Note, RecordKey},
 };
 
 type Route = Arc<dyn Fn(&Request<()>, &mut Digest) + Send + Sync>;
+type Summarize = Arc<dyn Fn(&Request<()>, &[u8], &mut dyn FnMut(&[u8])) + Send + Sync>;
 type Require = Arc<dyn Fn(&Request<()>) -> Requirement + Send + Sync>;
 
 /// Whether a request needs an idempotency key.
@@ -38,6 +40,7 @@ pub struct HttpDialect {
     methods: Vec<Method>,
     requirement: Require,
     route: Route,
+    summarize: Option<Summarize>,
 }
 
 impl HttpDialect {
@@ -50,11 +53,13 @@ impl HttpDialect {
             },
             methods: vec![Method::POST, Method::PATCH],
             requirement: Arc::new(|_| Requirement::Required),
-            route: Arc::new(|head, digest| digest.part(head.uri().path())),
+            route: Arc::new(|head, digest| digest.part(original_uri(head).path())),
+            summarize: None,
         }
     }
 
-    /// Sets what a key is unique for, next to caller, namespace and method: the path by default.
+    /// Sets what a key is unique for, next to caller, namespace and method: the path by default, and
+    /// below nested axum routers the whole of it (with the `axum` feature).
     /// With the pattern of a route (axum's `MatchedPath`) a key that was used for one item can't be
     /// used for another.
     pub fn route<F, T>(mut self, route: F) -> Self
@@ -64,6 +69,33 @@ impl HttpDialect {
     {
         self.route = Arc::new(move |head, digest| digest.part(route(head)));
         self
+    }
+
+    /// Sets what tells one request from another with the same key, next to method, path and query,
+    /// instead of content type and body: for bodies that differ from attempt to attempt. A multipart
+    /// upload has a new boundary each time, and may name its content by a digest in a header. `None`
+    /// leaves a request to its content type and body.
+    pub fn fingerprint<F, T>(mut self, fingerprint: F) -> Self
+    where
+        F: Fn(&Request<()>, &[u8]) -> Option<T> + Send + Sync + 'static,
+        T: AsRef<[u8]>,
+    {
+        self.summarize = Some(Arc::new(move |head, body, found| {
+            if let Some(summary) = fingerprint(head, body) {
+                found(summary.as_ref());
+            }
+        }));
+        self
+    }
+
+    fn fingerprint_of(&self, head: &Request<()>, body: &[u8]) -> Fingerprint {
+        let mut supplied = None;
+        if let Some(summarize) = &self.summarize {
+            summarize(head, body, &mut |summary| {
+                supplied = Some(summarized(head, summary));
+            });
+        }
+        supplied.unwrap_or_else(|| fingerprint(head, body)).into()
     }
 
     /// Sets the methods that keys are for, instead of POST and PATCH. Others are passed on.
@@ -177,7 +209,7 @@ impl WireFormat for HttpDialect {
         let key = self.record_key(head, max_key_len, || Ok(owner))?;
         Ok(key.map(|key| OperationId {
             key,
-            fingerprint: fingerprint(head, body).into(),
+            fingerprint: self.fingerprint_of(head, body),
         }))
     }
 
@@ -206,7 +238,7 @@ impl WireFormat for HttpDialect {
         Ok(Some(Operation {
             id: OperationId {
                 key: asked.key,
-                fingerprint: fingerprint(head, body).into(),
+                fingerprint: self.fingerprint_of(head, body),
             },
             note: Note::NONE,
             retention: context.retention,

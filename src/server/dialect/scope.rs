@@ -32,7 +32,8 @@ pub struct Scope {
 }
 
 impl Scope {
-    /// Reads the owner from the head of a request; `None` is an unknown caller.
+    /// Reads the owner from the head of a request; `None` is an unknown caller, and so is an empty
+    /// name.
     pub fn new<F, T>(owner: F) -> Self
     where
         F: Fn(&Request<()>) -> Option<T> + Send + Sync + 'static,
@@ -66,8 +67,11 @@ impl Scope {
     pub(super) fn digest(&self, head: &Request<()>) -> Option<Digest> {
         let mut digest = None;
         (self.visit)(head, &mut |owner| {
-            let scope = owner.map(|owner| ("known", owner));
-            let anonymous = || Some(("anonymous", self.anonymous.as_deref()?.as_bytes()));
+            let scope = named(owner).map(|owner| ("known", owner));
+            let anonymous = || {
+                let name = self.anonymous.as_deref().map(str::as_bytes);
+                named(name).map(|name| ("anonymous", name))
+            };
             digest = scope.or_else(anonymous).map(|(kind, name)| {
                 let mut digest = Digest::new(kind);
                 digest.part(name);
@@ -82,10 +86,15 @@ impl Scope {
     pub(crate) fn owner(&self, head: &Request<()>) -> Option<String> {
         let mut found = None;
         (self.visit)(head, &mut |owner| {
-            found = owner.and_then(|owner| str::from_utf8(owner).ok().map(str::to_owned));
+            found = named(owner).and_then(|owner| str::from_utf8(owner).ok().map(str::to_owned));
         });
         found
     }
+}
+
+/// Returns a name that is one: all callers without would share an empty one.
+fn named(name: Option<&[u8]>) -> Option<&[u8]> {
+    name.filter(|name| !name.is_empty())
 }
 
 impl fmt::Debug for Scope {
@@ -114,5 +123,6 @@ mod tests {
         let nobody = Scope::anonymous("ada").digest(&head).unwrap();
         assert_eq!(nobody.finish(), expected("anonymous"));
         assert!(Scope::new(|_| None::<String>).digest(&head).is_none());
+        assert!(Scope::anonymous("").digest(&head).is_none());
     }
 }

@@ -1,11 +1,13 @@
 use std::{fmt, sync::Arc, time::Duration};
 
-use http::{HeaderName, Method, Request};
+use http::{HeaderName, Method, Request, StatusCode};
 
 use super::{
     IdempotencyLayer, ServerErrors,
     engine::Engine,
-    limits::{DAY, TimeLimits},
+    engine::EngineSettings,
+    limits::{DAY, MAX_EXECUTION, TimeLimits, UNSETTLED_LIMIT},
+    outcome::Judge,
     settings::{LayerState, Settings},
 };
 use crate::{
@@ -109,8 +111,10 @@ impl<St> IdempotencyBuilder<St> {
                 retention: DAY,
                 lease: Duration::from_secs(30),
                 store_timeout: None,
+                max_execution: MAX_EXECUTION,
+                unsettled_limit: UNSETTLED_LIMIT,
                 wait: Duration::ZERO,
-                server_errors: ServerErrors::default(),
+                judge: Judge::default(),
                 stored_headers: HeaderFilter::default(),
                 fail_open: false,
             },
@@ -159,6 +163,16 @@ impl<St, P, O> IdempotencyBuilder<St, P, O> {
         self
     }
 
+    /// See [`HttpDialect::fingerprint`].
+    pub fn fingerprint<F, T>(mut self, fingerprint: F) -> Self
+    where
+        F: Fn(&Request<()>, &[u8]) -> Option<T> + Send + Sync + 'static,
+        T: AsRef<[u8]>,
+    {
+        self.dialect = self.dialect.fingerprint(fingerprint);
+        self
+    }
+
     /// See [`HttpDialect::methods`].
     pub fn methods(mut self, methods: impl IntoIterator<Item = Method>) -> Self {
         self.dialect = self.dialect.methods(methods);
@@ -200,8 +214,8 @@ impl<St, P, O> IdempotencyBuilder<St, P, O> {
 
 impl<St, P, O, D> IdempotencyBuilder<St, P, O, D> {
     /// Tells keys of one API from those of others on the same store: a name and a version. Needed
-    /// where routers are nested under different paths, since each sees only its own part of the
-    /// path.
+    /// where a layer sees only part of the path: below a router that strips a prefix, unless it is
+    /// axum's and the `axum` feature is on.
     pub fn namespace(mut self, namespace: impl Into<Arc<str>>) -> Self {
         self.settings.namespace = namespace.into();
         self
@@ -247,6 +261,21 @@ impl<St, P, O, D> IdempotencyBuilder<St, P, O, D> {
         self
     }
 
+    /// Sets how long an execution renews its lease: 15 minutes by default, at least a lease. One that
+    /// takes longer, since it hangs, counts as one whose server died: see
+    /// [`crash_policy`](Self::crash_policy). It is not stopped.
+    pub fn max_execution(mut self, longest: Duration) -> Self {
+        self.settings.max_execution = longest;
+        self
+    }
+
+    /// Sets the memory for ends of executions that wait for a store that is down, in bytes: 64 MiB by
+    /// default. Past it, their replies are dropped first.
+    pub fn unsettled_limit(mut self, bytes: usize) -> Self {
+        self.settings.unsettled_limit = bytes;
+        self
+    }
+
     /// Sets how long a repeat waits for the reply of the first request: not at all by default, so
     /// that it is rejected while that one is processing.
     pub fn wait(mut self, wait: Duration) -> Self {
@@ -256,7 +285,23 @@ impl<St, P, O, D> IdempotencyBuilder<St, P, O, D> {
 
     /// Sets what happens to replies of status 5xx.
     pub fn server_errors(mut self, server_errors: ServerErrors) -> Self {
-        self.settings.server_errors = server_errors;
+        self.settings.judge.server_errors = server_errors;
+        self
+    }
+
+    /// Declares that the handler means "nothing was done" by these statuses, 408 or 503 for example:
+    /// a repeat is executed. A 503 stands for gRPC's UNAVAILABLE too.
+    ///
+    /// Without this, a 408, and a 503 without `Retry-After`, leave the outcome unknown, and the
+    /// [`crash_policy`](Self::crash_policy) decides, since a timeout layer below this one sends the
+    /// same status after the handler began. Declare a status only if nothing below this layer sends
+    /// it but the handler, or an operation can take effect more than once. A handler that knows marks
+    /// its response with [`HandlerOutcome::NoEffect`](super::HandlerOutcome::NoEffect) instead.
+    ///
+    /// Earlier attempts of a `RetryLayer` below count as without effect only if 408 and 503 are both
+    /// declared.
+    pub fn no_effect_statuses(mut self, statuses: impl IntoIterator<Item = StatusCode>) -> Self {
+        self.settings.judge.no_effect_statuses.extend(statuses);
         self
     }
 
@@ -299,6 +344,7 @@ impl<St, P, O, D: Dialect> IdempotencyBuilder<St, P, O, D> {
             lease: settings.lease,
             retention: settings.retention,
             store_timeout: settings.store_timeout,
+            max_execution: settings.max_execution,
         };
         let store_timeout = limits.check("idempotency", "retention", DAY, "24h (R-6)")?;
         for (field, value, most) in [
@@ -326,6 +372,16 @@ impl<St, P, O, D: Dialect> IdempotencyBuilder<St, P, O, D> {
                 return Err(ConfigError::new(None, field, value, allowed));
             }
         }
+        let error = |status: &StatusCode| status.is_client_error() || status.is_server_error();
+        let mut statuses = settings.judge.no_effect_statuses.iter();
+        if let Some(status) = statuses.find(|status| !error(status)) {
+            return Err(ConfigError::new(
+                None,
+                "idempotency.no_effect_statuses",
+                status.as_u16(),
+                "400 to 599",
+            ));
+        }
         let most = Duration::from_secs(60);
         if settings.wait > most {
             let value = format!("{:?}", settings.wait);
@@ -336,16 +392,17 @@ impl<St, P, O, D: Dialect> IdempotencyBuilder<St, P, O, D> {
                 "at most 60s",
             ));
         }
-        let engine = Engine::new(
-            store,
-            settings.lease,
-            settings.retention,
-            crash_policy.get(),
+        let engine = EngineSettings {
+            lease: settings.lease,
+            retention: settings.retention,
+            crash_policy: crash_policy.get(),
             store_timeout,
-            settings.fail_open,
-        );
+            fails_open: settings.fail_open,
+            max_execution: settings.max_execution,
+            unsettled_limit: settings.unsettled_limit,
+        };
         Ok(IdempotencyLayer::new(LayerState {
-            engine: Arc::new(engine),
+            engine: Arc::new(Engine::new(store, engine)),
             settings,
             scope: scope.get(),
             dialect,

@@ -7,13 +7,14 @@ use std::{
 };
 
 use tokio::{
-    sync::{Semaphore, oneshot},
+    sync::{OwnedSemaphorePermit, Semaphore, oneshot},
     task::JoinHandle,
     time::{Instant, sleep},
 };
 
 use super::{
     Execution,
+    drain::Pending,
     timer::{Timer, now_or_later, within},
 };
 use crate::{
@@ -32,10 +33,9 @@ const CLAIM_PAUSE: Duration = Duration::from_millis(50);
 const SETTLE_PAUSE: Duration = Duration::from_millis(100);
 const SETTLE_PAUSE_MOST: Duration = Duration::from_secs(5);
 
-/// The most executions that wait to be settled, and the most claims that wait to be given back.
-/// Apart from each other, since claims come faster when a store fails.
-const MOST_UNSETTLED: usize = 1024;
-const MOST_IN_DOUBT: usize = 1024;
+/// The memory of one settlement or claim that waits for the store, next to its reply: a task with two
+/// timers, and the state of a call to the store.
+const WAITING_COST: usize = 4096;
 
 /// The claims, leases and settlements of executions, whatever is executed.
 #[derive(Debug)]
@@ -47,8 +47,26 @@ pub(crate) struct Engine<St> {
     pub(super) store_timeout: Duration,
     /// Whether an operation that could not be claimed may be executed all the same.
     fails_open: bool,
+    max_execution: Duration,
+    pub(super) pending: Arc<Pending>,
+    /// Bytes for executions that wait to be settled, and for claims that wait to be given back.
+    /// Apart from each other, since claims come faster when a store fails.
     unsettled: Arc<Semaphore>,
     in_doubt: Arc<Semaphore>,
+}
+
+/// The settings of an engine.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct EngineSettings {
+    pub(super) lease: Duration,
+    pub(super) retention: Duration,
+    pub(super) crash_policy: CrashPolicy,
+    pub(super) store_timeout: Duration,
+    pub(super) fails_open: bool,
+    /// The time for which the lease of an execution is renewed.
+    pub(super) max_execution: Duration,
+    /// The bytes that settlements may take that wait for the store.
+    pub(super) unsettled_limit: usize,
 }
 
 /// The end of an execution, for its record.
@@ -61,24 +79,43 @@ pub(super) enum Settlement {
     Orphan,
 }
 
+impl Settlement {
+    /// Returns the memory that it takes while it waits.
+    fn cost(&self) -> usize {
+        match self {
+            Self::Complete(Stored::Reply(reply)) => WAITING_COST.saturating_add(reply.len()),
+            _ => WAITING_COST,
+        }
+    }
+
+    fn without_reply(self) -> Self {
+        match self {
+            Self::Complete(Stored::Reply(_)) => Self::Complete(Stored::NotRetained),
+            other => other,
+        }
+    }
+}
+
+/// Reserves memory, if there is that much left.
+fn reserve(memory: &Arc<Semaphore>, bytes: usize) -> Option<OwnedSemaphorePermit> {
+    let bytes = u32::try_from(bytes).ok()?;
+    Arc::clone(memory).try_acquire_many_owned(bytes).ok()
+}
+
 impl<St: IdempotencyStore> Engine<St> {
-    pub(super) fn new(
-        store: St,
-        lease: Duration,
-        retention: Duration,
-        crash_policy: CrashPolicy,
-        store_timeout: Duration,
-        fails_open: bool,
-    ) -> Self {
+    pub(super) fn new(store: St, settings: EngineSettings) -> Self {
+        let limit = settings.unsettled_limit.min(Semaphore::MAX_PERMITS);
         Self {
             store,
-            lease,
-            retention,
-            crash_policy,
-            store_timeout,
-            fails_open,
-            unsettled: Arc::new(Semaphore::new(MOST_UNSETTLED)),
-            in_doubt: Arc::new(Semaphore::new(MOST_IN_DOUBT)),
+            lease: settings.lease,
+            retention: settings.retention,
+            crash_policy: settings.crash_policy,
+            store_timeout: settings.store_timeout,
+            fails_open: settings.fails_open,
+            max_execution: settings.max_execution,
+            pending: Arc::default(),
+            unsettled: Arc::new(Semaphore::new(limit)),
+            in_doubt: Arc::new(Semaphore::new(limit)),
         }
     }
 
@@ -148,12 +185,13 @@ impl<St: IdempotencyStore> Engine<St> {
     /// executed for it, and repeats should neither wait for its lease nor be told that its outcome
     /// is unknown.
     fn give_back_later(self: &Arc<Self>, claim: Claim) {
-        let Ok(permit) = Arc::clone(&self.in_doubt).try_acquire_owned() else {
+        let Some(memory) = reserve(&self.in_doubt, WAITING_COST) else {
             return;
         };
         let engine = Arc::clone(self);
+        let pending = self.pending.settlement();
         tokio::spawn(async move {
-            let _permit = permit;
+            let _held = (memory, pending);
             let started = Instant::now();
             let mut pause = SETTLE_PAUSE;
             while started.elapsed() < claim.lease {
@@ -177,9 +215,19 @@ impl<St: IdempotencyStore> Engine<St> {
         let _ = self.settle(&execution, Settlement::Release).await;
     }
 
-    /// Runs a future to its end, and renews the lease for as long as that takes.
+    /// Runs an execution to its end, and renews its lease meanwhile, for a bounded time.
     pub(super) fn hold<'a, F: Future>(
         self: &'a Arc<Self>,
+        execution: &'a Execution,
+        future: Pin<&'a mut F>,
+    ) -> impl Future<Output = F::Output> + use<'a, F, St> {
+        self.hold_for(self.max_execution, execution, future)
+    }
+
+    /// Runs a future to its end, and renews a lease meanwhile, for at most this long.
+    fn hold_for<'a, F: Future>(
+        self: &'a Arc<Self>,
+        longest: Duration,
         execution: &'a Execution,
         mut future: Pin<&'a mut F>,
     ) -> impl Future<Output = F::Output> + use<'a, F, St> {
@@ -192,8 +240,9 @@ impl<St: IdempotencyStore> Engine<St> {
             // Most are done before a renewal is due, and need no task for it.
             if renewing.is_none() && due.poll(cx).is_ready() {
                 let (engine, execution) = (Arc::clone(self), execution.clone());
+                let until = Instant::now() + longest.saturating_sub(self.renew_every());
                 renewing = Some(AbortOnDrop(tokio::spawn(async move {
-                    engine.renew(&execution).await;
+                    engine.renew(&execution, until).await;
                 })));
             }
             Poll::Pending
@@ -204,10 +253,15 @@ impl<St: IdempotencyStore> Engine<St> {
         self.lease / 3
     }
 
-    /// Renews until the lease is lost.
-    async fn renew(&self, execution: &Execution) {
+    /// Renews until the lease is lost, or until this time: a handler that hangs does not hold its key
+    /// for ever.
+    async fn renew(&self, execution: &Execution, until: Instant) {
         loop {
             let (key, token) = (execution.key(), execution.token());
+            if Instant::now() >= until {
+                telemetry::renewal_ended(key);
+                return;
+            }
             let retention = execution.retention();
             let renewal = self.store.renew(key, token, self.lease, retention);
             match self.bounded(pin!(renewal)).await {
@@ -300,13 +354,22 @@ impl<St: IdempotencyStore> Engine<St> {
     }
 
     fn settle_later(self: &Arc<Self>, execution: Execution, settlement: Settlement) {
-        let Ok(permit) = Arc::clone(&self.unsettled).try_acquire_owned() else {
+        // Without room for its reply, a record that says that it was executed is better than none.
+        let (settlement, memory) = match reserve(&self.unsettled, settlement.cost()) {
+            Some(memory) => (settlement, Some(memory)),
+            None => (
+                settlement.without_reply(),
+                reserve(&self.unsettled, WAITING_COST),
+            ),
+        };
+        let Some(memory) = memory else {
             telemetry::settling_given_up(execution.key());
             return;
         };
         let engine = Arc::clone(self);
+        let pending = self.pending.settlement();
         tokio::spawn(async move {
-            let _permit = permit;
+            let _held = (memory, pending);
             let started = Instant::now();
             let settling = async {
                 let mut pause = SETTLE_PAUSE;
@@ -320,7 +383,8 @@ impl<St: IdempotencyStore> Engine<St> {
                 }
                 telemetry::settling_given_up(execution.key());
             };
-            engine.hold(&execution, pin!(settling)).await;
+            let longest = execution.retention();
+            engine.hold_for(longest, &execution, pin!(settling)).await;
         });
     }
 
@@ -355,7 +419,11 @@ impl<St: IdempotencyStore> Drop for Unclaimed<St> {
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             let engine = Arc::clone(&self.engine);
             let (key, retention) = (self.key, self.retention);
-            runtime.spawn(async move { engine.unclaim(key, retention, lease).await });
+            let pending = engine.pending.settlement();
+            runtime.spawn(async move {
+                let _pending = pending;
+                engine.unclaim(key, retention, lease).await;
+            });
         }
     }
 }

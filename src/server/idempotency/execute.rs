@@ -2,6 +2,7 @@ use std::{
     future::{Future, poll_fn},
     panic::{AssertUnwindSafe, catch_unwind},
     pin::pin,
+    sync::Arc,
     task::Poll,
     time::Duration,
 };
@@ -21,7 +22,7 @@ use crate::{
         read::{Buffered, buffer},
         reply,
     },
-    server::dialect::{Dialect, Rewrite},
+    server::dialect::{Dialect, Handover, Rewrite},
     store::{CrashPolicy, IdempotencyStore, Ownership, Stored},
     telemetry,
 };
@@ -53,6 +54,7 @@ where
     R: Body + Send + 'static,
     R::Error: Send,
 {
+    let pending = Arc::clone(&keyed.state.engine.pending);
     let mut executing = Box::pin(telemetry::in_span(async move {
         let KeyedRequest {
             service,
@@ -60,14 +62,19 @@ where
             asked,
             mut head,
         } = keyed;
+        let handover = head.extensions_mut().remove::<Handover>();
         head.extensions_mut().insert(execution.clone());
         let executing = pin!(async {
             let request = head.map(|()| B::from(body));
             match service.oneshot(request).await {
                 // Boxed, so that the future is not larger while the handler runs.
-                Ok(response) => Ok(Box::pin(finish(&state, &asked, &execution, response)).await),
+                Ok(response) => {
+                    let finish = finish(&state, &asked, &execution, handover, response);
+                    Ok(Box::pin(finish).await)
+                }
                 Err(error) => {
-                    if outcome::is_unsent(&error, state.settings.server_errors) {
+                    let handed_over = |handover: Handover| (handover.takes_error)(&error);
+                    if state.settings.judge.is_unsent(&error) || handover.is_some_and(handed_over) {
                         let release = state.engine.settle(&execution, Settlement::Release);
                         let _ = Box::pin(release).await;
                     }
@@ -83,13 +90,16 @@ where
     });
     match first.await {
         Ok(Poll::Ready(executed)) => Ok(executed),
-        Ok(Poll::Pending) => tokio::spawn(executing).await.map_err(|error| {
-            if error.is_panic() {
-                Aborted::Panicked
-            } else {
-                Aborted::ShutDown
-            }
-        }),
+        Ok(Poll::Pending) => {
+            let running = tokio::spawn(async move {
+                let _pending = pending.execution();
+                executing.await
+            });
+            running.await.map_err(|error| match error.is_panic() {
+                true => Aborted::Panicked,
+                false => Aborted::ShutDown,
+            })
+        }
         Err(_) => Err(Aborted::Panicked),
     }
 }
@@ -99,9 +109,11 @@ async fn finish<St: IdempotencyStore, D: Dialect, R: Body>(
     state: &LayerState<St, D>,
     asked: &D::Asked,
     execution: &Execution,
+    handover: Option<Handover>,
     response: Response<R>,
 ) -> Option<Response<BufferedBody<R>>> {
-    let (settlement, response) = end(state, asked, execution.retention(), response).await;
+    let retention = execution.retention();
+    let (settlement, response) = end(state, asked, retention, handover, response).await;
     let ownership = state.engine.settle(execution, settlement).await;
     (ownership == Ownership::Held).then_some(response)
 }
@@ -111,23 +123,37 @@ async fn end<St, D: Dialect, R: Body>(
     state: &LayerState<St, D>,
     asked: &D::Asked,
     retention: Duration,
-    response: Response<R>,
+    handover: Option<Handover>,
+    mut response: Response<R>,
 ) -> (Settlement, Response<BufferedBody<R>>) {
     let settings = &state.settings;
-    let from_head = outcome::of_head(&response, settings.server_errors);
+    let from_head = settings.judge.by_head(&response);
     let prior_effect = outcome::prior_effect(&response);
+    let marked = response.extensions().get::<HandlerOutcome>().is_some();
+    if let (Some(handover), false) = (handover, marked)
+        && from_head != Some(HandlerOutcome::Committed)
+    {
+        let (taken, reply) = handover.takes(response);
+        if taken {
+            return (Settlement::Release, reply.map(BufferedBody::untouched));
+        }
+        response = reply;
+    }
     let (outcome, stored, response) = match from_head {
-        Some(outcome @ (HandlerOutcome::NoEffect | HandlerOutcome::Unknown)) => {
+        Some(outcome @ (HandlerOutcome::NoEffect | HandlerOutcome::Unknown))
+            if marked || outcome == HandlerOutcome::NoEffect =>
+        {
             let response = response.map(BufferedBody::untouched);
             (outcome, Stored::NotRetained, response)
         }
-        Some(HandlerOutcome::Committed) | None => {
+        // The body of a reply that leaves its outcome open may tell.
+        _ => {
             let (mut head, body) = response.into_parts();
             match buffer(body, settings.response_limit).await {
                 Buffered::Whole { data, trailers } => {
                     let trailing = trailers.as_deref();
-                    let mut outcome = from_head
-                        .unwrap_or_else(|| outcome::of_trailers(trailing, settings.server_errors));
+                    let mut outcome =
+                        from_head.unwrap_or_else(|| settings.judge.by_trailers(trailing));
                     let context = state.context();
                     let rewrite = state
                         .dialect
@@ -139,13 +165,15 @@ async fn end<St, D: Dialect, R: Body>(
                         reply::encode(head, trailing, body, &settings.stored_headers)
                     };
                     let (reply, data) = match rewrite {
-                        Rewrite::Unchanged | Rewrite::NoEffect => (encode(&head, &data), data),
-                        Rewrite::Rewritten { stored, sent } => {
+                        Rewrite::Rewritten { stored, sent }
+                            if outcome == HandlerOutcome::Committed =>
+                        {
                             resize(&mut head.headers, &stored);
                             let reply = encode(&head, &stored);
                             resize(&mut head.headers, &sent);
                             (reply, sent)
                         }
+                        _ => (encode(&head, &data), data),
                     };
                     let body = BufferedBody::whole(data, trailers);
                     let response = Response::from_parts(head, body);
@@ -153,13 +181,14 @@ async fn end<St, D: Dialect, R: Body>(
                 }
                 Buffered::Partial(body) => {
                     let response = Response::from_parts(head, body);
-                    (HandlerOutcome::Committed, Stored::NotRetained, response)
+                    let outcome = from_head.unwrap_or(HandlerOutcome::Committed);
+                    (outcome, Stored::NotRetained, response)
                 }
             }
         }
     };
     let outcome = match outcome {
-        HandlerOutcome::NoEffect if !settings.server_errors.is_undone(prior_effect) => {
+        HandlerOutcome::NoEffect if !settings.judge.is_undone(prior_effect) => {
             HandlerOutcome::Unknown
         }
         outcome => outcome,

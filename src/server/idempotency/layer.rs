@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use tower::Layer;
 
-use super::{Idempotency, IdempotencyBuilder, settings::LayerState};
+use super::{Drain, Idempotency, IdempotencyBuilder, settings::LayerState};
 use crate::server::dialect::HttpDialect;
 
 /// Executes an operation once, however often a request asks for it in the dialect `D`. See the
@@ -36,6 +36,16 @@ impl<St, D> IdempotencyLayer<St, D> {
     pub(super) fn new(state: LayerState<St, D>) -> Self {
         Self {
             state: Arc::new(state),
+        }
+    }
+}
+
+impl<St, D> IdempotencyLayer<St, D> {
+    /// Returns a handle that waits for this layer's work at shutdown.
+    #[must_use]
+    pub fn drain(&self) -> Drain {
+        Drain {
+            pending: Arc::clone(&self.state.engine.pending),
         }
     }
 }

@@ -62,11 +62,21 @@
 //!
 //! A handler that is not done at once goes on on a task of its own, so that a client that hangs up
 //! does not leave a payment half made: the client finds the reply when it asks again. Replies are
-//! stored, errors too, since the handler was executed. Those that say that nothing was executed
-//! (401, 408, 425, 429, 503) are not, and a repeat is executed. A handler that knows better marks its
-//! response with a [`HandlerOutcome`]. An error of the service below is no reply: the key is left to
-//! its lease, as if the server had died, unless the error says that nothing was sent (a refusal by a
-//! breaker, or no connection). A call that a [`RetryLayer`](crate::client::retry::RetryLayer) below
+//! stored, errors too, since the handler was executed:
+//!
+//! | reply | the key |
+//! | --- | --- |
+//! | any, with a [`HandlerOutcome`] | as the handler says |
+//! | 401, 425, 429; 503 with `Retry-After`; a refusal of a layer of this crate that did not call its service | is released, and a repeat is executed |
+//! | 408, 503 without `Retry-After` | has an unknown outcome, and the [`CrashPolicy`](crate::store::CrashPolicy) decides |
+//! | any other | keeps the reply |
+//! | an error that says that nothing was sent (a refusal by a breaker, no connection) | is released |
+//! | any other error of the service | is left to its lease, as if the server had died |
+//!
+//! A 408 or a bare 503 is no proof that nothing was done, since a timeout layer *below* this one
+//! sends it after the handler began. Put timeouts above this layer, where they are harmless; or
+//! declare the statuses that your handler alone sends with
+//! [`no_effect_statuses`](IdempotencyBuilder::no_effect_statuses). A call that a [`RetryLayer`](crate::client::retry::RetryLayer) below
 //! made more than once is judged by all of its attempts: if one of them
 //! [may have been processed](crate::call::RetryOutcome::in_doubt), the outcome is unknown, whatever
 //! the last one met.
@@ -86,10 +96,22 @@
 //! after another took over, finds its completion rejected; and [`Execution`] has a token with which
 //! a handler can guard its own writes.
 //!
+//! A handler that hangs keeps its lease for
+//! [`max_execution`](IdempotencyBuilder::max_execution), 15 minutes by default, and then counts as one
+//! that died. A server that is stopped in good order waits for what still runs with [`Drain`].
+//!
+//! # When the store is down
+//!
+//! Requests are rejected with 503. The end of an execution is kept in memory, up to
+//! [`unsettled_limit`](IdempotencyBuilder::unsettled_limit), and written when the store is back, while
+//! its lease is renewed. Past that limit replies are dropped first: repeats are then told that the
+//! request was executed. The gauge `idempotency_unsettled` counts what waits.
+//!
 //! # Where it goes
 //!
 //! The layer belongs inside of authentication, and outside of what shall be executed once. It needs
-//! a tokio runtime. In axum, below a nested router it sees only part of the path: give each a
+//! a tokio runtime. Below a nested axum router the whole path counts (with the `axum` feature); below
+//! other routers that strip a prefix, give each layer a
 //! [`namespace`](IdempotencyBuilder::namespace). A handler keeps the tracing span of its caller, but
 //! not task-locals.
 //!
@@ -99,6 +121,7 @@
 pub mod events;
 
 mod builder;
+mod drain;
 mod engine;
 mod execute;
 mod execution;
@@ -113,6 +136,7 @@ mod timer;
 
 pub use self::{
     builder::{IdempotencyBuilder, Missing},
+    drain::{Drain, Drained},
     execution::Execution,
     future::IdempotencyFuture,
     layer::IdempotencyLayer,

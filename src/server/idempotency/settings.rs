@@ -2,7 +2,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use http::Request;
 
-use super::{ServerErrors, engine::Engine};
+use super::{engine::Engine, outcome::Judge};
 use crate::{
     http::{header_filter::HeaderFilter, headers::printable},
     server::dialect::{Context, Dialect, Scope},
@@ -19,8 +19,10 @@ pub(super) struct Settings {
     pub(super) retention: Duration,
     pub(super) lease: Duration,
     pub(super) store_timeout: Option<Duration>,
+    pub(super) max_execution: Duration,
+    pub(super) unsettled_limit: usize,
     pub(super) wait: Duration,
-    pub(super) server_errors: ServerErrors,
+    pub(super) judge: Judge,
     pub(super) stored_headers: HeaderFilter,
     pub(super) fail_open: bool,
 }
@@ -38,14 +40,14 @@ impl<St, D: Dialect> LayerState<St, D> {
         let Settings {
             max_key_len,
             retention,
-            server_errors,
+            judge,
             namespace,
             ..
         } = &self.settings;
         Context {
             max_key_len: *max_key_len,
             retention: *retention,
-            no_effect: server_errors.no_effect(),
+            no_effect: judge.server_errors.no_effect(),
             scope: &self.scope,
             namespace,
         }
@@ -82,7 +84,7 @@ impl<St, D: fmt::Debug> fmt::Debug for LayerState<St, D> {
             retention,
             lease,
             wait,
-            server_errors,
+            judge,
             fail_open,
             ..
         } = &self.settings;
@@ -91,7 +93,7 @@ impl<St, D: fmt::Debug> fmt::Debug for LayerState<St, D> {
             .field("retention", retention)
             .field("lease", lease)
             .field("wait", wait)
-            .field("server_errors", server_errors)
+            .field("server_errors", &judge.server_errors)
             .field("fail_open", fail_open)
             .finish_non_exhaustive()
     }

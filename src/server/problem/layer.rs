@@ -13,7 +13,7 @@ use tower::{Layer, Service};
 
 use super::ProblemBody;
 use crate::{
-    call::Cause,
+    call::{Cause, Effect},
     classify::{Rules, network},
     error::{BoxError, Refused},
     http::{grpc::is_grpc, problem},
@@ -79,7 +79,7 @@ where
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         if self.failed.is_none() {
             let ready = ready!(self.inner.poll_ready(cx));
-            self.failed = ready.err().map(|error| problem_of(&error.into()));
+            self.failed = ready.err().map(|error| problem_of(&error.into()).0);
         }
         Poll::Ready(Ok(()))
     }
@@ -128,26 +128,35 @@ where
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        let problem = match this.state.project() {
+        let (problem, effect) = match this.state.project() {
             StateProj::Called { future } => match ready!(future.poll(cx)) {
                 Ok(response) => return Poll::Ready(Ok(response.map(ProblemBody::reply))),
                 Err(error) => problem_of(&error.into()),
             },
-            StateProj::Failed { problem } => problem.clone(),
+            StateProj::Failed { problem } => (problem.clone(), Some(Effect::None)),
         };
-        let response = problem.response(*this.grpc);
+        let mut response = problem.response(*this.grpc);
+        if let Some(effect) = effect {
+            response.extensions_mut().insert(effect);
+        }
         Poll::Ready(Ok(response.map(Into::into)))
     }
 }
 
-fn problem_of(error: &BoxError) -> problem::Problem {
-    if let Some(refused) = Refused::find(&**error) {
-        return problem::Problem::REFUSED
-            .detail(refused.to_string())
-            .retry_after(refused.retry_after());
-    }
-    match network::classify(&Rules::standard(), &**error).cause {
-        Cause::Timeout => problem::Problem::LATE,
-        _ => problem::Problem::FAILED,
+/// Returns the answer to a failed call, and the effect that the call may have had where its status
+/// does not tell.
+fn problem_of(error: &BoxError) -> (problem::Problem, Option<Effect>) {
+    let verdict = network::classify(&Rules::standard(), &**error);
+    let effect = verdict.never_sent.then_some(verdict.effect);
+    match (Refused::find(&**error), verdict.cause) {
+        (Some(refused), _) => {
+            let problem = problem::Problem::REFUSED
+                .detail(refused.to_string())
+                .retry_after(refused.retry_after());
+            // Refused, after an attempt that was not.
+            (problem, effect.or(Some(Effect::Unproven)))
+        }
+        (None, Cause::Timeout) => (problem::Problem::LATE, effect),
+        (None, _) => (problem::Problem::FAILED, effect),
     }
 }

@@ -28,7 +28,8 @@
 //!
 //! - Redis 6 or newer with `maxmemory-policy noeviction`, which is checked when connecting: any other
 //!   policy drops live records when memory is full, and their operations are executed again. With
-//!   `noeviction` a full server rejects new operations ([`StoreErrorKind::Full`]).
+//!   `noeviction` a full server rejects new operations ([`StoreErrorKind::Full`]), and still takes
+//!   renewals and completions of those that run: leave memory for their replies above `maxmemory`.
 //! - For a journal `appendonly yes` and `appendfsync always`: an entry that is lost was accepted and
 //!   is never executed. For records alone `appendfsync everysec` is a reasonable choice: an operation
 //!   whose record is lost is executed again when it is repeated.

@@ -12,12 +12,12 @@ use http_body_util::Full;
 use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
 use tower_reprise::server::dialect::{HttpDialect, Scope};
 use tower_reprise::{
-    CircuitBreakerLayer, Dependencies, Policy, RetryLayer,
+    CircuitBreakerLayer, Dependencies, IdempotencyLayer, Policy, RetryLayer,
     delivery::replay::{Replay, ReplayFilter, ReplayLater},
     error::BoxError,
     server::idempotency::HandlerOutcome,
     store::{
-        MemoryStore, StoreErrorKind,
+        CrashPolicy, MemoryStore, StoreErrorKind,
         journal::{Journal, NewEntry, Priority, Query, Status},
     },
 };
@@ -532,4 +532,45 @@ async fn s_3_what_is_too_large_is_served_but_not_journaled() {
         (413, &"REPLAY_TOO_LARGE".into())
     );
     assert_eq!(shop.store.list(Query::new("replay", 9)).await.unwrap(), []);
+}
+
+/// I-12: a bare 503 leaves the outcome unknown, unless the journal executes the request again: then
+/// its record is the journal's.
+#[tokio::test(start_paused = true)]
+async fn i_12_a_request_that_is_journaled_for_its_reply_hands_its_record_over() {
+    for (asks, expected) in [(true, [202, 200]), (false, [503, 409])] {
+        let scope = || Scope::new(|_| Some("ada"));
+        let replay = Replay::builder(MemoryStore::new(), scope());
+        let idempotency = IdempotencyLayer::builder(MemoryStore::new())
+            .scope(scope())
+            .crash_policy(CrashPolicy::Unknown)
+            .build()
+            .unwrap();
+        let calls = Arc::new(AtomicUsize::new(0));
+        let handler = service_fn(move |_: Request<Full<Bytes>>| {
+            let first = calls.fetch_add(1, Ordering::Relaxed) == 0;
+            async move {
+                let mut response = Response::new(Full::<Bytes>::default());
+                if first {
+                    *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+                }
+                Ok::<_, BoxError>(response)
+            }
+        });
+        let stack = ServiceBuilder::new()
+            .layer(replay.build().unwrap().layer())
+            .layer(idempotency)
+            .service(handler);
+        let mut answers = Vec::new();
+        for _ in 0..2 {
+            let request = Request::post("http://bank.example/pay")
+                .header("replay", if asks { "true" } else { "false" })
+                .header("idempotency-key", "k")
+                .body(Full::default())
+                .unwrap();
+            let response = stack.clone().oneshot(request).await.unwrap();
+            answers.push(response.status().as_u16());
+        }
+        assert_eq!(answers, expected, "{asks}");
+    }
 }

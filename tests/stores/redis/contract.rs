@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tower_reprise::store::{
-    Claim, Claimed, IdempotencyStore, Ownership, RecordKey, RedisStore, StoreErrorKind,
+    Claim, Claimed, CrashPolicy, IdempotencyStore, Ownership, RecordKey, RedisStore,
+    StoreErrorKind, Stored,
     conformance::{self, Backend},
 };
 
@@ -267,6 +268,50 @@ async fn i_23_a_full_server_refuses_and_keeps_what_it_has() {
     assert_eq!(released, Ownership::Held);
     let exists: i64 = redis.command(&["EXISTS", &redis.key(claim(3).key)]).await;
     assert_eq!(exists, 0, "nothing half done");
+}
+
+/// T-9: what runs can be renewed and completed, or else its lease lapses and it is executed again.
+#[tokio::test]
+async fn t_9_a_full_server_takes_renewals_and_completions_of_what_runs() {
+    let Some(server) = Own::new(&[]).await else {
+        return;
+    };
+    let redis = Redis::at(&server.url()).await;
+    let store = redis.open().await;
+    let mut tokens = Vec::new();
+    for key in 1..=3 {
+        tokens.push(own(&store, claim(key)).await);
+    }
+    let vanished = Claim {
+        lease: Duration::ZERO,
+        crash_policy: CrashPolicy::Unknown,
+        ..claim(4)
+    };
+    own(&store, vanished.clone()).await;
+    redis
+        .command::<()>(&["CONFIG", "SET", "maxmemory", "1"])
+        .await;
+    let full = store.claim(claim(5)).await.unwrap_err();
+    assert_eq!(full.kind(), StoreErrorKind::Full);
+
+    for (key, token) in (1..=3).zip(&tokens) {
+        let renewed = store.renew(claim(key).key, *token, LEASE, RETENTION).await;
+        assert_eq!(renewed.unwrap(), Ownership::Held, "{key}");
+    }
+    let large = reply(&"x".repeat(100_000));
+    for (key, stored) in [(1, large), (2, Stored::NotRetained), (3, Stored::Unknown)] {
+        let token = tokens[usize::try_from(key).unwrap() - 1];
+        complete(&store, key, token, stored.clone()).await;
+        let replayed = store.claim(claim(key)).await.unwrap();
+        assert_eq!(replayed, Claimed::done(stored), "{key}");
+    }
+    // And the outcome of what vanished is written down as unknown.
+    let again = Claim {
+        id: claim(4).id,
+        ..vanished
+    };
+    let unknown = store.claim(again).await.unwrap();
+    assert_eq!(unknown, Claimed::done(Stored::Unknown));
 }
 
 /// A server that hangs is given up within the timeout; the connection is not used again.

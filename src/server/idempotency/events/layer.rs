@@ -5,7 +5,12 @@ use tower::Layer;
 use super::EventDedup;
 use crate::{
     error::ConfigError,
-    server::idempotency::{builder::Missing, engine::Engine, limits::TimeLimits},
+    server::idempotency::{
+        Drain,
+        builder::Missing,
+        engine::{Engine, EngineSettings},
+        limits::{MAX_EXECUTION, TimeLimits, UNSETTLED_LIMIT},
+    },
     store::{CrashPolicy, IdempotencyStore},
 };
 
@@ -39,7 +44,18 @@ impl<St> EventDedupLayer<St, Missing> {
                 lease: Duration::from_secs(30),
                 retention: WEEK,
                 store_timeout: None,
+                max_execution: MAX_EXECUTION,
             },
+        }
+    }
+}
+
+impl<St, F> EventDedupLayer<St, F> {
+    /// Returns a handle that waits for this layer's work at shutdown.
+    #[must_use]
+    pub fn drain(&self) -> Drain {
+        Drain {
+            pending: Arc::clone(&self.state.engine.pending),
         }
     }
 }
@@ -135,6 +151,13 @@ impl<St, F, O> EventDedupBuilder<St, F, O> {
         self
     }
 
+    /// Sets how long the lease of an event is renewed: 15 minutes by default, at least a lease. One
+    /// that takes longer, since its consumer hangs, counts as one whose consumer died.
+    pub fn max_execution(mut self, longest: Duration) -> Self {
+        self.limits.max_execution = longest;
+        self
+    }
+
     /// Sets how long the layer waits for the store: 5 s, or a third of the lease if that is
     /// shorter.
     pub fn store_timeout(mut self, timeout: Duration) -> Self {
@@ -151,22 +174,26 @@ impl<St: IdempotencyStore, F> EventDedupBuilder<St, F, CrashPolicy> {
     /// A setting that is not allowed.
     pub fn build(self) -> Result<EventDedupLayer<St, F>, ConfigError> {
         let TimeLimits {
-            lease, retention, ..
+            lease,
+            retention,
+            max_execution,
+            ..
         } = self.limits;
         let store_timeout = self
             .limits
             .check("events", "window", WEEK, "7 days (R-6)")?;
-        let engine = Engine::new(
-            self.store,
+        let engine = EngineSettings {
             lease,
             retention,
-            self.crash_policy,
+            crash_policy: self.crash_policy,
             store_timeout,
-            false,
-        );
+            fails_open: false,
+            max_execution,
+            unsettled_limit: UNSETTLED_LIMIT,
+        };
         Ok(EventDedupLayer {
             state: Arc::new(DedupState {
-                engine: Arc::new(engine),
+                engine: Arc::new(Engine::new(self.store, engine)),
                 consumer: self.consumer,
                 id: self.id,
             }),

@@ -176,7 +176,9 @@ where
                 false => Answered::Executed,
             });
             let execution = Execution::new(engine.clone(), key, lease, engine.retention);
+            let pending = engine.pending.execution();
             let processing = tokio::spawn(telemetry::in_span(async move {
+                let _pending = pending;
                 let processing = pin!(process(&engine, &execution, inner.oneshot(event)));
                 engine.hold(&execution, processing).await
             }));

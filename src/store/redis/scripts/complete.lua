@@ -7,6 +7,8 @@ if string.sub(record, 1, 1) ~= '1' or string.sub(record, 4, 19) ~= ARGV[1] then
 end
 if string.sub(record, 2, 2) == '0' then
     local done = '1' .. ARGV[2] .. string.sub(record, 3) .. ARGV[3]
+    -- As in `renew.lua`: a server without memory takes the completion of what runs.
+    redis.call('PEXPIRE', KEYS[1], ARGV[4])
     redis.call('SET', KEYS[1], done, 'PX', ARGV[4])
 end
 return 1
