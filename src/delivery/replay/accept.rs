@@ -1,4 +1,4 @@
-use std::{any::Any, future::Future, pin::pin};
+use std::{any::Any, future::Future, pin::pin, sync::Arc};
 
 use bytes::Bytes;
 use http::{
@@ -15,7 +15,7 @@ use super::{
     request::{Callback, Stored},
 };
 use crate::{
-    call::{RetryOutcome, Retryable, key::LONGEST_CONFIGURABLE},
+    call::{ReplayAttempt, ReplayKey, RetryOutcome, Retryable, key::LONGEST_CONFIGURABLE},
     classify::{Rules, http::is_replayed, network},
     delivery::{redact, webhooks::Webhooks},
     error::{BoxError, Refused, find},
@@ -94,8 +94,11 @@ impl<S, J: Journal + Clone> ReplayableRequest<S, J> {
                 let response = replay.accept(&self.head, body, options, MAINTENANCE.into());
                 return Ok(own(response.await));
             }
-            let head = self.head.clone();
-            let reason = match self.service.oneshot(request(self.head)).await {
+            let mut served = self.head.clone();
+            let head = self.head;
+            let attempt = replay.handed_over(&head, &body);
+            served.extensions_mut().insert(attempt);
+            let reason = match self.service.oneshot(request(served)).await {
                 Ok(response) => match cannot_serve(&response) {
                     None => return Ok(replay.served(&options, response).await),
                     Some(code) => replay.reason(code, response).await,
@@ -145,7 +148,43 @@ pub(super) fn cannot_call<E: 'static>(error: &E) -> Option<&'static str> {
     later.then_some(DEPENDENCY)
 }
 
+/// Returns the key by which the attempts of a request know each other: that of its operation, so
+/// that a repeat of the request has the same, or the entry's id if it has no key.
+pub(super) fn replay_key(
+    dialect: &dyn ReplayFormat,
+    head: &Request<()>,
+    body: &[u8],
+    owner: &str,
+) -> Option<ReplayKey> {
+    let mut digest = Digest::new("replay");
+    digest.part(owner);
+    // As the journal keeps it, without what other layers put on the request.
+    let mut kept = Request::new(());
+    *kept.method_mut() = head.method().clone();
+    *kept.uri_mut() = head.uri().clone();
+    *kept.headers_mut() = head.headers().clone();
+    let id = dialect.identify(&kept, body, LONGEST_CONFIGURABLE, digest);
+    let key = id.ok()??.key;
+    key.as_bytes().first_chunk().copied()
+}
+
 impl<J: Journal + Clone> Replay<J> {
+    /// Tells the idempotency layer below that a request will be journaled if it can't be served, so
+    /// that its record is the journal's from then on.
+    fn handed_over(&self, head: &Request<()>, body: &Bytes) -> ReplayAttempt {
+        let (state, head, body) = (Arc::clone(&self.state), head.clone(), body.clone());
+        ReplayAttempt {
+            owner: None,
+            resumes: None,
+            hold: None,
+            attempted_again: Arc::new(move |reply| {
+                cannot_serve(reply)?;
+                let owner = state.scope.owner(&head)?;
+                replay_key(&*state.settings.dialect, &head, &body, &owner)
+            }),
+        }
+    }
+
     fn dialect(&self) -> &dyn ReplayFormat {
         &*self.state.settings.dialect
     }

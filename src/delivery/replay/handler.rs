@@ -2,7 +2,7 @@ use std::{
     fmt,
     marker::PhantomData,
     pin::pin,
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -14,13 +14,14 @@ use tower::{Service, ServiceExt};
 
 use super::{
     Replay, Replayed,
-    accept::{cannot_call, cannot_serve},
+    accept::{cannot_call, cannot_serve, replay_key},
     callback::Ended,
+    dialect::ReplayFormat,
     request::Stored,
 };
 use crate::{
     backoff::{Backoff, FullJitter},
-    call::{Attempt, Retryable, Verdict},
+    call::{Attempt, AttemptedAgain, Cause, ReplayAttempt, Retryable, Verdict},
     classify::{Classify, Rules, Standard, http::is_replayed, network},
     client::retry::PrepareAttempt,
     delivery::{
@@ -212,31 +213,20 @@ where
             Err(error) => return self.by_error(error),
         };
         if cannot_serve(&response).is_some() {
-            return Attempted::NotNow(self.judge(&response).not_before());
+            return Attempted::NotNow(judge(&self.rules, &response).not_before());
         }
         self.replay.state.slow_start.served();
-        let mut reply = Reply::read(response, settings.response_limit).await;
-        if let Some(signal) = settings.dialect.signal(&reply.response) {
-            reply.response.extensions_mut().insert(signal);
-        }
-        let verdict = self.judge(&reply.response);
-        if settings.dialect.is_processing(&reply.response) {
-            return Attempted::Busy(verdict.not_before());
-        }
-        let reply = Box::new(reply);
-        match verdict.retry {
-            _ if verdict.is_success() => Attempted::Done(reply),
-            Retryable::Never => Attempted::Refused(reply),
-            _ => Attempted::Failed(verdict.cause.to_string(), Some(reply)),
+        let reply = Box::new(Reply::read(response, settings.response_limit).await);
+        match judge_reply(&*settings.dialect, &self.rules, &reply.response) {
+            Judged::Processing(asked) => Attempted::Busy(asked),
+            Judged::Success => Attempted::Done(reply),
+            Judged::Final => Attempted::Refused(reply),
+            Judged::Transient(cause) => Attempted::Failed(cause.to_string(), Some(reply)),
         }
     }
 }
 
 impl<J: Journal + Clone, S, B, H> ReplayHandler<J, S, B, H> {
-    fn judge<R>(&self, response: &Response<R>) -> Verdict {
-        Classify::<Request<()>, _>::classify(&Standard, &self.rules, Ok(response))
-    }
-
     fn by_error<E: Into<BoxError> + 'static>(&self, error: E) -> Attempted {
         if cannot_call(&error).is_some() {
             return Attempted::NotNow(None);
@@ -264,12 +254,38 @@ impl<J: Journal + Clone, S, B, H> ReplayHandler<J, S, B, H> {
             0 => dialect.with_key(headers, body, &entry.id.to_string()),
             n => dialect.with_new_key(headers, body, &format!("{}-{n}", entry.id))?,
         };
-        request.extensions_mut().insert(Replayed {
+        let extensions = request.extensions_mut();
+        extensions.insert(Replayed {
             id: super::ReplayId(entry.id),
             owner: entry.owner.clone(),
             attempt: entry.attempts,
         });
+        extensions.insert(self.replay_attempt(entry, stored));
         Some(request.map(|()| B::from(body)))
+    }
+
+    /// Tells the idempotency layer which replies will be attempted again: up to the last attempt
+    /// those that may be transient, and always those that say that nothing was served.
+    fn replay_attempt(&self, entry: &Entry, stored: &Stored) -> ReplayAttempt {
+        let settings = &self.replay.state.settings;
+        let head = stored.request();
+        let key =
+            head.and_then(|head| replay_key(&*settings.dialect, &head, &stored.body, &entry.owner));
+        let key = key.unwrap_or(*entry.id.as_bytes());
+        let is_last = entry.attempts >= settings.attempts;
+        let (dialect, rules) = (Arc::clone(&settings.dialect), self.rules.clone());
+        let attempted_again: AttemptedAgain = Arc::new(move |reply| {
+            let again = cannot_serve(reply).is_some()
+                || (!is_last
+                    && matches!(judge_reply(&*dialect, &rules, reply), Judged::Transient(_)));
+            again.then_some(key)
+        });
+        ReplayAttempt {
+            owner: Some(entry.owner.as_str().into()),
+            resumes: Some(key),
+            attempted_again,
+            hold: Some(entry.expires_at.since(entry.changed_at)),
+        }
     }
 
     async fn complete(&self, entry: &Entry, stored: &Stored, reply: &Reply) -> Settlement {
@@ -321,6 +337,36 @@ impl<J: Journal + Clone, S, B, H> ReplayHandler<J, S, B, H> {
             Ok(()) => settle,
             Err(_) => again(entry, "its callback could not be written down"),
         }
+    }
+}
+
+fn judge<R>(rules: &Rules, response: &Response<R>) -> Verdict {
+    Classify::<Request<()>, _>::classify(&Standard, rules, Ok(response))
+}
+
+/// The meaning of a reply for its replay.
+enum Judged {
+    Success,
+    /// Another execution is running; with the time to come back, if the reply says so.
+    Processing(Option<Duration>),
+    Transient(Cause),
+    Final,
+}
+
+fn judge_reply(dialect: &dyn ReplayFormat, rules: &Rules, reply: &Response<Bytes>) -> Judged {
+    let verdict = match dialect.signal(reply) {
+        None => judge(rules, reply),
+        Some(signal) => {
+            let mut read = reply.clone();
+            read.extensions_mut().insert(signal);
+            judge(rules, &read)
+        }
+    };
+    match verdict.retry {
+        _ if dialect.is_processing(reply) => Judged::Processing(verdict.not_before()),
+        _ if verdict.is_success() => Judged::Success,
+        Retryable::Never => Judged::Final,
+        _ => Judged::Transient(verdict.cause),
     }
 }
 

@@ -3,7 +3,6 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     pin::pin,
     task::Poll,
-    time::Duration,
 };
 
 use bytes::Bytes;
@@ -16,13 +15,14 @@ use super::{
     settings::LayerState,
 };
 use crate::{
+    call::ReplayAttempt,
     http::{
         BufferedBody,
         read::{Buffered, buffer},
         reply,
     },
     server::dialect::{Dialect, Rewrite},
-    store::{CrashPolicy, IdempotencyStore, Ownership, Stored},
+    store::{ClaimId, CrashPolicy, IdempotencyStore, Ownership, Stored},
     telemetry,
 };
 
@@ -61,14 +61,23 @@ where
             mut head,
         } = keyed;
         head.extensions_mut().insert(execution.clone());
+        let attempt = head.extensions().get::<ReplayAttempt>().cloned();
         let executing = pin!(async {
             let request = head.map(|()| B::from(body));
             match service.oneshot(request).await {
                 // Boxed, so that the future is not larger while the handler runs.
-                Ok(response) => Ok(Box::pin(finish(&state, &asked, &execution, response)).await),
+                Ok(response) => Ok(Box::pin(finish(
+                    &state,
+                    &asked,
+                    &execution,
+                    attempt.as_ref(),
+                    response,
+                ))
+                .await),
                 Err(error) => {
                     if outcome::is_unsent(&error, state.settings.server_errors) {
-                        let release = state.engine.settle(&execution, Settlement::Release);
+                        let unsent = unexecuted(&state, &execution, attempt.as_ref());
+                        let release = state.engine.settle(&execution, unsent);
                         let _ = Box::pin(release).await;
                     }
                     Err(error)
@@ -99,9 +108,10 @@ async fn finish<St: IdempotencyStore, D: Dialect, R: Body>(
     state: &LayerState<St, D>,
     asked: &D::Asked,
     execution: &Execution,
+    attempt: Option<&ReplayAttempt>,
     response: Response<R>,
 ) -> Option<Response<BufferedBody<R>>> {
-    let (settlement, response) = end(state, asked, execution.retention(), response).await;
+    let (settlement, response) = end(state, asked, execution, attempt, response).await;
     let ownership = state.engine.settle(execution, settlement).await;
     (ownership == Ownership::Held).then_some(response)
 }
@@ -110,21 +120,35 @@ async fn finish<St: IdempotencyStore, D: Dialect, R: Body>(
 async fn end<St, D: Dialect, R: Body>(
     state: &LayerState<St, D>,
     asked: &D::Asked,
-    retention: Duration,
+    execution: &Execution,
+    attempt: Option<&ReplayAttempt>,
     response: Response<R>,
 ) -> (Settlement, Response<BufferedBody<R>>) {
-    let settings = &state.settings;
+    let (settings, retention) = (&state.settings, execution.retention());
+    // A handler that knows its outcome is believed; whatever else fails in a replay is attempted
+    // again by execution, and its reply is not kept.
+    let marked = response.extensions().get::<HandlerOutcome>().is_some();
+    let attempted_again = |head: &Parts, body: &Bytes| {
+        let attempt = attempt.filter(|_| !marked)?;
+        let reply = Response::from_parts(head.clone(), body.clone());
+        let id = (attempt.attempted_again)(&reply)?;
+        Some(suspend(state, attempt, id))
+    };
+    let suspended;
     let from_head = outcome::of_head(&response, settings.server_errors);
     let prior_effect = outcome::prior_effect(&response);
     let (outcome, stored, response) = match from_head {
         Some(outcome @ (HandlerOutcome::NoEffect | HandlerOutcome::Unknown)) => {
-            let response = response.map(BufferedBody::untouched);
+            let (head, body) = response.into_parts();
+            suspended = attempted_again(&head, &Bytes::new());
+            let response = Response::from_parts(head, BufferedBody::untouched(body));
             (outcome, Stored::NotRetained, response)
         }
         Some(HandlerOutcome::Committed) | None => {
             let (mut head, body) = response.into_parts();
             match buffer(body, settings.response_limit).await {
                 Buffered::Whole { data, trailers } => {
+                    suspended = attempted_again(&head, &data);
                     let trailing = trailers.as_deref();
                     let mut outcome = from_head
                         .unwrap_or_else(|| outcome::of_trailers(trailing, settings.server_errors));
@@ -152,6 +176,7 @@ async fn end<St, D: Dialect, R: Body>(
                     (outcome, Stored::Reply(reply), response)
                 }
                 Buffered::Partial(body) => {
+                    suspended = attempted_again(&head, &Bytes::new());
                     let response = Response::from_parts(head, body);
                     (HandlerOutcome::Committed, Stored::NotRetained, response)
                 }
@@ -165,12 +190,32 @@ async fn end<St, D: Dialect, R: Body>(
         outcome => outcome,
     };
     let settlement = match (outcome, state.engine.crash_policy) {
+        (HandlerOutcome::NoEffect, _) => unexecuted(state, execution, attempt),
+        _ if suspended.is_some() => suspended.unwrap_or(Settlement::Orphan),
         (HandlerOutcome::Committed, _) => Settlement::Complete(stored),
         (HandlerOutcome::Unknown, CrashPolicy::Unknown) => Settlement::Complete(Stored::Unknown),
         (HandlerOutcome::Unknown, CrashPolicy::Reexecute) => Settlement::Orphan,
-        (HandlerOutcome::NoEffect, _) => Settlement::Release,
     };
     (settlement, response)
+}
+
+/// Returns how an execution without effect is settled: its key is free, unless an attempt before it
+/// in a replay may have had an effect.
+fn unexecuted<St, D>(
+    state: &LayerState<St, D>,
+    execution: &Execution,
+    attempt: Option<&ReplayAttempt>,
+) -> Settlement {
+    let resumed = attempt.and_then(|attempt| Some((attempt, attempt.resumes?)));
+    match resumed.filter(|_| execution.is_orphan()) {
+        Some((attempt, id)) => suspend(state, attempt, id),
+        None => Settlement::Release,
+    }
+}
+
+fn suspend<St, D>(state: &LayerState<St, D>, attempt: &ReplayAttempt, id: [u8; 16]) -> Settlement {
+    let hold = attempt.hold.unwrap_or(state.settings.lease);
+    Settlement::Suspend(ClaimId::new(id), hold)
 }
 
 /// Sets the length of a body that took the place of another.

@@ -176,9 +176,8 @@ async fn q_3_a_redrive_is_executed_once() {
         let id = id(&shop.send(request, "").await.1);
         let worker = shop.work();
         shop.replay.maintenance().off();
-        // An executed 500 is kept as well.
         shop.handler.will(
-            [400, 500, 400].map(|status| Does::Answer(StatusCode::from_u16(status).unwrap(), "no")),
+            [400, 501, 400].map(|status| Does::Answer(StatusCode::from_u16(status).unwrap(), "no")),
         );
         assert_eq!(shop.ended(id).await, Status::Failed);
         let mut seen = 0;
