@@ -10,7 +10,7 @@ use std::{
 
 use tokio::time::Instant;
 use tower_reprise::store::{
-    Claim, Claimed, FencingToken, IdempotencyStore, MemoryStore, Ownership, PostgresStore,
+    Claim, ClaimId, Claimed, FencingToken, IdempotencyStore, MemoryStore, Ownership, PostgresStore,
     RecordKey, RedisStore, SqliteStore, StoreError, Stored,
     journal::{
         CommandResult, Counts, Enqueued, Entry, EntryCommand, EntryId, Journal, LeaseRequest,
@@ -141,6 +141,22 @@ impl IdempotencyStore for Store {
         renewed
     }
 
+    async fn suspend(
+        &self,
+        key: RecordKey,
+        token: FencingToken,
+        resumed_by: ClaimId,
+        lease: Duration,
+        retention: Duration,
+    ) -> Result<Ownership, StoreError> {
+        let suspended =
+            each!(self, store => store.suspend(key, token, resumed_by, lease, retention).await);
+        if suspended.is_ok() {
+            self.lock().remove(&key);
+        }
+        suspended
+    }
+
     async fn complete(
         &self,
         key: RecordKey,
@@ -198,6 +214,15 @@ impl Journal for Store {
         settle: Settlement,
     ) -> Result<Ownership, StoreError> {
         each!(self, store => store.settle(id, turn, settle).await)
+    }
+
+    async fn bury(
+        &self,
+        entry: NewEntry,
+        attempts: u32,
+        settle: Settlement,
+    ) -> Result<Enqueued, StoreError> {
+        each!(self, store => store.bury(entry, attempts, settle).await)
     }
 
     async fn command(

@@ -335,3 +335,81 @@ fn o_2_queues_are_measured() {
         Some(DebugValue::Histogram(_))
     ));
 }
+
+/// J-17: what keeps being interrupted is not used up by that.
+#[tokio::test(start_paused = true)]
+async fn j_17_a_shutdown_is_no_attempt() {
+    let journal = MemoryStore::new();
+    let job = entry("", "100");
+    let id = job.id;
+    journal.enqueue(job).await.unwrap();
+    for _ in 0..5 {
+        let worker = WorkerBuilder::new(journal.clone(), "jobs", Slow::default());
+        let worker = worker.start().unwrap();
+        tokio::time::sleep(SECOND).await;
+        assert_eq!(find(&journal, id).await.attempts, 1);
+        worker.shutdown(SECOND).await;
+        let interrupted = find(&journal, id).await;
+        assert_eq!(interrupted.status, Status::Queued);
+        assert_eq!(interrupted.attempts, 0);
+    }
+    assert_eq!(find(&journal, id).await.history.len(), 5);
+}
+
+/// Records what it handles, and fails the first of each lane twice.
+#[derive(Clone, Default)]
+struct Fickle(Arc<Mutex<Vec<(String, String)>>>);
+
+impl Handler for Fickle {
+    async fn handle(&self, entry: Entry) -> Settlement {
+        let payload = String::from_utf8(entry.payload.to_vec()).unwrap();
+        tokio::time::sleep(SECOND / 10).await;
+        self.0.lock().unwrap().push((entry.lane, payload.clone()));
+        match payload == "0" && entry.attempts < 3 {
+            true => Settlement::retry("not yet", 30 * SECOND),
+            false => Settlement::completed("", DAY),
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn j_5_a_lane_in_order_waits_for_a_retry_and_other_lanes_do_not() {
+    let journal = MemoryStore::new();
+    for payload in ["0", "1", "2", "3"] {
+        for lane in ["a", "b"] {
+            journal.enqueue(entry(lane, payload)).await.unwrap();
+        }
+    }
+    journal.enqueue(entry("c", "1")).await.unwrap();
+    let handled = Fickle::default();
+    let workers = [(); 2].map(|()| {
+        let worker = WorkerBuilder::new(journal.clone(), "jobs", handled.clone());
+        worker.in_order().start().unwrap()
+    });
+    tokio::time::sleep(10 * SECOND).await;
+    let of = |lane: &str| {
+        let handled = handled.0.lock().unwrap();
+        let of = handled.iter().filter(|(of, _)| of == lane);
+        of.map(|(_, payload)| payload.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!((of("a"), of("c")), (vec!["0".into()], vec!["1".into()]));
+    tokio::time::sleep(120 * SECOND).await;
+    for lane in ["a", "b"] {
+        assert_eq!(of(lane), ["0", "0", "0", "1", "2", "3"]);
+    }
+    drop(workers);
+}
+
+/// The lane is leased again as soon as its entry is settled, and not at the next poll.
+#[tokio::test(start_paused = true)]
+async fn j_5_a_lane_in_order_goes_on_at_once() {
+    let journal = MemoryStore::new();
+    for _ in 0..100 {
+        journal.enqueue(entry("", "1")).await.unwrap();
+    }
+    let worker = WorkerBuilder::new(journal.clone(), "jobs", Fickle::default());
+    let worker = worker.in_order().poll(60 * SECOND).start().unwrap();
+    tokio::time::sleep(11 * SECOND).await;
+    assert_eq!(count(&journal, Status::Completed).await, 100);
+    drop(worker);
+}

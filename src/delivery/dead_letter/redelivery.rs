@@ -2,7 +2,7 @@ use std::{borrow::Cow, fmt, marker::PhantomData};
 
 use tower::{Service, ServiceExt};
 
-use super::{DeadLetters, KEEP, Letter, layer::retry_after, reason};
+use super::{DeadLetters, EventFailure, EventResponse, KEEP, Letter, layer::retry_after, reason};
 use crate::{
     delivery::{
         stored_message::StoredMessage,
@@ -29,7 +29,7 @@ impl<J: Journal + Clone> DeadLetters<J> {
     where
         S: Service<E> + Clone + Send + Sync + 'static,
         S::Future: Send,
-        S::Response: Send,
+        S::Response: EventResponse + Send,
         S::Error: Into<BoxError>,
         F: Fn(Letter) -> E + Send + Sync + 'static,
         E: Send + 'static,
@@ -60,7 +60,7 @@ impl<S, F, E> Handler for Redelivery<S, F, E>
 where
     S: Service<E> + Clone + Send + Sync + 'static,
     S::Future: Send,
-    S::Response: Send,
+    S::Response: EventResponse + Send,
     S::Error: Into<BoxError>,
     F: Fn(Letter) -> E + Send + Sync + 'static,
     E: Send + 'static,
@@ -89,11 +89,20 @@ where
             .oneshot(event)
             .await
             .map_err(Into::into);
-        match processed.map_err(|error: BoxError| (retry_after(&error), error.to_string())) {
-            Ok(_) => Settlement::completed("", KEEP),
-            // The consumer did not begin, so this is no attempt. The entry's expiry bounds it.
-            Err((Some(after), _)) => Settlement::release(after),
-            Err((None, reason)) => Settlement::failed(reason, KEEP),
+        let failure = match processed {
+            Ok(response) => response.failure(),
+            Err(error) => {
+                let error: BoxError = error;
+                // The consumer did not begin, so this is no attempt. The entry's expiry bounds it.
+                if let Some(after) = retry_after(&error) {
+                    return Settlement::release(after);
+                }
+                Some(EventFailure::of_error(&error))
+            }
+        };
+        match failure {
+            None => Settlement::completed("", KEEP),
+            Some(failure) => failure.settlement(),
         }
     }
 }

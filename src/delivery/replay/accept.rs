@@ -350,6 +350,7 @@ impl<J: Journal + Clone> Replay<J> {
         let key_header = &dialect.key_header();
         let stored = Stored::new(head, body, reason, description, key_header, callback);
         Ok(NewEntry {
+            lane: settings.order.lane(&owner, head),
             label: redact::cut(&function),
             owner,
             dedup,

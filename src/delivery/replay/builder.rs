@@ -4,7 +4,7 @@ use http::{Method, Request};
 
 use super::{Maintenance, Replay, ReplayState, dialect::ReplayFormat, slow_start::SlowStart};
 use crate::{
-    delivery::{dead_letter::KEEP, webhooks::Webhooks, worker::WorkerNotifier},
+    delivery::{dead_letter::KEEP, redact, webhooks::Webhooks, worker::WorkerNotifier},
     dependency::{Dependencies, Dependency},
     error::ConfigError,
     server::dialect::{Dialect, HttpDialect, Scope},
@@ -24,6 +24,7 @@ pub(super) type Paced = Box<dyn Fn() -> Arc<Dependency> + Send + Sync>;
 pub(super) struct Settings {
     pub(super) dialect: Arc<dyn ReplayFormat>,
     pub(super) queue: Cow<'static, str>,
+    pub(super) order: ReplayOrder,
     pub(super) methods: Vec<Method>,
     pub(super) by_default: bool,
     pub(super) served: Option<Served>,
@@ -39,6 +40,48 @@ pub(super) struct Settings {
     pub(super) concurrency: usize,
     pub(super) location: Option<String>,
     pub(super) paced_by: Vec<Paced>,
+}
+
+/// The requests that are replayed one after the other, in the order in which they came. Others are
+/// replayed side by side with them.
+#[derive(Clone)]
+#[non_exhaustive]
+pub enum ReplayOrder {
+    /// Those of one owner.
+    PerScope,
+    /// All.
+    Whole,
+    /// Those of one owner for which this returns the same: of one account, say.
+    Per(Lane),
+}
+
+/// Names the lane of a request among those of its owner.
+pub(super) type Lane = Arc<dyn Fn(&Request<()>) -> String + Send + Sync>;
+
+impl ReplayOrder {
+    /// Requests of one owner for which `key` returns the same.
+    pub fn per(key: impl Fn(&Request<()>) -> String + Send + Sync + 'static) -> Self {
+        Self::Per(Arc::new(key))
+    }
+
+    /// Returns the lane of a request.
+    pub(super) fn lane(&self, owner: &str, head: &Request<()>) -> String {
+        match self {
+            Self::PerScope => owner.to_owned(),
+            Self::Whole => String::new(),
+            Self::Per(key) => redact::cut(&format!("{} {}", key(head), owner)),
+        }
+    }
+}
+
+impl fmt::Debug for ReplayOrder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::PerScope => "PerScope",
+            Self::Whole => "Whole",
+            Self::Per(_) => "Per",
+        })
+    }
 }
 
 /// Builds a [`Replay`].
@@ -59,6 +102,7 @@ impl<J: Journal + Clone> ReplayBuilder<J> {
             settings: Settings {
                 dialect: Arc::new(HttpDialect::new()),
                 queue: "replay".into(),
+                order: ReplayOrder::PerScope,
                 methods: vec![Method::POST, Method::PUT, Method::PATCH, Method::DELETE],
                 by_default: false,
                 served: None,
@@ -81,6 +125,14 @@ impl<J: Journal + Clone> ReplayBuilder<J> {
     /// Sets the queue, instead of `replay`.
     pub fn queue(mut self, queue: impl Into<Cow<'static, str>>) -> Self {
         self.settings.queue = queue.into();
+        self
+    }
+
+    /// Sets which requests are replayed in order, one after the other: those of one owner by default.
+    /// One that waits for its next attempt holds up those that came after it, of its priority or a
+    /// lower one.
+    pub fn order(mut self, order: ReplayOrder) -> Self {
+        self.settings.order = order;
         self
     }
 

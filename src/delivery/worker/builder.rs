@@ -34,6 +34,7 @@ impl<J: Journal, H: Handler> WorkerBuilder<J, H> {
                 prefetch: 0,
                 lease: Duration::from_secs(30),
                 poll: Duration::from_secs(1),
+                in_order: false,
             },
         }
     }
@@ -62,6 +63,18 @@ impl<J: Journal, H: Handler> WorkerBuilder<J, H> {
         self
     }
 
+    /// Handles the entries of a lane one after the other, in order: an entry that waits for its next
+    /// attempt holds up those behind it, whichever worker runs them. All workers of a queue have to
+    /// agree on it. [`per_lane`](Self::per_lane) and [`prefetch`](Self::prefetch) have no meaning
+    /// then.
+    ///
+    /// The order is that of [leases](Journal#contract): by priority, so that an urgent entry
+    /// comes before one that waits. An entry that is delayed when it is enqueued holds up nobody.
+    pub fn in_order(mut self) -> Self {
+        self.limits.in_order = true;
+        self
+    }
+
     /// Sets how long a worker may be silent before another takes over its entries: 30 s by default,
     /// 1 s to 10 min. Handlers may take longer, since leases are extended.
     pub fn lease(mut self, lease: Duration) -> Self {
@@ -87,13 +100,17 @@ impl<J: Journal, H: Handler> WorkerBuilder<J, H> {
     /// # Errors
     ///
     /// Returns the first setting that is not allowed.
-    pub fn start(self) -> Result<WorkerHandle, ConfigError> {
+    pub fn start(mut self) -> Result<WorkerHandle, ConfigError> {
         self.limits.check()?;
+        if self.limits.in_order {
+            (self.limits.per_lane, self.limits.prefetch) = (1, 0);
+        }
         let (sender, phase) = watch::channel(Phase::Running);
         let job = Job {
             journal: self.journal,
             handler: self.handler,
             lease: self.limits.lease,
+            in_order: self.limits.in_order,
             permits: Arc::new(Semaphore::new(self.limits.concurrency)),
             phase,
         };

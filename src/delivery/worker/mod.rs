@@ -16,6 +16,7 @@
 //! | [`concurrency`](WorkerBuilder::concurrency) | 64 | 1 to 10,000 |
 //! | [`per_lane`](WorkerBuilder::per_lane) | 4 | 1 to 10,000 |
 //! | [`prefetch`](WorkerBuilder::prefetch) | 0 | up to 10,000 |
+//! | [`in_order`](WorkerBuilder::in_order) | off | |
 //! | [`lease`](WorkerBuilder::lease) | 30 s | 1 s to 10 min |
 //! | [`poll`](WorkerBuilder::poll) | 1 s | 10 ms to 1 min |
 //!
@@ -58,8 +59,10 @@
 //!   idempotent.
 //! - A handler that panics is called again after 5 s; a handler that counts
 //!   [`attempts`](crate::store::journal::Entry::attempts) can give up.
-//! - A journal that fails is asked again with backoff. Handlers go on while their predecessors are
-//!   settled, but at most four times `concurrency` entries are handled or unsettled.
+//! - A journal that fails is asked again with backoff, and leases are extended meanwhile. Handlers go
+//!   on while their predecessors are settled, but at most four times `concurrency` entries are
+//!   handled or unsettled.
+//! - A shutdown that interrupts a handler is no attempt of its entry.
 
 mod alert;
 mod builder;

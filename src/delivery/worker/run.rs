@@ -39,6 +39,7 @@ pub(super) struct Limits {
     pub(super) prefetch: usize,
     pub(super) lease: Duration,
     pub(super) poll: Duration,
+    pub(super) in_order: bool,
 }
 
 /// The next call to the journal.
@@ -239,6 +240,7 @@ impl<J: Journal, H: Handler> Run<J, H> {
             room -= wanted;
             let request = LeaseRequest {
                 through,
+                in_order: self.limits.in_order,
                 ..LeaseRequest::new(self.queue.clone(), lane.clone(), limit, self.limits.lease)
             };
             let journal = Arc::clone(&self.job.journal);

@@ -151,7 +151,8 @@ pub trait Journal: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Vec<String>, StoreError>> + Send;
 
     /// Leases the next entries of a lane: first those past their time, of any priority, then those
-    /// due and as urgent as [`LeaseRequest::through`], in order. Each is [`Status::Processing`] until
+    /// due and as urgent as [`LeaseRequest::through`], in order, or only
+    /// [one at a time](LeaseRequest::in_order). Each is [`Status::Processing`] until
     /// settled, or until the lease runs out and another worker leases it. Each lease of an entry has
     /// a greater [`LeaseToken`], and counts an attempt unless the entry is past its time.
     fn lease(
@@ -177,6 +178,17 @@ pub trait Journal: Send + Sync + 'static {
         lease_token: LeaseToken,
         settlement: Settlement,
     ) -> impl Future<Output = Result<Ownership, StoreError>> + Send;
+
+    /// Stores an entry that failed after so many attempts without having been queued: a dead letter,
+    /// and the outbox of its settlement, all or nothing. The answer is that of
+    /// [`enqueue`](Self::enqueue); an entry that is there already stays as it is, and the outbox is
+    /// not queued again.
+    fn bury(
+        &self,
+        entry: NewEntry,
+        attempts: u32,
+        settlement: Settlement,
+    ) -> impl Future<Output = Result<Enqueued, StoreError>> + Send;
 
     /// Cancels, triggers or redrives an entry, if it is in a state for that; `None` if there is no
     /// such entry.
@@ -257,6 +269,7 @@ impl<J: Journal> Journal for Arc<J> {
         lease(request: LeaseRequest) -> Vec<Entry>;
         extend(id: EntryId, lease_token: LeaseToken, lease: Duration) -> Ownership;
         settle(id: EntryId, lease_token: LeaseToken, settlement: Settlement) -> Ownership;
+        bury(entry: NewEntry, attempts: u32, settlement: Settlement) -> Enqueued;
         command(id: EntryId, command: EntryCommand) -> Option<CommandResult>;
         find(id: EntryId) -> Option<Entry>;
         list(query: Query) -> Vec<Entry>;

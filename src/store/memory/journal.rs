@@ -55,6 +55,15 @@ impl Journal for MemoryStore {
         self.queue().settle(id, lease_token, settlement)
     }
 
+    async fn bury(
+        &self,
+        entry: NewEntry,
+        attempts: u32,
+        settlement: Settlement,
+    ) -> Result<Enqueued, StoreError> {
+        self.queue().bury(entry, attempts, settlement)
+    }
+
     async fn command(
         &self,
         id: EntryId,

@@ -39,6 +39,20 @@ impl RedisStore {
         split(answer.await?)
     }
 
+    async fn enqueued(
+        &self,
+        transition: &StoreScript,
+        arguments: &[&[u8]],
+    ) -> Result<Enqueued, StoreError> {
+        let (number, mut rest) = self.act(transition, arguments).await?;
+        match (number, rest.pop()) {
+            (0, Some(found)) => Ok(Enqueued::New(entry(found)?)),
+            (1, Some(found)) => Ok(Enqueued::Existing(entry(found)?)),
+            (2, None) => Ok(Enqueued::Mismatch),
+            _ => Err(unreadable()),
+        }
+    }
+
     async fn own(
         &self,
         transition: &StoreScript,
@@ -71,13 +85,7 @@ impl Journal for RedisStore {
         let transition = &self.inner.journal.enqueue;
         let new = encode(&new);
         let arguments = new.each_ref().map(|argument| &**argument);
-        let (number, mut rest) = self.act(transition, &arguments).await?;
-        match (number, rest.pop()) {
-            (0, Some(found)) => Ok(Enqueued::New(entry(found)?)),
-            (1, Some(found)) => Ok(Enqueued::Existing(entry(found)?)),
-            (2, None) => Ok(Enqueued::Mismatch),
-            _ => Err(unreadable()),
-        }
+        self.enqueued(transition, &arguments).await
     }
 
     async fn lanes(
@@ -104,6 +112,7 @@ impl Journal for RedisStore {
             &digits(request.through as u8),
             &span(request.lease),
             ticket.as_bytes(),
+            flag(request.in_order),
         ];
         let transition = &self.inner.journal.lease;
         entries(self.act(transition, &arguments).await?.1)
@@ -142,7 +151,27 @@ impl Journal for RedisStore {
         arguments.extend([&time, note.as_bytes(), cause.as_bytes()]);
         arguments.push(flag(settlement.result.is_some()));
         arguments.push(settlement.result.as_deref().unwrap_or_default());
+        arguments.push(flag(settlement.keeps_place));
         self.own(&self.inner.journal.settle, &arguments).await
+    }
+
+    async fn bury(
+        &self,
+        entry: NewEntry,
+        attempts: u32,
+        settlement: Settlement,
+    ) -> Result<Enqueued, StoreError> {
+        let new: Vec<_> = [&entry].into_iter().chain(&settlement.outbox).collect();
+        let new: Vec<_> = new.into_iter().flat_map(encode).collect();
+        let (_, keep) = settlement.outcome.transition();
+        let (keep, attempts) = (span(keep), digits(attempts));
+        let note = history::frame(EventKind::Settlement, &settlement.note).unwrap_or_default();
+        let cause = settlement.stored_cause().unwrap_or_default();
+        let mut arguments: Vec<&[u8]> = new.iter().map(|argument| &**argument).collect();
+        arguments.extend([&*keep, &attempts, note.as_bytes(), cause.as_bytes()]);
+        arguments.push(flag(settlement.result.is_some()));
+        arguments.push(settlement.result.as_deref().unwrap_or_default());
+        self.enqueued(&self.inner.journal.bury, &arguments).await
     }
 
     async fn command(

@@ -39,6 +39,16 @@ impl<J: Journal> Sealed<J> {
         Ok(new)
     }
 
+    fn seal_settlement(&self, id: EntryId, settlement: &mut Settlement) -> Result<(), StoreError> {
+        if let Some(result) = &settlement.result {
+            settlement.result = Some(self.keys.seal(&Place::result(id), result)?);
+        }
+        let outbox = std::mem::take(&mut settlement.outbox).into_iter();
+        let outbox = outbox.map(|new| self.seal_new(new));
+        settlement.outbox = outbox.collect::<Result<_, _>>()?;
+        Ok(())
+    }
+
     fn opened(&self, entry: &Entry) -> Result<(Bytes, Option<Bytes>), StoreError> {
         let payload = self.keys.open(&Place::payload(entry.id), &entry.payload)?;
         let result = entry.result.as_ref();
@@ -100,12 +110,19 @@ impl<J: Journal> Journal for Sealed<J> {
         lease_token: LeaseToken,
         mut settlement: Settlement,
     ) -> Result<Ownership, StoreError> {
-        if let Some(result) = &settlement.result {
-            settlement.result = Some(self.keys.seal(&Place::result(id), result)?);
-        }
-        let outbox = settlement.outbox.into_iter().map(|new| self.seal_new(new));
-        settlement.outbox = outbox.collect::<Result<_, _>>()?;
+        self.seal_settlement(id, &mut settlement)?;
         self.store.settle(id, lease_token, settlement).await
+    }
+
+    async fn bury(
+        &self,
+        entry: NewEntry,
+        attempts: u32,
+        mut settlement: Settlement,
+    ) -> Result<Enqueued, StoreError> {
+        self.seal_settlement(entry.id, &mut settlement)?;
+        let entry = self.seal_new(entry)?;
+        self.store.bury(entry, attempts, settlement).await
     }
 
     async fn find(&self, id: EntryId) -> Result<Option<Entry>, StoreError> {

@@ -1,9 +1,18 @@
 //! Attempts of a replay, and the record that they share with direct requests.
 
+use std::sync::{Arc, Mutex};
+
 use bytes::Bytes;
 use http::{Response, StatusCode};
+use tower::{Layer, ServiceExt};
 use tower_reprise::{
-    delivery::replay::ReplayId, server::idempotency::HandlerOutcome, store::journal::Status,
+    IdempotencyLayer,
+    delivery::replay::{Replay, ReplayId, ReplayOrder},
+    server::{dialect::Scope, idempotency::HandlerOutcome},
+    store::{
+        CrashPolicy, MemoryStore,
+        journal::{Journal, Status},
+    },
 };
 
 use super::shop::*;
@@ -115,5 +124,110 @@ async fn i_12_a_request_that_is_journaled_hands_its_record_over() {
     let worker = shop.work();
     assert_eq!(shop.ended(id).await, Status::Completed);
     assert_eq!(shop.handler.seen().len(), 2);
+    drop(worker);
+}
+
+/// An order of somebody's that is to be replayed.
+async fn ordered_by(shop: &Shop, owner: &str, key: &str) -> ReplayId {
+    let request = http::Request::post("/orders")
+        .header("x-user", owner)
+        .header("idempotency-key", key)
+        .header("x-account", &key[..1])
+        .header("replay", "true");
+    let (status, document) = shop.send(request, key).await;
+    assert_eq!(status, 202, "{document}");
+    id(&document)
+}
+
+/// Replays three orders of Ada's, the first of which fails once, and one of Bob's; what the handler
+/// saw then.
+async fn replayed(order: ReplayOrder) -> Vec<String> {
+    let shop = Shop::with(|builder| builder.order(order));
+    shop.replay.maintenance().on(None);
+    let mut ids = Vec::new();
+    for (owner, key) in [("ada", "a1"), ("ada", "b2"), ("ada", "a3"), ("bob", "b4")] {
+        ids.push(ordered_by(&shop, owner, key).await);
+    }
+    let worker = shop.work();
+    // The pause before the second attempt is anything up to two seconds.
+    shop.handler.will([Does::With(|| {
+        let mut response = Response::new(Bytes::new());
+        *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
+        response
+    })]);
+    shop.replay.maintenance().off();
+    for id in ids {
+        assert_eq!(shop.ended(id).await, Status::Completed);
+    }
+    drop(worker);
+    shop.handler.bodies()
+}
+
+/// J-5: 002 has queued requests replayed in order; lanes run side by side.
+#[tokio::test(start_paused = true)]
+async fn j_5_in_order_within_a_lane_which_a_retry_holds() {
+    let only = |seen: &[String], keys: &[&str]| {
+        let seen = seen.iter().filter(|key| keys.contains(&key.as_str()));
+        seen.cloned().collect::<Vec<_>>()
+    };
+    for _ in 0..10 {
+        let seen = replayed(ReplayOrder::PerScope).await;
+        assert_eq!(only(&seen, &["a1", "b2", "a3"]), ["a1", "a1", "b2", "a3"]);
+        let seen = replayed(ReplayOrder::Whole).await;
+        assert_eq!(seen, ["a1", "a1", "b2", "a3", "b4"]);
+        let account = |head: &http::Request<()>| {
+            let account = head.headers()["x-account"].to_str();
+            account.unwrap().to_owned()
+        };
+        let seen = replayed(ReplayOrder::per(account)).await;
+        assert_eq!(only(&seen, &["a1", "a3"]), ["a1", "a1", "a3"]);
+        assert_eq!(only(&seen, &["b2", "b4"]).len(), 2);
+    }
+}
+
+/// J-16: the scope, the dialect and the key's header are those of the layer behind.
+#[tokio::test(start_paused = true)]
+async fn j_16_replay_has_the_scope_and_the_key_header_of_the_layer_behind() {
+    type Body = http_body_util::Full<Bytes>;
+    let store = MemoryStore::new();
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let layer = IdempotencyLayer::builder(store.clone())
+        .scope(Scope::new(|head| {
+            head.headers().get("authorization").cloned()
+        }))
+        .crash_policy(CrashPolicy::Unknown)
+        .header(http::HeaderName::from_static("x-access-key"))
+        .build()
+        .unwrap();
+    let replay = Replay::before(store.clone(), &layer).build().unwrap();
+    let handled = Arc::clone(&seen);
+    let service = layer.layer(tower::service_fn(move |request: http::Request<Body>| {
+        let key = request.headers()["x-access-key"].to_str();
+        handled.lock().unwrap().push(key.unwrap().to_owned());
+        std::future::ready(Ok::<_, std::convert::Infallible>(Response::new(
+            Body::from("paid"),
+        )))
+    }));
+    let app = replay.layer().layer(service.clone());
+    let order = || {
+        http::Request::post("/orders")
+            .header("authorization", "ada")
+            .header("x-access-key", "1")
+            .header("replay", "true")
+            .body(Body::default())
+            .unwrap()
+    };
+    replay.maintenance().on(None);
+    let accepted = app.clone().oneshot(order()).await.unwrap();
+    assert_eq!(accepted.status(), 202);
+    let worker = replay.worker::<Body, _>(service).start().unwrap();
+    replay.maintenance().off();
+    while store.counts("replay").await.unwrap().of(Status::Completed) == 0 {
+        tokio::time::sleep(SECOND).await;
+    }
+    // Its repeat by the caller finds the same record.
+    let repeated = app.oneshot(order()).await.unwrap();
+    assert_eq!(repeated.headers()["idempotent-replayed"], "true");
+    assert_eq!(*seen.lock().unwrap(), ["1"]);
     drop(worker);
 }

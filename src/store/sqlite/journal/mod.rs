@@ -90,6 +90,21 @@ impl Journal for SqliteStore {
             .await
     }
 
+    async fn bury(
+        &self,
+        entry: NewEntry,
+        attempts: u32,
+        settlement: Settlement,
+    ) -> Result<Enqueued, StoreError> {
+        let outbox = settlement.outbox.iter().map(|new| new.payload.len());
+        let bytes = entry.payload.len() + outbox.sum::<usize>();
+        self.writer
+            .call(bytes, move |batch| {
+                write::bury(batch, &entry, attempts, &settlement)
+            })
+            .await
+    }
+
     async fn command(
         &self,
         id: EntryId,
