@@ -12,7 +12,9 @@ use tower_reprise::{
     delivery::worker::{Admission, Handler, WorkerBuilder},
     store::{
         MemoryStore,
-        journal::{Entry, EntryCommand, Journal, LeaseRequest, NewEntry, Settlement, Status},
+        journal::{
+            Entry, EntryCommand, Journal, LeaseRequest, NewEntry, Query, Settlement, Status,
+        },
     },
 };
 
@@ -411,5 +413,56 @@ async fn j_5_a_lane_in_order_goes_on_at_once() {
     let worker = worker.in_order().poll(60 * SECOND).start().unwrap();
     tokio::time::sleep(11 * SECOND).await;
     assert_eq!(count(&journal, Status::Completed).await, 100);
+    drop(worker);
+}
+
+/// Fails the entries of a dead target at once, and those of others the first time.
+#[derive(Clone, Default)]
+struct Targets(Arc<Mutex<HashMap<String, usize>>>);
+
+impl Handler for Targets {
+    async fn handle(&self, entry: Entry) -> Settlement {
+        *self
+            .0
+            .lock()
+            .unwrap()
+            .entry(entry.lane.clone())
+            .or_default() += 1;
+        match entry.lane == "dead" || entry.attempts == 1 {
+            true => Settlement::retry("refused", SECOND),
+            false => Settlement::completed("", DAY),
+        }
+    }
+
+    fn target<'a>(&self, entry: &'a Entry) -> Option<std::borrow::Cow<'a, str>> {
+        Some((&entry.lane).into())
+    }
+}
+
+/// R-7 holds for workers, target by target.
+#[tokio::test(start_paused = true)]
+async fn q_6_retries_have_a_budget_of_their_target() {
+    let journal = MemoryStore::new();
+    for _ in 0..100 {
+        journal.enqueue(entry("dead", "")).await.unwrap();
+    }
+    for lane in ["a", "b", "c"] {
+        for _ in 0..5 {
+            journal.enqueue(entry(lane, "")).await.unwrap();
+        }
+    }
+    let targets = Targets::default();
+    let worker = WorkerBuilder::new(journal.clone(), "jobs", targets.clone());
+    let worker = worker.start().unwrap();
+    tokio::time::sleep(29 * SECOND).await;
+    let of = |lane: &str| targets.0.lock().unwrap()[lane];
+    let dead = of("dead");
+    assert!((110..=120).contains(&dead), "{dead} of 100 and 20 %");
+    assert_eq!(["a", "b", "c"].map(of), [10; 3]);
+    assert_eq!(count(&journal, Status::Completed).await, 15);
+    let query = Query::new("jobs", 200);
+    let attempts = journal.list(query).await.unwrap();
+    let attempts: u32 = attempts.iter().map(|entry| entry.attempts).sum();
+    assert_eq!(attempts as usize, dead + 30, "what waits uses no attempt");
     drop(worker);
 }

@@ -1,16 +1,20 @@
-use std::{borrow::Cow, fmt, marker::PhantomData};
+use std::{borrow::Cow, fmt, marker::PhantomData, time::Duration};
 
 use tower::{Service, ServiceExt};
 
 use super::{DeadLetters, EventFailure, EventResponse, KEEP, Letter, layer::retry_after, reason};
 use crate::{
     delivery::{
+        redact::correlation_id,
         stored_message::StoredMessage,
-        worker::{Handler, WorkerBuilder},
+        worker::{AttemptLabels, Handler, WorkerBuilder},
     },
     error::BoxError,
     store::journal::{Entry, Journal, Settlement},
 };
+
+/// The retention of an event that was processed.
+const KEEP_DONE: Duration = Duration::from_secs(60 * 60);
 
 /// The most attempts of a letter, all but the last of which killed their worker.
 const MAX_ATTEMPTS: u32 = 3;
@@ -65,6 +69,20 @@ where
     F: Fn(Letter) -> E + Send + Sync + 'static,
     E: Send + 'static,
 {
+    fn target<'a>(&self, entry: &'a Entry) -> Option<Cow<'a, str>> {
+        Some(Cow::Borrowed(&entry.queue))
+    }
+
+    fn labels(&self, entry: &Entry) -> AttemptLabels {
+        let message = StoredMessage::<Option<String>>::decode(entry.payload.clone());
+        let (id, headers) = message.map_or_else(Default::default, |m| (m.meta, m.headers));
+        AttemptLabels {
+            max_attempts: MAX_ATTEMPTS,
+            correlation_id: correlation_id(&headers),
+            idempotency_key: id,
+        }
+    }
+
     async fn handle(&self, entry: Entry) -> Settlement {
         if entry.is_past() {
             return reason::failed(reason::NOT_IN_TIME, KEEP);
@@ -101,7 +119,7 @@ where
             }
         };
         match failure {
-            None => Settlement::completed("", KEEP),
+            None => Settlement::completed("", KEEP_DONE),
             Some(failure) => failure.settlement(),
         }
     }

@@ -7,6 +7,7 @@ use crate::{
     delivery::{dead_letter::KEEP, redact, webhooks::Webhooks, worker::WorkerNotifier},
     dependency::{Dependencies, Dependency},
     error::ConfigError,
+    policy::Policy,
     server::dialect::{Dialect, HttpDialect, Scope},
     store::journal::Journal,
 };
@@ -300,6 +301,7 @@ impl<J: Journal + Clone> ReplayBuilder<J> {
                 webhooks: self.webhooks,
                 slow_start,
                 wake,
+                dependencies: Dependencies::new(Policy::asynchronous().build()?),
             }),
         })
     }

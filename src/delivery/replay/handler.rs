@@ -1,4 +1,5 @@
 use std::{
+    borrow::Cow,
     fmt,
     marker::PhantomData,
     pin::pin,
@@ -26,11 +27,13 @@ use crate::{
     client::retry::PrepareAttempt,
     delivery::{
         dead_letter::reason,
-        worker::{Admission, Handler},
+        redact::correlation_id,
+        stored_message,
+        worker::{Admission, AttemptLabels, Handler},
     },
     dependency::{BreakerState, DependencyStatus},
     error::BoxError,
-    http::{header_filter::HeaderFilter, read::read_whole, reply},
+    http::{header_filter::HeaderFilter, headers::printable, read::read_whole, reply},
     store::journal::{Entry, Journal, Settlement, Status},
 };
 
@@ -130,6 +133,23 @@ where
                 Settlement::release(self.replay.state.slow_start.refused(asked))
             }
             Attempted::Busy(asked) => Settlement::release(asked.unwrap_or(BUSY).max(BUSY)),
+        }
+    }
+
+    fn target<'a>(&self, entry: &'a Entry) -> Option<Cow<'a, str>> {
+        Some(Cow::Borrowed(&entry.queue))
+    }
+
+    fn labels(&self, entry: &Entry) -> AttemptLabels {
+        let settings = &self.replay.state.settings;
+        let headers = stored_message::contents(entry.payload.clone()).map(|(headers, _)| headers);
+        let headers = headers.unwrap_or_default();
+        let key = headers.get(settings.dialect.key_header());
+        let key = key.and_then(|key| printable(key.as_bytes()).map(str::to_owned));
+        AttemptLabels {
+            max_attempts: settings.attempts,
+            correlation_id: correlation_id(&headers),
+            idempotency_key: key,
         }
     }
 

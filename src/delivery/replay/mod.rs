@@ -133,6 +133,7 @@ use crate::{
         webhooks::Webhooks,
         worker::{WorkerBuilder, WorkerNotifier},
     },
+    dependency::Dependencies,
     server::{
         dialect::{Dialect, Scope},
         idempotency::IdempotencyLayer,
@@ -218,6 +219,8 @@ struct ReplayState<J> {
     webhooks: Option<Webhooks<J>>,
     slow_start: Arc<SlowStart>,
     wake: WorkerNotifier,
+    /// The retry budget of its workers.
+    dependencies: Dependencies,
 }
 
 impl<J: Journal + Clone> Replay<J> {
@@ -281,6 +284,7 @@ impl<J: Journal + Clone> Replay<J> {
         WorkerBuilder::new(self.journal.clone(), settings.queue.clone(), handler)
             .concurrency(settings.concurrency)
             .in_order()
+            .dependencies(&self.state.dependencies)
             .notifier(self.state.wake.clone())
     }
 }

@@ -6,9 +6,10 @@ use super::{
     Handler, WorkerHandle, WorkerNotifier,
     handle::Phase,
     job::Job,
+    retries::Retries,
     run::{Limits, Run},
 };
-use crate::{error::ConfigError, store::journal::Journal};
+use crate::{dependency::Dependencies, error::ConfigError, store::journal::Journal};
 
 /// Configures and starts a worker. See the [module docs](super).
 #[must_use]
@@ -18,6 +19,7 @@ pub struct WorkerBuilder<J, H> {
     handler: Arc<H>,
     notifier: WorkerNotifier,
     limits: Limits,
+    retries: Option<Retries>,
 }
 
 impl<J: Journal, H: Handler> WorkerBuilder<J, H> {
@@ -36,6 +38,7 @@ impl<J: Journal, H: Handler> WorkerBuilder<J, H> {
                 poll: Duration::from_secs(1),
                 in_order: false,
             },
+            retries: None,
         }
     }
 
@@ -89,6 +92,17 @@ impl<J: Journal, H: Handler> WorkerBuilder<J, H> {
         self
     }
 
+    /// Sets the registry that has the retry budgets of [targets](Handler::target), and their labels in
+    /// metrics; one of its own by default.
+    pub fn dependencies<C, L>(mut self, dependencies: &Dependencies<C, L>) -> Self
+    where
+        C: Clone + Send + Sync + 'static,
+        L: Clone + Send + Sync + 'static,
+    {
+        self.retries = Some(Retries::new(dependencies));
+        self
+    }
+
     /// Sets the notifier that makes the worker look at once.
     pub fn notifier(mut self, notifier: WorkerNotifier) -> Self {
         self.notifier = notifier;
@@ -109,6 +123,10 @@ impl<J: Journal, H: Handler> WorkerBuilder<J, H> {
         let job = Job {
             journal: self.journal,
             handler: self.handler,
+            retries: match self.retries {
+                Some(retries) => retries,
+                None => Retries::alone()?,
+            },
             lease: self.limits.lease,
             in_order: self.limits.in_order,
             permits: Arc::new(Semaphore::new(self.limits.concurrency)),

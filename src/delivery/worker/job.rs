@@ -11,7 +11,7 @@ use tokio::{
     time::{Instant, MissedTickBehavior, interval_at, sleep},
 };
 
-use super::{Admission, Handler, alert, handle::Phase, slots::Slot};
+use super::{Admission, Handler, alert, handle::Phase, retries::Retries, slots::Slot};
 use crate::{
     backoff::{Backoff, FullJitter},
     store::{
@@ -34,6 +34,7 @@ const BACKOFF: FullJitter = FullJitter {
 pub(super) struct Job<J, H> {
     pub(super) journal: Arc<J>,
     pub(super) handler: Arc<H>,
+    pub(super) retries: Retries,
     pub(super) lease: Duration,
     pub(super) in_order: bool,
     /// One permit for each handler that may run at a time.
@@ -46,6 +47,7 @@ impl<J, H> Clone for Job<J, H> {
         Self {
             journal: Arc::clone(&self.journal),
             handler: Arc::clone(&self.handler),
+            retries: self.retries.clone(),
             lease: self.lease,
             in_order: self.in_order,
             permits: Arc::clone(&self.permits),
@@ -88,8 +90,20 @@ impl<J: Journal, H: Handler> Job<J, H> {
         let Some(_permit) = self.permit(&entry).await else {
             return Settlement::release(Duration::ZERO);
         };
-        let handler = Arc::clone(&self.handler);
-        let handling = async move { handler.handle(entry).await };
+        if let Err(waits) = self.retries.begin(&*self.handler, &entry) {
+            return waits;
+        }
+        let (handler, retries) = (Arc::clone(&self.handler), self.retries.clone());
+        let handling = async move {
+            // The payload is shared, and the history is not needed.
+            let summary = Entry {
+                history: Vec::new(),
+                ..entry.clone()
+            };
+            let settlement = handler.handle(entry).await;
+            retries.end(&*handler, &summary, &settlement);
+            settlement
+        };
         let mut handling = AbortOnDrop(tokio::spawn(telemetry::in_span(handling)));
         tokio::select! {
             handled = &mut handling => handled.unwrap_or_else(|error| not_handled(&error)),

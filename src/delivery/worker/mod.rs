@@ -53,6 +53,14 @@
 //! # }
 //! ```
 //!
+//! # Retries
+//!
+//! An attempt after the first is logged and counted as a client's retry is (`retry_attempts_total`,
+//! `retry_backoff_duration_seconds`, `retry_exhausted_total`), under the name of the entry's
+//! [target](Handler::target) or else of its queue. Retries to one target share a budget, a fifth of its
+//! first attempts by default: an entry past it waits, without having used an attempt.
+//! [`dependencies`](WorkerBuilder::dependencies) sets the registry that has those budgets.
+//!
 //! # What goes wrong
 //!
 //! - An entry is handled twice if its lease is lost while the handler runs: handlers must be
@@ -69,6 +77,7 @@ mod builder;
 mod handle;
 mod handler;
 mod job;
+mod retries;
 mod run;
 mod slots;
 
@@ -77,4 +86,5 @@ pub use self::{
     builder::WorkerBuilder,
     handle::{WorkerHandle, WorkerNotifier},
     handler::{Admission, Handler},
+    retries::AttemptLabels,
 };

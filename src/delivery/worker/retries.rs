@@ -1,0 +1,110 @@
+use std::{borrow::Cow, sync::Arc, time::Duration};
+
+use super::Handler;
+use crate::{
+    call::StopReason,
+    dependency::{Dependencies, Dependency},
+    error::ConfigError,
+    policy::Policy,
+    store::journal::{Entry, EventKind, Settlement, SettlementOutcome},
+    telemetry::{self, Labels},
+};
+
+/// The pause of an entry whose target has used up its retry budget: about as long as the budget
+/// looks back.
+const BUDGET_PAUSE: Duration = Duration::from_secs(30);
+
+/// The ids of an entry in the logs of its retries, and how many attempts it has.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AttemptLabels {
+    /// The most attempts; 0 if there is no bound.
+    pub max_attempts: u32,
+    /// The id that ties the entry to the request or event that it came from.
+    pub correlation_id: Option<String>,
+    /// The key under which attempts are one operation.
+    pub idempotency_key: Option<String>,
+}
+
+/// Counts, logs and limits the retries of a worker, as those of clients are.
+#[derive(Clone)]
+pub(super) struct Retries {
+    find: Arc<dyn Fn(&str) -> Arc<Dependency> + Send + Sync>,
+}
+
+impl Retries {
+    /// Finds targets in a registry.
+    pub(super) fn new<C, L>(dependencies: &Dependencies<C, L>) -> Self
+    where
+        C: Clone + Send + Sync + 'static,
+        L: Clone + Send + Sync + 'static,
+    {
+        let dependencies = dependencies.clone();
+        Self {
+            find: Arc::new(move |name| dependencies.get(name)),
+        }
+    }
+
+    /// Finds targets in a registry of its own.
+    pub(super) fn alone() -> Result<Self, ConfigError> {
+        Ok(Self::new(&Dependencies::new(
+            Policy::asynchronous().build()?,
+        )))
+    }
+
+    /// Counts the first attempt of an entry as an original, and charges the budget of its target for
+    /// others. Returns the settlement of an entry that has to wait for the budget.
+    pub(super) fn begin<H: Handler>(&self, handler: &H, entry: &Entry) -> Result<(), Settlement> {
+        if entry.is_past() {
+            return Ok(());
+        }
+        let target = handler.target(entry);
+        if entry.attempts <= 1 {
+            // An entry that was given back before was counted already.
+            if let Some(target) = target.filter(|_| entry.lease_token.get() == 1) {
+                (self.find)(&target).deposit();
+            }
+            return Ok(());
+        }
+        let limited = target.is_some();
+        let dependency = (self.find)(&target.unwrap_or(Cow::Borrowed(&entry.queue)));
+        if limited && dependency.charge_now().is_err() {
+            let pause = BUDGET_PAUSE.mul_f64(rand::random_range(0.5..1.5));
+            return Err(Settlement::release(pause));
+        }
+        let labels = handler.labels(entry);
+        telemetry::retry(
+            dependency.target(),
+            entry.attempts - 1,
+            labels.max_attempts.saturating_sub(1),
+            waited(entry),
+            entry.cause.as_deref().unwrap_or("failed"),
+            || Labels {
+                correlation_id: labels.correlation_id.as_deref(),
+                idempotency_key: labels.idempotency_key.as_deref(),
+            },
+        );
+        Ok(())
+    }
+
+    /// Records an entry that failed after its last attempt.
+    pub(super) fn end<H: Handler>(&self, handler: &H, entry: &Entry, settlement: &Settlement) {
+        if !matches!(settlement.outcome, SettlementOutcome::Failed(_)) {
+            return;
+        }
+        let max_attempts = handler.labels(entry).max_attempts;
+        if max_attempts > 0 && entry.attempts >= max_attempts {
+            let target = handler.target(entry);
+            let dependency = (self.find)(&target.unwrap_or(Cow::Borrowed(&entry.queue)));
+            let cause = settlement.cause.as_deref().unwrap_or("failed");
+            let exhausted = StopReason::Exhausted;
+            telemetry::stop_reason(dependency.target(), entry.attempts, exhausted, cause);
+        }
+    }
+}
+
+/// Returns the time since the attempt before, as it was settled.
+fn waited(entry: &Entry) -> Duration {
+    let mut events = entry.history.iter().rev();
+    let last = events.find(|event| event.kind == EventKind::Settlement);
+    last.map_or(Duration::ZERO, |last| entry.changed_at.since(last.at))
+}
