@@ -13,8 +13,8 @@ use tower_reprise::store::{
     Claim, ClaimId, Claimed, FencingToken, IdempotencyStore, MemoryStore, Ownership, PostgresStore,
     RecordKey, RedisStore, SqliteStore, StoreError, Stored,
     journal::{
-        CommandResult, Counts, Enqueued, Entry, EntryCommand, EntryId, Journal, LeaseRequest,
-        LeaseToken, NewEntry, Query, Settlement,
+        CommandResult, Counts, Duplicate, Enqueued, Entry, EntryCommand, EntryId, Journal,
+        LeaseRequest, LeaseToken, NewEntry, Query, Settlement,
     },
 };
 
@@ -235,6 +235,14 @@ impl Journal for Store {
 
     async fn find(&self, id: EntryId) -> Result<Option<Entry>, StoreError> {
         each!(self, store => store.find(id).await)
+    }
+
+    async fn find_duplicate(
+        &self,
+        queue: &str,
+        key: RecordKey,
+    ) -> Result<Option<Duplicate>, StoreError> {
+        each!(self, store => store.find_duplicate(queue, key).await)
     }
 
     async fn list(&self, query: Query) -> Result<Vec<Entry>, StoreError> {

@@ -22,10 +22,10 @@ use tower_reprise::{
     },
     error::BoxError,
     store::{
-        MemoryStore, Ownership, StoreError, StoreErrorKind,
+        MemoryStore, Ownership, RecordKey, StoreError, StoreErrorKind,
         journal::{
-            CommandResult, Counts, Enqueued, Entry, EntryCommand, EntryId, Journal, LeaseRequest,
-            LeaseToken, NewEntry, Query, Settlement, Status,
+            CommandResult, Counts, Duplicate, Enqueued, Entry, EntryCommand, EntryId, Journal,
+            LeaseRequest, LeaseToken, NewEntry, Query, Settlement, Status,
         },
     },
 };
@@ -107,6 +107,14 @@ impl Journal for Slow {
 
     async fn find(&self, id: EntryId) -> Result<Option<Entry>, StoreError> {
         self.inner.find(id).await
+    }
+
+    async fn find_duplicate(
+        &self,
+        queue: &str,
+        key: RecordKey,
+    ) -> Result<Option<Duplicate>, StoreError> {
+        self.inner.find_duplicate(queue, key).await
     }
 
     async fn list(&self, query: Query) -> Result<Vec<Entry>, StoreError> {

@@ -1,6 +1,6 @@
 use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
 
-use http::{Method, Request};
+use http::{Method, Request, StatusCode};
 
 use super::{Maintenance, Replay, ReplayState, dialect::ReplayFormat, slow_start::SlowStart};
 use crate::{
@@ -27,6 +27,7 @@ pub(super) struct Settings {
     pub(super) queue: Cow<'static, str>,
     pub(super) order: ReplayOrder,
     pub(super) methods: Vec<Method>,
+    pub(super) statuses: Vec<StatusCode>,
     pub(super) by_default: bool,
     pub(super) served: Option<Served>,
     pub(super) function: Function,
@@ -105,6 +106,12 @@ impl<J: Journal + Clone> ReplayBuilder<J> {
                 queue: "replay".into(),
                 order: ReplayOrder::PerScope,
                 methods: vec![Method::POST, Method::PUT, Method::PATCH, Method::DELETE],
+                statuses: vec![
+                    StatusCode::TOO_MANY_REQUESTS,
+                    StatusCode::BAD_GATEWAY,
+                    StatusCode::SERVICE_UNAVAILABLE,
+                    StatusCode::GATEWAY_TIMEOUT,
+                ],
                 by_default: false,
                 served: None,
                 function: Arc::new(|head| format!("{} {}", head.method(), head.uri().path())),
@@ -161,6 +168,15 @@ impl<J: Journal + Clone> ReplayBuilder<J> {
     /// Sets the methods that can be replayed: POST, PUT, PATCH and DELETE by default.
     pub fn methods(mut self, methods: impl IntoIterator<Item = Method>) -> Self {
         self.settings.methods = methods.into_iter().collect();
+        self
+    }
+
+    /// Sets the statuses for which a request is journaled: 429, 502, 503 and 504 by default. 503 and
+    /// 429 are believed to say that nothing was done; any other one is journaled only if its response
+    /// says so, by [`HandlerOutcome::NoEffect`](crate::server::idempotency::HandlerOutcome::NoEffect) or
+    /// as the answer of a layer of this crate.
+    pub fn journaled_statuses(mut self, statuses: impl IntoIterator<Item = StatusCode>) -> Self {
+        self.settings.statuses = statuses.into_iter().collect();
         self
     }
 

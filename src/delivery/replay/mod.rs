@@ -52,7 +52,8 @@
 //!
 //! Requests of the [methods](ReplayBuilder::methods) that can be replayed and that ask for it
 //! (see the table of headers below), when maintenance is [on](Maintenance::on), the service says
-//! 503 or is overloaded, a [breaker](crate::client::circuit_breaker) refuses, what the service calls can't be
+//! 503 or 429 or is overloaded, it says 502 or 504 and that nothing was done
+//! ([`journaled_statuses`](ReplayBuilder::journaled_statuses)), a [breaker](crate::client::circuit_breaker) refuses, what the service calls can't be
 //! connected to, or the handler asks for it by [`ReplayLater`]. What an earlier attempt of the
 //! service's [may have done](crate::call::RetryOutcome::in_doubt) is not journaled, whatever the last one
 //! met. It is on disk before the 202 is sent; if it can't be written, the reply is 503.

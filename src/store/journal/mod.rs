@@ -99,7 +99,7 @@ use std::{future::Future, sync::Arc, time::Duration};
 
 pub use self::{
     command::{CommandResult, EntryCommand},
-    entry::{Dedup, Enqueued, Entry, NewEntry},
+    entry::{Dedup, Duplicate, Enqueued, Entry, NewEntry},
     history::{EventKind, HistoryEvent},
     id::{EntryId, InvalidEntryId, LeaseToken},
     lease::LeaseRequest,
@@ -108,7 +108,7 @@ pub use self::{
     status::{Priority, Status},
     timestamp::Timestamp,
 };
-use super::{Ownership, StoreError};
+use super::{Ownership, RecordKey, StoreError};
 
 /// A store of durable queues.
 ///
@@ -201,6 +201,13 @@ pub trait Journal: Send + Sync + 'static {
     /// Returns an entry with payload, result and history.
     fn find(&self, id: EntryId) -> impl Future<Output = Result<Option<Entry>, StoreError>> + Send;
 
+    /// Returns the entry of a queue that has this key, as [`enqueue`](Self::enqueue) would find it.
+    fn find_duplicate(
+        &self,
+        queue: &str,
+        key: RecordKey,
+    ) -> impl Future<Output = Result<Option<Duplicate>, StoreError>> + Send;
+
     /// Lists entries by sequence, without payload, result and history.
     fn list(&self, query: Query) -> impl Future<Output = Result<Vec<Entry>, StoreError>> + Send;
 
@@ -272,6 +279,7 @@ impl<J: Journal> Journal for Arc<J> {
         bury(entry: NewEntry, attempts: u32, settlement: Settlement) -> Enqueued;
         command(id: EntryId, command: EntryCommand) -> Option<CommandResult>;
         find(id: EntryId) -> Option<Entry>;
+        find_duplicate(queue: &str, key: RecordKey) -> Option<Duplicate>;
         list(query: Query) -> Vec<Entry>;
         count(query: Query) -> u32;
         counts(queue: &str) -> Counts;

@@ -5,10 +5,10 @@ use std::{
 
 use super::{MemoryQueue, MemoryStore};
 use crate::store::{
-    Ownership, StoreError,
+    Ownership, RecordKey, StoreError,
     journal::{
-        CommandResult, Counts, Enqueued, Entry, EntryCommand, EntryId, Journal, LeaseRequest,
-        LeaseToken, NewEntry, Query, Settlement,
+        CommandResult, Counts, Duplicate, Enqueued, Entry, EntryCommand, EntryId, Journal,
+        LeaseRequest, LeaseToken, NewEntry, Query, Settlement,
     },
 };
 
@@ -74,6 +74,14 @@ impl Journal for MemoryStore {
 
     async fn find(&self, id: EntryId) -> Result<Option<Entry>, StoreError> {
         Ok(self.queue().find(id))
+    }
+
+    async fn find_duplicate(
+        &self,
+        queue: &str,
+        key: RecordKey,
+    ) -> Result<Option<Duplicate>, StoreError> {
+        Ok(self.queue().find_duplicate(queue, key))
     }
 
     async fn list(&self, query: Query) -> Result<Vec<Entry>, StoreError> {

@@ -7,10 +7,10 @@ use redis::Value;
 
 use super::{RedisStore, newer, script::StoreScript, unreadable};
 use crate::store::{
-    Ownership, StoreError,
+    Fingerprint, Ownership, RecordKey, StoreError,
     journal::{
-        CommandResult, Counts, Enqueued, Entry, EntryCommand, EntryId, EventKind, Journal,
-        LeaseRequest, LeaseToken, NewEntry, Query, Settlement, history,
+        CommandResult, Counts, Duplicate, Enqueued, Entry, EntryCommand, EntryId, EventKind,
+        Journal, LeaseRequest, LeaseToken, NewEntry, Query, Settlement, history,
     },
     remote,
 };
@@ -203,6 +203,28 @@ impl Journal for RedisStore {
         let transition = &self.inner.journal.find;
         let (_, mut rest) = self.act(transition, &[id.to_string().as_bytes()]).await?;
         rest.pop().map(entry).transpose()
+    }
+
+    async fn find_duplicate(
+        &self,
+        queue: &str,
+        key: RecordKey,
+    ) -> Result<Option<Duplicate>, StoreError> {
+        let transition = &self.inner.journal.find_duplicate;
+        let arguments = [queue.as_bytes(), key.as_bytes().as_slice()];
+        let (_, mut rest) = self.act(transition, &arguments).await?;
+        let Some(fingerprint) = rest.pop() else {
+            return Ok(None);
+        };
+        let fingerprint: [u8; 32] = bytes(fingerprint)?
+            .as_slice()
+            .try_into()
+            .map_err(|_| unreadable())?;
+        let found = rest.pop().ok_or_else(unreadable)?;
+        Ok(Some(Duplicate {
+            entry: entry(found)?,
+            fingerprint: Fingerprint::new(fingerprint),
+        }))
     }
 
     async fn list(&self, query: Query) -> Result<Vec<Entry>, StoreError> {

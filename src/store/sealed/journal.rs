@@ -4,10 +4,10 @@ use bytes::Bytes;
 
 use super::{Place, Sealed};
 use crate::store::{
-    Ownership, StoreError,
+    Ownership, RecordKey, StoreError,
     journal::{
-        CommandResult, Counts, Enqueued, Entry, EntryCommand, EntryId, Journal, LeaseRequest,
-        LeaseToken, NewEntry, Query, Settlement, delegate,
+        CommandResult, Counts, Duplicate, Enqueued, Entry, EntryCommand, EntryId, Journal,
+        LeaseRequest, LeaseToken, NewEntry, Query, Settlement, delegate,
     },
 };
 
@@ -79,6 +79,7 @@ impl<J: Journal> Journal for Sealed<J> {
         lanes(queue: &str, after: Option<&str>, limit: u32) -> Vec<String>;
         extend(id: EntryId, lease_token: LeaseToken, lease: Duration) -> Ownership;
         command(id: EntryId, command: EntryCommand) -> Option<CommandResult>;
+        find_duplicate(queue: &str, key: RecordKey) -> Option<Duplicate>;
         list(query: Query) -> Vec<Entry>;
         count(query: Query) -> u32;
         counts(queue: &str) -> Counts;

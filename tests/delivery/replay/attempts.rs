@@ -209,16 +209,16 @@ async fn j_16_replay_has_the_scope_and_the_key_header_of_the_layer_behind() {
         )))
     }));
     let app = replay.layer().layer(service.clone());
-    let order = || {
+    let order = |replay: &str| {
         http::Request::post("/orders")
             .header("authorization", "ada")
             .header("x-access-key", "1")
-            .header("replay", "true")
+            .header("replay", replay)
             .body(Body::default())
             .unwrap()
     };
     replay.maintenance().on(None);
-    let accepted = app.clone().oneshot(order()).await.unwrap();
+    let accepted = app.clone().oneshot(order("true")).await.unwrap();
     assert_eq!(accepted.status(), 202);
     let worker = replay.worker::<Body, _>(service).start().unwrap();
     replay.maintenance().off();
@@ -226,7 +226,7 @@ async fn j_16_replay_has_the_scope_and_the_key_header_of_the_layer_behind() {
         tokio::time::sleep(SECOND).await;
     }
     // Its repeat by the caller finds the same record.
-    let repeated = app.oneshot(order()).await.unwrap();
+    let repeated = app.oneshot(order("false")).await.unwrap();
     assert_eq!(repeated.headers()["idempotent-replayed"], "true");
     assert_eq!(*seen.lock().unwrap(), ["1"]);
     drop(worker);

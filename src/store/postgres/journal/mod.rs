@@ -16,10 +16,10 @@ use self::{
 pub(super) use self::{settle_batcher::SettleBatcher, sql::Statements};
 use super::{PostgresStore, conclude, error};
 use crate::store::{
-    Ownership, StoreError, StoreErrorKind,
+    Fingerprint, Ownership, RecordKey, StoreError, StoreErrorKind,
     journal::{
-        CommandResult, Counts, Enqueued, Entry, EntryCommand, EntryId, EventKind, Journal,
-        LeaseRequest, LeaseToken, NewEntry, Query, Settlement, Status, Timestamp, history,
+        CommandResult, Counts, Duplicate, Enqueued, Entry, EntryCommand, EntryId, EventKind,
+        Journal, LeaseRequest, LeaseToken, NewEntry, Query, Settlement, Status, Timestamp, history,
     },
     remote,
 };
@@ -388,6 +388,27 @@ impl Journal for PostgresStore {
             .entries(&self.inner.journal.find, &[&id], whole)
             .await?;
         Ok(found.into_iter().next())
+    }
+
+    async fn find_duplicate(
+        &self,
+        queue: &str,
+        key: RecordKey,
+    ) -> Result<Option<Duplicate>, StoreError> {
+        let sql = &self.inner.journal.find_duplicate;
+        let rows = self
+            .rows(sql, &[&queue, &key.as_bytes().as_slice()])
+            .await?;
+        let duplicate = |row: &Row| {
+            let fingerprint: &[u8] = row.try_get("fingerprint").map_err(unreadable)?;
+            let message = "a fingerprint is not 32 bytes long";
+            let corrupt = || StoreError::new(StoreErrorKind::Corrupt, message);
+            Ok(Duplicate {
+                entry: summary(row)?,
+                fingerprint: Fingerprint::new(fingerprint.try_into().map_err(|_| corrupt())?),
+            })
+        };
+        rows.first().map(duplicate).transpose()
     }
 
     async fn list(&self, query: Query) -> Result<Vec<Entry>, StoreError> {

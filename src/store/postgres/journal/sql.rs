@@ -76,6 +76,7 @@ pub(in super::super) struct Statements {
     pub(super) redrive: String,
     pub(super) look: String,
     pub(super) find: String,
+    pub(super) find_duplicate: String,
     pub(super) counts: String,
     pub(super) position: String,
     pub(super) secret: String,
@@ -128,6 +129,11 @@ impl Statements {
             ),
             look: format!("SELECT {summary} FROM {table} WHERE id = $1 AND NOT {gone}"),
             find: format!("SELECT {whole} FROM {table} WHERE id = $1 AND NOT {gone}"),
+            find_duplicate: format!(
+                "SELECT {summary}, fingerprint FROM {table} \
+                 WHERE queue = $1 AND dedup = $2 AND NOT {}",
+                off()
+            ),
             counts: format!(
                 "SELECT {}, count(*), max({NOW} - queued) \
                  FROM {table} WHERE queue = $1 AND NOT {gone} GROUP BY 1",
