@@ -9,7 +9,12 @@ use std::{
 
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 use tower_reprise::{
-    delivery::worker::{Admission, Handler, WorkerBuilder},
+    Dependencies, Policy,
+    delivery::{
+        dead_letter::{DeadLetters, LogAlert},
+        worker::{Admission, Handler, WorkerBuilder},
+    },
+    policy::PolicyBuilder,
     store::{
         MemoryStore,
         journal::{
@@ -465,4 +470,31 @@ async fn q_6_retries_have_a_budget_of_their_target() {
     let attempts: u32 = attempts.iter().map(|entry| entry.attempts).sum();
     assert_eq!(attempts as usize, dead + 30, "what waits uses no attempt");
     drop(worker);
+}
+
+/// R-8 wants an alert with a dead-letter queue.
+#[tokio::test(start_paused = true)]
+async fn q_5_a_named_dead_letter_queue_without_an_alert_is_an_error() {
+    let journal = MemoryStore::new();
+    let policy = |builder: PolicyBuilder| Dependencies::new(builder.build().unwrap());
+    let worker = |dependencies: &Dependencies| {
+        let worker = WorkerBuilder::new(journal.clone(), "jobs", Slow::default());
+        worker.dependencies(dependencies)
+    };
+    let named = policy(Policy::asynchronous().dead_letters("jobs.dlq"));
+    let error = worker(&named).start().unwrap_err().to_string();
+    assert!(
+        error.starts_with("R-8: ") && error.contains("jobs.dlq"),
+        "{error}"
+    );
+    let other = worker(&policy(Policy::asynchronous())).start().unwrap();
+    let error = worker(&named).alerted_by(&other).start();
+    assert!(error.is_err(), "that is no worker of alerts");
+    let alerts = DeadLetters::new(journal.clone())
+        .alerts(LogAlert)
+        .start()
+        .unwrap();
+    let first = worker(&named).alerted_by(&alerts).start().unwrap();
+    let second = worker(&named).alerted_elsewhere().start().unwrap();
+    drop((first, second, alerts, other));
 }

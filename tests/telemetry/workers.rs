@@ -15,15 +15,18 @@ use http_body_util::Full;
 use metrics_util::debugging::DebugValue;
 use tower::{Layer as _, ServiceExt, service_fn};
 use tower_reprise::{
-    delivery::replay::Replay,
+    delivery::{
+        replay::Replay,
+        worker::{Handler, WorkerBuilder},
+    },
     server::dialect::Scope,
     store::{
         MemoryStore,
-        journal::{Journal, Status},
+        journal::{Entry, Journal, NewEntry, Settlement, Status},
     },
 };
 
-use crate::support::telemetry::{Log, count, keep_tests_apart, measured};
+use crate::support::telemetry::{Log, count, gauge, keep_tests_apart, measured};
 
 type Body = Full<Bytes>;
 
@@ -94,4 +97,37 @@ async fn o_4_retries_of_workers_are_counted_under_the_names_of_clients() {
     assert_eq!(of("retry_exhausted_total", ""), Some(&count(1)));
     let waits = of("retry_backoff_duration_seconds", "");
     assert!(matches!(waits, Some(DebugValue::Histogram(waits)) if waits.len() == 2));
+}
+
+/// O-4: without a further retry the gauge of a budget falls with its window.
+#[tokio::test(start_paused = true)]
+async fn o_4_the_gauge_of_a_budget_falls() {
+    struct Once;
+
+    impl Handler for Once {
+        async fn handle(&self, entry: Entry) -> Settlement {
+            match entry.attempts {
+                1 => Settlement::retry("refused", Duration::from_secs(1)),
+                _ => Settlement::completed("", Duration::from_secs(60)),
+            }
+        }
+
+        fn target<'a>(&self, _: &'a Entry) -> Option<std::borrow::Cow<'a, str>> {
+            Some("shop".into())
+        }
+    }
+
+    let used = async |seconds| {
+        let measured = measured(async {
+            let journal = MemoryStore::new();
+            journal.enqueue(NewEntry::new("jobs", "")).await.unwrap();
+            let worker = WorkerBuilder::new(journal, "jobs", Once).start().unwrap();
+            tokio::time::sleep(Duration::from_secs(seconds)).await;
+            drop(worker);
+        });
+        let name = "retry_budget_utilization_ratio{service=default,dependency=shop}";
+        measured.await.remove(name)
+    };
+    assert_eq!(used(5).await, Some(gauge(0.1)));
+    assert_eq!(used(60).await, Some(gauge(0.0)));
 }

@@ -3,13 +3,17 @@ use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
 use tokio::sync::{Semaphore, watch};
 
 use super::{
-    Handler, WorkerHandle, WorkerNotifier,
+    ALERTS, Handler, WorkerHandle, WorkerNotifier,
     handle::Phase,
     job::Job,
     retries::Retries,
     run::{Limits, Run},
 };
-use crate::{dependency::Dependencies, error::ConfigError, store::journal::Journal};
+use crate::{
+    dependency::Dependencies,
+    error::{ConfigError, Rule},
+    store::journal::Journal,
+};
 
 /// Configures and starts a worker. See the [module docs](super).
 #[must_use]
@@ -20,6 +24,7 @@ pub struct WorkerBuilder<J, H> {
     notifier: WorkerNotifier,
     limits: Limits,
     retries: Option<Retries>,
+    alerted: bool,
 }
 
 impl<J: Journal, H: Handler> WorkerBuilder<J, H> {
@@ -39,6 +44,7 @@ impl<J: Journal, H: Handler> WorkerBuilder<J, H> {
                 in_order: false,
             },
             retries: None,
+            alerted: false,
         }
     }
 
@@ -103,6 +109,19 @@ impl<J: Journal, H: Handler> WorkerBuilder<J, H> {
         self
     }
 
+    /// Says that this worker of [alerts](crate::delivery::dead_letter::DeadLetters::alerts) announces
+    /// dead letters.
+    pub fn alerted_by(mut self, alerts: &WorkerHandle) -> Self {
+        self.alerted |= alerts.is_of(ALERTS);
+        self
+    }
+
+    /// Says that another process announces dead letters.
+    pub fn alerted_elsewhere(mut self) -> Self {
+        self.alerted = true;
+        self
+    }
+
     /// Sets the notifier that makes the worker look at once.
     pub fn notifier(mut self, notifier: WorkerNotifier) -> Self {
         self.notifier = notifier;
@@ -113,9 +132,17 @@ impl<J: Journal, H: Handler> WorkerBuilder<J, H> {
     ///
     /// # Errors
     ///
-    /// Returns the first setting that is not allowed.
+    /// Returns the first setting that is not allowed; also a policy of the
+    /// [registry](Self::dependencies) that names a dead-letter queue, if nobody
+    /// [announces](Self::alerted_by) its letters.
     pub fn start(mut self) -> Result<WorkerHandle, ConfigError> {
         self.limits.check()?;
+        let retries = self.retries.map_or_else(Retries::alone, Ok)?;
+        if let Some(name) = retries.dead_letters.as_ref().filter(|_| !self.alerted) {
+            let allowed = "with an alert: `alerted_by` or `alerted_elsewhere`";
+            let rule = Some(Rule::R8);
+            return Err(ConfigError::new(rule, "worker.dead_letters", name, allowed));
+        }
         if self.limits.in_order {
             (self.limits.per_lane, self.limits.prefetch) = (1, 0);
         }
@@ -123,10 +150,7 @@ impl<J: Journal, H: Handler> WorkerBuilder<J, H> {
         let job = Job {
             journal: self.journal,
             handler: self.handler,
-            retries: match self.retries {
-                Some(retries) => retries,
-                None => Retries::alone()?,
-            },
+            retries,
             lease: self.limits.lease,
             in_order: self.limits.in_order,
             permits: Arc::new(Semaphore::new(self.limits.concurrency)),

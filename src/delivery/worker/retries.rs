@@ -29,6 +29,9 @@ pub struct AttemptLabels {
 #[derive(Clone)]
 pub(super) struct Retries {
     find: Arc<dyn Fn(&str) -> Arc<Dependency> + Send + Sync>,
+    list: Arc<dyn Fn() -> Vec<Arc<Dependency>> + Send + Sync>,
+    /// A dead-letter queue that a policy names.
+    pub(super) dead_letters: Option<String>,
 }
 
 impl Retries {
@@ -38,9 +41,22 @@ impl Retries {
         C: Clone + Send + Sync + 'static,
         L: Clone + Send + Sync + 'static,
     {
-        let dependencies = dependencies.clone();
+        let (found, listed) = (dependencies.clone(), dependencies.clone());
         Self {
-            find: Arc::new(move |name| dependencies.get(name)),
+            find: Arc::new(move |name| found.get(name)),
+            list: Arc::new(move || listed.list()),
+            dead_letters: dependencies.dead_letters(),
+        }
+    }
+
+    /// Reports how much of each budget is used now: without retries nothing else would.
+    pub(super) fn measure(&self) {
+        for dependency in (self.list)() {
+            let status = dependency.status();
+            let usage = status
+                .retries_allowed
+                .map(|allowed| (status.retries, allowed));
+            telemetry::budget(dependency.target(), usage);
         }
     }
 

@@ -279,6 +279,7 @@ impl<J: Journal, H: Handler> Run<J, H> {
             .is_none_or(|at| at.elapsed() >= MEASURE_EVERY);
         if due && telemetry::counts_queues() {
             self.measured_at = Some(Instant::now());
+            self.job.retries.measure();
             if let Ok(counts) = self.job.journal.counts(&self.queue).await {
                 let by_status = [Status::Queued, Status::Processing, Status::Failed]
                     .map(|status| (status.as_str(), counts.of(status)));

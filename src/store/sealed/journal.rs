@@ -73,6 +73,24 @@ impl<J: Journal> Sealed<J> {
     }
 }
 
+#[cfg(feature = "postgres")]
+impl Sealed<crate::store::PostgresStore> {
+    /// Queues an entry as part of your transaction, sealed: see
+    /// [`PostgresStore::enqueue_in`](crate::store::PostgresStore::enqueue_in), which does not seal it.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub async fn enqueue_in(
+        &self,
+        transaction: &tokio_postgres::Transaction<'_>,
+        entry: NewEntry,
+    ) -> Result<Enqueued, StoreError> {
+        let entry = self.seal_new(entry)?;
+        self.store.enqueue_in(transaction, entry).await
+    }
+}
+
 /// Seals payloads and results, those of an outbox too. Lists have none.
 impl<J: Journal> Journal for Sealed<J> {
     delegate! { self => self.store;

@@ -30,6 +30,9 @@ impl PostgresStore {
     /// Queues an entry as part of your transaction: your writes and the entry that follows from them
     /// are committed together or not at all. No worker can lease it before.
     ///
+    /// The entry is stored as it is. Where workers use a `Sealed` store, use that one's `enqueue_in`:
+    /// they can't open what was not sealed.
+    ///
     /// An entry with a [`Dedup`](crate::store::journal::Dedup) that another transaction is queueing at the
     /// same time waits for that one to end.
     ///
