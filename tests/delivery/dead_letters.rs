@@ -535,7 +535,7 @@ async fn q_5_a_redriven_event_that_is_answered_with_a_failure_is_a_letter_again(
         *response.status_mut() = http::StatusCode::BAD_GATEWAY;
         Ok::<_, BoxError>(response)
     });
-    let dead = DeadLetterLayer::new(journal.clone(), "orders", letter).layer(consumer.clone());
+    let dead = DeadLetterLayer::new(journal.clone(), "orders", letter).layer(consumer);
     let Delivered::DeadLettered(id) = dead.oneshot(event("1", "")).await.unwrap() else {
         panic!("it failed");
     };

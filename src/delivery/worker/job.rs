@@ -90,8 +90,8 @@ impl<J: Journal, H: Handler> Job<J, H> {
         let Some(_permit) = self.permit(&entry).await else {
             return Settlement::release(Duration::ZERO);
         };
-        if let Err(waits) = self.retries.begin(&*self.handler, &entry) {
-            return waits;
+        if let Err(pause) = self.retries.begin(&*self.handler, &entry) {
+            return Settlement::release(pause);
         }
         let (handler, retries) = (Arc::clone(&self.handler), self.retries.clone());
         let handling = async move {

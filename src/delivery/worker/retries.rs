@@ -25,11 +25,30 @@ pub struct AttemptLabels {
     pub idempotency_key: Option<String>,
 }
 
+/// A registry, whatever it classifies and locates by.
+trait Registry: Send + Sync {
+    fn get(&self, name: &str) -> Arc<Dependency>;
+    fn list(&self) -> Vec<Arc<Dependency>>;
+}
+
+impl<C, L> Registry for Dependencies<C, L>
+where
+    C: Send + Sync,
+    L: Send + Sync,
+{
+    fn get(&self, name: &str) -> Arc<Dependency> {
+        Self::get(self, name)
+    }
+
+    fn list(&self) -> Vec<Arc<Dependency>> {
+        Self::list(self)
+    }
+}
+
 /// Counts, logs and limits the retries of a worker, as those of clients are.
 #[derive(Clone)]
 pub(super) struct Retries {
-    find: Arc<dyn Fn(&str) -> Arc<Dependency> + Send + Sync>,
-    list: Arc<dyn Fn() -> Vec<Arc<Dependency>> + Send + Sync>,
+    registry: Arc<dyn Registry>,
     /// A dead-letter queue that a policy names.
     pub(super) dead_letters: Option<String>,
 }
@@ -41,17 +60,15 @@ impl Retries {
         C: Clone + Send + Sync + 'static,
         L: Clone + Send + Sync + 'static,
     {
-        let (found, listed) = (dependencies.clone(), dependencies.clone());
         Self {
-            find: Arc::new(move |name| found.get(name)),
-            list: Arc::new(move || listed.list()),
+            registry: Arc::new(dependencies.clone()),
             dead_letters: dependencies.dead_letters(),
         }
     }
 
     /// Reports how much of each budget is used now: without retries nothing else would.
     pub(super) fn measure(&self) {
-        for dependency in (self.list)() {
+        for dependency in self.registry.list() {
             let status = dependency.status();
             let usage = status
                 .retries_allowed
@@ -68,8 +85,8 @@ impl Retries {
     }
 
     /// Counts the first attempt of an entry as an original, and charges the budget of its target for
-    /// others. Returns the settlement of an entry that has to wait for the budget.
-    pub(super) fn begin<H: Handler>(&self, handler: &H, entry: &Entry) -> Result<(), Settlement> {
+    /// others. Returns how long an entry has to wait for the budget.
+    pub(super) fn begin<H: Handler>(&self, handler: &H, entry: &Entry) -> Result<(), Duration> {
         if entry.is_past() {
             return Ok(());
         }
@@ -77,15 +94,16 @@ impl Retries {
         if entry.attempts <= 1 {
             // An entry that was given back before was counted already.
             if let Some(target) = target.filter(|_| entry.lease_token.get() == 1) {
-                (self.find)(&target).deposit();
+                self.registry.get(&target).deposit();
             }
             return Ok(());
         }
         let limited = target.is_some();
-        let dependency = (self.find)(&target.unwrap_or(Cow::Borrowed(&entry.queue)));
+        let dependency = self
+            .registry
+            .get(&target.unwrap_or(Cow::Borrowed(&entry.queue)));
         if limited && dependency.charge_now().is_err() {
-            let pause = BUDGET_PAUSE.mul_f64(rand::random_range(0.5..1.5));
-            return Err(Settlement::release(pause));
+            return Err(BUDGET_PAUSE.mul_f64(rand::random_range(0.5..1.5)));
         }
         let labels = handler.labels(entry);
         telemetry::retry(
@@ -110,7 +128,9 @@ impl Retries {
         let max_attempts = handler.labels(entry).max_attempts;
         if max_attempts > 0 && entry.attempts >= max_attempts {
             let target = handler.target(entry);
-            let dependency = (self.find)(&target.unwrap_or(Cow::Borrowed(&entry.queue)));
+            let dependency = self
+                .registry
+                .get(&target.unwrap_or(Cow::Borrowed(&entry.queue)));
             let cause = settlement.cause.as_deref().unwrap_or("failed");
             let exhausted = StopReason::Exhausted;
             telemetry::stop_reason(dependency.target(), entry.attempts, exhausted, cause);
