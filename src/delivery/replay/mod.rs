@@ -145,7 +145,7 @@ use crate::{
 /// A handler's wish, on its response's extensions: do not answer with this, but journal the
 /// request and replay it later. The reason is shown to the caller.
 ///
-/// It says that nothing was done. An [`IdempotencyLayer`](crate::server::idempotency::IdempotencyLayer) below needs to
+/// It says that nothing was done. An [`IdempotencyLayer`] below needs to
 /// know that too: answer 503, or mark the response as
 /// [`NoEffect`](crate::server::idempotency::HandlerOutcome::NoEffect).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
