@@ -133,7 +133,7 @@ fn describe(dependency: &Dependency) -> Value {
     let (state, left) = match status.breaker {
         BreakerState::Closed => ("closed", None),
         BreakerState::Open(left) => ("open", Some(left)),
-        BreakerState::Probing => ("probing", None),
+        BreakerState::Recovering => ("recovering", None),
         _ => ("unknown", None),
     };
     json!({

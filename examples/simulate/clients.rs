@@ -62,6 +62,7 @@ enum Make {
     Bucket,
     Tower,
     Resilience,
+    Envoy,
     /// `RetryLayer` alone.
     Retry(Policy),
     /// `RetryBudgetLayer` and `RetryLayer`.
@@ -82,6 +83,10 @@ impl Contestant {
     pub(crate) const RESILIENCE: Self = Self {
         name: "tower-resilience",
         make: Make::Resilience,
+    };
+    pub(crate) const ENVOY: Self = Self {
+        name: "Envoy's formula",
+        make: Make::Envoy,
     };
     pub(crate) const BUCKET: Self = Self {
         name: "token bucket",
@@ -132,6 +137,7 @@ impl Contestant {
             }
             Make::Tower => others::tower(timed(wire), terms, dice())?,
             Make::Resilience => others::resilience(timed(wire), terms, dice()),
+            Make::Envoy => others::envoy(timed(wire), terms, dice()),
             Make::Retry(policy) => ServiceBuilder::new()
                 .layer(RetryLayer::new(deps(policy)))
                 .service(wire)

@@ -12,7 +12,9 @@
 //! - `crowd`: an outage, and many small clients with budgets of their own;
 //! - `collapse`: a server that gets slower with load, through a ramp and through a spike;
 //! - `chain`: three hops that all retry;
-//! - `herd`: everybody is told the same Retry-After.
+//! - `herd`: everybody is told the same Retry-After;
+//! - `recovery`: an outage, and its end;
+//! - `overload`: twice as many calls as a server can bear.
 //!
 //! The clock is tokio's, paused: it jumps to the next timer, in steps of a millisecond. Everything
 //! random comes from one seed, so that a run can be repeated, to the byte.
@@ -32,9 +34,11 @@ mod dice;
 mod failures;
 mod herd;
 mod others;
+mod overload;
 #[path = "../support/progress.rs"]
 #[allow(dead_code, reason = "benchmarks use the rest")]
 mod progress;
+mod recovery;
 mod report;
 #[path = "../support/svg.rs"]
 mod svg;
@@ -57,7 +61,7 @@ What retries do to a service, and what keeps them from it, in virtual time.
 usage: cargo run --release --example simulate [-- OPTIONS]
 
   --quick      fewer clients, shorter runs, coarser figures
-  --only NAME  one setting: writers, failures, crowd, collapse, chain, herd
+  --only NAME  one setting: writers, failures, crowd, collapse, chain, herd, recovery, overload
   --seed N     another seed than 1; everything random comes from it
   --help       this text";
 
@@ -70,13 +74,15 @@ pub(crate) enum Size {
 
 type Setting = fn(Size, u64, &mut Progress) -> Result<Finding, BoxError>;
 
-const SETTINGS: [(&str, Setting); 6] = [
+const SETTINGS: [(&str, Setting); 8] = [
     ("writers", writers::run),
     ("failures", failures::run),
     ("crowd", crowd::run),
     ("collapse", collapse::run),
     ("chain", chain::run),
     ("herd", herd::run),
+    ("recovery", recovery::run),
+    ("overload", overload::run),
 ];
 
 #[derive(Debug)]

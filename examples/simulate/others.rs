@@ -1,10 +1,12 @@
 //! Others: plain loops, the published token bucket, tower's retry, and tower-resilience's.
 
 use std::{
+    collections::VecDeque,
     sync::{Arc, Mutex},
     time::Duration,
 };
 
+use http::StatusCode;
 use tokio::time::{Instant, Sleep, sleep};
 use tower::{
     Layer, ServiceBuilder, ServiceExt,
@@ -22,7 +24,7 @@ use tower_resilience_retry::{FnInterval, RetryBudget};
 use crate::{
     clients::Terms,
     dice::Dice,
-    world::{Call, Reply, Wire, lock, seconds, succeeded},
+    world::{Call, Reply, Wire, lock, reply, seconds, succeeded},
 };
 
 /// What a loop waits for between two attempts.
@@ -157,6 +159,39 @@ pub(crate) fn tower(wire: Wire, terms: Terms, dice: Dice) -> Result<Wire, BoxErr
         .layer(RetryLayer::new(policy))
         .service(wire)
         .boxed_clone())
+}
+
+/// The rejection probability of Envoy's admission control filter with its defaults: success rates
+/// from 95 % on are good, at most 80 % are rejected, over 30 s. A 429 is no success here, or it would
+/// reject nothing. Retries as in a loop.
+pub(crate) fn envoy(wire: Wire, terms: Terms, dice: Dice) -> Wire {
+    const WINDOW: Duration = Duration::from_secs(30);
+    const GOOD: f64 = 0.95;
+    const MOST: f64 = 0.8;
+    let seen = Arc::new(Mutex::new(VecDeque::<(Instant, bool)>::new()));
+    let draws = Arc::new(Mutex::new(dice.clone()));
+    let admitted = BoxCloneService::new(service_fn(move |call: Call| {
+        let (wire, seen) = (wire.clone(), Arc::clone(&seen));
+        let drawn = lock(&draws).uniform();
+        async move {
+            {
+                let mut seen = lock(&seen);
+                while seen.front().is_some_and(|(at, _)| at.elapsed() > WINDOW) {
+                    seen.pop_front();
+                }
+                let all = seen.len() as f64;
+                let good = seen.iter().filter(|(_, good)| *good).count() as f64;
+                let rejected = ((all - good / GOOD) / (all + 1.0)).clamp(0.0, MOST);
+                if drawn < rejected {
+                    return Ok(reply(StatusCode::SERVICE_UNAVAILABLE));
+                }
+            }
+            let result = wire.oneshot(call).await;
+            lock(&seen).push_back((Instant::now(), succeeded(&result)));
+            result
+        }
+    }));
+    looped(admitted, terms, Wait::Full, dice, None)
 }
 
 /// The token bucket of tower-resilience with its defaults, on virtual time, which its own clock

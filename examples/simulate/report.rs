@@ -29,13 +29,13 @@ pub(crate) struct Bar {
 
 #[derive(Clone, Copy)]
 pub(crate) enum Bound {
-    MaxConsecutive(f64),
+    AtMost(f64),
     AtLeast(f64),
 }
 
 impl Bar {
     pub(crate) fn at_most(bound: f64, figure: f64, what: impl Into<String>) -> Self {
-        let (what, bound) = (what.into(), Bound::MaxConsecutive(bound));
+        let (what, bound) = (what.into(), Bound::AtMost(bound));
         Self {
             what,
             figure,
@@ -54,14 +54,14 @@ impl Bar {
 
     pub(crate) fn holds(&self) -> bool {
         match self.bound {
-            Bound::MaxConsecutive(bound) => self.figure <= bound,
+            Bound::AtMost(bound) => self.figure <= bound,
             Bound::AtLeast(bound) => self.figure >= bound,
         }
     }
 
     fn show(&self) -> String {
         let (sign, bound) = match self.bound {
-            Bound::MaxConsecutive(bound) => ('≤', bound),
+            Bound::AtMost(bound) => ('≤', bound),
             Bound::AtLeast(bound) => ('≥', bound),
         };
         let held = if self.holds() { "holds " } else { "MISSED" };
@@ -71,7 +71,7 @@ impl Bar {
 
     fn to_json(&self) -> Value {
         let (bound, sign) = match self.bound {
-            Bound::MaxConsecutive(bound) => (bound, "at_most"),
+            Bound::AtMost(bound) => (bound, "at_most"),
             Bound::AtLeast(bound) => (bound, "at_least"),
         };
         let (figure, bound) = (rounded(self.figure), rounded(bound));

@@ -26,7 +26,7 @@ pub use self::{
     attempt::Attempt,
     guidance::Guidance,
     key::IdempotencyKey,
-    outcome::{RetryError, RetryOutcome, StopReason},
+    outcome::{PrepareError, RetryError, RetryOutcome, StopReason},
     overrides::RetryOverride,
     verdict::{Cause, Health, Retryable, Verdict},
 };

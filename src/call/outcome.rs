@@ -1,4 +1,4 @@
-use std::{error::Error, fmt};
+use std::{error::Error, fmt, sync::Arc};
 
 use http::Response;
 
@@ -19,6 +19,8 @@ pub enum StopReason {
     Budget,
     /// The dependency's circuit breaker is open.
     Breaker,
+    /// The dependency is overloaded, and the call was kept from it.
+    Throttle,
     /// The failure is not of a sort that another call would mend.
     NotRetryable,
     /// The request may have had an effect, and carries no idempotency key.
@@ -27,7 +29,7 @@ pub enum StopReason {
     NotReplayable,
     /// The dependency said not to, or asked for more patience than a layer below has.
     Pushback,
-    /// The per-attempt hook failed, or took away credentials.
+    /// The per-attempt hook failed, or took away credentials: see [`PrepareError`].
     Prepare,
 }
 
@@ -40,6 +42,7 @@ impl StopReason {
             Self::Deadline => "deadline",
             Self::Budget => "budget",
             Self::Breaker => "breaker",
+            Self::Throttle => "throttle",
             Self::NotRetryable => "not_retryable",
             Self::NotIdempotent => "not_idempotent",
             Self::NotReplayable => "not_replayable",
@@ -59,6 +62,7 @@ impl From<Refusal> for StopReason {
     fn from(refusal: Refusal) -> Self {
         match refusal {
             Refusal::Breaker => Self::Breaker,
+            Refusal::Throttle => Self::Throttle,
             Refusal::RetryAfter => Self::Pushback,
             Refusal::Budget => Self::Budget,
         }
@@ -141,11 +145,36 @@ impl RetryOutcome {
 pub struct RetryError {
     outcome: RetryOutcome,
     source: BoxError,
+    dependency: Option<Box<str>>,
+    prepare: Option<PrepareError>,
 }
 
 impl RetryError {
     pub(crate) fn new(outcome: RetryOutcome, source: BoxError) -> Self {
-        Self { outcome, source }
+        Self {
+            outcome,
+            source,
+            dependency: None,
+            prepare: None,
+        }
+    }
+
+    /// Adds the dependency that was called.
+    pub(crate) fn dependency(mut self, dependency: &str) -> Self {
+        self.dependency = Some(dependency.into());
+        self
+    }
+
+    /// Adds the failure of the hook that ended the call.
+    pub(crate) fn prepare(mut self, prepare: Option<PrepareError>) -> Self {
+        self.prepare = prepare;
+        self
+    }
+
+    /// Returns whether an error is of a retry loop that called this dependency.
+    pub(crate) fn is_of(error: &(dyn Error + 'static), dependency: &str) -> bool {
+        let called = find::<Self>(error).and_then(|error| error.dependency.as_deref());
+        called == Some(dependency)
     }
 
     /// Returns the outcome of the call.
@@ -180,5 +209,52 @@ impl fmt::Display for RetryError {
 impl Error for RetryError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         Some(&*self.source)
+    }
+}
+
+/// The failure of the hook that prepares a retry, which ended a call
+/// ([`StopReason::Prepare`]). What the caller gets is the last real result; this is beside it, in the
+/// extensions of the response or with the error:
+///
+/// ```
+/// use tower_reprise::call::PrepareError;
+///
+/// fn explain<B>(response: &http::Response<B>) {
+///     if let Some(error) = PrepareError::of(response) {
+///         println!("no new token: {:?}", std::error::Error::source(error));
+///     }
+/// }
+/// # explain(&http::Response::new(()));
+/// ```
+#[derive(Debug, Clone)]
+pub struct PrepareError(Arc<dyn Error + Send + Sync>);
+
+impl PrepareError {
+    pub(crate) fn new(source: BoxError) -> Self {
+        Self(source.into())
+    }
+
+    /// Returns why no further attempt could be prepared for the call of this response.
+    #[must_use]
+    pub fn of<B>(response: &Response<B>) -> Option<&Self> {
+        response.extensions().get()
+    }
+
+    /// Returns why no further attempt could be prepared for the call of this error.
+    #[must_use]
+    pub fn of_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Self> {
+        find::<RetryError>(error)?.prepare.as_ref()
+    }
+}
+
+impl fmt::Display for PrepareError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the next attempt could not be prepared")
+    }
+}
+
+impl Error for PrepareError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&*self.0)
     }
 }

@@ -27,7 +27,9 @@ impl RetryOverride {
         Self::default()
     }
 
-    /// No retries for this call.
+    /// No retries for this call, and no time limit but one that is set: by
+    /// [`total_timeout`](Self::total_timeout), by the policy's time for an attempt, or by
+    /// `grpc-timeout`. So a stream may take its time to begin.
     pub fn off() -> Self {
         Self::new().max_retries(0)
     }

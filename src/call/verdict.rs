@@ -52,9 +52,14 @@ impl Verdict {
         }
     }
 
-    /// A call that a layer of ours never sent.
+    /// A call that a layer of ours never sent. A dependency may be back, or less busy, a moment
+    /// later, so that such a call has a second and a third chance; other guards mean what they say.
     pub(crate) const fn refused(by: Refusal) -> Self {
-        Self::terminal(Cause::Refused(by)).never_sent()
+        let refused = Self::terminal(Cause::Refused(by)).never_sent();
+        match by {
+            Refusal::Breaker | Refusal::Throttle => refused.retry(Retryable::MaxPerCause(2)),
+            _ => refused,
+        }
     }
 
     /// A failure of the dependency that is worth repeating.
@@ -105,12 +110,31 @@ impl Verdict {
         matches!(self.cause, Cause::Success)
     }
 
-    /// Returns the time for which the dependency wants no calls, of whichever caller.
+    /// Returns the time for which the dependency wants no calls, of whichever caller. Only an answer
+    /// that it is too busy, or not there, speaks of other calls than the one that it answers.
     pub(crate) fn not_before(&self) -> Option<Duration> {
+        match self.cause {
+            Cause::Status(StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE)
+            | Cause::Grpc(GrpcCode::ResourceExhausted | GrpcCode::Unavailable)
+            | Cause::Code(_)
+            | Cause::Other(_) => {}
+            _ => return None,
+        }
         match self.guidance {
-            Some(Guidance::AtLeast(wait) | Guidance::Exactly(wait)) => Some(wait),
+            Some(Guidance::AtLeast(wait)) => Some(wait),
             Some(Guidance::InBody { everybody, .. }) => everybody,
             _ => None,
+        }
+    }
+
+    /// Returns whether the outcome is a sign that the dependency has too much to do.
+    pub(crate) fn is_overload(&self) -> bool {
+        match self.cause {
+            Cause::Status(StatusCode::TOO_MANY_REQUESTS)
+            | Cause::Grpc(GrpcCode::ResourceExhausted) => true,
+            Cause::Status(StatusCode::SERVICE_UNAVAILABLE) => self.not_before().is_some(),
+            Cause::Timeout => self.health == Health::Failure,
+            _ => false,
         }
     }
 }
@@ -121,8 +145,8 @@ impl Verdict {
 pub enum Retryable {
     /// No.
     Never,
-    /// Yes, but this sort of failure is repeated at most so many times in a row in one call.
-    MaxConsecutive(u32),
+    /// Yes, but for this cause at most so many times in one call, whatever comes between.
+    MaxPerCause(u32),
     /// Yes, as long as the call was retried less often than this, for whatever reason.
     MaxRetries(u32),
     /// Once, if the per-attempt hook can bring new credentials.
@@ -141,7 +165,7 @@ pub enum Health {
     Success,
     /// It failed.
     Failure,
-    /// Nothing: it is busy, or the caller went away.
+    /// Nothing: it is busy, or the caller's own side failed or went away.
     Neutral,
 }
 
@@ -178,11 +202,12 @@ pub enum Cause {
     GoAway,
     /// The HTTP/2 peer broke the stream or the connection.
     Protocol,
-    /// The reply could not be read, or the request could not be written, as what it should be.
+    /// The reply could not be read as what it should be.
     Serialization,
     /// The request or the client is set up wrongly.
     Configuration,
-    /// The caller, or something on its side, called it off.
+    /// The caller, or something on its side, called it off: its body failed, it reset the stream, a
+    /// layer in front of the dependency had no room.
     Cancelled,
     /// A layer of ours refused the call.
     Refused(Refusal),
@@ -233,13 +258,19 @@ mod tests {
         for (guidance, expected) in [
             (None, None),
             (Some(Guidance::AtLeast(second)), Some(second)),
-            (Some(Guidance::Exactly(second)), Some(second)),
+            (Some(Guidance::Exactly(second)), None),
             (Some(in_body(None)), None),
             (Some(in_body(Some(second))), Some(second)),
             (Some(Guidance::Stop), None),
         ] {
-            let verdict = Verdict::transient(Cause::Reset).guidance(guidance);
-            assert_eq!(verdict.not_before(), expected, "{guidance:?}");
+            let busy = Verdict::transient(Cause::Status(StatusCode::SERVICE_UNAVAILABLE));
+            assert_eq!(
+                busy.guidance(guidance).not_before(),
+                expected,
+                "{guidance:?}"
+            );
+            let broken = Verdict::transient(Cause::Status(StatusCode::BAD_GATEWAY));
+            assert_eq!(broken.guidance(guidance).not_before(), None, "{guidance:?}");
         }
     }
 

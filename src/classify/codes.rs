@@ -205,7 +205,7 @@ impl Codes {
 
     /// Retries on this code at most so many times in a row.
     pub fn at_most(self, code: impl Into<Cow<'static, str>>, times: u32) -> Self {
-        self.with(code, Retryable::MaxConsecutive(times))
+        self.with(code, Retryable::MaxPerCause(times))
     }
 
     /// Retries once on this code, with a fresh request id.

@@ -116,9 +116,7 @@ fn advised(verdict: Verdict, advice: Advice, firm: bool) -> Verdict {
         }
         _ => {}
     }
-    if let (Some(most), Retryable::Yes | Retryable::MaxConsecutive(_)) =
-        (advice.most, verdict.retry)
-    {
+    if let (Some(most), Retryable::Yes | Retryable::MaxPerCause(_)) = (advice.most, verdict.retry) {
         verdict.retry = Retryable::MaxRetries(most);
     }
     let everybody = match verdict.guidance {
@@ -177,7 +175,7 @@ fn by_status(rules: &Rules, status: StatusCode) -> Verdict {
     let retry = if rules.statuses.contains(&status) {
         Retryable::Yes
     } else if rules.once.contains(&status) {
-        Retryable::MaxConsecutive(1)
+        Retryable::MaxPerCause(1)
     } else if status == StatusCode::UNAUTHORIZED {
         Retryable::AfterRefresh
     } else {

@@ -27,6 +27,9 @@ pub(crate) struct Facts {
     unsent: bool,
     /// A gRPC status that a service returned as an error.
     status: Option<GrpcCode>,
+    /// Our own side ended the call: the caller's body failed, we reset the stream, a layer of ours
+    /// had no room. Its sources tell about something else than this call, and are not looked at.
+    ours: bool,
 }
 
 /// Causes from the most to the least specific.
@@ -55,6 +58,9 @@ impl Facts {
     }
 
     fn verdict(self, rules: &Rules) -> Verdict {
+        if self.ours {
+            return Verdict::terminal(Cause::Cancelled);
+        }
         let cause = match (self.cause, self.status) {
             (Some(cause), _) => cause,
             (None, _) if self.unsent => Cause::Connect,
@@ -63,8 +69,8 @@ impl Facts {
         };
         let transient = Verdict::transient(cause);
         let verdict = match cause {
-            Cause::Certificate | Cause::Tls => transient.retry(Retryable::Never),
-            Cause::Dns => transient.retry(Retryable::MaxConsecutive(1)).never_sent(),
+            Cause::Tls | Cause::Serialization => transient.retry(Retryable::Never),
+            Cause::Dns => transient.retry(Retryable::MaxPerCause(1)).never_sent(),
             Cause::StreamRefused | Cause::GoAway => transient.health(Health::Neutral).never_sent(),
             Cause::Timeout | Cause::Incomplete | Cause::Protocol | Cause::Reset => transient,
             Cause::Connect => transient.never_sent(),
@@ -122,21 +128,25 @@ pub(crate) fn classify(rules: &Rules, error: &(dyn Error + 'static)) -> Verdict 
 
 fn by_chain(rules: &Rules, error: &(dyn Error + 'static)) -> Verdict {
     let mut facts = Facts::default();
-    for link in chain(error) {
+    for (place, link) in chain(error).enumerate() {
         if let Some(refused) = link.downcast_ref::<Refused>() {
             return Verdict::refused(refused.kind());
         }
         if let Some(elapsed) = link.downcast_ref::<Elapsed>() {
             let verdict = Verdict::transient(Cause::Timeout);
-            let over = elapsed.is_whole_call();
-            return if over {
-                verdict.retry(Retryable::Never)
-            } else {
-                verdict
+            return match (place, elapsed.is_whole_call()) {
+                // A retry loop asks about its own attempt with nothing around the error.
+                (0, false) => verdict,
+                // Any other is of a call that was made in the course of this one.
+                (_, false) => verdict.health(Health::Neutral),
+                (_, true) => verdict.health(Health::Neutral).retry(Retryable::Never),
             };
         }
         for inspect in INSPECTORS {
             inspect(link, &mut facts);
+        }
+        if facts.ours {
+            break;
         }
     }
     facts.verdict(rules)
@@ -146,6 +156,10 @@ fn by_chain(rules: &Rules, error: &(dyn Error + 'static)) -> Verdict {
 fn standard(error: &(dyn Error + 'static), facts: &mut Facts) {
     if error.is::<tower::timeout::error::Elapsed>() || error.is::<tokio::time::error::Elapsed>() {
         return facts.note(Cause::Timeout);
+    }
+    if error.is::<tower::load_shed::error::Overloaded>() {
+        facts.ours = true;
+        return;
     }
     let Some(io) = error.downcast_ref::<io::Error>() else {
         return;

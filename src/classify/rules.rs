@@ -25,7 +25,7 @@ pub struct Rules {
     /// methods of a service.
     pub idempotent_methods: Vec<String>,
     /// gRPC methods that reply with one message: waiting for it delays no stream, so their status
-    /// is read from late trailers too.
+    /// is read from late trailers too. Empty under the unary profile: all of them.
     pub unary_methods: Vec<String>,
     /// Error codes in bodies.
     pub codes: Codes,

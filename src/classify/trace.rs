@@ -83,7 +83,7 @@ fn failure(verdict: Verdict) -> Option<Cause> {
     let failed = verdict.health == Health::Failure
         || matches!(
             verdict.retry,
-            Retryable::Yes | Retryable::MaxConsecutive(_) | Retryable::MaxRetries(_)
+            Retryable::Yes | Retryable::MaxPerCause(_) | Retryable::MaxRetries(_)
         );
     failed.then_some(verdict.cause)
 }

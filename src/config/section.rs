@@ -58,11 +58,15 @@ table! {
 table! {
     pub(super) struct BreakerFile {
         consecutive_failures: Option<u32>,
+        no_success_for: Option<Human>,
         failure_rate: Option<f64>,
         minimum_calls: Option<u32>,
         window: Option<Human>,
         cooldown: Option<Human>,
         max_cooldown: Option<Human>,
+        slow_call: Option<Human>,
+        throttle: Option<f64>,
+        throttle_off: Option<bool>,
         on_budget_exhausted: Option<Exhaustion>,
     }
 }
@@ -72,6 +76,7 @@ table! {
         mode: Option<RetryAfterMode>,
         spread: Option<Human>,
         longest: Option<Human>,
+        max_held: Option<usize>,
     }
 }
 
@@ -147,6 +152,14 @@ impl BreakerFile {
             self.consecutive_failures,
             PolicyBuilder::consecutive_failures,
         );
+        let quiet = human(self.no_success_for);
+        let builder = set(builder, quiet, PolicyBuilder::no_success_for);
+        let builder = set(builder, human(self.slow_call), PolicyBuilder::slow_call);
+        let builder = set(builder, self.throttle, PolicyBuilder::throttle);
+        let builder = match self.throttle_off {
+            Some(true) => builder.without_throttle(),
+            _ => builder,
+        };
         let builder = set(
             builder,
             self.on_budget_exhausted,
@@ -171,7 +184,8 @@ impl RetryAfterFile {
         let spread = human(self.spread);
         let builder = set(builder, spread, PolicyBuilder::retry_after_spread);
         let longest = human(self.longest);
-        set(builder, longest, PolicyBuilder::retry_after_longest)
+        let builder = set(builder, longest, PolicyBuilder::retry_after_longest);
+        set(builder, self.max_held, PolicyBuilder::max_held)
     }
 }
 

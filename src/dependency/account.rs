@@ -26,21 +26,22 @@ pub(crate) enum Accounting {
 }
 
 /// Counts an original, or charges a repeat, unless a mark on the request says that a layer above
-/// did so. Fails for a repeat over the budget.
+/// did so. Returns the slot in which an original was counted, and fails for a repeat over the budget.
 pub(crate) fn account<B>(
     dependency: &Arc<Dependency>,
     slot: &mut LastSlot,
     request: &mut Request<B>,
     part: Accounting,
-) -> Result<(), Refused> {
+) -> Result<Option<u64>, Refused> {
     match origin(request) {
         Origin::Counted | Origin::Charged => {}
         Origin::Original if part == Accounting::RepeatsOnly => {}
         Origin::Original => {
-            dependency.count_original(Instant::now(), slot);
+            let slot = dependency.count_original(Instant::now(), slot);
             if part == Accounting::Marking {
                 request.extensions_mut().insert(BudgetMark);
             }
+            return Ok(Some(slot));
         }
         Origin::Repeated(previous) => {
             dependency.charge_now().inspect_err(|refused| {
@@ -52,5 +53,5 @@ pub(crate) fn account<B>(
             }
         }
     }
-    Ok(())
+    Ok(None)
 }

@@ -1,6 +1,10 @@
 use std::{sync::Arc, time::Duration};
 
-use super::shard::CacheLine;
+use super::{
+    history::History,
+    shard::CacheLine,
+    window::{Counts, SLOTS, Window, width},
+};
 use crate::{
     backoff::below,
     call::Health,
@@ -8,12 +12,25 @@ use crate::{
     sync::{AtomicU32, AtomicU64, Mutex, Ordering, lock},
 };
 
-const SLOTS: u64 = 10;
-
 const CLOSED: u64 = 0;
 const OPEN: u64 = 1;
-const PROBING: u64 = 2;
-const STATE: u64 = 0b11;
+const RAMP: u64 = 2;
+const STATE: u64 = 0b011;
+/// A sign of overload is in the window, so that calls may be shed.
+const OVERLOADED: u64 = 0b100;
+const GENERATION: u32 = 3;
+
+/// Refused calls of which one is a probe, unless time brings one sooner.
+const CALLS_A_PROBE: u64 = 32;
+/// The calls that a breaker admits in the first step after it closed. Each further step admits twice
+/// as many.
+const FIRST_STEP: u64 = 8;
+/// The length of a step, in nanoseconds.
+const STEP: u64 = 50_000_000;
+/// The steps after which all calls are admitted.
+const STEPS: u64 = 10;
+/// A success that was ready at once reads no clock but for each so many of them.
+const UNTIMED: u64 = 64;
 
 /// The state of a breaker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,23 +38,74 @@ const STATE: u64 = 0b11;
 pub enum BreakerState {
     /// Calls pass.
     Closed,
-    /// Calls are refused for this much longer.
+    /// Calls are refused, but for a probe after this time or sooner.
     Open(Duration),
-    /// One call is out to see whether the dependency is back; all others are refused.
-    Probing,
+    /// A probe succeeded, and more calls pass with each moment.
+    Recovering,
 }
 
-/// A circuit breaker: stops calls to a dependency that fails, and sends one probe at a time to see
-/// whether it is back.
+/// The reason of a breaker's state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BreakerReason {
+    /// Too many failures in a row, with no success between them.
+    Failures,
+    /// Too large a share of failures in the window.
+    FailureRate,
+    /// The retry budget was used up while calls failed.
+    BudgetExhausted,
+    /// A probe succeeded.
+    Probe,
+    /// [`force_open`](super::Dependency::force_open), [`force_closed`](super::Dependency::force_closed)
+    /// or [`reset`](super::Dependency::reset) was called.
+    ByHand,
+}
+
+impl BreakerReason {
+    /// Returns a stable name, for logs and metrics.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Failures => "failures",
+            Self::FailureRate => "failure_rate",
+            Self::BudgetExhausted => "budget_exhausted",
+            Self::Probe => "probe",
+            Self::ByHand => "by_hand",
+        }
+    }
+}
+
+/// A call that asks to be admitted.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Arrival {
+    pub(crate) now: u64,
+    /// Drawn uniformly from [0, 1).
+    pub(crate) uniform: f64,
+    /// It is a retry.
+    pub(crate) retry: bool,
+}
+
+/// A call that is not admitted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Denied {
+    /// The breaker is open, for about this long.
+    Open(Option<Duration>),
+    /// The dependency shows signs of overload, and this call is one that is not sent to it.
+    Overload,
+}
+
+/// A circuit breaker and a throttle on one set of counts.
 ///
-/// While it is closed, a call costs one atomic load before, and a load and an add after.
-/// Everything else happens under a lock. Breakers of several policies may share their state; each
-/// changes it by its own limits.
+/// The breaker opens when nothing works. Then it lets single calls through, a few a second, until one
+/// succeeds, and admits more and more calls after that. The throttle keeps a share of the calls from
+/// a dependency that shows signs of overload.
+///
+/// While it is closed, a call costs one atomic load before, and a load and an add after. Everything
+/// else happens under a lock. Breakers of several policies may share their state; each changes it by
+/// its own limits.
 #[derive(Debug)]
 pub(crate) struct Breaker {
     policy: BreakerPolicy,
-    /// The time after which an unanswered probe makes way for the next one.
-    longest_probe: u64,
     shared: Arc<SharedBreaker>,
 }
 
@@ -45,30 +113,30 @@ pub(crate) struct Breaker {
 ///
 /// # Invariants
 ///
-/// - `word` changes only with `inner` locked, and each change begins a generation. A result counts
-///   only while `word` is what its ticket says, so that results of calls from before a change
+/// - `word` changes only with `inner` locked. Opening and closing begin a generation. A result
+///   counts only in the generation of its ticket, so that results of calls from before a change
 ///   decide nothing.
 /// - `word` is stored with Release, after the window was emptied, and loaded with Acquire: a success
 ///   of a new generation does not see the `latest` of the one before. If it did, it would not begin
 ///   its slot, and failures would be held against calls from before the outage.
 /// - A success takes no lock, so the breaker may open between its look at `word` and its count. Then
-///   `calls`, of which windows take differences, is one more than it should be, and `streak` loses
-///   failures that came at the same time as a success. Neither keeps a breaker from opening at the
-///   next failure, or from closing.
+///   `calls`, of which windows and runs of failures take differences, is one more than it should be.
+///   This may end a run of failures, which then begins anew, but keeps no breaker from opening later
+///   or from closing.
 /// - `width` and `latest` change only with `inner` locked, and are read again under the lock before
 ///   a slot begins, so that the window never has slots of two widths.
 /// - `calls`, which every success writes, has a cache line of its own. Beside `word`, which every
 ///   call reads, each success would make the calls of all other cores wait for the line.
 #[derive(Debug)]
 struct SharedBreaker {
-    /// The generation above, the state in the lowest two bits.
+    /// The generation above, the state in the lowest bits.
     word: AtomicU64,
-    /// Failures since the last success.
-    streak: AtomicU32,
     /// The newest slot of the window.
     latest: AtomicU64,
     /// The length of a slot of the window.
     width: AtomicU64,
+    /// Not zero while the failures in the window would do, if there were more calls.
+    watched: AtomicU32,
     /// Calls that ended in a success or a failure.
     calls: CacheLine<AtomicU64>,
     inner: Mutex<Inner>,
@@ -76,20 +144,41 @@ struct SharedBreaker {
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// The end of the cooldown, or the time after which a probe is overdue.
-    until: u64,
-    /// Openings since the breaker was last closed.
-    openings: u32,
-    slots: [Slot; SLOTS as usize],
+    pinned: Option<Pin>,
+    window: Window,
+    history: History,
+    probes: Probes,
+    ramp: Ramp,
+    /// The reason and the time of the last change.
+    changed: Option<(BreakerReason, u64)>,
 }
 
-/// Failures in a part of the window. Calls are not counted by slot: the value of `calls` when the
-/// slot began is enough.
-#[derive(Debug, Default, Clone, Copy)]
-struct Slot {
-    number: u64,
-    calls_before: u64,
-    failures: u64,
+/// A state that only a person ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Pin {
+    Open,
+    Closed,
+}
+
+/// The schedule of an open breaker.
+#[derive(Debug, Default)]
+struct Probes {
+    /// The time from which on the next call is a probe.
+    until: u64,
+    /// The time of the last probe, or of the opening.
+    last: u64,
+    /// Probes since the opening.
+    sent: u32,
+    /// Calls that were refused since the last probe.
+    refused: u64,
+}
+
+/// The steps of a breaker that closed.
+#[derive(Debug, Default)]
+struct Ramp {
+    began: u64,
+    step: u64,
+    admitted: u64,
 }
 
 /// The right to make one call, with the generation that it belongs to.
@@ -98,42 +187,68 @@ pub(crate) struct Ticket(u64);
 
 impl Ticket {
     fn is_probe(self) -> bool {
-        state(self.0) == PROBING
+        state(self.0) == OPEN
+    }
+
+    fn is_of(self, word: u64) -> bool {
+        self.0 >> GENERATION == word >> GENERATION
     }
 }
 
+/// The result of a call, as far as it tells about the dependency.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Report {
+    pub(crate) health: Health,
+    /// It is a sign of overload.
+    pub(crate) overload: bool,
+}
+
+impl From<Health> for Report {
+    fn from(health: Health) -> Self {
+        Self {
+            health,
+            overload: false,
+        }
+    }
+}
+
+/// A change of a breaker's state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Change {
+    pub(crate) state: BreakerState,
+    pub(crate) reason: BreakerReason,
+}
+
 impl Breaker {
-    /// Makes a closed breaker whose probes may take as long as `longest_probe`.
-    pub(crate) fn new(policy: BreakerPolicy, longest_probe: Duration) -> Self {
+    /// Makes a closed breaker.
+    pub(crate) fn new(policy: BreakerPolicy) -> Self {
         let shared = SharedBreaker {
             word: AtomicU64::new(CLOSED),
-            streak: AtomicU32::new(0),
             latest: AtomicU64::new(0),
             width: AtomicU64::new(width(policy.window)),
+            watched: AtomicU32::new(0),
             calls: CacheLine(AtomicU64::new(0)),
             inner: Mutex::new(Inner::default()),
         };
         Self {
             policy,
-            longest_probe: nanos(longest_probe),
             shared: Arc::new(shared),
         }
     }
 
     /// Returns a breaker with another policy and the same state. A window of another length begins
     /// anew; failures in a row, and a cooldown that has begun, stay.
-    pub(crate) fn with_policy(&self, policy: BreakerPolicy, longest_probe: Duration) -> Self {
+    pub(crate) fn with_policy(&self, policy: BreakerPolicy) -> Self {
         let shared = &self.shared;
         let mut inner = lock(&shared.inner);
         let width = width(policy.window);
         if shared.width.load(Ordering::Relaxed) != width {
             shared.width.store(width, Ordering::Relaxed);
             shared.latest.store(0, Ordering::Relaxed);
-            inner.slots = Default::default();
+            inner.window = Window::default();
         }
         Self {
             policy,
-            longest_probe: nanos(longest_probe),
             shared: Arc::clone(shared),
         }
     }
@@ -143,220 +258,456 @@ impl Breaker {
         self.shared.word.load(Ordering::Relaxed) ^ self.shared.latest.load(Ordering::Relaxed)
     }
 
-    /// Admits a call, or returns how much longer calls are refused; `None` while a probe is out.
-    pub(crate) fn admit(&self, now: impl FnOnce() -> u64) -> Result<Ticket, Option<Duration>> {
+    /// Admits a call, or says why not.
+    #[inline]
+    pub(crate) fn admit(&self, arrival: impl FnOnce() -> Arrival) -> Result<Ticket, Denied> {
         let word = self.shared.word.load(Ordering::Acquire);
-        if state(word) == CLOSED {
-            return Ok(Ticket(word));
+        match word & (STATE | OVERLOADED) {
+            CLOSED => Ok(Ticket(word)),
+            _ => self.admit_some(arrival()),
         }
+    }
+
+    /// Admits a call while not all calls pass.
+    #[cold]
+    fn admit_some(&self, arrival: Arrival) -> Result<Ticket, Denied> {
         let mut inner = lock(&self.shared.inner);
         let word = self.shared.word.load(Ordering::Acquire);
         match state(word) {
-            CLOSED => Ok(Ticket(word)),
-            state => {
-                let now = now();
-                match inner.until.checked_sub(now) {
-                    Some(left) if left > 0 => {
-                        Err((state == OPEN).then(|| Duration::from_nanos(left)))
-                    }
-                    // The cooldown is over, or the last probe is overdue and counts no more.
-                    _ => {
-                        inner.until = now.saturating_add(self.longest_probe);
-                        Ok(Ticket(self.enter(word, PROBING)))
-                    }
-                }
-            }
+            OPEN => self.admit_probe(&mut inner, word, arrival),
+            RAMP => self.admit_in_ramp(&mut inner, word, arrival.now),
+            _ => self.admit_share(&mut inner, word, arrival),
         }
+    }
+
+    /// Admits a call to a dependency that is overloaded, unless it is one too many.
+    fn admit_share(
+        &self,
+        inner: &mut Inner,
+        word: u64,
+        Arrival { now, uniform, .. }: Arrival,
+    ) -> Result<Ticket, Denied> {
+        let counts = self.signs(inner, now);
+        if !counts.has_signs() {
+            self.shared
+                .word
+                .store(word & !OVERLOADED, Ordering::Release);
+            return Ok(Ticket(word));
+        }
+        if uniform >= self.share(counts) {
+            return Ok(Ticket(word));
+        }
+        self.begin(inner, now, self.shared.calls.0.load(Ordering::Relaxed));
+        if let Some(slot) = inner.window.slot(self.slot(now)) {
+            slot.shed += 1;
+        }
+        Err(Denied::Overload)
+    }
+
+    fn admit_probe(
+        &self,
+        inner: &mut Inner,
+        word: u64,
+        Arrival {
+            now,
+            uniform,
+            retry,
+        }: Arrival,
+    ) -> Result<Ticket, Denied> {
+        if inner.pinned.is_some() {
+            return Err(Denied::Open(None));
+        }
+        let probes = &mut inner.probes;
+        // Retries of refused calls would make a probe of the same traffic several times.
+        probes.refused += u64::from(!retry);
+        let often = probes.refused >= CALLS_A_PROBE && now >= self.soonest(probes);
+        if now < probes.until && !often {
+            let left = Duration::from_nanos(self.next_probe(probes, now) - now);
+            return Err(Denied::Open(Some(left)));
+        }
+        // The next probe does not wait for this one, which may hang.
+        self.schedule(probes, now, uniform);
+        Ok(Ticket(word))
+    }
+
+    /// Sets the time of the next probe: after a cooldown that doubles with each, less up to a fifth
+    /// at random, so that the probes of many clients do not arrive together.
+    fn schedule(&self, probes: &mut Probes, now: u64, uniform: f64) -> Duration {
+        let doubled = 1_u32.checked_shl(probes.sent).unwrap_or(u32::MAX);
+        let longest = self.policy.cooldown.saturating_mul(doubled);
+        let longest = longest.min(self.policy.max_cooldown);
+        let cooldown = longest - below(longest / 5, uniform);
+        *probes = Probes {
+            until: now.saturating_add(nanos(cooldown)),
+            last: now,
+            sent: probes.sent.saturating_add(1),
+            refused: 0,
+        };
+        cooldown
+    }
+
+    /// Returns when the next probe is due if calls go on to come as they did since the last.
+    fn next_probe(&self, probes: &Probes, now: u64) -> u64 {
+        if probes.refused < CALLS_A_PROBE / 4 {
+            return probes.until;
+        }
+        let since = now.saturating_sub(probes.last) / probes.refused.max(1);
+        let often = probes
+            .last
+            .saturating_add(since.saturating_mul(CALLS_A_PROBE));
+        often
+            .max(self.soonest(probes))
+            .clamp(now, probes.until.max(now))
+    }
+
+    /// Returns the time before which no call is a probe, however many are refused.
+    fn soonest(&self, probes: &Probes) -> u64 {
+        let soonest = probes.last.saturating_add(nanos(self.policy.cooldown));
+        soonest.min(probes.until)
+    }
+
+    fn admit_in_ramp(&self, inner: &mut Inner, word: u64, now: u64) -> Result<Ticket, Denied> {
+        let ramp = &mut inner.ramp;
+        let step = now.saturating_sub(ramp.began) / STEP;
+        let most = |step: u64| FIRST_STEP << step.min(STEPS);
+        let ended = step > ramp.step && ramp.admitted < most(ramp.step);
+        if ended || step >= STEPS {
+            // The same generation: calls of the ramp are calls of a closed breaker.
+            let word = word & !STATE | CLOSED;
+            self.shared.word.store(word, Ordering::Release);
+            return Ok(Ticket(word));
+        }
+        if step > ramp.step {
+            (ramp.step, ramp.admitted) = (step, 0);
+        }
+        if ramp.admitted >= most(step) {
+            let left = ramp.began + (step + 1) * STEP - now;
+            return Err(Denied::Open(Some(Duration::from_nanos(left))));
+        }
+        ramp.admitted += 1;
+        Ok(Ticket(word))
     }
 
     /// Records the result of an admitted call. Returns the new state if the breaker opened or
     /// closed by it.
     ///
-    /// `seen_at` is a time during the call, if the clock was read: a success reads none itself.
+    /// `seen_at` is a time during the call, if the clock was read: most successes read none.
+    #[inline]
     pub(crate) fn report(
         &self,
         ticket: Ticket,
-        health: Health,
+        report: Report,
         seen_at: Option<u64>,
         now: impl FnOnce() -> u64,
         uniform: impl FnOnce() -> f64,
-    ) -> Option<BreakerState> {
+    ) -> Option<Change> {
         if !ticket.is_probe() {
-            match health {
+            match report.health {
                 Health::Success => {
-                    if self.shared.word.load(Ordering::Acquire) == ticket.0 {
-                        let calls_before = self.shared.calls.0.fetch_add(1, Ordering::Relaxed);
-                        if self.shared.streak.load(Ordering::Relaxed) != 0 {
-                            self.shared.streak.store(0, Ordering::Relaxed);
-                        }
-                        if let Some(at) = seen_at {
-                            self.turn(at, calls_before);
-                        }
+                    if !ticket.is_of(self.shared.word.load(Ordering::Acquire)) {
+                        return None;
                     }
-                    return None;
+                    let before = self.shared.calls.0.fetch_add(1, Ordering::Relaxed);
+                    match seen_at {
+                        Some(at) => self.turn(at, before),
+                        None if before.is_multiple_of(UNTIMED) => self.turn(now(), before),
+                        None => {}
+                    }
+                    let watched = self.shared.watched.load(Ordering::Relaxed) != 0;
+                    return watched
+                        .then(|| self.watch(ticket, seen_at, uniform))
+                        .flatten();
                 }
-                Health::Neutral => return None,
-                Health::Failure => {}
+                Health::Neutral if !report.overload => return None,
+                Health::Neutral | Health::Failure => {}
             }
         }
+        self.report_change(ticket, report, now(), uniform)
+    }
+
+    /// Opens the breaker if a success is the call that makes the window's minimum.
+    #[cold]
+    fn watch(
+        &self,
+        ticket: Ticket,
+        seen_at: Option<u64>,
+        uniform: impl FnOnce() -> f64,
+    ) -> Option<Change> {
         let mut inner = lock(&self.shared.inner);
         let word = self.shared.word.load(Ordering::Acquire);
-        if word != ticket.0 {
+        // A time within the newest slot does, if the call's own is not known.
+        let latest = self
+            .shared
+            .latest
+            .load(Ordering::Relaxed)
+            .saturating_sub(SLOTS);
+        let at = latest * self.shared.width.load(Ordering::Relaxed);
+        let at = seen_at.unwrap_or_default().max(at);
+        let opens = ticket.is_of(word) && inner.pinned.is_none() && self.fails_often(&inner, at);
+        opens.then(|| self.open(&mut inner, word, at, uniform(), BreakerReason::FailureRate))
+    }
+
+    #[cold]
+    fn report_change(
+        &self,
+        ticket: Ticket,
+        report: Report,
+        now: u64,
+        uniform: impl FnOnce() -> f64,
+    ) -> Option<Change> {
+        let mut inner = lock(&self.shared.inner);
+        let word = self.shared.word.load(Ordering::Acquire);
+        if !ticket.is_of(word) {
             return None;
         }
-        match health {
-            // Only a probe gets here with anything but a failure.
-            Health::Success => {
-                *inner = Inner::default();
-                // `latest` too, since the window may begin anew in the middle of a slot.
-                self.shared.latest.store(0, Ordering::Relaxed);
-                self.shared.streak.store(0, Ordering::Relaxed);
-                self.enter(word, CLOSED);
-                Some(BreakerState::Closed)
-            }
+        match report.health {
+            // Only a probe gets here with anything but a failure or an overload.
+            Health::Success => Some(self.close(&mut inner, now)),
             // The next call is the next probe.
-            Health::Neutral => {
-                inner.until = 0;
-                self.enter(word, OPEN);
+            Health::Neutral if ticket.is_probe() => {
+                inner.probes.until = 0;
                 None
             }
-            Health::Failure if ticket.is_probe() => {
-                Some(self.open(&mut inner, word, now(), uniform()))
+            Health::Neutral => {
+                let calls = self.shared.calls.0.load(Ordering::Relaxed);
+                self.begin(&mut inner, now, calls);
+                if let Some(slot) = inner.window.slot(self.slot(now)) {
+                    slot.rejected += 1;
+                }
+                self.shared.word.store(word | OVERLOADED, Ordering::Release);
+                None
             }
+            Health::Failure if ticket.is_probe() => None,
             Health::Failure => {
-                let now = now();
-                let streak = self
-                    .shared
-                    .streak
-                    .fetch_add(1, Ordering::Relaxed)
-                    .saturating_add(1);
-                let (failures, calls) = self.count_failure(&mut inner, now);
-                let often = calls >= u64::from(self.policy.minimum_calls)
-                    && self.is_failing(failures, calls);
-                (often || streak >= self.policy.consecutive_failures)
-                    .then(|| self.open(&mut inner, word, now, uniform()))
+                self.count_failure(&mut inner, now, report.overload);
+                let word = word | if report.overload { OVERLOADED } else { 0 };
+                self.shared.word.store(word, Ordering::Release);
+                let reason = if self.fails_always(&inner, word, now) {
+                    BreakerReason::Failures
+                } else if self.fails_often(&inner, now) {
+                    BreakerReason::FailureRate
+                } else {
+                    return None;
+                };
+                let opens = inner.pinned.is_none();
+                opens.then(|| self.open(&mut inner, word, now, uniform(), reason))
             }
         }
     }
 
     /// Opens the breaker because the retry budget is exhausted, if the policy says so.
-    pub(crate) fn budget_exhausted(&self, now: u64, uniform: f64) -> Option<BreakerState> {
+    pub(crate) fn budget_exhausted(&self, now: u64, uniform: f64) -> Option<Change> {
         let mut inner = lock(&self.shared.inner);
         let word = self.shared.word.load(Ordering::Acquire);
-        if state(word) != CLOSED {
+        if state(word) != CLOSED || inner.pinned.is_some() {
             return None;
         }
         let opens = match self.policy.on_budget_exhausted {
             Exhaustion::Never => false,
             Exhaustion::Open => true,
             Exhaustion::OpenIfFailing => {
-                let (failures, calls) = self.window(&inner, now);
-                failures >= u64::from(self.policy.consecutive_failures)
-                    && self.is_failing(failures, calls)
+                let counts = self.counts(&inner, now, SLOTS);
+                // A rate of 1 is the other criterion by another name.
+                counts.failures >= u64::from(self.policy.consecutive_failures)
+                    && self.is_failing(counts)
+                    && (self.policy.failure_rate < 1.0 || self.fails_always(&inner, word, now))
             }
         };
-        opens.then(|| self.open(&mut inner, word, now, uniform))
+        let reason = BreakerReason::BudgetExhausted;
+        opens.then(|| self.open(&mut inner, word, now, uniform, reason))
     }
 
     /// Returns whether a call made at `at` is sure to be refused.
     pub(crate) fn refuses_at(&self, at: u64) -> bool {
-        if state(self.shared.word.load(Ordering::Acquire)) == CLOSED {
+        if state(self.shared.word.load(Ordering::Acquire)) != OPEN {
             return false;
         }
         let inner = lock(&self.shared.inner);
-        state(self.shared.word.load(Ordering::Acquire)) == OPEN && inner.until > at
+        let pinned = inner.pinned == Some(Pin::Open);
+        state(self.shared.word.load(Ordering::Acquire)) == OPEN
+            && (pinned || at < self.soonest(&inner.probes))
     }
 
-    pub(crate) fn state(&self, now: u64) -> BreakerState {
+    /// Returns the state, with the reason and the time of the last change.
+    pub(crate) fn state(&self, now: u64) -> (BreakerState, Option<(BreakerReason, u64)>) {
         let inner = lock(&self.shared.inner);
-        match state(self.shared.word.load(Ordering::Acquire)) {
+        let state = match state(self.shared.word.load(Ordering::Acquire)) {
             CLOSED => BreakerState::Closed,
-            OPEN => BreakerState::Open(Duration::from_nanos(inner.until.saturating_sub(now))),
-            _ => BreakerState::Probing,
+            OPEN => {
+                let left = inner.probes.until.saturating_sub(now);
+                BreakerState::Open(Duration::from_nanos(left))
+            }
+            _ => BreakerState::Recovering,
+        };
+        (state, inner.changed)
+    }
+
+    /// Returns the share of calls that the throttle sheds.
+    pub(crate) fn shed_share(&self, now: u64) -> f64 {
+        let inner = lock(&self.shared.inner);
+        self.share(self.signs(&inner, now))
+    }
+
+    fn share(&self, counts: Counts) -> f64 {
+        match self.policy.throttle {
+            Some(factor) if counts.shows_overload() => counts.shed_share(factor),
+            _ => 0.0,
         }
+    }
+
+    /// Opens it until a person closes it.
+    pub(crate) fn force_open(&self, now: u64) -> Change {
+        self.pin(Some(Pin::Open), now)
+    }
+
+    /// Closes it, whatever fails, until a person ends that.
+    pub(crate) fn force_closed(&self, now: u64) -> Change {
+        self.pin(Some(Pin::Closed), now)
+    }
+
+    /// Closes it and forgets all counts.
+    pub(crate) fn reset(&self, now: u64) -> Change {
+        self.pin(None, now)
+    }
+
+    fn pin(&self, pinned: Option<Pin>, now: u64) -> Change {
+        let mut inner = lock(&self.shared.inner);
+        self.empty(&mut inner);
+        inner.history = History::from(self.shared.calls.0.load(Ordering::Relaxed));
+        inner.pinned = pinned;
+        let reason = BreakerReason::ByHand;
+        let (word, state) = match pinned {
+            Some(Pin::Open) => (OPEN, BreakerState::Open(Duration::MAX)),
+            Some(Pin::Closed) | None => (CLOSED, BreakerState::Closed),
+        };
+        inner.probes.until = if word == OPEN { u64::MAX } else { 0 };
+        self.enter(&mut inner, word, reason, now);
+        Change { state, reason }
     }
 
     /// Returns whether a new breaker would do as well: nothing failed in the window, and no
-    /// cooldown or probe is under way.
+    /// cooldown is under way.
     pub(crate) fn is_idle(&self, now: u64) -> bool {
         let inner = lock(&self.shared.inner);
-        inner.until <= now && self.window(&inner, now).0 == 0
+        let counts = self.counts(&inner, now, SLOTS);
+        inner.pinned.is_none()
+            && inner.probes.until <= now
+            && counts.failures == 0
+            && !counts.has_signs()
     }
 
     /// Begins a generation in this state. Only with `inner` locked.
-    fn enter(&self, word: u64, state: u64) -> u64 {
-        let next = ((word >> 2) + 1) << 2 | state;
+    fn enter(&self, inner: &mut Inner, state: u64, reason: BreakerReason, now: u64) {
+        inner.changed = Some((reason, now));
+        let word = self.shared.word.load(Ordering::Acquire);
+        let next = ((word >> GENERATION) + 1) << GENERATION | state;
         self.shared.word.store(next, Ordering::Release);
-        next
     }
 
-    /// Opens for a cooldown that doubles with each opening in a row, less up to a fifth at random,
-    /// so that the probes of many clients do not arrive together.
-    fn open(&self, inner: &mut Inner, word: u64, now: u64, uniform: f64) -> BreakerState {
-        let doubled = 1_u32.checked_shl(inner.openings).unwrap_or(u32::MAX);
-        let longest = self
-            .policy
-            .cooldown
-            .saturating_mul(doubled)
-            .min(self.policy.max_cooldown);
-        let cooldown = longest - below(longest / 5, uniform);
-        inner.openings = inner.openings.saturating_add(1);
-        inner.until = now.saturating_add(nanos(cooldown));
-        self.enter(word, OPEN);
-        BreakerState::Open(cooldown)
+    fn open(
+        &self,
+        inner: &mut Inner,
+        word: u64,
+        now: u64,
+        uniform: f64,
+        reason: BreakerReason,
+    ) -> Change {
+        debug_assert_ne!(state(word), OPEN);
+        inner.probes.sent = 0;
+        let cooldown = self.schedule(&mut inner.probes, now, uniform);
+        self.enter(inner, OPEN, reason, now);
+        let state = BreakerState::Open(cooldown);
+        Change { state, reason }
     }
 
-    /// Begins a slot of the window with the first call seen in it.
-    fn turn(&self, at: u64, calls_before: u64) {
-        if self.shared.latest.load(Ordering::Relaxed) < self.slot(at) {
-            let mut inner = lock(&self.shared.inner);
-            // The slot is computed again: `with_policy` may just have changed the width.
-            self.begin(&mut inner, self.slot(at), calls_before);
+    fn close(&self, inner: &mut Inner, now: u64) -> Change {
+        self.empty(inner);
+        let calls = self.shared.calls.0.load(Ordering::Relaxed);
+        inner.history.succeeded(calls);
+        inner.ramp.began = now;
+        let reason = BreakerReason::Probe;
+        self.enter(inner, RAMP, reason, now);
+        Change {
+            state: BreakerState::Recovering,
+            reason,
         }
     }
 
-    fn begin(&self, inner: &mut Inner, number: u64, calls_before: u64) {
-        let slot = &mut inner.slots[(number % SLOTS) as usize];
-        if slot.number < number {
-            *slot = Slot {
-                number,
-                calls_before,
-                failures: 0,
-            };
+    /// Empties the window, and forgets probes and ramp.
+    fn empty(&self, inner: &mut Inner) {
+        inner.window = Window::default();
+        inner.probes = Probes::default();
+        inner.ramp = Ramp::default();
+        // `latest` too, since the window may begin anew in the middle of a slot.
+        self.shared.latest.store(0, Ordering::Relaxed);
+        self.shared.watched.store(0, Ordering::Relaxed);
+    }
+
+    /// Begins a slot of the window with the first call seen in it.
+    #[inline]
+    fn turn(&self, at: u64, calls_before: u64) {
+        if self.shared.latest.load(Ordering::Relaxed) < self.slot(at) {
+            self.begin(&mut lock(&self.shared.inner), at, calls_before);
+        }
+    }
+
+    /// Begins the slot of that time. It is computed under the lock, since `with_policy` may just
+    /// have changed the width.
+    fn begin(&self, inner: &mut Inner, at: u64, calls_before: u64) {
+        let number = self.slot(at);
+        if inner.window.begin(number, calls_before) {
             self.shared.latest.store(number, Ordering::Relaxed);
         }
     }
 
-    fn count_failure(&self, inner: &mut Inner, now: u64) -> (u64, u64) {
+    fn count_failure(&self, inner: &mut Inner, now: u64, overload: bool) {
         let calls_before = self.shared.calls.0.fetch_add(1, Ordering::Relaxed);
-        let number = self.slot(now);
-        self.begin(inner, number, calls_before);
-        let slot = &mut inner.slots[(number % SLOTS) as usize];
-        slot.failures += u64::from(slot.number == number);
-        self.window(inner, now)
+        self.begin(inner, now, calls_before);
+        if let Some(slot) = inner.window.slot(self.slot(now)) {
+            slot.failures += 1;
+            slot.timed_out += u32::from(overload);
+        }
+        inner.history.failed(calls_before + 1, now);
+        let counts = self.counts(inner, now, SLOTS);
+        let enough = self.policy.failure_rate * f64::from(self.policy.minimum_calls);
+        let watched =
+            counts.calls < u64::from(self.policy.minimum_calls) && counts.failures as f64 >= enough;
+        self.shared.watched.store(watched.into(), Ordering::Relaxed);
     }
 
-    /// Returns the failures and calls in the window. It begins with the first call in it whose time
-    /// is known, which it is of every failure, and of every success that was pending once.
-    fn window(&self, inner: &Inner, now: u64) -> (u64, u64) {
-        let number = self.slot(now);
-        let recent = || {
-            inner
-                .slots
-                .iter()
-                .filter(|slot| slot.number + SLOTS > number)
-        };
-        let failures = recent().map(|slot| slot.failures).sum();
+    fn counts(&self, inner: &Inner, now: u64, slots: u64) -> Counts {
         let calls = self.shared.calls.0.load(Ordering::Relaxed);
-        let before = recent()
-            .map(|slot| slot.calls_before)
-            .min()
-            .unwrap_or(calls);
-        (failures, calls.saturating_sub(before))
+        inner.window.sum(self.slot(now), slots, calls)
     }
 
-    fn is_failing(&self, failures: u64, calls: u64) -> bool {
-        failures as f64 >= self.policy.failure_rate * calls as f64
+    /// Returns the counts that a throttle looks at: of the last slot's time, up to now.
+    fn signs(&self, inner: &Inner, now: u64) -> Counts {
+        let newest = self.counts(inner, now, 1);
+        let before = self.counts(inner, now, 2) - newest;
+        let width = self.shared.width.load(Ordering::Relaxed).max(1);
+        newest.and_part_of(before, 1.0 - (now % width) as f64 / width as f64)
+    }
+
+    /// Returns whether nothing works: enough failures in a row, for long enough, and more than
+    /// chance brings.
+    fn fails_always(&self, inner: &Inner, word: u64, now: u64) -> bool {
+        let (history, policy) = (&inner.history, &self.policy);
+        if history.run() < u64::from(policy.consecutive_failures) {
+            return false;
+        }
+        // After an outage, a few failures are evidence enough at once.
+        let lasts = state(word) == RAMP || history.lasts(now) >= nanos(policy.no_success_for);
+        policy.no_success_for.is_zero() || (lasts && history.is_no_chance())
+    }
+
+    /// Returns whether too large a share of the window's calls failed.
+    fn fails_often(&self, inner: &Inner, now: u64) -> bool {
+        let counts = self.counts(inner, now, SLOTS);
+        counts.calls >= u64::from(self.policy.minimum_calls) && self.is_failing(counts)
+    }
+
+    fn is_failing(&self, counts: Counts) -> bool {
+        counts.failures as f64 >= self.policy.failure_rate * counts.calls as f64
     }
 
     fn slot(&self, now: u64) -> u64 {
@@ -367,10 +718,6 @@ impl Breaker {
 /// Returns the state in a word.
 fn state(word: u64) -> u64 {
     word & STATE
-}
-
-fn width(window: Duration) -> u64 {
-    nanos(window) / SLOTS
 }
 
 pub(crate) fn nanos(duration: Duration) -> u64 {

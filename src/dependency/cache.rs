@@ -1,7 +1,4 @@
-use std::{
-    fmt,
-    sync::{Arc, OnceLock},
-};
+use std::{fmt, sync::Arc};
 
 use arc_swap::ArcSwapOption;
 
@@ -13,14 +10,9 @@ use super::{Dependencies, Dependency, Locate};
 /// which without the shared entry every such clone would allocate.
 pub(crate) struct DependencyCache<C, L, T = Dependency> {
     pub(crate) deps: Dependencies<C, L>,
-    shared: Arc<SharedEntry<T>>,
+    /// The entry that clones share: the first, and once that was retired, a later one.
+    shared: Arc<ArcSwapOption<T>>,
     last: Option<Arc<T>>,
-}
-
-/// The entry that clones share: the first, and once that was retired, a later one.
-struct SharedEntry<T> {
-    first: OnceLock<Arc<T>>,
-    renewed: ArcSwapOption<T>,
 }
 
 /// An entry of a [`DependencyCache`].
@@ -54,10 +46,7 @@ impl<C, L, T: CacheEntry> DependencyCache<C, L, T> {
     pub(crate) fn new(deps: Dependencies<C, L>) -> Self {
         Self {
             deps,
-            shared: Arc::new(SharedEntry {
-                first: OnceLock::new(),
-                renewed: ArcSwapOption::empty(),
-            }),
+            shared: Arc::default(),
             last: None,
         }
     }
@@ -92,25 +81,15 @@ impl<C, L, T: CacheEntry> DependencyCache<C, L, T> {
     where
         L: Locate<Req>,
     {
-        let SharedEntry { first, renewed } = &*self.shared;
-        let Some(entry) = first.get() else {
-            let found = self.ask(request, make, None);
-            let _ = first.set(Arc::clone(&found));
-            return found;
-        };
-        if self.deps.locates(request, entry.dependency()) {
-            return Arc::clone(entry);
-        }
-        let before = || Some(Arc::clone(entry));
-        if !entry.dependency().is_retired() {
-            return self.ask(request, make, before());
-        }
-        match &*renewed.load() {
+        let entry = self.shared.load();
+        match &*entry {
             Some(entry) if self.deps.locates(request, entry.dependency()) => Arc::clone(entry),
-            Some(entry) if !entry.dependency().is_retired() => self.ask(request, make, before()),
-            _ => {
-                let found = self.ask(request, make, before());
-                renewed.store(Some(Arc::clone(&found)));
+            Some(entry) if !entry.dependency().is_retired() => {
+                self.ask(request, make, Some(Arc::clone(entry)))
+            }
+            before => {
+                let found = self.ask(request, make, before.clone());
+                self.shared.store(Some(Arc::clone(&found)));
                 found
             }
         }
@@ -180,6 +159,29 @@ mod tests {
             assert_eq!(find(&template, "a"), (next, false));
             assert_eq!(find(&template, "b"), (next, true));
             assert_eq!(find(&template, "a"), (next, false), "and stays so");
+        }
+    }
+
+    /// Neither a service, nor its template, nor a thread that called once holds on to what was.
+    #[test]
+    fn p_4_a_reload_leaves_nothing_of_the_policies_before() {
+        let policy = |retries| Policy::synchronous().max_retries(retries).build().unwrap();
+        let deps = Dependencies::new(policy(3));
+        let template = DependencyCache::new(deps.clone());
+        let mut service = template.clone();
+        let request = Request::get("http://a/").body(()).unwrap();
+        for next in [1, 2, 3, 4] {
+            service.find(&request);
+            find(&template, "a");
+            let before = Arc::downgrade(&deps.get("a"));
+            std::thread::scope(|scope| {
+                scope.spawn(|| find(&template, "a"));
+                scope.spawn(|| deps.clone().find(&request));
+            });
+            deps.reload(policy(next));
+            service.find(&request);
+            find(&template, "a");
+            assert_eq!(before.strong_count(), 0, "reload {next}");
         }
     }
 }

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use super::breaker::nanos;
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Mutex, Ordering, lock};
 
 /// The time until which a dependency asked to be left alone. One atomic load while it did not.
 ///
@@ -19,6 +19,15 @@ pub(crate) struct Gate {
     /// The duration asked for, of which the spread is a share. It may lag behind `until`: then one
     /// wait is spread by an earlier answer's duration.
     asked: AtomicU64,
+    last: Mutex<Release>,
+}
+
+/// The last call that was held back.
+#[derive(Debug, Default, Clone, Copy)]
+struct Release {
+    arrived: u64,
+    /// The time at which it goes out.
+    at: u64,
 }
 
 /// The wait at a gate.
@@ -33,7 +42,37 @@ impl Gate {
         Self {
             until: AtomicU64::new(0),
             asked: AtomicU64::new(0),
+            last: Mutex::new(Release::default()),
         }
+    }
+
+    /// Returns when a call that arrives now goes out, and takes that place, unless it is not before
+    /// `deadline`. Calls are released in the order and at the distances in which they came, so that
+    /// together they are no more than the usual traffic.
+    pub(crate) fn place(&self, now: u64, left: Duration, deadline: u64) -> Option<u64> {
+        let until = now.saturating_add(nanos(left));
+        let mut last = lock(&self.last);
+        let distance = now.saturating_sub(last.arrived);
+        let at = match last.at > now {
+            true => until.max(last.at.saturating_add(distance)),
+            false => until,
+        };
+        if at >= deadline {
+            return None;
+        }
+        *last = Release { arrived: now, at };
+        Some(at)
+    }
+
+    /// Returns when the last of the calls that are held back goes out.
+    pub(crate) fn last_release(&self) -> u64 {
+        lock(&self.last).at
+    }
+
+    /// Lets calls pass at once, whatever was asked for.
+    pub(crate) fn reset(&self) {
+        self.until.store(0, Ordering::Relaxed);
+        *lock(&self.last) = Release::default();
     }
 
     /// Records the wait that a response asked for; the latest time wins.
@@ -95,6 +134,29 @@ mod tests {
             gate.hold(|| unreachable!()),
             None,
             "no clock is read once it is open"
+        );
+    }
+
+    #[test]
+    fn ra_9_calls_go_out_at_the_distances_at_which_they_came() {
+        const MILLI: u64 = 1_000_000;
+        let gate = Gate::new();
+        gate.learn(0, Duration::from_millis(100));
+        let place = |now: u64, deadline: u64| {
+            let hold = gate.hold(|| now * MILLI).unwrap();
+            gate.place(now * MILLI, hold.left, deadline * MILLI)
+        };
+        let at = [10, 15, 15, 90].map(|now| place(now, 1000).unwrap() / MILLI);
+        assert_eq!(at, [100, 105, 105, 180]);
+        assert_eq!(place(95, 185), None, "it would go out at its deadline");
+        assert_eq!(place(95, 186).unwrap() / MILLI, 185, "which took no place");
+        gate.reset();
+        assert_eq!(gate.hold(|| unreachable!()), None);
+        gate.learn(1000 * MILLI, Duration::from_millis(100));
+        assert_eq!(
+            place(1050, 2000).unwrap() / MILLI,
+            1100,
+            "nobody is before it"
         );
     }
 

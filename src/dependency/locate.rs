@@ -6,12 +6,13 @@ use crate::call::RetryOverride;
 
 /// Tells which dependency a request goes to.
 ///
-/// Names are compared without regard to case. Closures `Fn(&Request) -> Cow<'_, str>` implement
-/// it.
+/// Names are compared without regard to case. Closures `Fn(&http::Request<B>) -> Cow<'_, str>`
+/// implement it; a [`RetryOverride`] on the request comes before what they say.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot tell which dependency a `{Request}` goes to",
     note = "HTTP requests are located by their authority; for other requests give the registry a \
-            closure: `Dependencies::builder(policy).with_locate(|_: &Event| \"orders\".into())`"
+            closure: `Dependencies::builder(policy).with_locate_message(|_: &Event| \
+            \"orders\".into())`"
 )]
 pub trait Locate<Request> {
     /// Returns the dependency's name.
@@ -24,12 +25,25 @@ pub trait Locate<Request> {
     }
 }
 
-impl<F, Req> Locate<Req> for F
+impl<F, B> Locate<Request<B>> for F
+where
+    F: for<'a> Fn(&'a Request<B>) -> Cow<'a, str>,
+{
+    fn locate<'a>(&'a self, request: &'a Request<B>) -> Cow<'a, str> {
+        overridden(request).map_or_else(|| self(request), Cow::Borrowed)
+    }
+}
+
+/// Locates messages, and all requests that are not HTTP's, by a closure.
+#[derive(Debug, Clone, Copy)]
+pub struct ByMessage<F>(pub(crate) F);
+
+impl<F, Req> Locate<Req> for ByMessage<F>
 where
     F: for<'a> Fn(&'a Req) -> Cow<'a, str>,
 {
     fn locate<'a>(&'a self, request: &'a Req) -> Cow<'a, str> {
-        self(request)
+        (self.0)(request)
     }
 }
 

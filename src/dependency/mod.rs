@@ -29,11 +29,13 @@ mod breaker;
 mod budget;
 mod cache;
 mod gate;
+mod history;
 mod locate;
 mod permit;
 mod registry;
 mod shard;
 mod shared_verdict;
+mod window;
 
 use std::{
     sync::{
@@ -45,7 +47,11 @@ use std::{
 
 use tokio::time::Instant;
 
-use self::{breaker::Breaker, budget::Budget, gate::Gate};
+use self::{
+    breaker::{Arrival, Breaker, Change, Denied},
+    budget::Budget,
+    gate::Gate,
+};
 #[cfg(reprise_loom)]
 pub(crate) mod models {
     pub use super::{breaker::model::*, budget::model::*, gate::model::*};
@@ -57,12 +63,12 @@ pub(crate) use self::{
     budget::LastSlot,
     cache::{CacheEntry, DependencyCache},
     gate::Hold,
-    permit::{Charge, Permit},
+    permit::{Charge, Permit, Place},
     shared_verdict::forget_verdict,
 };
 pub use self::{
-    breaker::BreakerState,
-    locate::{ByAuthority, Locate, Named},
+    breaker::{BreakerReason, BreakerState},
+    locate::{ByAuthority, ByMessage, Locate, Named},
     registry::{Dependencies, DependenciesBuilder},
 };
 use crate::{
@@ -82,6 +88,8 @@ pub struct Dependency {
     budget: Budget,
     breaker: Breaker,
     gate: Arc<Gate>,
+    /// Calls that wait for it.
+    held: Arc<AtomicUsize>,
     /// Bytes kept of bodies that may be sent again.
     recorded: Arc<AtomicUsize>,
     /// Set by use, cleared by the registry's sweep. Relaxed: a use that the sweep misses keeps the
@@ -93,10 +101,10 @@ pub struct Dependency {
 }
 
 /// A snapshot of a dependency's state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct DependencyStatus {
-    /// Original requests of the last 30 s.
+    /// Original requests of the last 30 s that went out.
     pub originals: u64,
     /// Retries of the last 30 s, those about to be sent included; zero without a budget.
     pub retries: u64,
@@ -104,6 +112,12 @@ pub struct DependencyStatus {
     pub retries_allowed: Option<u64>,
     /// The breaker's state.
     pub breaker: BreakerState,
+    /// The reason of the breaker's last change of state, and the time since then.
+    pub breaker_changed: Option<(BreakerReason, Duration)>,
+    /// The share of calls that is kept from it because it is overloaded.
+    pub shed: f64,
+    /// Calls that wait for it.
+    pub held: usize,
     /// The time that is left of a wait the dependency asked for.
     pub hold: Option<Duration>,
 }
@@ -111,9 +125,10 @@ pub struct DependencyStatus {
 impl Dependency {
     fn new(name: Arc<str>, policy: Policy, origin: Instant, jitter: Arc<Jitter>) -> Self {
         Self {
-            budget: Budget::new(limit(&policy)),
-            breaker: Breaker::new(policy.breaker(), longest_attempt(&policy)),
+            budget: Budget::new(policy.budget()),
+            breaker: Breaker::new(policy.breaker()),
             gate: Arc::new(Gate::new()),
+            held: Arc::default(),
             recorded: Arc::default(),
             name,
             policy,
@@ -127,11 +142,10 @@ impl Dependency {
     /// Returns the dependency with another policy and the same budget, breaker and gate.
     fn with_policy(&self, policy: Policy) -> Self {
         Self {
-            budget: self.budget.with_limit(limit(&policy)),
-            breaker: self
-                .breaker
-                .with_policy(policy.breaker(), longest_attempt(&policy)),
+            budget: self.budget.with_policy(policy.budget()),
+            breaker: self.breaker.with_policy(policy.breaker()),
             gate: Arc::clone(&self.gate),
+            held: Arc::clone(&self.held),
             recorded: Arc::clone(&self.recorded),
             name: Arc::clone(&self.name),
             policy,
@@ -156,10 +170,11 @@ impl Dependency {
         }
     }
 
-    fn breaker_changed(&self, state: BreakerState) {
-        match state {
-            BreakerState::Open(cooldown) => telemetry::breaker_opened(self.target(), cooldown),
-            _ => telemetry::breaker_closed(self.target()),
+    fn breaker_changed(&self, change: Change) {
+        let reason = change.reason.as_str();
+        match change.state {
+            BreakerState::Open(_) => telemetry::breaker_opened(self.target(), reason),
+            _ => telemetry::breaker_closed(self.target(), reason),
         }
     }
 
@@ -176,11 +191,16 @@ impl Dependency {
     pub fn status(&self) -> DependencyStatus {
         let now = self.now();
         let (retries, allowed) = self.budget.usage(now).unzip();
+        let (breaker, changed) = self.breaker.state(now);
+        let since = |at: u64| Duration::from_nanos(now.saturating_sub(at));
         DependencyStatus {
             originals: self.budget.originals_in_window(now),
             retries: retries.unwrap_or_default(),
             retries_allowed: allowed,
-            breaker: self.breaker.state(now),
+            breaker,
+            breaker_changed: changed.map(|(reason, at)| (reason, since(at))),
+            shed: self.breaker.shed_share(now),
+            held: self.held.load(Ordering::Relaxed),
             hold: self.hold().map(|hold| hold.left),
         }
     }
@@ -188,6 +208,25 @@ impl Dependency {
     /// Counts an original request that bypassed the layers, so that it enlarges the retry budget.
     pub fn deposit(&self) {
         self.budget.deposit(self.now());
+    }
+
+    /// Opens the breaker, so that all calls are refused, until [`reset`](Self::reset) or
+    /// [`force_closed`](Self::force_closed).
+    pub fn force_open(&self) {
+        self.breaker_changed(self.breaker.force_open(self.now()));
+    }
+
+    /// Closes the breaker, and keeps it closed whatever fails, until [`reset`](Self::reset) or
+    /// [`force_open`](Self::force_open).
+    pub fn force_closed(&self) {
+        self.breaker_changed(self.breaker.force_closed(self.now()));
+    }
+
+    /// Closes the breaker, stops shedding calls, and lets calls pass that wait for a time the
+    /// dependency asked for. The budget stays as it is.
+    pub fn reset(&self) {
+        self.gate.reset();
+        self.breaker_changed(self.breaker.reset(self.now()));
     }
 
     #[inline]
@@ -204,40 +243,68 @@ impl Dependency {
         self.jitter.draw()
     }
 
-    /// Counts an original request.
+    /// Counts an original request. Returns the slot that it is counted in.
     #[inline]
-    pub(crate) fn count_original(&self, now: Instant, last: &mut LastSlot) {
-        self.budget.deposit_in(last.at(now, self.origin));
+    pub(crate) fn count_original(&self, now: Instant, last: &mut LastSlot) -> u64 {
+        let slot = last.at(now, self.origin);
+        self.budget.deposit_in(slot);
+        slot
     }
 
-    /// Charges the budget for one retry.
-    pub(crate) fn charge(self: &Arc<Self>) -> Result<Charge, Refused> {
+    /// Takes an original back that was refused before it went out.
+    pub(crate) fn uncount_original(&self, slot: u64) {
+        self.budget.uncount(slot);
+    }
+
+    /// Records a success of a call, which earns a part of a retry.
+    #[inline]
+    pub(crate) fn earn(&self) {
+        self.budget.earn();
+    }
+
+    /// Takes a place among the calls that wait.
+    pub(crate) fn place(self: &Arc<Self>) -> Option<Place> {
+        Place::take(self)
+    }
+
+    /// Charges the budget for one retry of a call that began at that time.
+    pub(crate) fn charge(self: &Arc<Self>, began: Instant) -> Result<Charge, Refused> {
         let now = self.now();
-        let granted = self.budget.charge(now);
+        let granted = self.budget.charge(now, self.at(began));
         telemetry::budget(self.target(), self.budget.usage(now));
-        if granted {
-            return Ok(Charge::new(Arc::clone(self)));
+        if let Some(source) = granted {
+            return Ok(Charge::new(Arc::clone(self), source));
         }
         telemetry::suppressed(self.target());
-        if let Some(state) = self.breaker.budget_exhausted(now, self.draw()) {
-            self.breaker_changed(state);
+        if let Some(change) = self.breaker.budget_exhausted(now, self.draw()) {
+            self.breaker_changed(change);
         }
         Err(self.refused(Refusal::Budget, None))
     }
 
     /// Charges the budget for one retry that is sent at once.
     pub(crate) fn charge_now(self: &Arc<Self>) -> Result<(), Refused> {
-        if self.charge()?.send() {
+        if self.charge(Instant::now())?.send() {
             return Ok(());
         }
         Err(self.refused(Refusal::Budget, None))
     }
 
-    /// Asks the breaker to admit a call.
-    pub(crate) fn admit(self: &Arc<Self>) -> Result<Permit, Refused> {
-        match self.breaker.admit(|| self.now()) {
+    /// Asks throttle and breaker to admit a call.
+    #[inline]
+    pub(crate) fn admit(
+        self: &Arc<Self>,
+        is_retry: impl FnOnce() -> bool,
+    ) -> Result<Permit, Refused> {
+        let arrival = || Arrival {
+            now: self.now(),
+            uniform: self.draw(),
+            retry: is_retry(),
+        };
+        match self.breaker.admit(arrival) {
             Ok(ticket) => Ok(Permit::new(Arc::clone(self), ticket)),
-            Err(left) => Err(self.refused(Refusal::Breaker, left)),
+            Err(Denied::Open(left)) => Err(self.refused(Refusal::Breaker, left)),
+            Err(Denied::Overload) => Err(self.refused(Refusal::Throttle, None)),
         }
     }
 
@@ -263,12 +330,25 @@ impl Dependency {
         longest_attempt(&self.policy)
     }
 
-    /// Returns the longest that a call is held back now.
+    /// Returns the longest that a call is held back now, zero if none is.
     pub(crate) fn longest_hold(&self) -> Duration {
         let spread = self.policy.retry_after().spread;
-        self.hold().map_or(Duration::ZERO, |hold| {
-            hold.left + spread.min(hold.asked / 10)
-        })
+        let held = self.gate.last_release().saturating_sub(self.now());
+        let held = Duration::from_nanos(held);
+        match self.hold() {
+            Some(hold) => hold.left.max(held) + spread.min(hold.asked / 10),
+            None if held.is_zero() => held,
+            None => held + spread,
+        }
+    }
+
+    /// Returns when a call that is held back goes out, unless that is not before its deadline.
+    pub(crate) fn release_at(&self, hold: Hold, deadline: Instant) -> Option<Instant> {
+        let now = Instant::now();
+        let spread = self.spread(Duration::ZERO, hold.asked);
+        let latest = self.at(deadline).saturating_sub(nanos(spread));
+        let at = self.gate.place(self.at(now), hold.left, latest)?;
+        Some(self.origin + Duration::from_nanos(at) + spread)
     }
 
     /// Draws a wait of at least `least`, spread so that callers that were asked to wait for `asked`
@@ -324,10 +404,6 @@ impl Dependency {
             && self.breaker.is_idle(now)
             && self.gate.hold(|| now).is_none()
     }
-}
-
-fn limit(policy: &Policy) -> Option<(f64, u32)> {
-    policy.budget().map(|budget| (budget.ratio, budget.floor))
 }
 
 fn longest_attempt(policy: &Policy) -> Duration {

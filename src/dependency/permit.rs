@@ -1,9 +1,19 @@
-use std::sync::Arc;
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use tokio::time::Instant;
 
-use super::{Dependency, breaker::Ticket};
-use crate::{call::Health, telemetry};
+use super::{
+    Dependency,
+    breaker::{Report, Ticket},
+    budget::Source,
+};
+use crate::{
+    call::{Health, Verdict},
+    telemetry,
+};
 
 /// A retry that the budget granted. Dropped before it is sent, it is given back.
 #[derive(Debug)]
@@ -14,25 +24,28 @@ pub(crate) struct Charge {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ChargeState {
-    Granted,
+    Granted(Source),
     /// With the slot of the budget that it was counted in.
-    Sent(u64),
+    Sent(u64, Source),
     Void,
 }
 
 impl Charge {
-    pub(super) fn new(dependency: Arc<Dependency>) -> Self {
+    pub(super) fn new(dependency: Arc<Dependency>, source: Source) -> Self {
         Self {
             dependency,
-            state: ChargeState::Granted,
+            state: ChargeState::Granted(source),
         }
     }
 
     /// Commits the charge of a retry that goes out now. Returns whether it still may.
     pub(crate) fn send(&mut self) -> bool {
-        if self.state == ChargeState::Granted {
-            let sent = self.dependency.budget.commit(self.dependency.now());
-            self.state = sent.map_or(ChargeState::Void, ChargeState::Sent);
+        if let ChargeState::Granted(source) = self.state {
+            let sent = self.dependency.budget.commit(self.dependency.now(), source);
+            self.state = match sent {
+                Some((slot, source)) => ChargeState::Sent(slot, source),
+                None => ChargeState::Void,
+            };
             if sent.is_none() {
                 telemetry::suppressed(self.dependency.target());
             }
@@ -42,8 +55,8 @@ impl Charge {
 
     /// Takes back the charge of a retry that a layer below refused.
     pub(crate) fn take_back(mut self) {
-        if let ChargeState::Sent(sent) = self.state {
-            self.dependency.budget.take_back(sent);
+        if let ChargeState::Sent(slot, source) = self.state {
+            self.dependency.budget.take_back(slot, source);
             self.state = ChargeState::Void;
         }
     }
@@ -51,23 +64,46 @@ impl Charge {
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        if self.state == ChargeState::Granted {
-            self.dependency.budget.refund();
+        if let ChargeState::Granted(source) = self.state {
+            self.dependency.budget.refund(source);
         }
     }
 }
 
+/// A place among the calls that wait for a dependency, whose number is bounded.
+#[derive(Debug)]
+pub(crate) struct Place {
+    dependency: Arc<Dependency>,
+}
+
+impl Place {
+    /// Takes a place, if there is one.
+    pub(super) fn take(dependency: &Arc<Dependency>) -> Option<Self> {
+        let most = dependency.policy.retry_after().max_held;
+        let more = |held: usize| (held < most).then_some(held + 1);
+        let relaxed = Ordering::Relaxed;
+        let taken = dependency.held.fetch_update(relaxed, relaxed, more);
+        taken.is_ok().then(|| Self {
+            dependency: Arc::clone(dependency),
+        })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.dependency.held.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// The right to make one call. Dropped before the result is known, it says nothing about the
-/// dependency and frees a probe's place, unless the call was out for as long as it may be: then
-/// the dependency hangs, which is a failure.
+/// dependency and frees a probe's place, unless the call was out for as long as the policy gives it:
+/// then the dependency hangs, which is a failure. A caller that gives up sooner says nothing.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Permit {
     dependency: Arc<Dependency>,
     ticket: Option<Ticket>,
     pending_since: Option<Instant>,
-    /// The end of the call's time, where that is not the limit of the policy.
-    deadline: Option<Instant>,
 }
 
 impl Permit {
@@ -76,15 +112,7 @@ impl Permit {
             dependency,
             ticket: Some(ticket),
             pending_since: None,
-            deadline: None,
         }
-    }
-
-    /// Sets the time at which a layer above gives the call up.
-    #[inline]
-    pub(crate) fn until(mut self, deadline: Option<Instant>) -> Self {
-        self.deadline = deadline;
-        self
     }
 
     pub(crate) fn dependency(&self) -> &Arc<Dependency> {
@@ -96,8 +124,21 @@ impl Permit {
         self.pending_since.get_or_insert_with(Instant::now);
     }
 
-    /// Reports the result of the call to the breaker.
-    pub(crate) fn report(&mut self, health: Health) {
+    /// Reports the verdict on the call to the breaker.
+    #[inline]
+    pub(crate) fn report(&mut self, verdict: &Verdict) {
+        let slow = self.dependency.policy.breaker().slow_call;
+        let health = match (verdict.health, slow) {
+            (Health::Success, Some(slow)) if self.is_out_for(slow) => Health::Failure,
+            (health, _) => health,
+        };
+        self.end(Report {
+            health,
+            overload: health != Health::Success && verdict.is_overload(),
+        });
+    }
+
+    fn end(&mut self, report: Report) {
         let Some(ticket) = self.ticket.take() else {
             return;
         };
@@ -107,32 +148,30 @@ impl Permit {
         let draw = || dependency.draw();
         let changed = dependency
             .breaker
-            .report(ticket, health, seen_at, now, draw);
-        if let Some(state) = changed {
-            dependency.breaker_changed(state);
+            .report(ticket, report, seen_at, now, draw);
+        if let Some(change) = changed {
+            dependency.breaker_changed(change);
         }
     }
 
-    /// Returns whether the call was out for as long as it may be, by the policy or by its own
-    /// deadline.
-    fn is_overdue(&self) -> bool {
-        let Some(since) = self.pending_since else {
-            return false;
-        };
-        let now = Instant::now();
-        now.saturating_duration_since(since) >= self.dependency.longest_attempt()
-            || self.deadline.is_some_and(|deadline| now >= deadline)
+    fn is_out_for(&self, time: Duration) -> bool {
+        self.pending_since
+            .is_some_and(|since| since.elapsed() >= time)
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
         if self.ticket.is_some() {
-            let health = match self.is_overdue() {
-                true => Health::Failure,
-                false => Health::Neutral,
-            };
-            self.report(health);
+            let hangs = self.is_out_for(self.dependency.longest_attempt());
+            self.end(Report {
+                health: if hangs {
+                    Health::Failure
+                } else {
+                    Health::Neutral
+                },
+                overload: hangs,
+            });
         }
     }
 }
@@ -141,7 +180,6 @@ impl Drop for Permit {
 mod tests {
     use std::time::Duration;
 
-    use super::*;
     use crate::{
         dependency::{BreakerState, Dependencies},
         policy::Policy,
@@ -150,24 +188,15 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[tokio::test(start_paused = true)]
-    async fn cb_1_cb_5_a_dropped_call_is_a_failure_only_if_it_was_out_for_all_of_its_time() {
-        for (rule, polled, out, limit, opens) in [
-            ("CB-5 cancelled", true, 1, None, false),
-            ("CB-1 the policy's limit", true, 30, None, true),
-            ("CB-1 the call's own limit", true, 1, Some(1), true),
-            (
-                "CB-5 cancelled before its own limit",
-                true,
-                1,
-                Some(2),
-                false,
-            ),
-            ("CB-5 never polled", false, 30, Some(1), false),
+    async fn c_10_a_dropped_call_is_a_failure_only_if_it_was_out_for_the_policys_time() {
+        for (rule, polled, out, opens) in [
+            ("CB-5 cancelled", true, 29, false),
+            ("CB-1 the policy's limit", true, 30, true),
+            ("CB-5 never polled", false, 30, false),
         ] {
             let policy = Policy::synchronous().consecutive_failures(1).build();
             let dependency = Dependencies::new(policy.expect("a policy")).get("a");
-            let deadline = limit.map(|limit| Instant::now() + limit * SECOND);
-            let mut permit = dependency.admit().expect("a permit").until(deadline);
+            let mut permit = dependency.admit(|| false).expect("a permit");
             if polled {
                 permit.pending();
             }

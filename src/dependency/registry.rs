@@ -313,6 +313,10 @@ impl Registry {
             replace(overflow, policies.default_policy());
         }
         current.policies = policies;
+        // What no thread asks for again would stay.
+        for recent in &self.recent {
+            *recent.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        }
         telemetry::reloaded(self.len.load(Ordering::Relaxed));
     }
 

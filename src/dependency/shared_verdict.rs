@@ -5,17 +5,21 @@
 //! place for it: a wrapper would change the type that a caller downcasts to, and no layer knows
 //! that it is the outermost one, which would have to unwrap it. So each layer classifies an error.
 
-use std::{error::Error, sync::Arc};
+use std::{error::Error, sync::Arc, time::Duration};
 
 use http::{Extensions, StatusCode};
 
 use super::Dependency;
 use crate::{
-    call::Verdict,
+    call::{Guidance, Health, RetryError, Retryable, Verdict},
     classify::Classify,
-    error::{BoxError, Refused},
+    error::{BoxError, Elapsed, Refusal, Refused, find},
     http::ResponseHead,
 };
+
+/// The longest that a refused call waits for the next probe of a breaker. Where that is further off,
+/// it fails at once.
+const LONGEST_LOOK: Duration = Duration::from_secs(5);
 
 /// On the extensions of a failed response: its verdict.
 #[derive(Debug, Clone)]
@@ -117,10 +121,30 @@ impl Dependency {
             // A refusal by another dependency is the failure of a service that calls it in turn:
             // this one was called.
             Some(refused) if refused.dependency() == self.name() => {
-                Verdict::refused(refused.kind())
+                let verdict = Verdict::refused(refused.kind());
+                match (refused.kind(), refused.retry_after()) {
+                    (Refusal::Breaker, Some(left)) if left <= LONGEST_LOOK => {
+                        verdict.guidance(Some(Guidance::AtLeast(left)))
+                    }
+                    (Refusal::Breaker, _) => verdict.retry(Retryable::Never),
+                    _ => verdict,
+                }
             }
-            _ => classifier.classify(self.policy.rules(), Err(error)),
+            _ => {
+                let verdict = classifier.classify(self.policy.rules(), Err(error));
+                match self.hangs(error) {
+                    true => verdict.health(Health::Failure),
+                    false => verdict,
+                }
+            }
         }
+    }
+
+    /// Returns whether a retry loop below gave up on this dependency after all the time that the
+    /// policy gives it. To a classifier that is a timeout of a nested call, which is neutral.
+    fn hangs(&self, error: &(dyn Error + 'static)) -> bool {
+        find::<Elapsed>(error).is_some_and(|elapsed| elapsed.limit() >= self.longest_attempt())
+            && RetryError::is_of(error, &self.name)
     }
 }
 
@@ -176,9 +200,18 @@ mod tests {
         let all_well = |_: Result<&(), &(dyn Error + 'static)>| Verdict::SUCCESS;
         let dependency = dependency();
         let classify = |error| dependency.classify::<_, (), ()>(&all_well, &mut Err(error));
-        let refused = Refused::new(Refusal::Breaker, "a", None);
-        let verdict = Verdict::refused(Refusal::Breaker);
-        assert_eq!(classify(refused.into()), verdict);
+        for (left, expected) in [
+            (None, Retryable::Never),
+            (Some(5), Retryable::MaxPerCause(2)),
+            (Some(6), Retryable::Never),
+        ] {
+            let refused = Refused::new(Refusal::Breaker, "a", left.map(Duration::from_secs));
+            let verdict = classify(refused.into());
+            assert_eq!(
+                (verdict.cause, verdict.retry),
+                (Cause::Refused(Refusal::Breaker), expected)
+            );
+        }
         let elsewhere = Refused::new(Refusal::Breaker, "b", None);
         for other in [elsewhere.into(), BoxError::from("other")] {
             assert_eq!(classify(other), Verdict::SUCCESS);

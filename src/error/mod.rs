@@ -142,6 +142,8 @@ impl Error for ConfigError {}
 pub enum Refusal {
     /// The dependency's circuit breaker is open.
     Breaker,
+    /// The dependency shows signs of overload, and this call is one of those that are kept from it.
+    Throttle,
     /// The dependency asked not to be called before a time that this call can't wait for.
     RetryAfter,
     /// The call is a retry, and the dependency's retry budget is used up.
@@ -154,6 +156,7 @@ impl Refusal {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Breaker => "breaker",
+            Self::Throttle => "throttle",
             Self::RetryAfter => "retry_after",
             Self::Budget => "budget",
         }
@@ -211,6 +214,7 @@ impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let why = match self.kind {
             Refusal::Breaker => "its circuit breaker is open",
+            Refusal::Throttle => "it is overloaded",
             Refusal::RetryAfter => "it asked not to be called yet",
             Refusal::Budget => "its retry budget is used up",
         };

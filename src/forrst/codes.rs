@@ -55,7 +55,7 @@ impl Codes {
         for (code, times, health) in retried {
             codes.set(
                 code,
-                Retryable::MaxConsecutive(times),
+                Retryable::MaxPerCause(times),
                 Some(health),
                 effect_of(code),
             );

@@ -77,3 +77,4 @@
 //!
 //! Every attempt carries the credentials of the first one. A token can be
 //! [refreshed](crate::client::retry::BearerToken) between attempts, but neither dropped nor weakened.
+//! After a 401 the refreshed request goes out at once, whatever its method: it was not executed.

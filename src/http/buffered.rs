@@ -39,7 +39,17 @@ pin_project! {
     }
 }
 
+/// On the extensions of a response whose body was not read to its end, so that it keeps its
+/// connection until it is dropped.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct UnreadBody;
+
 impl<B: Body> BufferedBody<B> {
+    /// Returns whether the body was read to its end and let go.
+    pub(crate) fn is_read(&self) -> bool {
+        matches!(self.rest, Rest::Ended { .. })
+    }
+
     /// Wraps a body of which nothing was read.
     pub(crate) fn untouched(body: B) -> Self {
         Self {

@@ -19,6 +19,7 @@ pub(crate) mod response;
 #[cfg(any(feature = "delivery", feature = "forrst"))]
 pub(crate) mod span;
 
+pub(crate) use self::buffered::UnreadBody;
 #[cfg(any(feature = "delivery", feature = "forrst"))]
 pub use self::span::{Span, Unit};
 pub use self::{buffered::BufferedBody, grpc::GrpcCode, response::ResponseHead};

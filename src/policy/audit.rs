@@ -163,11 +163,13 @@ impl Settings {
             };
         let calls = self.profile.calls();
         let retries = self.profile.retries();
-        if !retries.contains(&self.max_retries) {
-            let (one, field) = match self.profile {
-                super::Profile::Webhook => (1, "deliveries"),
-                _ => (0, "max_retries"),
-            };
+        let (one, field) = match self.profile {
+            super::Profile::Webhook => (1, "deliveries"),
+            _ => (0, "max_retries"),
+        };
+        // No retries at all are within any bound, but a webhook is to be delivered.
+        let off = self.max_retries + one == 0;
+        if !off && !retries.contains(&self.max_retries) {
             let allowed = format!(
                 "{} to {} for {calls}",
                 retries.start() + one,

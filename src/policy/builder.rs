@@ -17,6 +17,9 @@ const REPLAY_LIMIT: usize = 64 * 1024;
 /// The default of `replay_pool`, in bytes.
 const REPLAY_POOL: usize = 16 * 1024 * 1024;
 
+/// The floor of a policy that sets none is the number of its retries, and no more than this.
+const LARGEST_DEFAULT_FLOOR: u32 = 10;
+
 mod check;
 mod rules;
 
@@ -29,6 +32,7 @@ pub struct PolicyBuilder {
     cap: Duration,
     decorrelated: bool,
     custom: Option<Arc<dyn Backoff>>,
+    floor: Option<u32>,
     /// A count in the unit of another profile.
     wrong_unit: Option<ConfigError>,
 }
@@ -61,6 +65,7 @@ impl PolicyBuilder {
             cap: DEFAULT_CAP,
             decorrelated: false,
             custom: None,
+            floor: None,
             wrong_unit: None,
         }
     }
@@ -141,10 +146,12 @@ impl PolicyBuilder {
         self
     }
 
-    /// Sets the retries in 30 s that are allowed however few originals there are. Each process has
-    /// its own: see [many small clients](crate::client::retry_budget#many-small-clients).
+    /// Sets the retries in 30 s that are allowed however few originals there are, at once and again
+    /// as successes earn them. By default they are as many as one call may make. Each process has its own: see
+    /// [many small clients](crate::client::retry_budget#many-small-clients).
     pub fn budget_floor(mut self, floor: u32) -> Self {
-        self.settings.budget.get_or_insert_default().floor = floor;
+        self.settings.budget.get_or_insert_default();
+        self.floor = Some(floor);
         self
     }
 
@@ -154,9 +161,18 @@ impl PolicyBuilder {
         self
     }
 
-    /// Sets the failures in a row that open the breaker.
+    /// Sets the failures in a row that open the breaker, however fast they come. By default there
+    /// must also be [no success for](Self::no_success_for) a second.
     pub fn consecutive_failures(mut self, failures: u32) -> Self {
         self.settings.breaker.consecutive_failures = failures;
+        self.settings.breaker.no_success_for = Duration::ZERO;
+        self
+    }
+
+    /// Sets how long a run of failures must last to open the breaker. Unless this is zero, the run
+    /// must also be longer than chance explains by the calls before it.
+    pub fn no_success_for(mut self, time: Duration) -> Self {
+        self.settings.breaker.no_success_for = time;
         self
     }
 
@@ -169,7 +185,26 @@ impl PolicyBuilder {
         self
     }
 
-    /// Sets how long the breaker stays open at first, and at most.
+    /// Counts successes that take this long as failures.
+    pub fn slow_call(mut self, time: Duration) -> Self {
+        self.settings.breaker.slow_call = Some(time);
+        self
+    }
+
+    /// Sets how many calls are sent to an overloaded dependency for each one that it accepts: 2 by
+    /// default. The others are refused.
+    pub fn throttle(mut self, factor: f64) -> Self {
+        self.settings.breaker.throttle = Some(factor);
+        self
+    }
+
+    /// Sends all calls to an overloaded dependency.
+    pub fn without_throttle(mut self) -> Self {
+        self.settings.breaker.throttle = None;
+        self
+    }
+
+    /// Sets the time between the first probes of an open breaker, and the longest between later ones.
     pub fn cooldown(mut self, first: Duration, longest: Duration) -> Self {
         self.settings.breaker.cooldown = first;
         self.settings.breaker.max_cooldown = longest;
@@ -194,13 +229,20 @@ impl PolicyBuilder {
         self
     }
 
-    /// Sets the longest time for which a dependency can shut out later calls.
+    /// Sets the longest time for which one answer can shut out later calls.
     pub fn retry_after_longest(mut self, longest: Duration) -> Self {
         self.settings.retry_after.longest = longest;
         self
     }
 
-    /// Sets how many bytes of a request's head, and of a streaming body, are kept for a retry.
+    /// Sets how many calls may wait for a dependency at a time. Others are refused.
+    pub fn max_held(mut self, calls: usize) -> Self {
+        self.settings.retry_after.max_held = calls;
+        self
+    }
+
+    /// Sets how many bytes of a streaming body are kept for a retry. Zero keeps none, and still retries
+    /// requests without a body.
     pub fn replay_limit(mut self, bytes: usize) -> Self {
         self.settings.replay_limit = bytes;
         self
@@ -268,6 +310,12 @@ impl PolicyBuilder {
             None if self.decorrelated => Arc::new(Decorrelated { base, cap }),
             None => Arc::new(FullJitter { base, cap }),
         };
+        if let Some(budget) = &mut settings.budget {
+            match self.floor {
+                Some(floor) => (budget.floor, budget.initial) = (floor, floor),
+                None => budget.floor = settings.max_retries.clamp(1, LARGEST_DEFAULT_FLOOR),
+            }
+        }
         check::settings(&settings)?;
         Ok(Policy {
             inner: Arc::new(settings),

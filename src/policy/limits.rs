@@ -3,6 +3,9 @@ use std::time::Duration;
 use super::Policy;
 use crate::call::RetryOverride;
 
+/// Stands for no limit: longer than any call, and short enough to be added to any time.
+const UNLIMITED: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
+
 /// The limits of one call: its policy's, with the caller's overrides clamped to what the profile
 /// allows.
 #[derive(Debug, Clone, Copy)]
@@ -16,11 +19,27 @@ impl CallLimits {
     pub(crate) fn of(policy: &Policy, overrides: Option<&RetryOverride>) -> Self {
         let retries = overrides.and_then(|overrides| overrides.max_retries);
         let total = overrides.and_then(|overrides| overrides.total);
-        Self {
-            max_retries: retries.map_or(policy.max_retries(), |n| n.min(policy.retries_ceiling())),
-            total: total.map_or(policy.total_timeout(), |total| {
-                total.min(policy.total_ceiling())
-            }),
-        }
+        let max_retries = retries.map_or(policy.max_retries(), |n| n.min(policy.retries_ceiling()));
+        let total = match total {
+            Some(total) => total.min(policy.total_ceiling()),
+            None if max_retries == 0 => without_retries(policy, retries.is_some()),
+            None => policy.total_timeout(),
+        };
+        Self { max_retries, total }
+    }
+
+    /// Returns whether the call may take as long as it takes.
+    pub(crate) fn is_unlimited(&self) -> bool {
+        self.total == UNLIMITED
+    }
+}
+
+/// Returns the time of a call that is not retried. The profile's total time is there to bound
+/// retries; a policy without any has one only if it was set.
+#[cold]
+fn without_retries(policy: &Policy, by_the_caller: bool) -> Duration {
+    match policy.total_timeout() {
+        total if !by_the_caller && total != policy.profile().default_total() => total,
+        _ => UNLIMITED,
     }
 }

@@ -149,7 +149,9 @@ impl Policy {
         PolicyBuilder::new(Profile::BatchItem)
     }
 
-    /// Starts a policy for unary gRPC calls: 3 retries in at most 30 s.
+    /// Starts a policy for unary gRPC calls: 3 retries in at most 30 s. A
+    /// [`PeekLayer`](crate::PeekLayer) waits for the status of every method, which may come late: name
+    /// the [`unary_methods`](PolicyBuilder::unary_methods) where others stream.
     pub fn grpc_unary() -> PolicyBuilder {
         PolicyBuilder::new(Profile::GrpcUnary)
     }
@@ -261,35 +263,50 @@ impl Policy {
 pub struct BudgetPolicy {
     /// The share of original requests.
     pub ratio: f64,
-    /// The number that is allowed however few originals there are.
+    /// The number that is allowed however few originals there are, as long as calls succeed: each
+    /// success earns half of one, and each retry beyond the share takes one.
     pub floor: u32,
+    /// The part of the floor that is left to a client after its first five seconds, until its first
+    /// success.
+    pub initial: u32,
 }
 
 impl Default for BudgetPolicy {
     fn default() -> Self {
         Self {
             ratio: 0.2,
-            floor: 10,
+            floor: 3,
+            initial: 1,
         }
     }
 }
 
-/// The thresholds and cooldowns of a circuit breaker.
+/// The thresholds and cooldowns of a circuit breaker, and the factor of its throttle.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct BreakerPolicy {
     /// The failures in a row that open it.
     pub consecutive_failures: u32,
+    /// The time that a run of failures must last to open it. Unless it is zero, the run must also be
+    /// longer than chance explains by the calls before it, so that a dependency that fails often is
+    /// not taken for one that is down.
+    pub no_success_for: Duration,
     /// The share of failed calls in the window that opens it.
     pub failure_rate: f64,
     /// The calls in the window from which on the rate counts.
     pub minimum_calls: u32,
     /// The window of the rate.
     pub window: Duration,
-    /// The time it first stays open; each further time in a row is about twice as long.
+    /// The time from opening to the first probe. Each further one comes after about twice the time,
+    /// or after 32 calls that were refused, if that is sooner.
     pub cooldown: Duration,
-    /// The longest it stays open.
+    /// The longest time between two probes.
     pub max_cooldown: Duration,
+    /// The time from which on a success counts as a failure.
+    pub slow_call: Option<Duration>,
+    /// The calls that are sent to an overloaded dependency for each one that it accepts; `None` to
+    /// send all.
+    pub throttle: Option<f64>,
     /// The effect of an exhausted retry budget.
     pub on_budget_exhausted: Exhaustion,
 }
@@ -298,11 +315,14 @@ impl Default for BreakerPolicy {
     fn default() -> Self {
         Self {
             consecutive_failures: 5,
-            failure_rate: 0.5,
-            minimum_calls: 20,
+            no_success_for: Duration::from_secs(1),
+            failure_rate: 1.0,
+            minimum_calls: 1000,
             window: Duration::from_secs(30),
-            cooldown: Duration::from_secs(1),
-            max_cooldown: Duration::from_secs(4),
+            cooldown: Duration::from_millis(250),
+            max_cooldown: Duration::from_secs(5),
+            slow_call: None,
+            throttle: Some(2.0),
             on_budget_exhausted: Exhaustion::OpenIfFailing,
         }
     }
@@ -334,8 +354,10 @@ pub struct RetryAfterPolicy {
     pub mode: RetryAfterMode,
     /// The most that a wait is prolonged at random, which is a tenth of it otherwise.
     pub spread: Duration,
-    /// The longest time for which a dependency can shut out *later* calls.
+    /// The longest time for which one answer can shut out *later* calls.
     pub longest: Duration,
+    /// The most calls that wait at a time.
+    pub max_held: usize,
 }
 
 impl Default for RetryAfterPolicy {
@@ -343,7 +365,8 @@ impl Default for RetryAfterPolicy {
         Self {
             mode: RetryAfterMode::Hold,
             spread: Duration::from_secs(1),
-            longest: Duration::from_secs(3600),
+            longest: Duration::from_secs(60),
+            max_held: 1000,
         }
     }
 }

@@ -157,7 +157,7 @@ where
         let (_, dependency) = self.cache.find(&request);
         let part = Accounting::Unmarked;
         let state = match account(dependency, &mut self.slot, &mut request, part) {
-            Ok(()) => State::Called {
+            Ok(_) => State::Called {
                 future: self.inner.call(request),
             },
             Err(_) => {

@@ -23,6 +23,10 @@
 //! gRPC call is retried only if its method is declared idempotent, or if it carries an idempotency
 //! key, which [`client`] adds to calls of all other methods: make sure that the server honours it.
 //!
+//! The status of a unary call may come after its head, and is waited for. A stream is not: send it with
+//! [`RetryOverride::off`](crate::RetryOverride::off) in its extensions, or name the
+//! [`unary_methods`](crate::policy::PolicyBuilder::unary_methods) in the policy.
+//!
 //! A channel that can't connect fails the call, and connects anew for the next. During a TLS
 //! handshake that stalls it waits, however many calls time out: set a `ClientTlsConfig::timeout`, and
 //! an `http2_keep_alive_interval` for peers that stop responding later.
@@ -41,7 +45,7 @@ use tower::{Layer, Service};
 
 use super::ClientLayers;
 use crate::{
-    call::{Cause, RetryError, RetryOutcome},
+    call::{Cause, PrepareError, RetryError, RetryOutcome},
     classify::{Rules, network},
     dependency::Dependencies,
     error::{BoxError, Refused, chain, find},
@@ -173,7 +177,9 @@ fn explained<B>(outcome: RetryOutcome, mut response: Response<B>) -> Result<Resp
     match Status::from_header_map(response.headers()) {
         Some(mut status) if status.code() != Code::Ok => {
             let said: BoxError = format!("{:?}: {}", status.code(), status.message()).into();
-            status.set_source(Arc::new(RetryError::new(outcome, said)));
+            let prepare = PrepareError::of(&response).cloned();
+            let error = RetryError::new(outcome, said).prepare(prepare);
+            status.set_source(Arc::new(error));
             Err(status)
         }
         _ => Ok(response),

@@ -109,12 +109,12 @@ pub(crate) fn budget(target: Target<'_>, usage: Option<(u64, u64)>) {
 }
 
 /// Records that a breaker opened.
-pub(crate) fn breaker_opened(target: Target<'_>, cooldown: Duration) {
+pub(crate) fn breaker_opened(target: Target<'_>, reason: &'static str) {
     #[cfg(feature = "tracing")]
     tracing::warn!(
         target: "tower_reprise",
         dependency = target.dependency,
-        cooldown_ms = cooldown.as_secs_f64() * 1000.0,
+        reason,
         "circuit breaker opened"
     );
     #[cfg(feature = "metrics")]
@@ -122,9 +122,14 @@ pub(crate) fn breaker_opened(target: Target<'_>, cooldown: Duration) {
 }
 
 /// Records that a breaker closed.
-pub(crate) fn breaker_closed(target: Target<'_>) {
+pub(crate) fn breaker_closed(target: Target<'_>, reason: &'static str) {
     #[cfg(feature = "tracing")]
-    tracing::info!(target: "tower_reprise", dependency = target.dependency, "circuit breaker closed");
+    tracing::info!(
+        target: "tower_reprise",
+        dependency = target.dependency,
+        reason,
+        "circuit breaker closed"
+    );
     #[cfg(feature = "metrics")]
     metrics::gauge!("circuit_breaker_open", count::labels(target)).set(0.0);
 }

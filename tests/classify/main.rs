@@ -8,6 +8,7 @@
 
 #[cfg(feature = "codes")]
 mod codes;
+mod faults;
 mod retry_after;
 mod verdicts;
 

@@ -38,7 +38,7 @@ fn c_1_c_8_every_status_has_its_meaning() {
         let verdict = judge_reply(&Rules::standard(), &reply(number, &[]));
         let expected = match number {
             408 | 429 => (Retryable::Yes, Health::Neutral),
-            425 => (Retryable::MaxConsecutive(1), Health::Neutral),
+            425 => (Retryable::MaxPerCause(1), Health::Neutral),
             500 | 502 | 503 | 504 => (Retryable::Yes, Health::Failure),
             401 => (Retryable::AfterRefresh, Health::Success),
             506..=599 => (Retryable::Never, Health::Failure),
@@ -258,13 +258,13 @@ fn c_8_a_verdict_is_made_part_by_part() {
     let expected = (Cause::Dns, Retryable::Never, Health::Neutral, false);
     assert_eq!(parts(Verdict::terminal(Cause::Dns)), expected);
     let changed = transient
-        .retry(Retryable::MaxConsecutive(2))
+        .retry(Retryable::MaxPerCause(2))
         .health(Health::Success)
         .guidance(Some(Guidance::Stop))
         .never_sent();
     let expected = (
         Cause::Reset,
-        Retryable::MaxConsecutive(2),
+        Retryable::MaxPerCause(2),
         Health::Success,
         true,
     );
@@ -354,7 +354,8 @@ fn c_3_a_refusal_of_ours_is_known_wherever_it_stands() {
     let verdict = judge(&wrapped);
     assert_eq!(verdict.cause, Cause::Refused(Refusal::Breaker));
     let parts = (verdict.retry, verdict.health, verdict.never_sent);
-    assert_eq!(parts, (Retryable::Never, Health::Neutral, true));
+    let chances = Retryable::MaxPerCause(2);
+    assert_eq!(parts, (chances, Health::Neutral, true));
 }
 
 #[tokio::test(start_paused = true)]

@@ -440,7 +440,7 @@ async fn q_1_retries_come_first() {
     let counted = calls.clone();
     let policy = Policy::asynchronous().service("t").build().unwrap();
     let deps = Dependencies::builder(policy)
-        .with_locate(|_: &Event| "orders".into())
+        .with_locate_message(|_: &Event| "orders".into())
         .with_classifier(
             |outcome: Result<&(), &(dyn Error + 'static)>| match outcome {
                 Ok(()) => Verdict::SUCCESS,

@@ -167,7 +167,7 @@ async fn d_1_the_callers_own_timeout_is_a_deadline() {
 async fn c_3_a_timeout_of_the_channels_is_retried() {
     let server = Server::start(vec![Act::Stall, Act::Serve]).await;
     let impatient = endpoint(server.address).timeout(Duration::from_millis(150));
-    let deps = named(policy());
+    let deps = named(policy().budget_floor(10));
     let mut client = HealthClient::new(keyless(&deps, impatient.connect_lazy()));
     assert!(served(&client.check(check()).await.unwrap()) >= 2);
 

@@ -1,5 +1,7 @@
 //! Refusals by layers, and overrides.
 
+use std::time::Duration;
+
 use tonic::{Code, Request, metadata::MetadataValue};
 use tonic_health::pb::health_client::HealthClient;
 use tower::ServiceBuilder;
@@ -20,7 +22,8 @@ use crate::{
 #[tokio::test]
 async fn cb_2_a_refusal_is_unavailable_with_its_reason_in_the_source() {
     let server = Server::start(vec![Act::fail(14)]).await;
-    let deps = named(policy().consecutive_failures(2));
+    let policy = policy().consecutive_failures(2);
+    let deps = named(policy.cooldown(Duration::from_secs(9), Duration::from_secs(9)));
     let mut client = HealthClient::new(full(&deps, channel(server.address)));
     // The last real answer, though a breaker stopped the retries.
     let status = client.check(check()).await.unwrap_err();
@@ -40,7 +43,7 @@ async fn cb_2_a_refusal_is_unavailable_with_its_reason_in_the_source() {
 
 #[tokio::test]
 async fn ra_9_a_server_that_asked_for_patience_refuses_the_next_call_too() {
-    let with = &[("grpc-retry-pushback-ms", "3600000")];
+    let with = &[("retry-after", "3600")];
     let server = Server::start(vec![Act::fail_with(8, with), Act::Serve]).await;
     let mut client = HealthClient::new(full(&named(policy()), channel(server.address)));
     let status = client.check(check()).await.unwrap_err();
@@ -50,6 +53,13 @@ async fn ra_9_a_server_that_asked_for_patience_refuses_the_next_call_too() {
     let kind = Refused::find(&status).map(Refused::kind);
     assert_eq!(kind, Some(Refusal::RetryAfter));
     assert_eq!(server.requests().len(), 1);
+
+    // A pushback is for its own call.
+    let with = &[("grpc-retry-pushback-ms", "3600000")];
+    let server = Server::start(vec![Act::fail_with(8, with), Act::Serve]).await;
+    let mut client = HealthClient::new(full(&named(policy()), channel(server.address)));
+    client.check(check()).await.unwrap_err();
+    client.check(check()).await.unwrap();
 }
 
 #[tokio::test]

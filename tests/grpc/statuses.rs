@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::sync::Notify;
 use tonic::{Code, Request, metadata::MetadataValue};
 use tonic_health::pb::health_client::HealthClient;
-use tower_reprise::{Dependencies, Policy, call::StopReason, error::Refused};
+use tower_reprise::{Dependencies, Policy, RetryOverride, call::StopReason, error::Refused};
 
 use crate::{
     client::{CHECK, Deps, WATCH, channel, check, full, keyless, named, outcome, policy, served},
@@ -120,9 +120,27 @@ async fn c_2_a_status_in_trailers_after_an_empty_body_is_waited_for_in_a_unary_m
 }
 
 #[tokio::test]
+async fn c_10_a_late_status_is_waited_for_in_every_method_of_the_unary_profile() {
+    let server = Server::start(vec![Act::late(14, &[]), Act::Serve]).await;
+    let mut client = HealthClient::new(keyless(&named(policy()), channel(server.address)));
+    assert_eq!(served(&client.check(check()).await.unwrap()), 2);
+
+    // A call that says that it is not retried may stream.
+    let gate = Arc::new(Notify::new());
+    let server = Server::start(vec![Act::ServeWhen(gate.clone())]).await;
+    let mut client = HealthClient::new(full(&named(policy()), channel(server.address)));
+    let mut request = Request::new(check());
+    request.extensions_mut().insert(RetryOverride::off());
+    let mut stream = client.watch(request).await.unwrap().into_inner();
+    gate.notify_one();
+    assert_eq!(stream.message().await.unwrap().unwrap().status, 1);
+}
+
+#[tokio::test]
 async fn c_2_late_trailers_are_the_breakers_to_know_too() {
     let server = Server::start(vec![Act::late(14, &[]); 3]).await;
-    let deps = named(policy().unary_methods([CHECK]).consecutive_failures(2));
+    let policy = policy().unary_methods([CHECK]).consecutive_failures(2);
+    let deps = named(policy.cooldown(Duration::from_secs(9), Duration::from_secs(9)));
     let mut client = HealthClient::new(keyless(&deps, channel(server.address)));
     let status = client.check(check()).await.unwrap_err();
     assert_eq!(status.code(), Code::Unavailable);
@@ -135,7 +153,8 @@ async fn c_2_late_trailers_are_the_breakers_to_know_too() {
 async fn c_2_a_stream_is_never_delayed_for_its_first_message() {
     let gate = Arc::new(Notify::new());
     let server = Server::start(vec![Act::ServeWhen(gate.clone())]).await;
-    let mut client = HealthClient::new(full(&named(policy()), channel(server.address)));
+    let deps = named(policy().unary_methods([CHECK]));
+    let mut client = HealthClient::new(full(&deps, channel(server.address)));
     // The head is here while the server waits for us.
     let mut stream = client.watch(check()).await.unwrap().into_inner();
     gate.notify_one();
@@ -154,7 +173,7 @@ async fn c_2_a_streams_late_failure_is_the_callers() {
         gate: Some(gate.clone()),
     };
     let server = Server::start(vec![late, Act::Serve]).await;
-    let deps = named(policy().idempotent_methods([WATCH]));
+    let deps = named(policy().idempotent_methods([WATCH]).unary_methods([CHECK]));
     let mut client = HealthClient::new(full(&deps, channel(server.address)));
     let mut stream = client.watch(check()).await.unwrap().into_inner();
     gate.notify_one();

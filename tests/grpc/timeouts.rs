@@ -119,10 +119,11 @@ async fn d_1_a_grpc_timeout_bounds_a_call_that_is_not_retried_too() {
     assert_eq!(outcome(&result), Some((1, Some(StopReason::Deadline))));
     // Nor can its head be too long for it.
     let start = Instant::now();
-    answered_after(policy().replay_limit(8), limited("5S"), &[])
-        .await
-        .0
-        .unwrap_err();
+    let mut large = limited("5S");
+    let value = "v".repeat(64 * 1024).parse().unwrap();
+    large.headers_mut().insert("x-large", value);
+    let (result, _) = answered_after(policy(), large, &[]).await;
+    result.unwrap_err();
     assert_eq!(start.elapsed(), Duration::from_secs(5));
 }
 

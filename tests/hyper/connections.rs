@@ -172,7 +172,7 @@ async fn c_3_a_reply_that_is_not_http_is_never_retried() {
         (
             Cause::Serialization,
             Retryable::Never,
-            Health::Neutral,
+            Health::Failure,
             false
         )
     );

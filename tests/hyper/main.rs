@@ -10,8 +10,10 @@
 mod client;
 mod connections;
 mod errors;
+mod faults;
 mod http2;
 mod never_twice;
+mod problems;
 #[cfg(feature = "axum")]
 mod router;
 mod stack;

@@ -55,7 +55,8 @@ async fn d_3_stalls_to_the_end_are_a_timeout() {
     assert_eq!(outcome_of(&error), (2, Some(StopReason::Exhausted)));
     assert_eq!(
         parts(&error),
-        (Cause::Timeout, Retryable::Yes, Health::Failure, false)
+        (Cause::Timeout, Retryable::Yes, Health::Neutral, false),
+        "C-10: to layers above, a nested call's"
     );
     let elapsed: &Elapsed = find(&*error).unwrap();
     assert!(!elapsed.is_whole_call());
@@ -74,7 +75,7 @@ async fn d_1_a_stall_of_the_whole_call_is_not_retried() {
     assert_eq!(outcome_of(&error), (1, Some(StopReason::Deadline)));
     assert_eq!(
         parts(&error),
-        (Cause::Timeout, Retryable::Never, Health::Failure, false)
+        (Cause::Timeout, Retryable::Never, Health::Neutral, false)
     );
     assert!(find::<Elapsed>(&*error).unwrap().is_whole_call());
 }
@@ -158,12 +159,7 @@ async fn c_3_a_name_that_does_not_resolve_is_looked_up_twice_at_most() {
         assert_eq!(outcome_of(&error), (2, Some(StopReason::Exhausted)));
         assert_eq!(
             parts(&error),
-            (
-                Cause::Dns,
-                Retryable::MaxConsecutive(1),
-                Health::Failure,
-                true
-            )
+            (Cause::Dns, Retryable::MaxPerCause(1), Health::Failure, true)
         );
     }
 }
@@ -191,12 +187,7 @@ async fn c_3_the_systems_resolver_is_recognised() {
     let error = send(get("http://nowhere.invalid/")).await.unwrap_err();
     assert_eq!(
         parts(&error),
-        (
-            Cause::Dns,
-            Retryable::MaxConsecutive(1),
-            Health::Failure,
-            true
-        )
+        (Cause::Dns, Retryable::MaxPerCause(1), Health::Failure, true)
     );
     assert_eq!(outcome_of(&error), (2, Some(StopReason::Exhausted)));
 

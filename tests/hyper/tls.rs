@@ -167,7 +167,7 @@ async fn c_3_a_bad_certificate_is_never_retried() {
             );
             assert_eq!(
                 parts(&error),
-                (Cause::Certificate, Retryable::Never, Health::Failure, true),
+                (Cause::Certificate, Retryable::Never, Health::Neutral, true),
                 "{what}"
             );
         }

@@ -5,12 +5,15 @@ use http::Request;
 use http_body::Frame;
 use http_body_util::StreamBody;
 use reqwest::Body;
-use tower_reprise::{Dependencies, call::StopReason};
+use tower_reprise::{
+    Dependencies,
+    call::{Cause, Health, Retryable, StopReason},
+};
 
 use crate::{
     Form, client, outcome,
     reader::Reader,
-    support::{deps, quick},
+    support::{deps, quick, verdict},
 };
 
 const CAP: usize = 64 * 1024;
@@ -115,5 +118,27 @@ async fn c_5_bytes_of_any_length_are_sent_again() {
         let lengths = server.requests();
         let length = |r: &Request<_>| r.headers().get("content-length").cloned();
         assert!(lengths.iter().all(|r| length(r).unwrap() == "1000000"));
+    }
+}
+
+/// The words of the body's source are not the connection's.
+#[tokio::test]
+async fn c_10_a_body_that_fails_is_the_callers_own() {
+    for form in Form::BOTH {
+        for kind in [
+            std::io::ErrorKind::ConnectionRefused,
+            std::io::ErrorKind::TimedOut,
+        ] {
+            let server = Reader::start(vec![]).await;
+            let frames = [Ok(Bytes::from("half")), Err(std::io::Error::from(kind))];
+            let body = Body::wrap_stream(tokio_stream::iter(frames));
+            let request = put(&server.uri, body);
+            let called = form.call(&deps(quick()), &client(), request).await;
+            let error = called.unwrap_err();
+            let verdict = verdict(&error);
+            assert_eq!(verdict.cause, Cause::Cancelled, "{form:?}: {error:?}");
+            let parts = (verdict.retry, verdict.health, verdict.never_sent);
+            assert_eq!(parts, (Retryable::Never, Health::Neutral, false));
+        }
     }
 }

@@ -328,7 +328,7 @@ async fn c_3_a_name_that_does_not_resolve_is_looked_up_twice_at_most() {
         assert_eq!(verdict.cause, Cause::Dns);
         assert_eq!(
             (verdict.retry, verdict.never_sent),
-            (Retryable::MaxConsecutive(1), true)
+            (Retryable::MaxPerCause(1), true)
         );
         assert!(original(&error).is_dns());
     }

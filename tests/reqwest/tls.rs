@@ -117,7 +117,7 @@ async fn c_3_a_bad_certificate_is_never_retried() {
             assert_eq!(verdict.cause, Cause::Certificate, "{what}: {error:?}");
             assert_eq!(
                 (verdict.retry, verdict.health),
-                (Retryable::Never, Health::Failure)
+                (Retryable::Never, Health::Neutral)
             );
             assert!(original(&error).is_connect());
         }

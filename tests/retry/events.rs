@@ -43,7 +43,7 @@ impl Consumer {
     async fn consume(&self, event: Event) -> Result<u32, BoxError> {
         let policy = Policy::asynchronous().dead_letters("orders.dlq").build()?;
         let deps = Dependencies::builder(policy)
-            .with_locate(|_: &Event| "orders".into())
+            .with_locate_message(|_: &Event| "orders".into())
             .with_classifier(
                 |outcome: Result<&u32, &(dyn Error + 'static)>| match outcome {
                     Ok(_) => Verdict::SUCCESS,
@@ -109,7 +109,7 @@ async fn poison_is_not_retried() {
 #[tokio::test(start_paused = true)]
 async fn a_hook_works_on_events_too() {
     let deps = Dependencies::builder(policy().build().unwrap())
-        .with_locate(|_: &Event| "orders".into())
+        .with_locate_message(|_: &Event| "orders".into())
         .with_classifier(
             |outcome: Result<&u32, &(dyn Error + 'static)>| match outcome {
                 Ok(_) => Verdict::SUCCESS,

@@ -1,5 +1,7 @@
 //! The hook that prepares a request between two attempts.
 
+use std::{error::Error, fmt, io};
+
 use http::{
     HeaderName, HeaderValue, Method, Request, Uri,
     header::{AUTHORIZATION, COOKIE},
@@ -11,7 +13,7 @@ use tower::{
 };
 use tower_reprise::{
     Policy, RetryBudgetLayer, RetryLayer,
-    call::{Attempt, StopReason},
+    call::{Attempt, PrepareError, StopReason},
     error::BoxError,
 };
 
@@ -316,4 +318,68 @@ async fn c_5_a_hook_that_loses_the_key_sends_nothing() {
         (code(&result), stop_reason(&result)),
         (503, Some(StopReason::Prepare))
     );
+}
+
+/// The token was refused, so nothing was executed and nothing is busy.
+#[tokio::test(start_paused = true)]
+async fn s_1_a_refresh_goes_out_at_once_whatever_the_method() {
+    let hook = |request: Request<()>, _| async { Ok::<_, BoxError>(request) };
+    for method in [Method::GET, Method::POST, Method::PATCH] {
+        let server = Server::statuses([401, 503, 200]);
+        let deps = deps(policy().backoff(Fixed(secs(5))));
+        let layer = RetryLayer::new(deps).with_refresh(hook);
+        let safe = method == Method::GET;
+        let result = call(&mut layer.layer(server.clone()), request(method)).await;
+        match safe {
+            true => assert_eq!(server.waits(), [secs(0), secs(5)]),
+            false => assert_eq!(server.waits(), [secs(0)]),
+        }
+        let reason = (!safe).then_some(StopReason::NotIdempotent);
+        assert_eq!(stop_reason(&result), reason, "a 503 may have had an effect");
+    }
+    // Not before the time that the dependency asked for.
+    let server = Server::steps(|n| match n {
+        0 => Step::with_header(401, "retry-after", "3"),
+        _ => Step::status(200),
+    });
+    let layer = RetryLayer::new(deps(policy().backoff(Fixed(secs(5))))).with_refresh(hook);
+    call(&mut layer.layer(server.clone()), get()).await.unwrap();
+    assert!((secs(3)..secs(5)).contains(&server.waits()[0]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn s_1_why_a_retry_could_not_be_prepared_is_beside_the_last_result() {
+    let failing = |_, _| async { Err::<Request<()>, BoxError>(fmt::Error.into()) };
+    let harmful = |mut request: Request<()>, _| async {
+        request.headers_mut().remove(AUTHORIZATION);
+        Ok::<_, BoxError>(request)
+    };
+    // A response has it in its extensions.
+    let server = Server::statuses([401]);
+    let layer = RetryLayer::new(deps(policy())).with_refresh(failing);
+    let result = call(&mut layer.layer(server), authorized("Bearer one")).await;
+    assert_eq!(outcome(&result), Some((1, Some(StopReason::Prepare))));
+    let response = result.unwrap();
+    let error = PrepareError::of(&response).unwrap();
+    assert!(error.source().unwrap().is::<fmt::Error>());
+
+    // An error is unchanged as a source.
+    let server = Server::steps(|_| Step::reset());
+    let layer = RetryLayer::new(deps(policy())).with_prepare(failing);
+    let error = call(&mut layer.layer(server), get()).await.unwrap_err();
+    assert!(error.source().unwrap().is::<io::Error>());
+    let why = PrepareError::of_error(&*error).unwrap();
+    assert!(why.source().unwrap().is::<fmt::Error>());
+
+    // Harm is told too, and nothing else is.
+    let server = Server::statuses([503]);
+    let layer = RetryLayer::new(deps(policy())).with_prepare(harmful);
+    let response = call(&mut layer.layer(server), authorized("Bearer one")).await;
+    let response = response.unwrap();
+    let why = PrepareError::of(&response).unwrap().source().unwrap();
+    assert!(why.to_string().contains("credentials"), "{why}");
+    let server = Server::steps(|_| Step::status(503));
+    let (_, mut client) = client(policy(), &server);
+    let response = call(&mut client, get()).await.unwrap();
+    assert!(PrepareError::of(&response).is_none());
 }

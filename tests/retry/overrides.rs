@@ -12,9 +12,9 @@ use std::{
 use http::{Request, Response};
 use tokio::time::{Instant, advance};
 use tokio_test::{assert_pending, task};
-use tower::{Layer, Service, ServiceExt, service_fn};
+use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_reprise::{
-    Dependencies, RetryLayer, RetryOverride,
+    CircuitBreakerLayer, Dependencies, RetryLayer, RetryOverride,
     call::StopReason,
     error::{BoxError, Elapsed, Rule},
     policy::PolicyBuilder,
@@ -90,6 +90,68 @@ async fn d_5_a_request_names_another_dependency_with_its_own_policy() {
     let (ledger, host) = (deps.get("ledger").status(), deps.get(HOST).status());
     assert_eq!((ledger.originals, ledger.retries), (1, 1));
     assert_eq!((host.originals, host.retries), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn d_5_a_request_names_another_dependency_where_a_closure_locates() {
+    let server = Server::steps(|_| Step::status(503));
+    let one = policy().max_retries(1).build().unwrap();
+    let deps = Dependencies::builder(policy().build().unwrap())
+        .policy_for("ledger", one)
+        .with_locate(|_: &Request<()>| "orders".into())
+        .build();
+    let mut client = ServiceBuilder::new()
+        .layer(RetryLayer::new(deps.clone()))
+        .layer(CircuitBreakerLayer::new(deps.clone()))
+        .service(server.clone());
+    // One after the other: the client remembers where it went last.
+    for (wish, name, calls) in [
+        (RetryOverride::new(), "orders", 4),
+        (RetryOverride::new().dependency("Ledger"), "ledger", 2),
+        (RetryOverride::off(), "orders", 1),
+    ] {
+        let before = (server.calls(), deps.get(name).status().originals);
+        let mut request = get();
+        request.extensions_mut().insert(wish);
+        call(&mut client, request).await.unwrap();
+        assert_eq!(server.calls() - before.0, calls, "{name}");
+        assert_eq!(deps.get(name).status().originals - before.1, 1, "{name}");
+    }
+}
+
+/// A stream may take its time to begin, and a call that is not retried is as it would be without
+/// the layer.
+#[tokio::test(start_paused = true)]
+async fn d_5_a_call_without_retries_has_no_time_limit_but_one_that_was_set() {
+    let off = RetryOverride::off;
+    for (policy, wish, limit) in [
+        (policy(), off(), None),
+        (policy().total_timeout(secs(9)), off(), None),
+        (policy(), off().total_timeout(secs(5)), Some(5)),
+        (policy().max_retries(0), RetryOverride::new(), None),
+        (
+            policy().max_retries(0).total_timeout(secs(9)),
+            RetryOverride::new(),
+            Some(9),
+        ),
+        (
+            policy().max_retries(0),
+            RetryOverride::new().max_retries(1),
+            Some(30),
+        ),
+        (policy(), RetryOverride::new(), Some(30)),
+        (policy().attempt_timeout(secs(2)), off(), Some(2)),
+    ] {
+        let server = Server::steps(|_| Step::status(200).after(secs(3600)));
+        let (_, mut client) = client(policy, &server);
+        let mut request = get();
+        request.extensions_mut().insert(wish.clone());
+        let start = Instant::now();
+        let result = call(&mut client, request).await;
+        assert_eq!(result.is_ok(), limit.is_none(), "{wish:?}");
+        let expected = limit.unwrap_or(3600);
+        assert_eq!(start.elapsed(), secs(expected), "{wish:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,24 +1,34 @@
 //! Replies that are looked into: what is read, what is learned, and that nothing is lost.
 
 use std::{
-    sync::{Arc, Mutex, atomic::Ordering},
+    future::pending,
+    pin::Pin,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll},
     time::Duration,
 };
 
+use bytes::Bytes;
 use http::{Request, Response, header::CONTENT_TYPE};
-use http_body::Body;
+use http_body::{Body, Frame};
 use proptest::prelude::*;
-use tokio::time::Instant;
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::Instant,
+};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn, util::BoxCloneService};
 use tower_reprise::{
     CircuitBreakerLayer, Dependencies, PeekLayer, Policy, RetryAfterLayer, RetryLayer,
-    call::StopReason, classify::Codes, dependency::BreakerState, error::BoxError,
+    RetryOverride, call::StopReason, classify::Codes, dependency::BreakerState, error::BoxError,
     http::BufferedBody, policy::PolicyBuilder,
 };
 
 use crate::support::{
     call, outcome,
-    pieces::{Piece, Pieces, all_data, any_pieces, data, paused, read, trailers},
+    pieces::{Broken, Piece, Pieces, all_data, any_pieces, data, paused, read, trailers},
 };
 
 const HOST: &str = "a.example";
@@ -33,6 +43,11 @@ fn policy() -> PolicyBuilder {
 
 fn unary() -> PolicyBuilder {
     policy().unary_methods([METHOD])
+}
+
+/// A policy of which other methods are unary: this one may stream.
+fn streaming() -> PolicyBuilder {
+    policy().unary_methods(["bank.Ledger/Transfer"])
 }
 
 fn wait(milliseconds: u64) -> Piece {
@@ -179,7 +194,7 @@ async fn c_2_a_streams_head_is_not_delayed() {
     for first in [data("message"), data(""), code("14")] {
         let pieces = [wait(3_600_000), first.clone(), code("14")];
         let start = Instant::now();
-        let response = peek(policy(), grpc(Pieces::new(pieces))).await;
+        let response = peek(streaming(), grpc(Pieces::new(pieces))).await;
         assert_eq!(start.elapsed(), Duration::ZERO);
         let mut body = response.into_body();
         assert_eq!(read(&mut body, 1).await, [first]);
@@ -188,7 +203,7 @@ async fn c_2_a_streams_head_is_not_delayed() {
     // An empty frame that is there does not make it wait for the next.
     let start = Instant::now();
     let pieces = [data(""), wait(3_600_000), data("message")];
-    let response = peek(policy(), grpc(Pieces::new(pieces))).await;
+    let response = peek(streaming(), grpc(Pieces::new(pieces))).await;
     assert_eq!(start.elapsed(), Duration::ZERO);
     assert_eq!(
         read(&mut response.into_body(), 9).await,
@@ -205,7 +220,7 @@ async fn c_2_a_reply_of_one_message_is_waited_for() {
         assert_eq!(read(&mut response.into_body(), 9).await, [first]);
     }
     // Late trailers are seen only by who waits for them.
-    for (policy, attempts) in [(unary(), Some((2, None))), (policy(), None)] {
+    for (policy, attempts) in [(unary(), Some((2, None))), (streaming(), None)] {
         let late = grpc(Pieces::new([wait(100), code("14")]));
         let (_, client) = stack(policy, vec![late]);
         assert_eq!(outcome(&client.oneshot(request()).await), attempts);
@@ -217,6 +232,92 @@ async fn c_2_a_reply_of_one_message_is_waited_for() {
     let result = client.oneshot(request()).await;
     assert_eq!(outcome(&result), Some((1, Some(StopReason::Deadline))));
     assert_eq!(start.elapsed(), Duration::from_secs(7));
+}
+
+/// The profile says that replies are single messages; a call that is not retried may stream.
+#[tokio::test(start_paused = true)]
+async fn c_10_under_the_unary_profile_the_status_of_every_method_is_waited_for() {
+    let off = RetryOverride::off;
+    for (policy, wish, waits) in [
+        (Policy::grpc_unary(), RetryOverride::new(), true),
+        (Policy::grpc_unary(), off(), false),
+        (streaming(), RetryOverride::new(), false),
+        (Policy::synchronous(), RetryOverride::new(), false),
+    ] {
+        let deps = Dependencies::new(policy.build().unwrap());
+        let late = grpc(Pieces::new([wait(9000), code("14")]));
+        let mut client = PeekLayer::new(deps).layer(server([late]));
+        let mut request = request();
+        request.extensions_mut().insert(wish);
+        let start = Instant::now();
+        call(&mut client, request).await.unwrap();
+        assert_eq!(start.elapsed(), Duration::from_secs(9) * u32::from(waits));
+    }
+}
+
+/// A body that holds a place of the service until it is dropped.
+struct Holding(
+    Pieces,
+    #[allow(dead_code, reason = "it is held")] OwnedSemaphorePermit,
+);
+
+impl Body for Holding {
+    type Data = Bytes;
+    type Error = Broken;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+        Pin::new(&mut self.0).poll_frame(cx)
+    }
+}
+
+/// A response whose body goes on would keep its connection from the retry. One that was read is
+/// there for a caller whose retry brings nothing.
+#[tokio::test(start_paused = true)]
+async fn d_4_d_7_a_retry_does_not_wait_for_the_response_before_it() {
+    let read = || vec![data("short")];
+    let long = || vec![data(vec![0; 100_000]), wait(3_600_000)];
+    let slow = || vec![data("x"), wait(3_600_000)];
+    for (pieces, is_read) in [(read(), true), (long(), false), (slow(), false)] {
+        for hangs in [false, true] {
+            let places = Arc::new(Semaphore::new(1));
+            let attempts = Arc::new(AtomicUsize::new(0));
+            let (taken, first) = (Arc::clone(&places), pieces.clone());
+            let service = service_fn(move |_: Request<()>| {
+                let (places, pieces) = (Arc::clone(&taken), first.clone());
+                let attempt = attempts.fetch_add(1, Ordering::Relaxed);
+                async move {
+                    let place = places.acquire_owned().await?;
+                    if attempt > 0 && hangs {
+                        pending::<()>().await;
+                    }
+                    let reply = Response::builder().status([503, 200][attempt]);
+                    let body = Holding(Pieces::new(pieces), place);
+                    Ok::<_, BoxError>(reply.header("x-plain", "1").body(body)?)
+                }
+            });
+            let deps = Dependencies::new(Policy::synchronous().build().unwrap());
+            let mut client = ServiceBuilder::new()
+                .layer(RetryLayer::new(deps.clone()))
+                .layer(PeekLayer::new(deps))
+                .service(service);
+            let result = call(
+                &mut client,
+                Request::get("http://a.example/").body(()).unwrap(),
+            );
+            let result = result.await;
+            let status = result.as_ref().ok().map(|reply| reply.status().as_u16());
+            let (expected, reason) = match (hangs, is_read) {
+                (false, _) => (Some(200), None),
+                (true, true) => (Some(503), Some(StopReason::Deadline)),
+                (true, false) => (None, Some(StopReason::Deadline)),
+            };
+            assert_eq!(status, expected, "{is_read} {hangs}");
+            assert_eq!(outcome(&result), Some((2, reason)), "{is_read} {hangs}");
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -265,11 +366,11 @@ async fn ra_8_a_pushback_in_trailers_is_kept() {
     let result = client.oneshot(request()).await;
     assert_eq!(outcome(&result), Some((1, Some(StopReason::Pushback))));
 
-    // RA-9: it holds for the dependency, not for this call alone.
+    // RA-9: it holds for this call alone.
     let (deps, client) = stack(policy().max_retries(1), pushed_back("60000"));
     let result = client.oneshot(request()).await;
     assert_eq!(outcome(&result), Some((1, Some(StopReason::Deadline))));
-    assert_eq!(deps.get(HOST).status().hold, Some(Duration::from_secs(60)));
+    assert_eq!(deps.get(HOST).status().hold, None);
 }
 
 #[tokio::test(start_paused = true)]

@@ -7,7 +7,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{Method, Request, Response, Version};
+use http::{HeaderValue, Method, Request, Response, Version};
 use tokio::time::Instant;
 use tower::{Layer, util::BoxCloneService};
 use tower_reprise::{
@@ -32,7 +32,6 @@ fn gives_up(reason: StopReason, server: Server) -> (Client, Request<()>) {
         StopReason::Deadline => policy.total_timeout(secs(1)),
         StopReason::Budget => policy.budget_ratio(0.0).budget_floor(0),
         StopReason::Breaker => policy.consecutive_failures(1).cooldown(secs(9), secs(9)),
-        StopReason::NotReplayable => policy.replay_limit(8),
         _ => policy,
     };
     let deps = deps(policy);
@@ -52,7 +51,13 @@ fn gives_up(reason: StopReason, server: Server) -> (Client, Request<()>) {
         StopReason::NotIdempotent => Method::PATCH,
         _ => Method::GET,
     };
-    (client, request(method))
+    let mut request = request(method);
+    if reason == StopReason::NotReplayable {
+        // A head that is too large to be kept.
+        let value = HeaderValue::from_bytes(&[b'v'; 64 * 1024]).unwrap();
+        request.headers_mut().insert("x-large", value);
+    }
+    (client, request)
 }
 
 const REASONS: [StopReason; 9] = [

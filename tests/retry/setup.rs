@@ -15,7 +15,7 @@ pub(crate) const HOST: &str = "a.example";
 pub(crate) const MILLISECOND: Duration = Duration::from_millis(1);
 
 pub(crate) fn policy() -> PolicyBuilder {
-    Policy::synchronous()
+    Policy::synchronous().budget_floor(10)
 }
 
 pub(crate) fn client<B>(

@@ -1,14 +1,15 @@
 //! Classification decides which results are retried.
 
-use std::io;
+use std::{error::Error, io};
 
+use bytes::Bytes;
 use http::{
     HeaderName, HeaderValue, Method, Request, Response, StatusCode,
     header::{CONTENT_TYPE, RETRY_AFTER},
 };
-use tower::ServiceBuilder;
+use tower::{Layer, ServiceBuilder};
 use tower_reprise::{
-    CircuitBreakerLayer, Policy, RetryLayer,
+    CircuitBreakerLayer, Dependencies, Policy, RetryLayer,
     call::{Cause, Guidance, Health, Retryable, StopReason, Verdict},
     classify::{Classify, Rules, Standard},
     dependency::BreakerState,
@@ -60,6 +61,33 @@ async fn c_1_a_second_425_ends_a_call_even_after_something_else() {
     let result = call(&mut client, get()).await;
     assert_eq!(code(&result), 425);
     assert_eq!(outcome(&result), Some((3, Some(StopReason::Exhausted))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_10_a_cause_is_counted_by_what_it_is_whatever_came_between() {
+    // Each is retried once. More than four share a count.
+    let once = |outcome: Result<&Response<Bytes>, &(dyn Error + 'static)>| match outcome {
+        Ok(response) if response.status() != 200 => {
+            Verdict::transient(Cause::Status(response.status())).retry(Retryable::MaxPerCause(1))
+        }
+        _ => Verdict::SUCCESS,
+    };
+    for (statuses, calls) in [
+        (&[425, 502, 425][..], 3),
+        (&[425, 502, 503, 502], 4),
+        (&[425, 502, 503, 504, 200], 5),
+        (&[425, 502, 503, 504, 425], 5),
+        (&[425, 502, 503, 504, 500], 5),
+    ] {
+        let server = Server::steps(move |n| Step::status(statuses[n]));
+        let policy = policy().max_retries(9).approve(Rule::R2, "test");
+        let deps = Dependencies::builder(policy.build().unwrap())
+            .with_classifier(once)
+            .build();
+        let mut client = RetryLayer::new(deps).layer(server.clone());
+        let _ = call(&mut client, get()).await;
+        assert_eq!(server.calls(), calls, "{statuses:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -7,6 +7,7 @@ use tokio::time::{Instant, sleep};
 use tower::Layer;
 use tower_reprise::{
     Dependencies, Policy, RetryLayer,
+    backoff::Backoff,
     call::StopReason,
     error::Rule,
     policy::{Exhaustion, PolicyBuilder},
@@ -46,8 +47,8 @@ async fn g_4_an_exhausted_budget_returns_the_original_result_at_once() {
     let result = call(&mut client, get()).await;
     assert_eq!(
         outcome(&result),
-        Some((3, Some(StopReason::Budget))),
-        "30 s later"
+        Some((1, Some(StopReason::Budget))),
+        "30 s later: only successes bring it back"
     );
 }
 
@@ -189,6 +190,29 @@ async fn ra_8_previous_attempts_are_told_from_the_second_attempt_on() {
     let (_, mut client) = self::client(policy(), &server);
     call(&mut client, get()).await.unwrap();
     assert_eq!(server.header(name), [None, None], "this is not gRPC");
+}
+
+/// Doubles from a second.
+#[derive(Debug)]
+struct Doubling;
+
+impl Backoff for Doubling {
+    fn delay(&self, retry: u32, _previous: Duration, _uniform: f64) -> Duration {
+        secs(1 << retry)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn ra_8_a_pushback_begins_the_backoff_anew() {
+    let server = Server::steps(|n| match n {
+        2 => Step::with_header(503, "grpc-retry-pushback-ms", "0"),
+        5 => Step::status(200),
+        _ => Step::status(503),
+    });
+    let policy = policy().max_retries(5).backoff(Doubling);
+    let (_, mut client) = client(policy, &server);
+    assert_eq!(code(&call(&mut client, get()).await), 200);
+    assert_eq!(server.waits(), [1, 2, 0, 1, 2].map(secs));
 }
 
 // Jitter

@@ -174,6 +174,12 @@ async fn g_3_concurrent_calls_are_counted_and_charged_once_each() {
 #[tokio::test(start_paused = true)]
 async fn g_3_nothing_is_charged_for_a_retry_that_something_else_forbids() {
     let off = || with(get(), RetryOverride::off());
+    let large = || {
+        let mut request = get();
+        let value = "v".repeat(64 * 1024).parse().unwrap();
+        request.headers_mut().insert("x-large", value);
+        request
+    };
     let breaker = || policy().consecutive_failures(1).cooldown(secs(9), secs(9));
     for (name, policy, request, server) in [
         ("attempts", policy(), off(), Server::always(503)),
@@ -183,7 +189,7 @@ async fn g_3_nothing_is_charged_for_a_retry_that_something_else_forbids() {
             get(),
             Server::always(503),
         ),
-        ("head", policy().replay_limit(4), get(), Server::always(503)),
+        ("head", policy(), large(), Server::always(503)),
         ("breaker", breaker(), get(), Server::always(503)),
         (
             "method",

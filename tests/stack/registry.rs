@@ -93,7 +93,7 @@ async fn g_7_after_days_idle_a_dependency_is_as_new() {
     assert_eq!(dependency.status().retries_allowed, Some(20));
     tokio::time::advance(Duration::from_secs(7 * 24 * 3600)).await;
     assert_eq!(dependency.status().originals, 0);
-    assert_eq!(dependency.status().retries_allowed, Some(10));
+    assert_eq!(dependency.status().retries_allowed, Some(1));
     dependency.deposit();
     assert_eq!(dependency.status().originals, 1);
 }

@@ -70,7 +70,9 @@ pub(crate) fn grpc() -> Request<()> {
 }
 
 pub(crate) fn policy() -> PolicyBuilder {
-    Policy::synchronous().backoff(Fixed(secs(1)))
+    Policy::synchronous()
+        .budget_floor(10)
+        .backoff(Fixed(secs(1)))
 }
 
 /// A budget and a breaker that never say no.

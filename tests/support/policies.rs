@@ -21,6 +21,7 @@ impl Backoff for Fixed {
 /// The synchronous profile with waits of one or two milliseconds, for real time.
 pub(crate) fn quick() -> PolicyBuilder {
     Policy::synchronous()
+        .budget_floor(10)
         .base(Duration::from_millis(1))
         .cap(Duration::from_millis(2))
 }

@@ -24,6 +24,7 @@ pub(crate) const URI: &str = "http://stock.example:8080/items";
 pub(crate) fn policy() -> PolicyBuilder {
     keep_tests_apart();
     Policy::synchronous()
+        .budget_floor(10)
         .service("checkout")
         .base(Duration::from_millis(1))
         .cap(Duration::from_millis(2))

@@ -178,7 +178,7 @@ fn c_6_the_first_place_with_a_known_code_counts() {
         };
         codes.find(at).map(|rule| (rule.name, rule.retry))
     };
-    let locked = Some(("LOCKED", Retryable::MaxConsecutive(2)));
+    let locked = Some(("LOCKED", Retryable::MaxPerCause(2)));
     for place in POINTERS {
         assert_eq!(found(&[(place, "LOCKED")]), locked, "{place}");
     }
@@ -215,55 +215,55 @@ fn c_6_c_8_what_ready_tables_say_of_retries_and_of_health() {
         (
             &forrst,
             STILL_PROCESSING[0],
-            Retryable::MaxConsecutive(3),
+            Retryable::MaxPerCause(3),
             Health::Success,
         ),
         (
             &forrst,
             "RATE_LIMITED",
-            Retryable::MaxConsecutive(3),
+            Retryable::MaxPerCause(3),
             Health::Neutral,
         ),
         (
             &forrst,
             "UNAVAILABLE",
-            Retryable::MaxConsecutive(5),
+            Retryable::MaxPerCause(5),
             Health::Failure,
         ),
         (
             &forrst,
             "DEADLINE_EXCEEDED",
-            Retryable::MaxConsecutive(1),
+            Retryable::MaxPerCause(1),
             Health::Failure,
         ),
         (
             &forrst,
             "INTERNAL_ERROR",
-            Retryable::MaxConsecutive(3),
+            Retryable::MaxPerCause(3),
             Health::Failure,
         ),
         (
             &forrst,
             "DEPENDENCY_ERROR",
-            Retryable::MaxConsecutive(3),
+            Retryable::MaxPerCause(3),
             Health::Failure,
         ),
         (
             &forrst,
             "SERVER_MAINTENANCE",
-            Retryable::MaxConsecutive(1),
+            Retryable::MaxPerCause(1),
             Health::Failure,
         ),
         (
             &forrst,
             "FUNCTION_MAINTENANCE",
-            Retryable::MaxConsecutive(1),
+            Retryable::MaxPerCause(1),
             Health::Success,
         ),
         (
             &forrst,
             "FUNCTION_DISABLED",
-            Retryable::MaxConsecutive(2),
+            Retryable::MaxPerCause(2),
             Health::Success,
         ),
         (&forrst, "NOT_FOUND", Retryable::Never, Health::Success),

@@ -39,13 +39,13 @@ fn allowed(allowed: bool) -> Advice {
 
 #[test]
 fn c_6_a_code_decides_and_leaves_the_rest_to_the_status() {
-    let busy = rule(Retryable::MaxConsecutive(2), Some(Health::Neutral));
+    let busy = rule(Retryable::MaxPerCause(2), Some(Health::Neutral));
     let verdict = found(
         reply(400, &[("retry-after", "1")]),
         BodySignal::Code(busy, Advice::default()),
     );
     assert_eq!(verdict.cause, Cause::Code("X"));
-    assert_eq!(verdict.retry, Retryable::MaxConsecutive(2));
+    assert_eq!(verdict.retry, Retryable::MaxPerCause(2));
     assert_eq!(verdict.health, Health::Neutral);
     assert_eq!(verdict.guidance, Some(Guidance::AtLeast(SECOND)));
     assert_eq!(verdict.effect, Effect::Possible);
@@ -94,7 +94,7 @@ fn c_6_what_a_body_allows_is_retried_unless_something_firm_stands_against_it() {
     for (reply, retry) in [
         (reply(400, &[]), Retryable::Yes),
         (reply(503, &[]), Retryable::Yes),
-        (reply(425, &[]), Retryable::MaxConsecutive(1)),
+        (reply(425, &[]), Retryable::MaxPerCause(1)),
         (reply(200, &[]), Retryable::Yes),
         (reply(409, &[]), Retryable::Never),
         (reply(400, &replayed), Retryable::Never),
@@ -132,7 +132,7 @@ fn c_6_a_body_bounds_retries_that_nothing_else_bounds_more() {
     };
     for (retry, expected) in [
         (Retryable::Yes, Retryable::MaxRetries(4)),
-        (Retryable::MaxConsecutive(2), Retryable::MaxRetries(4)),
+        (Retryable::MaxPerCause(2), Retryable::MaxRetries(4)),
         (Retryable::FreshId, Retryable::FreshId),
         (Retryable::Never, Retryable::Never),
     ] {

@@ -22,8 +22,8 @@ fn c_3_c_4_every_cause_has_its_meaning() {
     let rules = Rules::standard();
     for cause in RANK {
         let (retry, health, never_sent) = match cause {
-            Cause::Certificate | Cause::Tls => (Retryable::Never, Health::Failure, false),
-            Cause::Dns => (Retryable::MaxConsecutive(1), Health::Failure, true),
+            Cause::Tls | Cause::Serialization => (Retryable::Never, Health::Failure, false),
+            Cause::Dns => (Retryable::MaxPerCause(1), Health::Failure, true),
             Cause::StreamRefused | Cause::GoAway => (Retryable::Yes, Health::Neutral, true),
             Cause::Connect => (Retryable::Yes, Health::Failure, true),
             Cause::Timeout | Cause::Incomplete | Cause::Protocol | Cause::Reset => {
@@ -50,6 +50,7 @@ fn c_3_what_is_known_decides_before_what_is_guessed() {
             cause,
             unsent,
             status,
+            ours: false,
         };
         facts.verdict(&rules).cause
     };
@@ -64,14 +65,22 @@ fn c_3_what_is_known_decides_before_what_is_guessed() {
 }
 
 #[test]
-fn c_3_an_attempt_that_took_too_long_is_retried_and_a_whole_call_is_not() {
-    for (whole_call, retry) in [(false, Retryable::Yes), (true, Retryable::Never)] {
+fn c_3_c_10_an_attempt_that_took_too_long_is_retried_and_a_whole_call_is_not() {
+    for (whole_call, retry, health) in [
+        (false, Retryable::Yes, Health::Failure),
+        (true, Retryable::Never, Health::Neutral),
+    ] {
         let elapsed = Elapsed {
             whole_call,
             limit: std::time::Duration::from_secs(1),
         };
-        let verdict = classify(&Rules::standard(), &io::Error::other(elapsed));
-        assert_eq!((verdict.cause, verdict.retry), (Cause::Timeout, retry));
+        let parts = |error: &(dyn Error + 'static)| {
+            let verdict = classify(&Rules::standard(), error);
+            (verdict.cause, verdict.retry, verdict.health)
+        };
+        assert_eq!(parts(&elapsed), (Cause::Timeout, retry, health));
+        let nested = (Cause::Timeout, retry, Health::Neutral);
+        assert_eq!(parts(&io::Error::other(elapsed)), nested);
     }
 }
 

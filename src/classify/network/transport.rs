@@ -1,10 +1,11 @@
-//! The error types of hyper, hyper-util, h2 and rustls.
+//! The error types of hyper, hyper-util, h2, rustls and tower's buffer.
 
 use std::{any::Any, error::Error};
 
 use h2::Reason;
 use hyper_util::client::legacy;
 use rustls::{AlertDescription, pki_types::InvalidDnsNameError};
+use tower::buffer::error::Closed;
 
 use super::Facts;
 use crate::call::Cause;
@@ -20,6 +21,9 @@ pub(super) fn inspect(error: &(dyn Error + 'static), facts: &mut Facts) {
         tls(error, facts);
     } else if error.is::<InvalidDnsNameError>() {
         facts.note(Cause::Configuration);
+    } else if error.is::<Closed>() {
+        // What its worker failed with, if anything, comes as an error of its own.
+        facts.ours = true;
     } else if facts.unsent {
         connector(&error.to_string(), facts);
     }
@@ -56,14 +60,16 @@ fn connector(text: &str, facts: &mut Facts) {
 }
 
 fn hyper(error: &hyper::Error, facts: &mut Facts) {
-    if error.is_timeout() {
+    if error.is_user() {
+        // Of what a client does wrong only a body that fails has a source.
+        facts.ours = error.source().is_some() || error.is_body_write_aborted();
+        facts.note(Cause::Configuration);
+    } else if error.is_timeout() {
         facts.note(Cause::Timeout);
     } else if error.is_incomplete_message() {
         facts.note(Cause::Incomplete);
     } else if error.is_parse() {
         facts.note(Cause::Serialization);
-    } else if error.is_user() {
-        facts.note(Cause::Configuration);
     } else if error.is_canceled() {
         // The connection went away before it took the request, which hyper hands back unsent. A
         // caller that goes away gets no error at all.
@@ -75,7 +81,14 @@ fn hyper(error: &hyper::Error, facts: &mut Facts) {
 }
 
 fn h2(error: &h2::Error, facts: &mut Facts) {
+    let sent = (error.is_reset() || error.is_go_away()) && !error.is_remote();
     let cause = match error.reason() {
+        // By the user of h2, or by h2 for a stream that its user dropped. What h2 detects for itself
+        // is a fault of the peer's.
+        Some(reason) if sent && (!error.is_library() || reason == Reason::CANCEL) => {
+            facts.ours = true;
+            return;
+        }
         Some(Reason::REFUSED_STREAM) if error.is_reset() && error.is_remote() => {
             Cause::StreamRefused
         }
@@ -86,10 +99,18 @@ fn h2(error: &h2::Error, facts: &mut Facts) {
             | Reason::COMPRESSION_ERROR
             | Reason::FRAME_SIZE_ERROR
             | Reason::FLOW_CONTROL_ERROR,
-        ) => Cause::Serialization,
+        ) => match error.is_remote() {
+            // The peer could not read what we sent.
+            true => Cause::Configuration,
+            false => Cause::Serialization,
+        },
         Some(Reason::HTTP_1_1_REQUIRED | Reason::INADEQUATE_SECURITY) => Cause::Configuration,
         Some(_) => Cause::Protocol,
-        None => return,
+        None => {
+            // Neither the peer's word nor the socket's: h2 was used wrongly.
+            facts.ours = !error.is_io();
+            return;
+        }
     };
     facts.note(cause);
 }

@@ -29,7 +29,7 @@ pin_project! {
     enum State<F, C> {
         // The call is out.
         Called { #[pin] future: F, permit: Permit, classifier: C },
-        // The breaker is open.
+        // The breaker is open, or the throttle kept the call back.
         Refused { refused: Refused },
     }
 }
@@ -78,7 +78,7 @@ where
                     Poll::Pending => permit.pending(),
                     Poll::Ready(result) => {
                         let verdict = permit.dependency().classify_for_all(classifier, result);
-                        permit.report(verdict.health);
+                        permit.report(&verdict);
                     }
                 }
                 polled

@@ -4,7 +4,7 @@ use tower::Service;
 
 use super::CircuitBreakerFuture;
 use crate::{
-    call::{CallDeadline, release},
+    call::{Attempt, release},
     classify::{Classify, Standard},
     dependency::{ByAuthority, DependencyCache, Locate},
     error::BoxError,
@@ -40,11 +40,12 @@ where
 
     fn call(&mut self, request: Req) -> Self::Future {
         let (deps, dependency) = self.cache.find(&request);
-        let permit = match dependency.admit() {
-            Ok(permit) => {
-                let extensions = deps.classifier.request_extensions(&request);
-                permit.until(extensions.and_then(CallDeadline::of))
-            }
+        let is_retry = || {
+            let extensions = deps.classifier.request_extensions(&request);
+            extensions.is_some_and(|extensions| extensions.get::<Attempt>().is_some())
+        };
+        let permit = match dependency.admit(is_retry) {
+            Ok(permit) => permit,
             Err(refused) => {
                 telemetry::refused(dependency.target(), refused.kind().as_str());
                 release(&mut self.inner);

@@ -11,7 +11,7 @@
 //!
 //! | reply | what is read |
 //! | --- | --- |
-//! | gRPC, no status in its head | the first frame, if it is there already; with [`unary_methods`] it is waited for |
+//! | gRPC, no status in its head | the first frame, if it is there already; of a unary method it is waited for |
 //! | a failure that may be retried | up to 64 KiB within 250 ms, so that the connection is free for the retry |
 //! | a failure with a JSON body, where [`Codes`] say more than the status | the same, for its code |
 //! | a success of a content type that [`Codes::content_type`] names | the same |
@@ -51,6 +51,15 @@
 //!
 //! Codes are read with the `codes` feature.
 //!
+//! # Unary methods
+//!
+//! Waiting for the first frame delays a stream, and holds up a call in which both sides wait for each
+//! other. So it is waited for only where replies are single messages: in every method under
+//! [`Policy::grpc_unary`], or in those that [`unary_methods`] name if there are any. A stream under a
+//! policy for unary calls is a call with [`RetryOverride::off`].
+//!
+//! [`Policy::grpc_unary`]: crate::Policy::grpc_unary
+//! [`RetryOverride::off`]: crate::RetryOverride::off
 //! [`unary_methods`]: crate::policy::PolicyBuilder::unary_methods
 //! [`Codes`]: crate::classify::Codes
 //! [`Codes::content_type`]: crate::classify::Codes::content_type

@@ -13,7 +13,7 @@ use crate::classify::BodySignal;
 use crate::{
     classify::{Advice, CodeRule, Rules, worth_keeping},
     dependency::{Dependency, forget_verdict},
-    http::{BufferedBody, GrpcCode, grpc::is_grpc, response::ResponseHead},
+    http::{BufferedBody, GrpcCode, UnreadBody, grpc::is_grpc, response::ResponseHead},
 };
 
 /// The least size that a frame counts, so that empty ones come to an end too.
@@ -121,6 +121,9 @@ impl<R: PeekResponse> Reading<R> {
             let extensions = self.head.extensions_mut();
             forget_verdict(extensions);
             extensions.insert(signal);
+        }
+        if self.look != Look::Trailers && !self.body.is_read() {
+            self.head.extensions_mut().insert(UnreadBody);
         }
         R::close(self.head, self.body)
     }

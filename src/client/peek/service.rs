@@ -8,9 +8,11 @@ use tower::Service;
 
 use super::{PeekFuture, PeekResponse};
 use crate::{
+    call::RetryOverride,
     classify::Standard,
     dependency::{ByAuthority, DependencyCache, Locate},
     error::BoxError,
+    policy::{CallLimits, Policy, Profile},
 };
 
 /// The service of a [`PeekLayer`](super::PeekLayer).
@@ -43,7 +45,22 @@ where
     #[inline(always)]
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let dependency = Arc::clone(self.cache.find(&request).1);
-        let unary = dependency.policy().rules().is_unary(&request);
+        let unary = is_unary(dependency.policy(), &request);
         PeekFuture::new(self.inner.call(request), dependency, unary)
     }
+}
+
+/// Returns whether the reply is one message, so that waiting for its status delays no stream: of the
+/// methods that are declared so, or, under the profile for unary calls, of all. A call that is not
+/// retried may stream all the same.
+fn is_unary<B>(policy: &Policy, request: &Request<B>) -> bool {
+    let rules = policy.rules();
+    if !rules.unary_methods.is_empty() {
+        return rules.is_unary(request);
+    }
+    let off = || {
+        let overrides = request.extensions().get::<RetryOverride>();
+        CallLimits::of(policy, overrides).max_retries == 0
+    };
+    policy.profile() == Profile::GrpcUnary && !off()
 }

@@ -15,10 +15,10 @@ use super::{
     service::Route,
 };
 use crate::{
-    call::{Attempt, Effect, RetryError, RetryOutcome, StopReason, Verdict},
+    call::{Attempt, Cause, Effect, PrepareError, RetryError, RetryOutcome, StopReason, Verdict},
     classify::Classify,
-    dependency::{Charge, Dependency, Hold},
-    error::{BoxError, Elapsed},
+    dependency::{BreakerState, Charge, Dependency, Hold, LastSlot, Place},
+    error::{BoxError, Elapsed, Refusal},
     policy::CallLimits,
     telemetry,
 };
@@ -36,6 +36,7 @@ where
     pub(super) snapshot: Option<P::Snapshot>,
     /// Sending the request twice has the effect of sending it once.
     pub(super) repeatable: bool,
+    pub(super) counted: Counted,
     pub(super) limits: CallLimits,
     /// The start of the call's time. It is read by the first poll that is not ready, after the
     /// layers below have read theirs: an attempt that runs out of the call's time has then been
@@ -46,6 +47,17 @@ where
     pub(super) retried: Option<Box<Retried<S, S::Response>>>,
 }
 
+/// The place in which an original was counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Counted {
+    /// It is no original, or another layer counted it.
+    Elsewhere,
+    /// In this slot of the budget.
+    In(u64),
+    /// Nowhere, since it was refused before it went out.
+    Nowhere,
+}
+
 /// The state of a call that is retried. Boxed, so that other calls are small.
 pub(super) struct Retried<S, Res> {
     pub(super) history: FailureHistory,
@@ -53,8 +65,14 @@ pub(super) struct Retried<S, Res> {
     service: Option<S>,
     /// The next retry, or the one that is out.
     charge: Option<Charge>,
+    /// The place among the calls that wait, of a call that the breaker refused.
+    place: Option<Place>,
+    /// The wait before the next attempt, and its cause, for the log.
+    announced: Option<(Duration, Cause)>,
     /// The result of the last attempt, for when the next one brings none.
     last: Option<Result<Res, BoxError>>,
+    /// The failure of the hook, which ends the call.
+    prepare: Option<PrepareError>,
 }
 
 impl<S, Res> Default for Retried<S, Res> {
@@ -63,7 +81,10 @@ impl<S, Res> Default for Retried<S, Res> {
             history: FailureHistory::default(),
             service: None,
             charge: None,
+            place: None,
+            announced: None,
             last: None,
+            prepare: None,
         }
     }
 }
@@ -84,13 +105,27 @@ where
         self.dependency().classify(&self.classifier, result)
     }
 
+    /// Earns a part of a retry for a success, unless another layer does.
+    #[inline]
+    pub(super) fn earn(&self) {
+        if self.counted != Counted::Elsewhere {
+            self.dependency().earn();
+        }
+    }
+
     /// Decides on the attempt after one that failed. Returns when it starts.
     pub(super) fn decide(&mut self, verdict: &Verdict) -> Result<Instant, StopReason> {
         let charge = self.retried.as_mut().and_then(|it| it.charge.take());
-        if decide::is_refusal(verdict) {
+        let refused = decide::is_refusal(verdict);
+        if refused {
             self.retried.get_or_insert_default().history.attempts -= 1;
-            if let Some(charge) = charge {
-                charge.take_back();
+            match (charge, self.counted) {
+                (Some(charge), _) => charge.take_back(),
+                (None, Counted::In(slot)) => {
+                    self.route.dependency.uncount_original(slot);
+                    self.counted = Counted::Nowhere;
+                }
+                _ => {}
             }
         }
         let history = self.history();
@@ -104,6 +139,7 @@ where
             dependency: &self.route.dependency,
             began: &mut self.began,
             total: self.limits.total,
+            is_original: history.attempts == 0,
             replayable: || snapshot.is_some_and(|snapshot| requests.is_complete(snapshot)),
         };
         let Granted {
@@ -112,24 +148,25 @@ where
             backoff,
             charge,
         } = decide::decide(&history, verdict, limits, &mut surroundings)?;
+        let place = match refused {
+            true => Some(self.route.dependency.place().ok_or(StopReason::Breaker)?),
+            false => None,
+        };
         let retried = self.retried.get_or_insert_default();
-        retried.charge = Some(charge);
+        retried.charge = charge;
+        retried.place = place;
+        retried.announced = Some((wait, verdict.cause));
         retried.history.record(verdict, backoff);
-        let dependency = &self.route.dependency;
-        telemetry::retry(
-            dependency.target(),
-            retried.history.retries,
-            limits.max_retries,
-            wait,
-            verdict.cause,
-            || requests.labels(snapshot, dependency.policy().rules()),
-        );
         Ok(at)
     }
 
-    /// Keeps the result of a failed attempt, for when the next one brings none.
-    pub(super) fn keep(&mut self, result: Result<S::Response, BoxError>) {
-        self.retried.get_or_insert_default().last = Some(result);
+    /// Keeps the result of a failed attempt, for when the next one brings none. A refusal by a layer
+    /// of ours does not take the place of a result.
+    pub(super) fn keep(&mut self, result: Result<S::Response, BoxError>, verdict: &Verdict) {
+        let last = &mut self.retried.get_or_insert_default().last;
+        if last.is_none() || !decide::is_refusal(verdict) {
+            *last = Some(result);
+        }
     }
 
     /// Rebuilds the request for the next attempt.
@@ -147,7 +184,7 @@ where
 
     /// Returns the request that the hook prepared, unless it failed or did harm.
     pub(super) fn admit_prepared(
-        &self,
+        &mut self,
         prepared: Result<Req, BoxError>,
         attempt: Attempt,
     ) -> Option<Req> {
@@ -157,13 +194,27 @@ where
             self.requests
                 .admit_prepared(snapshot, request, attempt, rules)
         };
-        let why = match prepared.map(admit) {
+        let harm = "the hook took away credentials or the idempotency key";
+        let (why, error) = match prepared.map(admit) {
             Ok(Some(request)) => return Some(request),
-            Ok(None) => "the hook took away credentials or the idempotency key",
-            Err(_) => "the hook failed",
+            Ok(None) => (harm, harm.into()),
+            Err(error) => ("the hook failed", error),
         };
         telemetry::prepare_failed(self.dependency().target(), why);
+        self.retried.get_or_insert_default().prepare = Some(PrepareError::new(error));
         None
+    }
+
+    /// Drops a response whose body goes on: the next attempt may wait for its connection, or for its
+    /// place in a limit below. One that was read to its end is kept, as is an error.
+    pub(super) fn let_go(&mut self) {
+        let Some(retried) = &mut self.retried else {
+            return;
+        };
+        let unread = |response| self.requests.is_unread(response);
+        if matches!(&retried.last, Some(Ok(response)) if unread(response)) {
+            retried.last = None;
+        }
     }
 
     /// Returns the service that retries call, which is not the one that the caller readied.
@@ -188,9 +239,41 @@ where
             |now| dependency.refuses_at(now),
             || charge.is_none_or(Charge::send),
         )?;
+        retried.place = None;
         retried.history.attempts += 1;
+        if let Some((wait, cause)) = retried.announced.take() {
+            let (requests, snapshot) = (&self.requests, self.snapshot.as_ref());
+            let (retries, most) = (retried.history.retries, self.limits.max_retries);
+            telemetry::retry(dependency.target(), retries, most, wait, cause, || {
+                requests.labels(snapshot, dependency.policy().rules())
+            });
+        }
+        if self.counted == Counted::Nowhere && retried.charge.is_none() {
+            let slot = dependency.count_original(now, &mut LastSlot::default());
+            self.counted = Counted::In(slot);
+        }
         self.attempt_limit = None;
         Ok(())
+    }
+
+    /// Makes the error of an attempt that the breaker is sure to refuse, as a layer below would.
+    pub(super) fn refused_by_breaker(&mut self) -> BoxError {
+        self.retried.get_or_insert_default().history.attempts += 1;
+        let left = match self.dependency().status().breaker {
+            BreakerState::Open(left) => Some(left),
+            _ => None,
+        };
+        self.dependency().refused(Refusal::Breaker, left).into()
+    }
+
+    /// Returns whether the attempt's time goes on although its limit is reached, since a layer below
+    /// may still hold it back.
+    pub(super) fn is_held(&mut self) -> bool {
+        let held = !self.dependency().longest_hold().is_zero();
+        if held {
+            self.attempt_limit = None;
+        }
+        held
     }
 
     fn history(&self) -> FailureHistory {
@@ -232,6 +315,7 @@ where
         &mut self,
         result: Result<S::Response, BoxError>,
     ) -> Result<S::Response, BoxError> {
+        self.earn();
         match self.history() {
             FailureHistory { retries: 0, .. } => result,
             history => self.annotate(result, None, history.effect()),
@@ -270,38 +354,59 @@ where
         self.end_with_last(StopReason::Deadline)
     }
 
-    /// Ends the call with the last result, or for want of one with a timeout.
+    /// Ends the call with the last result, or for want of one with a refusal or a timeout.
     pub(super) fn end_with_last(&mut self, reason: StopReason) -> Result<S::Response, BoxError> {
         let history = self.history();
         let last = self.retried.as_mut().and_then(|retried| {
             retried.service = None;
             retried.charge = None;
+            retried.place = None;
             retried.last.take()
         });
         let target = self.dependency().target();
         telemetry::stop_reason(target, history.attempts, reason, history.last_cause);
-        let elapsed = Elapsed {
-            whole_call: true,
-            limit: self.limits.total,
-        };
-        let last = last.unwrap_or_else(|| Err(elapsed.into()));
-        self.annotate(last, Some(reason), history.before_last)
+        match last {
+            Some(last) => self.annotate(last, Some(reason), history.before_last),
+            None => {
+                let error = self.without_result(reason);
+                self.annotate(Err(error), Some(reason), history.effect())
+            }
+        }
+    }
+
+    /// Makes the error of a call that ends without a result.
+    fn without_result(&self, reason: StopReason) -> BoxError {
+        let refused = |by| self.dependency().refused(by, None).into();
+        match reason {
+            StopReason::Breaker => refused(Refusal::Breaker),
+            StopReason::Budget => refused(Refusal::Budget),
+            StopReason::Throttle => refused(Refusal::Throttle),
+            _ => Elapsed {
+                whole_call: true,
+                limit: self.limits.total,
+            }
+            .into(),
+        }
     }
 
     /// Adds the outcome to the response, or wraps the error in it.
     fn annotate(
-        &self,
+        &mut self,
         result: Result<S::Response, BoxError>,
         reason: Option<StopReason>,
         effect: Effect,
     ) -> Result<S::Response, BoxError> {
         let outcome = RetryOutcome::new(self.history().attempts, reason, effect);
+        let prepare = self.retried.as_mut().and_then(|it| it.prepare.take());
         match result {
             Ok(mut response) => {
-                self.requests.annotate(&mut response, outcome);
+                self.requests.annotate(&mut response, outcome, prepare);
                 Ok(response)
             }
-            Err(error) => Err(RetryError::new(outcome, error).into()),
+            Err(error) => {
+                let error = RetryError::new(outcome, error).prepare(prepare);
+                Err(error.dependency(self.dependency().name()).into())
+            }
         }
     }
 }
@@ -311,11 +416,13 @@ struct Surroundings<'a, F> {
     dependency: &'a Arc<Dependency>,
     began: &'a mut Option<Instant>,
     total: Duration,
+    /// No attempt went out yet, so the next one is no retry to the dependency.
+    is_original: bool,
     replayable: F,
 }
 
 impl<F: Fn() -> bool> Environment for Surroundings<'_, F> {
-    type Charge = Charge;
+    type Charge = Option<Charge>;
 
     fn backoff(&self, retries: u32, previous: Duration) -> Duration {
         let backoff = self.dependency.policy().backoff();
@@ -343,9 +450,14 @@ impl<F: Fn() -> bool> Environment for Surroundings<'_, F> {
         (self.replayable)()
     }
 
-    fn charge(&self) -> Result<Charge, StopReason> {
-        let charge = self.dependency.charge();
-        charge.map_err(|refused| refused.kind().into())
+    fn charge(&self) -> Result<Option<Charge>, StopReason> {
+        if self.is_original {
+            return Ok(None);
+        }
+        let charge = self
+            .dependency
+            .charge(self.began.unwrap_or_else(Instant::now));
+        charge.map(Some).map_err(|refused| refused.kind().into())
     }
 }
 

@@ -25,8 +25,8 @@ pub(super) struct Limits {
 pub(super) trait Environment {
     type Charge;
 
-    /// Draws a delay from the backoff.
-    fn backoff(&self, retries: u32, previous: Duration) -> Duration;
+    /// Draws a delay from the backoff, after so many others.
+    fn backoff(&self, backoffs: u32, previous: Duration) -> Duration;
     /// Prolongs `least` at random, by a part of the time that the dependency `asked` for.
     fn spread(&self, least: Duration, asked: Duration) -> Duration;
     /// Returns the time for which the dependency wants no calls at all.
@@ -58,7 +58,11 @@ pub(super) fn decide<E: Environment>(
     environment: &mut E,
 ) -> Result<Granted<E::Charge>, StopReason> {
     may_retry(history, verdict, limits)?;
-    let backoff = environment.backoff(history.retries, history.previous_backoff);
+    // New credentials are worth trying at once: nothing is overloaded.
+    let backoff = match verdict.retry {
+        Retryable::AfterRefresh => Duration::ZERO,
+        _ => environment.backoff(history.backoffs, history.previous_backoff),
+    };
     let wait = wait(history.retries, verdict.guidance, backoff, environment);
     let (now, deadline) = environment.times();
     let at = starts_at(now, wait, deadline)?;
@@ -93,19 +97,25 @@ fn may_retry(
         }
         Retryable::AfterRefresh if !limits.refreshes => return Err(StopReason::NotRetryable),
         Retryable::AfterRefresh => history.refreshed,
-        Retryable::MaxConsecutive(limit) => history.repeats_of(verdict.cause) >= limit,
+        Retryable::MaxPerCause(limit) => history.repeats_of(verdict.cause) >= limit,
         Retryable::MaxRetries(limit) => history.retries >= limit,
         Retryable::FreshId => history.next.fresh_id,
         Retryable::Yes => false,
     };
+    let refusal = match verdict.cause {
+        Cause::Refused(refusal) => Some(refusal.into()),
+        _ => None,
+    };
     if exhausted {
-        return Err(StopReason::Exhausted);
+        return Err(refusal.unwrap_or(StopReason::Exhausted));
     }
-    if !limits.repeatable && !verdict.never_sent {
+    // A request that was refused for its credentials was not executed.
+    let unexecuted = verdict.never_sent || verdict.retry == Retryable::AfterRefresh;
+    if !limits.repeatable && !unexecuted {
         return Err(StopReason::NotIdempotent);
     }
     if history.retries >= limits.max_retries {
-        return Err(StopReason::Exhausted);
+        return Err(refusal.unwrap_or(StopReason::Exhausted));
     }
     Ok(())
 }

@@ -78,6 +78,7 @@ where
         if let Poll::Ready(result) = &mut polled {
             let classified = this.call.classify(result);
             if classified.is_success() && this.call.retried.is_none() {
+                this.call.earn();
                 return polled;
             }
             verdict = Some(classified);
@@ -129,6 +130,11 @@ where
                         Poll::Pending => {
                             let limit = call.attempt_limit();
                             ready!(poll_until(this.timer.as_mut(), limit, cx));
+                            if limit < call.deadline() && call.is_held() {
+                                this.timer.set(None);
+                                polled = Some((Poll::Pending, None));
+                                continue;
+                            }
                             this.state.set(State::Waiting);
                             if limit >= call.deadline() {
                                 return Poll::Ready(call.end_by_deadline());
@@ -142,7 +148,7 @@ where
                     }
                     match call.decide(&verdict) {
                         Ok(at) => {
-                            call.keep(result);
+                            call.keep(result, &verdict);
                             this.state.set(State::Waiting);
                             this.timer.set(Some(sleep_until(at)));
                         }
@@ -169,6 +175,7 @@ where
                         return Poll::Ready(call.end_with_last(StopReason::Prepare));
                     };
                     let request = Some(Box::new(request));
+                    call.let_go();
                     this.state.set(State::Readying { request });
                 }
                 StateProj::Readying { request } => {
@@ -180,12 +187,28 @@ where
                     let Some(request) = request.take() else {
                         unreachable!("the future was polled after it was ready");
                     };
-                    if let Err(reason) = call.send_charge() {
-                        return Poll::Ready(call.end_with_last(reason));
+                    match call.send_charge() {
+                        Ok(()) => {
+                            let future = call.service().call(*request);
+                            this.timer.set(None);
+                            this.state.set(State::Calling { future });
+                        }
+                        Err(StopReason::Breaker) => {
+                            let mut result = Err(call.refused_by_breaker());
+                            let verdict = call.classify(&mut result);
+                            match call.decide(&verdict) {
+                                Ok(at) => {
+                                    call.keep(result, &verdict);
+                                    this.state.set(State::Waiting);
+                                    this.timer.set(Some(sleep_until(at)));
+                                }
+                                Err(reason) => {
+                                    return Poll::Ready(call.end(result, &verdict, reason));
+                                }
+                            }
+                        }
+                        Err(reason) => return Poll::Ready(call.end_with_last(reason)),
                     }
-                    let future = call.service().call(*request);
-                    this.timer.set(None);
-                    this.state.set(State::Calling { future });
                 }
             }
         }

@@ -91,14 +91,14 @@ impl From<KeptExtensions> for Extensions {
 impl Head {
     const POOLED: usize = 64;
 
-    /// Copies a head, unless it has more than `limit` bytes.
+    /// Copies a head, unless it is too large.
     #[inline]
-    pub(super) fn of<B>(request: &Request<B>, kind: ExtensionsKind, limit: usize) -> Option<Self> {
+    pub(super) fn of<B>(request: &Request<B>, kind: ExtensionsKind) -> Option<Self> {
         let pooled = POOL.try_with(|pool| pool.borrow_mut().pop()).ok().flatten();
         let mut head = Self(Some(pooled.unwrap_or_else(HeadSnapshot::empty)));
         let copied = head.0.as_mut()?;
         let parts = (request.method(), request.uri(), request.headers());
-        copied.copy(parts, request.version(), limit)?;
+        copied.copy(parts, request.version())?;
         if kind == ExtensionsKind::Other {
             copied.extensions = KeptExtensions::of(request.extensions());
         }
@@ -139,6 +139,8 @@ thread_local! {
 }
 
 impl HeadSnapshot {
+    /// The most bytes of a head that is kept. Servers take far less.
+    const LIMIT: usize = 64 * 1024;
     /// The most bytes that a pooled snapshot has, and the fewest.
     const LARGEST: usize = 16 * 1024;
     const SMALLEST: usize = 1024;
@@ -176,7 +178,6 @@ impl HeadSnapshot {
         &mut self,
         (method, uri, headers): (&Method, &Uri, &HeaderMap),
         version: Version,
-        limit: usize,
     ) -> Option<()> {
         let scheme = uri.scheme_str().unwrap_or_default();
         let authority = uri.authority().map_or("", uri::Authority::as_str);
@@ -190,10 +191,10 @@ impl HeadSnapshot {
         loop {
             self.attempt = AttemptHeaders::default();
             let size = self.bytes.len();
-            let room = self.bytes.get_mut(..limit.min(size))?;
+            let room = self.bytes.get_mut(..Self::LIMIT.min(size))?;
             match write([scheme, authority, path], headers, room, &mut self.attempt) {
                 Some(()) => return Some(()),
-                None if size >= limit => return None,
+                None if size >= Self::LIMIT => return None,
                 None => self.grow(),
             }
         }

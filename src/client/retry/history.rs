@@ -1,6 +1,10 @@
 use std::time::Duration;
 
-use crate::call::{Cause, Effect, Retryable, Verdict, attempt::NextAttempt};
+use crate::call::{Cause, Effect, Guidance, Retryable, Verdict, attempt::NextAttempt};
+
+/// The causes that are counted apart. More of them in one call share the last count, which then
+/// allows less, never more.
+const COUNTED_CAUSES: usize = 4;
 
 /// The failed attempts of one call, as far as later decisions depend on them.
 #[derive(Debug, Clone, Copy)]
@@ -9,9 +13,10 @@ pub(super) struct FailureHistory {
     pub(super) attempts: u32,
     /// Retries that were granted.
     pub(super) retries: u32,
-    /// The last failure of a sort that is retried a limited number of times in a row, and how
-    /// often it was.
-    limited: (Cause, u32),
+    /// Backoffs since the call began, or since a pushback, which begins the backoff anew.
+    pub(super) backoffs: u32,
+    /// Causes that are retried a limited number of times, and how often they were.
+    limited: [(Cause, u32); COUNTED_CAUSES],
     /// A retry was granted for new credentials.
     pub(super) refreshed: bool,
     pub(super) next: NextAttempt,
@@ -25,10 +30,18 @@ pub(super) struct FailureHistory {
 }
 
 impl FailureHistory {
-    /// Returns how often this sort of failure was retried in a row.
+    /// Returns how often this cause was retried, whatever came between.
     pub(super) fn repeats_of(&self, cause: Cause) -> u32 {
-        let (last, times) = self.limited;
-        if last == cause { times } else { 0 }
+        self.limited[self.place_of(cause)].1
+    }
+
+    /// Returns the place of a cause's count: its own, the first that is free, or the last.
+    fn place_of(&self, cause: Cause) -> usize {
+        let is_its = |(known, times): &(Cause, u32)| *known == cause || *times == 0;
+        self.limited
+            .iter()
+            .position(is_its)
+            .unwrap_or(COUNTED_CAUSES - 1)
     }
 
     /// Returns the effect that all failed attempts may have had.
@@ -41,11 +54,26 @@ impl FailureHistory {
         self.next.credentials = verdict.retry == Retryable::AfterRefresh;
         self.next.fresh_id |= verdict.retry == Retryable::FreshId;
         self.refreshed |= self.next.credentials;
-        if matches!(verdict.retry, Retryable::MaxConsecutive(_)) {
-            self.limited = (verdict.cause, self.repeats_of(verdict.cause) + 1);
+        if matches!(verdict.retry, Retryable::MaxPerCause(_)) {
+            let (known, times) = &mut self.limited[self.place_of(verdict.cause)];
+            (*known, *times) = (verdict.cause, *times + 1);
         }
         self.retries += 1;
-        self.previous_backoff = backoff;
+        match (verdict.guidance, verdict.retry) {
+            (Some(Guidance::Exactly(_)), _) => {
+                self.backoffs = 0;
+                self.previous_backoff = Duration::ZERO;
+            }
+            (_, Retryable::AfterRefresh) => {}
+            _ => {
+                self.backoffs += 1;
+                self.previous_backoff = backoff;
+            }
+        }
+        if matches!(verdict.cause, Cause::Refused(_)) {
+            // It never went out: the attempt before it is still the last one.
+            return;
+        }
         self.last_cause = verdict.cause;
         self.before_last = self.effect();
         self.last_effect = verdict.effect;
@@ -57,7 +85,8 @@ impl Default for FailureHistory {
         Self {
             attempts: 1,
             retries: 0,
-            limited: (Cause::Success, 0),
+            backoffs: 0,
+            limited: [(Cause::Success, 0); COUNTED_CAUSES],
             refreshed: false,
             next: NextAttempt::default(),
             previous_backoff: Duration::ZERO,

@@ -47,7 +47,7 @@ impl<C, L, P, H> RetryLayer<C, L, P, H> {
     }
 
     /// Runs this hook before every retry. It brings new credentials, so that a 401 is tried once
-    /// more too.
+    /// more too: at once, and whatever the method is, since nothing was executed.
     pub fn with_refresh<G>(self, hook: G) -> RetryLayer<C, L, P, Refresh<G>> {
         self.with_prepare(Refresh(hook))
     }

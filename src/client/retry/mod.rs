@@ -45,6 +45,16 @@
 //! caller's are cloned, which allocates, and so does a `String` body. A client that turns from one
 //! dependency to another takes a lock to find it.
 //!
+//! # What is kept for the caller
+//!
+//! While a retry waits and is out, the response before it is kept, for when the retry brings none.
+//! Only one whose body goes on is let go when the retry is about to be readied, since the retry may
+//! need its connection, or its place in a limit below. [`PeekLayer`](crate::PeekLayer) reads bodies of
+//! failures, up to a limit, and tells those it could not read; without it every response is kept.
+//!
+//! A call that is not retried, by its policy or by [`RetryOverride::off`](crate::RetryOverride::off),
+//! has no time limit but one that was set: the profile's total time is there to bound retries.
+//!
 //! # Services that are not HTTP
 //!
 //! [`RetryLayer::cloning`] retries anything whose request is `Clone`, with a classifier of your
@@ -56,7 +66,7 @@
 //! struct OrderPlaced(u64);
 //!
 //! let deps = Dependencies::builder(Policy::asynchronous().dead_letters("orders.dlq").build()?)
-//!     .with_locate(|_: &OrderPlaced| "orders".into())
+//!     .with_locate_message(|_: &OrderPlaced| "orders".into())
 //!     .with_classifier(|outcome: Result<&(), &(dyn std::error::Error + 'static)>| match outcome {
 //!         Ok(()) => Verdict::SUCCESS,
 //!         Err(_) => Verdict::transient(Cause::Other("handler")),

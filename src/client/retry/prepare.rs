@@ -8,7 +8,8 @@ use crate::error::BoxError;
 ///
 /// Closures `Fn(Request, Attempt) -> Future<Output = Result<Request, BoxError>>` implement it. If
 /// it fails, or if it returns a request without credentials that the original had, or with
-/// credentials of another scheme, nothing is sent and the caller gets the last real result.
+/// credentials of another scheme, nothing is sent and the caller gets the last real result, with the
+/// hook's error beside it: [`PrepareError`](crate::call::PrepareError).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot prepare a `{Request}` for another attempt",
     note = "write `|request, attempt| async move {{ Ok::<_, BoxError>(request) }}`"

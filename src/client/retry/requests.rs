@@ -6,12 +6,13 @@ use tower_http::request_id::RequestId;
 use super::{ReplayBody, ReplayLimits, head_snapshot::Head};
 use crate::{
     call::{
-        Attempt, CallDeadline, IdempotencyKey, RetryOutcome,
+        Attempt, CallDeadline, IdempotencyKey, PrepareError, RetryOutcome,
         attempt_headers::{Origin, TIMEOUT, origin_of},
         budget_mark::{BudgetMark, ExtensionsKind},
     },
     classify::Rules,
     http::{
+        UnreadBody,
         grpc::{grpc_timeout, is_grpc},
         response::ResponseHead,
     },
@@ -25,7 +26,7 @@ use crate::{
     message = "a `{Req}` that is answered by a `{Res}` cannot be retried by `{Self}`",
     note = "`RetryLayer::new` is for `http::Request` and `http::Response`; for any other request that \
             is `Clone` use `RetryLayer::new(deps).cloning()`, and tell the registry what failures mean \
-            and where calls go: `with_classifier`, `with_locate`",
+            and where calls go: `with_classifier`, `with_locate_message`",
     note = "a request whose body can be sent again has one that is `ReplayBody`"
 )]
 pub trait ReplayRequests<Req, Res>: Clone + sealed::Sealed {
@@ -73,7 +74,11 @@ pub trait ReplayRequests<Req, Res>: Clone + sealed::Sealed {
     fn labels<'a>(&self, snapshot: Option<&'a Self::Snapshot>, rules: &Rules) -> Labels<'a>;
 
     #[doc(hidden)]
-    fn annotate(&self, response: &mut Res, outcome: RetryOutcome);
+    fn annotate(&self, response: &mut Res, outcome: RetryOutcome, prepare: Option<PrepareError>);
+
+    /// Returns whether a response keeps its connection, since its body goes on.
+    #[doc(hidden)]
+    fn is_unread(&self, response: &Res) -> bool;
 }
 
 /// A call that is about to begin.
@@ -212,8 +217,16 @@ impl<B: ReplayBody, R: ResponseHead> ReplayRequests<Request<B>, R> for HttpReque
         }
     }
 
-    fn annotate(&self, response: &mut R, outcome: RetryOutcome) {
-        response.extensions_mut().insert(outcome);
+    fn annotate(&self, response: &mut R, outcome: RetryOutcome, prepare: Option<PrepareError>) {
+        let extensions = response.extensions_mut();
+        extensions.insert(outcome);
+        if let Some(prepare) = prepare {
+            extensions.insert(prepare);
+        }
+    }
+
+    fn is_unread(&self, response: &R) -> bool {
+        response.extensions().get::<UnreadBody>().is_some()
     }
 }
 
@@ -223,7 +236,7 @@ fn snapshot<B: ReplayBody>(
     kind: ExtensionsKind,
     replay: &ReplayLimits<'_>,
 ) -> Option<HttpSnapshot<B::Recording>> {
-    let head = Head::of(request, kind, replay.limit())?;
+    let head = Head::of(request, kind)?;
     let body = Some(request.body_mut().record(replay)?);
     Some(HttpSnapshot { head, body })
 }
@@ -285,5 +298,9 @@ impl<Req: Clone, Res> ReplayRequests<Req, Res> for ClonedRequests {
         Labels::default()
     }
 
-    fn annotate(&self, _: &mut Res, _: RetryOutcome) {}
+    fn annotate(&self, _: &mut Res, _: RetryOutcome, _: Option<PrepareError>) {}
+
+    fn is_unread(&self, _: &Res) -> bool {
+        false
+    }
 }

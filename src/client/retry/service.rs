@@ -8,7 +8,7 @@ use tower::Service;
 
 use super::{
     HttpRequests, PrepareAttempt, ReplayLimits, ReplayRequests, RetryFuture,
-    call::Call,
+    call::{Call, Counted},
     future::State,
     requests::{Mark, Opened},
 };
@@ -99,14 +99,15 @@ where
         } = self
             .requests
             .open(&mut request, policy, &ReplayLimits::of(dependency));
+        let mut counted = Counted::Elsewhere;
         if origin == Origin::Original {
-            dependency.count_original(Instant::now(), &mut self.slot);
+            counted = Counted::In(dependency.count_original(Instant::now(), &mut self.slot));
             if deps.marks_originals() {
                 self.requests.mark(&mut request, Mark::Counted);
             }
         }
         let mut began = None;
-        if limits.total != policy.total_timeout() {
+        if limits.total != policy.total_timeout() && !limits.is_unlimited() {
             let now = *began.insert(Instant::now());
             let deadline = Mark::Deadline(now + limits.total);
             self.requests.mark(&mut request, deadline);
@@ -125,6 +126,7 @@ where
                 prepare: self.prepare.clone(),
                 snapshot,
                 repeatable,
+                counted,
                 limits,
                 began,
                 attempt_limit: None,

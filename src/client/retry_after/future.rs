@@ -12,7 +12,7 @@ use tower::{Service, util::Oneshot};
 
 use crate::{
     classify::Classify,
-    dependency::{BreakerState, Dependency, Hold},
+    dependency::{BreakerState, Dependency, Hold, Place},
     error::{BoxError, Refusal, Refused},
     policy::RetryAfterMode,
     telemetry,
@@ -24,20 +24,28 @@ pub(super) fn wake_at(
     hold: Hold,
     deadline: Instant,
 ) -> Result<Instant, Refused> {
-    let at = Instant::now() + dependency.spread(hold.left, hold.asked);
     let holds = dependency.policy().retry_after().mode == RetryAfterMode::Hold;
-    let by = match holds && at < deadline {
-        // Waiting for a call that the breaker is sure to refuse is of no use.
-        true if dependency.refuses_at(at) => Refusal::Breaker,
-        true => return Ok(at),
-        false => Refusal::RetryAfter,
+    let at = match holds {
+        true => dependency.release_at(hold, deadline),
+        false => None,
     };
+    let by = match at {
+        // Waiting for a call that the breaker is sure to refuse is of no use.
+        Some(at) if dependency.refuses_at(at) => Refusal::Breaker,
+        Some(at) => return Ok(at),
+        None => Refusal::RetryAfter,
+    };
+    Err(refused(dependency, by, hold))
+}
+
+/// Refuses a call that is not held back.
+pub(super) fn refused(dependency: &Dependency, by: Refusal, hold: Hold) -> Refused {
     telemetry::refused(dependency.target(), by.as_str());
     let left = match (by, dependency.status().breaker) {
         (Refusal::Breaker, BreakerState::Open(cooldown)) => cooldown,
         _ => hold.left,
     };
-    Err(dependency.refused(by, Some(left)))
+    dependency.refused(by, Some(left))
 }
 
 pin_project! {
@@ -73,6 +81,8 @@ pin_project! {
 pub(super) struct Held<S: Service<Req>, Req> {
     /// The wait, until it is over.
     pub(super) wait: Option<Pin<Box<Sleep>>>,
+    /// The call's place among those that wait.
+    pub(super) place: Option<Place>,
     pub(super) deadline: Instant,
     pub(super) future: Pin<Box<Oneshot<S, Req>>>,
 }
@@ -134,7 +144,7 @@ where
                 Some(hold) => wait
                     .as_mut()
                     .reset(wake_at(dependency, hold, self.deadline)?),
-                None => self.wait = None,
+                None => (self.wait, self.place) = (None, None),
             }
         }
         self.future.as_mut().poll(cx).map_err(Into::into)

@@ -9,13 +9,13 @@ use tower::{Service, ServiceExt};
 
 use super::{
     RetryAfterFuture,
-    future::{Held, State, wake_at},
+    future::{Held, State, refused, wake_at},
 };
 use crate::{
     call::{CallDeadline, RetryOverride, release},
     classify::{Classify, Standard},
     dependency::{ByAuthority, Dependency, DependencyCache, Hold, Locate},
-    error::BoxError,
+    error::{BoxError, Refusal},
     http::grpc::{grpc_timeout, is_grpc},
     policy::CallLimits,
 };
@@ -64,8 +64,8 @@ impl<S: Clone, C, L> RetryAfter<S, C, L> {
     #[cold]
     fn hold<B>(
         &mut self,
-        mut request: Request<B>,
-        dependency: &Dependency,
+        request: Request<B>,
+        dependency: &Arc<Dependency>,
         hold: Hold,
     ) -> State<S, Request<B>>
     where
@@ -73,18 +73,20 @@ impl<S: Clone, C, L> RetryAfter<S, C, L> {
     {
         release(&mut self.inner);
         let deadline = deadline(dependency, &request);
-        match wake_at(dependency, hold, deadline) {
-            Ok(at) => {
-                // A breaker below sees less of the call's time than the policy gives it.
-                request.extensions_mut().insert(CallDeadline(deadline));
-                State::Held {
-                    held: Box::new(Held {
-                        wait: Some(Box::pin(sleep_until(at))),
-                        deadline,
-                        future: Box::pin(self.inner.clone().oneshot(request)),
-                    }),
-                }
-            }
+        let place = dependency.place();
+        let at = match place {
+            Some(_) => wake_at(dependency, hold, deadline),
+            None => Err(refused(dependency, Refusal::RetryAfter, hold)),
+        };
+        match at {
+            Ok(at) => State::Held {
+                held: Box::new(Held {
+                    wait: Some(Box::pin(sleep_until(at))),
+                    place,
+                    deadline,
+                    future: Box::pin(self.inner.clone().oneshot(request)),
+                }),
+            },
             Err(refused) => State::Refused { refused },
         }
     }

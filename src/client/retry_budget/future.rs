@@ -1,66 +1,108 @@
 use std::{
-    future::{Future, Ready, ready},
+    fmt,
+    future::Future,
+    marker::PhantomData,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
 };
 
 use pin_project_lite::pin_project;
 
-use crate::error::{BoxError, Refused};
+use crate::{
+    call::Cause,
+    classify::Classify,
+    dependency::Dependency,
+    error::{BoxError, Refused},
+};
 
 pin_project! {
     /// The future of a [`RetryBudget`](super::RetryBudget) service.
-    #[derive(Debug)]
     #[must_use = "futures do nothing unless polled"]
-    pub struct RetryBudgetFuture<F> {
+    pub struct RetryBudgetFuture<F, C, Req> {
         #[pin]
-        state: State<F>,
+        state: State<F, C>,
+        request: PhantomData<fn(Req)>,
     }
 }
 
 pin_project! {
     #[project = StateProj]
-    #[derive(Debug)]
-    enum State<F> {
+    enum State<F, C> {
         // The call is out.
-        Called { #[pin] future: F },
+        Called { #[pin] future: F, counted: Option<Counted<C>> },
         // A repeat over the budget is not called.
-        Refused { refused: Ready<Refused> },
+        Refused { refused: Refused },
     }
 }
 
-impl<F> RetryBudgetFuture<F> {
+/// An original that this layer counted.
+pub(super) struct Counted<C> {
+    pub(super) slot: u64,
+    pub(super) dependency: Arc<Dependency>,
+    pub(super) classifier: C,
+}
+
+impl<F, C, Req> RetryBudgetFuture<F, C, Req> {
     #[inline(always)]
-    pub(super) fn called(future: F) -> Self {
+    pub(super) fn called(future: F, counted: Option<Counted<C>>) -> Self {
         Self {
-            state: State::Called { future },
+            state: State::Called { future, counted },
+            request: PhantomData,
         }
     }
 
     #[inline(always)]
     pub(super) fn refused(refused: Refused) -> Self {
-        let refused = ready(refused);
         Self {
             state: State::Refused { refused },
+            request: PhantomData,
         }
     }
 }
 
-impl<F, T, E> Future for RetryBudgetFuture<F>
+impl<F, C, Req, T, E> Future for RetryBudgetFuture<F, C, Req>
 where
     F: Future<Output = Result<T, E>>,
     E: Into<BoxError>,
+    C: Classify<Req, T>,
 {
     type Output = Result<T, BoxError>;
 
     #[inline(always)]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match self.project().state.project() {
-            StateProj::Called { future } => future.poll(cx).map_err(Into::into),
-            StateProj::Refused { refused } => {
-                let refused = Pin::new(refused).poll(cx);
-                refused.map(|refused| Err(refused.into()))
+            StateProj::Called { future, counted } => {
+                let mut polled = future.poll(cx).map_err(Into::into);
+                if let Poll::Ready(result) = &mut polled
+                    && let Some(counted) = counted.take()
+                {
+                    counted.end(result);
+                }
+                polled
             }
+            StateProj::Refused { refused } => Poll::Ready(Err(refused.clone().into())),
         }
+    }
+}
+
+impl<C> Counted<C> {
+    /// Takes the original back if it was refused below. A success earns a part of a retry.
+    fn end<Req, T>(self, result: &mut Result<T, BoxError>)
+    where
+        C: Classify<Req, T>,
+    {
+        let verdict = self.dependency.classify(&self.classifier, result);
+        match verdict.cause {
+            Cause::Success => self.dependency.earn(),
+            Cause::Refused(_) => self.dependency.uncount_original(self.slot),
+            _ => {}
+        }
+    }
+}
+
+impl<F, C, Req> fmt::Debug for RetryBudgetFuture<F, C, Req> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RetryBudgetFuture").finish_non_exhaustive()
     }
 }

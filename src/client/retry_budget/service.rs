@@ -1,11 +1,14 @@
-use std::task::{Context, Poll};
+use std::{
+    sync::Arc,
+    task::{Context, Poll},
+};
 
 use http::Request;
 use tower::Service;
 
-use super::RetryBudgetFuture;
+use super::{RetryBudgetFuture, future::Counted};
 use crate::{
-    classify::Standard,
+    classify::{Classify, Standard},
     dependency::{Accounting, ByAuthority, DependencyCache, LastSlot, Locate, account},
     error::BoxError,
 };
@@ -27,11 +30,12 @@ impl<S, C, L, B> Service<Request<B>> for RetryBudget<S, C, L>
 where
     S: Service<Request<B>> + Clone,
     S::Error: Into<BoxError>,
+    C: Classify<Request<B>, S::Response> + Clone,
     L: Locate<Request<B>>,
 {
     type Response = S::Response;
     type Error = BoxError;
-    type Future = RetryBudgetFuture<S::Future>;
+    type Future = RetryBudgetFuture<S::Future, C, Request<B>>;
 
     #[inline]
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
@@ -39,11 +43,18 @@ where
     }
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        let (_, dependency) = self.cache.find(&request);
-        if let Err(refused) = account(dependency, &mut self.slot, &mut request, self.part) {
-            crate::call::release(&mut self.inner);
-            return RetryBudgetFuture::refused(refused);
-        }
-        RetryBudgetFuture::called(self.inner.call(request))
+        let (deps, dependency) = self.cache.find(&request);
+        let counted = match account(dependency, &mut self.slot, &mut request, self.part) {
+            Ok(slot) => slot.map(|slot| Counted {
+                slot,
+                dependency: Arc::clone(dependency),
+                classifier: deps.classifier.clone(),
+            }),
+            Err(refused) => {
+                crate::call::release(&mut self.inner);
+                return RetryBudgetFuture::refused(refused);
+            }
+        };
+        RetryBudgetFuture::called(self.inner.call(request), counted)
     }
 }

@@ -169,12 +169,12 @@ where
 /// Returns how many replays at a time a dependency can take.
 fn pace_of(status: &DependencyStatus) -> usize {
     let allowed = status.retries_allowed;
-    let used_up = allowed.is_some_and(|allowed| status.retries >= allowed);
+    let used_up = allowed.is_some_and(|allowed| status.retries > 0 && status.retries >= allowed);
     match status.breaker {
         _ if used_up || status.hold.is_some() => 0,
         BreakerState::Open(left) if !left.is_zero() => 0,
         // It is not known yet whether it is back.
-        BreakerState::Open(_) | BreakerState::Probing => 1,
+        BreakerState::Open(_) | BreakerState::Recovering => 1,
         BreakerState::Closed => usize::MAX,
     }
 }

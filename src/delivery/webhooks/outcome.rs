@@ -75,9 +75,7 @@ impl DeliveryFailure {
     pub fn is_retryable(&self, in_a_row_before: u32) -> bool {
         match self.retry {
             Retryable::Yes => true,
-            Retryable::MaxConsecutive(times) | Retryable::MaxRetries(times) => {
-                in_a_row_before < times
-            }
+            Retryable::MaxPerCause(times) | Retryable::MaxRetries(times) => in_a_row_before < times,
             // A webhook has no credentials to refresh and no id to renew.
             Retryable::Never | Retryable::AfterRefresh | Retryable::FreshId => false,
         }

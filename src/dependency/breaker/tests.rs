@@ -1,21 +1,59 @@
 use super::*;
 
 const SECOND: u64 = 1_000_000_000;
+const MILLI: u64 = 1_000_000;
 
-fn breaker() -> Breaker {
-    Breaker::new(BreakerPolicy::default(), Duration::from_secs(30))
+/// Opens after five failures in a row, however fast they come.
+fn quick() -> BreakerPolicy {
+    BreakerPolicy {
+        no_success_for: Duration::ZERO,
+        cooldown: Duration::from_secs(1),
+        max_cooldown: Duration::from_secs(4),
+        ..BreakerPolicy::default()
+    }
+}
+
+fn often(failure_rate: f64, minimum_calls: u32) -> BreakerPolicy {
+    BreakerPolicy {
+        failure_rate,
+        minimum_calls,
+        consecutive_failures: 1000,
+        ..quick()
+    }
+}
+
+fn arrive(breaker: &Breaker, now: u64) -> Result<Ticket, Denied> {
+    breaker.admit(|| Arrival {
+        now,
+        uniform: 0.0,
+        retry: false,
+    })
+}
+
+fn report(breaker: &Breaker, ticket: Ticket, health: Health, now: u64) -> Option<BreakerState> {
+    let changed = breaker.report(ticket, health.into(), Some(now), || now, || 0.0);
+    changed.map(|change| change.state)
 }
 
 fn call(breaker: &Breaker, health: Health, now: u64) -> Option<BreakerState> {
-    let ticket = breaker.admit(|| now).expect("admitted");
-    breaker.report(ticket, health, None, || now, || 0.0)
+    report(
+        breaker,
+        arrive(breaker, now).expect("admitted"),
+        health,
+        now,
+    )
 }
 
+fn state_of(breaker: &Breaker, now: u64) -> BreakerState {
+    breaker.state(now).0
+}
+
+/// Opens a breaker of the quick policy. Returns the time of the first probe.
 fn trip(breaker: &Breaker, now: u64) -> u64 {
     for _ in 0..5 {
         call(breaker, Health::Failure, now);
     }
-    match breaker.state(now) {
+    match state_of(breaker, now) {
         BreakerState::Open(cooldown) => now + nanos(cooldown),
         state => panic!("{state:?}"),
     }
@@ -23,7 +61,7 @@ fn trip(breaker: &Breaker, now: u64) -> u64 {
 
 #[test]
 fn cb_1_five_failures_in_a_row_open_it() {
-    let breaker = breaker();
+    let breaker = Breaker::new(quick());
     for _ in 0..4 {
         assert_eq!(call(&breaker, Health::Failure, 0), None);
     }
@@ -31,81 +69,116 @@ fn cb_1_five_failures_in_a_row_open_it() {
     for _ in 0..4 {
         assert_eq!(call(&breaker, Health::Failure, 0), None);
     }
-    assert!(matches!(
-        call(&breaker, Health::Failure, 0),
-        Some(BreakerState::Open(_))
-    ));
-}
-
-#[test]
-fn cb_1_a_failure_rate_over_the_window_opens_it() {
-    let breaker = breaker();
-    let mut opened = None;
-    for i in 0..20 {
-        opened = call(
-            &breaker,
-            if i % 2 == 0 {
-                Health::Failure
-            } else {
-                Health::Success
-            },
-            i * SECOND / 10,
-        );
-        assert!(
-            opened.is_none() || i >= 18,
-            "opened at call {i}, before the minimum count"
-        );
-        if opened.is_some() {
-            break;
-        }
-    }
-    // Half of 20 calls failed, but the 20th is a success; the next failure tips it.
-    let opened = opened.or_else(|| call(&breaker, Health::Failure, 2 * SECOND));
+    let opened = call(&breaker, Health::Failure, 0);
     assert!(matches!(opened, Some(BreakerState::Open(_))));
 }
 
 #[test]
+fn cb_8_by_default_it_takes_a_second_without_a_success() {
+    let breaker = Breaker::new(BreakerPolicy::default());
+    for i in 0..100 {
+        assert_eq!(call(&breaker, Health::Failure, i * 9 * MILLI), None, "{i}");
+    }
+    let opened = call(&breaker, Health::Failure, SECOND);
+    assert!(matches!(opened, Some(BreakerState::Open(_))));
+    let reason = breaker.state(SECOND).1.map(|(reason, _)| reason);
+    assert_eq!(reason, Some(BreakerReason::Failures));
+}
+
+#[test]
+fn cb_8_five_failures_in_an_hour_are_enough_without_a_record() {
+    let breaker = Breaker::new(BreakerPolicy::default());
+    let opened = (0..10).find(|i| call(&breaker, Health::Failure, i * 900 * SECOND).is_some());
+    assert_eq!(opened, Some(4));
+}
+
+#[test]
+fn cb_8_a_dependency_that_fails_often_is_not_down() {
+    // Every 4th of 10 calls a second succeeds, and then none for 3 s.
+    let breaker = Breaker::new(BreakerPolicy::default());
+    let mut now = 0;
+    for i in 0..1000 {
+        let health = [Health::Success, Health::Failure][usize::from(i % 4 > 0)];
+        now += SECOND / 10;
+        assert_eq!(call(&breaker, health, now), None);
+    }
+    let opened = (1..100).find(|_| {
+        now += SECOND / 10;
+        call(&breaker, Health::Failure, now).is_some()
+    });
+    assert!(
+        opened.is_some_and(|calls| (30..40).contains(&calls)),
+        "{opened:?}"
+    );
+}
+
+#[test]
+fn cb_1_a_failure_rate_over_the_window_opens_it() {
+    let breaker = Breaker::new(often(0.5, 20));
+    // One a second, so that twenty of them are in many slots. The 20th is a success: a rate is
+    // looked at on successes too.
+    let opened = (0..40).find(|i| {
+        let health = [Health::Failure, Health::Success][usize::from(i % 2 == 1)];
+        call(&breaker, health, i * SECOND).is_some()
+    });
+    assert_eq!(opened, Some(19));
+    let reason = breaker.state(0).1.map(|(reason, _)| reason);
+    assert_eq!(reason, Some(BreakerReason::FailureRate));
+}
+
+#[test]
+fn cb_1_successes_that_are_ready_at_once_count_too() {
+    let breaker = Breaker::new(often(0.5, 20));
+    for i in 0..10_000 {
+        let (ticket, now) = (arrive(&breaker, 0).unwrap(), i * 20 * SECOND / 10_000);
+        breaker.report(ticket, Health::Success.into(), None, || now, || 0.0);
+    }
+    for _ in 0..900 {
+        assert_eq!(call(&breaker, Health::Failure, 21 * SECOND), None);
+    }
+}
+
+#[test]
 fn cb_4_a_breaker_that_closes_counts_from_then_on() {
-    let breaker = breaker();
+    let breaker = Breaker::new(BreakerPolicy {
+        consecutive_failures: 5,
+        ..often(0.5, 20)
+    });
     let until = trip(&breaker, 0);
-    call(&breaker, Health::Success, until);
-    assert_eq!(breaker.state(until), BreakerState::Closed);
-    // In the slot of the failures that opened it. Of 140 calls, twenty fail.
+    let closed = call(&breaker, Health::Success, until);
+    assert_eq!(closed, Some(BreakerState::Recovering));
+    // Of 140 calls, twenty fail, in the slot of those that opened it.
     for n in 0..140 {
-        let ticket = breaker.admit(|| until).expect("admitted");
         let health = match n >= 100 && n % 2 == 0 {
             true => Health::Failure,
             false => Health::Success,
         };
-        let changed = breaker.report(ticket, health, Some(until), || until, || 0.0);
+        let changed = call(&breaker, health, until + n * 10 * MILLI);
         assert_eq!(changed, None, "at call {n}");
     }
 }
 
 #[test]
-fn cb_1_calls_of_the_whole_window_count() {
-    let breaker = breaker();
-    // One a second, so that twenty of them are in twenty slots.
-    let opened = (0..40).find(|i| {
-        let health = match i % 2 {
-            0 => Health::Failure,
-            _ => Health::Success,
-        };
-        call(&breaker, health, i * SECOND).is_some()
-    });
-    assert_eq!(opened, Some(20));
+fn cb_1_old_failures_leave_the_window() {
+    let breaker = Breaker::new(often(0.5, 2));
+    for i in 0..200 {
+        call(&breaker, Health::Success, i * 40 * SECOND);
+        call(&breaker, Health::Success, i * 40 * SECOND);
+        assert_eq!(call(&breaker, Health::Failure, i * 40 * SECOND), None);
+    }
 }
 
 #[test]
 fn cb_4_a_cooldown_is_up_to_a_fifth_shorter_and_never_longer() {
     for (uniform, shortest, longest) in [(0.0, 1000, 1000), (0.5, 900, 900), (0.999, 800, 801)] {
-        let breaker = breaker();
+        let breaker = Breaker::new(quick());
         let failed = || {
-            let ticket = breaker.admit(|| 0).expect("admitted");
-            breaker.report(ticket, Health::Failure, None, || 0, || uniform)
+            let ticket = arrive(&breaker, 0).expect("admitted");
+            breaker.report(ticket, Health::Failure.into(), None, || 0, || uniform)
         };
-        let Some(BreakerState::Open(cooldown)) = (0..5).find_map(|_| failed()) else {
-            panic!("it did not open");
+        let opened = (0..5).find_map(|_| failed()).map(|change| change.state);
+        let Some(BreakerState::Open(cooldown)) = opened else {
+            panic!("{opened:?}");
         };
         let cooldown = cooldown.as_millis();
         assert!((shortest..=longest).contains(&cooldown), "{cooldown} ms");
@@ -113,124 +186,151 @@ fn cb_4_a_cooldown_is_up_to_a_fifth_shorter_and_never_longer() {
 }
 
 #[test]
-fn cb_6_it_opens_and_closes_for_ever() {
-    let breaker = breaker();
-    let mut now = 0;
-    for _ in 0..100 {
-        let late = breaker.admit(|| now).expect("closed");
-        now = trip(&breaker, now);
-        assert_eq!(
-            call(&breaker, Health::Success, now),
-            Some(BreakerState::Closed)
-        );
-        // CB-5: of an older generation.
-        for _ in 0..10 {
-            breaker.report(late, Health::Failure, None, || now, || 0.0);
-        }
-        assert_eq!(breaker.state(now), BreakerState::Closed);
-    }
-}
-
-#[test]
-fn cb_4_one_failed_probe_opens_it_again_however_little_else_failed() {
-    let policy = BreakerPolicy {
-        consecutive_failures: u32::MAX,
-        window: Duration::from_millis(100),
-        ..BreakerPolicy::default()
-    };
-    let breaker = Breaker::new(policy, Duration::from_secs(30));
-    let opened = (0..20).find_map(|_| call(&breaker, Health::Failure, 0));
-    assert!(matches!(opened, Some(BreakerState::Open(_))));
-    // What opened it is long out of the window.
-    let probed = call(&breaker, Health::Failure, 10 * SECOND);
-    assert!(matches!(probed, Some(BreakerState::Open(_))), "{probed:?}");
-}
-
-#[test]
-fn cb_1_old_failures_leave_the_window() {
-    let breaker = breaker();
-    for i in 0..200 {
-        call(&breaker, Health::Failure, i * 40 * SECOND);
-        call(&breaker, Health::Success, i * 40 * SECOND);
-        assert_eq!(breaker.state(i * 40 * SECOND), BreakerState::Closed);
-    }
-}
-
-#[test]
-fn cb_1_a_low_rate_never_opens_it() {
-    let breaker = breaker();
-    for i in 0..10_000 {
-        let health = if i % 4 == 0 {
-            Health::Failure
-        } else {
-            Health::Success
-        };
-        assert_eq!(call(&breaker, health, i * SECOND / 100), None);
-    }
-}
-
-#[test]
 fn cb_2_open_refuses_with_what_is_left_of_the_cooldown() {
-    let breaker = breaker();
+    let breaker = Breaker::new(quick());
     let until = trip(&breaker, 0);
-    let refused = breaker.admit(|| until - SECOND).unwrap_err();
-    assert_eq!(refused, Some(Duration::from_secs(1)));
+    let refused = arrive(&breaker, until - SECOND / 2).unwrap_err();
+    assert_eq!(refused, Denied::Open(Some(Duration::from_millis(500))));
     assert!(breaker.refuses_at(until - 1));
     assert!(!breaker.refuses_at(until));
 }
 
 #[test]
-fn cb_3_one_probe_at_a_time() {
-    let breaker = breaker();
-    let until = trip(&breaker, 0);
-    let probe = breaker.admit(|| until).unwrap();
-    assert!(probe.is_probe());
-    for _ in 0..10 {
-        assert_eq!(breaker.admit(|| until + 10 * SECOND), Err(None));
+fn cb_3_cb_9_one_probe_after_each_cooldown_however_long_it_takes() {
+    let breaker = Breaker::new(quick());
+    let mut until = trip(&breaker, 0);
+    for cooldown in [2, 4, 4] {
+        let hung = arrive(&breaker, until).expect("a probe");
+        assert!(hung.is_probe());
+        for _ in 0..10 {
+            assert!(arrive(&breaker, until).is_err(), "one at a time");
+        }
+        until += cooldown * SECOND;
+        assert!(arrive(&breaker, until - 1).is_err());
     }
 }
 
 #[test]
-fn cb_6_a_probe_that_never_ends_is_followed_by_another() {
-    let breaker = breaker();
-    let until = trip(&breaker, 0);
-    let lost = breaker.admit(|| until).unwrap();
-    assert_eq!(breaker.admit(|| until + 29 * SECOND), Err(None));
-    let next = breaker.admit(|| until + 30 * SECOND).unwrap();
-    assert!(next.is_probe());
-    breaker.report(lost, Health::Failure, None, || until, || 0.0);
-    assert_eq!(
-        breaker.state(until),
-        BreakerState::Probing,
-        "the lost one counts no more"
-    );
-    breaker.report(next, Health::Success, None, || until, || 0.0);
-    assert_eq!(breaker.state(until), BreakerState::Closed);
+fn cb_9_of_many_calls_a_small_share_are_probes() {
+    for (gap, least, most) in [(MILLI, 55, 62), (100 * MILLI, 15, 35), (10 * SECOND, 6, 6)] {
+        let breaker = Breaker::new(BreakerPolicy::default());
+        let mut now = 0;
+        while call(&breaker, Health::Failure, now).is_none() {
+            now += SECOND;
+        }
+        let opened = now;
+        let mut probes = 0;
+        while now < opened + 60 * SECOND {
+            now += gap;
+            if let Ok(probe) = arrive(&breaker, now) {
+                assert_eq!(report(&breaker, probe, Health::Failure, now), None);
+                probes += 1;
+            }
+        }
+        assert!(
+            (least..=most).contains(&(probes / if gap == MILLI { 4 } else { 1 })),
+            "{gap}: {probes}"
+        );
+    }
 }
 
 #[test]
-fn cb_1_successes_before_the_first_failure_count_too() {
-    let breaker = breaker();
-    for i in 0..10_000 {
-        let ticket = breaker.admit(|| 0).unwrap();
-        let at = Some(i * 25 * SECOND / 10_000);
-        breaker.report(ticket, Health::Success, at, || unreachable!(), || 0.0);
+fn cb_9_a_retry_of_a_refused_call_makes_no_probe_due() {
+    let breaker = Breaker::new(quick());
+    let until = trip(&breaker, 0);
+    assert!(arrive(&breaker, until).is_ok(), "the next is due in 2 s");
+    let at = |now, retry| {
+        breaker.admit(|| Arrival {
+            now,
+            uniform: 0.0,
+            retry,
+        })
+    };
+    let now = until + 1500 * MILLI;
+    assert!((0..100).all(|_| at(now, true).is_err()));
+    let probe = (1..=100).find(|_| at(now, false).is_ok());
+    assert_eq!(probe, Some(CALLS_A_PROBE));
+}
+
+#[test]
+fn cb_9_it_ramps_up() {
+    let breaker = Breaker::new(quick());
+    let until = trip(&breaker, 0);
+    call(&breaker, Health::Success, until);
+    let admitted = |now| {
+        (0..10_000)
+            .filter(|_| arrive(&breaker, now).is_ok())
+            .count()
+    };
+    let steps = [0, 1, 2, 3].map(|step| admitted(until + step * STEP));
+    assert_eq!(steps, [8, 16, 32, 64]);
+    assert_eq!(admitted(until + STEPS * STEP), 10_000);
+    assert_eq!(state_of(&breaker, 0), BreakerState::Closed);
+}
+
+#[test]
+fn cb_9_few_calls_notice_no_ramp() {
+    let breaker = Breaker::new(quick());
+    let until = trip(&breaker, 0);
+    call(&breaker, Health::Success, until);
+    for i in 1..10 {
+        let now = until + i * STEP / 2;
+        assert!(arrive(&breaker, now).is_ok());
     }
+    assert_eq!(state_of(&breaker, 0), BreakerState::Closed);
+}
+
+#[test]
+fn cb_9_in_the_ramp_a_few_failures_open_it_at_once() {
+    let breaker = Breaker::new(BreakerPolicy::default());
+    let mut now = 0;
     for _ in 0..100 {
-        assert_eq!(call(&breaker, Health::Failure, 26 * SECOND), None);
-        assert_eq!(call(&breaker, Health::Success, 26 * SECOND), None);
+        call(&breaker, Health::Success, now);
+    }
+    while call(&breaker, Health::Failure, now).is_none() {
+        now += SECOND / 5;
+    }
+    now += 300 * MILLI;
+    assert_eq!(
+        call(&breaker, Health::Success, now),
+        Some(BreakerState::Recovering)
+    );
+    let mut admitted = 0;
+    let opened = (0..100).find_map(|i| {
+        let ticket = arrive(&breaker, now + i * STEP / 20).ok()?;
+        admitted += 1;
+        report(&breaker, ticket, Health::Failure, now + i * STEP / 20)
+    });
+    assert!(opened.is_some() && admitted < 15, "{admitted}");
+}
+
+#[test]
+fn cb_6_it_opens_and_closes_for_ever() {
+    let breaker = Breaker::new(quick());
+    let mut now = 0;
+    for _ in 0..100 {
+        let late = arrive(&breaker, now).expect("closed");
+        now = trip(&breaker, now);
+        let closed = call(&breaker, Health::Success, now);
+        assert_eq!(closed, Some(BreakerState::Recovering));
+        // CB-5: of an older generation.
+        for _ in 0..10 {
+            report(&breaker, late, Health::Failure, now);
+        }
+        assert_eq!(state_of(&breaker, now), BreakerState::Recovering);
+        now += SECOND;
     }
 }
 
 #[test]
 fn g_8_an_abandoned_breaker_is_forgotten() {
-    let breaker = breaker();
+    let breaker = Breaker::new(quick());
     call(&breaker, Health::Failure, 0);
     assert!(!breaker.is_idle(SECOND));
     assert!(breaker.is_idle(31 * SECOND), "a streak of the past");
-    let breaker = self::breaker();
+    let breaker = Breaker::new(quick());
     let until = trip(&breaker, 40 * SECOND);
-    assert!(!breaker.is_idle(until));
+    assert!(!breaker.is_idle(until - 1));
     assert!(
         breaker.is_idle(until + 60 * SECOND),
         "open, but the next call would pass"
@@ -238,98 +338,41 @@ fn g_8_an_abandoned_breaker_is_forgotten() {
 }
 
 #[test]
-fn cb_4_a_good_probe_closes_and_resets() {
-    let breaker = breaker();
-    let until = trip(&breaker, 0);
-    assert_eq!(
-        call(&breaker, Health::Success, until),
-        Some(BreakerState::Closed)
-    );
-    assert!(breaker.is_idle(until));
-    for _ in 0..4 {
-        assert_eq!(call(&breaker, Health::Failure, until), None);
-    }
-}
-
-#[test]
-fn cb_4_a_bad_probe_opens_it_for_longer_up_to_the_cap() {
-    let breaker = breaker();
-    let mut until = trip(&breaker, 0);
-    let mut last = Duration::from_nanos(until);
-    for round in 0..20 {
-        let Some(BreakerState::Open(cooldown)) = call(&breaker, Health::Failure, until) else {
-            panic!()
-        };
-        assert!(
-            cooldown > last || cooldown == breaker.policy.max_cooldown,
-            "round {round}"
-        );
-        last = cooldown;
-        until += nanos(cooldown);
-    }
-    assert_eq!(last, breaker.policy.max_cooldown);
-}
-
-#[test]
-fn cb_4_cooldowns_are_jittered() {
-    let cooldown = |uniform: f64| {
-        let breaker = breaker();
-        let mut inner = lock(&breaker.shared.inner);
-        breaker.open(&mut inner, 0, 0, uniform)
-    };
-    assert_ne!(cooldown(0.1), cooldown(0.9));
-}
-
-#[test]
 fn cb_5_a_neutral_probe_frees_its_slot() {
-    let breaker = breaker();
+    let breaker = Breaker::new(quick());
     let until = trip(&breaker, 0);
     assert_eq!(call(&breaker, Health::Neutral, until), None);
-    assert_eq!(
-        call(&breaker, Health::Success, until),
-        Some(BreakerState::Closed)
-    );
+    let closed = call(&breaker, Health::Success, until);
+    assert_eq!(closed, Some(BreakerState::Recovering));
 }
 
 #[test]
 fn cb_5_late_results_of_an_older_generation_change_nothing() {
-    let breaker = breaker();
-    let late: Vec<_> = (0..3).map(|_| breaker.admit(|| 0).unwrap()).collect();
+    let breaker = Breaker::new(quick());
+    let late: Vec<_> = (0..3).map(|_| arrive(&breaker, 0).unwrap()).collect();
     let until = trip(&breaker, 0);
-    assert_eq!(
-        breaker.report(late[0], Health::Success, None, || 0, || 0.0),
-        None
-    );
-    assert!(matches!(breaker.state(0), BreakerState::Open(_)));
-    let probe = breaker.admit(|| until).unwrap();
-    assert_eq!(
-        breaker.report(late[1], Health::Success, None, || until, || 0.0),
-        None
-    );
-    assert_eq!(breaker.state(until), BreakerState::Probing);
-    breaker.report(probe, Health::Success, None, || until, || 0.0);
+    assert_eq!(report(&breaker, late[0], Health::Success, 0), None);
+    assert!(matches!(state_of(&breaker, 0), BreakerState::Open(_)));
+    let probe = arrive(&breaker, until).unwrap();
+    assert_eq!(report(&breaker, late[1], Health::Success, until), None);
+    assert!(matches!(state_of(&breaker, until), BreakerState::Open(_)));
+    report(&breaker, probe, Health::Success, until);
     for _ in 0..9 {
-        breaker.report(late[2], Health::Failure, None, || until, || 0.0);
+        report(&breaker, late[2], Health::Failure, until);
     }
-    assert_eq!(breaker.state(until), BreakerState::Closed);
+    assert_eq!(state_of(&breaker, until), BreakerState::Recovering);
 }
 
 #[test]
 fn g_5_exhaustion_opens_only_a_failing_dependency() {
     let run = |on_budget_exhausted, failures: u64| {
-        let breaker = Breaker::new(
-            BreakerPolicy {
-                on_budget_exhausted,
-                ..BreakerPolicy::default()
-            },
-            Duration::from_secs(30),
-        );
+        let breaker = Breaker::new(BreakerPolicy {
+            on_budget_exhausted,
+            failure_rate: 0.5,
+            ..quick()
+        });
         for i in 0..16 {
-            let health = if i % 8 < failures {
-                Health::Failure
-            } else {
-                Health::Success
-            };
+            let health = [Health::Success, Health::Failure][usize::from(i % 8 < failures)];
             call(&breaker, health, 0);
         }
         breaker.budget_exhausted(0, 0.0).is_some()
@@ -344,45 +387,146 @@ fn g_5_exhaustion_opens_only_a_failing_dependency() {
     assert!(!run(Exhaustion::Never, 4));
 }
 
+#[test]
+fn g_5_cb_8_with_the_defaults_exhaustion_is_no_evidence() {
+    let breaker = Breaker::new(BreakerPolicy::default());
+    for _ in 0..20 {
+        call(&breaker, Health::Failure, 0);
+        assert_eq!(breaker.budget_exhausted(SECOND / 2, 0.0), None);
+    }
+    assert!(breaker.budget_exhausted(SECOND, 0.0).is_some());
+}
+
+fn overload(breaker: &Breaker, health: Health, now: u64) {
+    let ticket = arrive(breaker, now);
+    let report = Report {
+        health,
+        overload: true,
+    };
+    if let Ok(ticket) = ticket {
+        breaker.report(ticket, report, Some(now), || now, || 0.0);
+    }
+}
+
+#[test]
+fn cb_10_what_is_turned_away_is_shed_beyond_twice_what_is_accepted() {
+    for (accepted, turned_away, shed) in [
+        (100, 0, 0.0),
+        (100, 90, 0.0),
+        (100, 300, 0.5),
+        (0, 99, 0.99),
+    ] {
+        let breaker = Breaker::new(BreakerPolicy::default());
+        for _ in 0..accepted {
+            call(&breaker, Health::Success, SECOND);
+        }
+        let free = |now| {
+            breaker.admit(|| Arrival {
+                now,
+                uniform: 0.999,
+                retry: false,
+            })
+        };
+        for _ in 0..turned_away {
+            let report = Report {
+                health: Health::Neutral,
+                overload: true,
+            };
+            breaker.report(free(SECOND).unwrap(), report, None, || SECOND, || 0.0);
+        }
+        let share = breaker.shed_share(SECOND);
+        assert!(
+            (share - shed).abs() < 0.01,
+            "{accepted} {turned_away}: {share}"
+        );
+        let admitted = arrive(&breaker, SECOND);
+        assert_eq!(admitted == Err(Denied::Overload), shed > 0.0);
+        assert!(free(SECOND).is_ok());
+        assert!(arrive(&breaker, 10 * SECOND).is_ok(), "signs of the past");
+        assert_eq!(breaker.shed_share(10 * SECOND), 0.0);
+    }
+}
+
+#[test]
+fn cb_10_other_failures_are_no_sign_of_overload() {
+    let breaker = Breaker::new(often(1.0, 1000));
+    for _ in 0..100 {
+        call(&breaker, Health::Failure, 0);
+    }
+    assert_eq!(breaker.shed_share(0), 0.0);
+    for _ in 0..100 {
+        overload(&breaker, Health::Failure, 0);
+    }
+    assert!(arrive(&breaker, 0).is_err(), "time-outs are");
+    let without = breaker.with_policy(BreakerPolicy {
+        throttle: None,
+        ..often(1.0, 1000)
+    });
+    assert!(arrive(&without, 0).is_ok(), "switched off");
+}
+
+#[test]
+fn cb_11_by_hand() {
+    let breaker = Breaker::new(quick());
+    breaker.force_open(0);
+    assert!((0..100).all(|hour| arrive(&breaker, hour * 3600 * SECOND).is_err()));
+    assert!(breaker.refuses_at(u64::MAX));
+    let by_hand = Some((BreakerReason::ByHand, 7));
+    breaker.force_closed(7);
+    for _ in 0..100 {
+        assert_eq!(call(&breaker, Health::Failure, 7), None);
+    }
+    assert_eq!(breaker.budget_exhausted(7, 0.0), None);
+    assert_eq!(breaker.state(7), (BreakerState::Closed, by_hand));
+    breaker.reset(9);
+    trip(&breaker, 9);
+    breaker.reset(9);
+    assert_eq!(state_of(&breaker, 9), BreakerState::Closed);
+    trip(&breaker, 10);
+}
+
 proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig { failure_persistence: None, ..Default::default() })]
 
     /// Whatever happened before, a dependency that is well is reached again.
     #[test]
-    fn cb_6_never_wedges(steps in proptest::collection::vec((0_u64..20_000, 0_u8..5), 0..200)) {
-        let breaker = breaker();
+    fn cb_6_never_wedges(steps in proptest::collection::vec((0_u64..20_000, 0_u8..6), 0..200)) {
+        let breaker = Breaker::new(quick());
         let (mut now, mut out) = (0, Vec::new());
         for (millis, step) in steps {
-            now += millis * 1_000_000;
+            now += millis * MILLI;
             match step {
-                0 => out.extend(breaker.admit(|| now).ok()),
+                0 => out.extend(arrive(&breaker, now).ok()),
                 1 => { breaker.budget_exhausted(now, 0.5); }
                 _ => if let Some(ticket) = out.pop() {
-                    let health = [Health::Success, Health::Failure, Health::Neutral][usize::from(step) - 2];
-                    breaker.report(ticket, health, None, || now, || 0.5);
+                    let health = [Health::Success, Health::Failure, Health::Neutral, Health::Failure];
+                    let report = Report { health: health[usize::from(step) - 2], overload: step > 3 };
+                    breaker.report(ticket, report, None, || now, || 0.5);
                 }
             }
         }
         for ticket in out {
-            breaker.report(ticket, Health::Neutral, None, || now, || 0.5);
+            report(&breaker, ticket, Health::Neutral, now);
         }
-        now += nanos(breaker.policy.max_cooldown);
-        call(&breaker, Health::Success, now);
-        proptest::prop_assert_eq!(breaker.state(now), BreakerState::Closed);
+        for _ in 0..3 {
+            now += nanos(Duration::from_secs(30));
+            call(&breaker, Health::Success, now);
+        }
+        proptest::prop_assert_eq!(state_of(&breaker, now), BreakerState::Closed);
     }
 }
 
 #[test]
 fn cb_5_a_probe_of_another_policy_is_reported_like_any() {
-    let breaker = breaker();
+    let breaker = Breaker::new(quick());
     let open_until = trip(&breaker, 0);
-    let renewed = breaker.with_policy(BreakerPolicy::default(), Duration::from_secs(5));
-    assert!(renewed.admit(|| 0).is_err(), "it stands where it stood");
-    let probe = breaker.admit(|| open_until).expect("the probe");
-    assert!(renewed.admit(|| open_until).is_err(), "one is out");
-    let closed = breaker.report(probe, Health::Success, None, || open_until, || 0.0);
-    assert_eq!(closed, Some(BreakerState::Closed));
-    assert!(renewed.admit(|| open_until).is_ok());
+    let renewed = breaker.with_policy(BreakerPolicy::default());
+    assert!(arrive(&renewed, 0).is_err(), "it stands where it stood");
+    let probe = arrive(&breaker, open_until).expect("the probe");
+    assert!(arrive(&renewed, open_until).is_err(), "one is out");
+    let closed = report(&breaker, probe, Health::Success, open_until);
+    assert_eq!(closed, Some(BreakerState::Recovering));
+    assert!(arrive(&renewed, open_until).is_ok());
 }
 
 /// A result that comes in by the old policy after slots got another length is counted in the new
@@ -391,20 +535,17 @@ fn cb_5_a_probe_of_another_policy_is_reported_like_any() {
 fn cb_1_slots_of_two_lengths_are_never_mixed() {
     let of = |seconds| BreakerPolicy {
         window: Duration::from_secs(seconds),
-        consecutive_failures: 100,
-        minimum_calls: 4,
-        ..BreakerPolicy::default()
+        ..often(0.5, 4)
     };
     for (before, after) in [(10, 1000), (1000, 10)] {
         let start = 5000 * SECOND;
-        let old = Breaker::new(of(before), Duration::from_secs(30));
-        let new = old.with_policy(of(after), Duration::from_secs(30));
+        let old = Breaker::new(of(before));
+        let new = old.with_policy(of(after));
         for _ in 0..3 {
             assert_eq!(call(&old, Health::Failure, start), None);
         }
         let past = start + 2 * nanos(Duration::from_secs(after));
-        let seen = new.admit(|| past).expect("closed");
-        new.report(seen, Health::Success, Some(past), || past, || 0.0);
+        assert_eq!(call(&new, Health::Success, past), None);
         for _ in 0..2 {
             assert_eq!(call(&old, Health::Failure, past), None, "{before} {after}");
         }

@@ -8,13 +8,14 @@ use std::{
 };
 
 use dashmap::DashMap;
+use http::Request;
 use tokio::time::Instant;
 
 use super::{Current, Dependencies, Registry};
 use crate::{
     backoff::Jitter,
     classify::Standard,
-    dependency::{ByAuthority, Named, nanos},
+    dependency::{ByAuthority, ByMessage, Named, nanos},
     policy::{Policies, Policy},
 };
 
@@ -89,12 +90,21 @@ impl<C, L> DependenciesBuilder<C, L> {
         self.with_locator(Named(name.into()))
     }
 
-    /// Finds the dependency of a request by a closure.
-    pub fn with_locate<F, Req>(self, locate: F) -> DependenciesBuilder<C, F>
+    /// Finds the dependency of an HTTP request by a closure. A
+    /// [`RetryOverride`](crate::RetryOverride) on the request may name another.
+    pub fn with_locate<F, B>(self, locate: F) -> DependenciesBuilder<C, F>
+    where
+        F: for<'a> Fn(&'a Request<B>) -> Cow<'a, str>,
+    {
+        self.with_locator(locate)
+    }
+
+    /// Finds the dependency of a message, or of any request that is not HTTP's, by a closure.
+    pub fn with_locate_message<F, Req>(self, locate: F) -> DependenciesBuilder<C, ByMessage<F>>
     where
         F: for<'a> Fn(&'a Req) -> Cow<'a, str>,
     {
-        self.with_locator(locate)
+        self.with_locator(ByMessage(locate))
     }
 
     /// Finds the dependency of a request by any [`Locate`](crate::dependency::Locate).

@@ -73,6 +73,20 @@ pub(super) fn settings(settings: &Settings) -> Result<(), ConfigError> {
         return wrong("breaker.minimum_calls", &0, "at least 1");
     }
     within(
+        "breaker.no_success_for",
+        breaker.no_success_for,
+        Duration::ZERO,
+        day,
+    )?;
+    if let Some(slow) = breaker.slow_call {
+        within("breaker.slow_call", slow, millisecond, day)?;
+    }
+    if let Some(factor) = breaker.throttle
+        && !(1.0..=100.0).contains(&factor)
+    {
+        return wrong("breaker.throttle", &factor, "1 to 100");
+    }
+    within(
         "breaker.window",
         breaker.window,
         Duration::from_secs(1),

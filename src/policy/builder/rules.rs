@@ -58,7 +58,9 @@ impl PolicyBuilder {
     }
 
     /// Adds gRPC methods that reply with one message. [`PeekLayer`](crate::client::peek::PeekLayer)
-    /// waits for the first frame of their replies only, since other replies may be streams.
+    /// waits for the first frame of their replies only, since other replies may be streams. Without
+    /// any, these are all methods under [`Policy::grpc_unary`](crate::Policy::grpc_unary) and none
+    /// under the other profiles.
     pub fn unary_methods<T: Into<String>>(mut self, methods: impl IntoIterator<Item = T>) -> Self {
         let methods = methods.into_iter().map(Into::into);
         self.settings.rules.unary_methods.extend(methods);

@@ -43,11 +43,26 @@ impl<S> Layer<S> for ProblemLayer {
 }
 
 /// The service of a [`ProblemLayer`].
-#[derive(Debug, Clone)]
+///
+/// # Clone
+///
+/// A clone is not ready, and has not failed to become so.
+#[derive(Debug)]
 pub struct Problem<S> {
     inner: S,
     /// The answer to the next call, after the service failed to become ready for it.
     failed: Option<problem::Problem>,
+}
+
+/// Leaves the failure behind: callers that take the readied service and go on with its clone would
+/// get the answer for ever.
+impl<S: Clone> Clone for Problem<S> {
+    fn clone(&self) -> Self {
+        Self {
+            inner: self.inner.clone(),
+            failed: None,
+        }
+    }
 }
 
 impl<S, B, R> Service<Request<B>> for Problem<S>

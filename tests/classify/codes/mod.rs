@@ -30,7 +30,10 @@ pub(crate) type Peeked = Result<Response<BufferedBody<ReplyBody>>, BoxError>;
 
 /// As many retries as a profile allows, so that only a table can say less.
 pub(crate) fn policy(codes: Codes) -> PolicyBuilder {
-    Policy::synchronous().max_retries(5).codes(codes)
+    Policy::synchronous()
+        .max_retries(5)
+        .consecutive_failures(5)
+        .codes(codes)
 }
 
 pub(crate) fn said(status: u16, content_type: &str, body: impl Into<Bytes>) -> Reply {

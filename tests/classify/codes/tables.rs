@@ -172,7 +172,9 @@ async fn c_8_a_code_says_how_its_dependency_is() {
         ("SOMETHING_ELSE", 500, Health::Failure),
         ("SOMETHING_ELSE", 200, Health::Success),
     ] {
-        let policy = Policy::synchronous().codes(Codes::forrst());
+        let policy = Policy::synchronous()
+            .consecutive_failures(5)
+            .codes(Codes::forrst());
         let deps = Dependencies::new(policy.build().unwrap());
         let mut client = ServiceBuilder::new()
             .layer(CircuitBreakerLayer::new(deps.clone()))

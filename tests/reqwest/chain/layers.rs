@@ -229,7 +229,8 @@ async fn d_7_a_layer_with_wakers_of_its_own_is_woken() {
 
 #[tokio::test(start_paused = true)]
 async fn cb_7_an_open_breaker_keeps_the_last_real_answer() {
-    let deps = deps(quick().consecutive_failures(2));
+    let far = Duration::from_secs(9);
+    let deps = deps(quick().consecutive_failures(2).cooldown(far, far));
     let client = answering(stacks::client(deps), |_, _| async { Ok(said(500)) });
     let response = get(&client).send().await.unwrap();
     assert_eq!(outcome(&response), (2, Some(StopReason::Breaker)));

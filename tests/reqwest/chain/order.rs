@@ -177,7 +177,9 @@ async fn d_7_two_stacks_in_one_chain() {
     assert_eq!(outcome(&get(&client).send().await.unwrap()), (2, None));
 
     // What the inner one refuses is known to the outer one as such.
-    let deps = self::deps(quick().max_retries(1));
+    let far = std::time::Duration::from_secs(9);
+    let policy = quick().max_retries(1).consecutive_failures(5);
+    let deps = self::deps(policy.cooldown(far, far));
     let client = ClientBuilder::new(self::client())
         .with(TowerMiddleware::new(RetryLayer::new(Dependencies::new(
             quick().build().unwrap(),

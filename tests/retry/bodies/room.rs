@@ -16,7 +16,10 @@ use crate::support::{
 
 /// Room for one body of 1000 bytes.
 fn tight() -> PolicyBuilder {
-    policy().replay_limit(1000).replay_pool(1000)
+    policy()
+        .budget_floor(10)
+        .replay_limit(1000)
+        .replay_pool(1000)
 }
 
 #[tokio::test(start_paused = true)]
@@ -35,6 +38,17 @@ async fn s_3_recordings_of_one_dependency_share_a_bound() {
     // When they are over there is room again.
     server.then([(Reader::All, Then::Status(503))]);
     assert_eq!(outcome(&send(1000).await), SECOND);
+}
+
+/// The limit is about bodies: a request without one is sent again whatever it is.
+#[tokio::test(start_paused = true)]
+async fn s_3_a_replay_limit_of_zero_keeps_no_body_and_every_head() {
+    for (length, expected) in [(0, SECOND), (1, LOST)] {
+        let server = Server::new([(Reader::All, Then::Status(503))]);
+        let client = server.client(policy().replay_limit(0));
+        let result = client.oneshot(put(boxed(cut(length)))).await;
+        assert_eq!(outcome(&result), expected, "{length}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,5 +1,5 @@
 use rustls::{CertificateError, InvalidMessage};
-use tokio::io::duplex;
+use tokio::io::{AsyncWriteExt, duplex};
 
 use super::*;
 
@@ -70,12 +70,19 @@ enum Fault {
     OwnReset,
     /// With its connection, which the server closes.
     GoAway,
+    /// By what the server says, which is no HTTP/2.
+    Garbage,
 }
 
 /// The error of a stream that fails so, between a real client and a real server.
 async fn failed(fault: Fault, reason: Reason) -> h2::Error {
     let (near, far) = duplex(4096);
     tokio::spawn(async move {
+        if let Fault::Garbage = fault {
+            let mut far = far;
+            far.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await?;
+            return std::future::pending().await;
+        }
         let mut server = h2::server::handshake(far).await.unwrap();
         if let Fault::GoAway = fault {
             // Before it takes the stream, which is then above the last one that it took.
@@ -86,7 +93,9 @@ async fn failed(fault: Fault, reason: Reason) -> h2::Error {
                 reply.send_reset(reason);
             }
         }
-        std::future::poll_fn(|cx| server.poll_closed(cx)).await
+        std::future::poll_fn(|cx| server.poll_closed(cx))
+            .await
+            .map_err(std::io::Error::other)
     });
     let (client, connection) = h2::client::handshake(near).await.unwrap();
     tokio::spawn(connection);
@@ -101,17 +110,20 @@ async fn failed(fault: Fault, reason: Reason) -> h2::Error {
 
 /// C-4: only a server can say that it never began, and only in these two ways.
 #[tokio::test]
-async fn c_4_who_fails_a_stream_and_how_tells_whether_it_was_begun() {
+async fn c_4_c_10_who_fails_a_stream_and_how_tells_whether_it_was_begun() {
     for (fault, reason, expected) in [
         (Fault::Reset, Reason::REFUSED_STREAM, Cause::StreamRefused),
-        (Fault::OwnReset, Reason::REFUSED_STREAM, Cause::Protocol),
         (Fault::GoAway, Reason::REFUSED_STREAM, Cause::Protocol),
         (Fault::Reset, Reason::NO_ERROR, Cause::Protocol),
-        (Fault::OwnReset, Reason::NO_ERROR, Cause::Protocol),
         (Fault::GoAway, Reason::NO_ERROR, Cause::GoAway),
         (Fault::GoAway, Reason::ENHANCE_YOUR_CALM, Cause::Protocol),
         (Fault::Reset, Reason::CANCEL, Cause::Protocol),
-        (Fault::Reset, Reason::PROTOCOL_ERROR, Cause::Serialization),
+        (Fault::Reset, Reason::PROTOCOL_ERROR, Cause::Configuration),
+        (
+            Fault::Garbage,
+            Reason::FRAME_SIZE_ERROR,
+            Cause::Serialization,
+        ),
         (
             Fault::Reset,
             Reason::HTTP_1_1_REQUIRED,
@@ -122,6 +134,17 @@ async fn c_4_who_fails_a_stream_and_how_tells_whether_it_was_begun() {
         assert_eq!(error.reason(), Some(reason), "{fault:?}: {error}");
         let found = cause(|facts| inspect(&error, facts));
         assert_eq!(found, Some(expected), "{fault:?} {reason}");
+    }
+    // C-10: what we reset ourselves is nobody else's fault.
+    for reason in [
+        Reason::REFUSED_STREAM,
+        Reason::NO_ERROR,
+        Reason::INTERNAL_ERROR,
+        Reason::PROTOCOL_ERROR,
+    ] {
+        let mut facts = Facts::default();
+        inspect(&failed(Fault::OwnReset, reason).await, &mut facts);
+        assert_eq!((facts.ours, facts.cause), (true, None), "{reason}");
     }
     // What h2 makes of a bare reason is nobody's word.
     for reason in [Reason::REFUSED_STREAM, Reason::NO_ERROR] {

@@ -94,8 +94,8 @@ fn failures(times: usize) -> FailureHistory {
 
 #[test]
 fn d_4_c_4_c_5_c_8_the_verdict_and_the_attempts_decide_first() {
-    use Retryable::{AfterRefresh, FreshId, MaxConsecutive, MaxRetries, Never};
-    use StopReason::{Breaker, Budget, Exhausted, NotIdempotent, NotRetryable, Pushback};
+    use Retryable::{AfterRefresh, FreshId, MaxPerCause, MaxRetries, Never};
+    use StopReason::{Breaker, Budget, Exhausted, NotIdempotent, NotRetryable, Pushback, Throttle};
 
     let retries = |max_retries| Limits {
         max_retries,
@@ -112,8 +112,10 @@ fn d_4_c_4_c_5_c_8_the_verdict_and_the_attempts_decide_first() {
     };
     let as_retry = |retry| UNAVAILABLE.retry(retry);
     let refused = |by| Verdict::refused(by);
+    let (open, shed) = (refused(Refusal::Breaker), refused(Refusal::Throttle));
     let stop = as_retry(Never).guidance(Some(Guidance::Stop));
-    let dns = Verdict::transient(Cause::Dns).retry(MaxConsecutive(1));
+    let dns = Verdict::transient(Cause::Dns).retry(MaxPerCause(1));
+    let early = Verdict::transient(Cause::Status(StatusCode::TOO_EARLY)).retry(MaxPerCause(1));
     let (refresh, fresh_id) = (as_retry(AfterRefresh), as_retry(FreshId));
     let busy = UNAVAILABLE.health(Health::Neutral);
     #[rustfmt::skip]
@@ -125,7 +127,10 @@ fn d_4_c_4_c_5_c_8_the_verdict_and_the_attempts_decide_first() {
         ("D-5 off", failures(0), UNAVAILABLE, off, Err(Exhausted)),
         ("D-4 final", failures(0), as_retry(Never), LIMITS, Err(NotRetryable)),
         ("RA-8 told to stop", failures(0), stop, LIMITS, Err(Pushback)),
-        ("CB-7", failures(1), refused(Refusal::Breaker), LIMITS, Err(Breaker)),
+        ("CB-7 a second chance", failures(1), refused(Refusal::Breaker), effectful, Ok(())),
+        ("CB-7 no fourth", after([open, open]), open, LIMITS, Err(Breaker)),
+        ("CB-7 the last", failures(3), open, LIMITS, Err(Breaker)),
+        ("CB-10", after([shed, shed]), shed, LIMITS, Err(Throttle)),
         ("G-4", failures(1), refused(Refusal::Budget), LIMITS, Err(Budget)),
         ("RA-9", failures(0), refused(Refusal::RetryAfter), LIMITS, Err(Pushback)),
         ("C-5 an effect", failures(0), UNAVAILABLE, effectful, Err(NotIdempotent)),
@@ -134,8 +139,10 @@ fn d_4_c_4_c_5_c_8_the_verdict_and_the_attempts_decide_first() {
         ("S-1 no hook", failures(0), refresh, LIMITS, Err(NotRetryable)),
         ("S-1 a hook", failures(1), refresh, hook, Ok(())),
         ("S-1 once", after([refresh]), refresh, hook, Err(Exhausted)),
+        ("S-1 whatever the method", failures(0), refresh, Limits { repeatable: false, ..hook }, Ok(())),
         ("C-3 in a row", after([dns]), dns, LIMITS, Err(Exhausted)),
-        ("C-3 another cause", after([dns]), as_retry(MaxConsecutive(1)), LIMITS, Ok(())),
+        ("C-10 not in a row", after([dns, early]), dns, LIMITS, Err(Exhausted)),
+        ("C-3 another cause", after([dns]), as_retry(MaxPerCause(1)), LIMITS, Ok(())),
         ("C-6 below the most", failures(1), as_retry(MaxRetries(2)), LIMITS, Ok(())),
         ("C-6 at the most", failures(2), as_retry(MaxRetries(2)), LIMITS, Err(Exhausted)),
         ("C-6 a fresh id", failures(1), fresh_id, LIMITS, Ok(())),
@@ -187,8 +194,46 @@ fn ra_7_ra_8_the_wait_is_the_backoff_or_the_time_that_was_asked_for() {
         let wait = granted.map(|granted| (granted.wait, granted.at - row.now, granted.backoff));
         assert_eq!(wait, Ok((expected, expected, SECOND)), "{rule}");
     }
+    // S-1: only what was asked for delays new credentials.
+    let hook = Limits {
+        refreshes: true,
+        ..LIMITS
+    };
+    for (guidance, expected) in [(None, Duration::ZERO), (at_least(MS), 2 * MS)] {
+        let verdict = UNAVAILABLE
+            .retry(Retryable::AfterRefresh)
+            .guidance(guidance);
+        let granted = decide(&failures(0), &verdict, hook, &mut Row::new());
+        assert_eq!(granted.map(|granted| granted.wait), Ok(expected));
+    }
     let endless = wait(40, in_body(SECOND, true, None), SECOND, &Row::new());
     assert!(endless > 1_000_000_000 * SECOND, "doubling saturates");
+}
+
+#[test]
+fn ra_8_s_1_a_pushback_begins_the_backoff_anew_and_a_refresh_is_none() {
+    let pushback = UNAVAILABLE.guidance(Some(Guidance::Exactly(MS)));
+    let refresh = UNAVAILABLE.retry(Retryable::AfterRefresh);
+    for (verdicts, backoffs) in [
+        (&[UNAVAILABLE, UNAVAILABLE][..], (2, SECOND)),
+        (&[UNAVAILABLE, pushback], (0, Duration::ZERO)),
+        (&[UNAVAILABLE, pushback, UNAVAILABLE], (1, SECOND)),
+        (&[UNAVAILABLE, refresh], (1, SECOND)),
+        (&[refresh], (0, Duration::ZERO)),
+    ] {
+        let history = after(verdicts.iter().copied());
+        assert_eq!((history.backoffs, history.previous_backoff), backoffs);
+        assert_eq!(history.retries as usize, verdicts.len());
+    }
+}
+
+#[test]
+fn c_10_more_causes_than_are_counted_share_a_count() {
+    let status = |code| Verdict::transient(Cause::Status(StatusCode::from_u16(code).unwrap()));
+    let once = |code| status(code).retry(Retryable::MaxPerCause(1));
+    let history = after([500, 502, 503, 504, 507].map(once));
+    let repeats = [500, 502, 503, 504, 507, 508].map(|code| history.repeats_of(status(code).cause));
+    assert_eq!(repeats, [1, 1, 1, 2, 2, 2]);
 }
 
 #[test]
