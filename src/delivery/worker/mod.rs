@@ -58,7 +58,8 @@
 //! An attempt after the first is logged and counted as a client's retry is (`retry_attempts_total`,
 //! `retry_backoff_duration_seconds`, `retry_exhausted_total`), under the name of the entry's
 //! [target](Handler::target) or else of its queue. Retries to one target share a budget, a fifth of its
-//! first attempts by default: an entry past it waits, without having used an attempt.
+//! first attempts by default: an entry past it waits, without having used an attempt. One retry every
+//! 30 s goes out to a target all the same, so that a target that is back is noticed.
 //! [`dependencies`](WorkerBuilder::dependencies) sets the registry that has those budgets.
 //!
 //! # What goes wrong

@@ -1,4 +1,11 @@
-use std::{borrow::Cow, sync::Arc, time::Duration};
+use std::{
+    borrow::Cow,
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use tokio::time::Instant;
 
 use super::Handler;
 use crate::{
@@ -13,6 +20,9 @@ use crate::{
 /// The pause of an entry whose target has used up its retry budget: about as long as the budget
 /// looks back.
 const BUDGET_PAUSE: Duration = Duration::from_secs(30);
+
+/// The targets whose last probe is remembered before old ones are dropped.
+const MAX_PROBES: usize = 1024;
 
 /// The ids of an entry in the logs of its retries, and how many attempts it has.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -49,6 +59,10 @@ where
 #[derive(Clone)]
 pub(super) struct Retries {
     registry: Arc<dyn Registry>,
+    /// When a retry went out to a target that has used up its budget. One does in each pause:
+    /// successes earn the budget of a quiet target, and without it there would be none after an
+    /// outage.
+    probed: Arc<Mutex<HashMap<String, Instant>>>,
     /// A dead-letter queue that a policy names.
     pub(super) dead_letters: Option<String>,
 }
@@ -62,6 +76,7 @@ impl Retries {
     {
         Self {
             registry: Arc::new(dependencies.clone()),
+            probed: Arc::default(),
             dead_letters: dependencies.dead_letters(),
         }
     }
@@ -102,7 +117,8 @@ impl Retries {
         let dependency = self
             .registry
             .get(&target.unwrap_or(Cow::Borrowed(&entry.queue)));
-        if limited && dependency.charge_now().is_err() {
+        let limited = limited && dependency.charge_now().is_err();
+        if limited && !self.probes(dependency.name()) {
             return Err(BUDGET_PAUSE.mul_f64(rand::random_range(0.5..1.5)));
         }
         let labels = handler.labels(entry);
@@ -120,10 +136,29 @@ impl Retries {
         Ok(())
     }
 
-    /// Records an entry that failed after its last attempt.
+    /// Returns whether a target that has used up its budget gets a retry all the same.
+    fn probes(&self, target: &str) -> bool {
+        let mut probed = self.probed.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_recent = |at: &Instant| at.elapsed() < BUDGET_PAUSE;
+        if probed.get(target).is_some_and(is_recent) {
+            return false;
+        }
+        if probed.len() >= MAX_PROBES {
+            probed.retain(|_, at| is_recent(at));
+        }
+        probed.insert(target.to_owned(), Instant::now());
+        true
+    }
+
+    /// Records the end of an attempt: a success earns budget, and a failure may be that of the last
+    /// attempt.
     pub(super) fn end<H: Handler>(&self, handler: &H, entry: &Entry, settlement: &Settlement) {
-        if !matches!(settlement.outcome, SettlementOutcome::Failed(_)) {
-            return;
+        match (settlement.outcome, handler.target(entry)) {
+            (SettlementOutcome::Completed(_), Some(target)) => {
+                return self.registry.get(&target).earn();
+            }
+            (SettlementOutcome::Failed(_), _) => {}
+            _ => return,
         }
         let max_attempts = handler.labels(entry).max_attempts;
         if max_attempts > 0 && entry.attempts >= max_attempts {
