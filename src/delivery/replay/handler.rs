@@ -233,7 +233,7 @@ where
             Err(error) => return self.by_error(error),
         };
         if cannot_serve(&response).is_some() {
-            return Attempted::NotNow(judge(&self.rules, &response).not_before());
+            return Attempted::NotNow(judge(&self.rules, &response).repeat_after());
         }
         self.replay.state.slow_start.served();
         let reply = Box::new(Reply::read(response, settings.response_limit).await);
@@ -383,7 +383,7 @@ fn judge_reply(dialect: &dyn ReplayFormat, rules: &Rules, reply: &Response<Bytes
         }
     };
     match verdict.retry {
-        _ if dialect.is_processing(reply) => Judged::Processing(verdict.not_before()),
+        _ if dialect.is_processing(reply) => Judged::Processing(verdict.repeat_after()),
         _ if verdict.is_success() => Judged::Success,
         Retryable::Never => Judged::Final,
         _ => Judged::Transient(verdict.cause),
