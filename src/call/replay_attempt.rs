@@ -1,4 +1,4 @@
-use std::{fmt, sync::Arc, time::Duration};
+use std::{any::Any, fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::Response;
@@ -17,6 +17,9 @@ pub(crate) struct ReplayAttempt {
     /// Returns the request to go on with if this reply is a failure that the journal attempts
     /// again.
     pub(crate) attempted_again: AttemptedAgain,
+    /// Returns whether an error of the service says that the request was not served, so that the
+    /// journal takes it.
+    pub(crate) not_served: fn(&dyn Any) -> bool,
     /// The time for which duplicates have to wait for that attempt; as long as a lease by default.
     pub(crate) hold: Option<Duration>,
 }

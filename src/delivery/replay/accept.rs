@@ -166,8 +166,8 @@ fn is_journaled<R>(settings: &Settings, response: &Response<R>) -> Option<&'stat
 }
 
 /// Returns why there is no response, if the error says that the request was not served.
-pub(super) fn cannot_call<E: 'static>(error: &E) -> Option<&'static str> {
-    let error: &BoxError = (error as &dyn Any).downcast_ref()?;
+pub(super) fn cannot_call(error: &dyn Any) -> Option<&'static str> {
+    let error: &BoxError = error.downcast_ref()?;
     if RetryOutcome::of_error(&**error).is_some_and(RetryOutcome::in_doubt) {
         return None;
     }
@@ -212,6 +212,7 @@ impl<J: Journal + Clone> Replay<J> {
             owner: None,
             resumes: None,
             hold: None,
+            not_served: |error| cannot_call(error).is_some(),
             attempted_again: Arc::new(move |reply| {
                 is_journaled(&state.settings, reply)?;
                 let owner = state.scope.owner(&head)?;

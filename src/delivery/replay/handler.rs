@@ -304,6 +304,7 @@ impl<J: Journal + Clone, S, B, H> ReplayHandler<J, S, B, H> {
             owner: Some(entry.owner.as_str().into()),
             resumes: Some(key),
             attempted_again,
+            not_served: |error| cannot_call(error).is_some(),
             hold: Some(entry.expires_at.since(entry.changed_at)),
         }
     }

@@ -75,7 +75,10 @@ where
                 ))
                 .await),
                 Err(error) => {
-                    if outcome::is_unsent(&error, state.settings.server_errors) {
+                    let journaled = |attempt: &ReplayAttempt| (attempt.not_served)(&error);
+                    if outcome::is_unsent(&error, state.settings.server_errors)
+                        || attempt.as_ref().is_some_and(journaled)
+                    {
                         let unsent = unexecuted(&state, &execution, attempt.as_ref());
                         let release = state.engine.settle(&execution, unsent);
                         let _ = Box::pin(release).await;

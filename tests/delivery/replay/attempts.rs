@@ -8,6 +8,7 @@ use tower::{Layer, ServiceExt};
 use tower_reprise::{
     IdempotencyLayer,
     delivery::replay::{Replay, ReplayId, ReplayOrder},
+    error::BoxError,
     server::{dialect::Scope, idempotency::HandlerOutcome},
     store::{
         CrashPolicy, MemoryStore,
@@ -124,6 +125,50 @@ async fn i_12_a_request_that_is_journaled_hands_its_record_over() {
     let worker = shop.work();
     assert_eq!(shop.ended(id).await, Status::Completed);
     assert_eq!(shop.handler.seen().len(), 2);
+    drop(worker);
+}
+
+/// I-12: an error that its request is journaled for leaves the key to the journal as well.
+#[tokio::test(start_paused = true)]
+async fn i_12_an_overloaded_service_hands_its_record_over() {
+    type Body = http_body_util::Full<Bytes>;
+    let store = MemoryStore::new();
+    let layer = IdempotencyLayer::builder(store.clone())
+        .scope(Scope::new(|_| Some("ada")))
+        .crash_policy(CrashPolicy::Unknown)
+        .build()
+        .unwrap();
+    let replay = Replay::before(store.clone(), &layer).build().unwrap();
+    let calls = Arc::new(Mutex::new(0));
+    let counted = Arc::clone(&calls);
+    let service = layer.layer(tower::service_fn(move |_: http::Request<Body>| {
+        let mut calls = counted.lock().unwrap();
+        *calls += 1;
+        std::future::ready(match *calls {
+            1 => Err(BoxError::from(tower::load_shed::error::Overloaded::new())),
+            _ => Ok(Response::new(Body::default())),
+        })
+    }));
+    let order = http::Request::post("/orders")
+        .header("idempotency-key", "1")
+        .header("replay", "true")
+        .body(Body::default())
+        .unwrap();
+    let app = replay.layer().layer(service.clone());
+    assert_eq!(app.oneshot(order).await.unwrap().status(), 202);
+    let worker = replay.worker::<Body, _>(service).start().unwrap();
+    let over = async || {
+        let counts = store.counts("replay").await.unwrap();
+        counts.of(Status::Completed) + counts.of(Status::Failed)
+    };
+    while over().await == 0 {
+        tokio::time::sleep(SECOND).await;
+    }
+    let counts = store.counts("replay").await.unwrap();
+    assert_eq!(
+        (counts.of(Status::Completed), *calls.lock().unwrap()),
+        (1, 2)
+    );
     drop(worker);
 }
 
