@@ -268,7 +268,7 @@ async fn o_2_the_dependency_is_host_and_port() {
 async fn o_2_prometheus_can_scrape_it() {
     let recorder = PrometheusBuilder::new().build_recorder();
     let guard = metrics::set_default_local_recorder(&recorder);
-    let far = std::time::Duration::from_secs(9);
+    let far = Duration::from_secs(9);
     let policy = policy().consecutive_failures(4).cooldown(far, far);
     let deps = Dependencies::new(policy.build().unwrap());
     let busy = || reply(503, &[]);
