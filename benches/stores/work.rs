@@ -26,6 +26,7 @@ pub(crate) fn claim(n: u64) -> Claim {
         retention: RETENTION,
         crash_policy: CrashPolicy::Reexecute,
         note: Note::NONE,
+        resumes: None,
     }
 }
 

@@ -10,11 +10,11 @@ use std::{
 
 use tokio::time::Instant;
 use tower_reprise::store::{
-    Claim, Claimed, FencingToken, IdempotencyStore, MemoryStore, Ownership, PostgresStore,
+    Claim, ClaimId, Claimed, FencingToken, IdempotencyStore, MemoryStore, Ownership, PostgresStore,
     RecordKey, RedisStore, SqliteStore, StoreError, Stored,
     journal::{
-        CommandResult, Counts, Enqueued, Entry, EntryCommand, EntryId, Journal, LeaseRequest,
-        LeaseToken, NewEntry, Query, Settlement,
+        CommandResult, Counts, Duplicate, Enqueued, Entry, EntryCommand, EntryId, Journal,
+        LeaseRequest, LeaseToken, NewEntry, Query, Settlement,
     },
 };
 
@@ -141,6 +141,22 @@ impl IdempotencyStore for Store {
         renewed
     }
 
+    async fn suspend(
+        &self,
+        key: RecordKey,
+        token: FencingToken,
+        resumed_by: ClaimId,
+        lease: Duration,
+        retention: Duration,
+    ) -> Result<Ownership, StoreError> {
+        let suspended =
+            each!(self, store => store.suspend(key, token, resumed_by, lease, retention).await);
+        if suspended.is_ok() {
+            self.lock().remove(&key);
+        }
+        suspended
+    }
+
     async fn complete(
         &self,
         key: RecordKey,
@@ -200,6 +216,15 @@ impl Journal for Store {
         each!(self, store => store.settle(id, turn, settle).await)
     }
 
+    async fn bury(
+        &self,
+        entry: NewEntry,
+        attempts: u32,
+        settle: Settlement,
+    ) -> Result<Enqueued, StoreError> {
+        each!(self, store => store.bury(entry, attempts, settle).await)
+    }
+
     async fn command(
         &self,
         id: EntryId,
@@ -210,6 +235,14 @@ impl Journal for Store {
 
     async fn find(&self, id: EntryId) -> Result<Option<Entry>, StoreError> {
         each!(self, store => store.find(id).await)
+    }
+
+    async fn find_duplicate(
+        &self,
+        queue: &str,
+        key: RecordKey,
+    ) -> Result<Option<Duplicate>, StoreError> {
+        each!(self, store => store.find_duplicate(queue, key).await)
     }
 
     async fn list(&self, query: Query) -> Result<Vec<Entry>, StoreError> {

@@ -14,8 +14,14 @@ pub(crate) mod key;
 mod outcome;
 mod overrides;
 mod readiness;
+#[cfg(feature = "server")]
+mod replay_attempt;
 mod verdict;
 
+#[cfg(feature = "server")]
+pub(crate) use self::replay_attempt::ReplayAttempt;
+#[cfg(feature = "delivery")]
+pub(crate) use self::replay_attempt::{AttemptedAgain, ReplayKey};
 pub use self::{
     attempt::Attempt,
     guidance::Guidance,

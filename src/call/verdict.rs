@@ -127,6 +127,18 @@ impl Verdict {
         }
     }
 
+    /// Returns the time after which the call itself may be repeated, as the response asks.
+    #[cfg(feature = "delivery")]
+    pub(crate) fn repeat_after(&self) -> Option<Duration> {
+        match self.guidance? {
+            Guidance::AtLeast(wait) | Guidance::Exactly(wait) => Some(wait),
+            Guidance::InBody {
+                floor, everybody, ..
+            } => Some(floor.max(everybody.unwrap_or_default())),
+            Guidance::Stop => None,
+        }
+    }
+
     /// Returns whether the outcome is a sign that the dependency has too much to do.
     pub(crate) fn is_overload(&self) -> bool {
         match self.cause {

@@ -2,7 +2,7 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use crate::http::headers::IDEMPOTENCY_KEY;
+use crate::http::headers::{IDEMPOTENCY_KEY, printable};
 
 /// The longest owner or label of an entry, in characters.
 const MAX_CHARS: usize = 255;
@@ -101,6 +101,12 @@ pub fn is_credential(name: &str) -> bool {
     WITHIN.iter().any(|word| name.contains(word))
         || parts().any(|it| PARTS.contains(&it))
         || a_key()
+}
+
+/// Returns the id that ties a stored message to the request or event that it came from.
+pub(crate) fn correlation_id(headers: &HeaderMap) -> Option<String> {
+    let mut ids = ["x-request-id", "traceparent"].into_iter();
+    ids.find_map(|name| printable(headers.get(name)?.as_bytes()).map(str::to_owned))
 }
 
 #[cfg(test)]

@@ -119,6 +119,17 @@ impl<C, L> Dependencies<C, L> {
         self.shared.current().policies.audit()
     }
 
+    /// Returns a dead-letter queue that one of the policies names.
+    #[cfg(feature = "delivery")]
+    pub(crate) fn dead_letters(&self) -> Option<String> {
+        let current = self.shared.current();
+        let policies = &current.policies;
+        let mut all = policies.iter().map(|(_, policy)| policy);
+        let default = policies.default_policy().dead_letters();
+        let named = default.or_else(|| all.find_map(|policy| policy.dead_letters()));
+        named.map(str::to_owned)
+    }
+
     /// Replaces the policies of a live registry and of all its clones.
     ///
     /// No call is dropped, and none sees half of a policy:

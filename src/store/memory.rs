@@ -13,7 +13,8 @@ use std::{
 
 use self::{queue::MemoryQueue, shards::Shards};
 use super::{
-    Claim, Claimed, FencingToken, IdempotencyStore, Ownership, RecordKey, StoreError, Stored,
+    Claim, ClaimId, Claimed, FencingToken, IdempotencyStore, Ownership, RecordKey, StoreError,
+    Stored,
 };
 use crate::error::ConfigError;
 
@@ -166,7 +167,20 @@ impl IdempotencyStore for MemoryStore {
         lease: Duration,
         retention: Duration,
     ) -> impl Future<Output = Result<Ownership, StoreError>> + Send {
-        async move { Ok(self.inner.renew(&key, token, lease, retention)) }
+        async move { Ok(self.inner.renew(&key, token, None, lease, retention)) }
+    }
+
+    async fn suspend(
+        &self,
+        key: RecordKey,
+        token: FencingToken,
+        resumed_by: ClaimId,
+        lease: Duration,
+        retention: Duration,
+    ) -> Result<Ownership, StoreError> {
+        let resumed_by = Some(resumed_by);
+        let inner = &self.inner;
+        Ok(inner.renew(&key, token, resumed_by, lease, retention))
     }
 
     fn complete(

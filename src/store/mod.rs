@@ -44,6 +44,7 @@
 //!     retention: day,
 //!     crash_policy: CrashPolicy::Reexecute,
 //!     note: Note::NONE,
+//!     resumes: None,
 //! };
 //!
 //! let Claimed::New(lease) = store.claim(claim()).await? else { unreachable!() };
@@ -94,7 +95,7 @@ pub use self::{
     },
 };
 
-/// A store of operation records with four atomic verbs.
+/// A store of operation records with five atomic verbs.
 ///
 /// Every verb is one transition on the store's own clock, and is safe to repeat when its response
 /// was lost. A store holds bytes and knows nothing of HTTP.
@@ -127,6 +128,7 @@ pub trait IdempotencyStore: Send + Sync + 'static {
     /// | absent or expired | [`Claimed::New`] | in flight, kept for lease + retention |
     /// | of another fingerprint, whatever its state | [`Claimed::Mismatch`] | none |
     /// | in flight by this [`Claim::id`] | [`Claimed::New`], the same as before | lease anew |
+    /// | suspended for [`Claim::resumes`], lease holds or not | [`Claimed::New`], a greater token, orphaned | in flight by this claim |
     /// | in flight, lease holds | [`Claimed::InFlight`] | none |
     /// | in flight, lease ran out, [`CrashPolicy::Reexecute`] | [`Claimed::New`], a greater token, orphaned | in flight by this claim |
     /// | in flight, lease ran out, [`CrashPolicy::Unknown`] | [`Claimed::Done`] with [`Stored::Unknown`] | done, kept for retention; the owner has lost it |
@@ -143,6 +145,24 @@ pub trait IdempotencyStore: Send + Sync + 'static {
         lease: Duration,
         retention: Duration,
     ) -> impl Future<Output = Result<Ownership, StoreError>> + Send;
+
+    /// Suspends an execution that failed and will be attempted again: the record stays in flight, is
+    /// kept as by [`renew`](Self::renew), and belongs to the claim that
+    /// [resumes](Claim::resumes) this id. Returns [`Ownership::Lost`] if the record is not in flight
+    /// with this token.
+    ///
+    /// A store that does not provide it ends the lease: the crash policy then decides for everybody.
+    fn suspend(
+        &self,
+        key: RecordKey,
+        token: FencingToken,
+        resumed_by: ClaimId,
+        lease: Duration,
+        retention: Duration,
+    ) -> impl Future<Output = Result<Ownership, StoreError>> + Send {
+        let _ = (resumed_by, lease);
+        self.renew(key, token, Duration::ZERO, retention)
+    }
 
     /// Stores the outcome of the operation and keeps it for `retention` from now. A repeat with the
     /// same token changes nothing and returns [`Ownership::Held`]: the first outcome stands. Returns
@@ -190,6 +210,17 @@ impl<S: IdempotencyStore> IdempotencyStore for Arc<S> {
         retention: Duration,
     ) -> impl Future<Output = Result<Ownership, StoreError>> + Send {
         (**self).renew(key, token, lease, retention)
+    }
+
+    fn suspend(
+        &self,
+        key: RecordKey,
+        token: FencingToken,
+        resumed_by: ClaimId,
+        lease: Duration,
+        retention: Duration,
+    ) -> impl Future<Output = Result<Ownership, StoreError>> + Send {
+        (**self).suspend(key, token, resumed_by, lease, retention)
     }
 
     fn complete(

@@ -202,6 +202,9 @@ pub struct Claim {
     pub crash_policy: CrashPolicy,
     /// The note for callers that find the key taken.
     pub note: Note,
+    /// The id under which an earlier execution was
+    /// [suspended](super::IdempotencyStore::suspend), if this claim goes on with it.
+    pub resumes: Option<ClaimId>,
 }
 
 /// The result of a [`Claim`].

@@ -45,7 +45,7 @@ use chacha20poly1305::{
 };
 
 use super::{
-    Claim, Claimed, FencingToken, IdempotencyStore, Ownership, RecordKey, StoreError,
+    Claim, ClaimId, Claimed, FencingToken, IdempotencyStore, Ownership, RecordKey, StoreError,
     StoreErrorKind, Stored,
 };
 use crate::error::ConfigError;
@@ -232,6 +232,17 @@ impl<S: IdempotencyStore> IdempotencyStore for Sealed<S> {
         retention: Duration,
     ) -> impl Future<Output = Result<Ownership, StoreError>> + Send {
         self.store.renew(key, token, lease, retention)
+    }
+
+    fn suspend(
+        &self,
+        key: RecordKey,
+        token: FencingToken,
+        resumed_by: ClaimId,
+        lease: Duration,
+        retention: Duration,
+    ) -> impl Future<Output = Result<Ownership, StoreError>> + Send {
+        self.store.suspend(key, token, resumed_by, lease, retention)
     }
 
     async fn complete(

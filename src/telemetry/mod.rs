@@ -8,14 +8,11 @@
 #[cfg(feature = "delivery")]
 mod queues;
 
-use std::time::Duration;
+use std::{fmt::Display, time::Duration};
 
 #[cfg(feature = "delivery")]
 pub(crate) use self::queues::*;
-use crate::{
-    call::{Cause, StopReason},
-    error::Rule,
-};
+use crate::{call::StopReason, error::Rule};
 
 /// The labels of a dependency: the calling service and the one that is called.
 #[derive(Debug, Clone, Copy)]
@@ -39,7 +36,7 @@ pub(crate) fn retry<'a>(
     attempt: u32,
     max_attempts: u32,
     wait: Duration,
-    cause: Cause,
+    cause: impl Display,
     labels: impl FnOnce() -> Labels<'a>,
 ) {
     #[cfg(feature = "tracing")]
@@ -69,7 +66,12 @@ pub(crate) fn retry<'a>(
 }
 
 /// Records that a call ended without success.
-pub(crate) fn stop_reason(target: Target<'_>, attempts: u32, reason: StopReason, cause: Cause) {
+pub(crate) fn stop_reason(
+    target: Target<'_>,
+    attempts: u32,
+    reason: StopReason,
+    cause: impl Display,
+) {
     #[cfg(feature = "tracing")]
     tracing::debug!(
         target: "tower_reprise",
@@ -226,14 +228,14 @@ pub(crate) fn store_trouble(verb: &'static str, kind: &'static str) {
 
 /// Records that an execution lost its lease to another one.
 #[cfg(feature = "server")]
-pub(crate) fn lease_lost(key: impl std::fmt::Display) {
+pub(crate) fn lease_lost(key: impl Display) {
     #[cfg(feature = "tracing")]
     tracing::warn!(target: "tower_reprise", record = %key, "idempotency lease lost to another execution");
 }
 
 /// Records that an execution runs for so long that its lease is no longer renewed.
 #[cfg(feature = "server")]
-pub(crate) fn renewal_ended(key: impl std::fmt::Display) {
+pub(crate) fn renewal_ended(key: impl Display) {
     #[cfg(feature = "tracing")]
     tracing::error!(target: "tower_reprise", record = %key, "execution takes too long, lease no longer renewed");
 }
@@ -249,7 +251,7 @@ pub(crate) fn waiting_settlements(change: f64) {
 
 /// Records that the result of an execution could not be stored.
 #[cfg(feature = "server")]
-pub(crate) fn settling_given_up(key: impl std::fmt::Display) {
+pub(crate) fn settling_given_up(key: impl Display) {
     #[cfg(feature = "tracing")]
     tracing::error!(target: "tower_reprise", record = %key, "outcome not stored, operation orphaned");
 }

@@ -60,12 +60,6 @@ pub(crate) fn turn_lost(queue: &str, id: impl Display) {
     tracing::warn!(target: "tower_reprise", queue, entry = %id, "lease lost to another worker");
 }
 
-/// Records that an outcome could not be stored, so that the entry is attempted again.
-pub(crate) fn unsettled(queue: &str, id: impl Display) {
-    #[cfg(feature = "tracing")]
-    tracing::error!(target: "tower_reprise", queue, entry = %id, "outcome not stored");
-}
-
 /// Records that a worker shut down before the journal took its entries back.
 pub(crate) fn not_given_back(queue: &str) {
     #[cfg(feature = "tracing")]

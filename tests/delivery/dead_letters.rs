@@ -464,6 +464,90 @@ async fn q_1_retries_come_first() {
     );
 }
 
+/// two owners may give their events the same ids.
+#[tokio::test(start_paused = true)]
+async fn q_5_two_owners_events_of_one_id_are_two_letters() {
+    let journal = MemoryStore::new();
+    let of = |owner: &'static str| {
+        let letter = move |event: &Event| Letter {
+            owner: owner.to_owned(),
+            ..letter(event)
+        };
+        DeadLetterLayer::new(journal.clone(), "orders", letter).layer(service_fn(parse))
+    };
+    let mut ids = Vec::new();
+    for owner in ["ada", "bob", "ada"] {
+        let Delivered::DeadLettered(id) = of(owner).oneshot(event("1", "x")).await.unwrap() else {
+            panic!("it can't be processed");
+        };
+        ids.push(id);
+    }
+    assert!(ids[0] != ids[1] && ids[0] == ids[2]);
+    let letters = DeadLetters::new(journal);
+    assert_eq!(letters.list("orders", None, 9).await.unwrap().len(), 2);
+}
+
+/// the letter of an event that failed inside a retry layer, by an error and by a response.
+#[tokio::test(start_paused = true)]
+async fn q_5_a_letter_has_all_attempts_of_a_retry_layer_and_the_cause() {
+    type Body = http_body_util::Full<bytes::Bytes>;
+    let policy = || Policy::asynchronous().service("t").build().unwrap();
+    let buried = async |reset: bool| {
+        let journal = MemoryStore::new();
+        let letter = |_: &http::Request<Body>| Letter::default();
+        let consumer = ServiceBuilder::new()
+            .layer(DeadLetterLayer::new(journal.clone(), "orders", letter))
+            .layer(RetryLayer::new(Dependencies::new(policy())))
+            .service(service_fn(move |_: http::Request<Body>| async move {
+                if reset {
+                    let reset = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
+                    return Err(BoxError::from(reset));
+                }
+                let mut response = http::Response::new(Body::default());
+                *response.status_mut() = http::StatusCode::SERVICE_UNAVAILABLE;
+                Ok(response)
+            }));
+        let event = http::Request::put("http://orders/1").body(Body::default());
+        let Delivered::DeadLettered(id) = consumer.oneshot(event.unwrap()).await.unwrap() else {
+            panic!("it failed");
+        };
+        let letters = DeadLetters::new(journal);
+        letters.get(id).await.unwrap().unwrap()
+    };
+    let letter = buried(true).await;
+    assert_eq!((letter.attempts, letter.cause()), (6, "reset"));
+    assert_eq!(
+        letter.reason,
+        "call failed after 6 attempts (exhausted): connection reset"
+    );
+    let letter = buried(false).await;
+    assert_eq!((letter.attempts, letter.cause()), (6, "http_503"));
+    assert_eq!(letter.reason, "replied 503 (exhausted)");
+}
+
+/// a consumer that answers with a failure has failed, also when its event is redriven.
+#[tokio::test(start_paused = true)]
+async fn q_5_a_redriven_event_that_is_answered_with_a_failure_is_a_letter_again() {
+    let journal = MemoryStore::new();
+    let letters = DeadLetters::new(journal.clone());
+    let consumer = service_fn(async |_: Event| {
+        let mut response = http::Response::new(());
+        *response.status_mut() = http::StatusCode::BAD_GATEWAY;
+        Ok::<_, BoxError>(response)
+    });
+    let dead = DeadLetterLayer::new(journal.clone(), "orders", letter).layer(consumer);
+    let Delivered::DeadLettered(id) = dead.oneshot(event("1", "")).await.unwrap() else {
+        panic!("it failed");
+    };
+    letters.redrive(id).await.unwrap();
+    let worker = letters.redelivery("orders", consumer, |_: Letter| event("1", ""));
+    let worker = worker.start().unwrap();
+    assert_eq!(ended(&journal, id).await, Status::Failed);
+    let letter = letters.get(id).await.unwrap().unwrap();
+    assert_eq!(letter.cause(), "http_502");
+    drop(worker);
+}
+
 #[test]
 fn o_2_letters_are_counted() {
     let recorder = DebuggingRecorder::new();

@@ -14,6 +14,8 @@ mod queued_webhooks;
 #[cfg(feature = "axum")]
 mod replay;
 #[cfg(feature = "axum")]
+mod sequences;
+#[cfg(feature = "axum")]
 mod setup;
 #[cfg(feature = "axum")]
 mod slow_journal;

@@ -9,10 +9,17 @@ use std::{
 
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 use tower_reprise::{
-    delivery::worker::{Admission, Handler, WorkerBuilder},
+    Dependencies, Policy,
+    delivery::{
+        dead_letter::{DeadLetters, LogAlert},
+        worker::{Admission, Handler, WorkerBuilder},
+    },
+    policy::PolicyBuilder,
     store::{
         MemoryStore,
-        journal::{Entry, EntryCommand, Journal, LeaseRequest, NewEntry, Settlement, Status},
+        journal::{
+            Entry, EntryCommand, Journal, LeaseRequest, NewEntry, Query, Settlement, Status,
+        },
     },
 };
 
@@ -334,4 +341,168 @@ fn o_2_queues_are_measured() {
         value("journal_lag_seconds", "jobs"),
         Some(DebugValue::Histogram(_))
     ));
+}
+
+/// J-17: what keeps being interrupted is not used up by that.
+#[tokio::test(start_paused = true)]
+async fn j_17_a_shutdown_is_no_attempt() {
+    let journal = MemoryStore::new();
+    let job = entry("", "100");
+    let id = job.id;
+    journal.enqueue(job).await.unwrap();
+    for _ in 0..5 {
+        let worker = WorkerBuilder::new(journal.clone(), "jobs", Slow::default());
+        let worker = worker.start().unwrap();
+        tokio::time::sleep(SECOND).await;
+        assert_eq!(find(&journal, id).await.attempts, 1);
+        worker.shutdown(SECOND).await;
+        let interrupted = find(&journal, id).await;
+        assert_eq!(interrupted.status, Status::Queued);
+        assert_eq!(interrupted.attempts, 0);
+    }
+    assert_eq!(find(&journal, id).await.history.len(), 5);
+}
+
+/// Records what it handles, and fails the first of each lane twice.
+#[derive(Clone, Default)]
+struct Fickle(Arc<Mutex<Vec<(String, String)>>>);
+
+impl Handler for Fickle {
+    async fn handle(&self, entry: Entry) -> Settlement {
+        let payload = String::from_utf8(entry.payload.to_vec()).unwrap();
+        tokio::time::sleep(SECOND / 10).await;
+        self.0.lock().unwrap().push((entry.lane, payload.clone()));
+        match payload == "0" && entry.attempts < 3 {
+            true => Settlement::retry("not yet", 30 * SECOND),
+            false => Settlement::completed("", DAY),
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn j_5_a_lane_in_order_waits_for_a_retry_and_other_lanes_do_not() {
+    let journal = MemoryStore::new();
+    for payload in ["0", "1", "2", "3"] {
+        for lane in ["a", "b"] {
+            journal.enqueue(entry(lane, payload)).await.unwrap();
+        }
+    }
+    journal.enqueue(entry("c", "1")).await.unwrap();
+    let handled = Fickle::default();
+    let workers = [(); 2].map(|()| {
+        let worker = WorkerBuilder::new(journal.clone(), "jobs", handled.clone());
+        worker.in_order().start().unwrap()
+    });
+    tokio::time::sleep(10 * SECOND).await;
+    let of = |lane: &str| {
+        let handled = handled.0.lock().unwrap();
+        let of = handled.iter().filter(|(of, _)| of == lane);
+        of.map(|(_, payload)| payload.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!((of("a"), of("c")), (vec!["0".into()], vec!["1".into()]));
+    tokio::time::sleep(120 * SECOND).await;
+    for lane in ["a", "b"] {
+        assert_eq!(of(lane), ["0", "0", "0", "1", "2", "3"]);
+    }
+    drop(workers);
+}
+
+/// The lane is leased again as soon as its entry is settled, and not at the next poll.
+#[tokio::test(start_paused = true)]
+async fn j_5_a_lane_in_order_goes_on_at_once() {
+    let journal = MemoryStore::new();
+    for _ in 0..100 {
+        journal.enqueue(entry("", "1")).await.unwrap();
+    }
+    let worker = WorkerBuilder::new(journal.clone(), "jobs", Fickle::default());
+    let worker = worker.in_order().poll(60 * SECOND).start().unwrap();
+    tokio::time::sleep(11 * SECOND).await;
+    assert_eq!(count(&journal, Status::Completed).await, 100);
+    drop(worker);
+}
+
+/// Fails the entries of a dead target at once, and those of others the first time.
+#[derive(Clone, Default)]
+struct Targets(Arc<Mutex<HashMap<String, usize>>>);
+
+impl Handler for Targets {
+    async fn handle(&self, entry: Entry) -> Settlement {
+        *self
+            .0
+            .lock()
+            .unwrap()
+            .entry(entry.lane.clone())
+            .or_default() += 1;
+        match entry.lane == "dead" || entry.attempts == 1 {
+            true => Settlement::retry("refused", SECOND),
+            false => Settlement::completed("", DAY),
+        }
+    }
+
+    fn target<'a>(&self, entry: &'a Entry) -> Option<std::borrow::Cow<'a, str>> {
+        Some((&entry.lane).into())
+    }
+}
+
+/// R-7 holds for workers, target by target.
+#[tokio::test(start_paused = true)]
+async fn q_6_retries_have_a_budget_of_their_target() {
+    let journal = MemoryStore::new();
+    for _ in 0..100 {
+        journal.enqueue(entry("dead", "")).await.unwrap();
+    }
+    for lane in ["a", "b", "c"] {
+        for _ in 0..5 {
+            journal.enqueue(entry(lane, "")).await.unwrap();
+        }
+    }
+    let targets = Targets::default();
+    let worker = WorkerBuilder::new(journal.clone(), "jobs", targets.clone());
+    let worker = worker.start().unwrap();
+    tokio::time::sleep(29 * SECOND).await;
+    let of = |lane: &str| targets.0.lock().unwrap()[lane];
+    let dead = of("dead");
+    assert!(
+        (110..=131).contains(&dead),
+        "{dead} of 100 and 20 %, ten and a probe"
+    );
+    // A quiet target that is dead gets a probe in each pause.
+    tokio::time::sleep(600 * SECOND).await;
+    let probes = of("dead") - dead;
+    assert!((10..40).contains(&probes), "{probes} in ten minutes");
+    let dead = dead + probes;
+    assert_eq!(["a", "b", "c"].map(of), [10; 3]);
+    assert_eq!(count(&journal, Status::Completed).await, 15);
+    let query = Query::new("jobs", 200);
+    let attempts = journal.list(query).await.unwrap();
+    let attempts: u32 = attempts.iter().map(|entry| entry.attempts).sum();
+    assert_eq!(attempts as usize, dead + 30, "what waits uses no attempt");
+    drop(worker);
+}
+
+/// R-8 wants an alert with a dead-letter queue.
+#[tokio::test(start_paused = true)]
+async fn q_5_a_named_dead_letter_queue_without_an_alert_is_an_error() {
+    let journal = MemoryStore::new();
+    let policy = |builder: PolicyBuilder| Dependencies::new(builder.build().unwrap());
+    let worker = |dependencies: &Dependencies| {
+        let worker = WorkerBuilder::new(journal.clone(), "jobs", Slow::default());
+        worker.dependencies(dependencies)
+    };
+    let named = policy(Policy::asynchronous().dead_letters("jobs.dlq"));
+    let error = worker(&named).start().unwrap_err().to_string();
+    assert!(
+        error.starts_with("R-8: ") && error.contains("jobs.dlq"),
+        "{error}"
+    );
+    let other = worker(&policy(Policy::asynchronous())).start().unwrap();
+    let error = worker(&named).alerted_by(&other).start();
+    assert!(error.is_err(), "that is no worker of alerts");
+    let alerts = DeadLetters::new(journal.clone())
+        .alerts(LogAlert)
+        .start()
+        .unwrap();
+    let first = worker(&named).alerted_by(&alerts).start().unwrap();
+    let second = worker(&named).alerted_elsewhere().start().unwrap();
+    drop((first, second, alerts, other));
 }

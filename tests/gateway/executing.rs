@@ -62,6 +62,7 @@ async fn i_14_what_is_left_to_its_lease_is_forgotten_with_it() {
         retention,
         crash_policy: CrashPolicy::Unknown,
         note: Note::NONE,
+        resumes: None,
     };
     let Claimed::New(lease) = store.claim(claim).await.unwrap() else {
         panic!("it is new");

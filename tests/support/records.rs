@@ -27,6 +27,7 @@ pub(crate) fn claim_of(key: [u8; 32]) -> Claim {
         retention: RETENTION,
         crash_policy: CrashPolicy::Reexecute,
         note: Note::NONE,
+        resumes: None,
     }
 }
 

@@ -13,6 +13,8 @@ mod dead_letters;
 mod events;
 mod secrets;
 mod setup;
+#[cfg(feature = "delivery")]
+mod workers;
 
 #[path = "../support/mod.rs"]
 mod support;

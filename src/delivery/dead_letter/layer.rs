@@ -14,13 +14,13 @@ use http::HeaderMap;
 use pin_project_lite::pin_project;
 use tower::{Layer, Service};
 
-use super::{KEEP, record_dead_letter};
+use super::{EventFailure, EventResponse, KEEP, record_dead_letter};
 use crate::{
     delivery::{redact, stored_message::StoredMessage},
     error::{BoxError, find},
     http::digest::Digest,
     server::idempotency::events::NotConsumed,
-    store::journal::{Dedup, EntryId, Journal, NewEntry, Settlement},
+    store::journal::{Dedup, EntryId, Journal, NewEntry},
     telemetry,
 };
 
@@ -31,7 +31,8 @@ const STORE_PAUSE: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone, Default)]
 #[must_use]
 pub struct Letter {
-    /// The event's id, if it has one: an event that is delivered twice is then one letter.
+    /// The event's id, if it has one: an event that is delivered twice is then one letter of its
+    /// owner's.
     pub id: Option<String>,
     /// The owner.
     pub owner: String,
@@ -56,6 +57,10 @@ pub enum Delivered<R> {
 /// Turns events that their consumer fails on into dead letters. Put it around the consumer and its
 /// [`RetryLayer`](crate::client::retry::RetryLayer), and acknowledge each event for which the service
 /// returns `Ok`.
+///
+/// A response that says that the consumer failed ([`EventResponse`]: an HTTP status that is an error)
+/// is a failure as an error is. The letter has all attempts of a retry layer, and the error with its
+/// sources.
 ///
 /// An error means that the event must be delivered again: the journal failed, or the consumer could
 /// not process the event now ([`NotConsumed`]).
@@ -169,6 +174,7 @@ impl<S: fmt::Debug, J, F> fmt::Debug for DeadLetterService<S, J, F> {
 impl<S, J, F, E> Service<E> for DeadLetterService<S, J, F>
 where
     S: Service<E>,
+    S::Response: EventResponse,
     S::Error: Into<BoxError>,
     J: Journal,
     F: Fn(&E) -> Letter + Send + Sync + 'static,
@@ -222,6 +228,7 @@ impl<Fut, J, F> fmt::Debug for DeadLetterFuture<Fut, J, F> {
 impl<Fut, R, E, J, F> Future for DeadLetterFuture<Fut, J, F>
 where
     Fut: Future<Output = Result<R, E>>,
+    R: EventResponse,
     E: Into<BoxError>,
     J: Journal,
     F: Send + Sync + 'static,
@@ -233,16 +240,22 @@ where
         loop {
             match this.state.as_mut().project() {
                 StateProj::Calling { future, letter } => {
-                    let error = match ready!(future.poll(cx)) {
-                        Ok(response) => return Poll::Ready(Ok(Delivered::Processed(response))),
-                        Err(error) => error.into(),
+                    let failure = match ready!(future.poll(cx)) {
+                        Ok(response) => match response.failure() {
+                            None => return Poll::Ready(Ok(Delivered::Processed(response))),
+                            Some(failure) => failure,
+                        },
+                        Err(error) => {
+                            let error = error.into();
+                            if retry_after(&error).is_some() {
+                                return Poll::Ready(Err(error));
+                            }
+                            EventFailure::of_error(&error)
+                        }
                     };
-                    if retry_after(&error).is_some() {
-                        return Poll::Ready(Err(error));
-                    }
                     let letter = mem::take(letter);
                     let recorder = Arc::clone(this.recorder);
-                    let recording = Box::pin(async move { recorder.record(letter, &error).await });
+                    let recording = Box::pin(async move { recorder.record(letter, failure).await });
                     this.state.set(State::Recording { recording });
                 }
                 StateProj::Recording { recording } => {
@@ -264,10 +277,11 @@ pub(super) fn retry_after(error: &BoxError) -> Option<Duration> {
 }
 
 impl<J: Journal, F> Recorder<J, F> {
-    async fn record(&self, letter: Letter, error: &BoxError) -> Result<EntryId, BoxError> {
+    async fn record(&self, letter: Letter, failure: EventFailure) -> Result<EntryId, BoxError> {
         let new = self.entry(letter);
-        let settlement = Settlement::failed(error.to_string(), KEEP);
-        let recorded = record_dead_letter(&self.journal, new, settlement).await;
+        let attempts = failure.attempts();
+        let settlement = failure.settlement();
+        let recorded = record_dead_letter(&self.journal, new, attempts, settlement).await;
         recorded.map_err(|error| {
             telemetry::journal_trouble("dead_letter", error.kind().as_str());
             error.into()
@@ -278,6 +292,7 @@ impl<J: Journal, F> Recorder<J, F> {
         let mut new = NewEntry::new(self.queue.clone(), Bytes::new());
         new.dedup = letter.id.as_ref().map(|id| {
             let mut digest = Digest::new("letter");
+            digest.part(&letter.owner);
             digest.part(id);
             Dedup {
                 key: digest.into(),

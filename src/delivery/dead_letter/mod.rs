@@ -57,6 +57,7 @@
 //! their time, until a journal in memory is full.
 
 mod alert;
+mod failure;
 mod layer;
 pub(crate) mod reason;
 mod record;
@@ -71,6 +72,7 @@ use http::HeaderMap;
 pub(crate) use self::record::record_dead_letter;
 pub use self::{
     alert::{Alert, AlertHandler, LogAlert},
+    failure::{EventFailure, EventResponse},
     layer::{DeadLetterFuture, DeadLetterLayer, DeadLetterService, Delivered, Letter},
     redelivery::Redelivery,
     redrive::{Redrive, RedriveReport, Redriven},

@@ -1,16 +1,20 @@
-use std::{borrow::Cow, fmt, marker::PhantomData};
+use std::{borrow::Cow, fmt, marker::PhantomData, time::Duration};
 
 use tower::{Service, ServiceExt};
 
-use super::{DeadLetters, KEEP, Letter, layer::retry_after, reason};
+use super::{DeadLetters, EventFailure, EventResponse, KEEP, Letter, layer::retry_after, reason};
 use crate::{
     delivery::{
+        redact::correlation_id,
         stored_message::StoredMessage,
-        worker::{Handler, WorkerBuilder},
+        worker::{AttemptLabels, Handler, WorkerBuilder},
     },
     error::BoxError,
     store::journal::{Entry, Journal, Settlement},
 };
+
+/// The retention of an event that was processed.
+const KEEP_DONE: Duration = Duration::from_secs(60 * 60);
 
 /// The most attempts of a letter, all but the last of which killed their worker.
 const MAX_ATTEMPTS: u32 = 3;
@@ -29,7 +33,7 @@ impl<J: Journal + Clone> DeadLetters<J> {
     where
         S: Service<E> + Clone + Send + Sync + 'static,
         S::Future: Send,
-        S::Response: Send,
+        S::Response: EventResponse + Send,
         S::Error: Into<BoxError>,
         F: Fn(Letter) -> E + Send + Sync + 'static,
         E: Send + 'static,
@@ -60,11 +64,25 @@ impl<S, F, E> Handler for Redelivery<S, F, E>
 where
     S: Service<E> + Clone + Send + Sync + 'static,
     S::Future: Send,
-    S::Response: Send,
+    S::Response: EventResponse + Send,
     S::Error: Into<BoxError>,
     F: Fn(Letter) -> E + Send + Sync + 'static,
     E: Send + 'static,
 {
+    fn target<'a>(&self, entry: &'a Entry) -> Option<Cow<'a, str>> {
+        Some(Cow::Borrowed(&entry.queue))
+    }
+
+    fn labels(&self, entry: &Entry) -> AttemptLabels {
+        let message = StoredMessage::<Option<String>>::decode(entry.payload.clone());
+        let (id, headers) = message.map_or_else(Default::default, |m| (m.meta, m.headers));
+        AttemptLabels {
+            max_attempts: MAX_ATTEMPTS,
+            correlation_id: correlation_id(&headers),
+            idempotency_key: id,
+        }
+    }
+
     async fn handle(&self, entry: Entry) -> Settlement {
         if entry.is_past() {
             return reason::failed(reason::NOT_IN_TIME, KEEP);
@@ -89,11 +107,20 @@ where
             .oneshot(event)
             .await
             .map_err(Into::into);
-        match processed.map_err(|error: BoxError| (retry_after(&error), error.to_string())) {
-            Ok(_) => Settlement::completed("", KEEP),
-            // The consumer did not begin, so this is no attempt. The entry's expiry bounds it.
-            Err((Some(after), _)) => Settlement::release(after),
-            Err((None, reason)) => Settlement::failed(reason, KEEP),
+        let failure = match processed {
+            Ok(response) => response.failure(),
+            Err(error) => {
+                let error: BoxError = error;
+                // The consumer did not begin, so this is no attempt. The entry's expiry bounds it.
+                if let Some(after) = retry_after(&error) {
+                    return Settlement::release(after);
+                }
+                Some(EventFailure::of_error(&error))
+            }
+        };
+        match failure {
+            None => Settlement::completed("", KEEP_DONE),
+            Some(failure) => failure.settlement(),
         }
     }
 }

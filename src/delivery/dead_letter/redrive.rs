@@ -96,9 +96,9 @@ impl<J: Journal + Clone> DeadLetters<J> {
     ///
     /// A replay calls the service again under its idempotency key, so that a request that succeeded
     /// meanwhile is not executed twice. If the reply stored under that key is a failure, as it is when
-    /// the replay failed of it, the request is **executed again**, at most once for each redrive, under
-    /// a key of that redrive: the replay's id without `rpl_`, `-` and a number. The handler sees that
-    /// key, and passes it on. The new reply is the replay's reply, which its callback gets; a client
+    /// the replay failed of it, the request is **executed again** under a key of that redrive: the
+    /// replay's id without `rpl_`, `-` and a number. A transient failure is attempted again as in any
+    /// replay. The handler sees that key, and passes it on. The new reply is the replay's reply, which its callback gets; a client
     /// that repeats the request itself still gets the failure stored under its own key. A request whose
     /// outcome is unknown or was not retained is not executed again: the letter fails once more.
     ///

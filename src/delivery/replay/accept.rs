@@ -1,4 +1,4 @@
-use std::{any::Any, error::Error, future::Future, pin::pin};
+use std::{any::Any, error::Error, future::Future, pin::pin, sync::Arc};
 
 use bytes::Bytes;
 use http::{
@@ -10,12 +10,18 @@ use tower::{Service, ServiceExt, load_shed::error::Overloaded};
 
 use super::{
     Replay, ReplayId, ReplayLater,
+    builder::Settings,
     control::reply_of,
-    dialect::{Accepted, QueueReason, Rejected, ReplayFormat, ReplayOptions, ReplayRequest},
+    dialect::{
+        Accepted, Original, QueueReason, Rejected, ReplayFormat, ReplayOptions, ReplayRequest,
+    },
     request::{Callback, Stored},
 };
 use crate::{
-    call::{Effect, RetryError, RetryOutcome, Retryable, key::LONGEST_CONFIGURABLE},
+    call::{
+        Effect, ReplayAttempt, ReplayKey, RetryError, RetryOutcome, Retryable,
+        key::LONGEST_CONFIGURABLE,
+    },
     classify::{Rules, http::is_replayed, network},
     delivery::{redact, webhooks::Webhooks},
     error::{BoxError, Refused, find},
@@ -25,7 +31,7 @@ use crate::{
         problem::Problem,
         read::{Buffered, ReadError, buffer, read_whole},
     },
-    server::dialect::{Handover, OperationId},
+    server::{dialect::OperationId, idempotency::HandlerOutcome},
     store::journal::{Dedup, Enqueued, Entry, Journal, NewEntry},
     telemetry,
 };
@@ -94,15 +100,22 @@ impl<S, J: Journal + Clone> ReplayableRequest<S, J> {
                 let response = replay.accept(&self.head, body, options, MAINTENANCE.into());
                 return Ok(own(response.await));
             }
-            let head = self.head.clone();
-            let mut request = request(self.head);
-            // The journal executes it again, so a reply that it is journaled for leaves no record.
-            request.extensions_mut().insert(Handover {
-                takes_reply: |reply| cannot_serve(reply).is_some(),
-                takes_error: |error| cannot_call(error).is_some(),
-            });
-            let reason = match self.service.oneshot(request).await {
-                Ok(response) => match cannot_serve(&response) {
+            let mut served = self.head.clone();
+            let head = self.head;
+            let attempt = replay.handed_over(&head, &body);
+            served.extensions_mut().insert(attempt);
+            let reason = match self.service.oneshot(request(served)).await {
+                Ok(response) => match is_journaled(&replay.state.settings, &response) {
+                    // Not of an execution of its own: it may have been journaled before.
+                    None if is_replayed(response.headers()) => {
+                        return Ok(match replay.journaled(&head, &body).await {
+                            Some(told) => own(told),
+                            None => replay.served(&options, response).await,
+                        });
+                    }
+                    None if response.status() == StatusCode::CONFLICT => {
+                        return Ok(replay.conflicting(&head, &body, response).await);
+                    }
                     None => return Ok(replay.served(&options, response).await),
                     Some(code) => replay.reason(code, response).await,
                 },
@@ -121,17 +134,40 @@ fn own<R: Body>(response: Response<Bytes>) -> Response<BufferedBody<R>> {
     response.map(BufferedBody::from)
 }
 
-/// Returns why a request was not served, if its response says so and it may be served later.
+/// Returns why a request was not served, if its response says so and it may be served later: the
+/// service is unavailable, or the handler asks for a replay.
 pub(super) fn cannot_serve<R>(response: &Response<R>) -> Option<&'static str> {
     if let Some(ReplayLater(reason)) = response.extensions().get() {
         return Some(reason);
     }
     let unavailable = response.status() == StatusCode::SERVICE_UNAVAILABLE;
-    // A reply of an idempotency store is final, and so is one after an attempt that may have been
-    // served. Attempts that got a 503 too are as good as this one.
+    (unavailable && !is_final(response)).then_some(UNAVAILABLE)
+}
+
+/// Returns whether a reply decides its request whatever its status: one of an idempotency store,
+/// and one after an attempt that may have been served.
+fn is_final<R>(response: &Response<R>) -> bool {
+    // Attempts that got a 503 too are as good as this one.
     let before = || RetryOutcome::of(response).map(RetryOutcome::before);
     let served = || before().is_some_and(|effect| effect > Effect::Unproven);
-    (unavailable && !is_replayed(response.headers()) && !served()).then_some(UNAVAILABLE)
+    is_replayed(response.headers()) || served()
+}
+
+/// Returns why a request is to be journaled: it was not served, or the limits of the service, or of
+/// what that calls, kept it from having any effect.
+fn is_journaled<R>(settings: &Settings, response: &Response<R>) -> Option<&'static str> {
+    let (status, extensions) = (response.status(), response.extensions());
+    if extensions.get::<ReplayLater>().is_none() && !settings.statuses.contains(&status) {
+        return None;
+    }
+    cannot_serve(response).or_else(|| {
+        let known = extensions.get::<HandlerOutcome>();
+        let known = known.map(|outcome| *outcome == HandlerOutcome::NoEffect);
+        let known = known.or_else(|| Some(*extensions.get::<Effect>()? == Effect::None));
+        let busy = status == StatusCode::TOO_MANY_REQUESTS;
+        let code = if busy { OVERLOADED } else { DEPENDENCY };
+        (known.unwrap_or(busy) && !is_final(response)).then_some(code)
+    })
 }
 
 /// Returns why there is no response, if the error says that the request was not served.
@@ -154,7 +190,44 @@ pub(super) fn cannot_call(error: &dyn Any) -> Option<&'static str> {
     later.then_some(DEPENDENCY)
 }
 
+/// Returns the key by which the attempts of a request know each other: that of its operation, so
+/// that a repeat of the request has the same, or the entry's id if it has no key.
+pub(super) fn replay_key(
+    dialect: &dyn ReplayFormat,
+    head: &Request<()>,
+    body: &[u8],
+    owner: &str,
+) -> Option<ReplayKey> {
+    let mut digest = Digest::new("replay");
+    digest.part(owner);
+    // As the journal keeps it, without what other layers put on the request.
+    let mut kept = Request::new(());
+    *kept.method_mut() = head.method().clone();
+    *kept.uri_mut() = head.uri().clone();
+    *kept.headers_mut() = head.headers().clone();
+    let id = dialect.identify(&kept, body, LONGEST_CONFIGURABLE, digest);
+    let key = id.ok()??.key;
+    key.as_bytes().first_chunk().copied()
+}
+
 impl<J: Journal + Clone> Replay<J> {
+    /// Tells the idempotency layer below that a request will be journaled if it can't be served, so
+    /// that its record is the journal's from then on.
+    fn handed_over(&self, head: &Request<()>, body: &Bytes) -> ReplayAttempt {
+        let (state, head, body) = (Arc::clone(&self.state), head.clone(), body.clone());
+        ReplayAttempt {
+            owner: None,
+            resumes: None,
+            hold: None,
+            not_served: |error| cannot_call(error).is_some(),
+            attempted_again: Arc::new(move |reply| {
+                is_journaled(&state.settings, reply)?;
+                let owner = state.scope.owner(&head)?;
+                replay_key(&*state.settings.dialect, &head, &body, &owner)
+            }),
+        }
+    }
+
     fn dialect(&self) -> &dyn ReplayFormat {
         &*self.state.settings.dialect
     }
@@ -215,6 +288,78 @@ impl<J: Journal + Clone> Replay<J> {
         }
     }
 
+    /// Returns the answer to a request that got 409: what the journal knows, if that says that
+    /// another execution is running.
+    async fn conflicting<R: Body>(
+        &self,
+        head: &Request<()>,
+        body: &Bytes,
+        response: Response<R>,
+    ) -> Response<BufferedBody<R>> {
+        let (parts, reply) = response.into_parts();
+        let limit = self.state.settings.response_limit;
+        let reply = match buffer(reply, limit).await {
+            Buffered::Whole { data, trailers } => {
+                let whole = Response::from_parts(parts.clone(), data.clone());
+                if self.dialect().is_processing(&whole)
+                    && let Some(told) = self.journaled(head, body).await
+                {
+                    return own(told);
+                }
+                BufferedBody::whole(data, trailers)
+            }
+            Buffered::Partial(reply) => reply,
+        };
+        Response::from_parts(parts, reply)
+    }
+
+    /// Answers a request whose key is in the journal.
+    async fn journaled(&self, head: &Request<()>, body: &Bytes) -> Option<Response<Bytes>> {
+        let owner = self.state.scope.owner(head)?;
+        let id = self.operation(&owner, head, body).ok()??;
+        let queue = &self.state.settings.queue;
+        let found = self.journal.find_duplicate(queue, id.key).await.ok()??;
+        if found.fingerprint != id.fingerprint {
+            return None;
+        }
+        let entry = self.journal.find(found.entry.id).await.ok()??;
+        Some(self.accepted(body, entry, UNAVAILABLE.into()).await)
+    }
+
+    /// Returns the operation of a request, by which repeats are found; `None` if it has no key.
+    fn operation(
+        &self,
+        owner: &str,
+        head: &Request<()>,
+        body: &[u8],
+    ) -> Result<Option<OperationId>, Problem> {
+        let mut digest = Digest::new("replay");
+        digest.part(owner);
+        self.dialect()
+            .identify(head, body, LONGEST_CONFIGURABLE, digest)
+    }
+
+    /// Rejects a request whose key was used for another one, with what is known of that.
+    async fn conflict(&self, head: &Request<()>, body: &Bytes) -> Response<Bytes> {
+        let original = async {
+            let owner = self.state.scope.owner(head)?;
+            let id = self.operation(&owner, head, body).ok()??;
+            let queue = &self.state.settings.queue;
+            let found = self.journal.find_duplicate(queue, id.key).await.ok()??;
+            let entry = self.journal.find(found.entry.id).await.ok()?;
+            let stored = entry.and_then(|entry| Stored::decode(entry.payload));
+            Some(Original {
+                fingerprint: found.fingerprint,
+                request_id: stored.and_then(|stored| stored.meta.request_id),
+            })
+        };
+        let problem = Problem::REUSED;
+        match original.await {
+            Some(original) => self.dialect().conflict(body, &problem, &original),
+            None => self.reject(body, &problem),
+        }
+    }
+
     /// Returns the reply of a request that was served at once.
     async fn served<R: Body>(
         &self,
@@ -243,7 +388,8 @@ impl<J: Journal + Clone> Replay<J> {
 
     /// Returns why a request was not served, in the service's own words if there are any.
     async fn reason<R: Body>(&self, code: &'static str, response: Response<R>) -> QueueReason {
-        if code != UNAVAILABLE || !self.dialect().reads(response.headers()) {
+        let by_handler = response.extensions().get::<ReplayLater>().is_some();
+        if by_handler || !self.dialect().reads(response.headers()) {
             return code.into();
         }
         let limit = self.state.settings.response_limit;
@@ -278,7 +424,7 @@ impl<J: Journal + Clone> Replay<J> {
                 let whole = self.journal.find(entry.id).await.ok().flatten();
                 self.accepted(&body, whole.unwrap_or(entry), reason).await
             }
-            Ok(Enqueued::Mismatch) => self.reject(&body, &Problem::REUSED),
+            Ok(Enqueued::Mismatch) => self.conflict(head, &body).await,
             Err(error) => {
                 telemetry::journal_trouble("enqueue", error.kind().as_str());
                 self.reject(&body, &Problem::REPLAY_UNAVAILABLE)
@@ -304,10 +450,8 @@ impl<J: Journal + Clone> Replay<J> {
             let detail = "The caller's name is too long to be written down.";
             return Err(Problem::REPLAY_INVALID.detail(detail));
         }
-        let mut digest = Digest::new("replay");
-        digest.part(&owner);
         let dialect = self.dialect();
-        let id = dialect.identify(head, &body, LONGEST_CONFIGURABLE, digest)?;
+        let id = self.operation(&owner, head, &body)?;
         let dedup = id.map(|OperationId { key, fingerprint }| Dedup { key, fingerprint });
         let queue = webhooks.as_ref().map_or("", Webhooks::queue);
         let callback = options
@@ -320,6 +464,7 @@ impl<J: Journal + Clone> Replay<J> {
         let key_header = &dialect.key_header();
         let stored = Stored::new(head, body, reason, description, key_header, callback);
         Ok(NewEntry {
+            lane: settings.order.lane(&owner, head),
             label: redact::cut(&function),
             owner,
             dedup,

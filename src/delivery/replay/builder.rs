@@ -1,12 +1,13 @@
 use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
 
-use http::{Method, Request};
+use http::{Method, Request, StatusCode};
 
 use super::{Maintenance, Replay, ReplayState, dialect::ReplayFormat, slow_start::SlowStart};
 use crate::{
-    delivery::{dead_letter::KEEP, webhooks::Webhooks, worker::WorkerNotifier},
+    delivery::{dead_letter::KEEP, redact, webhooks::Webhooks, worker::WorkerNotifier},
     dependency::{Dependencies, Dependency},
     error::ConfigError,
+    policy::Policy,
     server::dialect::{Dialect, HttpDialect, Scope},
     store::journal::Journal,
 };
@@ -24,7 +25,9 @@ pub(super) type Paced = Box<dyn Fn() -> Arc<Dependency> + Send + Sync>;
 pub(super) struct Settings {
     pub(super) dialect: Arc<dyn ReplayFormat>,
     pub(super) queue: Cow<'static, str>,
+    pub(super) order: ReplayOrder,
     pub(super) methods: Vec<Method>,
+    pub(super) statuses: Vec<StatusCode>,
     pub(super) by_default: bool,
     pub(super) served: Option<Served>,
     pub(super) function: Function,
@@ -39,6 +42,48 @@ pub(super) struct Settings {
     pub(super) concurrency: usize,
     pub(super) location: Option<String>,
     pub(super) paced_by: Vec<Paced>,
+}
+
+/// The requests that are replayed one after the other, in the order in which they came. Others are
+/// replayed side by side with them.
+#[derive(Clone)]
+#[non_exhaustive]
+pub enum ReplayOrder {
+    /// Those of one owner.
+    PerScope,
+    /// All.
+    Whole,
+    /// Those of one owner for which this returns the same: of one account, say.
+    Per(Lane),
+}
+
+/// Names the lane of a request among those of its owner.
+pub(super) type Lane = Arc<dyn Fn(&Request<()>) -> String + Send + Sync>;
+
+impl ReplayOrder {
+    /// Requests of one owner for which `key` returns the same.
+    pub fn per(key: impl Fn(&Request<()>) -> String + Send + Sync + 'static) -> Self {
+        Self::Per(Arc::new(key))
+    }
+
+    /// Returns the lane of a request.
+    pub(super) fn lane(&self, owner: &str, head: &Request<()>) -> String {
+        match self {
+            Self::PerScope => owner.to_owned(),
+            Self::Whole => String::new(),
+            Self::Per(key) => redact::cut(&format!("{} {}", key(head), owner)),
+        }
+    }
+}
+
+impl fmt::Debug for ReplayOrder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::PerScope => "PerScope",
+            Self::Whole => "Whole",
+            Self::Per(_) => "Per",
+        })
+    }
 }
 
 /// Builds a [`Replay`].
@@ -59,7 +104,14 @@ impl<J: Journal + Clone> ReplayBuilder<J> {
             settings: Settings {
                 dialect: Arc::new(HttpDialect::new()),
                 queue: "replay".into(),
+                order: ReplayOrder::PerScope,
                 methods: vec![Method::POST, Method::PUT, Method::PATCH, Method::DELETE],
+                statuses: vec![
+                    StatusCode::TOO_MANY_REQUESTS,
+                    StatusCode::BAD_GATEWAY,
+                    StatusCode::SERVICE_UNAVAILABLE,
+                    StatusCode::GATEWAY_TIMEOUT,
+                ],
                 by_default: false,
                 served: None,
                 function: Arc::new(|head| format!("{} {}", head.method(), head.uri().path())),
@@ -81,6 +133,14 @@ impl<J: Journal + Clone> ReplayBuilder<J> {
     /// Sets the queue, instead of `replay`.
     pub fn queue(mut self, queue: impl Into<Cow<'static, str>>) -> Self {
         self.settings.queue = queue.into();
+        self
+    }
+
+    /// Sets which requests are replayed in order, one after the other: those of one owner by default.
+    /// One that waits for its next attempt holds up those that came after it, of its priority or a
+    /// lower one.
+    pub fn order(mut self, order: ReplayOrder) -> Self {
+        self.settings.order = order;
         self
     }
 
@@ -108,6 +168,15 @@ impl<J: Journal + Clone> ReplayBuilder<J> {
     /// Sets the methods that can be replayed: POST, PUT, PATCH and DELETE by default.
     pub fn methods(mut self, methods: impl IntoIterator<Item = Method>) -> Self {
         self.settings.methods = methods.into_iter().collect();
+        self
+    }
+
+    /// Sets the statuses for which a request is journaled: 429, 502, 503 and 504 by default. 503 and
+    /// 429 are believed to say that nothing was done; any other one is journaled only if its response
+    /// says so, by [`HandlerOutcome::NoEffect`](crate::server::idempotency::HandlerOutcome::NoEffect) or
+    /// as the answer of a layer of this crate.
+    pub fn journaled_statuses(mut self, statuses: impl IntoIterator<Item = StatusCode>) -> Self {
+        self.settings.statuses = statuses.into_iter().collect();
         self
     }
 
@@ -248,6 +317,7 @@ impl<J: Journal + Clone> ReplayBuilder<J> {
                 webhooks: self.webhooks,
                 slow_start,
                 wake,
+                dependencies: Dependencies::new(Policy::asynchronous().build()?),
             }),
         })
     }

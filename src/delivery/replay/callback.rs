@@ -132,7 +132,7 @@ impl<J: Journal + Clone> Replay<J> {
         });
         let queue = letter.queue.clone();
         let keep = self.state.settings.keep_failed;
-        match record_dead_letter(&self.journal, *letter, reason::failed(why, keep)).await {
+        match record_dead_letter(&self.journal, *letter, 0, reason::failed(why, keep)).await {
             Ok(_) => telemetry::callback_buried(&queue, entry.id, why),
             Err(error) => {
                 telemetry::journal_trouble("dead_letter", error.kind().as_str());

@@ -9,8 +9,11 @@ use super::{
     maintenance::MaintenanceState,
 };
 use crate::{
-    classify::BodySignal, delivery::webhooks::UserHeaders, http::problem::Problem,
-    server::dialect::WireFormat, store::journal::Priority,
+    classify::BodySignal,
+    delivery::webhooks::UserHeaders,
+    http::problem::Problem,
+    server::dialect::WireFormat,
+    store::{Fingerprint, journal::Priority},
 };
 
 /// The part of a dialect that replay needs. It remembers nothing: it reads requests again from
@@ -29,6 +32,11 @@ pub(crate) trait ReplayFormat: WireFormat {
 
     /// Answers a request that is neither served nor journaled.
     fn rejected(&self, body: &[u8], problem: &Problem) -> Response<Bytes>;
+
+    /// Answers a request whose key was used for another one.
+    fn conflict(&self, body: &[u8], problem: &Problem, _original: &Original) -> Response<Bytes> {
+        self.rejected(body, problem)
+    }
 
     /// Answers a request that is in the journal.
     fn accepted(&self, body: &[u8], accepted: &Accepted) -> Response<Bytes>;
@@ -134,6 +142,12 @@ pub(crate) struct Accepted {
     pub(crate) maintenance: Option<MaintenanceState>,
     /// The service's own words about its maintenance.
     pub(crate) details: Option<Value>,
+}
+
+/// The request that has a key which another one came with.
+pub(crate) struct Original {
+    pub(crate) fingerprint: Fingerprint,
+    pub(crate) request_id: Option<String>,
 }
 
 /// The reason why a request is journaled.

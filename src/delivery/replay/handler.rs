@@ -1,9 +1,10 @@
 use std::{
     any::Any,
+    borrow::Cow,
     fmt,
     marker::PhantomData,
     pin::pin,
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -15,22 +16,25 @@ use tower::{Service, ServiceExt};
 
 use super::{
     Replay, Replayed,
-    accept::{cannot_call, cannot_serve},
+    accept::{cannot_call, cannot_serve, replay_key},
     callback::Ended,
+    dialect::ReplayFormat,
     request::Stored,
 };
 use crate::{
     backoff::{Backoff, FullJitter},
-    call::{Attempt, Retryable, Verdict},
+    call::{Attempt, AttemptedAgain, Cause, ReplayAttempt, Retryable, Verdict},
     classify::{Classify, Rules, Standard, http::is_replayed, network},
     client::retry::PrepareAttempt,
     delivery::{
         dead_letter::reason,
-        worker::{Admission, Handler},
+        redact::correlation_id,
+        stored_message,
+        worker::{Admission, AttemptLabels, Handler},
     },
     dependency::{BreakerState, DependencyStatus},
     error::BoxError,
-    http::{header_filter::HeaderFilter, read::read_whole, reply},
+    http::{header_filter::HeaderFilter, headers::printable, read::read_whole, reply},
     store::journal::{Entry, Journal, Settlement, Status},
 };
 
@@ -133,6 +137,23 @@ where
         }
     }
 
+    fn target<'a>(&self, entry: &'a Entry) -> Option<Cow<'a, str>> {
+        Some(Cow::Borrowed(&entry.queue))
+    }
+
+    fn labels(&self, entry: &Entry) -> AttemptLabels {
+        let settings = &self.replay.state.settings;
+        let headers = stored_message::contents(entry.payload.clone()).map(|(headers, _)| headers);
+        let headers = headers.unwrap_or_default();
+        let key = headers.get(settings.dialect.key_header());
+        let key = key.and_then(|key| printable(key.as_bytes()).map(str::to_owned));
+        AttemptLabels {
+            max_attempts: settings.attempts,
+            correlation_id: correlation_id(&headers),
+            idempotency_key: key,
+        }
+    }
+
     fn admission(&self) -> Admission {
         let state = &self.replay.state;
         let paces = state.settings.paced_by.iter();
@@ -213,31 +234,20 @@ where
             Err(error) => return self.by_error(error),
         };
         if cannot_serve(&response).is_some() {
-            return Attempted::NotNow(self.judge(&response).not_before());
+            return Attempted::NotNow(judge(&self.rules, &response).repeat_after());
         }
         self.replay.state.slow_start.served();
-        let mut reply = Reply::read(response, settings.response_limit).await;
-        if let Some(signal) = settings.dialect.signal(&reply.response) {
-            reply.response.extensions_mut().insert(signal);
-        }
-        let verdict = self.judge(&reply.response);
-        if settings.dialect.is_processing(&reply.response) {
-            return Attempted::Busy(verdict.not_before());
-        }
-        let reply = Box::new(reply);
-        match verdict.retry {
-            _ if verdict.is_success() => Attempted::Done(reply),
-            Retryable::Never => Attempted::Refused(reply),
-            _ => Attempted::Failed(verdict.cause.to_string(), Some(reply)),
+        let reply = Box::new(Reply::read(response, settings.response_limit).await);
+        match judge_reply(&*settings.dialect, &self.rules, &reply.response) {
+            Judged::Processing(asked) => Attempted::Busy(asked),
+            Judged::Success => Attempted::Done(reply),
+            Judged::Final => Attempted::Refused(reply),
+            Judged::Transient(cause) => Attempted::Failed(cause.to_string(), Some(reply)),
         }
     }
 }
 
 impl<J: Journal + Clone, S, B, H> ReplayHandler<J, S, B, H> {
-    fn judge<R>(&self, response: &Response<R>) -> Verdict {
-        Classify::<Request<()>, _>::classify(&Standard, &self.rules, Ok(response))
-    }
-
     fn by_error<E: Into<BoxError> + 'static>(&self, error: E) -> Attempted {
         if cannot_call(&error as &dyn Any).is_some() {
             return Attempted::NotNow(None);
@@ -265,12 +275,39 @@ impl<J: Journal + Clone, S, B, H> ReplayHandler<J, S, B, H> {
             0 => dialect.with_key(headers, body, &entry.id.to_string()),
             n => dialect.with_new_key(headers, body, &format!("{}-{n}", entry.id))?,
         };
-        request.extensions_mut().insert(Replayed {
+        let extensions = request.extensions_mut();
+        extensions.insert(Replayed {
             id: super::ReplayId(entry.id),
             owner: entry.owner.clone(),
             attempt: entry.attempts,
         });
+        extensions.insert(self.replay_attempt(entry, stored));
         Some(request.map(|()| B::from(body)))
+    }
+
+    /// Tells the idempotency layer which replies will be attempted again: up to the last attempt
+    /// those that may be transient, and always those that say that nothing was served.
+    fn replay_attempt(&self, entry: &Entry, stored: &Stored) -> ReplayAttempt {
+        let settings = &self.replay.state.settings;
+        let head = stored.request();
+        let key =
+            head.and_then(|head| replay_key(&*settings.dialect, &head, &stored.body, &entry.owner));
+        let key = key.unwrap_or(*entry.id.as_bytes());
+        let is_last = entry.attempts >= settings.attempts;
+        let (dialect, rules) = (Arc::clone(&settings.dialect), self.rules.clone());
+        let attempted_again: AttemptedAgain = Arc::new(move |reply| {
+            let again = cannot_serve(reply).is_some()
+                || (!is_last
+                    && matches!(judge_reply(&*dialect, &rules, reply), Judged::Transient(_)));
+            again.then_some(key)
+        });
+        ReplayAttempt {
+            owner: Some(entry.owner.as_str().into()),
+            resumes: Some(key),
+            attempted_again,
+            not_served: |error| cannot_call(error).is_some(),
+            hold: Some(entry.expires_at.since(entry.changed_at)),
+        }
     }
 
     async fn complete(&self, entry: &Entry, stored: &Stored, reply: &Reply) -> Settlement {
@@ -322,6 +359,36 @@ impl<J: Journal + Clone, S, B, H> ReplayHandler<J, S, B, H> {
             Ok(()) => settle,
             Err(_) => again(entry, "its callback could not be written down"),
         }
+    }
+}
+
+fn judge<R>(rules: &Rules, response: &Response<R>) -> Verdict {
+    Classify::<Request<()>, _>::classify(&Standard, rules, Ok(response))
+}
+
+/// The meaning of a reply for its replay.
+enum Judged {
+    Success,
+    /// Another execution is running; with the time to come back, if the reply says so.
+    Processing(Option<Duration>),
+    Transient(Cause),
+    Final,
+}
+
+fn judge_reply(dialect: &dyn ReplayFormat, rules: &Rules, reply: &Response<Bytes>) -> Judged {
+    let verdict = match dialect.signal(reply) {
+        None => judge(rules, reply),
+        Some(signal) => {
+            let mut read = reply.clone();
+            read.extensions_mut().insert(signal);
+            judge(rules, &read)
+        }
+    };
+    match verdict.retry {
+        _ if dialect.is_processing(reply) => Judged::Processing(verdict.repeat_after()),
+        _ if verdict.is_success() => Judged::Success,
+        Retryable::Never => Judged::Final,
+        _ => Judged::Transient(verdict.cause),
     }
 }
 

@@ -19,10 +19,10 @@
 //! let store = MemoryStore::new(); // or SQLite, PostgreSQL, Redis
 //! let scope = Scope::new(|_| Some("shop"));
 //! let idempotency = IdempotencyLayer::builder(store.clone())
-//!     .scope(scope.clone())
+//!     .scope(scope)
 //!     .crash_policy(CrashPolicy::Reexecute)
 //!     .build()?;
-//! let replay = Replay::builder(store, scope).location("/replays").build()?;
+//! let replay = Replay::before(store, &idempotency).location("/replays").build()?;
 //!
 //! let orders = Router::new().route("/orders", post(|| async { "ordered" })).layer(idempotency);
 //! let worker = replay.worker::<Body, _>(orders.clone()).start()?;
@@ -52,7 +52,8 @@
 //!
 //! Requests of the [methods](ReplayBuilder::methods) that can be replayed and that ask for it
 //! (see the table of headers below), when maintenance is [on](Maintenance::on), the service says
-//! 503 or is overloaded, a [breaker](crate::client::circuit_breaker) refuses, what the service calls can't be
+//! 503 or 429 or is overloaded, it says 502 or 504 and that nothing was done
+//! ([`journaled_statuses`](ReplayBuilder::journaled_statuses)), a [breaker](crate::client::circuit_breaker) refuses, what the service calls can't be
 //! connected to, or the handler asks for it by [`ReplayLater`]. What an earlier attempt of the
 //! service's [may have done](crate::call::RetryOutcome::in_doubt) is not journaled, whatever the last one
 //! met. It is on disk before the 202 is sent; if it can't be written, the reply is 503.
@@ -83,9 +84,14 @@
 //!
 //! # What is replayed
 //!
-//! In order of priority and of when it came, at most as many at a time as you say and one after an
-//! outage, for as long as the service can serve: a 503 is no attempt, and the drain pauses. A
-//! failure that may be transient is attempted three times, with growing pauses. What fails for good
+//! The requests of one owner one after the other, in order of priority and of when they came
+//! ([`ReplayOrder`] has other choices); those of several owners side by side, at most as many at a
+//! time as you say and one after an outage, for as long as the service can serve: a 503 is no
+//! attempt, and the drain pauses. A failure that may be transient is attempted three times, with
+//! growing pauses, each time by execution and under the same key: the idempotency layer stores the
+//! last failure only, unless the handler marks an earlier one as
+//! [`Committed`](crate::server::idempotency::HandlerOutcome::Committed). A request of the caller's own
+//! with that key gets 409 until then. What fails for good
 //! is a [dead letter](crate::delivery::dead_letter), which can be
 //! [redriven](crate::delivery::dead_letter::DeadLetters::redrive). A worker that dies leaves its
 //! request to the next one, and the idempotency layer sees to it that what was done is not done
@@ -113,8 +119,9 @@ use std::{fmt, str::FromStr, sync::Arc};
 
 use serde::{Serialize, Serializer};
 
+use self::{builder::Settings, control::MOST, dialect::ReplayFormat, slow_start::SlowStart};
 pub use self::{
-    builder::ReplayBuilder,
+    builder::{ReplayBuilder, ReplayOrder},
     control::{ReplayError, ReplayFilter, ReplayPage},
     document::ReplayStatus,
     handler::ReplayHandler,
@@ -122,20 +129,23 @@ pub use self::{
     maintenance::Maintenance,
     routes::ReplayRoutes,
 };
-use self::{builder::Settings, control::MOST, slow_start::SlowStart};
 use crate::{
     delivery::{
         webhooks::Webhooks,
         worker::{WorkerBuilder, WorkerNotifier},
     },
-    server::dialect::Scope,
+    dependency::Dependencies,
+    server::{
+        dialect::{Dialect, Scope},
+        idempotency::IdempotencyLayer,
+    },
     store::journal::{EntryId, InvalidEntryId, Journal},
 };
 
 /// A handler's wish, on its response's extensions: do not answer with this, but journal the
 /// request and replay it later. The reason is shown to the caller.
 ///
-/// It says that nothing was done. An [`IdempotencyLayer`](crate::server::idempotency::IdempotencyLayer) below needs to
+/// It says that nothing was done. An [`IdempotencyLayer`] below needs to
 /// know that too: answer 503, or mark the response as
 /// [`NoEffect`](crate::server::idempotency::HandlerOutcome::NoEffect).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -210,10 +220,24 @@ struct ReplayState<J> {
     webhooks: Option<Webhooks<J>>,
     slow_start: Arc<SlowStart>,
     wake: WorkerNotifier,
+    /// The retry budget of its workers.
+    dependencies: Dependencies,
 }
 
 impl<J: Journal + Clone> Replay<J> {
-    /// Journals requests of known owners. Give the idempotency layer below the same [`Scope`].
+    /// Journals requests that this idempotency layer, or a clone of it, executes: with its scope, its
+    /// dialect, and the header that its keys are in.
+    #[allow(private_bounds, reason = "dialects are sealed")]
+    pub fn before<St, D>(journal: J, idempotency: &IdempotencyLayer<St, D>) -> ReplayBuilder<J>
+    where
+        D: Dialect + ReplayFormat + Clone,
+    {
+        let (scope, dialect) = idempotency.scope_and_dialect();
+        ReplayBuilder::new(journal, scope.clone()).dialect(dialect.clone())
+    }
+
+    /// Journals requests of known owners. The idempotency layer below, if there is one, needs the same
+    /// [`Scope`] and [dialect](ReplayBuilder::dialect): [`before`](Self::before) takes them from it.
     pub fn builder(journal: J, scope: Scope) -> ReplayBuilder<J> {
         ReplayBuilder::new(journal, scope)
     }
@@ -260,7 +284,8 @@ impl<J: Journal + Clone> Replay<J> {
         let handler = ReplayHandler::new(self.clone(), service, prepare);
         WorkerBuilder::new(self.journal.clone(), settings.queue.clone(), handler)
             .concurrency(settings.concurrency)
-            .per_lane(settings.concurrency)
+            .in_order()
+            .dependencies(&self.state.dependencies)
             .notifier(self.state.wake.clone())
     }
 }

@@ -6,8 +6,13 @@ use super::{
 };
 use crate::{
     delivery::{dead_letter::KEEP, guard::Guard, worker::WorkerNotifier},
+    dependency::Dependencies,
     error::ConfigError,
+    policy::Policy,
 };
+
+/// The default retention of an event that was delivered.
+const KEEP_DELIVERED: Duration = Duration::from_secs(60 * 60);
 
 /// Builds [`Webhooks`].
 #[must_use]
@@ -19,6 +24,8 @@ pub struct WebhooksBuilder<J> {
     signers: Signers,
     schedule: Schedule,
     keep: Duration,
+    keep_delivered: Duration,
+    dependencies: Option<Dependencies>,
 }
 
 impl<J> WebhooksBuilder<J> {
@@ -31,6 +38,8 @@ impl<J> WebhooksBuilder<J> {
             signers,
             schedule: Schedule::default(),
             keep: KEEP,
+            keep_delivered: KEEP_DELIVERED,
+            dependencies: None,
         }
     }
 
@@ -64,6 +73,19 @@ impl<J> WebhooksBuilder<J> {
         self
     }
 
+    /// Sets how long an event that was delivered is kept, with its payload: an hour by default.
+    pub fn keep_delivered(mut self, keep: Duration) -> Self {
+        self.keep_delivered = keep;
+        self
+    }
+
+    /// Sets the registry that has a retry budget for each receiver, named by scheme and authority;
+    /// one of its own by default.
+    pub fn dependencies(mut self, dependencies: Dependencies) -> Self {
+        self.dependencies = Some(dependencies);
+        self
+    }
+
     /// Builds the webhooks.
     ///
     /// # Errors
@@ -73,6 +95,10 @@ impl<J> WebhooksBuilder<J> {
         let sender = match self.sender {
             Some(sender) => sender,
             None => Sender::builder(self.guard.clone()).build()?,
+        };
+        let dependencies = match self.dependencies {
+            Some(dependencies) => dependencies,
+            None => Dependencies::new(Policy::webhook().build()?),
         };
         Ok(Webhooks {
             journal: self.journal,
@@ -84,6 +110,8 @@ impl<J> WebhooksBuilder<J> {
                 signers: self.signers,
                 schedule: self.schedule,
                 keep: self.keep,
+                keep_delivered: self.keep_delivered,
+                dependencies,
             }),
         })
     }

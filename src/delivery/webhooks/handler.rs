@@ -1,4 +1,4 @@
-use std::{fmt, sync::Arc};
+use std::{borrow::Cow, fmt, sync::Arc};
 
 use bytes::Bytes;
 
@@ -9,7 +9,11 @@ use super::{
 };
 use crate::{
     delivery::{
-        dead_letter::reason, guard::Target, stored_message::StoredMessage, worker::Handler,
+        dead_letter::reason,
+        guard::Target,
+        redact::correlation_id,
+        stored_message::{self, StoredMessage},
+        worker::{AttemptLabels, Handler},
     },
     store::journal::{Entry, Settlement},
 };
@@ -32,6 +36,7 @@ impl Handler for WebhookHandler {
             signers,
             schedule,
             keep,
+            keep_delivered,
             ..
         } = &*self.settings;
         if entry.is_past() {
@@ -50,9 +55,22 @@ impl Handler for WebhookHandler {
         match sender.send(&delivery, &signer).await {
             DeliveryOutcome::Delivered(status) => Settlement {
                 note: status.as_u16().to_string(),
-                ..Settlement::completed(Bytes::new(), *keep)
+                ..Settlement::completed(Bytes::new(), *keep_delivered)
             },
             DeliveryOutcome::Failed(failure) => self.after_failure(&entry, &failure),
+        }
+    }
+
+    fn target<'a>(&self, entry: &'a Entry) -> Option<Cow<'a, str>> {
+        Some(Cow::Borrowed(&entry.lane))
+    }
+
+    fn labels(&self, entry: &Entry) -> AttemptLabels {
+        let headers = stored_message::contents(entry.payload.clone()).map(|(headers, _)| headers);
+        AttemptLabels {
+            max_attempts: self.settings.schedule.deliveries(),
+            correlation_id: headers.as_ref().and_then(correlation_id),
+            idempotency_key: Some(entry.id.to_string()),
         }
     }
 }

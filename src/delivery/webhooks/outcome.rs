@@ -41,7 +41,7 @@ impl DeliveryFailure {
         Self {
             cause: verdict.cause,
             retry: verdict.retry,
-            retry_after: verdict.not_before(),
+            retry_after: verdict.repeat_after(),
         }
     }
 

@@ -10,6 +10,7 @@ use crate::{
         redact,
         worker::{WorkerBuilder, WorkerNotifier},
     },
+    dependency::Dependencies,
     error::ConfigError,
     store::{
         StoreError, StoreErrorKind,
@@ -42,6 +43,8 @@ pub(super) struct Settings {
     pub(super) signers: Signers,
     pub(super) schedule: Schedule,
     pub(super) keep: Duration,
+    pub(super) keep_delivered: Duration,
+    pub(super) dependencies: Dependencies,
 }
 
 impl<J: Journal + Clone> Webhooks<J> {
@@ -112,7 +115,9 @@ impl<J: Journal + Clone> Webhooks<J> {
     pub fn worker(&self) -> WorkerBuilder<J, WebhookHandler> {
         let handler = WebhookHandler::new(Arc::clone(&self.settings));
         let queue = self.settings.queue.clone();
-        WorkerBuilder::new(self.journal.clone(), queue, handler).notifier(self.notifier.clone())
+        WorkerBuilder::new(self.journal.clone(), queue, handler)
+            .notifier(self.notifier.clone())
+            .dependencies(&self.settings.dependencies)
     }
 }
 

@@ -3,12 +3,17 @@ use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
 use tokio::sync::{Semaphore, watch};
 
 use super::{
-    Handler, WorkerHandle, WorkerNotifier,
+    ALERTS, Handler, WorkerHandle, WorkerNotifier,
     handle::Phase,
     job::Job,
+    retries::Retries,
     run::{Limits, Run},
 };
-use crate::{error::ConfigError, store::journal::Journal};
+use crate::{
+    dependency::Dependencies,
+    error::{ConfigError, Rule},
+    store::journal::Journal,
+};
 
 /// Configures and starts a worker. See the [module docs](super).
 #[must_use]
@@ -18,6 +23,8 @@ pub struct WorkerBuilder<J, H> {
     handler: Arc<H>,
     notifier: WorkerNotifier,
     limits: Limits,
+    retries: Option<Retries>,
+    alerted: bool,
 }
 
 impl<J: Journal, H: Handler> WorkerBuilder<J, H> {
@@ -34,7 +41,10 @@ impl<J: Journal, H: Handler> WorkerBuilder<J, H> {
                 prefetch: 0,
                 lease: Duration::from_secs(30),
                 poll: Duration::from_secs(1),
+                in_order: false,
             },
+            retries: None,
+            alerted: false,
         }
     }
 
@@ -62,6 +72,18 @@ impl<J: Journal, H: Handler> WorkerBuilder<J, H> {
         self
     }
 
+    /// Handles the entries of a lane one after the other, in order: an entry that waits for its next
+    /// attempt holds up those behind it, whichever worker runs them. All workers of a queue have to
+    /// agree on it. [`per_lane`](Self::per_lane) and [`prefetch`](Self::prefetch) have no meaning
+    /// then.
+    ///
+    /// The order is that of [leases](Journal#contract): by priority, so that an urgent entry
+    /// comes before one that waits. An entry that is delayed when it is enqueued holds up nobody.
+    pub fn in_order(mut self) -> Self {
+        self.limits.in_order = true;
+        self
+    }
+
     /// Sets how long a worker may be silent before another takes over its entries: 30 s by default,
     /// 1 s to 10 min. Handlers may take longer, since leases are extended.
     pub fn lease(mut self, lease: Duration) -> Self {
@@ -76,6 +98,30 @@ impl<J: Journal, H: Handler> WorkerBuilder<J, H> {
         self
     }
 
+    /// Sets the registry that has the retry budgets of [targets](Handler::target), and their labels in
+    /// metrics; one of its own by default.
+    pub fn dependencies<C, L>(mut self, dependencies: &Dependencies<C, L>) -> Self
+    where
+        C: Clone + Send + Sync + 'static,
+        L: Clone + Send + Sync + 'static,
+    {
+        self.retries = Some(Retries::new(dependencies));
+        self
+    }
+
+    /// Says that this worker of [alerts](crate::delivery::dead_letter::DeadLetters::alerts) announces
+    /// dead letters.
+    pub fn alerted_by(mut self, alerts: &WorkerHandle) -> Self {
+        self.alerted |= alerts.is_of(ALERTS);
+        self
+    }
+
+    /// Says that another process announces dead letters.
+    pub fn alerted_elsewhere(mut self) -> Self {
+        self.alerted = true;
+        self
+    }
+
     /// Sets the notifier that makes the worker look at once.
     pub fn notifier(mut self, notifier: WorkerNotifier) -> Self {
         self.notifier = notifier;
@@ -86,14 +132,27 @@ impl<J: Journal, H: Handler> WorkerBuilder<J, H> {
     ///
     /// # Errors
     ///
-    /// Returns the first setting that is not allowed.
-    pub fn start(self) -> Result<WorkerHandle, ConfigError> {
+    /// Returns the first setting that is not allowed; also a policy of the
+    /// [registry](Self::dependencies) that names a dead-letter queue, if nobody
+    /// [announces](Self::alerted_by) its letters.
+    pub fn start(mut self) -> Result<WorkerHandle, ConfigError> {
         self.limits.check()?;
+        let retries = self.retries.map_or_else(Retries::alone, Ok)?;
+        if let Some(name) = retries.dead_letters.as_ref().filter(|_| !self.alerted) {
+            let allowed = "with an alert: `alerted_by` or `alerted_elsewhere`";
+            let rule = Some(Rule::R8);
+            return Err(ConfigError::new(rule, "worker.dead_letters", name, allowed));
+        }
+        if self.limits.in_order {
+            (self.limits.per_lane, self.limits.prefetch) = (1, 0);
+        }
         let (sender, phase) = watch::channel(Phase::Running);
         let job = Job {
             journal: self.journal,
             handler: self.handler,
+            retries,
             lease: self.limits.lease,
+            in_order: self.limits.in_order,
             permits: Arc::new(Semaphore::new(self.limits.concurrency)),
             phase,
         };

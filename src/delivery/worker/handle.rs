@@ -80,6 +80,10 @@ impl WorkerHandle {
         self.notifier.wake();
     }
 
+    pub(super) fn is_of(&self, queue: &str) -> bool {
+        self.queue == queue
+    }
+
     /// Starts no further handler, and waits up to `grace` for those that run. Cancels the rest and
     /// releases their entries for other workers.
     ///

@@ -1,5 +1,6 @@
-use std::future::Future;
+use std::{borrow::Cow, future::Future};
 
+use super::AttemptLabels;
 use crate::store::journal::{Entry, Settlement};
 
 /// Executes the entries of a queue.
@@ -15,6 +16,19 @@ pub trait Handler: Send + Sync + 'static {
     /// same time if its lease is lost. After a panic the entry is leased again; check
     /// [`attempts`](Entry::attempts) to give up in time.
     fn handle(&self, entry: Entry) -> impl Future<Output = Settlement> + Send;
+
+    /// Returns the name of what the attempts of an entry are made on, whose retry budget is charged for
+    /// all but the first; `None` if there is no budget.
+    fn target<'a>(&self, entry: &'a Entry) -> Option<Cow<'a, str>> {
+        let _ = entry;
+        None
+    }
+
+    /// Returns what is logged of a retry.
+    fn labels(&self, entry: &Entry) -> AttemptLabels {
+        let _ = entry;
+        AttemptLabels::default()
+    }
 
     /// Returns how many entries the worker may lease now.
     fn admission(&self) -> Admission {

@@ -11,7 +11,7 @@ use tokio::{
     time::{Instant, MissedTickBehavior, interval_at, sleep},
 };
 
-use super::{Admission, Handler, alert, handle::Phase, slots::Slot};
+use super::{Admission, Handler, alert, handle::Phase, retries::Retries, slots::Slot};
 use crate::{
     backoff::{Backoff, FullJitter},
     store::{
@@ -29,14 +29,14 @@ const BACKOFF: FullJitter = FullJitter {
     base: Duration::from_millis(100),
     cap: Duration::from_secs(10),
 };
-/// Settlements of an entry that are tried, for about ten minutes.
-const MAX_SETTLES: u32 = 120;
 
 /// Handles and settles leased entries.
 pub(super) struct Job<J, H> {
     pub(super) journal: Arc<J>,
     pub(super) handler: Arc<H>,
+    pub(super) retries: Retries,
     pub(super) lease: Duration,
+    pub(super) in_order: bool,
     /// One permit for each handler that may run at a time.
     pub(super) permits: Arc<Semaphore>,
     pub(super) phase: watch::Receiver<Phase>,
@@ -47,7 +47,9 @@ impl<J, H> Clone for Job<J, H> {
         Self {
             journal: Arc::clone(&self.journal),
             handler: Arc::clone(&self.handler),
+            retries: self.retries.clone(),
             lease: self.lease,
+            in_order: self.in_order,
             permits: Arc::clone(&self.permits),
             phase: self.phase.clone(),
         }
@@ -61,14 +63,26 @@ impl<J: Journal, H: Handler> Job<J, H> {
         let owner = entry.owner.clone();
         let handled = self.handle(entry);
         let settlement = self.with_lease(id, token, &queue, handled).await;
-        drop(slot);
         let Some(mut settlement) = settlement else {
             return;
         };
+        // The next entry of a lane in order can't be leased before this one is settled.
+        let slot = match self.in_order {
+            true => Some(slot),
+            false => {
+                drop(slot);
+                None
+            }
+        };
+        settlement.keeps_place = self.in_order;
         if let SettlementOutcome::Failed(keep) = settlement.outcome {
             settlement = settlement.followed_by(alert(&queue, id, &owner, keep));
         }
-        self.settle(&queue, id, token, settlement).await;
+        // A journal that takes no settlements may still extend leases. Another worker would execute
+        // the entry again.
+        let settled = self.settle(&queue, id, token, settlement);
+        self.with_lease(id, token, &queue, settled).await;
+        drop(slot);
     }
 
     /// Calls the handler once there is a permit, or releases the entry.
@@ -76,13 +90,29 @@ impl<J: Journal, H: Handler> Job<J, H> {
         let Some(_permit) = self.permit(&entry).await else {
             return Settlement::release(Duration::ZERO);
         };
-        let handler = Arc::clone(&self.handler);
-        let handling = async move { handler.handle(entry).await };
+        if let Err(pause) = self.retries.begin(&*self.handler, &entry) {
+            return Settlement::release(pause);
+        }
+        let (handler, retries) = (Arc::clone(&self.handler), self.retries.clone());
+        let handling = async move {
+            // The payload is shared, and the history is not needed.
+            let summary = Entry {
+                history: Vec::new(),
+                ..entry.clone()
+            };
+            let settlement = handler.handle(entry).await;
+            retries.end(&*handler, &summary, &settlement);
+            settlement
+        };
         let mut handling = AbortOnDrop(tokio::spawn(telemetry::in_span(handling)));
         tokio::select! {
             handled = &mut handling => handled.unwrap_or_else(|error| not_handled(&error)),
             () = self.reached(Phase::Releasing) => {
-                Settlement::retry("interrupted by a shutdown", Duration::ZERO)
+                // No attempt: deployments must not use up the attempts of an entry.
+                Settlement {
+                    note: "interrupted by a shutdown".to_owned(),
+                    ..Settlement::release(Duration::ZERO)
+                }
             }
         }
     }
@@ -142,9 +172,9 @@ impl<J: Journal, H: Handler> Job<J, H> {
         }
     }
 
-    /// Settles an entry, again and again until the journal takes it.
+    /// Settles an entry, again and again until the journal takes it or the lease is lost.
     async fn settle(&self, queue: &str, id: EntryId, token: LeaseToken, settlement: Settlement) {
-        for n in 0..MAX_SETTLES {
+        for n in 0.. {
             match self.journal.settle(id, token, settlement.clone()).await {
                 Ok(Ownership::Held) => {
                     let outcome = settlement.outcome;
@@ -155,7 +185,6 @@ impl<J: Journal, H: Handler> Job<J, H> {
             }
             sleep(BACKOFF.delay(n, Duration::ZERO, rand::random())).await;
         }
-        telemetry::unsettled(queue, id);
     }
 }
 

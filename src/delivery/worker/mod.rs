@@ -16,6 +16,7 @@
 //! | [`concurrency`](WorkerBuilder::concurrency) | 64 | 1 to 10,000 |
 //! | [`per_lane`](WorkerBuilder::per_lane) | 4 | 1 to 10,000 |
 //! | [`prefetch`](WorkerBuilder::prefetch) | 0 | up to 10,000 |
+//! | [`in_order`](WorkerBuilder::in_order) | off | |
 //! | [`lease`](WorkerBuilder::lease) | 30 s | 1 s to 10 min |
 //! | [`poll`](WorkerBuilder::poll) | 1 s | 10 ms to 1 min |
 //!
@@ -52,20 +53,32 @@
 //! # }
 //! ```
 //!
+//! # Retries
+//!
+//! An attempt after the first is logged and counted as a client's retry is (`retry_attempts_total`,
+//! `retry_backoff_duration_seconds`, `retry_exhausted_total`), under the name of the entry's
+//! [target](Handler::target) or else of its queue. Retries to one target share a budget, a fifth of its
+//! first attempts by default: an entry past it waits, without having used an attempt. One retry every
+//! 30 s goes out to a target all the same, so that a target that is back is noticed.
+//! [`dependencies`](WorkerBuilder::dependencies) sets the registry that has those budgets.
+//!
 //! # What goes wrong
 //!
 //! - An entry is handled twice if its lease is lost while the handler runs: handlers must be
 //!   idempotent.
 //! - A handler that panics is called again after 5 s; a handler that counts
 //!   [`attempts`](crate::store::journal::Entry::attempts) can give up.
-//! - A journal that fails is asked again with backoff. Handlers go on while their predecessors are
-//!   settled, but at most four times `concurrency` entries are handled or unsettled.
+//! - A journal that fails is asked again with backoff, and leases are extended meanwhile. Handlers go
+//!   on while their predecessors are settled, but at most four times `concurrency` entries are
+//!   handled or unsettled.
+//! - A shutdown that interrupts a handler is no attempt of its entry.
 
 mod alert;
 mod builder;
 mod handle;
 mod handler;
 mod job;
+mod retries;
 mod run;
 mod slots;
 
@@ -74,4 +87,5 @@ pub use self::{
     builder::WorkerBuilder,
     handle::{WorkerHandle, WorkerNotifier},
     handler::{Admission, Handler},
+    retries::AttemptLabels,
 };

@@ -39,6 +39,7 @@ pub(super) struct Limits {
     pub(super) prefetch: usize,
     pub(super) lease: Duration,
     pub(super) poll: Duration,
+    pub(super) in_order: bool,
 }
 
 /// The next call to the journal.
@@ -239,6 +240,7 @@ impl<J: Journal, H: Handler> Run<J, H> {
             room -= wanted;
             let request = LeaseRequest {
                 through,
+                in_order: self.limits.in_order,
                 ..LeaseRequest::new(self.queue.clone(), lane.clone(), limit, self.limits.lease)
             };
             let journal = Arc::clone(&self.job.journal);
@@ -277,6 +279,7 @@ impl<J: Journal, H: Handler> Run<J, H> {
             .is_none_or(|at| at.elapsed() >= MEASURE_EVERY);
         if due && telemetry::counts_queues() {
             self.measured_at = Some(Instant::now());
+            self.job.retries.measure();
             if let Ok(counts) = self.job.journal.counts(&self.queue).await {
                 let by_status = [Status::Queued, Status::Processing, Status::Failed]
                     .map(|status| (status.as_str(), counts.of(status)));

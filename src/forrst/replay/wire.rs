@@ -15,8 +15,8 @@ use crate::{
             ReplayId, ReplayStatus,
             callback::Event,
             dialect::{
-                self, Accepted, CommandReport, Description, QueueReason, Rejected, ReplayFormat,
-                ReplayRequest,
+                self, Accepted, CommandReport, Description, Original, QueueReason, Rejected,
+                ReplayFormat, ReplayRequest,
             },
             document::{rfc3339, state},
         },
@@ -26,6 +26,7 @@ use crate::{
         self, EnvelopeError, Extension, Fault, Forrst, IdempotencyData, IdempotencyOptions,
         MaintenanceData, ReplayCallback, ReplayData, ReplayOptions, ReplayPriority, Retry,
         advice::advice,
+        canonical::written,
         extension::only,
         idempotency::wire::{self as idempotency, fault_of},
         is_fixed, may_be_envelope, may_be_read, splice,
@@ -79,31 +80,11 @@ impl ReplayFormat for Forrst {
     }
 
     fn rejected(&self, body: &[u8], problem: &Problem) -> Response {
-        let request = forrst::Request::parse(body).ok();
-        let is_function = |request: &forrst::Request| {
-            let function = &request.call.function;
-            function.starts_with(functions::PREFIX)
-        };
-        let (code, status, words) = fault_of(problem);
-        let code = match problem.name {
-            "replay-invalid" if request.as_ref().is_some_and(is_function) => "INVALID_ARGUMENTS",
-            "replay-invalid" | "replay-too-large" => "VALIDATION_ERROR",
-            "replay-anonymous" => "FORBIDDEN",
-            "replay-unavailable" => "UNAVAILABLE",
-            _ => &*code,
-        };
-        let key = request.and_then(|request| key(&request).ok().flatten());
-        let (details, conflict) = match status.zip(key) {
-            Some((status, key)) => {
-                let details = json!({ "key": key });
-                let data = IdempotencyData::new(Some(key), status, None);
-                (details, idempotency::extension(&data))
-            }
-            None => (Value::Null, None),
-        };
-        let fault = Fault::new(code, words).details(details);
-        let extensions = conflict.into_iter().collect();
-        caller(body).failed(fault, extensions, problem.response(false))
+        rejected(body, problem, None)
+    }
+
+    fn conflict(&self, body: &[u8], problem: &Problem, original: &Original) -> Response {
+        rejected(body, problem, Some(original))
     }
 
     fn accepted(&self, body: &[u8], accepted: &Accepted) -> Response {
@@ -278,6 +259,41 @@ impl ReplayFormat for Forrst {
         }))
         .ok()
     }
+}
+
+/// Answers a request that is neither served nor journaled, with what is known of the one that has its
+/// key.
+fn rejected(body: &[u8], problem: &Problem, original: Option<&Original>) -> Response {
+    let request = forrst::Request::parse(body).ok();
+    let is_function = |request: &forrst::Request| {
+        let function = &request.call.function;
+        function.starts_with(functions::PREFIX)
+    };
+    let (code, status, words) = fault_of(problem);
+    let code = match problem.name {
+        "replay-invalid" if request.as_ref().is_some_and(is_function) => "INVALID_ARGUMENTS",
+        "replay-invalid" | "replay-too-large" => "VALIDATION_ERROR",
+        "replay-anonymous" => "FORBIDDEN",
+        "replay-unavailable" => "UNAVAILABLE",
+        _ => &*code,
+    };
+    let key = request.and_then(|request| key(&request).ok().flatten());
+    let (details, conflict) = match status.zip(key) {
+        Some((status, key)) => {
+            let mut details = json!({ "key": key });
+            if let Some(original) = original {
+                let hash = written(original.fingerprint.as_bytes());
+                details["original_arguments_hash"] = json!(hash);
+            }
+            let first = original.and_then(|original| original.request_id.as_deref());
+            let data = IdempotencyData::new(Some(key), status, first);
+            (details, idempotency::extension(&data))
+        }
+        None => (Value::Null, None),
+    };
+    let fault = Fault::new(code, words).details(details);
+    let extensions = conflict.into_iter().collect();
+    caller(body).failed(fault, extensions, problem.response(false))
 }
 
 /// Reads how a request is to be replayed from its extension.

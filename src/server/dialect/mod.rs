@@ -37,7 +37,7 @@ mod http;
 mod key;
 mod scope;
 
-use std::{any::Any, fmt, time::Duration};
+use std::{fmt, time::Duration};
 
 use ::http::{HeaderName, Request, Response, response};
 use bytes::Bytes;
@@ -204,26 +204,6 @@ impl From<Problem> for Rejection {
             note: Note::NONE,
             fingerprint: None,
         }
-    }
-}
-
-/// On the extensions of a request that its caller executes again itself, under the same key, after
-/// a reply or an error for which these return true: such a reply, unless it is the result of an
-/// execution, and such an error release the key.
-#[derive(Clone, Copy)]
-#[cfg_attr(not(feature = "delivery"), allow(dead_code))]
-pub(crate) struct Handover {
-    pub(crate) takes_reply: fn(&Response<()>) -> bool,
-    pub(crate) takes_error: fn(&dyn Any) -> bool,
-}
-
-impl Handover {
-    /// Returns whether the request is executed again after this reply.
-    pub(crate) fn takes<R>(self, reply: Response<R>) -> (bool, Response<R>) {
-        let (head, body) = reply.into_parts();
-        let head = Response::from_parts(head, ());
-        let taken = (self.takes_reply)(&head);
-        (taken, head.map(|()| body))
     }
 }
 

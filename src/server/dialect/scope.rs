@@ -2,7 +2,7 @@ use std::{fmt, sync::Arc};
 
 use http::Request;
 
-use crate::http::digest::Digest;
+use crate::{call::ReplayAttempt, http::digest::Digest};
 
 /// Calls back with the owner of a request, if it is known.
 type Visit = dyn Fn(&Request<()>, &mut dyn FnMut(Option<&[u8]>)) + Send + Sync;
@@ -11,7 +11,8 @@ type Visit = dyn Fn(&Request<()>, &mut dyn FnMut(Option<&[u8]>)) + Send + Sync;
 ///
 /// Two owners with the same key have nothing to do with each other, so a scope must tell callers
 /// apart that may not see each other's replies. It is read from what an authentication layer
-/// outside of this one put on the request.
+/// outside of this one put on the request. A request that is replayed is its owner's, whatever is
+/// on it.
 ///
 /// Requests of unknown callers are rejected, unless there is one scope for
 /// [all of them](Self::or_anonymous).
@@ -41,7 +42,13 @@ impl Scope {
     {
         Self {
             visit: Arc::new(move |head, found| {
-                found(owner(head).as_ref().map(T::as_ref));
+                match head.extensions().get::<ReplayAttempt>() {
+                    // Its credentials are gone, and its owner was known when it came.
+                    Some(ReplayAttempt {
+                        owner: Some(owner), ..
+                    }) => found(Some(owner.as_bytes())),
+                    _ => found(owner(head).as_ref().map(T::as_ref)),
+                }
             }),
             anonymous: None,
         }

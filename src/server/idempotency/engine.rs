@@ -77,6 +77,8 @@ pub(super) enum Settlement {
     Release,
     /// It may have had one, and is to be executed again.
     Orphan,
+    /// A journal executes it again, under this id; duplicates wait for that long.
+    Suspend(ClaimId, Duration),
 }
 
 impl Settlement {
@@ -123,6 +125,7 @@ impl<St: IdempotencyStore> Engine<St> {
     pub(super) async fn claim(
         self: &Arc<Self>,
         operation: &Operation,
+        resumes: Option<ClaimId>,
     ) -> Result<Claimed, StoreError> {
         let (key, retention) = (operation.id.key, operation.retention);
         let claim = Claim {
@@ -133,6 +136,7 @@ impl<St: IdempotencyStore> Engine<St> {
             retention,
             crash_policy: self.crash_policy,
             note: operation.note.clone(),
+            resumes,
         };
         let engine = Arc::clone(self);
         let mut claiming = Box::pin(async move { engine.claim_twice(claim).await });
@@ -337,6 +341,14 @@ impl<St: IdempotencyStore> Engine<St> {
                 let retention = execution.retention();
                 let ended = self.store.renew(key, token, Duration::ZERO, retention);
                 self.bounded(pin!(ended)).await.map(|_| Ownership::Held)
+            }
+            Settlement::Suspend(resumed_by, hold) => {
+                let (key, token) = (execution.key(), execution.token());
+                let retention = execution.retention();
+                let suspended = self
+                    .store
+                    .suspend(key, token, *resumed_by, *hold, retention);
+                self.bounded(pin!(suspended)).await
             }
         }
     }

@@ -4,7 +4,6 @@ use std::{
     pin::pin,
     sync::Arc,
     task::Poll,
-    time::Duration,
 };
 
 use bytes::Bytes;
@@ -17,13 +16,14 @@ use super::{
     settings::LayerState,
 };
 use crate::{
+    call::ReplayAttempt,
     http::{
         BufferedBody,
         read::{Buffered, buffer},
         reply,
     },
-    server::dialect::{Dialect, Handover, Rewrite},
-    store::{CrashPolicy, IdempotencyStore, Ownership, Stored},
+    server::dialect::{Dialect, Rewrite},
+    store::{ClaimId, CrashPolicy, IdempotencyStore, Ownership, Stored},
     telemetry,
 };
 
@@ -62,20 +62,23 @@ where
             asked,
             mut head,
         } = keyed;
-        let handover = head.extensions_mut().remove::<Handover>();
         head.extensions_mut().insert(execution.clone());
+        let attempt = head.extensions().get::<ReplayAttempt>().cloned();
         let executing = pin!(async {
             let request = head.map(|()| B::from(body));
             match service.oneshot(request).await {
                 // Boxed, so that the future is not larger while the handler runs.
                 Ok(response) => {
-                    let finish = finish(&state, &asked, &execution, handover, response);
+                    let finish = finish(&state, &asked, &execution, attempt.as_ref(), response);
                     Ok(Box::pin(finish).await)
                 }
                 Err(error) => {
-                    let handed_over = |handover: Handover| (handover.takes_error)(&error);
-                    if state.settings.judge.is_unsent(&error) || handover.is_some_and(handed_over) {
-                        let release = state.engine.settle(&execution, Settlement::Release);
+                    let journaled = |attempt: &ReplayAttempt| (attempt.not_served)(&error);
+                    if state.settings.judge.is_unsent(&error)
+                        || attempt.as_ref().is_some_and(journaled)
+                    {
+                        let unsent = unexecuted(&state, &execution, attempt.as_ref());
+                        let release = state.engine.settle(&execution, unsent);
                         let _ = Box::pin(release).await;
                     }
                     Err(error)
@@ -109,11 +112,10 @@ async fn finish<St: IdempotencyStore, D: Dialect, R: Body>(
     state: &LayerState<St, D>,
     asked: &D::Asked,
     execution: &Execution,
-    handover: Option<Handover>,
+    attempt: Option<&ReplayAttempt>,
     response: Response<R>,
 ) -> Option<Response<BufferedBody<R>>> {
-    let retention = execution.retention();
-    let (settlement, response) = end(state, asked, retention, handover, response).await;
+    let (settlement, response) = end(state, asked, execution, attempt, response).await;
     let ownership = state.engine.settle(execution, settlement).await;
     (ownership == Ownership::Held).then_some(response)
 }
@@ -122,28 +124,30 @@ async fn finish<St: IdempotencyStore, D: Dialect, R: Body>(
 async fn end<St, D: Dialect, R: Body>(
     state: &LayerState<St, D>,
     asked: &D::Asked,
-    retention: Duration,
-    handover: Option<Handover>,
-    mut response: Response<R>,
+    execution: &Execution,
+    attempt: Option<&ReplayAttempt>,
+    response: Response<R>,
 ) -> (Settlement, Response<BufferedBody<R>>) {
-    let settings = &state.settings;
+    let (settings, retention) = (&state.settings, execution.retention());
+    // A handler that knows its outcome is believed; whatever else fails in a replay is attempted
+    // again by execution, and its reply is not kept.
+    let marked = response.extensions().get::<HandlerOutcome>().is_some();
+    let attempted_again = |head: &Parts, body: &Bytes| {
+        let attempt = attempt.filter(|_| !marked)?;
+        let reply = Response::from_parts(head.clone(), body.clone());
+        let id = (attempt.attempted_again)(&reply)?;
+        Some(suspend(state, attempt, id))
+    };
+    let suspended;
     let from_head = settings.judge.by_head(&response);
     let prior_effect = outcome::prior_effect(&response);
-    let marked = response.extensions().get::<HandlerOutcome>().is_some();
-    if let (Some(handover), false) = (handover, marked)
-        && from_head != Some(HandlerOutcome::Committed)
-    {
-        let (taken, reply) = handover.takes(response);
-        if taken {
-            return (Settlement::Release, reply.map(BufferedBody::untouched));
-        }
-        response = reply;
-    }
     let (outcome, stored, response) = match from_head {
         Some(outcome @ (HandlerOutcome::NoEffect | HandlerOutcome::Unknown))
             if marked || outcome == HandlerOutcome::NoEffect =>
         {
-            let response = response.map(BufferedBody::untouched);
+            let (head, body) = response.into_parts();
+            suspended = attempted_again(&head, &Bytes::new());
+            let response = Response::from_parts(head, BufferedBody::untouched(body));
             (outcome, Stored::NotRetained, response)
         }
         // The body of a reply that leaves its outcome open may tell.
@@ -151,6 +155,7 @@ async fn end<St, D: Dialect, R: Body>(
             let (mut head, body) = response.into_parts();
             match buffer(body, settings.response_limit).await {
                 Buffered::Whole { data, trailers } => {
+                    suspended = attempted_again(&head, &data);
                     let trailing = trailers.as_deref();
                     let mut outcome =
                         from_head.unwrap_or_else(|| settings.judge.by_trailers(trailing));
@@ -180,6 +185,7 @@ async fn end<St, D: Dialect, R: Body>(
                     (outcome, Stored::Reply(reply), response)
                 }
                 Buffered::Partial(body) => {
+                    suspended = attempted_again(&head, &Bytes::new());
                     let response = Response::from_parts(head, body);
                     let outcome = from_head.unwrap_or(HandlerOutcome::Committed);
                     (outcome, Stored::NotRetained, response)
@@ -194,12 +200,32 @@ async fn end<St, D: Dialect, R: Body>(
         outcome => outcome,
     };
     let settlement = match (outcome, state.engine.crash_policy) {
+        (HandlerOutcome::NoEffect, _) => unexecuted(state, execution, attempt),
+        _ if suspended.is_some() => suspended.unwrap_or(Settlement::Orphan),
         (HandlerOutcome::Committed, _) => Settlement::Complete(stored),
         (HandlerOutcome::Unknown, CrashPolicy::Unknown) => Settlement::Complete(Stored::Unknown),
         (HandlerOutcome::Unknown, CrashPolicy::Reexecute) => Settlement::Orphan,
-        (HandlerOutcome::NoEffect, _) => Settlement::Release,
     };
     (settlement, response)
+}
+
+/// Returns how an execution without effect is settled: its key is free, unless an attempt before it
+/// in a replay may have had an effect.
+fn unexecuted<St, D>(
+    state: &LayerState<St, D>,
+    execution: &Execution,
+    attempt: Option<&ReplayAttempt>,
+) -> Settlement {
+    let resumed = attempt.and_then(|attempt| Some((attempt, attempt.resumes?)));
+    match resumed.filter(|_| execution.is_orphan()) {
+        Some((attempt, id)) => suspend(state, attempt, id),
+        None => Settlement::Release,
+    }
+}
+
+fn suspend<St, D>(state: &LayerState<St, D>, attempt: &ReplayAttempt, id: [u8; 16]) -> Settlement {
+    let hold = attempt.hold.unwrap_or(state.settings.lease);
+    Settlement::Suspend(ClaimId::new(id), hold)
 }
 
 /// Sets the length of a body that took the place of another.

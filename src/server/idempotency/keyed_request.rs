@@ -18,6 +18,7 @@ use super::{
     settings::LayerState,
 };
 use crate::{
+    call::ReplayAttempt,
     http::{
         BufferedBody,
         problem::Problem,
@@ -25,7 +26,7 @@ use crate::{
         reply,
     },
     server::dialect::{Dialect, Operation, Rejection},
-    store::{Claimed, IdempotencyStore, Note, StoreError, StoreErrorKind, Stored},
+    store::{ClaimId, Claimed, IdempotencyStore, Note, StoreError, StoreErrorKind, Stored},
     telemetry::{self, Answered},
 };
 
@@ -188,7 +189,11 @@ impl<S, St: IdempotencyStore, D: Dialect> KeyedRequest<S, St, D> {
         let LayerState {
             engine, settings, ..
         } = &*self.state;
-        let claimed = engine.claim(operation).await;
+        let attempt = self.head.extensions().get::<ReplayAttempt>();
+        let resumes = attempt
+            .and_then(|attempt| attempt.resumes)
+            .map(ClaimId::new);
+        let claimed = engine.claim(operation, resumes).await;
         if settings.wait.is_zero() || !matches!(claimed, Ok(Claimed::InFlight { .. })) {
             return claimed;
         }
@@ -199,7 +204,7 @@ impl<S, St: IdempotencyStore, D: Dialect> KeyedRequest<S, St, D> {
             loop {
                 let left = until.saturating_duration_since(Instant::now());
                 sleep(pause.min(left)).await;
-                let claimed = engine.claim(operation).await;
+                let claimed = engine.claim(operation, resumes).await;
                 if left <= pause || !matches!(claimed, Ok(Claimed::InFlight { .. })) {
                     return claimed;
                 }

@@ -4,6 +4,8 @@ use tower::Layer;
 
 use super::{Drain, Idempotency, IdempotencyBuilder, settings::LayerState};
 use crate::server::dialect::HttpDialect;
+#[cfg(feature = "delivery")]
+use crate::server::dialect::Scope;
 
 /// Executes an operation once, however often a request asks for it in the dialect `D`. See the
 /// [module docs](super).
@@ -37,6 +39,12 @@ impl<St, D> IdempotencyLayer<St, D> {
         Self {
             state: Arc::new(state),
         }
+    }
+
+    /// Returns the owners of its keys and the dialect that it speaks.
+    #[cfg(feature = "delivery")]
+    pub(crate) fn scope_and_dialect(&self) -> (&Scope, &D) {
+        (&self.state.scope, &self.state.dialect)
     }
 }
 

@@ -64,6 +64,7 @@ impl<B: Backend<Store: IdempotencyStore>> Case<'_, B> {
             retention: self.unit * RETENTION,
             crash_policy: CrashPolicy::Reexecute,
             note: Note::NONE,
+            resumes: None,
         }
     }
 

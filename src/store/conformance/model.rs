@@ -117,6 +117,7 @@ impl Play {
             retention: self.time(retention),
             crash_policy,
             note: note_of(id),
+            resumes: None,
         };
         let claimed = store.claim(claim).await;
         let claimed = claimed.unwrap_or_else(|error| self.fail(&error));

@@ -113,6 +113,15 @@ pub enum Enqueued {
     Mismatch,
 }
 
+/// The entry that has a [`Dedup::key`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Duplicate {
+    /// The entry, without payload, result and history.
+    pub entry: Entry,
+    /// Its [`Dedup::fingerprint`].
+    pub fingerprint: Fingerprint,
+}
+
 /// An entry of a queue.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Entry {

@@ -16,6 +16,10 @@ pub struct LeaseRequest {
     pub through: Priority,
     /// The duration of the lease unless it is extended.
     pub lease: Duration,
+    /// Leases the entries of the lane one after the other: the first one, and none while one is
+    /// leased or while the first waits for its turn again
+    /// ([`keeps_place`](super::Settlement::keeps_place)). Entries past their time do not count.
+    pub in_order: bool,
 }
 
 impl LeaseRequest {
@@ -32,6 +36,7 @@ impl LeaseRequest {
             limit,
             through: Priority::Low,
             lease,
+            in_order: false,
         }
     }
 }

@@ -99,7 +99,7 @@ use std::{future::Future, sync::Arc, time::Duration};
 
 pub use self::{
     command::{CommandResult, EntryCommand},
-    entry::{Dedup, Enqueued, Entry, NewEntry},
+    entry::{Dedup, Duplicate, Enqueued, Entry, NewEntry},
     history::{EventKind, HistoryEvent},
     id::{EntryId, InvalidEntryId, LeaseToken},
     lease::LeaseRequest,
@@ -108,7 +108,7 @@ pub use self::{
     status::{Priority, Status},
     timestamp::Timestamp,
 };
-use super::{Ownership, StoreError};
+use super::{Ownership, RecordKey, StoreError};
 
 /// A store of durable queues.
 ///
@@ -151,7 +151,8 @@ pub trait Journal: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Vec<String>, StoreError>> + Send;
 
     /// Leases the next entries of a lane: first those past their time, of any priority, then those
-    /// due and as urgent as [`LeaseRequest::through`], in order. Each is [`Status::Processing`] until
+    /// due and as urgent as [`LeaseRequest::through`], in order, or only
+    /// [one at a time](LeaseRequest::in_order). Each is [`Status::Processing`] until
     /// settled, or until the lease runs out and another worker leases it. Each lease of an entry has
     /// a greater [`LeaseToken`], and counts an attempt unless the entry is past its time.
     fn lease(
@@ -178,6 +179,17 @@ pub trait Journal: Send + Sync + 'static {
         settlement: Settlement,
     ) -> impl Future<Output = Result<Ownership, StoreError>> + Send;
 
+    /// Stores an entry that failed after so many attempts without having been queued: a dead letter,
+    /// and the outbox of its settlement, all or nothing. The answer is that of
+    /// [`enqueue`](Self::enqueue); an entry that is there already stays as it is, and the outbox is
+    /// not queued again.
+    fn bury(
+        &self,
+        entry: NewEntry,
+        attempts: u32,
+        settlement: Settlement,
+    ) -> impl Future<Output = Result<Enqueued, StoreError>> + Send;
+
     /// Cancels, triggers or redrives an entry, if it is in a state for that; `None` if there is no
     /// such entry.
     fn command(
@@ -188,6 +200,13 @@ pub trait Journal: Send + Sync + 'static {
 
     /// Returns an entry with payload, result and history.
     fn find(&self, id: EntryId) -> impl Future<Output = Result<Option<Entry>, StoreError>> + Send;
+
+    /// Returns the entry of a queue that has this key, as [`enqueue`](Self::enqueue) would find it.
+    fn find_duplicate(
+        &self,
+        queue: &str,
+        key: RecordKey,
+    ) -> impl Future<Output = Result<Option<Duplicate>, StoreError>> + Send;
 
     /// Lists entries by sequence, without payload, result and history.
     fn list(&self, query: Query) -> impl Future<Output = Result<Vec<Entry>, StoreError>> + Send;
@@ -257,8 +276,10 @@ impl<J: Journal> Journal for Arc<J> {
         lease(request: LeaseRequest) -> Vec<Entry>;
         extend(id: EntryId, lease_token: LeaseToken, lease: Duration) -> Ownership;
         settle(id: EntryId, lease_token: LeaseToken, settlement: Settlement) -> Ownership;
+        bury(entry: NewEntry, attempts: u32, settlement: Settlement) -> Enqueued;
         command(id: EntryId, command: EntryCommand) -> Option<CommandResult>;
         find(id: EntryId) -> Option<Entry>;
+        find_duplicate(queue: &str, key: RecordKey) -> Option<Duplicate>;
         list(query: Query) -> Vec<Entry>;
         count(query: Query) -> u32;
         counts(queue: &str) -> Counts;

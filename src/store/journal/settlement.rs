@@ -19,6 +19,9 @@ pub struct Settlement {
     pub result: Option<Bytes>,
     /// Entries that follow from it: queued together with the outcome, or not at all.
     pub outbox: Vec<NewEntry>,
+    /// Whether an entry that is queued again stays where it was, before those that came after it:
+    /// its wait then holds up leases [in order](super::LeaseRequest::in_order), and no others.
+    pub keeps_place: bool,
 }
 
 /// The state of an entry after a lease.
@@ -79,6 +82,7 @@ impl Settlement {
             cause: None,
             result: None,
             outbox: Vec::new(),
+            keeps_place: false,
         }
     }
 

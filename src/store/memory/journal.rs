@@ -5,10 +5,10 @@ use std::{
 
 use super::{MemoryQueue, MemoryStore};
 use crate::store::{
-    Ownership, StoreError,
+    Ownership, RecordKey, StoreError,
     journal::{
-        CommandResult, Counts, Enqueued, Entry, EntryCommand, EntryId, Journal, LeaseRequest,
-        LeaseToken, NewEntry, Query, Settlement,
+        CommandResult, Counts, Duplicate, Enqueued, Entry, EntryCommand, EntryId, Journal,
+        LeaseRequest, LeaseToken, NewEntry, Query, Settlement,
     },
 };
 
@@ -55,6 +55,15 @@ impl Journal for MemoryStore {
         self.queue().settle(id, lease_token, settlement)
     }
 
+    async fn bury(
+        &self,
+        entry: NewEntry,
+        attempts: u32,
+        settlement: Settlement,
+    ) -> Result<Enqueued, StoreError> {
+        self.queue().bury(entry, attempts, settlement)
+    }
+
     async fn command(
         &self,
         id: EntryId,
@@ -65,6 +74,14 @@ impl Journal for MemoryStore {
 
     async fn find(&self, id: EntryId) -> Result<Option<Entry>, StoreError> {
         Ok(self.queue().find(id))
+    }
+
+    async fn find_duplicate(
+        &self,
+        queue: &str,
+        key: RecordKey,
+    ) -> Result<Option<Duplicate>, StoreError> {
+        Ok(self.queue().find_duplicate(queue, key))
     }
 
     async fn list(&self, query: Query) -> Result<Vec<Entry>, StoreError> {

@@ -68,19 +68,62 @@ impl MemoryQueue {
 
     pub(super) fn enqueue(&mut self, new: NewEntry) -> Result<Enqueued, StoreError> {
         let now = self.now();
-        self.sweep(now, SWEEP);
-        if let Some(&sequence) = self.ids.get(&new.id) {
-            if !self.is_gone(sequence, now) {
-                return Ok(Enqueued::Existing(self.summary(sequence, now)));
-            }
-            self.remove(sequence);
-        }
-        if let Some(found) = self.duplicate_of(&new, now) {
+        if let Some(found) = self.existing(&new, now) {
             return Ok(found);
         }
         self.make_room(&[&new], now)?;
         let sequence = self.insert(new, now);
         Ok(Enqueued::New(self.summary(sequence, now)))
+    }
+
+    pub(super) fn bury(
+        &mut self,
+        new: NewEntry,
+        attempts: u32,
+        mut settlement: Settlement,
+    ) -> Result<Enqueued, StoreError> {
+        let now = self.now();
+        if let Some(found) = self.existing(&new, now) {
+            return Ok(found);
+        }
+        let outbox = std::mem::take(&mut settlement.outbox);
+        let all: Vec<_> = outbox.iter().chain([&new]).collect();
+        self.make_room(&all, now)?;
+        let sequence = self.insert(new, now);
+        self.insert_outbox(outbox, now);
+        self.settle_stored(sequence, settlement, now);
+        self.change(sequence, |stored| stored.entry.attempts = attempts);
+        Ok(Enqueued::New(self.summary(sequence, now)))
+    }
+
+    /// Returns the entry that has the id or the key of a new one. One that is gone makes room.
+    fn existing(&mut self, new: &NewEntry, now: Timestamp) -> Option<Enqueued> {
+        self.sweep(now, SWEEP);
+        if let Some(&sequence) = self.ids.get(&new.id) {
+            if !self.is_gone(sequence, now) {
+                return Some(Enqueued::Existing(self.summary(sequence, now)));
+            }
+            self.remove(sequence);
+        }
+        self.duplicate_of(new, now)
+    }
+
+    fn insert_outbox(&mut self, outbox: Vec<NewEntry>, now: Timestamp) {
+        for new in outbox {
+            if !self.ids.contains_key(&new.id) && self.duplicate_of(&new, now).is_none() {
+                self.insert(new, now);
+            }
+        }
+    }
+
+    fn settle_stored(&mut self, sequence: u64, settlement: Settlement, now: Timestamp) {
+        let (mut before, mut after) = (0, 0);
+        self.change(sequence, |stored| {
+            before = stored.bytes();
+            stored.settle(settlement, now);
+            after = stored.bytes();
+        });
+        self.bytes = (self.bytes + after).saturating_sub(before);
     }
 
     /// Returns the entry that makes this one a duplicate.
@@ -158,13 +201,21 @@ impl MemoryQueue {
             return Vec::new();
         };
         let mut next = Lane::past(&lane.expiring, now);
-        let due = Priority::ALL
+        let mut due = Priority::ALL
             .iter()
             .take_while(|&&priority| priority <= request.through)
             .flat_map(|&priority| lane.due(priority, now))
             .filter(|sequence| !next.contains(sequence))
-            .take(request.limit as usize)
+            .take(if request.in_order {
+                1
+            } else {
+                request.limit as usize
+            })
             .collect::<Vec<_>>();
+        if request.in_order {
+            let free = lane.leased.is_empty();
+            due.retain(|sequence| free && self.entries[sequence].until <= now);
+        }
         next.extend(due);
         next.truncate(request.limit as usize);
         let lease = |&sequence: &u64| {
@@ -216,20 +267,10 @@ impl MemoryQueue {
             Some((_, false)) => return Ok(Ownership::Held),
             None => return Ok(Ownership::Lost),
         };
-        let follows: Vec<_> = settlement.outbox.iter().collect();
-        self.make_room(&follows, now)?;
-        for new in std::mem::take(&mut settlement.outbox) {
-            if !self.ids.contains_key(&new.id) && self.duplicate_of(&new, now).is_none() {
-                self.insert(new, now);
-            }
-        }
-        let (mut before, mut after) = (0, 0);
-        self.change(sequence, |stored| {
-            before = stored.bytes();
-            stored.settle(settlement, now);
-            after = stored.bytes();
-        });
-        self.bytes = (self.bytes + after).saturating_sub(before);
+        let outbox = std::mem::take(&mut settlement.outbox);
+        self.make_room(&outbox.iter().collect::<Vec<_>>(), now)?;
+        self.insert_outbox(outbox, now);
+        self.settle_stored(sequence, settlement, now);
         Ok(Ownership::Held)
     }
 

@@ -34,8 +34,8 @@ use tokio::time::Instant;
 use self::record::{Record, Slot, State};
 use crate::{
     store::{
-        Claim, Claimed, CrashPolicy, FencingToken, Lease, Ownership, RecordKey, StoreError,
-        StoreErrorKind, Stored,
+        Claim, ClaimId, Claimed, CrashPolicy, FencingToken, Lease, Ownership, RecordKey,
+        StoreError, StoreErrorKind, Stored,
     },
     sync::{AtomicU64, Mutex, MutexGuard, Ordering, lock},
 };
@@ -174,7 +174,8 @@ impl Shards {
             }
         };
         let again = id == claim.id;
-        if !again && until > now {
+        let resumed = claim.resumes == Some(id);
+        if !again && !resumed && until > now {
             return Claimed::InFlight {
                 remaining: Duration::from_micros(until - now),
                 note: record.state.note(),
@@ -183,7 +184,7 @@ impl Shards {
         if !again {
             record.token = self.next_token();
         }
-        if !again && claim.crash_policy == CrashPolicy::Unknown {
+        if !again && !resumed && claim.crash_policy == CrashPolicy::Unknown {
             let (stored, note) = (Stored::Unknown, record.state.note());
             record.state = State::done(stored.clone(), note.clone());
             shard.keep(slot, now.saturating_add(micros(claim.retention)));
@@ -199,10 +200,12 @@ impl Shards {
         Claimed::New(Lease { token, orphaned })
     }
 
+    /// Restarts the lease, and hands the record over to another claim if one is given.
     pub(super) fn renew(
         &self,
         key: &RecordKey,
         token: FencingToken,
+        resumed_by: Option<ClaimId>,
         lease: Duration,
         retention: Duration,
     ) -> Ownership {
@@ -213,9 +216,13 @@ impl Shards {
             return Ownership::Lost;
         };
         let slot = owned.get_mut();
-        let State::InFlight { lease_until, .. } = &mut slot.record.state else {
+        let State::InFlight {
+            id, lease_until, ..
+        } = &mut slot.record.state
+        else {
             return Ownership::Lost;
         };
+        *id = resumed_by.unwrap_or(*id);
         *lease_until = now.saturating_add(micros(lease));
         let expires = lease_until.saturating_add(micros(retention));
         shard.keep(slot, expires);

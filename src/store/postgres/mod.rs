@@ -67,8 +67,8 @@ use self::{
     sql::Statements,
 };
 use super::{
-    Claim, Claimed, CrashPolicy, FencingToken, IdempotencyStore, Ownership, RecordKey, StoreError,
-    StoreErrorKind, Stored, remote,
+    Claim, ClaimId, Claimed, CrashPolicy, FencingToken, IdempotencyStore, Ownership, RecordKey,
+    StoreError, StoreErrorKind, Stored, remote,
 };
 use crate::sync::{AtomicU64, Ordering};
 
@@ -294,6 +294,23 @@ impl PostgresStore {
         Ok(Ownership::held_if(!rows.is_empty()))
     }
 
+    /// Restarts a lease, and hands the record over to another claim if one is given.
+    async fn restart(
+        &self,
+        key: RecordKey,
+        token: FencingToken,
+        resumed_by: Option<ClaimId>,
+        lease: Duration,
+        retention: Duration,
+    ) -> Result<Ownership, StoreError> {
+        let (lease, retention) = (micros(lease), micros(retention));
+        let (key, id) = (key.as_bytes().as_slice(), resumed_by.as_ref());
+        let id = id.map(|id| id.as_bytes().as_slice());
+        let renew = &self.inner.statements.renew;
+        self.owned(renew, &[&key, &number(token), &lease, &retention, &id])
+            .await
+    }
+
     /// Runs one statement, which is a transaction of its own.
     async fn attempt(
         &self,
@@ -333,7 +350,8 @@ impl IdempotencyStore for PostgresStore {
         self.sweep_if_due();
         let (key, fingerprint) = (claim.key.as_bytes().as_slice(), claim.fingerprint);
         let note = (!claim.note.is_empty()).then_some(claim.note.as_bytes());
-        let parameters: [&(dyn ToSql + Sync); 7] = [
+        let resumes = claim.resumes.as_ref().map(|id| id.as_bytes().as_slice());
+        let parameters: [&(dyn ToSql + Sync); 8] = [
             &key,
             &fingerprint.as_bytes().as_slice(),
             &claim.id.as_bytes().as_slice(),
@@ -341,6 +359,7 @@ impl IdempotencyStore for PostgresStore {
             &micros(claim.retention),
             &note,
             &(claim.crash_policy == CrashPolicy::Unknown),
+            &resumes,
         ];
         let statements = &self.inner.statements;
         remote::with_retries(self.inner.timeout, async |deadline| {
@@ -365,10 +384,18 @@ impl IdempotencyStore for PostgresStore {
         lease: Duration,
         retention: Duration,
     ) -> Result<Ownership, StoreError> {
-        let (lease, retention) = (micros(lease), micros(retention));
-        let renew = &self.inner.statements.renew;
-        let key = key.as_bytes().as_slice();
-        self.owned(renew, &[&key, &number(token), &lease, &retention])
+        self.restart(key, token, None, lease, retention).await
+    }
+
+    async fn suspend(
+        &self,
+        key: RecordKey,
+        token: FencingToken,
+        resumed_by: ClaimId,
+        lease: Duration,
+        retention: Duration,
+    ) -> Result<Ownership, StoreError> {
+        self.restart(key, token, Some(resumed_by), lease, retention)
             .await
     }
 

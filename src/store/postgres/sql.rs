@@ -38,7 +38,8 @@ impl Statements {
             claim_new: claim_new(table),
             claim: claim(table),
             renew: format!(
-                "UPDATE {table} SET lease_until = {NOW} + $3, expires = {NOW} + $3 + $4 \
+                "UPDATE {table} SET lease_until = {NOW} + $3, expires = {NOW} + $3 + $4, \
+                   claim_id = coalesce($5, claim_id) \
                  WHERE key = $1 AND token = $2 AND state = {IN_FLIGHT} AND expires > {NOW} \
                  RETURNING 1"
             ),
@@ -81,7 +82,7 @@ fn claim_new(table: &Table) -> String {
 /// statement has to run again to see the result of the other one.
 ///
 /// `excluded.token` is the time when the statement began. Both checks use it, so that they can't
-/// contradict each other; times that are written are counted from the moment of writing.
+/// contradict each other; a record that was suspended for this claim ($8) is taken over at once. Times that are written are counted from the moment of writing.
 fn claim(table: &Table) -> String {
     format!(
         "WITH clock AS (SELECT {NOW} AS now), \
@@ -91,7 +92,8 @@ fn claim(table: &Table) -> String {
            FROM {table} r, clock \
            WHERE r.key = $1 AND r.state <> {RELEASED} AND r.expires > clock.now \
              AND (r.fingerprint <> $2 OR r.state <> {IN_FLIGHT} \
-                  OR (r.claim_id <> $3 AND r.lease_until > clock.now))), \
+                  OR (r.claim_id <> $3 AND r.claim_id IS DISTINCT FROM $8 \
+                      AND r.lease_until > clock.now))), \
          taken AS ( \
            INSERT INTO {table} AS r \
              (key, fingerprint, claim_id, token, state, orphaned, lease_until, expires, note) \
@@ -101,19 +103,21 @@ fn claim(table: &Table) -> String {
              (fingerprint, claim_id, token, state, orphaned, lease_until, expires, note, reply) = ( \
                SELECT excluded.fingerprint, excluded.claim_id, \
                  CASE WHEN again THEN r.token ELSE greatest(r.token + 1, excluded.token) END, \
-                 CASE WHEN orphan AND $7 THEN {UNKNOWN} ELSE {IN_FLIGHT} END, \
+                 CASE WHEN lost THEN {UNKNOWN} ELSE {IN_FLIGHT} END, \
                  orphan OR (again AND r.orphaned), \
                  now + $4, \
-                 CASE WHEN orphan AND $7 THEN now + $5 ELSE now + $4 + $5 END, \
-                 CASE WHEN orphan AND $7 THEN r.note ELSE excluded.note END, \
+                 CASE WHEN lost THEN now + $5 ELSE now + $4 + $5 END, \
+                 CASE WHEN lost THEN r.note ELSE excluded.note END, \
                  NULL::bytea \
                FROM (SELECT live AND r.claim_id = excluded.claim_id AS again, \
                             live AND r.claim_id <> excluded.claim_id AS orphan, \
+                            live AND r.claim_id <> excluded.claim_id AND $7 \
+                              AND r.claim_id IS DISTINCT FROM $8 AS lost, \
                             {NOW} AS now \
                      FROM (SELECT r.state <> {RELEASED} AND r.expires > excluded.token AS live) l) j) \
              WHERE r.state = {RELEASED} OR r.expires <= excluded.token \
                OR (r.fingerprint = excluded.fingerprint AND r.state = {IN_FLIGHT} \
-                   AND (r.claim_id = excluded.claim_id OR r.lease_until <= excluded.token)) \
+                   AND (r.claim_id IN (excluded.claim_id, $8) OR r.lease_until <= excluded.token)) \
            RETURNING r.token, r.orphaned, r.state, r.note) \
          SELECT true, state, token, orphaned, NULL::bigint, NULL::bytea, note, NULL::bytea \
          FROM taken \

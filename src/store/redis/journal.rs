@@ -7,10 +7,10 @@ use redis::Value;
 
 use super::{RedisStore, newer, script::StoreScript, unreadable};
 use crate::store::{
-    Ownership, StoreError,
+    Fingerprint, Ownership, RecordKey, StoreError,
     journal::{
-        CommandResult, Counts, Enqueued, Entry, EntryCommand, EntryId, EventKind, Journal,
-        LeaseRequest, LeaseToken, NewEntry, Query, Settlement, history,
+        CommandResult, Counts, Duplicate, Enqueued, Entry, EntryCommand, EntryId, EventKind,
+        Journal, LeaseRequest, LeaseToken, NewEntry, Query, Settlement, history,
     },
     remote,
 };
@@ -37,6 +37,20 @@ impl RedisStore {
             self.attempt(transition, &key, arguments, deadline)
         });
         split(answer.await?)
+    }
+
+    async fn enqueued(
+        &self,
+        transition: &StoreScript,
+        arguments: &[&[u8]],
+    ) -> Result<Enqueued, StoreError> {
+        let (number, mut rest) = self.act(transition, arguments).await?;
+        match (number, rest.pop()) {
+            (0, Some(found)) => Ok(Enqueued::New(entry(found)?)),
+            (1, Some(found)) => Ok(Enqueued::Existing(entry(found)?)),
+            (2, None) => Ok(Enqueued::Mismatch),
+            _ => Err(unreadable()),
+        }
     }
 
     async fn own(
@@ -71,13 +85,7 @@ impl Journal for RedisStore {
         let transition = &self.inner.journal.enqueue;
         let new = encode(&new);
         let arguments = new.each_ref().map(|argument| &**argument);
-        let (number, mut rest) = self.act(transition, &arguments).await?;
-        match (number, rest.pop()) {
-            (0, Some(found)) => Ok(Enqueued::New(entry(found)?)),
-            (1, Some(found)) => Ok(Enqueued::Existing(entry(found)?)),
-            (2, None) => Ok(Enqueued::Mismatch),
-            _ => Err(unreadable()),
-        }
+        self.enqueued(transition, &arguments).await
     }
 
     async fn lanes(
@@ -104,6 +112,7 @@ impl Journal for RedisStore {
             &digits(request.through as u8),
             &span(request.lease),
             ticket.as_bytes(),
+            flag(request.in_order),
         ];
         let transition = &self.inner.journal.lease;
         entries(self.act(transition, &arguments).await?.1)
@@ -142,7 +151,27 @@ impl Journal for RedisStore {
         arguments.extend([&time, note.as_bytes(), cause.as_bytes()]);
         arguments.push(flag(settlement.result.is_some()));
         arguments.push(settlement.result.as_deref().unwrap_or_default());
+        arguments.push(flag(settlement.keeps_place));
         self.own(&self.inner.journal.settle, &arguments).await
+    }
+
+    async fn bury(
+        &self,
+        entry: NewEntry,
+        attempts: u32,
+        settlement: Settlement,
+    ) -> Result<Enqueued, StoreError> {
+        let new: Vec<_> = [&entry].into_iter().chain(&settlement.outbox).collect();
+        let new: Vec<_> = new.into_iter().flat_map(encode).collect();
+        let (_, keep) = settlement.outcome.transition();
+        let (keep, attempts) = (span(keep), digits(attempts));
+        let note = history::frame(EventKind::Settlement, &settlement.note).unwrap_or_default();
+        let cause = settlement.stored_cause().unwrap_or_default();
+        let mut arguments: Vec<&[u8]> = new.iter().map(|argument| &**argument).collect();
+        arguments.extend([&*keep, &attempts, note.as_bytes(), cause.as_bytes()]);
+        arguments.push(flag(settlement.result.is_some()));
+        arguments.push(settlement.result.as_deref().unwrap_or_default());
+        self.enqueued(&self.inner.journal.bury, &arguments).await
     }
 
     async fn command(
@@ -174,6 +203,28 @@ impl Journal for RedisStore {
         let transition = &self.inner.journal.find;
         let (_, mut rest) = self.act(transition, &[id.to_string().as_bytes()]).await?;
         rest.pop().map(entry).transpose()
+    }
+
+    async fn find_duplicate(
+        &self,
+        queue: &str,
+        key: RecordKey,
+    ) -> Result<Option<Duplicate>, StoreError> {
+        let transition = &self.inner.journal.find_duplicate;
+        let arguments = [queue.as_bytes(), key.as_bytes().as_slice()];
+        let (_, mut rest) = self.act(transition, &arguments).await?;
+        let Some(fingerprint) = rest.pop() else {
+            return Ok(None);
+        };
+        let fingerprint: [u8; 32] = bytes(fingerprint)?
+            .as_slice()
+            .try_into()
+            .map_err(|_| unreadable())?;
+        let found = rest.pop().ok_or_else(unreadable)?;
+        Ok(Some(Duplicate {
+            entry: entry(found)?,
+            fingerprint: Fingerprint::new(fingerprint),
+        }))
     }
 
     async fn list(&self, query: Query) -> Result<Vec<Entry>, StoreError> {

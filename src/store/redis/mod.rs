@@ -98,7 +98,7 @@ use self::{
     script::{JournalScripts, RecordScripts, StoreScript},
 };
 use super::{
-    Claim, Claimed, CrashPolicy, FencingToken, Fingerprint, IdempotencyStore, Lease, Note,
+    Claim, ClaimId, Claimed, CrashPolicy, FencingToken, Fingerprint, IdempotencyStore, Lease, Note,
     Ownership, RecordKey, StoreError, StoreErrorKind, Stored, remote,
 };
 
@@ -195,6 +195,21 @@ impl RedisStore {
         }
     }
 
+    /// Restarts a lease, and hands the record over to another claim if one is given.
+    async fn restart(
+        &self,
+        key: RecordKey,
+        token: FencingToken,
+        resumed_by: Option<ClaimId>,
+        lease: Duration,
+        retention: Duration,
+    ) -> Result<Ownership, StoreError> {
+        let kept = millis(lease.saturating_add(retention));
+        let id: &[u8] = resumed_by.as_ref().map_or(&[], |id| id.as_bytes());
+        let arguments = [&*number(token), &micros(lease), &kept, id];
+        self.owned(&self.inner.scripts.renew, key, &arguments).await
+    }
+
     async fn owned(
         &self,
         script: &StoreScript,
@@ -224,6 +239,7 @@ impl IdempotencyStore for RedisStore {
             &millis(claim.retention),
             unknown,
             claim.note.as_bytes(),
+            claim.resumes.as_ref().map_or(&[], |id| id.as_bytes()),
         ];
         let script = &self.inner.scripts.claim;
         claimed(self.run(script, claim.key, &arguments).await?)
@@ -236,10 +252,19 @@ impl IdempotencyStore for RedisStore {
         lease: Duration,
         retention: Duration,
     ) -> Result<Ownership, StoreError> {
-        let kept = millis(lease.saturating_add(retention));
-        let arguments = [&*number(token), &micros(lease), &kept];
-        let script = &self.inner.scripts.renew;
-        self.owned(script, key, &arguments).await
+        self.restart(key, token, None, lease, retention).await
+    }
+
+    async fn suspend(
+        &self,
+        key: RecordKey,
+        token: FencingToken,
+        resumed_by: ClaimId,
+        lease: Duration,
+        retention: Duration,
+    ) -> Result<Ownership, StoreError> {
+        self.restart(key, token, Some(resumed_by), lease, retention)
+            .await
     }
 
     async fn complete(

@@ -4,10 +4,10 @@ use bytes::Bytes;
 
 use super::{Place, Sealed};
 use crate::store::{
-    Ownership, StoreError,
+    Ownership, RecordKey, StoreError,
     journal::{
-        CommandResult, Counts, Enqueued, Entry, EntryCommand, EntryId, Journal, LeaseRequest,
-        LeaseToken, NewEntry, Query, Settlement, delegate,
+        CommandResult, Counts, Duplicate, Enqueued, Entry, EntryCommand, EntryId, Journal,
+        LeaseRequest, LeaseToken, NewEntry, Query, Settlement, delegate,
     },
 };
 
@@ -39,6 +39,16 @@ impl<J: Journal> Sealed<J> {
         Ok(new)
     }
 
+    fn seal_settlement(&self, id: EntryId, settlement: &mut Settlement) -> Result<(), StoreError> {
+        if let Some(result) = &settlement.result {
+            settlement.result = Some(self.keys.seal(&Place::result(id), result)?);
+        }
+        let outbox = std::mem::take(&mut settlement.outbox).into_iter();
+        let outbox = outbox.map(|new| self.seal_new(new));
+        settlement.outbox = outbox.collect::<Result<_, _>>()?;
+        Ok(())
+    }
+
     fn opened(&self, entry: &Entry) -> Result<(Bytes, Option<Bytes>), StoreError> {
         let payload = self.keys.open(&Place::payload(entry.id), &entry.payload)?;
         let result = entry.result.as_ref();
@@ -63,12 +73,31 @@ impl<J: Journal> Sealed<J> {
     }
 }
 
+#[cfg(feature = "postgres")]
+impl Sealed<crate::store::PostgresStore> {
+    /// Queues an entry as part of your transaction, sealed: see
+    /// [`PostgresStore::enqueue_in`](crate::store::PostgresStore::enqueue_in), which does not seal it.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub async fn enqueue_in(
+        &self,
+        transaction: &tokio_postgres::Transaction<'_>,
+        entry: NewEntry,
+    ) -> Result<Enqueued, StoreError> {
+        let entry = self.seal_new(entry)?;
+        self.store.enqueue_in(transaction, entry).await
+    }
+}
+
 /// Seals payloads and results, those of an outbox too. Lists have none.
 impl<J: Journal> Journal for Sealed<J> {
     delegate! { self => self.store;
         lanes(queue: &str, after: Option<&str>, limit: u32) -> Vec<String>;
         extend(id: EntryId, lease_token: LeaseToken, lease: Duration) -> Ownership;
         command(id: EntryId, command: EntryCommand) -> Option<CommandResult>;
+        find_duplicate(queue: &str, key: RecordKey) -> Option<Duplicate>;
         list(query: Query) -> Vec<Entry>;
         count(query: Query) -> u32;
         counts(queue: &str) -> Counts;
@@ -100,12 +129,19 @@ impl<J: Journal> Journal for Sealed<J> {
         lease_token: LeaseToken,
         mut settlement: Settlement,
     ) -> Result<Ownership, StoreError> {
-        if let Some(result) = &settlement.result {
-            settlement.result = Some(self.keys.seal(&Place::result(id), result)?);
-        }
-        let outbox = settlement.outbox.into_iter().map(|new| self.seal_new(new));
-        settlement.outbox = outbox.collect::<Result<_, _>>()?;
+        self.seal_settlement(id, &mut settlement)?;
         self.store.settle(id, lease_token, settlement).await
+    }
+
+    async fn bury(
+        &self,
+        entry: NewEntry,
+        attempts: u32,
+        mut settlement: Settlement,
+    ) -> Result<Enqueued, StoreError> {
+        self.seal_settlement(entry.id, &mut settlement)?;
+        let entry = self.seal_new(entry)?;
+        self.store.bury(entry, attempts, settlement).await
     }
 
     async fn find(&self, id: EntryId) -> Result<Option<Entry>, StoreError> {

@@ -23,6 +23,7 @@
 //!     retention: Duration::from_secs(24 * 60 * 60),
 //!     crash_policy: CrashPolicy::Reexecute,
 //!     note: Note::NONE,
+//!     resumes: None,
 //! };
 //!
 //! let store = SqliteStore::open(&path)?;

@@ -5,8 +5,8 @@ use rusqlite::Row;
 
 use super::worker::Batch;
 use crate::store::{
-    Claim, Claimed, CrashPolicy, FencingToken, Fingerprint, Lease, Note, Ownership, RecordKey,
-    Stored,
+    Claim, ClaimId, Claimed, CrashPolicy, FencingToken, Fingerprint, Lease, Note, Ownership,
+    RecordKey, Stored,
 };
 
 /// The most records, and about the most bytes of replies, that one sweep removes.
@@ -28,8 +28,12 @@ enum Found {
     Free { expired: Option<i64> },
     /// One in flight by this very claim.
     Again { token: i64, orphaned: bool },
-    /// One in flight whose lease ran out.
-    Orphan { token: i64, note: Note },
+    /// One in flight whose lease ran out, or that was suspended for this claim.
+    Orphan {
+        token: i64,
+        note: Note,
+        resumed: bool,
+    },
 }
 
 /// Returns the result of the claim if it changes nothing.
@@ -45,17 +49,23 @@ pub(super) fn claim(batch: &Batch<'_>, claim: &Claim) -> rusqlite::Result<Claime
         Found::Unchanged(claimed) => return Ok(claimed),
         Found::Again { token, orphaned } => {
             let owner = FencingToken::new(token.unsigned_abs());
-            let _ = renew(batch, &claim.key, owner, claim.lease, claim.retention)?;
+            let _ = renew(batch, &claim.key, owner, None, claim.lease, claim.retention)?;
             return Ok(new_owner(token, orphaned));
         }
         Found::Free { expired } => (expired, None),
-        Found::Orphan { token, note } => (Some(token), Some(note)),
+        Found::Orphan {
+            token,
+            note,
+            resumed,
+        } => (Some(token), Some((note, resumed))),
     };
     if let Some(old) = old {
         remove(batch, old)?;
     }
     let orphaned = orphan.is_some();
-    if let Some(note) = orphan.filter(|_| claim.crash_policy == CrashPolicy::Unknown) {
+    let vanished =
+        |&(_, resumed): &(Note, bool)| !resumed && claim.crash_policy == CrashPolicy::Unknown;
+    if let Some((note, _)) = orphan.filter(vanished) {
         let expires = after(batch.now, claim.retention);
         insert(batch, claim, &note, UNKNOWN, expires)?;
         let stored = Stored::Unknown;
@@ -98,19 +108,22 @@ fn find(batch: &Batch<'_>, claim: &Claim) -> rusqlite::Result<Found> {
         let note = note(row)?;
         return Ok(Found::Unchanged(Claimed::Done { stored, note }));
     }
-    if row.get::<_, [u8; 16]>(2)? == *claim.id.as_bytes() {
+    let id = ClaimId::new(row.get(2)?);
+    if id == claim.id {
         let orphaned = row.get::<_, i64>(5)? == IN_FLIGHT_AGAIN;
         return Ok(Found::Again { token, orphaned });
     }
+    let resumed = claim.resumes == Some(id);
     let remaining = row.get::<_, i64>(3)?.saturating_sub(batch.now);
     Ok(match u64::try_from(remaining) {
-        Ok(remaining @ 1..) => Found::Unchanged(Claimed::InFlight {
+        Ok(remaining @ 1..) if !resumed => Found::Unchanged(Claimed::InFlight {
             remaining: Duration::from_micros(remaining),
             note: note(row)?,
         }),
         _ => Found::Orphan {
             token,
             note: note(row)?,
+            resumed,
         },
     })
 }
@@ -163,17 +176,19 @@ fn remove(batch: &Batch<'_>, token: i64) -> rusqlite::Result<()> {
     Ok(())
 }
 
+/// Restarts the lease, and hands the record over to another claim if one is given.
 pub(super) fn renew(
     batch: &Batch<'_>,
     key: &RecordKey,
     token: FencingToken,
+    resumed_by: Option<ClaimId>,
     lease: Duration,
     retention: Duration,
 ) -> rusqlite::Result<Ownership> {
     let lease_until = after(batch.now, lease);
     let expires = after(lease_until, retention);
     let changed = batch.execute(
-        "UPDATE idempotency SET lease_until = ?4, expires = ?5
+        "UPDATE idempotency SET lease_until = ?4, expires = ?5, claim = coalesce(?6, claim)
          WHERE token = ?1 AND key = ?2 AND state <= 0 AND expires > ?3",
         (
             number(token),
@@ -181,6 +196,7 @@ pub(super) fn renew(
             batch.now,
             lease_until,
             expires,
+            resumed_by.as_ref().map(ClaimId::as_bytes),
         ),
     )?;
     Ok(Ownership::held_if(changed == 1))

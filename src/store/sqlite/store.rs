@@ -12,7 +12,8 @@ use super::{
     worker::{self, Batch, Job, Work, Worker},
 };
 use crate::store::{
-    Claim, Claimed, FencingToken, IdempotencyStore, Ownership, RecordKey, StoreError, Stored,
+    Claim, ClaimId, Claimed, FencingToken, IdempotencyStore, Ownership, RecordKey, StoreError,
+    Stored,
 };
 
 /// Records and a queue in a SQLite file. The [module](super) states its promises and limits.
@@ -73,7 +74,22 @@ impl IdempotencyStore for SqliteStore {
     ) -> Result<Ownership, StoreError> {
         self.writer
             .call(0, move |batch| {
-                records::renew(batch, &key, token, lease, retention)
+                records::renew(batch, &key, token, None, lease, retention)
+            })
+            .await
+    }
+
+    async fn suspend(
+        &self,
+        key: RecordKey,
+        token: FencingToken,
+        resumed_by: ClaimId,
+        lease: Duration,
+        retention: Duration,
+    ) -> Result<Ownership, StoreError> {
+        self.writer
+            .call(0, move |batch| {
+                records::renew(batch, &key, token, Some(resumed_by), lease, retention)
             })
             .await
     }

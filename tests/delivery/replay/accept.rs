@@ -87,12 +87,86 @@ async fn j_1_what_can_t_be_served_is_journaled() {
 #[tokio::test(start_paused = true)]
 async fn j_1_what_was_served_is_not_journaled() {
     let shop = Shop::new();
-    shop.handler.answers(&[200, 400, 429, 500, 502, 504]);
-    for (n, expected) in [200, 400, 429, 500, 502, 504].into_iter().enumerate() {
+    let served = [200, 400, 500, 502, 504];
+    shop.handler.answers(&served);
+    for (n, expected) in served.into_iter().enumerate() {
         let (status, _) = shop.send(order(&n.to_string()), "").await;
         assert_eq!(status, expected);
     }
     assert_eq!(shop.counts("replay").await.by_status, [0; 6]);
+}
+
+/// J-1: 002 has capacity limits among the reasons.
+#[tokio::test(start_paused = true)]
+async fn j_1_capacity_limits_without_an_effect_are_reasons() {
+    fn gateway(status: u16, outcome: HandlerOutcome) -> Response<Bytes> {
+        let mut response = Response::new(Bytes::new());
+        *response.status_mut() = StatusCode::from_u16(status).unwrap();
+        response.extensions_mut().insert(outcome);
+        response
+    }
+    let shop = Shop::new();
+    shop.handler.answers(&[429]);
+    shop.handler.will([
+        Does::With(|| gateway(502, HandlerOutcome::NoEffect)),
+        Does::With(|| gateway(504, HandlerOutcome::NoEffect)),
+        Does::With(|| gateway(504, HandlerOutcome::Unknown)),
+        Does::With(|| gateway(429, HandlerOutcome::Committed)),
+        Does::With(|| gateway(500, HandlerOutcome::NoEffect)),
+    ]);
+    let dependency = (202, "DEPENDENCY_UNAVAILABLE");
+    let expected = [
+        (202, "OVERLOADED"),
+        dependency,
+        dependency,
+        (504, ""),
+        (429, ""),
+        (500, ""),
+    ];
+    for (n, expected) in expected.into_iter().enumerate() {
+        let (status, document) = shop.send(order(&n.to_string()), "").await;
+        let reason = document["reason"].as_str().unwrap_or_default();
+        assert_eq!((status, reason), expected, "{n}");
+    }
+    let worker = shop.work();
+    while shop.counts("replay").await.of(Status::Completed) < 3 {
+        tokio::time::sleep(SECOND).await;
+    }
+    drop(worker);
+
+    let shop = Shop::with(|builder| builder.journaled_statuses([StatusCode::BAD_GATEWAY]));
+    shop.handler.answers(&[429, 503]);
+    for status in [429, 503] {
+        assert_eq!(shop.send(order(&status.to_string()), "").await.0, status);
+    }
+}
+
+/// J-3: the journal tells how a replay ended, also once the service is back.
+#[tokio::test(start_paused = true)]
+async fn j_3_a_repeat_after_the_service_is_back_is_told_of_its_replay() {
+    let shop = Shop::new();
+    shop.replay.maintenance().on(None);
+    let done = shop.queue("1", "").await;
+    let failed = shop.queue("2", "").await;
+    let running = shop.queue("3", "").await;
+    let worker = shop.work();
+    shop.handler.answers(&[200, 400]);
+    shop.handler.will([Does::Take(20 * SECOND)]);
+    shop.replay.maintenance().off();
+    assert_eq!(shop.ended(failed).await, Status::Failed);
+    tokio::time::sleep(SECOND).await;
+    let (status, document) = shop.send(order("1"), "").await;
+    assert_eq!((status, &document["status"]), (200, &"completed".into()));
+    assert_eq!(id(&document), done);
+    let (status, document) = shop.send(order("2"), "").await;
+    assert_eq!((status, &document["code"]), (409, &"REPLAY_FAILED".into()));
+    let (status, document) = shop.send(order("3"), "").await;
+    assert_eq!((status, &document["status"]), (202, &"processing".into()));
+    assert_eq!(id(&document), running);
+    assert_eq!(shop.handler.seen().len(), 3);
+    // Another request under that key is none of them.
+    assert_eq!(shop.send(order("1"), "another").await.0, 422);
+    drop(worker);
 }
 
 /// Replay reads keys as an idempotency layer of the same dialect does.
@@ -132,7 +206,7 @@ async fn j_1_an_overloaded_service_and_an_open_breaker_are_reasons() {
     };
     let deps = Dependencies::new(Policy::synchronous().service("t").build().unwrap());
     let stack = ServiceBuilder::new()
-        .layer(CircuitBreakerLayer::new(deps))
+        .layer(CircuitBreakerLayer::new(deps.clone()))
         .service(service_fn(failing));
     let app = replay.layer().layer(stack);
     let send = async || {
@@ -140,9 +214,8 @@ async fn j_1_an_overloaded_service_and_an_open_breaker_are_reasons() {
         let request = request.body(Full::default()).unwrap();
         app.clone().oneshot(request).await.unwrap().status()
     };
-    for _ in 0..5 {
-        assert_eq!(send().await, 500, "it fails, and that is an answer");
-    }
+    assert_eq!(send().await, 500, "it fails, and that is an answer");
+    deps.get("bank.example").force_open();
     assert_eq!(send().await, 202, "the breaker is open");
 
     let full = ServiceBuilder::new()

@@ -94,7 +94,7 @@ async fn j_9_trigger_while_processing_starts_nothing() {
     let id = one(&shop).await;
     let leased = shop
         .store
-        .lease(LeaseRequest::new("replay", "", 1, 30 * SECOND))
+        .lease(LeaseRequest::new("replay", "ada", 1, 30 * SECOND))
         .await
         .unwrap();
     let (status, document) = post(&shop, &format!("/{id}/trigger")).await;

@@ -1,6 +1,7 @@
 //! Requests that can't be served now: how they are journaled, replayed and followed.
 
 mod accept;
+mod attempts;
 mod callbacks;
 mod control;
 mod drain;

@@ -12,7 +12,7 @@ use http::{Request, Response, StatusCode, request};
 use http_body_util::{BodyExt, Full};
 use serde_json::Value;
 use tower::{Layer, Service, ServiceExt, util::BoxCloneSyncService};
-use tower_reprise::server::dialect::Scope;
+use tower_reprise::server::{dialect::Scope, idempotency::Execution};
 use tower_reprise::{
     IdempotencyLayer,
     delivery::{
@@ -48,6 +48,8 @@ pub(crate) struct Seen {
     pub(crate) body: String,
     pub(crate) principal: Option<String>,
     pub(crate) headers: Vec<String>,
+    /// The fencing token of the execution.
+    pub(crate) token: Option<u64>,
 }
 
 #[derive(Clone, Default)]
@@ -85,6 +87,7 @@ impl Handler {
             body: String::from_utf8(body.to_vec()).unwrap(),
             principal: head.extensions.get::<Replayed>().map(|r| r.owner.clone()),
             headers: head.headers.keys().map(ToString::to_string).collect(),
+            token: head.extensions.get::<Execution>().map(|e| e.token().get()),
         });
         let does = self.script.lock().unwrap().pop_front();
         match does {
@@ -125,14 +128,27 @@ impl Shop {
         Self::on(MemoryStore::new(), build)
     }
 
+    /// A shop in which an execution whose outcome is unknown is never repeated.
+    pub(crate) fn careful() -> Self {
+        Self::of(MemoryStore::new(), CrashPolicy::Unknown, |builder| builder)
+    }
+
     pub(crate) fn on(
         store: MemoryStore,
+        build: impl FnOnce(ReplayBuilder<MemoryStore>) -> ReplayBuilder<MemoryStore>,
+    ) -> Self {
+        Self::of(store, CrashPolicy::Reexecute, build)
+    }
+
+    fn of(
+        store: MemoryStore,
+        crash_policy: CrashPolicy,
         build: impl FnOnce(ReplayBuilder<MemoryStore>) -> ReplayBuilder<MemoryStore>,
     ) -> Self {
         let handler = Handler::default();
         let idempotency = IdempotencyLayer::builder(MemoryStore::new())
             .scope(Scope::new(|head| Some(principal(head).unwrap_or_default())))
-            .crash_policy(CrashPolicy::Reexecute)
+            .crash_policy(crash_policy)
             .requirement(|_| tower_reprise::server::dialect::Requirement::Optional)
             .build()
             .unwrap();

@@ -266,10 +266,19 @@ async fn j_3_a_key_is_of_a_caller_a_function_a_version_and_its_arguments() {
     other["call"]["arguments"]["customer_id"] = json!("cust_457");
     let (status, reply) = shop.call(&other).await;
     assert_eq!((status, code_of(&reply)), (422, "IDEMPOTENCY_CONFLICT"));
-    assert_eq!(reply["errors"][0]["details"]["key"], "k");
-    let told = json!([{ "urn": IDEMPOTENCY, "data": { "key": "k", "status": "conflict" } }]);
+    let details = &reply["errors"][0]["details"];
+    assert_eq!(details["key"], "k");
+    let original =
+        tower_reprise::forrst::Request::parse(order("1", "k").to_string().as_bytes()).unwrap();
+    let hash = original.call.arguments_hash();
+    assert_eq!(details["original_arguments_hash"], hash);
+    let data = json!({ "key": "k", "status": "conflict", "original_request_id": "1" });
+    let told = json!([{ "urn": IDEMPOTENCY, "data": data }]);
     assert_eq!(reply["extensions"], told);
-    assert!(!reply.to_string().contains(&first), "nothing is revealed");
+    assert!(
+        !reply.to_string().contains(&first),
+        "nothing else is revealed"
+    );
 
     let mut ids = vec![first];
     for (member, value) in [("function", "orders.cancel"), ("version", "2.0.0")] {

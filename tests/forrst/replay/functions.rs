@@ -74,7 +74,7 @@ async fn j_8_what_is_over_is_told_by_its_code() {
 async fn j_9_trigger_while_processing_starts_nothing() {
     let shop = Shop::closed();
     let id = shop.queue(&order("1", "1")).await;
-    let want = LeaseRequest::new("replay", "", 1, 30 * SECOND);
+    let want = LeaseRequest::new("replay", "ada", 1, 30 * SECOND);
     let leased = shop.store.lease(want).await.unwrap();
     let one = json!({ "replay_id": id });
     let (status, reply) = shop.function("ada", "trigger", one.clone()).await;

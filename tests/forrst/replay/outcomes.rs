@@ -24,9 +24,9 @@ async fn j_11_an_envelope_with_errors_is_a_failure_whatever_its_status() {
         ("NEVER_HEARD_OF", 200, 1, 1),
         ("RATE_LIMITED", 429, 3, 3),
         ("FUNCTION_DISABLED", 200, 3, 3),
-        // It was executed, so that the second attempt gets the same from the idempotency layer.
-        ("INTERNAL_ERROR", 500, 1, 2),
-        ("DEPENDENCY_ERROR", 200, 1, 2),
+        // Each attempt is an execution, although the first may have had an effect.
+        ("INTERNAL_ERROR", 500, 3, 3),
+        ("DEPENDENCY_ERROR", 200, 3, 3),
     ] {
         let shop = Shop::closed();
         (0..3).for_each(|_| shop.handler.fails(status, code));
@@ -142,6 +142,33 @@ async fn j_3_who_asks_again_gets_what_the_replay_got() {
     nameless.as_object_mut().unwrap().remove("id");
     assert_eq!(shop.call(&nameless).await.1["id"], Value::Null);
     assert_eq!(shop.handler.seen().len(), 1);
+    drop(worker);
+}
+
+/// J-3: in maintenance or not, the id is that of the replay.
+#[tokio::test(start_paused = true)]
+async fn j_3_who_asks_again_when_the_service_is_back_is_told_of_the_replay() {
+    let shop = Shop::closed();
+    let done = shop.queue(&order("req_1", "1")).await;
+    let failed = shop.queue(&order("req_2", "2")).await;
+    let worker = shop.work();
+    shop.handler
+        .will(200, json!({ "result": { "order_id": "ord_xyz" } }));
+    shop.handler.fails(400, "INVALID_ARGUMENTS");
+    shop.replay.maintenance().off();
+    assert_eq!(shop.ended(&failed).await, Status::Failed);
+    let (status, reply) = shop.call(&order("req_3", "1")).await;
+    assert_eq!((status, &reply["id"]), (200, &json!("req_3")));
+    assert_eq!(reply["result"]["order_id"], "ord_xyz");
+    let data = data_of(&reply);
+    let told = (&data["status"], &data["replay_id"]);
+    assert_eq!(told, (&json!("completed"), &json!(done)));
+    let (status, reply) = shop.call(&order("req_4", "2")).await;
+    assert_eq!((status, code_of(&reply)), (400, "INVALID_ARGUMENTS"));
+    let data = data_of(&reply);
+    let told = (&data["status"], &data["replay_id"]);
+    assert_eq!(told, (&json!("failed"), &json!(failed)));
+    assert_eq!(shop.handler.seen().len(), 2);
     drop(worker);
 }
 

@@ -369,6 +369,29 @@ async fn w_8_an_entry_is_part_of_a_transaction() {
     postgres.drop().await;
 }
 
+/// T-7: what is enqueued in a user's transaction is sealed as all else.
+#[cfg(feature = "seal")]
+#[tokio::test]
+async fn t_7_what_is_enqueued_in_a_transaction_is_sealed() {
+    use tower_reprise::store::{SealKeys, Sealed};
+
+    let Some(postgres) = Postgres::new().await else {
+        return;
+    };
+    let store = postgres.store().await;
+    let sealed = Sealed::new(store.clone(), SealKeys::try_new("a", &[7; 32]).unwrap());
+    let mut client = client(&postgres.url).await;
+    let transaction = client.transaction().await.unwrap();
+    let new = NewEntry::new("mails", "s3cret");
+    sealed.enqueue_in(&transaction, new.clone()).await.unwrap();
+    transaction.commit().await.unwrap();
+    let stored = store.find(new.id).await.unwrap().unwrap();
+    assert!(!stored.payload.windows(6).any(|bytes| bytes == b"s3cret"));
+    let leased = sealed.lease(want(9)).await.unwrap();
+    assert_eq!(&*leased[0].payload, b"s3cret");
+    postgres.drop().await;
+}
+
 /// A lease whose answer got lost is not asked for again, and all else is.
 #[tokio::test]
 async fn j_11_a_lease_in_doubt_is_not_repeated() {

@@ -169,7 +169,7 @@ where
         note: Note::NONE,
         retention: engine.retention,
     };
-    let not_consumed = match engine.claim(&operation).await {
+    let not_consumed = match engine.claim(&operation, None).await {
         Ok(Claimed::New(lease)) => {
             count(match lease.orphaned {
                 true => Answered::Orphaned,

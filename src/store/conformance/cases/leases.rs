@@ -6,7 +6,7 @@ use tokio::task::JoinSet;
 
 use super::{Case, LEASE, RETENTION, again, other_request, reply};
 use crate::store::{
-    Claim, Claimed, CrashPolicy, IdempotencyStore,
+    Claim, ClaimId, Claimed, CrashPolicy, IdempotencyStore,
     Ownership::{Held, Lost},
     Stored,
     conformance::Backend,
@@ -23,6 +23,46 @@ impl<B: Backend<Store: IdempotencyStore>> Case<'_, B> {
         self.a_late_completion_race_has_one_winner().await;
         self.an_orphan_is_kept_for_lease_and_retention().await;
         self.a_lease_of_no_time_has_run_out().await;
+        self.a_suspended_execution_is_resumed_by_one_claim().await;
+    }
+
+    async fn a_suspended_execution_is_resumed_by_one_claim(&self) {
+        let hold = self.unit * LEASE * 3;
+        let retention = self.unit * RETENTION;
+        for crash_policy in [CrashPolicy::Reexecute, CrashPolicy::Unknown] {
+            let (claim, mut token) = self.owned().await;
+            let id = ClaimId::random();
+            let resuming = || Claim {
+                resumes: Some(id),
+                crash_policy,
+                ..again(&claim)
+            };
+            // While the execution runs, its id is not the one to resume.
+            let running = self.try_claim(&resuming()).await;
+            assert!(matches!(running, Claimed::InFlight { .. }), "{running:?}");
+            for units in [LEASE * 2, LEASE * 4] {
+                let suspended = self.store.suspend(claim.key, token, id, hold, retention);
+                assert_eq!(suspended.await.expect("suspend"), Held);
+                if units < LEASE * 3 {
+                    self.pass(units).await;
+                    self.assert_in_flight(&claim).await;
+                } else {
+                    // The hold is over, and nobody else claimed the key.
+                    self.pass(units).await;
+                }
+                let lease = self.lease(&resuming()).await;
+                assert!(lease.orphaned, "it was executed before");
+                assert!(lease.token > token, "{} after {token}", lease.token);
+                let twice = self.try_claim(&resuming()).await;
+                assert!(matches!(twice, Claimed::InFlight { .. }), "{twice:?}");
+                let stale = self.store.suspend(claim.key, token, id, hold, retention);
+                assert_eq!(stale.await.expect("suspend"), Lost);
+                token = lease.token;
+            }
+            assert_eq!(self.complete(&claim, token, reply("paid")).await, Held);
+            let done = self.try_claim(&resuming()).await;
+            assert_eq!(done, Claimed::done(reply("paid")));
+        }
     }
 
     async fn a_renewed_lease_holds(&self) {

@@ -6,7 +6,7 @@ use super::{Case, LEASE, TTL, ids};
 use crate::store::conformance::Backend;
 use crate::store::{
     Ownership::{Held, Lost},
-    journal::{Journal, NewEntry, Priority, Settlement, Status},
+    journal::{EntryCommand, Journal, LeaseRequest, NewEntry, Priority, Settlement, Status},
 };
 
 impl<B: Backend<Store: Journal>> Case<'_, B> {
@@ -33,6 +33,79 @@ impl<B: Backend<Store: Journal>> Case<'_, B> {
         let again = self.lease(9).await;
         assert_eq!(again.len(), 7, "leases ran out, and one came due");
         assert_eq!(again[2].id, future);
+    }
+
+    pub(super) async fn a_lane_in_order_waits_for_its_first(&self) {
+        let request = || LeaseRequest {
+            in_order: true,
+            ..self.request("", 9)
+        };
+        let lease = async || self.store.lease(request()).await.expect("lease");
+        let again = |settlement| Settlement {
+            keeps_place: true,
+            ..settlement
+        };
+        let first = self.put(self.entry()).await;
+        let second = self.put(self.entry()).await;
+        let third = self.put(self.entry()).await;
+        let leased = lease().await;
+        assert_eq!(ids(&leased), [first], "one at a time");
+        assert_eq!(lease().await, [], "it is leased");
+        let retry = again(Settlement::retry("timeout", self.unit * 2));
+        self.settle(&leased[0], retry).await;
+        assert_eq!(lease().await, [], "the first waits");
+        let position = self.store.position(second, 9).await;
+        assert_eq!(position.expect("position"), Some(1));
+        self.pass(3).await;
+        let leased = lease().await;
+        assert_eq!((ids(&leased), leased[0].attempts), (vec![first], 2));
+        let release = again(Settlement::release(self.unit * 4));
+        self.settle(&leased[0], release).await;
+        assert_eq!(lease().await, [], "a release holds the lane as well");
+
+        // What is more urgent comes first, and what is triggered does not wait.
+        let urgent = self.put_with(|new| new.priority = Priority::High).await;
+        let leased = lease().await;
+        assert_eq!(ids(&leased), [urgent]);
+        self.complete(&leased[0]).await;
+        assert_eq!(lease().await, []);
+        self.command(first, EntryCommand::Trigger, Ok(Status::Queued))
+            .await;
+        let leased = lease().await;
+        assert_eq!((ids(&leased), leased[0].attempts), (vec![first], 2));
+
+        // A lease that ran out holds nobody up, and comes before what came later.
+        self.pass(LEASE + 1).await;
+        let leased = lease().await;
+        assert_eq!(ids(&leased), [first]);
+        self.fail(&leased[0]).await;
+        let leased = lease().await;
+        assert_eq!(ids(&leased), [second]);
+        self.complete(&leased[0]).await;
+        self.command(
+            first,
+            EntryCommand::Redrive(self.unit * TTL),
+            Ok(Status::Queued),
+        )
+        .await;
+        for _ in 0..2 {
+            let leased = lease().await;
+            assert!(leased.len() == 1 && [first, third].contains(&leased[0].id));
+            self.complete(&leased[0]).await;
+        }
+        assert_eq!(lease().await, []);
+
+        // Of many workers that ask at the same time, one gets the first entry.
+        let head = self.put(self.entry()).await;
+        self.put(self.entry()).await;
+        let mut asking = JoinSet::new();
+        for n in 0..8 {
+            let store = if n % 2 == 0 { &self.store } else { &self.other };
+            let (store, request) = (store.clone(), request());
+            asking.spawn(async move { store.lease(request).await.expect("lease") });
+        }
+        let leased = asking.join_all().await.concat();
+        assert_eq!(ids(&leased), [head]);
     }
 
     pub(super) async fn lanes_are_independent(&self) {

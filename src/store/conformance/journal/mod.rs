@@ -40,6 +40,7 @@ pub async fn journal<B: Backend<Store: Journal>>(backend: &B) {
     new().await.the_same_operation_is_queued_once().await;
     new().await.what_was_called_off_frees_its_key().await;
     new().await.order_is_priority_then_due_then_sequence().await;
+    new().await.a_lane_in_order_waits_for_its_first().await;
     new().await.lanes_are_independent().await;
     new().await.many_workers_share_without_overlap().await;
     new().await.a_lease_runs_out_and_counts().await;
@@ -55,6 +56,7 @@ pub async fn journal<B: Backend<Store: Journal>>(backend: &B) {
         .await;
     new().await.causes_and_redrives_are_counted().await;
     new().await.an_outcome_and_its_outbox_are_one().await;
+    new().await.a_letter_and_its_outbox_are_one().await;
     new().await.cancel_and_lease_have_one_winner().await;
     new().await.what_is_triggered_goes_first().await;
     new()

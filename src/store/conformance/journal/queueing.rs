@@ -6,6 +6,7 @@ use crate::store::conformance::Backend;
 use crate::store::journal::{
     Enqueued, Journal, LeaseToken, NewEntry, Priority, Settlement, Status,
 };
+use crate::store::{Fingerprint, RecordKey};
 
 impl<B: Backend<Store: Journal>> Case<'_, B> {
     pub(super) async fn what_is_queued_comes_back_whole(&self) {
@@ -107,6 +108,19 @@ impl<B: Backend<Store: Journal>> Case<'_, B> {
         );
         // In any state but cancelled and expired.
         let entry = self.lease_one().await;
+        let find = async |key| {
+            let key = RecordKey::new([key; 32]);
+            let found = self.other.find_duplicate(&self.queue, key).await;
+            found.expect("find_duplicate")
+        };
+        let found = find(1).await.expect("a duplicate");
+        assert_eq!(
+            (found.entry.id, found.entry.status),
+            (entry.id, entry.status)
+        );
+        assert_eq!(found.fingerprint, Fingerprint::new([1; 32]));
+        assert!(found.entry.payload.is_empty());
+        assert_eq!(find(3).await, None);
         assert!(matches!(enqueue(with(1, 1)).await, Enqueued::Existing(e) if e.id == entry.id));
         self.fail(&entry).await;
         let existing = enqueue(with(1, 1)).await;

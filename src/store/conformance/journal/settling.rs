@@ -1,10 +1,12 @@
 use std::time::Duration;
 
-use super::{Case, TTL, dedup, ids};
+use super::{Case, KEEP, TTL, dedup, ids};
 use crate::store::conformance::Backend;
 use crate::store::{
     Ownership::Lost,
-    journal::{EntryCommand, EventKind, Journal, NewEntry, Query, Settlement, Status},
+    journal::{
+        Enqueued, EntryCommand, EntryId, EventKind, Journal, NewEntry, Query, Settlement, Status,
+    },
 };
 
 impl<B: Backend<Store: Journal>> Case<'_, B> {
@@ -125,6 +127,62 @@ impl<B: Backend<Store: Journal>> Case<'_, B> {
             .await;
         let cause = self.find(id).await.expect("an entry").cause;
         assert_eq!(cause, Some("\u{20ac}".repeat(42)), "128 bytes are kept");
+    }
+
+    pub(super) async fn a_letter_and_its_outbox_are_one(&self) {
+        let letter = NewEntry {
+            dedup: dedup(1, 1),
+            ..self.entry()
+        };
+        let alert = || NewEntry {
+            lane: "alerts".to_owned(),
+            ..self.entry()
+        };
+        let settlement = || {
+            let failed = Settlement::failed("refused: broken pipe", self.keep());
+            failed.cause("reset").followed_by([alert()])
+        };
+        let bury = async |new: NewEntry| {
+            let buried = self.store.bury(new, 6, settlement()).await;
+            buried.expect("bury")
+        };
+        let other = NewEntry {
+            id: EntryId::random(),
+            ..letter.clone()
+        };
+        let mismatch = NewEntry {
+            id: EntryId::random(),
+            dedup: dedup(1, 2),
+            ..letter.clone()
+        };
+        let id = letter.id;
+        match bury(letter.clone()).await {
+            Enqueued::New(entry) => assert_eq!((entry.id, entry.status), (id, Status::Failed)),
+            other => panic!("it should be new, but is {other:?}"),
+        }
+        for repeat in [letter, other] {
+            match bury(repeat).await {
+                Enqueued::Existing(entry) => assert_eq!(entry.id, id),
+                other => panic!("it should be there, but is {other:?}"),
+            }
+        }
+        assert_eq!(bury(mismatch).await, Enqueued::Mismatch);
+        assert_eq!(self.lease(9).await, [], "it was never queued");
+        let alerts = self.store.lease(self.request("alerts", 9)).await;
+        assert_eq!(alerts.expect("lease").len(), 1, "one letter, one alert");
+        let entry = self.find(id).await.expect("a letter");
+        assert_eq!((entry.attempts, entry.repeats), (6, 1));
+        assert_eq!(entry.cause.as_deref(), Some("reset"));
+        assert_eq!(&*entry.payload, b"payload");
+        let notes: Vec<_> = entry.history.iter().map(|event| &*event.note).collect();
+        assert_eq!(notes, ["refused: broken pipe"]);
+        let redrive = EntryCommand::Redrive(self.unit * TTL);
+        self.command(id, redrive, Ok(Status::Queued)).await;
+        let leased = self.lease_one().await;
+        assert_eq!((leased.id, leased.attempts), (id, 1));
+        self.fail(&leased).await;
+        self.pass(KEEP + 1).await;
+        assert_eq!(self.status(id).await, None, "it was kept for its time");
     }
 
     pub(super) async fn an_outcome_and_its_outbox_are_one(&self) {

@@ -3,7 +3,8 @@
 use std::ops::Bound;
 
 use super::{MemoryQueue, stored_entry::StoredEntry};
-use crate::store::journal::{Counts, Entry, EntryId, Query, Status};
+use crate::store::RecordKey;
+use crate::store::journal::{Counts, Duplicate, Entry, EntryId, Query, Status};
 
 impl MemoryQueue {
     pub(in super::super) fn lanes(
@@ -32,6 +33,23 @@ impl MemoryQueue {
         (!stored.is_gone(now)).then(|| Entry {
             status: stored.status(now),
             ..stored.entry.clone()
+        })
+    }
+
+    pub(in super::super) fn find_duplicate(
+        &self,
+        queue: &str,
+        key: RecordKey,
+    ) -> Option<Duplicate> {
+        let now = self.now();
+        let stored = self
+            .entries
+            .get(self.dedup.get(&(queue.to_owned(), key))?)?;
+        let free = matches!(stored.status(now), Status::Cancelled | Status::Expired);
+        let (_, fingerprint) = stored.dedup?;
+        (!free && !stored.is_gone(now)).then(|| Duplicate {
+            entry: stored.summary(now),
+            fingerprint,
         })
     }
 

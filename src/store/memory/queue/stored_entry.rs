@@ -11,7 +11,8 @@ use crate::store::{
 pub(super) struct StoredEntry {
     pub(super) entry: Entry,
     pub(super) dedup: Option<(RecordKey, Fingerprint)>,
-    /// End of the lease while it is processed; once it is over, when it may be removed.
+    /// End of the lease while it is processed; while it is queued, the end of its wait; once it is
+    /// over, when it may be removed.
     pub(super) until: Timestamp,
 }
 
@@ -57,7 +58,7 @@ impl StoredEntry {
         entry.status = status;
         entry.changed_at = now;
         self.until = now.after(time);
-        if status == Status::Queued {
+        if status == Status::Queued && !settlement.keeps_place {
             entry.due_at = self.until.min(entry.expires_at);
         }
         if settlement.result.is_some() {
@@ -78,6 +79,7 @@ impl StoredEntry {
             EntryCommand::Trigger => {
                 entry.priority = Priority::Urgent;
                 entry.due_at = now;
+                self.until = now;
             }
             EntryCommand::Redrive(_) => {
                 entry.status = Status::Queued;
@@ -87,6 +89,7 @@ impl StoredEntry {
                 entry.repeats = 0;
                 entry.due_at = now;
                 entry.expires_at = now.after(time);
+                self.until = now;
             }
         }
         self.note(EventKind::Command, note, now);

@@ -22,6 +22,7 @@ fn claim(id: u8, fingerprint: u8) -> Claim {
         retention: MINUTE,
         crash_policy: CrashPolicy::Reexecute,
         note: Note::NONE,
+        resumes: None,
     }
 }
 

@@ -66,6 +66,7 @@ fn t_3_i_23_a_sweep_removes_at_the_time_and_gives_room_back() {
                 retention: Duration::from_micros(u64::from(n) + 1),
                 crash_policy: CrashPolicy::Reexecute,
                 note: Note::NONE,
+                resumes: None,
             },
             0,
         );

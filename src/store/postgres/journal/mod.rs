@@ -16,10 +16,10 @@ use self::{
 pub(super) use self::{settle_batcher::SettleBatcher, sql::Statements};
 use super::{PostgresStore, conclude, error};
 use crate::store::{
-    Ownership, StoreError, StoreErrorKind,
+    Fingerprint, Ownership, RecordKey, StoreError, StoreErrorKind,
     journal::{
-        CommandResult, Counts, Enqueued, Entry, EntryCommand, EntryId, EventKind, Journal,
-        LeaseRequest, LeaseToken, NewEntry, Query, Settlement, Status, Timestamp, history,
+        CommandResult, Counts, Duplicate, Enqueued, Entry, EntryCommand, EntryId, EventKind,
+        Journal, LeaseRequest, LeaseToken, NewEntry, Query, Settlement, Status, Timestamp, history,
     },
     remote,
 };
@@ -29,6 +29,9 @@ type Parameters<'a> = [&'a (dyn ToSql + Sync)];
 impl PostgresStore {
     /// Queues an entry as part of your transaction: your writes and the entry that follows from them
     /// are committed together or not at all. No worker can lease it before.
+    ///
+    /// The entry is stored as it is. Where workers use a `Sealed` store, use that one's `enqueue_in`:
+    /// they can't open what was not sealed.
     ///
     /// An entry with a [`Dedup`](crate::store::journal::Dedup) that another transaction is queueing at the
     /// same time waits for that one to end.
@@ -113,6 +116,46 @@ impl PostgresStore {
         conclude(client, answer)
     }
 
+    /// Queues an entry, dead-letters it and queues the outbox in one transaction.
+    async fn try_bury(
+        &self,
+        deadline: Instant,
+        new: &NewEntry,
+        attempts: u32,
+        settlement: &Settlement,
+    ) -> Result<Row, StoreError> {
+        let statements = &self.inner.journal;
+        let (_, keep) = settlement.outcome.transition();
+        let note = history::frame(EventKind::Settlement, &settlement.note);
+        let parameters: [&(dyn ToSql + Sync); 6] = [
+            &new.id.as_bytes().as_slice(),
+            &micros(keep),
+            &i32::try_from(attempts).unwrap_or(i32::MAX),
+            &settlement.stored_cause(),
+            &settlement.result.as_deref(),
+            &note.as_deref().map(str::as_bytes),
+        ];
+        let mut client = self.client(deadline).await?;
+        let answer = tokio::time::timeout_at(deadline, async {
+            let bury = client.prepare_cached(&statements.bury).await?;
+            let enqueue = client.prepare_cached(&statements.enqueue).await?;
+            let existing = client.prepare_cached(&statements.existing).await?;
+            let transaction = client.transaction().await?;
+            let row = enqueue_with(&*transaction, &enqueue, &existing, new).await?;
+            if !is_new(&row) {
+                return Ok(row);
+            }
+            for new in &settlement.outbox {
+                enqueue_with(&*transaction, &enqueue, &existing, new).await?;
+            }
+            let row = transaction.query_one(&bury, &parameters).await?;
+            transaction.commit().await?;
+            Ok(row)
+        });
+        let answer = answer.await;
+        conclude(client, answer)
+    }
+
     async fn entries(
         &self,
         sql: &str,
@@ -162,13 +205,18 @@ async fn enqueue_with<C: GenericClient, S: ToStatement + ?Sized + Sync + Send>(
 
 /// Reads a row of the entry that was queued, or of the one that has its id or key.
 fn enqueued(row: &Row) -> Result<Enqueued, StoreError> {
-    if row.columns().iter().all(|column| column.name() != "same") {
+    if is_new(row) {
         return summary(row).map(Enqueued::New);
     }
     match row.try_get("same").map_err(unreadable)? {
         Some(true) => summary(row).map(Enqueued::Existing),
         _ => Ok(Enqueued::Mismatch),
     }
+}
+
+/// Returns whether a row is that of an entry that was queued.
+fn is_new(row: &Row) -> bool {
+    row.columns().iter().all(|column| column.name() != "same")
 }
 
 /// Returns a duration as it is added to a time, at most what the server takes.
@@ -210,7 +258,10 @@ impl Journal for PostgresStore {
             &micros(request.lease),
             &(request.through as i16),
         ];
-        let lease = &self.inner.journal.lease;
+        let lease = match request.in_order {
+            true => &self.inner.journal.lease_in_order,
+            false => &self.inner.journal.lease,
+        };
         let answer = remote::with_retries(self.inner.timeout, async |deadline| {
             match self.attempt(deadline, lease, &parameters).await {
                 // The answer got lost. A repeat would lease others, and leave these waiting.
@@ -252,13 +303,14 @@ impl Journal for PostgresStore {
                 result: settlement.result.clone(),
                 note: note.clone(),
                 cause: settlement.stored_cause().map(str::to_owned),
+                keeps: settlement.keeps_place,
             };
             if self.settle_batched(row).await {
                 return Ok(Ownership::Held);
             }
         }
         let (id, lease_token) = (id.as_bytes().as_slice(), lease_token.column());
-        let parameters: [&(dyn ToSql + Sync); 8] = [
+        let parameters: [&(dyn ToSql + Sync); 9] = [
             &id,
             &lease_token,
             &i16::from(status.number()),
@@ -267,6 +319,7 @@ impl Journal for PostgresStore {
             &settlement.result.as_deref(),
             &note.as_deref().map(str::as_bytes),
             &settlement.stored_cause(),
+            &settlement.keeps_place,
         ];
         let statements = &self.inner.journal;
         let settled = match &settlement.outbox[..] {
@@ -284,6 +337,18 @@ impl Journal for PostgresStore {
         }
         self.owned(&statements.same_lease, &[&id, &lease_token])
             .await
+    }
+
+    async fn bury(
+        &self,
+        entry: NewEntry,
+        attempts: u32,
+        settlement: Settlement,
+    ) -> Result<Enqueued, StoreError> {
+        let row = remote::with_retries(self.inner.timeout, |deadline| {
+            self.try_bury(deadline, &entry, attempts, &settlement)
+        });
+        enqueued(&row.await?)
     }
 
     async fn command(
@@ -326,6 +391,27 @@ impl Journal for PostgresStore {
             .entries(&self.inner.journal.find, &[&id], whole)
             .await?;
         Ok(found.into_iter().next())
+    }
+
+    async fn find_duplicate(
+        &self,
+        queue: &str,
+        key: RecordKey,
+    ) -> Result<Option<Duplicate>, StoreError> {
+        let sql = &self.inner.journal.find_duplicate;
+        let rows = self
+            .rows(sql, &[&queue, &key.as_bytes().as_slice()])
+            .await?;
+        let duplicate = |row: &Row| {
+            let fingerprint: &[u8] = row.try_get("fingerprint").map_err(unreadable)?;
+            let message = "a fingerprint is not 32 bytes long";
+            let corrupt = || StoreError::new(StoreErrorKind::Corrupt, message);
+            Ok(Duplicate {
+                entry: summary(row)?,
+                fingerprint: Fingerprint::new(fingerprint.try_into().map_err(|_| corrupt())?),
+            })
+        };
+        rows.first().map(duplicate).transpose()
     }
 
     async fn list(&self, query: Query) -> Result<Vec<Entry>, StoreError> {

@@ -58,6 +58,7 @@ pub(super) struct SettleRow {
     pub(super) result: Option<Bytes>,
     pub(super) note: Option<String>,
     pub(super) cause: Option<String>,
+    pub(super) keeps: bool,
 }
 
 impl SettleBatcher {
@@ -126,7 +127,7 @@ impl PostgresStore {
             rows.iter().map(get).collect()
         }
         let notes = column(rows, |row| row.note.as_deref().map(str::as_bytes));
-        let parameters: [&(dyn ToSql + Sync); 8] = [
+        let parameters: [&(dyn ToSql + Sync); 9] = [
             &column(rows, |row| row.id.as_slice()),
             &column(rows, |row| row.lease_token),
             &column(rows, |row| row.status),
@@ -135,6 +136,7 @@ impl PostgresStore {
             &column(rows, |row| row.result.as_deref()),
             &notes,
             &column(rows, |row| row.cause.as_deref()),
+            &column(rows, |row| row.keeps),
         ];
         let deadline = Instant::now() + self.inner.timeout;
         let sql = &self.inner.journal.settle_batch;
@@ -194,6 +196,7 @@ mod tests {
             result: None,
             note: None,
             cause: None,
+            keeps: false,
         };
         batcher.add(row, oneshot::channel().0)
     }

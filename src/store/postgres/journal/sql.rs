@@ -65,15 +65,18 @@ pub(in super::super) struct Statements {
     pub(super) lanes_from: String,
     pub(super) lanes_after: String,
     pub(in super::super) lease: String,
+    pub(super) lease_in_order: String,
     pub(super) extend: String,
     pub(super) settle: String,
     pub(super) settle_batch: String,
     pub(super) same_lease: String,
+    pub(super) bury: String,
     pub(super) cancel: String,
     pub(super) trigger: String,
     pub(super) redrive: String,
     pub(super) look: String,
     pub(super) find: String,
+    pub(super) find_duplicate: String,
     pub(super) counts: String,
     pub(super) position: String,
     pub(super) secret: String,
@@ -93,6 +96,7 @@ impl Statements {
             lanes_from: lanes(table, ">="),
             lanes_after: lanes(table, ">"),
             lease: lease(table),
+            lease_in_order: lease_in_order(table),
             extend: format!(
                 "UPDATE {table} SET leased = {} WHERE id = $1 AND turn = $2 AND {PROCESSING} \
                  RETURNING 1",
@@ -101,13 +105,20 @@ impl Statements {
             settle: settle(table),
             settle_batch: settle_batch(table),
             same_lease: format!("SELECT 1 FROM {table} WHERE id = $1 AND turn = $2"),
+            bury: format!(
+                "UPDATE {table} SET status = 3, until = {}, attempts = $3, cause = $4, \
+                   repeats = ($4::text IS NOT NULL)::int, result = $5, history = {} \
+                 WHERE id = $1 RETURNING {summary}",
+                after("$2"),
+                noted("$6")
+            ),
             cancel: format!(
                 "UPDATE {table} SET status = 5, changed = {NOW}, until = {}, history = {cancelled} \
                  WHERE id = $1 AND {QUEUED} AND expires > {NOW} RETURNING {summary}",
                 after("$2")
             ),
             trigger: format!(
-                "UPDATE {table} SET priority = 0, due = {NOW} \
+                "UPDATE {table} SET priority = 0, due = {NOW}, until = 0 \
                  WHERE id = $1 AND {QUEUED} AND expires > {NOW} RETURNING {summary}"
             ),
             redrive: format!(
@@ -118,6 +129,11 @@ impl Statements {
             ),
             look: format!("SELECT {summary} FROM {table} WHERE id = $1 AND NOT {gone}"),
             find: format!("SELECT {whole} FROM {table} WHERE id = $1 AND NOT {gone}"),
+            find_duplicate: format!(
+                "SELECT {summary}, fingerprint FROM {table} \
+                 WHERE queue = $1 AND dedup = $2 AND NOT {}",
+                off()
+            ),
             counts: format!(
                 "SELECT {}, count(*), max({NOW} - queued) \
                  FROM {table} WHERE queue = $1 AND NOT {gone} GROUP BY 1",
@@ -254,6 +270,50 @@ fn lease(table: &Table) -> String {
         );
         next += &format!(" UNION ALL SELECT sequence FROM {name}");
     }
+    taken(table, &ctes, &next)
+}
+
+/// Leases the first entry of a lane that is due, unless it waits or another one is leased.
+///
+/// A leased entry was the first of its priority, and stays among the first. The lock keeps two
+/// workers that see different firsts from leasing both; it is held for this statement.
+fn lease_in_order(table: &Table) -> String {
+    const LOOK_AT: u32 = 16;
+    let lane = "queue = $1 AND lane = $2 AND status = 0";
+    let firsts = Priority::ALL.map(|priority| {
+        let priority = priority as u8;
+        format!(
+            "(SELECT priority, due, sequence, leased, until FROM {table} WHERE {lane} \
+             AND priority = {priority} AND due <= {NOW} AND expires > {NOW} \
+             ORDER BY due, sequence LIMIT {LOOK_AT})"
+        )
+    });
+    let ctes = format!(
+        "lane AS MATERIALIZED ( \
+           SELECT pg_try_advisory_xact_lock(hashtextextended($1 || ' ' || $2, 0)) AS locked), \
+         past AS (SELECT sequence FROM {table} WHERE {lane} AND leased <= {NOW} \
+           AND expires <= {NOW} AND (SELECT locked FROM lane) \
+           ORDER BY expires, sequence LIMIT $3 FOR UPDATE SKIP LOCKED), \
+         firsts AS MATERIALIZED ({}), \
+         first AS (SELECT sequence, until FROM firsts WHERE priority <= $5::smallint \
+           ORDER BY priority, due, sequence LIMIT 1), \
+         next AS (SELECT j.sequence FROM {table} j \
+           WHERE j.queue = $1 AND j.status = 0 AND j.leased <= {NOW} \
+             AND j.sequence = (SELECT sequence FROM first WHERE until <= {NOW}) \
+             AND (SELECT locked FROM lane) \
+             AND NOT EXISTS (SELECT FROM firsts WHERE leased > {NOW}) \
+           LIMIT $3 - (SELECT count(*) FROM past) FOR UPDATE SKIP LOCKED)",
+        firsts.join(" UNION ALL ")
+    );
+    taken(
+        table,
+        &ctes,
+        "SELECT sequence FROM past UNION ALL SELECT sequence FROM next",
+    )
+}
+
+/// Leases the entries that `next` selects from these parts of a statement.
+fn taken(table: &Table, ctes: &str, next: &str) -> String {
     format!(
         "WITH {ctes}, leased AS ( \
            UPDATE {table} SET turn = turn + 1, changed = {NOW}, leased = {}, \
@@ -271,15 +331,17 @@ fn lease(table: &Table) -> String {
 fn settle_batch(table: &Table) -> String {
     format!(
         "{} FROM unnest($1::bytea[], $2::bigint[], $3::smallint[], $4::bigint[], $5::boolean[], \
-             $6::bytea[], $7::bytea[], $8::text[]) \
-           AS row (id, turn, status, time, releases, result, note, cause) \
+             $6::bytea[], $7::bytea[], $8::text[], $9::boolean[]) \
+           AS row (id, turn, status, time, releases, result, note, cause, keeps) \
          WHERE entry.id = row.id AND entry.turn = row.turn AND entry.status = 0 \
            AND entry.leased > 0 \
          RETURNING entry.id, entry.turn",
         settling(
             table,
-            ["status", "time", "releases", "result", "note", "cause"]
-                .map(|column| format!("row.{column}"))
+            [
+                "status", "time", "releases", "result", "note", "cause", "keeps"
+            ]
+            .map(|column| format!("row.{column}"))
         )
     )
 }
@@ -289,20 +351,29 @@ fn settle(table: &Table) -> String {
         "{} WHERE id = $1 AND turn = $2 AND {PROCESSING} RETURNING 1",
         settling(
             table,
-            ["$3::smallint", "$4", "$5::boolean", "$6", "$7", "$8::text"].map(str::to_owned)
+            [
+                "$3::smallint",
+                "$4",
+                "$5::boolean",
+                "$6",
+                "$7",
+                "$8::text",
+                "$9::boolean",
+            ]
+            .map(str::to_owned)
         )
     )
 }
 
 /// Returns the start of a statement that settles an entry. The lease of an entry past its time has
 /// counted no attempt.
-fn settling(table: &Table, parameters: [String; 6]) -> String {
-    let [status, time, releases, result, note, cause] = parameters;
+fn settling(table: &Table, parameters: [String; 7]) -> String {
+    let [status, time, releases, result, note, cause, keeps] = parameters;
     let (time, history) = (after(&time), noted(&note));
     format!(
         "UPDATE {table} entry SET status = {status}, changed = {NOW}, leased = 0, \
-           until = CASE WHEN {status} = 0 THEN 0 ELSE {time} END, \
-           due = CASE WHEN {status} = 0 THEN least({time}, expires) ELSE due END, \
+           until = CASE WHEN {status} = 0 AND NOT {keeps} THEN 0 ELSE {time} END, \
+           due = CASE WHEN {status} = 0 AND NOT {keeps} THEN least({time}, expires) ELSE due END, \
            attempts = attempts - \
              CASE WHEN {releases} AND expires > changed AND attempts > 0 THEN 1 ELSE 0 END, \
            cause = CASE WHEN {releases} THEN entry.cause ELSE {cause} END, \

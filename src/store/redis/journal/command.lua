@@ -15,6 +15,7 @@ if ARGV[2] == '0' then
 elseif ARGV[2] == '1' then
     entry.priority = 0
     entry.due = now
+    entry.ends = now
 else
     entry.status = QUEUED
     entry.changed = now
@@ -23,6 +24,7 @@ else
     entry.repeats = 0
     entry.due = now
     entry.expires = after(ARGV[3])
+    entry.ends = now
 end
 save(entry, 'priority', 'status', 'attempts', 'redrives', 'repeats', 'due', 'expires', 'changed', 'ends')
 note(entry, ARGV[4])

@@ -1,4 +1,4 @@
--- ARGV: queue, lane, limit, least urgent priority, lease in microseconds, ticket
+-- ARGV: queue, lane, limit, least urgent priority, lease in microseconds, ticket, 1 if in order
 -- Answers: 0 (entries)
 local queue, lane, limit = ARGV[1], ARGV[2], math.min(tonumber(ARGV[3]), 1000)
 local taken = {}
@@ -26,9 +26,9 @@ for _, member in ipairs(lapsed) do
 end
 
 local turns = {}
-local function take(from)
-    local left = limit - #taken
-    if left == 0 then
+local function take(from, most)
+    local left = math.min(limit - #taken, most)
+    if left <= 0 then
         return
     end
     for _, member in ipairs(redis.call('ZRANGEBYSCORE', from, '-inf', text(now), 'LIMIT', 0, left)) do
@@ -49,9 +49,23 @@ local function take(from)
         end
     end
 end
-take(past)
+-- In order: the first entry that is due, unless it waits or another one is leased.
+local in_order, free = ARGV[7] == '1', redis.call('ZCARD', leased) == 0
+take(past, limit)
 for priority = 0, tonumber(ARGV[4]) do
-    take(of_lane('ready' .. priority, queue, lane))
+    local from = of_lane('ready' .. priority, queue, lane)
+    if not in_order then
+        take(from, limit)
+    else
+        local first = redis.call('ZRANGEBYSCORE', from, '-inf', text(now), 'LIMIT', 0, 1)[1]
+        if first then
+            local entry = load(string.sub(first, 17))
+            if not entry or (free and (entry.status == PROCESSING or entry.ends <= now)) then
+                take(from, 1)
+            end
+            break
+        end
+    end
 end
 if #taken > 0 then
     -- Longer than a request is repeated.

@@ -1,7 +1,8 @@
 -- ARGV: the outbox, as for `insert`; then id, turn, status, 1 if the attempt does not count, time
--- to wait or to keep it in microseconds, note, cause or nothing, 1 if there is a result, result
+-- to wait or to keep it in microseconds, note, cause or nothing, 1 if there is a result, result, 1 if it
+-- keeps its place when it is queued again
 -- Answers: 0 lost, 1 held
-local follows = (#ARGV - 9) / NEW
+local follows = (#ARGV - 10) / NEW
 local at = follows * NEW
 local entry = load(ARGV[at + 1])
 if not entry or entry.turn ~= tonumber(ARGV[at + 2]) then
@@ -27,7 +28,7 @@ end
 entry.status = tonumber(ARGV[at + 3])
 entry.changed = now
 entry.ends = after(ARGV[at + 5])
-if entry.status == QUEUED then
+if entry.status == QUEUED and ARGV[at + 10] ~= '1' then
     entry.due = math.min(entry.ends, entry.expires)
 end
 save(entry, 'attempts', 'redrives', 'repeats', 'cause', 'status', 'changed', 'ends', 'due')

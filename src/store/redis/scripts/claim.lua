@@ -11,7 +11,8 @@
 -- Numbers are 16 digits: below 2^53, where Lua loses integers.
 --
 -- ARGV: fingerprint, claim id, lease in microseconds, lease + retention and retention in
--- milliseconds, 1 if an orphan's outcome is unknown, note
+-- milliseconds, 1 if an orphan's outcome is unknown, note, the claim id that
+-- this claim resumes or nothing
 -- Returns 0 new (token, orphaned), 1 in flight (note, remaining), 2 mismatch (note, fingerprint),
 -- 3 reply (note, bytes), 4 not retained (note), 5 unknown (note), 6 newer version
 local key = KEYS[1]
@@ -42,11 +43,12 @@ if record ~= '' then
         orphaned = tonumber(string.sub(record, 3, 3))
     else
         local remaining = string.sub(record, 20, 35) - now
-        if remaining > 0 then
+        local resumed = string.sub(record, 68, 83) == ARGV[8]
+        if remaining > 0 and not resumed then
             return {1, note, remaining}
         end
         token, orphaned = math.max(token + 1, now), 1
-        if ARGV[6] == '1' then
+        if ARGV[6] == '1' and not resumed then
             local lost = '131' .. string.format('%016.0f', token) .. string.sub(record, 20)
             -- As in `renew.lua`: it takes no more memory than before.
             redis.call('PEXPIRE', key, ARGV[5])

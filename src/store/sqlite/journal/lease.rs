@@ -4,7 +4,7 @@
 //! costs the same whatever else is queued: past its time, lapsed, and due, the last one once for
 //! each priority.
 
-use rusqlite::Params;
+use rusqlite::{OptionalExtension, Params};
 
 use super::{
     super::worker::Batch,
@@ -26,6 +26,15 @@ const LAPSED: &str = "SELECT priority, due, expires, sequence FROM journal
 const DUE: &str = "SELECT due, sequence FROM journal
      WHERE queue = ?1 AND lane = ?2 AND status = 0 AND priority = ?5 AND due <= ?3 AND expires > ?3
      ORDER BY due, sequence LIMIT ?4";
+
+/// Whether an entry is leased.
+const BUSY: &str = "SELECT 1 FROM journal
+     WHERE queue = ?1 AND lane = ?2 AND status = 1 AND until > ?3 LIMIT 1";
+
+/// The first entry that is due, and when its wait is over.
+const HEAD: &str = "SELECT due, sequence, until FROM journal
+     WHERE queue = ?1 AND lane = ?2 AND status = 0 AND priority = ?4 AND due <= ?3 AND expires > ?3
+     ORDER BY due, sequence LIMIT 1";
 
 const TAKE: &str = concat!(
     "UPDATE journal SET status = 1, turn = turn + 1, attempts = attempts + (expires > ?2),
@@ -62,6 +71,12 @@ fn next(batch: &Batch<'_>, request: &LeaseRequest) -> rusqlite::Result<Vec<i64>>
     let past = past.map(|lapsed| (lapsed.expires, lapsed.sequence));
     let queued = (&*request.queue, &request.lane, now, request.limit);
     let mut next = merge(batch, PAST, queued, past, limit)?;
+    if request.in_order {
+        if next.len() < limit {
+            next.extend(head(batch, request, &lapsed)?);
+        }
+        return Ok(next);
+    }
     for priority in Priority::ALL {
         if next.len() == limit || priority > request.through {
             break;
@@ -82,6 +97,36 @@ fn next(batch: &Batch<'_>, request: &LeaseRequest) -> rusqlite::Result<Vec<i64>>
         next.extend(merge(batch, DUE, queued, due, left)?);
     }
     Ok(next)
+}
+
+/// Returns the first entry of a lane that is free, unless it waits.
+fn head(
+    batch: &Batch<'_>,
+    request: &LeaseRequest,
+    lapsed: &[Lapsed],
+) -> rusqlite::Result<Option<i64>> {
+    let (queue, lane, now) = (&*request.queue, &request.lane, batch.now);
+    let mut busy = batch.connection.prepare_cached(BUSY)?;
+    if busy.exists((queue, lane, now))? {
+        return Ok(None);
+    }
+    let mut head = batch.connection.prepare_cached(HEAD)?;
+    let urgent_enough = |priority: &Priority| *priority <= request.through;
+    for priority in Priority::ALL.into_iter().take_while(urgent_enough) {
+        let number = priority as i64;
+        let queued = head.query_row((queue, lane, now, number), |row| {
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+        });
+        let lapsed = lapsed
+            .iter()
+            .filter(|lapsed| lapsed.priority == number && lapsed.expires > now)
+            .map(|lapsed| (lapsed.due, lapsed.sequence, now));
+        let first: Option<(i64, i64, i64)> = lapsed.chain(queued.optional()?).min();
+        if let Some((_, sequence, until)) = first {
+            return Ok((until <= now).then_some(sequence));
+        }
+    }
+    Ok(None)
 }
 
 /// Returns what the statement finds and what lapsed, in order of time and sequence.

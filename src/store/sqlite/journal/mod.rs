@@ -28,10 +28,10 @@ use bytes::Bytes;
 pub(super) use self::write::sweep;
 use super::SqliteStore;
 use crate::store::{
-    Ownership, StoreError,
+    Ownership, RecordKey, StoreError,
     journal::{
-        CommandResult, Counts, Enqueued, Entry, EntryCommand, EntryId, Journal, LeaseRequest,
-        LeaseToken, NewEntry, Query, Settlement,
+        CommandResult, Counts, Duplicate, Enqueued, Entry, EntryCommand, EntryId, Journal,
+        LeaseRequest, LeaseToken, NewEntry, Query, Settlement,
     },
 };
 
@@ -90,6 +90,21 @@ impl Journal for SqliteStore {
             .await
     }
 
+    async fn bury(
+        &self,
+        entry: NewEntry,
+        attempts: u32,
+        settlement: Settlement,
+    ) -> Result<Enqueued, StoreError> {
+        let outbox = settlement.outbox.iter().map(|new| new.payload.len());
+        let bytes = entry.payload.len() + outbox.sum::<usize>();
+        self.writer
+            .call(bytes, move |batch| {
+                write::bury(batch, &entry, attempts, &settlement)
+            })
+            .await
+    }
+
     async fn command(
         &self,
         id: EntryId,
@@ -103,6 +118,17 @@ impl Journal for SqliteStore {
     async fn find(&self, id: EntryId) -> Result<Option<Entry>, StoreError> {
         self.reader
             .call(0, move |batch| read::find(batch, id))
+            .await
+    }
+
+    async fn find_duplicate(
+        &self,
+        queue: &str,
+        key: RecordKey,
+    ) -> Result<Option<Duplicate>, StoreError> {
+        let queue = queue.to_owned();
+        self.reader
+            .call(0, move |batch| read::find_duplicate(batch, &queue, key))
             .await
     }
 

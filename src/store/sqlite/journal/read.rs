@@ -8,7 +8,8 @@ use super::{
     super::worker::Batch,
     row::{self, micros},
 };
-use crate::store::journal::{Counts, Entry, EntryId, Query, Status};
+use crate::store::journal::{Counts, Duplicate, Entry, EntryId, Query, Status};
+use crate::store::{Fingerprint, RecordKey};
 
 pub(super) fn find(batch: &Batch<'_>, id: EntryId) -> rusqlite::Result<Option<Entry>> {
     let mut statement = batch.connection.prepare_cached(concat!(
@@ -19,6 +20,28 @@ pub(super) fn find(batch: &Batch<'_>, id: EntryId) -> rusqlite::Result<Option<En
     statement
         .query_row((id.as_bytes(), batch.now), |row| row::whole(row, batch.now))
         .optional()
+}
+
+pub(super) fn find_duplicate(
+    batch: &Batch<'_>,
+    queue: &str,
+    key: RecordKey,
+) -> rusqlite::Result<Option<Duplicate>> {
+    let mut statement = batch.connection.prepare_cached(concat!(
+        "SELECT ",
+        summary!(),
+        ", fingerprint FROM journal
+         WHERE queue = ?1 AND dedup = ?2 AND NOT (status > 1 AND until <= ?3)"
+    ))?;
+    let found = statement.query_row((queue, key.as_bytes(), batch.now), |row| {
+        Ok(Duplicate {
+            entry: row::summary(row, batch.now)?,
+            fingerprint: Fingerprint::new(row.get(17)?),
+        })
+    });
+    let free = [Status::Cancelled, Status::Expired];
+    let found = found.optional()?;
+    Ok(found.filter(|found| !free.contains(&found.entry.status)))
 }
 
 /// Returns lanes with work. The recursion steps from one lane to the next without reading the

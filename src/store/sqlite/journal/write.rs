@@ -156,7 +156,7 @@ pub(super) fn settle(
     // The lease of an entry past its time has counted no attempt.
     let mut statement = batch.connection.prepare_cached(
         "UPDATE journal SET status = ?4, changed = ?3, until = ?5,
-           due = CASE ?4 WHEN 0 THEN min(?5, expires) ELSE due END,
+           due = iif(?4 = 0 AND NOT ?10, min(?5, expires), due),
            attempts = attempts - (?6 AND expires > changed AND attempts > 0),
            cause = iif(?6, cause, ?9),
            repeats = iif(?6, repeats, iif(?9 IS NULL, 0, iif(cause = ?9, repeats, 0) + 1)),
@@ -173,6 +173,7 @@ pub(super) fn settle(
         settlement.result.as_deref(),
         noted(EventKind::Settlement, &settlement.note, batch.now),
         settlement.stored_cause(),
+        settlement.keeps_place,
     ))?;
     if settled == 1 {
         for new in &settlement.outbox {
@@ -188,6 +189,41 @@ pub(super) fn settle(
     ))
 }
 
+pub(super) fn bury(
+    batch: &Batch<'_>,
+    new: &NewEntry,
+    attempts: u32,
+    settlement: &Settlement,
+) -> rusqlite::Result<Enqueued> {
+    const BURY: &str = concat!(
+        "UPDATE journal SET status = ?2, until = ?3, attempts = ?4, cause = ?5,
+           repeats = ?5 IS NOT NULL, result = ?6, history = ?7
+         WHERE id = ?1 RETURNING ",
+        summary!()
+    );
+    let enqueued = enqueue(batch, new)?;
+    if !matches!(enqueued, Enqueued::New(_)) {
+        return Ok(enqueued);
+    }
+    for new in &settlement.outbox {
+        enqueue(batch, new)?;
+    }
+    let (status, keep) = settlement.outcome.transition();
+    let buried = (
+        new.id.as_bytes(),
+        status.number(),
+        after(batch.now, keep),
+        attempts,
+        settlement.stored_cause(),
+        settlement.result.as_deref(),
+        noted(EventKind::Settlement, &settlement.note, batch.now),
+    );
+    let entry = one(batch, BURY, buried)?;
+    entry
+        .map(Enqueued::New)
+        .ok_or(Error::StatementChangedRows(0))
+}
+
 pub(super) fn command(
     batch: &Batch<'_>,
     id: EntryId,
@@ -199,13 +235,13 @@ pub(super) fn command(
         summary!()
     );
     const TRIGGER: &str = concat!(
-        "UPDATE journal SET priority = 0, due = ?2, history = history || ?4
+        "UPDATE journal SET priority = 0, due = ?2, until = ?2, history = history || ?4
          WHERE id = ?1 AND status = 0 AND expires > ?2 RETURNING ",
         summary!()
     );
     const REDRIVE: &str = concat!(
         "UPDATE journal SET status = 0, changed = ?2, attempts = 0, redrives = redrives + 1,
-           repeats = 0, due = ?2, expires = ?3, history = history || ?4
+           repeats = 0, due = ?2, until = ?2, expires = ?3, history = history || ?4
          WHERE id = ?1 AND status = 3 AND until > ?2 RETURNING ",
         summary!()
     );

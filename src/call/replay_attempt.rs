@@ -1,0 +1,33 @@
+use std::{any::Any, fmt, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::Response;
+
+/// The id by which the attempts of one journaled request know each other.
+pub(crate) type ReplayKey = [u8; 16];
+
+/// On a request's extensions: a journal executes it, or will if its reply says that it can't be
+/// served now. Nobody outside of this crate can put it there.
+#[derive(Clone)]
+pub(crate) struct ReplayAttempt {
+    /// The owner of a request that is replayed: its credentials were not kept.
+    pub(crate) owner: Option<Arc<str>>,
+    /// The request whose failed attempt this one goes on with.
+    pub(crate) resumes: Option<ReplayKey>,
+    /// Returns the request to go on with if this reply is a failure that the journal attempts
+    /// again.
+    pub(crate) attempted_again: AttemptedAgain,
+    /// Returns whether an error of the service says that the request was not served, so that the
+    /// journal takes it.
+    pub(crate) not_served: fn(&dyn Any) -> bool,
+    /// The time for which duplicates have to wait for that attempt; as long as a lease by default.
+    pub(crate) hold: Option<Duration>,
+}
+
+pub(crate) type AttemptedAgain = Arc<dyn Fn(&Response<Bytes>) -> Option<ReplayKey> + Send + Sync>;
+
+impl fmt::Debug for ReplayAttempt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReplayAttempt").finish_non_exhaustive()
+    }
+}
