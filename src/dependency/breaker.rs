@@ -149,8 +149,6 @@ struct Inner {
     history: History,
     probes: Probes,
     ramp: Ramp,
-    /// There were enough signs of overload, and they have not gone.
-    throttling: bool,
     /// The reason and the time of the last change.
     changed: Option<(BreakerReason, u64)>,
 }
@@ -290,14 +288,13 @@ impl Breaker {
         Arrival { now, uniform, .. }: Arrival,
     ) -> Result<Ticket, Denied> {
         let counts = self.signs(inner, now);
-        inner.throttling = counts.has_signs() && (inner.throttling || counts.shows_overload());
         if !counts.has_signs() {
             self.shared
                 .word
                 .store(word & !OVERLOADED, Ordering::Release);
             return Ok(Ticket(word));
         }
-        if uniform >= self.share(inner, counts) {
+        if uniform >= self.share(counts) {
             return Ok(Ticket(word));
         }
         self.begin(inner, now, self.shared.calls.0.load(Ordering::Relaxed));
@@ -548,12 +545,12 @@ impl Breaker {
     /// Returns the share of calls that the throttle sheds.
     pub(crate) fn shed_share(&self, now: u64) -> f64 {
         let inner = lock(&self.shared.inner);
-        self.share(&inner, self.signs(&inner, now))
+        self.share(self.signs(&inner, now))
     }
 
-    fn share(&self, inner: &Inner, counts: Counts) -> f64 {
+    fn share(&self, counts: Counts) -> f64 {
         match self.policy.throttle {
-            Some(factor) if inner.throttling && counts.has_signs() => counts.shed_share(factor),
+            Some(factor) if counts.shows_overload() => counts.shed_share(factor),
             _ => 0.0,
         }
     }

@@ -3,8 +3,8 @@ use std::{ops::Sub, time::Duration};
 use super::breaker::nanos;
 
 pub(super) const SLOTS: u64 = 20;
-/// The signs from which on calls are shed, until there are none.
-const SIGNS: u64 = 5;
+/// The calls from which on a share of them is shed. What fewer calls show may be chance.
+const ENOUGH: u64 = 20;
 /// The calls that are sent for each that is accepted, while others time out.
 const FACTOR_OF_TIMEOUTS: f64 = 1.0;
 
@@ -104,9 +104,9 @@ impl Counts {
         }
     }
 
-    /// Returns whether there are enough signs of overload to tell it from chance.
+    /// Returns whether there is a sign of overload, and calls enough to tell it from chance.
     pub(super) fn shows_overload(&self) -> bool {
-        self.rejected + self.timed_out >= SIGNS
+        self.has_signs() && self.calls + self.rejected + self.shed >= ENOUGH
     }
 
     /// Returns whether there is any sign of overload.
