@@ -1,26 +1,4 @@
-//! What three fleets of clients do to a server that has an outage, in one command:
-//!
-//! ```text
-//! cargo run --release --example outage
-//! ```
-//!
-//! A server on loopback can do 400 orders a second. It is well for 3 s, fails every order for 5 s,
-//! and is well again. Three fleets meet it one after the other, each with 300 orders a second:
-//!
-//! - `none` takes the first answer, good or bad;
-//! - `naive` repeats a failed call at once, up to three times;
-//! - `reprise` has the five layers of this crate on its client.
-//!
-//! On a good day one reply in 300 is lost: `none` fails those calls, the others repeat them, and
-//! only `reprise` sends a key by which the server knows that it did the order already.
-//!
-//! In the outage the naive fleet makes four requests of each call. They fill the server's queue,
-//! and when the server is well again it works through requests that nobody waits for any more,
-//! while their repeats queue up behind: the outage goes on though its cause is gone. `reprise`
-//! sends a request now and then until one succeeds, and then all of them.
-//!
-//! You see the progress of each fleet, then a table, a chart in `target/outage.svg`, and a last
-//! line `outage {…}` with the same figures as JSON. It takes 42 s, or 11 s with `--quick`.
+//! Four fleets of clients meet a server that fails more and more.
 
 mod chart;
 mod fleet;
@@ -30,29 +8,34 @@ mod server;
 mod svg;
 mod timeline;
 
-use std::{path::Path, process::ExitCode, sync::Arc};
+use std::{path::Path, process::ExitCode, sync::Arc, time::Duration};
 
+use tokio::task::JoinSet;
 use tower_reprise::{Policy, error::BoxError};
 
 use crate::{
-    fleet::{CALLS_PER_SECOND, CLIENT_TIMEOUT, CLIENTS, Fleet, NAIVE_RETRIES},
+    fleet::{CALLS_PER_SECOND, CLIENT_TIMEOUT, CLIENTS, Fleet, RETRIES},
     report::Figures,
     server::{CAPACITY, QUEUE, Server},
-    timeline::{Plan, Timeline},
+    timeline::Timeline,
 };
 
 const USAGE: &str = "\
-What three fleets of clients do to a server that has an outage.
+Four fleets of clients meet a server that fails more and more.
 
 usage: cargo run --release --example outage [-- --quick]
 
-  --quick  11 s in place of 42 s: a shorter outage, coarser figures
+  --quick  10 s in place of 34 s: shorter phases, coarser figures
   --help   this text";
+
+/// The length of each phase.
+const FULL: Duration = Duration::from_secs(8);
+const QUICK: Duration = Duration::from_secs(2);
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let plan = match arguments(std::env::args().skip(1)) {
-        Ok(Some(plan)) => plan,
+    let phase = match arguments(std::env::args().skip(1)) {
+        Ok(Some(phase)) => phase,
         Ok(None) => {
             println!("{USAGE}");
             return ExitCode::SUCCESS;
@@ -62,7 +45,7 @@ async fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    match run(plan).await {
+    match run(phase).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("outage: {error}");
@@ -71,68 +54,83 @@ async fn main() -> ExitCode {
     }
 }
 
-/// The plan that was asked for; `None` if it is the help.
-fn arguments(given: impl Iterator<Item = String>) -> Result<Option<Plan>, String> {
-    let mut plan = Plan::FULL;
+/// The length of a phase that was asked for; `None` if it is the help.
+fn arguments(given: impl Iterator<Item = String>) -> Result<Option<Duration>, String> {
+    let mut phase = FULL;
     for argument in given {
         match argument.as_str() {
-            "--quick" => plan = Plan::QUICK,
+            "--quick" => phase = QUICK,
             "--help" | "-h" => return Ok(None),
             _ => return Err(argument),
         }
     }
-    Ok(Some(plan))
+    Ok(Some(phase))
 }
 
-async fn run(plan: Plan) -> Result<(), BoxError> {
+/// One fleet with a server of its own, so that no fleet feels another.
+struct Run {
+    fleet: Fleet,
+    timeline: Arc<Timeline>,
+    server: Server,
+}
+
+async fn run(phase: Duration) -> Result<(), BoxError> {
     // Defaults, but for the timeout, which the other fleets have too.
     let policy = Policy::synchronous()
         .service("outage-demo")
         .attempt_timeout(CLIENT_TIMEOUT)
         .build()?;
-    introduce(plan, &policy);
+    introduce(phase, &policy);
 
     let mut runs = Vec::new();
+    let mut loads = JoinSet::new();
     for fleet in Fleet::ALL {
-        // Each fleet gets a server and a registry of its own: none inherits another's mess.
-        let timeline = Arc::new(Timeline::start(plan));
+        let timeline = Arc::new(Timeline::start(phase));
         let server = Server::start(Arc::clone(&timeline)).await?;
-        let clients = fleet.clients(&policy);
-        tokio::select! {
-            load = fleet::load(&clients, server.address(), &timeline) => load?,
-            () = report::progress(fleet, &timeline) => {}
+        let clients = fleet.clients(&policy)?;
+        loads.spawn(fleet::load(
+            clients,
+            server.address(),
+            Arc::clone(&timeline),
+        ));
+        runs.push(Run {
+            fleet,
+            timeline,
+            server,
+        });
+    }
+    let ended = async {
+        while let Some(ended) = loads.join_next().await {
+            ended??;
         }
-        let figures = Figures::new(fleet, &timeline, server.repeated_orders());
-        report::done(&figures);
-        runs.push((figures, timeline));
+        Ok::<_, BoxError>(())
+    };
+    tokio::select! {
+        ended = ended => ended?,
+        () = report::progress(&runs) => {}
     }
 
+    let fleets: Vec<_> = runs.iter().map(Figures::new).collect();
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/outage.svg");
     if let Some(folder) = file.parent() {
         std::fs::create_dir_all(folder)?;
     }
-    std::fs::write(&file, chart::draw(&runs, plan))?;
-    report::table(runs.iter().map(|(figures, _)| figures));
+    std::fs::write(&file, chart::draw(&fleets, &runs))?;
+    report::table(&fleets);
     println!("\nchart: target/outage.svg");
-    report::json(runs.iter().map(|(figures, _)| figures));
+    report::json(&fleets);
     Ok(())
 }
 
-fn introduce(plan: Plan, policy: &Policy) {
-    let breaker = policy.breaker();
+fn introduce(phase: Duration, policy: &Policy) {
     println!(
-        "server    {CAPACITY} orders/s and a queue of {QUEUE}; {:?} well, {:?} outage, {:?} well\n\
-         load      {CALLS_PER_SECOND} calls/s from {CLIENTS} clients that wait {CLIENT_TIMEOUT:?} for a request\n\
-         none      no retries\n\
-         naive     up to {NAIVE_RETRIES} retries, at once\n\
-         reprise   Policy::synchronous(): up to {} retries, full jitter, budget {:.0} %, breaker {:?} to {:?};\n\
-         \x20         changed: attempt_timeout {CLIENT_TIMEOUT:?}\n",
-        plan.healthy,
-        plan.outage,
-        plan.recovery,
+        "server        {CAPACITY} orders/s and a queue of {QUEUE:?}; four phases of {phase:?}\n\
+         each fleet    {CALLS_PER_SECOND} calls/s from {CLIENTS} clients that wait {CLIENT_TIMEOUT:?} for a request\n\
+         none          no retries\n\
+         naive         up to {RETRIES} retries, at once\n\
+         tower::retry  up to {RETRIES} retries, tower's backoff and budget\n\
+         ours          stacks::client, Policy::synchronous(): up to {} retries, budget {:.0} %, breaker\n",
         policy.max_retries(),
         policy.budget().map_or(0.0, |budget| budget.ratio * 100.0),
-        breaker.cooldown,
-        breaker.max_cooldown,
     );
 }
