@@ -14,7 +14,7 @@ use hyper::body::Incoming;
 use hyper_util::{client::legacy::Client as HttpClient, rt::TokioExecutor};
 use tokio::{
     task::JoinSet,
-    time::{Sleep, interval, timeout},
+    time::{Sleep, interval},
 };
 use tower::{
     ServiceBuilder, ServiceExt,
@@ -33,8 +33,8 @@ pub(crate) const CLIENTS: usize = 4;
 pub(crate) const CALLS_PER_SECOND: u32 = 120;
 pub(crate) const CLIENT_TIMEOUT: Duration = Duration::from_millis(500);
 pub(crate) const RETRIES: u32 = 3;
-/// The time that the last calls have to end.
-const GRACE: Duration = Duration::from_secs(2);
+/// The time after which a caller gives up.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 
 type Order = Request<Full<Bytes>>;
 type Outcome = Result<Response<Incoming>, BoxError>;
@@ -68,7 +68,7 @@ impl Fleet {
     fn client(self, policy: &Policy) -> Result<Client, BoxError> {
         let http = HttpClient::builder(TokioExecutor::new()).build_http();
         let timed = ServiceBuilder::new().timeout(CLIENT_TIMEOUT);
-        let client = ServiceBuilder::new().map_response(status);
+        let client = ServiceBuilder::new().timeout(PATIENCE).map_response(status);
         Ok(match self {
             Self::None => client.service(timed.service(http)).boxed_clone(),
             Self::Naive => client
@@ -79,7 +79,7 @@ impl Fleet {
                 .retry(Budgeted::new()?)
                 .service(timed.service(http))
                 .boxed_clone(),
-            // The time limit of a request is the policy's.
+            // The time limits are the policy's.
             Self::Ours => ServiceBuilder::new()
                 .map_response(status)
                 .layer(stacks::client(Dependencies::new(policy.clone())))
@@ -158,8 +158,8 @@ fn succeeded(result: &Outcome) -> bool {
     matches!(result, Ok(response) if response.status().is_success())
 }
 
-/// Makes calls at a fixed rate, whatever their results, as the world outside does. Calls that are
-/// not over some time after the last one was made are dropped, and count as failed.
+/// Makes calls at a fixed rate, whatever their results, as the world outside does, and waits for the
+/// last ones.
 pub(crate) async fn load(
     clients: Vec<Client>,
     server: SocketAddr,
@@ -183,8 +183,6 @@ pub(crate) async fn load(
         });
         while calls.try_join_next().is_some() {}
     }
-    let ended = async { while calls.join_next().await.is_some() {} };
-    // Those that are left count as failed, as they do already.
-    let _ = timeout(GRACE, ended).await;
+    while calls.join_next().await.is_some() {}
     Ok(())
 }

@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use tower_reprise::{Policy, error::BoxError};
 
 use crate::{
-    fleet::{CALLS_PER_SECOND, CLIENT_TIMEOUT, CLIENTS, Fleet, RETRIES},
+    fleet::{CALLS_PER_SECOND, CLIENT_TIMEOUT, CLIENTS, Fleet, PATIENCE, RETRIES},
     report::Figures,
     server::{CAPACITY, QUEUE, Server},
     timeline::Timeline,
@@ -75,10 +75,11 @@ struct Run {
 }
 
 async fn run(phase: Duration) -> Result<(), BoxError> {
-    // Defaults, but for the timeout, which the other fleets have too.
+    // Defaults, but for the time limits, which the other fleets have too.
     let policy = Policy::synchronous()
         .service("outage-demo")
         .attempt_timeout(CLIENT_TIMEOUT)
+        .total_timeout(PATIENCE)
         .build()?;
     introduce(phase, &policy);
 

@@ -26,7 +26,7 @@ use tower::util::rng::{HasherRng, Rng};
 use crate::timeline::Timeline;
 
 /// Orders a second.
-pub(crate) const CAPACITY: u32 = 180;
+pub(crate) const CAPACITY: u32 = 160;
 /// The longest time that an order waits for its turn. Clients wait less: a full queue is a server
 /// that is always busy and always late.
 pub(crate) const QUEUE: Duration = Duration::from_millis(750);
