@@ -34,7 +34,7 @@ pub(crate) const CALLS_PER_SECOND: u32 = 120;
 pub(crate) const CLIENT_TIMEOUT: Duration = Duration::from_millis(500);
 pub(crate) const RETRIES: u32 = 3;
 /// The time after which a caller gives up.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
 
 type Order = Request<Full<Bytes>>;
 type Outcome = Result<Response<Incoming>, BoxError>;
@@ -57,6 +57,15 @@ impl Fleet {
             Self::Naive => "naive",
             Self::Tower => "tower::retry",
             Self::Ours => "ours",
+        }
+    }
+
+    pub(crate) fn about(self) -> &'static str {
+        match self {
+            Self::None => "none: no retries",
+            Self::Naive => "naive: a retry loop",
+            Self::Tower => "tower::retry",
+            Self::Ours => "ours: stacks::client",
         }
     }
 

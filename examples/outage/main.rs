@@ -25,17 +25,17 @@ Four fleets of clients meet a server that fails more and more.
 
 usage: cargo run --release --example outage [-- --quick]
 
-  --quick  10 s in place of 34 s: shorter phases, coarser figures
+  --quick  10 s in place of 38 s: shorter phases, coarser figures
   --help   this text";
 
-/// The length of each phase.
-const FULL: Duration = Duration::from_secs(8);
-const QUICK: Duration = Duration::from_secs(2);
+/// The length of the blips. Each other phase takes twice the time.
+const FULL: Duration = Duration::from_secs(5);
+const QUICK: Duration = Duration::from_secs(1);
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let phase = match arguments(std::env::args().skip(1)) {
-        Ok(Some(phase)) => phase,
+    let blips = match arguments(std::env::args().skip(1)) {
+        Ok(Some(blips)) => blips,
         Ok(None) => {
             println!("{USAGE}");
             return ExitCode::SUCCESS;
@@ -45,7 +45,7 @@ async fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    match run(phase).await {
+    match run(blips).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("outage: {error}");
@@ -54,17 +54,17 @@ async fn main() -> ExitCode {
     }
 }
 
-/// The length of a phase that was asked for; `None` if it is the help.
+/// The length of the blips that was asked for; `None` if it is the help.
 fn arguments(given: impl Iterator<Item = String>) -> Result<Option<Duration>, String> {
-    let mut phase = FULL;
+    let mut blips = FULL;
     for argument in given {
         match argument.as_str() {
-            "--quick" => phase = QUICK,
+            "--quick" => blips = QUICK,
             "--help" | "-h" => return Ok(None),
             _ => return Err(argument),
         }
     }
-    Ok(Some(phase))
+    Ok(Some(blips))
 }
 
 /// One fleet with a server of its own, so that no fleet feels another.
@@ -74,19 +74,19 @@ struct Run {
     server: Server,
 }
 
-async fn run(phase: Duration) -> Result<(), BoxError> {
+async fn run(blips: Duration) -> Result<(), BoxError> {
     // Defaults, but for the time limits, which the other fleets have too.
     let policy = Policy::synchronous()
         .service("outage-demo")
         .attempt_timeout(CLIENT_TIMEOUT)
         .total_timeout(PATIENCE)
         .build()?;
-    introduce(phase, &policy);
+    introduce(blips, &policy);
 
     let mut runs = Vec::new();
     let mut loads = JoinSet::new();
     for fleet in Fleet::ALL {
-        let timeline = Arc::new(Timeline::start(phase));
+        let timeline = Arc::new(Timeline::start(blips));
         let server = Server::start(Arc::clone(&timeline)).await?;
         let clients = fleet.clients(&policy)?;
         loads.spawn(fleet::load(
@@ -123,15 +123,16 @@ async fn run(phase: Duration) -> Result<(), BoxError> {
     Ok(())
 }
 
-fn introduce(phase: Duration, policy: &Policy) {
+fn introduce(blips: Duration, policy: &Policy) {
+    let (more, budget) = (blips * 2, policy.budget());
     println!(
-        "server        {CAPACITY} orders/s and a queue of {QUEUE:?}; four phases of {phase:?}\n\
-         each fleet    {CALLS_PER_SECOND} calls/s from {CLIENTS} clients that wait {CLIENT_TIMEOUT:?} for a request\n\
+        "servers       {CAPACITY} orders/s and a queue of {QUEUE:?}; blips for {blips:?}, all else for {more:?}\n\
+         fleets        {CALLS_PER_SECOND} calls/s from {CLIENTS} clients: {CLIENT_TIMEOUT:?} a request, {PATIENCE:?} a call\n\
          none          no retries\n\
          naive         up to {RETRIES} retries, at once\n\
-         tower::retry  up to {RETRIES} retries, tower's backoff and budget\n\
-         ours          stacks::client, Policy::synchronous(): up to {} retries, budget {:.0} %, breaker\n",
+         tower::retry  up to {RETRIES} retries, tower's backoff and default budget\n\
+         ours          stacks::client, defaults: up to {} retries, budget {:.0} %, breaker\n",
         policy.max_retries(),
-        policy.budget().map_or(0.0, |budget| budget.ratio * 100.0),
+        budget.map_or(0.0, |budget| budget.ratio * 100.0),
     );
 }

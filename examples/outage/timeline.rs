@@ -22,6 +22,21 @@ pub(crate) enum Phase {
 impl Phase {
     pub(crate) const ALL: [Self; 4] = [Self::Blips, Self::Half, Self::Outage, Self::Recovery];
 
+    /// The time from the start of the run to that of the phase, in units of its plan.
+    fn start(self) -> u32 {
+        match self {
+            Self::Blips => 0,
+            Self::Half => 1,
+            Self::Outage => 3,
+            Self::Recovery => 5,
+        }
+    }
+
+    fn end(self) -> u32 {
+        let next = Self::ALL.get(self as usize + 1);
+        next.map_or(7, |next| next.start())
+    }
+
     /// The share of requests that fail.
     pub(crate) fn failing(self) -> f64 {
         match self {
@@ -54,8 +69,7 @@ impl Phase {
 /// The clock of one fleet and its server, and their counts.
 #[derive(Debug)]
 pub(crate) struct Timeline {
-    /// The length of each phase.
-    length: Duration,
+    unit: Duration,
     start: Instant,
     slots: Vec<Slot>,
 }
@@ -90,10 +104,11 @@ impl Counts {
 }
 
 impl Timeline {
-    pub(crate) fn start(length: Duration) -> Self {
-        let slots = slots(length) * Phase::ALL.len();
+    /// Starts a run whose phases take one, two, two and two of these units.
+    pub(crate) fn start(unit: Duration) -> Self {
+        let slots = slots(unit * Phase::Recovery.end());
         Self {
-            length,
+            unit,
             start: Instant::now(),
             slots: (0..slots).map(|_| Slot::default()).collect(),
         }
@@ -110,8 +125,10 @@ impl Timeline {
     }
 
     pub(crate) fn phase(&self) -> Phase {
-        let phase = Phase::ALL.get(slots(self.elapsed()) / slots(self.length));
-        phase.copied().unwrap_or(Phase::Recovery)
+        let elapsed = self.elapsed();
+        let mut phases = Phase::ALL.into_iter();
+        let phase = phases.find(|phase| elapsed < self.unit * phase.end());
+        phase.unwrap_or(Phase::Recovery)
     }
 
     pub(crate) fn call_made(&self, slot: usize) {
@@ -130,9 +147,12 @@ impl Timeline {
 
     /// The slots of a phase.
     pub(crate) fn of(&self, phase: Phase) -> Range<usize> {
-        let length = slots(self.length);
-        let first = phase as usize * length;
-        first..first + length
+        slots(self.unit * phase.start())..slots(self.unit * phase.end())
+    }
+
+    /// The number of all slots.
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len()
     }
 
     /// The slots of a range together.
@@ -144,12 +164,6 @@ impl Timeline {
             succeeded: sum.succeeded + read(&slot.succeeded),
             requests: sum.requests + read(&slot.requests),
         })
-    }
-
-    /// Groups of so many slots, in order.
-    pub(crate) fn grouped(&self, slots: usize) -> impl Iterator<Item = Counts> {
-        let starts = (0..self.slots.len()).step_by(slots);
-        starts.map(move |start| self.sum(start..start + slots))
     }
 }
 
