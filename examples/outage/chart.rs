@@ -14,15 +14,15 @@ use crate::{
 const LEFT: f64 = 66.0;
 const WIDTH: f64 = 980.0;
 const SUCCESS: Band = Band {
-    top: 122.0,
+    top: 136.0,
     height: 150.0,
 };
 const LOAD: Band = Band {
-    top: 312.0,
+    top: 326.0,
     height: 150.0,
 };
 const TIME: Band = Band {
-    top: 502.0,
+    top: 516.0,
     height: 110.0,
 };
 /// The end of the axis of the load.
@@ -33,6 +33,7 @@ const STEP: usize = 5;
 
 const STYLE: &str = "
 .outage { fill: #e03131; fill-opacity: .08 } .small { font-size: 11px; text-anchor: middle }
+.phase { font-size: 13px; font-weight: 600; text-anchor: middle }
 .ours { font-size: 12px; text-anchor: middle; font-weight: 700 }
 .f0 { fill: #adb5bd; stroke: #868e96 } .f1 { fill: #ffa8a8; stroke: #fa5252 }
 .f2 { fill: #ffd8a8; stroke: #fd7e14 } .f3 { fill: #2f9e44; stroke: #2b8a3e }
@@ -53,6 +54,8 @@ pub(crate) fn draw(fleets: &[Figures], runs: &[Run]) -> String {
     svg.axis(SUCCESS, "calls served, %", 100.0, &[0, 50, 100]);
     svg.axis(LOAD, "requests a call", MOST, &[0, 1, 2, 3, 4]);
     svg.axis(TIME, "calls served, %", 100.0, &[0, 50, 100]);
+    let spare = LOAD.y(f64::from(CAPACITY) / f64::from(CALLS_PER_SECOND) / MOST);
+    svg.line("capacity", (LEFT, spare), (LEFT + WIDTH, spare));
     let Some(Run { timeline, .. }) = runs.first() else {
         return svg.finish();
     };
@@ -65,7 +68,7 @@ pub(crate) fn draw(fleets: &[Figures], runs: &[Run]) -> String {
                 svg.rect("outage", (from, band.top), (to - from, band.height));
             }
         }
-        svg.text(middle, SUCCESS.top - 22.0, "middle", phase.title());
+        svg.text(middle, SUCCESS.top - 22.0, "phase", phase.title());
         svg.bars(middle, SUCCESS, fleets, |figures| {
             let success = figures.of(phase).success();
             (success, format!("{:.0}", success * 100.0))
@@ -75,8 +78,6 @@ pub(crate) fn draw(fleets: &[Figures], runs: &[Run]) -> String {
             (load / MOST, format!("{load:.1}×"))
         });
     }
-    let spare = LOAD.y(f64::from(CAPACITY) / f64::from(CALLS_PER_SECOND) / MOST);
-    svg.line("capacity", (LEFT, spare), (LEFT + WIDTH, spare));
     for Run {
         fleet, timeline, ..
     } in runs
@@ -110,14 +111,14 @@ impl Svg {
         for figures in fleets {
             self.rect(&class(figures.fleet), (x, 54.0), (14.0, 12.0));
             let recovered = figures.recovered();
-            let text = format!("{}, well again: {recovered}", figures.fleet.about());
+            let text = format!("{}, {recovered}", figures.fleet.about());
             self.text(x + 20.0, 64.0, "", &text);
             x += 20.0 + text.chars().count() as f64 * 6.3;
         }
         self.line("capacity", (LEFT, 80.0), (LEFT + 14.0, 80.0));
         let text = format!(
-            "the most that the server can do: {CAPACITY} requests a second, {CALLS_PER_SECOND} calls a \
-             second are made. Retries beyond it cost the calls that they are for."
+            "the most that a server can do: {CAPACITY} requests a second for {CALLS_PER_SECOND} calls. \
+             Retries beyond it are paid for with the calls that they were to save."
         );
         self.text(LEFT + 20.0, 84.0, "", &text);
     }
@@ -157,7 +158,7 @@ impl Svg {
     /// The success of one fleet over time.
     fn steps(&mut self, fleet: Fleet, steps: impl ExactSizeIterator<Item = Counts>) {
         let width = WIDTH / steps.len() as f64;
-        let (mut path, mut x) = (String::new(), LEFT);
+        let (mut path, mut x) = (String::new(), LEFT + width / 2.0);
         for counts in steps {
             let letter = if path.is_empty() { 'M' } else { 'L' };
             // Writing to a string cannot fail.

@@ -99,7 +99,7 @@ impl Fleet {
 }
 
 fn status<B>(response: Response<B>) -> StatusCode {
-    response.status()
+    response.into_parts().0.status
 }
 
 /// Repeats whatever failed, so many times, without waiting.

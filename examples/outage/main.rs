@@ -1,4 +1,4 @@
-//! Four fleets of clients meet a server that fails more and more.
+//! HEADER
 
 mod chart;
 mod fleet;

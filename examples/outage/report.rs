@@ -10,7 +10,8 @@ use tokio::time::interval;
 
 use crate::{
     Run,
-    fleet::Fleet,
+    fleet::{CALLS_PER_SECOND, Fleet},
+    server::CAPACITY,
     timeline::{Counts, Phase, SLOT, Timeline, slots},
 };
 
@@ -26,7 +27,7 @@ pub(crate) struct Figures {
     pub(crate) fleet: Fleet,
     phases: [Counts; 4],
     recovery: Option<Duration>,
-    pub(crate) repeated_orders: u32,
+    repeated_orders: u32,
 }
 
 impl Figures {
@@ -46,11 +47,11 @@ impl Figures {
         self.phases[phase as usize]
     }
 
-    /// The time from the end of the outage until the fleet was well.
+    /// When the fleet was well after the outage, in words.
     pub(crate) fn recovered(&self) -> String {
         match self.recovery {
-            Some(after) => format!("{:.1} s", after.as_secs_f64()),
-            None => "never".into(),
+            Some(after) => format!("well again in {:.1} s", after.as_secs_f64()),
+            None => "not well again".into(),
         }
     }
 
@@ -133,15 +134,20 @@ pub(crate) fn table(fleets: &[Figures]) {
             );
         }
     }
-    println!("after the outage, 95 % succeed again from … on, and orders that were done twice");
+    println!("after the outage (well: 95 % of the calls of half a second succeed)");
     for figures in fleets {
         println!(
-            "  {:<12} {:>7}  {:>5}",
+            "  {:<12} {}, {} orders done twice",
             figures.fleet.name(),
             figures.recovered(),
             figures.repeated_orders
         );
     }
+    println!(
+        "\nA server can do {:.2} requests a call. Retries beyond it are paid for with the calls that \
+         they were to save.",
+        f64::from(CAPACITY) / f64::from(CALLS_PER_SECOND)
+    );
 }
 
 fn bar(share: f64) -> String {
