@@ -3,11 +3,11 @@
 //!
 //! All clients call within 100 ms and are told `Retry-After: 10`. The server is well from then on.
 //! Who obeys to the second comes back as the crowd that it was; who does not listen comes too
-//! early.
+//! early. Then one client goes on calling while it is told to wait, and its calls gather.
 
 use std::{
+    ops::Range,
     sync::{Arc, Mutex},
-    time::Duration,
 };
 
 use http::{HeaderValue, StatusCode, header::RETRY_AFTER};
@@ -27,11 +27,20 @@ use crate::{
     progress::Progress,
     report::{Bar, Finding},
     table::{Figure, Table},
-    world::{Call, Wire, call, lock, reply, seconds, share, succeeded, virtual_time},
+    world::{
+        Call, Timeline, Wire, call, lock, offer, reply, seconds, share, succeeded, virtual_time,
+    },
 };
 
 const TERMS: Terms = Terms::STANDARD;
 const ASKED: f64 = 10.0;
+/// Calls a second of a client that goes on calling, and the seconds for which it does.
+const RATE: f64 = 200.0;
+const END: f64 = 30.0;
+/// The seconds in which its server is busy.
+const BUSY: Range<f64> = 10.0..20.0;
+/// The time in which the first answer is on its way.
+const TOLD: f64 = 0.1;
 /// What arrivals are counted in, in milliseconds.
 const SLOT: f64 = 100.0;
 
@@ -54,6 +63,17 @@ impl Run {
         let slots = self.slots();
         let most = slots.iter().map(|(_, count)| *count).fold(0.0, f64::max);
         most as u64
+    }
+
+    fn between(&self, times: Range<f64>) -> u64 {
+        self.arrivals.iter().filter(|at| times.contains(at)).count() as u64
+    }
+
+    /// The most that arrived in 100 ms after that time.
+    fn most_after(&self, begin: f64) -> u64 {
+        let slots = (0_u32..150).map(|slot| begin + f64::from(slot) * SLOT / 1000.0);
+        let counts = slots.map(|at| self.between(at..at + SLOT / 1000.0));
+        counts.max().unwrap_or_default()
     }
 
     fn slots(&self) -> Vec<(f64, f64)> {
@@ -109,11 +129,40 @@ pub(crate) fn run(size: Size, seed: u64, progress: &mut Progress) -> Result<Find
         }
         lines.push((contestant.name.to_owned(), run.slots()));
     }
+    let columns = ["too early", "most in 100 ms", "of the usual", "succeed"];
+    let mut steady = Table::new("200 calls a second", columns);
+    for contestant in contestants()? {
+        progress.run(format_args!("{}, 200 calls a second", contestant.name));
+        let (run, success) = virtual_time(keep_asking(&contestant, seed))??;
+        let early = run.between(BUSY.start + TOLD..BUSY.end);
+        let most = run.most_after(BUSY.end);
+        let usual = most as f64 / (RATE * SLOT / 1000.0);
+        let row = vec![
+            Figure::Count(early),
+            Figure::Count(most),
+            Figure::Times(usual),
+            Figure::Percent(success),
+        ];
+        steady.row(contestant.name, row);
+        if contestant.name == OURS {
+            let early = early as f64;
+            bars.push(Bar::at_most(
+                0.0,
+                early,
+                "requests too early, 200 a second, ours",
+            ));
+            bars.push(Bar::at_most(
+                3.0,
+                usual,
+                "most in 100 ms by the usual, ours",
+            ));
+        }
+    }
     Ok(Finding {
         name: "herd",
         title: "everybody is told the same Retry-After",
         seed,
-        tables: vec![table],
+        tables: vec![table, steady],
         panels: vec![Panel {
             x: Axis::plain("seconds"),
             y: Axis::plain("requests in 100 ms"),
@@ -138,7 +187,7 @@ fn contestants() -> Result<[Contestant; 5], BoxError> {
 
 async fn ask(contestant: &Contestant, clients: u64, seed: u64) -> Result<Run, BoxError> {
     let arrivals = Arc::new(Mutex::new(Vec::new()));
-    let server = busy(Arc::clone(&arrivals), Dice::new(mix(seed, 0)));
+    let server = busy(Arc::clone(&arrivals), 0.0..ASKED, Dice::new(mix(seed, 0)));
     let mut calls = JoinSet::new();
     for number in 1..=clients {
         let seed = mix(seed, number);
@@ -157,17 +206,34 @@ async fn ask(contestant: &Contestant, clients: u64, seed: u64) -> Result<Run, Bo
     Ok(run)
 }
 
-/// Fails all that comes in the first ten seconds, and says when to come back.
-fn busy(arrivals: Arc<Mutex<Vec<f64>>>, dice: Dice) -> Wire {
+/// One client that makes 200 calls a second, of which those of ten seconds are told to wait for ten.
+async fn keep_asking(contestant: &Contestant, seed: u64) -> Result<(Run, f64), BoxError> {
+    let arrivals = Arc::new(Mutex::new(Vec::new()));
+    let dice = Dice::new(mix(seed, 0));
+    let server = busy(Arc::clone(&arrivals), BUSY, dice);
+    let client = contestant.client(TERMS, mix(seed, 1), server)?;
+    let timeline = Timeline::start();
+    let dice = Dice::new(mix(seed, 2));
+    offer(client, timeline.clone(), dice, |_| RATE, END).await;
+    let run = Run {
+        arrivals: std::mem::take(&mut *lock(&arrivals)),
+        succeeded: 0,
+    };
+    Ok((run, timeline.total().success()))
+}
+
+/// Fails all that comes in these seconds, and says when to come back.
+fn busy(arrivals: Arc<Mutex<Vec<f64>>>, busy: Range<f64>, dice: Dice) -> Wire {
     let (start, dice) = (Instant::now(), Arc::new(Mutex::new(dice)));
     BoxCloneService::new(service_fn(move |_: Call| {
         let (arrivals, dice) = (Arc::clone(&arrivals), Arc::clone(&dice));
+        let busy = busy.clone();
         async move {
             let way = seconds(lock(&dice).exponential(200.0));
             sleep(way).await;
             let at = start.elapsed();
             lock(&arrivals).push(at.as_secs_f64());
-            if at >= Duration::from_secs_f64(ASKED) {
+            if !busy.contains(&at.as_secs_f64()) {
                 return Ok(reply(StatusCode::OK));
             }
             let mut busy = reply(StatusCode::SERVICE_UNAVAILABLE);

@@ -30,6 +30,7 @@ mod budget;
 mod cache;
 mod gate;
 mod history;
+mod hook;
 mod locate;
 mod permit;
 mod registry;
@@ -51,6 +52,7 @@ use self::{
     breaker::{Arrival, Breaker, Change, Denied},
     budget::Budget,
     gate::Gate,
+    hook::Hook,
 };
 #[cfg(reprise_loom)]
 pub(crate) mod models {
@@ -68,6 +70,7 @@ pub(crate) use self::{
 };
 pub use self::{
     breaker::{BreakerReason, BreakerState},
+    hook::Event,
     locate::{ByAuthority, ByMessage, Locate, Named},
     registry::{Dependencies, DependenciesBuilder},
 };
@@ -85,6 +88,7 @@ pub struct Dependency {
     policy: Policy,
     origin: Instant,
     jitter: Arc<Jitter>,
+    hook: Hook,
     budget: Budget,
     breaker: Breaker,
     gate: Arc<Gate>,
@@ -123,7 +127,13 @@ pub struct DependencyStatus {
 }
 
 impl Dependency {
-    fn new(name: Arc<str>, policy: Policy, origin: Instant, jitter: Arc<Jitter>) -> Self {
+    fn new(
+        name: Arc<str>,
+        policy: Policy,
+        origin: Instant,
+        jitter: Arc<Jitter>,
+        hook: Hook,
+    ) -> Self {
         Self {
             budget: Budget::new(policy.budget()),
             breaker: Breaker::new(policy.breaker()),
@@ -134,6 +144,7 @@ impl Dependency {
             policy,
             origin,
             jitter,
+            hook,
             touched: AtomicBool::new(true),
             retired: AtomicBool::new(false),
         }
@@ -151,6 +162,7 @@ impl Dependency {
             policy,
             origin: self.origin,
             jitter: Arc::clone(&self.jitter),
+            hook: self.hook.clone(),
             touched: AtomicBool::new(self.touched.load(Ordering::Relaxed)),
             retired: AtomicBool::new(false),
         }
@@ -176,6 +188,17 @@ impl Dependency {
             BreakerState::Open(_) => telemetry::breaker_opened(self.target(), reason),
             _ => telemetry::breaker_closed(self.target(), reason),
         }
+        let Change { state, reason } = change;
+        self.happened(&Event::Breaker {
+            dependency: &self.name,
+            state,
+            reason,
+        });
+    }
+
+    /// Tells the registry's hook.
+    pub(crate) fn happened(&self, event: &Event<'_>) {
+        self.hook.call(event);
     }
 
     /// Returns the policy for calls to it. It never changes, so that a call ends by the policy that
@@ -208,6 +231,30 @@ impl Dependency {
     /// Counts an original request that bypassed the layers, so that it enlarges the retry budget.
     pub fn deposit(&self) {
         self.budget.deposit(self.now());
+    }
+
+    /// Charges the budget for one retry that goes out now, of a loop of your own.
+    ///
+    /// ```
+    /// # async fn call() -> bool { false }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use tower_reprise::{Dependencies, Policy};
+    ///
+    /// let stock = Dependencies::new(Policy::synchronous().build()?).get("stock.example");
+    /// stock.deposit();
+    /// while !call().await && stock.charge_retry().is_ok() {
+    ///     // Wait, and call again.
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Returns a refusal if the budget is used up.
+    pub fn charge_retry(self: &Arc<Self>) -> Result<(), Refused> {
+        self.charge_now()
     }
 
     /// Opens the breaker, so that all calls are refused, until [`reset`](Self::reset) or

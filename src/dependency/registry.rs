@@ -14,7 +14,9 @@ use dashmap::{DashMap, Entry};
 use tokio::time::Instant;
 
 use super::{
-    ByAuthority, Dependency, Locate, Named, nanos,
+    ByAuthority, Dependency, Locate, Named,
+    hook::Hook,
+    nanos,
     shard::{CacheLine, SHARDS, shard},
 };
 use crate::{
@@ -45,6 +47,7 @@ struct Registry {
     idle: u64,
     origin: Instant,
     jitter: Arc<Jitter>,
+    hook: Hook,
     known: DashMap<Arc<str>, Known>,
     /// The dependency that threads of a shard asked for last, which is the one that the next layer
     /// of the same call asks for. With many dependencies it saves three of four look-ups of a call
@@ -162,6 +165,12 @@ impl<C, L> Dependencies<C, L> {
         TraceClassifier::new(current.policies.default_policy().rules().clone())
     }
 
+    /// Returns the same registry for a client of a single peer with that name, such as one endpoint
+    /// of a service that is balanced.
+    pub fn at(self, name: impl Into<Arc<str>>) -> Dependencies<C, Named> {
+        self.relocated(Named(name.into()))
+    }
+
     /// Returns the same registry for requests that are located in another way.
     pub(crate) fn relocated<M>(self, locate: M) -> Dependencies<C, M> {
         Dependencies {
@@ -210,6 +219,13 @@ impl<C, L> Dependencies<C, L> {
     /// Returns whether a layer that counts an original marks it for the layers below.
     pub(crate) fn marks_originals(&self) -> bool {
         self.shared.marks_originals.load(Ordering::Relaxed)
+    }
+}
+
+impl<C> Dependencies<C, Named> {
+    /// Returns the name of the one dependency.
+    pub(crate) fn name(&self) -> Arc<str> {
+        Arc::clone(&self.locate.0)
     }
 }
 
@@ -271,6 +287,7 @@ impl Registry {
             policy.clone(),
             self.origin,
             Arc::clone(&self.jitter),
+            self.hook.clone(),
         ))
     }
 

@@ -8,6 +8,7 @@
 
 mod arrangements;
 mod breaker;
+mod by_hand;
 mod circuit_breaker;
 mod gate;
 mod inbound;

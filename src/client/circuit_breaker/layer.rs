@@ -1,9 +1,11 @@
+use std::sync::Arc;
+
 use tower::Layer;
 
-use super::CircuitBreaker;
+use super::{CircuitBreaker, service::Endpoint};
 use crate::{
     classify::Standard,
-    dependency::{ByAuthority, Dependencies, DependencyCache},
+    dependency::{ByAuthority, Dependencies, DependencyCache, Named},
 };
 
 /// Stops calls to a dependency that fails. See the [module docs](super).
@@ -11,12 +13,25 @@ use crate::{
 #[must_use]
 pub struct CircuitBreakerLayer<C = Standard, L = ByAuthority> {
     deps: Dependencies<C, L>,
+    endpoint: Option<Arc<str>>,
 }
 
 impl<C, L> CircuitBreakerLayer<C, L> {
     /// Guards calls by the breakers of this registry.
     pub fn new(deps: Dependencies<C, L>) -> Self {
-        Self { deps }
+        Self {
+            deps,
+            endpoint: None,
+        }
+    }
+}
+
+impl<C> CircuitBreakerLayer<C, Named> {
+    /// Is not ready while the breaker is open, so that a balancer such as `tower::balance` calls
+    /// another endpoint. Without a balancer calls then wait for the next probe instead of failing.
+    pub fn in_poll_ready(mut self) -> Self {
+        self.endpoint = Some(self.deps.name());
+        self
     }
 }
 
@@ -27,6 +42,7 @@ impl<S, C: Clone, L: Clone> Layer<S> for CircuitBreakerLayer<C, L> {
         CircuitBreaker {
             inner,
             cache: DependencyCache::new(self.deps.clone()),
+            endpoint: self.endpoint.clone().map(Endpoint::new),
         }
     }
 }

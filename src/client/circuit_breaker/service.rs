@@ -1,15 +1,25 @@
-use std::task::{Context, Poll};
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
 
+use tokio::time::{Sleep, sleep};
 use tower::Service;
 
 use super::CircuitBreakerFuture;
 use crate::{
     call::{Attempt, release},
     classify::{Classify, Standard},
-    dependency::{ByAuthority, DependencyCache, Locate},
+    dependency::{BreakerState, ByAuthority, Dependency, DependencyCache, Locate},
     error::BoxError,
     telemetry,
 };
+
+/// The longest that a service is not ready before it looks at its breaker again, which a person may
+/// have closed.
+const LONGEST_WAIT: Duration = Duration::from_millis(250);
 
 /// The service of a [`CircuitBreakerLayer`](super::CircuitBreakerLayer).
 ///
@@ -20,6 +30,41 @@ use crate::{
 pub struct CircuitBreaker<S, C = Standard, L = ByAuthority> {
     pub(super) inner: S,
     pub(super) cache: DependencyCache<C, L>,
+    pub(super) endpoint: Option<Endpoint>,
+}
+
+/// The one dependency of a breaker that is seen in `poll_ready`.
+#[derive(Debug)]
+pub(super) struct Endpoint {
+    name: Arc<str>,
+    /// The wait for the next probe.
+    wait: Option<Pin<Box<Sleep>>>,
+}
+
+impl Endpoint {
+    pub(super) fn new(name: Arc<str>) -> Self {
+        Self { name, wait: None }
+    }
+
+    /// Waits until the breaker may admit a call.
+    fn poll(&mut self, dependency: &Dependency, cx: &mut Context<'_>) -> Poll<()> {
+        while let BreakerState::Open(left) = dependency.status().breaker
+            && !left.is_zero()
+        {
+            let left = left.min(LONGEST_WAIT);
+            let wait = self.wait.get_or_insert_with(|| Box::pin(sleep(left)));
+            ready!(wait.as_mut().poll(cx));
+            self.wait = None;
+        }
+        self.wait = None;
+        Poll::Ready(())
+    }
+}
+
+impl Clone for Endpoint {
+    fn clone(&self) -> Self {
+        Self::new(Arc::clone(&self.name))
+    }
 }
 
 impl<S, C, L, Req> Service<Req> for CircuitBreaker<S, C, L>
@@ -35,6 +80,10 @@ where
 
     #[inline]
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        if let Some(endpoint) = &mut self.endpoint {
+            let dependency = self.cache.deps.get(&endpoint.name);
+            ready!(endpoint.poll(&dependency, cx));
+        }
         self.inner.poll_ready(cx).map_err(Into::into)
     }
 

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     call::{Attempt, Cause, Effect, PrepareError, RetryError, RetryOutcome, StopReason, Verdict},
     classify::Classify,
-    dependency::{BreakerState, Charge, Dependency, Hold, LastSlot, Place},
+    dependency::{BreakerState, Charge, Dependency, Event, Hold, LastSlot, Place},
     error::{BoxError, Elapsed, Refusal},
     policy::CallLimits,
     telemetry,
@@ -247,6 +247,12 @@ where
             telemetry::retry(dependency.target(), retries, most, wait, cause, || {
                 requests.labels(snapshot, dependency.policy().rules())
             });
+            dependency.happened(&Event::Retry {
+                dependency: dependency.name(),
+                retry: retries,
+                wait,
+                cause,
+            });
         }
         if self.counted == Counted::Nowhere && retried.charge.is_none() {
             let slot = dependency.count_original(now, &mut LastSlot::default());
@@ -339,8 +345,7 @@ where
             (Reported::Earlier, Some(earlier)) => earlier,
             _ => result,
         };
-        let target = self.dependency().target();
-        telemetry::stop_reason(target, history.attempts, reason, verdict.cause);
+        self.gave_up(reason, verdict.cause);
         self.annotate(result, Some(reason), effect)
     }
 
@@ -363,8 +368,7 @@ where
             retried.place = None;
             retried.last.take()
         });
-        let target = self.dependency().target();
-        telemetry::stop_reason(target, history.attempts, reason, history.last_cause);
+        self.gave_up(reason, history.last_cause);
         match last {
             Some(last) => self.annotate(last, Some(reason), history.before_last),
             None => {
@@ -372,6 +376,17 @@ where
                 self.annotate(Err(error), Some(reason), history.effect())
             }
         }
+    }
+
+    fn gave_up(&self, reason: StopReason, cause: Cause) {
+        let (dependency, attempts) = (self.dependency(), self.history().attempts);
+        telemetry::stop_reason(dependency.target(), attempts, reason, cause);
+        dependency.happened(&Event::GaveUp {
+            dependency: dependency.name(),
+            attempts,
+            reason,
+            cause,
+        });
     }
 
     /// Makes the error of a call that ends without a result.

@@ -15,7 +15,7 @@ use super::{Current, Dependencies, Registry};
 use crate::{
     backoff::Jitter,
     classify::Standard,
-    dependency::{ByAuthority, ByMessage, Named, nanos},
+    dependency::{ByAuthority, ByMessage, Event, Named, hook::Hook, nanos},
     policy::{Policies, Policy},
 };
 
@@ -30,6 +30,7 @@ pub struct DependenciesBuilder<C = Standard, L = ByAuthority> {
     capacity: usize,
     idle: Duration,
     seed: Option<u64>,
+    hook: Hook,
     classifier: C,
     locate: L,
 }
@@ -41,6 +42,7 @@ impl DependenciesBuilder {
             capacity: CAPACITY,
             idle: IDLE,
             seed: None,
+            hook: Hook::default(),
             classifier: Standard,
             locate: ByAuthority,
         }
@@ -73,6 +75,13 @@ impl<C, L> DependenciesBuilder<C, L> {
         self
     }
 
+    /// Calls a hook on every retry, on every call that is given up, and on every change of a breaker.
+    /// It runs within the call that it is about, so it should be quick.
+    pub fn on_event(mut self, hook: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Self {
+        self.hook = Hook::new(hook);
+        self
+    }
+
     /// Classifies outcomes by this classifier.
     pub fn with_classifier<D>(self, classifier: D) -> DependenciesBuilder<D, L> {
         DependenciesBuilder {
@@ -80,6 +89,7 @@ impl<C, L> DependenciesBuilder<C, L> {
             capacity: self.capacity,
             idle: self.idle,
             seed: self.seed,
+            hook: self.hook,
             classifier,
             locate: self.locate,
         }
@@ -114,6 +124,7 @@ impl<C, L> DependenciesBuilder<C, L> {
             capacity: self.capacity,
             idle: self.idle,
             seed: self.seed,
+            hook: self.hook,
             classifier: self.classifier,
             locate,
         }
@@ -131,6 +142,7 @@ impl<C, L> DependenciesBuilder<C, L> {
                 idle: nanos(self.idle),
                 origin: Instant::now(),
                 jitter: Arc::new(Jitter::new(self.seed)),
+                hook: self.hook,
                 known: DashMap::new(),
                 recent: Default::default(),
                 len: AtomicUsize::new(0),
