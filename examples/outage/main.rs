@@ -1,4 +1,43 @@
-//! HEADER
+//! Four fleets of clients meet a server that fails: now and then, half of the time, always, and no
+//! more. In one command:
+//!
+//! ```text
+//! cargo run --release --example outage
+//! ```
+//!
+//! Each fleet makes 120 calls a second to a server of its own on loopback, which can do 160:
+//!
+//! - `none` takes the first answer, good or bad;
+//! - `naive` repeats a failed call at once, up to three times;
+//! - `tower::retry` repeats it after tower's backoff, within tower's default budget;
+//! - `ours` is `stacks::client` with the default policy.
+//!
+//! A request may take 500 ms and a call 3 s, in all fleets. In five runs:
+//!
+//! | calls that succeed | none | naive | tower::retry | ours |
+//! | --- | --- | --- | --- | --- |
+//! | blips, 10 % fail for 5 s | 89–92 % | 100 % | 98–99 % | 99–100 % |
+//! | 50 % fail for 10 s | 49–52 % | 15–23 % | 36–51 % | 61–65 % |
+//! | recovery, 10 s | 100 % | 0–3 % | 4–5 % | 98–100 % |
+//! | **requests a call** in the outage of 10 s | 1.0 | 4.0 | 1.4–1.5 | 0.15–0.16 |
+//! | well again after it | at once | not | not | in 0–0.7 s |
+//!
+//! The price of a retry is load. A server with room for all of them would answer 94 % of the naive
+//! fleet's calls in the half failure, at 1.9 requests a call. This one has room for 1.33. What goes
+//! beyond fills its queue, and then it works on requests that nobody waits for any more, while their
+//! repeats queue up behind: the outage goes on when its cause is gone. `ours` stays below 1.33
+//! but for moments, and in the outage it sends a request now and then until one succeeds.
+//!
+//! The 3 s matter. Calls that the breaker refused try again while their time lasts; with the
+//! policy's own 30 s so many of them come back with the server that they overload it: in one run, 70 %
+//! of the calls in the recovery succeeded in place of 98 % and more.
+//!
+//! Half of the failures are replies that were lost after the order was done. `naive` and
+//! `tower::retry` do such orders twice; `ours` sends a key by which the server knows them.
+//!
+//! You see the load as it goes, then success and load of each phase side by side, a chart in
+//! `target/outage.svg`, and a last line `outage {…}` with the same figures as JSON. It takes 38 s, or
+//! 10 s with `--quick`.
 
 mod chart;
 mod fleet;
