@@ -1,4 +1,4 @@
-//! Three ways to call the same server.
+//! Four ways to call the same server.
 
 use std::{
     future::{Ready, ready},
@@ -8,74 +8,98 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper_util::{client::legacy::Client as HttpClient, rt::TokioExecutor};
-use tokio::task::JoinSet;
-use tower::{ServiceBuilder, ServiceExt, retry::Policy as Again, util::BoxCloneService};
-use tower_reprise::{
-    CircuitBreakerLayer, Dependencies, IdempotencyKeyLayer, Policy, RetryAfterLayer,
-    RetryBudgetLayer, RetryLayer, error::BoxError,
+use tokio::{
+    task::JoinSet,
+    time::{Sleep, interval},
 };
+use tower::{
+    ServiceBuilder, ServiceExt,
+    retry::{
+        Policy as Again,
+        backoff::{Backoff, ExponentialBackoff, ExponentialBackoffMaker, MakeBackoff},
+        budget::{Budget, TpsBudget},
+    },
+    util::{BoxCloneService, rng::HasherRng},
+};
+use tower_reprise::{Dependencies, Policy, backoff, error::BoxError, stacks};
 
 use crate::timeline::Timeline;
 
-pub(crate) const CLIENTS: usize = 10;
-pub(crate) const CALLS_PER_SECOND: u32 = 300;
+pub(crate) const CLIENTS: usize = 4;
+pub(crate) const CALLS_PER_SECOND: u32 = 120;
 pub(crate) const CLIENT_TIMEOUT: Duration = Duration::from_millis(500);
-pub(crate) const NAIVE_RETRIES: u32 = 3;
+pub(crate) const RETRIES: u32 = 3;
+/// The time after which a caller gives up.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
 
 type Order = Request<Full<Bytes>>;
-pub(crate) type Client = BoxCloneService<Order, Response<Incoming>, BoxError>;
+type Outcome = Result<Response<Incoming>, BoxError>;
+pub(crate) type Client = BoxCloneService<Order, StatusCode, BoxError>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fleet {
     None,
     Naive,
-    Reprise,
+    Tower,
+    Ours,
 }
 
 impl Fleet {
-    pub(crate) const ALL: [Self; 3] = [Self::None, Self::Naive, Self::Reprise];
+    pub(crate) const ALL: [Self; 4] = [Self::None, Self::Naive, Self::Tower, Self::Ours];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::None => "none",
             Self::Naive => "naive",
-            Self::Reprise => "reprise",
+            Self::Tower => "tower::retry",
+            Self::Ours => "ours",
         }
     }
 
-    /// Clients with connections of their own that share what they know about the server.
-    pub(crate) fn clients(self, policy: &Policy) -> Vec<Client> {
-        let deps = Dependencies::new(policy.clone());
-        (0..CLIENTS).map(|_| self.client(&deps)).collect()
-    }
-
-    fn client(self, deps: &Dependencies) -> Client {
-        let http = HttpClient::builder(TokioExecutor::new()).build_http();
+    pub(crate) fn about(self) -> &'static str {
         match self {
-            Self::None => ServiceBuilder::new()
-                .timeout(CLIENT_TIMEOUT)
-                .service(http)
-                .boxed_clone(),
-            Self::Naive => ServiceBuilder::new()
-                .retry(AtOnce(NAIVE_RETRIES))
-                .timeout(CLIENT_TIMEOUT)
-                .service(http)
-                .boxed_clone(),
-            // The time limit of a request is the policy's.
-            Self::Reprise => ServiceBuilder::new()
-                .layer(IdempotencyKeyLayer::new())
-                .layer(RetryBudgetLayer::new(deps.clone()))
-                .layer(RetryLayer::new(deps.clone()))
-                .layer(RetryAfterLayer::new(deps.clone()))
-                .layer(CircuitBreakerLayer::new(deps.clone()))
-                .service(http)
-                .boxed_clone(),
+            Self::None => "none: no retries",
+            Self::Naive => "naive: a retry loop",
+            Self::Tower => "tower::retry",
+            Self::Ours => "ours: stacks::client",
         }
     }
+
+    /// Clients that share nothing but the server, as processes on many machines do.
+    pub(crate) fn clients(self, policy: &Policy) -> Result<Vec<Client>, BoxError> {
+        (0..CLIENTS).map(|_| self.client(policy)).collect()
+    }
+
+    fn client(self, policy: &Policy) -> Result<Client, BoxError> {
+        let http = HttpClient::builder(TokioExecutor::new()).build_http();
+        let timed = ServiceBuilder::new().timeout(CLIENT_TIMEOUT);
+        let client = ServiceBuilder::new().timeout(PATIENCE).map_response(status);
+        Ok(match self {
+            Self::None => client.service(timed.service(http)).boxed_clone(),
+            Self::Naive => client
+                .retry(AtOnce(RETRIES))
+                .service(timed.service(http))
+                .boxed_clone(),
+            Self::Tower => client
+                .retry(Budgeted::new()?)
+                .service(timed.service(http))
+                .boxed_clone(),
+            // The time limits are the policy's.
+            Self::Ours => ServiceBuilder::new()
+                .map_response(status)
+                .layer(stacks::client(Dependencies::new(policy.clone())))
+                .service(http)
+                .boxed_clone(),
+        })
+    }
+}
+
+fn status<B>(response: Response<B>) -> StatusCode {
+    response.into_parts().0.status
 }
 
 /// Repeats whatever failed, so many times, without waiting.
@@ -85,11 +109,7 @@ struct AtOnce(u32);
 impl Again<Order, Response<Incoming>, BoxError> for AtOnce {
     type Future = Ready<()>;
 
-    fn retry(
-        &mut self,
-        _order: &mut Order,
-        result: &mut Result<Response<Incoming>, BoxError>,
-    ) -> Option<Ready<()>> {
+    fn retry(&mut self, _: &mut Order, result: &mut Outcome) -> Option<Ready<()>> {
         if succeeded(result) {
             return None;
         }
@@ -102,32 +122,76 @@ impl Again<Order, Response<Incoming>, BoxError> for AtOnce {
     }
 }
 
-fn succeeded(result: &Result<Response<Incoming>, BoxError>) -> bool {
+/// A policy as tower's documentation has it, with tower's own backoff and budget.
+#[derive(Debug, Clone)]
+struct Budgeted {
+    left: u32,
+    backoff: ExponentialBackoff,
+    budget: Arc<TpsBudget>,
+}
+
+impl Budgeted {
+    /// The default budget, and the backoff of our default policy.
+    fn new() -> Result<Self, BoxError> {
+        let (base, cap) = (backoff::DEFAULT_BASE, backoff::DEFAULT_CAP);
+        let mut backoff = ExponentialBackoffMaker::new(base, cap, 0.99, HasherRng::new())?;
+        Ok(Self {
+            left: RETRIES,
+            backoff: backoff.make_backoff(),
+            budget: Arc::default(),
+        })
+    }
+}
+
+impl Again<Order, Response<Incoming>, BoxError> for Budgeted {
+    type Future = Sleep;
+
+    fn retry(&mut self, _: &mut Order, result: &mut Outcome) -> Option<Sleep> {
+        if succeeded(result) {
+            self.budget.deposit();
+            return None;
+        }
+        let allowed = self.left > 0 && self.budget.withdraw();
+        allowed.then(|| {
+            self.left -= 1;
+            self.backoff.next_backoff()
+        })
+    }
+
+    fn clone_request(&mut self, order: &Order) -> Option<Order> {
+        Some(order.clone())
+    }
+}
+
+fn succeeded(result: &Outcome) -> bool {
     matches!(result, Ok(response) if response.status().is_success())
 }
 
-/// Makes calls at a fixed rate, whatever becomes of them, as the world outside does. Calls that
-/// are not over when the time is are called off and count neither way.
+/// Makes calls at a fixed rate, whatever their results, as the world outside does, and waits for the
+/// last ones.
 pub(crate) async fn load(
-    clients: &[Client],
+    clients: Vec<Client>,
     server: SocketAddr,
-    timeline: &Arc<Timeline>,
+    timeline: Arc<Timeline>,
 ) -> Result<(), BoxError> {
-    let mut ticks = tokio::time::interval(Duration::from_secs(1) / CALLS_PER_SECOND);
+    let mut ticks = interval(Duration::from_secs(1) / CALLS_PER_SECOND);
     let mut calls = JoinSet::new();
-    for (number, client) in clients.iter().cycle().enumerate() {
+    for (number, client) in clients.into_iter().cycle().enumerate() {
         ticks.tick().await;
-        if timeline.is_over() {
+        let Some(made) = timeline.now() else {
             break;
-        }
+        };
         let order = Request::post(format!("http://{server}/orders/{number}"))
             .body(Full::from("1 espresso"))?;
-        let (client, timeline) = (client.clone(), Arc::clone(timeline));
+        timeline.call_made(made);
+        let timeline = Arc::clone(&timeline);
         calls.spawn(async move {
-            timeline.call_made();
-            let result = client.oneshot(order).await;
-            timeline.call_ended(succeeded(&result));
+            if matches!(client.oneshot(order).await, Ok(status) if status.is_success()) {
+                timeline.call_succeeded(made);
+            }
         });
+        while calls.try_join_next().is_some() {}
     }
+    while calls.join_next().await.is_some() {}
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::{
     io,
     net::{Ipv4Addr, SocketAddr},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU32, Ordering},
     },
     time::Duration,
@@ -18,21 +18,20 @@ use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
 use tokio::{
     net::TcpListener,
-    sync::Semaphore,
     task::{AbortHandle, JoinSet},
+    time::{Instant, sleep_until},
 };
+use tower::util::rng::{HasherRng, Rng};
 
-use crate::timeline::{Phase, Timeline};
+use crate::timeline::Timeline;
 
-const WORKERS: usize = 20;
-const WORK: Duration = Duration::from_millis(50);
 /// Orders a second.
-pub(crate) const CAPACITY: u32 = 400;
-/// Work for 750 ms, though clients wait 500: a full queue is a server that is always busy and
-/// always late.
-pub(crate) const QUEUE: usize = 300;
-/// On a good day one reply in so many is lost.
-const HICCUP: u32 = 300;
+pub(crate) const CAPACITY: u32 = 160;
+/// The longest time that an order waits for its turn. Clients wait less: a full queue is a server
+/// that is always busy and always late.
+pub(crate) const QUEUE: Duration = Duration::from_millis(750);
+/// The time that an order takes besides.
+const WORK: Duration = Duration::from_millis(20);
 
 /// A running server, which stops when it is dropped.
 #[derive(Debug)]
@@ -84,10 +83,10 @@ async fn accept(listener: TcpListener, shop: Arc<Shop>) {
 #[derive(Debug)]
 struct Shop {
     timeline: Arc<Timeline>,
-    /// Places for orders, in the queue or in work.
-    places: Arc<Semaphore>,
-    workers: Semaphore,
-    replies: AtomicU32,
+    /// The turn of the next order. By the clock, so that a busy machine does not make it a slower
+    /// server.
+    next: Mutex<Instant>,
+    dice: Mutex<HasherRng>,
     done: Mutex<Done>,
     repeated: AtomicU32,
 }
@@ -103,9 +102,8 @@ impl Shop {
     fn new(timeline: Arc<Timeline>) -> Self {
         Self {
             timeline,
-            places: Arc::new(Semaphore::new(QUEUE + WORKERS)),
-            workers: Semaphore::new(WORKERS),
-            replies: AtomicU32::new(0),
+            next: Mutex::new(Instant::now()),
+            dice: Mutex::default(),
             done: Mutex::default(),
             repeated: AtomicU32::new(0),
         }
@@ -117,40 +115,46 @@ impl Shop {
         request: Request<Incoming>,
     ) -> io::Result<Response<Empty<Bytes>>> {
         self.timeline.request_arrived();
-        let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
+        let Some(turn) = self.turn() else {
             return Ok(unavailable());
         };
-        // A task of its own, because a server does not notice that a client gave up: what is in
+        // A task of its own, because a server does not notice that a client gave up: each order in
         // the queue is worked on, wanted or not.
         let work = tokio::spawn(async move {
-            let _place = place;
-            let Ok(_worker) = self.workers.acquire().await else {
-                return Err(lost());
-            };
-            tokio::time::sleep(WORK).await;
+            sleep_until(turn + WORK).await;
             self.finish(&request)
         });
         work.await.unwrap_or_else(|_| Err(lost()))
     }
 
+    /// Takes the next turn, unless the queue is full.
+    fn turn(&self) -> Option<Instant> {
+        let (now, mut next) = (Instant::now(), lock(&self.next));
+        let turn = now.max(*next);
+        if turn - now > QUEUE {
+            return None;
+        }
+        *next = turn + Duration::from_secs(1) / CAPACITY;
+        Some(turn)
+    }
+
+    /// Half of the failures come before the order is done, and half after it.
     fn finish(&self, request: &Request<Incoming>) -> io::Result<Response<Empty<Bytes>>> {
-        let number = self.replies.fetch_add(1, Ordering::Relaxed) + 1;
-        if self.timeline.phase() == Phase::Outage {
-            return match number % 2 {
-                0 => Ok(unavailable()),
-                _ => Err(lost()),
-            };
+        let drawn = lock(&self.dice).next_f64();
+        let failing = self.timeline.phase().failing();
+        if drawn < failing / 2.0 {
+            return Ok(status(StatusCode::BAD_GATEWAY));
         }
         self.place_order(request);
-        match number % HICCUP {
-            0 => Err(lost()),
-            _ => Ok(Response::new(Empty::new())),
+        if drawn < failing {
+            return Err(lost());
         }
+        Ok(status(StatusCode::OK))
     }
 
     /// An order that comes with a key it was done under is not done again.
     fn place_order(&self, request: &Request<Incoming>) {
-        let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut done = lock(&self.done);
         let key = request.headers().get("idempotency-key");
         if key.is_some_and(|key| !done.keys.insert(key.as_bytes().to_vec())) {
             return;
@@ -164,13 +168,22 @@ impl Shop {
 }
 
 fn unavailable() -> Response<Empty<Bytes>> {
-    let mut response = Response::new(Empty::new());
-    *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+    let mut response = status(StatusCode::SERVICE_UNAVAILABLE);
     let second = HeaderValue::from_static("1");
     response.headers_mut().insert(RETRY_AFTER, second);
     response
 }
 
+fn status(status: StatusCode) -> Response<Empty<Bytes>> {
+    let mut response = Response::new(Empty::new());
+    *response.status_mut() = status;
+    response
+}
+
 fn lost() -> io::Error {
     io::ErrorKind::ConnectionReset.into()
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

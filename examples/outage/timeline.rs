@@ -1,4 +1,4 @@
-//! What happens when, and what was counted when.
+//! The phases of a run, and the counts of one fleet in them.
 
 use std::{
     ops::Range,
@@ -8,81 +8,68 @@ use std::{
 
 use tokio::time::Instant;
 
-/// Everything is counted in slots of this length. Phases are whole numbers of it.
-pub(crate) const SLOT: Duration = Duration::from_millis(500);
-
-/// How long each phase takes.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Plan {
-    pub(crate) healthy: Duration,
-    pub(crate) outage: Duration,
-    pub(crate) recovery: Duration,
-}
-
-impl Plan {
-    pub(crate) const FULL: Self = Self {
-        healthy: Duration::from_secs(3),
-        outage: Duration::from_secs(5),
-        recovery: Duration::from_secs(6),
-    };
-
-    pub(crate) const QUICK: Self = Self {
-        healthy: Duration::from_millis(500),
-        outage: Duration::from_millis(1500),
-        recovery: Duration::from_millis(1500),
-    };
-
-    pub(crate) fn outage_end(&self) -> Duration {
-        self.healthy + self.outage
-    }
-
-    pub(crate) fn end(&self) -> Duration {
-        self.outage_end() + self.recovery
-    }
-
-    pub(crate) fn phase(&self, at: Duration) -> Phase {
-        if at < self.healthy {
-            Phase::Healthy
-        } else if at < self.outage_end() {
-            Phase::Outage
-        } else {
-            Phase::Recovery
-        }
-    }
-
-    /// The slots of a phase.
-    pub(crate) fn slots(&self, phase: Phase) -> Range<usize> {
-        match phase {
-            Phase::Healthy => 0..slot(self.healthy),
-            Phase::Outage => slot(self.healthy)..slot(self.outage_end()),
-            Phase::Recovery => slot(self.outage_end())..slot(self.end()),
-        }
-    }
-}
+/// Everything is counted in slots of this length. A phase is a whole number of them.
+pub(crate) const SLOT: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
-    Healthy,
+    Blips,
+    Half,
     Outage,
     Recovery,
 }
 
 impl Phase {
-    pub(crate) const ALL: [Self; 3] = [Self::Healthy, Self::Outage, Self::Recovery];
+    pub(crate) const ALL: [Self; 4] = [Self::Blips, Self::Half, Self::Outage, Self::Recovery];
+
+    /// The time from the start of the run to that of the phase, in units of its plan.
+    fn start(self) -> u32 {
+        match self {
+            Self::Blips => 0,
+            Self::Half => 1,
+            Self::Outage => 3,
+            Self::Recovery => 5,
+        }
+    }
+
+    fn end(self) -> u32 {
+        let next = Self::ALL.get(self as usize + 1);
+        next.map_or(7, |next| next.start())
+    }
+
+    /// The share of requests that fail.
+    pub(crate) fn failing(self) -> f64 {
+        match self {
+            Self::Blips => 0.1,
+            Self::Half => 0.5,
+            Self::Outage => 1.0,
+            Self::Recovery => 0.0,
+        }
+    }
 
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Self::Healthy => "healthy",
+            Self::Blips => "blips",
+            Self::Half => "half",
             Self::Outage => "outage",
             Self::Recovery => "recovery",
         }
     }
+
+    pub(crate) fn title(self) -> &'static str {
+        match self {
+            Self::Blips => "blips: 10 % fail",
+            Self::Half => "half failure: 50 % fail",
+            Self::Outage => "outage: all fail",
+            Self::Recovery => "recovery: none fails",
+        }
+    }
 }
 
-/// One fleet's run: the clock that server and clients share, and what they count.
+/// The clock of one fleet and its server, and their counts.
 #[derive(Debug)]
 pub(crate) struct Timeline {
-    pub(crate) plan: Plan,
+    unit: Duration,
     start: Instant,
     slots: Vec<Slot>,
 }
@@ -90,37 +77,40 @@ pub(crate) struct Timeline {
 #[derive(Debug, Default)]
 struct Slot {
     calls: AtomicU32,
-    upstream: AtomicU32,
-    ended: AtomicU32,
     succeeded: AtomicU32,
+    requests: AtomicU32,
 }
 
-/// What was counted in one slot, or in several.
+/// The counts of some slots.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Counts {
-    /// Calls that were made.
+    /// Calls made in these slots.
     pub(crate) calls: u32,
-    /// Requests that reached the server.
-    pub(crate) upstream: u32,
-    /// Calls whose caller got an answer or an error.
-    pub(crate) ended: u32,
-    /// Calls whose caller got a good answer.
-    pub(crate) succeeded: u32,
+    /// Those of them that succeeded, then or later.
+    succeeded: u32,
+    /// Requests that reached the server in these slots.
+    requests: u32,
 }
 
 impl Counts {
-    /// The share of the callers that were served; zero if nobody heard anything.
-    pub(crate) fn success(&self) -> f64 {
-        f64::from(self.succeeded) / f64::from(self.ended.max(1))
+    pub(crate) fn success(self) -> f64 {
+        f64::from(self.succeeded) / f64::from(self.calls.max(1))
+    }
+
+    /// Requests a call.
+    pub(crate) fn load(self) -> f64 {
+        f64::from(self.requests) / f64::from(self.calls.max(1))
     }
 }
 
 impl Timeline {
-    pub(crate) fn start(plan: Plan) -> Self {
+    /// Starts a run whose phases take one, two, two and two of these units.
+    pub(crate) fn start(unit: Duration) -> Self {
+        let slots = slots(unit * Phase::Recovery.end());
         Self {
-            plan,
+            unit,
             start: Instant::now(),
-            slots: (0..slot(plan.end())).map(|_| Slot::default()).collect(),
+            slots: (0..slots).map(|_| Slot::default()).collect(),
         }
     }
 
@@ -128,61 +118,56 @@ impl Timeline {
         self.start.elapsed()
     }
 
-    pub(crate) fn is_over(&self) -> bool {
-        self.elapsed() >= self.plan.end()
+    /// The slot of this moment; `None` after the last phase.
+    pub(crate) fn now(&self) -> Option<usize> {
+        let slot = slots(self.elapsed());
+        (slot < self.slots.len()).then_some(slot)
     }
 
     pub(crate) fn phase(&self) -> Phase {
-        self.plan.phase(self.elapsed())
+        let elapsed = self.elapsed();
+        let mut phases = Phase::ALL.into_iter();
+        let phase = phases.find(|phase| elapsed < self.unit * phase.end());
+        phase.unwrap_or(Phase::Recovery)
     }
 
-    pub(crate) fn call_made(&self) {
-        self.count(|slot| &slot.calls);
+    pub(crate) fn call_made(&self, slot: usize) {
+        self.slots[slot].calls.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn call_succeeded(&self, made: usize) {
+        self.slots[made].succeeded.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn request_arrived(&self) {
-        self.count(|slot| &slot.upstream);
-    }
-
-    pub(crate) fn call_ended(&self, succeeded: bool) {
-        self.count(|slot| &slot.ended);
-        if succeeded {
-            self.count(|slot| &slot.succeeded);
+        if let Some(slot) = self.now() {
+            self.slots[slot].requests.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    fn count(&self, counter: impl FnOnce(&Slot) -> &AtomicU32) {
-        if let Some(slot) = self.slots.get(slot(self.elapsed())) {
-            counter(slot).fetch_add(1, Ordering::Relaxed);
-        }
+    /// The slots of a phase.
+    pub(crate) fn of(&self, phase: Phase) -> Range<usize> {
+        slots(self.unit * phase.start())..slots(self.unit * phase.end())
     }
 
-    /// Slot by slot.
-    pub(crate) fn counts(&self) -> Vec<Counts> {
-        let read = |counter: &AtomicU32| counter.load(Ordering::Relaxed);
-        let slots = self.slots.iter().map(|slot| Counts {
-            calls: read(&slot.calls),
-            upstream: read(&slot.upstream),
-            ended: read(&slot.ended),
-            succeeded: read(&slot.succeeded),
-        });
-        slots.collect()
+    /// The number of all slots.
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len()
     }
 
-    /// The slots of that range together.
+    /// The slots of a range together.
     pub(crate) fn sum(&self, range: Range<usize>) -> Counts {
-        let counts = self.counts();
-        let slots = counts.get(range).unwrap_or_default();
+        let read = |counter: &AtomicU32| counter.load(Ordering::Relaxed);
+        let slots = self.slots.get(range).unwrap_or_default();
         slots.iter().fold(Counts::default(), |sum, slot| Counts {
-            calls: sum.calls + slot.calls,
-            upstream: sum.upstream + slot.upstream,
-            ended: sum.ended + slot.ended,
-            succeeded: sum.succeeded + slot.succeeded,
+            calls: sum.calls + read(&slot.calls),
+            succeeded: sum.succeeded + read(&slot.succeeded),
+            requests: sum.requests + read(&slot.requests),
         })
     }
 }
 
-/// The number of the slot that begins at that time or holds it.
-pub(crate) fn slot(at: Duration) -> usize {
-    usize::try_from(at.as_nanos() / SLOT.as_nanos()).unwrap_or(usize::MAX)
+/// Whole slots in a time.
+pub(crate) fn slots(time: Duration) -> usize {
+    usize::try_from(time.as_nanos() / SLOT.as_nanos()).unwrap_or(usize::MAX)
 }
