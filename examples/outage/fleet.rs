@@ -34,7 +34,7 @@ pub(crate) const CALLS_PER_SECOND: u32 = 120;
 pub(crate) const CLIENT_TIMEOUT: Duration = Duration::from_millis(500);
 pub(crate) const RETRIES: u32 = 3;
 /// The time after which a caller gives up.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 type Order = Request<Full<Bytes>>;
 type Outcome = Result<Response<Incoming>, BoxError>;

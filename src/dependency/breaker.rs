@@ -21,7 +21,7 @@ const OVERLOADED: u64 = 0b100;
 const GENERATION: u32 = 3;
 
 /// Refused calls of which one is a probe, unless time brings one sooner.
-const CALLS_A_PROBE: u64 = 32;
+pub(super) const CALLS_A_PROBE: u64 = 32;
 /// The calls that a breaker admits in the first step after it closed. Each further step admits twice
 /// as many.
 const FIRST_STEP: u64 = 8;

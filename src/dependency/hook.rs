@@ -44,9 +44,11 @@ pub enum Event<'a> {
     },
 }
 
+type OnEvent = dyn Fn(&Event<'_>) + Send + Sync;
+
 /// The hook of a registry, if it has one.
 #[derive(Clone, Default)]
-pub(super) struct Hook(Option<Arc<dyn Fn(&Event<'_>) + Send + Sync>>);
+pub(super) struct Hook(Option<Arc<OnEvent>>);
 
 impl Hook {
     pub(super) fn new(hook: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Self {

@@ -49,7 +49,7 @@ use std::{
 use tokio::time::Instant;
 
 use self::{
-    breaker::{Arrival, Breaker, Change, Denied},
+    breaker::{Arrival, Breaker, CALLS_A_PROBE, Change, Denied},
     budget::Budget,
     gate::Gate,
     hook::Hook,
@@ -309,9 +309,18 @@ impl Dependency {
         self.budget.earn();
     }
 
-    /// Takes a place among the calls that wait.
+    /// Takes a place among the calls that wait for a gate.
     pub(crate) fn place(self: &Arc<Self>) -> Option<Place> {
-        Place::take(self)
+        Place::take(self, usize::MAX)
+    }
+
+    /// Takes a place among the calls that a guard refused and that look again. Those that wait for a
+    /// breaker are no more than are refused between two probes, or they would come back as a herd.
+    pub(crate) fn place_after(self: &Arc<Self>, refusal: Refusal) -> Option<Place> {
+        match refusal {
+            Refusal::Breaker => Place::take(self, CALLS_A_PROBE as usize),
+            _ => self.place(),
+        }
     }
 
     /// Charges the budget for one retry of a call that began at that time.

@@ -77,9 +77,9 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Takes a place, if there is one.
-    pub(super) fn take(dependency: &Arc<Dependency>) -> Option<Self> {
-        let most = dependency.policy.retry_after().max_held;
+    /// Takes a place, if fewer than `most` calls wait, and no more than the policy allows.
+    pub(super) fn take(dependency: &Arc<Dependency>, most: usize) -> Option<Self> {
+        let most = most.min(dependency.policy.retry_after().max_held);
         let more = |held: usize| (held < most).then_some(held + 1);
         let relaxed = Ordering::Relaxed;
         let taken = dependency.held.fetch_update(relaxed, relaxed, more);

@@ -4,7 +4,7 @@ use super::breaker::nanos;
 
 pub(super) const SLOTS: u64 = 20;
 /// The calls from which on a share of them is shed. What fewer calls show may be chance.
-const ENOUGH: u64 = 20;
+const ENOUGH: u64 = 10;
 /// The calls that are sent for each that is accepted, while others time out.
 const FACTOR_OF_TIMEOUTS: f64 = 1.0;
 

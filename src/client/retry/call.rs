@@ -148,9 +148,12 @@ where
             backoff,
             charge,
         } = decide::decide(&history, verdict, limits, &mut surroundings)?;
-        let place = match refused {
-            true => Some(self.route.dependency.place().ok_or(StopReason::Breaker)?),
-            false => None,
+        let place = match verdict.cause {
+            Cause::Refused(by) => {
+                let place = self.route.dependency.place_after(by);
+                Some(place.ok_or_else(|| StopReason::from(by))?)
+            }
+            _ => None,
         };
         let retried = self.retried.get_or_insert_default();
         retried.charge = charge;
