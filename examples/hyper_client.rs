@@ -37,6 +37,8 @@ use tower_reprise::{
 async fn main() -> Result<(), BoxError> {
     let server = serve().await?;
     let policy = Policy::synchronous()
+        // Every call of this demonstration fails first.
+        .budget_floor(10)
         .honours_keys()
         .service("hyper-example")
         .base(Duration::from_millis(50))

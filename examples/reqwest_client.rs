@@ -33,6 +33,8 @@ use tower_reprise::{
 async fn main() -> Result<(), BoxError> {
     let server = Stock::start().await?;
     let policy = Policy::synchronous()
+        // Every call of this demonstration fails first.
+        .budget_floor(10)
         .honours_keys()
         .service("checkout")
         .base(Duration::from_millis(20))

@@ -34,6 +34,8 @@ use tower_reprise::{
 async fn main() -> Result<(), BoxError> {
     let (channel, script) = serve().await?;
     let policy = Policy::grpc_unary()
+        // Every call of this demonstration fails first.
+        .budget_floor(10)
         .service("tonic-example")
         .base(Duration::from_millis(50))
         .idempotent_methods(["grpc.health.v1.Health"])

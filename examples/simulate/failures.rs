@@ -62,7 +62,7 @@ pub(crate) fn run(size: Size, seed: u64, progress: &mut Progress) -> Result<Find
     let mut alone = Table::new("one busy client, calls that succeed", columns);
     let (mut load_lines, mut success_lines) = (Vec::new(), Vec::new());
     let (mut at_half, mut bars) = (Vec::new(), Vec::new());
-    let mut once: (Vec<(f64, Counts)>, Vec<(f64, Counts)>) = Default::default();
+    let mut once: [Vec<(f64, Counts)>; 2] = Default::default();
     for contestant in &contestants {
         let mut found = Vec::new();
         for (&rate, number) in rates.iter().zip(0..) {
@@ -84,13 +84,13 @@ pub(crate) fn run(size: Size, seed: u64, progress: &mut Progress) -> Result<Find
             .map(|(_, counts)| Figure::Percent(counts.success()));
         alone.row(contestant.name, succeed.collect());
         if contestant.name == Contestant::ONCE.name {
-            once = (found.clone(), busy.clone());
+            once = [found.clone(), busy.clone()];
         }
         if contestant.name == STACK {
-            for ((rate, ours), (_, once)) in found.iter().zip(&once.0) {
+            for ((rate, ours), (_, once)) in found.iter().zip(&once[0]) {
                 bars.extend(promises("many clients", *rate, *ours, *once));
             }
-            for ((rate, ours), (_, once)) in busy.iter().zip(&once.1) {
+            for ((rate, ours), (_, once)) in busy.iter().zip(&once[1]) {
                 bars.extend(promises("a busy one", *rate, *ours, *once));
             }
         }

@@ -53,11 +53,12 @@ impl Verdict {
     }
 
     /// A call that a layer of ours never sent. A dependency may be back, or less busy, a moment
-    /// later, so that such a call has a second and a third chance; other guards mean what they say.
+    /// later, so that such a call has a second chance; other guards mean what they say.
     pub(crate) const fn refused(by: Refusal) -> Self {
         let refused = Self::terminal(Cause::Refused(by)).never_sent();
         match by {
-            Refusal::Breaker | Refusal::Throttle => refused.retry(Retryable::MaxPerCause(2)),
+            Refusal::Breaker => refused.retry(Retryable::MaxPerCause(1)),
+            Refusal::Throttle => refused.retry(Retryable::MaxPerCause(2)),
             _ => refused,
         }
     }

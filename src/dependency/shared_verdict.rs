@@ -202,7 +202,7 @@ mod tests {
         let classify = |error| dependency.classify::<_, (), ()>(&all_well, &mut Err(error));
         for (left, expected) in [
             (None, Retryable::Never),
-            (Some(5), Retryable::MaxPerCause(2)),
+            (Some(5), Retryable::MaxPerCause(1)),
             (Some(6), Retryable::Never),
         ] {
             let refused = Refused::new(Refusal::Breaker, "a", left.map(Duration::from_secs));

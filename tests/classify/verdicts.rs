@@ -354,7 +354,7 @@ fn c_3_a_refusal_of_ours_is_known_wherever_it_stands() {
     let verdict = judge(&wrapped);
     assert_eq!(verdict.cause, Cause::Refused(Refusal::Breaker));
     let parts = (verdict.retry, verdict.health, verdict.never_sent);
-    let chances = Retryable::MaxPerCause(2);
+    let chances = Retryable::MaxPerCause(1);
     assert_eq!(parts, (chances, Health::Neutral, true));
 }
 

@@ -81,7 +81,8 @@ async fn j_1_maintenance_on_and_off() {
 async fn j_1_an_upstream_that_is_gone_gets_it_when_it_is_back() {
     let folder = Folder::new();
     let (socket, address) = deaf();
-    let policy = folder.file("policy.toml", &policy(1));
+    let policy = policy(1) + "breaker = { consecutive_failures = 5 }\n";
+    let policy = folder.file("policy.toml", &policy);
     let gateway = Gateway::start(&format!("http://{address}"), &["--policy", &policy]).await;
     for number in 0..8 {
         let reply = order(&gateway, &number.to_string()).await;

@@ -80,7 +80,9 @@ async fn c_5_a_flaky_upstream_is_mended() {
         0 => StatusCode::SERVICE_UNAVAILABLE,
         _ => StatusCode::OK,
     });
-    let policy = policy(3) + "rules = { idempotent_methods = ['shop.Shop/Look'] }\n";
+    let policy = policy(3)
+        + "rules = { idempotent_methods = ['shop.Shop/Look'] }\n"
+        + "budget = { floor = 10 }\n";
     let policy = folder.file("policy.toml", &policy);
     for (resend, unkeyed, keyed) in [
         ("default", 503, 503),

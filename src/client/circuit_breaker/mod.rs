@@ -25,8 +25,8 @@
 //! The first probe goes out half a second after the opening. Each further one comes after twice the
 //! time, up to five seconds, or as soon as 32 calls were refused, at most four times a second. A probe
 //! that hangs holds nobody up; one that is dropped, or says nothing about the dependency's health, makes
-//! way for the next. Under a [`RetryLayer`](crate::RetryLayer) a refused call looks again, up to twice,
-//! when a probe is due within five seconds.
+//! way for the next. Under a [`RetryLayer`](crate::RetryLayer) a refused call looks again once, if a
+//! probe is due within five seconds and no more than 32 calls wait for it.
 //!
 //! # The throttle
 //!

@@ -34,16 +34,16 @@
 //! let mut client = ServiceBuilder::new()
 //!     .layer(RetryAfterLayer::new(deps))
 //!     .service(service_fn(|_: Request<()>| async {
-//!         let busy = Response::builder().status(503).header("retry-after", "3600");
+//!         let busy = Response::builder().status(503).header("retry-after", "50");
 //!         Ok::<_, BoxError>(busy.body(()).unwrap())
 //!     }));
 //! let request = || Request::get("http://stock.example/").body(()).unwrap();
 //! assert_eq!(client.ready().await?.call(request()).await?.status(), 503);
 //!
-//! // An hour does not fit in a call's 30 s: the next call is refused without being sent.
+//! // 50 s do not fit in a call's 30 s: the next call is refused without being sent.
 //! let error = client.ready().await?.call(request()).await.unwrap_err();
 //! let refused = Refused::find(&*error).expect("refused");
-//! assert!(refused.retry_after() > Some(Duration::from_secs(3500)));
+//! assert!(refused.retry_after() > Some(Duration::from_secs(45)));
 //! # Ok(())
 //! # }
 //! ```

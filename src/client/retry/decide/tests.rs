@@ -128,7 +128,7 @@ fn d_4_c_4_c_5_c_8_the_verdict_and_the_attempts_decide_first() {
         ("D-4 final", failures(0), as_retry(Never), LIMITS, Err(NotRetryable)),
         ("RA-8 told to stop", failures(0), stop, LIMITS, Err(Pushback)),
         ("CB-7 a second chance", failures(1), refused(Refusal::Breaker), effectful, Ok(())),
-        ("CB-7 no fourth", after([open, open]), open, LIMITS, Err(Breaker)),
+        ("CB-7 no third", after([open]), open, LIMITS, Err(Breaker)),
         ("CB-7 the last", failures(3), open, LIMITS, Err(Breaker)),
         ("CB-10", after([shed, shed]), shed, LIMITS, Err(Throttle)),
         ("G-4", failures(1), refused(Refusal::Budget), LIMITS, Err(Budget)),
