@@ -1,12 +1,22 @@
+mod probes;
+mod ramp;
+mod state;
+
 use std::{sync::Arc, time::Duration};
 
+pub(super) use self::probes::CALLS_A_PROBE;
+pub(crate) use self::state::{Arrival, Change, Denied, Report};
+pub use self::state::{BreakerReason, BreakerState};
+use self::{
+    probes::Probes,
+    ramp::{Admitted, Ramp},
+};
 use super::{
     history::History,
     shard::CacheLine,
     window::{Counts, SLOTS, Window, width},
 };
 use crate::{
-    backoff::below,
     call::Health,
     policy::{BreakerPolicy, Exhaustion},
     sync::{AtomicU32, AtomicU64, Mutex, Ordering, lock},
@@ -20,79 +30,8 @@ const STATE: u64 = 0b011;
 const OVERLOADED: u64 = 0b100;
 const GENERATION: u32 = 3;
 
-/// Refused calls of which one is a probe, unless time brings one sooner.
-pub(super) const CALLS_A_PROBE: u64 = 32;
-/// The calls that a breaker admits in the first step after it closed. Each further step admits twice
-/// as many.
-const FIRST_STEP: u64 = 8;
-/// The length of a step, in nanoseconds.
-const STEP: u64 = 50_000_000;
-/// The steps after which all calls are admitted.
-const STEPS: u64 = 10;
 /// A success that was ready at once reads no clock but for each so many of them.
 const UNTIMED: u64 = 64;
-
-/// The state of a breaker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum BreakerState {
-    /// Calls pass.
-    Closed,
-    /// Calls are refused, but for a probe after this time or sooner.
-    Open(Duration),
-    /// A probe succeeded, and more calls pass with each moment.
-    Recovering,
-}
-
-/// The reason of a breaker's state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum BreakerReason {
-    /// Too many failures in a row, with no success between them.
-    Failures,
-    /// Too large a share of failures in the window.
-    FailureRate,
-    /// The retry budget was used up while calls failed.
-    BudgetExhausted,
-    /// A probe succeeded.
-    Probe,
-    /// [`force_open`](super::Dependency::force_open), [`force_closed`](super::Dependency::force_closed)
-    /// or [`reset`](super::Dependency::reset) was called.
-    ByHand,
-}
-
-impl BreakerReason {
-    /// Returns a stable name, for logs and metrics.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Failures => "failures",
-            Self::FailureRate => "failure_rate",
-            Self::BudgetExhausted => "budget_exhausted",
-            Self::Probe => "probe",
-            Self::ByHand => "by_hand",
-        }
-    }
-}
-
-/// A call that asks to be admitted.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Arrival {
-    pub(crate) now: u64,
-    /// Drawn uniformly from [0, 1).
-    pub(crate) uniform: f64,
-    /// It is a retry.
-    pub(crate) retry: bool,
-}
-
-/// A call that is not admitted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Denied {
-    /// The breaker is open, for about this long.
-    Open(Option<Duration>),
-    /// The dependency shows signs of overload, and this call is one that is not sent to it.
-    Overload,
-}
 
 /// A circuit breaker and a throttle on one set of counts.
 ///
@@ -160,27 +99,6 @@ enum Pin {
     Closed,
 }
 
-/// The schedule of an open breaker.
-#[derive(Debug, Default)]
-struct Probes {
-    /// The time from which on the next call is a probe.
-    until: u64,
-    /// The time of the last probe, or of the opening.
-    last: u64,
-    /// Probes since the opening.
-    sent: u32,
-    /// Calls that were refused since the last probe.
-    refused: u64,
-}
-
-/// The steps of a breaker that closed.
-#[derive(Debug, Default)]
-struct Ramp {
-    began: u64,
-    step: u64,
-    admitted: u64,
-}
-
 /// The right to make one call, with the generation that it belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ticket(u64);
@@ -193,30 +111,6 @@ impl Ticket {
     fn is_of(self, word: u64) -> bool {
         self.0 >> GENERATION == word >> GENERATION
     }
-}
-
-/// The result of a call, as far as it tells about the dependency.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Report {
-    pub(crate) health: Health,
-    /// It is a sign of overload.
-    pub(crate) overload: bool,
-}
-
-impl From<Health> for Report {
-    fn from(health: Health) -> Self {
-        Self {
-            health,
-            overload: false,
-        }
-    }
-}
-
-/// A change of a breaker's state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Change {
-    pub(crate) state: BreakerState,
-    pub(crate) reason: BreakerReason,
 }
 
 impl Breaker {
@@ -274,8 +168,21 @@ impl Breaker {
         let mut inner = lock(&self.shared.inner);
         let word = self.shared.word.load(Ordering::Acquire);
         match state(word) {
-            OPEN => self.admit_probe(&mut inner, word, arrival),
-            RAMP => self.admit_in_ramp(&mut inner, word, arrival.now),
+            OPEN if inner.pinned.is_some() => Err(Denied::Open(None)),
+            OPEN => match inner.probes.admit(&self.policy, arrival) {
+                Ok(()) => Ok(Ticket(word)),
+                Err(left) => Err(Denied::Open(Some(left))),
+            },
+            RAMP => match inner.ramp.admit(arrival.now) {
+                Admitted::This => Ok(Ticket(word)),
+                Admitted::All => {
+                    // The same generation: calls of the ramp are calls of a closed breaker.
+                    let word = word & !STATE | CLOSED;
+                    self.shared.word.store(word, Ordering::Release);
+                    Ok(Ticket(word))
+                }
+                Admitted::None(left) => Err(Denied::Open(Some(left))),
+            },
             _ => self.admit_share(&mut inner, word, arrival),
         }
     }
@@ -302,90 +209,6 @@ impl Breaker {
             slot.shed += 1;
         }
         Err(Denied::Overload)
-    }
-
-    fn admit_probe(
-        &self,
-        inner: &mut Inner,
-        word: u64,
-        Arrival {
-            now,
-            uniform,
-            retry,
-        }: Arrival,
-    ) -> Result<Ticket, Denied> {
-        if inner.pinned.is_some() {
-            return Err(Denied::Open(None));
-        }
-        let probes = &mut inner.probes;
-        // Retries of refused calls would make a probe of the same traffic several times.
-        probes.refused += u64::from(!retry);
-        let often = probes.refused >= CALLS_A_PROBE && now >= self.soonest(probes);
-        if now < probes.until && !often {
-            let left = Duration::from_nanos(self.next_probe(probes, now) - now);
-            return Err(Denied::Open(Some(left)));
-        }
-        // The next probe does not wait for this one, which may hang.
-        self.schedule(probes, now, uniform);
-        Ok(Ticket(word))
-    }
-
-    /// Sets the time of the next probe: after a cooldown that doubles with each, less up to a fifth
-    /// at random, so that the probes of many clients do not arrive together.
-    fn schedule(&self, probes: &mut Probes, now: u64, uniform: f64) -> Duration {
-        let doubled = 1_u32.checked_shl(probes.sent).unwrap_or(u32::MAX);
-        let longest = self.policy.cooldown.saturating_mul(doubled);
-        let longest = longest.min(self.policy.max_cooldown);
-        let cooldown = longest - below(longest / 5, uniform);
-        *probes = Probes {
-            until: now.saturating_add(nanos(cooldown)),
-            last: now,
-            sent: probes.sent.saturating_add(1),
-            refused: 0,
-        };
-        cooldown
-    }
-
-    /// Returns when the next probe is due if calls go on to come as they did since the last.
-    fn next_probe(&self, probes: &Probes, now: u64) -> u64 {
-        if probes.refused < CALLS_A_PROBE / 4 {
-            return probes.until;
-        }
-        let since = now.saturating_sub(probes.last) / probes.refused.max(1);
-        let often = probes
-            .last
-            .saturating_add(since.saturating_mul(CALLS_A_PROBE));
-        often
-            .max(self.soonest(probes))
-            .clamp(now, probes.until.max(now))
-    }
-
-    /// Returns the time before which no call is a probe, however many are refused.
-    fn soonest(&self, probes: &Probes) -> u64 {
-        let soonest = probes.last.saturating_add(nanos(self.policy.cooldown / 2));
-        soonest.min(probes.until)
-    }
-
-    fn admit_in_ramp(&self, inner: &mut Inner, word: u64, now: u64) -> Result<Ticket, Denied> {
-        let ramp = &mut inner.ramp;
-        let step = now.saturating_sub(ramp.began) / STEP;
-        let most = |step: u64| FIRST_STEP << step.min(STEPS);
-        let ended = step > ramp.step && ramp.admitted < most(ramp.step);
-        if ended || step >= STEPS {
-            // The same generation: calls of the ramp are calls of a closed breaker.
-            let word = word & !STATE | CLOSED;
-            self.shared.word.store(word, Ordering::Release);
-            return Ok(Ticket(word));
-        }
-        if step > ramp.step {
-            (ramp.step, ramp.admitted) = (step, 0);
-        }
-        if ramp.admitted >= most(step) {
-            let left = ramp.began + (step + 1) * STEP - now;
-            return Err(Denied::Open(Some(Duration::from_nanos(left))));
-        }
-        ramp.admitted += 1;
-        Ok(Ticket(word))
     }
 
     /// Records the result of an admitted call. Returns the new state if the breaker opened or
@@ -465,7 +288,7 @@ impl Breaker {
             Health::Success => Some(self.close(&mut inner, now)),
             // The next call is the next probe.
             Health::Neutral if ticket.is_probe() => {
-                inner.probes.until = 0;
+                inner.probes.is_due();
                 None
             }
             Health::Neutral => {
@@ -525,7 +348,7 @@ impl Breaker {
         let inner = lock(&self.shared.inner);
         let pinned = inner.pinned == Some(Pin::Open);
         state(self.shared.word.load(Ordering::Acquire)) == OPEN
-            && (pinned || at < self.soonest(&inner.probes))
+            && (pinned || at < inner.probes.soonest(&self.policy))
     }
 
     /// Returns the state, with the reason and the time of the last change.
@@ -613,8 +436,7 @@ impl Breaker {
         reason: BreakerReason,
     ) -> Change {
         debug_assert_ne!(state(word), OPEN);
-        inner.probes.sent = 0;
-        let cooldown = self.schedule(&mut inner.probes, now, uniform);
+        let cooldown = inner.probes.begin(&self.policy, now, uniform);
         self.enter(inner, OPEN, reason, now);
         let state = BreakerState::Open(cooldown);
         Change { state, reason }
@@ -624,7 +446,7 @@ impl Breaker {
         self.empty(inner);
         let calls = self.shared.calls.0.load(Ordering::Relaxed);
         inner.history.succeeded(calls);
-        inner.ramp.began = now;
+        inner.ramp = Ramp::new(now);
         let reason = BreakerReason::Probe;
         self.enter(inner, RAMP, reason, now);
         Change {

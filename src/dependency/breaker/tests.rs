@@ -1,4 +1,7 @@
-use super::*;
+use super::{
+    ramp::{STEP, STEPS},
+    *,
+};
 
 const SECOND: u64 = 1_000_000_000;
 const MILLI: u64 = 1_000_000;

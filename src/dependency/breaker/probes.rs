@@ -1,0 +1,86 @@
+use std::time::Duration;
+
+use super::{Arrival, nanos};
+use crate::{backoff::below, policy::BreakerPolicy};
+
+/// Refused calls of which one is a probe, unless time brings one sooner.
+pub(in crate::dependency) const CALLS_A_PROBE: u64 = 32;
+
+/// The schedule of an open breaker.
+#[derive(Debug, Default)]
+pub(super) struct Probes {
+    /// The time from which on the next call is a probe.
+    pub(super) until: u64,
+    /// The time of the last probe, or of the opening.
+    last: u64,
+    /// Probes since the opening.
+    sent: u32,
+    /// Calls that were refused since the last probe.
+    refused: u64,
+}
+
+impl Probes {
+    /// Begins anew, with the first probe after the policy's cooldown. Returns that.
+    pub(super) fn begin(&mut self, policy: &BreakerPolicy, now: u64, uniform: f64) -> Duration {
+        self.sent = 0;
+        self.schedule(policy, now, uniform)
+    }
+
+    /// Admits a call as a probe, if one is due, or returns the time until one is.
+    pub(super) fn admit(
+        &mut self,
+        policy: &BreakerPolicy,
+        arrival: Arrival,
+    ) -> Result<(), Duration> {
+        let now = arrival.now;
+        // Retries of refused calls would make a probe of the same traffic several times.
+        self.refused += u64::from(!arrival.retry);
+        let often = self.refused >= CALLS_A_PROBE && now >= self.soonest(policy);
+        if now < self.until && !often {
+            return Err(Duration::from_nanos(self.next(policy, now) - now));
+        }
+        // The next probe does not wait for this one, which may hang.
+        self.schedule(policy, now, arrival.uniform);
+        Ok(())
+    }
+
+    /// Makes the next call a probe.
+    pub(super) fn is_due(&mut self) {
+        self.until = 0;
+    }
+
+    /// Sets the time of the next probe: after a cooldown that doubles with each, less up to a fifth
+    /// at random, so that the probes of many clients do not arrive together.
+    fn schedule(&mut self, policy: &BreakerPolicy, now: u64, uniform: f64) -> Duration {
+        let doubled = 1_u32.checked_shl(self.sent).unwrap_or(u32::MAX);
+        let longest = policy.cooldown.saturating_mul(doubled);
+        let longest = longest.min(policy.max_cooldown);
+        let cooldown = longest - below(longest / 5, uniform);
+        *self = Self {
+            until: now.saturating_add(nanos(cooldown)),
+            last: now,
+            sent: self.sent.saturating_add(1),
+            refused: 0,
+        };
+        cooldown
+    }
+
+    /// Returns when the next probe is due if calls go on to come as they did since the last.
+    fn next(&self, policy: &BreakerPolicy, now: u64) -> u64 {
+        if self.refused < CALLS_A_PROBE / 4 {
+            return self.until;
+        }
+        let since = now.saturating_sub(self.last) / self.refused.max(1);
+        let often = self
+            .last
+            .saturating_add(since.saturating_mul(CALLS_A_PROBE));
+        let due = often.max(self.soonest(policy));
+        due.clamp(now, self.until.max(now))
+    }
+
+    /// Returns the time before which no call is a probe, however many are refused.
+    pub(super) fn soonest(&self, policy: &BreakerPolicy) -> u64 {
+        let soonest = self.last.saturating_add(nanos(policy.cooldown / 2));
+        soonest.min(self.until)
+    }
+}
