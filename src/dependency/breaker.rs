@@ -221,7 +221,7 @@ impl Breaker {
         ticket: Ticket,
         report: Report,
         seen_at: Option<u64>,
-        now: impl FnOnce() -> u64,
+        now: impl Fn() -> u64,
         uniform: impl FnOnce() -> f64,
     ) -> Option<Change> {
         if !ticket.is_probe() {
@@ -238,7 +238,7 @@ impl Breaker {
                     }
                     let watched = self.shared.watched.load(Ordering::Relaxed) != 0;
                     return watched
-                        .then(|| self.watch(ticket, seen_at, uniform))
+                        .then(|| self.watch(ticket, now(), uniform))
                         .flatten();
                 }
                 Health::Neutral if !report.overload => return None,
@@ -250,24 +250,11 @@ impl Breaker {
 
     /// Opens the breaker if a success is the call that makes the window's minimum.
     #[cold]
-    fn watch(
-        &self,
-        ticket: Ticket,
-        seen_at: Option<u64>,
-        uniform: impl FnOnce() -> f64,
-    ) -> Option<Change> {
+    fn watch(&self, ticket: Ticket, now: u64, uniform: impl FnOnce() -> f64) -> Option<Change> {
         let mut inner = lock(&self.shared.inner);
         let word = self.shared.word.load(Ordering::Acquire);
-        // A time within the newest slot does, if the call's own is not known.
-        let latest = self
-            .shared
-            .latest
-            .load(Ordering::Relaxed)
-            .saturating_sub(SLOTS);
-        let at = latest * self.shared.width.load(Ordering::Relaxed);
-        let at = seen_at.unwrap_or_default().max(at);
-        let opens = ticket.is_of(word) && inner.pinned.is_none() && self.fails_often(&inner, at);
-        opens.then(|| self.open(&mut inner, word, at, uniform(), BreakerReason::FailureRate))
+        let opens = ticket.is_of(word) && inner.pinned.is_none() && self.fails_often(&inner, now);
+        opens.then(|| self.open(&mut inner, word, now, uniform(), BreakerReason::FailureRate))
     }
 
     #[cold]
@@ -297,13 +284,20 @@ impl Breaker {
                 if let Some(slot) = inner.window.slot(self.slot(now)) {
                     slot.rejected += 1;
                 }
-                self.shared.word.store(word | OVERLOADED, Ordering::Release);
+                self.shared
+                    .word
+                    .store(word | self.overloaded(), Ordering::Release);
                 None
             }
             Health::Failure if ticket.is_probe() => None,
             Health::Failure => {
                 self.count_failure(&mut inner, now, report.overload);
-                let word = word | if report.overload { OVERLOADED } else { 0 };
+                let word = word
+                    | if report.overload {
+                        self.overloaded()
+                    } else {
+                        0
+                    };
                 self.shared.word.store(word, Ordering::Release);
                 let reason = if self.fails_always(&inner, word, now) {
                     BreakerReason::Failures
@@ -316,6 +310,11 @@ impl Breaker {
                 opens.then(|| self.open(&mut inner, word, now, uniform(), reason))
             }
         }
+    }
+
+    /// Returns the bit that makes calls look at the throttle, if there is one.
+    fn overloaded(&self) -> u64 {
+        u64::from(self.policy.throttle.is_some()) * OVERLOADED
     }
 
     /// Opens the breaker because the retry budget is exhausted, if the policy says so.
@@ -358,7 +357,8 @@ impl Breaker {
             CLOSED => BreakerState::Closed,
             OPEN => {
                 let left = inner.probes.until.saturating_sub(now);
-                BreakerState::Open(Duration::from_nanos(left))
+                // One that a person opened has no end that is known.
+                BreakerState::Open(Duration::from_nanos(left).min(self.policy.max_cooldown))
             }
             _ => BreakerState::Recovering,
         };
@@ -400,7 +400,7 @@ impl Breaker {
         inner.pinned = pinned;
         let reason = BreakerReason::ByHand;
         let (word, state) = match pinned {
-            Some(Pin::Open) => (OPEN, BreakerState::Open(Duration::MAX)),
+            Some(Pin::Open) => (OPEN, BreakerState::Open(self.policy.max_cooldown)),
             Some(Pin::Closed) | None => (CLOSED, BreakerState::Closed),
         };
         inner.probes.until = if word == OPEN { u64::MAX } else { 0 };
@@ -517,7 +517,7 @@ impl Breaker {
         if history.run() < u64::from(policy.consecutive_failures) {
             return false;
         }
-        // After an outage, a few failures are evidence enough at once.
+        // In the ramp, a run that is no chance is evidence enough at once.
         let lasts = state(word) == RAMP || history.lasts(now) >= nanos(policy.no_success_for);
         policy.no_success_for.is_zero() || (lasts && history.is_no_chance())
     }

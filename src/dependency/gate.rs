@@ -8,7 +8,7 @@ use crate::sync::{AtomicU64, Mutex, Ordering, lock};
 /// # Invariant
 ///
 /// `until` alone decides, and each change of it is one atomic step: up by `fetch_max`, or to zero
-/// by a compare-and-exchange of the very time that was found to be over. So the latest time asked
+/// by a compare-and-exchange of the very time that was found to be over, or by a person's reset. So the latest time asked
 /// for holds, and resetting a gate forgets none that came in between. Relaxed is enough, since the
 /// order of changes of a single word is the same for all threads and nothing else is published
 /// with it.

@@ -57,7 +57,7 @@ impl History {
         self.successes += successes;
         while self.calls > MEMORY {
             self.calls /= 2;
-            self.successes /= 2;
+            self.successes = self.successes.div_ceil(2);
         }
         self.run = 0;
     }

@@ -77,7 +77,7 @@ pub use self::{
 use crate::{
     backoff::{Jitter, spread},
     error::{Refusal, Refused},
-    policy::Policy,
+    policy::{Policy, RetryAfterMode},
     telemetry,
 };
 
@@ -257,7 +257,8 @@ impl Dependency {
         self.charge_now()
     }
 
-    /// Opens the breaker, so that all calls are refused, until [`reset`](Self::reset) or
+    /// Opens the breaker, so that a [`CircuitBreakerLayer`](crate::CircuitBreakerLayer) refuses all
+    /// calls, until [`reset`](Self::reset) or
     /// [`force_closed`](Self::force_closed).
     pub fn force_open(&self) {
         self.breaker_changed(self.breaker.force_open(self.now()));
@@ -269,8 +270,9 @@ impl Dependency {
         self.breaker_changed(self.breaker.force_closed(self.now()));
     }
 
-    /// Closes the breaker, stops shedding calls, and lets calls pass that wait for a time the
-    /// dependency asked for. The budget stays as it is.
+    /// Closes the breaker, stops shedding calls, and forgets the time that the dependency asked for:
+    /// later calls pass at once. Calls that wait already keep their time, and the budget stays as it
+    /// is.
     pub fn reset(&self) {
         self.gate.reset();
         self.breaker_changed(self.breaker.reset(self.now()));
@@ -388,6 +390,9 @@ impl Dependency {
 
     /// Returns the longest that a call is held back now, zero if none is.
     pub(crate) fn longest_hold(&self) -> Duration {
+        if self.policy.retry_after().mode == RetryAfterMode::Refuse {
+            return Duration::ZERO;
+        }
         let spread = self.policy.retry_after().spread;
         let held = self.gate.last_release().saturating_sub(self.now());
         let held = Duration::from_nanos(held);

@@ -40,7 +40,7 @@ pub(super) struct Counts {
 }
 
 impl Window {
-    /// Begins a slot, unless it has begun. Returns whether it is the newest.
+    /// Begins a slot, unless it has begun. Returns whether it begins.
     pub(super) fn begin(&mut self, number: u64, calls_before: u64) -> bool {
         let slot = &mut self.slots[(number % SLOTS) as usize];
         let begins = slot.number < number;

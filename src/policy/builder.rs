@@ -33,6 +33,9 @@ pub struct PolicyBuilder {
     decorrelated: bool,
     custom: Option<Arc<dyn Backoff>>,
     floor: Option<u32>,
+    /// The failures in a row were set, and so count however fast they come.
+    counts_only: bool,
+    no_success_for: Option<Duration>,
     /// A count in the unit of another profile.
     wrong_unit: Option<ConfigError>,
 }
@@ -66,6 +69,8 @@ impl PolicyBuilder {
             decorrelated: false,
             custom: None,
             floor: None,
+            counts_only: false,
+            no_success_for: None,
             wrong_unit: None,
         }
     }
@@ -166,14 +171,14 @@ impl PolicyBuilder {
     /// must also be [no success for](Self::no_success_for) a second.
     pub fn consecutive_failures(mut self, failures: u32) -> Self {
         self.settings.breaker.consecutive_failures = failures;
-        self.settings.breaker.no_success_for = Duration::ZERO;
+        self.counts_only = true;
         self
     }
 
     /// Sets how long a run of failures must last to open the breaker. Unless this is zero, the run
     /// must also be longer than chance explains by the calls before it.
     pub fn no_success_for(mut self, time: Duration) -> Self {
-        self.settings.breaker.no_success_for = time;
+        self.no_success_for = Some(time);
         self
     }
 
@@ -311,6 +316,11 @@ impl PolicyBuilder {
             None if self.decorrelated => Arc::new(Decorrelated { base, cap }),
             None => Arc::new(FullJitter { base, cap }),
         };
+        match self.no_success_for {
+            Some(time) => settings.breaker.no_success_for = time,
+            None if self.counts_only => settings.breaker.no_success_for = Duration::ZERO,
+            None => {}
+        }
         if let Some(budget) = &mut settings.budget {
             match self.floor {
                 Some(floor) => (budget.floor, budget.initial) = (floor, floor),

@@ -462,3 +462,17 @@ fn p_3_a_registry_audits_all_its_policies() {
         "{message}"
     );
 }
+
+#[test]
+fn cb_8_a_time_without_success_holds_in_any_order() {
+    let of = |policy: PolicyBuilder| policy.build().unwrap().breaker().no_success_for;
+    let new = Policy::synchronous;
+    assert_eq!(of(new()), SECOND);
+    assert_eq!(of(new().consecutive_failures(5)), Duration::ZERO);
+    let (first, last) = (
+        new().no_success_for(2 * SECOND),
+        new().consecutive_failures(5),
+    );
+    assert_eq!(of(first.consecutive_failures(5)), 2 * SECOND);
+    assert_eq!(of(last.no_success_for(2 * SECOND)), 2 * SECOND);
+}

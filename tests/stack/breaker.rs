@@ -309,3 +309,21 @@ async fn d_6_dropped_under_the_whole_stack_a_call_gives_back_probe_and_charge() 
     drop(future);
     assert_eq!(code(&call(&mut client, get()).await), 200);
 }
+
+#[tokio::test(start_paused = true)]
+async fn d_4_a_call_that_was_refused_and_then_hung_is_no_refusal() {
+    let server = Server::new(|_, n| async move {
+        match n {
+            0 => Ok(status(503)),
+            _ => pending().await,
+        }
+    });
+    let deps = deps(policy().consecutive_failures(1).cooldown(secs(2), secs(2)));
+    let mut client = stack(&PARTS, &deps, &server);
+    let off = with(get(), RetryOverride::off());
+    assert_eq!(code(&call(&mut client, off).await), 503);
+    let result = call(&mut client, get()).await;
+    assert_eq!(refusal(&result), None, "it went out");
+    assert_eq!(outcome(&result), Some((1, Some(StopReason::Deadline))));
+    assert_eq!(server.calls(), 2);
+}

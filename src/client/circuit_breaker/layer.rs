@@ -27,8 +27,9 @@ impl<C, L> CircuitBreakerLayer<C, L> {
 }
 
 impl<C> CircuitBreakerLayer<C, Named> {
-    /// Is not ready while the breaker is open, so that a balancer such as `tower::balance` calls
-    /// another endpoint. Without a balancer calls then wait for the next probe instead of failing.
+    /// Reports that the service is not ready while its breaker is open, so that a balancer such as
+    /// `tower::balance` calls another endpoint. When a probe is due it is ready again, and all calls
+    /// but the probe are refused.
     pub fn in_poll_ready(mut self) -> Self {
         self.endpoint = Some(self.deps.name());
         self

@@ -9,8 +9,8 @@
 //!
 //! By default there must be no success for a second, at least five failures in a row, and more of them
 //! than chance explains by the calls before: ten after a good record, some forty where three of four
-//! calls fail anyway. So a dependency of which half works is never taken for one that is down, and a
-//! caller is never worse off with a breaker than without (`simulate -- --only failures`):
+//! calls fail anyway. Only a client without any success so far goes by the five. So a dependency of
+//! which half works is not taken for one that is down, and a caller is never worse off with a breaker than without (`simulate -- --only failures`):
 //!
 //! | calls that fail | 10 % | 50 % | 75 % | 100 % |
 //! | --- | --- | --- | --- | --- |

@@ -44,6 +44,8 @@ where
     pub(super) began: Option<Instant>,
     /// The end of the attempt's time, once that was asked for.
     pub(super) attempt_limit: Option<Instant>,
+    /// A layer below may have held the attempt back when its limit was set.
+    pub(super) held: bool,
     pub(super) retried: Option<Box<Retried<S, S::Response>>>,
 }
 
@@ -118,7 +120,9 @@ where
         let charge = self.retried.as_mut().and_then(|it| it.charge.take());
         let refused = decide::is_refusal(verdict);
         if refused {
-            self.retried.get_or_insert_default().history.attempts -= 1;
+            let retried = self.retried.get_or_insert_default();
+            retried.history.attempts -= 1;
+            retried.place = None;
             match (charge, self.counted) {
                 (Some(charge), _) => charge.take_back(),
                 (None, Counted::In(slot)) => {
@@ -243,6 +247,10 @@ where
             || charge.is_none_or(Charge::send),
         )?;
         retried.place = None;
+        if retried.history.attempts == 0 {
+            // Only refusals are kept so far, and this attempt may have an effect.
+            retried.last = None;
+        }
         retried.history.attempts += 1;
         if let Some((wait, cause)) = retried.announced.take() {
             let (requests, snapshot) = (&self.requests, self.snapshot.as_ref());
@@ -267,18 +275,23 @@ where
 
     /// Makes the error of an attempt that the breaker is sure to refuse, as a layer below would.
     pub(super) fn refused_by_breaker(&mut self) -> BoxError {
-        self.retried.get_or_insert_default().history.attempts += 1;
+        let retried = self.retried.get_or_insert_default();
+        retried.history.attempts += 1;
+        // It was readied, and would keep others from their place while it waits.
+        retried.service = None;
         let left = match self.dependency().status().breaker {
-            BreakerState::Open(left) => Some(left),
-            _ => None,
+            BreakerState::Open(left) => left,
+            _ => Duration::ZERO,
         };
-        self.dependency().refused(Refusal::Breaker, left).into()
+        self.dependency()
+            .refused(Refusal::Breaker, Some(left))
+            .into()
     }
 
     /// Returns whether the attempt's time goes on although its limit is reached, since a layer below
     /// may still hold it back.
     pub(super) fn is_held(&mut self) -> bool {
-        let held = !self.dependency().longest_hold().is_zero();
+        let held = self.held && !self.dependency().longest_hold().is_zero();
         if held {
             self.attempt_limit = None;
         }
@@ -302,12 +315,14 @@ where
         let deadline = self.deadline();
         let dependency = &self.route.dependency;
         // The time that a layer below holds the call back is not the attempt's.
-        let limit = dependency
-            .policy()
-            .attempt_timeout()
-            .map_or(deadline, |timeout| {
-                deadline.min(Instant::now() + dependency.longest_hold() + timeout)
-            });
+        let limit = match dependency.policy().attempt_timeout() {
+            Some(timeout) => {
+                let hold = dependency.longest_hold();
+                self.held = !hold.is_zero();
+                deadline.min(Instant::now() + hold + timeout)
+            }
+            None => deadline,
+        };
         *self.attempt_limit.insert(limit)
     }
 

@@ -132,6 +132,7 @@ where
                 limits,
                 began,
                 attempt_limit: None,
+                held: false,
                 retried: None,
             },
         }

@@ -2,9 +2,9 @@
 //!
 //! `Retry-After: 30` on a 429 or 503 is meant for all calls to that server, but usually only the call
 //! that received it obeys. [`RetryAfterLayer`] remembers it for the whole dependency: later calls wait,
-//! if the wait fits in their deadline, or are refused at once. Those that waited go out in the order and
-//! at the distances in which they came, so that together with new calls they are twice the usual
-//! traffic, and never a herd. What other statuses or a gRPC pushback ask for holds for their own call.
+//! if the wait fits in their deadline, or are refused at once. Those that waited go out at the distances
+//! in which they came, spread a little, so that together with new calls they are twice the usual
+//! traffic, and never a herd: one that comes at the end of a long wait waits for those before it. What other statuses or a gRPC pushback ask for holds for their own call.
 //!
 //! It understands `Retry-After` in seconds and in all three date forms, and exhausted `RateLimit` and
 //! `X-RateLimit-*` fields; see [`classify::retry_after`](crate::classify::retry_after).
