@@ -170,8 +170,7 @@ async fn replay(caller: &Caller) -> Result<(), BoxError> {
     show("its status has the result", status["result"] == *result)?;
     let repeated = caller.call(call()).await?;
     let same = repeated.reply.result.as_ref() == Some(result);
-    let cached = repeated.idempotency()?.is_cached();
-    show("and who asks again gets that", same && cached)
+    show("and who asks again gets that", same)
 }
 
 /// A key of this run, so that it can be run again.
