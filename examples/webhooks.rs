@@ -24,6 +24,7 @@ use axum::{Router, extract::State, http::HeaderMap, http::StatusCode, routing::p
 use dashmap::DashMap;
 use tokio::{net::TcpListener, time::Instant};
 use tower_reprise::{
+    Dependencies, Policy,
     delivery::{
         dead_letter::{Alert, DeadLetter, DeadLetters, Redrive},
         guard::Guard,
@@ -32,7 +33,7 @@ use tower_reprise::{
             verify::{Verifier, WebhookVerifyLayer},
         },
     },
-    error::BoxError,
+    error::{BoxError, Rule},
     store::{
         SqliteStore,
         journal::{Journal, Status},
@@ -121,8 +122,13 @@ async fn main() -> Result<ExitCode, BoxError> {
     gone.gone.store(true, Ordering::Relaxed);
 
     let guard = Guard::new().allow_http().allow("127.0.0.1")?;
+    // All that fails here fails at once, and is to be over in a minute.
+    let policy = Policy::synchronous()
+        .budget_floor(100)
+        .approve(Rule::R7, "a demonstration");
     let webhooks = Webhooks::builder(store.clone(), Signer::new(SECRET)?)
         .guard(guard)
+        .dependencies(Dependencies::new(policy.build()?))
         .build()?;
     let letters = DeadLetters::new(store.clone());
     let pager = Pager::default();
