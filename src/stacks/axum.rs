@@ -31,3 +31,5 @@
 use axum_core::body::Body;
 
 crate::client::retry::replay_buffer::replay_by_recording!(Body, Body::new);
+#[cfg(feature = "server")]
+crate::http::request_body::rebuilt_as_it_was!([] Body, Body::from);

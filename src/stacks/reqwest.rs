@@ -159,7 +159,7 @@ impl PeekResponse for Response {
             parts.extensions.extend(with_url.into_parts().0.extensions);
         }
         let head = http::Response::from_parts(parts, ());
-        (head, BufferedBody::untouched(body))
+        (head, BufferedBody::new(body))
     }
 
     fn close(head: http::Response<()>, body: BufferedBody<Body>) -> Self {

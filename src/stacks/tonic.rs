@@ -55,6 +55,8 @@ use crate::{
 };
 
 crate::client::retry::replay_buffer::replay_by_recording!(Body, Body::new);
+#[cfg(feature = "server")]
+crate::http::request_body::rebuilt_as_it_was!([] Body, |data| Body::new(http_body_util::Full::new(data)));
 
 /// Returns all client layers in the right order, with a [`StatusLayer`] on top.
 pub fn client<C: Clone, L: Clone>(deps: Dependencies<C, L>) -> (StatusLayer, ClientLayers<C, L>) {
