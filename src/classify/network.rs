@@ -171,7 +171,7 @@ fn standard(error: &(dyn Error + 'static), facts: &mut Facts) {
         facts.ours = true;
         return;
     }
-    // What its worker failed with, if anything, comes as an error of its own.
+    // If its worker failed, that failure comes as an error of its own.
     #[cfg(feature = "buffer")]
     if error.is::<tower::buffer::error::Closed>() {
         facts.ours = true;
