@@ -1,10 +1,9 @@
 use std::{error::Error, fmt, sync::Arc};
 
-use http::Response;
-
 use crate::{
     call::Effect,
-    error::{BoxError, Refusal, find},
+    error::{BoxError, Refusal, Refused, chain, find},
+    http::ResponseHead,
 };
 
 /// The reason why a call was not tried again.
@@ -48,6 +47,24 @@ impl StopReason {
             Self::NotReplayable => "not_replayable",
             Self::Pushback => "pushback",
             Self::Prepare => "prepare",
+        }
+    }
+}
+
+impl StopReason {
+    /// Returns the reason in words, for people.
+    fn describe(self) -> &'static str {
+        match self {
+            Self::Exhausted => "retries exhausted",
+            Self::Deadline => "out of time",
+            Self::Budget => "retry budget used up",
+            Self::Breaker => "circuit breaker open",
+            Self::Throttle => "dependency overloaded",
+            Self::NotRetryable => "not worth a retry",
+            Self::NotIdempotent => "not safe to repeat",
+            Self::NotReplayable => "request not kept",
+            Self::Pushback => "told not to retry",
+            Self::Prepare => "next attempt not prepared",
         }
     }
 }
@@ -107,7 +124,7 @@ impl RetryOutcome {
 
     /// Returns the outcome of the call that this response came from; `None` if it succeeded at once.
     #[must_use]
-    pub fn of<B>(response: &Response<B>) -> Option<&Self> {
+    pub fn of<R: ResponseHead>(response: &R) -> Option<&Self> {
         response.extensions().get()
     }
 
@@ -141,6 +158,9 @@ impl RetryOutcome {
 }
 
 /// The last error of a call, which is its [`source`](Error::source), unchanged.
+///
+/// It names the dependency and the root cause: `stock.example:80: connection refused (3 attempts,
+/// retries exhausted)`.
 #[derive(Debug)]
 pub struct RetryError {
     outcome: RetryOutcome,
@@ -197,11 +217,24 @@ impl fmt::Display for RetryError {
             stop_reason,
             ..
         } = self.outcome;
+        match (Refused::find(&*self.source), &self.dependency) {
+            (Some(refused), _) => write!(f, "{refused}")?,
+            (None, dependency) => {
+                if let Some(dependency) = dependency {
+                    write!(f, "{dependency}: ")?;
+                }
+                // The last error of the chain is the most specific.
+                match chain(&*self.source).last() {
+                    Some(root) => write!(f, "{root}")?,
+                    None => write!(f, "{}", self.source)?,
+                }
+            }
+        }
         let plural = if attempts == 1 { "" } else { "s" };
-        write!(f, "call failed after {attempts} attempt{plural}")?;
+        write!(f, " ({attempts} attempt{plural}")?;
         match stop_reason {
-            Some(reason) => write!(f, " ({reason})"),
-            None => Ok(()),
+            Some(reason) => write!(f, ", {})", reason.describe()),
+            None => f.write_str(")"),
         }
     }
 }
@@ -236,7 +269,7 @@ impl PrepareError {
 
     /// Returns why no further attempt could be prepared for the call of this response.
     #[must_use]
-    pub fn of<B>(response: &Response<B>) -> Option<&Self> {
+    pub fn of<R: ResponseHead>(response: &R) -> Option<&Self> {
         response.extensions().get()
     }
 

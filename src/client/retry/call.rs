@@ -75,6 +75,8 @@ pub(super) struct Retried<S, Res> {
     last: Option<Result<Res, BoxError>>,
     /// The failure of the hook, which ends the call.
     prepare: Option<PrepareError>,
+    /// The correlation id of a request of which nothing is kept any more, for the log.
+    correlation_id: Option<Box<str>>,
 }
 
 impl<S, Res> Default for Retried<S, Res> {
@@ -87,6 +89,7 @@ impl<S, Res> Default for Retried<S, Res> {
             announced: None,
             last: None,
             prepare: None,
+            correlation_id: None,
         }
     }
 }
@@ -182,6 +185,11 @@ where
         let attempt = Attempt::charged(retries, deadline, next);
         let last = retries >= self.limits.max_retries;
         let rules = self.route.dependency.policy().rules();
+        if last {
+            let labels = self.requests.labels(self.snapshot.as_ref(), rules);
+            let retried = self.retried.get_or_insert_default();
+            retried.correlation_id = labels.correlation_id.map(Into::into);
+        }
         let request = self
             .requests
             .rebuild(&mut self.snapshot, attempt, last, rules)?;
@@ -398,7 +406,15 @@ where
 
     fn gave_up(&self, reason: StopReason, cause: Cause) {
         let (dependency, attempts) = (self.dependency(), self.history().attempts);
-        telemetry::stop_reason(dependency.target(), attempts, reason, cause);
+        telemetry::stop_reason(dependency.target(), attempts, reason, cause, || {
+            let (rules, retried) = (dependency.policy().rules(), self.retried.as_ref());
+            let labels = self.requests.labels(self.snapshot.as_ref(), rules);
+            let kept = retried.and_then(|retried| retried.correlation_id.as_deref());
+            telemetry::Labels {
+                correlation_id: labels.correlation_id.or(kept),
+                ..labels
+            }
+        });
         dependency.happened(&Event::GaveUp {
             dependency: dependency.name(),
             attempts,
