@@ -6,7 +6,7 @@
 //! | tonic | `tonic` | [`tonic::StatusLayer`] on top, so that a refusal is an `UNAVAILABLE` |
 //! | reqwest | `reqwest` | [`reqwest::HttpClient`] as the innermost service |
 //! | reqwest-middleware | `reqwest-middleware` | [`reqwest::TowerMiddleware`] around any of the layers |
-//! | axum | `axum` | [`ProblemLayer`](crate::server::problem::ProblemLayer) on top, so that a refusal is a 503 |
+//! | axum | `axum` | [`axum::infallible`] around client layers, so that a refusal is a 503; [`axum::server`](mod@axum) for server layers |
 //!
 //! [`client()`] returns all client layers in the right order.
 

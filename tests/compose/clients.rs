@@ -91,6 +91,7 @@ where
     R: http_body::Body<Data = Bytes>,
     R::Error: Into<BoxError>,
 {
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let client = HttpClient::new(reqwest::Client::new());
     let into_http: fn(reqwest::Response) -> _ = Response::from;
     call(

@@ -11,5 +11,6 @@
 mod clients;
 mod layers;
 mod routers;
+mod servers;
 mod table;
 mod tonic;
