@@ -132,13 +132,25 @@ struct Settings {
 
 impl Policy {
     /// Starts a policy for calls that a user waits for: 3 retries in at most 30 s.
-    pub fn synchronous() -> PolicyBuilder {
+    pub fn http() -> PolicyBuilder {
         PolicyBuilder::new(Profile::Synchronous)
     }
 
+    /// The same as [`http`](Self::http), by the name of its profile.
+    #[doc(hidden)]
+    pub fn synchronous() -> PolicyBuilder {
+        Self::http()
+    }
+
     /// Starts a policy for events of a queue: 5 retries in at most 24 h, then the dead-letter queue.
-    pub fn asynchronous() -> PolicyBuilder {
+    pub fn events() -> PolicyBuilder {
         PolicyBuilder::new(Profile::Asynchronous)
+    }
+
+    /// The same as [`events`](Self::events), by the name of its profile.
+    #[doc(hidden)]
+    pub fn asynchronous() -> PolicyBuilder {
+        Self::events()
     }
 
     /// Starts a policy for webhooks: 5 deliveries in at most 24 h, then the dead-letter queue.

@@ -16,7 +16,7 @@
 //! use axum::{Router, routing::get};
 //! use tower_reprise::{Dependencies, InboundBudgetLayer, Policy};
 //!
-//! let inbound = Dependencies::new(Policy::synchronous().service("edge").build()?);
+//! let inbound = Dependencies::new(Policy::http().service("edge").build()?);
 //! let app: Router = Router::new()
 //!     .route("/", get(|| async { "ok" }))
 //!     .layer(InboundBudgetLayer::new(inbound));

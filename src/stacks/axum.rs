@@ -19,8 +19,8 @@
 //!     .scope(Scope::anonymous("everybody"))
 //!     .crash_policy(CrashPolicy::Reexecute)
 //!     .build()?;
-//! let inbound = Dependencies::new(Policy::synchronous().build()?);
-//! let stock = Dependencies::named("stock", Policy::synchronous().build()?);
+//! let inbound = Dependencies::new(Policy::http().build()?);
+//! let stock = Dependencies::named("stock", Policy::http().build()?);
 //!
 //! let app: Router = Router::new()
 //!     .route("/stock", get(|| async { "7" }))

@@ -42,7 +42,7 @@ use crate::{
 /// use tower::ServiceBuilder;
 /// use tower_reprise::{Dependencies, Policy, stacks};
 ///
-/// let deps = Dependencies::new(Policy::synchronous().service("checkout").build()?);
+/// let deps = Dependencies::new(Policy::http().service("checkout").build()?);
 /// let client = ServiceBuilder::new()
 ///     .layer(stacks::client(deps))
 ///     .service(Client::builder(TokioExecutor::new()).build_http::<Full<Bytes>>());

@@ -7,7 +7,7 @@
 //! use tower_reprise::{Dependencies, Policy, stacks};
 //!
 //! # async fn run() -> Result<(), tower_reprise::error::BoxError> {
-//! let deps = Dependencies::new(Policy::synchronous().service("checkout").build()?);
+//! let deps = Dependencies::new(Policy::http().service("checkout").build()?);
 //! let mut client = ServiceBuilder::new()
 //!     .layer(stacks::client(deps))
 //!     .service(stacks::reqwest::HttpClient::new(reqwest::Client::new()));
@@ -32,7 +32,7 @@
 //! use reqwest_middleware::ClientBuilder;
 //! use tower_reprise::{Dependencies, Policy, RetryOverride, stacks};
 //!
-//! let deps = Dependencies::new(Policy::synchronous().service("checkout").build()?);
+//! let deps = Dependencies::new(Policy::http().service("checkout").build()?);
 //! let client = ClientBuilder::new(reqwest::Client::new())
 //!     .with(stacks::reqwest::TowerMiddleware::new(stacks::client(deps)))
 //!     .build();

@@ -94,9 +94,7 @@ impl Retries {
 
     /// Finds targets in a registry of its own.
     pub(super) fn alone() -> Result<Self, ConfigError> {
-        Ok(Self::new(&Dependencies::new(
-            Policy::asynchronous().build()?,
-        )))
+        Ok(Self::new(&Dependencies::new(Policy::events().build()?)))
     }
 
     /// Counts the first attempt of an entry as an original, and charges the budget of its target for
