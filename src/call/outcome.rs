@@ -1,8 +1,8 @@
-use std::{error::Error, fmt, sync::Arc};
+use std::{error::Error, fmt, io, sync::Arc};
 
 use crate::{
-    call::Effect,
-    error::{BoxError, Refusal, Refused, chain, find},
+    call::{Cause, Effect},
+    error::{BoxError, Elapsed, Refusal, Refused, chain, find},
     http::ResponseHead,
 };
 
@@ -166,6 +166,7 @@ pub struct RetryError {
     outcome: RetryOutcome,
     source: BoxError,
     dependency: Option<Box<str>>,
+    cause: Option<Cause>,
     prepare: Option<PrepareError>,
 }
 
@@ -175,13 +176,15 @@ impl RetryError {
             outcome,
             source,
             dependency: None,
+            cause: None,
             prepare: None,
         }
     }
 
-    /// Adds the dependency that was called.
-    pub(crate) fn dependency(mut self, dependency: &str) -> Self {
+    /// Adds the dependency that was called, and the cause of its failure.
+    pub(crate) fn dependency(mut self, dependency: &str, cause: Option<Cause>) -> Self {
         self.dependency = Some(dependency.into());
+        self.cause = cause;
         self
     }
 
@@ -210,6 +213,34 @@ impl RetryError {
     }
 }
 
+impl RetryError {
+    /// Writes the cause in words of ours: the text of another's error may hold anything, and people
+    /// log errors.
+    fn root_cause(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(elapsed) = find::<Elapsed>(&*self.source) {
+            return write!(f, "{elapsed}");
+        }
+        let known = |error: &&io::Error| error.kind() != io::ErrorKind::Other;
+        let mut links = chain(&*self.source);
+        if let Some(io) = links.find_map(|link| link.downcast_ref().filter(known)) {
+            return write!(f, "{}", io.kind());
+        }
+        f.write_str(match self.cause {
+            Some(Cause::Connect) => "connection failed",
+            Some(Cause::Reset) => "connection reset",
+            Some(Cause::Incomplete) => "reply incomplete",
+            Some(Cause::Timeout) => "timed out",
+            Some(Cause::Dns) => "host not found",
+            Some(Cause::Certificate) => "certificate not trusted",
+            Some(Cause::Tls) => "TLS failed",
+            Some(Cause::Serialization) => "reply unreadable",
+            Some(Cause::Configuration) => "request or client set up wrongly",
+            Some(Cause::Unknown) | None => "call failed",
+            Some(cause) => return write!(f, "{cause}"),
+        })
+    }
+}
+
 impl fmt::Display for RetryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let RetryOutcome {
@@ -223,11 +254,7 @@ impl fmt::Display for RetryError {
                 if let Some(dependency) = dependency {
                     write!(f, "{dependency}: ")?;
                 }
-                // The last error of the chain is the most specific.
-                match chain(&*self.source).last() {
-                    Some(root) => write!(f, "{root}")?,
-                    None => write!(f, "{}", self.source)?,
-                }
+                self.root_cause(f)?;
             }
         }
         let plural = if attempts == 1 { "" } else { "s" };

@@ -372,7 +372,7 @@ where
             _ => result,
         };
         self.gave_up(reason, verdict.cause);
-        self.annotate(result, Some(reason), effect)
+        self.annotate(result, Some((reason, verdict.cause)), effect)
     }
 
     /// Ends the call while an attempt is out, which may still have an effect.
@@ -396,10 +396,14 @@ where
         });
         self.gave_up(reason, history.last_cause);
         match last {
-            Some(last) => self.annotate(last, Some(reason), history.before_last),
+            Some(last) => {
+                let stopped = Some((reason, history.last_cause));
+                self.annotate(last, stopped, history.before_last)
+            }
             None => {
                 let error = self.without_result(reason);
-                self.annotate(Err(error), Some(reason), history.effect())
+                let stopped = Some((reason, Cause::Timeout));
+                self.annotate(Err(error), stopped, history.effect())
             }
         }
     }
@@ -442,9 +446,10 @@ where
     fn annotate(
         &mut self,
         result: Result<S::Response, BoxError>,
-        reason: Option<StopReason>,
+        stopped: Option<(StopReason, Cause)>,
         effect: Effect,
     ) -> Result<S::Response, BoxError> {
+        let (reason, cause) = stopped.unzip();
         let outcome = RetryOutcome::new(self.history().attempts, reason, effect);
         let prepare = self.retried.as_mut().and_then(|it| it.prepare.take());
         match result {
@@ -454,7 +459,7 @@ where
             }
             Err(error) => {
                 let error = RetryError::new(outcome, error).prepare(prepare);
-                Err(error.dependency(self.dependency().name()).into())
+                Err(error.dependency(self.dependency().name(), cause).into())
             }
         }
     }
