@@ -9,8 +9,8 @@
 //! ```
 //! use tower_reprise::{Dependencies, Policy, dependency::BreakerState};
 //!
-//! let deps = Dependencies::builder(Policy::synchronous().build()?)
-//!     .policy_for("slow.example", Policy::synchronous().max_retries(1).build()?)
+//! let deps = Dependencies::builder(Policy::http().build()?)
+//!     .policy_for("slow.example", Policy::http().max_retries(1).build()?)
 //!     .capacity(500)
 //!     .build();
 //! let slow = deps.get("slow.example");
@@ -241,7 +241,7 @@ impl Dependency {
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// use tower_reprise::{Dependencies, Policy};
     ///
-    /// let stock = Dependencies::new(Policy::synchronous().build()?).get("stock.example");
+    /// let stock = Dependencies::new(Policy::http().build()?).get("stock.example");
     /// stock.deposit();
     /// while !call().await && stock.charge_retry().is_ok() {
     ///     // Wait, and call again.

@@ -173,7 +173,7 @@ mod tests {
     };
 
     fn dependency() -> Arc<Dependency> {
-        let policy = Policy::synchronous().build().expect("a policy");
+        let policy = Policy::http().build().expect("a policy");
         Dependencies::new(policy).get("a")
     }
 
