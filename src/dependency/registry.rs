@@ -37,7 +37,7 @@ const OVERFLOW: &str = "overflow";
 pub struct Dependencies<C = Standard, L = ByAuthority> {
     shared: Arc<Registry>,
     pub(crate) classifier: C,
-    pub(super) locate: L,
+    pub(crate) locate: L,
 }
 
 struct Registry {

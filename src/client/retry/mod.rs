@@ -58,7 +58,7 @@
 //! # Services that are not HTTP
 //!
 //! [`RetryLayer::cloning`] retries anything whose request is `Clone`, with a classifier of your
-//! own:
+//! own. HTTP requests that it clones still need a safe method or a key:
 //!
 //! ```
 //! # use tower_reprise::{Dependencies, Policy, RetryLayer, call::{Cause, Verdict}};

@@ -20,7 +20,7 @@ use crate::{
     error::{BoxError, find},
     http::digest::Digest,
     server::idempotency::events::NotConsumed,
-    store::journal::{Dedup, EntryId, Journal, NewEntry},
+    store::journal::{Dedup, EntryId, Journal, NewEntry, Settlement},
     telemetry,
 };
 
@@ -267,6 +267,24 @@ where
     }
 }
 
+impl<R: EventResponse> EventResponse for Delivered<R> {
+    fn failure(&self) -> Option<EventFailure> {
+        match self {
+            Self::Processed(response) => response.failure(),
+            Self::DeadLettered(_) => None,
+        }
+    }
+}
+
+/// Returns the settlement of an event that failed.
+pub(super) fn settlement(failure: &EventFailure) -> Settlement {
+    let settlement = Settlement::failed(failure.reason(), KEEP);
+    match failure.known_cause() {
+        Some(cause) => settlement.cause(cause.to_owned()),
+        None => settlement,
+    }
+}
+
 /// Returns the wait before the event is delivered again, or `None` if it is a dead letter.
 pub(super) fn retry_after(error: &BoxError) -> Option<Duration> {
     match find::<NotConsumed>(&**error) {
@@ -279,9 +297,8 @@ pub(super) fn retry_after(error: &BoxError) -> Option<Duration> {
 impl<J: Journal, F> Recorder<J, F> {
     async fn record(&self, letter: Letter, failure: EventFailure) -> Result<EntryId, BoxError> {
         let new = self.entry(letter);
-        let attempts = failure.attempts();
-        let settlement = failure.settlement();
-        let recorded = record_dead_letter(&self.journal, new, attempts, settlement).await;
+        let (attempts, failed) = (failure.attempts(), settlement(&failure));
+        let recorded = record_dead_letter(&self.journal, new, attempts, failed).await;
         recorded.map_err(|error| {
             telemetry::journal_trouble("dead_letter", error.kind().as_str());
             error.into()

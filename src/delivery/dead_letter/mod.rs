@@ -57,7 +57,6 @@
 //! their time, until a journal in memory is full.
 
 mod alert;
-mod failure;
 mod layer;
 pub(crate) mod reason;
 mod record;
@@ -72,11 +71,12 @@ use http::HeaderMap;
 pub(crate) use self::record::record_dead_letter;
 pub use self::{
     alert::{Alert, AlertHandler, LogAlert},
-    failure::{EventFailure, EventResponse},
     layer::{DeadLetterFuture, DeadLetterLayer, DeadLetterService, Delivered, Letter},
     redelivery::Redelivery,
     redrive::{Redrive, RedriveReport, Redriven},
 };
+pub use crate::server::idempotency::events::{EventFailure, EventResponse};
+
 use super::worker::{ALERTS, WorkerBuilder};
 use crate::delivery::stored_message;
 use crate::store::{

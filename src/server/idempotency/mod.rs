@@ -134,6 +134,8 @@ mod service;
 mod settings;
 mod timer;
 
+#[cfg(feature = "delivery")]
+pub(crate) use self::layer::Abandon;
 pub use self::{
     builder::{IdempotencyBuilder, Missing},
     drain::{Drain, Drained},

@@ -3,13 +3,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{Request, Response};
 
-use super::{Delivered, KEEP};
+use super::{Consumed, NotConsumed};
 use crate::{
     call::{Cause, RetryOutcome, StopReason},
     classify::{Classify, Rules, Standard, network},
-    error::{BoxError, chain},
-    server::idempotency::events::Consumed,
-    store::journal::Settlement,
+    error::{BoxError, chain, find},
 };
 
 /// The response of a consumer, which may say that it failed.
@@ -60,8 +58,24 @@ impl EventFailure {
         self.attempts
     }
 
+    /// Returns the reason, for people.
+    #[must_use]
+    pub fn reason(&self) -> &str {
+        &self.reason
+    }
+
+    /// Returns the cause, if it is known, in words that can be logged and sent on.
+    #[must_use]
+    pub fn known_cause(&self) -> Option<&str> {
+        self.cause.as_deref()
+    }
+
     /// Reads an error and its sources.
-    pub(super) fn of_error(error: &BoxError) -> Self {
+    #[cfg_attr(not(feature = "delivery"), allow(dead_code))]
+    pub(crate) fn of_error(error: &BoxError) -> Self {
+        if let Some(NotConsumed::Failed(failure)) = find::<NotConsumed>(&**error) {
+            return failure.clone();
+        }
         let outcome = RetryOutcome::of_error(&**error);
         let mut reason = String::new();
         for error in chain(&**error) {
@@ -89,15 +103,6 @@ impl EventFailure {
             attempts: outcome.map_or(1, RetryOutcome::attempts).max(1),
         }
     }
-
-    /// Returns the settlement of a dead letter.
-    pub(super) fn settlement(self) -> Settlement {
-        let settlement = Settlement::failed(self.reason, KEEP);
-        match self.cause {
-            Some(cause) => settlement.cause(cause),
-            None => settlement,
-        }
-    }
 }
 
 impl<B> EventResponse for Response<B> {
@@ -121,15 +126,6 @@ impl<R: EventResponse> EventResponse for Consumed<R> {
         match self {
             Self::Processed(response) => response.failure(),
             _ => None,
-        }
-    }
-}
-
-impl<R: EventResponse> EventResponse for Delivered<R> {
-    fn failure(&self) -> Option<EventFailure> {
-        match self {
-            Self::Processed(response) => response.failure(),
-            Self::DeadLettered(_) => None,
         }
     }
 }
