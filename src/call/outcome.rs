@@ -258,3 +258,44 @@ impl Error for PrepareError {
         Some(&*self.0)
     }
 }
+
+/// The id under which a dependency recorded an error (`ERROR_RECORDED`), for an escalation to its
+/// operators. A [`PeekLayer`](crate::client::peek::PeekLayer) that reads codes leaves it beside the
+/// [`RetryOutcome`]:
+///
+/// ```
+/// use tower_reprise::call::ErrorRecord;
+///
+/// fn escalate<B>(response: &http::Response<B>) {
+///     if let Some(record) = ErrorRecord::of(response) {
+///         println!("recorded as {}", record.id());
+///     }
+/// }
+/// # escalate(&http::Response::new(()));
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ErrorRecord(Arc<str>);
+
+impl ErrorRecord {
+    /// The longest id, in bytes.
+    const MAX_LEN: usize = 128;
+
+    /// Returns a record of this id, if it is visible ASCII and not too long.
+    #[cfg_attr(not(feature = "codes"), allow(dead_code))]
+    pub(crate) fn new(id: &str) -> Option<Self> {
+        let fits = (1..=Self::MAX_LEN).contains(&id.len());
+        (fits && id.bytes().all(|byte| byte.is_ascii_graphic())).then(|| Self(id.into()))
+    }
+
+    /// Returns the record that a response names.
+    #[must_use]
+    pub fn of<B>(response: &Response<B>) -> Option<&Self> {
+        response.extensions().get()
+    }
+
+    /// Returns the id.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        &self.0
+    }
+}

@@ -77,7 +77,10 @@ mod service;
 mod codes {
     use std::borrow::Cow;
 
-    use crate::classify::{Advice, Codes};
+    use crate::{
+        call::ErrorRecord,
+        classify::{Advice, Codes},
+    };
 
     pub(super) enum Document {}
 
@@ -95,6 +98,10 @@ mod codes {
         }
 
         pub(super) fn is_replayed_failure(&self, _codes: &Codes) -> bool {
+            match *self {}
+        }
+
+        pub(super) fn error_record(&self) -> Option<ErrorRecord> {
             match *self {}
         }
     }
