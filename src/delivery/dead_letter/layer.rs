@@ -17,6 +17,7 @@ use tower::{Layer, Service};
 use super::{EventFailure, EventResponse, KEEP, record_dead_letter};
 use crate::{
     delivery::{redact, stored_message::StoredMessage},
+    dependency::Dependencies,
     error::{BoxError, find},
     http::digest::Digest,
     server::idempotency::events::NotConsumed,
@@ -118,6 +119,15 @@ impl<J, F> DeadLetterLayer<J, F> {
                 letter,
             }),
         }
+    }
+}
+
+impl<J, F> DeadLetterLayer<J, F> {
+    /// Tells a registry, whose policy names this queue, that its letters are stored here.
+    pub fn serving<C, L>(self, dependencies: &Dependencies<C, L>) -> Self {
+        let queue = Some((*self.recorder.queue).into());
+        dependencies.serve_dead_letters(queue, false);
+        self
     }
 }
 

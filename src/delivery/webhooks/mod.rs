@@ -19,7 +19,7 @@
 //! | [`queue`](WebhooksBuilder::queue) | `webhooks` |
 //! | [`guard`](WebhooksBuilder::guard) | public addresses, `https` |
 //! | [`sender`](WebhooksBuilder::sender) | 5 s to connect, 15 s for a delivery, Mozilla's certificate authorities |
-//! | [`schedule`](WebhooksBuilder::schedule) | five deliveries within a day |
+//! | [`schedule`](WebhooksBuilder::schedule) | that of the policy: five deliveries within a day |
 //! | [`keep`](WebhooksBuilder::keep) | dead letters for 30 days |
 //!
 //! ```

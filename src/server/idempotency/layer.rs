@@ -3,7 +3,7 @@ use std::sync::Arc;
 use tower::Layer;
 
 use super::{Drain, Idempotency, IdempotencyBuilder, settings::LayerState};
-use crate::server::dialect::HttpDialect;
+use crate::{policy::Audit, server::dialect::HttpDialect};
 #[cfg(feature = "delivery")]
 use {
     super::{Execution, engine::Settlement},
@@ -114,6 +114,13 @@ impl<St, D> IdempotencyLayer<St, D> {
         Drain {
             pending: Arc::clone(&self.state.engine.pending),
         }
+    }
+}
+
+/// Reports keys that may be longer than R-6 allows.
+impl<St, D> From<&IdempotencyLayer<St, D>> for Audit {
+    fn from(layer: &IdempotencyLayer<St, D>) -> Self {
+        Self::of_key_len(layer.state.settings.max_key_len)
     }
 }
 
