@@ -292,12 +292,10 @@ impl Breaker {
             Health::Failure if ticket.is_probe() => None,
             Health::Failure => {
                 self.count_failure(&mut inner, now, report.overload);
-                let word = word
-                    | if report.overload {
-                        self.overloaded()
-                    } else {
-                        0
-                    };
+                let word = match report.overload {
+                    true => word | self.overloaded(),
+                    false => word,
+                };
                 self.shared.word.store(word, Ordering::Release);
                 let reason = if self.fails_always(&inner, word, now) {
                     BreakerReason::Failures

@@ -60,7 +60,7 @@ pub(crate) mod models {
 }
 
 pub(crate) use self::{
-    account::{Accounting, account},
+    account::{Accounted, Accounting, account},
     breaker::nanos,
     budget::LastSlot,
     cache::{CacheEntry, DependencyCache},
@@ -254,7 +254,7 @@ impl Dependency {
     ///
     /// Returns a refusal if the budget is used up.
     pub fn charge_retry(self: &Arc<Self>) -> Result<(), Refused> {
-        self.charge_now()
+        self.charge_now().map(drop)
     }
 
     /// Opens the breaker, so that a [`CircuitBreakerLayer`](crate::CircuitBreakerLayer) refuses all
@@ -295,9 +295,7 @@ impl Dependency {
     /// Counts an original request. Returns the slot that it is counted in.
     #[inline]
     pub(crate) fn count_original(&self, now: Instant, last: &mut LastSlot) -> u64 {
-        let slot = last.at(now, self.origin);
-        self.budget.deposit_in(slot);
-        slot
+        self.budget.deposit_in(last.at(now, self.origin))
     }
 
     /// Takes an original back that was refused before it went out.
@@ -341,11 +339,12 @@ impl Dependency {
     }
 
     /// Charges the budget for one retry that is sent at once.
-    pub(crate) fn charge_now(self: &Arc<Self>) -> Result<(), Refused> {
-        if self.charge(Instant::now())?.send() {
-            return Ok(());
+    pub(crate) fn charge_now(self: &Arc<Self>) -> Result<Charge, Refused> {
+        let mut charge = self.charge(Instant::now())?;
+        match charge.send() {
+            true => Ok(charge),
+            false => Err(self.refused(Refusal::Budget, None)),
         }
-        Err(self.refused(Refusal::Budget, None))
     }
 
     /// Asks throttle and breaker to admit a call.

@@ -11,7 +11,7 @@ use http::{Extensions, StatusCode};
 
 use super::Dependency;
 use crate::{
-    call::{Guidance, Health, RetryError, Retryable, Verdict},
+    call::{Cause, Guidance, Health, RetryError, RetryOutcome, Retryable, Verdict},
     classify::Classify,
     error::{BoxError, Elapsed, Refusal, Refused, find},
     http::ResponseHead,
@@ -121,6 +121,11 @@ impl Dependency {
             // A refusal by another dependency is the failure of a service that calls it in turn:
             // this one was called.
             Some(refused) if refused.dependency() == self.name() => {
+                let before = RetryOutcome::of_error(error).map(RetryOutcome::before);
+                if let Some(before) = before.filter(|before| before.in_doubt()) {
+                    // A nested retry loop was refused after it had sent the request.
+                    return Verdict::terminal(Cause::Refused(refused.kind())).effect(before);
+                }
                 let verdict = Verdict::refused(refused.kind());
                 match (refused.kind(), refused.retry_after()) {
                     (Refusal::Breaker, Some(left)) if left <= LONGEST_LOOK => {
@@ -157,7 +162,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        call::Cause,
+        call::Effect,
         classify::{Rules, Standard},
         dependency::Dependencies,
         error::Refusal,
@@ -211,6 +216,15 @@ mod tests {
                 (verdict.cause, verdict.retry),
                 (Cause::Refused(Refusal::Breaker), expected)
             );
+        }
+        for (before, refused) in [
+            (Effect::None, Some(Refusal::Budget)),
+            (Effect::Possible, None),
+        ] {
+            let error = Refused::new(Refusal::Budget, "a", None);
+            let outcome = RetryOutcome::new(1, None, before);
+            let verdict = classify(RetryError::new(outcome, error.into()).into());
+            assert_eq!((verdict.effect, verdict.refusal()), (before, refused));
         }
         let elsewhere = Refused::new(Refusal::Breaker, "b", None);
         for other in [elsewhere.into(), BoxError::from("other")] {

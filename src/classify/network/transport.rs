@@ -22,7 +22,7 @@ pub(super) fn inspect(error: &(dyn Error + 'static), facts: &mut Facts) {
     } else if error.is::<InvalidDnsNameError>() {
         facts.note(Cause::Configuration);
     } else if error.is::<Closed>() {
-        // What its worker failed with, if anything, comes as an error of its own.
+        // If its worker failed, that failure comes as an error of its own.
         facts.ours = true;
     } else if facts.unsent {
         connector(&error.to_string(), facts);

@@ -118,8 +118,7 @@ where
     /// Decides on the attempt after one that failed. Returns when it starts.
     pub(super) fn decide(&mut self, verdict: &Verdict) -> Result<Instant, StopReason> {
         let charge = self.retried.as_mut().and_then(|it| it.charge.take());
-        let refused = decide::is_refusal(verdict);
-        if refused {
+        if verdict.refusal().is_some() {
             let retried = self.retried.get_or_insert_default();
             retried.history.attempts -= 1;
             retried.place = None;
@@ -152,12 +151,12 @@ where
             backoff,
             charge,
         } = decide::decide(&history, verdict, limits, &mut surroundings)?;
-        let place = match verdict.cause {
-            Cause::Refused(by) => {
+        let place = match verdict.refusal() {
+            Some(by) => {
                 let place = self.route.dependency.place_after(by);
                 Some(place.ok_or_else(|| StopReason::from(by))?)
             }
-            _ => None,
+            None => None,
         };
         let retried = self.retried.get_or_insert_default();
         retried.charge = charge;
@@ -171,7 +170,7 @@ where
     /// of ours does not take the place of a result.
     pub(super) fn keep(&mut self, result: Result<S::Response, BoxError>, verdict: &Verdict) {
         let last = &mut self.retried.get_or_insert_default().last;
-        if last.is_none() || !decide::is_refusal(verdict) {
+        if last.is_none() || verdict.refusal().is_none() {
             *last = Some(result);
         }
     }
@@ -250,6 +249,7 @@ where
         if retried.history.attempts == 0 {
             // Only refusals are kept so far, and this attempt may have an effect.
             retried.last = None;
+            retried.history.last_cause = Cause::Timeout;
         }
         retried.history.attempts += 1;
         if let Some((wait, cause)) = retried.announced.take() {
