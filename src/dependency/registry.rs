@@ -410,6 +410,7 @@ impl Registry {
             let keep = now.saturating_sub(known.idle_since) < self.idle || !dependency.is_idle(now);
             if !keep {
                 dependency.retired.store(true, Ordering::Relaxed);
+                dependency.forget_gauges();
                 self.len.fetch_sub(1, Ordering::AcqRel);
             }
             keep

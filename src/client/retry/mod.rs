@@ -96,6 +96,6 @@ pub use self::{
     layer::RetryLayer,
     prepare::{PrepareAttempt, Refresh},
     replay_buffer::Recording,
-    requests::{ClonedRequests, HttpRequests, ReplayRequests},
+    requests::{ClonedRequests, HttpRequests, ReplayRequests, RequestIds},
     service::Retry,
 };

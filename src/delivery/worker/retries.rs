@@ -97,11 +97,7 @@ impl Retries {
     /// Reports how much of each budget is used now: without retries nothing else would.
     pub(super) fn measure(&self) {
         for dependency in self.registry.list() {
-            let status = dependency.status();
-            let usage = status
-                .retries_allowed
-                .map(|allowed| (status.retries, allowed));
-            telemetry::budget(dependency.target(), usage);
+            dependency.refresh_budget();
         }
     }
 
