@@ -28,7 +28,7 @@ pub use self::{
     attempt::Attempt,
     guidance::Guidance,
     key::IdempotencyKey,
-    outcome::{ErrorRecord, PrepareError, RetryError, RetryOutcome, StopReason},
+    outcome::{ErrorRecord, FailedAttempts, PrepareError, RetryError, RetryOutcome, StopReason},
     overrides::RetryOverride,
     verdict::{Cause, Health, Retryable, Verdict},
 };

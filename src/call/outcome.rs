@@ -1,9 +1,9 @@
-use std::{error::Error, fmt, sync::Arc};
+use std::{error::Error, fmt, sync::Arc, time::SystemTime};
 
 use http::Response;
 
 use crate::{
-    call::Effect,
+    call::{Cause, Effect},
     error::{BoxError, Refusal, find},
 };
 
@@ -147,6 +147,7 @@ pub struct RetryError {
     source: BoxError,
     dependency: Option<Box<str>>,
     prepare: Option<PrepareError>,
+    failed: Option<FailedAttempts>,
 }
 
 impl RetryError {
@@ -156,6 +157,7 @@ impl RetryError {
             source,
             dependency: None,
             prepare: None,
+            failed: None,
         }
     }
 
@@ -168,6 +170,12 @@ impl RetryError {
     /// Adds the failure of the hook that ended the call.
     pub(crate) fn prepare(mut self, prepare: Option<PrepareError>) -> Self {
         self.prepare = prepare;
+        self
+    }
+
+    /// Adds the attempts that failed.
+    pub(crate) fn failed(mut self, failed: Option<FailedAttempts>) -> Self {
+        self.failed = failed;
         self
     }
 
@@ -297,5 +305,33 @@ impl ErrorRecord {
     #[must_use]
     pub fn id(&self) -> &str {
         &self.0
+    }
+}
+
+/// The attempts of a call that went out and failed, where there was more than one. They are beside the
+/// [`RetryOutcome`], in the extensions of the response or with the error.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FailedAttempts(Arc<[(SystemTime, Cause)]>);
+
+impl FailedAttempts {
+    pub(crate) fn new(failed: Vec<(SystemTime, Cause)>) -> Option<Self> {
+        (!failed.is_empty()).then(|| Self(failed.into()))
+    }
+
+    /// Returns the failed attempts of the call of this response.
+    #[must_use]
+    pub fn of<B>(response: &Response<B>) -> Option<&Self> {
+        response.extensions().get()
+    }
+
+    /// Returns the failed attempts of the call of this error.
+    #[must_use]
+    pub fn of_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Self> {
+        find::<RetryError>(error)?.failed.as_ref()
+    }
+
+    /// Iterates over the attempts: when each was found to have failed, and why.
+    pub fn iter(&self) -> impl Iterator<Item = (SystemTime, Cause)> {
+        self.0.iter().copied()
     }
 }

@@ -58,6 +58,13 @@
 //! [`Policy::grpc_unary`], or in those that [`unary_methods`] name if there are any. A stream under a
 //! policy for unary calls is a call with [`RetryOverride::off`].
 //!
+//! # Promises
+//!
+//! | promised | not promised |
+//! | --- | --- |
+//! | the response is passed on whole: every frame, trailers, size hints | that a code beyond the limit, past the time or in a compressed body is found |
+//! | at most the limit is read, and waited for no longer than the time | anything about the bodies of other successes: they stay untouched |
+//!
 //! [`Policy::grpc_unary`]: crate::Policy::grpc_unary
 //! [`RetryOverride::off`]: crate::RetryOverride::off
 //! [`unary_methods`]: crate::policy::PolicyBuilder::unary_methods

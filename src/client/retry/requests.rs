@@ -6,7 +6,7 @@ use tower_http::request_id::RequestId;
 use super::{ReplayBody, ReplayLimits, head_snapshot::Head};
 use crate::{
     call::{
-        Attempt, CallDeadline, IdempotencyKey, PrepareError, RetryOutcome,
+        Attempt, CallDeadline, FailedAttempts, IdempotencyKey, PrepareError, RetryOutcome,
         attempt_headers::{Origin, TIMEOUT, origin_of},
         budget_mark::{BudgetMark, ExtensionsKind},
     },
@@ -78,7 +78,13 @@ pub trait ReplayRequests<Req, Res>: Clone + sealed::Sealed {
     fn labels<'a>(&self, snapshot: Option<&'a Self::Snapshot>, rules: &Rules) -> Labels<'a>;
 
     #[doc(hidden)]
-    fn annotate(&self, response: &mut Res, outcome: RetryOutcome, prepare: Option<PrepareError>);
+    fn annotate(
+        &self,
+        response: &mut Res,
+        outcome: RetryOutcome,
+        prepare: Option<PrepareError>,
+        failed: Option<FailedAttempts>,
+    );
 
     /// Returns whether a response keeps its connection, since its body goes on.
     #[doc(hidden)]
@@ -228,9 +234,18 @@ impl<B: ReplayBody, R: ResponseHead> ReplayRequests<Request<B>, R> for HttpReque
         }
     }
 
-    fn annotate(&self, response: &mut R, outcome: RetryOutcome, prepare: Option<PrepareError>) {
+    fn annotate(
+        &self,
+        response: &mut R,
+        outcome: RetryOutcome,
+        prepare: Option<PrepareError>,
+        failed: Option<FailedAttempts>,
+    ) {
         let extensions = response.extensions_mut();
         extensions.insert(outcome);
+        if let Some(failed) = failed {
+            extensions.insert(failed);
+        }
         if let Some(prepare) = prepare {
             extensions.insert(prepare);
         }
@@ -349,7 +364,14 @@ impl<Req: Clone, Res, I: ReadIds<Req>> ReplayRequests<Req, Res> for ClonedReques
         snapshot.map_or_else(Labels::default, I::labels)
     }
 
-    fn annotate(&self, _: &mut Res, _: RetryOutcome, _: Option<PrepareError>) {}
+    fn annotate(
+        &self,
+        _: &mut Res,
+        _: RetryOutcome,
+        _: Option<PrepareError>,
+        _: Option<FailedAttempts>,
+    ) {
+    }
 
     fn is_unread(&self, _: &Res) -> bool {
         false

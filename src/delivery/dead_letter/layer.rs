@@ -14,7 +14,7 @@ use http::HeaderMap;
 use pin_project_lite::pin_project;
 use tower::{Layer, Service};
 
-use super::{EventFailure, EventResponse, KEEP, record_dead_letter};
+use super::{EventFailure, EventResponse, KEEP, attempts, record_dead_letter};
 use crate::{
     delivery::{redact, stored_message::StoredMessage},
     dependency::Dependencies,
@@ -288,7 +288,7 @@ impl<R: EventResponse> EventResponse for Delivered<R> {
 
 /// Returns the settlement of an event that failed.
 pub(super) fn settlement(failure: &EventFailure) -> Settlement {
-    let settlement = Settlement::failed(failure.reason(), KEEP);
+    let settlement = Settlement::failed(attempts::note(failure), KEEP);
     match failure.known_cause() {
         Some(cause) => settlement.cause(cause.to_owned()),
         None => settlement,

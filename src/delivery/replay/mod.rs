@@ -99,6 +99,16 @@
 //! known. One that ends between two attempts, since it is cancelled, expires or fails for good
 //! without a reply, leaves its key to the layer's
 //! [crash policy](crate::store::CrashPolicy).
+//!
+//! # Promises
+//!
+//! | promised | not promised |
+//! | --- | --- |
+//! | 202 means that the request is in the journal; if it can't be written, the reply is 503 | an order among lanes, or against direct requests |
+//! | it ends in exactly one of `completed`, `failed`, `expired` and `cancelled`, whatever dies meanwhile | that it ends before its time to live is over |
+//! | it is never started after its time to live | that a handler without an idempotency layer runs once |
+//! | requests of one lane are replayed in order, one at a time | that credentials of the caller are there: bring fresh ones |
+//! | the callback is queued in one commit with the result, and sent at least once | that a callback arrives once: its receiver drops duplicates by id |
 
 mod accept;
 mod attempt;

@@ -53,6 +53,14 @@
 //! # }
 //! ```
 //!
+//! # Promises
+//!
+//! | promised | not promised |
+//! | --- | --- |
+//! | a queued event is delivered at least once, or is a dead letter | once: the receiver drops duplicates by `webhook-id` |
+//! | no delivery enters a private network or follows a redirect, and no reply is shown to anybody | an order among events of one target |
+//! | one that hangs, or fails, delays no other target | that an event arrives within a day of an outage: it is a dead letter then |
+//!
 //! # What goes wrong
 //!
 //! - Without a worker, events wait. Without a worker of

@@ -77,6 +77,13 @@
 //! # }
 //! ```
 //!
+//! # Promises
+//!
+//! | promised | not promised |
+//! | --- | --- |
+//! | a failed reply gets guidance that agrees with its code, its limits and what the server keeps | that clients obey it |
+//! | all other members of a body keep their bytes | guidance in bodies that are larger than the limit, compressed or signed: those get headers only |
+//!
 //! # What goes wrong
 //!
 //! The layer reads JSON of up to 64 KiB for up to 250 ms. A longer or slower reply gets headers only,

@@ -1,11 +1,11 @@
-use std::sync::Arc;
+use std::{sync::Arc, time::SystemTime};
 
 use bytes::Bytes;
 use http::{Request, Response};
 
 use super::{Consumed, NotConsumed};
 use crate::{
-    call::{Cause, RetryOutcome, StopReason},
+    call::{Cause, FailedAttempts, RetryOutcome, StopReason},
     classify::{Classify, Rules, Standard, network},
     error::{BoxError, chain, find},
 };
@@ -33,6 +33,7 @@ pub struct EventFailure {
     reason: String,
     cause: Option<String>,
     attempts: u32,
+    history: Vec<(SystemTime, String)>,
 }
 
 impl EventFailure {
@@ -42,6 +43,7 @@ impl EventFailure {
             reason: reason.into(),
             cause: None,
             attempts: 1,
+            history: Vec::new(),
         }
     }
 
@@ -56,6 +58,11 @@ impl EventFailure {
     #[must_use]
     pub fn attempts(&self) -> u32 {
         self.attempts
+    }
+
+    /// Iterates over the attempts of a retry layer: when each failed, and its cause.
+    pub fn history(&self) -> impl Iterator<Item = (SystemTime, &str)> {
+        self.history.iter().map(|(at, cause)| (*at, &**cause))
     }
 
     /// Returns the reason, for people.
@@ -88,10 +95,15 @@ impl EventFailure {
             }
         }
         let known = network::classify(&Rules::standard(), &**error).cause;
-        Self::retried(reason, known, outcome)
+        Self::retried(reason, known, outcome, FailedAttempts::of_error(&**error))
     }
 
-    fn retried(reason: String, cause: Cause, outcome: Option<&RetryOutcome>) -> Self {
+    fn retried(
+        reason: String,
+        cause: Cause,
+        outcome: Option<&RetryOutcome>,
+        failed: Option<&FailedAttempts>,
+    ) -> Self {
         let stopped = outcome.and_then(RetryOutcome::stop_reason);
         let cause = match cause {
             Cause::Unknown => stopped.map(|stopped| stopped.to_string()),
@@ -101,6 +113,11 @@ impl EventFailure {
             reason,
             cause,
             attempts: outcome.map_or(1, RetryOutcome::attempts).max(1),
+            history: failed
+                .into_iter()
+                .flat_map(FailedAttempts::iter)
+                .map(|(at, cause)| (at, cause.to_string()))
+                .collect(),
         }
     }
 }
@@ -117,7 +134,13 @@ impl<B> EventResponse for Response<B> {
         let stopped =
             stopped.map_or_else(String::new, |stopped: StopReason| format!(" ({stopped})"));
         let reason = format!("replied {}{stopped}", self.status().as_u16());
-        Some(EventFailure::retried(reason, verdict.cause, outcome))
+        let failed = FailedAttempts::of(self);
+        Some(EventFailure::retried(
+            reason,
+            verdict.cause,
+            outcome,
+            failed,
+        ))
     }
 }
 
