@@ -42,6 +42,8 @@ mod server;
 #[path = "../support/svg.rs"]
 mod svg;
 mod timeline;
+#[path = "../support/tower_retry.rs"]
+mod tower_retry;
 
 use std::{path::Path, process::ExitCode, sync::Arc, time::Duration};
 
