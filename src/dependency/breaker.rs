@@ -348,6 +348,15 @@ impl Breaker {
             && (pinned || at < inner.probes.soonest(&self.policy))
     }
 
+    /// Returns the time after which a call that was refused now may come again, if the breaker is
+    /// open and not by hand.
+    pub(crate) fn pause(&self, now: u64) -> Option<Duration> {
+        let inner = lock(&self.shared.inner);
+        let is_open = state(self.shared.word.load(Ordering::Acquire)) == OPEN;
+        let probes = is_open && inner.pinned.is_none();
+        probes.then(|| inner.probes.pause(&self.policy, now))
+    }
+
     /// Returns the state, with the reason and the time of the last change.
     pub(crate) fn state(&self, now: u64) -> (BreakerState, Option<(BreakerReason, u64)>) {
         let inner = lock(&self.shared.inner);

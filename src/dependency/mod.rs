@@ -9,8 +9,8 @@
 //! ```
 //! use tower_reprise::{Dependencies, Policy, dependency::BreakerState};
 //!
-//! let deps = Dependencies::builder(Policy::synchronous().build()?)
-//!     .policy_for("slow.example", Policy::synchronous().max_retries(1).build()?)
+//! let deps = Dependencies::builder(Policy::http().build()?)
+//!     .policy_for("slow.example", Policy::http().max_retries(1).build()?)
 //!     .capacity(500)
 //!     .build();
 //! let slow = deps.get("slow.example");
@@ -248,7 +248,7 @@ impl Dependency {
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// use tower_reprise::{Dependencies, Policy};
     ///
-    /// let stock = Dependencies::new(Policy::synchronous().build()?).get("stock.example");
+    /// let stock = Dependencies::new(Policy::http().build()?).get("stock.example");
     /// stock.deposit();
     /// while !call().await && stock.charge_retry().is_ok() {
     ///     // Wait, and call again.
@@ -361,10 +361,10 @@ impl Dependency {
     }
 
     /// Takes a place among the calls that a guard refused and that look again. Those that wait for a
-    /// breaker are no more than are refused between two probes, or they would come back as a herd.
+    /// breaker are no more than are refused between three probes, or they would come back as a herd.
     pub(crate) fn place_after(self: &Arc<Self>, refusal: Refusal) -> Option<Place> {
         match refusal {
-            Refusal::Breaker => Place::take(self, CALLS_A_PROBE as usize),
+            Refusal::Breaker => Place::take(self, 2 * CALLS_A_PROBE as usize),
             _ => self.place(),
         }
     }

@@ -79,6 +79,8 @@ pub(super) struct Retried<S, Res> {
     last: Option<Result<Res, BoxError>>,
     /// The failure of the hook, which ends the call.
     prepare: Option<PrepareError>,
+    /// The correlation id of a request of which nothing is kept any more, for the log.
+    correlation_id: Option<Box<str>>,
     /// The attempts that failed after they went out.
     failed: Vec<(SystemTime, Cause)>,
 }
@@ -102,6 +104,7 @@ impl<S, Res> Default for Retried<S, Res> {
             announced: None,
             last: None,
             prepare: None,
+            correlation_id: None,
             failed: Vec::new(),
         }
     }
@@ -199,6 +202,11 @@ where
         let attempt = Attempt::charged(retries, deadline, next);
         let last = retries >= self.limits.max_retries;
         let rules = self.route.dependency.policy().rules();
+        if last {
+            let labels = self.requests.labels(self.snapshot.as_ref(), rules);
+            let retried = self.retried.get_or_insert_default();
+            retried.correlation_id = labels.correlation_id.map(Into::into);
+        }
         let request = self
             .requests
             .rebuild(&mut self.snapshot, attempt, last, rules)?;
@@ -381,7 +389,7 @@ where
             _ => result,
         };
         self.gave_up(reason, verdict.cause);
-        self.annotate(result, Some(reason), effect)
+        self.annotate(result, Some((reason, verdict.cause)), effect)
     }
 
     /// Ends the call while an attempt is out, which may still have an effect.
@@ -405,17 +413,29 @@ where
         });
         self.gave_up(reason, history.last_cause);
         match last {
-            Some(last) => self.annotate(last, Some(reason), history.before_last),
+            Some(last) => {
+                let stopped = Some((reason, history.last_cause));
+                self.annotate(last, stopped, history.before_last)
+            }
             None => {
                 let error = self.without_result(reason);
-                self.annotate(Err(error), Some(reason), history.effect())
+                let stopped = Some((reason, Cause::Timeout));
+                self.annotate(Err(error), stopped, history.effect())
             }
         }
     }
 
     fn gave_up(&self, reason: StopReason, cause: Cause) {
         let (dependency, attempts) = (self.dependency(), self.history().attempts);
-        telemetry::stop_reason(dependency.target(), attempts, reason, cause);
+        telemetry::stop_reason(dependency.target(), attempts, reason, cause, || {
+            let (rules, retried) = (dependency.policy().rules(), self.retried.as_ref());
+            let labels = self.requests.labels(self.snapshot.as_ref(), rules);
+            let kept = retried.and_then(|retried| retried.correlation_id.as_deref());
+            telemetry::Labels {
+                correlation_id: labels.correlation_id.or(kept),
+                ..labels
+            }
+        });
         dependency.happened(&Event::GaveUp {
             dependency: dependency.name(),
             attempts,
@@ -443,9 +463,10 @@ where
     fn annotate(
         &mut self,
         result: Result<S::Response, BoxError>,
-        reason: Option<StopReason>,
+        stopped: Option<(StopReason, Cause)>,
         effect: Effect,
     ) -> Result<S::Response, BoxError> {
+        let (reason, cause) = stopped.unzip();
         let outcome = RetryOutcome::new(self.history().attempts, reason, effect);
         let retried = self.retried.as_mut();
         let taken = retried.map(|it| (it.prepare.take(), mem::take(&mut it.failed)));
@@ -460,7 +481,7 @@ where
             Err(error) => {
                 let error = RetryError::new(outcome, error).prepare(prepare);
                 let error = error.failed(failed);
-                Err(error.dependency(self.dependency().name()).into())
+                Err(error.dependency(self.dependency().name(), cause).into())
             }
         }
     }
