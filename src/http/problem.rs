@@ -145,6 +145,10 @@ impl Problem {
         SERVER_MAINTENANCE: SERVICE_UNAVAILABLE, Unavailable, "server-maintenance",
             "Service is in maintenance", "The service is in maintenance.",
             RetryHint::After(Duration::from_secs(60));
+        REPLAY_FULL: SERVICE_UNAVAILABLE, Unavailable, "replay-full",
+            "Too many requests wait",
+            "The request can't be served now, and as many wait as may.",
+            RetryHint::After(Duration::from_secs(60));
         REPLAY_UNAVAILABLE: SERVICE_UNAVAILABLE, Unavailable, "replay-unavailable",
             "Request was not journaled",
             "The request can't be served now, and could not be written down either.",

@@ -35,12 +35,8 @@ impl<J: Journal + Clone> DeadLetters<J> {
         event: F,
     ) -> WorkerBuilder<J, Redelivery<S, F, E>>
     where
-        S: Service<E> + Clone + Send + Sync + 'static,
-        S::Future: Send,
-        S::Response: EventResponse + Send,
-        S::Error: Into<BoxError>,
-        F: Fn(Letter) -> E + Send + Sync + 'static,
-        E: Send + 'static,
+        F: Fn(Letter) -> E,
+        Redelivery<S, F, E>: Handler,
     {
         let handler = Redelivery {
             consumer,

@@ -1,45 +1,30 @@
-use std::{any::Any, error::Error, future::Future, pin::pin, sync::Arc};
+use std::{any::Any, future::Future, pin::pin, sync::Arc};
 
 use bytes::Bytes;
-use http::{
-    HeaderValue, Request, Response, StatusCode,
-    header::{CONTENT_LENGTH, LOCATION},
-};
+use http::{Request, Response, StatusCode, header::CONTENT_LENGTH};
 use http_body::Body;
-use tower::{Service, ServiceExt, load_shed::error::Overloaded};
+use tower::{Service, ServiceExt};
 
 use super::{
-    Replay, ReplayId, ReplayLater,
-    builder::Settings,
-    control::reply_of,
-    dialect::{
-        Accepted, Original, QueueReason, Rejected, ReplayFormat, ReplayOptions, ReplayRequest,
-    },
-    request::{Callback, Stored},
+    Replay, ReplayLater,
+    dialect::{Original, QueueReason, Rejected, ReplayFormat, ReplayOptions, ReplayRequest},
+    request::Stored,
+    served::{UNAVAILABLE, cannot_call, is_journaled, replay_key},
 };
 use crate::{
-    call::{
-        Effect, ReplayAttempt, ReplayKey, RetryError, RetryOutcome, Retryable,
-        key::LONGEST_CONFIGURABLE,
-    },
-    classify::{Rules, http::is_replayed, network},
-    delivery::{redact, webhooks::Webhooks},
-    error::{BoxError, Refused, find},
+    call::{ReplayAttempt, key::LONGEST_CONFIGURABLE},
+    classify::http::is_replayed,
     http::{
         BufferedBody, RequestBody,
         digest::Digest,
         problem::Problem,
         read::{Buffered, ReadError, buffer, read_whole},
     },
-    server::{dialect::OperationId, idempotency::HandlerOutcome},
-    store::journal::{Dedup, Enqueued, Entry, Journal, NewEntry},
-    telemetry,
+    server::dialect::OperationId,
+    store::journal::Journal,
 };
 
 pub(super) const MAINTENANCE: &str = "SERVER_MAINTENANCE";
-const UNAVAILABLE: &str = "SERVICE_UNAVAILABLE";
-const OVERLOADED: &str = "OVERLOADED";
-const DEPENDENCY: &str = "DEPENDENCY_UNAVAILABLE";
 
 /// A request that is journaled if it can't be served, or that is about replays.
 pub(super) struct ReplayableRequest<S, J> {
@@ -135,82 +120,6 @@ fn own<R: Body>(response: Response<Bytes>) -> Response<BufferedBody<R>> {
     response.map(BufferedBody::from)
 }
 
-/// Returns why a request was not served, if its response says so and it may be served later: the
-/// service is unavailable, or the handler asks for a replay.
-pub(super) fn cannot_serve<R>(response: &Response<R>) -> Option<&'static str> {
-    if let Some(ReplayLater(reason)) = response.extensions().get() {
-        return Some(reason);
-    }
-    let unavailable = response.status() == StatusCode::SERVICE_UNAVAILABLE;
-    (unavailable && !is_final(response)).then_some(UNAVAILABLE)
-}
-
-/// Returns whether a reply decides its request whatever its status: one of an idempotency store,
-/// and one after an attempt that may have been served.
-fn is_final<R>(response: &Response<R>) -> bool {
-    // Attempts that got a 503 too are as good as this one.
-    let before = || RetryOutcome::of(response).map(RetryOutcome::before);
-    let served = || before().is_some_and(|effect| effect > Effect::Unproven);
-    is_replayed(response.headers()) || served()
-}
-
-/// Returns why a request is to be journaled: it was not served, or the limits of the service, or of
-/// what that calls, kept it from having any effect.
-fn is_journaled<R>(settings: &Settings, response: &Response<R>) -> Option<&'static str> {
-    let (status, extensions) = (response.status(), response.extensions());
-    if extensions.get::<ReplayLater>().is_none() && !settings.statuses.contains(&status) {
-        return None;
-    }
-    cannot_serve(response).or_else(|| {
-        let known = extensions.get::<HandlerOutcome>();
-        let known = known.map(|outcome| *outcome == HandlerOutcome::NoEffect);
-        let known = known.or_else(|| Some(*extensions.get::<Effect>()? == Effect::None));
-        let busy = status == StatusCode::TOO_MANY_REQUESTS;
-        let code = if busy { OVERLOADED } else { DEPENDENCY };
-        (known.unwrap_or(busy) && !is_final(response)).then_some(code)
-    })
-}
-
-/// Returns why there is no response, if the error says that the request was not served.
-pub(super) fn cannot_call(error: &dyn Any) -> Option<&'static str> {
-    let error: &BoxError = error.downcast_ref()?;
-    let retried = find::<RetryError>(&**error);
-    if retried.is_some_and(|retried| retried.outcome().before() > Effect::Unproven) {
-        return None;
-    }
-    if Refused::find(&**error).is_some() {
-        return Some(DEPENDENCY);
-    }
-    if find::<Overloaded>(&**error).is_some() {
-        return Some(OVERLOADED);
-    }
-    // There was no connection, and one may be possible later.
-    let last = retried.and_then(Error::source).unwrap_or(&**error);
-    let verdict = network::classify(&Rules::standard(), last);
-    let later = verdict.never_sent && verdict.retry != Retryable::Never;
-    later.then_some(DEPENDENCY)
-}
-
-/// Returns the key by which the attempts of a request know each other: that of its operation, so
-/// that a repeat of the request has the same, or the entry's id if it has no key.
-pub(super) fn replay_key(
-    dialect: &dyn ReplayFormat,
-    head: &Request<()>,
-    body: &[u8],
-    owner: &str,
-) -> Option<ReplayKey> {
-    let mut digest = Digest::new("replay");
-    digest.part(owner);
-    // As the journal keeps it, without what other layers put on the request.
-    let mut kept = Request::new(());
-    *kept.method_mut() = head.method().clone();
-    *kept.uri_mut() = head.uri().clone();
-    *kept.headers_mut() = head.headers().clone();
-    let id = dialect.identify(&kept, body, LONGEST_CONFIGURABLE, digest);
-    let key = id.ok()??.key;
-    key.as_bytes().first_chunk().copied()
-}
-
 impl<J: Journal + Clone> Replay<J> {
     /// Tells the idempotency layer below that a request will be journaled if it can't be served, so
     /// that its record is the journal's from then on.
@@ -229,11 +138,11 @@ impl<J: Journal + Clone> Replay<J> {
         }
     }
 
-    fn dialect(&self) -> &dyn ReplayFormat {
+    pub(super) fn dialect(&self) -> &dyn ReplayFormat {
         &*self.state.settings.dialect
     }
 
-    fn reject(&self, body: &[u8], problem: &Problem) -> Response<Bytes> {
+    pub(super) fn reject(&self, body: &[u8], problem: &Problem) -> Response<Bytes> {
         self.dialect().rejected(body, problem)
     }
 
@@ -328,7 +237,7 @@ impl<J: Journal + Clone> Replay<J> {
     }
 
     /// Returns the operation of a request, by which repeats are found; `None` if it has no key.
-    fn operation(
+    pub(super) fn operation(
         &self,
         owner: &str,
         head: &Request<()>,
@@ -341,7 +250,7 @@ impl<J: Journal + Clone> Replay<J> {
     }
 
     /// Rejects a request whose key was used for another one, with what is known of that.
-    async fn conflict(&self, head: &Request<()>, body: &Bytes) -> Response<Bytes> {
+    pub(super) async fn conflict(&self, head: &Request<()>, body: &Bytes) -> Response<Bytes> {
         let original = async {
             let owner = self.state.scope.owner(head)?;
             let id = self.operation(&owner, head, body).ok()??;
@@ -399,106 +308,5 @@ impl<J: Journal + Clone> Replay<J> {
             Buffered::Partial(_) => None,
         };
         reason.unwrap_or_else(|| code.into())
-    }
-
-    /// Journals a request, and returns the answer.
-    async fn accept(
-        &self,
-        head: &Request<()>,
-        body: Bytes,
-        options: Box<ReplayOptions>,
-        reason: QueueReason,
-    ) -> Response<Bytes> {
-        let entry = match self.entry(head, body.clone(), *options, &reason.code) {
-            Ok(entry) => entry,
-            Err(problem) => return self.reject(&body, &problem),
-        };
-        let payload = entry.payload.clone();
-        match self.journal.enqueue(entry).await {
-            Ok(Enqueued::New(entry)) => {
-                self.state.wake.wake();
-                self.accepted(&body, Entry { payload, ..entry }, reason)
-                    .await
-            }
-            Ok(Enqueued::Existing(entry)) => {
-                // The request as it was journaled, rather than this repeat of it.
-                let whole = self.journal.find(entry.id).await.ok().flatten();
-                self.accepted(&body, whole.unwrap_or(entry), reason).await
-            }
-            Ok(Enqueued::Mismatch) => self.conflict(head, &body).await,
-            Err(error) => {
-                telemetry::journal_trouble("enqueue", error.kind().as_str());
-                self.reject(&body, &Problem::REPLAY_UNAVAILABLE)
-            }
-        }
-    }
-
-    fn entry(
-        &self,
-        head: &Request<()>,
-        body: Bytes,
-        options: ReplayOptions,
-        reason: &str,
-    ) -> Result<NewEntry, Problem> {
-        let super::ReplayState {
-            settings,
-            scope,
-            webhooks,
-            ..
-        } = &*self.state;
-        let owner = scope.owner(head).ok_or(Problem::REPLAY_ANONYMOUS)?;
-        if !redact::fits(&owner) {
-            let detail = "The caller's name is too long to be written down.";
-            return Err(Problem::REPLAY_INVALID.detail(detail));
-        }
-        let dialect = self.dialect();
-        let id = self.operation(&owner, head, &body)?;
-        let dedup = id.map(|OperationId { key, fingerprint }| Dedup { key, fingerprint });
-        let queue = webhooks.as_ref().map_or("", Webhooks::queue);
-        let callback = options
-            .callback
-            .map(|(url, headers)| Callback::new(url, &headers, queue));
-        let ttl = options.ttl.unwrap_or(settings.ttl);
-        let mut description = dialect.describe(head, &body);
-        let function = description.function.take();
-        let function = function.unwrap_or_else(|| (settings.function)(head));
-        let key_header = &dialect.key_header();
-        let stored = Stored::new(head, body, reason, description, key_header, callback);
-        Ok(NewEntry {
-            lane: settings.order.lane(&owner, head),
-            label: redact::cut(&function),
-            version: stored.meta.version.clone(),
-            owner,
-            dedup,
-            priority: options.priority,
-            ttl: ttl.min(settings.longest_ttl),
-            ..NewEntry::new(settings.queue.clone(), stored.encode())
-        })
-    }
-
-    /// Answers a request that is in the journal, now or since before.
-    async fn accepted(&self, body: &[u8], entry: Entry, reason: QueueReason) -> Response<Bytes> {
-        // It is in the journal, whether or not its position can be told.
-        let status = match self.describe(&entry).await {
-            Ok(status) => status,
-            Err(_) => {
-                super::ReplayStatus::new(&entry, Stored::decode(entry.payload.clone()).as_ref())
-            }
-        };
-        let by_switch = status.reason == MAINTENANCE;
-        let accepted = Accepted {
-            status,
-            reply: reply_of(&entry),
-            maintenance: self.maintenance.state().filter(|_| by_switch),
-            details: reason.details,
-        };
-        let mut response = self.dialect().accepted(body, &accepted);
-        let id = ReplayId(entry.id);
-        let location = self.state.settings.location.as_deref();
-        let location = location.map(|path| format!("{path}/{id}"));
-        if let Some(location) = location.and_then(|path| HeaderValue::try_from(path).ok()) {
-            response.headers_mut().insert(LOCATION, location);
-        }
-        response
     }
 }

@@ -7,9 +7,9 @@ use http::{Request, Response};
 
 use super::{
     Replay, ReplayId, Replayed,
-    accept::{cannot_call, cannot_serve, replay_key},
     dialect::ReplayFormat,
     request::Stored,
+    served::{cannot_call, cannot_serve, replay_key},
 };
 use crate::{
     call::{AttemptedAgain, Cause, ReplayAttempt, Retryable, Verdict},

@@ -43,6 +43,8 @@ pub(super) struct Settings {
     pub(super) keep: Duration,
     pub(super) keep_failed: Duration,
     pub(super) concurrency: usize,
+    /// The most requests that wait, in all and of one owner.
+    pub(super) max_queued: (u32, u32),
     pub(super) location: Option<String>,
     pub(super) paced_by: Vec<Paced>,
     /// Ends what the idempotency layer holds for a replay that is over.
@@ -129,6 +131,7 @@ impl<J: Journal + Clone> ReplayBuilder<J> {
                 keep: DAY,
                 keep_failed: KEEP,
                 concurrency: 8,
+                max_queued: (1_000_000, 100_000),
                 location: None,
                 paced_by: Vec::new(),
                 abandon: None,
@@ -247,6 +250,13 @@ impl<J: Journal + Clone> ReplayBuilder<J> {
     /// Sets the largest reply that is kept, in bytes: 1 MiB by default.
     pub fn response_limit(mut self, bytes: usize) -> Self {
         self.settings.response_limit = bytes;
+        self
+    }
+
+    /// Sets how many requests may wait in all, and of one owner: a million and 100,000 by default. Past
+    /// that the reply is 503 with `Retry-After`, and nothing is accepted that could be lost.
+    pub fn max_queued(mut self, in_all: u32, per_scope: u32) -> Self {
+        self.settings.max_queued = (in_all, per_scope);
         self
     }
 

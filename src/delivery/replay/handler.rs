@@ -16,10 +16,10 @@ use tower::{Service, ServiceExt};
 
 use super::{
     Replay,
-    accept::{cannot_call, cannot_serve},
     attempt::{Judged, judge, judge_reply},
     callback::Ended,
     request::Stored,
+    served::{cannot_call, cannot_serve},
 };
 use crate::{
     backoff::{Backoff, FullJitter},

@@ -119,6 +119,7 @@ mod cursor;
 #[cfg_attr(not(feature = "forrst"), allow(dead_code, reason = "HTTP says less"))]
 pub(crate) mod dialect;
 pub(crate) mod document;
+mod enqueue;
 mod handler;
 mod http_dialect;
 mod layer;
@@ -126,6 +127,7 @@ pub(crate) mod maintenance;
 mod options;
 mod request;
 mod routes;
+mod served;
 mod slow_start;
 
 use std::{fmt, str::FromStr, sync::Arc};

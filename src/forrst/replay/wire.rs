@@ -274,7 +274,7 @@ fn rejected(body: &[u8], problem: &Problem, original: Option<&Original>) -> Resp
         "replay-invalid" if request.as_ref().is_some_and(is_function) => "INVALID_ARGUMENTS",
         "replay-invalid" | "replay-too-large" => "VALIDATION_ERROR",
         "replay-anonymous" => "FORBIDDEN",
-        "replay-unavailable" => "UNAVAILABLE",
+        "replay-unavailable" | "replay-full" => "UNAVAILABLE",
         _ => &*code,
     };
     let key = request.and_then(|request| key(&request).ok().flatten());

@@ -33,6 +33,9 @@ const CLAIM_PAUSE: Duration = Duration::from_millis(50);
 const SETTLE_PAUSE: Duration = Duration::from_millis(100);
 const SETTLE_PAUSE_MOST: Duration = Duration::from_secs(5);
 
+/// The longest that a verb is repeated.
+const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+
 /// The memory of one settlement or claim that waits for the store, next to its reply: a task with two
 /// timers, and the state of a call to the store.
 const WAITING_COST: usize = 4096;
@@ -196,10 +199,8 @@ impl<St: IdempotencyStore> Engine<St> {
         let pending = self.pending.settlement();
         tokio::spawn(async move {
             let _held = (memory, pending);
-            let started = Instant::now();
-            let mut pause = SETTLE_PAUSE;
-            while started.elapsed() < claim.lease {
-                sleep(pause).await;
+            let mut pauses = Pauses::within(claim.lease);
+            while pauses.next().await {
                 let claimed = engine.store.claim(claim.clone());
                 match engine.bounded(pin!(claimed)).await {
                     Ok(Claimed::New(lease)) => {
@@ -208,7 +209,6 @@ impl<St: IdempotencyStore> Engine<St> {
                     Ok(_) => return,
                     Err(error) => telemetry::store_trouble("claim", error.kind().as_str()),
                 }
-                pause = (pause * 2).min(SETTLE_PAUSE_MOST);
             }
         });
     }
@@ -382,16 +382,13 @@ impl<St: IdempotencyStore> Engine<St> {
         let pending = self.pending.settlement();
         tokio::spawn(async move {
             let _held = (memory, pending);
-            let started = Instant::now();
             let settling = async {
-                let mut pause = SETTLE_PAUSE;
-                while started.elapsed() < execution.retention() {
-                    sleep(pause).await;
+                let mut pauses = Pauses::within(execution.retention());
+                while pauses.next().await {
                     match engine.settle_once(&execution, &settlement).await {
                         Ok(_) => return,
                         Err(error) => telemetry::store_trouble("settle", error.kind().as_str()),
                     }
-                    pause = (pause * 2).min(SETTLE_PAUSE_MOST);
                 }
                 telemetry::settling_given_up(execution.key());
             };
@@ -412,6 +409,32 @@ impl<St: IdempotencyStore> Engine<St> {
                 Err(StoreError::new(StoreErrorKind::Timeout, message).in_doubt())
             }
         }
+    }
+}
+
+/// Growing pauses between attempts of a verb that the store did not take.
+struct Pauses {
+    until: Instant,
+    next: Duration,
+}
+
+impl Pauses {
+    fn within(longest: Duration) -> Self {
+        let now = Instant::now();
+        Self {
+            until: now.checked_add(longest).unwrap_or(now + FOREVER),
+            next: SETTLE_PAUSE,
+        }
+    }
+
+    /// Waits; `false` if the time is over.
+    async fn next(&mut self) -> bool {
+        if Instant::now() >= self.until {
+            return false;
+        }
+        sleep(self.next).await;
+        self.next = (self.next * 2).min(SETTLE_PAUSE_MOST);
+        true
     }
 }
 

@@ -253,3 +253,44 @@ async fn j_1_estimates_come_from_the_drain_and_from_maintenance() {
     assert!(document.get("estimated_replay").is_none(), "nobody knows");
     assert!(document.get("maintenance").is_none());
 }
+
+/// J-18: a queue has a bound of its own and one for each owner, and refuses past them.
+#[tokio::test(start_paused = true)]
+async fn j_18_a_queue_that_is_full_refuses_and_loses_nothing() {
+    let by = |user: &str, key: &str| {
+        let order = Request::post("/orders").header("x-user", user);
+        order
+            .header("idempotency-key", key)
+            .header("replay", "true")
+    };
+    let shop = Shop::with(|builder| builder.max_queued(5, 3));
+    shop.replay.maintenance().on(None);
+    for (user, key, status) in [
+        ("ada", "1", 202),
+        ("ada", "2", 202),
+        ("ada", "3", 202),
+        ("ada", "4", 503),
+        // It is there already.
+        ("ada", "1", 202),
+        ("bob", "1", 202),
+        ("bob", "2", 202),
+        ("bob", "3", 503),
+        ("eve", "1", 503),
+    ] {
+        let (got, document) = shop.send(by(user, key), "").await;
+        assert_eq!(got, status, "{user} {key}: {document}");
+    }
+    assert_eq!(shop.counts("replay").await.of(Status::Queued), 5);
+    let worker = shop.work();
+    shop.replay.maintenance().off();
+    while shop.counts("replay").await.of(Status::Completed) < 5 {
+        tokio::time::sleep(SECOND).await;
+    }
+    shop.replay.maintenance().on(None);
+    assert_eq!(
+        shop.send(by("ada", "4"), "").await.0,
+        202,
+        "there is room again"
+    );
+    drop(worker);
+}
