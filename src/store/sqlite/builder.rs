@@ -17,6 +17,8 @@ use crate::{
     store::{StoreError, StoreErrorKind},
 };
 
+const MAX_RESERVE: u64 = 1 << 30;
+
 /// Builds a [`SqliteStore`].
 #[derive(Clone)]
 #[must_use]
@@ -25,6 +27,7 @@ pub struct SqliteStoreBuilder {
     queue: usize,
     batch: usize,
     max_bytes: Option<u64>,
+    reserve: u64,
     clock: Clock,
 }
 
@@ -35,6 +38,7 @@ impl SqliteStoreBuilder {
             queue: 4096,
             batch: 256,
             max_bytes: None,
+            reserve: 8 << 20,
             clock: Arc::new(SystemTime::now),
         }
     }
@@ -65,25 +69,36 @@ impl SqliteStoreBuilder {
         self
     }
 
+    /// The room kept for the outcomes of what runs, in bytes; 8 MiB by default, at most 1 GiB. A file
+    /// beside the database takes it up, and is emptied when the disk is full; of
+    /// [`max_bytes`](Self::max_bytes) it is at most an eighth. Until there is room for it again no new
+    /// operation is taken.
+    pub fn reserve(mut self, reserve: u64) -> Self {
+        self.reserve = reserve;
+        self
+    }
+
     /// Replaces the machine's clock, for tests. All processes that open the file must agree on it.
     pub fn clock(mut self, clock: impl Fn() -> SystemTime + Send + Sync + 'static) -> Self {
         self.clock = Arc::new(clock);
         self
     }
 
-    /// Opens the file, or creates it. This blocks on the disk, so call it at start.
+    /// Opens the file and checks all of it, or creates it. This blocks on the disk, so call it at
+    /// start.
     ///
     /// # Errors
     ///
-    /// A setting is out of its range; or the file can't be created, read or written, belongs to
-    /// another application, or was written by a newer version of this crate.
+    /// A setting is out of its range; or the file can't be created, read or written, is damaged,
+    /// belongs to another application, or was written by a newer version of this crate.
     pub fn open(self, path: impl Into<PathBuf>) -> Result<SqliteStore, StoreError> {
         self.check()?;
         let settings = Settings {
-            path: path.into(),
             busy_timeout: self.busy_timeout,
             max_bytes: self.max_bytes,
+            reserve: self.reserve,
             clock: self.clock,
+            ..Settings::new(path.into())
         };
         let start = |name, database: Result<Database, Failure>, chore| {
             let database = database.map_err(|failure| failure.to_error())?;
@@ -114,6 +129,10 @@ impl SqliteStoreBuilder {
                 return Err(ConfigError::new(None, field, value, format!("1 to {most}")));
             }
         }
+        if self.reserve > MAX_RESERVE {
+            let (field, allowed) = ("sqlite.reserve", format!("at most {MAX_RESERVE}"));
+            return Err(ConfigError::new(None, field, self.reserve, allowed));
+        }
         match self.max_bytes {
             Some(bytes @ ..0x10_0000) => {
                 let (field, allowed) = ("sqlite.max_bytes", "at least 1048576");
@@ -137,6 +156,7 @@ impl fmt::Debug for SqliteStoreBuilder {
             .field("queue", &self.queue)
             .field("batch", &self.batch)
             .field("max_bytes", &self.max_bytes)
+            .field("reserve", &self.reserve)
             .finish_non_exhaustive()
     }
 }

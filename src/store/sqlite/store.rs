@@ -144,6 +144,7 @@ impl Work for ReadClaim {
                 run: move |batch: &Batch<'_>| records::claim(batch, &claim),
                 result: None,
                 bytes: 0,
+                is_new: true,
                 reply,
             })),
         }

@@ -12,7 +12,10 @@ macro_rules! summary {
 /// The columns that `row::whole` reads.
 macro_rules! whole {
     () => {
-        concat!(summary!(), ", payload, result, history")
+        concat!(
+            summary!(),
+            ", result, history, id, queue, lane, owner, label, fingerprint, payload, checksum"
+        )
     };
 }
 
@@ -38,7 +41,7 @@ use crate::store::{
 impl Journal for SqliteStore {
     async fn enqueue(&self, entry: NewEntry) -> Result<Enqueued, StoreError> {
         self.writer
-            .call(entry.payload.len(), move |batch| {
+            .call_new(entry.payload.len(), move |batch| {
                 write::enqueue(batch, &entry)
             })
             .await
