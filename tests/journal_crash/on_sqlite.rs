@@ -5,7 +5,7 @@ use tower_reprise::store::{SqliteStore, StoreErrorKind};
 
 use crate::{
     backend::{self, Backend, Site},
-    killed, order, outage, poison,
+    disturbed, killed, order, outage, poison,
     shop::Shop,
     stopped,
     support::{
@@ -54,6 +54,7 @@ fn child() {
             "full disk" => fills(&site, more).await,
             "read-only disk" => reads(&site, more).await,
             "breaking disk" => breaks(&site).await,
+            "filling disk" => fills_under_load(&site, more).await,
             _ => backend::live::<Sqlite>(role, words).await,
         }
     });
@@ -230,4 +231,29 @@ async fn breaks(site: &Site) {
     outage::refuses(&shop).await;
     outage::assert_queued(&shop, &accepted).await;
     say("refused and all is there");
+}
+
+/// T-9: new requests are refused while the disk is full, and what runs comes to its end.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn j_14_t_9_nothing_is_lost_or_done_twice_by_a_full_disk() {
+    if let Some((_site, _folder, mut child)) = with_a_disk("filling disk", &disk::in_memory(32)) {
+        assert_eq!(child.expect("done").await, "once each");
+    }
+}
+
+/// The process on that disk.
+async fn fills_under_load(site: &Site, disk: &str) {
+    let ballast = format!("{disk}/ballast");
+    disturbed::disturbed::<Sqlite>(&site.address, async || {
+        for _ in 0..3 {
+            let mut file = fs::File::create(&ballast).unwrap();
+            while std::io::Write::write_all(&mut file, &[7; 4096]).is_ok() {}
+            tokio::time::sleep(SECOND / 2).await;
+            fs::remove_file(&ballast).unwrap();
+            tokio::time::sleep(SECOND / 2).await;
+        }
+    })
+    .await;
+    say("done once each");
 }

@@ -30,8 +30,9 @@
 //!   policy drops live records when memory is full, and their operations are executed again. With
 //!   `noeviction` a full server rejects new operations ([`StoreErrorKind::Full`]), and still takes
 //!   renewals and completions of those that run: leave memory for their replies above `maxmemory`.
-//! - For a journal `appendonly yes` and `appendfsync always`: an entry that is lost was accepted and
-//!   is never executed. For records alone `appendfsync everysec` is a reasonable choice: an operation
+//! - For a journal `appendonly yes`, without which its verbs fail unless
+//!   [told otherwise](RedisStoreBuilder::assume_durable), and `appendfsync always`: an entry that is
+//!   lost was accepted and is never executed. For records alone `appendfsync everysec` is a reasonable choice: an operation
 //!   whose record is lost is executed again when it is repeated.
 //!
 //! # What it can lose
@@ -117,6 +118,8 @@ struct Inner {
     connection: Connection,
     scripts: RecordScripts,
     journal: JournalScripts,
+    /// Why there is no journal on this server.
+    no_journal: Option<&'static str>,
     prefix: String,
     timeout: Duration,
 }
@@ -150,12 +153,18 @@ impl RedisStore {
         RedisStoreBuilder::new(urls.into_iter().map(Into::into).collect(), true)
     }
 
-    fn new(connection: Connection, prefix: String, timeout: Duration) -> Self {
+    fn new(
+        connection: Connection,
+        prefix: String,
+        timeout: Duration,
+        no_journal: Option<&'static str>,
+    ) -> Self {
         Self {
             inner: Arc::new(Inner {
                 connection,
                 scripts: RecordScripts::new(),
                 journal: JournalScripts::new(),
+                no_journal,
                 prefix,
                 timeout,
             }),

@@ -75,8 +75,8 @@
 //!
 //! # Damage
 //!
-//! All of the file is read and checked when it is opened, in about a second for 500 MB, and every row
-//! has a checksum that is verified when it is read. A damaged file is refused
+//! All of the file is read and [checked](SqliteStoreBuilder::check_on_open) when it is opened, and
+//! every row has a checksum that is verified when it is read. A damaged file is refused
 //! ([`Corrupt`](super::StoreErrorKind::Corrupt)); one that is found damaged later fails every verb
 //! until it is opened again. Restore it from a backup, or start with a new one: operations that were
 //! completed before are executed again then. The files are readable for their owner alone.

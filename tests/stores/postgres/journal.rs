@@ -253,6 +253,11 @@ async fn t_3_what_was_kept_long_enough_is_swept() {
     postgres.drop().await;
 }
 
+// Version 4 the other way round.
+const DROP_SWEEP_AFTER: &str = "ALTER TABLE {schema}.reprise_idempotency DROP COLUMN sweep_after";
+const CREATE_EXPIRES: &str =
+    "CREATE INDEX reprise_idempotency_expires ON {schema}.reprise_idempotency (expires)";
+
 #[tokio::test]
 async fn t_5_a_table_of_version_1_keeps_its_records() {
     let Some(postgres) = Postgres::new().await else {
@@ -264,6 +269,8 @@ async fn t_5_a_table_of_version_1_keeps_its_records() {
     for sql in [
         "DROP TABLE {schema}.reprise_idempotency_journal",
         "DROP TABLE {schema}.reprise_idempotency_secret",
+        DROP_SWEEP_AFTER,
+        CREATE_EXPIRES,
         "DELETE FROM {schema}.reprise_idempotency_version WHERE version >= 2",
     ] {
         postgres.execute(sql).await;
@@ -296,6 +303,8 @@ async fn t_5_a_table_of_version_2_keeps_its_entries() {
         ),
         "ALTER TABLE {schema}.reprise_idempotency_journal \
          DROP COLUMN redrives, DROP COLUMN repeats, DROP COLUMN cause",
+        DROP_SWEEP_AFTER,
+        CREATE_EXPIRES,
         "DELETE FROM {schema}.reprise_idempotency_version WHERE version > 2",
     ] {
         postgres.execute(sql).await;
