@@ -75,7 +75,7 @@ use self::{
 };
 use super::{
     Claim, ClaimId, Claimed, CrashPolicy, FencingToken, IdempotencyStore, Ownership, RecordKey,
-    StoreError, StoreErrorKind, Stored, remote,
+    StoreError, StoreErrorKind, Stored, remote, verbs::verbs,
 };
 use crate::sync::{AtomicU64, Ordering};
 
@@ -401,26 +401,12 @@ impl IdempotencyStore for PostgresStore {
         .await
     }
 
-    async fn renew(
-        &self,
-        key: RecordKey,
-        token: FencingToken,
-        lease: Duration,
-        retention: Duration,
-    ) -> Result<Ownership, StoreError> {
-        self.restart(key, token, None, lease, retention).await
-    }
-
-    async fn suspend(
-        &self,
-        key: RecordKey,
-        token: FencingToken,
-        resumed_by: ClaimId,
-        lease: Duration,
-        retention: Duration,
-    ) -> Result<Ownership, StoreError> {
-        self.restart(key, token, Some(resumed_by), lease, retention)
-            .await
+    verbs! { self;
+        renew(key: RecordKey, token: FencingToken, lease: Duration, retention: Duration) -> Ownership
+            = self.restart(key, token, None, lease, retention);
+        suspend(
+            key: RecordKey, token: FencingToken, by: ClaimId, lease: Duration, retention: Duration
+        ) -> Ownership = self.restart(key, token, Some(by), lease, retention);
     }
 
     async fn complete(

@@ -100,7 +100,7 @@ use self::{
 };
 use super::{
     Claim, ClaimId, Claimed, CrashPolicy, FencingToken, Fingerprint, IdempotencyStore, Lease, Note,
-    Ownership, RecordKey, StoreError, StoreErrorKind, Stored, remote,
+    Ownership, RecordKey, StoreError, StoreErrorKind, Stored, remote, verbs::verbs,
 };
 
 /// Records and a journal in a Redis server or cluster. The [module](self) states its promises and
@@ -254,26 +254,12 @@ impl IdempotencyStore for RedisStore {
         claimed(self.run(script, claim.key, &arguments).await?)
     }
 
-    async fn renew(
-        &self,
-        key: RecordKey,
-        token: FencingToken,
-        lease: Duration,
-        retention: Duration,
-    ) -> Result<Ownership, StoreError> {
-        self.restart(key, token, None, lease, retention).await
-    }
-
-    async fn suspend(
-        &self,
-        key: RecordKey,
-        token: FencingToken,
-        resumed_by: ClaimId,
-        lease: Duration,
-        retention: Duration,
-    ) -> Result<Ownership, StoreError> {
-        self.restart(key, token, Some(resumed_by), lease, retention)
-            .await
+    verbs! { self;
+        renew(key: RecordKey, token: FencingToken, lease: Duration, retention: Duration) -> Ownership
+            = self.restart(key, token, None, lease, retention);
+        suspend(
+            key: RecordKey, token: FencingToken, by: ClaimId, lease: Duration, retention: Duration
+        ) -> Ownership = self.restart(key, token, Some(by), lease, retention);
     }
 
     async fn complete(
