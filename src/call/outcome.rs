@@ -1,10 +1,9 @@
-use std::{error::Error, fmt, sync::Arc};
-
-use http::Response;
+use std::{error::Error, fmt, io, sync::Arc};
 
 use crate::{
-    call::Effect,
-    error::{BoxError, Refusal, find},
+    call::{Cause, Effect},
+    error::{BoxError, Elapsed, Refusal, Refused, chain, find},
+    http::ResponseHead,
 };
 
 /// The reason why a call was not tried again.
@@ -48,6 +47,24 @@ impl StopReason {
             Self::NotReplayable => "not_replayable",
             Self::Pushback => "pushback",
             Self::Prepare => "prepare",
+        }
+    }
+}
+
+impl StopReason {
+    /// Returns the reason in words, for people.
+    fn describe(self) -> &'static str {
+        match self {
+            Self::Exhausted => "retries exhausted",
+            Self::Deadline => "out of time",
+            Self::Budget => "retry budget used up",
+            Self::Breaker => "circuit breaker open",
+            Self::Throttle => "dependency overloaded",
+            Self::NotRetryable => "not worth a retry",
+            Self::NotIdempotent => "not safe to repeat",
+            Self::NotReplayable => "request not kept",
+            Self::Pushback => "told not to retry",
+            Self::Prepare => "next attempt not prepared",
         }
     }
 }
@@ -107,7 +124,7 @@ impl RetryOutcome {
 
     /// Returns the outcome of the call that this response came from; `None` if it succeeded at once.
     #[must_use]
-    pub fn of<B>(response: &Response<B>) -> Option<&Self> {
+    pub fn of<R: ResponseHead>(response: &R) -> Option<&Self> {
         response.extensions().get()
     }
 
@@ -141,11 +158,15 @@ impl RetryOutcome {
 }
 
 /// The last error of a call, which is its [`source`](Error::source), unchanged.
+///
+/// It names the dependency and the root cause: `stock.example:80: connection refused (3 attempts,
+/// retries exhausted)`.
 #[derive(Debug)]
 pub struct RetryError {
     outcome: RetryOutcome,
     source: BoxError,
     dependency: Option<Box<str>>,
+    cause: Option<Cause>,
     prepare: Option<PrepareError>,
 }
 
@@ -155,13 +176,15 @@ impl RetryError {
             outcome,
             source,
             dependency: None,
+            cause: None,
             prepare: None,
         }
     }
 
-    /// Adds the dependency that was called.
-    pub(crate) fn dependency(mut self, dependency: &str) -> Self {
+    /// Adds the dependency that was called, and the cause of its failure.
+    pub(crate) fn dependency(mut self, dependency: &str, cause: Option<Cause>) -> Self {
         self.dependency = Some(dependency.into());
+        self.cause = cause;
         self
     }
 
@@ -190,6 +213,34 @@ impl RetryError {
     }
 }
 
+impl RetryError {
+    /// Writes the cause in words of ours: the text of another's error may hold anything, and people
+    /// log errors.
+    fn root_cause(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(elapsed) = find::<Elapsed>(&*self.source) {
+            return write!(f, "{elapsed}");
+        }
+        let known = |error: &&io::Error| error.kind() != io::ErrorKind::Other;
+        let mut links = chain(&*self.source);
+        if let Some(io) = links.find_map(|link| link.downcast_ref().filter(known)) {
+            return write!(f, "{}", io.kind());
+        }
+        f.write_str(match self.cause {
+            Some(Cause::Connect) => "connection failed",
+            Some(Cause::Reset) => "connection reset",
+            Some(Cause::Incomplete) => "reply incomplete",
+            Some(Cause::Timeout) => "timed out",
+            Some(Cause::Dns) => "host not found",
+            Some(Cause::Certificate) => "certificate not trusted",
+            Some(Cause::Tls) => "TLS failed",
+            Some(Cause::Serialization) => "reply unreadable",
+            Some(Cause::Configuration) => "request or client set up wrongly",
+            Some(Cause::Unknown) | None => "call failed",
+            Some(cause) => return write!(f, "{cause}"),
+        })
+    }
+}
+
 impl fmt::Display for RetryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let RetryOutcome {
@@ -197,11 +248,20 @@ impl fmt::Display for RetryError {
             stop_reason,
             ..
         } = self.outcome;
+        match (Refused::find(&*self.source), &self.dependency) {
+            (Some(refused), _) => write!(f, "{refused}")?,
+            (None, dependency) => {
+                if let Some(dependency) = dependency {
+                    write!(f, "{dependency}: ")?;
+                }
+                self.root_cause(f)?;
+            }
+        }
         let plural = if attempts == 1 { "" } else { "s" };
-        write!(f, "call failed after {attempts} attempt{plural}")?;
+        write!(f, " ({attempts} attempt{plural}")?;
         match stop_reason {
-            Some(reason) => write!(f, " ({reason})"),
-            None => Ok(()),
+            Some(reason) => write!(f, ", {})", reason.describe()),
+            None => f.write_str(")"),
         }
     }
 }
@@ -236,7 +296,7 @@ impl PrepareError {
 
     /// Returns why no further attempt could be prepared for the call of this response.
     #[must_use]
-    pub fn of<B>(response: &Response<B>) -> Option<&Self> {
+    pub fn of<R: ResponseHead>(response: &R) -> Option<&Self> {
         response.extensions().get()
     }
 

@@ -9,8 +9,8 @@
 //! ```
 //! use tower_reprise::{Dependencies, Policy, dependency::BreakerState};
 //!
-//! let deps = Dependencies::builder(Policy::synchronous().build()?)
-//!     .policy_for("slow.example", Policy::synchronous().max_retries(1).build()?)
+//! let deps = Dependencies::builder(Policy::http().build()?)
+//!     .policy_for("slow.example", Policy::http().max_retries(1).build()?)
 //!     .capacity(500)
 //!     .build();
 //! let slow = deps.get("slow.example");
@@ -60,7 +60,7 @@ pub(crate) mod models {
 }
 
 pub(crate) use self::{
-    account::{Accounting, account},
+    account::{Accounted, Accounting, account},
     breaker::nanos,
     budget::LastSlot,
     cache::{CacheEntry, DependencyCache},
@@ -241,7 +241,7 @@ impl Dependency {
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// use tower_reprise::{Dependencies, Policy};
     ///
-    /// let stock = Dependencies::new(Policy::synchronous().build()?).get("stock.example");
+    /// let stock = Dependencies::new(Policy::http().build()?).get("stock.example");
     /// stock.deposit();
     /// while !call().await && stock.charge_retry().is_ok() {
     ///     // Wait, and call again.
@@ -254,7 +254,7 @@ impl Dependency {
     ///
     /// Returns a refusal if the budget is used up.
     pub fn charge_retry(self: &Arc<Self>) -> Result<(), Refused> {
-        self.charge_now()
+        self.charge_now().map(drop)
     }
 
     /// Opens the breaker, so that a [`CircuitBreakerLayer`](crate::CircuitBreakerLayer) refuses all
@@ -295,9 +295,7 @@ impl Dependency {
     /// Counts an original request. Returns the slot that it is counted in.
     #[inline]
     pub(crate) fn count_original(&self, now: Instant, last: &mut LastSlot) -> u64 {
-        let slot = last.at(now, self.origin);
-        self.budget.deposit_in(slot);
-        slot
+        self.budget.deposit_in(last.at(now, self.origin))
     }
 
     /// Takes an original back that was refused before it went out.
@@ -317,10 +315,10 @@ impl Dependency {
     }
 
     /// Takes a place among the calls that a guard refused and that look again. Those that wait for a
-    /// breaker are no more than are refused between two probes, or they would come back as a herd.
+    /// breaker are no more than are refused between three probes, or they would come back as a herd.
     pub(crate) fn place_after(self: &Arc<Self>, refusal: Refusal) -> Option<Place> {
         match refusal {
-            Refusal::Breaker => Place::take(self, CALLS_A_PROBE as usize),
+            Refusal::Breaker => Place::take(self, 2 * CALLS_A_PROBE as usize),
             _ => self.place(),
         }
     }
@@ -341,11 +339,12 @@ impl Dependency {
     }
 
     /// Charges the budget for one retry that is sent at once.
-    pub(crate) fn charge_now(self: &Arc<Self>) -> Result<(), Refused> {
-        if self.charge(Instant::now())?.send() {
-            return Ok(());
+    pub(crate) fn charge_now(self: &Arc<Self>) -> Result<Charge, Refused> {
+        let mut charge = self.charge(Instant::now())?;
+        match charge.send() {
+            true => Ok(charge),
+            false => Err(self.refused(Refusal::Budget, None)),
         }
-        Err(self.refused(Refusal::Budget, None))
     }
 
     /// Asks throttle and breaker to admit a call.

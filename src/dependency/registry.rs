@@ -324,7 +324,7 @@ impl Registry {
             replace(overflow, policies.default_policy());
         }
         current.policies = policies;
-        // What no thread asks for again would stay.
+        // A thread that asks for nothing again would keep its dependency for ever.
         for recent in &self.recent {
             *recent.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
         }

@@ -17,7 +17,7 @@ const JITTER: &str = "full or decorrelated jitter";
 /// ```
 /// use tower_reprise::Policy;
 ///
-/// let events = Policy::asynchronous().build()?;
+/// let events = Policy::events().build()?;
 /// let audit = events.audit();
 /// assert!(!audit.is_compliant());
 /// assert_eq!(
@@ -25,7 +25,7 @@ const JITTER: &str = "full or decorrelated jitter";
 ///     "RULE  SEVERITY   DEPENDENCY  FIELD         VALUE    ALLOWED                          APPROVAL\n\
 ///      R-8   violation  -           dead_letters  not set  a queue for asynchronous events  none: blocks the deployment",
 /// );
-/// assert!(Policy::asynchronous().dead_letters("orders.dlq").build()?.audit().is_compliant());
+/// assert!(Policy::events().dead_letters("orders.dlq").build()?.audit().is_compliant());
 /// # Ok::<(), tower_reprise::error::ConfigError>(())
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -88,7 +88,7 @@ impl From<&super::Policies> for Audit {
 /// ```
 /// use tower_reprise::{Dependencies, Policy, policy::assert_compliant};
 ///
-/// let deps = Dependencies::new(Policy::synchronous().service("checkout").build()?);
+/// let deps = Dependencies::new(Policy::http().service("checkout").build()?);
 /// assert_compliant(&deps);
 /// # Ok::<(), tower_reprise::error::ConfigError>(())
 /// ```
@@ -96,7 +96,7 @@ impl From<&super::Policies> for Audit {
 /// ```should_panic
 /// # use tower_reprise::{Policy, policy::assert_compliant};
 /// // R-8: events need a dead-letter queue.
-/// assert_compliant(&Policy::asynchronous().build().unwrap());
+/// assert_compliant(&Policy::events().build().unwrap());
 /// ```
 ///
 /// # Panics

@@ -51,7 +51,7 @@ pub(crate) fn retry<'a>(
             backoff_ms = wait.as_secs_f64() * 1000.0,
             error_type = %cause,
             idempotency_key = labels.idempotency_key.unwrap_or_default(),
-            "retry"
+            "retry {attempt} of {max_attempts}"
         );
     }
     #[cfg(feature = "metrics")]
@@ -66,21 +66,37 @@ pub(crate) fn retry<'a>(
 }
 
 /// Records that a call ended without success.
-pub(crate) fn stop_reason(
+pub(crate) fn stop_reason<'a>(
     target: Target<'_>,
     attempts: u32,
     reason: StopReason,
     cause: impl Display,
+    labels: impl FnOnce() -> Labels<'a>,
 ) {
     #[cfg(feature = "tracing")]
-    tracing::debug!(
-        target: "tower_reprise",
-        dependency = target.dependency,
-        attempts,
-        reason = reason.as_str(),
-        error_type = %cause,
-        "gave up"
-    );
+    {
+        macro_rules! event {
+            ($level:expr) => {
+                if tracing::enabled!(target: "tower_reprise", $level) {
+                    tracing::event!(
+                        target: "tower_reprise",
+                        $level,
+                        correlation_id = labels().correlation_id.unwrap_or_default(),
+                        dependency = target.dependency,
+                        attempts,
+                        reason = reason.as_str(),
+                        error_type = %cause,
+                        "gave up"
+                    );
+                }
+            };
+        }
+        // A reply that no retry would change, a 404 say, is the caller's business.
+        match reason {
+            StopReason::NotRetryable => event!(tracing::Level::DEBUG),
+            _ => event!(tracing::Level::WARN),
+        }
+    }
     #[cfg(feature = "metrics")]
     if matches!(reason, StopReason::Exhausted | StopReason::Deadline) {
         count::of(target, "retry_exhausted_total", None);

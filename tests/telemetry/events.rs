@@ -120,6 +120,34 @@ async fn o_1_the_key_is_read_from_the_header_that_the_policy_names() {
     assert_eq!(log.retries()[0].fields["idempotency_key"], "order-42");
 }
 
+/// One line for a call that failed for good, that needs no other to be understood.
+#[tokio::test(start_paused = true)]
+async fn o_1_a_call_that_is_given_up_is_one_warning() {
+    for (failures, reason, attempts) in [(4, "exhausted", "4"), (9, "exhausted", "4")] {
+        let (log, _guard) = Log::listen();
+        let mut request = get(URI);
+        let id = HeaderValue::from_static("req-1");
+        request.headers_mut().insert("x-request-id", id);
+        let replies = (0..failures).map(|_| reply(503, &[]));
+        let client = retry_only(&deps(), peer(replies.collect::<Vec<_>>()));
+        client.oneshot(request).await.unwrap();
+        let last = log.retries().pop().unwrap();
+        assert_eq!(last.fields["message"], "retry 3 of 3");
+        let mut warned = log.all();
+        warned.retain(|event| event.level == Level::WARN);
+        assert_eq!(warned.len(), 1, "{warned:?}");
+        let fields = &warned[0].fields;
+        assert_eq!(fields["message"], "gave up");
+        assert_eq!(fields["correlation_id"], "req-1");
+        assert_eq!(fields["dependency"], "stock.example:8080");
+        assert_eq!(fields["error_type"], "http_503");
+        assert_eq!(
+            (&*fields["reason"], &*fields["attempts"]),
+            (reason, attempts)
+        );
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn o_1_a_gave_up_call_says_why() {
     let (log, _guard) = Log::listen();

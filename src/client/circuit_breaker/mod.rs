@@ -71,7 +71,7 @@
 //!
 //! # #[tokio::main(flavor = "current_thread", start_paused = true)]
 //! # async fn main() -> Result<(), BoxError> {
-//! let deps = Dependencies::new(Policy::synchronous().consecutive_failures(2).build()?);
+//! let deps = Dependencies::new(Policy::http().consecutive_failures(2).build()?);
 //! let mut client = ServiceBuilder::new()
 //!     .layer(CircuitBreakerLayer::new(deps))
 //!     .service(service_fn(|_: Request<()>| async {

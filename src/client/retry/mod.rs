@@ -16,7 +16,7 @@
 //!
 //! # #[tokio::main(flavor = "current_thread", start_paused = true)]
 //! # async fn main() -> Result<(), tower_reprise::error::BoxError> {
-//! let deps = Dependencies::new(Policy::synchronous().service("checkout").build()?);
+//! let deps = Dependencies::new(Policy::http().service("checkout").build()?);
 //! let flaky = tower::util::BoxCloneService::new(service_fn({
 //!     let calls = std::sync::Arc::new(std::sync::atomic::AtomicU16::new(0));
 //!     move |_: Request<()>| {
@@ -65,7 +65,7 @@
 //! #[derive(Clone)]
 //! struct OrderPlaced(u64);
 //!
-//! let deps = Dependencies::builder(Policy::asynchronous().dead_letters("orders.dlq").build()?)
+//! let deps = Dependencies::builder(Policy::events().dead_letters("orders.dlq").build()?)
 //!     .with_locate_message(|_: &OrderPlaced| "orders".into())
 //!     .with_classifier(|outcome: Result<&(), &(dyn std::error::Error + 'static)>| match outcome {
 //!         Ok(()) => Verdict::SUCCESS,

@@ -29,7 +29,7 @@
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), BoxError> {
-//! let deps = Dependencies::new(Policy::synchronous().budget_floor(1).build()?);
+//! let deps = Dependencies::new(Policy::http().budget_floor(1).build()?);
 //! let mut client = ServiceBuilder::new()
 //!     .layer(RetryBudgetLayer::new(deps))
 //!     .service(service_fn(|_: Request<()>| async { Ok::<_, BoxError>(Response::new(())) }));

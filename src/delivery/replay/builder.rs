@@ -317,7 +317,7 @@ impl<J: Journal + Clone> ReplayBuilder<J> {
                 webhooks: self.webhooks,
                 slow_start,
                 wake,
-                dependencies: Dependencies::new(Policy::asynchronous().build()?),
+                dependencies: Dependencies::new(Policy::events().build()?),
             }),
         })
     }

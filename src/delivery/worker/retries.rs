@@ -94,9 +94,7 @@ impl Retries {
 
     /// Finds targets in a registry of its own.
     pub(super) fn alone() -> Result<Self, ConfigError> {
-        Ok(Self::new(&Dependencies::new(
-            Policy::asynchronous().build()?,
-        )))
+        Ok(Self::new(&Dependencies::new(Policy::events().build()?)))
     }
 
     /// Counts the first attempt of an entry as an original, and charges the budget of its target for
@@ -160,15 +158,24 @@ impl Retries {
             (SettlementOutcome::Failed(_), _) => {}
             _ => return,
         }
-        let max_attempts = handler.labels(entry).max_attempts;
-        if max_attempts > 0 && entry.attempts >= max_attempts {
+        let labels = handler.labels(entry);
+        if labels.max_attempts > 0 && entry.attempts >= labels.max_attempts {
             let target = handler.target(entry);
             let dependency = self
                 .registry
                 .get(&target.unwrap_or(Cow::Borrowed(&entry.queue)));
             let cause = settlement.cause.as_deref().unwrap_or("failed");
             let exhausted = StopReason::Exhausted;
-            telemetry::stop_reason(dependency.target(), entry.attempts, exhausted, cause);
+            telemetry::stop_reason(
+                dependency.target(),
+                entry.attempts,
+                exhausted,
+                cause,
+                || Labels {
+                    correlation_id: labels.correlation_id.as_deref(),
+                    idempotency_key: labels.idempotency_key.as_deref(),
+                },
+            );
         }
     }
 }

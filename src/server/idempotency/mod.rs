@@ -9,7 +9,7 @@
 //! use bytes::Bytes;
 //! use http::{Request, Response};
 //! use http_body_util::Full;
-//! use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
+//! use tower::{ServiceBuilder, ServiceExt, service_fn};
 //! use tower_reprise::{IdempotencyLayer, error::BoxError, server::dialect::Scope, store::{MemoryStore, CrashPolicy}};
 //!
 //! #[derive(Clone)]
@@ -35,8 +35,8 @@
 //!     request.extensions_mut().insert(Principal { id: "alice".into() });
 //!     request
 //! };
-//! let first = server.ready().await?.call(pay()).await?;
-//! let again = server.ready().await?.call(pay()).await?;
+//! let first = (&mut server).oneshot(pay()).await?;
+//! let again = (&mut server).oneshot(pay()).await?;
 //! assert!(!first.headers().contains_key("idempotent-replayed"));
 //! assert_eq!(again.headers()["idempotent-replayed"], "true");
 //! # Ok(())

@@ -14,7 +14,7 @@
 //! use bytes::Bytes;
 //! use http::{Request, Response};
 //! use http_body_util::Full;
-//! use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
+//! use tower::{ServiceBuilder, ServiceExt, service_fn};
 //! use tower_reprise::delivery::webhooks::{
 //!     MessageId, Signer,
 //!     verify::{Verified, Verifier, WebhookVerifyLayer},
@@ -35,11 +35,11 @@
 //! let signed = Signer::new(SECRET)?.sign(&id, std::time::SystemTime::now(), b"paid");
 //! let mut request = Request::new(Full::from("paid"));
 //! signed.apply(request.headers_mut());
-//! let response = receiver.ready().await?.call(request).await?;
+//! let response = (&mut receiver).oneshot(request).await?;
 //! assert_eq!(response.status(), 200);
 //!
 //! let forged = Request::new(Full::from("paid"));
-//! assert_eq!(receiver.ready().await?.call(forged).await?.status(), 401);
+//! assert_eq!(receiver.oneshot(forged).await?.status(), 401);
 //! # Ok(())
 //! # }
 //! ```
