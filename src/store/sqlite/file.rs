@@ -312,6 +312,8 @@ fn retry_while_busy<T, E>(
     loop {
         match attempt() {
             Err(error) if is_busy(&error) && started.elapsed() < patience => {
+                // SQLite tells nobody when the lock is free. Only a thread of the store's own waits, or
+                // the caller of `open`, which blocks anyway.
                 thread::sleep(Duration::from_micros(rand::random_range(200..800)));
             }
             result => return result,

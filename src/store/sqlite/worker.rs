@@ -259,7 +259,8 @@ impl Thread {
         let mut batch = Vec::new();
         self.fill(&mut batch, Some(first));
         // Callers whose job just finished often submit the next one at once. Without this wait the
-        // first of them would be a batch alone, and the others would wait for a whole commit.
+        // first of them would be a batch alone, and the others would wait for a whole commit. It is the
+        // store's own thread that sleeps: waking it for each job would cost more than the wait.
         let (last, took) = self.last;
         let linger = (took / LINGER).min(MAX_LINGER);
         if batch.len() < last / 2 && linger >= MIN_LINGER {

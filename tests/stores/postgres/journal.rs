@@ -213,7 +213,8 @@ async fn j_5_what_is_next_costs_the_same_in_a_long_queue() {
     postgres.drop().await;
 }
 
-/// What never changes comes after what does, or the server logs it with each outcome.
+/// What never changes, the payload and the version, comes after what does, or the server logs it with
+/// each outcome.
 #[tokio::test]
 async fn the_payload_is_the_last_column() {
     let Some(postgres) = Postgres::new().await else {
@@ -221,7 +222,7 @@ async fn the_payload_is_the_last_column() {
     };
     postgres.store().await;
     let last = "SELECT count(*) FROM information_schema.columns c WHERE table_schema = '{schema}' \
-                AND table_name = 'reprise_idempotency_journal' AND column_name <> 'payload' \
+                AND table_name = 'reprise_idempotency_journal' AND column_name <> 'version' \
                 AND ordinal_position > (SELECT ordinal_position FROM information_schema.columns p \
                   WHERE p.table_schema = c.table_schema AND p.table_name = c.table_name \
                   AND p.column_name = 'payload')";
@@ -253,7 +254,7 @@ async fn t_3_what_was_kept_long_enough_is_swept() {
     postgres.drop().await;
 }
 
-// Version 4 the other way round.
+// Version 5 the other way round.
 const DROP_SWEEP_AFTER: &str = "ALTER TABLE {schema}.reprise_idempotency DROP COLUMN sweep_after";
 const CREATE_EXPIRES: &str =
     "CREATE INDEX reprise_idempotency_expires ON {schema}.reprise_idempotency (expires)";
@@ -267,6 +268,7 @@ async fn t_5_a_table_of_version_1_keeps_its_records() {
     let token = own(&store, claim(1)).await;
     drop(store);
     for sql in [
+        "DROP VIEW {schema}.reprise_idempotency_calls",
         "DROP TABLE {schema}.reprise_idempotency_journal",
         "DROP TABLE {schema}.reprise_idempotency_secret",
         DROP_SWEEP_AFTER,
@@ -301,7 +303,8 @@ async fn t_5_a_table_of_version_2_keeps_its_entries() {
             "UPDATE {{schema}}.reprise_idempotency_journal \
              SET history = convert_to('{history}', 'UTF8') WHERE payload = 'payload'"
         ),
-        "ALTER TABLE {schema}.reprise_idempotency_journal \
+        "DROP VIEW {schema}.reprise_idempotency_calls",
+        "ALTER TABLE {schema}.reprise_idempotency_journal DROP COLUMN version, \
          DROP COLUMN redrives, DROP COLUMN repeats, DROP COLUMN cause",
         DROP_SWEEP_AFTER,
         CREATE_EXPIRES,

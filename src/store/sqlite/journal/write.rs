@@ -39,8 +39,9 @@ pub(super) fn enqueue(batch: &Batch<'_>, new: &NewEntry) -> rusqlite::Result<Enq
 fn insert(batch: &Batch<'_>, new: &NewEntry) -> rusqlite::Result<bool> {
     let mut statement = batch.connection.prepare_cached(
         "INSERT INTO journal (id, queue, lane, owner, label, dedup, fingerprint, priority, status,
-           turn, attempts, queued, due, expires, changed, until, history, payload, checksum)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, 0, 0, 0, ?9, ?10, ?11, ?9, ?9, '', ?12,
+           turn, attempts, queued, due, expires, changed, until, history, payload, version,
+           checksum)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, 0, 0, 0, ?9, ?10, ?11, ?9, ?9, '', ?12, ?13,
            reprise_checksum(?1, ?2, ?3, ?4, ?5, ?7, ?12))
          ON CONFLICT DO NOTHING",
     )?;
@@ -58,6 +59,7 @@ fn insert(batch: &Batch<'_>, new: &NewEntry) -> rusqlite::Result<bool> {
         after(batch.now, new.delay).min(expires),
         expires,
         &*new.payload,
+        &new.version,
     ))?;
     Ok(inserted == 1)
 }
