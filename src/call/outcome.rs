@@ -1,4 +1,4 @@
-use std::{error::Error, fmt, io, sync::Arc};
+use std::{error::Error, fmt, io, sync::Arc, time::SystemTime};
 
 use crate::{
     call::{Cause, Effect},
@@ -168,6 +168,7 @@ pub struct RetryError {
     dependency: Option<Box<str>>,
     cause: Option<Cause>,
     prepare: Option<PrepareError>,
+    failed: Option<FailedAttempts>,
 }
 
 impl RetryError {
@@ -178,6 +179,7 @@ impl RetryError {
             dependency: None,
             cause: None,
             prepare: None,
+            failed: None,
         }
     }
 
@@ -191,6 +193,12 @@ impl RetryError {
     /// Adds the failure of the hook that ended the call.
     pub(crate) fn prepare(mut self, prepare: Option<PrepareError>) -> Self {
         self.prepare = prepare;
+        self
+    }
+
+    /// Adds the attempts that failed.
+    pub(crate) fn failed(mut self, failed: Option<FailedAttempts>) -> Self {
+        self.failed = failed;
         self
     }
 
@@ -316,5 +324,74 @@ impl fmt::Display for PrepareError {
 impl Error for PrepareError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         Some(&*self.0)
+    }
+}
+
+/// The id under which a dependency recorded an error (`ERROR_RECORDED`), for an escalation to its
+/// operators. A [`PeekLayer`](crate::client::peek::PeekLayer) that reads codes leaves it beside the
+/// [`RetryOutcome`]:
+///
+/// ```
+/// use tower_reprise::call::ErrorRecord;
+///
+/// fn escalate<B>(response: &http::Response<B>) {
+///     if let Some(record) = ErrorRecord::of(response) {
+///         println!("recorded as {}", record.id());
+///     }
+/// }
+/// # escalate(&http::Response::new(()));
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ErrorRecord(Arc<str>);
+
+impl ErrorRecord {
+    /// The longest id, in bytes.
+    const MAX_LEN: usize = 128;
+
+    /// Returns a record of this id, if it is visible ASCII and not too long.
+    #[cfg_attr(not(feature = "codes"), allow(dead_code))]
+    pub(crate) fn new(id: &str) -> Option<Self> {
+        let fits = (1..=Self::MAX_LEN).contains(&id.len());
+        (fits && id.bytes().all(|byte| byte.is_ascii_graphic())).then(|| Self(id.into()))
+    }
+
+    /// Returns the record that a response names.
+    #[must_use]
+    pub fn of<R: ResponseHead>(response: &R) -> Option<&Self> {
+        response.extensions().get()
+    }
+
+    /// Returns the id.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        &self.0
+    }
+}
+
+/// The attempts of a call that went out and failed, where there was more than one. They are beside the
+/// [`RetryOutcome`], in the extensions of the response or with the error.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FailedAttempts(Arc<[(SystemTime, Cause)]>);
+
+impl FailedAttempts {
+    pub(crate) fn new(failed: Vec<(SystemTime, Cause)>) -> Option<Self> {
+        (!failed.is_empty()).then(|| Self(failed.into()))
+    }
+
+    /// Returns the failed attempts of the call of this response.
+    #[must_use]
+    pub fn of<R: ResponseHead>(response: &R) -> Option<&Self> {
+        response.extensions().get()
+    }
+
+    /// Returns the failed attempts of the call of this error.
+    #[must_use]
+    pub fn of_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Self> {
+        find::<RetryError>(error)?.failed.as_ref()
+    }
+
+    /// Iterates over the attempts: when each was found to have failed, and why.
+    pub fn iter(&self) -> impl Iterator<Item = (SystemTime, Cause)> {
+        self.0.iter().copied()
     }
 }

@@ -41,7 +41,7 @@ mod window;
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -81,6 +81,9 @@ use crate::{
     telemetry,
 };
 
+/// The least time between two reports of a budget whose gauge has to fall.
+const GAUGE_EVERY: Duration = Duration::from_secs(1);
+
 /// One dependency: its policy, budget, breaker and gate.
 #[derive(Debug)]
 pub struct Dependency {
@@ -102,6 +105,8 @@ pub struct Dependency {
     /// Set when the registry dropped or replaced it, so that services stop using it. Relaxed: a
     /// call that begins meanwhile goes by the old policy, as one that began before does.
     retired: AtomicBool,
+    /// When the gauge of the budget was last set above zero; 0 if it is at zero.
+    raised_at: AtomicU64,
 }
 
 /// A snapshot of a dependency's state.
@@ -147,6 +152,7 @@ impl Dependency {
             hook,
             touched: AtomicBool::new(true),
             retired: AtomicBool::new(false),
+            raised_at: AtomicU64::new(0),
         }
     }
 
@@ -165,6 +171,7 @@ impl Dependency {
             hook: self.hook.clone(),
             touched: AtomicBool::new(self.touched.load(Ordering::Relaxed)),
             retired: AtomicBool::new(false),
+            raised_at: AtomicU64::new(self.raised_at.load(Ordering::Relaxed)),
         }
     }
 
@@ -307,6 +314,45 @@ impl Dependency {
     #[inline]
     pub(crate) fn earn(&self) {
         self.budget.earn();
+        if self.raised_at.load(Ordering::Relaxed) != 0 {
+            self.lower_gauge();
+        }
+    }
+
+    /// Reports how much of the budget is used.
+    fn report_budget(&self, now: u64, usage: Option<(u64, u64)>) {
+        telemetry::budget(self.target(), usage);
+        let raised = usage.is_some_and(|(used, allowed)| used > 0 || allowed == 0);
+        let at = if raised { now.max(1) } else { 0 };
+        self.raised_at.store(at, Ordering::Relaxed);
+    }
+
+    /// Reports it once more where no retry was made meanwhile. A budget that has nothing saved is not
+    /// used up before a retry is refused.
+    pub(crate) fn refresh_budget(&self) {
+        let now = self.now();
+        let usage = self.budget.usage(now);
+        let usage = usage.map(|(used, allowed)| (used, allowed.max(u64::from(used == 0))));
+        self.report_budget(now, usage);
+    }
+
+    /// Reports it once in a while as long as the gauge is above zero: without retries nothing else
+    /// would.
+    #[cold]
+    fn lower_gauge(&self) {
+        let since = self
+            .now()
+            .saturating_sub(self.raised_at.load(Ordering::Relaxed));
+        if since >= nanos(GAUGE_EVERY) {
+            self.refresh_budget();
+        }
+    }
+
+    /// Lowers the gauges of a dependency that is no longer known.
+    fn forget_gauges(&self) {
+        let opened = self.breaker.state(self.now()).0 != BreakerState::Closed;
+        let raised = self.raised_at.load(Ordering::Relaxed) != 0;
+        telemetry::forgotten(self.target(), opened, raised);
     }
 
     /// Takes a place among the calls that wait for a gate.
@@ -327,7 +373,7 @@ impl Dependency {
     pub(crate) fn charge(self: &Arc<Self>, began: Instant) -> Result<Charge, Refused> {
         let now = self.now();
         let granted = self.budget.charge(now, self.at(began));
-        telemetry::budget(self.target(), self.budget.usage(now));
+        self.report_budget(now, self.budget.usage(now));
         if let Some(source) = granted {
             return Ok(Charge::new(Arc::clone(self), source));
         }

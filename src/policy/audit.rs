@@ -3,7 +3,7 @@ use std::{fmt, sync::Arc, time::Duration};
 pub use self::finding::{Finding, Severity};
 use super::{Exhaustion, Policy, Settings};
 use crate::error::Rule;
-use crate::{backoff::Backoff, classify::Rules, error::ConfigError};
+use crate::{backoff::Backoff, call::key::LONGEST, classify::Rules, error::ConfigError};
 
 mod finding;
 mod table;
@@ -54,6 +54,24 @@ impl Audit {
         self.findings.iter().filter(violates)
     }
 
+    /// Reports a value that breaks a rule, of something else than a policy.
+    pub(crate) fn violation(
+        rule: Rule,
+        field: &'static str,
+        value: impl Into<String>,
+        allowed: &'static str,
+    ) -> Self {
+        Self::of(vec![Finding::new(rule, field, value, allowed)])
+    }
+
+    /// Reports keys that are longer than R-6 allows.
+    pub(crate) fn of_key_len(longest: usize) -> Self {
+        match longest {
+            0..=LONGEST => Self::default(),
+            _ => Self::violation(Rule::R6, "max_key_len", longest.to_string(), "at most 64"),
+        }
+    }
+
     fn of(mut findings: Vec<Finding>) -> Self {
         findings.sort_by_key(|finding| (finding.severity, finding.rule));
         Self { findings }
@@ -82,8 +100,8 @@ impl From<&super::Policies> for Audit {
     }
 }
 
-/// Panics if a policy, the policies of a file or those of a registry break a rule without an
-/// approval, with the rules and their remedies. It is for tests of your own.
+/// Panics if a policy, the policies of a file or those of a registry, or a layer of keys break a rule
+/// without an approval, with the rules and their remedies. It is for tests of your own.
 ///
 /// ```
 /// use tower_reprise::{Dependencies, Policy, policy::assert_compliant};

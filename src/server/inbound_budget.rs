@@ -32,6 +32,13 @@
 //! three budgets of a fifth make 1.73 requests of each
 //! (`cargo run --release --example simulate -- --only chain`).
 //!
+//! # Promises
+//!
+//! | promised | not promised |
+//! | --- | --- |
+//! | retries beyond the budget are refused before the service is called, and told not to come again | that retries which do not say so are recognised |
+//! | originals are never refused | one budget for several processes |
+//!
 //! # What goes wrong
 //!
 //! - [`InboundBudgetLayer::located`] with a registry that locates by authority: the peer chooses the

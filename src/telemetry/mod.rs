@@ -115,10 +115,9 @@ pub(crate) fn suppressed(target: Target<'_>) {
 pub(crate) fn budget(target: Target<'_>, usage: Option<(u64, u64)>) {
     #[cfg(feature = "metrics")]
     if let Some((used, allowed)) = usage {
-        let ratio = if allowed == 0 {
-            1.0
-        } else {
-            used as f64 / allowed as f64
+        let ratio = match allowed {
+            0 => 1.0,
+            _ => used as f64 / allowed as f64,
         };
         metrics::gauge!("retry_budget_utilization_ratio", count::labels(target)).set(ratio);
     }
@@ -148,6 +147,20 @@ pub(crate) fn breaker_closed(target: Target<'_>, reason: &'static str) {
     );
     #[cfg(feature = "metrics")]
     metrics::gauge!("circuit_breaker_open", count::labels(target)).set(0.0);
+}
+
+/// Records that a dependency is no longer known: its gauges fall.
+pub(crate) fn forgotten(target: Target<'_>, breaker: bool, budget: bool) {
+    #[cfg(feature = "metrics")]
+    {
+        let gauges = [
+            ("circuit_breaker_open", breaker),
+            ("retry_budget_utilization_ratio", budget),
+        ];
+        for (name, _) in gauges.into_iter().filter(|(_, raised)| *raised) {
+            metrics::gauge!(name, count::labels(target)).set(0.0);
+        }
+    }
 }
 
 /// Records that a layer refused a call.

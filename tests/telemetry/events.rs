@@ -196,3 +196,68 @@ fn p_2_a_policy_within_the_rules_logs_nothing() {
     policy().max_retries(9).build().unwrap_err();
     assert!(log.all().is_empty());
 }
+
+/// O-4: the ids of an event are its type's to say.
+#[tokio::test(start_paused = true)]
+async fn o_4_retries_of_events_are_logged_with_their_ids() {
+    use std::error::Error;
+    use tower::{Layer, service_fn};
+    use tower_reprise::{
+        RetryLayer,
+        call::{Cause, Verdict},
+        client::retry::RequestIds,
+        error::BoxError,
+    };
+
+    #[derive(Clone)]
+    struct OrderPlaced {
+        id: &'static str,
+        trace: &'static str,
+    }
+
+    impl RequestIds for OrderPlaced {
+        fn correlation_id(&self) -> Option<&str> {
+            Some(self.trace)
+        }
+
+        fn idempotency_key(&self) -> Option<&str> {
+            Some(self.id)
+        }
+    }
+
+    let (log, _guard) = Log::listen();
+    let deps = Dependencies::builder(policy().build().unwrap())
+        .with_locate_message(|_: &OrderPlaced| "orders".into())
+        .with_classifier(
+            |outcome: Result<&(), &(dyn Error + 'static)>| match outcome {
+                Ok(()) => Verdict::SUCCESS,
+                Err(_) => Verdict::transient(Cause::Other("handler")),
+            },
+        )
+        .build();
+    let consumer = service_fn(|_: OrderPlaced| async { Err::<(), BoxError>("busy".into()) });
+    let event = OrderPlaced {
+        id: "evt-1",
+        trace: "trace-7",
+    };
+    let plain = RetryLayer::new(deps.clone()).cloning();
+    let _ = plain.layer(consumer).oneshot(event.clone()).await;
+    let named = RetryLayer::new(deps).cloning().with_request_ids();
+    let _ = named.layer(consumer).oneshot(event).await;
+    let retries = log.retries();
+    assert_eq!(retries.len(), 6);
+    for (n, retry) in retries.iter().enumerate() {
+        let ids = if n < 3 {
+            ("", "")
+        } else {
+            ("trace-7", "evt-1")
+        };
+        assert_eq!(
+            (
+                &*retry.fields["correlation_id"],
+                &*retry.fields["idempotency_key"]
+            ),
+            ids
+        );
+    }
+}

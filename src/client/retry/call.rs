@@ -1,8 +1,9 @@
 //! The state of one call, and the steps that the [loop](super::future) takes with it.
 
 use std::{
+    mem,
     sync::{Arc, PoisonError},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use tokio::time::Instant;
@@ -15,7 +16,10 @@ use super::{
     service::Route,
 };
 use crate::{
-    call::{Attempt, Cause, Effect, PrepareError, RetryError, RetryOutcome, StopReason, Verdict},
+    call::{
+        Attempt, Cause, Effect, FailedAttempts, PrepareError, RetryError, RetryOutcome, StopReason,
+        Verdict,
+    },
     classify::Classify,
     dependency::{BreakerState, Charge, Dependency, Event, Hold, LastSlot, Place},
     error::{BoxError, Elapsed, Refusal},
@@ -77,6 +81,17 @@ pub(super) struct Retried<S, Res> {
     prepare: Option<PrepareError>,
     /// The correlation id of a request of which nothing is kept any more, for the log.
     correlation_id: Option<Box<str>>,
+    /// The attempts that failed after they went out.
+    failed: Vec<(SystemTime, Cause)>,
+}
+
+impl<S, Res> Retried<S, Res> {
+    /// Remembers an attempt that failed, unless a layer below refused it.
+    fn failed(&mut self, verdict: &Verdict) {
+        if verdict.refusal().is_none() {
+            self.failed.push((SystemTime::now(), verdict.cause));
+        }
+    }
 }
 
 impl<S, Res> Default for Retried<S, Res> {
@@ -90,6 +105,7 @@ impl<S, Res> Default for Retried<S, Res> {
             last: None,
             prepare: None,
             correlation_id: None,
+            failed: Vec::new(),
         }
     }
 }
@@ -166,6 +182,7 @@ where
         retried.place = place;
         retried.announced = Some((wait, verdict.cause));
         retried.history.record(verdict, backoff);
+        retried.failed(verdict);
         Ok(at)
     }
 
@@ -362,10 +379,10 @@ where
         reason: StopReason,
     ) -> Result<S::Response, BoxError> {
         let history = self.history();
-        let earlier = self
-            .retried
-            .as_mut()
-            .and_then(|retried| retried.last.take());
+        let earlier = self.retried.as_mut().and_then(|retried| {
+            retried.failed(verdict);
+            retried.last.take()
+        });
         let (reported, effect) = decide::report(&history, verdict, earlier.is_some());
         let result = match (reported, earlier) {
             (Reported::Earlier, Some(earlier)) => earlier,
@@ -451,14 +468,19 @@ where
     ) -> Result<S::Response, BoxError> {
         let (reason, cause) = stopped.unzip();
         let outcome = RetryOutcome::new(self.history().attempts, reason, effect);
-        let prepare = self.retried.as_mut().and_then(|it| it.prepare.take());
+        let retried = self.retried.as_mut();
+        let taken = retried.map(|it| (it.prepare.take(), mem::take(&mut it.failed)));
+        let (prepare, failed) = taken.unwrap_or_default();
+        let failed = FailedAttempts::new(failed);
         match result {
             Ok(mut response) => {
-                self.requests.annotate(&mut response, outcome, prepare);
+                let requests = &self.requests;
+                requests.annotate(&mut response, outcome, prepare, failed);
                 Ok(response)
             }
             Err(error) => {
                 let error = RetryError::new(outcome, error).prepare(prepare);
+                let error = error.failed(failed);
                 Err(error.dependency(self.dependency().name(), cause).into())
             }
         }

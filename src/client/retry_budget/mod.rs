@@ -46,6 +46,14 @@
 //! # }
 //! ```
 //!
+//! # Promises
+//!
+//! | promised | not promised |
+//! | --- | --- |
+//! | in any 30 s, retries that go out are at most a fifth of the originals that went out, or the floor | a bound of originals: that is a rate limit's |
+//! | concurrent charges never exceed it | a budget across processes: each has its own |
+//! | an exhausted budget refuses new retries and touches no call that is out | that repeats of a loop that does not say so are recognised |
+//!
 //! # What goes wrong
 //!
 //! A foreign loop that sets neither the extension nor a header is not recognised: its repeats count

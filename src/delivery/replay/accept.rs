@@ -467,6 +467,7 @@ impl<J: Journal + Clone> Replay<J> {
         Ok(NewEntry {
             lane: settings.order.lane(&owner, head),
             label: redact::cut(&function),
+            version: stored.meta.version.clone(),
             owner,
             dedup,
             priority: options.priority,

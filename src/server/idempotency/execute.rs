@@ -16,7 +16,7 @@ use super::{
     settings::LayerState,
 };
 use crate::{
-    call::ReplayAttempt,
+    call::{KeptReply, ReplayAttempt},
     http::{
         BufferedBody, RequestBody,
         read::{Buffered, buffer},
@@ -116,7 +116,11 @@ async fn finish<St: IdempotencyStore, D: Dialect, R: Body>(
     attempt: Option<&ReplayAttempt>,
     response: Response<R>,
 ) -> Option<Response<BufferedBody<R>>> {
-    let (settlement, response) = end(state, asked, execution, attempt, response).await;
+    let (settlement, mut response) = end(state, asked, execution, attempt, response).await;
+    let failed = response.status().is_client_error() || response.status().is_server_error();
+    if failed && matches!(settlement, Settlement::Complete(_)) {
+        response.extensions_mut().insert(KeptReply);
+    }
     let ownership = state.engine.settle(execution, settlement).await;
     (ownership == Ownership::Held).then_some(response)
 }

@@ -117,6 +117,16 @@
 //!
 //! [`events`] is the same for consumers of events. With the `forrst` feature, a layer can speak
 //! [another dialect](IdempotencyBuilder::with_dialect) than plain HTTP: `forrst::Forrst`.
+//!
+//! # Promises
+//!
+//! | promised | not promised |
+//! | --- | --- |
+//! | of requests with one key, owner and operation one is executed, on all servers that share the store | exactly once after a crash: the [`CrashPolicy`](crate::store::CrashPolicy) decides, or a [transaction](crate::guide::promises) of your own |
+//! | repeats get the first reply, byte for byte, for at least 24 hours | that a reply beyond the limit is kept: repeats are then told that it was executed |
+//! | another owner's key, and another request with the same key, never get that reply | anything for requests without a key |
+//! | a handler goes on when its client hangs up | that a handler past `max_execution` is stopped: its key is left to the crash policy |
+//! | with the store down nothing is executed, unless told otherwise | that an outcome which waits for the store survives the end of the process: [`Drain`] waits for it |
 
 pub mod events;
 
@@ -134,6 +144,8 @@ mod service;
 mod settings;
 mod timer;
 
+#[cfg(feature = "delivery")]
+pub(crate) use self::layer::Abandon;
 pub use self::{
     builder::{IdempotencyBuilder, Missing},
     drain::{Drain, Drained},

@@ -44,6 +44,12 @@
 //! # }
 //! ```
 //!
+//! # Promises
+//!
+//! | promised | not promised |
+//! | --- | --- |
+//! | no handler sees a body that none of the keys signed, or that was signed too long ago | that a message comes once |
+//!
 //! # What goes wrong
 //!
 //! A valid message can arrive twice: from a sender that got no reply, or from an attacker who plays
