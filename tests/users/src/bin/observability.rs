@@ -52,7 +52,7 @@ async fn main() -> Result {
     assert!(
         error
             .to_string()
-            .starts_with("stock.example:80: connection refused (")
+            .starts_with("stock.example: connection refused (")
     );
 
     let log = log.0.lock().unwrap_or_else(PoisonError::into_inner);
