@@ -114,7 +114,7 @@ pub struct DeadLetter {
     pub payload: Bytes,
     /// Its history, attempt by attempt.
     pub history: Vec<HistoryEvent>,
-    cause: Option<String>,
+    cause: String,
 }
 
 impl DeadLetter {
@@ -123,7 +123,7 @@ impl DeadLetter {
     /// none.
     #[must_use]
     pub fn cause(&self) -> &str {
-        self.cause.as_deref().unwrap_or("failed")
+        &self.cause
     }
 
     fn of(entry: Entry) -> Self {
@@ -132,6 +132,7 @@ impl DeadLetter {
             stored_message::contents(entry.payload.clone()).unwrap_or_else(raw);
         Self {
             reason: last_note(&entry.history),
+            cause: cause_of(&entry).to_owned(),
             id: entry.id,
             queue: entry.queue,
             owner: entry.owner,
@@ -142,9 +143,13 @@ impl DeadLetter {
             headers,
             payload,
             history: entry.history,
-            cause: entry.cause,
         }
     }
+}
+
+/// Returns the cause of an entry's last settlement, `failed` if that named none.
+fn cause_of(entry: &Entry) -> &str {
+    entry.cause.as_deref().unwrap_or("failed")
 }
 
 /// Returns the note of the last settlement.

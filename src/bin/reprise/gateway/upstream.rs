@@ -20,7 +20,8 @@ use rustls::{
 };
 use tower_reprise::{delivery::replay::Replayed, error::BoxError};
 
-use crate::{settings::Settings, wrong::Wrong};
+use super::settings::Settings;
+use crate::wrong::Wrong;
 
 /// The longest path with its query that there is.
 const LONGEST: usize = u16::MAX as usize - 1;

@@ -12,7 +12,8 @@ use tower_reprise::{
 };
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::{flags::Values, policy, store::StoreAt, wrong::Wrong};
+use super::{flags::Values, policy};
+use crate::{store::StoreAt, wrong::Wrong};
 
 const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -54,6 +55,7 @@ pub(crate) struct Settings {
     pub(crate) callbacks: Option<(Signer, Guard)>,
 
     pub(crate) admin: Option<SocketAddr>,
+    pub(crate) admin_token: Option<String>,
     pub(crate) maintenance: bool,
     pub(crate) grace: Duration,
     pub(crate) log: LevelFilter,
@@ -94,6 +96,7 @@ impl Settings {
         let read = Reader(values);
         let policy_file = values.get("policy").map(str::to_owned);
         let resend = read.one_of("resend", &Resend::CHOICES)?;
+        let admin_token = read.token("admin-token-file")?;
         Ok(Self {
             listen: read.required("listen", ADDRESS)?,
             upstream: read.upstream()?,
@@ -147,7 +150,8 @@ impl Settings {
             replay_authorization: read.credential("replay-authorization-file")?,
             callbacks: read.callbacks()?,
 
-            admin: read.optional("admin", ADDRESS)?,
+            admin: read.admin(admin_token.is_some())?,
+            admin_token,
             maintenance: read.bool("maintenance")?,
             grace: read.time("grace", 30 * SECOND, Duration::ZERO..=3600 * SECOND)?,
             log: read.or("log", "info", "off, error, warn, info, debug or trace")?,
@@ -265,6 +269,31 @@ impl Reader<'_> {
         let text =
             text.map_err(|e| Wrong::new(name, path, format!("a file that can be read ({e})")))?;
         Ok(Some(text.trim().to_owned()))
+    }
+
+    /// A token that takes long to guess.
+    fn token(&self, name: &str) -> Result<Option<String>, Wrong> {
+        let text = self.file(name)?;
+        let strong = |text: &String| text.len() >= 16 && text.bytes().all(|b| b.is_ascii_graphic());
+        match text {
+            Some(text) if !strong(&text) => {
+                let allowed = "a token of at least 16 visible ASCII characters";
+                Err(Wrong::new(name, "something else", allowed))
+            }
+            text => Ok(text),
+        }
+    }
+
+    /// Others than this machine need a token.
+    fn admin(&self, token: bool) -> Result<Option<SocketAddr>, Wrong> {
+        let admin: Option<SocketAddr> = self.optional("admin", ADDRESS)?;
+        match admin {
+            Some(address) if !token && !address.ip().is_loopback() => {
+                let allowed = "an address of loopback, or any with --admin-token-file";
+                Err(Wrong::new("admin", &address.to_string(), allowed))
+            }
+            admin => Ok(admin),
+        }
     }
 
     fn credential(&self, name: &str) -> Result<Option<HeaderValue>, Wrong> {

@@ -13,13 +13,13 @@ use tokio::{
 use tower_reprise::error::BoxError;
 
 use crate::{
-    admin::{self, Admin},
-    policy::Registries,
-    server::{self, Edge},
-    settings::Settings,
-    stack,
+    admin::{self, Admin, Books, Guard},
+    gateway::policy::Registries,
+    gateway::server::{self, Edge},
+    gateway::settings::Settings,
+    gateway::stack,
+    gateway::upstream::Target,
     store::Store,
-    upstream::Target,
     wrong::Wrong,
 };
 
@@ -58,20 +58,16 @@ pub(crate) async fn run(settings: Settings) -> Result<(), BoxError> {
     let admin = match settings.admin {
         None => None,
         Some(address) => {
-            if !address.ip().is_loopback() {
-                tracing::warn!(%address, "the admin port asks for no password, and others can reach it");
-            }
             let listener = bind("admin", address).await?;
             say("admin", &listener)?;
             let admin = Admin {
-                store: store.clone(),
+                books: Books::new(store.clone(), behind.replay.clone(), behind.letters.clone()),
                 registries: registries.clone(),
-                replay: behind.replay.clone(),
-                letters: behind.letters.clone(),
                 prometheus: prometheus.clone(),
                 draining: stop.clone(),
             };
-            Some(tokio::spawn(admin::serve(listener, admin, closed)))
+            let guard = Guard::new(settings.admin_token.clone());
+            Some(tokio::spawn(admin::serve(listener, admin, guard, closed)))
         }
     };
     let upkeep = tokio::spawn(upkeep(prometheus, store.clone()));

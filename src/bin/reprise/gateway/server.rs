@@ -22,12 +22,12 @@ use tower::ServiceExt;
 use tower_reprise::delivery::replay::ReplayRoutes;
 
 use crate::{
-    headers::{Peer, strip},
-    prompt::Prompt,
-    settings::Settings,
-    stack::{Answers, Serves},
+    gateway::headers::{Peer, strip},
+    gateway::prompt::Prompt,
+    gateway::settings::Settings,
+    gateway::stack::{Answers, Serves},
+    gateway::upstream::Target,
     store::Store,
-    upstream::Target,
 };
 
 /// What callers meet first.

@@ -1,12 +1,19 @@
-//! What operators see and do.
+//! The admin port: what operators see and do, for people, scripts and the console.
+
+mod books;
+mod guard;
+mod letters;
+mod redrives;
+mod replays;
+mod trouble;
 
 use std::{sync::Arc, time::Duration};
 
 use axum::{
     Json, Router,
-    extract::{Query, Request, State},
+    extract::{FromRef, State},
     http::{StatusCode, header},
-    middleware::{self, Next},
+    middleware,
     response::{IntoResponse, Response},
     routing::{get, post},
 };
@@ -15,32 +22,45 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::watch, time::timeout};
 use tower_reprise::{
-    delivery::{dead_letter::DeadLetters, replay::Replay},
     dependency::{BreakerState, Dependency},
-    store::{StoreError, journal::Journal},
+    store::journal::Journal,
 };
 
-use crate::{letters, policy::Registries, replays, store::Store};
+pub(crate) use self::{
+    books::Books,
+    guard::Guard,
+    trouble::{Asked, Trouble},
+};
+use crate::{audit, gateway::policy::Registries};
 
 /// How long the store may take to say that it is there.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// A gateway, as its operators see it.
 #[derive(Clone)]
 pub(crate) struct Admin {
-    pub(crate) store: Store,
+    pub(crate) books: Books,
     pub(crate) registries: Registries,
-    pub(crate) replay: Replay<Store>,
-    pub(crate) letters: DeadLetters<Store>,
     pub(crate) prometheus: PrometheusHandle,
     pub(crate) draining: watch::Receiver<bool>,
+}
+
+impl FromRef<Admin> for Books {
+    fn from_ref(admin: &Admin) -> Self {
+        admin.books.clone()
+    }
 }
 
 pub(crate) async fn serve(
     listener: TcpListener,
     admin: Admin,
+    guard: Guard,
     mut closed: watch::Receiver<bool>,
 ) -> std::io::Result<()> {
-    let app = router(admin);
+    let app = router(admin).layer(middleware::from_fn_with_state(
+        Arc::new(guard),
+        guard::check,
+    ));
     let closing = async move { _ = closed.wait_for(|closed| *closed).await };
     axum::serve(listener, app)
         .with_graceful_shutdown(closing)
@@ -54,13 +74,13 @@ fn router(admin: Admin) -> Router {
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics))
         .route("/dependencies", get(dependencies))
+        .route("/audit", get(audited))
         .route("/maintenance", get(maintenance))
         .route("/maintenance/on", post(maintenance_on))
         .route("/maintenance/off", post(maintenance_off))
-        .nest("/dead-letters", letters::routes())
-        .fallback_service(replays::routes(&admin))
-        .with_state(admin)
-        .layer(middleware::from_fn(not_by_a_page))
+        .with_state(admin.clone())
+        .merge(admin.books.routes())
+        .fallback(|| async { Trouble::not_found() })
 }
 
 const ROUTES: &str = "\
@@ -68,6 +88,7 @@ GET  /healthz                       whether the process lives
 GET  /readyz                        whether the store answers and nobody told it to stop
 GET  /metrics                       for Prometheus
 GET  /dependencies                  budget, breaker and gate
+GET  /audit                         how the policies in force differ from the standard
 GET  /maintenance                   whether it is on
 POST /maintenance/on?for=10min      nothing is sent to the upstream; how long is only told to callers
 POST /maintenance/off               what was written down is replayed
@@ -76,35 +97,25 @@ GET  /replays/ID                    where one stands
 GET  /replays/ID/reply              the reply that it got
 POST /replays/ID/cancel             calls it off
 POST /replays/ID/trigger            replays it now, even in maintenance
-GET  /dead-letters?queue=replay     what could not be done: queue, limit, after
+GET  /dead-letters?queue=replay     what could not be done: queue, owner, label, cause, limit, after
 GET  /dead-letters/ID               one of them, with its history
 POST /dead-letters/ID/redrive       queues it again; a reply that is kept for its key is still its reply
-POST /dead-letters/redrive?queue=replay&dry_run=true    all: queue, owner, label, dry_run, per_second, at_most
+POST /dead-letters/redrive?queue=replay&dry_run=true
+                                    all: queue, owner, label, cause, dry_run, per_second, at_most, background
+GET  /redrives                      those in the background, and how far they are
+POST /redrives/NUMBER/stop          ends one; the rest stay dead letters
 ";
-
-/// A page in an operator's browser is no operator.
-async fn not_by_a_page(request: Request, next: Next) -> Response {
-    let headers = request.headers();
-    if headers.contains_key(header::ORIGIN) || headers.contains_key("sec-fetch-site") {
-        let safe = request.method().is_safe()
-            && headers.get("sec-fetch-site").is_some_and(|s| s == "none");
-        if !safe {
-            return (StatusCode::FORBIDDEN, "not from a web page\n").into_response();
-        }
-    }
-    next.run(request).await
-}
 
 async fn ready(State(admin): State<Admin>) -> Response {
     let draining = *admin.draining.borrow();
     // Any question will do.
-    let asked = timeout(PATIENCE, admin.store.lanes("replay", None, 1)).await;
+    let asked = timeout(PATIENCE, admin.books.store.lanes("replay", None, 1)).await;
     let store = asked.is_ok_and(|answer| answer.is_ok());
     let status = match store && !draining {
         true => StatusCode::OK,
         false => StatusCode::SERVICE_UNAVAILABLE,
     };
-    let maintenance = admin.replay.maintenance().is_on();
+    let maintenance = admin.books.replay.maintenance().is_on();
     let body = json!({ "store": store, "draining": draining, "maintenance": maintenance });
     (status, Json(body)).into_response()
 }
@@ -125,6 +136,11 @@ async fn dependencies(State(admin): State<Admin>) -> Json<Value> {
         "upstream": list(admin.registries.upstream.list()),
         "inbound": list(admin.registries.inbound.list()),
     }))
+}
+
+async fn audited(State(admin): State<Admin>) -> Json<Value> {
+    let findings = audit::describe(&admin.registries.upstream.audit());
+    Json(json!({ "findings": findings }))
 }
 
 fn describe(dependency: &Dependency) -> Value {
@@ -155,7 +171,7 @@ fn describe(dependency: &Dependency) -> Value {
 }
 
 async fn maintenance(State(admin): State<Admin>) -> Json<Value> {
-    Json(json!({ "on": admin.replay.maintenance().is_on() }))
+    Json(json!({ "on": admin.books.replay.maintenance().is_on() }))
 }
 
 #[derive(Deserialize)]
@@ -166,7 +182,7 @@ struct Until {
 
 async fn maintenance_on(
     State(admin): State<Admin>,
-    Query(until): Query<Until>,
+    Asked(until): Asked<Until>,
 ) -> Result<Json<Value>, Trouble> {
     let time = until.r#for.as_deref().map(humantime::parse_duration);
     let time = time.transpose().map_err(|_| {
@@ -177,44 +193,13 @@ async fn maintenance_on(
         )
     })?;
     let until = time.and_then(|time| std::time::SystemTime::now().checked_add(time));
-    admin.replay.maintenance().on(until);
+    admin.books.replay.maintenance().on(until);
     tracing::warn!("maintenance is on");
     Ok(maintenance(State(admin)).await)
 }
 
 async fn maintenance_off(State(admin): State<Admin>) -> Json<Value> {
-    admin.replay.maintenance().off();
+    admin.books.replay.maintenance().off();
     tracing::warn!("maintenance is off");
     maintenance(State(admin)).await
-}
-
-/// Why an operator gets no answer.
-pub(crate) struct Trouble(StatusCode, String);
-
-impl Trouble {
-    pub(crate) fn wrong(field: &str, value: &str, allowed: &str) -> Self {
-        let shown: String = value.chars().take(64).collect();
-        let message = format!("{field} is {shown}, allowed: {allowed}");
-        Self(StatusCode::BAD_REQUEST, message)
-    }
-
-    pub(crate) fn not_found() -> Self {
-        Self(StatusCode::NOT_FOUND, "there is no such thing".to_owned())
-    }
-
-    pub(crate) fn conflict(why: String) -> Self {
-        Self(StatusCode::CONFLICT, why)
-    }
-}
-
-impl From<StoreError> for Trouble {
-    fn from(error: StoreError) -> Self {
-        Self(StatusCode::SERVICE_UNAVAILABLE, error.to_string())
-    }
-}
-
-impl IntoResponse for Trouble {
-    fn into_response(self) -> Response {
-        (self.0, Json(json!({ "error": self.1 }))).into_response()
-    }
 }
