@@ -1,10 +1,9 @@
 //! The program's other commands, each as a process.
 
-use http::StatusCode;
 use serde_json::Value;
 
 use crate::{
-    gateway::{Folder, Gateway, policy, reprise, reprise_with},
+    gateway::{Folder, Gateway, bury, policy, reprise, reprise_with},
     shop::Shop,
     support::database::eventually,
 };
@@ -90,43 +89,23 @@ fn a_1_flags_from_the_environment() {
     );
 }
 
-/// A gateway whose replays have failed, and where to reach it.
-async fn failed(folder: &Folder, shop: &Shop, keys: &[&str]) -> (Gateway, String, String) {
-    let store = format!("sqlite:{}", folder.path("gateway.db"));
-    let gateway = Gateway::start(&shop.url(), &["--store", &store, "--maintenance"]).await;
-    shop.does(|_| StatusCode::UNAUTHORIZED);
-    for key in keys {
-        let request = gateway.order(key).header("replay", "true");
-        assert_eq!(
-            gateway.send(request, format!("order {key}")).await.status,
-            202
-        );
-    }
-    gateway.do_("/maintenance/off").await;
-    eventually("they fail", async || {
-        gateway.replays("failed").await == keys.len() as u64
-    })
-    .await;
-    let admin = gateway.admin("");
-    (gateway, store, admin)
-}
-
 #[tokio::test]
 async fn a_1_letters_of_a_store_and_of_a_gateway() {
     let (folder, shop) = (Folder::new(), Shop::open().await);
-    let (gateway, store, admin) = failed(&folder, &shop, &["a", "b", "c"]).await;
-    shop.does(|_| StatusCode::OK);
+    let store = format!("sqlite:{}", folder.path("gateway.db"));
+    bury(&folder, ["for a", "for b", "\u{1b}[2Jfor c"]).await;
+    let gateway = Gateway::start(&shop.url(), &["--store", &store]).await;
+    let admin = gateway.admin("");
     let mut ids = Vec::new();
     for at in [["--store", &store], ["--admin", &admin]] {
-        let ask = |words: &[&str]| reprise(&[&["letters"], words, &at].concat());
-        let (code, said, error) = ask(&["list", "--format", "json", "--cause", "http_401"]);
+        let ask =
+            |words: &[&str]| reprise(&[&["letters"], words, &["--queue", "mails"], &at].concat());
+        let (code, said, error) = ask(&["list", "--format", "json", "--cause", "no_account"]);
         assert_eq!(code, Some(0), "{error}");
         let letters = json(&said)["letters"].as_array().unwrap().clone();
         assert_eq!(letters.len(), 3, "{said}");
-        ids = letters
-            .iter()
-            .map(|letter| letter["id"].as_str().unwrap().to_owned())
-            .collect();
+        let id = |letter: &Value| letter["id"].as_str().unwrap().to_owned();
+        ids = letters.iter().map(id).collect();
         let (_, said, _) = ask(&["list"]);
         assert!(
             said.starts_with("ID ") && said.lines().count() == 4,
@@ -134,45 +113,38 @@ async fn a_1_letters_of_a_store_and_of_a_gateway() {
         );
         let (_, said, _) = ask(&["list", "--cause", "other", "--format", "json"]);
         assert_eq!(json(&said)["letters"], Value::Array(Vec::new()));
-        let (_, said, _) = ask(&["show", &ids[0]]);
+        let (_, said, _) = reprise(&[&["letters", "show", &ids[2]][..], &at].concat());
         assert!(
-            said.contains("http_401") && said.contains("order a"),
+            said.contains("no_account") && said.contains("for c"),
             "{said}"
         );
+        assert!(!said.contains('\u{1b}'), "a terminal would obey it");
         let (_, said, _) = ask(&["redrive", "--all", "--dry-run", "--format", "json"]);
         assert_eq!(json(&said)["matched"], 3);
         let (code, _, said) = ask(&["redrive", "--all", "--per-second", "0"]);
         assert_eq!(code, Some(1));
         assert!(said.contains("per_second is 0, allowed: 1 to "), "{said}");
-        let (code, _, said) = ask(&["show", "nonsense"]);
+        let (code, _, said) = reprise(&[&["letters", "show", "nonsense"][..], &at].concat());
         assert!(code == Some(1) && said.contains("404"), "{said}");
     }
     // One by its id, through the store; the others by a filter, through the gateway.
     let (code, said, _) = reprise(&["letters", "redrive", &ids[0], "--store", &store]);
     assert!(code == Some(0) && said.contains("queued"), "{said}");
-    let (code, _, said) = reprise(&["letters", "redrive", "--cause", "none", "--admin", &admin]);
-    assert_eq!(code, Some(0), "{said}");
     let words = [
-        "letters",
-        "redrive",
-        "--cause",
-        "http_401",
-        "--per-second",
-        "100",
+        "letters", "redrive", "--queue", "mails", "--admin", &admin, "--cause",
     ];
-    let (code, said, error) = reprise(&[&words[..], &["--admin", &admin]].concat());
+    let (code, _, said) = reprise(&[&words[..], &["none"]].concat());
+    assert_eq!(code, Some(0), "{said}");
+    let (code, said, error) = reprise(&[&words[..], &["no_account"]].concat());
     assert_eq!(
         (code, &*said),
         (Some(0), "done: 2 of 2 redriven\n"),
         "{error}"
     );
-    eventually("they are done", async || {
-        gateway.replays("completed").await == 3
-    })
-    .await;
-    assert_eq!(gateway.replays("failed").await, 0);
     let listed = gateway.look("/redrives").await.json();
     assert_eq!(listed["redrives"][1]["state"], "done", "{listed}");
+    let left = gateway.look("/dead-letters?queue=mails").await.json();
+    assert_eq!(left["letters"], Value::Array(Vec::new()));
 }
 
 #[tokio::test]
@@ -217,7 +189,8 @@ async fn a_1_replays_and_maintenance() {
 #[tokio::test]
 async fn a_2_audit_has_gates_and_formats() {
     let (folder, shop) = (Folder::new(), Shop::open().await);
-    let approved = policy(2) + "approvals = [{ rule = 'R-7', reason = 'load test' }]\nbudget = { ratio = 0.5 }\n";
+    let approved = policy(2)
+        + "approvals = [{ rule = 'R-7', reason = 'load test' }]\nbudget = { ratio = 0.5 }\n";
     let deploy = folder.file("deploy.toml", &(policy(2) + "budget = { off = true }\n"));
     let merge = policy(2) + "rules = { retry_without_key = true }\n";
     let merge = folder.file("merge.toml", &merge);

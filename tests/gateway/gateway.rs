@@ -7,6 +7,7 @@ use std::{
     process::{Child, Command, ExitStatus, Output, Stdio},
     sync::{Arc, Mutex},
     thread,
+    time::Duration,
 };
 
 use axum::body::Body;
@@ -21,6 +22,11 @@ use serde_json::Value;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
+};
+
+use tower_reprise::store::{
+    SqliteStore,
+    journal::{Journal, NewEntry, Settlement},
 };
 
 use crate::support::database::eventually;
@@ -92,6 +98,24 @@ impl Drop for Folder {
     }
 }
 
+/// Leaves dead letters of a queue `mails` in the store of a folder.
+pub(crate) async fn bury<P: Into<Bytes>>(folder: &Folder, payloads: impl IntoIterator<Item = P>) {
+    let store = SqliteStore::open(folder.0.join("gateway.db")).unwrap();
+    let keep = Duration::from_secs(3600);
+    let mut burying = tokio::task::JoinSet::new();
+    for payload in payloads {
+        let entry = NewEntry::new("mails", payload);
+        let settlement = Settlement::failed("no such account", keep).cause("no_account");
+        let store = store.clone();
+        burying.spawn(async move { store.bury(entry, 3, settlement).await.unwrap() });
+        // The first ones come first.
+        if burying.len() == 256 || burying.len() < 3 {
+            while burying.join_next().await.is_some() {}
+        }
+    }
+    while burying.join_next().await.is_some() {}
+}
+
 /// A policy that does not wait long.
 pub(crate) fn policy(retries: u32) -> String {
     format!(
@@ -151,9 +175,15 @@ impl Reply {
 
 impl Gateway {
     pub(crate) async fn start(upstream: &str, flags: &[&str]) -> Self {
+        Self::start_by(&["env"], upstream, flags).await
+    }
+
+    /// Starts it by another program, which becomes it.
+    pub(crate) async fn start_by(by: &[&str], upstream: &str, flags: &[&str]) -> Self {
         let first = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
-        let mut child = Command::new(BINARY)
-            .arg("gateway")
+        let mut child = Command::new(by[0])
+            .args(&by[1..])
+            .args([BINARY, "gateway"])
             .args(first)
             .args(["--upstream", upstream, "--scope-header", "x-tenant"])
             .args(flags)

@@ -7,10 +7,13 @@
     reason = "the helpers are tests too"
 )]
 
+mod browser;
 mod commands;
+mod console;
 mod executing;
 mod flags;
 mod gateway;
+mod hands;
 mod once;
 mod operation;
 mod replays;

@@ -35,12 +35,17 @@ impl Guard {
         Self { token, page }
     }
 
+    /// The proof that goes into the console's page.
+    pub(super) fn page(&self) -> &str {
+        &self.page
+    }
+
     fn refuses(&self, request: &Request) -> Option<Trouble> {
         let headers = request.headers();
         let path = request.uri().path();
         if let Some(token) = &self.token {
             // Probes and the page itself, which holds nothing.
-            let open = ["/healthz", "/readyz", "/"].contains(&path);
+            let open = ["/healthz", "/readyz", "/", "/console.css", "/console.js"].contains(&path);
             let given = text(headers, header::AUTHORIZATION.as_str());
             let given = given.and_then(|value| value.strip_prefix("Bearer "));
             if !open && !given.is_some_and(|given| same(given, token)) {

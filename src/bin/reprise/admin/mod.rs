@@ -1,6 +1,7 @@
 //! The admin port: what operators see and do, for people, scripts and the console.
 
 mod books;
+mod console;
 mod guard;
 mod letters;
 mod redrives;
@@ -11,7 +12,7 @@ use std::{sync::Arc, time::Duration};
 
 use axum::{
     Json, Router,
-    extract::{FromRef, State},
+    extract::{FromRef, Path, State},
     http::{StatusCode, header},
     middleware,
     response::{IntoResponse, Response},
@@ -21,17 +22,17 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::watch, time::timeout};
-use tower_reprise::{
-    dependency::{BreakerState, Dependency},
-    store::journal::Journal,
-};
+use tower_reprise::dependency::{BreakerState, Dependency};
 
 pub(crate) use self::{
     books::Books,
     guard::Guard,
     trouble::{Asked, Trouble},
 };
-use crate::{audit, gateway::policy::Registries};
+use crate::{
+    audit,
+    gateway::{policy::Registries, traffic::Traffic, upstream::Target},
+};
 
 /// How long the store may take to say that it is there.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -41,6 +42,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub(crate) struct Admin {
     pub(crate) books: Books,
     pub(crate) registries: Registries,
+    pub(crate) target: Target,
+    pub(crate) traffic: Arc<Traffic>,
     pub(crate) prometheus: PrometheusHandle,
     pub(crate) draining: watch::Receiver<bool>,
 }
@@ -57,10 +60,11 @@ pub(crate) async fn serve(
     guard: Guard,
     mut closed: watch::Receiver<bool>,
 ) -> std::io::Result<()> {
-    let app = router(admin).layer(middleware::from_fn_with_state(
-        Arc::new(guard),
-        guard::check,
-    ));
+    let guard = Arc::new(guard);
+    let app = router(admin)
+        .merge(console::routes(Arc::clone(&guard)))
+        .fallback(|| async { Trouble::not_found() })
+        .layer(middleware::from_fn_with_state(guard, guard::check));
     let closing = async move { _ = closed.wait_for(|closed| *closed).await };
     axum::serve(listener, app)
         .with_graceful_shutdown(closing)
@@ -69,25 +73,27 @@ pub(crate) async fn serve(
 
 fn router(admin: Admin) -> Router {
     Router::new()
-        .route("/", get(|| async { ROUTES }))
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics))
         .route("/dependencies", get(dependencies))
+        .route("/dependencies/upstream/{verb}", post(force))
+        .route("/events", get(console::events))
         .route("/audit", get(audited))
         .route("/maintenance", get(maintenance))
         .route("/maintenance/on", post(maintenance_on))
         .route("/maintenance/off", post(maintenance_off))
         .with_state(admin.clone())
         .merge(admin.books.routes())
-        .fallback(|| async { Trouble::not_found() })
 }
 
 const ROUTES: &str = "\
 GET  /healthz                       whether the process lives
-GET  /readyz                        whether the store answers and nobody told it to stop
+GET  /readyz                        whether the store takes writes, the upstream is there, nobody said stop
 GET  /metrics                       for Prometheus
 GET  /dependencies                  budget, breaker and gate
+POST /dependencies/upstream/open?name=NAME    refuses all calls; close: refuses none; reset: as it was made
+GET  /events                        the state, each second, as server-sent events
 GET  /audit                         how the policies in force differ from the standard
 GET  /maintenance                   whether it is on
 POST /maintenance/on?for=10min      nothing is sent to the upstream; how long is only told to callers
@@ -108,15 +114,22 @@ POST /redrives/NUMBER/stop          ends one; the rest stay dead letters
 
 async fn ready(State(admin): State<Admin>) -> Response {
     let draining = *admin.draining.borrow();
-    // Any question will do.
-    let asked = timeout(PATIENCE, admin.books.store.lanes("replay", None, 1)).await;
-    let store = asked.is_ok_and(|answer| answer.is_ok());
-    let status = match store && !draining {
+    let maintenance = admin.books.replay.maintenance().is_on();
+    let store = async { timeout(PATIENCE, admin.books.writes()).await == Ok(true) };
+    // In maintenance nobody asks for it.
+    let upstream =
+        async { maintenance || timeout(PATIENCE, admin.target.is_there()).await == Ok(true) };
+    let (store, upstream) = tokio::join!(store, upstream);
+    let status = match store && upstream && !draining {
         true => StatusCode::OK,
         false => StatusCode::SERVICE_UNAVAILABLE,
     };
-    let maintenance = admin.books.replay.maintenance().is_on();
-    let body = json!({ "store": store, "draining": draining, "maintenance": maintenance });
+    let body = json!({
+        "store": store,
+        "upstream": upstream,
+        "draining": draining,
+        "maintenance": maintenance,
+    });
     (status, Json(body)).into_response()
 }
 
@@ -136,6 +149,30 @@ async fn dependencies(State(admin): State<Admin>) -> Json<Value> {
         "upstream": list(admin.registries.upstream.list()),
         "inbound": list(admin.registries.inbound.list()),
     }))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Named {
+    name: String,
+}
+
+async fn force(
+    State(admin): State<Admin>,
+    Path(verb): Path<String>,
+    Asked(Named { name }): Asked<Named>,
+) -> Result<Json<Value>, Trouble> {
+    let known = admin.registries.upstream.list();
+    let dependency = known.iter().find(|known| known.name() == name);
+    let dependency = dependency.ok_or_else(Trouble::not_found)?;
+    match &*verb {
+        "open" => dependency.force_open(),
+        "close" => dependency.force_closed(),
+        "reset" => dependency.reset(),
+        other => return Err(Trouble::wrong("verb", other, "open, close or reset")),
+    }
+    tracing::warn!(dependency = %name, %verb, "forced by an operator");
+    Ok(Json(describe(dependency)))
 }
 
 async fn audited(State(admin): State<Admin>) -> Json<Value> {
@@ -159,7 +196,14 @@ fn describe(dependency: &Dependency) -> Value {
             "retries": status.retries,
             "retries_allowed": status.retries_allowed,
         },
-        "breaker": { "state": state, "seconds_left": left.map(|left| left.as_secs_f64()) },
+        "breaker": {
+            "state": state,
+            "seconds_left": left.map(|left| left.as_secs_f64()),
+            "reason": status.breaker_changed.map(|(reason, _)| reason.as_str()),
+            "seconds_ago": status.breaker_changed.map(|(_, ago)| ago.as_secs_f64()),
+        },
+        "shed": status.shed,
+        "held": status.held,
         "gate": { "seconds_left": status.hold.map(|hold| hold.as_secs_f64()) },
         "policy": {
             "profile": format!("{:?}", policy.profile()),

@@ -41,7 +41,10 @@ impl Callers {
         if let Some(of) = operator(head) {
             return Some(of);
         }
-        let Some(value) = head.headers().get(&self.header) else {
+        let value = head.headers().get(&self.header);
+        // Nothing is no name.
+        let value = value.filter(|value| !value.as_bytes().trim_ascii().is_empty());
+        let Some(value) = value else {
             return self
                 .anonymous
                 .as_ref()

@@ -9,8 +9,9 @@ mod run;
 mod server;
 mod settings;
 mod stack;
+pub(crate) mod traffic;
 mod uncertain;
-mod upstream;
+pub(crate) mod upstream;
 
 use std::process::ExitCode;
 
@@ -26,5 +27,8 @@ pub(crate) fn serve(matches: &ArgMatches) -> Result<ExitCode, BoxError> {
         .with_max_level(settings.log)
         .with_writer(std::io::stderr)
         .init();
+    for warning in &settings.warnings {
+        tracing::warn!("{warning}");
+    }
     Ok(crate::block_on(run::run(settings), |()| ExitCode::SUCCESS))
 }

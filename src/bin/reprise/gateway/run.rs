@@ -1,6 +1,6 @@
 //! From start to end: listen, serve, reload, stop.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use tokio::{
@@ -18,28 +18,26 @@ use crate::{
     gateway::server::{self, Edge},
     gateway::settings::Settings,
     gateway::stack,
+    gateway::traffic::{self, Traffic},
     gateway::upstream::Target,
     store::Store,
     wrong::Wrong,
 };
 
-/// For histograms, in seconds.
-const BUCKETS: [f64; 12] = [
-    0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 30.0, 300.0,
-];
-
 pub(crate) async fn run(settings: Settings) -> Result<(), BoxError> {
     let signals = Signals::new()?;
     let prometheus = PrometheusBuilder::new()
-        .set_buckets(&BUCKETS)?
+        .set_buckets(&traffic::BOUNDS)?
         .install_recorder()?;
+    traffic::describe();
+    let traffic = Arc::new(Traffic::new());
     let listener = bind("listen", settings.listen).await?;
     let (stopping, stop) = watch::channel(false);
     let registries = Registries::new(&settings.policies);
     let target = Target::new(&settings)?;
     if settings.bare {
         let service = stack::bare(&settings, target.clone())?;
-        let edge = Edge::new(service, target, None);
+        let edge = Edge::new(service, target, None, traffic);
         say("listening", &listener)?;
         let signals = signals.handle(registries, settings.policy_file.clone(), stopping);
         server::serve(listener, edge, &settings, stop).await;
@@ -51,7 +49,7 @@ pub(crate) async fn run(settings: Settings) -> Result<(), BoxError> {
     let (service, behind) = stack::layered(&settings, target.clone(), &store, &registries).await?;
     let replays = settings.replay_path.as_deref();
     let replays = replays.map(|path| (path, behind.replay.routes()));
-    let edge = Edge::new(service, target, replays);
+    let edge = Edge::new(service, target.clone(), replays, Arc::clone(&traffic));
 
     // Operators are served until the very end.
     let (closing, closed) = watch::channel(false);
@@ -63,6 +61,8 @@ pub(crate) async fn run(settings: Settings) -> Result<(), BoxError> {
             let admin = Admin {
                 books: Books::new(store.clone(), behind.replay.clone(), behind.letters.clone()),
                 registries: registries.clone(),
+                target,
+                traffic,
                 prometheus: prometheus.clone(),
                 draining: stop.clone(),
             };

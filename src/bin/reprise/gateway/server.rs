@@ -1,6 +1,14 @@
 //! Connections of callers, and what is done for all of them alike.
 
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use axum::body::Body;
 use bytes::Bytes;
@@ -26,6 +34,7 @@ use crate::{
     gateway::prompt::Prompt,
     gateway::settings::Settings,
     gateway::stack::{Answers, Serves},
+    gateway::traffic::{Counted, Traffic},
     gateway::upstream::Target,
     store::Store,
 };
@@ -36,6 +45,9 @@ pub(crate) struct Edge<S> {
     service: S,
     target: Target,
     replays: Option<(Arc<str>, ReplayRoutes<Store>)>,
+    traffic: Arc<Traffic>,
+    /// Whether connections are to end with their next reply.
+    closing: Arc<AtomicBool>,
     /// Replies by the first digit of their status.
     replies: [Counter; 5],
 }
@@ -45,12 +57,15 @@ impl<S> Edge<S> {
         service: S,
         target: Target,
         replays: Option<(&str, ReplayRoutes<Store>)>,
+        traffic: Arc<Traffic>,
     ) -> Self {
         let counter = |status| metrics::counter!("gateway_replies_total", "status" => status);
         Self {
             service,
             target,
             replays: replays.map(|(path, routes)| (path.into(), routes)),
+            traffic,
+            closing: Arc::default(),
             replies: ["1xx", "2xx", "3xx", "4xx", "5xx"].map(counter),
         }
     }
@@ -59,11 +74,13 @@ impl<S> Edge<S> {
         self,
         request: Request<Incoming>,
         peer: Peer,
-    ) -> Result<Response<R>, Infallible>
+    ) -> Result<Response<Counted<R>>, Infallible>
     where
         S: Serves<R>,
         R: Answers,
     {
+        let started = Instant::now();
+        let http1 = request.version() < Version::HTTP_2;
         let mut response = match self.follows(request.uri()) {
             Some(uri) => self.follow(request, uri).await,
             None if request.method() == Method::CONNECT => {
@@ -72,9 +89,10 @@ impl<S> Edge<S> {
             None => match self.target.takes(request.uri()) {
                 Err(misses) => refusal(misses.status(), &misses.to_string()),
                 Ok(()) => {
-                    let mut request = request.map(Body::new);
+                    let received = self.traffic.received();
+                    let mut request = request.map(|body| Body::new(Counted::new(body, received)));
                     peer.pass(&mut request);
-                    self.service.oneshot(request).await?
+                    self.service.clone().oneshot(request).await?
                 }
             },
         };
@@ -85,7 +103,13 @@ impl<S> Edge<S> {
         headers.append(header::VIA, HeaderValue::from_static("1.1 gateway"));
         let class = usize::from(response.status().as_u16() / 100).clamp(1, 5);
         self.replies[class - 1].increment(1);
-        Ok(response)
+        if http1 && self.closing.load(Ordering::Relaxed) {
+            let close = HeaderValue::from_static("close");
+            response.headers_mut().insert(header::CONNECTION, close);
+        }
+        let failed = response.status().is_server_error();
+        self.traffic.replied(failed, started.elapsed());
+        Ok(response.map(|body| Counted::new(body, self.traffic.sent())))
     }
 
     /// What a caller asks about a replay, if it does.
@@ -118,6 +142,18 @@ impl<S> Edge<S> {
     }
 }
 
+/// Polls a future once.
+async fn poll_once<T>(future: impl Future<Output = T>) -> Option<T> {
+    let mut future = std::pin::pin!(future);
+    std::future::poll_fn(|cx| {
+        std::task::Poll::Ready(match future.as_mut().poll(cx) {
+            std::task::Poll::Ready(done) => Some(done),
+            std::task::Poll::Pending => None,
+        })
+    })
+    .await
+}
+
 /// A problem of the gateway's own (RFC 9457).
 fn refusal<R: From<Bytes>>(status: StatusCode, detail: &str) -> Response<R> {
     let title = status.canonical_reason().unwrap_or_default();
@@ -128,6 +164,9 @@ fn refusal<R: From<Bytes>>(status: StatusCode, detail: &str) -> Response<R> {
     response.headers_mut().insert(header::CONTENT_TYPE, kind);
     response
 }
+
+/// How long connections that are kept alive may stay idle once the gateway was told to stop.
+const LINGER: Duration = Duration::from_secs(2);
 
 /// Serves callers until it is told to stop, and then those who are connected until they are done,
 /// but no longer than is bearable. Whether they all were, and until when others may take.
@@ -141,6 +180,7 @@ where
     S: Serves<R>,
     R: Answers,
 {
+    let closing = Arc::clone(&edge.closing);
     let places = Arc::new(Semaphore::new(settings.max_connections));
     let graceful = GracefulShutdown::new();
     let mut builder = Builder::new(TokioExecutor::new());
@@ -153,6 +193,23 @@ where
         .timer(TokioTimer::new())
         .keep_alive_interval(settings.head_timeout)
         .keep_alive_timeout(settings.head_timeout);
+    let open = |stream: TcpStream, address: SocketAddr, place| {
+        // It only makes replies later, if at all.
+        let _ = stream.set_nodelay(true);
+        let peer = Peer::new(address.ip(), settings.trust_forwarded);
+        let connected = edge.traffic.connected();
+        let edge = edge.clone();
+        let service = service_fn(move |request| edge.clone().answer(request, peer.clone()));
+        let stream = Prompt::new(stream, settings.head_timeout);
+        let connection = builder.serve_connection(TokioIo::new(stream), service);
+        let connection = graceful.watch(connection.into_owned());
+        tokio::spawn(async move {
+            let _kept = (place, connected);
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "a connection broke off");
+            }
+        });
+    };
     loop {
         let accepting = async {
             // Not before there is a place for it.
@@ -165,32 +222,28 @@ where
             _ = stop.wait_for(|stop| *stop) => break,
             accepted = accepting => accepted,
         };
-        let (stream, address): (TcpStream, _) = match accepted {
-            Ok(accepted) => accepted,
+        match accepted {
+            Ok((stream, address)) => open(stream, address, place),
             Err(error) => {
                 // Out of descriptors, most likely: some will be free soon.
                 tracing::warn!(%error, "a connection could not be accepted");
                 sleep(Duration::from_millis(100)).await;
-                continue;
             }
-        };
-        // It only makes replies later, if at all.
-        let _ = stream.set_nodelay(true);
-        let peer = Peer::new(address.ip(), settings.trust_forwarded);
-        let edge = edge.clone();
-        let service = service_fn(move |request| edge.clone().answer(request, peer.clone()));
-        let stream = Prompt::new(stream, settings.head_timeout);
-        let connection = builder.serve_connection(TokioIo::new(stream), service);
-        let connection = graceful.watch(connection.into_owned());
-        tokio::spawn(async move {
-            let _place = place;
-            if let Err(error) = connection.await {
-                tracing::debug!(%error, "a connection broke off");
-            }
-        });
+        }
+    }
+    let until = Instant::now() + settings.grace;
+    closing.store(true, Ordering::Relaxed);
+    // Those who connected before are served: closing the listener would reset them.
+    while let Some(Ok((stream, address))) = poll_once(listener.accept()).await {
+        open(stream, address, Arc::clone(&places).acquire_owned().await);
     }
     drop(listener);
-    let until = Instant::now() + settings.grace;
+    // A request may be on its way on a connection that is kept: it gets a reply, and is told that
+    // it is the last. Closing now would cut it.
+    let linger = Instant::now() + LINGER.min(settings.grace / 2);
+    while graceful.count() > 0 && Instant::now() < linger {
+        sleep(Duration::from_millis(10)).await;
+    }
     let done = timeout_at(until, graceful.shutdown()).await.is_ok();
     (done, until)
 }

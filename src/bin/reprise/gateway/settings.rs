@@ -1,6 +1,9 @@
 //! What the flags mean, checked one by one.
 
-use std::{fs, net::SocketAddr, ops::RangeInclusive, str::FromStr, time::Duration};
+use std::{
+    fs, net::SocketAddr, ops::RangeInclusive, os::unix::fs::PermissionsExt, str::FromStr,
+    time::Duration,
+};
 
 use http::{HeaderName, HeaderValue, Uri};
 use tower_reprise::{
@@ -60,6 +63,8 @@ pub(crate) struct Settings {
     pub(crate) grace: Duration,
     pub(crate) log: LevelFilter,
     pub(crate) bare: bool,
+    /// What can be used, and should not be as it is.
+    pub(crate) warnings: Vec<String>,
 }
 
 /// Which POST and PATCH may be sent again.
@@ -156,12 +161,20 @@ impl Settings {
             grace: read.time("grace", 30 * SECOND, Duration::ZERO..=3600 * SECOND)?,
             log: read.or("log", "info", "off, error, warn, info, debug or trace")?,
             bare: read.bool("bare")?,
+            warnings: read.exposed(),
         })
     }
 }
 
 const ADDRESS: &str = "an address and a port, such as 127.0.0.1:8080";
 const UPSTREAM: &str = "http://HOST:PORT or https://HOST, without a user or a query";
+
+/// Flags that name a file with a secret.
+const SECRETS: [&str; 3] = [
+    "admin-token-file",
+    "callback-secret-file",
+    "replay-authorization-file",
+];
 
 struct Reader<'a>(&'a Values);
 
@@ -269,6 +282,21 @@ impl Reader<'_> {
         let text =
             text.map_err(|e| Wrong::new(name, path, format!("a file that can be read ({e})")))?;
         Ok(Some(text.trim().to_owned()))
+    }
+
+    /// Files with secrets that every user of the machine may read.
+    fn exposed(&self) -> Vec<String> {
+        let exposed = |name: &&str| {
+            let file = self.0.get(name).and_then(|path| fs::metadata(path).ok());
+            file.is_some_and(|file| file.permissions().mode() & 0o007 != 0)
+        };
+        let warning = |name| format!("{name} names a secret, and others may read it: chmod 600");
+        SECRETS
+            .iter()
+            .copied()
+            .filter(exposed)
+            .map(warning)
+            .collect()
     }
 
     /// A token that takes long to guess.
