@@ -17,6 +17,7 @@ pub(crate) struct Browser {
     says: ChildStdin,
     hears: BufReader<ChildStdout>,
     page: String,
+    loaded: bool,
     last: u64,
     /// What the page complained of: exceptions, and what its Content-Security-Policy refused.
     pub(crate) complaints: Vec<String>,
@@ -48,6 +49,7 @@ impl Browser {
             _child: child,
             _profile: profile,
             page: String::new(),
+            loaded: false,
             last: 0,
             complaints: Vec::new(),
         };
@@ -60,8 +62,17 @@ impl Browser {
         for domain in ["Page", "Runtime", "Log"] {
             browser.ask(&format!("{domain}.enable"), json!({})).await;
         }
+        let focused = json!({ "enabled": true });
+        browser
+            .ask("Emulation.setFocusEmulationEnabled", focused)
+            .await;
         browser.size(1280, 900).await;
+        browser.loaded = false;
         browser.ask("Page.navigate", json!({ "url": url })).await;
+        // Any question will do: what happens is heard before its answer.
+        while !browser.loaded {
+            browser.ask("Page.getFrameTree", json!({})).await;
+        }
         Some(browser)
     }
 
@@ -79,6 +90,7 @@ impl Browser {
             heard.pop();
             let heard: Value = serde_json::from_slice(&heard).expect("the browser answers");
             match heard["method"].as_str() {
+                Some("Page.loadEventFired") => self.loaded = true,
                 Some("Runtime.exceptionThrown") => self.complaints.push(heard.to_string()),
                 Some("Log.entryAdded") if heard["params"]["entry"]["source"] == "security" => {
                     self.complaints.push(heard.to_string());
@@ -139,11 +151,11 @@ impl Browser {
         .await;
     }
 
+    /// Presses a key where the focus is.
     pub(crate) async fn key(&mut self, key: &str) {
-        for kind in ["keyDown", "keyUp"] {
-            let params = json!({ "type": kind, "key": key, "text": if kind == "keyDown" { key } else { "" } });
-            self.ask("Input.dispatchKeyEvent", params).await;
-        }
+        let event = format!("new KeyboardEvent('keydown', {{ key: {key:?}, bubbles: true }})");
+        self.value(&format!("document.activeElement.dispatchEvent({event})"))
+            .await;
     }
 
     /// Keeps a picture of the page under `target/`.

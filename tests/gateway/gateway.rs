@@ -104,7 +104,11 @@ pub(crate) async fn bury<P: Into<Bytes>>(folder: &Folder, payloads: impl IntoIte
     let keep = Duration::from_secs(3600);
     let mut burying = tokio::task::JoinSet::new();
     for payload in payloads {
-        let entry = NewEntry::new("mails", payload);
+        let entry = NewEntry {
+            owner: "<img src=x onerror='window.hacked = 1'>".to_owned(),
+            label: "POST /mails".to_owned(),
+            ..NewEntry::new("mails", payload)
+        };
         let settlement = Settlement::failed("no such account", keep).cause("no_account");
         let store = store.clone();
         burying.spawn(async move { store.bury(entry, 3, settlement).await.unwrap() });

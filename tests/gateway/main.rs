@@ -10,6 +10,7 @@
 mod browser;
 mod commands;
 mod console;
+mod edge;
 mod executing;
 mod flags;
 mod gateway;

@@ -82,6 +82,18 @@ const FLAGS: &[Flag] = &[
         "How long a caller may take to send the head of a request, from when it connects or after its last one, and to answer a ping over HTTP/2, 100ms to 5min [default: 30s]",
     ),
     flag(
+        TRAFFIC,
+        "tls-certificate",
+        "FILE",
+        "Serves https://, HTTP/1.1 and HTTP/2: the chain of certificates as PEM. It is read again on SIGHUP",
+    ),
+    flag(
+        TRAFFIC,
+        "tls-key",
+        "FILE",
+        "The key of that certificate, as PEM",
+    ),
+    flag(
         UPSTREAM,
         "policy",
         "FILE",
@@ -239,6 +251,12 @@ const FLAGS: &[Flag] = &[
     ),
     flag(
         OPERATION,
+        "access-log",
+        "FILE",
+        "A line of JSON for each request, appended to this file, or to stdout for `-`: time, request_id, remote, method, path without its query, status, bytes, seconds",
+    ),
+    flag(
+        OPERATION,
         "maintenance",
         "BOOL",
         "Starts in maintenance: nothing is sent to the upstream until POST /maintenance/off [default: false]",
@@ -263,7 +281,7 @@ const ABOUT: &str = "Stands in front of a service that you already have: retries
 const MORE: &str = "Flags in a file: the same names, `listen = \"127.0.0.1:8080\"`, `require-key = true`; \
     or in the environment, `REPRISE_REQUIRE_KEY=true`. The command line has the last word, then the \
     environment. Times are written 500ms, 30s, 5min, 24h, 7days.\n\n\
-    Signals: SIGTERM and SIGINT finish what is under way and stop; SIGHUP reads the policy again.\n\n\
+    Signals: SIGTERM and SIGINT finish what is under way and stop; SIGHUP reads the policy and the certificate again.\n\n\
     Exit status: 0 stopped in order; 1 trouble; 2 a flag or a file that can't be used.";
 
 /// The values of the flags that were given, on the command line or in a file.

@@ -1,5 +1,6 @@
 //! The gateway: all layers in front of a service that exists already.
 
+mod access;
 pub(crate) mod caller;
 pub(crate) mod flags;
 mod headers;
@@ -9,7 +10,10 @@ mod run;
 mod server;
 mod settings;
 mod stack;
+mod systemd;
+mod tls;
 pub(crate) mod traffic;
+mod tunnel;
 mod uncertain;
 pub(crate) mod upstream;
 

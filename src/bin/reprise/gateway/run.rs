@@ -18,8 +18,11 @@ use crate::{
     gateway::server::{self, Edge},
     gateway::settings::Settings,
     gateway::stack,
+    gateway::systemd,
+    gateway::tls::Tls,
     gateway::traffic::{self, Traffic},
-    gateway::upstream::Target,
+    gateway::tunnel::Tunnels,
+    gateway::upstream::{self, Target},
     store::Store,
     wrong::Wrong,
 };
@@ -35,11 +38,19 @@ pub(crate) async fn run(settings: Settings) -> Result<(), BoxError> {
     let (stopping, stop) = watch::channel(false);
     let registries = Registries::new(&settings.policies);
     let target = Target::new(&settings)?;
+    let tunnels = Tunnels::new(upstream::client(&settings)?);
     if settings.bare {
         let service = stack::bare(&settings, target.clone())?;
-        let edge = Edge::new(service, target, None, traffic);
-        say("listening", &listener)?;
-        let signals = signals.handle(registries, settings.policy_file.clone(), stopping);
+        let edge = Edge::new(
+            service,
+            target,
+            None,
+            traffic,
+            tunnels,
+            settings.access_log.clone(),
+        );
+        say("listening", &listener, settings.tls.is_some())?;
+        let signals = signals.handle(registries, &settings, stopping);
         server::serve(listener, edge, &settings, stop).await;
         signals.abort();
         return Ok(());
@@ -49,7 +60,14 @@ pub(crate) async fn run(settings: Settings) -> Result<(), BoxError> {
     let (service, behind) = stack::layered(&settings, target.clone(), &store, &registries).await?;
     let replays = settings.replay_path.as_deref();
     let replays = replays.map(|path| (path, behind.replay.routes()));
-    let edge = Edge::new(service, target.clone(), replays, Arc::clone(&traffic));
+    let edge = Edge::new(
+        service,
+        target.clone(),
+        replays,
+        Arc::clone(&traffic),
+        tunnels,
+        settings.access_log.clone(),
+    );
 
     // Operators are served until the very end.
     let (closing, closed) = watch::channel(false);
@@ -57,7 +75,7 @@ pub(crate) async fn run(settings: Settings) -> Result<(), BoxError> {
         None => None,
         Some(address) => {
             let listener = bind("admin", address).await?;
-            say("admin", &listener)?;
+            say("admin", &listener, false)?;
             let admin = Admin {
                 books: Books::new(store.clone(), behind.replay.clone(), behind.letters.clone()),
                 registries: registries.clone(),
@@ -78,9 +96,10 @@ pub(crate) async fn run(settings: Settings) -> Result<(), BoxError> {
         anonymous = settings.anonymous.as_deref().unwrap_or("refused"),
         "the gateway is open"
     );
-    say("listening", &listener)?;
+    say("listening", &listener, settings.tls.is_some())?;
+    systemd::tell("READY=1");
 
-    let signals = signals.handle(registries, settings.policy_file.clone(), stopping);
+    let signals = signals.handle(registries, &settings, stopping);
     let (orderly, until) = server::serve(listener, edge, &settings, stop).await;
     for worker in behind.workers {
         worker.shutdown(left(until)).await;
@@ -121,8 +140,9 @@ async fn bind(field: &str, address: SocketAddr) -> Result<TcpListener, Wrong> {
 }
 
 /// On stdout, for who started the gateway: with port 0, that is how to find out which it is.
-fn say(what: &str, listener: &TcpListener) -> Result<(), BoxError> {
-    println!("{what} on http://{}", listener.local_addr()?);
+fn say(what: &str, listener: &TcpListener, tls: bool) -> Result<(), BoxError> {
+    let scheme = if tls { "https" } else { "http" };
+    println!("{what} on {scheme}://{}", listener.local_addr()?);
     Ok(())
 }
 
@@ -157,18 +177,29 @@ impl Signals {
     fn handle(
         mut self,
         registries: Registries,
-        policy: Option<String>,
+        settings: &Settings,
         stopping: watch::Sender<bool>,
     ) -> JoinHandle<()> {
+        let (policy, tls) = (settings.policy_file.clone(), settings.tls.clone());
         tokio::spawn(async move {
             loop {
                 tokio::select! {
-                    _ = self.hang_up.recv() => registries.reload(policy.as_deref()),
+                    _ = self.hang_up.recv() => reload(&registries, policy.as_deref(), tls.as_ref()),
                     _ = self.terminate.recv() => stop(&stopping),
                     _ = self.interrupt.recv() => stop(&stopping),
                 }
             }
         })
+    }
+}
+
+/// Reads what may have changed again.
+fn reload(registries: &Registries, policy: Option<&str>, tls: Option<&Tls>) {
+    if let Some(tls) = tls {
+        tls.reload();
+    }
+    if policy.is_some() || tls.is_none() {
+        registries.reload(policy);
     }
 }
 
@@ -179,4 +210,5 @@ fn stop(stopping: &watch::Sender<bool>) {
         std::process::exit(1);
     }
     tracing::info!("finishing what is under way");
+    systemd::tell("STOPPING=1");
 }

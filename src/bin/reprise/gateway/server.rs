@@ -12,7 +12,9 @@ use std::{
 
 use axum::body::Body;
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, Version, header};
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, Version, header,
+};
 use http_body_util::BodyExt;
 use hyper::{body::Incoming, service::service_fn};
 use hyper_util::{
@@ -24,11 +26,16 @@ use serde_json::json;
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::{Semaphore, watch},
-    time::{Instant, sleep, timeout_at},
+    time::{Instant, sleep, timeout, timeout_at},
 };
 use tower::ServiceExt;
 use tower_reprise::delivery::replay::ReplayRoutes;
 
+use super::{
+    access::{Access, AccessLog},
+    tls::Tls,
+    tunnel::{self, Tunnels},
+};
 use crate::{
     gateway::headers::{Peer, strip},
     gateway::prompt::Prompt,
@@ -46,6 +53,8 @@ pub(crate) struct Edge<S> {
     target: Target,
     replays: Option<(Arc<str>, ReplayRoutes<Store>)>,
     traffic: Arc<Traffic>,
+    tunnels: Tunnels,
+    access: Option<AccessLog>,
     /// Whether connections are to end with their next reply.
     closing: Arc<AtomicBool>,
     /// Replies by the first digit of their status.
@@ -58,6 +67,8 @@ impl<S> Edge<S> {
         target: Target,
         replays: Option<(&str, ReplayRoutes<Store>)>,
         traffic: Arc<Traffic>,
+        tunnels: Tunnels,
+        access: Option<AccessLog>,
     ) -> Self {
         let counter = |status| metrics::counter!("gateway_replies_total", "status" => status);
         Self {
@@ -65,6 +76,8 @@ impl<S> Edge<S> {
             target,
             replays: replays.map(|(path, routes)| (path.into(), routes)),
             traffic,
+            tunnels,
+            access,
             closing: Arc::default(),
             replies: ["1xx", "2xx", "3xx", "4xx", "5xx"].map(counter),
         }
@@ -72,7 +85,7 @@ impl<S> Edge<S> {
 
     async fn answer<R>(
         self,
-        request: Request<Incoming>,
+        mut request: Request<Incoming>,
         peer: Peer,
     ) -> Result<Response<Counted<R>>, Infallible>
     where
@@ -81,6 +94,18 @@ impl<S> Edge<S> {
     {
         let started = Instant::now();
         let http1 = request.version() < Version::HTTP_2;
+        let id = request_id(request.headers_mut());
+        let access = self.access.clone().map(|log| Access {
+            log,
+            started: started.into_std(),
+            id: id.clone(),
+            remote: peer.remote,
+            method: request.method().clone(),
+            path: Access::path(request.uri()),
+            status: 0,
+            sent: 0,
+        });
+        let protocol = tunnel::asked(request.headers()).filter(|_| http1);
         let mut response = match self.follows(request.uri()) {
             Some(uri) => self.follow(request, uri).await,
             None if request.method() == Method::CONNECT => {
@@ -89,18 +114,34 @@ impl<S> Edge<S> {
             None => match self.target.takes(request.uri()) {
                 Err(misses) => refusal(misses.status(), &misses.to_string()),
                 Ok(()) => {
+                    let upgrade = protocol.is_some().then(|| hyper::upgrade::on(&mut request));
                     let received = self.traffic.received();
                     let mut request = request.map(|body| Body::new(Counted::new(body, received)));
                     peer.pass(&mut request);
-                    self.service.clone().oneshot(request).await?
+                    match (upgrade, protocol.clone()) {
+                        (Some(upgrade), Some(protocol)) => {
+                            let opened =
+                                self.tunnels.open(&self.target, upgrade, request, protocol);
+                            opened.await.unwrap_or_else(|error| {
+                                tracing::debug!(%error, "no tunnel to the upstream");
+                                refusal(StatusCode::BAD_GATEWAY, "The upstream can't be reached.")
+                            })
+                        }
+                        _ => self.service.clone().oneshot(request).await?,
+                    }
                 }
             },
         };
         // What is spoken with the upstream is nothing to the caller.
         *response.version_mut() = Version::HTTP_11;
         let headers = response.headers_mut();
+        let switched = headers.get(header::UPGRADE).cloned();
         strip(headers);
         headers.append(header::VIA, HeaderValue::from_static("1.1 gateway"));
+        headers.insert(REQUEST_ID, id);
+        if let (StatusCode::SWITCHING_PROTOCOLS, Some(protocol)) = (response.status(), switched) {
+            tunnel::mark(response.headers_mut(), protocol);
+        }
         let class = usize::from(response.status().as_u16() / 100).clamp(1, 5);
         self.replies[class - 1].increment(1);
         if http1 && self.closing.load(Ordering::Relaxed) {
@@ -109,7 +150,11 @@ impl<S> Edge<S> {
         }
         let failed = response.status().is_server_error();
         self.traffic.replied(failed, started.elapsed());
-        Ok(response.map(|body| Counted::new(body, self.traffic.sent())))
+        let access = access.map(|mut access| {
+            access.status = response.status().as_u16();
+            access
+        });
+        Ok(response.map(|body| Counted::new(body, self.traffic.sent()).logged(access)))
     }
 
     /// What a caller asks about a replay, if it does.
@@ -140,6 +185,24 @@ impl<S> Edge<S> {
         let Ok(body) = body.collect().await;
         Response::from_parts(head, R::from(body.to_bytes()))
     }
+}
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// The longest id of a caller that is kept.
+const LONGEST_ID: usize = 128;
+
+/// Returns the id of a request, the caller's or a new one, which the upstream gets too.
+fn request_id(headers: &mut HeaderMap) -> HeaderValue {
+    let given = headers.get(REQUEST_ID).filter(|id| {
+        (1..=LONGEST_ID).contains(&id.len()) && id.as_bytes().iter().all(u8::is_ascii_graphic)
+    });
+    let id = given.cloned().or_else(|| {
+        let id = format!("{:032x}", rand::random::<u128>());
+        HeaderValue::try_from(id).ok()
+    });
+    let id = id.unwrap_or(HeaderValue::from_static("none"));
+    headers.insert(REQUEST_ID, id.clone());
+    id
 }
 
 /// Polls a future once.
@@ -181,6 +244,7 @@ where
     R: Answers,
 {
     let closing = Arc::clone(&edge.closing);
+    let tunnels = edge.tunnels.clone();
     let places = Arc::new(Semaphore::new(settings.max_connections));
     let graceful = GracefulShutdown::new();
     let mut builder = Builder::new(TokioExecutor::new());
@@ -196,16 +260,38 @@ where
     let open = |stream: TcpStream, address: SocketAddr, place| {
         // It only makes replies later, if at all.
         let _ = stream.set_nodelay(true);
-        let peer = Peer::new(address.ip(), settings.trust_forwarded);
-        let connected = edge.traffic.connected();
+        let peer = Peer::new(
+            address.ip(),
+            settings.trust_forwarded,
+            settings.tls.is_some(),
+        );
+        let kept = (place, edge.traffic.connected());
         let edge = edge.clone();
         let service = service_fn(move |request| edge.clone().answer(request, peer.clone()));
-        let stream = Prompt::new(stream, settings.head_timeout);
-        let connection = builder.serve_connection(TokioIo::new(stream), service);
-        let connection = graceful.watch(connection.into_owned());
+        let (builder, watcher) = (builder.clone(), graceful.watcher());
+        let (tls, within) = (
+            settings.tls.as_ref().map(Tls::acceptor),
+            settings.head_timeout,
+        );
         tokio::spawn(async move {
-            let _kept = (place, connected);
-            if let Err(error) = connection.await {
+            let _kept = kept;
+            let ended = match tls {
+                None => {
+                    let stream = TokioIo::new(Prompt::new(stream, within));
+                    let serving = builder.serve_connection_with_upgrades(stream, service);
+                    watcher.watch(serving).await
+                }
+                Some(tls) => match timeout(within, tls.accept(stream)).await {
+                    Ok(Ok(stream)) => {
+                        let stream = TokioIo::new(Prompt::new(stream, within));
+                        let serving = builder.serve_connection_with_upgrades(stream, service);
+                        watcher.watch(serving).await
+                    }
+                    Ok(Err(error)) => Err(error.into()),
+                    Err(late) => Err(late.into()),
+                },
+            };
+            if let Err(error) = ended {
                 tracing::debug!(%error, "a connection broke off");
             }
         });
@@ -244,6 +330,7 @@ where
     while graceful.count() > 0 && Instant::now() < linger {
         sleep(Duration::from_millis(10)).await;
     }
-    let done = timeout_at(until, graceful.shutdown()).await.is_ok();
+    let ended = async { tokio::join!(graceful.shutdown(), tunnels.ended()) };
+    let done = timeout_at(until, ended).await.is_ok();
     (done, until)
 }

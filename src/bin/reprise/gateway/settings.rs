@@ -15,7 +15,7 @@ use tower_reprise::{
 };
 use tracing_subscriber::filter::LevelFilter;
 
-use super::{flags::Values, policy};
+use super::{access::AccessLog, flags::Values, policy, tls::Tls};
 use crate::{store::StoreAt, wrong::Wrong};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -30,6 +30,8 @@ pub(crate) struct Settings {
     pub(crate) trust_forwarded: bool,
     pub(crate) max_connections: usize,
     pub(crate) head_timeout: Duration,
+    pub(crate) tls: Option<Tls>,
+    pub(crate) access_log: Option<AccessLog>,
 
     pub(crate) policy_file: Option<String>,
     pub(crate) policies: Policies,
@@ -115,6 +117,9 @@ impl Settings {
                 Duration::from_millis(100)..=300 * SECOND,
             )?,
 
+            tls: read.tls()?,
+            access_log: read.access_log()?,
+
             policies: policy::open(policy_file.as_deref())?,
             policy_file,
             resend,
@@ -170,7 +175,8 @@ const ADDRESS: &str = "an address and a port, such as 127.0.0.1:8080";
 const UPSTREAM: &str = "http://HOST:PORT or https://HOST, without a user or a query";
 
 /// Flags that name a file with a secret.
-const SECRETS: [&str; 3] = [
+const SECRETS: [&str; 4] = [
+    "tls-key",
     "admin-token-file",
     "callback-secret-file",
     "replay-authorization-file",
@@ -282,6 +288,29 @@ impl Reader<'_> {
         let text =
             text.map_err(|e| Wrong::new(name, path, format!("a file that can be read ({e})")))?;
         Ok(Some(text.trim().to_owned()))
+    }
+
+    fn tls(&self) -> Result<Option<Tls>, Wrong> {
+        match (self.0.get("tls-certificate"), self.0.get("tls-key")) {
+            (None, None) => Ok(None),
+            (Some(certificate), Some(key)) => Tls::open(certificate, key).map(Some),
+            (None, Some(_)) => Err(Wrong::missing(
+                "tls-certificate",
+                "a PEM file, beside tls-key",
+            )),
+            (Some(_), None) => Err(Wrong::missing(
+                "tls-key",
+                "a PEM file, beside tls-certificate",
+            )),
+        }
+    }
+
+    fn access_log(&self) -> Result<Option<AccessLog>, Wrong> {
+        let open = |path: &str| {
+            let allowed = |error| format!("a file that can be written to, or - ({error})");
+            AccessLog::open(path).map_err(|error| Wrong::new("access-log", path, allowed(error)))
+        };
+        self.0.get("access-log").map(open).transpose()
     }
 
     /// Files with secrets that every user of the machine may read.

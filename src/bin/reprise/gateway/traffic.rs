@@ -13,6 +13,8 @@ use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 use pin_project_lite::pin_project;
 use serde_json::{Value, json};
 
+use super::access::Access;
+
 /// Upper bounds of latencies, in seconds.
 pub(crate) const BOUNDS: [f64; 12] = [
     0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 30.0, 300.0,
@@ -180,12 +182,22 @@ pin_project! {
         #[pin]
         body: B,
         counter: Counter,
+        access: Option<Access>,
     }
 }
 
 impl<B> Counted<B> {
     pub(crate) fn new(body: B, counter: Counter) -> Self {
-        Self { body, counter }
+        Self {
+            body,
+            counter,
+            access: None,
+        }
+    }
+
+    /// Logs the request when the body has ended.
+    pub(crate) fn logged(self, access: Option<Access>) -> Self {
+        Self { access, ..self }
     }
 }
 
@@ -203,7 +215,11 @@ impl<B: Body<Data = Bytes>> Body for Counted<B> {
             .as_ref()
             .and_then(|frame| frame.as_ref().ok()?.data_ref())
         {
-            this.counter.increment(data.remaining() as u64);
+            let bytes = data.remaining() as u64;
+            this.counter.increment(bytes);
+            if let Some(access) = this.access {
+                access.sent += bytes;
+            }
         }
         Poll::Ready(frame)
     }

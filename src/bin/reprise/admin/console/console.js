@@ -153,13 +153,16 @@ async function live() {
   }
 }
 function badge(id, text, look) { $(id).textContent = text; $(id).className = "badge " + look; }
-let maintenance = false;
+let maintenance = false, running = 0;
 function show(state) {
   maintenance = state.maintenance;
   $("maintenance").textContent = maintenance ? "on" : "off";
   $("maintenance").setAttribute("aria-checked", String(maintenance));
   badge("ready", state.draining ? "stopping" : "serving", state.draining ? "warn" : "good");
   dependencies(state.dependencies);
+  const now = state.redrives.filter((job) => job.state === "running").length;
+  if (now < running) act(() => letters());
+  running = now;
   $("redrives").replaceChildren(...state.redrives.slice(-3).map(redrive));
   if (state.replays) $("counts").replaceChildren(...Object.entries(state.replays).map(([name, count]) => make("span", name + " " + count)));
 }
@@ -178,7 +181,8 @@ function cells(values) { const row = make("tr"); for (const value of values) row
 function sift(body, text) { for (const row of body.rows) row.hidden = text !== "" && !row.textContent.toLowerCase().includes(text.toLowerCase()); }
 function opener(row, text, opens) {
   const button = make("button", text);
-  button.onclick = () => act(opens);
+  // Where the focus comes back to when the dialog closes.
+  button.onclick = () => { button.focus(); act(opens); };
   row.cells[0].replaceChildren(button);
 }
 let lettersAfter = 0;
