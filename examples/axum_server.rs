@@ -32,7 +32,7 @@ use tower_reprise::{
 };
 
 fn app() -> Result<Router, BoxError> {
-    let policy = Policy::synchronous().service("axum-example").build()?;
+    let policy = Policy::http().service("axum-example").build()?;
     // One breaker for the handler, whatever host a client asks for.
     let stock = Dependencies::named("stock", policy.clone());
     let inbound = Dependencies::new(policy);

@@ -36,7 +36,7 @@ use tower_reprise::{
 #[tokio::main]
 async fn main() -> Result<(), BoxError> {
     let server = serve().await?;
-    let policy = Policy::synchronous()
+    let policy = Policy::http()
         // Every call of this demonstration fails first.
         .budget_floor(10)
         .honours_keys()

@@ -33,7 +33,7 @@ use tower_reprise::{Dependencies, Policy, ProblemLayer, error::BoxError, stacks}
 
 /// A router that forwards all it gets to one upstream.
 fn proxy(upstream: &str) -> Result<Router, BoxError> {
-    let policy = Policy::synchronous()
+    let policy = Policy::http()
         .honours_keys()
         .service("edge")
         .base(Duration::from_millis(50))

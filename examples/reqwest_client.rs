@@ -32,7 +32,7 @@ use tower_reprise::{
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), BoxError> {
     let server = Stock::start().await?;
-    let policy = Policy::synchronous()
+    let policy = Policy::http()
         // Every call of this demonstration fails first.
         .budget_floor(10)
         .honours_keys()

@@ -123,7 +123,7 @@ async fn main() -> Result<ExitCode, BoxError> {
 
     let guard = Guard::new().allow_http().allow("127.0.0.1")?;
     // All that fails here fails at once, and is to be over in a minute.
-    let policy = Policy::synchronous()
+    let policy = Policy::http()
         .budget_floor(100)
         .approve(Rule::R7, "a demonstration");
     let webhooks = Webhooks::builder(store.clone(), Signer::new(SECRET)?)

@@ -14,7 +14,7 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let hyper_client = Client::builder(TokioExecutor::new()).build_http::<Full<bytes::Bytes>>();
 //!
-//! let deps = Dependencies::new(Policy::synchronous().service("checkout").build()?);
+//! let deps = Dependencies::new(Policy::http().service("checkout").build()?);
 //! let client = ServiceBuilder::new().layer(stacks::client(deps)).service(hyper_client);
 //! # let _ = client;
 //! # Ok(())

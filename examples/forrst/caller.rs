@@ -71,9 +71,7 @@ pub(crate) struct Caller {
 
 impl Caller {
     pub(crate) fn new(server: String) -> Result<Self, BoxError> {
-        let policy = Policy::synchronous()
-            .service("forrst")
-            .codes(Codes::forrst());
+        let policy = Policy::http().service("forrst").codes(Codes::forrst());
         Ok(Self {
             server,
             http: Client::builder(TokioExecutor::new()).build_http(),

@@ -111,7 +111,7 @@ struct Run {
 
 async fn run(blips: Duration) -> Result<(), BoxError> {
     // Defaults, but for the time limits, which the other fleets have too.
-    let policy = Policy::synchronous()
+    let policy = Policy::http()
         .service("outage-demo")
         .honours_keys()
         .attempt_timeout(CLIENT_TIMEOUT)

@@ -47,7 +47,7 @@ pub(crate) struct Figures {
 
 impl Customers {
     pub(crate) fn start(bank: SocketAddr, orders: u64) -> Result<Self, BoxError> {
-        let policy = Policy::synchronous()
+        let policy = Policy::http()
             .honours_keys()
             .service("customers")
             .max_retries(5)

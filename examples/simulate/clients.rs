@@ -36,7 +36,7 @@ impl Terms {
 
     /// The policy that says the same.
     pub(crate) fn policy(&self) -> PolicyBuilder {
-        let policy = Policy::synchronous()
+        let policy = Policy::http()
             .service("simulate")
             .max_retries(self.retries)
             .base(self.base)

@@ -41,3 +41,8 @@ impl Guidance {
         }
     }
 }
+
+/// On a failed response's extensions: an idempotency layer keeps it, so that a retry gets it again.
+#[derive(Debug, Clone, Copy)]
+#[cfg_attr(not(all(feature = "server", feature = "forrst")), allow(dead_code))]
+pub(crate) struct KeptReply;

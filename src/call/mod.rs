@@ -18,6 +18,8 @@ mod readiness;
 mod replay_attempt;
 mod verdict;
 
+#[cfg(any(feature = "server", feature = "forrst"))]
+pub(crate) use self::guidance::KeptReply;
 #[cfg(feature = "server")]
 pub(crate) use self::replay_attempt::ReplayAttempt;
 #[cfg(feature = "delivery")]
@@ -26,7 +28,7 @@ pub use self::{
     attempt::Attempt,
     guidance::Guidance,
     key::IdempotencyKey,
-    outcome::{PrepareError, RetryError, RetryOutcome, StopReason},
+    outcome::{ErrorRecord, FailedAttempts, PrepareError, RetryError, RetryOutcome, StopReason},
     overrides::RetryOverride,
     verdict::{Cause, Health, Retryable, Verdict},
 };

@@ -1,10 +1,9 @@
-use std::{error::Error, fmt, sync::Arc};
-
-use http::Response;
+use std::{error::Error, fmt, io, sync::Arc, time::SystemTime};
 
 use crate::{
-    call::Effect,
-    error::{BoxError, Refusal, find},
+    call::{Cause, Effect},
+    error::{BoxError, Elapsed, Refusal, Refused, chain, find},
+    http::ResponseHead,
 };
 
 /// The reason why a call was not tried again.
@@ -48,6 +47,24 @@ impl StopReason {
             Self::NotReplayable => "not_replayable",
             Self::Pushback => "pushback",
             Self::Prepare => "prepare",
+        }
+    }
+}
+
+impl StopReason {
+    /// Returns the reason in words, for people.
+    fn describe(self) -> &'static str {
+        match self {
+            Self::Exhausted => "retries exhausted",
+            Self::Deadline => "out of time",
+            Self::Budget => "retry budget used up",
+            Self::Breaker => "circuit breaker open",
+            Self::Throttle => "dependency overloaded",
+            Self::NotRetryable => "not worth a retry",
+            Self::NotIdempotent => "not safe to repeat",
+            Self::NotReplayable => "request not kept",
+            Self::Pushback => "told not to retry",
+            Self::Prepare => "next attempt not prepared",
         }
     }
 }
@@ -107,7 +124,7 @@ impl RetryOutcome {
 
     /// Returns the outcome of the call that this response came from; `None` if it succeeded at once.
     #[must_use]
-    pub fn of<B>(response: &Response<B>) -> Option<&Self> {
+    pub fn of<R: ResponseHead>(response: &R) -> Option<&Self> {
         response.extensions().get()
     }
 
@@ -141,12 +158,17 @@ impl RetryOutcome {
 }
 
 /// The last error of a call, which is its [`source`](Error::source), unchanged.
+///
+/// It names the dependency and the root cause: `stock.example:80: connection refused (3 attempts,
+/// retries exhausted)`.
 #[derive(Debug)]
 pub struct RetryError {
     outcome: RetryOutcome,
     source: BoxError,
     dependency: Option<Box<str>>,
+    cause: Option<Cause>,
     prepare: Option<PrepareError>,
+    failed: Option<FailedAttempts>,
 }
 
 impl RetryError {
@@ -155,19 +177,28 @@ impl RetryError {
             outcome,
             source,
             dependency: None,
+            cause: None,
             prepare: None,
+            failed: None,
         }
     }
 
-    /// Adds the dependency that was called.
-    pub(crate) fn dependency(mut self, dependency: &str) -> Self {
+    /// Adds the dependency that was called, and the cause of its failure.
+    pub(crate) fn dependency(mut self, dependency: &str, cause: Option<Cause>) -> Self {
         self.dependency = Some(dependency.into());
+        self.cause = cause;
         self
     }
 
     /// Adds the failure of the hook that ended the call.
     pub(crate) fn prepare(mut self, prepare: Option<PrepareError>) -> Self {
         self.prepare = prepare;
+        self
+    }
+
+    /// Adds the attempts that failed.
+    pub(crate) fn failed(mut self, failed: Option<FailedAttempts>) -> Self {
+        self.failed = failed;
         self
     }
 
@@ -190,6 +221,34 @@ impl RetryError {
     }
 }
 
+impl RetryError {
+    /// Writes the cause in words of ours: the text of another's error may hold anything, and people
+    /// log errors.
+    fn root_cause(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(elapsed) = find::<Elapsed>(&*self.source) {
+            return write!(f, "{elapsed}");
+        }
+        let known = |error: &&io::Error| error.kind() != io::ErrorKind::Other;
+        let mut links = chain(&*self.source);
+        if let Some(io) = links.find_map(|link| link.downcast_ref().filter(known)) {
+            return write!(f, "{}", io.kind());
+        }
+        f.write_str(match self.cause {
+            Some(Cause::Connect) => "connection failed",
+            Some(Cause::Reset) => "connection reset",
+            Some(Cause::Incomplete) => "reply incomplete",
+            Some(Cause::Timeout) => "timed out",
+            Some(Cause::Dns) => "host not found",
+            Some(Cause::Certificate) => "certificate not trusted",
+            Some(Cause::Tls) => "TLS failed",
+            Some(Cause::Serialization) => "reply unreadable",
+            Some(Cause::Configuration) => "request or client set up wrongly",
+            Some(Cause::Unknown) | None => "call failed",
+            Some(cause) => return write!(f, "{cause}"),
+        })
+    }
+}
+
 impl fmt::Display for RetryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let RetryOutcome {
@@ -197,11 +256,20 @@ impl fmt::Display for RetryError {
             stop_reason,
             ..
         } = self.outcome;
+        match (Refused::find(&*self.source), &self.dependency) {
+            (Some(refused), _) => write!(f, "{refused}")?,
+            (None, dependency) => {
+                if let Some(dependency) = dependency {
+                    write!(f, "{dependency}: ")?;
+                }
+                self.root_cause(f)?;
+            }
+        }
         let plural = if attempts == 1 { "" } else { "s" };
-        write!(f, "call failed after {attempts} attempt{plural}")?;
+        write!(f, " ({attempts} attempt{plural}")?;
         match stop_reason {
-            Some(reason) => write!(f, " ({reason})"),
-            None => Ok(()),
+            Some(reason) => write!(f, ", {})", reason.describe()),
+            None => f.write_str(")"),
         }
     }
 }
@@ -236,7 +304,7 @@ impl PrepareError {
 
     /// Returns why no further attempt could be prepared for the call of this response.
     #[must_use]
-    pub fn of<B>(response: &Response<B>) -> Option<&Self> {
+    pub fn of<R: ResponseHead>(response: &R) -> Option<&Self> {
         response.extensions().get()
     }
 
@@ -256,5 +324,74 @@ impl fmt::Display for PrepareError {
 impl Error for PrepareError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         Some(&*self.0)
+    }
+}
+
+/// The id under which a dependency recorded an error (`ERROR_RECORDED`), for an escalation to its
+/// operators. A [`PeekLayer`](crate::client::peek::PeekLayer) that reads codes leaves it beside the
+/// [`RetryOutcome`]:
+///
+/// ```
+/// use tower_reprise::call::ErrorRecord;
+///
+/// fn escalate<B>(response: &http::Response<B>) {
+///     if let Some(record) = ErrorRecord::of(response) {
+///         println!("recorded as {}", record.id());
+///     }
+/// }
+/// # escalate(&http::Response::new(()));
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ErrorRecord(Arc<str>);
+
+impl ErrorRecord {
+    /// The longest id, in bytes.
+    const MAX_LEN: usize = 128;
+
+    /// Returns a record of this id, if it is visible ASCII and not too long.
+    #[cfg_attr(not(feature = "codes"), allow(dead_code))]
+    pub(crate) fn new(id: &str) -> Option<Self> {
+        let fits = (1..=Self::MAX_LEN).contains(&id.len());
+        (fits && id.bytes().all(|byte| byte.is_ascii_graphic())).then(|| Self(id.into()))
+    }
+
+    /// Returns the record that a response names.
+    #[must_use]
+    pub fn of<R: ResponseHead>(response: &R) -> Option<&Self> {
+        response.extensions().get()
+    }
+
+    /// Returns the id.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        &self.0
+    }
+}
+
+/// The attempts of a call that went out and failed, where there was more than one. They are beside the
+/// [`RetryOutcome`], in the extensions of the response or with the error.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FailedAttempts(Arc<[(SystemTime, Cause)]>);
+
+impl FailedAttempts {
+    pub(crate) fn new(failed: Vec<(SystemTime, Cause)>) -> Option<Self> {
+        (!failed.is_empty()).then(|| Self(failed.into()))
+    }
+
+    /// Returns the failed attempts of the call of this response.
+    #[must_use]
+    pub fn of<R: ResponseHead>(response: &R) -> Option<&Self> {
+        response.extensions().get()
+    }
+
+    /// Returns the failed attempts of the call of this error.
+    #[must_use]
+    pub fn of_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Self> {
+        find::<RetryError>(error)?.failed.as_ref()
+    }
+
+    /// Iterates over the attempts: when each was found to have failed, and why.
+    pub fn iter(&self) -> impl Iterator<Item = (SystemTime, Cause)> {
+        self.0.iter().copied()
     }
 }

@@ -111,6 +111,14 @@ impl Verdict {
         matches!(self.cause, Cause::Success)
     }
 
+    /// Returns the layer of ours that kept the call from being sent, if one did.
+    pub(crate) const fn refusal(&self) -> Option<Refusal> {
+        match self.cause {
+            Cause::Refused(by) if self.never_sent => Some(by),
+            _ => None,
+        }
+    }
+
     /// Returns the time for which the dependency wants no calls, of whichever caller. Only an answer
     /// that it is too busy, or not there, speaks of other calls than the one that it answers.
     pub(crate) fn not_before(&self) -> Option<Duration> {

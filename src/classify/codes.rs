@@ -27,7 +27,7 @@ use crate::{
 /// use tower_reprise::{Policy, classify::Codes};
 ///
 /// let codes = Codes::standard().retry("BUSY").never("FRAUD").pointer("/fault/id");
-/// let policy = Policy::synchronous().codes(codes).build()?;
+/// let policy = Policy::http().codes(codes).build()?;
 /// # Ok::<(), tower_reprise::error::ConfigError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]

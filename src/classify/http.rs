@@ -88,15 +88,15 @@ fn by_signal<R: ResponseHead>(rules: &Rules, response: &R, signal: &BodySignal) 
         }
         BodySignal::Advice(advice) => {
             let (status, headers) = (response.status(), response.headers());
-            let verdict = match by_head(rules, status, headers) {
+            match by_head(rules, status, headers) {
                 verdict if verdict.is_success() => {
                     let unknown = Verdict::terminal(Cause::Code("unlisted"));
-                    failed(unknown.health(Health::Success), headers)
+                    let verdict = failed(unknown.health(Health::Success), headers);
+                    advised(verdict, *advice, is_replayed(headers))
                 }
-                verdict => verdict,
-            };
-            let firm = status == StatusCode::CONFLICT || is_replayed(headers);
-            advised(verdict, *advice, firm)
+                // A status that R-4 never retries stays final.
+                verdict => advised(verdict, *advice, true),
+            }
         }
     }
 }

@@ -75,8 +75,8 @@ pub trait Classify<Request, Response> {
     /// Returns whether this classifier lets a request be repeated that is safe to repeat by its
     /// method, its key or a declaration. It can only forbid.
     ///
-    /// Requests of [`ClonedRequests`](crate::client::retry::ClonedRequests) have no such rules, and
-    /// this decides alone.
+    /// Requests of [`ClonedRequests`](crate::client::retry::ClonedRequests) that are not HTTP's have
+    /// no such rules, and this decides alone.
     fn repeatable(&self, _rules: &Rules, _request: &Request) -> bool {
         true
     }

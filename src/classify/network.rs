@@ -3,12 +3,16 @@
 
 use std::{any::Any, error::Error, io};
 
+#[cfg(feature = "h2")]
+mod h2;
+#[cfg(feature = "hyper")]
+mod hyper;
 #[cfg(feature = "reqwest")]
 mod reqwest;
+#[cfg(feature = "rustls")]
+mod rustls;
 #[cfg(feature = "tonic")]
 mod tonic;
-#[cfg(feature = "hyper")]
-mod transport;
 
 use http::HeaderMap;
 
@@ -92,7 +96,11 @@ type Inspect = fn(&(dyn Error + 'static), &mut Facts);
 const INSPECTORS: &[Inspect] = &[
     standard,
     #[cfg(feature = "hyper")]
-    transport::inspect,
+    hyper::inspect,
+    #[cfg(feature = "h2")]
+    h2::inspect,
+    #[cfg(feature = "rustls")]
+    rustls::inspect,
     #[cfg(feature = "tonic")]
     tonic::inspect,
     #[cfg(feature = "reqwest")]
@@ -107,7 +115,7 @@ pub(crate) fn downcast(error: &dyn Any) -> Option<&(dyn Error + 'static)> {
         |error| error.downcast_ref::<BoxError>().map(|error| &**error as _),
         |error| error.downcast_ref::<io::Error>().map(|error| error as _),
         #[cfg(feature = "hyper")]
-        transport::downcast,
+        hyper::downcast,
         #[cfg(feature = "tonic")]
         tonic::downcast,
         #[cfg(feature = "reqwest")]
@@ -163,6 +171,12 @@ fn standard(error: &(dyn Error + 'static), facts: &mut Facts) {
         facts.ours = true;
         return;
     }
+    // If its worker failed, that failure comes as an error of its own.
+    #[cfg(feature = "buffer")]
+    if error.is::<tower::buffer::error::Closed>() {
+        facts.ours = true;
+        return;
+    }
     let Some(io) = error.downcast_ref::<io::Error>() else {
         return;
     };
@@ -185,6 +199,14 @@ fn standard(error: &(dyn Error + 'static), facts: &mut Facts) {
         io::ErrorKind::InvalidData if io.get_ref().is_none() => facts.note(Cause::Serialization),
         _ => {}
     }
+}
+
+/// Returns the cause that an inspection notes.
+#[cfg(all(test, any(feature = "hyper", feature = "h2", feature = "rustls")))]
+fn cause(look: impl FnOnce(&mut Facts)) -> Option<Cause> {
+    let mut facts = Facts::default();
+    look(&mut facts);
+    facts.cause
 }
 
 #[cfg(test)]

@@ -113,7 +113,7 @@ impl Rules {
     }
 }
 
-/// Whose word it is that keys are honoured.
+/// The source of the promise that keys are honoured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum KeysHonoured {
     /// The caller's, who sends them.

@@ -56,10 +56,7 @@ async fn c_8_a_failed_response_is_classified_once_however_many_layers_need_its_v
     // An error has no place for a verdict, so each of the three layers classifies it.
     for (reply, each) in [(Some(503), 1), (Some(500), 1), (Some(404), 1), (None, 3)] {
         let counting = Counting::default();
-        let policy = Policy::synchronous()
-            .budget_floor(9)
-            .build()
-            .expect("a policy");
+        let policy = Policy::http().budget_floor(9).build().expect("a policy");
         let deps = Dependencies::builder(policy)
             .with_classifier(counting.clone())
             .build();

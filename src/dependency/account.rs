@@ -9,7 +9,7 @@ use crate::{
         attempt_headers::{Origin, origin},
         budget_mark::BudgetMark,
     },
-    dependency::{Dependency, LastSlot},
+    dependency::{Charge, Dependency, LastSlot},
     error::Refused,
     telemetry,
 };
@@ -25,14 +25,33 @@ pub(crate) enum Accounting {
     Unmarked,
 }
 
+/// The entry that a layer made for a request.
+#[derive(Debug)]
+pub(crate) enum Accounted {
+    /// An original, counted in this slot of the budget.
+    Original(u64),
+    /// A repeat that was charged.
+    Repeat(Charge),
+}
+
+impl Accounted {
+    /// Takes the entry of a request back that was refused before it went out.
+    pub(crate) fn take_back(self, dependency: &Dependency) {
+        match self {
+            Self::Original(slot) => dependency.uncount_original(slot),
+            Self::Repeat(charge) => charge.take_back(),
+        }
+    }
+}
+
 /// Counts an original, or charges a repeat, unless a mark on the request says that a layer above
-/// did so. Returns the slot in which an original was counted, and fails for a repeat over the budget.
+/// did so. Fails for a repeat over the budget.
 pub(crate) fn account<B>(
     dependency: &Arc<Dependency>,
     slot: &mut LastSlot,
     request: &mut Request<B>,
     part: Accounting,
-) -> Result<Option<u64>, Refused> {
+) -> Result<Option<Accounted>, Refused> {
     match origin(request) {
         Origin::Counted | Origin::Charged => {}
         Origin::Original if part == Accounting::RepeatsOnly => {}
@@ -41,16 +60,17 @@ pub(crate) fn account<B>(
             if part == Accounting::Marking {
                 request.extensions_mut().insert(BudgetMark);
             }
-            return Ok(Some(slot));
+            return Ok(Some(Accounted::Original(slot)));
         }
         Origin::Repeated(previous) => {
-            dependency.charge_now().inspect_err(|refused| {
+            let charge = dependency.charge_now().inspect_err(|refused| {
                 telemetry::refused(dependency.target(), refused.kind().as_str());
             })?;
             if part != Accounting::Unmarked {
                 let charged = Attempt::charged_elsewhere(previous);
                 request.extensions_mut().insert(charged);
             }
+            return Ok(Some(Accounted::Repeat(charge)));
         }
     }
     Ok(None)

@@ -292,12 +292,10 @@ impl Breaker {
             Health::Failure if ticket.is_probe() => None,
             Health::Failure => {
                 self.count_failure(&mut inner, now, report.overload);
-                let word = word
-                    | if report.overload {
-                        self.overloaded()
-                    } else {
-                        0
-                    };
+                let word = match report.overload {
+                    true => word | self.overloaded(),
+                    false => word,
+                };
                 self.shared.word.store(word, Ordering::Release);
                 let reason = if self.fails_always(&inner, word, now) {
                     BreakerReason::Failures
@@ -348,6 +346,15 @@ impl Breaker {
         let pinned = inner.pinned == Some(Pin::Open);
         state(self.shared.word.load(Ordering::Acquire)) == OPEN
             && (pinned || at < inner.probes.soonest(&self.policy))
+    }
+
+    /// Returns the time after which a call that was refused now may come again, if the breaker is
+    /// open and not by hand.
+    pub(crate) fn pause(&self, now: u64) -> Option<Duration> {
+        let inner = lock(&self.shared.inner);
+        let is_open = state(self.shared.word.load(Ordering::Acquire)) == OPEN;
+        let probes = is_open && inner.pinned.is_none();
+        probes.then(|| inner.probes.pause(&self.policy, now))
     }
 
     /// Returns the state, with the reason and the time of the last change.

@@ -53,7 +53,7 @@ struct Counts {
     shards: [CacheLine<AtomicU64>; SHARDS],
     /// Originals of earlier slots, in the same form.
     originals: [AtomicU64; SLOTS as usize],
-    /// What retries beyond the share cost, in millionths of a retry.
+    /// Retries beyond the share that were earned and not used, in millionths.
     savings: AtomicU64,
     /// Not zero once a call succeeded.
     proven: AtomicU32,
@@ -154,19 +154,23 @@ impl Budget {
         self.deposit_in(slot(now));
     }
 
-    /// Counts an original request in its slot.
-    pub(crate) fn deposit_in(&self, slot: u64) {
+    /// Counts an original request in its slot, or in a newer one that another thread began. Returns
+    /// the slot that it is counted in, for [`uncount`](Self::uncount).
+    pub(crate) fn deposit_in(&self, slot: u64) -> u64 {
         // Relaxed: each word is whole in itself, and the move that follows is ordered by `keep`.
         let newest = &self.counts.shards[shard()].0;
         let (first, relaxed) = (slot << 32 | 1, Ordering::Relaxed);
         let mut seen = newest.load(relaxed);
         while seen >> 32 < slot {
             match newest.compare_exchange(seen, first, relaxed, relaxed) {
-                Ok(_) => return self.keep(seen),
+                Ok(_) => {
+                    self.keep(seen);
+                    return slot;
+                }
                 Err(newer) => seen = newer,
             }
         }
-        newest.fetch_add(1, relaxed);
+        newest.fetch_add(1, relaxed) >> 32
     }
 
     /// Adds the count that a shard had of an earlier slot to that slot, unless a later slot has
@@ -245,8 +249,9 @@ impl Budget {
     }
 
     /// Returns the retries that savings are enough for, of a call that began at `began`. A client that
-    /// has just begun has all of them, so that its first call can be retried as often as any. One that did not need them then, and
-    /// had no success since, is perhaps one of many that find the same outage.
+    /// has just begun has all of them, so that its first call can be retried as often as any. One
+    /// that did not need them then, and had no success since, is perhaps one of many that find the
+    /// same outage.
     fn saved(&self, limit: Limit, began: u64) -> u64 {
         let savings = self.counts.savings.load(Ordering::Relaxed) / MILLION;
         match began > STARTUP && self.counts.proven.load(Ordering::Relaxed) == 0 {

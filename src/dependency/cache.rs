@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn p_4_clones_ask_once_for_each_reload() {
-        let policy = |retries| Policy::synchronous().max_retries(retries).build().unwrap();
+        let policy = |retries| Policy::http().max_retries(retries).build().unwrap();
         let deps = Dependencies::new(policy(3));
         let template = DependencyCache::new(deps.clone());
         assert_eq!(find(&template, "a"), (3, true));
@@ -165,7 +165,7 @@ mod tests {
     /// Neither a service, nor its template, nor a thread that called once holds on to what was.
     #[test]
     fn p_4_a_reload_leaves_nothing_of_the_policies_before() {
-        let policy = |retries| Policy::synchronous().max_retries(retries).build().unwrap();
+        let policy = |retries| Policy::http().max_retries(retries).build().unwrap();
         let deps = Dependencies::new(policy(3));
         let template = DependencyCache::new(deps.clone());
         let mut service = template.clone();

@@ -2,7 +2,10 @@ use std::{borrow::Cow, sync::Arc};
 
 use http::{Request, header::HOST, uri::Authority};
 
-use crate::call::RetryOverride;
+use crate::{
+    call::RetryOverride,
+    classify::{KeysHonoured, Rules},
+};
 
 /// Tells which dependency a request goes to.
 ///
@@ -23,6 +26,13 @@ pub trait Locate<Request> {
     fn is(&self, request: &Request, name: &str) -> bool {
         self.locate(request).eq_ignore_ascii_case(name)
     }
+
+    /// Returns whether a request is safe to repeat by what it is. Those that are located as HTTP
+    /// requests keep the rules of HTTP, however they are sent again and classified.
+    #[doc(hidden)]
+    fn repeatable(&self, _rules: &Rules, _request: &Request) -> bool {
+        true
+    }
 }
 
 impl<F, B> Locate<Request<B>> for F
@@ -31,6 +41,11 @@ where
 {
     fn locate<'a>(&'a self, request: &'a Request<B>) -> Cow<'a, str> {
         overridden(request).map_or_else(|| self(request), Cow::Borrowed)
+    }
+
+    #[inline]
+    fn repeatable(&self, rules: &Rules, request: &Request<B>) -> bool {
+        rules.repeatable(request, KeysHonoured::ByCaller)
     }
 }
 
@@ -63,6 +78,11 @@ impl<B> Locate<Request<B>> for ByAuthority {
         let unmarked = request.extensions().is_empty();
         (plain && unmarked) || is_after_all(request, plain, name)
     }
+
+    #[inline]
+    fn repeatable(&self, rules: &Rules, request: &Request<B>) -> bool {
+        rules.repeatable(request, KeysHonoured::ByCaller)
+    }
 }
 
 /// Locates all requests at one name, for a client with one peer. A [`RetryOverride`] on the request
@@ -79,6 +99,11 @@ impl<B> Locate<Request<B>> for Named {
     fn is(&self, request: &Request<B>, name: &str) -> bool {
         let named = overridden(request).unwrap_or(&self.0);
         named == name || named.eq_ignore_ascii_case(name)
+    }
+
+    #[inline]
+    fn repeatable(&self, rules: &Rules, request: &Request<B>) -> bool {
+        rules.repeatable(request, KeysHonoured::ByCaller)
     }
 }
 

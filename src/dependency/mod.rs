@@ -9,8 +9,8 @@
 //! ```
 //! use tower_reprise::{Dependencies, Policy, dependency::BreakerState};
 //!
-//! let deps = Dependencies::builder(Policy::synchronous().build()?)
-//!     .policy_for("slow.example", Policy::synchronous().max_retries(1).build()?)
+//! let deps = Dependencies::builder(Policy::http().build()?)
+//!     .policy_for("slow.example", Policy::http().max_retries(1).build()?)
 //!     .capacity(500)
 //!     .build();
 //! let slow = deps.get("slow.example");
@@ -41,7 +41,7 @@ mod window;
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -60,7 +60,7 @@ pub(crate) mod models {
 }
 
 pub(crate) use self::{
-    account::{Accounting, account},
+    account::{Accounted, Accounting, account},
     breaker::nanos,
     budget::LastSlot,
     cache::{CacheEntry, DependencyCache},
@@ -80,6 +80,9 @@ use crate::{
     policy::{Policy, RetryAfterMode},
     telemetry,
 };
+
+/// The least time between two reports of a budget whose gauge has to fall.
+const GAUGE_EVERY: Duration = Duration::from_secs(1);
 
 /// One dependency: its policy, budget, breaker and gate.
 #[derive(Debug)]
@@ -102,6 +105,8 @@ pub struct Dependency {
     /// Set when the registry dropped or replaced it, so that services stop using it. Relaxed: a
     /// call that begins meanwhile goes by the old policy, as one that began before does.
     retired: AtomicBool,
+    /// When the gauge of the budget was last set above zero; 0 if it is at zero.
+    raised_at: AtomicU64,
 }
 
 /// A snapshot of a dependency's state.
@@ -147,6 +152,7 @@ impl Dependency {
             hook,
             touched: AtomicBool::new(true),
             retired: AtomicBool::new(false),
+            raised_at: AtomicU64::new(0),
         }
     }
 
@@ -165,6 +171,7 @@ impl Dependency {
             hook: self.hook.clone(),
             touched: AtomicBool::new(self.touched.load(Ordering::Relaxed)),
             retired: AtomicBool::new(false),
+            raised_at: AtomicU64::new(self.raised_at.load(Ordering::Relaxed)),
         }
     }
 
@@ -241,7 +248,7 @@ impl Dependency {
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// use tower_reprise::{Dependencies, Policy};
     ///
-    /// let stock = Dependencies::new(Policy::synchronous().build()?).get("stock.example");
+    /// let stock = Dependencies::new(Policy::http().build()?).get("stock.example");
     /// stock.deposit();
     /// while !call().await && stock.charge_retry().is_ok() {
     ///     // Wait, and call again.
@@ -254,7 +261,7 @@ impl Dependency {
     ///
     /// Returns a refusal if the budget is used up.
     pub fn charge_retry(self: &Arc<Self>) -> Result<(), Refused> {
-        self.charge_now()
+        self.charge_now().map(drop)
     }
 
     /// Opens the breaker, so that a [`CircuitBreakerLayer`](crate::CircuitBreakerLayer) refuses all
@@ -295,9 +302,7 @@ impl Dependency {
     /// Counts an original request. Returns the slot that it is counted in.
     #[inline]
     pub(crate) fn count_original(&self, now: Instant, last: &mut LastSlot) -> u64 {
-        let slot = last.at(now, self.origin);
-        self.budget.deposit_in(slot);
-        slot
+        self.budget.deposit_in(last.at(now, self.origin))
     }
 
     /// Takes an original back that was refused before it went out.
@@ -309,6 +314,45 @@ impl Dependency {
     #[inline]
     pub(crate) fn earn(&self) {
         self.budget.earn();
+        if self.raised_at.load(Ordering::Relaxed) != 0 {
+            self.lower_gauge();
+        }
+    }
+
+    /// Reports how much of the budget is used.
+    fn report_budget(&self, now: u64, usage: Option<(u64, u64)>) {
+        telemetry::budget(self.target(), usage);
+        let raised = usage.is_some_and(|(used, allowed)| used > 0 || allowed == 0);
+        let at = if raised { now.max(1) } else { 0 };
+        self.raised_at.store(at, Ordering::Relaxed);
+    }
+
+    /// Reports it once more where no retry was made meanwhile. A budget that has nothing saved is not
+    /// used up before a retry is refused.
+    pub(crate) fn refresh_budget(&self) {
+        let now = self.now();
+        let usage = self.budget.usage(now);
+        let usage = usage.map(|(used, allowed)| (used, allowed.max(u64::from(used == 0))));
+        self.report_budget(now, usage);
+    }
+
+    /// Reports it once in a while as long as the gauge is above zero: without retries nothing else
+    /// would.
+    #[cold]
+    fn lower_gauge(&self) {
+        let since = self
+            .now()
+            .saturating_sub(self.raised_at.load(Ordering::Relaxed));
+        if since >= nanos(GAUGE_EVERY) {
+            self.refresh_budget();
+        }
+    }
+
+    /// Lowers the gauges of a dependency that is no longer known.
+    fn forget_gauges(&self) {
+        let opened = self.breaker.state(self.now()).0 != BreakerState::Closed;
+        let raised = self.raised_at.load(Ordering::Relaxed) != 0;
+        telemetry::forgotten(self.target(), opened, raised);
     }
 
     /// Takes a place among the calls that wait for a gate.
@@ -317,10 +361,10 @@ impl Dependency {
     }
 
     /// Takes a place among the calls that a guard refused and that look again. Those that wait for a
-    /// breaker are no more than are refused between two probes, or they would come back as a herd.
+    /// breaker are no more than are refused between three probes, or they would come back as a herd.
     pub(crate) fn place_after(self: &Arc<Self>, refusal: Refusal) -> Option<Place> {
         match refusal {
-            Refusal::Breaker => Place::take(self, CALLS_A_PROBE as usize),
+            Refusal::Breaker => Place::take(self, 2 * CALLS_A_PROBE as usize),
             _ => self.place(),
         }
     }
@@ -329,7 +373,7 @@ impl Dependency {
     pub(crate) fn charge(self: &Arc<Self>, began: Instant) -> Result<Charge, Refused> {
         let now = self.now();
         let granted = self.budget.charge(now, self.at(began));
-        telemetry::budget(self.target(), self.budget.usage(now));
+        self.report_budget(now, self.budget.usage(now));
         if let Some(source) = granted {
             return Ok(Charge::new(Arc::clone(self), source));
         }
@@ -341,11 +385,12 @@ impl Dependency {
     }
 
     /// Charges the budget for one retry that is sent at once.
-    pub(crate) fn charge_now(self: &Arc<Self>) -> Result<(), Refused> {
-        if self.charge(Instant::now())?.send() {
-            return Ok(());
+    pub(crate) fn charge_now(self: &Arc<Self>) -> Result<Charge, Refused> {
+        let mut charge = self.charge(Instant::now())?;
+        match charge.send() {
+            true => Ok(charge),
+            false => Err(self.refused(Refusal::Budget, None)),
         }
-        Err(self.refused(Refusal::Budget, None))
     }
 
     /// Asks throttle and breaker to admit a call.

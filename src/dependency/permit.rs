@@ -194,7 +194,7 @@ mod tests {
             ("CB-1 the policy's limit", true, 30, true),
             ("CB-5 never polled", false, 30, false),
         ] {
-            let policy = Policy::synchronous().consecutive_failures(1).build();
+            let policy = Policy::http().consecutive_failures(1).build();
             let dependency = Dependencies::new(policy.expect("a policy")).get("a");
             let mut permit = dependency.admit(|| false).expect("a permit");
             if polled {

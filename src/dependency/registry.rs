@@ -3,9 +3,10 @@ mod builder;
 pub use self::builder::DependenciesBuilder;
 
 use std::{
+    collections::BTreeSet,
     fmt,
     sync::{
-        Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
 };
@@ -22,6 +23,7 @@ use super::{
 use crate::{
     backoff::Jitter,
     classify::{Standard, TraceClassifier},
+    error::Rule,
     policy::{Audit, Policies, Policy},
     telemetry,
 };
@@ -37,7 +39,7 @@ const OVERFLOW: &str = "overflow";
 pub struct Dependencies<C = Standard, L = ByAuthority> {
     shared: Arc<Registry>,
     pub(crate) classifier: C,
-    pub(super) locate: L,
+    pub(crate) locate: L,
 }
 
 struct Registry {
@@ -60,6 +62,26 @@ struct Registry {
     /// More than one was made: originals that a layer counts are marked, since another layer of
     /// the same call may count them too.
     marks_originals: AtomicBool,
+    served: Mutex<Served>,
+}
+
+/// The dead-letter queues that are served, and whether their letters are announced.
+#[derive(Default)]
+struct Served {
+    queues: BTreeSet<Box<str>>,
+    alerted: bool,
+}
+
+impl Served {
+    /// Returns a finding if a queue is not served, or not announced.
+    fn audit(&self, queue: &str) -> Audit {
+        let missing = match self.queues.contains(queue) {
+            false => "a queue that a worker or a dead-letter layer of the registry serves",
+            true if self.alerted => return Audit::default(),
+            true => "a queue with an alert: a worker of alerts with the registry",
+        };
+        Audit::violation(Rule::R8, "dead_letters", queue, missing)
+    }
 }
 
 struct Current {
@@ -114,9 +136,45 @@ impl<C, L> Dependencies<C, L> {
         list
     }
 
-    /// Lists every difference of the policies from the standard.
+    /// Lists every difference of the policies from the standard, and the dead-letter queues that they
+    /// name and that nothing serves or announces: neither a worker with this registry, nor a
+    /// dead-letter layer, nor [another system](Self::dead_letters_elsewhere).
     pub fn audit(&self) -> Audit {
-        self.shared.current().policies.audit()
+        let current = self.shared.current();
+        let policies = &current.policies;
+        let default = ("(default)", policies.default_policy());
+        let named = std::iter::once(default).chain(policies.iter());
+        let served = self.served();
+        named.fold(policies.audit(), |audit, (name, policy)| {
+            let queue = policy.dead_letters();
+            audit.merge(
+                name,
+                queue.map_or_else(Audit::default, |queue| served.audit(queue)),
+            )
+        })
+    }
+
+    /// Says that another process or system serves and announces the dead letters of this queue.
+    pub fn dead_letters_elsewhere(&self, queue: impl Into<Box<str>>) {
+        self.serve_dead_letters(Some(queue.into()), true);
+    }
+
+    /// Remembers that a queue is served, and whether its letters are announced.
+    pub(crate) fn serve_dead_letters(&self, queue: Option<Box<str>>, alerted: bool) {
+        let mut served = self.served();
+        served.queues.extend(queue);
+        served.alerted |= alerted;
+    }
+
+    fn served(&self) -> MutexGuard<'_, Served> {
+        let served = self.shared.served.lock();
+        served.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the policy of dependencies that have none of their own.
+    #[cfg(feature = "delivery")]
+    pub(crate) fn default_policy(&self) -> Policy {
+        self.shared.current().policies.default_policy().clone()
     }
 
     /// Returns a dead-letter queue that one of the policies names.
@@ -324,7 +382,7 @@ impl Registry {
             replace(overflow, policies.default_policy());
         }
         current.policies = policies;
-        // What no thread asks for again would stay.
+        // A thread that asks for nothing again would keep its dependency for ever.
         for recent in &self.recent {
             *recent.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
         }
@@ -352,6 +410,7 @@ impl Registry {
             let keep = now.saturating_sub(known.idle_since) < self.idle || !dependency.is_idle(now);
             if !keep {
                 dependency.retired.store(true, Ordering::Relaxed);
+                dependency.forget_gauges();
                 self.len.fetch_sub(1, Ordering::AcqRel);
             }
             keep

@@ -5,21 +5,22 @@
 //! place for it: a wrapper would change the type that a caller downcasts to, and no layer knows
 //! that it is the outermost one, which would have to unwrap it. So each layer classifies an error.
 
-use std::{error::Error, sync::Arc, time::Duration};
+use std::{error::Error, ops::RangeInclusive, sync::Arc, time::Duration};
 
 use http::{Extensions, StatusCode};
 
 use super::Dependency;
 use crate::{
-    call::{Guidance, Health, RetryError, Retryable, Verdict},
+    call::{Cause, Guidance, Health, RetryError, RetryOutcome, Retryable, Verdict},
     classify::Classify,
     error::{BoxError, Elapsed, Refusal, Refused, find},
     http::ResponseHead,
 };
 
-/// The longest that a refused call waits for the next probe of a breaker. Where that is further off,
-/// it fails at once.
-const LONGEST_LOOK: Duration = Duration::from_secs(5);
+/// The time for which a refused call waits for the next probe of a breaker. Where probes are more
+/// frequent, since there are many calls, one of the next finds out soon, and those that waited would
+/// come back as a herd. Where they are less frequent, it fails at once too.
+const WORTH_WAITING: RangeInclusive<Duration> = Duration::from_secs(2)..=Duration::from_secs(5);
 
 /// On the extensions of a failed response: its verdict.
 #[derive(Debug, Clone)]
@@ -121,13 +122,20 @@ impl Dependency {
             // A refusal by another dependency is the failure of a service that calls it in turn:
             // this one was called.
             Some(refused) if refused.dependency() == self.name() => {
+                let before = RetryOutcome::of_error(error).map(RetryOutcome::before);
+                if let Some(before) = before.filter(|before| before.in_doubt()) {
+                    // A nested retry loop was refused after it had sent the request.
+                    return Verdict::terminal(Cause::Refused(refused.kind())).effect(before);
+                }
                 let verdict = Verdict::refused(refused.kind());
-                match (refused.kind(), refused.retry_after()) {
-                    (Refusal::Breaker, Some(left)) if left <= LONGEST_LOOK => {
-                        verdict.guidance(Some(Guidance::AtLeast(left)))
+                if refused.kind() != Refusal::Breaker {
+                    return verdict;
+                }
+                match self.breaker.pause(self.now()) {
+                    Some(pause) if WORTH_WAITING.contains(&pause) => {
+                        verdict.guidance(Some(Guidance::AtLeast(pause)))
                     }
-                    (Refusal::Breaker, _) => verdict.retry(Retryable::Never),
-                    _ => verdict,
+                    _ => verdict.retry(Retryable::Never),
                 }
             }
             _ => {
@@ -157,7 +165,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        call::Cause,
+        call::Effect,
         classify::{Rules, Standard},
         dependency::Dependencies,
         error::Refusal,
@@ -165,7 +173,7 @@ mod tests {
     };
 
     fn dependency() -> Arc<Dependency> {
-        let policy = Policy::synchronous().build().expect("a policy");
+        let policy = Policy::http().build().expect("a policy");
         Dependencies::new(policy).get("a")
     }
 
@@ -200,17 +208,17 @@ mod tests {
         let all_well = |_: Result<&(), &(dyn Error + 'static)>| Verdict::SUCCESS;
         let dependency = dependency();
         let classify = |error| dependency.classify::<_, (), ()>(&all_well, &mut Err(error));
-        for (left, expected) in [
-            (None, Retryable::Never),
-            (Some(5), Retryable::MaxPerCause(1)),
-            (Some(6), Retryable::Never),
+        let verdict = classify(Refused::new(Refusal::Breaker, "a", None).into());
+        assert_eq!(verdict.cause, Cause::Refused(Refusal::Breaker));
+        assert_eq!(verdict.retry, Retryable::Never, "it is closed");
+        for (before, refused) in [
+            (Effect::None, Some(Refusal::Budget)),
+            (Effect::Possible, None),
         ] {
-            let refused = Refused::new(Refusal::Breaker, "a", left.map(Duration::from_secs));
-            let verdict = classify(refused.into());
-            assert_eq!(
-                (verdict.cause, verdict.retry),
-                (Cause::Refused(Refusal::Breaker), expected)
-            );
+            let error = Refused::new(Refusal::Budget, "a", None);
+            let outcome = RetryOutcome::new(1, None, before);
+            let verdict = classify(RetryError::new(outcome, error.into()).into());
+            assert_eq!((verdict.effect, verdict.refusal()), (before, refused));
         }
         let elsewhere = Refused::new(Refusal::Breaker, "b", None);
         for other in [elsewhere.into(), BoxError::from("other")] {

@@ -218,7 +218,7 @@ impl fmt::Display for Refused {
             Refusal::RetryAfter => "it asked not to be called yet",
             Refusal::Budget => "its retry budget is used up",
         };
-        write!(f, "call to {} refused: {why}", self.dependency)?;
+        write!(f, "{}: call refused, {why}", self.dependency)?;
         match self.retry_after {
             Some(wait) => write!(f, ", try again in {wait:?}"),
             None => Ok(()),

@@ -3,30 +3,35 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{Retry, Strategy, extension::short};
+use super::{RateLimit, Retry, Strategy, extension::short};
 use crate::classify::Advice;
 use crate::http::Span;
 
-/// Reads the guidance of an envelope with errors or of a problem document. Unreadable guidance counts
-/// as absent, but `allowed: false` counts whatever the other members are.
+/// Reads the guidance of an envelope with errors or of a problem document: the retry extension, or
+/// else the reset of a rate limit and an error's `retry_after`. Unreadable guidance counts as absent,
+/// but `allowed: false` counts whatever the other members are.
 pub(crate) fn advice(envelope: &Value) -> Advice {
     let array = |name| envelope.get(name).and_then(Value::as_array);
     let Some(error) = array("errors").and_then(|errors| errors.first()) else {
         return in_problem(envelope).unwrap_or_default();
     };
-    let is_retry = |extension: &&Value| {
-        let urn = extension.get("urn").and_then(Value::as_str);
-        urn.is_some_and(|urn| short(urn) == Retry::URN)
+    let data_of = |wanted: &str| {
+        let is_it = |extension: &&Value| {
+            let urn = extension.get("urn").and_then(Value::as_str);
+            urn.is_some_and(|urn| short(urn) == wanted)
+        };
+        array("extensions")?.iter().find(is_it)?.get("data")
     };
-    let mut extensions = array("extensions").into_iter().flatten();
-    let data = extensions.find(is_retry).and_then(|e| e.get("data"));
-    if let Some(advice) = data.and_then(by_extension) {
+    if let Some(advice) = data_of(Retry::URN).and_then(by_extension) {
         return advice;
     }
     let details = error.pointer("/details/retry_after");
     let after = details.and_then(|after| Span::deserialize(after).ok());
+    let limited = error.get("code").and_then(Value::as_str) == Some(RateLimit::CODE);
+    let limit = data_of(RateLimit::URN).and_then(|data| RateLimit::deserialize(data).ok());
+    let reset = limit.and_then(|limit| limit.reached(limited));
     Advice {
-        floor: after.map(Span::duration).unwrap_or_default(),
+        floor: after.map(Span::duration).max(reset).unwrap_or_default(),
         ..Advice::default()
     }
 }

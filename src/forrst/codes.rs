@@ -30,12 +30,14 @@ impl Codes {
     ///
     /// - `allowed: false` is final, except for a 401, which new credentials may cure;
     /// - `allowed: true` allows retries of codes that are not in the table. A code that the table
-    ///   never retries stays final, and so does a 409 with an unknown code;
+    ///   never retries stays final, and so does an unknown code with a status that is never retried
+    ///   (400, 409, 422 and all that R-4 does not list);
     /// - `after` is the floor of this call's waits, by its `strategy`. Headers that ask for more are
     ///   obeyed too, and only they hold back other calls;
     /// - `max_attempts` bounds retries instead of the table, within the policy's bound.
     ///
-    /// Without the extension, an error's `details.retry_after` is the floor. A problem document has
+    /// Without the extension, an error's `details.retry_after` is the floor, or the `reset` of a
+    /// rate-limit extension if that is longer. A problem document has
     /// the same data in its `retry` member. An envelope whose errors are `cached` is final, whatever
     /// their code.
     pub fn forrst() -> Self {

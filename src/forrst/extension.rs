@@ -205,6 +205,11 @@ impl IdempotencyData {
         }
     }
 
+    /// Whether a retry gets the reply again, which is stored or was executed under a key.
+    pub(super) fn is_kept(&self) -> bool {
+        self.is_cached() || self.status == "processed"
+    }
+
     /// Whether the reply is a stored one, which a retry gets again.
     #[must_use]
     pub fn is_cached(&self) -> bool {
@@ -235,4 +240,12 @@ pub struct RateLimit {
 impl RateLimit {
     /// The extension's URN.
     pub const URN: &str = "urn:forrst:ext:rate-limit";
+    /// The code of a call that was over the limit.
+    pub(super) const CODE: &str = "RATE_LIMITED";
+
+    /// Returns the wait for the reset of a limit that is used up, or that a call was over.
+    pub(super) fn reached(&self, limited: bool) -> Option<std::time::Duration> {
+        let reset = self.reset.filter(|_| limited || self.remaining == Some(0));
+        reset.map(Span::duration)
+    }
 }

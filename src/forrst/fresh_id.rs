@@ -24,7 +24,7 @@ use crate::{
 /// ```
 /// use tower_reprise::{Dependencies, Policy, RetryLayer, classify::Codes, forrst::FreshId};
 ///
-/// let policy = Policy::synchronous().codes(Codes::forrst()).build()?;
+/// let policy = Policy::http().codes(Codes::forrst()).build()?;
 /// let retry = RetryLayer::new(Dependencies::new(policy)).with_prepare(FreshId);
 /// # let _ = retry;
 /// # Ok::<(), tower_reprise::error::ConfigError>(())

@@ -6,6 +6,9 @@ use serde_json::{Map, Value};
 use crate::call::Guidance;
 use crate::http::{Span, span::some_whole};
 
+/// The wait of a strategy without `after`, as in the specification's loop.
+const AFTER: Duration = Duration::from_secs(1);
+
 /// The data of the retry extension: whether and when to send a failed request again.
 ///
 /// ```
@@ -113,15 +116,17 @@ impl Retry {
         self
     }
 
-    /// Returns the shortest wait before a retry, the first of which is number 0. Without a strategy
-    /// the wait is fixed.
+    /// Returns the shortest wait before a retry, the first of which is number 0. A strategy without
+    /// `after` waits for a second, one that is [immediate](Strategy::Immediate) not at all. Without a
+    /// strategy the wait is fixed.
     #[must_use]
     pub fn floor(&self, retry: u32) -> Duration {
-        let after = self.after.map_or(Duration::ZERO, Span::duration);
+        let after = self.after.map(Span::duration);
         match self.strategy {
             Some(Strategy::Immediate) => Duration::ZERO,
-            Some(Strategy::Fixed) | None => after,
-            Some(Strategy::Exponential) => doubled(after, retry),
+            Some(Strategy::Fixed) => after.unwrap_or(AFTER),
+            None => after.unwrap_or_default(),
+            Some(Strategy::Exponential) => doubled(after.unwrap_or(AFTER), retry),
         }
     }
 }

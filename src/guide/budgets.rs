@@ -38,7 +38,7 @@
 //!     Ok::<_, BoxError>(Response::builder().status(503).body(())?)
 //! });
 //!
-//! let deps = Dependencies::new(Policy::synchronous().build()?);
+//! let deps = Dependencies::new(Policy::http().build()?);
 //! let client = ServiceBuilder::new().layer(RetryLayer::new(deps)).service(down);
 //! let calls = (0..100).map(|_| {
 //!     let request = Request::get("http://stock.example/").body(()).unwrap();

@@ -20,7 +20,7 @@
 //! where
 //!     S: Service<Request<String>, Response = Response<String>, Error = BoxError> + Clone,
 //! {
-//!     let deps = Dependencies::new(Policy::synchronous().service("checkout").build()?);
+//!     let deps = Dependencies::new(Policy::http().service("checkout").build()?);
 //!     Ok(ServiceBuilder::new().layer(RetryLayer::new(deps)).service(http))
 //! }
 //! ```
@@ -50,7 +50,7 @@
 //! use tower_reprise::{Dependencies, Policy, error::ConfigError, stacks};
 //!
 //! fn client(client: reqwest::Client) -> Result<ClientWithMiddleware, ConfigError> {
-//!     let deps = Dependencies::new(Policy::synchronous().service("checkout").build()?);
+//!     let deps = Dependencies::new(Policy::http().service("checkout").build()?);
 //!     Ok(ClientBuilder::new(client)
 //!         .with(stacks::reqwest::TowerMiddleware::new(stacks::client(deps)))
 //!         .build())
@@ -81,7 +81,7 @@
 //! where
 //!     S: Service<Request<String>, Response = Response<String>, Error = BoxError> + Clone,
 //! {
-//!     let deps = Dependencies::new(Policy::synchronous().service("checkout").build()?);
+//!     let deps = Dependencies::new(Policy::http().service("checkout").build()?);
 //!     Ok(ServiceBuilder::new().layer(stacks::client(deps)).service(http))
 //! }
 //! ```

@@ -28,7 +28,7 @@
 //!     Ok::<_, BoxError>(Response::new(String::from("7 in stock")))
 //! });
 //!
-//! let deps = Dependencies::new(Policy::synchronous().service("checkout").build()?);
+//! let deps = Dependencies::new(Policy::http().service("checkout").build()?);
 //! let mut client = ServiceBuilder::new().layer(stacks::client(deps)).service(http);
 //!
 //! let request = Request::get("http://stock.example/items/7").body(String::new())?;

@@ -31,7 +31,7 @@
 //! # async fn main() -> Result<(), BoxError> {
 //! # let http = service_fn(|_: Request<String>| async { Ok::<_, BoxError>(Response::new(String::new())) });
 //! // Without keys, for a server that ignores them, and with a timeout per attempt.
-//! let deps = Dependencies::new(Policy::synchronous().build()?);
+//! let deps = Dependencies::new(Policy::http().build()?);
 //! let mut client = ServiceBuilder::new()
 //!     .layer(RetryBudgetLayer::new(deps.clone()))
 //!     .layer(RetryLayer::new(deps.clone()))
@@ -71,7 +71,7 @@
 //!     .crash_policy(CrashPolicy::Reexecute)
 //!     .build()?;
 //! let replay = Replay::builder(store, scope).build()?;
-//! let storms = InboundBudgetLayer::new(Dependencies::new(Policy::synchronous().build()?));
+//! let storms = InboundBudgetLayer::new(Dependencies::new(Policy::http().build()?));
 //!
 //! let app: Router = Router::new()
 //!     .route("/payments", post(pay))

@@ -38,7 +38,7 @@
 //!
 //! # #[tokio::main(flavor = "current_thread", start_paused = true)]
 //! # async fn main() -> Result<(), BoxError> {
-//! let deps = Dependencies::new(Policy::synchronous().build()?);
+//! let deps = Dependencies::new(Policy::http().build()?);
 //! let mut client = ServiceBuilder::new().layer(RetryLayer::new(deps)).service(service_fn(
 //!     |_: Request<()>| async { Ok::<_, BoxError>(Response::builder().status(503).body(())?) },
 //! ));

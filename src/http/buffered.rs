@@ -1,6 +1,6 @@
 use std::{
     collections::VecDeque,
-    fmt,
+    fmt, mem,
     pin::Pin,
     task::{Context, Poll, ready},
 };
@@ -18,8 +18,9 @@ pin_project! {
     /// The frames that a layer has read of a body, and then the rest of it: untouched, partly
     /// read, whole, or broken off.
     ///
-    /// Layers that look at replies return it. Data, trailers, errors and the size come out as they
-    /// went in.
+    /// Layers that read replies return it, and layers that read requests pass it on, so that they fit
+    /// above and below layers that have bodies of their own. Data, trailers, errors and the size come
+    /// out as they went in.
     pub struct BufferedBody<B: Body> {
         // The data of the first frame, which often is the only one that is read.
         first: Option<Bytes>,
@@ -51,7 +52,8 @@ impl<B: Body> BufferedBody<B> {
     }
 
     /// Wraps a body of which nothing was read.
-    pub(crate) fn untouched(body: B) -> Self {
+    #[must_use]
+    pub fn new(body: B) -> Self {
         Self {
             first: None,
             more: VecDeque::new(),
@@ -105,32 +107,43 @@ impl<B: Body> BufferedBody<B> {
     }
 }
 
-impl<B: Body + Unpin> BufferedBody<B> {
+impl<B: Body> BufferedBody<B> {
     /// Reads one more frame, if there is one, and returns the length of its data.
     pub(crate) fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Option<Option<usize>>> {
-        let mut this = Pin::new(self).project();
-        let mut body = match this.rest.as_mut().project() {
-            RestProj::Body { body } => body,
-            RestProj::Boxed { body } => body.as_mut(),
-            RestProj::Ended { .. } => return Poll::Ready(None),
+        let ended = Rest::Ended {
+            size: SizeHint::new(),
+            error: None,
         };
-        let error = match ready!(body.as_mut().poll_frame(cx)).map(into_bytes) {
+        // A body that was read is passed on, and one that is not `Unpin` can't be moved then.
+        let mut body = match mem::replace(&mut self.rest, ended) {
+            Rest::Body { body } => Box::pin(body),
+            Rest::Boxed { body } => body,
+            ended @ Rest::Ended { .. } => {
+                self.rest = ended;
+                return Poll::Ready(None);
+            }
+        };
+        let frame = body.as_mut().poll_frame(cx);
+        let size = body.size_hint();
+        if !matches!(frame, Poll::Ready(None | Some(Err(_)))) {
+            self.rest = Rest::Boxed { body };
+        }
+        let error = match ready!(frame).map(into_bytes) {
             Some(Ok(frame)) => {
                 let length = frame.data_ref().map(Bytes::len);
                 match frame.into_data() {
-                    Ok(data) if this.first.is_none() && this.more.is_empty() => {
-                        *this.first = Some(data);
+                    Ok(data) if self.first.is_none() && self.more.is_empty() => {
+                        self.first = Some(data);
                     }
-                    Ok(data) => this.more.push_back(Frame::data(data)),
-                    Err(frame) => this.more.push_back(frame),
+                    Ok(data) => self.more.push_back(Frame::data(data)),
+                    Err(frame) => self.more.push_back(frame),
                 }
                 return Poll::Ready(Some(length));
             }
             Some(Err(error)) => Some(error),
             None => None,
         };
-        let size = body.size_hint();
-        this.rest.set(Rest::Ended { size, error });
+        self.rest = Rest::Ended { size, error };
         Poll::Ready(None)
     }
 }
@@ -175,10 +188,10 @@ impl<B: Body> From<Bytes> for BufferedBody<B> {
     }
 }
 
-/// The default of the wrapped body: tonic's interceptors fail with one.
-impl<B: Body + Default> Default for BufferedBody<B> {
+/// An empty body, whatever the wrapped one is: layers of tower-http answer with one.
+impl<B: Body> Default for BufferedBody<B> {
     fn default() -> Self {
-        Self::untouched(B::default())
+        Self::from(Bytes::new())
     }
 }
 
@@ -266,7 +279,7 @@ mod tests {
             let size = empty.size_hint().exact();
             assert_eq!((size, empty.is_end_stream()), (Some(0), true));
         }
-        let inner = BufferedBody::untouched(Full::<Bytes>::from("four"));
+        let inner = BufferedBody::new(Full::<Bytes>::from("four"));
         assert_eq!(
             (inner.size_hint().exact(), inner.is_end_stream()),
             (Some(4), false)

@@ -17,11 +17,15 @@ pub(crate) mod problem;
 pub(crate) mod read;
 #[cfg(feature = "server")]
 pub(crate) mod reply;
+#[cfg(feature = "server")]
+pub(crate) mod request_body;
 pub(crate) mod response;
 #[cfg(any(feature = "delivery", feature = "forrst"))]
 pub(crate) mod span;
 
 pub(crate) use self::buffered::UnreadBody;
+#[cfg(feature = "server")]
+pub use self::request_body::RequestBody;
 #[cfg(any(feature = "delivery", feature = "forrst"))]
 pub use self::span::{Span, Unit};
 pub use self::{buffered::BufferedBody, grpc::GrpcCode, response::ResponseHead};

@@ -3,7 +3,7 @@ use std::{fmt, sync::Arc, time::Duration};
 pub use self::finding::{Finding, Severity};
 use super::{Exhaustion, Policy, Settings};
 use crate::error::Rule;
-use crate::{backoff::Backoff, classify::Rules, error::ConfigError};
+use crate::{backoff::Backoff, call::key::LONGEST, classify::Rules, error::ConfigError};
 
 mod finding;
 mod table;
@@ -17,7 +17,7 @@ const JITTER: &str = "full or decorrelated jitter";
 /// ```
 /// use tower_reprise::Policy;
 ///
-/// let events = Policy::asynchronous().build()?;
+/// let events = Policy::events().build()?;
 /// let audit = events.audit();
 /// assert!(!audit.is_compliant());
 /// assert_eq!(
@@ -25,7 +25,7 @@ const JITTER: &str = "full or decorrelated jitter";
 ///     "RULE  SEVERITY   DEPENDENCY  FIELD         VALUE    ALLOWED                          APPROVAL\n\
 ///      R-8   violation  -           dead_letters  not set  a queue for asynchronous events  none: blocks the deployment",
 /// );
-/// assert!(Policy::asynchronous().dead_letters("orders.dlq").build()?.audit().is_compliant());
+/// assert!(Policy::events().dead_letters("orders.dlq").build()?.audit().is_compliant());
 /// # Ok::<(), tower_reprise::error::ConfigError>(())
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -52,6 +52,24 @@ impl Audit {
     pub fn violations(&self) -> impl Iterator<Item = &Finding> {
         let violates = |finding: &&Finding| finding.severity == Severity::Violation;
         self.findings.iter().filter(violates)
+    }
+
+    /// Reports a value that breaks a rule, of something else than a policy.
+    pub(crate) fn violation(
+        rule: Rule,
+        field: &'static str,
+        value: impl Into<String>,
+        allowed: &'static str,
+    ) -> Self {
+        Self::of(vec![Finding::new(rule, field, value, allowed)])
+    }
+
+    /// Reports keys that are longer than R-6 allows.
+    pub(crate) fn of_key_len(longest: usize) -> Self {
+        match longest {
+            0..=LONGEST => Self::default(),
+            _ => Self::violation(Rule::R6, "max_key_len", longest.to_string(), "at most 64"),
+        }
     }
 
     fn of(mut findings: Vec<Finding>) -> Self {
@@ -82,13 +100,13 @@ impl From<&super::Policies> for Audit {
     }
 }
 
-/// Panics if a policy, the policies of a file or those of a registry break a rule without an
-/// approval, with the rules and their remedies. It is for tests of your own.
+/// Panics if a policy, the policies of a file or those of a registry, or a layer of keys break a rule
+/// without an approval, with the rules and their remedies. It is for tests of your own.
 ///
 /// ```
 /// use tower_reprise::{Dependencies, Policy, policy::assert_compliant};
 ///
-/// let deps = Dependencies::new(Policy::synchronous().service("checkout").build()?);
+/// let deps = Dependencies::new(Policy::http().service("checkout").build()?);
 /// assert_compliant(&deps);
 /// # Ok::<(), tower_reprise::error::ConfigError>(())
 /// ```
@@ -96,7 +114,7 @@ impl From<&super::Policies> for Audit {
 /// ```should_panic
 /// # use tower_reprise::{Policy, policy::assert_compliant};
 /// // R-8: events need a dead-letter queue.
-/// assert_compliant(&Policy::asynchronous().build().unwrap());
+/// assert_compliant(&Policy::events().build().unwrap());
 /// ```
 ///
 /// # Panics

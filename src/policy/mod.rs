@@ -10,9 +10,9 @@
 //!
 //! | profile | for | retries (range) | total time (at most) | base of the backoff |
 //! | --- | --- | --- | --- | --- |
-//! | [`synchronous`](Policy::synchronous) | calls that a user waits for | 3 (1 to 5) | 30 s (30 s) | 1 s |
+//! | [`http`](Policy::http) | calls that a user waits for | 3 (1 to 5) | 30 s (30 s) | 1 s |
 //! | [`grpc_unary`](Policy::grpc_unary) | unary gRPC calls | 3 (1 to 5) | 30 s (30 s) | 1 s |
-//! | [`asynchronous`](Policy::asynchronous) | events of a queue | 5 (1 to 10) | 24 h (24 h) | 1 s |
+//! | [`events`](Policy::events) | events of a queue | 5 (1 to 10) | 24 h (24 h) | 1 s |
 //! | [`webhook`](Policy::webhook) | webhooks | 5 deliveries (3 to 8) | 24 h (24 h) | 1 s |
 //! | [`batch_item`](Policy::batch_item) | items of a batch job | 3 (1 to 5) | 5 min (24 h) | 1 s |
 //! | [`bank`](Policy::bank) | clients of BlooBank | 3 (1 to 5) | 30 s (30 s) | 500 ms |
@@ -25,17 +25,17 @@
 //! use std::time::Duration;
 //! use tower_reprise::{Policy, error::Rule};
 //!
-//! let policy = Policy::synchronous().service("checkout").max_retries(2).build()?;
+//! let policy = Policy::http().service("checkout").max_retries(2).build()?;
 //! assert_eq!(policy.total_timeout(), Duration::from_secs(30));
 //! assert!(policy.audit().is_compliant());
 //!
-//! let refused = Policy::synchronous().max_retries(9).build().unwrap_err();
+//! let refused = Policy::http().max_retries(9).build().unwrap_err();
 //! assert_eq!(
 //!     refused.to_string(),
 //!     "R-2: max_retries is 9, allowed: 1 to 5 for synchronous calls (or an approval with a reason)",
 //! );
 //!
-//! let approved = Policy::synchronous()
+//! let approved = Policy::http()
 //!     .max_retries(9)
 //!     .approve(Rule::R2, "legacy mainframe, board decision 2026-14")
 //!     .build()?;
@@ -132,13 +132,25 @@ struct Settings {
 
 impl Policy {
     /// Starts a policy for calls that a user waits for: 3 retries in at most 30 s.
-    pub fn synchronous() -> PolicyBuilder {
+    pub fn http() -> PolicyBuilder {
         PolicyBuilder::new(Profile::Synchronous)
     }
 
+    /// The same as [`http`](Self::http), by the name of its profile.
+    #[doc(hidden)]
+    pub fn synchronous() -> PolicyBuilder {
+        Self::http()
+    }
+
     /// Starts a policy for events of a queue: 5 retries in at most 24 h, then the dead-letter queue.
-    pub fn asynchronous() -> PolicyBuilder {
+    pub fn events() -> PolicyBuilder {
         PolicyBuilder::new(Profile::Asynchronous)
+    }
+
+    /// The same as [`events`](Self::events), by the name of its profile.
+    #[doc(hidden)]
+    pub fn asynchronous() -> PolicyBuilder {
+        Self::events()
     }
 
     /// Starts a policy for webhooks: 5 deliveries in at most 24 h, then the dead-letter queue.

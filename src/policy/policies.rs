@@ -9,7 +9,7 @@ use super::{Audit, Policy};
 /// ```
 /// use tower_reprise::{Dependencies, Policy, policy::Policies};
 ///
-/// let policies = Policies::new(Policy::synchronous().build()?)
+/// let policies = Policies::new(Policy::http().build()?)
 ///     .policy_for("bank.example", Policy::bank().max_retries(1).build()?);
 /// assert_eq!(policies.get("bank.example").max_retries(), 1);
 /// assert_eq!(policies.get("elsewhere.example").max_retries(), 3);

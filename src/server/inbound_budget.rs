@@ -16,7 +16,7 @@
 //! use axum::{Router, routing::get};
 //! use tower_reprise::{Dependencies, InboundBudgetLayer, Policy};
 //!
-//! let inbound = Dependencies::new(Policy::synchronous().service("edge").build()?);
+//! let inbound = Dependencies::new(Policy::http().service("edge").build()?);
 //! let app: Router = Router::new()
 //!     .route("/", get(|| async { "ok" }))
 //!     .layer(InboundBudgetLayer::new(inbound));
@@ -31,6 +31,13 @@
 //! within one budget. Without it each hop takes the retries of the one before for originals, and
 //! three budgets of a fifth make 1.73 requests of each
 //! (`cargo run --release --example simulate -- --only chain`).
+//!
+//! # Promises
+//!
+//! | promised | not promised |
+//! | --- | --- |
+//! | retries beyond the budget are refused before the service is called, and told not to come again | that retries which do not say so are recognised |
+//! | originals are never refused | one budget for several processes |
 //!
 //! # What goes wrong
 //!
@@ -47,7 +54,6 @@ use std::{
     task::{Context, Poll},
 };
 
-use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use pin_project_lite::pin_project;
 use tower::{Layer, Service};
@@ -60,6 +66,7 @@ use crate::{
     },
     error::ConfigError,
     http::{grpc::is_grpc, problem::Problem},
+    server::problem::ProblemBody,
 };
 
 /// Refuses inbound retries over the budget with a response. See the [module docs](self).
@@ -139,9 +146,8 @@ impl<S, C, L, B, R> Service<Request<B>> for InboundBudget<S, C, L>
 where
     S: Service<Request<B>, Response = Response<R>> + Clone,
     L: Locate<Request<B>>,
-    R: From<Bytes>,
 {
-    type Response = S::Response;
+    type Response = Response<ProblemBody<R>>;
     type Error = S::Error;
     type Future = InboundBudgetFuture<S::Future, R>;
 
@@ -166,7 +172,7 @@ where
                     StatusCode::SERVICE_UNAVAILABLE => Problem::RETRY_BUDGET.unavailable(),
                     _ => Problem::RETRY_BUDGET,
                 };
-                let mut response = problem.response(grpc).map(R::from);
+                let mut response = problem.response(grpc).map(ProblemBody::from);
                 response.extensions_mut().insert(Effect::None);
                 State::Refused {
                     response: ready(response),
@@ -203,7 +209,7 @@ pin_project! {
     enum State<F, R> {
         Called { #[pin] future: F },
         // A retry over the budget is answered here.
-        Refused { response: Ready<Response<R>> },
+        Refused { response: Ready<Response<ProblemBody<R>>> },
     }
 }
 
@@ -211,12 +217,14 @@ impl<F, R, E> Future for InboundBudgetFuture<F, R>
 where
     F: Future<Output = Result<Response<R>, E>>,
 {
-    type Output = F::Output;
+    type Output = Result<Response<ProblemBody<R>>, E>;
 
     #[inline]
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match self.project().state.project() {
-            StateProj::Called { future } => future.poll(cx),
+            StateProj::Called { future } => future
+                .poll(cx)
+                .map_ok(|reply| reply.map(ProblemBody::reply)),
             StateProj::Refused { response } => Pin::new(response).poll(cx).map(Ok),
         }
     }

@@ -1,33 +1,57 @@
-//! axum: bodies that can be sent again.
+//! axum: the layers on an existing `Router`, without a `HandleErrorLayer`.
 //!
-//! A handler or a proxy can forward a request through a client stack, and
-//! [`ProblemLayer`](crate::server::problem::ProblemLayer) keeps the router infallible.
+//! | on a router | how |
+//! | --- | --- |
+//! | repeated requests are executed once, retry storms are refused | [`server`] |
+//! | any client layer, around handlers that call something fragile | [`infallible`] |
+//! | keys belong to the caller that an extractor finds | [`OwnerLayer`], [`owner`] |
+//! | a handler guards its own writes | [`Execution`](crate::server::idempotency::Execution) as an argument |
 //!
 //! ```
-//! use axum::{Router, body::Body, routing::get};
-//! use hyper_util::{client::legacy::Client, rt::TokioExecutor};
-//! use tower::ServiceBuilder;
-//! use tower_reprise::{Dependencies, InboundBudgetLayer, Policy, ProblemLayer, stacks};
-//!
+//! # #[cfg(feature = "server")]
 //! # fn main() -> Result<(), tower_reprise::error::ConfigError> {
-//! // Outbound calls.
-//! let deps = Dependencies::new(Policy::synchronous().service("edge").build()?);
-//! let upstream = ServiceBuilder::new()
-//!     .layer(ProblemLayer::new())
-//!     .layer(stacks::client(deps))
-//!     .service(Client::builder(TokioExecutor::new()).build_http::<Body>());
+//! use axum::{Router, routing::{get, post}};
+//! use tower_reprise::{Dependencies, IdempotencyLayer, Policy, server::dialect::Scope};
+//! use tower_reprise::stacks::{self, axum::{infallible, server}};
+//! use tower_reprise::store::{CrashPolicy, MemoryStore};
 //!
-//! // Inbound calls: retries over 20 % of the originals are refused.
-//! let inbound = Dependencies::new(Policy::synchronous().service("edge").build()?);
+//! let idempotency = IdempotencyLayer::builder(MemoryStore::new())
+//!     .scope(Scope::anonymous("everybody"))
+//!     .crash_policy(CrashPolicy::Reexecute)
+//!     .build()?;
+//! let inbound = Dependencies::new(Policy::http().build()?);
+//! let stock = Dependencies::named("stock", Policy::http().build()?);
+//!
 //! let app: Router = Router::new()
-//!     .route("/health", get(|| async { "ok" }))
-//!     .fallback_service(upstream)
-//!     .layer(InboundBudgetLayer::new(inbound));
+//!     .route("/stock", get(|| async { "7" }))
+//!     .route_layer(infallible(stacks::client(stock)))
+//!     .route("/payments", post(|| async { "paid" }))
+//!     .layer(server(inbound, idempotency));
 //! # let _ = app;
 //! # Ok(())
 //! # }
+//! # #[cfg(not(feature = "server"))]
+//! # fn main() {}
 //! ```
+//!
+//! A handler or a proxy can forward a request through a client stack: axum's bodies can be sent again.
+//! Each `Router::layer` puts bodies into axum's own, so that layers go above and below each other in any
+//! order. In one `ServiceBuilder`, a layer that changes the request's body goes below a `RetryLayer`.
 
 use axum_core::body::Body;
 
+use crate::server::problem::ProblemLayer;
+
 crate::client::retry::replay_buffer::replay_by_recording!(Body, Body::new);
+
+/// Returns a layer whose errors are responses (502, 503, 504), as a router needs it: for
+/// [`stacks::client`](super::client), one of its layers, or tower's timeout and load shedding.
+pub fn infallible<L>(layer: L) -> (ProblemLayer, L) {
+    (ProblemLayer::new(), layer)
+}
+
+#[cfg(feature = "server")]
+pub use self::server::{NoExecution, Owner, OwnerLayer, OwnerService, owner, server};
+
+#[cfg(feature = "server")]
+mod server;

@@ -6,7 +6,7 @@
 //! | tonic | `tonic` | [`tonic::StatusLayer`] on top, so that a refusal is an `UNAVAILABLE` |
 //! | reqwest | `reqwest` | [`reqwest::HttpClient`] as the innermost service |
 //! | reqwest-middleware | `reqwest-middleware` | [`reqwest::TowerMiddleware`] around any of the layers |
-//! | axum | `axum` | [`ProblemLayer`](crate::server::problem::ProblemLayer) on top, so that a refusal is a 503 |
+//! | axum | `axum` | [`axum::infallible`] around client layers, so that a refusal is a 503; [`axum::server`](mod@axum) for server layers |
 //!
 //! [`client()`] returns all client layers in the right order.
 
@@ -42,7 +42,7 @@ use crate::{
 /// use tower::ServiceBuilder;
 /// use tower_reprise::{Dependencies, Policy, stacks};
 ///
-/// let deps = Dependencies::new(Policy::synchronous().service("checkout").build()?);
+/// let deps = Dependencies::new(Policy::http().service("checkout").build()?);
 /// let client = ServiceBuilder::new()
 ///     .layer(stacks::client(deps))
 ///     .service(Client::builder(TokioExecutor::new()).build_http::<Full<Bytes>>());

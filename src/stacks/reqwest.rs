@@ -7,7 +7,7 @@
 //! use tower_reprise::{Dependencies, Policy, stacks};
 //!
 //! # async fn run() -> Result<(), tower_reprise::error::BoxError> {
-//! let deps = Dependencies::new(Policy::synchronous().service("checkout").build()?);
+//! let deps = Dependencies::new(Policy::http().service("checkout").build()?);
 //! let mut client = ServiceBuilder::new()
 //!     .layer(stacks::client(deps))
 //!     .service(stacks::reqwest::HttpClient::new(reqwest::Client::new()));
@@ -19,6 +19,11 @@
 //! # }
 //! ```
 //!
+//! Layers of tower-http want an `http::Response`: put `.map_response(http::Response::from)` between them
+//! and the client, and `reqwest::Response::from` on what comes out. reqwest itself repeats a request
+//! that the server is known not to have processed (an HTTP/2 GOAWAY), once, and unseen by the layers:
+//! `ClientBuilder::retry(reqwest::retry::never())` switches that off.
+//!
 //! With the `reqwest-middleware` feature, `TowerMiddleware` puts any of the layers into an existing chain:
 //!
 //! ```
@@ -27,7 +32,7 @@
 //! use reqwest_middleware::ClientBuilder;
 //! use tower_reprise::{Dependencies, Policy, RetryOverride, stacks};
 //!
-//! let deps = Dependencies::new(Policy::synchronous().service("checkout").build()?);
+//! let deps = Dependencies::new(Policy::http().service("checkout").build()?);
 //! let client = ClientBuilder::new(reqwest::Client::new())
 //!     .with(stacks::reqwest::TowerMiddleware::new(stacks::client(deps)))
 //!     .build();
@@ -79,6 +84,28 @@ pub use self::{
     exchange::{ChainFuture, ChainService},
     middleware::TowerMiddleware,
 };
+
+/// Returns reqwest's own error from a chain, with its `is_connect()`, `is_timeout()` and others.
+///
+/// ```
+/// # fn retry_later(_: ()) {}
+/// # fn handle(error: &tower_reprise::error::BoxError) {
+/// if tower_reprise::stacks::reqwest::error_of(&**error).is_some_and(reqwest::Error::is_connect) {
+///     retry_later(());
+/// }
+/// # }
+/// ```
+#[must_use]
+pub fn error_of<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a Error> {
+    crate::error::find(error)
+}
+
+/// Returns whether a call ran out of time, by reqwest's clock or by the policy's.
+#[must_use]
+pub fn is_timeout(error: &(dyn std::error::Error + 'static)) -> bool {
+    error_of(error).is_some_and(Error::is_timeout)
+        || crate::error::find::<crate::error::Elapsed>(error).is_some()
+}
 
 /// A `reqwest::Client` that takes `http::Request`s, which is what the layers speak.
 #[derive(Debug, Clone)]
@@ -159,7 +186,7 @@ impl PeekResponse for Response {
             parts.extensions.extend(with_url.into_parts().0.extensions);
         }
         let head = http::Response::from_parts(parts, ());
-        (head, BufferedBody::untouched(body))
+        (head, BufferedBody::new(body))
     }
 
     fn close(head: http::Response<()>, body: BufferedBody<Body>) -> Self {

@@ -41,12 +41,16 @@ use std::{
     task::{Context, Poll, ready},
 };
 
+#[cfg(feature = "server")]
+use http::Request;
 use http::{HeaderMap, HeaderName, Response};
 use pin_project_lite::pin_project;
 use tonic::{Code, Status, body::Body, metadata::MetadataMap};
 use tower::{Layer, Service};
 
 use super::ClientLayers;
+#[cfg(feature = "server")]
+use crate::server::dialect::Requirement;
 use crate::{
     call::{Cause, PrepareError, RetryError, RetryOutcome},
     classify::{Rules, network},
@@ -55,10 +59,45 @@ use crate::{
 };
 
 crate::client::retry::replay_buffer::replay_by_recording!(Body, Body::new);
+#[cfg(feature = "server")]
+crate::http::request_body::rebuilt_as_it_was!([] Body, |data| Body::new(http_body_util::Full::new(data)));
 
 /// Returns all client layers in the right order, with a [`StatusLayer`] on top.
 pub fn client<C: Clone, L: Clone>(deps: Dependencies<C, L>) -> (StatusLayer, ClientLayers<C, L>) {
     (StatusLayer::new(), super::client(deps))
+}
+
+/// Returns the requirement of an idempotency layer on a server: calls of these methods
+/// (`package.Service/Method`) need a key and are executed once, all others, streams among them, pass.
+///
+/// ```
+/// use tower_reprise::{IdempotencyLayer, server::dialect::Scope, stacks};
+/// use tower_reprise::store::{CrashPolicy, MemoryStore};
+///
+/// let idempotency = IdempotencyLayer::builder(MemoryStore::new())
+///     .scope(Scope::anonymous("everybody"))
+///     .crash_policy(CrashPolicy::Reexecute)
+///     .requirement(stacks::tonic::keys_for(["ledger.v1.Ledger/Pay"]))
+///     .build()?;
+/// let server = tonic::transport::Server::builder().layer(idempotency);
+/// # let _ = server;
+/// # Ok::<(), tower_reprise::error::ConfigError>(())
+/// ```
+#[cfg(feature = "server")]
+pub fn keys_for<I>(
+    methods: I,
+) -> impl Fn(&Request<()>) -> Requirement + Clone + Send + Sync + 'static
+where
+    I: IntoIterator<Item: Into<String>>,
+{
+    let methods: Arc<[String]> = methods.into_iter().map(Into::into).collect();
+    move |head| {
+        let called = head.uri().path().trim_start_matches('/');
+        match methods.iter().any(|method| method == called) {
+            true => Requirement::Required,
+            false => Requirement::Ignored,
+        }
+    }
 }
 
 /// Converts errors of the layers below into the `Status` that a generated client returns:

@@ -21,6 +21,9 @@
 //! | `PostgresStore` | `postgres` | many machines | the same, and a failover to a synchronous standby |
 //! | `RedisStore` | `redis` | many machines | as much as its `appendfsync` says |
 //!
+//! Where calls have a function and a version, as forrst's do, people find them beside their record:
+//! SQLite has columns `function` and `version`, PostgreSQL a view `…_calls`.
+//!
 //! `Sealed` (feature `seal`) wraps any of them and encrypts replies. A store of your own implements
 //! [`IdempotencyStore`]; the suite in [`conformance`] tests it.
 //!

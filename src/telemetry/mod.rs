@@ -51,7 +51,7 @@ pub(crate) fn retry<'a>(
             backoff_ms = wait.as_secs_f64() * 1000.0,
             error_type = %cause,
             idempotency_key = labels.idempotency_key.unwrap_or_default(),
-            "retry"
+            "retry {attempt} of {max_attempts}"
         );
     }
     #[cfg(feature = "metrics")]
@@ -66,21 +66,37 @@ pub(crate) fn retry<'a>(
 }
 
 /// Records that a call ended without success.
-pub(crate) fn stop_reason(
+pub(crate) fn stop_reason<'a>(
     target: Target<'_>,
     attempts: u32,
     reason: StopReason,
     cause: impl Display,
+    labels: impl FnOnce() -> Labels<'a>,
 ) {
     #[cfg(feature = "tracing")]
-    tracing::debug!(
-        target: "tower_reprise",
-        dependency = target.dependency,
-        attempts,
-        reason = reason.as_str(),
-        error_type = %cause,
-        "gave up"
-    );
+    {
+        macro_rules! event {
+            ($level:expr) => {
+                if tracing::enabled!(target: "tower_reprise", $level) {
+                    tracing::event!(
+                        target: "tower_reprise",
+                        $level,
+                        correlation_id = labels().correlation_id.unwrap_or_default(),
+                        dependency = target.dependency,
+                        attempts,
+                        reason = reason.as_str(),
+                        error_type = %cause,
+                        "gave up"
+                    );
+                }
+            };
+        }
+        // A reply that no retry would change, a 404 say, is the caller's business.
+        match reason {
+            StopReason::NotRetryable => event!(tracing::Level::DEBUG),
+            _ => event!(tracing::Level::WARN),
+        }
+    }
     #[cfg(feature = "metrics")]
     if matches!(reason, StopReason::Exhausted | StopReason::Deadline) {
         count::of(target, "retry_exhausted_total", None);
@@ -99,10 +115,9 @@ pub(crate) fn suppressed(target: Target<'_>) {
 pub(crate) fn budget(target: Target<'_>, usage: Option<(u64, u64)>) {
     #[cfg(feature = "metrics")]
     if let Some((used, allowed)) = usage {
-        let ratio = if allowed == 0 {
-            1.0
-        } else {
-            used as f64 / allowed as f64
+        let ratio = match allowed {
+            0 => 1.0,
+            _ => used as f64 / allowed as f64,
         };
         metrics::gauge!("retry_budget_utilization_ratio", count::labels(target)).set(ratio);
     }
@@ -132,6 +147,20 @@ pub(crate) fn breaker_closed(target: Target<'_>, reason: &'static str) {
     );
     #[cfg(feature = "metrics")]
     metrics::gauge!("circuit_breaker_open", count::labels(target)).set(0.0);
+}
+
+/// Records that a dependency is no longer known: its gauges fall.
+pub(crate) fn forgotten(target: Target<'_>, breaker: bool, budget: bool) {
+    #[cfg(feature = "metrics")]
+    {
+        let gauges = [
+            ("circuit_breaker_open", breaker),
+            ("retry_budget_utilization_ratio", budget),
+        ];
+        for (name, _) in gauges.into_iter().filter(|(_, raised)| *raised) {
+            metrics::gauge!(name, count::labels(target)).set(0.0);
+        }
+    }
 }
 
 /// Records that a layer refused a call.

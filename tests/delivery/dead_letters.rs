@@ -518,11 +518,23 @@ async fn q_5_a_letter_has_all_attempts_of_a_retry_layer_and_the_cause() {
     assert_eq!((letter.attempts, letter.cause()), (6, "reset"));
     assert_eq!(
         letter.reason,
-        "call failed after 6 attempts (exhausted): connection reset"
+        "orders:80: connection reset (6 attempts, retries exhausted): connection reset"
     );
+    let notes = |letter: &DeadLetter| {
+        let history = letter.history.iter();
+        history.map(|event| event.note.clone()).collect::<Vec<_>>()
+    };
+    let mut expected = vec!["reset".to_owned(); 6];
+    expected.push(letter.reason.clone());
+    assert_eq!(notes(&letter), expected);
     let letter = buried(false).await;
     assert_eq!((letter.attempts, letter.cause()), (6, "http_503"));
     assert_eq!(letter.reason, "replied 503 (exhausted)");
+    let mut expected = vec!["http_503".to_owned(); 6];
+    expected.push(letter.reason.clone());
+    assert_eq!(notes(&letter), expected);
+    let times: Vec<_> = letter.history.iter().map(|event| event.at).collect();
+    assert!(times.is_sorted());
 }
 
 /// a consumer that answers with a failure has failed, also when its event is redriven.

@@ -7,6 +7,7 @@ use axum::{Router, extract::Request, routing::post};
 use http::StatusCode;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_reprise::{
+    Dependencies, Policy,
     delivery::{
         dead_letter::{DeadLetterLayer, DeadLetters, Letter, Redriven},
         guard::{Guard, Resolve, Resolving},
@@ -337,4 +338,33 @@ async fn q_2_alerts_by_webhook_do_not_alert_of_themselves() {
         journal.list(Query::new("webhooks", 9)).await.unwrap().len(),
         2
     );
+}
+
+/// P-3: the policy says how often a webhook is delivered, and for how long.
+#[tokio::test(start_paused = true)]
+async fn p_3_w_1_a_webhook_policy_configures_the_deliveries() {
+    for (policy, schedule, deliveries) in [
+        (Policy::webhook().deliveries(3), None, 3),
+        (
+            Policy::webhook().deliveries(8).total_timeout(60 * SECOND),
+            None,
+            4,
+        ),
+        (Policy::webhook(), None, 5),
+        (Policy::webhook().deliveries(3), Some(4), 4),
+        // Of another profile, which says nothing of webhooks.
+        (Policy::synchronous().max_retries(1), None, 5),
+    ] {
+        let journal = MemoryStore::new();
+        let sender = Sender::builder(Guard::new()).resolver(Silence);
+        let mut webhooks = Webhooks::builder(journal.clone(), signer())
+            .sender(sender.build().unwrap())
+            .dependencies(Dependencies::new(policy.budget_floor(10).build().unwrap()));
+        if let Some(deliveries) = schedule {
+            webhooks = webhooks.schedule(Schedule::new(deliveries).unwrap());
+        }
+        let (worker, id) = given_up(&webhooks.build().unwrap(), &journal).await;
+        assert_eq!(find(&journal, id).await.attempts, deliveries);
+        drop(worker);
+    }
 }

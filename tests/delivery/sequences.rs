@@ -90,7 +90,7 @@ impl Clock for Paused {
     }
 }
 
-/// What was accepted, and what was done with it since.
+/// Entries that were accepted, and the acts on them since.
 struct Sequence<J, C> {
     journal: J,
     clock: C,
@@ -301,7 +301,7 @@ mod sqlite {
                 let micros = u64::try_from(step.as_micros()).unwrap();
                 self.micros.fetch_add(micros, Ordering::SeqCst);
                 tokio::time::sleep(step).await;
-                // What was asked of the store before this has been answered.
+                // The store answers in order: all requests before this one are answered.
                 let nobody = (EntryId::random(), LeaseToken::new(1));
                 let _ = self.store.extend(nobody.0, nobody.1, LEASE).await.unwrap();
                 tokio::task::yield_now().await;

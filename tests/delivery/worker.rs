@@ -11,7 +11,7 @@ use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 use tower_reprise::{
     Dependencies, Policy,
     delivery::{
-        dead_letter::{DeadLetters, LogAlert},
+        dead_letter::{DeadLetterLayer, DeadLetters, Letter, LogAlert},
         worker::{Admission, Handler, WorkerBuilder},
     },
     policy::PolicyBuilder,
@@ -505,4 +505,43 @@ async fn q_5_a_named_dead_letter_queue_without_an_alert_is_an_error() {
     let first = worker(&named).alerted_by(&alerts).start().unwrap();
     let second = worker(&named).alerted_elsewhere().start().unwrap();
     drop((first, second, alerts, other));
+}
+
+/// P-3: a name in a policy is no queue: the audit of a registry sees which ones are served.
+#[tokio::test(start_paused = true)]
+async fn p_3_a_dead_letter_queue_that_nothing_serves_is_found() {
+    let journal = MemoryStore::new();
+    let named = |queue: &'static str| {
+        let policy = Policy::asynchronous().dead_letters(queue).build().unwrap();
+        assert!(policy.audit().is_compliant());
+        Dependencies::new(policy)
+    };
+    let found = |deps: &Dependencies| {
+        let audit = deps.audit();
+        let found = audit
+            .violations()
+            .map(|finding| finding.allowed.to_string());
+        found.collect::<Vec<_>>().join(", ")
+    };
+    let deps = named("jobs");
+    assert!(found(&deps).contains("serves"), "{}", found(&deps));
+    let layer = DeadLetterLayer::new(journal.clone(), "jobs", |_: &u32| Letter::default());
+    let _consumer = layer.serving(&deps);
+    assert!(found(&deps).contains("alert"), "{}", found(&deps));
+    let alerts = DeadLetters::new(journal.clone()).alerts(LogAlert);
+    let alerts = alerts.dependencies(&deps).start();
+    assert_eq!(found(&deps), "");
+    // A worker's own queue has its letters.
+    let deps = named("jobs");
+    let worker = WorkerBuilder::new(journal.clone(), "jobs", Slow::default());
+    let worker = worker.dependencies(&deps).alerted_elsewhere().start();
+    assert_eq!(found(&deps), "");
+    let deps = named("jobs.dlq");
+    let other = WorkerBuilder::new(journal, "jobs", Slow::default());
+    let other = other.dependencies(&deps).alerted_elsewhere().start();
+    assert!(found(&deps).contains("serves"), "{}", found(&deps));
+    // One of another system.
+    deps.dead_letters_elsewhere("jobs.dlq");
+    assert_eq!(found(&deps), "");
+    drop((alerts, worker, other));
 }

@@ -188,11 +188,13 @@ async fn c_6_who_knows_better_is_heard_first() {
     reply.extensions_mut().insert(own);
     let told = guidance(layer(), reply).await;
     assert_eq!(told, (Some(wait("fixed", 2, 4)), Some("2".into())));
-    // A store.
-    let cached = json!([{"urn": "urn:forrst:ext:idempotency", "data": {"status": "cached"}}]);
-    let reply = json_reply(500, envelope(&["INTERNAL_ERROR"], cached).to_string());
-    let told = guidance(layer(), reply).await;
-    assert_eq!(told, (Some(json!({"allowed": false})), None));
+    // A store, which has the failure, or keeps it from now on.
+    for status in ["cached", "processed"] {
+        let stored = json!([{"urn": "urn:forrst:ext:idempotency", "data": {"status": status}}]);
+        let reply = json_reply(500, envelope(&["INTERNAL_ERROR"], stored).to_string());
+        let told = guidance(layer(), reply).await;
+        assert_eq!(told, (Some(json!({"allowed": false})), None), "{status}");
+    }
     // A header.
     let mut reply = failed("UNAVAILABLE");
     reply.headers_mut().insert("retry-after", 120.into());

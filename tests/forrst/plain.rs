@@ -196,7 +196,9 @@ async fn ra_6_the_member_of_a_problem_document_is_obeyed() {
         ),
         (429, "RATE_LIMITED", &[60, 60, 60], StopReason::Exhausted),
         (500, "DEPENDENCY_ERROR", &[2, 4, 8], StopReason::Exhausted),
-        (400, "STOCKTAKING", &[20, 20], StopReason::Exhausted),
+        (503, "STOCKTAKING", &[20, 20], StopReason::Exhausted),
+        //
+        (400, "STOCKTAKING", &[], StopReason::NotRetryable),
         (503, "NOT_FOUND", &[], StopReason::Pushback),
     ] {
         let twice = Retry::fixed(Duration::from_secs(20)).max_attempts(2);
@@ -221,5 +223,45 @@ async fn ra_6_the_member_of_a_problem_document_is_obeyed() {
             (vec![], None),
             "{status}"
         );
+    }
+}
+
+/// RA-6: nor does one of plain HTTP whose layer keeps it.
+#[tokio::test(start_paused = true)]
+async fn ra_6_a_reply_that_an_idempotency_layer_keeps_says_so() {
+    use tower::{Layer, ServiceExt};
+    use tower_reprise::{
+        IdempotencyLayer,
+        server::{dialect::Scope, idempotency::ServerErrors},
+        store::{CrashPolicy, MemoryStore},
+    };
+
+    for (kept, errors) in [
+        (true, ServerErrors::KeepAll),
+        (false, ServerErrors::ReleaseAll),
+    ] {
+        let layer = IdempotencyLayer::builder(MemoryStore::new())
+            .scope(Scope::new(|_| Some("ada")))
+            .crash_policy(CrashPolicy::Unknown)
+            .server_errors(errors)
+            .build()
+            .unwrap();
+        let handler = tower::service_fn(|_: http::Request<Full<Bytes>>| async {
+            Ok::<_, std::convert::Infallible>(problem(503, &json!({ "code": "UNAVAILABLE" })))
+        });
+        let server = RetryGuidanceLayer::new().layer(layer.layer(handler));
+        let request = http::Request::post("/").header("idempotency-key", "1");
+        let reply = server
+            .oneshot(request.body(Full::default()).unwrap())
+            .await
+            .unwrap();
+        let stop = reply.headers().get("x-should-retry").is_some();
+        assert_eq!(
+            (stop, reply.headers().contains_key("retry-after")),
+            (kept, !kept)
+        );
+        let body = reply.into_body().collect().await.unwrap().to_bytes();
+        let document: Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!(document["retry"]["allowed"], !kept);
     }
 }

@@ -71,7 +71,12 @@ async fn d_4_hypers_own_errors_are_reached_by_their_sources() {
     let hyper: &hyper::Error = find(&*error).expect("hyper's error");
     assert!(hyper.is_incomplete_message());
     let text = error.to_string();
-    assert_eq!(text, "call failed after 4 attempts (exhausted)");
+    let dependency = server.uri().replace("http://", "");
+    let dependency = dependency.trim_end_matches('/');
+    assert_eq!(
+        text,
+        format!("{dependency}: reply incomplete (4 attempts, retries exhausted)")
+    );
 
     let (_socket, uri) = deaf_uri();
     let error = send(get(&uri)).await.unwrap_err();

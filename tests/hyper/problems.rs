@@ -38,7 +38,7 @@ impl Service<Request<()>> for Failing {
     }
 }
 
-/// What a readied service is taken for, its clone was not readied for.
+/// A caller that readies a service and calls its clone gets one error, not one for ever.
 #[tokio::test]
 async fn d_7_a_service_that_failed_to_become_ready_once_fails_one_call() {
     let failing = Failing(Arc::new(AtomicUsize::new(1)));

@@ -139,7 +139,7 @@ async fn i_14_an_error_below_is_an_orphan() {
     });
     let layer = builder(MemoryStore::new(), CrashPolicy::Reexecute).build();
     let mut server = layer.unwrap().layer(inner);
-    let mut call = async || server.ready().await?.call(post("k")).await;
+    let mut call = async || (&mut server).oneshot(post("k")).await;
     let error = call().await.unwrap_err();
     assert_eq!(error.to_string(), "broken pipe");
     assert_eq!(call().await.unwrap().status(), 409);
@@ -168,7 +168,7 @@ async fn i_12_an_error_that_says_that_nothing_was_sent_releases_the_key() {
         // Not even where orphans are never executed again: it is none.
         let layer = builder(MemoryStore::new(), CrashPolicy::Unknown).build();
         let mut server = layer.unwrap().layer(inner);
-        let mut call = async || server.ready().await?.call(post("k")).await;
+        let mut call = async || (&mut server).oneshot(post("k")).await;
         assert!(call().await.is_err());
         assert_eq!(call().await.unwrap().status(), 200);
         assert_eq!(runs.load(Ordering::SeqCst), 2);

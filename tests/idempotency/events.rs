@@ -240,3 +240,35 @@ fn i_24_no_less_than_seven_days() {
         "events.window is 604799s, allowed: 7 days (R-6) to 365 days"
     );
 }
+
+/// I-24: a consumer that answers with a failed response did not process its event.
+#[tokio::test(start_paused = true)]
+async fn i_24_a_response_that_says_that_its_event_failed_is_not_remembered() {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&calls);
+    let layer = EventDedupLayer::builder(MemoryStore::new(), "ledger")
+        .id(|id: &&'static str| Some(*id))
+        .crash_policy(CrashPolicy::Reexecute)
+        .build()
+        .unwrap();
+    let consumer = layer.layer(service_fn(move |_: &'static str| {
+        let status = match counted.fetch_add(1, Ordering::SeqCst) {
+            0 => 503,
+            1 => 400,
+            _ => 204,
+        };
+        let response = http::Response::builder().status(status).body(());
+        std::future::ready(Ok::<_, BoxError>(response.unwrap()))
+    }));
+    for attempts in 1..=2 {
+        let failed = consumer.clone().oneshot("evt-1").await.unwrap_err();
+        let failed = failed.downcast::<NotConsumed>().unwrap();
+        assert!(matches!(*failed, NotConsumed::Failed(_)), "{failed}");
+        assert_eq!(calls.load(Ordering::SeqCst), attempts);
+    }
+    let processed = consumer.clone().oneshot("evt-1").await.unwrap();
+    assert!(matches!(processed, Consumed::Processed(response) if response.status() == 204));
+    let repeated = consumer.oneshot("evt-1").await.unwrap();
+    assert!(matches!(repeated, Consumed::Duplicate));
+    assert_eq!(calls.load(Ordering::SeqCst), 3);
+}

@@ -416,7 +416,7 @@ async fn i_17_a_request_that_breaks_off() {
 #[tokio::test(start_paused = true)]
 async fn the_handler_gets_the_request_whole() {
     use http_body_util::BodyExt;
-    use tower::{Layer, Service, ServiceExt};
+    use tower::{Layer, ServiceExt};
 
     let inner = tower::service_fn(|request: Request<Frames>| async move {
         assert_eq!(request.uri().path(), "/payments");
@@ -425,12 +425,12 @@ async fn the_handler_gets_the_request_whole() {
         let body = request.into_body().collect().await.unwrap().to_bytes();
         Ok::<_, std::convert::Infallible>(Response::new(Frames::from(body)))
     });
-    let mut server = in_memory().build().unwrap().layer(inner);
+    let server = in_memory().build().unwrap().layer(inner);
     let body = Frames::from("one, ").data("").data("two, ").data("three");
     let request = keyless().header("idempotency-key", "k").body(body);
     let mut request = request.unwrap();
     request.extensions_mut().insert(7_u32);
-    let response = server.ready().await.unwrap().call(request).await.unwrap();
+    let response = server.oneshot(request).await.unwrap();
     let answer = crate::setup::read(response).await;
     assert_eq!(answer.body, "one, two, three");
 }

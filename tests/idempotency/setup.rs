@@ -21,7 +21,7 @@ use tower::{Layer, Service, ServiceExt, service_fn, util::BoxCloneSyncService};
 use tower_reprise::server::dialect::Scope;
 use tower_reprise::{
     error::BoxError,
-    http::BufferedBody,
+    http::{BufferedBody, RequestBody},
     server::idempotency::{Execution, IdempotencyBuilder, IdempotencyLayer, Missing},
     store::{
         Claim, Claimed, CrashPolicy, FencingToken, IdempotencyStore, MemoryStore, Ownership,
@@ -59,6 +59,18 @@ impl Frames {
 impl From<Bytes> for Frames {
     fn from(data: Bytes) -> Self {
         Self::default().data(data)
+    }
+}
+
+impl RequestBody for Frames {
+    type Rebuilt = Self;
+
+    fn untouched(self) -> Self {
+        self
+    }
+
+    fn rebuilt(data: Bytes) -> Self {
+        data.into()
     }
 }
 

@@ -143,8 +143,12 @@ impl<J: IdempotencyStore + Journal + Clone> Shop<J> {
             .unwrap();
         let inner = idempotency.layer(service);
         let app = replay.layer().layer(inner.clone());
-        let app = app.map_response(|it| it.map(|body| body.map_err(Into::into).boxed_unsync()));
-        let inner = inner.map_response(|it| it.map(|body| body.map_err(Into::into).boxed_unsync()));
+        let app = ServiceExt::<Request<Body>>::map_response(app, |it| {
+            it.map(|body| body.map_err(Into::into).boxed_unsync())
+        });
+        let inner = ServiceExt::<Request<Body>>::map_response(inner, |it| {
+            it.map(|body| body.map_err(Into::into).boxed_unsync())
+        });
         Self {
             store,
             replay,

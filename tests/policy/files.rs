@@ -454,7 +454,9 @@ R-8   violation  orders      dead_letters   not set  a queue for asynchronous ev
 #[test]
 fn p_3_a_users_own_test_fails_with_rules_and_remedies() {
     assert_compliant(&open(FILE));
-    assert_compliant(&Dependencies::new(open(FILE)));
+    let deps = Dependencies::new(open(FILE));
+    deps.dead_letters_elsewhere("hooks.dlq");
+    assert_compliant(&deps);
     let policies = open("default.profile = 'bank'\ndependencies.orders.profile = 'asynchronous'");
     let audit = policies.audit();
     let panic = std::panic::catch_unwind(|| assert_compliant(audit.clone())).unwrap_err();

@@ -1,6 +1,6 @@
 //! Checks the lists of `deny.toml` without `cargo deny`.
 
-use std::{env, fs, path::Path, process::Command};
+use std::{collections::BTreeSet, env, fs, path::Path, process::Command};
 
 use serde_json::Value;
 
@@ -133,5 +133,30 @@ fn expressions_are_read_as_spdx_means_them() {
         ("MIT )", false),
     ] {
         assert_eq!(is_allowed(expression, &allowed), expected, "{expression}");
+    }
+}
+
+/// Default features bring what every user has: no TLS and no HTTP/2.
+#[test]
+fn default_features_bring_few_dependencies() {
+    let tree = Command::new(env!("CARGO"))
+        .args(["tree", "--locked", "-e", "normal", "--prefix", "none"])
+        .args(["--format", "{p}", "--no-dedupe"])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .unwrap();
+    assert!(tree.status.success());
+    let tree = String::from_utf8(tree.stdout).unwrap();
+    let ours = concat!(env!("CARGO_PKG_NAME"), " ");
+    let packages: BTreeSet<_> = tree
+        .lines()
+        .filter(|line| !line.starts_with(ours))
+        .collect();
+    assert!(packages.len() <= 45, "{}: {packages:#?}", packages.len());
+    for foreign in ["h2 ", "rustls ", "hyper ", "axum ", "tonic ", "reqwest "] {
+        assert!(
+            !packages.iter().any(|name| name.starts_with(foreign)),
+            "{foreign}"
+        );
     }
 }

@@ -93,34 +93,24 @@ async fn cb_7_a_breaker_above_the_loop_stops_its_retries_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn cb_7_a_retry_refused_beside_a_probe_waits_for_the_next_and_is_not_charged() {
-    let server = Server::new(|_, n| async move {
-        match n {
-            0 | 1 => Ok(status(503)),
-            _ => pending().await,
-        }
-    });
-    let half = Duration::from_millis(500);
-    let deps = deps(policy().consecutive_failures(2).cooldown(half, secs(9)));
+async fn cb_7_a_retry_that_the_breaker_refuses_waits_for_the_next_probe_and_is_not_charged() {
+    let server = Server::always(503);
+    let deps = deps(policy().consecutive_failures(2).cooldown(secs(3), secs(3)));
     let mut client = stack(&PARTS, &deps, &server);
-    let (mut other, mut third) = (client.clone(), client.clone());
+    let mut other = client.clone();
     client.ready().await.unwrap();
     let mut waiting = task::spawn(client.call(get()));
     assert_pending!(waiting.poll());
-    let off = || with(get(), RetryOverride::off());
-    assert_eq!(code(&call(&mut other, off()).await), 503);
-    advance(half).await;
-    third.ready().await.unwrap();
-    let mut probe = task::spawn(third.call(off()));
-    assert_pending!(probe.poll());
+    let off = with(get(), RetryOverride::off());
+    assert_eq!(code(&call(&mut other, off).await), 503);
 
-    advance(half).await;
+    advance(secs(1)).await;
     assert_pending!(waiting.poll());
-    assert_eq!(server.calls(), 3);
+    assert_eq!(server.calls(), 2);
     assert_eq!(deps.get(HOST).status().held, 1);
     drop(waiting);
     assert_eq!(deps.get(HOST).status().held, 0);
-    assert_eq!(counted(&deps), (3, 0));
+    assert_eq!(counted(&deps), (2, 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -318,7 +308,7 @@ async fn d_4_a_call_that_was_refused_and_then_hung_is_no_refusal() {
             _ => pending().await,
         }
     });
-    let deps = deps(policy().consecutive_failures(1).cooldown(secs(2), secs(2)));
+    let deps = deps(policy().consecutive_failures(1).cooldown(secs(3), secs(3)));
     let mut client = stack(&PARTS, &deps, &server);
     let off = with(get(), RetryOverride::off());
     assert_eq!(code(&call(&mut client, off).await), 503);
@@ -326,4 +316,26 @@ async fn d_4_a_call_that_was_refused_and_then_hung_is_no_refusal() {
     assert_eq!(refusal(&result), None, "it went out");
     assert_eq!(outcome(&result), Some((1, Some(StopReason::Deadline))));
     assert_eq!(server.calls(), 2);
+}
+
+/// Where probes are rare, calls wait for the next one. Where they are frequent, waiting would only make
+/// a herd.
+#[tokio::test(start_paused = true)]
+async fn cb_7_a_refused_call_waits_for_the_next_probe_if_that_is_worth_it() {
+    for (cooldown, waits) in [(1, false), (3, true), (7, false)] {
+        let server = Server::replies(|_, n| status(if n == 0 { 503 } else { 200 }));
+        let cooldown = secs(cooldown);
+        let deps = deps(
+            policy()
+                .consecutive_failures(1)
+                .cooldown(cooldown, cooldown),
+        );
+        let mut client = stack(&PARTS, &deps, &server);
+        let off = with(get(), RetryOverride::off());
+        assert_eq!(code(&call(&mut client, off).await), 503);
+        let start = Instant::now();
+        let result = call(&mut client, get()).await;
+        assert_eq!(result.is_ok(), waits, "{cooldown:?}");
+        assert_eq!(start.elapsed().is_zero(), !waits, "{cooldown:?}");
+    }
 }

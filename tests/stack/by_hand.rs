@@ -10,6 +10,7 @@ use tokio_test::{assert_pending, assert_ready, task};
 use tower::{Layer, Service, ServiceExt};
 use tower_reprise::{
     CircuitBreakerLayer, Dependencies, RetryLayer,
+    call::Attempt,
     dependency::{BreakerReason, BreakerState},
     error::Refusal,
 };
@@ -48,6 +49,14 @@ async fn cb_11_a_person_opens_closes_and_resets_a_breaker() {
         (1, 0),
         "G-1: what was refused is no original"
     );
+
+    dependency.force_open();
+    let mut client = stack(&[Part::Budget, Part::Breaker], &deps, &server);
+    let mut repeat = get();
+    repeat.extensions_mut().insert(Attempt::retry(1));
+    let refused = refusal(&call(&mut client, repeat).await);
+    assert_eq!(refused, Some(Refusal::Breaker));
+    assert_eq!(counted(&deps), (1, 0), "R-7: what was refused is no retry");
 
     let server = Server::always(503);
     let mut client = stack(&[Part::Breaker], &deps, &server);

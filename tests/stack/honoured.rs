@@ -161,8 +161,15 @@ async fn c_5_a_closure_that_classifies_makes_no_write_repeatable() {
             )
             .build();
         let mut client = RetryLayer::new(deps.clone()).layer(server.clone());
-        let _: Result<_, BoxError> = call(&mut client, request).await;
-        (server.calls(), deps.audit().is_compliant())
+        let _: Result<_, BoxError> = call(&mut client, request.clone()).await;
+        let calls = server.calls();
+        // Cloning knows no methods; where requests are HTTP's, the registry does.
+        let mut cloning = RetryLayer::new(deps.clone())
+            .cloning()
+            .layer(server.clone());
+        let _: Result<_, BoxError> = call(&mut cloning, request).await;
+        assert_eq!(server.calls(), 2 * calls, "cloning");
+        (calls, deps.audit().is_compliant())
     };
     let plain = || Policy::synchronous().budget_floor(10);
     assert_eq!(run(plain(), get()).await, (4, true));

@@ -309,3 +309,28 @@ async fn k_4_a_readiness_error_after_the_hook_returns_unchanged() {
     handle.send_error(std::fmt::Error);
     assert!(assert_ready_err!(future.poll()).is::<std::fmt::Error>());
 }
+
+/// P-3: R-6 has keys of at most 64 characters, on both sides.
+#[test]
+fn p_3_r_6_keys_over_64_are_found() {
+    use tower_reprise::{
+        IdempotencyLayer,
+        policy::Audit,
+        server::dialect::Scope,
+        store::{CrashPolicy, MemoryStore},
+    };
+
+    for (longest, compliant) in [(64, true), (65, false), (255, false)] {
+        let client = IdempotencyKeyLayer::new().max_key_len(longest).unwrap();
+        let server = IdempotencyLayer::builder(MemoryStore::new())
+            .scope(Scope::new(|_| Some("shop")))
+            .crash_policy(CrashPolicy::Unknown)
+            .max_key_len(longest)
+            .build()
+            .unwrap();
+        for audit in [Audit::from(&client), Audit::from(&server)] {
+            assert_eq!(audit.is_compliant(), compliant, "{audit}");
+            assert_eq!(audit.to_string().contains("at most 64"), !compliant);
+        }
+    }
+}

@@ -7,6 +7,8 @@
     reason = "the helpers are tests too"
 )]
 
+#[cfg(all(feature = "forrst", feature = "delivery"))]
+mod calls;
 mod memory;
 #[cfg(feature = "postgres")]
 mod postgres;

@@ -58,8 +58,15 @@ impl Log {
         found
     }
 
+    /// The events of retries: "retry 1 of 3".
     pub(crate) fn retries(&self) -> Vec<Logged> {
-        self.with_message("retry")
+        let mut found = self.all();
+        found.retain(|event| {
+            let message = event.fields.get("message");
+            event.target == "tower_reprise"
+                && message.is_some_and(|text| text.starts_with("retry ") && text.contains(" of "))
+        });
+        found
     }
 }
 

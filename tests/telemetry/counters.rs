@@ -8,6 +8,7 @@ use tower::{ServiceBuilder, ServiceExt};
 use tower_reprise::{
     CircuitBreakerLayer, Dependencies, RetryAfterLayer, RetryBudgetLayer,
     call::Attempt,
+    dependency::BreakerState,
     error::{Refused, Rule},
 };
 
@@ -291,5 +292,59 @@ async fn o_2_prometheus_can_scrape_it() {
         "# TYPE retry_budget_utilization_ratio gauge",
     ] {
         assert!(text.lines().any(|l| l == line), "{line}\nnot in\n{text}");
+    }
+}
+
+/// O-4: the gauge of a budget falls when calls succeed again, without a further retry.
+#[tokio::test(start_paused = true)]
+async fn o_4_the_gauge_of_a_clients_budget_falls_after_recovery() {
+    let ratio = "retry_budget_utilization_ratio{service=checkout,dependency=stock.example:8080}";
+    let used = async |recovers: bool| {
+        let measured = measured(async {
+            let deps = Dependencies::new(policy().budget_floor(1).build().unwrap());
+            let client = retry_only(&deps, peer([reply(503, &[])]));
+            client.clone().oneshot(get(URI)).await.unwrap();
+            for _ in 0..if recovers { 4 } else { 0 } {
+                tokio::time::sleep(Duration::from_secs(20)).await;
+                client.clone().oneshot(get(URI)).await.unwrap();
+            }
+        });
+        measured.await.remove(ratio)
+    };
+    assert_ne!(used(false).await, Some(gauge(0.0)));
+    assert_eq!(used(true).await, Some(gauge(0.0)));
+}
+
+/// O-4: a dependency that goes away takes its gauges along.
+#[tokio::test(start_paused = true)]
+async fn o_4_gauges_fall_when_a_dependency_is_evicted() {
+    let labels = "{service=checkout,dependency=stock.example:8080}";
+    let mut measured = measured(async {
+        let second = Duration::from_secs(1);
+        let policy = policy().consecutive_failures(2).cooldown(second, second);
+        let deps = Dependencies::builder(policy.build().unwrap());
+        let deps = deps.idle(Duration::from_secs(60)).build();
+        let busy = || reply(503, &[]);
+        let client = stack(&deps, peer([busy(), busy(), busy(), busy()]));
+        let _ = client.oneshot(get(URI)).await;
+        assert!(!matches!(
+            deps.get("stock.example:8080").status().breaker,
+            BreakerState::Closed
+        ));
+        // Others make the registry look what is idle.
+        for _ in 0..40 {
+            tokio::time::sleep(Duration::from_secs(60)).await;
+            let _ = deps.get(&format!("{}.example", rand::random::<u32>()));
+        }
+        assert!(
+            deps.list()
+                .iter()
+                .all(|known| known.name() != "stock.example:8080")
+        );
+    })
+    .await;
+    for name in ["circuit_breaker_open", "retry_budget_utilization_ratio"] {
+        let value = measured.remove(&format!("{name}{labels}"));
+        assert_eq!(value, Some(gauge(0.0)), "{name}");
     }
 }

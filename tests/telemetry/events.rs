@@ -120,6 +120,34 @@ async fn o_1_the_key_is_read_from_the_header_that_the_policy_names() {
     assert_eq!(log.retries()[0].fields["idempotency_key"], "order-42");
 }
 
+/// One line for a call that failed for good, that needs no other to be understood.
+#[tokio::test(start_paused = true)]
+async fn o_1_a_call_that_is_given_up_is_one_warning() {
+    for (failures, reason, attempts) in [(4, "exhausted", "4"), (9, "exhausted", "4")] {
+        let (log, _guard) = Log::listen();
+        let mut request = get(URI);
+        let id = HeaderValue::from_static("req-1");
+        request.headers_mut().insert("x-request-id", id);
+        let replies = (0..failures).map(|_| reply(503, &[]));
+        let client = retry_only(&deps(), peer(replies.collect::<Vec<_>>()));
+        client.oneshot(request).await.unwrap();
+        let last = log.retries().pop().unwrap();
+        assert_eq!(last.fields["message"], "retry 3 of 3");
+        let mut warned = log.all();
+        warned.retain(|event| event.level == Level::WARN);
+        assert_eq!(warned.len(), 1, "{warned:?}");
+        let fields = &warned[0].fields;
+        assert_eq!(fields["message"], "gave up");
+        assert_eq!(fields["correlation_id"], "req-1");
+        assert_eq!(fields["dependency"], "stock.example:8080");
+        assert_eq!(fields["error_type"], "http_503");
+        assert_eq!(
+            (&*fields["reason"], &*fields["attempts"]),
+            (reason, attempts)
+        );
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn o_1_a_gave_up_call_says_why() {
     let (log, _guard) = Log::listen();
@@ -167,4 +195,69 @@ fn p_2_a_policy_within_the_rules_logs_nothing() {
     let _ = deps();
     policy().max_retries(9).build().unwrap_err();
     assert!(log.all().is_empty());
+}
+
+/// O-4: the ids of an event are its type's to say.
+#[tokio::test(start_paused = true)]
+async fn o_4_retries_of_events_are_logged_with_their_ids() {
+    use std::error::Error;
+    use tower::{Layer, service_fn};
+    use tower_reprise::{
+        RetryLayer,
+        call::{Cause, Verdict},
+        client::retry::RequestIds,
+        error::BoxError,
+    };
+
+    #[derive(Clone)]
+    struct OrderPlaced {
+        id: &'static str,
+        trace: &'static str,
+    }
+
+    impl RequestIds for OrderPlaced {
+        fn correlation_id(&self) -> Option<&str> {
+            Some(self.trace)
+        }
+
+        fn idempotency_key(&self) -> Option<&str> {
+            Some(self.id)
+        }
+    }
+
+    let (log, _guard) = Log::listen();
+    let deps = Dependencies::builder(policy().build().unwrap())
+        .with_locate_message(|_: &OrderPlaced| "orders".into())
+        .with_classifier(
+            |outcome: Result<&(), &(dyn Error + 'static)>| match outcome {
+                Ok(()) => Verdict::SUCCESS,
+                Err(_) => Verdict::transient(Cause::Other("handler")),
+            },
+        )
+        .build();
+    let consumer = service_fn(|_: OrderPlaced| async { Err::<(), BoxError>("busy".into()) });
+    let event = OrderPlaced {
+        id: "evt-1",
+        trace: "trace-7",
+    };
+    let plain = RetryLayer::new(deps.clone()).cloning();
+    let _ = plain.layer(consumer).oneshot(event.clone()).await;
+    let named = RetryLayer::new(deps).cloning().with_request_ids();
+    let _ = named.layer(consumer).oneshot(event).await;
+    let retries = log.retries();
+    assert_eq!(retries.len(), 6);
+    for (n, retry) in retries.iter().enumerate() {
+        let ids = if n < 3 {
+            ("", "")
+        } else {
+            ("trace-7", "evt-1")
+        };
+        assert_eq!(
+            (
+                &*retry.fields["correlation_id"],
+                &*retry.fields["idempotency_key"]
+            ),
+            ids
+        );
+    }
 }

@@ -147,12 +147,8 @@ async fn s_2_no_secret_is_logged() {
     let (log, _guard) = Log::listen();
     secret_calls().await;
     let ours = log.all();
-    for kind in [
-        "retry",
-        "gave up",
-        "circuit breaker opened",
-        "retry not sent",
-    ] {
+    assert!(!log.retries().is_empty());
+    for kind in ["gave up", "circuit breaker opened", "retry not sent"] {
         assert!(!log.with_message(kind).is_empty(), "{kind} was not tried");
     }
     assert!(

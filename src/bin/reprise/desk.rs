@@ -141,7 +141,7 @@ impl Place {
         Ok(match self {
             Self::Store(at) => Desk::Store(Books::of(at.open().await?)?.routes()),
             Self::Port(url, token) => Desk::Port {
-                client: Client::builder(TokioExecutor::new()).build_http(),
+                client: Box::new(Client::builder(TokioExecutor::new()).build_http()),
                 url,
                 token,
             },
@@ -152,7 +152,7 @@ impl Place {
 pub(crate) enum Desk {
     Store(Router),
     Port {
-        client: Client<HttpConnector, Body>,
+        client: Box<Client<HttpConnector, Body>>,
         url: String,
         token: Option<HeaderValue>,
     },

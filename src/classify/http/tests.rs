@@ -92,14 +92,15 @@ fn c_6_what_a_body_allows_is_retried_unless_something_firm_stands_against_it() {
     let replayed = [("idempotent-replayed", "true")];
     let stop = [("x-should-retry", "false")];
     for (reply, retry) in [
-        (reply(400, &[]), Retryable::Yes),
+        (reply(400, &[]), Retryable::Never),
+        (reply(501, &[]), Retryable::Never),
         (reply(503, &[]), Retryable::Yes),
         (reply(425, &[]), Retryable::MaxPerCause(1)),
         (reply(200, &[]), Retryable::Yes),
         (reply(409, &[]), Retryable::Never),
-        (reply(400, &replayed), Retryable::Never),
+        (reply(200, &replayed), Retryable::Never),
         (reply(503, &replayed), Retryable::Never),
-        (reply(400, &stop), Retryable::Never),
+        (reply(200, &stop), Retryable::Never),
         (reply(409, &stop), Retryable::Never),
         (reply(401, &[]), Retryable::AfterRefresh),
     ] {

@@ -51,6 +51,14 @@
 //! [`on_event`](crate::dependency::DependenciesBuilder::on_event) a hook.
 //! [`in_poll_ready`](CircuitBreakerLayer::in_poll_ready) lets a balancer see the breaker.
 //!
+//! # Promises
+//!
+//! | promised | not promised |
+//! | --- | --- |
+//! | while some calls succeed it stays closed: a caller has no fewer successes than without it | that the first failures of an outage are refused: it takes evidence |
+//! | while it is open a bounded share of the calls goes out as probes | that processes agree on the state |
+//! | a hung, dropped or neutral probe makes way for the next | that a service which answers wrongly with 200 is noticed |
+//!
 //! # What goes wrong
 //!
 //! One registry entry for several endpoints behind one name: the breaker sees their average. Give each
@@ -71,7 +79,7 @@
 //!
 //! # #[tokio::main(flavor = "current_thread", start_paused = true)]
 //! # async fn main() -> Result<(), BoxError> {
-//! let deps = Dependencies::new(Policy::synchronous().consecutive_failures(2).build()?);
+//! let deps = Dependencies::new(Policy::http().consecutive_failures(2).build()?);
 //! let mut client = ServiceBuilder::new()
 //!     .layer(CircuitBreakerLayer::new(deps))
 //!     .service(service_fn(|_: Request<()>| async {

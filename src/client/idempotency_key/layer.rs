@@ -5,7 +5,7 @@ use tower::Layer;
 
 use super::{IdempotencyKeyService, UuidV4};
 use crate::call::key::{LONGEST, LONGEST_CONFIGURABLE};
-use crate::{error::ConfigError, http::headers::IDEMPOTENCY_KEY};
+use crate::{error::ConfigError, http::headers::IDEMPOTENCY_KEY, policy::Audit};
 
 /// Stamps an idempotency key on each POST and PATCH that has none. See the [module docs](super).
 #[derive(Debug, Clone)]
@@ -114,5 +114,12 @@ impl<S, M: Clone, P: Clone> Layer<S> for IdempotencyKeyLayer<M, P> {
             persist: self.persist.clone(),
             settings: self.settings.clone(),
         }
+    }
+}
+
+/// Reports keys that may be longer than R-6 allows.
+impl<M, P> From<&IdempotencyKeyLayer<M, P>> for Audit {
+    fn from(layer: &IdempotencyKeyLayer<M, P>) -> Self {
+        Self::of_key_len(layer.settings.longest)
     }
 }

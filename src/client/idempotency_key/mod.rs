@@ -44,6 +44,13 @@
 //! next to the order that the request is for, so that even after a crash the same operation can be
 //! finished later.
 //!
+//! # Promises
+//!
+//! | promised | not promised |
+//! | --- | --- |
+//! | all attempts of a call carry one key, from a CSPRNG or the caller's own | that the server honours it |
+//! | with [`with_persist`](IdempotencyKeyLayer::with_persist) nothing is sent before the key is stored | that two calls for one order share a key: set it yourself |
+//!
 //! # What goes wrong
 //!
 //! - Below the retry loop each attempt gets a key of its own, and the server executes each.

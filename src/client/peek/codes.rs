@@ -5,6 +5,7 @@ use http_body::Body;
 use serde_json::Value;
 
 use crate::{
+    call::ErrorRecord,
     classify::{Advice, Codes},
     http::BufferedBody,
 };
@@ -48,5 +49,44 @@ impl Document {
         codes
             .envelope()
             .is_some_and(|reader| (reader.is_replayed)(&self.0))
+    }
+
+    /// Returns the id under which the dependency recorded the error, if it says so: in an object that
+    /// is named or marked so, or behind the word in a text.
+    pub(super) fn error_record(&self) -> Option<ErrorRecord> {
+        record_in(&self.0).and_then(ErrorRecord::new)
+    }
+}
+
+const RECORDED: &str = "ERROR_RECORDED";
+
+/// The members that may hold the id of a record.
+const IDS: [&str; 4] = ["id", "error_id", "errorId", "metadata"];
+
+fn record_in(value: &Value) -> Option<&str> {
+    match value {
+        Value::String(text) => {
+            let (_, after) = text.split_once(RECORDED)?;
+            let mut words =
+                after.split(|c: char| !c.is_ascii_alphanumeric() && c != '-' && c != '_');
+            words.find(|word| !word.is_empty() && !word.eq_ignore_ascii_case("id"))
+        }
+        Value::Array(values) => values.iter().find_map(record_in),
+        Value::Object(members) => {
+            let named = members.get(RECORDED).and_then(id_in);
+            let marked = members.values().any(|value| value == RECORDED);
+            let marked = || marked.then(|| id_in(value)).flatten();
+            let below = || members.values().find_map(record_in);
+            named.or_else(marked).or_else(below)
+        }
+        _ => None,
+    }
+}
+
+fn id_in(value: &Value) -> Option<&str> {
+    match value {
+        Value::String(id) => Some(id),
+        Value::Object(members) => IDS.iter().find_map(|name| id_in(members.get(*name)?)),
+        _ => None,
     }
 }

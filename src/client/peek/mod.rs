@@ -58,6 +58,13 @@
 //! [`Policy::grpc_unary`], or in those that [`unary_methods`] name if there are any. A stream under a
 //! policy for unary calls is a call with [`RetryOverride::off`].
 //!
+//! # Promises
+//!
+//! | promised | not promised |
+//! | --- | --- |
+//! | the response is passed on whole: every frame, trailers, size hints | that a code beyond the limit, past the time or in a compressed body is found |
+//! | at most the limit is read, and waited for no longer than the time | anything about the bodies of other successes: they stay untouched |
+//!
 //! [`Policy::grpc_unary`]: crate::Policy::grpc_unary
 //! [`RetryOverride::off`]: crate::RetryOverride::off
 //! [`unary_methods`]: crate::policy::PolicyBuilder::unary_methods
@@ -77,7 +84,10 @@ mod service;
 mod codes {
     use std::borrow::Cow;
 
-    use crate::classify::{Advice, Codes};
+    use crate::{
+        call::ErrorRecord,
+        classify::{Advice, Codes},
+    };
 
     pub(super) enum Document {}
 
@@ -95,6 +105,10 @@ mod codes {
         }
 
         pub(super) fn is_replayed_failure(&self, _codes: &Codes) -> bool {
+            match *self {}
+        }
+
+        pub(super) fn error_record(&self) -> Option<ErrorRecord> {
             match *self {}
         }
     }

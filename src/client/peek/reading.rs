@@ -112,8 +112,13 @@ impl<R: PeekResponse> Reading<R> {
     /// Returns the reply, with the signal that was found.
     pub(super) fn finish(mut self, rules: &Rules) -> R::Peeked {
         let signal = match self.look {
-            Look::Body { code: true } => Document::read(&self.body, rules.codes.most())
-                .and_then(|document| found_in(&document, rules)),
+            Look::Body { code: true } => {
+                let document = Document::read(&self.body, rules.codes.most());
+                if let Some(record) = document.as_ref().and_then(Document::error_record) {
+                    self.head.extensions_mut().insert(record);
+                }
+                document.and_then(|document| found_in(&document, rules))
+            }
             Look::Trailers => self.body.trailers().cloned().map(BodySignal::Trailers),
             _ => None,
         };

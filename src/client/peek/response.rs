@@ -1,4 +1,3 @@
-use bytes::Bytes;
 use http::Response;
 use http_body::Body;
 
@@ -8,12 +7,12 @@ use crate::http::{BufferedBody, response::ResponseHead};
 /// `reqwest::Response`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` can't be looked into",
-    note = "`PeekLayer` is for responses with a body of `Bytes` that is `Unpin`; put others into \
-            a box first: `.map_response(|r| r.map(BodyExt::boxed_unsync))`"
+    note = "`PeekLayer` is for `http::Response<_>` with a body, and for `reqwest::Response` with the \
+            `reqwest` feature"
 )]
 pub trait PeekResponse: ResponseHead + Sized {
     /// The body.
-    type Body: Body<Data = Bytes> + Unpin;
+    type Body: Body;
     /// The reply with what was read in front of the rest of its body.
     type Peeked: ResponseHead;
 
@@ -27,22 +26,19 @@ pub trait PeekResponse: ResponseHead + Sized {
 
 impl<B> PeekResponse for Response<B>
 where
-    B: Body<Data = Bytes> + Unpin,
+    B: Body,
 {
     type Body = B;
     type Peeked = Response<BufferedBody<B>>;
 
     #[inline]
     fn untouched(self) -> Self::Peeked {
-        self.map(BufferedBody::untouched)
+        self.map(BufferedBody::new)
     }
 
     fn open(self) -> (Response<()>, BufferedBody<B>) {
         let (parts, body) = self.into_parts();
-        (
-            Response::from_parts(parts, ()),
-            BufferedBody::untouched(body),
-        )
+        (Response::from_parts(parts, ()), BufferedBody::new(body))
     }
 
     fn close(head: Response<()>, body: BufferedBody<B>) -> Self::Peeked {

@@ -37,7 +37,7 @@ const REMEMBERED: usize = 16;
 ///     // ask the authorization server
 ///     Ok(Token::new("eyJhbGciOi")?.expires_in(Duration::from_secs(300)))
 /// });
-/// let deps = Dependencies::new(Policy::synchronous().build()?);
+/// let deps = Dependencies::new(Policy::http().build()?);
 /// let layer = RetryLayer::new(deps).with_refresh(token.clone());
 ///
 /// // On the first attempt it is up to the caller to send it:

@@ -1,8 +1,9 @@
 //! The state of one call, and the steps that the [loop](super::future) takes with it.
 
 use std::{
+    mem,
     sync::{Arc, PoisonError},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use tokio::time::Instant;
@@ -15,7 +16,10 @@ use super::{
     service::Route,
 };
 use crate::{
-    call::{Attempt, Cause, Effect, PrepareError, RetryError, RetryOutcome, StopReason, Verdict},
+    call::{
+        Attempt, Cause, Effect, FailedAttempts, PrepareError, RetryError, RetryOutcome, StopReason,
+        Verdict,
+    },
     classify::Classify,
     dependency::{BreakerState, Charge, Dependency, Event, Hold, LastSlot, Place},
     error::{BoxError, Elapsed, Refusal},
@@ -75,6 +79,19 @@ pub(super) struct Retried<S, Res> {
     last: Option<Result<Res, BoxError>>,
     /// The failure of the hook, which ends the call.
     prepare: Option<PrepareError>,
+    /// The correlation id of a request of which nothing is kept any more, for the log.
+    correlation_id: Option<Box<str>>,
+    /// The attempts that failed after they went out.
+    failed: Vec<(SystemTime, Cause)>,
+}
+
+impl<S, Res> Retried<S, Res> {
+    /// Remembers an attempt that failed, unless a layer below refused it.
+    fn failed(&mut self, verdict: &Verdict) {
+        if verdict.refusal().is_none() {
+            self.failed.push((SystemTime::now(), verdict.cause));
+        }
+    }
 }
 
 impl<S, Res> Default for Retried<S, Res> {
@@ -87,6 +104,8 @@ impl<S, Res> Default for Retried<S, Res> {
             announced: None,
             last: None,
             prepare: None,
+            correlation_id: None,
+            failed: Vec::new(),
         }
     }
 }
@@ -118,8 +137,7 @@ where
     /// Decides on the attempt after one that failed. Returns when it starts.
     pub(super) fn decide(&mut self, verdict: &Verdict) -> Result<Instant, StopReason> {
         let charge = self.retried.as_mut().and_then(|it| it.charge.take());
-        let refused = decide::is_refusal(verdict);
-        if refused {
+        if verdict.refusal().is_some() {
             let retried = self.retried.get_or_insert_default();
             retried.history.attempts -= 1;
             retried.place = None;
@@ -152,18 +170,19 @@ where
             backoff,
             charge,
         } = decide::decide(&history, verdict, limits, &mut surroundings)?;
-        let place = match verdict.cause {
-            Cause::Refused(by) => {
+        let place = match verdict.refusal() {
+            Some(by) => {
                 let place = self.route.dependency.place_after(by);
                 Some(place.ok_or_else(|| StopReason::from(by))?)
             }
-            _ => None,
+            None => None,
         };
         let retried = self.retried.get_or_insert_default();
         retried.charge = charge;
         retried.place = place;
         retried.announced = Some((wait, verdict.cause));
         retried.history.record(verdict, backoff);
+        retried.failed(verdict);
         Ok(at)
     }
 
@@ -171,7 +190,7 @@ where
     /// of ours does not take the place of a result.
     pub(super) fn keep(&mut self, result: Result<S::Response, BoxError>, verdict: &Verdict) {
         let last = &mut self.retried.get_or_insert_default().last;
-        if last.is_none() || !decide::is_refusal(verdict) {
+        if last.is_none() || verdict.refusal().is_none() {
             *last = Some(result);
         }
     }
@@ -183,6 +202,11 @@ where
         let attempt = Attempt::charged(retries, deadline, next);
         let last = retries >= self.limits.max_retries;
         let rules = self.route.dependency.policy().rules();
+        if last {
+            let labels = self.requests.labels(self.snapshot.as_ref(), rules);
+            let retried = self.retried.get_or_insert_default();
+            retried.correlation_id = labels.correlation_id.map(Into::into);
+        }
         let request = self
             .requests
             .rebuild(&mut self.snapshot, attempt, last, rules)?;
@@ -250,6 +274,7 @@ where
         if retried.history.attempts == 0 {
             // Only refusals are kept so far, and this attempt may have an effect.
             retried.last = None;
+            retried.history.last_cause = Cause::Timeout;
         }
         retried.history.attempts += 1;
         if let Some((wait, cause)) = retried.announced.take() {
@@ -354,17 +379,17 @@ where
         reason: StopReason,
     ) -> Result<S::Response, BoxError> {
         let history = self.history();
-        let earlier = self
-            .retried
-            .as_mut()
-            .and_then(|retried| retried.last.take());
+        let earlier = self.retried.as_mut().and_then(|retried| {
+            retried.failed(verdict);
+            retried.last.take()
+        });
         let (reported, effect) = decide::report(&history, verdict, earlier.is_some());
         let result = match (reported, earlier) {
             (Reported::Earlier, Some(earlier)) => earlier,
             _ => result,
         };
         self.gave_up(reason, verdict.cause);
-        self.annotate(result, Some(reason), effect)
+        self.annotate(result, Some((reason, verdict.cause)), effect)
     }
 
     /// Ends the call while an attempt is out, which may still have an effect.
@@ -388,17 +413,29 @@ where
         });
         self.gave_up(reason, history.last_cause);
         match last {
-            Some(last) => self.annotate(last, Some(reason), history.before_last),
+            Some(last) => {
+                let stopped = Some((reason, history.last_cause));
+                self.annotate(last, stopped, history.before_last)
+            }
             None => {
                 let error = self.without_result(reason);
-                self.annotate(Err(error), Some(reason), history.effect())
+                let stopped = Some((reason, Cause::Timeout));
+                self.annotate(Err(error), stopped, history.effect())
             }
         }
     }
 
     fn gave_up(&self, reason: StopReason, cause: Cause) {
         let (dependency, attempts) = (self.dependency(), self.history().attempts);
-        telemetry::stop_reason(dependency.target(), attempts, reason, cause);
+        telemetry::stop_reason(dependency.target(), attempts, reason, cause, || {
+            let (rules, retried) = (dependency.policy().rules(), self.retried.as_ref());
+            let labels = self.requests.labels(self.snapshot.as_ref(), rules);
+            let kept = retried.and_then(|retried| retried.correlation_id.as_deref());
+            telemetry::Labels {
+                correlation_id: labels.correlation_id.or(kept),
+                ..labels
+            }
+        });
         dependency.happened(&Event::GaveUp {
             dependency: dependency.name(),
             attempts,
@@ -426,19 +463,25 @@ where
     fn annotate(
         &mut self,
         result: Result<S::Response, BoxError>,
-        reason: Option<StopReason>,
+        stopped: Option<(StopReason, Cause)>,
         effect: Effect,
     ) -> Result<S::Response, BoxError> {
+        let (reason, cause) = stopped.unzip();
         let outcome = RetryOutcome::new(self.history().attempts, reason, effect);
-        let prepare = self.retried.as_mut().and_then(|it| it.prepare.take());
+        let retried = self.retried.as_mut();
+        let taken = retried.map(|it| (it.prepare.take(), mem::take(&mut it.failed)));
+        let (prepare, failed) = taken.unwrap_or_default();
+        let failed = FailedAttempts::new(failed);
         match result {
             Ok(mut response) => {
-                self.requests.annotate(&mut response, outcome, prepare);
+                let requests = &self.requests;
+                requests.annotate(&mut response, outcome, prepare, failed);
                 Ok(response)
             }
             Err(error) => {
                 let error = RetryError::new(outcome, error).prepare(prepare);
-                Err(error.dependency(self.dependency().name()).into())
+                let error = error.failed(failed);
+                Err(error.dependency(self.dependency().name(), cause).into())
             }
         }
     }

@@ -191,15 +191,10 @@ pub(super) fn report(
     verdict: &Verdict,
     has_earlier: bool,
 ) -> (Reported, Effect) {
-    match is_refusal(verdict) && has_earlier {
+    match verdict.refusal().is_some() && has_earlier {
         true => (Reported::Earlier, history.before_last),
         false => (Reported::Last, history.effect()),
     }
-}
-
-/// Returns whether a layer below refused the attempt, so that it never went out.
-pub(super) fn is_refusal(verdict: &Verdict) -> bool {
-    matches!(verdict.cause, Cause::Refused(_))
 }
 
 #[cfg(test)]

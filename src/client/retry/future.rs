@@ -119,7 +119,8 @@ where
         let mut this = self.project();
         let call = this.call;
         loop {
-            match this.state.as_mut().project() {
+            // The states lead to each other. An attempt that failed leads out of the match.
+            let (result, verdict) = match this.state.as_mut().project() {
                 StateProj::Calling { future } => {
                     let (attempt, verdict) = match polled.take() {
                         Some(polled) => polled,
@@ -146,14 +147,7 @@ where
                     if verdict.is_success() {
                         return Poll::Ready(call.end_with_success(result));
                     }
-                    match call.decide(&verdict) {
-                        Ok(at) => {
-                            call.keep(result, &verdict);
-                            this.state.set(State::Waiting);
-                            this.timer.set(Some(sleep_until(at)));
-                        }
-                        Err(reason) => return Poll::Ready(call.end(result, &verdict, reason)),
-                    }
+                    (result, verdict)
                 }
                 StateProj::Waiting => {
                     if let Some(timer) = this.timer.as_mut().as_pin_mut() {
@@ -165,6 +159,7 @@ where
                     };
                     let future = Box::pin(call.prepare.prepare(request, attempt));
                     this.state.set(State::Preparing { future, attempt });
+                    continue;
                 }
                 StateProj::Preparing { future, attempt } => {
                     let Poll::Ready(prepared) = future.as_mut().poll(cx) else {
@@ -177,6 +172,7 @@ where
                     let request = Some(Box::new(request));
                     call.let_go();
                     this.state.set(State::Readying { request });
+                    continue;
                 }
                 StateProj::Readying { request } => {
                     let Poll::Ready(ready) = call.service().poll_ready(cx) else {
@@ -192,24 +188,24 @@ where
                             let future = call.service().call(*request);
                             this.timer.set(None);
                             this.state.set(State::Calling { future });
+                            continue;
                         }
                         Err(StopReason::Breaker) => {
                             let mut result = Err(call.refused_by_breaker());
                             let verdict = call.classify(&mut result);
-                            match call.decide(&verdict) {
-                                Ok(at) => {
-                                    call.keep(result, &verdict);
-                                    this.state.set(State::Waiting);
-                                    this.timer.set(Some(sleep_until(at)));
-                                }
-                                Err(reason) => {
-                                    return Poll::Ready(call.end(result, &verdict, reason));
-                                }
-                            }
+                            (result, verdict)
                         }
                         Err(reason) => return Poll::Ready(call.end_with_last(reason)),
                     }
                 }
+            };
+            match call.decide(&verdict) {
+                Ok(at) => {
+                    call.keep(result, &verdict);
+                    this.state.set(State::Waiting);
+                    this.timer.set(Some(sleep_until(at)));
+                }
+                Err(reason) => return Poll::Ready(call.end(result, &verdict, reason)),
             }
         }
     }

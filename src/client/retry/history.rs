@@ -70,11 +70,13 @@ impl FailureHistory {
                 self.previous_backoff = backoff;
             }
         }
-        if matches!(verdict.cause, Cause::Refused(_)) {
+        if verdict.refusal().is_none() || self.attempts == 0 {
+            self.last_cause = verdict.cause;
+        }
+        if verdict.refusal().is_some() {
             // It never went out: the attempt before it is still the last one.
             return;
         }
-        self.last_cause = verdict.cause;
         self.before_last = self.effect();
         self.last_effect = verdict.effect;
     }

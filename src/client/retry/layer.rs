@@ -1,6 +1,6 @@
 use tower::Layer;
 
-use super::{ClonedRequests, HttpRequests, Refresh, Retry};
+use super::{ClonedRequests, HttpRequests, Refresh, Retry, requests::Named};
 use crate::{
     classify::{KeysHonoured, Standard},
     dependency::{ByAuthority, Dependencies, DependencyCache, LastSlot},
@@ -39,7 +39,7 @@ impl<C, L, P, H> RetryLayer<C, L, P, H> {
     pub fn cloning(self) -> RetryLayer<C, L, ClonedRequests, H> {
         RetryLayer {
             deps: self.deps,
-            requests: ClonedRequests,
+            requests: ClonedRequests::default(),
             prepare: self.prepare,
         }
     }
@@ -57,6 +57,17 @@ impl<C, L, P, H> RetryLayer<C, L, P, H> {
     /// more too: at once, and whatever the method is, since nothing was executed.
     pub fn with_refresh<G>(self, hook: G) -> RetryLayer<C, L, P, Refresh<G>> {
         self.with_prepare(Refresh(hook))
+    }
+}
+
+impl<C, L, H> RetryLayer<C, L, ClonedRequests, H> {
+    /// Logs retries with the [ids](super::RequestIds) of their requests.
+    pub fn with_request_ids(self) -> RetryLayer<C, L, ClonedRequests<Named>, H> {
+        RetryLayer {
+            deps: self.deps,
+            requests: ClonedRequests::default(),
+            prepare: self.prepare,
+        }
     }
 }
 

@@ -16,7 +16,7 @@
 //!
 //! # #[tokio::main(flavor = "current_thread", start_paused = true)]
 //! # async fn main() -> Result<(), tower_reprise::error::BoxError> {
-//! let deps = Dependencies::new(Policy::synchronous().service("checkout").build()?);
+//! let deps = Dependencies::new(Policy::http().service("checkout").build()?);
 //! let flaky = tower::util::BoxCloneService::new(service_fn({
 //!     let calls = std::sync::Arc::new(std::sync::atomic::AtomicU16::new(0));
 //!     move |_: Request<()>| {
@@ -58,14 +58,14 @@
 //! # Services that are not HTTP
 //!
 //! [`RetryLayer::cloning`] retries anything whose request is `Clone`, with a classifier of your
-//! own:
+//! own. HTTP requests that it clones still need a safe method or a key:
 //!
 //! ```
 //! # use tower_reprise::{Dependencies, Policy, RetryLayer, call::{Cause, Verdict}};
 //! #[derive(Clone)]
 //! struct OrderPlaced(u64);
 //!
-//! let deps = Dependencies::builder(Policy::asynchronous().dead_letters("orders.dlq").build()?)
+//! let deps = Dependencies::builder(Policy::events().dead_letters("orders.dlq").build()?)
 //!     .with_locate_message(|_: &OrderPlaced| "orders".into())
 //!     .with_classifier(|outcome: Result<&(), &(dyn std::error::Error + 'static)>| match outcome {
 //!         Ok(()) => Verdict::SUCCESS,
@@ -75,6 +75,16 @@
 //! let layer = RetryLayer::new(deps).cloning();
 //! # Ok::<(), tower_reprise::error::ConfigError>(())
 //! ```
+//!
+//! # Promises
+//!
+//! | promised | not promised |
+//! | --- | --- |
+//! | a call makes at most `max_retries` + 1 attempts, and ends within its total time up to the response head | that the body of a response arrives: it streams on its own time, and is not retried |
+//! | a POST or PATCH without a key or a declaration is sent again only if it surely was never processed | that a failed attempt had no effect: [`RetryOutcome::in_doubt`](crate::RetryOutcome::in_doubt) tells |
+//! | no attempt goes out earlier than the dependency asked for | that a body beyond the replay limit is sent again: the call then ends with its first result |
+//! | the caller gets the last real result, and the reason why there was no further attempt | fairness among calls when the budget is short |
+//! | a call that is dropped gives back its charge and its place |  |
 
 mod bearer;
 mod body;
@@ -96,6 +106,6 @@ pub use self::{
     layer::RetryLayer,
     prepare::{PrepareAttempt, Refresh},
     replay_buffer::Recording,
-    requests::{ClonedRequests, HttpRequests, ReplayRequests},
+    requests::{ClonedRequests, HttpRequests, ReplayRequests, RequestIds},
     service::Retry,
 };

@@ -1,4 +1,4 @@
-use std::time::Duration;
+use std::{marker::PhantomData, time::Duration};
 
 use http::{HeaderName, Request};
 use tower_http::request_id::RequestId;
@@ -6,7 +6,7 @@ use tower_http::request_id::RequestId;
 use super::{ReplayBody, ReplayLimits, head_snapshot::Head};
 use crate::{
     call::{
-        Attempt, CallDeadline, IdempotencyKey, PrepareError, RetryOutcome,
+        Attempt, CallDeadline, FailedAttempts, IdempotencyKey, PrepareError, RetryOutcome,
         attempt_headers::{Origin, TIMEOUT, origin_of},
         budget_mark::{BudgetMark, ExtensionsKind},
     },
@@ -78,7 +78,13 @@ pub trait ReplayRequests<Req, Res>: Clone + sealed::Sealed {
     fn labels<'a>(&self, snapshot: Option<&'a Self::Snapshot>, rules: &Rules) -> Labels<'a>;
 
     #[doc(hidden)]
-    fn annotate(&self, response: &mut Res, outcome: RetryOutcome, prepare: Option<PrepareError>);
+    fn annotate(
+        &self,
+        response: &mut Res,
+        outcome: RetryOutcome,
+        prepare: Option<PrepareError>,
+        failed: Option<FailedAttempts>,
+    );
 
     /// Returns whether a response keeps its connection, since its body goes on.
     #[doc(hidden)]
@@ -105,7 +111,7 @@ pub enum Mark {
 mod sealed {
     pub trait Sealed {}
     impl Sealed for super::HttpRequests {}
-    impl Sealed for super::ClonedRequests {}
+    impl<I> Sealed for super::ClonedRequests<I> {}
 }
 
 /// HTTP and gRPC: the head is copied into a recycled buffer, the body by its [`ReplayBody`].
@@ -228,9 +234,18 @@ impl<B: ReplayBody, R: ResponseHead> ReplayRequests<Request<B>, R> for HttpReque
         }
     }
 
-    fn annotate(&self, response: &mut R, outcome: RetryOutcome, prepare: Option<PrepareError>) {
+    fn annotate(
+        &self,
+        response: &mut R,
+        outcome: RetryOutcome,
+        prepare: Option<PrepareError>,
+        failed: Option<FailedAttempts>,
+    ) {
         let extensions = response.extensions_mut();
         extensions.insert(outcome);
+        if let Some(failed) = failed {
+            extensions.insert(failed);
+        }
         if let Some(prepare) = prepare {
             extensions.insert(prepare);
         }
@@ -268,9 +283,53 @@ fn renew_id<B>(request: &mut Request<B>, header: &HeaderName) {
 /// Anything that is `Clone`: events, messages, jobs. Overrides for one call and the marks that
 /// layers leave for each other are HTTP extensions, so there are none here.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct ClonedRequests;
+pub struct ClonedRequests<I = Unnamed> {
+    ids: PhantomData<I>,
+}
 
-impl<Req: Clone, Res> ReplayRequests<Req, Res> for ClonedRequests {
+/// The ids of a request that is not HTTP's, for the logs of its retries.
+pub trait RequestIds {
+    /// Returns the id that ties the request to others.
+    fn correlation_id(&self) -> Option<&str> {
+        None
+    }
+
+    /// Returns the key under which all attempts are one operation, such as the id of an event.
+    fn idempotency_key(&self) -> Option<&str> {
+        None
+    }
+}
+
+/// The ids of no request.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Unnamed;
+
+/// The ids that a request has as [`RequestIds`].
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Named;
+
+/// Reads the labels of a request.
+trait ReadIds<Req>: Copy {
+    fn labels(request: &Req) -> Labels<'_>;
+}
+
+impl<Req> ReadIds<Req> for Unnamed {
+    fn labels(_: &Req) -> Labels<'_> {
+        Labels::default()
+    }
+}
+
+impl<Req: RequestIds> ReadIds<Req> for Named {
+    fn labels(request: &Req) -> Labels<'_> {
+        Labels {
+            correlation_id: request.correlation_id(),
+            idempotency_key: request.idempotency_key(),
+        }
+    }
+}
+
+#[allow(private_bounds, reason = "the ids are sealed")]
+impl<Req: Clone, Res, I: ReadIds<Req>> ReplayRequests<Req, Res> for ClonedRequests<I> {
     type Snapshot = Req;
 
     fn open(&self, request: &mut Req, policy: &Policy, _: &ReplayLimits<'_>) -> Opened<Req> {
@@ -292,28 +351,27 @@ impl<Req: Clone, Res> ReplayRequests<Req, Res> for ClonedRequests {
         true
     }
 
-    fn rebuild(
-        &self,
-        snapshot: &mut Option<Req>,
-        _: Attempt,
-        last: bool,
-        _: &Rules,
-    ) -> Option<Req> {
-        match last {
-            true => snapshot.take(),
-            false => snapshot.clone(),
-        }
+    fn rebuild(&self, snapshot: &mut Option<Req>, _: Attempt, _: bool, _: &Rules) -> Option<Req> {
+        // The last one too leaves the ids for the logs.
+        snapshot.clone()
     }
 
     fn admit_prepared(&self, _: Option<&Req>, prepared: Req, _: Attempt, _: &Rules) -> Option<Req> {
         Some(prepared)
     }
 
-    fn labels<'a>(&self, _: Option<&'a Req>, _: &Rules) -> Labels<'a> {
-        Labels::default()
+    fn labels<'a>(&self, snapshot: Option<&'a Req>, _: &Rules) -> Labels<'a> {
+        snapshot.map_or_else(Labels::default, I::labels)
     }
 
-    fn annotate(&self, _: &mut Res, _: RetryOutcome, _: Option<PrepareError>) {}
+    fn annotate(
+        &self,
+        _: &mut Res,
+        _: RetryOutcome,
+        _: Option<PrepareError>,
+        _: Option<FailedAttempts>,
+    ) {
+    }
 
     fn is_unread(&self, _: &Res) -> bool {
         false

@@ -93,6 +93,7 @@ where
         let policy = dependency.policy();
         let rules = policy.rules();
         let repeatable = self.requests.repeatable(&request, rules)
+            && deps.locate.repeatable(rules, &request)
             && deps.classifier.repeatable(rules, &request);
         let Opened {
             limits,

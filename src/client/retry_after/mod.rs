@@ -16,6 +16,14 @@
 //! | [`max_held`](crate::policy::PolicyBuilder::max_held) | 1,000 calls wait, others are refused |
 //! | [`retry_after_spread`](crate::policy::PolicyBuilder::retry_after_spread) | a tenth of the wait, at most 1 s |
 //!
+//! # Promises
+//!
+//! | promised | not promised |
+//! | --- | --- |
+//! | no call goes out earlier than a 429 or 503 asked for, up to `retry_after_longest` | that a call that waited succeeds |
+//! | a call that can't wait that long is refused at once | that processes share what one of them was told |
+//! | those that waited go out spread, at most at twice the usual rate | that `max_held` calls and more wait: others are refused |
+//!
 //! # What goes wrong
 //!
 //! A server that sends `Retry-After` with every rejection of single callers (a quota per key) holds all
@@ -30,7 +38,7 @@
 //!
 //! # #[tokio::main(flavor = "current_thread", start_paused = true)]
 //! # async fn main() -> Result<(), BoxError> {
-//! let deps = Dependencies::new(Policy::synchronous().build()?);
+//! let deps = Dependencies::new(Policy::http().build()?);
 //! let mut client = ServiceBuilder::new()
 //!     .layer(RetryAfterLayer::new(deps))
 //!     .service(service_fn(|_: Request<()>| async {

@@ -10,9 +10,8 @@ use std::{
 use pin_project_lite::pin_project;
 
 use crate::{
-    call::Cause,
     classify::Classify,
-    dependency::Dependency,
+    dependency::{Accounted, Dependency},
     error::{BoxError, Refused},
 };
 
@@ -36,9 +35,9 @@ pin_project! {
     }
 }
 
-/// An original that this layer counted.
+/// A request that this layer counted or charged.
 pub(super) struct Counted<C> {
-    pub(super) slot: u64,
+    pub(super) entry: Accounted,
     pub(super) dependency: Arc<Dependency>,
     pub(super) classifier: C,
 }
@@ -87,16 +86,16 @@ where
 }
 
 impl<C> Counted<C> {
-    /// Takes the original back if it was refused below. A success earns a part of a retry.
+    /// Takes the entry back if the request was refused below. A success earns a part of a retry.
     fn end<Req, T>(self, result: &mut Result<T, BoxError>)
     where
         C: Classify<Req, T>,
     {
         let verdict = self.dependency.classify(&self.classifier, result);
-        match verdict.cause {
-            Cause::Success => self.dependency.earn(),
-            Cause::Refused(_) => self.dependency.uncount_original(self.slot),
-            _ => {}
+        if verdict.is_success() {
+            self.dependency.earn();
+        } else if verdict.refusal().is_some() {
+            self.entry.take_back(&self.dependency);
         }
     }
 }

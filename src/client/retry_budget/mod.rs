@@ -29,7 +29,7 @@
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), BoxError> {
-//! let deps = Dependencies::new(Policy::synchronous().budget_floor(1).build()?);
+//! let deps = Dependencies::new(Policy::http().budget_floor(1).build()?);
 //! let mut client = ServiceBuilder::new()
 //!     .layer(RetryBudgetLayer::new(deps))
 //!     .service(service_fn(|_: Request<()>| async { Ok::<_, BoxError>(Response::new(())) }));
@@ -45,6 +45,14 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! # Promises
+//!
+//! | promised | not promised |
+//! | --- | --- |
+//! | in any 30 s, retries that go out are at most a fifth of the originals that went out, or the floor | a bound of originals: that is a rate limit's |
+//! | concurrent charges never exceed it | a budget across processes: each has its own |
+//! | an exhausted budget refuses new retries and touches no call that is out | that repeats of a loop that does not say so are recognised |
 //!
 //! # What goes wrong
 //!

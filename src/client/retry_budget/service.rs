@@ -45,8 +45,8 @@ where
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         let (deps, dependency) = self.cache.find(&request);
         let counted = match account(dependency, &mut self.slot, &mut request, self.part) {
-            Ok(slot) => slot.map(|slot| Counted {
-                slot,
+            Ok(entry) => entry.map(|entry| Counted {
+                entry,
                 dependency: Arc::clone(dependency),
                 classifier: deps.classifier.clone(),
             }),

@@ -14,13 +14,14 @@ use http::HeaderMap;
 use pin_project_lite::pin_project;
 use tower::{Layer, Service};
 
-use super::{EventFailure, EventResponse, KEEP, record_dead_letter};
+use super::{EventFailure, EventResponse, KEEP, attempts, record_dead_letter};
 use crate::{
     delivery::{redact, stored_message::StoredMessage},
+    dependency::Dependencies,
     error::{BoxError, find},
     http::digest::Digest,
     server::idempotency::events::NotConsumed,
-    store::journal::{Dedup, EntryId, Journal, NewEntry},
+    store::journal::{Dedup, EntryId, Journal, NewEntry, Settlement},
     telemetry,
 };
 
@@ -118,6 +119,15 @@ impl<J, F> DeadLetterLayer<J, F> {
                 letter,
             }),
         }
+    }
+}
+
+impl<J, F> DeadLetterLayer<J, F> {
+    /// Tells a registry, whose policy names this queue, that its letters are stored here.
+    pub fn serving<C, L>(self, dependencies: &Dependencies<C, L>) -> Self {
+        let queue = Some((*self.recorder.queue).into());
+        dependencies.serve_dead_letters(queue, false);
+        self
     }
 }
 
@@ -267,6 +277,24 @@ where
     }
 }
 
+impl<R: EventResponse> EventResponse for Delivered<R> {
+    fn failure(&self) -> Option<EventFailure> {
+        match self {
+            Self::Processed(response) => response.failure(),
+            Self::DeadLettered(_) => None,
+        }
+    }
+}
+
+/// Returns the settlement of an event that failed.
+pub(super) fn settlement(failure: &EventFailure) -> Settlement {
+    let settlement = Settlement::failed(attempts::note(failure), KEEP);
+    match failure.known_cause() {
+        Some(cause) => settlement.cause(cause.to_owned()),
+        None => settlement,
+    }
+}
+
 /// Returns the wait before the event is delivered again, or `None` if it is a dead letter.
 pub(super) fn retry_after(error: &BoxError) -> Option<Duration> {
     match find::<NotConsumed>(&**error) {
@@ -279,9 +307,8 @@ pub(super) fn retry_after(error: &BoxError) -> Option<Duration> {
 impl<J: Journal, F> Recorder<J, F> {
     async fn record(&self, letter: Letter, failure: EventFailure) -> Result<EntryId, BoxError> {
         let new = self.entry(letter);
-        let attempts = failure.attempts();
-        let settlement = failure.settlement();
-        let recorded = record_dead_letter(&self.journal, new, attempts, settlement).await;
+        let (attempts, failed) = (failure.attempts(), settlement(&failure));
+        let recorded = record_dead_letter(&self.journal, new, attempts, failed).await;
         recorded.map_err(|error| {
             telemetry::journal_trouble("dead_letter", error.kind().as_str());
             error.into()

@@ -50,6 +50,14 @@
 //! # }
 //! ```
 //!
+//! # Promises
+//!
+//! | promised | not promised |
+//! | --- | --- |
+//! | an entry that failed for good stays for its retention, with payload, attempts, times and cause | that credentials are among the headers, unless the journal is sealed |
+//! | its alert is queued in the same commit, and fires at least once | that an alert reaches a person: that is your hook's |
+//! | a redrive keeps the history, and two redrives of one failure are one | that an event which its consumer processed in part is undone |
+//!
 //! # What goes wrong
 //!
 //! Each journal needs a worker of [alerts](DeadLetters::alerts) in some process, if only with
@@ -57,7 +65,7 @@
 //! their time, until a journal in memory is full.
 
 mod alert;
-mod failure;
+mod attempts;
 mod layer;
 pub(crate) mod reason;
 mod record;
@@ -72,11 +80,12 @@ use http::HeaderMap;
 pub(crate) use self::record::record_dead_letter;
 pub use self::{
     alert::{Alert, AlertHandler, LogAlert},
-    failure::{EventFailure, EventResponse},
     layer::{DeadLetterFuture, DeadLetterLayer, DeadLetterService, Delivered, Letter},
     redelivery::Redelivery,
     redrive::{Redrive, RedriveReport, Redriven},
 };
+pub use crate::server::idempotency::events::{EventFailure, EventResponse};
+
 use super::worker::{ALERTS, WorkerBuilder};
 use crate::delivery::stored_message;
 use crate::store::{
@@ -130,9 +139,11 @@ impl DeadLetter {
         let raw = || (HeaderMap::new(), entry.payload.clone());
         let (headers, payload) =
             stored_message::contents(entry.payload.clone()).unwrap_or_else(raw);
+        let cause = cause_of(&entry).to_owned();
+        let history = attempts::expand(entry.history);
         Self {
-            reason: last_note(&entry.history),
-            cause: cause_of(&entry).to_owned(),
+            reason: last_note(&history),
+            cause,
             id: entry.id,
             queue: entry.queue,
             owner: entry.owner,
@@ -142,7 +153,7 @@ impl DeadLetter {
             died_at: entry.changed_at,
             headers,
             payload,
-            history: entry.history,
+            history,
         }
     }
 }

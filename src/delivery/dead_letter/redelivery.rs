@@ -2,7 +2,11 @@ use std::{borrow::Cow, fmt, marker::PhantomData, time::Duration};
 
 use tower::{Service, ServiceExt};
 
-use super::{DeadLetters, EventFailure, EventResponse, KEEP, Letter, layer::retry_after, reason};
+use super::{
+    DeadLetters, EventFailure, EventResponse, KEEP, Letter,
+    layer::{retry_after, settlement},
+    reason,
+};
 use crate::{
     delivery::{
         redact::correlation_id,
@@ -120,7 +124,7 @@ where
         };
         match failure {
             None => Settlement::completed("", KEEP_DONE),
-            Some(failure) => failure.settlement(),
+            Some(failure) => settlement(&failure),
         }
     }
 }

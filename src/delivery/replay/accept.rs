@@ -26,7 +26,7 @@ use crate::{
     delivery::{redact, webhooks::Webhooks},
     error::{BoxError, Refused, find},
     http::{
-        BufferedBody,
+        BufferedBody, RequestBody,
         digest::Digest,
         problem::Problem,
         read::{Buffered, ReadError, buffer, read_whole},
@@ -60,12 +60,13 @@ impl<S, J: Journal + Clone> ReplayableRequest<S, J> {
         body: B,
     ) -> impl Future<Output = Result<Response<BufferedBody<R>>, S::Error>> + Send
     where
-        S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
+        S: Service<Request<B::Rebuilt>, Response = Response<R>> + Clone + Send + 'static,
         S::Future: Send,
         S::Error: Send + 'static,
-        B: Body + From<Bytes> + Send + 'static,
+        B: RequestBody + Send + 'static,
         B::Data: Send,
         B::Error: Send,
+        B::Rebuilt: Send,
         R: Body + Send + 'static,
         R::Error: Send,
     {
@@ -87,14 +88,14 @@ impl<S, J: Journal + Clone> ReplayableRequest<S, J> {
                 Ok(options) => options,
                 Err(response) => return Ok(own(*response)),
             };
-            let request = |head: Request<()>| head.map(|()| B::from(body.clone()));
+            let request = |head: Request<()>| head.map(|()| B::rebuilt(body.clone()));
             let closed = replay.is_closed_to(&self.head);
             let Some(options) = options else {
                 if closed {
                     return Ok(own(replay.reject(&body, &replay.maintenance.problem())));
                 }
                 let response = self.service.oneshot(request(self.head)).await?;
-                return Ok(response.map(BufferedBody::untouched));
+                return Ok(response.map(BufferedBody::new));
             };
             if closed {
                 let response = replay.accept(&self.head, body, options, MAINTENANCE.into());
@@ -368,7 +369,7 @@ impl<J: Journal + Clone> Replay<J> {
     ) -> Response<BufferedBody<R>> {
         let marks = options.enabled == Some(true) && self.dialect().reads(response.headers());
         if !marks || !response.status().is_success() {
-            return response.map(BufferedBody::untouched);
+            return response.map(BufferedBody::new);
         }
         let (mut head, body) = response.into_parts();
         let body = match buffer(body, self.state.settings.response_limit).await {
@@ -466,6 +467,7 @@ impl<J: Journal + Clone> Replay<J> {
         Ok(NewEntry {
             lane: settings.order.lane(&owner, head),
             label: redact::cut(&function),
+            version: stored.meta.version.clone(),
             owner,
             dedup,
             priority: options.priority,

@@ -8,7 +8,10 @@ use crate::{
     dependency::{Dependencies, Dependency},
     error::ConfigError,
     policy::Policy,
-    server::dialect::{Dialect, HttpDialect, Scope},
+    server::{
+        dialect::{Dialect, HttpDialect, Scope},
+        idempotency::Abandon,
+    },
     store::journal::Journal,
 };
 
@@ -42,6 +45,8 @@ pub(super) struct Settings {
     pub(super) concurrency: usize,
     pub(super) location: Option<String>,
     pub(super) paced_by: Vec<Paced>,
+    /// Ends what the idempotency layer holds for a replay that is over.
+    pub(super) abandon: Option<Abandon>,
 }
 
 /// The requests that are replayed one after the other, in the order in which they came. Others are
@@ -126,8 +131,14 @@ impl<J: Journal + Clone> ReplayBuilder<J> {
                 concurrency: 8,
                 location: None,
                 paced_by: Vec::new(),
+                abandon: None,
             },
         }
+    }
+
+    pub(super) fn abandons(mut self, abandon: Abandon) -> Self {
+        self.settings.abandon = Some(abandon);
+        self
     }
 
     /// Sets the queue, instead of `replay`.
@@ -317,7 +328,7 @@ impl<J: Journal + Clone> ReplayBuilder<J> {
                 webhooks: self.webhooks,
                 slow_start,
                 wake,
-                dependencies: Dependencies::new(Policy::asynchronous().build()?),
+                dependencies: Dependencies::new(Policy::events().build()?),
             }),
         })
     }

@@ -278,6 +278,11 @@ impl<J: Journal + Clone> Replay<J> {
             return Err(ReplayError::of(result.entry.status));
         }
         (entry.status, entry.changed_at) = (result.entry.status, result.entry.changed_at);
+        if entry.status == Status::Cancelled
+            && let Some(stored) = stored(&entry)
+        {
+            self.abandon(&entry, &stored).await;
+        }
         self.describe(&entry).await
     }
 

@@ -4,7 +4,7 @@ use std::{
     fmt,
     marker::PhantomData,
     pin::pin,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Mutex, PoisonError},
     time::Duration,
 };
 
@@ -15,16 +15,16 @@ use tokio::time::timeout;
 use tower::{Service, ServiceExt};
 
 use super::{
-    Replay, Replayed,
-    accept::{cannot_call, cannot_serve, replay_key},
+    Replay,
+    accept::{cannot_call, cannot_serve},
+    attempt::{Judged, judge, judge_reply},
     callback::Ended,
-    dialect::ReplayFormat,
     request::Stored,
 };
 use crate::{
     backoff::{Backoff, FullJitter},
-    call::{Attempt, AttemptedAgain, Cause, ReplayAttempt, Retryable, Verdict},
-    classify::{Classify, Rules, Standard, http::is_replayed, network},
+    call::{Attempt, Retryable},
+    classify::{Rules, http::is_replayed, network},
     client::retry::PrepareAttempt,
     delivery::{
         dead_letter::reason,
@@ -53,7 +53,6 @@ pub struct ReplayHandler<J, S, B, H = ()> {
     /// In a lock since it need not be `Sync`; it is only cloned.
     service: Mutex<S>,
     prepare: H,
-    rules: Rules,
     body: PhantomData<fn() -> B>,
 }
 
@@ -63,7 +62,6 @@ impl<J, S, B, H> ReplayHandler<J, S, B, H> {
             replay,
             service: Mutex::new(service),
             prepare,
-            rules: Rules::standard(),
             body: PhantomData,
         }
     }
@@ -108,6 +106,7 @@ where
             return reason::failed(reason::UNREADABLE, settings.keep_failed);
         };
         if entry.is_past() {
+            self.replay.abandon(&entry, &stored).await;
             let ended = Ended {
                 status: Status::Expired,
                 reply: None,
@@ -201,10 +200,10 @@ where
         let attempting = async {
             let mut attempted = Attempted::Broken(reason::UNREADABLE.to_owned());
             for redrive in 0..=entry.redrives {
-                let Some(request) = self.request(entry, stored, redrive) else {
+                let Some(request) = self.replay.request(entry, stored, redrive) else {
                     break;
                 };
-                attempted = self.call(entry, request).await;
+                attempted = self.call(entry, request.map(B::from)).await;
                 let replayed = matches!(&attempted, Attempted::Refused(reply) if is_replayed(reply.response.headers()));
                 if !replayed {
                     break;
@@ -234,11 +233,11 @@ where
             Err(error) => return self.by_error(error),
         };
         if cannot_serve(&response).is_some() {
-            return Attempted::NotNow(judge(&self.rules, &response).repeat_after());
+            return Attempted::NotNow(judge(&response).repeat_after());
         }
         self.replay.state.slow_start.served();
         let reply = Box::new(Reply::read(response, settings.response_limit).await);
-        match judge_reply(&*settings.dialect, &self.rules, &reply.response) {
+        match judge_reply(&*settings.dialect, &reply.response) {
             Judged::Processing(asked) => Attempted::Busy(asked),
             Judged::Success => Attempted::Done(reply),
             Judged::Final => Attempted::Refused(reply),
@@ -253,60 +252,11 @@ impl<J: Journal + Clone, S, B, H> ReplayHandler<J, S, B, H> {
             return Attempted::NotNow(None);
         }
         let error = error.into();
-        let verdict = network::classify(&self.rules, &*error);
+        let verdict = network::classify(&Rules::standard(), &*error);
         let why = verdict.cause.to_string();
         match verdict.retry {
             Retryable::Never => Attempted::Broken(why),
             _ => Attempted::Failed(why, None),
-        }
-    }
-
-    /// Rebuilds the request, without its credentials. One without a key gets one, so that a worker
-    /// that dies does not make it happen twice. A redrive gets a key of its own; `None` if the
-    /// request can't be changed.
-    fn request(&self, entry: &Entry, stored: &Stored, redrive: u32) -> Option<Request<B>>
-    where
-        B: From<Bytes>,
-    {
-        let mut request = stored.request()?;
-        let dialect = &self.replay.state.settings.dialect;
-        let (headers, body) = (request.headers_mut(), stored.body.clone());
-        let body = match redrive {
-            0 => dialect.with_key(headers, body, &entry.id.to_string()),
-            n => dialect.with_new_key(headers, body, &format!("{}-{n}", entry.id))?,
-        };
-        let extensions = request.extensions_mut();
-        extensions.insert(Replayed {
-            id: super::ReplayId(entry.id),
-            owner: entry.owner.clone(),
-            attempt: entry.attempts,
-        });
-        extensions.insert(self.replay_attempt(entry, stored));
-        Some(request.map(|()| B::from(body)))
-    }
-
-    /// Tells the idempotency layer which replies will be attempted again: up to the last attempt
-    /// those that may be transient, and always those that say that nothing was served.
-    fn replay_attempt(&self, entry: &Entry, stored: &Stored) -> ReplayAttempt {
-        let settings = &self.replay.state.settings;
-        let head = stored.request();
-        let key =
-            head.and_then(|head| replay_key(&*settings.dialect, &head, &stored.body, &entry.owner));
-        let key = key.unwrap_or(*entry.id.as_bytes());
-        let is_last = entry.attempts >= settings.attempts;
-        let (dialect, rules) = (Arc::clone(&settings.dialect), self.rules.clone());
-        let attempted_again: AttemptedAgain = Arc::new(move |reply| {
-            let again = cannot_serve(reply).is_some()
-                || (!is_last
-                    && matches!(judge_reply(&*dialect, &rules, reply), Judged::Transient(_)));
-            again.then_some(key)
-        });
-        ReplayAttempt {
-            owner: Some(entry.owner.as_str().into()),
-            resumes: Some(key),
-            attempted_again,
-            not_served: |error| cannot_call(error).is_some(),
-            hold: Some(entry.expires_at.since(entry.changed_at)),
         }
     }
 
@@ -331,6 +281,7 @@ impl<J: Journal + Clone, S, B, H> ReplayHandler<J, S, B, H> {
         why: &str,
         reply: Option<&Reply>,
     ) -> Settlement {
+        self.replay.abandon(entry, stored).await;
         let ended = Ended {
             status: Status::Failed,
             reply: reply.map(|reply| &reply.response),
@@ -359,36 +310,6 @@ impl<J: Journal + Clone, S, B, H> ReplayHandler<J, S, B, H> {
             Ok(()) => settle,
             Err(_) => again(entry, "its callback could not be written down"),
         }
-    }
-}
-
-fn judge<R>(rules: &Rules, response: &Response<R>) -> Verdict {
-    Classify::<Request<()>, _>::classify(&Standard, rules, Ok(response))
-}
-
-/// The meaning of a reply for its replay.
-enum Judged {
-    Success,
-    /// Another execution is running; with the time to come back, if the reply says so.
-    Processing(Option<Duration>),
-    Transient(Cause),
-    Final,
-}
-
-fn judge_reply(dialect: &dyn ReplayFormat, rules: &Rules, reply: &Response<Bytes>) -> Judged {
-    let verdict = match dialect.signal(reply) {
-        None => judge(rules, reply),
-        Some(signal) => {
-            let mut read = reply.clone();
-            read.extensions_mut().insert(signal);
-            judge(rules, &read)
-        }
-    };
-    match verdict.retry {
-        _ if dialect.is_processing(reply) => Judged::Processing(verdict.repeat_after()),
-        _ if verdict.is_success() => Judged::Success,
-        Retryable::Never => Judged::Final,
-        _ => Judged::Transient(verdict.cause),
     }
 }
 

@@ -18,7 +18,7 @@ use super::{
     dialect::{Rejected, ReplayRequest},
 };
 use crate::{
-    http::{BufferedBody, grpc::is_grpc},
+    http::{BufferedBody, RequestBody, grpc::is_grpc},
     store::journal::Journal,
 };
 
@@ -59,13 +59,14 @@ pub struct ReplayService<S, J> {
 
 impl<S, J, B, R> Service<Request<B>> for ReplayService<S, J>
 where
-    S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
+    S: Service<Request<B::Rebuilt>, Response = Response<R>> + Clone + Send + 'static,
     S::Future: Send,
     S::Error: Send + 'static,
     J: Journal + Clone,
-    B: Body + From<Bytes> + Send + 'static,
+    B: RequestBody + Send + 'static,
     B::Data: Send,
     B::Error: Send,
+    B::Rebuilt: Send,
     R: Body + Send + 'static,
     R::Error: Send,
 {
@@ -82,7 +83,7 @@ where
         let head = Request::from_parts(parts, ());
         let state = match self.admit(&head, &body) {
             Ok(None) => State::Passed {
-                future: self.inner.call(head.map(|()| body)),
+                future: self.inner.call(head.map(|()| body.untouched())),
             },
             Ok(Some(asks)) => {
                 // The clone that was made ready is the one that is called.
@@ -190,7 +191,7 @@ where
         match self.project().state.project() {
             StateProj::Passed { future } => {
                 let response = ready!(future.poll(cx))?;
-                Poll::Ready(Ok(response.map(BufferedBody::untouched)))
+                Poll::Ready(Ok(response.map(BufferedBody::new)))
             }
             StateProj::Rejected { response } => {
                 let Some(response) = response.take() else {

@@ -96,9 +96,22 @@
 //! [redriven](crate::delivery::dead_letter::DeadLetters::redrive). A worker that dies leaves its
 //! request to the next one, and the idempotency layer sees to it that what was done is not done
 //! again. A request that three workers died of is given up: whether it took effect is then not
-//! known.
+//! known. One that ends between two attempts, since it is cancelled, expires or fails for good
+//! without a reply, leaves its key to the layer's
+//! [crash policy](crate::store::CrashPolicy).
+//!
+//! # Promises
+//!
+//! | promised | not promised |
+//! | --- | --- |
+//! | 202 means that the request is in the journal; if it can't be written, the reply is 503 | an order among lanes, or against direct requests |
+//! | it ends in exactly one of `completed`, `failed`, `expired` and `cancelled`, whatever dies meanwhile | that it ends before its time to live is over |
+//! | it is never started after its time to live | that a handler without an idempotency layer runs once |
+//! | requests of one lane are replayed in order, one at a time | that credentials of the caller are there: bring fresh ones |
+//! | the callback is queued in one commit with the result, and sent at least once | that a callback arrives once: its receiver drops duplicates by id |
 
 mod accept;
+mod attempt;
 mod builder;
 pub(crate) mod callback;
 mod control;
@@ -139,7 +152,10 @@ use crate::{
         dialect::{Dialect, Scope},
         idempotency::IdempotencyLayer,
     },
-    store::journal::{EntryId, InvalidEntryId, Journal},
+    store::{
+        IdempotencyStore,
+        journal::{EntryId, InvalidEntryId, Journal},
+    },
 };
 
 /// A handler's wish, on its response's extensions: do not answer with this, but journal the
@@ -230,14 +246,18 @@ impl<J: Journal + Clone> Replay<J> {
     #[allow(private_bounds, reason = "dialects are sealed")]
     pub fn before<St, D>(journal: J, idempotency: &IdempotencyLayer<St, D>) -> ReplayBuilder<J>
     where
+        St: IdempotencyStore,
         D: Dialect + ReplayFormat + Clone,
     {
         let (scope, dialect) = idempotency.scope_and_dialect();
-        ReplayBuilder::new(journal, scope.clone()).dialect(dialect.clone())
+        let builder = ReplayBuilder::new(journal, scope.clone()).dialect(dialect.clone());
+        builder.abandons(idempotency.abandon())
     }
 
     /// Journals requests of known owners. The idempotency layer below, if there is one, needs the same
     /// [`Scope`] and [dialect](ReplayBuilder::dialect): [`before`](Self::before) takes them from it.
+    /// The key of a replay that is cancelled or fails between two attempts is then taken until the
+    /// replay's time is over; `before` frees it at once.
     pub fn builder(journal: J, scope: Scope) -> ReplayBuilder<J> {
         ReplayBuilder::new(journal, scope)
     }

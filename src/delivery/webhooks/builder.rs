@@ -22,7 +22,7 @@ pub struct WebhooksBuilder<J> {
     guard: Guard,
     sender: Option<Sender>,
     signers: Signers,
-    schedule: Schedule,
+    schedule: Option<Schedule>,
     keep: Duration,
     keep_delivered: Duration,
     dependencies: Option<Dependencies>,
@@ -36,7 +36,7 @@ impl<J> WebhooksBuilder<J> {
             guard: Guard::new(),
             sender: None,
             signers,
-            schedule: Schedule::default(),
+            schedule: None,
             keep: KEEP,
             keep_delivered: KEEP_DELIVERED,
             dependencies: None,
@@ -61,9 +61,10 @@ impl<J> WebhooksBuilder<J> {
         self
     }
 
-    /// Sets the schedule: five deliveries by default.
+    /// Sets the schedule: that of the registry's [policy](Policy::webhook) by default, which has five
+    /// deliveries within a day.
     pub fn schedule(mut self, schedule: Schedule) -> Self {
-        self.schedule = schedule;
+        self.schedule = Some(schedule);
         self
     }
 
@@ -80,7 +81,8 @@ impl<J> WebhooksBuilder<J> {
     }
 
     /// Sets the registry that has a retry budget for each receiver, named by scheme and authority;
-    /// one of its own by default.
+    /// one of its own by default. If its default policy is of the webhook profile, that also has the
+    /// deliveries and their total time.
     pub fn dependencies(mut self, dependencies: Dependencies) -> Self {
         self.dependencies = Some(dependencies);
         self
@@ -100,6 +102,8 @@ impl<J> WebhooksBuilder<J> {
             Some(dependencies) => dependencies,
             None => Dependencies::new(Policy::webhook().build()?),
         };
+        let by_policy = || Schedule::by_policy(&dependencies.default_policy());
+        let schedule = self.schedule.unwrap_or_else(by_policy);
         Ok(Webhooks {
             journal: self.journal,
             notifier: WorkerNotifier::new(),
@@ -108,7 +112,7 @@ impl<J> WebhooksBuilder<J> {
                 guard: self.guard,
                 sender,
                 signers: self.signers,
-                schedule: self.schedule,
+                schedule,
                 keep: self.keep,
                 keep_delivered: self.keep_delivered,
                 dependencies,

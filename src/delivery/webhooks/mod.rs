@@ -19,7 +19,7 @@
 //! | [`queue`](WebhooksBuilder::queue) | `webhooks` |
 //! | [`guard`](WebhooksBuilder::guard) | public addresses, `https` |
 //! | [`sender`](WebhooksBuilder::sender) | 5 s to connect, 15 s for a delivery, Mozilla's certificate authorities |
-//! | [`schedule`](WebhooksBuilder::schedule) | five deliveries within a day |
+//! | [`schedule`](WebhooksBuilder::schedule) | that of the policy: five deliveries within a day |
 //! | [`keep`](WebhooksBuilder::keep) | dead letters for 30 days |
 //!
 //! ```
@@ -52,6 +52,14 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! # Promises
+//!
+//! | promised | not promised |
+//! | --- | --- |
+//! | a queued event is delivered at least once, or is a dead letter | once: the receiver drops duplicates by `webhook-id` |
+//! | no delivery enters a private network or follows a redirect, and no reply is shown to anybody | an order among events of one target |
+//! | one that hangs, or fails, delays no other target | that an event arrives within a day of an outage: it is a dead letter then |
 //!
 //! # What goes wrong
 //!

@@ -3,7 +3,7 @@ use std::time::Duration;
 use crate::{
     backoff::{below, spread},
     error::ConfigError,
-    policy::Profile,
+    policy::{Policy, Profile},
 };
 
 /// The waits before deliveries 1 to 8, in seconds.
@@ -35,6 +35,8 @@ const DELAYS: [u64; 8] = [0, 1, 5, 30, 120, 900, 3600, 14_400];
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Schedule {
     deliveries: u32,
+    /// The longest from the first delivery to the last.
+    total: Duration,
 }
 
 impl Schedule {
@@ -46,7 +48,10 @@ impl Schedule {
     pub fn new(deliveries: u32) -> Result<Self, ConfigError> {
         let retries = Profile::Webhook.retries();
         match deliveries.checked_sub(1) {
-            Some(after) if retries.contains(&after) => Ok(Self { deliveries }),
+            Some(after) if retries.contains(&after) => Ok(Self {
+                deliveries,
+                ..Self::default()
+            }),
             _ => {
                 let allowed = format!(
                     "{} to {} deliveries (R-3)",
@@ -60,6 +65,18 @@ impl Schedule {
                     allowed,
                 ))
             }
+        }
+    }
+
+    /// Returns the schedule of a policy; the default one of a policy that is not for webhooks.
+    pub(super) fn by_policy(policy: &Policy) -> Self {
+        let default = Self::default();
+        match policy.profile() {
+            Profile::Webhook => Self {
+                deliveries: policy.max_retries() + 1,
+                total: policy.total_timeout().min(default.total),
+            },
+            _ => default,
         }
     }
 
@@ -86,7 +103,7 @@ impl Schedule {
         let row = usize::try_from(made).unwrap_or(usize::MAX);
         let delay = Duration::from_secs(*DELAYS.get(row)?);
         let asked = retry_after.unwrap_or_default();
-        let left = Profile::Webhook.longest().checked_sub(since_first)?;
+        let left = self.total.checked_sub(since_first)?;
         if delay.max(asked) > left {
             return None;
         }
@@ -100,6 +117,7 @@ impl Default for Schedule {
     fn default() -> Self {
         Self {
             deliveries: Profile::Webhook.default_retries() + 1,
+            total: Profile::Webhook.longest(),
         }
     }
 }

@@ -138,11 +138,14 @@ impl<J: Journal, H: Handler> WorkerBuilder<J, H> {
     pub fn start(mut self) -> Result<WorkerHandle, ConfigError> {
         self.limits.check()?;
         let retries = self.retries.map_or_else(Retries::alone, Ok)?;
-        if let Some(name) = retries.dead_letters.as_ref().filter(|_| !self.alerted) {
+        // Alerts are not announced themselves.
+        let announced = self.alerted || self.queue == ALERTS;
+        if let Some(name) = retries.dead_letters.as_ref().filter(|_| !announced) {
             let allowed = "with an alert: `alerted_by` or `alerted_elsewhere`";
             let rule = Some(Rule::R8);
             return Err(ConfigError::new(rule, "worker.dead_letters", name, allowed));
         }
+        retries.serve(&self.queue, self.alerted);
         if self.limits.in_order {
             (self.limits.per_lane, self.limits.prefetch) = (1, 0);
         }

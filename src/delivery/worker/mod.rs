@@ -62,6 +62,14 @@
 //! 30 s goes out to a target all the same, so that a target that is back is noticed.
 //! [`dependencies`](WorkerBuilder::dependencies) sets the registry that has those budgets.
 //!
+//! # Promises
+//!
+//! | promised | not promised |
+//! | --- | --- |
+//! | an entry is handled until it is settled, by some worker, also after a crash | that it is handled once: handlers must be idempotent |
+//! | a settlement and its outbox are one commit | an order among entries, but for [`in_order`](WorkerBuilder::in_order) |
+//! | attempts are counted before they begin; a shutdown is none | that a handler is stopped at the end of its lease: it is extended while it runs |
+//!
 //! # What goes wrong
 //!
 //! - An entry is handled twice if its lease is lost while the handler runs: handlers must be

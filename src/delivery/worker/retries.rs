@@ -7,7 +7,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::Handler;
+use super::{ALERTS, Handler};
 use crate::{
     call::StopReason,
     dependency::{Dependencies, Dependency},
@@ -39,6 +39,7 @@ pub struct AttemptLabels {
 trait Registry: Send + Sync {
     fn get(&self, name: &str) -> Arc<Dependency>;
     fn list(&self) -> Vec<Arc<Dependency>>;
+    fn serve_dead_letters(&self, queue: Option<Box<str>>, alerted: bool);
 }
 
 impl<C, L> Registry for Dependencies<C, L>
@@ -52,6 +53,10 @@ where
 
     fn list(&self) -> Vec<Arc<Dependency>> {
         Self::list(self)
+    }
+
+    fn serve_dead_letters(&self, queue: Option<Box<str>>, alerted: bool) {
+        Self::serve_dead_letters(self, queue, alerted);
     }
 }
 
@@ -81,22 +86,24 @@ impl Retries {
         }
     }
 
+    /// Tells the registry that the dead letters of a queue are served, and whether they are announced.
+    pub(super) fn serve(&self, queue: &str, alerted: bool) {
+        let is_alerts = queue == ALERTS;
+        let queue = (!is_alerts).then(|| queue.into());
+        self.registry
+            .serve_dead_letters(queue, alerted || is_alerts);
+    }
+
     /// Reports how much of each budget is used now: without retries nothing else would.
     pub(super) fn measure(&self) {
         for dependency in self.registry.list() {
-            let status = dependency.status();
-            let usage = status
-                .retries_allowed
-                .map(|allowed| (status.retries, allowed));
-            telemetry::budget(dependency.target(), usage);
+            dependency.refresh_budget();
         }
     }
 
     /// Finds targets in a registry of its own.
     pub(super) fn alone() -> Result<Self, ConfigError> {
-        Ok(Self::new(&Dependencies::new(
-            Policy::asynchronous().build()?,
-        )))
+        Ok(Self::new(&Dependencies::new(Policy::events().build()?)))
     }
 
     /// Counts the first attempt of an entry as an original, and charges the budget of its target for
@@ -160,15 +167,24 @@ impl Retries {
             (SettlementOutcome::Failed(_), _) => {}
             _ => return,
         }
-        let max_attempts = handler.labels(entry).max_attempts;
-        if max_attempts > 0 && entry.attempts >= max_attempts {
+        let labels = handler.labels(entry);
+        if labels.max_attempts > 0 && entry.attempts >= labels.max_attempts {
             let target = handler.target(entry);
             let dependency = self
                 .registry
                 .get(&target.unwrap_or(Cow::Borrowed(&entry.queue)));
             let cause = settlement.cause.as_deref().unwrap_or("failed");
             let exhausted = StopReason::Exhausted;
-            telemetry::stop_reason(dependency.target(), entry.attempts, exhausted, cause);
+            telemetry::stop_reason(
+                dependency.target(),
+                entry.attempts,
+                exhausted,
+                cause,
+                || Labels {
+                    correlation_id: labels.correlation_id.as_deref(),
+                    idempotency_key: labels.idempotency_key.as_deref(),
+                },
+            );
         }
     }
 }

@@ -37,7 +37,7 @@ impl Probes {
         self.refused += u64::from(!arrival.retry);
         let often = self.refused >= CALLS_A_PROBE && now >= self.soonest(policy);
         if now < self.until && !often {
-            return Err(Duration::from_nanos(self.next(policy, now) - now));
+            return Err(Duration::from_nanos(self.until - now));
         }
         // The next probe does not wait for this one, which may hang.
         self.schedule(policy, now, arrival.uniform);
@@ -65,17 +65,18 @@ impl Probes {
         cooldown
     }
 
-    /// Returns when the next probe is due if calls go on to come as they did since the last.
-    fn next(&self, policy: &BreakerPolicy, now: u64) -> u64 {
+    /// Returns the time after which a call that is refused now comes again: a little more than lies
+    /// between two probes. So it comes after the next one, and calls come back in the order and at the
+    /// pace in which they were refused.
+    pub(super) fn pause(&self, policy: &BreakerPolicy, now: u64) -> Duration {
+        let longest = self.until.saturating_sub(self.last);
         if self.refused < CALLS_A_PROBE / 4 {
-            return self.until;
+            return Duration::from_nanos(longest);
         }
-        let since = now.saturating_sub(self.last) / self.refused.max(1);
-        let often = self
-            .last
-            .saturating_add(since.saturating_mul(CALLS_A_PROBE));
-        let due = often.max(self.soonest(policy));
-        due.clamp(now, self.until.max(now))
+        let apart = now.saturating_sub(self.last) / self.refused;
+        let often = apart.saturating_mul(CALLS_A_PROBE + CALLS_A_PROBE / 4);
+        let soonest = self.soonest(policy).saturating_sub(self.last);
+        Duration::from_nanos(often.max(soonest).min(longest))
     }
 
     /// Returns the time before which no call is a probe, however many are refused.

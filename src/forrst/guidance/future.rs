@@ -6,7 +6,6 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use bytes::Bytes;
 use http::Response;
 use http_body::Body;
 use pin_project_lite::pin_project;
@@ -50,7 +49,7 @@ impl<F, B: Body> RetryGuidanceFuture<F, B> {
 impl<F, B, E> Future for RetryGuidanceFuture<F, B>
 where
     F: Future<Output = Result<Response<B>, E>>,
-    B: Body<Data = Bytes> + Unpin,
+    B: Body,
 {
     type Output = Result<Response<BufferedBody<B>>, E>;
 
@@ -61,7 +60,7 @@ where
                 StateProj::Called { future } => {
                     let (parts, body) = ready!(future.poll(cx))?.into_parts();
                     let mut head = Response::from_parts(parts, ());
-                    let body = BufferedBody::untouched(body);
+                    let body = BufferedBody::new(body);
                     if !may_be_envelope(head.headers()) {
                         this.settings.guide_http(&mut head);
                         return Poll::Ready(Ok(head.map(|()| body)));
@@ -97,7 +96,7 @@ struct Reading<B: Body> {
     timer: Option<Pin<Box<Sleep>>>,
 }
 
-impl<B: Body<Data = Bytes> + Unpin> Reading<B> {
+impl<B: Body> Reading<B> {
     /// Reads until the end, the limit or the timeout.
     fn poll(&mut self, settings: &Settings, cx: &mut Context<'_>) -> Poll<()> {
         if self.body.size_hint().lower() > settings.limit as u64 {

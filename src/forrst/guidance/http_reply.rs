@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::layer::{Settings, set_retry_after};
 use crate::{
-    call::Guidance,
+    call::{Guidance, KeptReply},
     classify::{
         http::is_replayed,
         retry_after::{explicit_guidance, guidance},
@@ -73,8 +73,12 @@ impl Settings {
     }
 }
 
-/// Reads guidance from the headers. Rate-limit headers count only with 429 and 503.
+/// Reads guidance from the headers. Rate-limit headers count only with 429 and 503. A reply that is
+/// kept allows no retry, which would get it again.
 pub(super) fn head_guidance(head: &Response<()>) -> Option<Guidance> {
+    if head.extensions().get::<KeptReply>().is_some() {
+        return Some(Guidance::Stop);
+    }
     let now = SystemTime::now();
     match is_busy(head) {
         true => guidance(head.headers(), now),

@@ -115,7 +115,7 @@ pub struct RetryGuidance<S> {
 impl<S, B, R> Service<Request<B>> for RetryGuidance<S>
 where
     S: Service<Request<B>, Response = Response<R>>,
-    R: Body<Data = Bytes> + Unpin,
+    R: Body,
 {
     type Response = Response<BufferedBody<R>>;
     type Error = S::Error;

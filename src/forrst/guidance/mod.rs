@@ -21,7 +21,9 @@
 //!
 //! 1. the retry extension of the handler's reply, which stays unchanged;
 //! 2. a [`Retry`](super::Retry) in the extensions of the handler's `http::Response`;
-//! 3. an idempotency extension with `cached`: a retry gets the same reply, so it is not allowed;
+//! 3. an idempotency extension with `cached` or `processed`, and any other reply that an
+//!    [`IdempotencyLayer`](crate::server::idempotency) of this process keeps: a retry gets the same
+//!    reply, so it is not allowed;
 //! 4. a rate-limit extension with nothing remaining, or beside `RATE_LIMITED`: its `reset` is the
 //!    wait;
 //! 5. a `Retry-After` header, or, with 429 and 503, `RateLimit` headers with nothing remaining: they
@@ -74,6 +76,13 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! # Promises
+//!
+//! | promised | not promised |
+//! | --- | --- |
+//! | a failed reply gets guidance that agrees with its code, its limits and what the server keeps | that clients obey it |
+//! | all other members of a body keep their bytes | guidance in bodies that are larger than the limit, compressed or signed: those get headers only |
 //!
 //! # What goes wrong
 //!

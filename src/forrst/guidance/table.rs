@@ -52,9 +52,9 @@ impl Table {
         }
         let idempotency: Option<IdempotencyData> =
             failed.data_of(IdempotencyData::URN).unwrap_or_default();
-        let cached = idempotency.is_some_and(|data| data.is_cached());
+        let kept = idempotency.is_some_and(|data| data.is_kept());
         let guidance = match reset(failed) {
-            _ if cached => Some(Guidance::Stop),
+            _ if kept => Some(Guidance::Stop),
             Some(wait) if head != Some(Guidance::Stop) => Some(Guidance::AtLeast(wait)),
             _ => head,
         };
@@ -65,7 +65,6 @@ impl Table {
 /// Returns the wait until an exhausted rate limit is reset.
 fn reset(failed: &Response) -> Option<Duration> {
     let limit: RateLimit = failed.data_of(RateLimit::URN).unwrap_or_default()?;
-    let limited = || failed.errors.iter().any(|e| e.code == "RATE_LIMITED");
-    let reached = limit.remaining == Some(0) || limited();
-    Some(limit.reset.filter(|_| reached)?.duration())
+    let mut errors = failed.errors.iter();
+    limit.reached(errors.any(|error| error.code == RateLimit::CODE))
 }

@@ -9,7 +9,7 @@
 //! use bytes::Bytes;
 //! use http::{Request, Response};
 //! use http_body_util::{BodyExt, Full};
-//! use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
+//! use tower::{ServiceBuilder, ServiceExt, service_fn};
 //! use tower_reprise::{IdempotencyLayer, error::BoxError, server::dialect::Scope, store::{MemoryStore, CrashPolicy}};
 //! use tower_reprise::forrst::{self, Forrst, IdempotencyData};
 //!
@@ -36,7 +36,7 @@
 //!         "extensions": [{ "urn": "urn:forrst:ext:idempotency", "options": { "key": "charge_456" } }]
 //!     });
 //!     let request = Request::post("/").body(Full::from(call.to_string()))?;
-//!     let response = server.ready().await?.call(request).await?;
+//!     let response = (&mut server).oneshot(request).await?;
 //!     let body = response.into_body().collect().await?.to_bytes();
 //!     let reply = forrst::Response::parse(&body)?;
 //!     let data: IdempotencyData = reply.data_of(IdempotencyData::URN)?.expect("it was asked for");

@@ -109,7 +109,7 @@ impl WireFormat for Forrst {
         let Some(IdempotencyOptions { key, ttl, .. }) = options else {
             return Ok(None);
         };
-        let note = Note::new(caller.id.as_deref().unwrap_or_default());
+        let note = note(&request.call, caller.id.as_deref().unwrap_or_default());
         let id = context
             .scope_digest(head)
             .map(|owner| operation_id(&request.call, key.as_bytes(), owner));
@@ -324,9 +324,29 @@ pub(in crate::forrst) fn extension(data: &IdempotencyData) -> Option<Extension> 
     Some(Extension::with_data(IdempotencyData::URN, data))
 }
 
+/// Ends the function and the version in a note, and begins a note that has them. Views of stores
+/// find them by it.
+const MARK: char = '\u{1f}';
+
+/// Returns the note of a call: its function and version, where there is room for them, and its id.
+/// `None` if that is too long.
+fn note(call: &Call, id: &str) -> Option<Note> {
+    let version = call.version.as_deref().unwrap_or_default();
+    let marked = [&call.function, version]
+        .iter()
+        .any(|text| text.contains(MARK));
+    let whole = format!("{MARK}{}{MARK}{version}{MARK}{id}", call.function);
+    let whole = (!marked).then(|| Note::new(whole)).flatten();
+    whole.or_else(|| Note::new(id))
+}
+
 /// Returns the id of the request that had the key first.
 fn original(note: &Note) -> Option<&str> {
-    let id = str::from_utf8(note.as_bytes()).ok()?;
+    let note = str::from_utf8(note.as_bytes()).ok()?;
+    let id = match note.strip_prefix(MARK) {
+        Some(rest) => rest.splitn(3, MARK).nth(2)?,
+        None => note,
+    };
     (!id.is_empty()).then_some(id)
 }
 

@@ -361,10 +361,9 @@ fn ended(body: &[u8], accepted: &Accepted) -> Response {
         attempts: Some(status.attempts.into()),
         ..data_of(status)
     };
-    let extension = extension(&data);
     let empty = caller(body).envelope();
     let got = accepted.reply.as_ref();
-    let got = got.and_then(|reply| with_id(reply, empty.id.as_deref(), &extension));
+    let got = got.and_then(|reply| repeated(reply, empty.id.as_deref(), &data));
     let mut response = got.unwrap_or_else(|| {
         let (status, errors) = match failed {
             true => (StatusCode::INTERNAL_SERVER_ERROR, vec![failure(None)]),
@@ -372,7 +371,7 @@ fn ended(body: &[u8], accepted: &Accepted) -> Response {
         };
         let envelope = forrst::Response {
             errors,
-            extensions: vec![extension],
+            extensions: vec![extension(&data)],
             ..empty
         };
         reply(status, &envelope)
@@ -385,12 +384,23 @@ fn ended(body: &[u8], accepted: &Accepted) -> Response {
 }
 
 /// Returns the reply that a replay got, for a request of this id; `None` if it is no envelope.
-fn with_id(reply: &Response, id: Option<&str>, extension: &Extension) -> Option<Response> {
+fn repeated(reply: &Response, id: Option<&str>, data: &ReplayData) -> Option<Response> {
     if !may_be_envelope(reply.headers()) {
         return None;
     }
-    let body = splice::with_extension(reply.body(), extension)?;
-    let body = splice::with_id(&body, id)?;
+    let mut body = splice::with_id(reply.body(), id)?;
+    // 003: the result was stored for another request.
+    let told = forrst::Response::parse(&body).ok()?;
+    let told: Option<IdempotencyData> = told.data_of(IdempotencyData::URN).unwrap_or_default();
+    if let Some(stored) = told.filter(|told| !told.is_cached()) {
+        let stored = idempotency::extension(&IdempotencyData {
+            status: "cached".to_owned(),
+            cached_at: data.replayed_at.clone(),
+            ..stored
+        });
+        body = splice::with_only(&body, &stored?)?;
+    }
+    let body = splice::with_extension(&body, &extension(data))?;
     let mut response = http::Response::new(Bytes::from(body));
     *response.status_mut() = reply.status();
     *response.headers_mut() = reply.headers().clone();

@@ -191,6 +191,6 @@ mod tests {
     fn c_6_codes_need_their_feature() {
         let bank = Policy::bank().build();
         assert_eq!(bank.is_ok(), cfg!(feature = "codes"), "{bank:?}");
-        assert!(Policy::synchronous().build().is_ok());
+        assert!(Policy::http().build().is_ok());
     }
 }

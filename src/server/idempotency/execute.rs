@@ -16,9 +16,9 @@ use super::{
     settings::LayerState,
 };
 use crate::{
-    call::ReplayAttempt,
+    call::{KeptReply, ReplayAttempt},
     http::{
-        BufferedBody,
+        BufferedBody, RequestBody,
         read::{Buffered, buffer},
         reply,
     },
@@ -45,12 +45,13 @@ pub(super) async fn execute<S, St, D, B, R>(
     execution: Execution,
 ) -> Result<Executed<R, S::Error>, Aborted>
 where
-    S: Service<Request<B>, Response = Response<R>> + Send + 'static,
+    S: Service<Request<B::Rebuilt>, Response = Response<R>> + Send + 'static,
     S::Future: Send,
     S::Error: Send,
     St: IdempotencyStore,
     D: Dialect,
-    B: From<Bytes> + Send + 'static,
+    B: RequestBody,
+    B::Rebuilt: Send,
     R: Body + Send + 'static,
     R::Error: Send,
 {
@@ -65,7 +66,7 @@ where
         head.extensions_mut().insert(execution.clone());
         let attempt = head.extensions().get::<ReplayAttempt>().cloned();
         let executing = pin!(async {
-            let request = head.map(|()| B::from(body));
+            let request = head.map(|()| B::rebuilt(body));
             match service.oneshot(request).await {
                 // Boxed, so that the future is not larger while the handler runs.
                 Ok(response) => {
@@ -115,7 +116,11 @@ async fn finish<St: IdempotencyStore, D: Dialect, R: Body>(
     attempt: Option<&ReplayAttempt>,
     response: Response<R>,
 ) -> Option<Response<BufferedBody<R>>> {
-    let (settlement, response) = end(state, asked, execution, attempt, response).await;
+    let (settlement, mut response) = end(state, asked, execution, attempt, response).await;
+    let failed = response.status().is_client_error() || response.status().is_server_error();
+    if failed && matches!(settlement, Settlement::Complete(_)) {
+        response.extensions_mut().insert(KeptReply);
+    }
     let ownership = state.engine.settle(execution, settlement).await;
     (ownership == Ownership::Held).then_some(response)
 }
@@ -147,7 +152,7 @@ async fn end<St, D: Dialect, R: Body>(
         {
             let (head, body) = response.into_parts();
             suspended = attempted_again(&head, &Bytes::new());
-            let response = Response::from_parts(head, BufferedBody::untouched(body));
+            let response = Response::from_parts(head, BufferedBody::new(body));
             (outcome, Stored::NotRetained, response)
         }
         // The body of a reply that leaves its outcome open may tell.

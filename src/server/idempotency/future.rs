@@ -64,7 +64,7 @@ where
         match self.project().state.project() {
             StateProj::Passed { future } => future
                 .poll(cx)
-                .map_ok(|response| response.map(BufferedBody::untouched)),
+                .map_ok(|response| response.map(BufferedBody::new)),
             StateProj::Rejected { response } => {
                 let Some(response) = response.take() else {
                     unreachable!("polled after it was ready");

@@ -20,7 +20,7 @@ use super::{
 use crate::{
     call::ReplayAttempt,
     http::{
-        BufferedBody,
+        BufferedBody, RequestBody,
         problem::Problem,
         read::{ReadError, read_whole},
         reply,
@@ -55,12 +55,13 @@ impl<S, St: IdempotencyStore, D: Dialect> KeyedRequest<S, St, D> {
         body: B,
     ) -> impl Future<Output = ReplyResult<R, S::Error>> + Send
     where
-        S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
+        S: Service<Request<B::Rebuilt>, Response = Response<R>> + Clone + Send + 'static,
         S::Future: Send,
         S::Error: Send,
-        B: Body + From<Bytes> + Send + 'static,
+        B: RequestBody + Send + 'static,
         B::Data: Send,
         B::Error: Send,
+        B::Rebuilt: Send,
         R: Body + Send + 'static,
         R::Error: Send,
     {
@@ -82,7 +83,7 @@ impl<S, St: IdempotencyStore, D: Dialect> KeyedRequest<S, St, D> {
             let operation = dialect.operation(context, &self.head, &mut self.asked, &body);
             let operation = match operation {
                 Ok(Some(operation)) => operation,
-                Ok(None) => return self.pass(body).await,
+                Ok(None) => return self.pass::<B, R>(body).await,
                 Err(problem) => return Ok(self.reject(Answered::Refused, problem)),
             };
             let (answered, problem, note) = match self.claim(&operation).await {
@@ -95,7 +96,7 @@ impl<S, St: IdempotencyStore, D: Dialect> KeyedRequest<S, St, D> {
                     let Operation { id, retention, .. } = operation;
                     let execution = Execution::new(state, id.key, lease, retention);
                     let asked = self.asked.clone();
-                    let problem = match execute(self, body, execution).await {
+                    let problem = match execute::<_, _, _, B, _>(self, body, execution).await {
                         Ok(Err(error)) => return Err(error),
                         Ok(Ok(Some(response))) => return Ok(response),
                         Ok(Ok(None)) => Problem::PROCESSING,
@@ -136,7 +137,7 @@ impl<S, St: IdempotencyStore, D: Dialect> KeyedRequest<S, St, D> {
                     telemetry::store_trouble("claim", error.kind().as_str());
                     if self.state.settings.fail_open && lets_pass(&error) {
                         self.count(Answered::StoreError);
-                        return self.pass(body).await;
+                        return self.pass::<B, R>(body).await;
                     }
                     (Answered::StoreError, Problem::UNAVAILABLE, Note::NONE)
                 }
@@ -155,15 +156,16 @@ impl<S, St: IdempotencyStore, D: Dialect> KeyedRequest<S, St, D> {
         body: Bytes,
     ) -> Pin<Box<dyn Future<Output = ReplyResult<R, S::Error>> + Send>>
     where
-        S: Service<Request<B>, Response = Response<R>> + Send + 'static,
+        S: Service<Request<B::Rebuilt>, Response = Response<R>> + Send + 'static,
         S::Future: Send,
         S::Error: Send,
-        B: From<Bytes> + Send + 'static,
+        B: RequestBody,
+        B::Rebuilt: Send,
         R: Body + Send + 'static,
     {
-        let request = self.head.map(|()| B::from(body));
+        let request = self.head.map(|()| B::rebuilt(body));
         let response = self.service.oneshot(request);
-        Box::pin(async { Ok(response.await?.map(BufferedBody::untouched)) })
+        Box::pin(async { Ok(response.await?.map(BufferedBody::new)) })
     }
 
     fn count(&self, answered: Answered) {

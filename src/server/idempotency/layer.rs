@@ -3,9 +3,19 @@ use std::sync::Arc;
 use tower::Layer;
 
 use super::{Drain, Idempotency, IdempotencyBuilder, settings::LayerState};
-use crate::server::dialect::HttpDialect;
+use crate::{policy::Audit, server::dialect::HttpDialect};
 #[cfg(feature = "delivery")]
-use crate::server::dialect::Scope;
+use {
+    super::{Execution, engine::Settlement},
+    crate::{
+        call::ReplayAttempt,
+        server::dialect::{Admission, Dialect, Operation, Scope},
+        store::{ClaimId, Claimed, IdempotencyStore},
+    },
+    bytes::Bytes,
+    http::Request,
+    std::{future::Future, pin::Pin, time::Duration},
+};
 
 /// Executes an operation once, however often a request asks for it in the dialect `D`. See the
 /// [module docs](super).
@@ -46,6 +56,55 @@ impl<St, D> IdempotencyLayer<St, D> {
     pub(crate) fn scope_and_dialect(&self) -> (&Scope, &D) {
         (&self.state.scope, &self.state.dialect)
     }
+
+    /// Returns the end of suspended executions: of a request that a journal attempts no more, the
+    /// record is left to the crash policy, and to a redrive.
+    #[cfg(feature = "delivery")]
+    pub(crate) fn abandon(&self) -> Abandon
+    where
+        St: IdempotencyStore,
+        D: Dialect,
+    {
+        let state = Arc::clone(&self.state);
+        Arc::new(move |request| {
+            let state = Arc::clone(&state);
+            Box::pin(async move { abandon(&state, request).await.unwrap_or_default() })
+        })
+    }
+}
+
+/// Ends the suspended execution of a request that carries a [`ReplayAttempt`].
+#[cfg(feature = "delivery")]
+pub(crate) type Abandon =
+    Arc<dyn Fn(Request<Bytes>) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
+
+#[cfg(feature = "delivery")]
+async fn abandon<St: IdempotencyStore, D: Dialect>(
+    state: &Arc<LayerState<St, D>>,
+    request: Request<Bytes>,
+) -> Option<()> {
+    let (parts, body) = request.into_parts();
+    let head = Request::from_parts(parts, ());
+    let id = ClaimId::new(head.extensions().get::<ReplayAttempt>()?.resumes?);
+    let Admission::Admitted(mut asked) = state.dialect.admit(state.context(), &head) else {
+        return None;
+    };
+    let operation = state
+        .dialect
+        .operation(state.context(), &head, &mut asked, &body);
+    let operation = operation.ok()??;
+    // Its record is another's, done, or not there otherwise.
+    let Claimed::New(lease) = state.engine.claim(&operation, Some(id)).await.ok()? else {
+        return None;
+    };
+    let settlement = match lease.orphaned {
+        true => Settlement::Suspend(id, Duration::ZERO),
+        false => Settlement::Release,
+    };
+    let Operation { id, retention, .. } = operation;
+    let execution = Execution::new(Arc::clone(state) as _, id.key, lease, retention);
+    let _ = state.engine.settle(&execution, settlement).await;
+    Some(())
 }
 
 impl<St, D> IdempotencyLayer<St, D> {
@@ -55,6 +114,13 @@ impl<St, D> IdempotencyLayer<St, D> {
         Drain {
             pending: Arc::clone(&self.state.engine.pending),
         }
+    }
+}
+
+/// Reports keys that may be longer than R-6 allows.
+impl<St, D> From<&IdempotencyLayer<St, D>> for Audit {
+    fn from(layer: &IdempotencyLayer<St, D>) -> Self {
+        Self::of_key_len(layer.state.settings.max_key_len)
     }
 }
 

@@ -9,7 +9,7 @@
 //! use bytes::Bytes;
 //! use http::{Request, Response};
 //! use http_body_util::Full;
-//! use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
+//! use tower::{ServiceBuilder, ServiceExt, service_fn};
 //! use tower_reprise::{IdempotencyLayer, error::BoxError, server::dialect::Scope, store::{MemoryStore, CrashPolicy}};
 //!
 //! #[derive(Clone)]
@@ -35,8 +35,8 @@
 //!     request.extensions_mut().insert(Principal { id: "alice".into() });
 //!     request
 //! };
-//! let first = server.ready().await?.call(pay()).await?;
-//! let again = server.ready().await?.call(pay()).await?;
+//! let first = (&mut server).oneshot(pay()).await?;
+//! let again = (&mut server).oneshot(pay()).await?;
 //! assert!(!first.headers().contains_key("idempotent-replayed"));
 //! assert_eq!(again.headers()["idempotent-replayed"], "true");
 //! # Ok(())
@@ -117,6 +117,16 @@
 //!
 //! [`events`] is the same for consumers of events. With the `forrst` feature, a layer can speak
 //! [another dialect](IdempotencyBuilder::with_dialect) than plain HTTP: `forrst::Forrst`.
+//!
+//! # Promises
+//!
+//! | promised | not promised |
+//! | --- | --- |
+//! | of requests with one key, owner and operation one is executed, on all servers that share the store | exactly once after a crash: the [`CrashPolicy`](crate::store::CrashPolicy) decides, or a [transaction](crate::guide::promises) of your own |
+//! | repeats get the first reply, byte for byte, for at least 24 hours | that a reply beyond the limit is kept: repeats are then told that it was executed |
+//! | another owner's key, and another request with the same key, never get that reply | anything for requests without a key |
+//! | a handler goes on when its client hangs up | that a handler past `max_execution` is stopped: its key is left to the crash policy |
+//! | with the store down nothing is executed, unless told otherwise | that an outcome which waits for the store survives the end of the process: [`Drain`] waits for it |
 
 pub mod events;
 
@@ -134,6 +144,8 @@ mod service;
 mod settings;
 mod timer;
 
+#[cfg(feature = "delivery")]
+pub(crate) use self::layer::Abandon;
 pub use self::{
     builder::{IdempotencyBuilder, Missing},
     drain::{Drain, Drained},

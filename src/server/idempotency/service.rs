@@ -4,14 +4,13 @@ use std::{
     task::{Context, Poll},
 };
 
-use bytes::Bytes;
 use http::{Request, Response};
 use http_body::Body;
 use tower::Service;
 
 use super::{IdempotencyFuture, future::State, keyed_request::KeyedRequest, settings::LayerState};
 use crate::{
-    http::BufferedBody,
+    http::{BufferedBody, RequestBody},
     server::dialect::{Admission, Dialect, HttpDialect},
     store::IdempotencyStore,
     telemetry::{self, Answered},
@@ -39,14 +38,15 @@ impl<S: Clone, St, D> Clone for Idempotency<S, St, D> {
 
 impl<S, St, D, B, R> Service<Request<B>> for Idempotency<S, St, D>
 where
-    S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
+    S: Service<Request<B::Rebuilt>, Response = Response<R>> + Clone + Send + 'static,
     S::Future: Send,
     S::Error: Send,
     St: IdempotencyStore,
     D: Dialect,
-    B: Body + From<Bytes> + Send + 'static,
+    B: RequestBody + Send + 'static,
     B::Data: Send,
     B::Error: Send,
+    B::Rebuilt: Send,
     R: Body + Send + 'static,
     R::Error: Send,
 {
@@ -64,7 +64,7 @@ where
         IdempotencyFuture::new(
             match self.state.dialect.admit(self.state.context(), &head) {
                 Admission::Passed => State::Passed {
-                    future: self.inner.call(head.map(|()| body)),
+                    future: self.inner.call(head.map(|()| body.untouched())),
                 },
                 Admission::Rejected(response) => {
                     crate::call::release(&mut self.inner);

@@ -8,9 +8,10 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::Full;
 use pin_project_lite::pin_project;
 
+use crate::http::buffered::into_bytes;
+
 pin_project! {
-    /// The body of a [`ProblemLayer`](super::ProblemLayer)'s response: the service's, or a problem
-    /// document.
+    /// The body of a response: the service's, or a problem document.
     #[derive(Debug)]
     pub struct ProblemBody<B> {
         #[pin]
@@ -42,13 +43,14 @@ impl<B> From<Bytes> for ProblemBody<B> {
     }
 }
 
-impl<B: Default> Default for ProblemBody<B> {
+/// An empty body, whatever the service's is: layers of tower-http answer with one.
+impl<B> Default for ProblemBody<B> {
     fn default() -> Self {
-        Self::reply(B::default())
+        Self::from(Bytes::new())
     }
 }
 
-impl<B: Body<Data = Bytes>> Body for ProblemBody<B> {
+impl<B: Body> Body for ProblemBody<B> {
     type Data = Bytes;
     type Error = B::Error;
 
@@ -57,7 +59,7 @@ impl<B: Body<Data = Bytes>> Body for ProblemBody<B> {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         match self.project().inner.project() {
-            InnerProj::Reply { body } => body.poll_frame(cx),
+            InnerProj::Reply { body } => body.poll_frame(cx).map(|frame| frame.map(into_bytes)),
             InnerProj::Problem { body } => {
                 let frame = body.poll_frame(cx);
                 frame.map(|frame| frame.map(|frame| frame.map_err(|never| match never {})))

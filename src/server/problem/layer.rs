@@ -5,7 +5,6 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use bytes::Bytes;
 use http::{Request, Response};
 use http_body::Body;
 use pin_project_lite::pin_project;
@@ -69,7 +68,7 @@ impl<S, B, R> Service<Request<B>> for Problem<S>
 where
     S: Service<Request<B>, Response = Response<R>>,
     S::Error: Into<BoxError>,
-    R: Body<Data = Bytes>,
+    R: Body,
 {
     type Response = Response<ProblemBody<R>>;
     type Error = Infallible;

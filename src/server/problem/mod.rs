@@ -33,6 +33,13 @@
 //! assert_eq!(response.unwrap().status(), 503);
 //! # }
 //! ```
+//!
+//! # Promises
+//!
+//! | promised | not promised |
+//! | --- | --- |
+//! | every error of the service becomes a response, and the error type is `Infallible` | the cause in the response: that is for logs |
+//! | a refusal keeps its `Retry-After`, and says whether anything was executed to layers above | that an error after the head was sent is seen |
 
 mod body;
 mod layer;

@@ -28,8 +28,10 @@ pub struct NewEntry {
     pub lane: String,
     /// The owner, for lists.
     pub owner: String,
-    /// A label, for lists.
+    /// A label, for lists: the function that it calls.
     pub label: String,
+    /// The version of that, for people who query the store by SQL. It is not read back.
+    pub version: Option<String>,
     /// The operation, if duplicates of it are to be found.
     pub dedup: Option<Dedup>,
     /// Its priority within the lane.
@@ -51,6 +53,7 @@ impl NewEntry {
             lane: String::new(),
             owner: String::new(),
             label: String::new(),
+            version: None,
             dedup: None,
             priority: Priority::Normal,
             delay: Duration::ZERO,

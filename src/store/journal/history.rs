@@ -22,11 +22,17 @@ pub enum EventKind {
 
 impl HistoryEvent {
     /// The longest note that is stored, in bytes.
-    const MAX_NOTE: usize = 512;
+    pub(crate) const MAX_NOTE: usize = 512;
 
     /// Returns the part of a note that is stored.
     pub(crate) fn cut(note: &str) -> &str {
         cut(note, Self::MAX_NOTE)
+    }
+
+    /// Returns the beginning of a note, up to a length in bytes.
+    #[cfg(feature = "delivery")]
+    pub(crate) fn cut_to(note: &str, longest: usize) -> &str {
+        cut(note, longest)
     }
 }
 

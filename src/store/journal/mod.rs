@@ -36,7 +36,8 @@
 //! | `sequence` | number in the order of arrival; grows, and is not used twice |
 //! | `id` | sixteen bytes, shown as 32 hexadecimal digits |
 //! | `queue`, `lane` | the queue, and the part of it whose entries are leased in order |
-//! | `owner`, `label` | filters of lists |
+//! | `owner`, `label` | filters of lists; of a replay the label is the function |
+//! | `version` | SQLite and PostgreSQL: the version of that function, NULL if there is none |
 //! | `dedup`, `fingerprint` | key and digest of the operation; `dedup` is NULL once the key is free |
 //! | `priority` | 0 urgent, 1 high, 2 normal, 3 low |
 //! | `status` | 0 queued, 1 processing, 2 completed, 3 failed, 4 expired, 5 cancelled; in PostgreSQL 0 with `leased` above 0 is processing; a queued entry whose `expires` has passed counts as expired |

@@ -202,6 +202,11 @@ impl Table {
         self.with_suffix("secret")
     }
 
+    /// Returns the view of calls, for people.
+    pub(super) fn calls(&self) -> Self {
+        self.with_suffix("calls")
+    }
+
     fn with_suffix(&self, suffix: &str) -> Self {
         Self {
             schema: self.schema.clone(),

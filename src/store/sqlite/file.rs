@@ -13,10 +13,11 @@ use super::error::{Failure, is_busy};
 use crate::store::StoreErrorKind;
 
 /// The schema, one step for each version. A released step never changes.
-const MIGRATIONS: [&str; 3] = [
+const MIGRATIONS: [&str; 4] = [
     include_str!("schema/1.sql"),
     include_str!("schema/2.sql"),
     include_str!("schema/3.sql"),
+    include_str!("schema/4.sql"),
 ];
 
 /// The version that this build reads and writes.

@@ -8,7 +8,7 @@ use http_body_util::Full;
 use tower::{ServiceBuilder, service_fn};
 use tower_reprise::{
     CircuitBreakerLayer, Dependencies, PeekLayer, Policy,
-    call::{Health, StopReason},
+    call::{ErrorRecord, Health, StopReason},
     classify::Codes,
 };
 
@@ -187,5 +187,33 @@ async fn c_8_a_code_says_how_its_dependency_is() {
             refused |= call(&mut client, get()).await.is_err();
         }
         assert_eq!(refused, health == Health::Failure, "{code} {status}");
+    }
+}
+
+/// C-6: the id of an error that the bank recorded is there for an escalation.
+#[tokio::test(start_paused = true)]
+async fn c_6_the_id_of_a_recorded_error_is_beside_the_outcome() {
+    for (details, id) in [
+        (
+            r#"[{"reason":"ERROR_RECORDED","metadata":{"id":"err_7"}}]"#,
+            Some("err_7"),
+        ),
+        (
+            r#"[{"type":"ERROR_RECORDED","error_id":"err_7"}]"#,
+            Some("err_7"),
+        ),
+        (r#"{"ERROR_RECORDED":"err_7"}"#, Some("err_7")),
+        (r#"{"ERROR_RECORDED":{"errorId":"err_7"}}"#, Some("err_7")),
+        (r#""see ERROR_RECORDED id=err_7, please""#, Some("err_7")),
+        (r#"[{"reason":"ERROR_RECORDED"}]"#, None),
+        (r#"{"ERROR_RECORDED":"two words"}"#, None),
+        (r#"[{"reason":"OTHER","id":"err_7"}]"#, None),
+    ] {
+        let body = format!(r#"{{"code":"INTERNAL","message":"no","details":{details}}}"#);
+        let called = run(policy(Codes::bank()), get(), |_| json(500, body.clone())).await;
+        assert_eq!(called.outcome(), (1, Some(StopReason::NotRetryable)));
+        let response = called.result.unwrap();
+        let found = ErrorRecord::of(&response).map(ErrorRecord::id);
+        assert_eq!(found, id, "{details}");
     }
 }

@@ -12,7 +12,7 @@ use tower_reprise::{
     server::{dialect::Scope, idempotency::HandlerOutcome},
     store::{
         CrashPolicy, MemoryStore,
-        journal::{Journal, Status},
+        journal::{Journal, Query, Status},
     },
 };
 
@@ -170,6 +170,90 @@ async fn i_12_an_overloaded_service_hands_its_record_over() {
         (1, 2)
     );
     drop(worker);
+}
+
+/// I-12, J-8: a replay that ends between two attempts leaves its key to the crash policy, rather than
+/// to an attempt that never comes.
+#[tokio::test(start_paused = true)]
+async fn i_12_a_replay_that_ends_between_two_attempts_leaves_its_key_to_the_crash_policy() {
+    type Body = http_body_util::Full<Bytes>;
+    for (cancelled, policy) in [
+        (true, CrashPolicy::Reexecute),
+        (true, CrashPolicy::Unknown),
+        (false, CrashPolicy::Reexecute),
+        (false, CrashPolicy::Unknown),
+    ] {
+        let store = MemoryStore::new();
+        let layer = IdempotencyLayer::builder(store.clone())
+            .scope(Scope::new(|_| Some("ada")))
+            .crash_policy(policy)
+            .build()
+            .unwrap();
+        let replay = Replay::before(store.clone(), &layer).build().unwrap();
+        let calls = Arc::new(Mutex::new(0));
+        let counted = Arc::clone(&calls);
+        let service = layer.layer(tower::service_fn(move |_: http::Request<Body>| {
+            let mut calls = counted.lock().unwrap();
+            *calls += 1;
+            let mut response = Response::new(Body::default());
+            if *calls == 1 {
+                *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
+            }
+            std::future::ready(Ok::<_, std::convert::Infallible>(response))
+        }));
+        let app = replay.layer().layer(service.clone());
+        let order = |replay: &str| {
+            http::Request::post("/orders")
+                .header("idempotency-key", "1")
+                .header("replay", replay)
+                .header("replay-ttl", "3600")
+                .body(Body::default())
+                .unwrap()
+        };
+        replay.maintenance().on(None);
+        let accepted = app.clone().oneshot(order("true")).await.unwrap();
+        assert_eq!(accepted.status(), 202);
+        let worker = replay.worker::<Body, _>(service.clone()).start().unwrap();
+        replay.maintenance().off();
+        while *calls.lock().unwrap() == 0 {
+            tokio::time::sleep(SECOND / 100).await;
+        }
+        worker.shutdown(SECOND).await;
+        let waits = app.clone().oneshot(order("false")).await.unwrap();
+        assert_eq!(waits.status(), 409);
+        let (id, status) = {
+            let entry = store.list(Query::new("replay", 1)).await.unwrap().remove(0);
+            (ReplayId::from(entry.id), entry.status)
+        };
+        assert_eq!(status, Status::Queued);
+        if cancelled {
+            replay.cancel("ada", id).await.unwrap();
+        } else {
+            tokio::time::sleep(3601 * SECOND).await;
+            let worker = replay.worker::<Body, _>(service).start().unwrap();
+            while !store
+                .find(id.entry())
+                .await
+                .unwrap()
+                .unwrap()
+                .status
+                .is_over()
+            {
+                tokio::time::sleep(SECOND).await;
+            }
+            drop(worker);
+        }
+        let asked = app.oneshot(order("false")).await.unwrap();
+        let body = http_body_util::BodyExt::collect(asked.into_body())
+            .await
+            .unwrap()
+            .to_bytes();
+        let body = String::from_utf8_lossy(&body);
+        match policy {
+            CrashPolicy::Reexecute => assert_eq!(*calls.lock().unwrap(), 2, "{body}"),
+            CrashPolicy::Unknown => assert!(body.contains("outcome"), "{body}"),
+        }
+    }
 }
 
 /// An order of somebody's that is to be replayed.

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
 use tokio::time::timeout;
-use tower::{Service, ServiceBuilder, ServiceExt, limit::ConcurrencyLimitLayer, service_fn};
+use tower::{ServiceBuilder, ServiceExt, limit::ConcurrencyLimitLayer, service_fn};
 use tower_reprise::delivery::webhooks::verify::{Verified, Verifier, WebhookVerifyLayer};
 
 use super::{SECRET, id, signer};
@@ -157,18 +157,13 @@ async fn w_4_a_refused_message_keeps_no_place_in_a_limit() {
     let mut other = service.clone();
     for _ in 0..3 {
         let forged = Request::new(Full::from("paid"));
-        let refused = service.ready().await.unwrap().call(forged).await.unwrap();
+        let refused = (&mut service).oneshot(forged).await.unwrap();
         assert_eq!(refused.status(), 401);
         let mut request = Request::new(Full::from("paid"));
         let signed = signer().sign(&id(), SystemTime::now(), b"paid");
         signed.apply(request.headers_mut());
-        let ready = timeout(Duration::from_secs(9), other.ready()).await;
-        let taken = ready
-            .expect("a place")
-            .unwrap()
-            .call(request)
-            .await
-            .unwrap();
+        let taken = timeout(Duration::from_secs(9), (&mut other).oneshot(request)).await;
+        let taken = taken.expect("a place").unwrap();
         assert_eq!(taken.status(), 200);
     }
 }

@@ -12,7 +12,7 @@ use tower_reprise::{
     store::{IdempotencyStore, MemoryStore},
 };
 
-use super::{DAY, Shop, URN, ask, call, code, data, post, replied, send};
+use super::{DAY, Shop, ask, call, code, data, post, replied, send};
 
 const HOUR: Duration = Duration::from_secs(60 * 60);
 
@@ -328,24 +328,38 @@ async fn i_18_a_reply_too_large_to_keep() {
     assert_eq!(shop.runs(), 1);
 }
 
-/// C-7: guidance around the layer says that a failure from the store is final, and when to come
-/// back for one that is still processing.
-#[tokio::test]
-async fn c_7_guidance_knows_what_is_cached() {
-    let shop = Shop::new();
-    let app = shop.app().layer(RetryGuidanceLayer::new());
-    shop.replies(|_, id| {
-        let protocol = json!({"name": "forrst", "version": "0.1.0"});
-        let errors = json!([{"code": "INTERNAL_ERROR"}]);
-        replied(
-            500,
-            &json!({"protocol": protocol, "id": id, "result": null, "errors": errors}),
-        )
-    });
-    for (id, allowed) in [("req_1", true), ("req_2", false)] {
-        let (_, reply) = ask(&app, &call(id, "k", &json!({}))).await;
-        let extensions = reply["extensions"].as_array().unwrap();
-        assert_eq!((extensions.len(), &extensions[0]["urn"]), (2, &json!(URN)));
-        assert_eq!(extensions[1]["data"]["allowed"], allowed, "{id}");
+/// RA-6, C-7: a failure that is kept does not invite a retry, which would get it again.
+#[tokio::test(start_paused = true)]
+async fn ra_6_c_7_what_is_kept_is_not_to_be_asked_for_again() {
+    for (code, allowed) in [
+        ("INTERNAL_ERROR", false),
+        ("DEADLINE_EXCEEDED", false),
+        ("UNAVAILABLE", true),
+        ("RATE_LIMITED", true),
+    ] {
+        let shop = Shop::new();
+        let app = shop.app().layer(RetryGuidanceLayer::new());
+        shop.replies(move |_, id| {
+            let errors = json!([{ "code": code }]);
+            let protocol = json!({"name": "forrst", "version": "0.1.0"});
+            replied(
+                500,
+                &json!({ "protocol": protocol, "id": id, "result": null, "errors": errors }),
+            )
+        });
+        for runs in 1..=2 {
+            let (_, reply) = ask(&app, &call("req_1", "key", &json!({}))).await;
+            let extensions = reply["extensions"].as_array().unwrap();
+            let retry = extensions
+                .iter()
+                .find(|e| e["urn"] == "urn:forrst:ext:retry");
+            assert_eq!(retry.unwrap()["data"]["allowed"], allowed, "{code}");
+            assert_eq!(shop.runs(), if allowed { runs } else { 1 }, "{code}");
+        }
+        // A call without a key is executed each time.
+        let mut keyless = call("req_2", "key", &json!({}));
+        keyless["extensions"] = json!([]);
+        let (_, reply) = ask(&app, &keyless).await;
+        assert_eq!(reply["extensions"][0]["data"]["allowed"], true, "{code}");
     }
 }

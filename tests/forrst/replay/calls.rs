@@ -306,18 +306,27 @@ async fn j_13_credentials_of_a_callback_need_a_sealed_journal() {
     let app = Router::new()
         .route("/forrst", post(async || ()))
         .layer(replay.layer());
-    let headers = json!({ "authorization": "Bearer s3cret" });
-    let callback = json!({ "url": "https://shop.example/hook", "headers": headers });
-    let call = asking("1", Some("1"), json!({ "callback": callback }));
-    let response = app.oneshot(of("ada").body(Body::from(call.to_string())).unwrap());
-    let response = response.await.unwrap();
-    assert_eq!(response.status(), 400);
-    let body = to_bytes(response.into_body(), 10_000).await.unwrap();
-    let body = String::from_utf8(body.to_vec()).unwrap();
-    assert!(
-        body.contains("VALIDATION_ERROR") && !body.contains("s3cret"),
-        "{body}"
-    );
+    for (headers, status) in [
+        (json!({ "Authorization": "Bearer s3cret" }), 400),
+        (json!({ "X-Api-Key": "s3cret" }), 400),
+        // The example of the specification, with a header that names no secret.
+        (json!({ "X-Source": "orders" }), 202),
+        (json!({}), 202),
+    ] {
+        let url = "https://api.example.com/webhooks/replay";
+        let callback = json!({ "url": url, "headers": headers });
+        let options = json!({
+            "ttl": { "value": 24, "unit": "hour" }, "priority": "high", "callback": callback,
+        });
+        let call = asking("1", None, options);
+        let request = of("ada").body(Body::from(call.to_string())).unwrap();
+        let response = app.clone().oneshot(request).await.unwrap();
+        assert_eq!(response.status(), status, "{headers}");
+        let body = to_bytes(response.into_body(), 10_000).await.unwrap();
+        let body = String::from_utf8(body.to_vec()).unwrap();
+        let refused = body.contains("VALIDATION_ERROR") && !body.contains("s3cret");
+        assert_eq!(refused, status == 400, "{body}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

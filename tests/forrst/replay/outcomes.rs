@@ -138,6 +138,14 @@ async fn j_3_who_asks_again_gets_what_the_replay_got() {
         (&json!("completed"), &json!(id))
     );
     assert_eq!(data["attempts"], 1);
+    // 003: the result is not of this request.
+    let extensions = reply["extensions"].as_array().unwrap();
+    let mut stored = extensions.iter().filter(|e| e["urn"] == IDEMPOTENCY);
+    let stored = (&stored.next().unwrap()["data"], stored.next());
+    assert_eq!(stored.1, None);
+    assert_eq!(stored.0["status"], "cached");
+    assert_eq!(stored.0["original_request_id"], "req_1");
+    assert_eq!(stored.0["cached_at"], data["replayed_at"]);
     let mut nameless = order("", "1");
     nameless.as_object_mut().unwrap().remove("id");
     assert_eq!(shop.call(&nameless).await.1["id"], Value::Null);

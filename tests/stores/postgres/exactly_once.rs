@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
 use tokio::task::JoinSet;
-use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
+use tower::{ServiceBuilder, ServiceExt, service_fn};
 use tower_reprise::server::dialect::Scope;
 use tower_reprise::store::{
     Claim, ClaimId, Claimed, CrashPolicy, FencingToken, IdempotencyStore, PostgresStore,
@@ -110,7 +110,7 @@ async fn i_14_a_handler_that_dies_after_its_commit_has_replied() {
             .header("idempotency-key", "one")
             .body(Full::default())
             .unwrap();
-        let response = server.ready().await.unwrap().call(request).await.unwrap();
+        let response = (&mut server).oneshot(request).await.unwrap();
         statuses.push(response.status().as_u16());
     }
     assert_eq!(statuses, [500, 201]);

@@ -213,7 +213,8 @@ async fn j_5_what_is_next_costs_the_same_in_a_long_queue() {
     postgres.drop().await;
 }
 
-/// What never changes comes after what does, or the server logs it with each outcome.
+/// What never changes, the payload and the version, comes after what does, or the server logs it with
+/// each outcome.
 #[tokio::test]
 async fn the_payload_is_the_last_column() {
     let Some(postgres) = Postgres::new().await else {
@@ -221,7 +222,7 @@ async fn the_payload_is_the_last_column() {
     };
     postgres.store().await;
     let last = "SELECT count(*) FROM information_schema.columns c WHERE table_schema = '{schema}' \
-                AND table_name = 'reprise_idempotency_journal' AND column_name <> 'payload' \
+                AND table_name = 'reprise_idempotency_journal' AND column_name <> 'version' \
                 AND ordinal_position > (SELECT ordinal_position FROM information_schema.columns p \
                   WHERE p.table_schema = c.table_schema AND p.table_name = c.table_name \
                   AND p.column_name = 'payload')";
@@ -262,6 +263,7 @@ async fn t_5_a_table_of_version_1_keeps_its_records() {
     let token = own(&store, claim(1)).await;
     drop(store);
     for sql in [
+        "DROP VIEW {schema}.reprise_idempotency_calls",
         "DROP TABLE {schema}.reprise_idempotency_journal",
         "DROP TABLE {schema}.reprise_idempotency_secret",
         "DELETE FROM {schema}.reprise_idempotency_version WHERE version >= 2",
@@ -294,7 +296,8 @@ async fn t_5_a_table_of_version_2_keeps_its_entries() {
             "UPDATE {{schema}}.reprise_idempotency_journal \
              SET history = convert_to('{history}', 'UTF8') WHERE payload = 'payload'"
         ),
-        "ALTER TABLE {schema}.reprise_idempotency_journal \
+        "DROP VIEW {schema}.reprise_idempotency_calls",
+        "ALTER TABLE {schema}.reprise_idempotency_journal DROP COLUMN version, \
          DROP COLUMN redrives, DROP COLUMN repeats, DROP COLUMN cause",
         "DELETE FROM {schema}.reprise_idempotency_version WHERE version > 2",
     ] {

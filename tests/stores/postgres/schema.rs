@@ -20,7 +20,7 @@ async fn t_5_many_who_come_first_make_one_table() {
     let token = own(&stores[0], claim(1)).await;
     complete(&stores[7], 1, token, reply("paid")).await;
     let versions = "SELECT count(*) FROM {schema}.reprise_idempotency_version";
-    assert_eq!(postgres.count(versions).await, 3);
+    assert_eq!(postgres.count(versions).await, 4);
     postgres.drop().await;
 }
 
@@ -31,13 +31,13 @@ async fn t_5_a_newer_table_is_refused() {
     };
     drop(postgres.store().await);
     postgres
-        .execute("INSERT INTO {schema}.reprise_idempotency_version VALUES (4)")
+        .execute("INSERT INTO {schema}.reprise_idempotency_version VALUES (5)")
         .await;
     let error = postgres.builder().connect().await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::NewerSchema);
     let message = error.to_string();
     assert!(
-        message.contains("is of version 4, and this version"),
+        message.contains("is of version 5, and this version"),
         "{message}"
     );
     // Another table is another matter.
@@ -52,7 +52,7 @@ async fn t_5_a_table_of_before_the_release_is_refused_when_it_is_opened() {
     let Some(postgres) = Postgres::new().await else {
         return;
     };
-    for (table, column) in [("records", "note"), ("journals", "leased")] {
+    for (table, column) in [("records", "orphaned"), ("journals", "leased")] {
         let builder = || postgres.builder().table(table);
         drop(builder().connect().await.unwrap());
         let suffix = if table == "records" { "" } else { "_journal" };
@@ -95,5 +95,35 @@ async fn t_5_a_table_that_is_there_needs_no_right_to_create() {
     assert_eq!(error.kind(), StoreErrorKind::Other, "{error}");
     postgres.execute(&format!("DROP OWNED BY {app}")).await;
     postgres.execute(&format!("DROP ROLE {app}")).await;
+    postgres.drop().await;
+}
+
+/// T-5: 002 and 003 recommend columns for the function and the version of a call.
+#[cfg(all(feature = "forrst", feature = "delivery"))]
+#[tokio::test]
+async fn t_5_function_and_version_of_a_call_are_columns() {
+    use crate::calls::{CALLS, make};
+
+    let Some(postgres) = Postgres::new().await else {
+        return;
+    };
+    let store = postgres.store().await;
+    make(store.clone()).await;
+    own(&store, claim(1)).await; // of plain HTTP
+    let same = |version: Option<&str>| match version {
+        Some(version) => format!("version = '{version}'"),
+        None => "version IS NULL".to_owned(),
+    };
+    let calls = "SELECT count(*) FROM {schema}.reprise_idempotency_calls WHERE";
+    let journal = "SELECT count(*) FROM {schema}.reprise_idempotency_journal WHERE";
+    for (function, version) in CALLS {
+        let version = same(version);
+        let sql = format!("{calls} function = '{function}' AND {version} AND status = 'completed'");
+        assert_eq!(postgres.count(&sql).await, 1, "{function}");
+        let sql = format!("{journal} label = '{function}!' AND {version}");
+        assert_eq!(postgres.count(&sql).await, 1, "{function}");
+    }
+    let sql = format!("{calls} function IS NULL AND expires_at > now() AND status = 'processing'");
+    assert_eq!(postgres.count(&sql).await, 1);
     postgres.drop().await;
 }

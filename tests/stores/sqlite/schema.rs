@@ -86,13 +86,13 @@ async fn t_5_a_newer_schema_is_refused() {
     let sqlite = Sqlite::new();
     let store = sqlite.open();
     let token = own(&store, claim(1)).await;
-    set_version(&sqlite.folder, 4);
+    set_version(&sqlite.folder, 5);
 
     let error = SqliteStore::open(sqlite.folder.file()).unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::NewerSchema);
     let message = error.to_string();
     assert!(
-        message.contains("idempotency.db: the schema is version 4, written by a newer release; this one knows up to 3"),
+        message.contains("idempotency.db: the schema is version 5, written by a newer release; this one knows up to 4"),
         "{message}"
     );
 
@@ -106,14 +106,14 @@ async fn t_5_a_newer_schema_is_refused() {
         assert!(!error.may_have_happened());
     }
     // Nothing is kept locked meanwhile.
-    set_version(&sqlite.folder, 3);
+    set_version(&sqlite.folder, 4);
     complete(&store, 1, token, reply(1)).await;
 }
 
 /// Schemas were changed before they were released.
 #[test]
 fn t_5_a_file_of_before_the_release_is_refused_when_it_is_opened() {
-    for column in ["idempotency.note", "journal.label"] {
+    for column in ["idempotency.reply", "journal.label"] {
         let folder = Folder::new();
         drop(SqliteStore::open(folder.file()).unwrap());
         drop(SqliteStore::open(folder.file()).unwrap());
@@ -125,7 +125,7 @@ fn t_5_a_file_of_before_the_release_is_refused_when_it_is_opened() {
         let error = SqliteStore::open(folder.file()).unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Other);
         let message = error.to_string();
-        let says = format!("says version 3, and has no {column}");
+        let says = format!("says version 4, and has no {column}");
         assert!(message.contains(&says), "{message}");
     }
 }
@@ -159,4 +159,34 @@ fn t_5_many_that_create_the_file_at_once() {
             }
         });
     }
+}
+
+/// T-5: 002 and 003 recommend columns for the function and the version of a call.
+#[cfg(all(feature = "forrst", feature = "delivery"))]
+#[tokio::test]
+async fn t_5_function_and_version_of_a_call_are_columns() {
+    use crate::calls::{CALLS, make};
+
+    let sqlite = Sqlite::new();
+    let store = sqlite.open();
+    make(store.clone()).await;
+    own(&store, claim(1)).await; // of plain HTTP
+    let connection = Connection::open(sqlite.folder.file()).unwrap();
+    let rows = |sql: &str| {
+        let mut statement = connection.prepare(sql).unwrap();
+        let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)));
+        rows.unwrap().collect::<Result<Vec<_>, _>>().unwrap()
+    };
+    let owned = |(function, version): (&str, Option<&str>), more: &str| {
+        (
+            Some(format!("{function}{more}")),
+            version.map(str::to_owned),
+        )
+    };
+    let calls: Vec<(Option<String>, Option<String>)> = CALLS.map(|call| owned(call, "")).to_vec();
+    let mut records = rows("SELECT function, version FROM idempotency ORDER BY token");
+    assert_eq!(records.pop(), Some((None, None)));
+    assert_eq!(records, calls);
+    let entries = rows("SELECT label, version FROM journal ORDER BY sequence");
+    assert_eq!(entries, CALLS.map(|call| owned(call, "!")).to_vec());
 }

@@ -6,11 +6,12 @@ use std::{
     net::IpAddr,
     sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
     thread,
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, SystemTime},
 };
 
 use http::{HeaderValue, Method, Uri};
 use serde_json::json;
+use tokio::time::Instant;
 
 /// Lines that may wait for the disk. More are dropped: a slow disk slows no caller.
 const WAITING: usize = 1 << 16;

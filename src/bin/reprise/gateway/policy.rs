@@ -7,7 +7,7 @@ use crate::wrong::Wrong;
 /// Reads a policy, or takes the standard's. One that breaks a rule is refused.
 pub(crate) fn open(path: Option<&str>) -> Result<Policies, BoxError> {
     let Some(path) = path else {
-        let standard = Policy::synchronous().service("gateway").build()?;
+        let standard = Policy::http().service("gateway").build()?;
         return Ok(standard.into());
     };
     let policies = Policies::open(path)?;

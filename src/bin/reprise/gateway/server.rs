@@ -97,7 +97,7 @@ impl<S> Edge<S> {
         let id = request_id(request.headers_mut());
         let access = self.access.clone().map(|log| Access {
             log,
-            started: started.into_std(),
+            started,
             id: id.clone(),
             remote: peer.remote,
             method: request.method().clone(),

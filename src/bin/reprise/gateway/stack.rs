@@ -84,7 +84,8 @@ pub(crate) fn bare(
 }
 
 /// A reply as it comes out of all layers.
-type Reply = ProblemBody<BufferedBody<BufferedBody<Uncertain<BufferedBody<Incoming>>>>>;
+type Reply =
+    ProblemBody<ProblemBody<BufferedBody<BufferedBody<Uncertain<BufferedBody<Incoming>>>>>>;
 
 /// What goes on beside the traffic.
 pub(crate) struct Behind {

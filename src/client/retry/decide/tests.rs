@@ -301,3 +301,14 @@ fn cb_7_d_4_the_caller_gets_the_last_real_result() {
         assert_eq!(report(&history, &verdict, has_earlier), expected, "{rule}");
     }
 }
+
+#[test]
+fn cb_7_a_refusal_is_the_cause_only_of_a_call_that_never_went_out() {
+    let refused = Verdict::refused(Refusal::Breaker);
+    for (attempts, expected) in [(0, refused.cause), (1, Cause::Timeout)] {
+        let mut history = failures(0);
+        history.attempts = attempts;
+        history.record(&refused, SECOND);
+        assert_eq!(history.last_cause, expected, "after {attempts}");
+    }
+}

@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn s_3_large_frames_are_shared_and_small_ones_do_not_pin_the_buffer_they_are_in() {
-        let policy = Policy::synchronous().build().expect("a policy");
+        let policy = Policy::http().build().expect("a policy");
         let dependency = Dependencies::new(policy).get("a");
         for (length, pinned) in [(1, false), (SMALL - 1, false), (SMALL, true)] {
             let buffer = Arc::new(vec![7; 16 * SMALL]);

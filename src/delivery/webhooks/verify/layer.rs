@@ -8,14 +8,13 @@ use std::{
     time::SystemTime,
 };
 
-use bytes::Bytes;
 use http::{Request, Response};
-use http_body::Body;
 use tower::{Layer, Service, ServiceExt};
 
 use super::{Verified, Verifier, VerifyError};
 use crate::{
     http::{
+        RequestBody,
         problem::Problem,
         read::{ReadError, read_whole},
     },
@@ -85,12 +84,13 @@ pub struct WebhookVerify<S> {
 
 impl<S, B, R> Service<Request<B>> for WebhookVerify<S>
 where
-    S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
+    S: Service<Request<B::Rebuilt>, Response = Response<R>> + Clone + Send + 'static,
     S::Future: Send,
     S::Error: Send,
-    B: Body + From<Bytes> + Send + 'static,
+    B: RequestBody + Send + 'static,
     B::Data: Send,
     B::Error: Send,
+    B::Rebuilt: Send,
     R: Send + 'static,
 {
     type Response = Response<ProblemBody<R>>;
@@ -130,8 +130,8 @@ async fn verify_and_call<S, B, R>(
     claimed: Verified,
 ) -> VerifyResult<R, S::Error>
 where
-    S: Service<Request<B>, Response = Response<R>>,
-    B: Body + From<Bytes>,
+    S: Service<Request<B::Rebuilt>, Response = Response<R>>,
+    B: RequestBody,
 {
     let (mut parts, body) = request.into_parts();
     let limit = settings.body_limit;
@@ -147,7 +147,7 @@ where
         return Ok(refusal(&unverified(error)));
     }
     parts.extensions.insert(claimed);
-    let request = Request::from_parts(parts, B::from(body));
+    let request = Request::from_parts(parts, B::rebuilt(body));
     let response = inner.oneshot(request).await?;
     Ok(response.map(ProblemBody::reply))
 }

@@ -14,7 +14,7 @@
 //! use bytes::Bytes;
 //! use http::{Request, Response};
 //! use http_body_util::Full;
-//! use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
+//! use tower::{ServiceBuilder, ServiceExt, service_fn};
 //! use tower_reprise::delivery::webhooks::{
 //!     MessageId, Signer,
 //!     verify::{Verified, Verifier, WebhookVerifyLayer},
@@ -35,14 +35,20 @@
 //! let signed = Signer::new(SECRET)?.sign(&id, std::time::SystemTime::now(), b"paid");
 //! let mut request = Request::new(Full::from("paid"));
 //! signed.apply(request.headers_mut());
-//! let response = receiver.ready().await?.call(request).await?;
+//! let response = (&mut receiver).oneshot(request).await?;
 //! assert_eq!(response.status(), 200);
 //!
 //! let forged = Request::new(Full::from("paid"));
-//! assert_eq!(receiver.ready().await?.call(forged).await?.status(), 401);
+//! assert_eq!(receiver.oneshot(forged).await?.status(), 401);
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! # Promises
+//!
+//! | promised | not promised |
+//! | --- | --- |
+//! | no handler sees a body that none of the keys signed, or that was signed too long ago | that a message comes once |
 //!
 //! # What goes wrong
 //!

@@ -30,14 +30,23 @@
 //! ```
 //!
 //! Acknowledge an event after `Ok`, and let the broker deliver it again after `Err`. An event whose
-//! consumer returned an error was not processed, and the next delivery is. One that is being
-//! processed elsewhere is an error too ([`NotConsumed`]): were it acknowledged, and the other
-//! consumer then failed, it would be lost.
+//! consumer returned an error, or a response that says that it failed ([`EventResponse`]), was not
+//! processed, and the next delivery is. One that is being processed elsewhere is an error too
+//! ([`NotConsumed`]): were it acknowledged, and the other consumer then failed, it would be lost.
+//!
+//! | promised | not promised |
+//! | --- | --- |
+//! | an event that was processed is not processed again for 7 days or longer | that a failed attempt had no effect: the next delivery is processed whatever the consumer did before its error |
+//! | of concurrent deliveries one is processed, the others are errors | an order among events |
+//! | an event whose consumer died follows the crash policy | that a consumer past its `max_execution` is stopped: it is no longer waited for |
+//! | events of other consumers, and of no id, are told apart from this one's | that ids differ between producers: put the producer into the id |
 
+mod failure;
 mod layer;
 mod service;
 
 pub use self::{
+    failure::{EventFailure, EventResponse},
     layer::{EventDedupBuilder, EventDedupLayer},
     service::{Consumed, EventDedup, EventDedupFuture, NotConsumed},
 };

@@ -12,7 +12,7 @@ use std::{
 use bytes::Bytes;
 use tower::{Service, ServiceExt};
 
-use super::layer::DedupState;
+use super::{EventFailure, EventResponse, layer::DedupState};
 use crate::{
     error::BoxError,
     http::digest::Digest,
@@ -49,6 +49,8 @@ pub enum NotConsumed {
     OutcomeUnknown,
     /// Its consumer panicked. Deliver it again.
     Crashed,
+    /// Its consumer's response says that it failed ([`EventResponse`]). Deliver it again.
+    Failed(EventFailure),
     /// The store can't tell whether it was processed before.
     Store(StoreError),
 }
@@ -64,6 +66,7 @@ impl fmt::Display for NotConsumed {
                 f.write_str("event was begun, and it is not known whether it took effect")
             }
             Self::Crashed => f.write_str("consumer panicked"),
+            Self::Failed(failure) => write!(f, "consumer failed: {}", failure.reason()),
             Self::Store(_) => f.write_str("not known whether the event was processed before"),
         }
     }
@@ -112,7 +115,7 @@ impl<S: fmt::Debug, St, F> fmt::Debug for EventDedup<S, St, F> {
 impl<S, St, F, E, T> Service<E> for EventDedup<S, St, F>
 where
     S: Service<E> + Clone + Send + 'static,
-    S::Response: Send,
+    S::Response: EventResponse + Send,
     S::Future: Send,
     S::Error: Into<BoxError>,
     St: IdempotencyStore,
@@ -153,7 +156,7 @@ async fn consume<S, St, E>(
 ) -> Result<Consumed<S::Response>, BoxError>
 where
     S: Service<E> + Send + 'static,
-    S::Response: Send,
+    S::Response: EventResponse + Send,
     S::Future: Send,
     S::Error: Into<BoxError>,
     St: IdempotencyStore,
@@ -227,10 +230,17 @@ async fn process<St, R, E>(
 ) -> Result<Consumed<R>, BoxError>
 where
     St: IdempotencyStore,
+    R: EventResponse,
     E: Into<BoxError>,
 {
     // The consumer's error need not be `Send`, so it is boxed before the next await.
-    let processed = processing.await.map_err(Into::into);
+    let processed = match processing.await.map_err(Into::into) {
+        Ok(response) => match response.failure() {
+            None => Ok(response),
+            Some(failure) => Err(NotConsumed::Failed(failure).into()),
+        },
+        failed => failed,
+    };
     let settlement = match processed {
         Ok(_) => Settlement::Complete(Stored::Reply(Bytes::new())),
         Err(_) => Settlement::Release,

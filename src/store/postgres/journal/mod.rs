@@ -178,7 +178,7 @@ async fn enqueue_with<C: GenericClient, S: ToStatement + ?Sized + Sync + Send>(
     let fingerprint = new.dedup.as_ref();
     let fingerprint = fingerprint.map(|dedup| &dedup.fingerprint.as_bytes()[..]);
     let (id, queue) = (new.id.as_bytes().as_slice(), &*new.queue);
-    let insert: [&(dyn ToSql + Sync); 11] = [
+    let insert: [&(dyn ToSql + Sync); 12] = [
         &id,
         &queue,
         &new.lane,
@@ -190,6 +190,7 @@ async fn enqueue_with<C: GenericClient, S: ToStatement + ?Sized + Sync + Send>(
         &micros(new.delay),
         &micros(new.ttl),
         &&*new.payload,
+        &new.version,
     ];
     loop {
         if let Some(row) = client.query_opt(enqueue, &insert).await? {

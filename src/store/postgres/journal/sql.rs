@@ -196,9 +196,9 @@ fn enqueue(table: &Table) -> String {
     let expires = after("$10");
     format!(
         "INSERT INTO {table} (id, queue, lane, owner, label, dedup, fingerprint, priority, status, \
-           turn, attempts, queued, due, expires, changed, leased, until, history, payload) \
+           turn, attempts, queued, due, expires, changed, leased, until, history, payload, version) \
          VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 0, 0, 0, {NOW}, least({}, {expires}), {expires}, \
-           {NOW}, 0, 0, '', $11) \
+           {NOW}, 0, 0, '', $11, $12) \
          ON CONFLICT DO NOTHING RETURNING {}",
         after("$9"),
         summary()

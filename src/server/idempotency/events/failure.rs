@@ -1,15 +1,13 @@
-use std::sync::Arc;
+use std::{sync::Arc, time::SystemTime};
 
 use bytes::Bytes;
 use http::{Request, Response};
 
-use super::{Delivered, KEEP};
+use super::{Consumed, NotConsumed};
 use crate::{
-    call::{Cause, RetryOutcome, StopReason},
+    call::{Cause, FailedAttempts, RetryOutcome, StopReason},
     classify::{Classify, Rules, Standard, network},
-    error::{BoxError, chain},
-    server::idempotency::events::Consumed,
-    store::journal::Settlement,
+    error::{BoxError, chain, find},
 };
 
 /// The response of a consumer, which may say that it failed.
@@ -35,6 +33,7 @@ pub struct EventFailure {
     reason: String,
     cause: Option<String>,
     attempts: u32,
+    history: Vec<(SystemTime, String)>,
 }
 
 impl EventFailure {
@@ -44,6 +43,7 @@ impl EventFailure {
             reason: reason.into(),
             cause: None,
             attempts: 1,
+            history: Vec::new(),
         }
     }
 
@@ -60,8 +60,29 @@ impl EventFailure {
         self.attempts
     }
 
+    /// Iterates over the attempts of a retry layer: when each failed, and its cause.
+    pub fn history(&self) -> impl Iterator<Item = (SystemTime, &str)> {
+        self.history.iter().map(|(at, cause)| (*at, &**cause))
+    }
+
+    /// Returns the reason, for people.
+    #[must_use]
+    pub fn reason(&self) -> &str {
+        &self.reason
+    }
+
+    /// Returns the cause, if it is known, in words that can be logged and sent on.
+    #[must_use]
+    pub fn known_cause(&self) -> Option<&str> {
+        self.cause.as_deref()
+    }
+
     /// Reads an error and its sources.
-    pub(super) fn of_error(error: &BoxError) -> Self {
+    #[cfg_attr(not(feature = "delivery"), allow(dead_code))]
+    pub(crate) fn of_error(error: &BoxError) -> Self {
+        if let Some(NotConsumed::Failed(failure)) = find::<NotConsumed>(&**error) {
+            return failure.clone();
+        }
         let outcome = RetryOutcome::of_error(&**error);
         let mut reason = String::new();
         for error in chain(&**error) {
@@ -74,10 +95,15 @@ impl EventFailure {
             }
         }
         let known = network::classify(&Rules::standard(), &**error).cause;
-        Self::retried(reason, known, outcome)
+        Self::retried(reason, known, outcome, FailedAttempts::of_error(&**error))
     }
 
-    fn retried(reason: String, cause: Cause, outcome: Option<&RetryOutcome>) -> Self {
+    fn retried(
+        reason: String,
+        cause: Cause,
+        outcome: Option<&RetryOutcome>,
+        failed: Option<&FailedAttempts>,
+    ) -> Self {
         let stopped = outcome.and_then(RetryOutcome::stop_reason);
         let cause = match cause {
             Cause::Unknown => stopped.map(|stopped| stopped.to_string()),
@@ -87,15 +113,11 @@ impl EventFailure {
             reason,
             cause,
             attempts: outcome.map_or(1, RetryOutcome::attempts).max(1),
-        }
-    }
-
-    /// Returns the settlement of a dead letter.
-    pub(super) fn settlement(self) -> Settlement {
-        let settlement = Settlement::failed(self.reason, KEEP);
-        match self.cause {
-            Some(cause) => settlement.cause(cause),
-            None => settlement,
+            history: failed
+                .into_iter()
+                .flat_map(FailedAttempts::iter)
+                .map(|(at, cause)| (at, cause.to_string()))
+                .collect(),
         }
     }
 }
@@ -112,7 +134,13 @@ impl<B> EventResponse for Response<B> {
         let stopped =
             stopped.map_or_else(String::new, |stopped: StopReason| format!(" ({stopped})"));
         let reason = format!("replied {}{stopped}", self.status().as_u16());
-        Some(EventFailure::retried(reason, verdict.cause, outcome))
+        let failed = FailedAttempts::of(self);
+        Some(EventFailure::retried(
+            reason,
+            verdict.cause,
+            outcome,
+            failed,
+        ))
     }
 }
 
@@ -121,15 +149,6 @@ impl<R: EventResponse> EventResponse for Consumed<R> {
         match self {
             Self::Processed(response) => response.failure(),
             _ => None,
-        }
-    }
-}
-
-impl<R: EventResponse> EventResponse for Delivered<R> {
-    fn failure(&self) -> Option<EventFailure> {
-        match self {
-            Self::Processed(response) => response.failure(),
-            Self::DeadLettered(_) => None,
         }
     }
 }

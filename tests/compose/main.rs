@@ -1,0 +1,16 @@
+//! Every pair of a layer of this crate and one of tower-http or tower, in both orders, on the
+//! servers and clients that people have: each is compiled, and called once. `--nocapture` prints the
+//! tables.
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "these are tests"
+)]
+
+mod clients;
+mod layers;
+mod routers;
+mod servers;
+mod table;
+mod tonic;
