@@ -18,9 +18,11 @@ use rustls::{
     crypto::ring,
     pki_types::{CertificateDer, pem::PemObject},
 };
+use tokio::net::TcpStream;
 use tower_reprise::{delivery::replay::Replayed, error::BoxError};
 
-use crate::{settings::Settings, wrong::Wrong};
+use super::settings::Settings;
+use crate::wrong::Wrong;
 
 /// The longest path with its query that there is.
 const LONGEST: usize = u16::MAX as usize - 1;
@@ -98,6 +100,17 @@ impl Target {
     /// How the registry knows it.
     pub(crate) fn name(&self) -> &str {
         self.authority.as_str()
+    }
+
+    /// Whether something listens there.
+    pub(crate) async fn is_there(&self) -> bool {
+        let port = match self.scheme == Scheme::HTTPS {
+            true => 443,
+            false => 80,
+        };
+        let port = self.authority.port_u16().unwrap_or(port);
+        let host = self.authority.host().trim_matches(['[', ']']);
+        TcpStream::connect((host, port)).await.is_ok()
     }
 
     /// Whether a request can be sent to where all paths are.

@@ -2,7 +2,7 @@
 
 use axum::{
     Json, Router,
-    extract::{Query, Request, State},
+    extract::{Request, State},
     response::{IntoResponse, Response},
     routing::{any, get},
 };
@@ -11,20 +11,17 @@ use serde_json::{Value, json};
 use tower::ServiceExt;
 use tower_reprise::{
     delivery::replay::ReplayId,
-    store::journal::{Entry, EntryId, Journal, Status, Timestamp},
+    store::journal::{Entry, EntryId, Journal, Query, Status, Timestamp},
 };
 
-use crate::{
-    admin::{Admin, Trouble},
-    caller::Operator,
-};
+use super::{Asked, Books, Trouble};
+use crate::gateway::caller::Operator;
 
-pub(crate) fn routes(admin: &Admin) -> Router {
+pub(super) fn routes() -> Router<Books> {
     Router::new()
         .route("/replays", get(list))
         .route("/replays/{id}", any(one))
         .route("/replays/{id}/{action}", any(one))
-        .with_state(admin.clone())
 }
 
 #[derive(Deserialize)]
@@ -33,6 +30,9 @@ pub(crate) struct Page {
     #[serde(default = "replay")]
     pub(crate) queue: String,
     pub(crate) status: Option<String>,
+    pub(crate) owner: Option<String>,
+    pub(crate) label: Option<String>,
+    pub(crate) cause: Option<String>,
     #[serde(default)]
     pub(crate) after: u64,
     pub(crate) limit: Option<u32>,
@@ -51,6 +51,16 @@ impl Page {
         }
     }
 
+    /// All but the status and the cause, which stores do not select by.
+    pub(crate) fn query(&self) -> Result<Query, Trouble> {
+        Ok(Query {
+            owner: self.owner.clone(),
+            label: self.label.clone(),
+            after: self.after,
+            ..Query::new(self.queue.clone(), self.limit()?)
+        })
+    }
+
     fn status(&self) -> Result<Option<Status>, Trouble> {
         let Some(text) = &self.status else {
             return Ok(None);
@@ -66,18 +76,17 @@ impl Page {
 }
 
 async fn list(
-    State(admin): State<Admin>,
-    Query(page): Query<Page>,
+    State(books): State<Books>,
+    Asked(page): Asked<Page>,
 ) -> Result<Json<Value>, Trouble> {
-    let query = tower_reprise::store::journal::Query {
+    let query = Query {
         status: page.status()?,
-        after: page.after,
-        ..tower_reprise::store::journal::Query::new("replay", page.limit()?)
+        ..page.query()?
     };
-    let counts = admin.store.counts("replay").await?;
+    let counts = books.store.counts("replay").await?;
     let counts = Status::ALL.map(|status| (status.as_str().to_owned(), counts.of(status).into()));
     let counts: serde_json::Map<String, Value> = counts.into_iter().collect();
-    let replays = admin.store.list(query).await?;
+    let replays = books.store.list(query).await?;
     let replays: Vec<_> = replays.iter().map(describe).collect();
     Ok(Json(json!({ "counts": counts, "replays": replays })))
 }
@@ -88,6 +97,8 @@ pub(crate) fn describe(entry: &Entry) -> Value {
         "owner": entry.owner,
         "label": entry.label,
         "status": entry.status.as_str(),
+        "cause": entry.cause,
+        "redrives": entry.redrives,
         "attempts": entry.attempts,
         "queued_at": time(entry.queued_at),
         "changed_at": time(entry.changed_at),
@@ -109,7 +120,7 @@ pub(crate) fn time(at: Timestamp) -> String {
 }
 
 /// By the crate's own routes, in the name of whose it is.
-async fn one(State(admin): State<Admin>, mut request: Request) -> Result<Response, Trouble> {
+async fn one(State(books): State<Books>, mut request: Request) -> Result<Response, Trouble> {
     let path = request
         .uri()
         .path()
@@ -117,10 +128,10 @@ async fn one(State(admin): State<Admin>, mut request: Request) -> Result<Respons
         .to_owned();
     let id = path.trim_matches('/').split('/').next().unwrap_or_default();
     let id = parse(id).ok_or_else(Trouble::not_found)?;
-    let entry = admin.store.find(id).await?.ok_or_else(Trouble::not_found)?;
+    let entry = books.store.find(id).await?.ok_or_else(Trouble::not_found)?;
     *request.uri_mut() = path.parse().map_err(|_| Trouble::not_found())?;
     request.extensions_mut().insert(Operator(entry.owner));
-    let Ok(response) = admin.replay.routes().oneshot(request).await;
+    let Ok(response) = books.replay.routes().oneshot(request).await;
     Ok(response.into_response())
 }
 

@@ -3,10 +3,7 @@
 
 use std::{collections::BTreeMap, fs};
 
-use clap::{
-    Arg, ArgAction, Command,
-    error::{ContextKind, ContextValue},
-};
+use clap::{Arg, ArgAction, ArgMatches, Command};
 use tower_reprise::error::BoxError;
 
 use crate::wrong::Wrong;
@@ -83,6 +80,18 @@ const FLAGS: &[Flag] = &[
         "head-timeout",
         "TIME",
         "How long a caller may take to send the head of a request, from when it connects or after its last one, and to answer a ping over HTTP/2, 100ms to 5min [default: 30s]",
+    ),
+    flag(
+        TRAFFIC,
+        "tls-certificate",
+        "FILE",
+        "Serves https://, HTTP/1.1 and HTTP/2: the chain of certificates as PEM. It is read again on SIGHUP",
+    ),
+    flag(
+        TRAFFIC,
+        "tls-key",
+        "FILE",
+        "The key of that certificate, as PEM",
     ),
     flag(
         UPSTREAM,
@@ -232,7 +241,19 @@ const FLAGS: &[Flag] = &[
         OPERATION,
         "admin",
         "ADDRESS",
-        "Where operators connect to: /metrics, /healthz, /readyz, /dependencies, /replays, /dead-letters, /maintenance. It asks for no password: keep it to yourself. Without it there is none",
+        "Where operators connect to: the console at /, /metrics, /healthz, /readyz, /dependencies, /replays, /dead-letters, /maintenance. Without a token it has to be an address of this machine alone. Without it there is none",
+    ),
+    flag(
+        OPERATION,
+        "admin-token-file",
+        "FILE",
+        "The token that operators show as `Authorization: Bearer`, at least 16 characters. Without it, only this machine is served",
+    ),
+    flag(
+        OPERATION,
+        "access-log",
+        "FILE",
+        "A line of JSON for each request, appended to this file, or to stdout for `-`: time, request_id, remote, method, path without its query, status, bytes, seconds",
     ),
     flag(
         OPERATION,
@@ -254,21 +275,14 @@ const FLAGS: &[Flag] = &[
     ),
 ];
 
-const ABOUT: &str = "tower-reprise in front of a service that you already have: retries, budgets, \
+const ABOUT: &str = "Stands in front of a service that you already have: retries, budgets, \
     a circuit breaker, idempotency keys and replay, without writing code.";
 
 const MORE: &str = "Flags in a file: the same names, `listen = \"127.0.0.1:8080\"`, `require-key = true`; \
-    the command line has the last word. Times are written 500ms, 30s, 5min, 24h, 7days.\n\n\
-    Signals: SIGTERM and SIGINT finish what is under way and stop; SIGHUP reads the policy again.\n\n\
-    Exit status: 0 stopped in order, or a policy that is in order; 1 trouble, or a policy that \
-    breaks a rule; 2 a flag or a file that can't be used.";
-
-/// What was asked for.
-pub(crate) enum Asked {
-    /// Look at this policy, and say what is wrong with it.
-    Check(String),
-    Serve(Values),
-}
+    or in the environment, `REPRISE_REQUIRE_KEY=true`. The command line has the last word, then the \
+    environment. Times are written 500ms, 30s, 5min, 24h, 7days.\n\n\
+    Signals: SIGTERM and SIGINT finish what is under way and stop; SIGHUP reads the policy and the certificate again.\n\n\
+    Exit status: 0 stopped in order; 1 trouble; 2 a flag or a file that can't be used.";
 
 /// The values of the flags that were given, on the command line or in a file.
 #[derive(Debug, Default)]
@@ -286,13 +300,8 @@ impl Values {
     }
 }
 
-/// Reads the command line. What can't be read there, and `--help`, ends the process.
-pub(crate) fn read() -> Result<Asked, BoxError> {
-    let matches = command().try_get_matches();
-    let matches = matches.unwrap_or_else(|error| without_value(error).exit());
-    if let Some(path) = matches.get_one::<String>("check") {
-        return Ok(Asked::Check(path.clone()));
-    }
+/// Reads the flags: the command line, then the environment, then a file.
+pub(crate) fn read(matches: &ArgMatches) -> Result<Values, BoxError> {
     let mut values = match matches.get_one::<String>("config") {
         Some(path) => file(path)?,
         None => Values::default(),
@@ -302,26 +311,25 @@ pub(crate) fn read() -> Result<Asked, BoxError> {
             values.0.insert(name.to_owned(), given.cloned().collect());
         }
     }
-    Ok(Asked::Serve(values))
+    Ok(values)
 }
 
-/// A word that belongs to no flag may belong to one that may hold a password.
-fn without_value(mut error: clap::Error) -> clap::Error {
-    let word = error.get(ContextKind::InvalidArg).map(ToString::to_string);
-    if word.is_some_and(|word| !word.starts_with('-')) {
-        let hidden = ContextValue::String("…".to_owned());
-        error.insert(ContextKind::InvalidArg, hidden);
-    }
-    error
+/// The name of a flag in the environment.
+fn variable(name: &str) -> String {
+    format!("REPRISE_{}", name.to_ascii_uppercase().replace('-', "_"))
 }
 
-fn command() -> Command {
+pub(crate) fn command() -> Command {
     let arg = |flag: &Flag| {
         let arg = Arg::new(flag.name)
             .long(flag.name)
             .value_name(flag.value)
             .help(flag.help)
-            .help_heading(flag.heading);
+            .help_heading(flag.heading)
+            .env(variable(flag.name))
+            // They may hold a password.
+            .hide_env_values(true)
+            .hide_env(true);
         match flag.value {
             "BOOL" => arg.num_args(0..=1).default_missing_value("true"),
             many if many.ends_with('…') => arg.action(ArgAction::Append),
@@ -329,6 +337,7 @@ fn command() -> Command {
         }
     };
     let command = Command::new("gateway")
+        .version(env!("CARGO_PKG_VERSION"))
         .about(ABOUT)
         // The last one wins.
         .args_override_self(true)
@@ -337,16 +346,18 @@ fn command() -> Command {
             Arg::new("config")
                 .long("config")
                 .value_name("FILE")
+                .env("REPRISE_CONFIG")
+                .hide_env(true)
                 .help("Reads all of these from a TOML file too"),
         )
-        .arg(
-            Arg::new("check")
-                .long("check")
-                .value_name("FILE")
-                .help("Audits a policy and does nothing else, for CI: prints what it finds with rule ids, and fails if a rule is broken"),
-        )
         // The same proxy without a single layer, to be measured against.
-        .arg(Arg::new("bare").long("bare").hide(true).num_args(0..=1).default_missing_value("true"));
+        .arg(
+            Arg::new("bare")
+                .long("bare")
+                .hide(true)
+                .num_args(0..=1)
+                .default_missing_value("true"),
+        );
     FLAGS.iter().map(arg).fold(command, Command::arg)
 }
 

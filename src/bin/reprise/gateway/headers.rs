@@ -45,15 +45,20 @@ pub(crate) fn strip(headers: &mut HeaderMap) {
 /// A caller's connection, as the upstream is told of it.
 #[derive(Debug, Clone)]
 pub(crate) struct Peer {
+    pub(crate) remote: IpAddr,
     address: HeaderValue,
     trusted: bool,
+    scheme: HeaderValue,
 }
 
 impl Peer {
     /// With what a trusted peer said before, what is told is added to that.
-    pub(crate) fn new(address: IpAddr, trusted: bool) -> Self {
-        let address = address.to_canonical().to_string();
+    pub(crate) fn new(address: IpAddr, trusted: bool, tls: bool) -> Self {
+        let remote = address.to_canonical();
+        let address = remote.to_string();
         Self {
+            remote,
+            scheme: HeaderValue::from_static(if tls { "https" } else { "http" }),
             address: HeaderValue::try_from(address).unwrap_or(HeaderValue::from_static("unknown")),
             trusted,
         }
@@ -94,7 +99,7 @@ impl Peer {
         let host = headers.get(header::HOST).cloned();
         for (name, value) in [
             (FORWARDED_HOST, host),
-            (FORWARDED_PROTO, Some(HeaderValue::from_static("http"))),
+            (FORWARDED_PROTO, Some(self.scheme.clone())),
         ] {
             match (headers.entry(name), value) {
                 (Entry::Occupied(_), _) if self.trusted => {}

@@ -1,6 +1,9 @@
 //! What the flags mean, checked one by one.
 
-use std::{fs, net::SocketAddr, ops::RangeInclusive, str::FromStr, time::Duration};
+use std::{
+    fs, net::SocketAddr, ops::RangeInclusive, os::unix::fs::PermissionsExt, str::FromStr,
+    time::Duration,
+};
 
 use http::{HeaderName, HeaderValue, Uri};
 use tower_reprise::{
@@ -12,7 +15,8 @@ use tower_reprise::{
 };
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::{flags::Values, policy, store::StoreAt, wrong::Wrong};
+use super::{access::AccessLog, flags::Values, policy, tls::Tls};
+use crate::{store::StoreAt, wrong::Wrong};
 
 const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -26,6 +30,8 @@ pub(crate) struct Settings {
     pub(crate) trust_forwarded: bool,
     pub(crate) max_connections: usize,
     pub(crate) head_timeout: Duration,
+    pub(crate) tls: Option<Tls>,
+    pub(crate) access_log: Option<AccessLog>,
 
     pub(crate) policy_file: Option<String>,
     pub(crate) policies: Policies,
@@ -54,10 +60,13 @@ pub(crate) struct Settings {
     pub(crate) callbacks: Option<(Signer, Guard)>,
 
     pub(crate) admin: Option<SocketAddr>,
+    pub(crate) admin_token: Option<String>,
     pub(crate) maintenance: bool,
     pub(crate) grace: Duration,
     pub(crate) log: LevelFilter,
     pub(crate) bare: bool,
+    /// What can be used, and should not be as it is.
+    pub(crate) warnings: Vec<String>,
 }
 
 /// Which POST and PATCH may be sent again.
@@ -94,6 +103,7 @@ impl Settings {
         let read = Reader(values);
         let policy_file = values.get("policy").map(str::to_owned);
         let resend = read.one_of("resend", &Resend::CHOICES)?;
+        let admin_token = read.token("admin-token-file")?;
         Ok(Self {
             listen: read.required("listen", ADDRESS)?,
             upstream: read.upstream()?,
@@ -106,6 +116,9 @@ impl Settings {
                 30 * SECOND,
                 Duration::from_millis(100)..=300 * SECOND,
             )?,
+
+            tls: read.tls()?,
+            access_log: read.access_log()?,
 
             policies: policy::open(policy_file.as_deref())?,
             policy_file,
@@ -147,17 +160,27 @@ impl Settings {
             replay_authorization: read.credential("replay-authorization-file")?,
             callbacks: read.callbacks()?,
 
-            admin: read.optional("admin", ADDRESS)?,
+            admin: read.admin(admin_token.is_some())?,
+            admin_token,
             maintenance: read.bool("maintenance")?,
             grace: read.time("grace", 30 * SECOND, Duration::ZERO..=3600 * SECOND)?,
             log: read.or("log", "info", "off, error, warn, info, debug or trace")?,
             bare: read.bool("bare")?,
+            warnings: read.exposed(),
         })
     }
 }
 
 const ADDRESS: &str = "an address and a port, such as 127.0.0.1:8080";
 const UPSTREAM: &str = "http://HOST:PORT or https://HOST, without a user or a query";
+
+/// Flags that name a file with a secret.
+const SECRETS: [&str; 4] = [
+    "tls-key",
+    "admin-token-file",
+    "callback-secret-file",
+    "replay-authorization-file",
+];
 
 struct Reader<'a>(&'a Values);
 
@@ -265,6 +288,69 @@ impl Reader<'_> {
         let text =
             text.map_err(|e| Wrong::new(name, path, format!("a file that can be read ({e})")))?;
         Ok(Some(text.trim().to_owned()))
+    }
+
+    fn tls(&self) -> Result<Option<Tls>, Wrong> {
+        match (self.0.get("tls-certificate"), self.0.get("tls-key")) {
+            (None, None) => Ok(None),
+            (Some(certificate), Some(key)) => Tls::open(certificate, key).map(Some),
+            (None, Some(_)) => Err(Wrong::missing(
+                "tls-certificate",
+                "a PEM file, beside tls-key",
+            )),
+            (Some(_), None) => Err(Wrong::missing(
+                "tls-key",
+                "a PEM file, beside tls-certificate",
+            )),
+        }
+    }
+
+    fn access_log(&self) -> Result<Option<AccessLog>, Wrong> {
+        let open = |path: &str| {
+            let allowed = |error| format!("a file that can be written to, or - ({error})");
+            AccessLog::open(path).map_err(|error| Wrong::new("access-log", path, allowed(error)))
+        };
+        self.0.get("access-log").map(open).transpose()
+    }
+
+    /// Files with secrets that every user of the machine may read.
+    fn exposed(&self) -> Vec<String> {
+        let exposed = |name: &&str| {
+            let file = self.0.get(name).and_then(|path| fs::metadata(path).ok());
+            file.is_some_and(|file| file.permissions().mode() & 0o007 != 0)
+        };
+        let warning = |name| format!("{name} names a secret, and others may read it: chmod 600");
+        SECRETS
+            .iter()
+            .copied()
+            .filter(exposed)
+            .map(warning)
+            .collect()
+    }
+
+    /// A token that takes long to guess.
+    fn token(&self, name: &str) -> Result<Option<String>, Wrong> {
+        let text = self.file(name)?;
+        let strong = |text: &String| text.len() >= 16 && text.bytes().all(|b| b.is_ascii_graphic());
+        match text {
+            Some(text) if !strong(&text) => {
+                let allowed = "a token of at least 16 visible ASCII characters";
+                Err(Wrong::new(name, "something else", allowed))
+            }
+            text => Ok(text),
+        }
+    }
+
+    /// Others than this machine need a token.
+    fn admin(&self, token: bool) -> Result<Option<SocketAddr>, Wrong> {
+        let admin: Option<SocketAddr> = self.optional("admin", ADDRESS)?;
+        match admin {
+            Some(address) if !token && !address.ip().is_loopback() => {
+                let allowed = "an address of loopback, or any with --admin-token-file";
+                Err(Wrong::new("admin", &address.to_string(), allowed))
+            }
+            admin => Ok(admin),
+        }
     }
 
     fn credential(&self, name: &str) -> Result<Option<HeaderValue>, Wrong> {

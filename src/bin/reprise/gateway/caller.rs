@@ -19,6 +19,11 @@ pub(crate) struct Callers {
 #[derive(Debug, Clone)]
 pub(crate) struct Operator(pub(crate) String);
 
+/// The caller whose replays an operator looks at.
+pub(crate) fn operator(head: &Request<()>) -> Option<String> {
+    head.extensions().get().map(|Operator(of)| of.clone())
+}
+
 impl Callers {
     pub(crate) fn new(header: HeaderName, anonymous: Option<String>, secret: [u8; 32]) -> Self {
         Self {
@@ -33,10 +38,13 @@ impl Callers {
         if let Some(replayed) = head.extensions().get::<Replayed>() {
             return Some(replayed.owner.clone());
         }
-        if let Some(Operator(of)) = head.extensions().get() {
-            return Some(of.clone());
+        if let Some(of) = operator(head) {
+            return Some(of);
         }
-        let Some(value) = head.headers().get(&self.header) else {
+        let value = head.headers().get(&self.header);
+        // Nothing is no name.
+        let value = value.filter(|value| !value.as_bytes().trim_ascii().is_empty());
+        let Some(value) = value else {
             return self
                 .anonymous
                 .as_ref()

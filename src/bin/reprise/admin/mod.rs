@@ -1,12 +1,20 @@
-//! What operators see and do.
+//! The admin port: what operators see and do, for people, scripts and the console.
+
+mod books;
+mod console;
+mod guard;
+mod letters;
+mod redrives;
+mod replays;
+mod trouble;
 
 use std::{sync::Arc, time::Duration};
 
 use axum::{
     Json, Router,
-    extract::{Query, Request, State},
+    extract::{FromRef, Path, State},
     http::{StatusCode, header},
-    middleware::{self, Next},
+    middleware,
     response::{IntoResponse, Response},
     routing::{get, post},
 };
@@ -14,33 +22,49 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::watch, time::timeout};
-use tower_reprise::{
-    delivery::{dead_letter::DeadLetters, replay::Replay},
-    dependency::{BreakerState, Dependency},
-    store::{StoreError, journal::Journal},
-};
+use tower_reprise::dependency::{BreakerState, Dependency};
 
-use crate::{letters, policy::Registries, replays, store::Store};
+pub(crate) use self::{
+    books::Books,
+    guard::Guard,
+    trouble::{Asked, Trouble},
+};
+use crate::{
+    audit,
+    gateway::{policy::Registries, traffic::Traffic, upstream::Target},
+};
 
 /// How long the store may take to say that it is there.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// A gateway, as its operators see it.
 #[derive(Clone)]
 pub(crate) struct Admin {
-    pub(crate) store: Store,
+    pub(crate) books: Books,
     pub(crate) registries: Registries,
-    pub(crate) replay: Replay<Store>,
-    pub(crate) letters: DeadLetters<Store>,
+    pub(crate) target: Target,
+    pub(crate) traffic: Arc<Traffic>,
     pub(crate) prometheus: PrometheusHandle,
     pub(crate) draining: watch::Receiver<bool>,
+}
+
+impl FromRef<Admin> for Books {
+    fn from_ref(admin: &Admin) -> Self {
+        admin.books.clone()
+    }
 }
 
 pub(crate) async fn serve(
     listener: TcpListener,
     admin: Admin,
+    guard: Guard,
     mut closed: watch::Receiver<bool>,
 ) -> std::io::Result<()> {
-    let app = router(admin);
+    let guard = Arc::new(guard);
+    let app = router(admin)
+        .merge(console::routes(Arc::clone(&guard)))
+        .fallback(|| async { Trouble::not_found() })
+        .layer(middleware::from_fn_with_state(guard, guard::check));
     let closing = async move { _ = closed.wait_for(|closed| *closed).await };
     axum::serve(listener, app)
         .with_graceful_shutdown(closing)
@@ -49,25 +73,28 @@ pub(crate) async fn serve(
 
 fn router(admin: Admin) -> Router {
     Router::new()
-        .route("/", get(|| async { ROUTES }))
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics))
         .route("/dependencies", get(dependencies))
+        .route("/dependencies/upstream/{verb}", post(force))
+        .route("/events", get(console::events))
+        .route("/audit", get(audited))
         .route("/maintenance", get(maintenance))
         .route("/maintenance/on", post(maintenance_on))
         .route("/maintenance/off", post(maintenance_off))
-        .nest("/dead-letters", letters::routes())
-        .fallback_service(replays::routes(&admin))
-        .with_state(admin)
-        .layer(middleware::from_fn(not_by_a_page))
+        .with_state(admin.clone())
+        .merge(admin.books.routes())
 }
 
 const ROUTES: &str = "\
 GET  /healthz                       whether the process lives
-GET  /readyz                        whether the store answers and nobody told it to stop
+GET  /readyz                        whether the store takes writes, the upstream is there, nobody said stop
 GET  /metrics                       for Prometheus
 GET  /dependencies                  budget, breaker and gate
+POST /dependencies/upstream/open?name=NAME    refuses all calls; close: refuses none; reset: as it was made
+GET  /events                        the state, each second, as server-sent events
+GET  /audit                         how the policies in force differ from the standard
 GET  /maintenance                   whether it is on
 POST /maintenance/on?for=10min      nothing is sent to the upstream; how long is only told to callers
 POST /maintenance/off               what was written down is replayed
@@ -76,36 +103,33 @@ GET  /replays/ID                    where one stands
 GET  /replays/ID/reply              the reply that it got
 POST /replays/ID/cancel             calls it off
 POST /replays/ID/trigger            replays it now, even in maintenance
-GET  /dead-letters?queue=replay     what could not be done: queue, limit, after
+GET  /dead-letters?queue=replay     what could not be done: queue, owner, label, cause, limit, after
 GET  /dead-letters/ID               one of them, with its history
 POST /dead-letters/ID/redrive       queues it again; a reply that is kept for its key is still its reply
-POST /dead-letters/redrive?queue=replay&dry_run=true    all: queue, owner, label, dry_run, per_second, at_most
+POST /dead-letters/redrive?queue=replay&dry_run=true
+                                    all: queue, owner, label, cause, dry_run, per_second, at_most, background
+GET  /redrives                      those in the background, and how far they are
+POST /redrives/NUMBER/stop          ends one; the rest stay dead letters
 ";
-
-/// A page in an operator's browser is no operator.
-async fn not_by_a_page(request: Request, next: Next) -> Response {
-    let headers = request.headers();
-    if headers.contains_key(header::ORIGIN) || headers.contains_key("sec-fetch-site") {
-        let safe = request.method().is_safe()
-            && headers.get("sec-fetch-site").is_some_and(|s| s == "none");
-        if !safe {
-            return (StatusCode::FORBIDDEN, "not from a web page\n").into_response();
-        }
-    }
-    next.run(request).await
-}
 
 async fn ready(State(admin): State<Admin>) -> Response {
     let draining = *admin.draining.borrow();
-    // Any question will do.
-    let asked = timeout(PATIENCE, admin.store.lanes("replay", None, 1)).await;
-    let store = asked.is_ok_and(|answer| answer.is_ok());
-    let status = match store && !draining {
+    let maintenance = admin.books.replay.maintenance().is_on();
+    let store = async { timeout(PATIENCE, admin.books.writes()).await == Ok(true) };
+    // In maintenance nobody asks for it.
+    let upstream =
+        async { maintenance || timeout(PATIENCE, admin.target.is_there()).await == Ok(true) };
+    let (store, upstream) = tokio::join!(store, upstream);
+    let status = match store && upstream && !draining {
         true => StatusCode::OK,
         false => StatusCode::SERVICE_UNAVAILABLE,
     };
-    let maintenance = admin.replay.maintenance().is_on();
-    let body = json!({ "store": store, "draining": draining, "maintenance": maintenance });
+    let body = json!({
+        "store": store,
+        "upstream": upstream,
+        "draining": draining,
+        "maintenance": maintenance,
+    });
     (status, Json(body)).into_response()
 }
 
@@ -127,6 +151,35 @@ async fn dependencies(State(admin): State<Admin>) -> Json<Value> {
     }))
 }
 
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Named {
+    name: String,
+}
+
+async fn force(
+    State(admin): State<Admin>,
+    Path(verb): Path<String>,
+    Asked(Named { name }): Asked<Named>,
+) -> Result<Json<Value>, Trouble> {
+    let known = admin.registries.upstream.list();
+    let dependency = known.iter().find(|known| known.name() == name);
+    let dependency = dependency.ok_or_else(Trouble::not_found)?;
+    match &*verb {
+        "open" => dependency.force_open(),
+        "close" => dependency.force_closed(),
+        "reset" => dependency.reset(),
+        other => return Err(Trouble::wrong("verb", other, "open, close or reset")),
+    }
+    tracing::warn!(dependency = %name, %verb, "forced by an operator");
+    Ok(Json(describe(dependency)))
+}
+
+async fn audited(State(admin): State<Admin>) -> Json<Value> {
+    let findings = audit::describe(&admin.registries.upstream.audit());
+    Json(json!({ "findings": findings }))
+}
+
 fn describe(dependency: &Dependency) -> Value {
     let status = dependency.status();
     let policy = dependency.policy();
@@ -143,7 +196,14 @@ fn describe(dependency: &Dependency) -> Value {
             "retries": status.retries,
             "retries_allowed": status.retries_allowed,
         },
-        "breaker": { "state": state, "seconds_left": left.map(|left| left.as_secs_f64()) },
+        "breaker": {
+            "state": state,
+            "seconds_left": left.map(|left| left.as_secs_f64()),
+            "reason": status.breaker_changed.map(|(reason, _)| reason.as_str()),
+            "seconds_ago": status.breaker_changed.map(|(_, ago)| ago.as_secs_f64()),
+        },
+        "shed": status.shed,
+        "held": status.held,
         "gate": { "seconds_left": status.hold.map(|hold| hold.as_secs_f64()) },
         "policy": {
             "profile": format!("{:?}", policy.profile()),
@@ -155,7 +215,7 @@ fn describe(dependency: &Dependency) -> Value {
 }
 
 async fn maintenance(State(admin): State<Admin>) -> Json<Value> {
-    Json(json!({ "on": admin.replay.maintenance().is_on() }))
+    Json(json!({ "on": admin.books.replay.maintenance().is_on() }))
 }
 
 #[derive(Deserialize)]
@@ -166,7 +226,7 @@ struct Until {
 
 async fn maintenance_on(
     State(admin): State<Admin>,
-    Query(until): Query<Until>,
+    Asked(until): Asked<Until>,
 ) -> Result<Json<Value>, Trouble> {
     let time = until.r#for.as_deref().map(humantime::parse_duration);
     let time = time.transpose().map_err(|_| {
@@ -177,44 +237,13 @@ async fn maintenance_on(
         )
     })?;
     let until = time.and_then(|time| std::time::SystemTime::now().checked_add(time));
-    admin.replay.maintenance().on(until);
+    admin.books.replay.maintenance().on(until);
     tracing::warn!("maintenance is on");
     Ok(maintenance(State(admin)).await)
 }
 
 async fn maintenance_off(State(admin): State<Admin>) -> Json<Value> {
-    admin.replay.maintenance().off();
+    admin.books.replay.maintenance().off();
     tracing::warn!("maintenance is off");
     maintenance(State(admin)).await
-}
-
-/// Why an operator gets no answer.
-pub(crate) struct Trouble(StatusCode, String);
-
-impl Trouble {
-    pub(crate) fn wrong(field: &str, value: &str, allowed: &str) -> Self {
-        let shown: String = value.chars().take(64).collect();
-        let message = format!("{field} is {shown}, allowed: {allowed}");
-        Self(StatusCode::BAD_REQUEST, message)
-    }
-
-    pub(crate) fn not_found() -> Self {
-        Self(StatusCode::NOT_FOUND, "there is no such thing".to_owned())
-    }
-
-    pub(crate) fn conflict(why: String) -> Self {
-        Self(StatusCode::CONFLICT, why)
-    }
-}
-
-impl From<StoreError> for Trouble {
-    fn from(error: StoreError) -> Self {
-        Self(StatusCode::SERVICE_UNAVAILABLE, error.to_string())
-    }
-}
-
-impl IntoResponse for Trouble {
-    fn into_response(self) -> Response {
-        (self.0, Json(json!({ "error": self.1 }))).into_response()
-    }
 }

@@ -1,6 +1,6 @@
 //! From start to end: listen, serve, reload, stop.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use tokio::{
@@ -13,35 +13,44 @@ use tokio::{
 use tower_reprise::error::BoxError;
 
 use crate::{
-    admin::{self, Admin},
-    policy::Registries,
-    server::{self, Edge},
-    settings::Settings,
-    stack,
+    admin::{self, Admin, Books, Guard},
+    gateway::policy::Registries,
+    gateway::server::{self, Edge},
+    gateway::settings::Settings,
+    gateway::stack,
+    gateway::systemd,
+    gateway::tls::Tls,
+    gateway::traffic::{self, Traffic},
+    gateway::tunnel::Tunnels,
+    gateway::upstream::{self, Target},
     store::Store,
-    upstream::Target,
     wrong::Wrong,
 };
-
-/// For histograms, in seconds.
-const BUCKETS: [f64; 12] = [
-    0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 30.0, 300.0,
-];
 
 pub(crate) async fn run(settings: Settings) -> Result<(), BoxError> {
     let signals = Signals::new()?;
     let prometheus = PrometheusBuilder::new()
-        .set_buckets(&BUCKETS)?
+        .set_buckets(&traffic::BOUNDS)?
         .install_recorder()?;
+    traffic::describe();
+    let traffic = Arc::new(Traffic::new());
     let listener = bind("listen", settings.listen).await?;
     let (stopping, stop) = watch::channel(false);
     let registries = Registries::new(&settings.policies);
     let target = Target::new(&settings)?;
+    let tunnels = Tunnels::new(upstream::client(&settings)?);
     if settings.bare {
         let service = stack::bare(&settings, target.clone())?;
-        let edge = Edge::new(service, target, None);
-        say("listening", &listener)?;
-        let signals = signals.handle(registries, settings.policy_file.clone(), stopping);
+        let edge = Edge::new(
+            service,
+            target,
+            None,
+            traffic,
+            tunnels,
+            settings.access_log.clone(),
+        );
+        say("listening", &listener, settings.tls.is_some())?;
+        let signals = signals.handle(registries, &settings, stopping);
         server::serve(listener, edge, &settings, stop).await;
         signals.abort();
         return Ok(());
@@ -51,27 +60,32 @@ pub(crate) async fn run(settings: Settings) -> Result<(), BoxError> {
     let (service, behind) = stack::layered(&settings, target.clone(), &store, &registries).await?;
     let replays = settings.replay_path.as_deref();
     let replays = replays.map(|path| (path, behind.replay.routes()));
-    let edge = Edge::new(service, target, replays);
+    let edge = Edge::new(
+        service,
+        target.clone(),
+        replays,
+        Arc::clone(&traffic),
+        tunnels,
+        settings.access_log.clone(),
+    );
 
     // Operators are served until the very end.
     let (closing, closed) = watch::channel(false);
     let admin = match settings.admin {
         None => None,
         Some(address) => {
-            if !address.ip().is_loopback() {
-                tracing::warn!(%address, "the admin port asks for no password, and others can reach it");
-            }
             let listener = bind("admin", address).await?;
-            say("admin", &listener)?;
+            say("admin", &listener, false)?;
             let admin = Admin {
-                store: store.clone(),
+                books: Books::new(store.clone(), behind.replay.clone(), behind.letters.clone()),
                 registries: registries.clone(),
-                replay: behind.replay.clone(),
-                letters: behind.letters.clone(),
+                target,
+                traffic,
                 prometheus: prometheus.clone(),
                 draining: stop.clone(),
             };
-            Some(tokio::spawn(admin::serve(listener, admin, closed)))
+            let guard = Guard::new(settings.admin_token.clone());
+            Some(tokio::spawn(admin::serve(listener, admin, guard, closed)))
         }
     };
     let upkeep = tokio::spawn(upkeep(prometheus, store.clone()));
@@ -82,9 +96,10 @@ pub(crate) async fn run(settings: Settings) -> Result<(), BoxError> {
         anonymous = settings.anonymous.as_deref().unwrap_or("refused"),
         "the gateway is open"
     );
-    say("listening", &listener)?;
+    say("listening", &listener, settings.tls.is_some())?;
+    systemd::tell("READY=1");
 
-    let signals = signals.handle(registries, settings.policy_file.clone(), stopping);
+    let signals = signals.handle(registries, &settings, stopping);
     let (orderly, until) = server::serve(listener, edge, &settings, stop).await;
     for worker in behind.workers {
         worker.shutdown(left(until)).await;
@@ -125,8 +140,9 @@ async fn bind(field: &str, address: SocketAddr) -> Result<TcpListener, Wrong> {
 }
 
 /// On stdout, for who started the gateway: with port 0, that is how to find out which it is.
-fn say(what: &str, listener: &TcpListener) -> Result<(), BoxError> {
-    println!("{what} on http://{}", listener.local_addr()?);
+fn say(what: &str, listener: &TcpListener, tls: bool) -> Result<(), BoxError> {
+    let scheme = if tls { "https" } else { "http" };
+    println!("{what} on {scheme}://{}", listener.local_addr()?);
     Ok(())
 }
 
@@ -161,18 +177,29 @@ impl Signals {
     fn handle(
         mut self,
         registries: Registries,
-        policy: Option<String>,
+        settings: &Settings,
         stopping: watch::Sender<bool>,
     ) -> JoinHandle<()> {
+        let (policy, tls) = (settings.policy_file.clone(), settings.tls.clone());
         tokio::spawn(async move {
             loop {
                 tokio::select! {
-                    _ = self.hang_up.recv() => registries.reload(policy.as_deref()),
+                    _ = self.hang_up.recv() => reload(&registries, policy.as_deref(), tls.as_ref()),
                     _ = self.terminate.recv() => stop(&stopping),
                     _ = self.interrupt.recv() => stop(&stopping),
                 }
             }
         })
+    }
+}
+
+/// Reads what may have changed again.
+fn reload(registries: &Registries, policy: Option<&str>, tls: Option<&Tls>) {
+    if let Some(tls) = tls {
+        tls.reload();
+    }
+    if policy.is_some() || tls.is_none() {
+        registries.reload(policy);
     }
 }
 
@@ -183,4 +210,5 @@ fn stop(stopping: &watch::Sender<bool>) {
         std::process::exit(1);
     }
     tracing::info!("finishing what is under way");
+    systemd::tell("STOPPING=1");
 }

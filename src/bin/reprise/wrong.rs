@@ -34,7 +34,9 @@ fn shown(field: &str, value: &str) -> String {
         "store" => false,
         "upstream" => value.chars().all(plain),
         // What should be in the file may be here by mistake.
-        "callback-secret-file" | "replay-authorization-file" => value.starts_with(['/', '.']),
+        "admin-token-file" | "callback-secret-file" | "replay-authorization-file" => {
+            value.starts_with(['/', '.'])
+        }
         _ => !value.contains('@'),
     };
     let scheme = value.split_once(':').map(|(scheme, _)| scheme);

@@ -31,12 +31,12 @@ use tower_reprise::{
 };
 
 use crate::{
-    caller::Callers,
-    policy::Registries,
-    settings::{Resend, Settings},
+    gateway::caller::Callers,
+    gateway::policy::Registries,
+    gateway::settings::{Resend, Settings},
+    gateway::uncertain::{self, Uncertain},
+    gateway::upstream::{self, Target},
     store::Store,
-    uncertain::{self, Uncertain},
-    upstream::{self, Target},
 };
 
 /// The longest that a request may ask to wait.

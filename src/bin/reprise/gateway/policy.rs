@@ -1,7 +1,5 @@
 //! The policy: read, audited, and read again.
 
-use std::process::ExitCode;
-
 use tower_reprise::{Dependencies, Policy, error::BoxError, policy::Policies};
 
 use crate::wrong::Wrong;
@@ -20,29 +18,6 @@ pub(crate) fn open(path: Option<&str>) -> Result<Policies, BoxError> {
         return Err(Wrong::new("policy", path, allowed).into());
     }
     Ok(policies)
-}
-
-/// Says what an audit finds.
-pub(crate) fn check(path: &str) -> ExitCode {
-    match Policies::check(path) {
-        Ok(audit) => {
-            println!("{audit}");
-            let kept = audit.is_compliant();
-            println!(
-                "{path}: {}",
-                if kept {
-                    "in order"
-                } else {
-                    "breaks the standard"
-                }
-            );
-            ExitCode::from(u8::from(!kept))
-        }
-        Err(error) => {
-            eprintln!("gateway: {error}");
-            ExitCode::from(2)
-        }
-    }
 }
 
 /// What is known of the upstream, and of the callers' retries.
