@@ -1,9 +1,11 @@
-//! Tower layers that make calls safe to repeat.
+//! Middleware that retries failed calls without making an outage worse, and without doing anything
+//! twice: a client decides whether, when and how often to call again, and a server recognises a
+//! repeated request and answers it with the first one's reply.
 //!
-//! Services die of their own retries: storms, payments made twice, herds that wake together. This
-//! crate decides whether, when and how often a client calls again, and makes what it repeats
-//! harmless. Each layer works alone; together they share one classification policy and one state
-//! per dependency.
+//! Each layer works alone; together they share one view of what an error means and one state per
+//! dependency. **Start with the [`guide`]**: what is safe to repeat, the order of layers, operation,
+//! migration from other crates. [`stacks`] has the one line for axum, tonic, reqwest and hyper, and each
+//! layer's module says what it does, when to use it, its defaults, and what goes wrong.
 //!
 //! ```no_run
 //! use http_body_util::Full;
@@ -76,14 +78,17 @@
 //! | feature | default | what it adds |
 //! | --- | --- | --- |
 //! | `codes` | yes | error codes in JSON bodies; without it, a policy with other codes than the standard's is an error |
-//! | `hyper` | yes | tells errors of hyper, hyper-util, h2 and rustls apart by their types |
+//! | `hyper` | no | knows errors of hyper and hyper-util; without it, a reply that breaks off or a failed look-up is an unknown error, and not retried |
+//! | `h2` | no | knows resets of HTTP/2 streams; without it, one that the server refused is not retried |
+//! | `rustls` | no | knows TLS errors; without it, an untrusted certificate is known by its text, and any other failed handshake counts as a failed connection, which is retried |
+//! | `buffer` | no | knows that a `tower::buffer` is closed; without it, that counts as a failure of the dependency |
 //! | `metrics` | yes | counters, gauges and histograms through the `metrics` facade |
 //! | `tracing` | yes | one structured event per retry |
 //! | `serde` | no | policies from TOML, JSON and the environment |
 //! | `forrst` | no | the forrst dialect: envelopes, retry guidance in replies, given and obeyed, and (with `server`) functions that are executed once, or (with `delivery`) later |
 //! | `axum` | no | axum's bodies can be sent again; below nested routers, idempotency goes by the whole path |
-//! | `tonic` | no | tonic's bodies can be sent again; refusals are statuses |
-//! | `reqwest` | no | `reqwest::Client` as the innermost service |
+//! | `tonic` | no | tonic's bodies can be sent again; refusals are statuses; with `hyper`, `h2` and `buffer`, and for TLS add `rustls` |
+//! | `reqwest` | no | `reqwest::Client` as the innermost service; with `hyper`, `h2` and `rustls` |
 //! | `reqwest-middleware` | no | layers in a reqwest-middleware chain |
 //! | `server` | no | idempotency on a server, with records in memory, and the seam for other stores |
 //! | `sqlite` | no | the store in a SQLite file, durable and shared by the processes of a machine |

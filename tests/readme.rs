@@ -8,7 +8,7 @@
 use std::{env, fmt::Write, fs, path::Path, process::Command};
 
 /// What a project that pastes the snippets has already, in this crate's own versions.
-const THEIRS: [(&str, &str); 8] = [
+const THEIRS: [(&str, &str); 9] = [
     ("axum", ""),
     ("bytes", ""),
     ("http-body-util", ""),
@@ -18,6 +18,10 @@ const THEIRS: [(&str, &str); 8] = [
     ),
     ("reqwest", "default-features = false"),
     ("reqwest-middleware", "default-features = false"),
+    (
+        "tokio",
+        r#"features = ["macros", "net", "rt-multi-thread"]"#,
+    ),
     ("tonic", ""),
     ("tower", ""),
 ];

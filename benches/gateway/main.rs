@@ -1,4 +1,4 @@
-//! What the gateway costs: the example's own binary under `wrk`, against itself without a single
+//! What the gateway costs: its own binary under `wrk`, against itself without a single
 //! layer (`--bare`), round by round in one run.
 //!
 //! ```text

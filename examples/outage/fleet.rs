@@ -12,22 +12,18 @@ use http::{Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper_util::{client::legacy::Client as HttpClient, rt::TokioExecutor};
-use tokio::{
-    task::JoinSet,
-    time::{Sleep, interval},
-};
+use tokio::{task::JoinSet, time::interval};
 use tower::{
     ServiceBuilder, ServiceExt,
     retry::{
         Policy as Again,
-        backoff::{Backoff, ExponentialBackoff, ExponentialBackoffMaker, MakeBackoff},
-        budget::{Budget, TpsBudget},
+        backoff::{ExponentialBackoffMaker, MakeBackoff},
     },
     util::{BoxCloneService, rng::HasherRng},
 };
 use tower_reprise::{Dependencies, Policy, backoff, error::BoxError, stacks};
 
-use crate::timeline::Timeline;
+use crate::{timeline::Timeline, tower_retry::Budgeted};
 
 pub(crate) const CLIENTS: usize = 4;
 pub(crate) const CALLS_PER_SECOND: u32 = 120;
@@ -85,7 +81,7 @@ impl Fleet {
                 .service(timed.service(http))
                 .boxed_clone(),
             Self::Tower => client
-                .retry(Budgeted::new()?)
+                .retry(budgeted()?)
                 .service(timed.service(http))
                 .boxed_clone(),
             // The time limits are the policy's.
@@ -122,45 +118,16 @@ impl Again<Order, Response<Incoming>, BoxError> for AtOnce {
     }
 }
 
-/// A policy as tower's documentation has it, with tower's own backoff and budget.
-#[derive(Debug, Clone)]
-struct Budgeted {
-    left: u32,
-    backoff: ExponentialBackoff,
-    budget: Arc<TpsBudget>,
-}
-
-impl Budgeted {
-    /// The default budget, and the backoff of our default policy.
-    fn new() -> Result<Self, BoxError> {
-        let (base, cap) = (backoff::DEFAULT_BASE, backoff::DEFAULT_CAP);
-        let mut backoff = ExponentialBackoffMaker::new(base, cap, 0.99, HasherRng::new())?;
-        Ok(Self {
-            left: RETRIES,
-            backoff: backoff.make_backoff(),
-            budget: Arc::default(),
-        })
-    }
-}
-
-impl Again<Order, Response<Incoming>, BoxError> for Budgeted {
-    type Future = Sleep;
-
-    fn retry(&mut self, _: &mut Order, result: &mut Outcome) -> Option<Sleep> {
-        if succeeded(result) {
-            self.budget.deposit();
-            return None;
-        }
-        let allowed = self.left > 0 && self.budget.withdraw();
-        allowed.then(|| {
-            self.left -= 1;
-            self.backoff.next_backoff()
-        })
-    }
-
-    fn clone_request(&mut self, order: &Order) -> Option<Order> {
-        Some(order.clone())
-    }
+/// tower's policy, with the backoff of our default policy.
+fn budgeted() -> Result<Budgeted<HasherRng, fn(&Outcome) -> bool>, BoxError> {
+    let (base, cap) = (backoff::DEFAULT_BASE, backoff::DEFAULT_CAP);
+    let mut backoff = ExponentialBackoffMaker::new(base, cap, 0.99, HasherRng::new())?;
+    Ok(Budgeted {
+        left: RETRIES,
+        backoff: backoff.make_backoff(),
+        budget: Arc::default(),
+        succeeded,
+    })
 }
 
 fn succeeded(result: &Outcome) -> bool {

@@ -2,7 +2,7 @@
 //! more. In one command:
 //!
 //! ```text
-//! cargo run --release --example outage
+//! cargo run --release --features hyper --example outage
 //! ```
 //!
 //! Each fleet makes 120 calls a second to a server of its own on loopback, which can do 160:
@@ -42,6 +42,8 @@ mod server;
 #[path = "../support/svg.rs"]
 mod svg;
 mod timeline;
+#[path = "../support/tower_retry.rs"]
+mod tower_retry;
 
 use std::{path::Path, process::ExitCode, sync::Arc, time::Duration};
 
@@ -58,7 +60,7 @@ use crate::{
 const USAGE: &str = "\
 Four fleets of clients meet a server that fails more and more.
 
-usage: cargo run --release --example outage [-- --quick]
+usage: cargo run --release --features hyper --example outage [-- --quick]
 
   --quick  10 s in place of 38 s: shorter phases, coarser figures
   --help   this text";

@@ -45,6 +45,8 @@ mod svg;
 #[path = "../support/table.rs"]
 #[allow(dead_code, reason = "benchmarks use the rest")]
 mod table;
+#[path = "../support/tower_retry.rs"]
+mod tower_retry;
 mod world;
 mod writers;
 

@@ -7,13 +7,12 @@ use std::{
 };
 
 use http::StatusCode;
-use tokio::time::{Instant, Sleep, sleep};
+use tokio::time::{Instant, sleep};
 use tower::{
     Layer, ServiceBuilder, ServiceExt,
     retry::{
-        Policy, RetryLayer,
-        backoff::{Backoff, ExponentialBackoff, ExponentialBackoffMaker, MakeBackoff},
-        budget::{Budget, TpsBudget},
+        RetryLayer,
+        backoff::{ExponentialBackoffMaker, MakeBackoff},
     },
     service_fn,
     util::BoxCloneService,
@@ -24,6 +23,7 @@ use tower_resilience_retry::{FnInterval, RetryBudget};
 use crate::{
     clients::Terms,
     dice::Dice,
+    tower_retry::Budgeted,
     world::{Call, Reply, Wire, lock, reply, seconds, succeeded},
 };
 
@@ -119,41 +119,13 @@ fn told(result: &Result<Reply, BoxError>) -> Option<u64> {
     told.to_str().ok()?.parse().ok()
 }
 
-/// A policy as tower's documentation has it, with tower's own backoff and budget.
-#[derive(Debug, Clone)]
-struct Budgeted {
-    left: u32,
-    /// With a generator that has a seed. As with tower's own, each call begins with a clone of it.
-    backoff: ExponentialBackoff<Dice>,
-    budget: Arc<TpsBudget>,
-}
-
-impl Policy<Call, Reply, BoxError> for Budgeted {
-    type Future = Sleep;
-
-    fn retry(&mut self, _: &mut Call, result: &mut Result<Reply, BoxError>) -> Option<Sleep> {
-        if succeeded(result) {
-            self.budget.deposit();
-            return None;
-        }
-        let allowed = self.left > 0 && self.budget.withdraw();
-        allowed.then(|| {
-            self.left -= 1;
-            self.backoff.next_backoff()
-        })
-    }
-
-    fn clone_request(&mut self, call: &Call) -> Option<Call> {
-        Some(call.clone())
-    }
-}
-
 pub(crate) fn tower(wire: Wire, terms: Terms, dice: Dice) -> Result<Wire, BoxError> {
     let mut backoff = ExponentialBackoffMaker::new(terms.base, terms.cap, 0.99, dice)?;
     let policy = Budgeted {
         left: terms.retries,
         backoff: backoff.make_backoff(),
         budget: Arc::default(),
+        succeeded,
     };
     Ok(ServiceBuilder::new()
         .layer(RetryLayer::new(policy))

@@ -159,7 +159,7 @@ impl RetryOutcome {
 
 /// The last error of a call, which is its [`source`](Error::source), unchanged.
 ///
-/// It names the dependency and the root cause: `stock.example:80: connection refused (3 attempts,
+/// It names the dependency and the root cause: `stock.example: connection refused (3 attempts,
 /// retries exhausted)`.
 #[derive(Debug)]
 pub struct RetryError {

@@ -136,6 +136,26 @@
 //! Calls in flight keep the policy they began with; budgets, breakers and gates keep their state.
 //! `examples/policy.toml` documents every field.
 //!
+//! `reprise audit` is the gate for services in any language: `--gate merge` fails for what blocks a
+//! merge (R-1, R-4, R-6), `--gate deploy` also for what blocks a deployment (R-7, R-8) or was not
+//! approved (R-2, R-3). `--admin 127.0.0.1:8081` audits the policies that a gateway runs with.
+//!
+//! ```yaml
+//! # .github/workflows/policy.yml
+//! on: [pull_request]
+//! jobs:
+//!   audit:
+//!     runs-on: ubuntu-latest
+//!     permissions: { contents: read, security-events: write }
+//!     steps:
+//!       - uses: actions/checkout@v4
+//!       - run: cargo install tower-reprise --features cli
+//!       - run: reprise audit policy.toml --gate merge --format sarif > audit.sarif
+//!       - if: always()
+//!         uses: github/codeql-action/upload-sarif@v3
+//!         with: { sarif_file: audit.sarif }
+//! ```
+//!
 //! # Stores
 //!
 //! Expired records are removed as others come in. A full store refuses new operations and drops

@@ -88,4 +88,4 @@
 //! The server's layers, then the client's. [`ProblemLayer`](crate::server::problem::ProblemLayer)
 //! turns refusals and errors of the client stack into 502, 503 and 504. It goes directly inside the
 //! inbound budget, because replay and idempotency need the errors themselves: a request that was
-//! never sent releases its key and is journaled. The example `gateway` is such a proxy.
+//! never sent releases its key and is journaled. `reprise gateway` is such a proxy.

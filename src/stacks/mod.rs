@@ -21,11 +21,12 @@ pub mod reqwest;
 pub mod tonic;
 
 use crate::{
+    classify::Standard,
     client::{
         circuit_breaker::CircuitBreakerLayer, idempotency_key::PolicyKeyLayer, peek::PeekLayer,
         retry::RetryLayer, retry_after::RetryAfterLayer, retry_budget::RetryBudgetLayer,
     },
-    dependency::Dependencies,
+    dependency::{ByAuthority, Dependencies},
 };
 
 /// Returns all client layers in the right order, as one layer.
@@ -59,6 +60,10 @@ pub fn client<C: Clone, L: Clone>(deps: Dependencies<C, L>) -> ClientLayers<C, L
         PeekLayer::new(deps),
     )
 }
+
+/// The service of [`client`] around `S`, for a struct that holds one.
+pub type Client<S, C = Standard, L = ByAuthority> =
+    <ClientLayers<C, L> as tower::Layer<S>>::Service;
 
 /// The layers of [`client`], outermost first.
 pub type ClientLayers<C, L> = (

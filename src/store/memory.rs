@@ -13,8 +13,8 @@ use std::{
 
 use self::{queue::MemoryQueue, shards::Shards};
 use super::{
-    Claim, ClaimId, Claimed, FencingToken, IdempotencyStore, Ownership, RecordKey, StoreError,
-    Stored,
+    Claim, ClaimId, Claimed, FencingToken, IdempotencyStore, Ownership, RecordKey, Stored,
+    verbs::verbs,
 };
 use crate::error::ConfigError;
 
@@ -151,53 +151,18 @@ impl MemoryStoreBuilder {
     }
 }
 
-#[allow(
-    clippy::manual_async_fn,
-    reason = "an async fn stores its arguments twice, which doubles a claim's future"
-)]
 impl IdempotencyStore for MemoryStore {
-    fn claim(&self, claim: Claim) -> impl Future<Output = Result<Claimed, StoreError>> + Send {
-        async move { self.inner.claim(&claim) }
-    }
-
-    fn renew(
-        &self,
-        key: RecordKey,
-        token: FencingToken,
-        lease: Duration,
-        retention: Duration,
-    ) -> impl Future<Output = Result<Ownership, StoreError>> + Send {
-        async move { Ok(self.inner.renew(&key, token, None, lease, retention)) }
-    }
-
-    async fn suspend(
-        &self,
-        key: RecordKey,
-        token: FencingToken,
-        resumed_by: ClaimId,
-        lease: Duration,
-        retention: Duration,
-    ) -> Result<Ownership, StoreError> {
-        let resumed_by = Some(resumed_by);
-        let inner = &self.inner;
-        Ok(inner.renew(&key, token, resumed_by, lease, retention))
-    }
-
-    fn complete(
-        &self,
-        key: RecordKey,
-        token: FencingToken,
-        stored: Stored,
-        retention: Duration,
-    ) -> impl Future<Output = Result<Ownership, StoreError>> + Send {
-        async move { self.inner.complete(&key, token, stored, retention) }
-    }
-
-    fn release(
-        &self,
-        key: RecordKey,
-        token: FencingToken,
-    ) -> impl Future<Output = Result<Ownership, StoreError>> + Send {
-        async move { Ok(self.inner.release(&key, token)) }
+    verbs! { self;
+        claim(claim: Claim) -> Claimed = async move { self.inner.claim(&claim) };
+        renew(key: RecordKey, token: FencingToken, lease: Duration, retention: Duration) -> Ownership
+            = async move { Ok(self.inner.renew(&key, token, None, lease, retention)) };
+        suspend(
+            key: RecordKey, token: FencingToken, by: ClaimId, lease: Duration, retention: Duration
+        ) -> Ownership
+            = async move { Ok(self.inner.renew(&key, token, Some(by), lease, retention)) };
+        complete(key: RecordKey, token: FencingToken, stored: Stored, retention: Duration)
+            -> Ownership = async move { self.inner.complete(&key, token, stored, retention) };
+        release(key: RecordKey, token: FencingToken) -> Ownership
+            = async move { Ok(self.inner.release(&key, token)) };
     }
 }

@@ -76,6 +76,7 @@ mod remote;
 pub mod sealed;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+mod verbs;
 
 use std::{future::Future, sync::Arc, time::Duration};
 
@@ -89,6 +90,7 @@ pub use self::redis::{RedisStore, RedisStoreBuilder};
 pub use self::sealed::{SealKeys, Sealed};
 #[cfg(feature = "sqlite")]
 pub use self::sqlite::{SqliteStore, SqliteStoreBuilder};
+use self::verbs::verbs;
 pub use self::{
     error::{StoreError, StoreErrorKind},
     memory::{MemoryStore, MemoryStoreBuilder},
@@ -201,47 +203,16 @@ pub trait IdempotencyStore: Send + Sync + 'static {
 }
 
 impl<S: IdempotencyStore> IdempotencyStore for Arc<S> {
-    fn claim(&self, claim: Claim) -> impl Future<Output = Result<Claimed, StoreError>> + Send {
-        (**self).claim(claim)
-    }
-
-    fn renew(
-        &self,
-        key: RecordKey,
-        token: FencingToken,
-        lease: Duration,
-        retention: Duration,
-    ) -> impl Future<Output = Result<Ownership, StoreError>> + Send {
-        (**self).renew(key, token, lease, retention)
-    }
-
-    fn suspend(
-        &self,
-        key: RecordKey,
-        token: FencingToken,
-        resumed_by: ClaimId,
-        lease: Duration,
-        retention: Duration,
-    ) -> impl Future<Output = Result<Ownership, StoreError>> + Send {
-        (**self).suspend(key, token, resumed_by, lease, retention)
-    }
-
-    fn complete(
-        &self,
-        key: RecordKey,
-        token: FencingToken,
-        stored: Stored,
-        retention: Duration,
-    ) -> impl Future<Output = Result<Ownership, StoreError>> + Send {
-        (**self).complete(key, token, stored, retention)
-    }
-
-    fn release(
-        &self,
-        key: RecordKey,
-        token: FencingToken,
-    ) -> impl Future<Output = Result<Ownership, StoreError>> + Send {
-        (**self).release(key, token)
+    verbs! { self;
+        claim(claim: Claim) -> Claimed = (**self).claim(claim);
+        renew(key: RecordKey, token: FencingToken, lease: Duration, retention: Duration) -> Ownership
+            = (**self).renew(key, token, lease, retention);
+        suspend(
+            key: RecordKey, token: FencingToken, by: ClaimId, lease: Duration, retention: Duration
+        ) -> Ownership = (**self).suspend(key, token, by, lease, retention);
+        complete(key: RecordKey, token: FencingToken, stored: Stored, retention: Duration)
+            -> Ownership = (**self).complete(key, token, stored, retention);
+        release(key: RecordKey, token: FencingToken) -> Ownership = (**self).release(key, token);
     }
 
     fn as_stored(&self, key: RecordKey, stored: Stored) -> Result<Stored, StoreError> {

@@ -4,25 +4,58 @@ use bytes::Bytes;
 
 use crate::http::digest::Digest;
 
+/// Gives a type of so many bytes its constructor and its accessor.
+macro_rules! of_bytes {
+    ($name:ident, $length:literal, $noun:literal) => {
+        impl $name {
+            #[doc = concat!("Creates ", $noun, " of these bytes.")]
+            #[must_use]
+            pub fn new(bytes: [u8; $length]) -> Self {
+                Self(bytes)
+            }
+
+            /// Returns the bytes.
+            #[must_use]
+            pub fn as_bytes(&self) -> &[u8; $length] {
+                &self.0
+            }
+        }
+    };
+}
+pub(super) use of_bytes;
+
 /// The name of a record: a SHA-256 over everything that identifies an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RecordKey([u8; 32]);
+of_bytes!(RecordKey, 32, "a key");
 
-impl RecordKey {
-    /// Creates a key of these bytes.
-    #[must_use]
-    pub fn new(bytes: [u8; 32]) -> Self {
-        Self(bytes)
-    }
+/// A SHA-256 over the request, which tells a repeated request from another one with the same key.
+/// Never shown in logs, since the hash of a short body can be guessed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Fingerprint([u8; 32]);
+of_bytes!(Fingerprint, 32, "a fingerprint");
 
-    /// Returns the key's bytes.
+/// The identity of a claimant: drawn at random for each execution, and the same when a claim is
+/// repeated because its response was lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ClaimId([u8; 16]);
+of_bytes!(ClaimId, 16, "an id");
+
+impl ClaimId {
+    /// Draws a random id.
     #[must_use]
-    pub fn as_bytes(&self) -> &[u8; 32] {
-        &self.0
+    pub fn random() -> Self {
+        Self(rand::random::<u128>().to_le_bytes())
     }
 }
 
 impl From<Digest> for RecordKey {
+    fn from(digest: Digest) -> Self {
+        Self(digest.finish())
+    }
+}
+
+impl From<Digest> for Fingerprint {
     fn from(digest: Digest) -> Self {
         Self(digest.finish())
     }
@@ -41,59 +74,9 @@ impl fmt::Display for RecordKey {
     }
 }
 
-/// A SHA-256 over the request, which tells a repeated request from another one with the same key.
-/// Never shown in logs, since the hash of a short body can be guessed.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Fingerprint([u8; 32]);
-
-impl Fingerprint {
-    /// Creates a fingerprint of these bytes.
-    #[must_use]
-    pub fn new(bytes: [u8; 32]) -> Self {
-        Self(bytes)
-    }
-
-    /// Returns the fingerprint's bytes.
-    #[must_use]
-    pub fn as_bytes(&self) -> &[u8; 32] {
-        &self.0
-    }
-}
-
-impl From<Digest> for Fingerprint {
-    fn from(digest: Digest) -> Self {
-        Self(digest.finish())
-    }
-}
-
 impl fmt::Debug for Fingerprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Fingerprint(..)")
-    }
-}
-
-/// The identity of a claimant: drawn at random for each execution, and the same when a claim is
-/// repeated because its response was lost.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct ClaimId([u8; 16]);
-
-impl ClaimId {
-    /// Creates an id of these bytes.
-    #[must_use]
-    pub fn new(bytes: [u8; 16]) -> Self {
-        Self(bytes)
-    }
-
-    /// Draws a random id.
-    #[must_use]
-    pub fn random() -> Self {
-        Self(rand::random::<u128>().to_le_bytes())
-    }
-
-    /// Returns the id's bytes.
-    #[must_use]
-    pub fn as_bytes(&self) -> &[u8; 16] {
-        &self.0
     }
 }
 

@@ -46,7 +46,7 @@ use chacha20poly1305::{
 
 use super::{
     Claim, ClaimId, Claimed, FencingToken, IdempotencyStore, Ownership, RecordKey, StoreError,
-    StoreErrorKind, Stored,
+    StoreErrorKind, Stored, verbs::verbs,
 };
 use crate::error::ConfigError;
 
@@ -224,44 +224,18 @@ impl<S: IdempotencyStore> IdempotencyStore for Sealed<S> {
         })
     }
 
-    fn renew(
-        &self,
-        key: RecordKey,
-        token: FencingToken,
-        lease: Duration,
-        retention: Duration,
-    ) -> impl Future<Output = Result<Ownership, StoreError>> + Send {
-        self.store.renew(key, token, lease, retention)
-    }
-
-    fn suspend(
-        &self,
-        key: RecordKey,
-        token: FencingToken,
-        resumed_by: ClaimId,
-        lease: Duration,
-        retention: Duration,
-    ) -> impl Future<Output = Result<Ownership, StoreError>> + Send {
-        self.store.suspend(key, token, resumed_by, lease, retention)
-    }
-
-    async fn complete(
-        &self,
-        key: RecordKey,
-        token: FencingToken,
-        stored: Stored,
-        retention: Duration,
-    ) -> Result<Ownership, StoreError> {
-        let stored = self.sealed(key, stored)?;
-        self.store.complete(key, token, stored, retention).await
-    }
-
-    fn release(
-        &self,
-        key: RecordKey,
-        token: FencingToken,
-    ) -> impl Future<Output = Result<Ownership, StoreError>> + Send {
-        self.store.release(key, token)
+    verbs! { self;
+        renew(key: RecordKey, token: FencingToken, lease: Duration, retention: Duration) -> Ownership
+            = self.store.renew(key, token, lease, retention);
+        suspend(
+            key: RecordKey, token: FencingToken, by: ClaimId, lease: Duration, retention: Duration
+        ) -> Ownership = self.store.suspend(key, token, by, lease, retention);
+        complete(key: RecordKey, token: FencingToken, stored: Stored, retention: Duration)
+            -> Ownership = async move {
+                let stored = self.sealed(key, stored)?;
+                self.store.complete(key, token, stored, retention).await
+            };
+        release(key: RecordKey, token: FencingToken) -> Ownership = self.store.release(key, token);
     }
 
     fn as_stored(&self, key: RecordKey, stored: Stored) -> Result<Stored, StoreError> {

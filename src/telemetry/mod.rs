@@ -255,6 +255,24 @@ pub(crate) fn store_trouble(verb: &'static str, kind: &'static str) {
         .increment(1);
 }
 
+/// Records that the disk of a store is full, and that the room for outcomes is used.
+#[cfg(feature = "sqlite")]
+pub(crate) fn store_full(path: impl Display) {
+    #[cfg(feature = "tracing")]
+    tracing::error!(target: "tower_reprise", store = %path, "no room left, new operations refused");
+    #[cfg(not(feature = "tracing"))]
+    let _ = path;
+}
+
+/// Records that the file of a store is damaged.
+#[cfg(feature = "sqlite")]
+pub(crate) fn store_damaged(path: impl Display) {
+    #[cfg(feature = "tracing")]
+    tracing::error!(target: "tower_reprise", store = %path, "file damaged, every verb fails until it is opened again");
+    #[cfg(not(feature = "tracing"))]
+    let _ = path;
+}
+
 /// Records that an execution lost its lease to another one.
 #[cfg(feature = "server")]
 pub(crate) fn lease_lost(key: impl Display) {

@@ -5,6 +5,7 @@
     clippy::expect_used,
     clippy::panic,
     clippy::unwrap_used,
+    clippy::vec_init_then_push,
     reason = "these are tests"
 )]
 

@@ -518,7 +518,7 @@ async fn q_5_a_letter_has_all_attempts_of_a_retry_layer_and_the_cause() {
     assert_eq!((letter.attempts, letter.cause()), (6, "reset"));
     assert_eq!(
         letter.reason,
-        "orders:80: connection reset (6 attempts, retries exhausted): connection reset"
+        "orders: connection reset (6 attempts, retries exhausted): connection reset"
     );
     let notes = |letter: &DeadLetter| {
         let history = letter.history.iter();

@@ -12,7 +12,7 @@ use crate::{
     shop::{Gets, Shop},
 };
 
-#[path = "../../examples/gateway/store.rs"]
+#[path = "../../src/bin/reprise/store.rs"]
 #[allow(dead_code, reason = "the gateway's own")]
 mod store;
 

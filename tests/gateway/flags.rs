@@ -1,7 +1,7 @@
 //! What the gateway is told, and what it does not take.
 
 use crate::{
-    gateway::{Folder, Gateway, policy, run},
+    gateway::{Folder, Gateway, policy, reprise, run},
     shop::Shop,
 };
 
@@ -169,7 +169,7 @@ fn p_2_wrong_values_are_refused() {
         (&["--config", "/none"], "config", "/none", "a file"),
     ] {
         let (code, _, said) = run(&[&RIGHT, flags].concat());
-        let start = format!("gateway: {field} is {value}, allowed: ");
+        let start = format!("reprise: {field} is {value}, allowed: ");
         assert!(
             said.starts_with(&start) && said.contains(allowed),
             "{flags:?}: {said}"
@@ -179,7 +179,7 @@ fn p_2_wrong_values_are_refused() {
     }
     let (code, _, said) = run(&RIGHT[..2]);
     assert!(
-        said.starts_with("gateway: upstream is missing, allowed: http://"),
+        said.starts_with("reprise: upstream is missing, allowed: http://"),
         "{said}"
     );
     assert_eq!(code, Some(2));
@@ -197,7 +197,7 @@ fn p_2_wrong_values_are_refused() {
         "http://127.0.0.1:1",
     ]);
     assert!(
-        said.starts_with("gateway: listen is 192.0.2.1:1, allowed: "),
+        said.starts_with("reprise: listen is 192.0.2.1:1, allowed: "),
         "{said}"
     );
     assert_eq!(code, Some(1));
@@ -259,7 +259,6 @@ fn help_is_complete() {
     assert_eq!(code, Some(0));
     for word in [
         "--config",
-        "--check",
         "--listen",
         "--upstream",
         "--store",
@@ -283,10 +282,10 @@ fn help_is_complete() {
 
 /// P-3: for CI, with rule ids and a status.
 #[test]
-fn p_3_check_audits_a_policy() {
+fn p_3_audit_is_a_gate() {
     let folder = Folder::new();
     let good = folder.file("good.toml", &policy(2));
-    let (code, said, _) = run(&["--check", &good]);
+    let (code, said, _) = reprise(&["audit", &good]);
     assert_eq!(
         (code, said.lines().last()),
         (Some(0), Some(&*format!("{good}: in order")))
@@ -295,7 +294,7 @@ fn p_3_check_audits_a_policy() {
     let bad =
         policy(50) + "budget = { off = true }\n[dependencies.mail]\nprofile = 'asynchronous'\n";
     let bad = folder.file("bad.toml", &bad);
-    let (code, said, _) = run(&["--check", &bad]);
+    let (code, said, _) = reprise(&["audit", &bad]);
     for rule in ["R-2", "R-7", "R-8"] {
         assert!(said.contains(rule), "{rule}: {said}");
     }
@@ -306,14 +305,14 @@ fn p_3_check_audits_a_policy() {
     assert_eq!(code, Some(2));
 
     let shown = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/policy.toml");
-    let (code, said, _) = run(&["--check", shown]);
+    let (code, said, _) = reprise(&["audit", shown]);
     assert_eq!(code, Some(0), "{said}");
 
     let unread = folder.file("unread.toml", "retries = 3");
-    let (code, _, said) = run(&["--check", &unread]);
+    let (code, _, said) = reprise(&["audit", &unread]);
     assert!(said.contains("retries"), "{said}");
     assert_eq!(code, Some(2));
-    assert_eq!(run(&["--check", "/none.toml"]).0, Some(2));
+    assert_eq!(reprise(&["audit", "/none.toml"]).0, Some(2));
 }
 
 /// R-8 is a violation that only the audit knows.

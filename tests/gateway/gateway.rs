@@ -3,10 +3,11 @@
 use std::{
     env,
     io::{BufRead, BufReader, Read},
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{Child, Command, ExitStatus, Output, Stdio},
-    sync::{Arc, Mutex, OnceLock},
+    sync::{Arc, Mutex},
     thread,
+    time::Duration,
 };
 
 use axum::body::Body;
@@ -23,50 +24,37 @@ use tokio::{
     net::TcpStream,
 };
 
+use tower_reprise::store::{
+    SqliteStore,
+    journal::{Journal, NewEntry, Settlement},
+};
+
 use crate::support::database::eventually;
 
-/// The example, which is built if it is not there or not up to date.
-fn binary() -> &'static Path {
-    static BINARY: OnceLock<PathBuf> = OnceLock::new();
-    BINARY.get_or_init(|| {
-        // …/target/debug/deps/gateway-…
-        let this = env::current_exe().unwrap();
-        let profile = this.parent().and_then(Path::parent).unwrap();
-        let cargo = env::var_os("CARGO").unwrap_or("cargo".into());
-        let mut build = Command::new(cargo);
-        build
-            .args(["build", "--quiet", "--all-features", "--example", "gateway"])
-            .arg("--target-dir")
-            .arg(profile.parent().unwrap())
-            .current_dir(env!("CARGO_MANIFEST_DIR"));
-        // What cargo told this process of its package would have some build scripts run again.
-        for (name, _) in env::vars_os() {
-            let name = name.to_string_lossy();
-            let told = [
-                "CARGO_PKG_",
-                "CARGO_MANIFEST_",
-                "CARGO_CRATE_",
-                "CARGO_BIN_",
-            ];
-            if told.iter().any(|start| name.starts_with(start)) {
-                build.env_remove(&*name);
-            }
-        }
-        if profile.ends_with("release") {
-            build.arg("--release");
-        }
-        assert!(build.status().unwrap().success(), "no example");
-        profile.join("examples/gateway")
-    })
+const BINARY: &str = env!("CARGO_BIN_EXE_reprise");
+
+/// Runs a gateway to its end.
+pub(crate) fn run(flags: &[&str]) -> (Option<i32>, String, String) {
+    reprise(&[&["gateway"], flags].concat())
 }
 
-/// Runs it to its end.
-pub(crate) fn run(flags: &[&str]) -> (Option<i32>, String, String) {
+/// Runs the program to its end.
+pub(crate) fn reprise(words: &[&str]) -> (Option<i32>, String, String) {
+    reprise_with(words, &[])
+}
+
+/// Runs the program in this environment.
+pub(crate) fn reprise_with(
+    words: &[&str],
+    environment: &[(&str, &str)],
+) -> (Option<i32>, String, String) {
+    let mut command = Command::new(BINARY);
+    command.args(words).envs(environment.iter().copied());
     let Output {
         status,
         stdout,
         stderr,
-    } = Command::new(binary()).args(flags).output().unwrap();
+    } = command.output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
     (status.code(), text(stdout), text(stderr))
 }
@@ -108,6 +96,28 @@ impl Drop for Folder {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
+}
+
+/// Leaves dead letters of a queue `mails` in the store of a folder.
+pub(crate) async fn bury<P: Into<Bytes>>(folder: &Folder, payloads: impl IntoIterator<Item = P>) {
+    let store = SqliteStore::open(folder.0.join("gateway.db")).unwrap();
+    let keep = Duration::from_secs(3600);
+    let mut burying = tokio::task::JoinSet::new();
+    for payload in payloads {
+        let entry = NewEntry {
+            owner: "<img src=x onerror='window.hacked = 1'>".to_owned(),
+            label: "POST /mails".to_owned(),
+            ..NewEntry::new("mails", payload)
+        };
+        let settlement = Settlement::failed("no such account", keep).cause("no_account");
+        let store = store.clone();
+        burying.spawn(async move { store.bury(entry, 3, settlement).await.unwrap() });
+        // The first ones come first.
+        if burying.len() == 256 || burying.len() < 3 {
+            while burying.join_next().await.is_some() {}
+        }
+    }
+    while burying.join_next().await.is_some() {}
 }
 
 /// A policy that does not wait long.
@@ -169,8 +179,15 @@ impl Reply {
 
 impl Gateway {
     pub(crate) async fn start(upstream: &str, flags: &[&str]) -> Self {
+        Self::start_by(&["env"], upstream, flags).await
+    }
+
+    /// Starts it by another program, which becomes it.
+    pub(crate) async fn start_by(by: &[&str], upstream: &str, flags: &[&str]) -> Self {
         let first = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
-        let mut child = Command::new(binary())
+        let mut child = Command::new(by[0])
+            .args(&by[1..])
+            .args([BINARY, "gateway"])
             .args(first)
             .args(["--upstream", upstream, "--scope-header", "x-tenant"])
             .args(flags)

@@ -1,5 +1,5 @@
-//! The gateway as its user has it: the example's own binary, with its flags, in front of servers that
-//! know nothing of it.
+//! The program as its user has it: its own binary, with its flags; the gateway in front of servers
+//! that know nothing of it.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -7,9 +7,14 @@
     reason = "the helpers are tests too"
 )]
 
+mod browser;
+mod commands;
+mod console;
+mod edge;
 mod executing;
 mod flags;
 mod gateway;
+mod hands;
 mod once;
 mod operation;
 mod replays;

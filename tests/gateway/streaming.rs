@@ -66,6 +66,33 @@ async fn bodies_stream_in_both_directions() {
     assert!(reply.body_mut().frame().await.is_none());
 }
 
+/// a reply that streams goes on after SIGTERM, for as long as there is grace.
+#[tokio::test]
+async fn a_3_a_stream_outlives_sigterm() {
+    let (heard, _hears) = mpsc::unbounded_channel();
+    let (say, says) = mpsc::unbounded_channel();
+    let url = echo(heard, says).await;
+    let mut gateway = Gateway::start(&url, &[]).await;
+    let request = Request::post(gateway.url("/")).body(Body::empty()).unwrap();
+    say.send("first".into()).unwrap();
+    let mut reply = caller().request(request).await.unwrap();
+    let next = async |reply: &mut http::Response<hyper::body::Incoming>| {
+        let frame = reply.body_mut().frame().await.unwrap().unwrap();
+        frame.into_data().unwrap()
+    };
+    assert_eq!(next(&mut reply).await, "first");
+    gateway.signal("TERM");
+    gateway.says("finishing what is under way").await;
+    for piece in ["second", "third"] {
+        say.send(piece.into()).unwrap();
+        assert_eq!(next(&mut reply).await, piece);
+    }
+    drop(say);
+    assert!(reply.body_mut().frame().await.is_none());
+    assert_eq!(gateway.ended().await.code(), Some(0));
+    assert!(!gateway.said().contains("broken off"), "{}", gateway.said());
+}
+
 /// How much memory a process had at most, in MiB.
 fn peak(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();

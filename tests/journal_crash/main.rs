@@ -14,6 +14,7 @@
 
 mod audit;
 mod backend;
+mod disturbed;
 mod killed;
 mod ledger;
 #[cfg(feature = "postgres")]

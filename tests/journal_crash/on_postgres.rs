@@ -2,8 +2,12 @@ use tower_reprise::store::PostgresStore;
 
 use crate::{
     backend::{self, Backend},
-    killed, order, outage, poison, stopped,
-    support::{database::left_out, postgres::Own, process},
+    disturbed, killed, order, outage, poison, stopped,
+    support::{
+        database::{left_out, run},
+        postgres::Own,
+        process,
+    },
 };
 
 struct Postgres;
@@ -92,4 +96,42 @@ async fn j_2_a_server_that_is_gone_is_a_503() {
     };
     let address = format!("{} public", server.url());
     outage::server_gone::<Postgres>(&address, &mut server).await;
+}
+
+#[tokio::test]
+async fn j_14_i_22_nothing_is_lost_or_done_twice_by_a_server_that_crashes() {
+    if let Some(mut server) = Own::new().await {
+        let address = format!("{} public", server.url());
+        disturbed::restarted::<Postgres>(&address, &mut server).await;
+    }
+}
+
+/// A standby takes over for a while, say, or an administrator wants it so.
+#[tokio::test]
+async fn j_14_i_22_nothing_is_lost_or_done_twice_by_a_read_only_server() {
+    let Some(server) = Own::new().await else {
+        return;
+    };
+    let address = format!("{} public", server.url());
+    let set = |value: &str| {
+        let mut psql = std::process::Command::new("psql");
+        psql.arg(server.url());
+        // Sessions that are there learn of it with the next transaction.
+        for sql in [
+            &*format!("ALTER SYSTEM SET default_transaction_read_only = {value}"),
+            "SELECT pg_reload_conf()",
+        ] {
+            psql.args(["-c", "SET default_transaction_read_only = off", "-c", sql]);
+        }
+        run(&mut psql);
+    };
+    disturbed::disturbed::<Postgres>(&address, async || {
+        for _ in 0..2 {
+            set("on");
+            tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+            set("off");
+            tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+        }
+    })
+    .await;
 }

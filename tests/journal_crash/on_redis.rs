@@ -2,7 +2,7 @@ use tower_reprise::store::RedisStore;
 
 use crate::{
     backend::{self, Backend},
-    killed, order, outage, poison, stopped,
+    disturbed, killed, order, outage, poison, stopped,
     support::{database::left_out, process, redis::Own},
 };
 
@@ -42,7 +42,7 @@ fn child() {
 #[tokio::test]
 async fn j_14_w_8_every_202_ends_once_whoever_is_killed() {
     if let Some(address) = address("killed") {
-        killed::killed::<Redis>(&address, 10).await;
+        killed::killed::<Redis>(&address, 20).await;
     }
 }
 
@@ -90,4 +90,38 @@ async fn j_2_a_server_that_is_gone_is_a_503() {
     };
     let address = format!("{} gone", server.url());
     outage::server_gone::<Redis>(&address, &mut server).await;
+}
+
+#[tokio::test]
+async fn j_14_i_22_nothing_is_lost_or_done_twice_by_a_server_that_crashes() {
+    let arguments = &["--appendonly", "yes", "--appendfsync", "always"];
+    if let Some(mut server) = Own::new(arguments).await {
+        let address = format!("{} restarted", server.url());
+        disturbed::restarted::<Redis>(&address, &mut server).await;
+    }
+}
+
+/// T-9: new requests are refused, and what runs comes to its end.
+#[tokio::test]
+async fn j_14_t_9_nothing_is_lost_or_done_twice_by_a_server_that_is_full() {
+    let Some(server) = Own::new(&[]).await else {
+        return;
+    };
+    let address = format!("{} full", server.url());
+    let client = redis::Client::open(server.url()).unwrap();
+    let limit = async |bytes: &str| {
+        let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+        let mut command = redis::cmd("CONFIG");
+        command.arg("SET").arg("maxmemory").arg(bytes);
+        command.exec_async(&mut connection).await.unwrap();
+    };
+    disturbed::disturbed::<Redis>(&address, async || {
+        for _ in 0..3 {
+            limit("1").await;
+            tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+            limit("0").await;
+            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        }
+    })
+    .await;
 }

@@ -5,11 +5,12 @@ use tower_reprise::store::{SqliteStore, StoreErrorKind};
 
 use crate::{
     backend::{self, Backend, Site},
-    killed, order, outage, poison,
+    disturbed, killed, order, outage, poison,
     shop::Shop,
     stopped,
     support::{
-        database::{Folder, eventually, left_out},
+        database::{Folder, eventually},
+        disk,
         process::{self, Process, say},
     },
 };
@@ -53,6 +54,7 @@ fn child() {
             "full disk" => fills(&site, more).await,
             "read-only disk" => reads(&site, more).await,
             "breaking disk" => breaks(&site).await,
+            "filling disk" => fills_under_load(&site, more).await,
             _ => backend::live::<Sqlite>(role, words).await,
         }
     });
@@ -133,14 +135,10 @@ async fn j_2_t_4_a_file_that_is_gone_is_a_503() {
     other.queue("1", "order").await;
 }
 
-/// A disk in memory.
-#[cfg(target_os = "linux")]
-const MEMORY: &str = "mount -t tmpfs -o size=3m none \"$0\"";
-
 /// A disk in a file, that can be broken: the kernel takes it for damaged then, and from that moment
 /// on nothing can be written to it, not even to files that are open.
 #[cfg(target_os = "linux")]
-const BREAKABLE: &str = "PATH=$PATH:/usr/sbin:/sbin && truncate -s 8m \"$0/disk\" \
+const BREAKABLE: &str = "PATH=$PATH:/usr/sbin:/sbin && truncate -s 32m \"$0/disk\" \
     && mkfs.ext4 -q \"$0/disk\" && mount -o loop,errors=remount-ro \"$0/disk\" \"$0\" \
     && cd \"/sys/fs/ext4/$(basename \"$(findmnt -no SOURCE \"$0\")\")\" \
     && test -w trigger_fs_error";
@@ -150,21 +148,10 @@ const BREAKABLE: &str = "PATH=$PATH:/usr/sbin:/sbin && truncate -s 8m \"$0/disk\
 fn with_a_disk(role: &str, mount: &str) -> Option<(Site, Folder, Process)> {
     let folder = Folder::new();
     let path = folder.path().to_str().unwrap();
-    let mount = format!("{mount} && exec \"$@\"");
-    let unshare = ["--mount", "sh", "-c", &mount, path];
-    let trial = std::process::Command::new("unshare")
-        .args(unshare)
-        .arg("true")
-        .output();
-    if !trial.is_ok_and(|trial| trial.status.success()) {
-        let what = format!("{role} on SQLite");
-        left_out(&what, "this user can't mount a disk");
-        return None;
-    }
     let site = Site::new(&format!("{path}/journal.db"), HOOK, SECOND);
-    let mut command = Command::new("unshare");
-    command.args(unshare).arg(std::env::current_exe().unwrap());
-    let process = site.start_by::<Sqlite>(command, role, role, path);
+    let process = disk::with_disk(role, mount, &folder, |command| {
+        site.start_by::<Sqlite>(command, role, role, path)
+    })?;
     Some((site, folder, process))
 }
 
@@ -172,7 +159,7 @@ fn with_a_disk(role: &str, mount: &str) -> Option<(Site, Folder, Process)> {
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn j_2_t_4_a_full_disk_is_a_503() {
-    if let Some((_site, _folder, mut child)) = with_a_disk("full disk", MEMORY) {
+    if let Some((_site, _folder, mut child)) = with_a_disk("full disk", &disk::in_memory(24)) {
         let accepted: usize = child.expect("accepted").await.parse().unwrap();
         assert!(accepted > 10, "{accepted}");
     }
@@ -201,7 +188,7 @@ async fn fills(site: &Site, disk: &str) {
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn j_2_t_4_a_disk_that_can_only_be_read_is_refused_at_once() {
-    if let Some((_site, _folder, mut child)) = with_a_disk("read-only disk", MEMORY) {
+    if let Some((_site, _folder, mut child)) = with_a_disk("read-only disk", &disk::in_memory(24)) {
         let error = child.expect("refused").await;
         assert!(error.contains("journal.db"), "{error}");
     }
@@ -244,4 +231,29 @@ async fn breaks(site: &Site) {
     outage::refuses(&shop).await;
     outage::assert_queued(&shop, &accepted).await;
     say("refused and all is there");
+}
+
+/// T-9: new requests are refused while the disk is full, and what runs comes to its end.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn j_14_t_9_nothing_is_lost_or_done_twice_by_a_full_disk() {
+    if let Some((_site, _folder, mut child)) = with_a_disk("filling disk", &disk::in_memory(32)) {
+        assert_eq!(child.expect("done").await, "once each");
+    }
+}
+
+/// The process on that disk.
+async fn fills_under_load(site: &Site, disk: &str) {
+    let ballast = format!("{disk}/ballast");
+    disturbed::disturbed::<Sqlite>(&site.address, async || {
+        for _ in 0..3 {
+            let mut file = fs::File::create(&ballast).unwrap();
+            while std::io::Write::write_all(&mut file, &[7; 4096]).is_ok() {}
+            tokio::time::sleep(SECOND / 2).await;
+            fs::remove_file(&ballast).unwrap();
+            tokio::time::sleep(SECOND / 2).await;
+        }
+    })
+    .await;
+    say("done once each");
 }

@@ -15,6 +15,7 @@ pub(crate) mod codes;
 #[cfg(feature = "server")]
 pub(crate) mod crash;
 pub(crate) mod database;
+pub(crate) mod disk;
 #[cfg(feature = "tonic")]
 pub(crate) mod grpc;
 #[cfg(feature = "hyper")]

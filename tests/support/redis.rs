@@ -57,7 +57,7 @@ impl Restart for Own {
         let process = tokio::process::Command::new(redis_server().expect("a program"))
             .args(["--bind", "127.0.0.1", "--port", &self.port.to_string()])
             .args(["--dir", self.folder.path().to_str().expect("a path")])
-            .args(["--save", ""])
+            .args(["--save", "", "--appendonly", "yes"])
             .args(self.arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::null())

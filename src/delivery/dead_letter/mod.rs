@@ -123,7 +123,7 @@ pub struct DeadLetter {
     pub payload: Bytes,
     /// Its history, attempt by attempt.
     pub history: Vec<HistoryEvent>,
-    cause: Option<String>,
+    cause: String,
 }
 
 impl DeadLetter {
@@ -132,16 +132,18 @@ impl DeadLetter {
     /// none.
     #[must_use]
     pub fn cause(&self) -> &str {
-        self.cause.as_deref().unwrap_or("failed")
+        &self.cause
     }
 
     fn of(entry: Entry) -> Self {
         let raw = || (HeaderMap::new(), entry.payload.clone());
         let (headers, payload) =
             stored_message::contents(entry.payload.clone()).unwrap_or_else(raw);
+        let cause = cause_of(&entry).to_owned();
         let history = attempts::expand(entry.history);
         Self {
             reason: last_note(&history),
+            cause,
             id: entry.id,
             queue: entry.queue,
             owner: entry.owner,
@@ -152,9 +154,13 @@ impl DeadLetter {
             headers,
             payload,
             history,
-            cause: entry.cause,
         }
     }
+}
+
+/// Returns the cause of an entry's last settlement, `failed` if that named none.
+fn cause_of(entry: &Entry) -> &str {
+    entry.cause.as_deref().unwrap_or("failed")
 }
 
 /// Returns the note of the last settlement.

@@ -1,11 +1,14 @@
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep_until};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep_until},
+};
 
-use super::DeadLetters;
+use super::{DeadLetters, cause_of};
 use crate::store::{
     StoreError,
-    journal::{EntryCommand, EntryId, Journal, Query, Status},
+    journal::{Entry, EntryCommand, EntryId, Journal, Query, Status},
 };
 
 /// Letters that are listed in one call.
@@ -27,9 +30,11 @@ pub enum Redriven {
 #[must_use]
 pub struct Redrive {
     query: Query,
+    cause: Option<String>,
     dry_run: bool,
     per_second: u32,
     at_most: u64,
+    progress: Option<watch::Sender<RedriveReport>>,
 }
 
 impl Redrive {
@@ -40,9 +45,11 @@ impl Redrive {
                 status: Some(Status::Failed),
                 ..Query::new(queue.into(), PAGE)
             },
+            cause: None,
             dry_run: false,
             per_second: 10,
             at_most: u64::MAX,
+            progress: None,
         }
     }
 
@@ -55,6 +62,12 @@ impl Redrive {
     /// Redrives letters of this label only.
     pub fn label(mut self, label: impl Into<String>) -> Self {
         self.query.label = Some(label.into());
+        self
+    }
+
+    /// Redrives letters of this [cause](super::DeadLetter::cause) only.
+    pub fn cause(mut self, cause: impl Into<String>) -> Self {
+        self.cause = Some(cause.into());
         self
     }
 
@@ -73,6 +86,12 @@ impl Redrive {
     /// Sets the most letters.
     pub fn at_most(mut self, letters: u64) -> Self {
         self.at_most = letters;
+        self
+    }
+
+    /// Sends the report after each letter, for a display of progress.
+    pub fn progress(mut self, report: watch::Sender<RedriveReport>) -> Self {
+        self.progress = Some(report);
         self
     }
 }
@@ -133,7 +152,13 @@ impl<J: Journal + Clone> DeadLetters<J> {
                 return Ok(report);
             };
             query.after = last.sequence;
-            for letter in page {
+            let wanted = |letter: &Entry| {
+                redrive
+                    .cause
+                    .as_deref()
+                    .is_none_or(|cause| cause == cause_of(letter))
+            };
+            for letter in page.into_iter().filter(wanted) {
                 if report.matched == redrive.at_most {
                     return Ok(report);
                 }
@@ -143,6 +168,9 @@ impl<J: Journal + Clone> DeadLetters<J> {
                     next += Duration::from_secs(1) / redrive.per_second;
                     let redriven = self.redrive(letter.id).await?;
                     report.redriven += u64::from(redriven == Redriven::Queued);
+                }
+                if let Some(progress) = &redrive.progress {
+                    progress.send_replace(report);
                 }
             }
         }

@@ -55,7 +55,7 @@ impl KeyFormat {
                 return Err("The key is not a structured-field string, in quotes.".into());
             }
             Some(_) => bare(value).ok_or(
-                "The key has characters other than visible ASCII, a quote or a backslash.",
+                "The key has characters other than visible ASCII, or a quote, a comma or a backslash, outside of quotes.",
             )?,
         };
         match key.len() {
@@ -68,8 +68,9 @@ impl KeyFormat {
     }
 }
 
+/// A comma joins two fields, of which neither is the key.
 fn bare(value: &[u8]) -> Option<Cow<'_, str>> {
-    let plain = |byte: &u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\');
+    let plain = |byte: &u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\' | b',');
     let text = str::from_utf8(value).ok()?;
     value.iter().all(plain).then_some(Cow::Borrowed(text))
 }

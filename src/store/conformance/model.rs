@@ -183,11 +183,10 @@ impl Play {
     }
 
     async fn renew<S: IdempotencyStore>(&mut self, store: &S, random: &mut Random) {
-        let Some(owner) = self.owner(random) else {
+        let Some(Owner { key, token, .. }) = self.owner(random) else {
             return;
         };
         let (lease, retention) = (LEASES[random.below(2)], RETENTIONS[random.below(2)]);
-        let (key, token) = (owner.key, owner.token);
         self.log
             .push(format!("renew {key} with {token}, {lease} + {retention}"));
         let renewed = store
@@ -206,7 +205,7 @@ impl Play {
     }
 
     async fn complete<S: IdempotencyStore>(&mut self, store: &S, random: &mut Random) {
-        let Some(owner) = self.owner(random) else {
+        let Some(Owner { key, token, .. }) = self.owner(random) else {
             return;
         };
         let retention = RETENTIONS[random.below(2)];
@@ -215,7 +214,6 @@ impl Play {
             1 => Stored::Unknown,
             _ => Stored::Reply(Bytes::copy_from_slice(&random.bytes())),
         };
-        let (key, token) = (owner.key, owner.token);
         self.log.push(format!(
             "complete {key} with {token}, {stored:?}, {retention}"
         ));
@@ -237,10 +235,9 @@ impl Play {
     }
 
     async fn release<S: IdempotencyStore>(&mut self, store: &S, random: &mut Random) {
-        let Some(owner) = self.owner(random) else {
+        let Some(Owner { key, token, .. }) = self.owner(random) else {
             return;
         };
-        let (key, token) = (owner.key, owner.token);
         self.log.push(format!("release {key} with {token}"));
         let released = store.release(self.key(key), token).await;
         let expected = match self.live(key) {

@@ -1,26 +1,18 @@
 use std::{fmt, str::FromStr};
 
+use crate::store::record::of_bytes;
+
 /// The id of an entry: sixteen random bytes that nobody can guess.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct EntryId([u8; 16]);
 
-impl EntryId {
-    /// Creates an id of these bytes.
-    #[must_use]
-    pub fn new(bytes: [u8; 16]) -> Self {
-        Self(bytes)
-    }
+of_bytes!(EntryId, 16, "an id");
 
+impl EntryId {
     /// Draws a random id.
     #[must_use]
     pub fn random() -> Self {
         Self(rand::random::<u128>().to_le_bytes())
-    }
-
-    /// Returns the id's bytes.
-    #[must_use]
-    pub fn as_bytes(&self) -> &[u8; 16] {
-        &self.0
     }
 }
 

@@ -109,7 +109,7 @@ pub use self::{
     status::{Priority, Status},
     timestamp::Timestamp,
 };
-use super::{Ownership, RecordKey, StoreError};
+use super::{Ownership, RecordKey, StoreError, verbs::verbs};
 
 /// A store of durable queues.
 ///
@@ -256,36 +256,28 @@ async fn counted<J: Journal + ?Sized>(journal: &J, mut query: Query) -> Result<u
     Ok(count)
 }
 
-/// Implements verbs of a [`Journal`] by calling those of another one.
-macro_rules! delegate {
-    ($self:ident => $inner:expr; $($verb:ident($($name:ident: $type:ty),*) -> $answer:ty;)*) => {$(
-        fn $verb(
-            &$self,
-            $($name: $type),*
-        ) -> impl Future<Output = Result<$answer, StoreError>> + Send {
-            $inner.$verb($($name),*)
-        }
-    )*};
-}
-#[cfg(feature = "seal")]
-pub(crate) use delegate;
-
 impl<J: Journal> Journal for Arc<J> {
-    delegate! { self => (**self);
-        enqueue(entry: NewEntry) -> Enqueued;
-        lanes(queue: &str, after: Option<&str>, limit: u32) -> Vec<String>;
-        lease(request: LeaseRequest) -> Vec<Entry>;
-        extend(id: EntryId, lease_token: LeaseToken, lease: Duration) -> Ownership;
-        settle(id: EntryId, lease_token: LeaseToken, settlement: Settlement) -> Ownership;
-        bury(entry: NewEntry, attempts: u32, settlement: Settlement) -> Enqueued;
-        command(id: EntryId, command: EntryCommand) -> Option<CommandResult>;
-        find(id: EntryId) -> Option<Entry>;
-        find_duplicate(queue: &str, key: RecordKey) -> Option<Duplicate>;
-        list(query: Query) -> Vec<Entry>;
-        count(query: Query) -> u32;
-        counts(queue: &str) -> Counts;
-        position(id: EntryId, limit: u32) -> Option<u32>;
-        secret() -> [u8; 32];
+    verbs! { self;
+        enqueue(entry: NewEntry) -> Enqueued = (**self).enqueue(entry);
+        lanes(queue: &str, after: Option<&str>, limit: u32) -> Vec<String>
+            = (**self).lanes(queue, after, limit);
+        lease(request: LeaseRequest) -> Vec<Entry> = (**self).lease(request);
+        extend(id: EntryId, lease_token: LeaseToken, lease: Duration) -> Ownership
+            = (**self).extend(id, lease_token, lease);
+        settle(id: EntryId, lease_token: LeaseToken, settlement: Settlement) -> Ownership
+            = (**self).settle(id, lease_token, settlement);
+        bury(entry: NewEntry, attempts: u32, settlement: Settlement) -> Enqueued
+            = (**self).bury(entry, attempts, settlement);
+        command(id: EntryId, command: EntryCommand) -> Option<CommandResult>
+            = (**self).command(id, command);
+        find(id: EntryId) -> Option<Entry> = (**self).find(id);
+        find_duplicate(queue: &str, key: RecordKey) -> Option<Duplicate>
+            = (**self).find_duplicate(queue, key);
+        list(query: Query) -> Vec<Entry> = (**self).list(query);
+        count(query: Query) -> u32 = (**self).count(query);
+        counts(queue: &str) -> Counts = (**self).counts(queue);
+        position(id: EntryId, limit: u32) -> Option<u32> = (**self).position(id, limit);
+        secret() -> [u8; 32] = (**self).secret();
     }
 
     fn is_sealed(&self) -> bool {

@@ -5,11 +5,12 @@ use std::{
 
 use super::{MemoryQueue, MemoryStore};
 use crate::store::{
-    Ownership, RecordKey, StoreError,
+    Ownership, RecordKey,
     journal::{
         CommandResult, Counts, Duplicate, Enqueued, Entry, EntryCommand, EntryId, Journal,
         LeaseRequest, LeaseToken, NewEntry, Query, Settlement,
     },
+    verbs::verbs,
 };
 
 impl MemoryStore {
@@ -20,83 +21,26 @@ impl MemoryStore {
 }
 
 impl Journal for MemoryStore {
-    async fn enqueue(&self, entry: NewEntry) -> Result<Enqueued, StoreError> {
-        self.queue().enqueue(entry)
-    }
-
-    async fn lanes(
-        &self,
-        queue: &str,
-        after: Option<&str>,
-        limit: u32,
-    ) -> Result<Vec<String>, StoreError> {
-        Ok(self.queue().lanes(queue, after, limit))
-    }
-
-    async fn lease(&self, request: LeaseRequest) -> Result<Vec<Entry>, StoreError> {
-        Ok(self.queue().lease(&request))
-    }
-
-    async fn extend(
-        &self,
-        id: EntryId,
-        lease_token: LeaseToken,
-        lease: Duration,
-    ) -> Result<Ownership, StoreError> {
-        Ok(self.queue().extend(id, lease_token, lease))
-    }
-
-    async fn settle(
-        &self,
-        id: EntryId,
-        lease_token: LeaseToken,
-        settlement: Settlement,
-    ) -> Result<Ownership, StoreError> {
-        self.queue().settle(id, lease_token, settlement)
-    }
-
-    async fn bury(
-        &self,
-        entry: NewEntry,
-        attempts: u32,
-        settlement: Settlement,
-    ) -> Result<Enqueued, StoreError> {
-        self.queue().bury(entry, attempts, settlement)
-    }
-
-    async fn command(
-        &self,
-        id: EntryId,
-        command: EntryCommand,
-    ) -> Result<Option<CommandResult>, StoreError> {
-        Ok(self.queue().command(id, command))
-    }
-
-    async fn find(&self, id: EntryId) -> Result<Option<Entry>, StoreError> {
-        Ok(self.queue().find(id))
-    }
-
-    async fn find_duplicate(
-        &self,
-        queue: &str,
-        key: RecordKey,
-    ) -> Result<Option<Duplicate>, StoreError> {
-        Ok(self.queue().find_duplicate(queue, key))
-    }
-
-    async fn list(&self, query: Query) -> Result<Vec<Entry>, StoreError> {
-        Ok(self.queue().list(&query))
-    }
-
-    async fn counts(&self, queue: &str) -> Result<Counts, StoreError> {
-        Ok(self.queue().counts(queue))
-    }
-
-    async fn position(&self, id: EntryId, limit: u32) -> Result<Option<u32>, StoreError> {
-        Ok(self.queue().position(id, limit))
-    }
-
-    async fn secret(&self) -> Result<[u8; 32], StoreError> {
-        Ok(self.queue().secret())
+    verbs! { self;
+        enqueue(entry: NewEntry) -> Enqueued = async move { self.queue().enqueue(entry) };
+        lanes(queue: &str, after: Option<&str>, limit: u32) -> Vec<String>
+            = async move { Ok(self.queue().lanes(queue, after, limit)) };
+        lease(request: LeaseRequest) -> Vec<Entry> = async move { Ok(self.queue().lease(&request)) };
+        extend(id: EntryId, lease_token: LeaseToken, lease: Duration) -> Ownership
+            = async move { Ok(self.queue().extend(id, lease_token, lease)) };
+        settle(id: EntryId, lease_token: LeaseToken, settlement: Settlement) -> Ownership
+            = async move { self.queue().settle(id, lease_token, settlement) };
+        bury(entry: NewEntry, attempts: u32, settlement: Settlement) -> Enqueued
+            = async move { self.queue().bury(entry, attempts, settlement) };
+        command(id: EntryId, command: EntryCommand) -> Option<CommandResult>
+            = async move { Ok(self.queue().command(id, command)) };
+        find(id: EntryId) -> Option<Entry> = async move { Ok(self.queue().find(id)) };
+        find_duplicate(queue: &str, key: RecordKey) -> Option<Duplicate>
+            = async move { Ok(self.queue().find_duplicate(queue, key)) };
+        list(query: Query) -> Vec<Entry> = async move { Ok(self.queue().list(&query)) };
+        counts(queue: &str) -> Counts = async move { Ok(self.queue().counts(queue)) };
+        position(id: EntryId, limit: u32) -> Option<u32>
+            = async move { Ok(self.queue().position(id, limit)) };
+        secret() -> [u8; 32] = async move { Ok(self.queue().secret()) };
     }
 }

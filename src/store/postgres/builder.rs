@@ -207,7 +207,7 @@ impl Table {
         self.with_suffix("calls")
     }
 
-    fn with_suffix(&self, suffix: &str) -> Self {
+    pub(super) fn with_suffix(&self, suffix: &str) -> Self {
         Self {
             schema: self.schema.clone(),
             name: format!("{}_{suffix}", self.name),

@@ -39,6 +39,13 @@
 //!
 //! Your own transactions can enqueue entries: see [`PostgresStore::enqueue_in`].
 //!
+//! # A full disk
+//!
+//! A server that can't extend its tables rejects new operations
+//! ([`Full`](StoreErrorKind::Full)). What runs can be renewed and completed, in the room that pages
+//! keep for that; a reply for which there is none is not retained. A server whose log has no room
+//! stops: keep `pg_wal` on a disk of its own.
+//!
 //! # What it needs
 //!
 //! - PostgreSQL 12 or newer, and the right to create tables (and the schema) on first use.
@@ -68,7 +75,7 @@ use self::{
 };
 use super::{
     Claim, ClaimId, Claimed, CrashPolicy, FencingToken, IdempotencyStore, Ownership, RecordKey,
-    StoreError, StoreErrorKind, Stored, remote,
+    StoreError, StoreErrorKind, Stored, remote, verbs::verbs,
 };
 use crate::sync::{AtomicU64, Ordering};
 
@@ -311,6 +318,23 @@ impl PostgresStore {
             .await
     }
 
+    async fn finish(
+        &self,
+        key: RecordKey,
+        token: FencingToken,
+        stored: &Stored,
+        retention: Duration,
+    ) -> Result<Ownership, StoreError> {
+        let complete = &self.inner.statements.complete;
+        let (state, reply) = columns(stored);
+        let (key, retention) = (key.as_bytes().as_slice(), micros(retention));
+        self.owned(
+            complete,
+            &[&key, &number(token), &state, &reply, &retention],
+        )
+        .await
+    }
+
     /// Runs one statement, which is a transaction of its own.
     async fn attempt(
         &self,
@@ -377,26 +401,12 @@ impl IdempotencyStore for PostgresStore {
         .await
     }
 
-    async fn renew(
-        &self,
-        key: RecordKey,
-        token: FencingToken,
-        lease: Duration,
-        retention: Duration,
-    ) -> Result<Ownership, StoreError> {
-        self.restart(key, token, None, lease, retention).await
-    }
-
-    async fn suspend(
-        &self,
-        key: RecordKey,
-        token: FencingToken,
-        resumed_by: ClaimId,
-        lease: Duration,
-        retention: Duration,
-    ) -> Result<Ownership, StoreError> {
-        self.restart(key, token, Some(resumed_by), lease, retention)
-            .await
+    verbs! { self;
+        renew(key: RecordKey, token: FencingToken, lease: Duration, retention: Duration) -> Ownership
+            = self.restart(key, token, None, lease, retention);
+        suspend(
+            key: RecordKey, token: FencingToken, by: ClaimId, lease: Duration, retention: Duration
+        ) -> Ownership = self.restart(key, token, Some(by), lease, retention);
     }
 
     async fn complete(
@@ -406,15 +416,16 @@ impl IdempotencyStore for PostgresStore {
         stored: Stored,
         retention: Duration,
     ) -> Result<Ownership, StoreError> {
-        let complete = &self.inner.statements.complete;
-        let (state, reply) = columns(&stored);
-        let key = key.as_bytes().as_slice();
-        let retention = micros(retention);
-        self.owned(
-            complete,
-            &[&key, &number(token), &state, &reply, &retention],
-        )
-        .await
+        let completed = self.finish(key, token, &stored, retention).await;
+        match (&stored, completed) {
+            // A row without a reply has room where the one in flight was: its operation is not
+            // executed again because of a full disk.
+            (Stored::Reply(_), Err(error)) if error.kind() == StoreErrorKind::Full => {
+                self.finish(key, token, &Stored::NotRetained, retention)
+                    .await
+            }
+            (_, completed) => completed,
+        }
     }
 
     async fn release(&self, key: RecordKey, token: FencingToken) -> Result<Ownership, StoreError> {

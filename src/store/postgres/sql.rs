@@ -20,6 +20,14 @@ const NOW: &str = "(date_part('epoch', clock_timestamp()) * 1000000)::bigint";
 /// swept, or tokens would go back. Longer than the longest timeout of a verb.
 const GRACE_MICROS: i64 = 60_000_000;
 
+/// Returns the hour after a time. Rows are swept by it: it stays as it is when a lease is renewed or an
+/// operation completed, so that the server writes the new version of the row to the same page and
+/// leaves all indexes alone (HOT), also on a full disk.
+fn hour_after(time: &str) -> String {
+    const HOUR: i64 = 3_600_000_000;
+    format!("(({time}) / {HOUR} + 1) * {HOUR}")
+}
+
 #[derive(Debug)]
 pub(super) struct Statements {
     pub(super) claim_new: String,
@@ -34,11 +42,13 @@ pub(super) struct Statements {
 impl Statements {
     pub(super) fn new(table: &Table) -> Self {
         let complete = complete(table);
+        let (renewed, released) = (hour_after(&format!("{NOW} + $3 + $4")), hour_after(NOW));
         Self {
             claim_new: claim_new(table),
             claim: claim(table),
             renew: format!(
                 "UPDATE {table} SET lease_until = {NOW} + $3, expires = {NOW} + $3 + $4, \
+                   sweep_after = greatest(sweep_after, {renewed}), \
                    claim_id = coalesce($5, claim_id) \
                  WHERE key = $1 AND token = $2 AND state = {IN_FLIGHT} AND expires > {NOW} \
                  RETURNING 1"
@@ -48,14 +58,15 @@ impl Statements {
             complete_in: format!("WITH done AS ({complete}) SELECT 1 / count(*) FROM done"),
             complete,
             release: format!(
-                "UPDATE {table} SET state = {RELEASED}, expires = {NOW} \
+                "UPDATE {table} SET state = {RELEASED}, expires = {NOW}, \
+                   sweep_after = {released} \
                  WHERE key = $1 AND token = $2 AND state = {IN_FLIGHT} AND expires > {NOW} \
                  RETURNING 1"
             ),
             sweep: format!(
                 "DELETE FROM {table} WHERE key = ANY (ARRAY( \
-                   SELECT key FROM {table} WHERE expires < {NOW} - {GRACE_MICROS} \
-                   ORDER BY expires LIMIT $1 FOR UPDATE SKIP LOCKED)) \
+                   SELECT key FROM {table} WHERE sweep_after < {NOW} - {GRACE_MICROS} \
+                   ORDER BY sweep_after LIMIT $1 FOR UPDATE SKIP LOCKED)) \
                  RETURNING 1"
             ),
         }
@@ -65,10 +76,12 @@ impl Statements {
 /// Claims a new key, as nearly every claim does, at the least cost. Returns no row if the key
 /// exists.
 fn claim_new(table: &Table) -> String {
+    let sweep_after = hour_after("now + $4 + $5");
     format!(
         "INSERT INTO {table} \
-           (key, fingerprint, claim_id, token, state, orphaned, lease_until, expires, note) \
-         SELECT $1, $2, $3, now, {IN_FLIGHT}, false, now + $4, now + $4 + $5, $6 \
+           (key, fingerprint, claim_id, token, state, orphaned, lease_until, expires, note, \
+            sweep_after) \
+         SELECT $1, $2, $3, now, {IN_FLIGHT}, false, now + $4, now + $4 + $5, $6, {sweep_after} \
          FROM (SELECT {NOW} AS now) clock \
          ON CONFLICT (key) DO NOTHING RETURNING true, state, token, orphaned"
     )
@@ -82,8 +95,10 @@ fn claim_new(table: &Table) -> String {
 /// statement has to run again to see the result of the other one.
 ///
 /// `excluded.token` is the time when the statement began. Both checks use it, so that they can't
-/// contradict each other; a record that was suspended for this claim ($8) is taken over at once. Times that are written are counted from the moment of writing.
+/// contradict each other; a record that was suspended for this claim ($8) is taken over at once. Times
+/// that are written are counted from the moment of writing.
 fn claim(table: &Table) -> String {
+    let sweep_after = hour_after("now + $4 + $5");
     format!(
         "WITH clock AS (SELECT {NOW} AS now), \
          seen AS ( \
@@ -96,11 +111,13 @@ fn claim(table: &Table) -> String {
                       AND r.lease_until > clock.now))), \
          taken AS ( \
            INSERT INTO {table} AS r \
-             (key, fingerprint, claim_id, token, state, orphaned, lease_until, expires, note) \
-           SELECT $1, $2, $3, now, {IN_FLIGHT}, false, now + $4, now + $4 + $5, $6 \
+             (key, fingerprint, claim_id, token, state, orphaned, lease_until, expires, note, \
+              sweep_after) \
+           SELECT $1, $2, $3, now, {IN_FLIGHT}, false, now + $4, now + $4 + $5, $6, {sweep_after} \
            FROM clock WHERE NOT EXISTS (SELECT FROM seen) \
            ON CONFLICT (key) DO UPDATE SET \
-             (fingerprint, claim_id, token, state, orphaned, lease_until, expires, note, reply) = ( \
+             (fingerprint, claim_id, token, state, orphaned, lease_until, expires, note, sweep_after, \
+              reply) = ( \
                SELECT excluded.fingerprint, excluded.claim_id, \
                  CASE WHEN again THEN r.token ELSE greatest(r.token + 1, excluded.token) END, \
                  CASE WHEN lost THEN {UNKNOWN} ELSE {IN_FLIGHT} END, \
@@ -108,6 +125,7 @@ fn claim(table: &Table) -> String {
                  now + $4, \
                  CASE WHEN lost THEN now + $5 ELSE now + $4 + $5 END, \
                  CASE WHEN lost THEN r.note ELSE excluded.note END, \
+                 greatest(r.sweep_after, {sweep_after}), \
                  NULL::bytea \
                FROM (SELECT live AND r.claim_id = excluded.claim_id AS again, \
                             live AND r.claim_id <> excluded.claim_id AS orphan, \
@@ -131,11 +149,13 @@ fn claim(table: &Table) -> String {
 /// Completes a record. A repeat rewrites the row instead of reading it first: a concurrent completion
 /// with this token may not be committed yet, and a read would miss it, while an update waits for it.
 fn complete(table: &Table) -> String {
+    let sweep_after = hour_after(&format!("{NOW} + $5"));
     format!(
         "UPDATE {table} r SET \
            state = CASE WHEN state = {IN_FLIGHT} THEN $3 ELSE state END, \
            reply = CASE WHEN state = {IN_FLIGHT} THEN $4 ELSE reply END, \
-           expires = CASE WHEN state = {IN_FLIGHT} THEN {NOW} + $5 ELSE expires END \
+           expires = CASE WHEN state = {IN_FLIGHT} THEN {NOW} + $5 ELSE expires END, \
+           sweep_after = greatest(sweep_after, {sweep_after}) \
          WHERE key = $1 AND token = $2 AND state <> {RELEASED} AND expires > {NOW} \
          RETURNING 1"
     )

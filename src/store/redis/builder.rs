@@ -21,6 +21,7 @@ pub struct RedisStoreBuilder {
     prefix: String,
     timeout: Duration,
     assume_noeviction: bool,
+    assume_durable: bool,
 }
 
 /// Omits the addresses, which may contain passwords.
@@ -31,6 +32,7 @@ impl fmt::Debug for RedisStoreBuilder {
             .field("prefix", &self.prefix)
             .field("timeout", &self.timeout)
             .field("assume_noeviction", &self.assume_noeviction)
+            .field("assume_durable", &self.assume_durable)
             .finish_non_exhaustive()
     }
 }
@@ -43,6 +45,7 @@ impl RedisStoreBuilder {
             prefix: "reprise".into(),
             timeout: remote::TIMEOUT,
             assume_noeviction: false,
+            assume_durable: false,
         }
     }
 
@@ -65,7 +68,15 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Connects, and checks that the server never evicts records.
+    /// Allows a journal on a server without `appendonly`, which loses accepted entries when it ends,
+    /// or on one that does not report the setting.
+    pub fn assume_durable(mut self) -> Self {
+        self.assume_durable = true;
+        self
+    }
+
+    /// Connects, and checks that the server never evicts records. On a server without `appendonly`
+    /// the verbs of the journal fail, unless [told otherwise](Self::assume_durable).
     ///
     /// # Errors
     ///
@@ -77,13 +88,19 @@ impl RedisStoreBuilder {
             [url] if !self.cluster => Connection::single(url, self.timeout)?,
             urls => Connection::cluster(urls, self.timeout).await?,
         };
-        if !self.assume_noeviction {
-            remote::with_retries(self.timeout, |deadline| {
-                check_eviction(&connection, deadline)
-            })
-            .await?;
+        let mut journal = None;
+        if !(self.assume_noeviction && self.assume_durable) {
+            let ask = |deadline| server_info(&connection, deadline);
+            let info = remote::with_retries(self.timeout, ask).await?;
+            if !self.assume_noeviction {
+                check_eviction(&info)?;
+            }
+            if !self.assume_durable {
+                journal = why_volatile(&info);
+            }
         }
-        Ok(RedisStore::new(connection, self.prefix, self.timeout))
+        let (prefix, timeout) = (self.prefix, self.timeout);
+        Ok(RedisStore::new(connection, prefix, timeout, journal))
     }
 
     fn check(&self) -> Result<(), ConfigError> {
@@ -103,21 +120,51 @@ impl RedisStoreBuilder {
     }
 }
 
-/// Fails unless the server's policy is `noeviction`: any other one drops live records when memory is
-/// full, and their operations are executed again.
-async fn check_eviction(connection: &Connection, deadline: Instant) -> Result<(), StoreError> {
-    let mut command = redis::cmd("INFO");
-    command.arg("memory");
-    let mut policies = Vec::new();
-    match connection.send(&command, deadline).await {
-        Ok(CommandReply::Value(info)) => find_policies(&info, &mut policies),
+/// Returns the settings of a server, or of each server of a cluster; none if the user lacks the right
+/// to ask.
+async fn server_info(
+    connection: &Connection,
+    deadline: Instant,
+) -> Result<Vec<String>, StoreError> {
+    let mut found = Vec::new();
+    match connection.send(&redis::cmd("INFO"), deadline).await {
+        Ok(CommandReply::Value(info)) => texts(&info, &mut found),
         Err(error) if error.is_transient() => return Err(error),
-        // The user may lack the right to ask.
         Ok(CommandReply::NoScript) | Err(_) => {}
     }
-    let wrong = match policies.iter().find(|policy| *policy != "noeviction") {
-        Some(policy) => format!("the server's maxmemory-policy is {policy}"),
-        None if policies.is_empty() => "the server does not report its maxmemory-policy".to_owned(),
+    Ok(found)
+}
+
+fn texts(info: &Value, found: &mut Vec<String>) {
+    match info {
+        Value::BulkString(text) => found.push(String::from_utf8_lossy(text).into_owned()),
+        Value::SimpleString(text) | Value::VerbatimString { text, .. } => found.push(text.clone()),
+        Value::Map(servers) => servers.iter().for_each(|(_, info)| texts(info, found)),
+        Value::Array(servers) => servers.iter().for_each(|info| texts(info, found)),
+        _ => {}
+    }
+}
+
+/// Returns the first value of a setting that is not the one wanted; `Some(None)` if no server
+/// reports it.
+fn other_than<'a>(info: &'a [String], setting: &str, wanted: &str) -> Option<Option<&'a str>> {
+    let lines = info.iter().flat_map(|text| text.lines());
+    let mut values = lines
+        .filter_map(|line| line.strip_prefix(setting)?.strip_prefix(':'))
+        .map(str::trim)
+        .peekable();
+    match values.peek() {
+        None => Some(None),
+        Some(_) => values.find(|value| *value != wanted).map(Some),
+    }
+}
+
+/// Fails unless the server's policy is `noeviction`: any other one drops live records when memory is
+/// full, and their operations are executed again.
+fn check_eviction(info: &[String]) -> Result<(), StoreError> {
+    let wrong = match other_than(info, "maxmemory_policy", "noeviction") {
+        Some(Some(policy)) => format!("the server's maxmemory-policy is {policy}"),
+        Some(None) => "the server does not report its maxmemory-policy".to_owned(),
         None => return Ok(()),
     };
     let message = format!(
@@ -127,28 +174,18 @@ async fn check_eviction(connection: &Connection, deadline: Instant) -> Result<()
     Err(StoreError::new(StoreErrorKind::Other, message))
 }
 
-/// Collects the policies of a server, or of each server of a cluster.
-fn find_policies(info: &Value, policies: &mut Vec<String>) {
-    match info {
-        Value::BulkString(text) => find_policy(&String::from_utf8_lossy(text), policies),
-        Value::SimpleString(text) | Value::VerbatimString { text, .. } => {
-            find_policy(text, policies);
-        }
-        Value::Map(servers) => servers
-            .iter()
-            .for_each(|(_, info)| find_policies(info, policies)),
-        Value::Array(servers) => servers
-            .iter()
-            .for_each(|info| find_policies(info, policies)),
-        _ => {}
+/// Returns the reason why a journal would lose what it accepted when the server ends.
+fn why_volatile(info: &[String]) -> Option<&'static str> {
+    match other_than(info, "aof_enabled", "1")? {
+        Some(_) => Some(
+            "the server has appendonly off, and would lose the journal: set it in the server, or \
+             use assume_durable()",
+        ),
+        None => Some(
+            "the server does not report whether appendonly is on, without which it would lose the \
+             journal: use assume_durable() if it is",
+        ),
     }
-}
-
-fn find_policy(info: &str, policies: &mut Vec<String>) {
-    let found = info
-        .lines()
-        .find_map(|line| line.strip_prefix("maxmemory_policy:"));
-    policies.extend(found.map(|policy| policy.trim().to_owned()));
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use redis::Value;
 
 use super::{RedisStore, newer, script::StoreScript, unreadable};
 use crate::store::{
-    Fingerprint, Ownership, RecordKey, StoreError,
+    Fingerprint, Ownership, RecordKey, StoreError, StoreErrorKind,
     journal::{
         CommandResult, Counts, Duplicate, Enqueued, Entry, EntryCommand, EntryId, EventKind,
         Journal, LeaseRequest, LeaseToken, NewEntry, Query, Settlement, history,
@@ -32,6 +32,9 @@ impl RedisStore {
         transition: &StoreScript,
         arguments: &[&[u8]],
     ) -> Result<(i64, Vec<Value>), StoreError> {
+        if let Some(why) = self.inner.no_journal {
+            return Err(StoreError::new(StoreErrorKind::Other, why));
+        }
         let key = self.journal_key();
         let answer = remote::with_retries(self.inner.timeout, |deadline| {
             self.attempt(transition, &key, arguments, deadline)

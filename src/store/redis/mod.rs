@@ -30,8 +30,9 @@
 //!   policy drops live records when memory is full, and their operations are executed again. With
 //!   `noeviction` a full server rejects new operations ([`StoreErrorKind::Full`]), and still takes
 //!   renewals and completions of those that run: leave memory for their replies above `maxmemory`.
-//! - For a journal `appendonly yes` and `appendfsync always`: an entry that is lost was accepted and
-//!   is never executed. For records alone `appendfsync everysec` is a reasonable choice: an operation
+//! - For a journal `appendonly yes`, without which its verbs fail unless
+//!   [told otherwise](RedisStoreBuilder::assume_durable), and `appendfsync always`: an entry that is
+//!   lost was accepted and is never executed. For records alone `appendfsync everysec` is a reasonable choice: an operation
 //!   whose record is lost is executed again when it is repeated.
 //!
 //! # What it can lose
@@ -99,7 +100,7 @@ use self::{
 };
 use super::{
     Claim, ClaimId, Claimed, CrashPolicy, FencingToken, Fingerprint, IdempotencyStore, Lease, Note,
-    Ownership, RecordKey, StoreError, StoreErrorKind, Stored, remote,
+    Ownership, RecordKey, StoreError, StoreErrorKind, Stored, remote, verbs::verbs,
 };
 
 /// Records and a journal in a Redis server or cluster. The [module](self) states its promises and
@@ -117,6 +118,8 @@ struct Inner {
     connection: Connection,
     scripts: RecordScripts,
     journal: JournalScripts,
+    /// Why there is no journal on this server.
+    no_journal: Option<&'static str>,
     prefix: String,
     timeout: Duration,
 }
@@ -150,12 +153,18 @@ impl RedisStore {
         RedisStoreBuilder::new(urls.into_iter().map(Into::into).collect(), true)
     }
 
-    fn new(connection: Connection, prefix: String, timeout: Duration) -> Self {
+    fn new(
+        connection: Connection,
+        prefix: String,
+        timeout: Duration,
+        no_journal: Option<&'static str>,
+    ) -> Self {
         Self {
             inner: Arc::new(Inner {
                 connection,
                 scripts: RecordScripts::new(),
                 journal: JournalScripts::new(),
+                no_journal,
                 prefix,
                 timeout,
             }),
@@ -245,26 +254,12 @@ impl IdempotencyStore for RedisStore {
         claimed(self.run(script, claim.key, &arguments).await?)
     }
 
-    async fn renew(
-        &self,
-        key: RecordKey,
-        token: FencingToken,
-        lease: Duration,
-        retention: Duration,
-    ) -> Result<Ownership, StoreError> {
-        self.restart(key, token, None, lease, retention).await
-    }
-
-    async fn suspend(
-        &self,
-        key: RecordKey,
-        token: FencingToken,
-        resumed_by: ClaimId,
-        lease: Duration,
-        retention: Duration,
-    ) -> Result<Ownership, StoreError> {
-        self.restart(key, token, Some(resumed_by), lease, retention)
-            .await
+    verbs! { self;
+        renew(key: RecordKey, token: FencingToken, lease: Duration, retention: Duration) -> Ownership
+            = self.restart(key, token, None, lease, retention);
+        suspend(
+            key: RecordKey, token: FencingToken, by: ClaimId, lease: Duration, retention: Duration
+        ) -> Ownership = self.restart(key, token, Some(by), lease, retention);
     }
 
     async fn complete(

@@ -8,67 +8,48 @@ pub(super) struct StoreScript {
     hash: String,
 }
 
-#[derive(Debug)]
-pub(super) struct RecordScripts {
-    pub(super) claim: StoreScript,
-    pub(super) renew: StoreScript,
-    pub(super) complete: StoreScript,
-    pub(super) release: StoreScript,
-}
+/// Defines a set of scripts, each of which is made of the files of a folder: shared functions first,
+/// the verb last.
+macro_rules! scripts {
+    ($name:ident in $folder:literal: $($verb:ident = $($file:literal)+;)*) => {
+        #[derive(Debug)]
+        pub(super) struct $name {
+            $(pub(super) $verb: StoreScript,)*
+        }
 
-#[derive(Debug)]
-pub(super) struct JournalScripts {
-    pub(super) enqueue: StoreScript,
-    pub(super) lanes: StoreScript,
-    pub(super) lease: StoreScript,
-    pub(super) extend: StoreScript,
-    pub(super) settle: StoreScript,
-    pub(super) bury: StoreScript,
-    pub(super) command: StoreScript,
-    pub(super) find: StoreScript,
-    pub(super) find_duplicate: StoreScript,
-    pub(super) list: StoreScript,
-    pub(super) counts: StoreScript,
-    pub(super) position: StoreScript,
-    pub(super) secret: StoreScript,
-}
-
-/// Concatenates files of the journal into one script: shared functions first, the verb last.
-macro_rules! joined {
-    ($($file:literal),*) => {
-        StoreScript::new(concat!($(include_str!(concat!("journal/", $file, ".lua"))),*))
+        impl $name {
+            pub(super) fn new() -> Self {
+                Self {$(
+                    $verb: StoreScript::new(
+                        concat!($(include_str!(concat!($folder, $file, ".lua"))),+),
+                    ),
+                )*}
+            }
+        }
     };
 }
 
-impl JournalScripts {
-    pub(super) fn new() -> Self {
-        Self {
-            enqueue: joined!("common", "insert", "enqueue"),
-            lanes: joined!("common", "lanes"),
-            lease: joined!("common", "lease"),
-            extend: joined!("common", "extend"),
-            settle: joined!("common", "insert", "settle"),
-            bury: joined!("common", "insert", "bury"),
-            command: joined!("common", "command"),
-            find: joined!("common", "find"),
-            find_duplicate: joined!("common", "find_duplicate"),
-            list: joined!("common", "list"),
-            counts: joined!("common", "counts"),
-            position: joined!("common", "position"),
-            secret: joined!("common", "secret"),
-        }
-    }
+scripts! { RecordScripts in "scripts/":
+    claim = "claim";
+    renew = "renew";
+    complete = "complete";
+    release = "release";
 }
 
-impl RecordScripts {
-    pub(super) fn new() -> Self {
-        Self {
-            claim: StoreScript::new(include_str!("scripts/claim.lua")),
-            renew: StoreScript::new(include_str!("scripts/renew.lua")),
-            complete: StoreScript::new(include_str!("scripts/complete.lua")),
-            release: StoreScript::new(include_str!("scripts/release.lua")),
-        }
-    }
+scripts! { JournalScripts in "journal/":
+    enqueue = "common" "insert" "enqueue";
+    lanes = "common" "lanes";
+    lease = "common" "lease";
+    extend = "common" "extend";
+    settle = "common" "insert" "settle";
+    bury = "common" "insert" "bury";
+    command = "common" "command";
+    find = "common" "find";
+    find_duplicate = "common" "find_duplicate";
+    list = "common" "list";
+    counts = "common" "counts";
+    position = "common" "position";
+    secret = "common" "secret";
 }
 
 impl StoreScript {

@@ -1,4 +1,4 @@
-use std::{future::Future, time::Duration};
+use std::time::Duration;
 
 use bytes::Bytes;
 
@@ -7,8 +7,9 @@ use crate::store::{
     Ownership, RecordKey, StoreError,
     journal::{
         CommandResult, Counts, Duplicate, Enqueued, Entry, EntryCommand, EntryId, Journal,
-        LeaseRequest, LeaseToken, NewEntry, Query, Settlement, delegate,
+        LeaseRequest, LeaseToken, NewEntry, Query, Settlement,
     },
+    verbs::verbs,
 };
 
 /// Delay of an entry that can't be opened here, until a process that has its key leases it.
@@ -39,14 +40,18 @@ impl<J: Journal> Sealed<J> {
         Ok(new)
     }
 
-    fn seal_settlement(&self, id: EntryId, settlement: &mut Settlement) -> Result<(), StoreError> {
+    fn seal_settlement(
+        &self,
+        id: EntryId,
+        mut settlement: Settlement,
+    ) -> Result<Settlement, StoreError> {
         if let Some(result) = &settlement.result {
             settlement.result = Some(self.keys.seal(&Place::result(id), result)?);
         }
         let outbox = std::mem::take(&mut settlement.outbox).into_iter();
         let outbox = outbox.map(|new| self.seal_new(new));
         settlement.outbox = outbox.collect::<Result<_, _>>()?;
-        Ok(())
+        Ok(settlement)
     }
 
     fn opened(&self, entry: &Entry) -> Result<(Bytes, Option<Bytes>), StoreError> {
@@ -93,20 +98,32 @@ impl Sealed<crate::store::PostgresStore> {
 
 /// Seals payloads and results, those of an outbox too. Lists have none.
 impl<J: Journal> Journal for Sealed<J> {
-    delegate! { self => self.store;
-        lanes(queue: &str, after: Option<&str>, limit: u32) -> Vec<String>;
-        extend(id: EntryId, lease_token: LeaseToken, lease: Duration) -> Ownership;
-        command(id: EntryId, command: EntryCommand) -> Option<CommandResult>;
-        find_duplicate(queue: &str, key: RecordKey) -> Option<Duplicate>;
-        list(query: Query) -> Vec<Entry>;
-        count(query: Query) -> u32;
-        counts(queue: &str) -> Counts;
-        position(id: EntryId, limit: u32) -> Option<u32>;
-        secret() -> [u8; 32];
-    }
-
-    async fn enqueue(&self, entry: NewEntry) -> Result<Enqueued, StoreError> {
-        self.store.enqueue(self.seal_new(entry)?).await
+    verbs! { self;
+        enqueue(entry: NewEntry) -> Enqueued
+            = async move { self.store.enqueue(self.seal_new(entry)?).await };
+        lanes(queue: &str, after: Option<&str>, limit: u32) -> Vec<String>
+            = self.store.lanes(queue, after, limit);
+        extend(id: EntryId, lease_token: LeaseToken, lease: Duration) -> Ownership
+            = self.store.extend(id, lease_token, lease);
+        settle(id: EntryId, lease_token: LeaseToken, settlement: Settlement) -> Ownership
+            = async move {
+                let settlement = self.seal_settlement(id, settlement)?;
+                self.store.settle(id, lease_token, settlement).await
+            };
+        bury(entry: NewEntry, attempts: u32, settlement: Settlement) -> Enqueued
+            = async move {
+                let settlement = self.seal_settlement(entry.id, settlement)?;
+                self.store.bury(self.seal_new(entry)?, attempts, settlement).await
+            };
+        command(id: EntryId, command: EntryCommand) -> Option<CommandResult>
+            = self.store.command(id, command);
+        find_duplicate(queue: &str, key: RecordKey) -> Option<Duplicate>
+            = self.store.find_duplicate(queue, key);
+        list(query: Query) -> Vec<Entry> = self.store.list(query);
+        count(query: Query) -> u32 = self.store.count(query);
+        counts(queue: &str) -> Counts = self.store.counts(queue);
+        position(id: EntryId, limit: u32) -> Option<u32> = self.store.position(id, limit);
+        secret() -> [u8; 32] = self.store.secret();
     }
 
     async fn lease(&self, request: LeaseRequest) -> Result<Vec<Entry>, StoreError> {
@@ -121,27 +138,6 @@ impl<J: Journal> Journal for Sealed<J> {
             }
         }
         Ok(leased)
-    }
-
-    async fn settle(
-        &self,
-        id: EntryId,
-        lease_token: LeaseToken,
-        mut settlement: Settlement,
-    ) -> Result<Ownership, StoreError> {
-        self.seal_settlement(id, &mut settlement)?;
-        self.store.settle(id, lease_token, settlement).await
-    }
-
-    async fn bury(
-        &self,
-        entry: NewEntry,
-        attempts: u32,
-        mut settlement: Settlement,
-    ) -> Result<Enqueued, StoreError> {
-        self.seal_settlement(entry.id, &mut settlement)?;
-        let entry = self.seal_new(entry)?;
-        self.store.bury(entry, attempts, settlement).await
     }
 
     async fn find(&self, id: EntryId) -> Result<Option<Entry>, StoreError> {

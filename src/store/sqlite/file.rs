@@ -1,33 +1,30 @@
 use std::{
     fmt, fs, io,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, OnceLock},
     thread,
     time::{Duration, SystemTime},
 };
 
-use rusqlite::{Connection, OpenFlags, TransactionBehavior};
+use rusqlite::{Connection, MAIN_DB, OpenFlags};
 use tokio::time::Instant;
 
-use super::error::{Failure, is_busy};
-use crate::store::StoreErrorKind;
-
-/// The schema, one step for each version. A released step never changes.
-const MIGRATIONS: [&str; 4] = [
-    include_str!("schema/1.sql"),
-    include_str!("schema/2.sql"),
-    include_str!("schema/3.sql"),
-    include_str!("schema/4.sql"),
-];
-
-/// The version that this build reads and writes.
-const VERSION: i64 = MIGRATIONS.len() as i64;
-
-/// The application id in the header of our files: "rprs".
-const APPLICATION: i64 = 0x7270_7273;
+use super::{
+    checksum,
+    error::{Failure, is_busy},
+    reserve::{self, Reserve},
+    schema::{self, VERSION},
+};
+use crate::{store::StoreErrorKind, telemetry};
 
 /// The size to which the WAL is cut at a checkpoint.
 const WAL_LIMIT: i64 = 64 << 20;
+
+/// The cache while the file is checked, in KiB if negative: half the time of SQLite's default of 2 MB.
+const CHECK_CACHE: i64 = -(64 << 10);
+
+/// The size of a page, in files that this crate creates.
+const PAGE: u64 = 4096;
 
 /// Statements that a connection keeps prepared: more than there are.
 const STATEMENTS: usize = 64;
@@ -40,7 +37,28 @@ pub(super) struct Settings {
     pub(super) path: PathBuf,
     pub(super) busy_timeout: Duration,
     pub(super) max_bytes: Option<u64>,
+    /// Whether all of the file is checked when it is opened.
+    pub(super) check: bool,
+    /// Room for the outcomes of what runs.
+    pub(super) reserve: u64,
     pub(super) clock: Clock,
+    /// The damage that any connection has seen. Nothing is read or written after that: what can't be
+    /// found may have been there.
+    pub(super) damage: Arc<OnceLock<Failure>>,
+}
+
+impl Settings {
+    pub(super) fn new(path: PathBuf) -> Self {
+        Self {
+            path,
+            busy_timeout: Duration::from_secs(5),
+            max_bytes: None,
+            check: true,
+            reserve: 8 << 20,
+            clock: Arc::new(SystemTime::now),
+            damage: Arc::default(),
+        }
+    }
 }
 
 /// A connection to the file.
@@ -49,40 +67,56 @@ pub(super) struct Database {
     settings: Settings,
     identity: Identity,
     begin: &'static str,
+    reserve: Reserve,
 }
 
 impl Database {
-    /// Opens a connection that writes. Creates the file and migrates its schema.
+    /// Opens a connection that writes. Creates the file, checks all of it, and migrates its schema.
     pub(super) fn writer(settings: &Settings) -> Result<Self, Failure> {
-        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
-        let database = Self::open(settings, flags, "BEGIN IMMEDIATE")?;
+        reserve::create_private(&settings.path);
+        let database = Self::open(settings, "BEGIN IMMEDIATE", |connection| {
+            if connection.is_readonly(MAIN_DB)? {
+                let message = "the file can only be read";
+                return Err(Failure::new(StoreErrorKind::Unavailable, message));
+            }
+            prepare(connection, settings)
+        })?;
         // `begin` waits for the lock, and asks for it more often than SQLite does.
         database.connection.busy_timeout(Duration::ZERO)?;
+        database.use_whole_file(false)?;
+        let _ = database.reserve.is_missing();
         Ok(database)
     }
 
-    /// Opens a connection that only reads.
+    /// Opens a connection that only reads, after one that writes.
     pub(super) fn reader(settings: &Settings) -> Result<Self, Failure> {
-        let database = Self::open(settings, OpenFlags::SQLITE_OPEN_READ_WRITE, "BEGIN")?;
-        database
-            .connection
-            .pragma_update(None, "query_only", true)?;
-        Ok(database)
+        Self::open(settings, "BEGIN", |connection| {
+            configure(connection)?;
+            Ok(connection.pragma_update(None, "query_only", true)?)
+        })
     }
 
-    fn open(settings: &Settings, flags: OpenFlags, begin: &'static str) -> Result<Self, Failure> {
+    fn open(
+        settings: &Settings,
+        begin: &'static str,
+        set_up: impl Fn(&mut Connection) -> Result<(), Failure>,
+    ) -> Result<Self, Failure> {
         let path = &settings.path;
         let open = || -> Result<Self, Failure> {
-            let flags = flags | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+            let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
+                | OpenFlags::SQLITE_OPEN_CREATE
+                | OpenFlags::SQLITE_OPEN_NO_MUTEX;
             let mut connection = Connection::open_with_flags(path, flags)?;
             connection.busy_timeout(settings.busy_timeout)?;
             connection.set_prepared_statement_cache_capacity(STATEMENTS);
-            prepare(&mut connection, settings)?;
+            checksum::add_function(&connection)?;
+            set_up(&mut connection)?;
             Ok(Self {
                 connection,
                 settings: settings.clone(),
                 identity: Identity::of(path).map_err(unreachable_file)?,
                 begin,
+                reserve: Reserve::new(path, settings.reserve),
             })
         };
         // Of two processes that create the file at once one fails, and SQLite does not always wait.
@@ -94,6 +128,9 @@ impl Database {
 
     /// Starts a transaction, and returns the time on the store's clock in microseconds.
     pub(super) fn begin(&self) -> Result<i64, Failure> {
+        if let Some(damage) = self.settings.damage.get() {
+            return Err(damage.clone());
+        }
         self.roll_back()?;
         // SQLite would go on with a file that was moved or deleted.
         match Identity::of(&self.settings.path) {
@@ -138,28 +175,78 @@ impl Database {
         Ok(())
     }
 
+    /// Remembers a failure that shows damage, for good.
+    pub(super) fn note_damage(&self, failure: &Failure) {
+        if failure.kind() == StoreErrorKind::Corrupt {
+            let path = self.settings.path.display();
+            self.settings.damage.get_or_init(|| {
+                telemetry::store_damaged(&path);
+                let what = format_args!("{path} is damaged, and not used until it is opened again");
+                failure.clone().while_trying(what)
+            });
+        }
+    }
+
+    /// Returns the error for new operations while there is no room for the outcomes of those that
+    /// run.
+    pub(super) fn full(&self) -> Option<Failure> {
+        let size = self.reserve.size();
+        let full = |message: fmt::Arguments<'_>| Some(Failure::new(StoreErrorKind::Full, message));
+        if self.reserve.is_missing() {
+            return full(format_args!(
+                "the disk has no room for the reserve of {size} bytes"
+            ));
+        }
+        // Free pages of the file take a claim, but perhaps not its outcome.
+        let used = || -> rusqlite::Result<i64> {
+            self.connection
+                .prepare_cached("SELECT page_count - freelist_count FROM pragma_page_count, pragma_freelist_count")?
+                .query_row([], |row| row.get(0))
+        };
+        match self.pages(false) {
+            Some(pages) if used().is_ok_and(|used| used >= pages) => {
+                full(format_args!("the file has reached its maximum size"))
+            }
+            _ => None,
+        }
+    }
+
+    pub(super) fn release_reserve(&self) {
+        telemetry::store_full(self.settings.path.display());
+        self.reserve.release();
+    }
+
+    /// Lets the file grow to its limit, or to where room is left for the outcomes of what runs.
+    pub(super) fn use_whole_file(&self, whole: bool) -> Result<(), Failure> {
+        if let Some(pages) = self.pages(whole) {
+            let connection = &self.connection;
+            connection.pragma_update_and_check(None, "max_page_count", pages, |_| Ok(()))?;
+        }
+        Ok(())
+    }
+
+    /// Returns the maximum number of pages, if there is one: all, or without the reserve.
+    fn pages(&self, whole: bool) -> Option<i64> {
+        let bytes = self.settings.max_bytes?;
+        let kept = match whole {
+            true => 0,
+            false => self.settings.reserve.min(bytes / 8),
+        };
+        i64::try_from((bytes - kept) / PAGE).ok()
+    }
+
     /// Checks the version again, since a newer build may have migrated the file meanwhile.
     fn check_version(&self) -> Result<(), Failure> {
         let mut statement = self.connection.prepare_cached("PRAGMA user_version")?;
         match statement.query_row([], |row| row.get(0))? {
             VERSION => Ok(()),
-            version if version > VERSION => Err(newer(version)),
+            version if version > VERSION => Err(schema::newer(version)),
             version => Err(Failure::new(
                 StoreErrorKind::Corrupt,
                 format_args!("the schema went back from version {VERSION} to {version}"),
             )),
         }
     }
-}
-
-fn newer(version: i64) -> Failure {
-    Failure::new(
-        StoreErrorKind::NewerSchema,
-        format_args!(
-            "the schema is version {version}, written by a newer release; this one knows up to \
-             {VERSION}"
-        ),
-    )
 }
 
 fn unreachable_file(why: impl fmt::Display) -> Failure {
@@ -169,12 +256,35 @@ fn unreachable_file(why: impl fmt::Display) -> Failure {
     )
 }
 
-/// Checks that the file is ours, sets the connection up, and migrates the schema.
+/// Checks that the file is ours and whole, sets the connection up, and migrates the schema.
 fn prepare(connection: &mut Connection, settings: &Settings) -> Result<(), Failure> {
     // Before anything is changed, and in one snapshot: another process may be creating the schema.
     let moment = connection.transaction()?;
-    let version = check_owner(&moment)?;
+    let version = schema::check_owner(&moment)?;
+    if version > 0 && settings.check {
+        check_whole(&moment)?;
+    }
     drop(moment);
+    configure(connection)?;
+    match version < VERSION {
+        true => schema::migrate(connection, (settings.clock)()),
+        false => schema::check_layout(connection),
+    }
+}
+
+/// Reads all of the file. Damage can hide a row: it would be taken for one that was never there.
+fn check_whole(connection: &Connection) -> Result<(), Failure> {
+    let cache: i64 = connection.pragma_query_value(None, "cache_size", |row| row.get(0))?;
+    connection.pragma_update(None, "cache_size", CHECK_CACHE)?;
+    let found: String = connection.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0))?;
+    connection.pragma_update(None, "cache_size", cache)?;
+    match &*found {
+        "ok" => Ok(()),
+        damage => Err(Failure::new(StoreErrorKind::Corrupt, damage)),
+    }
+}
+
+fn configure(connection: &Connection) -> Result<(), Failure> {
     let mode: String =
         connection.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0))?;
     if mode != "wal" {
@@ -189,96 +299,6 @@ fn prepare(connection: &mut Connection, settings: &Settings) -> Result<(), Failu
     connection.pragma_update(None, "cell_size_check", true)?;
     connection.pragma_update(None, "trusted_schema", false)?;
     connection.pragma_update_and_check(None, "journal_size_limit", WAL_LIMIT, |_| Ok(()))?;
-    match version < VERSION {
-        true => migrate(connection, (settings.clock)())?,
-        false => check_layout(connection)?,
-    }
-    // After the migration, which needs room for a copy of a table that may fill the file.
-    if let Some(bytes) = settings.max_bytes {
-        let page: u32 = connection.pragma_query_value(None, "page_size", |row| row.get(0))?;
-        let pages = i64::try_from(bytes / u64::from(page.max(1))).unwrap_or(i64::MAX);
-        connection.pragma_update_and_check(None, "max_page_count", pages, |_| Ok(()))?;
-    }
-    Ok(())
-}
-
-/// Returns an empty database in memory with the newest schema.
-pub(super) fn in_memory() -> rusqlite::Result<Connection> {
-    let connection = Connection::open_in_memory()?;
-    for step in MIGRATIONS {
-        connection.execute_batch(step)?;
-    }
-    Ok(connection)
-}
-
-/// Checks that the tables have the columns of their version. Before the first release a step could
-/// still change, and a file of that time would fail at each verb.
-fn check_layout(connection: &Connection) -> Result<(), Failure> {
-    let columns = |connection: &Connection| -> Result<Vec<String>, Failure> {
-        let columns = "SELECT t.name || '.' || c.name \
-            FROM sqlite_schema AS t, pragma_table_info(t.name) AS c WHERE t.type = 'table'";
-        let mut columns = connection.prepare(columns)?;
-        let columns = columns.query_map([], |row| row.get(0))?;
-        Ok(columns.collect::<Result<_, _>>()?)
-    };
-    let there = columns(connection)?;
-    match columns(&in_memory()?)?
-        .iter()
-        .find(|column| !there.contains(column))
-    {
-        None => Ok(()),
-        Some(missing) => Err(Failure::new(
-            StoreErrorKind::Other,
-            format_args!(
-                "the schema says version {VERSION}, and has no {missing}: it was written before \
-                 that version was released, allowed: another file"
-            ),
-        )),
-    }
-}
-
-/// Returns the schema's version, 0 if there is none yet.
-fn check_owner(connection: &Connection) -> Result<i64, Failure> {
-    let pragma = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
-    let (application, version) = (pragma("application_id")?, pragma("user_version")?);
-    if application != APPLICATION {
-        let tables = "SELECT count(*) FROM sqlite_schema";
-        let tables: i64 = connection.query_row(tables, [], |row| row.get(0))?;
-        if application != 0 || version != 0 || tables != 0 {
-            return Err(Failure::new(
-                StoreErrorKind::Other,
-                "this is another application's database, allowed: a file of its own",
-            ));
-        }
-    }
-    match version {
-        version if version > VERSION => Err(newer(version)),
-        version => Ok(version),
-    }
-}
-
-fn migrate(connection: &mut Connection, now: SystemTime) -> Result<(), Failure> {
-    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    // Another process may have migrated it meanwhile.
-    let version = check_owner(&transaction)?;
-    let done = usize::try_from(version).unwrap_or_default();
-    for step in MIGRATIONS.iter().skip(done) {
-        transaction.execute_batch(step)?;
-    }
-    if done == 0 {
-        // Fencing tokens start at the time, so that they grow even if the file is deleted.
-        let first = micros_since_epoch(now).clamp(0, 1 << 52);
-        let seed = "INSERT INTO sqlite_sequence (name, seq) VALUES ('idempotency', ?1)";
-        transaction.execute(seed, [first])?;
-    }
-    if done < 2 {
-        let secret: [u8; 32] = rand::random();
-        let insert = "INSERT INTO journal_secret (secret) VALUES (?1)";
-        transaction.execute(insert, [secret])?;
-    }
-    transaction.pragma_update(None, "application_id", APPLICATION)?;
-    transaction.pragma_update(None, "user_version", VERSION)?;
-    transaction.commit()?;
     Ok(())
 }
 
@@ -292,6 +312,8 @@ fn retry_while_busy<T, E>(
     loop {
         match attempt() {
             Err(error) if is_busy(&error) && started.elapsed() < patience => {
+                // SQLite tells nobody when the lock is free. Only a thread of the store's own waits, or
+                // the caller of `open`, which blocks anyway.
                 thread::sleep(Duration::from_micros(rand::random_range(200..800)));
             }
             result => return result,
@@ -300,7 +322,7 @@ fn retry_while_busy<T, E>(
 }
 
 /// Returns microseconds since 1970; negative before.
-fn micros_since_epoch(time: SystemTime) -> i64 {
+pub(super) fn micros_since_epoch(time: SystemTime) -> i64 {
     let micros = |duration: Duration| i64::try_from(duration.as_micros()).unwrap_or(i64::MAX);
     match time.duration_since(SystemTime::UNIX_EPOCH) {
         Ok(since) => micros(since),
@@ -335,12 +357,7 @@ mod tests {
     #[test]
     fn t_4_commits_wait_for_the_disk() {
         let name = format!("reprise-{:016x}.db", rand::random::<u64>());
-        let settings = Settings {
-            path: std::env::temp_dir().join(name),
-            busy_timeout: Duration::from_secs(5),
-            max_bytes: None,
-            clock: Arc::new(SystemTime::now),
-        };
+        let settings = Settings::new(std::env::temp_dir().join(name));
         let writer = Database::writer(&settings).unwrap();
         let reader = Database::reader(&settings).unwrap();
         for database in [&writer, &reader] {

@@ -47,8 +47,7 @@
 //! # The journal
 //!
 //! The same file holds a [`Journal`](super::journal::Journal). An index finds the next entry of a
-//! lane, however many wait. A full disk rejects new entries and settlements alike: an entry whose
-//! settlement could not be written is leased again later, so leave some room.
+//! lane, however many wait.
 //!
 //! # Several processes
 //!
@@ -70,13 +69,29 @@
 //! Commits remove expired records and entries along the way, a few at a time. The file reuses their
 //! room and does not shrink. A full disk, or [`max_bytes`](SqliteStoreBuilder::max_bytes), rejects
 //! new operations ([`Full`](super::StoreErrorKind::Full)), never drops a record, and completed
-//! operations are still found.
+//! operations are still found. What runs can be renewed, completed and settled: a
+//! [reserve](SqliteStoreBuilder::reserve) is kept for that. A reply that does not fit in there either
+//! is not retained, so that its operation is not executed again.
+//!
+//! # Damage
+//!
+//! All of the file is read and [checked](SqliteStoreBuilder::check_on_open) when it is opened, and
+//! every row has a checksum that is verified when it is read. A damaged file is refused
+//! ([`Corrupt`](super::StoreErrorKind::Corrupt)); one that is found damaged later fails every verb
+//! until it is opened again. Restore it from a backup, or start with a new one: operations that were
+//! completed before are executed again then. The files are readable for their owner alone.
+//!
+//! What has been committed is in the log beside the file until it is copied over. SQLite can't tell a
+//! log that was damaged or deleted from one that was never finished: transitions in it are lost.
 
 mod builder;
+mod checksum;
 mod error;
 mod file;
 mod journal;
 mod records;
+mod reserve;
+mod schema;
 mod store;
 mod worker;
 

@@ -3,7 +3,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use rusqlite::Row;
 
-use super::worker::Batch;
+use super::{checksum, worker::Batch};
 use crate::store::{
     Claim, ClaimId, Claimed, CrashPolicy, FencingToken, Fingerprint, Lease, Note, Ownership,
     RecordKey, Stored,
@@ -86,20 +86,21 @@ fn new_owner(token: i64, orphaned: bool) -> Claimed {
 
 fn find(batch: &Batch<'_>, claim: &Claim) -> rusqlite::Result<Found> {
     let mut statement = batch.connection.prepare_cached(
-        "SELECT token, fingerprint, claim, lease_until, expires, state, reply, note
+        "SELECT token, key, fingerprint, claim, lease_until, expires, state, note, reply, checksum
          FROM idempotency WHERE key = ?1",
     )?;
     let mut rows = statement.query([claim.key.as_bytes()])?;
     let Some(row) = rows.next()? else {
         return Ok(Found::Free { expired: None });
     };
+    checksum::verify(row, 1..9)?;
     let token = row.get(0)?;
-    if row.get::<_, i64>(4)? <= batch.now {
+    if row.get::<_, i64>(5)? <= batch.now {
         return Ok(Found::Free {
             expired: Some(token),
         });
     }
-    let fingerprint = Fingerprint::new(row.get(1)?);
+    let fingerprint = Fingerprint::new(row.get(2)?);
     if fingerprint != claim.fingerprint {
         let note = note(row)?;
         return Ok(Found::Unchanged(Claimed::Mismatch { fingerprint, note }));
@@ -108,13 +109,13 @@ fn find(batch: &Batch<'_>, claim: &Claim) -> rusqlite::Result<Found> {
         let note = note(row)?;
         return Ok(Found::Unchanged(Claimed::Done { stored, note }));
     }
-    let id = ClaimId::new(row.get(2)?);
+    let id = ClaimId::new(row.get(3)?);
     if id == claim.id {
-        let orphaned = row.get::<_, i64>(5)? == IN_FLIGHT_AGAIN;
+        let orphaned = row.get::<_, i64>(6)? == IN_FLIGHT_AGAIN;
         return Ok(Found::Again { token, orphaned });
     }
     let resumed = claim.resumes == Some(id);
-    let remaining = row.get::<_, i64>(3)?.saturating_sub(batch.now);
+    let remaining = row.get::<_, i64>(4)?.saturating_sub(batch.now);
     Ok(match u64::try_from(remaining) {
         Ok(remaining @ 1..) if !resumed => Found::Unchanged(Claimed::InFlight {
             remaining: Duration::from_micros(remaining),
@@ -136,15 +137,15 @@ fn note(row: &Row<'_>) -> rusqlite::Result<Note> {
 
 /// `None` while in flight.
 fn stored(row: &Row<'_>) -> rusqlite::Result<Option<Stored>> {
-    Ok(Some(match row.get(5)? {
+    Ok(Some(match row.get(6)? {
         IN_FLIGHT | IN_FLIGHT_AGAIN => return Ok(None),
         REPLY => {
-            let reply = row.get_ref(6)?;
+            let reply = row.get_ref(8)?;
             Stored::Reply(Bytes::copy_from_slice(reply.as_blob()?))
         }
         NOT_RETAINED => Stored::NotRetained,
         UNKNOWN => Stored::Unknown,
-        other => return Err(rusqlite::Error::IntegralValueOutOfRange(5, other)),
+        other => return Err(rusqlite::Error::IntegralValueOutOfRange(6, other)),
     }))
 }
 
@@ -156,8 +157,9 @@ fn insert(
     expires: i64,
 ) -> rusqlite::Result<()> {
     batch.execute(
-        "INSERT INTO idempotency (key, fingerprint, claim, lease_until, expires, state, note)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+        "INSERT INTO idempotency
+           (key, fingerprint, claim, lease_until, expires, state, note, checksum)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, reprise_checksum(?1, ?2, ?3, ?4, ?5, ?6, ?7, NULL))",
         (
             claim.key.as_bytes(),
             claim.fingerprint.as_bytes(),
@@ -188,7 +190,9 @@ pub(super) fn renew(
     let lease_until = after(batch.now, lease);
     let expires = after(lease_until, retention);
     let changed = batch.execute(
-        "UPDATE idempotency SET lease_until = ?4, expires = ?5, claim = coalesce(?6, claim)
+        "UPDATE idempotency SET lease_until = ?4, expires = ?5, claim = coalesce(?6, claim),
+           checksum = reprise_checksum(
+             key, fingerprint, coalesce(?6, claim), ?4, ?5, state, note, reply)
          WHERE token = ?1 AND key = ?2 AND state <= 0 AND expires > ?3",
         (
             number(token),
@@ -210,13 +214,15 @@ pub(super) fn complete(
     retention: Duration,
 ) -> rusqlite::Result<Ownership> {
     let (state, reply) = match stored {
+        Stored::Reply(_) if batch.is_tight => (NOT_RETAINED, None),
         Stored::Reply(bytes) => (REPLY, Some(&**bytes)),
         Stored::NotRetained => (NOT_RETAINED, None),
         Stored::Unknown => (UNKNOWN, None),
     };
     let (token, key, now) = (number(token), key.as_bytes(), batch.now);
     let changed = batch.execute(
-        "UPDATE idempotency SET state = ?4, reply = ?5, expires = ?6
+        "UPDATE idempotency SET state = ?4, reply = ?5, expires = ?6,
+           checksum = reprise_checksum(key, fingerprint, claim, lease_until, ?6, ?4, note, ?5)
          WHERE token = ?1 AND key = ?2 AND state <= 0 AND expires > ?3",
         (token, key, now, state, reply, after(now, retention)),
     )?;

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::store::{
     Claim, ClaimId, Claimed, FencingToken, IdempotencyStore, Ownership, RecordKey, StoreError,
-    Stored,
+    Stored, verbs::verbs,
 };
 
 /// Records and a queue in a SQLite file. The [module](super) states its promises and limits.
@@ -65,53 +65,22 @@ impl IdempotencyStore for SqliteStore {
         worker::wait(result).await
     }
 
-    async fn renew(
-        &self,
-        key: RecordKey,
-        token: FencingToken,
-        lease: Duration,
-        retention: Duration,
-    ) -> Result<Ownership, StoreError> {
-        self.writer
-            .call(0, move |batch| {
+    verbs! { self;
+        renew(key: RecordKey, token: FencingToken, lease: Duration, retention: Duration) -> Ownership
+            = self.writer.call(0, move |batch| {
                 records::renew(batch, &key, token, None, lease, retention)
-            })
-            .await
-    }
-
-    async fn suspend(
-        &self,
-        key: RecordKey,
-        token: FencingToken,
-        resumed_by: ClaimId,
-        lease: Duration,
-        retention: Duration,
-    ) -> Result<Ownership, StoreError> {
-        self.writer
-            .call(0, move |batch| {
-                records::renew(batch, &key, token, Some(resumed_by), lease, retention)
-            })
-            .await
-    }
-
-    async fn complete(
-        &self,
-        key: RecordKey,
-        token: FencingToken,
-        stored: Stored,
-        retention: Duration,
-    ) -> Result<Ownership, StoreError> {
-        self.writer
-            .call(stored.len(), move |batch| {
+            });
+        suspend(
+            key: RecordKey, token: FencingToken, by: ClaimId, lease: Duration, retention: Duration
+        ) -> Ownership = self.writer.call(0, move |batch| {
+            records::renew(batch, &key, token, Some(by), lease, retention)
+        });
+        complete(key: RecordKey, token: FencingToken, stored: Stored, retention: Duration)
+            -> Ownership = self.writer.call(stored.len(), move |batch| {
                 records::complete(batch, &key, token, &stored, retention)
-            })
-            .await
-    }
-
-    async fn release(&self, key: RecordKey, token: FencingToken) -> Result<Ownership, StoreError> {
-        self.writer
-            .call(0, move |batch| records::release(batch, &key, token))
-            .await
+            });
+        release(key: RecordKey, token: FencingToken) -> Ownership
+            = self.writer.call(0, move |batch| records::release(batch, &key, token));
     }
 }
 
@@ -144,6 +113,7 @@ impl Work for ReadClaim {
                 run: move |batch: &Batch<'_>| records::claim(batch, &claim),
                 result: None,
                 bytes: 0,
+                is_new: true,
                 reply,
             })),
         }

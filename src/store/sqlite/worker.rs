@@ -11,7 +11,7 @@
 //!   dies, the channel closes and the caller gets an error that is in doubt.
 //! - A job that fails does not fail the others: the batch is rolled back, and each job runs again in
 //!   a transaction of its own. So do all jobs of a batch that the disk has no room for, since some
-//!   may fit. Jobs therefore run more than once, and write only inside the transaction. Any other
+//!   may fit; those that begin nothing get the room that is kept for them. Jobs therefore run more than once, and write only inside the transaction. Any other
 //!   failure of the file fails the batch at once, since every job would meet it.
 //! - One thread writes through one connection, so no two transactions of a process compete for
 //!   SQLite's lock, and jobs commit in the order of the queue.
@@ -46,6 +46,8 @@ pub(super) struct Batch<'a> {
     pub(super) connection: &'a Connection,
     /// The time of the transaction, in microseconds since 1970.
     pub(super) now: i64,
+    /// Whether there is no room for replies.
+    pub(super) is_tight: bool,
 }
 
 impl Batch<'_> {
@@ -70,6 +72,11 @@ pub(super) trait Work: Send {
 
     /// Whether the caller left, so that it need not run.
     fn is_abandoned(&self) -> bool;
+
+    /// Whether it begins something, which needs room for the outcome, too.
+    fn is_new(&self) -> bool {
+        false
+    }
 }
 
 /// Recurring work that joins a batch. Returns whether there is more of it.
@@ -130,13 +137,20 @@ impl Worker {
         bytes: usize,
         run: impl FnMut(&Batch<'_>) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let (reply, result) = oneshot::channel();
-        self.submit(Box::new(Job {
-            run,
-            result: None,
-            bytes,
-            reply,
-        }));
+        let (job, result) = Job::new(bytes, run);
+        self.submit(Box::new(job));
+        wait(result).await
+    }
+
+    /// The same for a job that begins something.
+    pub(super) async fn call_new<T: Send + 'static>(
+        &self,
+        bytes: usize,
+        run: impl FnMut(&Batch<'_>) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let (mut job, result) = Job::new(bytes, run);
+        job.is_new = true;
+        self.submit(Box::new(job));
         wait(result).await
     }
 }
@@ -157,7 +171,22 @@ pub(super) struct Job<T, F> {
     pub(super) run: F,
     pub(super) result: Option<T>,
     pub(super) bytes: usize,
+    pub(super) is_new: bool,
     pub(super) reply: oneshot::Sender<Result<T, StoreError>>,
+}
+
+impl<T, F> Job<T, F> {
+    fn new(bytes: usize, run: F) -> (Self, oneshot::Receiver<Result<T, StoreError>>) {
+        let (reply, receiver) = oneshot::channel();
+        let job = Self {
+            run,
+            result: None,
+            bytes,
+            is_new: false,
+            reply,
+        };
+        (job, receiver)
+    }
 }
 
 impl<T, F> Work for Job<T, F>
@@ -182,6 +211,10 @@ where
 
     fn is_abandoned(&self) -> bool {
         self.reply.is_closed()
+    }
+
+    fn is_new(&self) -> bool {
+        self.is_new
     }
 }
 
@@ -226,7 +259,8 @@ impl Thread {
         let mut batch = Vec::new();
         self.fill(&mut batch, Some(first));
         // Callers whose job just finished often submit the next one at once. Without this wait the
-        // first of them would be a batch alone, and the others would wait for a whole commit.
+        // first of them would be a batch alone, and the others would wait for a whole commit. It is the
+        // store's own thread that sleeps: waking it for each job would cost more than the wait.
         let (last, took) = self.last;
         let linger = (took / LINGER).min(MAX_LINGER);
         if batch.len() < last / 2 && linger >= MIN_LINGER {
@@ -251,19 +285,41 @@ impl Thread {
 
     /// Runs all jobs of the batch, and finishes each.
     fn run_batch(&mut self, mut batch: Vec<Box<dyn Work>>) {
-        match self.attempt(&mut batch, self.chore.filter(|_| self.is_due())) {
+        self.refuse_new(&mut batch);
+        let chore = self.chore.filter(|_| self.is_due());
+        match self.attempt(&mut batch, chore, false) {
             Ok(()) => finish(batch, None),
             Err(FailureScope::File(failure)) => self.fail(batch, &failure),
-            Err(FailureScope::Job(failure)) if batch.len() <= 1 => finish(batch, Some(&failure)),
+            Err(FailureScope::Job(full)) if batch.is_empty() && is_full(&full) => {
+                // A sweep, which makes room.
+                let _ = self.find_room(&mut batch, chore);
+            }
+            Err(FailureScope::Job(failure)) if batch.len() <= 1 && !is_full(&failure) => {
+                finish(batch, Some(&failure));
+            }
             Err(FailureScope::Job(_)) => self.run_one_by_one(batch),
+        }
+    }
+
+    /// Refuses what is new while the outcomes of what runs have no room.
+    fn refuse_new(&self, batch: &mut Vec<Box<dyn Work>>) {
+        if batch.iter().any(|work| work.is_new())
+            && let Some(full) = self.database.full()
+        {
+            finish(batch.extract_if(.., |work| work.is_new()), Some(&full));
         }
     }
 
     fn run_one_by_one(&mut self, batch: Vec<Box<dyn Work>>) {
         let mut batch = batch.into_iter();
         while let Some(work) = batch.next() {
+            let is_new = work.is_new();
             let mut work = vec![work];
-            match self.attempt(&mut work, None) {
+            let made = match is_new {
+                true => self.attempt(&mut work, None, false),
+                false => self.find_room(&mut work, None),
+            };
+            match made {
                 Ok(()) => finish(work, None),
                 Err(FailureScope::Job(failure)) => finish(work, Some(&failure)),
                 Err(FailureScope::File(failure)) => {
@@ -272,6 +328,32 @@ impl Thread {
                 }
             }
         }
+    }
+
+    /// Runs what ends something, for which room was kept: in the file, on the disk, and if that is
+    /// not enough for a reply, without the reply.
+    fn find_room(
+        &mut self,
+        work: &mut [Box<dyn Work>],
+        chore: Option<Chore>,
+    ) -> Result<(), FailureScope> {
+        let full = |made: &Result<(), FailureScope>| matches!(made, Err(FailureScope::Job(failure)) if is_full(failure));
+        self.use_whole_file(true)?;
+        let mut made = self.attempt(work, chore, false);
+        if full(&made) {
+            self.database.release_reserve();
+            made = self.attempt(work, chore, false);
+        }
+        if full(&made) {
+            made = self.attempt(work, chore, true);
+        }
+        self.use_whole_file(false)?;
+        made
+    }
+
+    fn use_whole_file(&self, whole: bool) -> Result<(), FailureScope> {
+        let set = self.database.use_whole_file(whole);
+        set.map_err(FailureScope::File)
     }
 
     /// Fails the batch, and after a timeout for the lock also everything queued behind it, which has
@@ -287,18 +369,22 @@ impl Thread {
         &mut self,
         work: &mut [Box<dyn Work>],
         chore: Option<Chore>,
+        is_tight: bool,
     ) -> Result<(), FailureScope> {
         if chore.is_some() {
             self.chore_due = Instant::now() + CHORE_EVERY;
         }
         let started = Instant::now();
-        let made = self.transaction(work, chore);
+        let made = self.transaction(work, chore, is_tight);
         self.last = (work.len(), started.elapsed());
-        match made {
+        match &made {
             Ok(true) => self.chore_due = Instant::now(),
             Ok(false) => {}
-            // If this fails, the next `begin` rolls back first.
-            Err(_) => drop(self.database.roll_back()),
+            Err(FailureScope::Job(failure) | FailureScope::File(failure)) => {
+                self.database.note_damage(failure);
+                // If this fails, the next `begin` rolls back first.
+                drop(self.database.roll_back());
+            }
         }
         made.map(drop)
     }
@@ -308,10 +394,12 @@ impl Thread {
         &self,
         work: &mut [Box<dyn Work>],
         chore: Option<Chore>,
+        is_tight: bool,
     ) -> Result<bool, FailureScope> {
         let batch = Batch {
             now: self.database.begin().map_err(FailureScope::File)?,
             connection: &self.database.connection,
+            is_tight,
         };
         work.iter_mut()
             .try_for_each(|work| work.run(&batch))
@@ -319,7 +407,7 @@ impl Thread {
             .map_err(|error| FailureScope::Job(error.into()))
             .and_then(|more| match self.database.commit() {
                 Ok(()) => Ok(more),
-                Err(full) if full.kind() == StoreErrorKind::Full => Err(FailureScope::Job(full)),
+                Err(full) if is_full(&full) => Err(FailureScope::Job(full)),
                 Err(failure) => Err(FailureScope::File(failure)),
             })
     }
@@ -327,6 +415,10 @@ impl Thread {
     fn is_due(&self) -> bool {
         self.chore_due <= Instant::now()
     }
+}
+
+fn is_full(failure: &Failure) -> bool {
+    failure.kind() == StoreErrorKind::Full
 }
 
 fn finish(batch: impl IntoIterator<Item = Box<dyn Work>>, failure: Option<&Failure>) {

@@ -254,6 +254,11 @@ async fn t_3_what_was_kept_long_enough_is_swept() {
     postgres.drop().await;
 }
 
+// Version 5 the other way round.
+const DROP_SWEEP_AFTER: &str = "ALTER TABLE {schema}.reprise_idempotency DROP COLUMN sweep_after";
+const CREATE_EXPIRES: &str =
+    "CREATE INDEX reprise_idempotency_expires ON {schema}.reprise_idempotency (expires)";
+
 #[tokio::test]
 async fn t_5_a_table_of_version_1_keeps_its_records() {
     let Some(postgres) = Postgres::new().await else {
@@ -266,6 +271,8 @@ async fn t_5_a_table_of_version_1_keeps_its_records() {
         "DROP VIEW {schema}.reprise_idempotency_calls",
         "DROP TABLE {schema}.reprise_idempotency_journal",
         "DROP TABLE {schema}.reprise_idempotency_secret",
+        DROP_SWEEP_AFTER,
+        CREATE_EXPIRES,
         "DELETE FROM {schema}.reprise_idempotency_version WHERE version >= 2",
     ] {
         postgres.execute(sql).await;
@@ -299,6 +306,8 @@ async fn t_5_a_table_of_version_2_keeps_its_entries() {
         "DROP VIEW {schema}.reprise_idempotency_calls",
         "ALTER TABLE {schema}.reprise_idempotency_journal DROP COLUMN version, \
          DROP COLUMN redrives, DROP COLUMN repeats, DROP COLUMN cause",
+        DROP_SWEEP_AFTER,
+        CREATE_EXPIRES,
         "DELETE FROM {schema}.reprise_idempotency_version WHERE version > 2",
     ] {
         postgres.execute(sql).await;

@@ -3,6 +3,7 @@
 
 mod contract;
 mod exactly_once;
+mod full;
 mod journal;
 mod schema;
 mod sweep;
@@ -78,7 +79,8 @@ impl Backend for Postgres {
         let micros = time.as_micros();
         self.execute(&format!(
             "UPDATE {{schema}}.reprise_idempotency \
-             SET lease_until = lease_until - {micros}, expires = expires - {micros}"
+             SET lease_until = lease_until - {micros}, expires = expires - {micros}, \
+               sweep_after = expires - {micros}"
         ))
         .await;
         self.execute(&format!(

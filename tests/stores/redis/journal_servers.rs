@@ -22,6 +22,7 @@ use super::{
 };
 use crate::support::{
     database::{Restart, eventually},
+    records::{claim, own},
     redis::Own,
 };
 
@@ -411,4 +412,22 @@ async fn t_6_j_14_with_appendfsync_always_a_kill_loses_no_entry() {
         // What was asked for last may have happened, though nobody heard of it.
         assert!(found.status >= status, "{found:?} was {status:?}");
     }
+}
+
+/// T-9: an entry that was accepted would be gone with the server.
+#[tokio::test]
+async fn t_9_a_server_without_appendonly_is_no_journal_unless_told() {
+    let Some(server) = Own::new(&["--appendonly", "no"]).await else {
+        return;
+    };
+    let store = RedisStore::connect(server.url()).await.unwrap();
+    let error = store.enqueue(new(Priority::Normal)).await.unwrap_err();
+    assert!(error.to_string().contains("appendonly off"), "{error}");
+    assert!(!error.is_transient() && !error.may_have_happened());
+    assert!(store.lease(want(1)).await.is_err());
+    // Records are kept for as long as the server lives.
+    own(&store, claim(1)).await;
+
+    let builder = RedisStore::builder(server.url()).assume_durable();
+    put(&builder.connect().await.unwrap(), new(Priority::Normal)).await;
 }

@@ -2,14 +2,13 @@
 
 use std::{fs, path::Path, time::Duration};
 
-use rusqlite::Connection;
 use tokio::task::JoinSet;
 use tower_reprise::{
     error::ConfigError,
     store::{Claimed, IdempotencyStore, Ownership, SqliteStore, StoreErrorKind},
 };
 
-use super::{Folder, Sqlite, queue::queue, reply, schema::until_rows_are};
+use super::{Folder, Sqlite, reply, schema::until_rows_are};
 use crate::support::records::{LEASE, RETENTION, claim, complete, own};
 
 #[tokio::test]
@@ -126,64 +125,6 @@ fn t_4_a_file_that_can_only_be_read_is_refused() {
     permit(0o644);
 }
 
-/// Everything after the first page is garbage: nothing is found, and nothing is taken for free.
-#[tokio::test]
-async fn t_4_a_corrupt_file_never_gives_a_wrong_answer() {
-    let sqlite = Sqlite::new();
-    let store = sqlite.open();
-    let mut owned = Vec::new();
-    for key in 0..300 {
-        owned.push((key, own(&store, claim(key)).await, reply(500)));
-    }
-    queue(&store, owned).await.join_all().await;
-    drop(store);
-    let connection = Connection::open(sqlite.folder.file()).unwrap();
-    connection.busy_timeout(Duration::from_secs(10)).unwrap();
-    let checkpoint = "PRAGMA wal_checkpoint(TRUNCATE)";
-    let busy: i64 = connection
-        .query_row(checkpoint, [], |row| row.get(0))
-        .unwrap();
-    assert_eq!(busy, 0);
-    drop(connection);
-    let mut bytes = fs::read(sqlite.folder.file()).unwrap();
-    for from in [200_000, 4096] {
-        bytes[from..].fill(0xff);
-        fs::write(sqlite.folder.file(), &bytes).unwrap();
-        let store = sqlite.open();
-        let mut corrupt = 0;
-        for key in 0..300 {
-            match store.claim(claim(key)).await {
-                Ok(claimed) => assert_eq!(claimed, Claimed::done(reply(500)), "{key}"),
-                Err(error) => {
-                    assert_eq!(error.kind(), StoreErrorKind::Corrupt, "{error}");
-                    corrupt += 1;
-                }
-            }
-        }
-        assert!(corrupt > 0, "from {from}");
-    }
-}
-
-#[tokio::test]
-async fn t_4_a_row_that_makes_no_sense_is_corrupt() {
-    for nonsense in [
-        "state = 9",
-        "state = 1",
-        "fingerprint = x'01'",
-        "claim = x'01'",
-    ] {
-        let sqlite = Sqlite::new();
-        let store = sqlite.open();
-        own(&store, claim(1)).await;
-        let sql = format!("UPDATE idempotency SET {nonsense}");
-        let connection = Connection::open(sqlite.folder.file()).unwrap();
-        connection.execute_batch(&sql).unwrap();
-        let error = store.claim(claim(1)).await.unwrap_err();
-        assert_eq!(error.kind(), StoreErrorKind::Corrupt, "{nonsense}: {error}");
-        own(&store, claim(2)).await;
-    }
-}
-
 /// In a process that may write no file beyond a size, so that a commit fails halfway.
 #[cfg(unix)]
 #[test]
@@ -221,7 +162,8 @@ async fn child_with_little_room() {
     let Some(path) = std::env::var_os("REPRISE_LITTLE_ROOM") else {
         return;
     };
-    let store = SqliteStore::open(path).unwrap();
+    let store = SqliteStore::builder().reserve(0);
+    let store = store.open(path).unwrap();
     // Claimed together while there is room, so that it is a completion that fails.
     let mut claims = JoinSet::new();
     for key in 0..50 {

@@ -247,7 +247,7 @@ async fn t_4_j_2_a_full_file_refuses_and_still_answers() {
     let delete = format!("DELETE FROM journal WHERE sequence IN ({newest})");
     assert_eq!(connection.execute(&delete, []).unwrap(), 3);
     let queued = accepted.len() as u64 - 4;
-    let settle = Settlement::completed("", KEEP).followed_by([entry(1), entry(100_000)]);
+    let settle = Settlement::completed("", KEEP).followed_by([entry(1), entry(300_000)]);
     let error = store.settle(leased.id, leased.lease_token, settle).await;
     assert_eq!(error.unwrap_err().kind(), StoreErrorKind::Full);
     let found = store.find(leased.id).await.unwrap();

@@ -1,7 +1,9 @@
 //! The store in a SQLite file.
 
 mod contract;
+mod damage;
 mod disks;
+mod full;
 mod journal;
 mod queue;
 mod schema;

@@ -86,13 +86,13 @@ async fn t_5_a_newer_schema_is_refused() {
     let sqlite = Sqlite::new();
     let store = sqlite.open();
     let token = own(&store, claim(1)).await;
-    set_version(&sqlite.folder, 5);
+    set_version(&sqlite.folder, 6);
 
     let error = SqliteStore::open(sqlite.folder.file()).unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::NewerSchema);
     let message = error.to_string();
     assert!(
-        message.contains("idempotency.db: the schema is version 5, written by a newer release; this one knows up to 4"),
+        message.contains("idempotency.db: the schema is version 6, written by a newer release; this one knows up to 5"),
         "{message}"
     );
 
@@ -106,7 +106,7 @@ async fn t_5_a_newer_schema_is_refused() {
         assert!(!error.may_have_happened());
     }
     // Nothing is kept locked meanwhile.
-    set_version(&sqlite.folder, 4);
+    set_version(&sqlite.folder, 5);
     complete(&store, 1, token, reply(1)).await;
 }
 
@@ -125,7 +125,7 @@ fn t_5_a_file_of_before_the_release_is_refused_when_it_is_opened() {
         let error = SqliteStore::open(folder.file()).unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Other);
         let message = error.to_string();
-        let says = format!("says version 4, and has no {column}");
+        let says = format!("says version 5, and has no {column}");
         assert!(message.contains(&says), "{message}");
     }
 }

@@ -63,7 +63,7 @@ impl<B: Backend<Store: Journal>> Case<'_, B> {
         self.settle(&leased[0], release).await;
         assert_eq!(lease().await, [], "a release holds the lane as well");
 
-        // What is more urgent comes first, and what is triggered does not wait.
+        // More urgent entries come first, and a triggered one does not wait.
         let urgent = self.put_with(|new| new.priority = Priority::High).await;
         let leased = lease().await;
         assert_eq!(ids(&leased), [urgent]);

@@ -35,41 +35,38 @@ pub async fn journal<B: Backend<Store: Journal>>(backend: &B) {
         unit: backend.unit(),
         queue: format!("q{:016x}", rand::random::<u64>()),
     };
-    new().await.what_is_queued_comes_back_whole().await;
-    new().await.enqueuing_can_be_repeated().await;
-    new().await.the_same_operation_is_queued_once().await;
-    new().await.what_was_called_off_frees_its_key().await;
-    new().await.order_is_priority_then_due_then_sequence().await;
-    new().await.a_lane_in_order_waits_for_its_first().await;
-    new().await.lanes_are_independent().await;
-    new().await.many_workers_share_without_overlap().await;
-    new().await.a_lease_runs_out_and_counts().await;
-    new()
-        .await
-        .a_lease_that_ran_out_is_its_owners_until_taken()
-        .await;
-    new().await.a_stale_lease_changes_nothing().await;
-    new().await.a_settlement_can_be_repeated().await;
-    new()
-        .await
-        .a_retry_waits_and_a_release_does_not_count()
-        .await;
-    new().await.causes_and_redrives_are_counted().await;
-    new().await.an_outcome_and_its_outbox_are_one().await;
-    new().await.a_letter_and_its_outbox_are_one().await;
-    new().await.cancel_and_lease_have_one_winner().await;
-    new().await.what_is_triggered_goes_first().await;
-    new()
-        .await
-        .what_is_past_its_time_is_only_leased_to_be_told_so()
-        .await;
-    new().await.a_dead_letter_is_redriven_once().await;
-    new().await.what_is_over_is_kept_for_its_time().await;
-    new().await.lists_page_and_filter().await;
-    new().await.counts_and_positions_add_up().await;
-    new().await.nothing_is_known_of_what_is_not_there().await;
-    new().await.any_duration_is_taken().await;
-    new().await.secrets_are_shared().await;
+    /// Runs each case in a queue of its own.
+    macro_rules! run {
+        ($($case:ident)*) => {{ $(new().await.$case().await;)* }};
+    }
+    run! {
+        what_is_queued_comes_back_whole
+        enqueuing_can_be_repeated
+        the_same_operation_is_queued_once
+        what_was_called_off_frees_its_key
+        order_is_priority_then_due_then_sequence
+        a_lane_in_order_waits_for_its_first
+        lanes_are_independent
+        many_workers_share_without_overlap
+        a_lease_runs_out_and_counts
+        a_lease_that_ran_out_is_its_owners_until_taken
+        a_stale_lease_changes_nothing
+        a_settlement_can_be_repeated
+        a_retry_waits_and_a_release_does_not_count
+        causes_and_redrives_are_counted
+        an_outcome_and_its_outbox_are_one
+        a_letter_and_its_outbox_are_one
+        cancel_and_lease_have_one_winner
+        what_is_triggered_goes_first
+        what_is_past_its_time_is_only_leased_to_be_told_so
+        a_dead_letter_is_redriven_once
+        what_is_over_is_kept_for_its_time
+        lists_page_and_filter
+        counts_and_positions_add_up
+        nothing_is_known_of_what_is_not_there
+        any_duration_is_taken
+        secrets_are_shared
+    }
 }
 
 struct Case<'a, B: Backend> {

@@ -166,7 +166,7 @@ mod tests {
     use rusqlite::StatementStatus;
 
     use super::{
-        super::{super::file::in_memory, write},
+        super::{super::schema::in_memory, write},
         *,
     };
     use crate::store::journal::NewEntry;
@@ -179,6 +179,7 @@ mod tests {
         let batch = Batch {
             connection: &connection,
             now: 1_000_000,
+            is_tight: false,
         };
         connection.execute_batch("BEGIN").unwrap();
         for n in 0..entries {

@@ -12,7 +12,10 @@ macro_rules! summary {
 /// The columns that `row::whole` reads.
 macro_rules! whole {
     () => {
-        concat!(summary!(), ", payload, result, history")
+        concat!(
+            summary!(),
+            ", result, history, id, queue, lane, owner, label, fingerprint, payload, checksum"
+        )
     };
 }
 
@@ -28,130 +31,59 @@ use bytes::Bytes;
 pub(super) use self::write::sweep;
 use super::SqliteStore;
 use crate::store::{
-    Ownership, RecordKey, StoreError,
+    Ownership, RecordKey,
     journal::{
         CommandResult, Counts, Duplicate, Enqueued, Entry, EntryCommand, EntryId, Journal,
         LeaseRequest, LeaseToken, NewEntry, Query, Settlement,
     },
+    verbs::verbs,
 };
 
 impl Journal for SqliteStore {
-    async fn enqueue(&self, entry: NewEntry) -> Result<Enqueued, StoreError> {
-        self.writer
-            .call(entry.payload.len(), move |batch| {
-                write::enqueue(batch, &entry)
-            })
-            .await
-    }
-
-    async fn lanes(
-        &self,
-        queue: &str,
-        after: Option<&str>,
-        limit: u32,
-    ) -> Result<Vec<String>, StoreError> {
-        let (queue, after) = (queue.to_owned(), after.map(str::to_owned));
-        self.reader
-            .call(0, move |batch| {
+    verbs! { self;
+        enqueue(entry: NewEntry) -> Enqueued
+            = self.writer.call_new(entry.payload.len(), move |batch| write::enqueue(batch, &entry));
+        lanes(queue: &str, after: Option<&str>, limit: u32) -> Vec<String> = {
+            let (queue, after) = (queue.to_owned(), after.map(str::to_owned));
+            self.reader.call(0, move |batch| {
                 read::lanes(batch, &queue, after.as_deref(), limit)
             })
-            .await
-    }
-
-    async fn lease(&self, request: LeaseRequest) -> Result<Vec<Entry>, StoreError> {
-        self.writer
-            .call(0, move |batch| lease::lease(batch, &request))
-            .await
-    }
-
-    async fn extend(
-        &self,
-        id: EntryId,
-        lease_token: LeaseToken,
-        lease: Duration,
-    ) -> Result<Ownership, StoreError> {
-        self.writer
-            .call(0, move |batch| write::extend(batch, id, lease_token, lease))
-            .await
-    }
-
-    async fn settle(
-        &self,
-        id: EntryId,
-        lease_token: LeaseToken,
-        settlement: Settlement,
-    ) -> Result<Ownership, StoreError> {
-        let outbox = settlement.outbox.iter().map(|new| new.payload.len());
-        let result = settlement.result.iter().map(Bytes::len);
-        self.writer
-            .call(outbox.chain(result).sum(), move |batch| {
+        };
+        lease(request: LeaseRequest) -> Vec<Entry>
+            = self.writer.call(0, move |batch| lease::lease(batch, &request));
+        extend(id: EntryId, lease_token: LeaseToken, lease: Duration) -> Ownership
+            = self.writer.call(0, move |batch| write::extend(batch, id, lease_token, lease));
+        settle(id: EntryId, lease_token: LeaseToken, settlement: Settlement) -> Ownership
+            = self.writer.call(bytes(&settlement), move |batch| {
                 write::settle(batch, id, lease_token, &settlement)
-            })
-            .await
-    }
-
-    async fn bury(
-        &self,
-        entry: NewEntry,
-        attempts: u32,
-        settlement: Settlement,
-    ) -> Result<Enqueued, StoreError> {
-        let outbox = settlement.outbox.iter().map(|new| new.payload.len());
-        let bytes = entry.payload.len() + outbox.sum::<usize>();
-        self.writer
-            .call(bytes, move |batch| {
+            });
+        bury(entry: NewEntry, attempts: u32, settlement: Settlement) -> Enqueued
+            = self.writer.call(entry.payload.len() + bytes(&settlement), move |batch| {
                 write::bury(batch, &entry, attempts, &settlement)
-            })
-            .await
+            });
+        command(id: EntryId, command: EntryCommand) -> Option<CommandResult>
+            = self.writer.call(0, move |batch| write::command(batch, id, command));
+        find(id: EntryId) -> Option<Entry>
+            = self.reader.call(0, move |batch| read::find(batch, id));
+        find_duplicate(queue: &str, key: RecordKey) -> Option<Duplicate> = {
+            let queue = queue.to_owned();
+            self.reader.call(0, move |batch| read::find_duplicate(batch, &queue, key))
+        };
+        list(query: Query) -> Vec<Entry>
+            = self.reader.call(0, move |batch| read::list(batch, &query));
+        counts(queue: &str) -> Counts = {
+            let queue = queue.to_owned();
+            self.reader.call(0, move |batch| read::counts(batch, &queue))
+        };
+        position(id: EntryId, limit: u32) -> Option<u32>
+            = self.reader.call(0, move |batch| read::position(batch, id, limit));
+        secret() -> [u8; 32] = self.reader.call(0, read::secret);
     }
+}
 
-    async fn command(
-        &self,
-        id: EntryId,
-        command: EntryCommand,
-    ) -> Result<Option<CommandResult>, StoreError> {
-        self.writer
-            .call(0, move |batch| write::command(batch, id, command))
-            .await
-    }
-
-    async fn find(&self, id: EntryId) -> Result<Option<Entry>, StoreError> {
-        self.reader
-            .call(0, move |batch| read::find(batch, id))
-            .await
-    }
-
-    async fn find_duplicate(
-        &self,
-        queue: &str,
-        key: RecordKey,
-    ) -> Result<Option<Duplicate>, StoreError> {
-        let queue = queue.to_owned();
-        self.reader
-            .call(0, move |batch| read::find_duplicate(batch, &queue, key))
-            .await
-    }
-
-    async fn list(&self, query: Query) -> Result<Vec<Entry>, StoreError> {
-        self.reader
-            .call(0, move |batch| read::list(batch, &query))
-            .await
-    }
-
-    async fn counts(&self, queue: &str) -> Result<Counts, StoreError> {
-        let queue = queue.to_owned();
-        self.reader
-            .call(0, move |batch| read::counts(batch, &queue))
-            .await
-    }
-
-    async fn position(&self, id: EntryId, limit: u32) -> Result<Option<u32>, StoreError> {
-        self.reader
-            .call(0, move |batch| read::position(batch, id, limit))
-            .await
-    }
-
-    async fn secret(&self) -> Result<[u8; 32], StoreError> {
-        self.reader.call(0, read::secret).await
-    }
+/// Returns about how much a settlement adds to a transaction.
+fn bytes(settlement: &Settlement) -> usize {
+    let outbox = settlement.outbox.iter().map(|new| new.payload.len());
+    let result = settlement.result.iter().map(Bytes::len);
+    outbox.chain(result).sum()
 }

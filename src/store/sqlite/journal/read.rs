@@ -192,7 +192,7 @@ mod tests {
     use rusqlite::StatementStatus;
 
     use super::{
-        super::{super::file::in_memory, write},
+        super::{super::schema::in_memory, write},
         *,
     };
     use crate::store::journal::{EntryCommand, NewEntry};
@@ -205,6 +205,7 @@ mod tests {
         let batch = Batch {
             connection: &connection,
             now: 1_000_000,
+            is_tight: false,
         };
         for n in 0..2_000 {
             let new = NewEntry {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use rusqlite::{Error, Row};
 
+use super::super::checksum;
 use crate::store::{
     StoreError,
     journal::{Entry, EntryId, EventKind, LeaseToken, Priority, Status, Timestamp, history},
@@ -43,11 +44,12 @@ pub(super) fn summary(row: &Row<'_>, now: i64) -> rusqlite::Result<Entry> {
 }
 
 pub(super) fn whole(row: &Row<'_>, now: i64) -> rusqlite::Result<Entry> {
-    let result = row.get_ref(18)?.as_blob_or_null()?;
+    checksum::verify(row, 19..26)?;
+    let result = row.get_ref(17)?.as_blob_or_null()?;
     Ok(Entry {
-        payload: Bytes::copy_from_slice(row.get_ref(17)?.as_blob()?),
+        payload: Bytes::copy_from_slice(row.get_ref(25)?.as_blob()?),
         result: result.map(Bytes::copy_from_slice),
-        history: history::parse(row.get_ref(19)?.as_bytes()?),
+        history: history::parse(row.get_ref(18)?.as_bytes()?),
         ..summary(row, now)?
     })
 }

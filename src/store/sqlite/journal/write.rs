@@ -39,8 +39,10 @@ pub(super) fn enqueue(batch: &Batch<'_>, new: &NewEntry) -> rusqlite::Result<Enq
 fn insert(batch: &Batch<'_>, new: &NewEntry) -> rusqlite::Result<bool> {
     let mut statement = batch.connection.prepare_cached(
         "INSERT INTO journal (id, queue, lane, owner, label, dedup, fingerprint, priority, status,
-           turn, attempts, queued, due, expires, changed, until, history, payload, version)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, 0, 0, 0, ?9, ?10, ?11, ?9, ?9, '', ?12, ?13)
+           turn, attempts, queued, due, expires, changed, until, history, payload, version,
+           checksum)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, 0, 0, 0, ?9, ?10, ?11, ?9, ?9, '', ?12, ?13,
+           reprise_checksum(?1, ?2, ?3, ?4, ?5, ?7, ?12))
          ON CONFLICT DO NOTHING",
     )?;
     let expires = after(batch.now, new.ttl);

@@ -1,0 +1,182 @@
+//! Dead letters: looked at, and redriven.
+
+use axum::{
+    Json, Router,
+    extract::{Path, State},
+    http::{HeaderMap, HeaderValue, StatusCode},
+    routing::{get, post},
+};
+use base64::prelude::*;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use tower_reprise::{
+    delivery::dead_letter::{Redrive, Redriven},
+    store::journal::{Entry, Journal, Query, Status},
+};
+
+use super::{
+    Asked, Books, Trouble,
+    replays::{self, Page, time},
+};
+
+pub(super) fn routes() -> Router<Books> {
+    Router::new()
+        .route("/", get(list))
+        .route("/redrive", post(redrive_all))
+        .route("/{id}", get(one))
+        .route("/{id}/redrive", post(redrive))
+}
+
+async fn list(
+    State(books): State<Books>,
+    Asked(page): Asked<Page>,
+) -> Result<Json<Value>, Trouble> {
+    let query = Query {
+        status: Some(Status::Failed),
+        ..page.query()?
+    };
+    let letters = books.store.list(query).await?;
+    // The place to go on from, even if none of these is of the cause.
+    let after = letters.last().map(|letter| letter.sequence);
+    let wanted = page.cause.as_deref();
+    let letters: Vec<_> = letters
+        .iter()
+        .filter(|letter| wanted.is_none_or(|wanted| cause(letter) == wanted))
+        .map(|letter| {
+            let mut described = replays::describe(letter);
+            described["cause"] = cause(letter).into();
+            described
+        })
+        .collect();
+    Ok(Json(
+        json!({ "queue": page.queue, "letters": letters, "after": after }),
+    ))
+}
+
+/// The cause as a redrive selects by it.
+fn cause(letter: &Entry) -> &str {
+    letter.cause.as_deref().unwrap_or("failed")
+}
+
+async fn one(State(books): State<Books>, Path(id): Path<String>) -> Result<Json<Value>, Trouble> {
+    let id = replays::parse(&id).ok_or_else(Trouble::not_found)?;
+    let letter = books.letters.get(id).await?;
+    let letter = letter.ok_or_else(Trouble::not_found)?;
+    let history: Vec<_> = letter
+        .history
+        .iter()
+        .map(|attempted| json!({ "at": time(attempted.at), "note": attempted.note }))
+        .collect();
+    Ok(Json(json!({
+        "id": letter.id.to_string(),
+        "queue": letter.queue,
+        "owner": letter.owner,
+        "label": letter.label,
+        "cause": letter.cause(),
+        "reason": letter.reason,
+        "attempts": letter.attempts,
+        "queued_at": time(letter.queued_at),
+        "died_at": time(letter.died_at),
+        "headers": headers(&letter.headers),
+        "payload": String::from_utf8_lossy(&letter.payload),
+        "payload_base64": BASE64_STANDARD.encode(&letter.payload),
+        "history": history,
+    })))
+}
+
+fn headers(headers: &HeaderMap) -> Map<String, Value> {
+    let text = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
+    let names = headers.keys();
+    names
+        .map(|name| {
+            let values: Vec<_> = headers.get_all(name).iter().map(text).collect();
+            (name.to_string(), values.join(", ").into())
+        })
+        .collect()
+}
+
+async fn redrive(
+    State(books): State<Books>,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, Trouble> {
+    let parsed = replays::parse(&id).ok_or_else(Trouble::not_found)?;
+    match books.letters.redrive(parsed).await? {
+        Redriven::Queued => Ok(Json(json!({ "id": id, "status": "queued" }))),
+        Redriven::NotDead(status) => {
+            let why = format!("{id} is {}, allowed: failed", status.as_str());
+            Err(Trouble::conflict(why))
+        }
+        Redriven::Unknown => Err(Trouble::not_found()),
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Many {
+    queue: String,
+    owner: Option<String>,
+    label: Option<String>,
+    cause: Option<String>,
+    #[serde(default)]
+    dry_run: bool,
+    per_second: Option<u32>,
+    at_most: Option<u64>,
+    /// Answers at once, and goes on whether the operator waits or not.
+    #[serde(default)]
+    background: bool,
+}
+
+/// The most letters that are redriven in a second.
+const FASTEST: u32 = 100_000;
+
+impl Many {
+    fn redrive(&self) -> Result<Redrive, Trouble> {
+        let mut redrive = Redrive::queue(self.queue.clone());
+        if let Some(owner) = &self.owner {
+            redrive = redrive.owner(owner);
+        }
+        if let Some(label) = &self.label {
+            redrive = redrive.label(label);
+        }
+        if let Some(cause) = &self.cause {
+            redrive = redrive.cause(cause);
+        }
+        if let Some(per_second) = self.per_second {
+            if !(1..=FASTEST).contains(&per_second) {
+                let allowed = format!("1 to {FASTEST}");
+                return Err(Trouble::wrong(
+                    "per_second",
+                    &per_second.to_string(),
+                    &allowed,
+                ));
+            }
+            redrive = redrive.per_second(per_second);
+        }
+        if let Some(at_most) = self.at_most {
+            redrive = redrive.at_most(at_most);
+        }
+        Ok(match self.dry_run {
+            true => redrive.dry_run(),
+            false => redrive,
+        })
+    }
+}
+
+async fn redrive_all(
+    State(books): State<Books>,
+    Asked(many): Asked<Many>,
+) -> Result<(StatusCode, Json<Value>), Trouble> {
+    let redrive = many.redrive()?;
+    if many.background && !many.dry_run {
+        let filter = json!({
+            "queue": many.queue, "owner": many.owner, "label": many.label, "cause": many.cause,
+        });
+        let started = books.redrives.start(books.letters.clone(), redrive, filter);
+        return Ok((StatusCode::ACCEPTED, Json(started.await?)));
+    }
+    // As long as the operator waits for it.
+    let report = books.letters.redrive_all(redrive).await?;
+    let report =
+        json!({ "matched": report.matched, "redriven": report.redriven, "dry_run": many.dry_run });
+    Ok((StatusCode::OK, Json(report)))
+}

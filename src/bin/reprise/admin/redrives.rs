@@ -1,0 +1,140 @@
+//! Redrives that go on in the background, with their progress.
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use axum::{
+    Json, Router,
+    extract::{Path, State},
+    routing::{get, post},
+};
+use serde_json::{Value, json};
+use tokio::{sync::watch, task::AbortHandle};
+use tower_reprise::{
+    delivery::dead_letter::{DeadLetters, Redrive, RedriveReport},
+    store::StoreError,
+};
+
+use super::{Books, Trouble};
+use crate::store::Store;
+
+/// How many are remembered.
+const REMEMBERED: usize = 32;
+
+#[derive(Default)]
+pub(crate) struct Redrives {
+    last: AtomicU64,
+    known: Mutex<VecDeque<Known>>,
+}
+
+struct Known {
+    number: u64,
+    filter: Value,
+    total: u64,
+    progress: watch::Receiver<RedriveReport>,
+    end: Arc<Mutex<Option<Result<(), String>>>>,
+    task: AbortHandle,
+}
+
+impl Redrives {
+    /// Counts the letters, and starts to redrive them.
+    pub(super) async fn start(
+        &self,
+        letters: DeadLetters<Store>,
+        redrive: Redrive,
+        filter: Value,
+    ) -> Result<Value, StoreError> {
+        let total = letters
+            .redrive_all(redrive.clone().dry_run())
+            .await?
+            .matched;
+        let number = 1 + self.last.fetch_add(1, Ordering::Relaxed);
+        let (report, progress) = watch::channel(RedriveReport::default());
+        let end = Arc::new(Mutex::new(None));
+        let ends = Arc::clone(&end);
+        // No more than were counted: letters that die meanwhile wait for the next one.
+        let redrive = redrive.at_most(total).progress(report);
+        let task = tokio::spawn(async move {
+            let done = letters.redrive_all(redrive).await;
+            let done = done.map(drop).map_err(|error| error.to_string());
+            *ends.lock().unwrap_or_else(PoisonError::into_inner) = Some(done);
+        });
+        let known = Known {
+            number,
+            filter,
+            total,
+            progress,
+            end,
+            task: task.abort_handle(),
+        };
+        let described = known.describe();
+        let mut all = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        all.push_back(known);
+        if all.len() > REMEMBERED {
+            all.pop_front();
+        }
+        Ok(described)
+    }
+
+    pub(super) fn describe(&self) -> Value {
+        let all = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().map(Known::describe).collect()
+    }
+}
+
+impl Known {
+    fn describe(&self) -> Value {
+        let report = *self.progress.borrow();
+        let end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
+        let (state, error) = match &*end {
+            Some(Ok(())) => ("done", None),
+            Some(Err(error)) => ("failed", Some(error.clone())),
+            None if self.task.is_finished() => ("stopped", None),
+            None => ("running", None),
+        };
+        json!({
+            "number": self.number,
+            "filter": self.filter,
+            "total": self.total,
+            "seen": report.matched,
+            "redriven": report.redriven,
+            "state": state,
+            "error": error,
+        })
+    }
+}
+
+pub(super) fn routes() -> Router<Books> {
+    Router::new()
+        .route("/", get(list))
+        .route("/{number}", get(one))
+        .route("/{number}/stop", post(stop))
+}
+
+async fn list(State(books): State<Books>) -> Json<Value> {
+    Json(json!({ "redrives": books.redrives.describe() }))
+}
+
+async fn one(State(books): State<Books>, Path(number): Path<u64>) -> Result<Json<Value>, Trouble> {
+    let all = books.redrives.known.lock();
+    let all = all.unwrap_or_else(PoisonError::into_inner);
+    let known = all.iter().find(|known| known.number == number);
+    known
+        .map(|known| Json(known.describe()))
+        .ok_or_else(Trouble::not_found)
+}
+
+async fn stop(State(books): State<Books>, Path(number): Path<u64>) -> Result<Json<Value>, Trouble> {
+    {
+        let all = books.redrives.known.lock();
+        let all = all.unwrap_or_else(PoisonError::into_inner);
+        let known = all.iter().find(|known| known.number == number);
+        known.ok_or_else(Trouble::not_found)?.task.abort();
+    }
+    one(State(books), Path(number)).await
+}

@@ -1,0 +1,141 @@
+//! Replays of all callers. What the crate's routes do for a caller, they do here for an operator.
+
+use axum::{
+    Json, Router,
+    extract::{Request, State},
+    response::{IntoResponse, Response},
+    routing::{any, get},
+};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tower::ServiceExt;
+use tower_reprise::{
+    delivery::replay::ReplayId,
+    store::journal::{Entry, EntryId, Journal, Query, Status, Timestamp},
+};
+
+use super::{Asked, Books, Trouble};
+use crate::gateway::caller::Operator;
+
+pub(super) fn routes() -> Router<Books> {
+    Router::new()
+        .route("/replays", get(list))
+        .route("/replays/{id}", any(one))
+        .route("/replays/{id}/{action}", any(one))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Page {
+    #[serde(default = "replay")]
+    pub(crate) queue: String,
+    pub(crate) status: Option<String>,
+    pub(crate) owner: Option<String>,
+    pub(crate) label: Option<String>,
+    pub(crate) cause: Option<String>,
+    #[serde(default)]
+    pub(crate) after: u64,
+    pub(crate) limit: Option<u32>,
+}
+
+fn replay() -> String {
+    "replay".to_owned()
+}
+
+impl Page {
+    pub(crate) fn limit(&self) -> Result<u32, Trouble> {
+        let limit = self.limit.unwrap_or(100);
+        match (1..=1000).contains(&limit) {
+            true => Ok(limit),
+            false => Err(Trouble::wrong("limit", &limit.to_string(), "1 to 1000")),
+        }
+    }
+
+    /// All but the status and the cause, which stores do not select by.
+    pub(crate) fn query(&self) -> Result<Query, Trouble> {
+        Ok(Query {
+            owner: self.owner.clone(),
+            label: self.label.clone(),
+            after: self.after,
+            ..Query::new(self.queue.clone(), self.limit()?)
+        })
+    }
+
+    fn status(&self) -> Result<Option<Status>, Trouble> {
+        let Some(text) = &self.status else {
+            return Ok(None);
+        };
+        let known = Status::ALL
+            .into_iter()
+            .find(|status| status.as_str() == text);
+        let allowed = "queued, processing, completed, failed, expired or cancelled";
+        known
+            .map(Some)
+            .ok_or_else(|| Trouble::wrong("status", text, allowed))
+    }
+}
+
+async fn list(
+    State(books): State<Books>,
+    Asked(page): Asked<Page>,
+) -> Result<Json<Value>, Trouble> {
+    let query = Query {
+        status: page.status()?,
+        ..page.query()?
+    };
+    let counts = books.store.counts("replay").await?;
+    let counts = Status::ALL.map(|status| (status.as_str().to_owned(), counts.of(status).into()));
+    let counts: serde_json::Map<String, Value> = counts.into_iter().collect();
+    let replays = books.store.list(query).await?;
+    let replays: Vec<_> = replays.iter().map(describe).collect();
+    Ok(Json(json!({ "counts": counts, "replays": replays })))
+}
+
+pub(crate) fn describe(entry: &Entry) -> Value {
+    json!({
+        "id": id_of(entry),
+        "owner": entry.owner,
+        "label": entry.label,
+        "status": entry.status.as_str(),
+        "cause": entry.cause,
+        "redrives": entry.redrives,
+        "attempts": entry.attempts,
+        "queued_at": time(entry.queued_at),
+        "changed_at": time(entry.changed_at),
+        "expires_at": time(entry.expires_at),
+        "sequence": entry.sequence,
+    })
+}
+
+fn id_of(entry: &Entry) -> String {
+    match &*entry.queue {
+        "replay" => ReplayId::from(entry.id).to_string(),
+        _ => entry.id.to_string(),
+    }
+}
+
+pub(crate) fn time(at: Timestamp) -> String {
+    let at = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_micros(at.as_micros());
+    humantime::format_rfc3339_millis(at).to_string()
+}
+
+/// By the crate's own routes, in the name of whose it is.
+async fn one(State(books): State<Books>, mut request: Request) -> Result<Response, Trouble> {
+    let path = request
+        .uri()
+        .path()
+        .trim_start_matches("/replays")
+        .to_owned();
+    let id = path.trim_matches('/').split('/').next().unwrap_or_default();
+    let id = parse(id).ok_or_else(Trouble::not_found)?;
+    let entry = books.store.find(id).await?.ok_or_else(Trouble::not_found)?;
+    *request.uri_mut() = path.parse().map_err(|_| Trouble::not_found())?;
+    request.extensions_mut().insert(Operator(entry.owner));
+    let Ok(response) = books.replay.routes().oneshot(request).await;
+    Ok(response.into_response())
+}
+
+/// An entry's id, with or without what replays have before it.
+pub(crate) fn parse(id: &str) -> Option<EntryId> {
+    id.strip_prefix("rpl_").unwrap_or(id).parse().ok()
+}

@@ -1,0 +1,58 @@
+use axum::{
+    Json,
+    extract::{FromRequestParts, Query},
+    http::{StatusCode, request::Parts},
+    response::{IntoResponse, Response},
+};
+use serde::de::DeserializeOwned;
+use serde_json::json;
+use tower_reprise::store::StoreError;
+
+/// Why an operator gets no answer: `{"error": …}`.
+pub(crate) struct Trouble(StatusCode, String);
+
+impl Trouble {
+    pub(crate) fn new(status: StatusCode, why: impl Into<String>) -> Self {
+        Self(status, why.into())
+    }
+
+    pub(crate) fn wrong(field: &str, value: &str, allowed: &str) -> Self {
+        let shown: String = value.chars().take(64).collect();
+        let message = format!("{field} is {shown}, allowed: {allowed}");
+        Self(StatusCode::BAD_REQUEST, message)
+    }
+
+    pub(crate) fn not_found() -> Self {
+        Self::new(StatusCode::NOT_FOUND, "there is no such thing")
+    }
+
+    pub(crate) fn conflict(why: String) -> Self {
+        Self(StatusCode::CONFLICT, why)
+    }
+}
+
+impl From<StoreError> for Trouble {
+    fn from(error: StoreError) -> Self {
+        Self(StatusCode::SERVICE_UNAVAILABLE, error.to_string())
+    }
+}
+
+impl IntoResponse for Trouble {
+    fn into_response(self) -> Response {
+        (self.0, Json(json!({ "error": self.1 }))).into_response()
+    }
+}
+
+/// A query string; one that can't be read is told as all else is.
+pub(crate) struct Asked<T>(pub(crate) T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Asked<T> {
+    type Rejection = Trouble;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Trouble> {
+        match Query::try_from_uri(&parts.uri) {
+            Ok(Query(asked)) => Ok(Self(asked)),
+            Err(error) => Err(Trouble::new(StatusCode::BAD_REQUEST, error.body_text())),
+        }
+    }
+}

@@ -1,0 +1,226 @@
+use std::{process::ExitCode, time::Duration};
+
+use clap::Subcommand;
+use serde_json::{Value, json};
+use tokio::time::sleep;
+use tower_reprise::error::BoxError;
+
+use super::{encoded, path};
+use crate::{
+    desk::{At, Desk},
+    output::{Format, cell, fields, progress, show, table},
+};
+
+/// Dead letters: what could not be done, to be looked at and redriven
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    does: Does,
+    #[command(flatten)]
+    at: At,
+}
+
+#[derive(Subcommand)]
+enum Does {
+    /// Lists letters, the oldest first
+    List {
+        #[command(flatten)]
+        filter: Filter,
+        /// How many at most
+        #[arg(long, value_name = "NUMBER", default_value_t = 100)]
+        limit: usize,
+    },
+    /// Shows one, with its history and its body
+    Show {
+        /// The letter's id
+        id: String,
+    },
+    /// Queues letters again: by id, or all that a filter selects
+    Redrive {
+        /// The letters' ids; without one, the filter selects
+        id: Vec<String>,
+        #[command(flatten)]
+        filter: Filter,
+        /// All of the queue, with no other filter
+        #[arg(long)]
+        all: bool,
+        /// Says how many there are, and changes nothing
+        #[arg(long)]
+        dry_run: bool,
+        /// How many a second
+        #[arg(long, value_name = "NUMBER", default_value_t = 10)]
+        per_second: u32,
+        /// How many at most
+        #[arg(long, value_name = "NUMBER")]
+        at_most: Option<u64>,
+    },
+}
+
+#[derive(clap::Args)]
+struct Filter {
+    /// The queue
+    #[arg(long, value_name = "NAME", default_value = "replay")]
+    queue: String,
+    /// Only letters of this owner
+    #[arg(long, value_name = "NAME")]
+    owner: Option<String>,
+    /// Only letters of this label
+    #[arg(long, value_name = "TEXT")]
+    label: Option<String>,
+    /// Only letters that were given up for this cause
+    #[arg(long, value_name = "TEXT")]
+    cause: Option<String>,
+}
+
+impl Filter {
+    fn query(&self) -> Vec<(&'static str, Option<String>)> {
+        vec![
+            ("queue", Some(self.queue.clone())),
+            ("owner", self.owner.clone()),
+            ("label", self.label.clone()),
+            ("cause", self.cause.clone()),
+        ]
+    }
+
+    fn selects(&self) -> bool {
+        self.owner.is_some() || self.label.is_some() || self.cause.is_some()
+    }
+}
+
+/// How many letters are listed in one question.
+const PAGE: usize = 1000;
+/// How often a redrive is asked how far it is.
+const LOOK: Duration = Duration::from_millis(200);
+
+impl Args {
+    pub(crate) fn run(self, by_hand: bool) -> Result<ExitCode, BoxError> {
+        let Self { does, at } = self;
+        if let Does::Redrive {
+            id, filter, all, ..
+        } = &does
+            && id.is_empty()
+            && !filter.selects()
+            && !all
+        {
+            return Err("say which letters: an id, a filter, or --all".into());
+        }
+        at.run(by_hand, |desk, format| does.run(desk, format))
+    }
+}
+
+impl Does {
+    async fn run(self, desk: Desk, format: Format) -> Result<ExitCode, BoxError> {
+        match self {
+            Self::List { filter, limit } => list(&desk, format, &filter, limit).await?,
+            Self::Show { id } => {
+                let letter = desk.get(&format!("/dead-letters/{}", encoded(&id))).await?;
+                show(format, &letter, text);
+            }
+            Self::Redrive { id, dry_run, .. } if !id.is_empty() => {
+                let mut redriven = Vec::new();
+                for id in id {
+                    let path = format!("/dead-letters/{}", encoded(&id));
+                    redriven.push(match dry_run {
+                        true => desk
+                            .get(&path)
+                            .await
+                            .map(|_| json!({ "id": id, "status": "failed" }))?,
+                        false => desk.post(&format!("{path}/redrive")).await?,
+                    });
+                }
+                let answer = json!({ "redriven": redriven });
+                show(format, &answer, |_| table(&["id", "status"], &redriven));
+            }
+            Self::Redrive {
+                filter,
+                dry_run,
+                per_second,
+                at_most,
+                ..
+            } => {
+                let mut query = filter.query();
+                query.push(("dry_run", Some(dry_run.to_string())));
+                query.push(("per_second", Some(per_second.to_string())));
+                query.push(("at_most", at_most.map(|most| most.to_string())));
+                query.push(("background", Some("true".to_owned())));
+                let answer = desk.post(&path("/dead-letters/redrive", &query)).await?;
+                return match dry_run {
+                    true => {
+                        let count =
+                            |answer: &Value| format!("{} would be redriven", answer["matched"]);
+                        show(format, &answer, count);
+                        Ok(ExitCode::SUCCESS)
+                    }
+                    false => follow(&desk, format, answer).await,
+                };
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Lists page by page: stores do not select by cause, so a page may hold few of it or none.
+async fn list(desk: &Desk, format: Format, filter: &Filter, limit: usize) -> Result<(), BoxError> {
+    let mut letters = Vec::new();
+    let mut after = Some(0);
+    while let Some(from) = after.filter(|_| letters.len() < limit) {
+        let mut query = filter.query();
+        query.push(("after", Some(from.to_string())));
+        query.push(("limit", Some(PAGE.min(limit).to_string())));
+        let page = desk.get(&path("/dead-letters", &query)).await?;
+        letters.extend(page["letters"].as_array().cloned().unwrap_or_default());
+        after = page["after"].as_u64();
+    }
+    letters.truncate(limit);
+    let answer = json!({ "queue": filter.queue, "letters": letters });
+    let columns = ["id", "changed_at", "attempts", "cause", "owner", "label"];
+    show(format, &answer, |_| table(&columns, &letters));
+    Ok(())
+}
+
+/// Shows how far a redrive is, until it has ended.
+async fn follow(desk: &Desk, format: Format, started: Value) -> Result<ExitCode, BoxError> {
+    let number = started["number"].as_u64().unwrap_or_default();
+    let mut answer = started;
+    loop {
+        let count = |name: &str| answer[name].as_u64().unwrap_or_default();
+        progress(count("seen"), count("total"));
+        if answer["state"] != "running" {
+            break;
+        }
+        sleep(LOOK).await;
+        answer = desk.get(&format!("/redrives/{number}")).await?;
+    }
+    show(format, &answer, |answer| {
+        format!(
+            "{}: {} of {} redriven",
+            cell(&answer["state"]),
+            answer["redriven"],
+            answer["total"]
+        )
+    });
+    Ok(ExitCode::from(u8::from(answer["state"] != "done")))
+}
+
+fn text(letter: &Value) -> String {
+    let names = [
+        "id",
+        "queue",
+        "owner",
+        "label",
+        "cause",
+        "reason",
+        "attempts",
+        "queued_at",
+        "died_at",
+    ];
+    let mut text = fields(letter, &names);
+    let empty = serde_json::Map::new();
+    for (name, value) in letter["headers"].as_object().unwrap_or(&empty) {
+        text += &format!("\n  {name}: {}", cell(value));
+    }
+    for event in letter["history"].as_array().into_iter().flatten() {
+        text += &format!("\n  {}  {}", cell(&event["at"]), cell(&event["note"]));
+    }
+    text + "\n\n" + letter["payload"].as_str().unwrap_or_default()
+}

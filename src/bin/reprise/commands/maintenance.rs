@@ -1,0 +1,65 @@
+use std::process::ExitCode;
+
+use clap::Subcommand;
+use serde_json::Value;
+use tower_reprise::error::BoxError;
+
+use super::path;
+use crate::{
+    desk::{At, Desk},
+    output::{Format, show},
+};
+
+/// Maintenance of a running gateway: nothing is sent to the upstream, what may wait is written down
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    does: Option<Does>,
+    #[command(flatten)]
+    at: At,
+}
+
+#[derive(Subcommand)]
+enum Does {
+    /// Says whether it is on
+    Status,
+    /// Switches it on
+    On {
+        /// How long callers are told that it takes, such as 10min; it stays on until it is switched off
+        #[arg(long = "for", value_name = "TIME")]
+        time: Option<String>,
+    },
+    /// Switches it off: what was written down is replayed
+    Off,
+}
+
+impl Args {
+    pub(crate) fn run(self, by_hand: bool) -> Result<ExitCode, BoxError> {
+        if by_hand {
+            return Err("maintenance is a gateway's, not a store's: say --admin".into());
+        }
+        let does = self.does.unwrap_or(Does::Status);
+        self.at
+            .without_store()
+            .run(false, |desk, format| does.run(desk, format))
+    }
+}
+
+impl Does {
+    async fn run(self, desk: Desk, format: Format) -> Result<ExitCode, BoxError> {
+        let answer = match self {
+            Self::Status => desk.get("/maintenance").await?,
+            Self::On { time } => {
+                desk.post(&path("/maintenance/on", &[("for", time)]))
+                    .await?
+            }
+            Self::Off => desk.post("/maintenance/off").await?,
+        };
+        let word = |answer: &Value| match answer["on"] == true {
+            true => "maintenance is on".to_owned(),
+            false => "maintenance is off".to_owned(),
+        };
+        show(format, &answer, word);
+        Ok(ExitCode::SUCCESS)
+    }
+}

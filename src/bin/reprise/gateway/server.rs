@@ -1,0 +1,336 @@
+//! Connections of callers, and what is done for all of them alike.
+
+use std::{
+    convert::Infallible,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use axum::body::Body;
+use bytes::Bytes;
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, Version, header,
+};
+use http_body_util::BodyExt;
+use hyper::{body::Incoming, service::service_fn};
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo, TokioTimer},
+    server::{conn::auto::Builder, graceful::GracefulShutdown},
+};
+use metrics::Counter;
+use serde_json::json;
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::{Semaphore, watch},
+    time::{Instant, sleep, timeout, timeout_at},
+};
+use tower::ServiceExt;
+use tower_reprise::delivery::replay::ReplayRoutes;
+
+use super::{
+    access::{Access, AccessLog},
+    tls::Tls,
+    tunnel::{self, Tunnels},
+};
+use crate::{
+    gateway::headers::{Peer, strip},
+    gateway::prompt::Prompt,
+    gateway::settings::Settings,
+    gateway::stack::{Answers, Serves},
+    gateway::traffic::{Counted, Traffic},
+    gateway::upstream::Target,
+    store::Store,
+};
+
+/// What callers meet first.
+#[derive(Clone)]
+pub(crate) struct Edge<S> {
+    service: S,
+    target: Target,
+    replays: Option<(Arc<str>, ReplayRoutes<Store>)>,
+    traffic: Arc<Traffic>,
+    tunnels: Tunnels,
+    access: Option<AccessLog>,
+    /// Whether connections are to end with their next reply.
+    closing: Arc<AtomicBool>,
+    /// Replies by the first digit of their status.
+    replies: [Counter; 5],
+}
+
+impl<S> Edge<S> {
+    pub(crate) fn new(
+        service: S,
+        target: Target,
+        replays: Option<(&str, ReplayRoutes<Store>)>,
+        traffic: Arc<Traffic>,
+        tunnels: Tunnels,
+        access: Option<AccessLog>,
+    ) -> Self {
+        let counter = |status| metrics::counter!("gateway_replies_total", "status" => status);
+        Self {
+            service,
+            target,
+            replays: replays.map(|(path, routes)| (path.into(), routes)),
+            traffic,
+            tunnels,
+            access,
+            closing: Arc::default(),
+            replies: ["1xx", "2xx", "3xx", "4xx", "5xx"].map(counter),
+        }
+    }
+
+    async fn answer<R>(
+        self,
+        mut request: Request<Incoming>,
+        peer: Peer,
+    ) -> Result<Response<Counted<R>>, Infallible>
+    where
+        S: Serves<R>,
+        R: Answers,
+    {
+        let started = Instant::now();
+        let http1 = request.version() < Version::HTTP_2;
+        let id = request_id(request.headers_mut());
+        let access = self.access.clone().map(|log| Access {
+            log,
+            started,
+            id: id.clone(),
+            remote: peer.remote,
+            method: request.method().clone(),
+            path: Access::path(request.uri()),
+            status: 0,
+            sent: 0,
+        });
+        let protocol = tunnel::asked(request.headers()).filter(|_| http1);
+        let mut response = match self.follows(request.uri()) {
+            Some(uri) => self.follow(request, uri).await,
+            None if request.method() == Method::CONNECT => {
+                refusal(StatusCode::NOT_IMPLEMENTED, "There are no tunnels here.")
+            }
+            None => match self.target.takes(request.uri()) {
+                Err(misses) => refusal(misses.status(), &misses.to_string()),
+                Ok(()) => {
+                    let upgrade = protocol.is_some().then(|| hyper::upgrade::on(&mut request));
+                    let received = self.traffic.received();
+                    let mut request = request.map(|body| Body::new(Counted::new(body, received)));
+                    peer.pass(&mut request);
+                    match (upgrade, protocol.clone()) {
+                        (Some(upgrade), Some(protocol)) => {
+                            let opened =
+                                self.tunnels.open(&self.target, upgrade, request, protocol);
+                            opened.await.unwrap_or_else(|error| {
+                                tracing::debug!(%error, "no tunnel to the upstream");
+                                refusal(StatusCode::BAD_GATEWAY, "The upstream can't be reached.")
+                            })
+                        }
+                        _ => self.service.clone().oneshot(request).await?,
+                    }
+                }
+            },
+        };
+        // What is spoken with the upstream is nothing to the caller.
+        *response.version_mut() = Version::HTTP_11;
+        let headers = response.headers_mut();
+        let switched = headers.get(header::UPGRADE).cloned();
+        strip(headers);
+        headers.append(header::VIA, HeaderValue::from_static("1.1 gateway"));
+        headers.insert(REQUEST_ID, id);
+        if let (StatusCode::SWITCHING_PROTOCOLS, Some(protocol)) = (response.status(), switched) {
+            tunnel::mark(response.headers_mut(), protocol);
+        }
+        let class = usize::from(response.status().as_u16() / 100).clamp(1, 5);
+        self.replies[class - 1].increment(1);
+        if http1 && self.closing.load(Ordering::Relaxed) {
+            let close = HeaderValue::from_static("close");
+            response.headers_mut().insert(header::CONNECTION, close);
+        }
+        let failed = response.status().is_server_error();
+        self.traffic.replied(failed, started.elapsed());
+        let access = access.map(|mut access| {
+            access.status = response.status().as_u16();
+            access
+        });
+        Ok(response.map(|body| Counted::new(body, self.traffic.sent()).logged(access)))
+    }
+
+    /// What a caller asks about a replay, if it does.
+    fn follows(&self, uri: &Uri) -> Option<Uri> {
+        let (path, _) = self.replays.as_ref()?;
+        let rest = uri.path().strip_prefix(&**path)?;
+        let rest = match rest {
+            "" => "/",
+            rest if rest.starts_with('/') => rest,
+            _ => return None,
+        };
+        let query = uri.query().map(|query| format!("?{query}"));
+        format!("{rest}{}", query.unwrap_or_default()).parse().ok()
+    }
+
+    async fn follow<R: From<Bytes>>(
+        &self,
+        mut request: Request<Incoming>,
+        uri: Uri,
+    ) -> Response<R> {
+        let Some((_, routes)) = self.replays.clone() else {
+            return refusal(StatusCode::NOT_FOUND, "There are no replays here.");
+        };
+        request.extensions_mut().clear();
+        *request.uri_mut() = uri;
+        let Ok(response) = routes.oneshot(request).await;
+        let (head, body) = response.into_parts();
+        let Ok(body) = body.collect().await;
+        Response::from_parts(head, R::from(body.to_bytes()))
+    }
+}
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// The longest id of a caller that is kept.
+const LONGEST_ID: usize = 128;
+
+/// Returns the id of a request, the caller's or a new one, which the upstream gets too.
+fn request_id(headers: &mut HeaderMap) -> HeaderValue {
+    let given = headers.get(REQUEST_ID).filter(|id| {
+        (1..=LONGEST_ID).contains(&id.len()) && id.as_bytes().iter().all(u8::is_ascii_graphic)
+    });
+    let id = given.cloned().or_else(|| {
+        let id = format!("{:032x}", rand::random::<u128>());
+        HeaderValue::try_from(id).ok()
+    });
+    let id = id.unwrap_or(HeaderValue::from_static("none"));
+    headers.insert(REQUEST_ID, id.clone());
+    id
+}
+
+/// Polls a future once.
+async fn poll_once<T>(future: impl Future<Output = T>) -> Option<T> {
+    let mut future = std::pin::pin!(future);
+    std::future::poll_fn(|cx| {
+        std::task::Poll::Ready(match future.as_mut().poll(cx) {
+            std::task::Poll::Ready(done) => Some(done),
+            std::task::Poll::Pending => None,
+        })
+    })
+    .await
+}
+
+/// A problem of the gateway's own (RFC 9457).
+fn refusal<R: From<Bytes>>(status: StatusCode, detail: &str) -> Response<R> {
+    let title = status.canonical_reason().unwrap_or_default();
+    let problem = json!({ "title": title, "status": status.as_u16(), "detail": detail });
+    let mut response = Response::new(R::from(problem.to_string().into()));
+    *response.status_mut() = status;
+    let kind = HeaderValue::from_static("application/problem+json");
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    response
+}
+
+/// How long connections that are kept alive may stay idle once the gateway was told to stop.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// Serves callers until it is told to stop, and then those who are connected until they are done,
+/// but no longer than is bearable. Whether they all were, and until when others may take.
+pub(crate) async fn serve<S, R>(
+    listener: TcpListener,
+    edge: Edge<S>,
+    settings: &Settings,
+    mut stop: watch::Receiver<bool>,
+) -> (bool, Instant)
+where
+    S: Serves<R>,
+    R: Answers,
+{
+    let closing = Arc::clone(&edge.closing);
+    let tunnels = edge.tunnels.clone();
+    let places = Arc::new(Semaphore::new(settings.max_connections));
+    let graceful = GracefulShutdown::new();
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(settings.head_timeout);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(settings.head_timeout)
+        .keep_alive_timeout(settings.head_timeout);
+    let open = |stream: TcpStream, address: SocketAddr, place| {
+        // It only makes replies later, if at all.
+        let _ = stream.set_nodelay(true);
+        let peer = Peer::new(
+            address.ip(),
+            settings.trust_forwarded,
+            settings.tls.is_some(),
+        );
+        let kept = (place, edge.traffic.connected());
+        let edge = edge.clone();
+        let service = service_fn(move |request| edge.clone().answer(request, peer.clone()));
+        let (builder, watcher) = (builder.clone(), graceful.watcher());
+        let (tls, within) = (
+            settings.tls.as_ref().map(Tls::acceptor),
+            settings.head_timeout,
+        );
+        tokio::spawn(async move {
+            let _kept = kept;
+            let ended = match tls {
+                None => {
+                    let stream = TokioIo::new(Prompt::new(stream, within));
+                    let serving = builder.serve_connection_with_upgrades(stream, service);
+                    watcher.watch(serving).await
+                }
+                Some(tls) => match timeout(within, tls.accept(stream)).await {
+                    Ok(Ok(stream)) => {
+                        let stream = TokioIo::new(Prompt::new(stream, within));
+                        let serving = builder.serve_connection_with_upgrades(stream, service);
+                        watcher.watch(serving).await
+                    }
+                    Ok(Err(error)) => Err(error.into()),
+                    Err(late) => Err(late.into()),
+                },
+            };
+            if let Err(error) = ended {
+                tracing::debug!(%error, "a connection broke off");
+            }
+        });
+    };
+    loop {
+        let accepting = async {
+            // Not before there is a place for it.
+            let place = Arc::clone(&places).acquire_owned().await;
+            (listener.accept().await, place)
+        };
+        let (accepted, place) = tokio::select! {
+            // Nobody is let in who came when it had been told to stop.
+            biased;
+            _ = stop.wait_for(|stop| *stop) => break,
+            accepted = accepting => accepted,
+        };
+        match accepted {
+            Ok((stream, address)) => open(stream, address, place),
+            Err(error) => {
+                // Out of descriptors, most likely: some will be free soon.
+                tracing::warn!(%error, "a connection could not be accepted");
+                sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+    let until = Instant::now() + settings.grace;
+    closing.store(true, Ordering::Relaxed);
+    // Those who connected before are served: closing the listener would reset them.
+    while let Some(Ok((stream, address))) = poll_once(listener.accept()).await {
+        open(stream, address, Arc::clone(&places).acquire_owned().await);
+    }
+    drop(listener);
+    // A request may be on its way on a connection that is kept: it gets a reply, and is told that
+    // it is the last. Closing now would cut it.
+    let linger = Instant::now() + LINGER.min(settings.grace / 2);
+    while graceful.count() > 0 && Instant::now() < linger {
+        sleep(Duration::from_millis(10)).await;
+    }
+    let ended = async { tokio::join!(graceful.shutdown(), tunnels.ended()) };
+    let done = timeout_at(until, ended).await.is_ok();
+    (done, until)
+}

@@ -1,0 +1,205 @@
+//! The layers, in order.
+//!
+//! ```text
+//! callers ─▶ InboundRetryBudget ─▶ Problem ─▶ Replay ─▶ Idempotency ─▶ the client's stack ─▶ upstream
+//!                                                           ▲
+//!                               worker, with what Replay wrote down
+//! ```
+
+use std::{convert::Infallible, sync::Arc, time::Duration};
+
+use axum::body::Body;
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::Body as HttpBody;
+use hyper::body::Incoming;
+use tower::{Service, ServiceBuilder};
+use tower_reprise::server::dialect::Scope;
+use tower_reprise::{
+    IdempotencyLayer, InboundBudgetLayer, ProblemLayer, RetryLayer,
+    delivery::{
+        dead_letter::{DeadLetters, LogAlert},
+        replay::Replay,
+        webhooks::Webhooks,
+        worker::WorkerHandle,
+    },
+    error::BoxError,
+    http::BufferedBody,
+    server::{dialect::Requirement, problem::ProblemBody},
+    stacks,
+    store::journal::Journal,
+};
+
+use crate::{
+    gateway::caller::Callers,
+    gateway::policy::Registries,
+    gateway::settings::{Resend, Settings},
+    gateway::uncertain::{self, Uncertain},
+    gateway::upstream::{self, Target},
+    store::Store,
+};
+
+/// The longest that a request may ask to wait.
+const WEEK: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+
+/// What serves callers: it never fails, and it can be cloned for each of them.
+pub(crate) trait Serves<R>:
+    Service<Request<Body>, Response = Response<R>, Error = Infallible, Future: Send>
+    + Clone
+    + Send
+    + Sync
+    + 'static
+{
+}
+
+impl<S, R> Serves<R> for S where
+    S: Service<Request<Body>, Response = Response<R>, Error = Infallible, Future: Send>
+        + Clone
+        + Send
+        + Sync
+        + 'static
+{
+}
+
+/// The body of what callers get.
+pub(crate) trait Answers:
+    HttpBody<Data = Bytes, Error: Into<BoxError>> + From<Bytes> + Send + 'static
+{
+}
+
+impl<R> Answers for R where
+    R: HttpBody<Data = Bytes, Error: Into<BoxError>> + From<Bytes> + Send + 'static
+{
+}
+
+/// The proxy and nothing else.
+pub(crate) fn bare(
+    settings: &Settings,
+    target: Target,
+) -> Result<impl Serves<ProblemBody<Incoming>>, BoxError> {
+    Ok(ServiceBuilder::new()
+        .layer(ProblemLayer::new())
+        .filter(move |request| target.aim(request))
+        .service(upstream::client(settings)?))
+}
+
+/// A reply as it comes out of all layers.
+type Reply =
+    ProblemBody<ProblemBody<BufferedBody<BufferedBody<Uncertain<BufferedBody<Incoming>>>>>>;
+
+/// What goes on beside the traffic.
+pub(crate) struct Behind {
+    pub(crate) replay: Replay<Store>,
+    pub(crate) letters: DeadLetters<Store>,
+    pub(crate) workers: Vec<WorkerHandle>,
+}
+
+/// All layers, and the workers behind them.
+pub(crate) async fn layered(
+    settings: &Settings,
+    target: Target,
+    store: &Store,
+    registries: &Registries,
+) -> Result<(impl Serves<Reply>, Behind), BoxError> {
+    let secret = store.secret().await?;
+    let callers = Callers::new(
+        settings.scope_header.clone(),
+        settings.anonymous.clone(),
+        secret,
+    );
+    let callers = Arc::new(callers);
+
+    // Replays, and who is told of them.
+    let webhooks = settings.callbacks.clone().map(|(signer, guard)| {
+        Webhooks::builder(store.clone(), signer)
+            .guard(guard)
+            .build()
+    });
+    let webhooks = webhooks.transpose()?;
+    let who = Arc::clone(&callers);
+    let mut replay = Replay::builder(store.clone(), Scope::new(move |head| who.who(head)))
+        .request_limit(settings.request_limit)
+        .response_limit(settings.response_limit)
+        .ttl(settings.replay_ttl, settings.replay_ttl.max(WEEK))
+        .concurrency(settings.replay_concurrency)
+        // Whoever asks, for whatever.
+        .served_in_maintenance(|_| false)
+        .paced_by(&registries.upstream, target.name());
+    if let Some(webhooks) = &webhooks {
+        replay = replay.callbacks(webhooks.clone());
+    }
+    if settings.replay_all {
+        replay = replay.replay_by_default();
+    }
+    if let Some(path) = &settings.replay_path {
+        replay = replay.location(path.clone());
+    }
+    let replay = replay.build()?;
+    // Before there is a worker.
+    if settings.maintenance {
+        replay.maintenance().on(None);
+    }
+
+    // Out: the whole client's stack. The key is stamped only where the upstream honours it, which
+    // the policy may say, or the operator.
+    let deps = registries.upstream.clone();
+    let (stamp, budget, mut retry, retry_after, breaker, peek) = stacks::client(deps.clone());
+    if settings.resend != Resend::Unsent {
+        retry = RetryLayer::new(deps);
+    }
+    let stamp = (settings.resend == Resend::Stamped).then_some(stamp);
+    let calls = ServiceBuilder::new()
+        .option_layer(stamp)
+        .layer((budget, retry, retry_after, breaker, peek))
+        .service(upstream::client(settings)?);
+
+    // In, to where the worker comes in too.
+    let requirement = match settings.require_key {
+        true => Requirement::Required,
+        false => Requirement::Optional,
+    };
+    let mut idempotency = IdempotencyLayer::builder(store.clone())
+        .scope(Scope::new(move |head| callers.who(head)))
+        .crash_policy(settings.orphans)
+        .requirement(move |_| requirement)
+        .request_limit(settings.request_limit)
+        .response_limit(settings.response_limit)
+        .retention(settings.retention)
+        .lease(settings.lease)
+        .wait(settings.wait)
+        .server_errors(settings.server_errors);
+    if settings.fail_open {
+        idempotency = idempotency.fail_open();
+    }
+    let once = ServiceBuilder::new()
+        .filter(move |request| target.aim(request))
+        .map_result(uncertain::raise)
+        .layer(idempotency.build()?)
+        .map_result(uncertain::lower)
+        .service(calls);
+    let mut workers = vec![
+        replay
+            .worker::<Body, _>(once.clone())
+            .lease(settings.lease)
+            .start()?,
+    ];
+
+    // All the way in.
+    let serves = ServiceBuilder::new()
+        .layer(InboundBudgetLayer::new(registries.inbound.clone()))
+        .layer(ProblemLayer::new())
+        .layer(replay.layer())
+        .service(once);
+
+    let letters = DeadLetters::new(store.clone());
+    workers.push(letters.alerts(LogAlert).lease(settings.lease).start()?);
+    if let Some(webhooks) = webhooks {
+        workers.push(webhooks.worker().lease(settings.lease).start()?);
+    }
+    let behind = Behind {
+        replay,
+        letters,
+        workers,
+    };
+    Ok((serves, behind))
+}

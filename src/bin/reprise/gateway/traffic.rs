@@ -1,0 +1,234 @@
+//! What passes: counted for Prometheus and for the console, and the access log.
+
+use std::{
+    pin::Pin,
+    sync::atomic::{AtomicU64, Ordering},
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use bytes::{Buf, Bytes};
+use http_body::{Body, Frame, SizeHint};
+use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
+use pin_project_lite::pin_project;
+use serde_json::{Value, json};
+
+use super::access::Access;
+
+/// Upper bounds of latencies, in seconds.
+pub(crate) const BOUNDS: [f64; 12] = [
+    0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 30.0, 300.0,
+];
+
+/// Every metric of the program and its library, with a word on it.
+const METRICS: [(&str, &str); 22] = [
+    (
+        "gateway_bytes_total",
+        "Bytes of bodies, from callers and to them",
+    ),
+    (
+        "gateway_connections",
+        "Connections of callers that are open",
+    ),
+    (
+        "gateway_executing",
+        "Operations with a key that this process executes",
+    ),
+    (
+        "gateway_replies_total",
+        "Replies to callers by the class of their status",
+    ),
+    (
+        "gateway_request_seconds",
+        "Time from a request's head to its reply's head",
+    ),
+    ("retry_attempts_total", "Retries by their number"),
+    (
+        "retry_exhausted_total",
+        "Calls that failed after their last retry",
+    ),
+    (
+        "retry_suppressed",
+        "Retries that budget, breaker or deadline did not allow",
+    ),
+    ("retry_backoff_duration_seconds", "Waits before retries"),
+    (
+        "retry_budget_utilization_ratio",
+        "Share of the retry budget that is used",
+    ),
+    (
+        "circuit_breaker_open",
+        "Whether calls to the dependency are refused: 1 or 0",
+    ),
+    (
+        "calls_refused_total",
+        "Calls that were not sent, by what refused them",
+    ),
+    (
+        "idempotency_requests_total",
+        "Requests with a key by what became of them",
+    ),
+    (
+        "idempotency_store_errors_total",
+        "Errors of the store of replies",
+    ),
+    (
+        "idempotency_unsettled",
+        "Executions that ended and that the store has not taken yet",
+    ),
+    ("dlq_messages_total", "Dead letters"),
+    (
+        "journal_outcomes_total",
+        "Entries of queues by how their attempts ended",
+    ),
+    ("journal_errors_total", "Errors of the store of queues"),
+    ("journal_entries", "Entries of queues by status"),
+    (
+        "journal_oldest_age_seconds",
+        "Age of the oldest entry that waits",
+    ),
+    (
+        "journal_lag_seconds",
+        "Time from when an entry is due to its start",
+    ),
+    (
+        "inbound_retries_refused_total",
+        "Retries of callers over their budget",
+    ),
+];
+
+/// Says what each metric is. The kind does not matter to a description.
+pub(crate) fn describe() {
+    for (name, help) in METRICS {
+        metrics::describe_counter!(name, help);
+        metrics::describe_gauge!(name, help);
+        metrics::describe_histogram!(name, help);
+    }
+}
+
+/// Counts of the traffic since the start.
+pub(crate) struct Traffic {
+    calls: AtomicU64,
+    failed: AtomicU64,
+    counts: [AtomicU64; BOUNDS.len() + 1],
+    seconds: Histogram,
+    received: Counter,
+    sent: Counter,
+    connections: Gauge,
+}
+
+impl Traffic {
+    pub(crate) fn new() -> Self {
+        Self {
+            calls: AtomicU64::default(),
+            failed: AtomicU64::default(),
+            counts: Default::default(),
+            seconds: histogram!("gateway_request_seconds"),
+            received: counter!("gateway_bytes_total", "direction" => "in"),
+            sent: counter!("gateway_bytes_total", "direction" => "out"),
+            connections: gauge!("gateway_connections"),
+        }
+    }
+
+    /// Counts a reply, whose head took so long.
+    pub(crate) fn replied(&self, failed: bool, took: Duration) {
+        let seconds = took.as_secs_f64();
+        let bucket = BOUNDS.partition_point(|bound| *bound < seconds);
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        self.failed.fetch_add(u64::from(failed), Ordering::Relaxed);
+        self.counts[bucket].fetch_add(1, Ordering::Relaxed);
+        self.seconds.record(seconds);
+    }
+
+    pub(crate) fn received(&self) -> Counter {
+        self.received.clone()
+    }
+
+    pub(crate) fn sent(&self) -> Counter {
+        self.sent.clone()
+    }
+
+    /// Counts a connection until it is dropped.
+    pub(crate) fn connected(&self) -> Connected {
+        self.connections.increment(1);
+        Connected(self.connections.clone())
+    }
+
+    pub(crate) fn show(&self) -> Value {
+        let counts = self
+            .counts
+            .each_ref()
+            .map(|count| count.load(Ordering::Relaxed));
+        json!({
+            "calls": self.calls.load(Ordering::Relaxed),
+            "failed": self.failed.load(Ordering::Relaxed),
+            "bounds": BOUNDS,
+            "counts": counts,
+        })
+    }
+}
+
+pub(crate) struct Connected(Gauge);
+
+impl Drop for Connected {
+    fn drop(&mut self) {
+        self.0.decrement(1);
+    }
+}
+
+pin_project! {
+    /// A body whose bytes are counted as they pass.
+    pub(crate) struct Counted<B> {
+        #[pin]
+        body: B,
+        counter: Counter,
+        access: Option<Access>,
+    }
+}
+
+impl<B> Counted<B> {
+    pub(crate) fn new(body: B, counter: Counter) -> Self {
+        Self {
+            body,
+            counter,
+            access: None,
+        }
+    }
+
+    /// Logs the request when the body has ended.
+    pub(crate) fn logged(self, access: Option<Access>) -> Self {
+        Self { access, ..self }
+    }
+}
+
+impl<B: Body<Data = Bytes>> Body for Counted<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        let this = self.project();
+        let frame = ready!(this.body.poll_frame(cx));
+        if let Some(data) = frame
+            .as_ref()
+            .and_then(|frame| frame.as_ref().ok()?.data_ref())
+        {
+            let bytes = data.remaining() as u64;
+            this.counter.increment(bytes);
+            if let Some(access) = this.access {
+                access.sent += bytes;
+            }
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

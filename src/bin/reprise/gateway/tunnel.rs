@@ -1,0 +1,83 @@
+//! Upgrades, such as WebSocket: once the upstream agrees, bytes pass both ways as they come.
+//!
+//! A tunnel is one call that can't be repeated, so it passes the layers by.
+
+use axum::body::Body;
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
+use http_body_util::{BodyExt, Limited};
+use hyper::upgrade::{OnUpgrade, on};
+use hyper_util::rt::TokioIo;
+use tokio::{io::copy_bidirectional, sync::watch};
+use tower_reprise::error::BoxError;
+
+use super::upstream::{Calls, Target};
+
+/// The most of a reply that refuses an upgrade.
+const REFUSAL: usize = 1 << 20;
+
+/// The protocol that a request asks to change to.
+pub(super) fn asked(headers: &HeaderMap) -> Option<HeaderValue> {
+    let options = headers.get_all(header::CONNECTION).iter();
+    let options = options.filter_map(|value| value.to_str().ok());
+    let mut options = options.flat_map(|value| value.split(','));
+    let upgrade = options.any(|option| option.trim().eq_ignore_ascii_case("upgrade"));
+    headers.get(header::UPGRADE).filter(|_| upgrade).cloned()
+}
+
+/// Marks a message as one that changes to a protocol.
+pub(super) fn mark(headers: &mut HeaderMap, protocol: HeaderValue) {
+    headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+    headers.insert(header::UPGRADE, protocol);
+}
+
+#[derive(Clone)]
+pub(crate) struct Tunnels {
+    client: Calls,
+    /// Each tunnel listens to it until it ends.
+    open: watch::Sender<()>,
+}
+
+impl Tunnels {
+    pub(crate) fn new(client: Calls) -> Self {
+        Self {
+            client,
+            open: watch::channel(()).0,
+        }
+    }
+
+    /// Waits until all have ended.
+    pub(crate) async fn ended(&self) {
+        self.open.closed().await;
+    }
+
+    /// Asks the upstream, and joins both sides if it agrees.
+    pub(super) async fn open<R: From<Bytes>>(
+        &self,
+        target: &Target,
+        caller: OnUpgrade,
+        mut request: Request<Body>,
+        protocol: HeaderValue,
+    ) -> Result<Response<R>, BoxError> {
+        request = target.aim(request)?;
+        mark(request.headers_mut(), protocol);
+        let mut response = self.client.request(request).await?;
+        if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+            let (head, body) = response.into_parts();
+            let body = Limited::new(body, REFUSAL).collect().await?.to_bytes();
+            return Ok(Response::from_parts(head, R::from(body)));
+        }
+        let upstream = on(&mut response);
+        let held = self.open.subscribe();
+        tokio::spawn(async move {
+            let _held = held;
+            let (Ok(caller), Ok(upstream)) = tokio::join!(caller, upstream) else {
+                return;
+            };
+            let (mut caller, mut upstream) = (TokioIo::new(caller), TokioIo::new(upstream));
+            let _ = copy_bidirectional(&mut caller, &mut upstream).await;
+        });
+        let (head, _) = response.into_parts();
+        Ok(Response::from_parts(head, R::from(Bytes::new())))
+    }
+}

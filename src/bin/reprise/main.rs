@@ -1,0 +1,64 @@
+//! `reprise`: retries, idempotency keys, replay and dead letters for services in any language.
+//!
+//! ```text
+//! reprise gateway --listen 127.0.0.1:8080 --upstream http://127.0.0.1:9000 \
+//!     --store sqlite:gateway.db --admin 127.0.0.1:8081
+//! reprise audit policy.toml --gate merge
+//! reprise letters list
+//! ```
+//!
+//! The library does the work; the program reads flags, wires layers and shows what operators ask for.
+
+mod admin;
+mod audit;
+mod cli;
+mod commands;
+mod desk;
+mod gateway;
+mod output;
+mod store;
+mod wrong;
+
+use std::process::ExitCode;
+
+use tower_reprise::error::BoxError;
+
+/// Exit status of a command line or a file that can't be used.
+const UNUSABLE: u8 = 2;
+
+fn main() -> ExitCode {
+    match cli::run() {
+        Ok(code) => code,
+        Err(error) => {
+            report(&error);
+            ExitCode::from(UNUSABLE)
+        }
+    }
+}
+
+/// Prints an error and its causes.
+fn report(error: &BoxError) {
+    eprintln!("reprise: {error}");
+    let mut source = error.source();
+    while let Some(error) = source {
+        eprintln!("  because: {error}");
+        source = error.source();
+    }
+}
+
+/// Runs a future to its end, on as many threads as there are cores.
+fn block_on<T>(
+    future: impl Future<Output = Result<T, BoxError>>,
+    code: impl FnOnce(T) -> ExitCode,
+) -> ExitCode {
+    let done = tokio::runtime::Runtime::new()
+        .map_err(BoxError::from)
+        .and_then(|runtime| runtime.block_on(future));
+    match done {
+        Ok(done) => code(done),
+        Err(error) => {
+            report(&error);
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Transitions of the journal that take several statements.
+
+use tokio::time::Instant;
+use tokio_postgres::{GenericClient, Row, Statement, ToStatement, types::ToSql};
+
+use super::{
+    Parameters, micros,
+    row::{summary, unreadable},
+};
+use crate::store::{
+    StoreError,
+    journal::{Enqueued, EventKind, NewEntry, Settlement, history},
+    postgres::{PostgresStore, conclude},
+};
+
+impl PostgresStore {
+    pub(super) async fn try_enqueue(
+        &self,
+        deadline: Instant,
+        new: &NewEntry,
+    ) -> Result<Row, StoreError> {
+        let client = self.client(deadline).await?;
+        let answer = tokio::time::timeout_at(deadline, async {
+            let enqueue = self.enqueuing(&client).await?;
+            enqueue_with(&**client, enqueue.each_ref(), new).await
+        });
+        let answer = answer.await;
+        conclude(client, answer)
+    }
+
+    /// Settles a lease and queues its outbox in one transaction, and returns whether there was such a
+    /// lease.
+    pub(super) async fn try_settle(
+        &self,
+        deadline: Instant,
+        parameters: &Parameters<'_>,
+        outbox: &[NewEntry],
+    ) -> Result<bool, StoreError> {
+        let mut client = self.client(deadline).await?;
+        let answer = tokio::time::timeout_at(deadline, async {
+            let settle = client.prepare_cached(&self.inner.journal.settle).await?;
+            let enqueue = self.enqueuing(&client).await?;
+            let transaction = client.transaction().await?;
+            if transaction.query(&settle, parameters).await?.is_empty() {
+                return Ok(false);
+            }
+            for new in outbox {
+                enqueue_with(&*transaction, enqueue.each_ref(), new).await?;
+            }
+            transaction.commit().await?;
+            Ok(true)
+        });
+        let answer = answer.await;
+        conclude(client, answer)
+    }
+
+    /// Queues an entry, dead-letters it and queues the outbox in one transaction.
+    pub(super) async fn try_bury(
+        &self,
+        deadline: Instant,
+        new: &NewEntry,
+        attempts: u32,
+        settlement: &Settlement,
+    ) -> Result<Row, StoreError> {
+        let (_, keep) = settlement.outcome.transition();
+        let note = history::frame(EventKind::Settlement, &settlement.note);
+        let parameters: [&(dyn ToSql + Sync); 6] = [
+            &new.id.as_bytes().as_slice(),
+            &micros(keep),
+            &i32::try_from(attempts).unwrap_or(i32::MAX),
+            &settlement.stored_cause(),
+            &settlement.result.as_deref(),
+            &note.as_deref().map(str::as_bytes),
+        ];
+        let mut client = self.client(deadline).await?;
+        let answer = tokio::time::timeout_at(deadline, async {
+            let bury = client.prepare_cached(&self.inner.journal.bury).await?;
+            let enqueue = self.enqueuing(&client).await?;
+            let transaction = client.transaction().await?;
+            let row = enqueue_with(&*transaction, enqueue.each_ref(), new).await?;
+            if !is_new(&row) {
+                return Ok(row);
+            }
+            for new in &settlement.outbox {
+                enqueue_with(&*transaction, enqueue.each_ref(), new).await?;
+            }
+            let row = transaction.query_one(&bury, &parameters).await?;
+            transaction.commit().await?;
+            Ok(row)
+        });
+        let answer = answer.await;
+        conclude(client, answer)
+    }
+
+    async fn enqueuing(
+        &self,
+        client: &deadpool_postgres::Object,
+    ) -> Result<[Statement; 2], tokio_postgres::Error> {
+        let statements = &self.inner.journal;
+        Ok([
+            client.prepare_cached(&statements.enqueue).await?,
+            client.prepare_cached(&statements.existing).await?,
+        ])
+    }
+}
+
+/// Queues an entry, or returns the one that has its id or key. That one may be gone before it is
+/// read; then the insert is tried again.
+pub(super) async fn enqueue_with<C: GenericClient, S: ToStatement + ?Sized + Sync + Send>(
+    client: &C,
+    [enqueue, existing]: [&S; 2],
+    new: &NewEntry,
+) -> Result<Row, tokio_postgres::Error> {
+    let key = new.dedup.as_ref().map(|dedup| &dedup.key.as_bytes()[..]);
+    let fingerprint = new.dedup.as_ref();
+    let fingerprint = fingerprint.map(|dedup| &dedup.fingerprint.as_bytes()[..]);
+    let (id, queue) = (new.id.as_bytes().as_slice(), &*new.queue);
+    let insert: [&(dyn ToSql + Sync); 12] = [
+        &id,
+        &queue,
+        &new.lane,
+        &new.owner,
+        &new.label,
+        &key,
+        &fingerprint,
+        &(new.priority as i16),
+        &micros(new.delay),
+        &micros(new.ttl),
+        &&*new.payload,
+        &new.version,
+    ];
+    loop {
+        if let Some(row) = client.query_opt(enqueue, &insert).await? {
+            return Ok(row);
+        }
+        let look: [&(dyn ToSql + Sync); 4] = [&id, &queue, &key, &fingerprint];
+        let found = client.query(existing, &look).await?;
+        if let Some(row) = found.into_iter().next() {
+            return Ok(row);
+        }
+    }
+}
+
+/// Reads a row of the entry that was queued, or of the one that has its id or key.
+pub(super) fn enqueued(row: &Row) -> Result<Enqueued, StoreError> {
+    if is_new(row) {
+        return summary(row).map(Enqueued::New);
+    }
+    match row.try_get("same").map_err(unreadable)? {
+        Some(true) => summary(row).map(Enqueued::Existing),
+        _ => Ok(Enqueued::Mismatch),
+    }
+}
+
+/// Returns whether a row is that of an entry that was queued.
+fn is_new(row: &Row) -> bool {
+    row.columns().iter().all(|column| column.name() != "same")
+}

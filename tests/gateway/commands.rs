@@ -1,0 +1,239 @@
+//! The program's other commands, each as a process.
+
+use serde_json::Value;
+
+use crate::{
+    gateway::{Folder, Gateway, bury, policy, reprise, reprise_with},
+    shop::Shop,
+    support::database::eventually,
+};
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|_| panic!("{text}"))
+}
+
+#[test]
+fn a_1_version_help_and_completions() {
+    let version = concat!("reprise ", env!("CARGO_PKG_VERSION"), "\n");
+    assert_eq!(reprise(&["--version"]).1, version);
+    let (code, said, _) = reprise(&["--help"]);
+    assert_eq!(code, Some(0));
+    for command in [
+        "gateway",
+        "audit",
+        "letters",
+        "replays",
+        "maintenance",
+        "completions",
+        "Exit status",
+    ] {
+        assert!(said.contains(command), "{command}: {said}");
+    }
+    for shell in ["bash", "zsh", "fish"] {
+        let (code, said, _) = reprise(&["completions", shell]);
+        assert!(code == Some(0) && said.contains("letters"), "{shell}");
+    }
+    for wrong in [
+        &["nonsense"][..],
+        &["letters", "list", "--format", "xml"],
+        &["letters", "redrive"],
+        &["letters", "list", "--store", "memory"],
+        &["letters", "list", "--store", "mysql://me:hunter2@h/d"],
+        &["maintenance", "on", "--store", "sqlite:x"],
+        &["audit"],
+    ] {
+        let (code, _, said) = reprise(wrong);
+        assert_eq!(code, Some(2), "{wrong:?}: {said}");
+        assert!(!said.is_empty() && !said.contains("hunter2"), "{said}");
+    }
+    // Nothing listens there.
+    let (code, _, said) = reprise(&["letters", "list", "--admin", "127.0.0.1:1"]);
+    assert_eq!(code, Some(1));
+    assert!(
+        said.contains("no gateway answers at http://127.0.0.1:1"),
+        "{said}"
+    );
+}
+
+/// the environment says what the command line does not.
+#[test]
+fn a_1_flags_from_the_environment() {
+    let environment = [
+        ("REPRISE_LISTEN", "127.0.0.1:0"),
+        ("REPRISE_UPSTREAM", "http://127.0.0.1:1"),
+        ("REPRISE_MAX_CONNECTIONS", "0"),
+    ];
+    let (code, _, said) = reprise_with(&["gateway"], &environment);
+    assert_eq!(
+        said,
+        "reprise: max-connections is 0, allowed: 1 to 1000000\n"
+    );
+    assert_eq!(code, Some(2));
+    let flags = ["gateway", "--max-connections", "many"];
+    let (_, _, said) = reprise_with(&flags, &environment);
+    assert_eq!(
+        said,
+        "reprise: max-connections is many, allowed: 1 to 1000000\n"
+    );
+    // What is in the environment is not shown.
+    let secret = [("REPRISE_STORE", "postgres://me:hunter2@h/d")];
+    assert!(
+        !reprise_with(&["gateway", "--help"], &secret)
+            .1
+            .contains("hunter2")
+    );
+    assert!(
+        !reprise_with(&["letters", "--help"], &secret)
+            .1
+            .contains("hunter2")
+    );
+}
+
+#[tokio::test]
+async fn a_1_letters_of_a_store_and_of_a_gateway() {
+    let (folder, shop) = (Folder::new(), Shop::open().await);
+    let store = format!("sqlite:{}", folder.path("gateway.db"));
+    bury(&folder, ["for a", "for b", "\u{1b}[2Jfor c"]).await;
+    let gateway = Gateway::start(&shop.url(), &["--store", &store]).await;
+    let admin = gateway.admin("");
+    let mut ids = Vec::new();
+    for at in [["--store", &store], ["--admin", &admin]] {
+        let ask =
+            |words: &[&str]| reprise(&[&["letters"], words, &["--queue", "mails"], &at].concat());
+        let (code, said, error) = ask(&["list", "--format", "json", "--cause", "no_account"]);
+        assert_eq!(code, Some(0), "{error}");
+        let letters = json(&said)["letters"].as_array().unwrap().clone();
+        assert_eq!(letters.len(), 3, "{said}");
+        let id = |letter: &Value| letter["id"].as_str().unwrap().to_owned();
+        ids = letters.iter().map(id).collect();
+        let (_, said, _) = ask(&["list"]);
+        assert!(
+            said.starts_with("ID ") && said.lines().count() == 4,
+            "{said}"
+        );
+        let (_, said, _) = ask(&["list", "--cause", "other", "--format", "json"]);
+        assert_eq!(json(&said)["letters"], Value::Array(Vec::new()));
+        let (_, said, _) = reprise(&[&["letters", "show", &ids[2]][..], &at].concat());
+        assert!(
+            said.contains("no_account") && said.contains("for c"),
+            "{said}"
+        );
+        assert!(!said.contains('\u{1b}'), "a terminal would obey it");
+        let (_, said, _) = ask(&["redrive", "--all", "--dry-run", "--format", "json"]);
+        assert_eq!(json(&said)["matched"], 3);
+        let (code, _, said) = ask(&["redrive", "--all", "--per-second", "0"]);
+        assert_eq!(code, Some(1));
+        assert!(said.contains("per_second is 0, allowed: 1 to "), "{said}");
+        let (code, _, said) = reprise(&[&["letters", "show", "nonsense"][..], &at].concat());
+        assert!(code == Some(1) && said.contains("404"), "{said}");
+    }
+    // One by its id, through the store; the others by a filter, through the gateway.
+    let (code, said, _) = reprise(&["letters", "redrive", &ids[0], "--store", &store]);
+    assert!(code == Some(0) && said.contains("queued"), "{said}");
+    let words = [
+        "letters", "redrive", "--queue", "mails", "--admin", &admin, "--cause",
+    ];
+    let (code, _, said) = reprise(&[&words[..], &["none"]].concat());
+    assert_eq!(code, Some(0), "{said}");
+    let (code, said, error) = reprise(&[&words[..], &["no_account"]].concat());
+    assert_eq!(
+        (code, &*said),
+        (Some(0), "done: 2 of 2 redriven\n"),
+        "{error}"
+    );
+    let listed = gateway.look("/redrives").await.json();
+    assert_eq!(listed["redrives"][1]["state"], "done", "{listed}");
+    let left = gateway.look("/dead-letters?queue=mails").await.json();
+    assert_eq!(left["letters"], Value::Array(Vec::new()));
+}
+
+#[tokio::test]
+async fn a_1_replays_and_maintenance() {
+    let (folder, shop) = (Folder::new(), Shop::open().await);
+    let store = format!("sqlite:{}", folder.path("gateway.db"));
+    let gateway = Gateway::start(&shop.url(), &["--store", &store]).await;
+    let admin = gateway.admin("");
+    let maintenance = |word: &str| reprise(&["maintenance", word, "--admin", &admin]);
+    assert_eq!(maintenance("on").1, "maintenance is on\n");
+    assert_eq!(maintenance("status").1, "maintenance is on\n");
+    for key in ["a", "b", "c"] {
+        let request = gateway.order(key).header("replay", "true");
+        assert_eq!(gateway.send(request, "x").await.status, 202);
+    }
+    let at = ["--store", &store];
+    let ask = |words: &[&str]| reprise(&[&["replays"], words, &at].concat());
+    let (_, said, error) = ask(&["list", "--status", "queued", "--format", "json"]);
+    assert!(error.is_empty(), "{error}");
+    let replays = json(&said)["replays"].as_array().unwrap().clone();
+    let id = |number: usize| replays[number]["id"].as_str().unwrap();
+    assert_eq!(replays.len(), 3);
+    assert!(ask(&["show", id(0)]).1.contains("queued"));
+    assert!(ask(&["cancel", id(0)]).1.contains("cancelled"));
+    assert_eq!(
+        ask(&["cancel", id(0)]).0,
+        Some(1),
+        "it is cancelled already"
+    );
+    let at = ["--admin", &admin];
+    let (code, said, error) = reprise(&[&["replays", "trigger", id(1)][..], &at].concat());
+    assert_eq!(code, Some(0), "{said}{error}");
+    eventually("it is replayed", async || {
+        gateway.replays("completed").await == 1
+    })
+    .await;
+    assert_eq!(maintenance("off").1, "maintenance is off\n");
+    eventually("all are", async || gateway.replays("completed").await == 2).await;
+}
+
+/// the gates of the standard's enforcement table, over files and a running gateway.
+#[tokio::test]
+async fn a_2_audit_has_gates_and_formats() {
+    let (folder, shop) = (Folder::new(), Shop::open().await);
+    let approved = policy(2)
+        + "approvals = [{ rule = 'R-7', reason = 'load test' }]\nbudget = { ratio = 0.5 }\n";
+    let deploy = folder.file("deploy.toml", &(policy(2) + "budget = { off = true }\n"));
+    let merge = policy(2) + "rules = { retry_without_key = true }\n";
+    let merge = folder.file("merge.toml", &merge);
+    let good = folder.file("good.toml", &policy(2));
+    let code = |file: &str, gate: &[&str]| reprise(&[&["audit", file], gate].concat()).0;
+    for (file, none, at_merge, at_deploy) in
+        [(&good, 0, 0, 0), (&deploy, 1, 0, 1), (&merge, 1, 1, 1)]
+    {
+        assert_eq!(code(file, &[]), Some(none), "{file}");
+        assert_eq!(code(file, &["--gate", "merge"]), Some(at_merge), "{file}");
+        assert_eq!(code(file, &["--gate", "deploy"]), Some(at_deploy), "{file}");
+    }
+    assert_eq!(code("/none.toml", &[]), Some(2));
+    assert_eq!(code(&good, &["--gate", "night"]), Some(2));
+
+    let (_, said, _) = reprise(&["audit", &good, &merge, "--format", "json"]);
+    let audit = json(&said);
+    assert_eq!(audit["passed"], false);
+    assert_eq!(audit["audits"][0]["passed"], true);
+    assert_eq!(audit["audits"][1]["findings"][0]["rule"], "R-6", "{said}");
+    assert_eq!(audit["audits"][1]["findings"][0]["gate"], "merge");
+
+    let (_, said, _) = reprise(&["audit", &merge, "--format", "sarif"]);
+    let sarif = json(&said);
+    assert_eq!(sarif["version"], "2.1.0");
+    let result = &sarif["runs"][0]["results"][0];
+    assert_eq!(
+        (&result["ruleId"], &result["level"]),
+        (&"R-6".into(), &"error".into())
+    );
+    let place = &result["locations"][0]["physicalLocation"];
+    assert_eq!(place["artifactLocation"]["uri"], *merge);
+    assert_eq!(place["region"]["startLine"], 6, "{said}");
+
+    // What runs, not what a file says.
+    let path = folder.file("approved.toml", &approved);
+    let gateway = Gateway::start(&shop.url(), &["--policy", &path]).await;
+    let admin = gateway.admin("");
+    let (code, said, error) = reprise(&["audit", "--admin", &admin, "--gate", "deploy"]);
+    assert_eq!(code, Some(1), "{said}{error}");
+    assert!(said.contains("R-7") && said.contains("load test"), "{said}");
+    assert_eq!(
+        reprise(&["audit", "--admin", &admin, "--gate", "merge"]).0,
+        Some(0)
+    );
+}

@@ -1,0 +1,197 @@
+//! What callers meet first: TLS, upgrades, ids, and the log of it all.
+
+use std::{os::unix::net::UnixDatagram, sync::Arc, time::Duration};
+
+use http::Request;
+use rustls::pki_types::ServerName;
+use serde_json::Value;
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+};
+use tokio_rustls::{TlsConnector, client::TlsStream};
+
+use crate::{
+    gateway::{Folder, Gateway},
+    shop::Shop,
+    support::{
+        authority::{Authority, Identity},
+        database::eventually,
+    },
+};
+
+async fn connect(
+    gateway: &Gateway,
+    authority: &Authority,
+) -> std::io::Result<TlsStream<TcpStream>> {
+    let address = gateway.url("").replace("https://", "");
+    let stream = TcpStream::connect(address).await.unwrap();
+    let name = ServerName::try_from("gateway.test").unwrap();
+    TlsConnector::from(Arc::new(authority.trusted()))
+        .connect(name, stream)
+        .await
+}
+
+async fn get(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> String {
+    stream
+        .write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+        .await
+        .unwrap();
+    let mut heard = vec![0; 4096];
+    let read = stream.read(&mut heard).await.unwrap();
+    String::from_utf8_lossy(&heard[..read]).into_owned()
+}
+
+/// a renewed certificate is shown to new connections; those that are there go on.
+#[tokio::test]
+async fn a_3_tls_in_front_is_reloaded() {
+    let (folder, shop) = (Folder::new(), Shop::open().await);
+    let (old, new) = (Authority::new(), Authority::new());
+    let write = |Identity { certificate, key }: Identity| {
+        let certificate = folder.file("certificate.pem", &certificate.pem());
+        (certificate, folder.file("key.pem", &key.serialize_pem()))
+    };
+    let (certificate, key) = write(old.issue("gateway.test", false));
+    let flags = ["--tls-certificate", &certificate, "--tls-key", &key];
+    let gateway = Gateway::start(&shop.url(), &flags).await;
+    let mut kept = connect(&gateway, &old).await.unwrap();
+    assert!(get(&mut kept).await.starts_with("HTTP/1.1 200"));
+    assert_eq!(shop.came()[0].header("x-forwarded-proto"), Some("https"));
+
+    folder.file("certificate.pem", "nonsense");
+    gateway.signal("HUP");
+    gateway.says("the certificate stays as it was").await;
+    write(new.issue("gateway.test", false));
+    gateway.signal("HUP");
+    gateway.says("the certificate was read again").await;
+    assert!(connect(&gateway, &old).await.is_err());
+    let mut fresh = connect(&gateway, &new).await.unwrap();
+    assert!(get(&mut fresh).await.starts_with("HTTP/1.1 200"));
+    assert!(get(&mut kept).await.starts_with("HTTP/1.1 200"));
+}
+
+/// an upgrade passes, and its bytes both ways.
+#[tokio::test]
+async fn a_3_upgrades_pass() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            tokio::spawn(async move {
+                let mut head = vec![0; 4096];
+                let read = stream.read(&mut head).await.unwrap();
+                let head = String::from_utf8_lossy(&head[..read]).to_ascii_lowercase();
+                let agrees = head.contains("upgrade: echo") && head.contains("connection: upgrade");
+                let reply = match agrees {
+                    true => {
+                        "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\n"
+                    }
+                    false => {
+                        "HTTP/1.1 426 Upgrade Required\r\nconnection: close\r\ncontent-length: 2\r\n\r\nno"
+                    }
+                };
+                stream.write_all(reply.as_bytes()).await.unwrap();
+                if !agrees {
+                    return;
+                }
+                let (mut reads, mut writes) = stream.split();
+                let _ = tokio::io::copy(&mut reads, &mut writes).await;
+            });
+        }
+    });
+    let mut gateway = Gateway::start(&url, &[]).await;
+    let address = gateway.url("").replace("http://", "");
+    for (protocol, status) in [("other", "426"), ("echo", "101")] {
+        let mut stream = TcpStream::connect(&address).await.unwrap();
+        let head = format!(
+            "GET /socket HTTP/1.1\r\nhost: a\r\nconnection: keep-alive, Upgrade\r\nupgrade: {protocol}\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let mut heard = vec![0; 4096];
+        let read = stream.read(&mut heard).await.unwrap();
+        let heard = String::from_utf8_lossy(&heard[..read]).into_owned();
+        assert!(heard.starts_with(&format!("HTTP/1.1 {status}")), "{heard}");
+        if status != "101" {
+            continue;
+        }
+        let mut echoed = [0; 5];
+        for said in [b"first", b"later"] {
+            stream.write_all(said).await.unwrap();
+            stream.read_exact(&mut echoed).await.unwrap();
+            assert_eq!(&echoed, said);
+            if said == b"first" {
+                // It outlives SIGTERM, as a reply that streams does.
+                gateway.signal("TERM");
+                gateway.says("finishing what is under way").await;
+            }
+        }
+    }
+    assert_eq!(gateway.ended().await.code(), Some(0));
+}
+
+/// a line for each request, when it is over, without what is secret.
+#[tokio::test]
+async fn a_3_requests_have_ids_and_are_logged() {
+    let (folder, shop) = (Folder::new(), Shop::open().await);
+    let log = folder.path("access.log");
+    let gateway = Gateway::start(&shop.url(), &["--access-log", &log]).await;
+    let request = Request::get(gateway.url("/a?token=hunter2")).header("x-request-id", "mine");
+    assert_eq!(
+        gateway.send(request, "").await.header("x-request-id"),
+        Some("mine")
+    );
+    let made = gateway
+        .get("/b")
+        .await
+        .header("x-request-id")
+        .unwrap()
+        .to_owned();
+    assert_eq!(made.len(), 32);
+    let came: Vec<_> = shop
+        .came()
+        .iter()
+        .map(|came| came.header("x-request-id").unwrap().to_owned())
+        .collect();
+    assert_eq!(came, ["mine", &made]);
+    let mut lines = Vec::new();
+    eventually("both are logged", async || {
+        let text = std::fs::read_to_string(&log).unwrap();
+        lines = text.lines().map(str::to_owned).collect();
+        lines.len() == 2
+    })
+    .await;
+    assert!(!lines.concat().contains("hunter2"));
+    let line: Value = serde_json::from_str(&lines[0]).unwrap();
+    for (field, value) in [
+        ("request_id", Value::from("mine")),
+        ("remote", "127.0.0.1".into()),
+        ("method", "GET".into()),
+        ("path", "/a".into()),
+        ("status", 200.into()),
+        ("bytes", 1.into()),
+    ] {
+        assert_eq!(line[field], value, "{line}");
+    }
+}
+
+#[tokio::test]
+async fn a_3_systemd_is_told() {
+    let (folder, shop) = (Folder::new(), Shop::open().await);
+    let path = folder.path("notify");
+    let socket = UnixDatagram::bind(&path).unwrap();
+    socket
+        .set_read_timeout(Some(Duration::from_secs(30)))
+        .unwrap();
+    let told = || {
+        let mut heard = [0; 64];
+        let length = socket.recv(&mut heard).unwrap();
+        String::from_utf8_lossy(&heard[..length]).into_owned()
+    };
+    let variable = format!("NOTIFY_SOCKET={path}");
+    let mut gateway = Gateway::start_by(&["env", &variable], &shop.url(), &[]).await;
+    assert_eq!(told(), "READY=1");
+    gateway.signal("TERM");
+    assert_eq!(told(), "STOPPING=1");
+    assert_eq!(gateway.ended().await.code(), Some(0));
+}
