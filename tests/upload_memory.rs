@@ -88,7 +88,7 @@ fn unavailable() -> Response<Empty<Bytes>> {
 /// S-3: what is kept of bodies is bounded, whatever their length.
 #[tokio::test]
 async fn s_3_a_long_upload_takes_little_memory_and_is_not_retried() {
-    let deps = || Dependencies::new(Policy::synchronous().build().unwrap());
+    let deps = || Dependencies::new(Policy::http().build().unwrap());
     let received = Arc::new(AtomicUsize::new(0));
 
     // Through the layers alone.

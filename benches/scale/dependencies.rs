@@ -100,7 +100,7 @@ fn client<S>(size: usize, inner: S) -> impl Service<Call, Response: Sized, Error
 where
     S: Service<Call, Response: PeekResponse, Error: Into<BoxError>> + Clone,
 {
-    let policy = Policy::synchronous().build().expect("a policy");
+    let policy = Policy::http().build().expect("a policy");
     let deps = Dependencies::builder(policy).capacity(size).build();
     for dependency in 0..size {
         drop(deps.get(&host(dependency)));

@@ -26,7 +26,7 @@ const ROUNDS: usize = 60;
 
 pub(crate) fn run(report: &mut Report, turns: &mut Turns) -> Vec<Chart> {
     turns.begin("threads");
-    let policy = Policy::synchronous().build().expect("a policy");
+    let policy = Policy::http().build().expect("a policy");
     let client = stacks::client(Dependencies::new(policy)).layer(AtOnce);
     let none = measure(turns, &AtOnce, |_| get(0));
     let one = measure(turns, &client, |_| get(0));

@@ -133,7 +133,7 @@ async fn run(arguments: &Arguments) -> Report {
     sleep(Duration::from_millis(100)).await;
     let (tasks_before, files_before) = (tasks(), open_files());
 
-    let policy = Policy::synchronous()
+    let policy = Policy::http()
         .honours_keys()
         .service("soak")
         .total_timeout(Duration::from_secs(3))

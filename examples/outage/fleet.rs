@@ -34,6 +34,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 type Order = Request<Full<Bytes>>;
 type Outcome = Result<Response<Incoming>, BoxError>;
+type TowerPolicy = Budgeted<HasherRng, fn(&Outcome) -> bool>;
 pub(crate) type Client = BoxCloneService<Order, StatusCode, BoxError>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,7 +120,7 @@ impl Again<Order, Response<Incoming>, BoxError> for AtOnce {
 }
 
 /// tower's policy, with the backoff of our default policy.
-fn budgeted() -> Result<Budgeted<HasherRng, fn(&Outcome) -> bool>, BoxError> {
+fn budgeted() -> Result<TowerPolicy, BoxError> {
     let (base, cap) = (backoff::DEFAULT_BASE, backoff::DEFAULT_CAP);
     let mut backoff = ExponentialBackoffMaker::new(base, cap, 0.99, HasherRng::new())?;
     Ok(Budgeted {

@@ -26,7 +26,7 @@ pub(crate) struct Terms {
 }
 
 impl Terms {
-    /// The defaults of [`Policy::synchronous`].
+    /// The defaults of [`Policy::http`].
     pub(crate) const STANDARD: Self = Self {
         retries: 3,
         base: Duration::from_secs(1),

@@ -136,21 +136,9 @@ impl Policy {
         PolicyBuilder::new(Profile::Synchronous)
     }
 
-    /// The same as [`http`](Self::http), by the name of its profile.
-    #[doc(hidden)]
-    pub fn synchronous() -> PolicyBuilder {
-        Self::http()
-    }
-
     /// Starts a policy for events of a queue: 5 retries in at most 24 h, then the dead-letter queue.
     pub fn events() -> PolicyBuilder {
         PolicyBuilder::new(Profile::Asynchronous)
-    }
-
-    /// The same as [`events`](Self::events), by the name of its profile.
-    #[doc(hidden)]
-    pub fn asynchronous() -> PolicyBuilder {
-        Self::events()
     }
 
     /// Starts a policy for webhooks: 5 deliveries in at most 24 h, then the dead-letter queue.
@@ -171,7 +159,7 @@ impl Policy {
     }
 
     /// Starts a policy with the retry recipe that BlooBank publishes for clients of its API: as
-    /// [`synchronous`](Self::synchronous), with a backoff base of 500 ms, the bank's error codes, and
+    /// [`http`](Self::http), with a backoff base of 500 ms, the bank's error codes, and
     /// no retry on an internal error.
     pub fn bank() -> PolicyBuilder {
         PolicyBuilder::new(Profile::Bank)

@@ -81,12 +81,8 @@ async fn nested(policy: PolicyBuilder) -> BoxError {
 
 #[tokio::test(start_paused = true)]
 async fn c_10_a_nested_calls_timeout_is_neutral() {
-    let whole = || Policy::synchronous().total_timeout(secs(2));
-    let attempt = || {
-        Policy::synchronous()
-            .attempt_timeout(secs(1))
-            .max_retries(1)
-    };
+    let whole = || Policy::http().total_timeout(secs(2));
+    let attempt = || Policy::http().attempt_timeout(secs(1)).max_retries(1);
     for (policy, retry) in [(whole(), Retryable::Never), (attempt(), Retryable::Yes)] {
         let error = nested(policy).await;
         let expected = (Cause::Timeout, retry, Health::Neutral);
@@ -94,9 +90,9 @@ async fn c_10_a_nested_calls_timeout_is_neutral() {
         assert_eq!(parts(&io::Error::other(error)), expected, "in another");
     }
     // A service that makes such a call is a dependency too, and its breaker stays closed.
-    let deps = deps(Policy::synchronous().consecutive_failures(1).max_retries(0));
+    let deps = deps(Policy::http().consecutive_failures(1).max_retries(0));
     let service = service_fn(|_: Request<()>| async {
-        Err::<Response<()>, _>(nested(Policy::synchronous().total_timeout(secs(2))).await)
+        Err::<Response<()>, _>(nested(Policy::http().total_timeout(secs(2))).await)
     });
     let mut client = CircuitBreakerLayer::new(deps.clone()).layer(service);
     for _ in 0..3 {
@@ -110,7 +106,7 @@ async fn c_10_a_nested_calls_timeout_is_neutral() {
 /// A retry loop below a breaker calls the breaker's own dependency.
 #[tokio::test(start_paused = true)]
 async fn cb_1_a_hung_dependency_is_seen_above_its_retry_loop_too() {
-    let deps = deps(Policy::synchronous().consecutive_failures(1));
+    let deps = deps(Policy::http().consecutive_failures(1));
     let never = service_fn(|_: Request<()>| pending::<Result<Response<()>, BoxError>>());
     let mut client = ServiceBuilder::new()
         .layer(CircuitBreakerLayer::new(deps.clone()))

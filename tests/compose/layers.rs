@@ -29,7 +29,7 @@ const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 const HEADER: HeaderName = HeaderName::from_static("x-set");
 
 pub(crate) fn deps() -> Dependencies {
-    Dependencies::new(Policy::synchronous().build().unwrap())
+    Dependencies::new(Policy::http().build().unwrap())
 }
 
 pub(crate) fn channel() -> Dependencies<tower_reprise::classify::Standard, Named> {

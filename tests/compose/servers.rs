@@ -117,7 +117,7 @@ async fn a_handler_without_an_execution_says_so() {
 /// All client layers on a router, one by one and together, without a `HandleErrorLayer`.
 #[tokio::test]
 async fn client_layers_go_onto_a_router() {
-    let named = || Dependencies::named("stock", Policy::synchronous().build().unwrap());
+    let named = || Dependencies::named("stock", Policy::http().build().unwrap());
     let app: Router = Router::new()
         .route("/v1/payments", post(async || "paid"))
         .layer(infallible(CircuitBreakerLayer::new(named())))

@@ -67,6 +67,7 @@ impl fmt::Display for Table {
 /// and returns its [`Call`].
 macro_rules! pairs {
     ($call:path; [$($our:literal: $ours:expr),* $(,)?] $others:tt) => {{
+        #[allow(clippy::vec_init_then_push, reason = "the pairs are made one by one")]
         let mut pairs = Vec::new();
         $($crate::table::pairs!(@ours pairs $call; $our: $ours; $others);)*
         pairs

@@ -438,7 +438,7 @@ async fn q_1_retries_come_first() {
     let journal = MemoryStore::new();
     let calls = Arc::new(Mutex::new(0));
     let counted = calls.clone();
-    let policy = Policy::asynchronous().service("t").build().unwrap();
+    let policy = Policy::events().service("t").build().unwrap();
     let deps = Dependencies::builder(policy)
         .with_locate_message(|_: &Event| "orders".into())
         .with_classifier(
@@ -491,7 +491,7 @@ async fn q_5_two_owners_events_of_one_id_are_two_letters() {
 #[tokio::test(start_paused = true)]
 async fn q_5_a_letter_has_all_attempts_of_a_retry_layer_and_the_cause() {
     type Body = http_body_util::Full<bytes::Bytes>;
-    let policy = || Policy::asynchronous().service("t").build().unwrap();
+    let policy = || Policy::events().service("t").build().unwrap();
     let buried = async |reset: bool| {
         let journal = MemoryStore::new();
         let letter = |_: &http::Request<Body>| Letter::default();

@@ -353,7 +353,7 @@ async fn p_3_w_1_a_webhook_policy_configures_the_deliveries() {
         (Policy::webhook(), None, 5),
         (Policy::webhook().deliveries(3), Some(4), 4),
         // Of another profile, which says nothing of webhooks.
-        (Policy::synchronous().max_retries(1), None, 5),
+        (Policy::http().max_retries(1), None, 5),
     ] {
         let journal = MemoryStore::new();
         let sender = Sender::builder(Guard::new()).resolver(Silence);

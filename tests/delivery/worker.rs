@@ -489,13 +489,13 @@ async fn q_5_a_named_dead_letter_queue_without_an_alert_is_an_error() {
         let worker = WorkerBuilder::new(journal.clone(), "jobs", Slow::default());
         worker.dependencies(dependencies)
     };
-    let named = policy(Policy::asynchronous().dead_letters("jobs.dlq"));
+    let named = policy(Policy::events().dead_letters("jobs.dlq"));
     let error = worker(&named).start().unwrap_err().to_string();
     assert!(
         error.starts_with("R-8: ") && error.contains("jobs.dlq"),
         "{error}"
     );
-    let other = worker(&policy(Policy::asynchronous())).start().unwrap();
+    let other = worker(&policy(Policy::events())).start().unwrap();
     let error = worker(&named).alerted_by(&other).start();
     assert!(error.is_err(), "that is no worker of alerts");
     let alerts = DeadLetters::new(journal.clone())
@@ -512,7 +512,7 @@ async fn q_5_a_named_dead_letter_queue_without_an_alert_is_an_error() {
 async fn p_3_a_dead_letter_queue_that_nothing_serves_is_found() {
     let journal = MemoryStore::new();
     let named = |queue: &'static str| {
-        let policy = Policy::asynchronous().dead_letters(queue).build().unwrap();
+        let policy = Policy::events().dead_letters(queue).build().unwrap();
         assert!(policy.audit().is_compliant());
         Dependencies::new(policy)
     };

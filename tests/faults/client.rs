@@ -86,7 +86,7 @@ pub(crate) async fn run(
     operations: Vec<Operation>,
     witness: Witness,
 ) -> turmoil::Result {
-    let policy = Policy::synchronous()
+    let policy = Policy::http()
         .honours_keys()
         .total_timeout(TOTAL)
         .attempt_timeout(Duration::from_secs(2))

@@ -28,7 +28,7 @@ const SECOND: Duration = Duration::from_secs(1);
 /// Time enough for any wait, as many retries as are allowed, and hardly a backoff, so that waits
 /// are what the server asks for.
 pub(crate) fn patient() -> PolicyBuilder {
-    Policy::asynchronous()
+    Policy::events()
         .max_retries(10)
         .base(Duration::from_millis(1))
         .cap(Duration::from_millis(1))
@@ -364,7 +364,7 @@ async fn ra_6_the_largest_floor_wins() {
 async fn ra_7_a_wait_that_is_too_long_is_not_begun() {
     let data = json!({"allowed": true, "strategy": "fixed", "after": {"value": 99999999999999999999.0, "unit": "day"}});
     let began = Instant::now();
-    for policy in [patient(), Policy::synchronous().codes(Codes::forrst())] {
+    for policy in [patient(), Policy::http().codes(Codes::forrst())] {
         let called = run(policy, |_| reply(503, &guided("UNAVAILABLE", data.clone()))).await;
         assert_eq!(called.stop_reason, Some(StopReason::Deadline));
     }

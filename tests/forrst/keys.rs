@@ -43,7 +43,7 @@ fn envelope() -> Value {
 
 /// The headers' key and the body of each attempt that a call makes, if all but the third fail.
 async fn sent(request: Request<Full<Bytes>>) -> Vec<(Option<String>, Bytes)> {
-    let deps = Dependencies::new(Policy::synchronous().build().unwrap());
+    let deps = Dependencies::new(Policy::http().build().unwrap());
     let seen: Arc<Mutex<Vec<_>>> = Arc::default();
     let server = {
         let seen = Arc::clone(&seen);

@@ -51,7 +51,7 @@ async fn ra_6_guidance_over_a_real_connection() {
     let address = listener.local_addr().unwrap();
     let server = tokio::spawn(async move { axum::serve(listener, app).await });
 
-    let policy = Policy::synchronous()
+    let policy = Policy::http()
         .base(Duration::from_millis(1))
         .cap(Duration::from_millis(1))
         .codes(Codes::forrst());

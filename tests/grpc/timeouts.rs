@@ -250,7 +250,7 @@ async fn c_5_methods_are_declared_idempotent_one_by_one_or_by_service() {
         assert_eq!(seen.len(), expected.0 as usize);
     }
     // A list is for gRPC: a POST that has the path of a method is not that method.
-    let policy = Policy::synchronous().idempotent_methods(declared);
+    let policy = Policy::http().idempotent_methods(declared);
     let mut plain = request("bank.Audit/Read");
     plain
         .headers_mut()

@@ -29,7 +29,7 @@ use crate::support::{
 type Body = BoxBody<Bytes, Broken>;
 
 fn policy() -> PolicyBuilder {
-    Policy::synchronous()
+    Policy::http()
         .base(Duration::from_millis(1))
         .cap(Duration::from_millis(2))
         .consecutive_failures(1000)

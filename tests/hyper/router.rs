@@ -32,7 +32,7 @@ use tower_reprise::{
 };
 
 fn policy() -> PolicyBuilder {
-    Policy::synchronous()
+    Policy::http()
         .honours_keys()
         .base(Duration::from_millis(1))
         .cap(Duration::from_millis(2))

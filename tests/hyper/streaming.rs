@@ -36,7 +36,7 @@ type Peeked = Response<BufferedBody<hyper::body::Incoming>>;
 type Stack = BoxCloneService<Request<Body>, Peeked, BoxError>;
 
 fn policy() -> PolicyBuilder {
-    Policy::synchronous()
+    Policy::http()
         .base(Duration::from_millis(1))
         .cap(Duration::from_millis(2))
 }

@@ -291,7 +291,7 @@ fn handler(world: &World, ledger: &Arc<Ledger>) -> Stack {
 }
 
 fn registry(honours_keys: bool) -> Dependencies {
-    let mut policy = Policy::synchronous()
+    let mut policy = Policy::http()
         .approve(Rule::R7, "many retries, to find what goes wrong")
         .budget_floor(10_000)
         .cooldown(milliseconds(50), milliseconds(50));

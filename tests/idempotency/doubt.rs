@@ -63,7 +63,7 @@ fn upstream(
             Ok(response)
         }
     };
-    let policy = Policy::synchronous().service("shop").build().unwrap();
+    let policy = Policy::http().service("shop").build().unwrap();
     BoxCloneService::new(
         ServiceBuilder::new()
             .layer(RetryLayer::new(Dependencies::new(policy)))
@@ -212,7 +212,7 @@ async fn c_4_the_outcome_of_a_call_tells_whether_an_attempt_before_may_have_been
 #[tokio::test(start_paused = true)]
 async fn c_4_c_5_a_retry_above_a_retry_knows_what_the_one_below_did() {
     let why = async |meets: &[Meets]| {
-        let policy = Policy::synchronous().service("outer").max_retries(1);
+        let policy = Policy::http().service("outer").max_retries(1);
         let outer = ServiceBuilder::new()
             .layer(RetryLayer::new(Dependencies::new(policy.build().unwrap())))
             .layer(IdempotencyKeyLayer::new())

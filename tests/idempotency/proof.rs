@@ -98,7 +98,7 @@ async fn i_12_a_layer_that_did_not_call_says_so() {
         (io::ErrorKind::ConnectionRefused, [502, 503, 200, 200]),
         (io::ErrorKind::ConnectionReset, [502, 502, 502, 502]),
     ] {
-        let policy = Policy::synchronous().consecutive_failures(1);
+        let policy = Policy::http().consecutive_failures(1);
         let policy = policy.cooldown(2 * SECOND, 2 * SECOND).build().unwrap();
         let below = ServiceBuilder::new()
             .layer(ProblemLayer::new())

@@ -22,8 +22,8 @@ fn refused(builder: PolicyBuilder) -> ConfigError {
 #[test]
 fn p_1_profiles_have_the_standards_defaults() {
     let table = [
-        (Policy::synchronous(), 3, 30 * SECOND, SECOND),
-        (Policy::asynchronous(), 5, DAY, SECOND),
+        (Policy::http(), 3, 30 * SECOND, SECOND),
+        (Policy::events(), 5, DAY, SECOND),
         (Policy::webhook(), 4, DAY, SECOND),
         (Policy::batch_item(), 3, 300 * SECOND, SECOND),
         (Policy::grpc_unary(), 3, 30 * SECOND, SECOND),
@@ -79,18 +79,13 @@ fn p_1_p_2_ranges_are_the_standards_and_no_retries_are_always_allowed() {
             "{deliveries} deliveries"
         );
     }
-    assert!(
-        Policy::synchronous()
-            .total_timeout(30 * SECOND)
-            .build()
-            .is_ok()
-    );
+    assert!(Policy::http().total_timeout(30 * SECOND).build().is_ok());
     assert_eq!(
-        refused(Policy::synchronous().total_timeout(31 * SECOND)).rule(),
+        refused(Policy::http().total_timeout(31 * SECOND)).rule(),
         Some(Rule::R3)
     );
     assert_eq!(
-        refused(Policy::asynchronous().total_timeout(DAY + SECOND)).rule(),
+        refused(Policy::events().total_timeout(DAY + SECOND)).rule(),
         Some(Rule::R3)
     );
 }
@@ -109,10 +104,7 @@ fn p_1_webhooks_count_deliveries_and_nothing_else_does() {
         refused(Policy::webhook().max_retries(4)).field(),
         "max_retries"
     );
-    assert_eq!(
-        refused(Policy::synchronous().deliveries(4)).field(),
-        "deliveries"
-    );
+    assert_eq!(refused(Policy::http().deliveries(4)).field(), "deliveries");
     let error = refused(Policy::webhook().deliveries(9)).to_string();
     assert!(
         error.starts_with("R-2: deliveries is 9, allowed: 3 to 8"),
@@ -122,130 +114,110 @@ fn p_1_webhooks_count_deliveries_and_nothing_else_does() {
 
 #[test]
 fn p_2_an_error_names_rule_field_value_and_range() {
-    let error = refused(Policy::synchronous().max_retries(6));
+    let error = refused(Policy::http().max_retries(6));
     assert_eq!(error.rule(), Some(Rule::R2));
     assert_eq!((error.field(), error.value()), ("max_retries", "6"));
     assert_eq!(error.allowed(), "1 to 5 for synchronous calls");
     let cases = [
         (
-            Policy::synchronous().budget_ratio(0.21),
+            Policy::http().budget_ratio(0.21),
             Some(Rule::R7),
             "budget.ratio",
         ),
         (
-            Policy::synchronous().budget_floor(11),
+            Policy::http().budget_floor(11),
             Some(Rule::R7),
             "budget.floor",
         ),
+        (Policy::http().without_budget(), Some(Rule::R7), "budget"),
         (
-            Policy::synchronous().without_budget(),
-            Some(Rule::R7),
-            "budget",
-        ),
-        (
-            Policy::synchronous().retry_without_key(),
+            Policy::http().retry_without_key(),
             Some(Rule::R6),
             "rules.retry_without_key",
         ),
         (
-            Policy::synchronous().retry_status(StatusCode::CONFLICT),
+            Policy::http().retry_status(StatusCode::CONFLICT),
             Some(Rule::R4),
             "rules.retry_statuses",
         ),
         (
-            Policy::synchronous().retry_status(StatusCode::NOT_IMPLEMENTED),
+            Policy::http().retry_status(StatusCode::NOT_IMPLEMENTED),
             Some(Rule::R4),
             "rules.retry_statuses",
         ),
         (
-            Policy::synchronous().retry_grpc(GrpcCode::Internal),
+            Policy::http().retry_grpc(GrpcCode::Internal),
             Some(Rule::R4),
             "rules.retry_grpc",
         ),
+        (Policy::http().base(Duration::ZERO), None, "backoff.base"),
         (
-            Policy::synchronous().base(Duration::ZERO),
-            None,
-            "backoff.base",
-        ),
-        (
-            Policy::synchronous().base(SECOND).cap(SECOND / 2),
+            Policy::http().base(SECOND).cap(SECOND / 2),
             None,
             "backoff.cap",
         ),
+        (Policy::http().budget_ratio(f64::NAN), None, "budget.ratio"),
+        (Policy::http().budget_ratio(-0.1), None, "budget.ratio"),
         (
-            Policy::synchronous().budget_ratio(f64::NAN),
-            None,
-            "budget.ratio",
-        ),
-        (
-            Policy::synchronous().budget_ratio(-0.1),
-            None,
-            "budget.ratio",
-        ),
-        (
-            Policy::synchronous().total_timeout(Duration::ZERO),
+            Policy::http().total_timeout(Duration::ZERO),
             None,
             "total_timeout",
         ),
         (
-            Policy::synchronous().attempt_timeout(31 * SECOND),
+            Policy::http().attempt_timeout(31 * SECOND),
             None,
             "attempt_timeout",
         ),
         (
-            Policy::synchronous().consecutive_failures(0),
+            Policy::http().consecutive_failures(0),
             None,
             "breaker.consecutive_failures",
         ),
         (
-            Policy::synchronous().failure_rate(f64::NAN, 1, SECOND),
+            Policy::http().failure_rate(f64::NAN, 1, SECOND),
             None,
             "breaker.failure_rate",
         ),
         (
-            Policy::synchronous().failure_rate(1.1, 1, SECOND),
+            Policy::http().failure_rate(1.1, 1, SECOND),
             None,
             "breaker.failure_rate",
         ),
         (
-            Policy::synchronous().failure_rate(0.5, 0, SECOND),
+            Policy::http().failure_rate(0.5, 0, SECOND),
             None,
             "breaker.minimum_calls",
         ),
         (
-            Policy::synchronous().failure_rate(0.5, 1, Duration::ZERO),
+            Policy::http().failure_rate(0.5, 1, Duration::ZERO),
             None,
             "breaker.window",
         ),
         (
-            Policy::synchronous().cooldown(2 * SECOND, SECOND),
+            Policy::http().cooldown(2 * SECOND, SECOND),
             None,
             "breaker.max_cooldown",
         ),
         (
-            Policy::synchronous().retry_after_spread(DAY),
+            Policy::http().retry_after_spread(DAY),
             None,
             "retry_after.spread",
         ),
         (
-            Policy::synchronous().retry_after_longest(2 * DAY),
+            Policy::http().retry_after_longest(2 * DAY),
             None,
             "retry_after.longest",
         ),
         (
-            Policy::synchronous().replay_limit(usize::MAX),
+            Policy::http().replay_limit(usize::MAX),
             None,
             "replay_limit",
         ),
-        (Policy::synchronous().service(""), None, "service"),
-        (Policy::synchronous().service("a\nb"), None, "service"),
+        (Policy::http().service(""), None, "service"),
+        (Policy::http().service("a\nb"), None, "service"),
+        (Policy::events().dead_letters(""), None, "dead_letters"),
         (
-            Policy::asynchronous().dead_letters(""),
-            None,
-            "dead_letters",
-        ),
-        (
-            Policy::synchronous().approve(Rule::R2, "  "),
+            Policy::http().approve(Rule::R2, "  "),
             None,
             "approvals.reason",
         ),
@@ -258,7 +230,7 @@ fn p_2_an_error_names_rule_field_value_and_range() {
 
 #[test]
 fn c_1_425_is_retried_once_however_it_is_asked_for() {
-    let policy = Policy::synchronous()
+    let policy = Policy::http()
         .retry_status(StatusCode::TOO_EARLY)
         .build()
         .unwrap();
@@ -268,7 +240,7 @@ fn c_1_425_is_retried_once_however_it_is_asked_for() {
 
 #[test]
 fn p_2_only_an_approval_of_the_same_rule_gets_past() {
-    let bold = || Policy::synchronous().max_retries(20);
+    let bold = || Policy::http().max_retries(20);
     assert!(bold().approve(Rule::R3, "wrong rule").build().is_err());
     let policy = bold().approve(Rule::R2, "board 2026-14").build().unwrap();
     assert_eq!(policy.max_retries(), 20);
@@ -302,13 +274,13 @@ fn p_3_a_policy_within_the_standard_has_no_findings() {
         assert_eq!(findings(&policy), []);
         assert_eq!(policy.audit().to_string(), "nothing to report");
     }
-    let decorrelated = Policy::synchronous().decorrelated().build().unwrap();
+    let decorrelated = Policy::http().decorrelated().build().unwrap();
     assert_eq!(findings(&decorrelated), []);
 }
 
 #[test]
 fn p_2_p_3_approvals_show_with_their_reason_and_lift_only_what_the_board_may() {
-    let policy = Policy::synchronous()
+    let policy = Policy::http()
         .max_retries(9)
         .total_timeout(60 * SECOND)
         .retry_status(StatusCode::CONFLICT)
@@ -348,7 +320,7 @@ fn p_2_p_3_approvals_show_with_their_reason_and_lift_only_what_the_board_may() {
 /// R-4 holds for codes in bodies as for statuses: a code that makes a 400 be retried is found.
 #[test]
 fn p_3_r_4_codes_that_are_never_retried_are_found() {
-    let of = |codes: Codes| Policy::synchronous().codes(codes);
+    let of = |codes: Codes| Policy::http().codes(codes);
     for codes in [
         Codes::standard(),
         Codes::forrst(),
@@ -387,7 +359,7 @@ fn p_3_r_4_codes_that_are_never_retried_are_found() {
 
 #[test]
 fn p_3_an_approval_that_nothing_needs_shows_too() {
-    let policy = Policy::synchronous()
+    let policy = Policy::http()
         .approve(Rule::R4, "left over")
         .build()
         .unwrap();
@@ -417,21 +389,21 @@ impl Backoff for EqualJitter {
 
 #[test]
 fn p_3_a_backoff_without_jitter_is_found_by_sampling() {
-    let refused = Policy::synchronous().backoff(Fixed).build().unwrap_err();
+    let refused = Policy::http().backoff(Fixed).build().unwrap_err();
     assert_eq!(
         refused.to_string(),
         "R-1: backoff is a fixed time, allowed: full or decorrelated jitter (or an approval with a reason)"
     );
-    let equal = Policy::synchronous().backoff(EqualJitter).build().unwrap();
+    let equal = Policy::http().backoff(EqualJitter).build().unwrap();
     assert_eq!(findings(&equal), [(Rule::R1, Severity::Violation)]);
     for builder in [
-        Policy::synchronous().backoff(Fixed),
-        Policy::synchronous().backoff(EqualJitter),
+        Policy::http().backoff(Fixed),
+        Policy::http().backoff(EqualJitter),
     ] {
         let approved = builder.approve(Rule::R1, "simulator").build().unwrap();
         assert_eq!(findings(&approved), [(Rule::R1, Severity::Violation)]);
     }
-    let spread = Policy::synchronous()
+    let spread = Policy::http()
         .backoff(FullJitter::default())
         .build()
         .unwrap();
@@ -440,7 +412,7 @@ fn p_3_a_backoff_without_jitter_is_found_by_sampling() {
 
 #[test]
 fn p_3_async_work_without_a_dead_letter_queue_is_found() {
-    for builder in [Policy::asynchronous(), Policy::webhook()] {
+    for builder in [Policy::events(), Policy::webhook()] {
         let policy = builder.clone().build().unwrap();
         assert_eq!(findings(&policy), [(Rule::R8, Severity::Violation)]);
         assert!(!policy.audit().is_compliant());
@@ -451,8 +423,8 @@ fn p_3_async_work_without_a_dead_letter_queue_is_found() {
 
 #[test]
 fn p_3_a_registry_audits_all_its_policies() {
-    let deps = Dependencies::builder(Policy::synchronous().build().unwrap())
-        .policy_for("queue.example", Policy::asynchronous().build().unwrap())
+    let deps = Dependencies::builder(Policy::http().build().unwrap())
+        .policy_for("queue.example", Policy::events().build().unwrap())
         .build();
     let audit = deps.audit();
     assert!(!audit.is_compliant());
@@ -466,7 +438,7 @@ fn p_3_a_registry_audits_all_its_policies() {
 #[test]
 fn cb_8_a_time_without_success_holds_in_any_order() {
     let of = |policy: PolicyBuilder| policy.build().unwrap().breaker().no_success_for;
-    let new = Policy::synchronous;
+    let new = Policy::http;
     assert_eq!(of(new()), SECOND);
     assert_eq!(of(new().consecutive_failures(5)), Duration::ZERO);
     let (first, last) = (

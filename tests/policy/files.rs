@@ -149,7 +149,7 @@ fn p_4_a_registry_is_made_of_a_file() {
     let deps = Dependencies::new(open(FILE));
     assert_eq!(deps.get("BANK.example:8443").policy().max_retries(), 1);
     assert_eq!(deps.get("other.example").policy().max_retries(), 3);
-    let own = Policy::synchronous().max_retries(2).build().unwrap();
+    let own = Policy::http().max_retries(2).build().unwrap();
     let deps = Dependencies::builder(open(FILE))
         .policy_for("bank.example:8443", own)
         .capacity(0)

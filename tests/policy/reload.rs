@@ -33,7 +33,7 @@ fn get() -> Request<()> {
 }
 
 fn policy() -> PolicyBuilder {
-    Policy::synchronous().budget_floor(10)
+    Policy::http().budget_floor(10)
 }
 
 fn retries(retries: u32) -> Policy {

@@ -94,7 +94,7 @@ impl Authority {
 }
 
 fn policy() -> PolicyBuilder {
-    Policy::synchronous()
+    Policy::http()
         .without_budget()
         .approve(Rule::R7, "all calls of a test are retried")
 }

@@ -41,7 +41,7 @@ impl Consumer {
     }
 
     async fn consume(&self, event: Event) -> Result<u32, BoxError> {
-        let policy = Policy::asynchronous().dead_letters("orders.dlq").build()?;
+        let policy = Policy::events().dead_letters("orders.dlq").build()?;
         let deps = Dependencies::builder(policy)
             .with_locate_message(|_: &Event| "orders".into())
             .with_classifier(

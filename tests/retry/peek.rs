@@ -242,7 +242,7 @@ async fn c_10_under_the_unary_profile_the_status_of_every_method_is_waited_for()
         (Policy::grpc_unary(), RetryOverride::new(), true),
         (Policy::grpc_unary(), off(), false),
         (streaming(), RetryOverride::new(), false),
-        (Policy::synchronous(), RetryOverride::new(), false),
+        (Policy::http(), RetryOverride::new(), false),
     ] {
         let deps = Dependencies::new(policy.build().unwrap());
         let late = grpc(Pieces::new([wait(9000), code("14")]));
@@ -298,7 +298,7 @@ async fn d_4_d_7_a_retry_does_not_wait_for_the_response_before_it() {
                     Ok::<_, BoxError>(reply.header("x-plain", "1").body(body)?)
                 }
             });
-            let deps = Dependencies::new(Policy::synchronous().build().unwrap());
+            let deps = Dependencies::new(Policy::http().build().unwrap());
             let mut client = ServiceBuilder::new()
                 .layer(RetryLayer::new(deps.clone()))
                 .layer(PeekLayer::new(deps))
@@ -435,7 +435,7 @@ async fn s_3_an_error_body_that_trickles_is_waited_for_no_longer_than_allowed() 
 /// Nor so long that the head, which is there, is lost with the attempt.
 #[tokio::test(start_paused = true)]
 async fn d_4_an_error_body_that_stalls_does_not_cost_the_reply() {
-    let policy = Policy::synchronous().attempt_timeout(Duration::from_millis(200));
+    let policy = Policy::http().attempt_timeout(Duration::from_millis(200));
     let busy = || {
         let mut reply = status(429, Pieces::new([wait(3_600_000)]));
         let after = reply.headers_mut();
@@ -627,7 +627,7 @@ mod connections {
     async fn connections(looks: bool, failure: Full<Bytes>) -> usize {
         let (uri, connections) = serve(move || failure.clone()).await;
         let millisecond = Duration::from_millis(1);
-        let policy = Policy::synchronous().base(millisecond).cap(millisecond);
+        let policy = Policy::http().base(millisecond).cap(millisecond);
         let deps = Dependencies::new(policy.build().unwrap());
         let client = legacy::Client::builder(TokioExecutor::new()).build_http::<Full<Bytes>>();
         let client: BoxCloneService<_, Response<Boxed>, BoxError> = match looks {

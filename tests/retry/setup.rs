@@ -17,7 +17,7 @@ pub(crate) const MILLISECOND: Duration = Duration::from_millis(1);
 
 /// A fixed wait takes an approval.
 pub(crate) fn policy() -> PolicyBuilder {
-    Policy::synchronous()
+    Policy::http()
         .budget_floor(10)
         .approve(Rule::R1, "waits that can be foreseen")
 }

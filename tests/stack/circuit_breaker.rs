@@ -41,11 +41,8 @@ fn hanging(deps: &Dependencies) -> Client {
 
 #[tokio::test(start_paused = true)]
 async fn cb_1_a_dependency_that_hangs_opens_its_breaker() {
-    let timed = Policy::synchronous()
-        .attempt_timeout(SECOND)
-        .build()
-        .unwrap();
-    let untimed = Policy::synchronous().build().unwrap();
+    let timed = Policy::http().attempt_timeout(SECOND).build().unwrap();
+    let untimed = Policy::http().build().unwrap();
     for (policy, wish, opens) in [
         (timed, RetryOverride::new(), true),
         (untimed.clone(), RetryOverride::new(), true),
@@ -67,7 +64,7 @@ async fn cb_1_a_dependency_that_hangs_opens_its_breaker() {
 
 #[tokio::test(start_paused = true)]
 async fn cb_5_a_call_that_the_caller_gives_up_says_nothing() {
-    let deps = Dependencies::new(Policy::synchronous().build().unwrap());
+    let deps = Dependencies::new(Policy::http().build().unwrap());
     let client = hanging(&deps);
     for _ in 0..20 {
         let call = client.clone().oneshot(get());
@@ -84,7 +81,7 @@ async fn cb_5_a_call_that_the_caller_gives_up_says_nothing() {
 #[tokio::test(start_paused = true)]
 async fn d_1_only_a_grpc_call_has_a_grpc_timeout() {
     for (content_type, closed) in [("text/plain", true), ("application/grpc", false)] {
-        let deps = Dependencies::new(Policy::synchronous().build().unwrap());
+        let deps = Dependencies::new(Policy::http().build().unwrap());
         let client = ServiceBuilder::new()
             .layer(RetryLayer::new(deps.clone()))
             .layer(CircuitBreakerLayer::new(deps.clone()))
@@ -121,7 +118,7 @@ fn judge(outcome: Result<&(), &(dyn std::error::Error + 'static)>) -> Verdict {
 /// A consumer that can't call somebody else was called itself.
 #[tokio::test(start_paused = true)]
 async fn cb_7_a_refusal_by_another_dependency_is_a_failure_like_any_other() {
-    let deps = Dependencies::builder(Policy::asynchronous().build().unwrap())
+    let deps = Dependencies::builder(Policy::events().build().unwrap())
         .with_locate_message(|_: &Event| "orders".into())
         .with_classifier(judge)
         .build();
@@ -146,7 +143,7 @@ async fn cb_7_a_refusal_by_another_dependency_is_a_failure_like_any_other() {
 #[tokio::test(start_paused = true)]
 async fn cb_7_a_refusal_is_known_whatever_the_classifier_says() {
     let deps = Dependencies::builder(
-        Policy::asynchronous()
+        Policy::events()
             .consecutive_failures(1)
             .cooldown(SECOND * 600, SECOND * 600)
             .build()
@@ -194,7 +191,7 @@ async fn cb_7_a_refusal_is_known_whatever_the_classifier_says() {
 
 #[tokio::test(start_paused = true)]
 async fn d_7_a_call_that_has_ended_holds_nothing_back() {
-    let deps = Dependencies::new(Policy::synchronous().build().unwrap());
+    let deps = Dependencies::new(Policy::http().build().unwrap());
     let client = ServiceBuilder::new()
         .layer(RetryLayer::new(deps.clone()))
         .layer(ConcurrencyLimitLayer::new(1))

@@ -171,7 +171,7 @@ async fn c_5_a_closure_that_classifies_makes_no_write_repeatable() {
         assert_eq!(server.calls(), 2 * calls, "cloning");
         (calls, deps.audit().is_compliant())
     };
-    let plain = || Policy::synchronous().budget_floor(10);
+    let plain = || Policy::http().budget_floor(10);
     assert_eq!(run(plain(), get()).await, (4, true));
     assert_eq!(run(plain(), post()).await, (1, true));
     assert_eq!(run(plain(), with_header(post(), KEY, "k")).await, (4, true));

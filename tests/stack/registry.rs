@@ -15,7 +15,7 @@ use tower::{Layer, Service, service_fn};
 use tower_reprise::{Dependencies, Policy, RetryLayer, error::BoxError, stacks};
 
 fn policy() -> Policy {
-    Policy::synchronous().build().unwrap()
+    Policy::http().build().unwrap()
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn g_8_past_the_bound_all_share_one_entry() {
 
 #[test]
 fn g_8_a_dependency_with_a_policy_of_its_own_always_has_an_entry() {
-    let strict = Policy::synchronous().max_retries(1).build().unwrap();
+    let strict = Policy::http().max_retries(1).build().unwrap();
     let deps = Dependencies::builder(policy())
         .policy_for("Bank.example", strict)
         .capacity(0)

@@ -70,7 +70,7 @@ pub(crate) fn grpc() -> Request<()> {
 }
 
 pub(crate) fn policy() -> PolicyBuilder {
-    Policy::synchronous()
+    Policy::http()
         .budget_floor(10)
         .approve(Rule::R1, "test")
         .backoff(Fixed(secs(1)))
@@ -78,7 +78,7 @@ pub(crate) fn policy() -> PolicyBuilder {
 
 /// A budget and a breaker that never say no.
 pub(crate) fn lenient() -> PolicyBuilder {
-    Policy::synchronous()
+    Policy::http()
         .backoff(Fixed(Duration::from_millis(1)))
         .approve(Rule::R1, "test")
         .approve(Rule::R7, "test")

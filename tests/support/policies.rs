@@ -20,7 +20,7 @@ impl Backoff for Fixed {
 
 /// The synchronous profile with waits of one or two milliseconds, for real time.
 pub(crate) fn quick() -> PolicyBuilder {
-    Policy::synchronous()
+    Policy::http()
         .budget_floor(10)
         .honours_keys()
         .base(Duration::from_millis(1))

@@ -23,7 +23,7 @@ pub(crate) const URI: &str = "http://stock.example:8080/items";
 /// Waits of exactly the time that the server asked for, so that they can be told.
 pub(crate) fn policy() -> PolicyBuilder {
     keep_tests_apart();
-    Policy::synchronous()
+    Policy::http()
         .budget_floor(10)
         .service("checkout")
         .base(Duration::from_millis(1))

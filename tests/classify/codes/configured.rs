@@ -118,7 +118,7 @@ fn p_2_the_builder_refuses_the_same() {
         Codes::standard().retry(""),
         Codes::standard().retry("x".repeat(129)),
     ] {
-        let refused = Policy::synchronous().codes(codes.clone()).build();
+        let refused = Policy::http().codes(codes.clone()).build();
         assert!(refused.is_err(), "{codes:?}");
     }
 }

@@ -71,7 +71,7 @@ async fn c_6_replay_detected_once_is_once_in_a_call() {
 
 #[tokio::test(start_paused = true)]
 async fn c_6_the_id_is_in_the_header_that_the_policy_names() {
-    let policy = Policy::synchronous()
+    let policy = Policy::http()
         .codes(Codes::standard().fresh_id("STALE"))
         .request_id_header("x-nonce".parse().unwrap());
     let called = run(policy, get(), |_| json(400, r#"{"code":"STALE"}"#)).await;

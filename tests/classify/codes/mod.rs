@@ -30,7 +30,7 @@ pub(crate) type Peeked = Result<Response<BufferedBody<ReplyBody>>, BoxError>;
 
 /// As many retries as a profile allows, so that only a table can say less.
 pub(crate) fn policy(codes: Codes) -> PolicyBuilder {
-    Policy::synchronous()
+    Policy::http()
         .max_retries(5)
         .consecutive_failures(5)
         .codes(codes)

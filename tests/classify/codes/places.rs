@@ -122,7 +122,7 @@ async fn c_6_a_409_is_retried_while_the_first_request_is_processed() {
         format!(r#"{{"type":"{ours}","title":"Still processing","status":409}}"#),
     ] {
         // No table was asked for.
-        let policy = || Policy::synchronous().max_retries(5);
+        let policy = || Policy::http().max_retries(5);
         let called = run(policy(), get(), |n| match n {
             0 | 1 => said(409, "application/problem+json", body.clone()),
             _ => json(201, "{}"),
@@ -147,7 +147,7 @@ async fn c_1_no_other_409_is_retried() {
         // The same words with another status are not the rule's business.
         || json(422, r#"{"code":"IDEMPOTENCY_PROCESSING"}"#),
     ] {
-        let called = run(Policy::synchronous(), get(), |_| reply()).await;
+        let called = run(Policy::http(), get(), |_| reply()).await;
         assert_eq!(called.outcome(), (1, Some(StopReason::NotRetryable)));
     }
 }

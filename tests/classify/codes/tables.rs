@@ -123,7 +123,7 @@ async fn c_6_a_table_of_ones_own() {
 async fn c_7_what_an_idempotency_store_answered_is_final() {
     for (value, made) in [("true", 1), ("TRUE", 1), ("false", 4), ("", 4)] {
         for body in ["{}", r#"{"code":"UNAVAILABLE"}"#] {
-            let policy = Policy::synchronous().codes(Codes::forrst());
+            let policy = Policy::http().codes(Codes::forrst());
             let called = run(policy, get(), |_| {
                 let mut reply = json(503, body);
                 let value = HeaderValue::from_static(value);
@@ -172,7 +172,7 @@ async fn c_8_a_code_says_how_its_dependency_is() {
         ("SOMETHING_ELSE", 500, Health::Failure),
         ("SOMETHING_ELSE", 200, Health::Success),
     ] {
-        let policy = Policy::synchronous()
+        let policy = Policy::http()
             .consecutive_failures(5)
             .codes(Codes::forrst());
         let deps = Dependencies::new(policy.build().unwrap());

@@ -204,7 +204,7 @@ async fn j_1_an_overloaded_service_and_an_open_breaker_are_reasons() {
         *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
         Ok::<_, BoxError>(response)
     };
-    let deps = Dependencies::new(Policy::synchronous().service("t").build().unwrap());
+    let deps = Dependencies::new(Policy::http().service("t").build().unwrap());
     let stack = ServiceBuilder::new()
         .layer(CircuitBreakerLayer::new(deps.clone()))
         .service(service_fn(failing));
@@ -272,7 +272,7 @@ async fn j_1_what_an_earlier_attempt_may_have_done_is_not_done_again_later() {
     let send = async |meets: [Meets; 2]| {
         let replay = Replay::builder(MemoryStore::new(), Scope::new(|_| Some("ada")));
         let replay = replay.build().unwrap();
-        let policy = Policy::synchronous().service("t").max_retries(1);
+        let policy = Policy::http().service("t").max_retries(1);
         let attempt = Arc::new(AtomicUsize::new(0));
         let attempts = service_fn(move |_: Request<Full<Bytes>>| {
             let met = meets[attempt.fetch_add(1, Ordering::Relaxed)];

@@ -358,7 +358,7 @@ async fn j_9_what_is_triggered_runs_during_maintenance() {
 }
 
 fn policy() -> Policy {
-    Policy::synchronous().service("t").build().unwrap()
+    Policy::http().service("t").build().unwrap()
 }
 
 #[tokio::test(start_paused = true)]

@@ -269,12 +269,7 @@ async fn i_6_c_7_a_client_comes_back_for_the_reply() {
         tokio::time::sleep(Duration::from_millis(1500)).await;
         gate.add_permits(1);
     });
-    let deps = Dependencies::new(
-        Policy::synchronous()
-            .codes(Codes::forrst())
-            .build()
-            .unwrap(),
-    );
+    let deps = Dependencies::new(Policy::http().codes(Codes::forrst()).build().unwrap());
     let client = ServiceBuilder::new()
         .layer(EnvelopeKeyLayer::new())
         .layer(IdempotencyKeyLayer::new())

@@ -107,7 +107,7 @@ async fn check(body: Pieces, treatments: VecDeque<Treatment>) {
             Ok(response)
         }
     });
-    let policy = Policy::synchronous()
+    let policy = Policy::http()
         .attempt_timeout(Duration::from_secs(1))
         .codes(Codes::standard().content_type("application/json"));
     let deps = Dependencies::new(policy.build().expect("a policy"));

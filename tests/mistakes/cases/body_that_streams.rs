@@ -10,6 +10,6 @@ fn main() {
     let http = service_fn(|_: Request<Channel<Bytes>>| async {
         Ok::<_, BoxError>(Response::new(()))
     });
-    let deps = Dependencies::new(Policy::synchronous().build().unwrap());
+    let deps = Dependencies::new(Policy::http().build().unwrap());
     uploads(RetryLayer::new(deps).layer(http));
 }

@@ -8,6 +8,6 @@ fn consume(_: impl Service<OrderPlaced>) {}
 
 fn main() {
     let orders = service_fn(|_: OrderPlaced| async { Ok::<_, BoxError>(()) });
-    let deps = Dependencies::new(Policy::asynchronous().build().unwrap());
+    let deps = Dependencies::new(Policy::events().build().unwrap());
     consume(RetryLayer::new(deps).layer(orders));
 }

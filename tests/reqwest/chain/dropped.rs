@@ -44,7 +44,7 @@ async fn d_3_an_attempt_that_times_out_is_gone_at_once() {
     let log = Arc::new(Mutex::new(Vec::new()));
     let written = log.clone();
     // The waits between attempts are long enough for one that goes on to answer the next.
-    let policy = Policy::synchronous().attempt_timeout(Duration::from_secs(1));
+    let policy = Policy::http().attempt_timeout(Duration::from_secs(1));
     let deps = Dependencies::new(policy.base(Duration::from_secs(8)).build().unwrap());
     let client = answering(RetryLayer::new(deps), move |_, n| {
         let guard = Guard::new(&written, n);

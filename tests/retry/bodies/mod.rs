@@ -189,7 +189,7 @@ where
 }
 
 pub(crate) fn policy() -> PolicyBuilder {
-    Policy::synchronous()
+    Policy::http()
 }
 
 pub(crate) fn put<B>(body: B) -> Request<B> {

@@ -179,7 +179,7 @@ async fn s_3_what_was_read_ahead_takes_room_until_it_is_sent() {
 async fn g_8_a_dependency_that_keeps_bodies_is_not_idle() {
     let server = Server::new([(Reader::All, Then::Never)]);
     // Asynchronous calls have time for an upload of hours.
-    let policy = Policy::asynchronous().dead_letters("dlq");
+    let policy = Policy::events().dead_letters("dlq");
     let client = server.client(policy.replay_limit(1000).replay_pool(1000));
     let mut first = task::spawn(client.clone().oneshot(put(boxed(cut(1000)))));
     assert_pending!(first.poll());

@@ -85,7 +85,7 @@ pub(super) fn all() -> Vec<Contestant> {
 }
 
 pub(super) fn deps() -> Dependencies {
-    let policy = Policy::synchronous().service("bench").build();
+    let policy = Policy::http().service("bench").build();
     Dependencies::new(policy.expect("the defaults are valid"))
 }
 

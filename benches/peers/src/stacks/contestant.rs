@@ -79,7 +79,7 @@ impl Contestant {
 }
 
 pub(super) fn deps() -> Dependencies {
-    let policy = Policy::synchronous().service("bench").build();
+    let policy = Policy::http().service("bench").build();
     Dependencies::new(policy.expect("the defaults are valid"))
 }
 
