@@ -109,7 +109,7 @@ async fn c_6_a_problem_document_says_it_in_a_member() {
         let reply = problem(status, &json!({ "code": code }));
         assert_eq!(told(layer(), reply).await, expected, "{status} {code}");
     }
-    // The handler's own headers take precedence over the table.
+    // Headers, the handler's own guidance and the layer's settings take precedence over the table.
     let unavailable = || problem(503, &json!({"code": "UNAVAILABLE"}));
     for (headers, expected) in [
         (
