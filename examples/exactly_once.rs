@@ -12,9 +12,9 @@
 //! and nobody was told. Each payment is asked for by two clients at once, again and again until they
 //! are told that it was made. In the end each is in the ledger once, and all were told the same.
 //!
-//! What it writes is in a schema of its own, which it removes. `REPRISE_TEST_POSTGRES` is as good as
-//! `--postgres`; without either it says so and does nothing. You see a last line `exactly_once {…}`
-//! with figures as JSON. It takes about 4 s.
+//! The example writes into a schema of its own, which it removes. `REPRISE_TEST_POSTGRES` can
+//! replace `--postgres`; without either the example says so and does nothing. Its last line is
+//! `exactly_once {…}` with figures as JSON. It takes about 4 s.
 
 use std::{
     env,
@@ -48,7 +48,7 @@ use tower_reprise::{
 
 const PAYMENTS: u64 = 60;
 
-/// What the handler has.
+/// The state of the handler.
 #[derive(Clone)]
 struct Shop {
     store: PostgresStore,

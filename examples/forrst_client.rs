@@ -201,7 +201,7 @@ fn replayed(function: &str, key: &str, hook: &str) -> Request {
     request
 }
 
-/// What a step says, if it is so.
+/// Prints a claim and whether it holds; fails if it does not.
 fn show(what: &str, so: bool) -> Result<(), BoxError> {
     println!("   {} {what}", if so { "✓" } else { "✗" });
     so.then_some(())

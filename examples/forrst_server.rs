@@ -51,7 +51,7 @@ async fn main() -> Result<(), BoxError> {
             _ => return Err(USAGE.into()),
         }
     }
-    // Whoever reaches it can switch maintenance.
+    // Everyone who reaches the server can switch maintenance, so it listens on loopback alone.
     if !listen.ip().is_loopback() {
         return Err(format!("--listen is {listen}, allowed: an address of this machine").into());
     }

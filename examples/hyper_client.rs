@@ -84,7 +84,7 @@ where
     client.ready().await?.call(request).await
 }
 
-/// What a caller gets, and what it can learn about it.
+/// Prints the caller's result, and its attempts and stop reason.
 fn tell<B>(result: &Result<Response<B>, BoxError>) {
     match result {
         Ok(response) => {
@@ -104,7 +104,7 @@ fn tell<B>(result: &Result<Response<B>, BoxError>) {
     }
 }
 
-/// How often each path was asked for.
+/// The number of requests for each path.
 type Visits = Arc<Mutex<HashMap<String, u32>>>;
 
 async fn serve() -> Result<String, BoxError> {

@@ -47,7 +47,7 @@ use tower_reprise::{
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
-/// What was ordered, and how often.
+/// The orders, and the number of executions of each.
 type Ledger = Arc<DashMap<String, u32>>;
 
 async fn place(State(ledger): State<Ledger>, headers: HeaderMap) -> Json<Value> {

@@ -44,7 +44,7 @@ fn proxy(upstream: &str) -> Result<Router, BoxError> {
         .map_request(move |request| forwarded(request, &base))
         .layer(stacks::client(Dependencies::named("upstream", policy)))
         .service(Client::builder(TokioExecutor::new()).build_http::<Body>());
-    // What is meant for the next connection only goes no further in either direction.
+    // Hop-by-hop headers go no further in either direction.
     let client = ServiceBuilder::new()
         .map_response(|mut response: Response<_>| {
             strip(response.headers_mut());

@@ -159,7 +159,7 @@ impl Stock {
         }
     }
 
-    /// What came since it was last asked.
+    /// Returns the requests since the last call of this function.
     fn seen(&self) -> Vec<String> {
         let state = self.state.lock();
         state.map_or_else(|_| Vec::new(), |mut state| std::mem::take(&mut state.seen))

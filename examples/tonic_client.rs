@@ -89,7 +89,7 @@ async fn main() -> Result<(), BoxError> {
     Ok(())
 }
 
-/// What a caller gets, and what it can learn about it.
+/// Prints the caller's result, and its attempts and stop reason.
 fn tell<T>(result: Result<Response<T>, Status>) -> Option<T> {
     match result {
         Ok(response) => {
@@ -113,7 +113,7 @@ fn tell<T>(result: Result<Response<T>, Status>) -> Option<T> {
     }
 }
 
-/// How the next calls fail.
+/// The statuses of the next calls.
 #[derive(Clone, Default)]
 struct Script(Arc<Mutex<VecDeque<Code>>>);
 

@@ -46,7 +46,7 @@ const EVENTS: u64 = 20;
 /// A receiver, and what it got.
 #[derive(Clone, Default)]
 struct Receiver {
-    /// How many deliveries of each event it refuses first.
+    /// The number of first deliveries of each event that it refuses.
     refuses: u32,
     gone: Arc<AtomicBool>,
     deliveries: Arc<DashMap<String, u32>>,
@@ -89,7 +89,7 @@ impl Receiver {
     }
 }
 
-/// Whoever is on call.
+/// An alert that counts, and prints the first letter.
 #[derive(Clone, Default)]
 struct Pager(Arc<AtomicU64>);
 

@@ -1,4 +1,4 @@
-//! What the README shows is pasted into a new crate, as a newcomer would, and that crate builds.
+//! The README's snippets are pasted into a new crate, as a newcomer would, and that crate builds.
 //!
 //! A comment before a snippet says what it finds there: `<!-- given name: type, … -->`.
 
@@ -7,7 +7,7 @@
 
 use std::{env, fmt::Write, fs, path::Path, process::Command};
 
-/// What a project that pastes the snippets has already, in this crate's own versions.
+/// The dependencies of a project that pastes the snippets, in this crate's own versions.
 const THEIRS: [(&str, &str); 9] = [
     ("axum", ""),
     ("bytes", ""),

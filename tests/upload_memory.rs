@@ -1,4 +1,4 @@
-//! How much memory an upload takes that is far too long to be kept. Alone in its file, since the
+//! The memory that an upload takes that is far too long to be kept. Alone in its file, since the
 //! allocator counts for the whole process.
 #![cfg(feature = "hyper")]
 #![allow(clippy::unwrap_used, reason = "the helpers are tests too")]

@@ -5,7 +5,7 @@ use http::Request;
 use hyper_util::{client::legacy::Client, rt::TokioExecutor};
 use tokio::task::JoinSet;
 
-/// How many are under way at a time.
+/// The number of concurrent requests.
 const AT_ONCE: usize = 32;
 
 /// Sends so many keys, each by two requests, and waits until all are answered.

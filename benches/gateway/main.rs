@@ -1,5 +1,5 @@
-//! What the gateway costs: its own binary under `wrk`, against itself without a single
-//! layer (`--bare`), round by round in one run.
+//! The cost of the gateway: its own binary under `wrk`, against itself without a single layer
+//! (`--bare`), round by round in one run.
 //!
 //! ```text
 //! tests/run gateway                                    installs wrk if need be
@@ -76,7 +76,7 @@ fn gets(report: &mut Report, bare: &Gateway, layered: &Gateway, rounds: usize, s
     }
     let (mut ratios, mut plain, mut ours) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..rounds {
-        // Who goes first has it neither better nor worse.
+        // The order alternates, so that neither gateway gains from being first.
         let (first, second) = match round % 2 {
             0 => (bare, layered),
             _ => (layered, bare),

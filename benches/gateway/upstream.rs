@@ -53,7 +53,7 @@ impl Upstream {
         format!("http://{}", self.address)
     }
 
-    /// How many POSTs were executed, and of how many keys.
+    /// Returns the number of executed POSTs, and of their distinct keys.
     pub(crate) fn executions(&self) -> (usize, usize) {
         let seen = self.seen.lock().unwrap();
         (seen.values().sum(), seen.len())

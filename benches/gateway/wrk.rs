@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-/// What one run of it measured.
+/// The figures of one run of `wrk`.
 pub(crate) struct Load {
     /// Requests a second.
     pub(crate) rate: f64,

@@ -1,7 +1,7 @@
-//! How fast entries are accepted on SQLite by 256 callers, each of whom goes on when its entry is on
-//! disk, next to a loop without any store: one thread, the same table with the same indexes, the
-//! same pragmas, and as many in a transaction as the store may take: half of what is under way, so
-//! that one half is on its way while the other is committed.
+//! The rate at which SQLite accepts entries from 256 callers, each of which continues when its
+//! entry is on disk. The baseline is a loop without any store: one thread, the same table with the
+//! same indexes and pragmas, and as many entries in a transaction as the store may take: half of
+//! those under way, so that one half is on its way while the other is committed.
 
 use std::{fs, ops::Range, path::PathBuf, sync::Arc};
 

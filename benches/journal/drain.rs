@@ -1,5 +1,5 @@
-//! How many entries a second a worker gets through that has nothing to do: 64 at a time, all of one
-//! lane, or of 64 lanes with 4 of each at most.
+//! The entries a second that a worker with an empty handler gets through: 64 at a time, all of one
+//! lane, or of 64 lanes with at most 4 of each.
 
 use std::{
     fs,

@@ -1,6 +1,6 @@
-//! What it costs to lease one entry of a lane in which a million wait, next to one in which a
-//! thousand do. One at a time a lease is mostly a commit; so leases are also made many at once,
-//! which share a commit, and then what is left is the search.
+//! The cost of leasing one entry of a lane with a million waiting entries, next to a lane with a
+//! thousand. A single lease is mostly a commit, so leases are also made concurrently: they share a
+//! commit, and the search dominates.
 
 use std::{fs, sync::Arc, time::Duration};
 
@@ -58,7 +58,7 @@ pub(crate) fn run(report: &mut Report, quick: bool) {
     let _ = fs::remove_dir_all(&folder);
 }
 
-/// What a lease took, when so many are asked for at once.
+/// Returns the microseconds a lease takes when so many are requested at once.
 async fn micros(store: &Arc<SqliteStore>, leases: usize) -> f64 {
     let started = Instant::now();
     let mut running = JoinSet::new();

@@ -1,4 +1,4 @@
-//! What the journal and its worker cost, each as a ratio within one run or as a plain rate.
+//! The cost of the journal and its worker, each as a ratio within one run or as a plain rate.
 //!
 //! ```text
 //! cargo bench --all-features --bench journal                  all of it

@@ -18,7 +18,7 @@ pub(crate) fn draw_below(size: usize, n: usize) -> usize {
     (mix(SEED, n as u64) % size as u64) as usize
 }
 
-/// Who takes turns, and how often.
+/// Measures the sizes in turn, and shows progress.
 pub(crate) struct Turns {
     quick: bool,
     progress: Progress,
@@ -71,7 +71,7 @@ impl Turns {
 pub(crate) struct Chart {
     pub(crate) name: &'static str,
     pub(crate) title: &'static str,
-    /// What grows.
+    /// The quantity that grows.
     pub(crate) grows: &'static str,
     pub(crate) sizes: Vec<usize>,
     pub(crate) curves: Vec<(&'static str, Vec<f64>)>,

@@ -1,5 +1,6 @@
-//! What a call through all layers of a client costs, by how many dependencies the client has. A call
-//! is from its request's text to its reply, and goes to a dependency that is drawn at random:
+//! The cost of a call through all layers of a client, by the number of the client's dependencies. A
+//! call lasts from its request's text to its reply, and goes to a dependency that is drawn at
+//! random:
 //!
 //! - over loopback, by a connection that leads to all of them, as a proxy's does: what a call costs,
 //!   all in all;

@@ -1,6 +1,6 @@
-//! What a request through the idempotency layer costs, by how many live keys the store in memory has:
-//! one that was executed before and gets its reply again, and a new one. What is new is released
-//! again (its handler says 503), so that there are no more keys at the end.
+//! The cost of a request through the idempotency layer, by the number of live keys in the in-memory
+//! store: a repeat, which gets its stored reply, and a new request. A new key is released again
+//! (its handler replies 503), so that the number of keys stays the same.
 
 use std::convert::Infallible;
 

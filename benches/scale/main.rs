@@ -1,4 +1,4 @@
-//! What a call costs as things grow: dependencies, live keys, queues, threads.
+//! The cost of a call as things grow: dependencies, live keys, queues, threads.
 //!
 //! ```text
 //! cargo bench --all-features --bench scale                  all of it

@@ -1,5 +1,6 @@
-//! What it costs to queue an entry, lease the first and settle it, by how many wait: in memory, and
-//! in a SQLite file, where as many callers at once share a commit. The queue stays as long as it is.
+//! The cost of queueing an entry, leasing the first and settling it, by the number of waiting
+//! entries: in memory, and in a SQLite file, where concurrent callers share a commit. The length of
+//! the queue stays the same.
 
 use std::{fs, sync::Arc, time::Duration};
 
@@ -87,7 +88,8 @@ async fn enqueue<J: Journal>(journal: &J) {
     assert!(matches!(enqueued, Enqueued::New(_)), "{enqueued:?}");
 }
 
-/// What an entry took of so many callers that each have so many, one after the other.
+/// Returns the nanoseconds an entry takes when so many callers each handle so many entries, one
+/// after the other.
 async fn nanos<J: Journal>(journal: &Arc<J>, callers: usize, entries: usize) -> f64 {
     let started = Instant::now();
     let mut calling = JoinSet::new();

@@ -1,4 +1,4 @@
-//! What is called, and with what.
+//! The services that are called, and the requests.
 
 use std::{
     convert::Infallible,

@@ -1,7 +1,7 @@
-//! What a call costs when another thread makes calls too: of the same dependency, and of many; with
-//! keys of the same store. What is shown is the time of a thread's own calls: twice as much on two
-//! threads as on one would be as if they waited for each other. How much of it is the machine's shows
-//! where there are no layers.
+//! The cost of a call while another thread makes calls too: to the same dependency, to many
+//! dependencies, and with keys of the same store. The figure is the time of a thread's own calls:
+//! if it is twice as high on two threads as on one, the threads wait for each other. The curve
+//! without layers shows the machine's share.
 
 use std::{sync::Barrier, thread};
 

@@ -53,7 +53,7 @@ pub(crate) struct Customers {
     leave: Arc<AtomicBool>,
 }
 
-/// What a customer wants.
+/// One request of a customer.
 struct Wish {
     host: String,
     key: Option<usize>,

@@ -14,7 +14,7 @@
 //! keys is used once, as fast as it goes; that is the warm-up. Then keys come again at random, at a
 //! steady rate.
 //!
-//! What must hold:
+//! The soak test asserts:
 //!
 //! - memory is flat: of the seconds after the warm-up, the median of the last fifth is at most a
 //!   twentieth above that of the first fifth, for what is allocated and for what the process takes,
@@ -76,7 +76,7 @@ const KEYS: usize = 100_000;
 const FILES: u64 = 4 * DEPENDENCIES as u64;
 /// Until caches and pools have what they will have, when all keys were used.
 const SETTLING: Duration = Duration::from_secs(15);
-/// How long connections and tasks may take to end.
+/// The time limit for connections and tasks to end.
 const ENDING: Duration = Duration::from_secs(30);
 
 struct Arguments {

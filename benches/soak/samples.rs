@@ -1,4 +1,4 @@
-//! What the process takes, second by second.
+//! Samples of the process's resources, one a second.
 
 use std::{fs, time::Duration};
 
@@ -88,7 +88,7 @@ impl Samples {
         });
     }
 
-    /// How many were taken after the warm-up.
+    /// Returns the number of samples after the warm-up.
     pub(crate) fn warm(&self) -> usize {
         self.0.iter().filter(|sample| sample.warm).count()
     }
@@ -153,7 +153,7 @@ impl Samples {
             );
             report.note(&format!("{name}_after_warm_up"), first);
             report.note(&format!("{name}_at_the_end"), last);
-            // What a system does not tell does not grow.
+            // A figure that the system does not report is 0, and does not grow.
             report.at_most(&format!("{name}_growth"), last / first.max(1.0), FLAT);
         }
         let (first, last) = (&warm[..fifth], &warm[warm.len() - fifth..]);

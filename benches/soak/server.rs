@@ -59,7 +59,7 @@ struct Shop {
     witness: Arc<Witness>,
 }
 
-/// What goes wrong with a request.
+/// The fault that a request meets.
 #[derive(Clone, Copy, PartialEq)]
 enum Fault {
     RequestLost,
@@ -139,7 +139,7 @@ async fn serve(stream: TcpStream, shop: Arc<Shop>, app: Router) {
         let (shop, app) = (Arc::clone(&shop), app.clone());
         async move { shop.answer(request, app).await }
     });
-    // How it ends is the customer's to judge.
+    // The customer judges how the connection ends.
     let _ = http1::Builder::new()
         .serve_connection(TokioIo::new(stream), service)
         .await;

@@ -1,4 +1,4 @@
-//! What was sent and what came of it, as seen from outside of the layers.
+//! The requests and their outcomes, as seen from outside of the layers.
 
 use std::sync::{
     Mutex,
@@ -21,7 +21,7 @@ const CALLED_IN: u64 = 32;
 const FLOOR: f64 = 10.0;
 const RATIO: f64 = 0.2;
 
-/// How a call ended, in the order of their names.
+/// The outcome of a call, in the order of the outcomes' names.
 #[derive(Clone, Copy)]
 pub(crate) enum End {
     Served,
@@ -52,7 +52,7 @@ pub(crate) struct Witness {
     worst: AtomicU64,
     /// The next key that was not used yet.
     next_key: AtomicUsize,
-    /// How often each key was executed, so that it counts.
+    /// The number of executions of each key that took effect.
     executed: Vec<AtomicU8>,
     executed_again: AtomicU64,
     wrong_replies: AtomicU64,

@@ -1,6 +1,6 @@
-//! What the forrst dialect costs over plain HTTP: the same 1 KiB of envelope, with its key in a
-//! header or in its extension. It is read, its arguments are brought into their canonical form, and
-//! what became of it is written into the reply, once to be sent and once to be kept.
+//! The cost of the forrst dialect over plain HTTP for the same 1 KiB of envelope, with its key in a
+//! header or in its extension. The dialect parses the envelope, brings its arguments into their
+//! canonical form and writes the outcome into the reply, once to be sent and once to be kept.
 
 use std::{convert::Infallible, hint::black_box};
 

@@ -1,4 +1,4 @@
-//! What a million live keys in memory cost: room, and time.
+//! The cost of a million live keys in memory: room, and time.
 
 use tokio::time::Instant;
 use tower_reprise::store::{Claimed, IdempotencyStore, MemoryStore};

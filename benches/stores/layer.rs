@@ -1,7 +1,7 @@
-//! What the layer over the store in memory adds to a request with a fresh key and 1 KiB of body,
-//! next to what can't be saved: hashing that body, and spawning one task that outlives its caller.
-//! The handler awaits something, as handlers do; one that is ready at its first step needs no task
-//! and is a figure of its own.
+//! The time that the layer over the in-memory store adds to a request with a fresh key and 1 KiB of
+//! body, next to the unavoidable part: hashing that body, and spawning one task that outlives its
+//! caller. The handler awaits something, as handlers do; one that is ready at its first poll needs
+//! no task and has a figure of its own.
 
 use std::{convert::Infallible, future::Future, hint::black_box};
 

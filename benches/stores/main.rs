@@ -1,4 +1,4 @@
-//! What the stores cost, each as a ratio within one run, so that it holds on any machine.
+//! The cost of the stores, each as a ratio within one run, so that it holds on any machine.
 //!
 //! ```text
 //! cargo bench --all-features --bench stores                  all of it

@@ -2,7 +2,7 @@ use std::process::ExitCode;
 
 use serde_json::{Map, Value};
 
-/// What was measured, and whether it is within its bounds.
+/// The measured figures, and those that are out of bounds.
 #[derive(Default)]
 pub(crate) struct Report {
     figures: Map<String, Value>,

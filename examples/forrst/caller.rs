@@ -29,7 +29,7 @@ pub(crate) struct Sent {
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<Sent>>>);
 
-/// What came of a call.
+/// The result of a call.
 pub(crate) struct Called {
     pub(crate) status: StatusCode,
     pub(crate) reply: forrst::Response,

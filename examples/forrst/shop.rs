@@ -34,7 +34,7 @@ use tower_reprise::{
     store::{CrashPolicy, IdempotencyStore, journal::Journal},
 };
 
-/// What callbacks are signed with.
+/// The secret that signs callbacks.
 pub(crate) const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
 pub(crate) struct Shop {
@@ -49,8 +49,8 @@ impl Shop {
     where
         St: IdempotencyStore + Journal + Clone,
     {
-        // Whoever calls is the shop itself. A real one would say who it is here, from its
-        // authentication: keys and replays belong to a caller.
+        // Every caller has the same name, "shop". A real server takes it from its authentication:
+        // keys and replays belong to a caller.
         let idempotency = IdempotencyLayer::builder(store.clone())
             .with_dialect(Forrst::new())
             .scope(Scope::new(|_| Some("shop")))
@@ -110,7 +110,7 @@ async fn maintain(State(maintenance): State<Maintenance>, switch: Path<String>) 
     StatusCode::NO_CONTENT
 }
 
-/// How often something was done, so that doing it twice would show.
+/// The number of executions of each function, so that a second one would show.
 #[derive(Default)]
 struct Done {
     counts: AtomicU64,

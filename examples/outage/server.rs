@@ -58,7 +58,7 @@ impl Server {
         self.address
     }
 
-    /// How often an order was done that had been done already.
+    /// Returns the number of orders that were executed again.
     pub(crate) fn repeated_orders(&self) -> u32 {
         self.shop.repeated.load(Ordering::Relaxed)
     }

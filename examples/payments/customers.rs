@@ -38,7 +38,7 @@ pub(crate) struct Asked {
     replayed: AtomicU64,
 }
 
-/// What the customers did.
+/// The customers' figures.
 pub(crate) struct Figures {
     pub(crate) requests: u64,
     pub(crate) pressed_again: u64,

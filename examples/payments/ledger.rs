@@ -1,4 +1,4 @@
-//! What the bank did, in a SQLite file.
+//! The bank's payments, in a SQLite file.
 
 use std::{path::Path, time::Duration};
 
@@ -56,7 +56,8 @@ impl Ledger {
         Ok(id)
     }
 
-    /// How many of these orders are there once with the right amount, more than once, or not.
+    /// Returns the number of orders that are there once with the right amount, more than once, or
+    /// not.
     pub(crate) fn compare(&self, orders: u64) -> Result<(u64, u64, u64), BoxError> {
         let (mut once, mut twice, mut missing) = (0, 0, 0);
         let mut rows = self.connection.prepare(
@@ -81,7 +82,7 @@ impl Ledger {
     }
 }
 
-/// What an order costs.
+/// Returns the price of an order.
 pub(crate) fn amount_of(order: u64) -> u64 {
     100 + order % 900
 }

@@ -20,7 +20,7 @@ pub(crate) struct Network {
     pub(crate) cut: Arc<AtomicU64>,
 }
 
-/// What becomes of a connection.
+/// The fate of a connection.
 enum Fate {
     Whole,
     /// Cut when the first request arrives.

@@ -31,11 +31,11 @@ use tower_reprise::{
 
 use crate::ledger::Ledger;
 
-/// Who asks, as the authentication found out.
+/// The caller's name, from the authentication.
 #[derive(Clone)]
 struct Principal(String);
 
-/// What runs in the server's process.
+/// Runs the server, in a process of its own.
 pub(crate) async fn serve(folder: &Path) -> Result<(), BoxError> {
     let layer = IdempotencyLayer::builder(SqliteStore::open(folder.join("idempotency.db"))?)
         .scope(Scope::new(|request| {

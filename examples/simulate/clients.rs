@@ -1,4 +1,4 @@
-//! Who is compared: this crate's own layers, and others.
+//! The contestants: this crate's own layers, and others.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,13 +15,13 @@ use crate::{
     world::Wire,
 };
 
-/// What all that are compared in a setting are told to do.
+/// The settings that all contestants of a setting share.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Terms {
     pub(crate) retries: u32,
     pub(crate) base: Duration,
     pub(crate) cap: Duration,
-    /// How long a request is waited for.
+    /// The timeout of a request.
     pub(crate) timeout: Option<Duration>,
 }
 

@@ -44,7 +44,7 @@ const PUBLISHED: Terms = Terms {
 };
 const END: f64 = 80.0;
 
-/// How calls come in over time.
+/// The rate of calls over time.
 #[derive(Clone, Copy)]
 enum Shape {
     Ramp,
@@ -190,7 +190,7 @@ async fn serve(
     let client = contestant.client(terms, mix(seed, 1), server)?;
     let dice = Dice::new(mix(seed, 2));
     let offered = offer(client, timeline.clone(), dice, |at| shape.rate(at), END);
-    // What is not over by then counts as not served.
+    // A call that is not over by then counts as not served.
     let _ = timeout(seconds(END), offered).await;
     Ok(timeline.counts())
 }

@@ -2,8 +2,8 @@
 //! who does.
 //!
 //! All clients call within 100 ms and are told `Retry-After: 10`. The server is well from then on.
-//! Who obeys to the second comes back as the crowd that it was; who does not listen comes too
-//! early. Then one client goes on calling while it is told to wait, and its calls gather.
+//! Clients that obey to the second come back as the same crowd; clients that ignore the header come
+//! back too early. Then one client goes on calling while it is told to wait, and its calls gather.
 
 use std::{
     ops::Range,
@@ -41,7 +41,7 @@ const END: f64 = 30.0;
 const BUSY: Range<f64> = 10.0..20.0;
 /// The time in which the first answer is on its way.
 const TOLD: f64 = 0.1;
-/// What arrivals are counted in, in milliseconds.
+/// The length of a slot in which arrivals are counted, in milliseconds.
 const SLOT: f64 = 100.0;
 
 /// When requests arrived, in seconds, and how many calls succeeded.

@@ -1,4 +1,4 @@
-//! What retries do to a service, and what keeps them from it, in virtual time:
+//! The effect of retries on a service, and of the layers that limit it, in virtual time:
 //!
 //! ```text
 //! cargo run --release --example simulate
@@ -67,7 +67,7 @@ usage: cargo run --release --example simulate [-- OPTIONS]
   --seed N     another seed than 1; everything random comes from it
   --help       this text";
 
-/// How much is simulated.
+/// The size of the simulation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Size {
     Full,
@@ -119,7 +119,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What was asked for; `None` if it is the help.
+/// Parses the arguments; `None` if they ask for help.
 fn arguments(mut given: impl Iterator<Item = String>) -> Result<Option<Arguments>, String> {
     let mut arguments = Arguments {
         size: Size::Full,
@@ -156,7 +156,7 @@ fn arguments(mut given: impl Iterator<Item = String>) -> Result<Option<Arguments
     Ok(Some(arguments))
 }
 
-/// How many figures were missed.
+/// Runs the simulation, and returns the number of missed figures.
 fn run(arguments: &Arguments) -> Result<usize, BoxError> {
     println!("seed {}", arguments.seed);
     let findings = simulate(

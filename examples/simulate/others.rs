@@ -27,7 +27,7 @@ use crate::{
     world::{Call, Reply, Wire, lock, reply, seconds, succeeded},
 };
 
-/// What a loop waits for between two attempts.
+/// The wait between two attempts of a loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wait {
     /// Nothing.

@@ -1,4 +1,4 @@
-//! What came out.
+//! The findings of a simulation.
 
 use serde_json::{Map, Value, json};
 
@@ -7,20 +7,20 @@ use crate::{
     table::{Table, rounded},
 };
 
-/// What came out of one setting.
+/// The result of one setting.
 pub(crate) struct Finding {
     pub(crate) name: &'static str,
-    /// What is shown here, in a line.
+    /// The subject of the setting, in a line.
     pub(crate) title: &'static str,
     pub(crate) seed: u64,
     pub(crate) tables: Vec<Table>,
     pub(crate) panels: Vec<Panel>,
     pub(crate) bars: Vec<Bar>,
-    /// What the figures should not be read without.
+    /// The caveats of the figures.
     pub(crate) notes: Vec<String>,
 }
 
-/// What a figure has to be.
+/// A figure and its bound.
 pub(crate) struct Bar {
     pub(crate) what: String,
     pub(crate) figure: f64,

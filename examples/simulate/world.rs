@@ -58,7 +58,7 @@ pub(crate) fn succeeded(result: &Result<Reply, BoxError>) -> bool {
     matches!(result, Ok(reply) if reply.status().is_success())
 }
 
-/// What is counted, second by second.
+/// The counts of each second.
 #[derive(Debug)]
 pub(crate) struct Timeline {
     start: Instant,

@@ -1,4 +1,4 @@
-//! What is shown while something runs.
+//! The progress display of the examples and benchmarks.
 
 use std::io::{IsTerminal, Write, stderr};
 

@@ -1,8 +1,8 @@
-//! What the charts of the examples are drawn with.
+//! A minimal SVG writer for the charts of the examples.
 
 use std::fmt::{Arguments, Write};
 
-/// What all charts look like, by day and by night.
+/// The style of all charts, light and dark.
 const STYLE: &str = "
 text { font: 12px system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif; fill: #495057 }
 .title { font-size: 18px; font-weight: 600; fill: #212529 }

@@ -1,4 +1,4 @@
-//! Whose fault a failure is, by the real errors of tower, of nested calls and of clients.
+//! The party at fault for a failure, by the real errors of tower, of nested calls and of clients.
 
 use std::{
     error::Error,

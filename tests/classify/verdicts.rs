@@ -1,4 +1,4 @@
-//! What outcomes mean, by the tables.
+//! The verdicts on outcomes, by the tables.
 
 use std::{
     error::Error,

@@ -41,7 +41,7 @@ impl Handler for Failing {
 #[derive(Clone, Default)]
 struct Recorder {
     fired: Arc<Mutex<Vec<DeadLetter>>>,
-    /// How often it fails before it succeeds.
+    /// The number of failures before it succeeds.
     fails: Arc<Mutex<u32>>,
 }
 

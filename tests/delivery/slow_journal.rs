@@ -197,8 +197,8 @@ async fn a_handler_is_free_before_its_outcome_is_committed() {
     drop(worker);
 }
 
-/// What is handled at once is leased at once: a journal is asked for as many as there may be, rather
-/// than for what the first few left.
+/// With handlers that finish at once, each lease asks for as many entries as the worker may hold,
+/// rather than for the places that the first few left.
 #[tokio::test(start_paused = true)]
 async fn quick_handlers_have_full_leases() {
     let journal = with(480, Duration::ZERO).await;
@@ -258,7 +258,7 @@ async fn j_14_a_shutdown_does_not_wait_for_a_journal_that_is_down() {
     }
 }
 
-/// Who does not wait for the end of a shutdown breaks it off.
+/// Dropping the future of a shutdown aborts the handlers that still run.
 #[tokio::test(start_paused = true)]
 async fn a_shutdown_that_is_dropped_leaves_nobody_behind() {
     let journal = with(1, Duration::ZERO).await;
@@ -319,8 +319,8 @@ async fn j_5_a_new_lane_is_found_at_the_next_look() {
     drop(worker);
 }
 
-/// What is leased ahead is handled in its turn, no more at a time than may be; a shutdown gives the
-/// rest back, as if it had not been leased.
+/// Entries that are leased ahead are handled in turn, within the limit of concurrency; a shutdown
+/// gives the rest back, as if they had not been leased.
 #[tokio::test(start_paused = true)]
 async fn what_is_leased_ahead_waits_and_is_given_back() {
     let journal = with(20, Duration::ZERO).await;

@@ -72,7 +72,7 @@ fn ask_second(mut sim: Sim<'_>, leap: Duration) -> Vec<(Duration, Reply)> {
     while !sim.step().unwrap() {
         clock.set(sim.elapsed() - started);
     }
-    // What is left to be done.
+    // Runs the remaining work to its end.
     for _ in 0..300 {
         sim.step().unwrap();
     }

@@ -1,4 +1,4 @@
-//! What operations did, and what callers were told.
+//! The effects of operations, and the replies that callers got.
 
 use std::{
     collections::{BTreeMap, HashSet, VecDeque},
@@ -27,18 +27,19 @@ pub(crate) struct Account {
     pub(crate) settled: HashSet<(RecordKey, u64)>,
     /// Executions that were begun.
     pub(crate) begun: usize,
-    /// What clients were told, by operation.
+    /// The outcomes of the clients' calls, by operation.
     pub(crate) told: BTreeMap<usize, Told>,
-    /// What who asked again afterwards was told.
+    /// The replies to repeats after the run, by operation.
     pub(crate) audited: BTreeMap<usize, Reply>,
     /// Clocks that are to leap.
     pub(crate) leaps: Vec<(&'static str, Duration)>,
-    /// How long the next executions take before and after their effect, in milliseconds.
+    /// The time that each of the next executions takes before and after its effect, in
+    /// milliseconds.
     pub(crate) script: VecDeque<(u64, u64)>,
     random: StdRng,
 }
 
-/// How a call ended.
+/// The outcome of a call.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Told {
     pub(crate) took: Duration,
@@ -100,7 +101,8 @@ impl Account {
     }
 }
 
-/// What is the same whenever a run is repeated. Tokens are not, only their order.
+/// Prints the part that is the same whenever a run is repeated. Tokens differ, only their order is
+/// the same.
 impl fmt::Display for Witness {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let account = self.look();

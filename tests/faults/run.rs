@@ -61,7 +61,7 @@ pub(crate) fn run(schedule: &Schedule) -> Result<Witness, String> {
     }
 }
 
-/// What is to come, and what is to be mended.
+/// The faults to come, and those that are still to be mended.
 struct Faults<'a> {
     coming: std::slice::Iter<'a, Fault>,
     going_on: Vec<&'a Fault>,

@@ -1,4 +1,4 @@
-//! What goes wrong and when, drawn from a seed.
+//! The faults and their times, drawn from a seed.
 
 use std::time::Duration;
 

@@ -20,7 +20,8 @@ use crate::{ledger::Witness, remote::Remote, schedule::LEASE};
 
 pub(crate) const PORT: u16 = 80;
 
-/// How long an execution takes at most, before and after its effect; some are longer than a lease.
+/// The longest time of an execution before and after its effect, in milliseconds. Some executions
+/// take up to `LONG_WORK` before it, which is longer than a lease.
 const WORK: u64 = 800;
 const LONG_WORK: u64 = 5000;
 

@@ -1,4 +1,4 @@
-//! What must hold whatever happened.
+//! The invariants that hold in every run.
 
 use tower_reprise::store::CrashPolicy;
 
@@ -7,7 +7,8 @@ use crate::{
     schedule::{Operation, Schedule, TICK, TOTAL},
 };
 
-/// What was seen, so that schedules under which nothing happens prove nothing.
+/// Counts of the events that were seen, so that schedules under which nothing happens prove
+/// nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) operations: usize,
@@ -145,7 +146,7 @@ fn is_among(effects: &[u64], reply: &Reply) -> bool {
     }
 }
 
-/// Who asks again is told what is true.
+/// Checks that the reply to a repeat after the run is true.
 fn judge_audit(schedule: &Schedule, effects: &[u64], audited: &Reply) -> Result<(), String> {
     let last = effects.last().map(u64::to_string);
     match (audited.status, schedule.crash_policy) {

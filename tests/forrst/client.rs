@@ -1,4 +1,4 @@
-//! How a client obeys what a server says about calling again.
+//! A client's obedience to a server's guidance about calling again.
 
 use std::{
     convert::Infallible,
@@ -67,7 +67,7 @@ fn post() -> Request<Full<Bytes>> {
         .unwrap()
 }
 
-/// What came of a call: the waits between its attempts, and why there were no more.
+/// The result of a call: the waits between its attempts, and the reason that there were no more.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Called {
     pub(crate) waits: Vec<Duration>,
@@ -76,7 +76,7 @@ pub(crate) struct Called {
 
 impl Called {
     pub(crate) fn seconds(&self) -> Vec<u64> {
-        // What is less than a backoff is no wait.
+        // Backoffs are shorter than a second, and count as 0.
         self.waits.iter().map(Duration::as_secs).collect()
     }
 }
@@ -154,7 +154,7 @@ async fn ra_6_the_guidance_of_our_server_is_obeyed_for_every_code() {
     }
 }
 
-/// What our own server makes of a reply.
+/// Returns a reply after our own server's layer has added its guidance.
 async fn tell(reply: Response<Full<Bytes>>) -> Response<Full<Bytes>> {
     let handler = service_fn(move |_: Request<()>| {
         let reply = reply.clone();
@@ -380,7 +380,7 @@ async fn c_6_without_guidance_the_table_decides() {
     processing["errors"][0]["details"] = json!({"retry_after": {"value": 4, "unit": "second"}});
     let called = run(patient(), |_| reply(409, &processing)).await;
     assert_eq!(called.seconds(), [4, 4, 4]);
-    // What can't be read was not said.
+    // Guidance that can't be read is ignored.
     for data in [json!(null), json!({}), json!({"allowed": "no"}), json!([])] {
         let called = run(patient(), |_| {
             reply(503, &guided("INTERNAL_ERROR", data.clone()))

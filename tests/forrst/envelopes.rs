@@ -148,7 +148,7 @@ fn section_0_floors_of_the_strategies() {
     assert_eq!(floors(Retry::immediate()), [0; 5]);
     assert_eq!(floors(Retry::fixed(two)), [2; 5]);
     assert_eq!(floors(Retry::exponential(two)), [2, 4, 8, longest, longest]);
-    // What is immediate is so whatever else is said, and no strategy is a fixed one.
+    // `Immediate` overrides the other fields, and a missing strategy means a fixed wait.
     let mut retry = Retry::fixed(two);
     retry.strategy = Some(Growth::Immediate);
     assert_eq!(floors(retry.clone()), [0; 5]);
@@ -257,7 +257,7 @@ fn i_7_arguments_have_one_hash_however_they_are_written() {
     }
 }
 
-/// What RFC 8785 shows in its sections 3.2.2 and 3.2.3 and appendix B.
+/// The examples of RFC 8785, sections 3.2.2 and 3.2.3 and appendix B.
 #[test]
 fn i_7_canonical_form_is_that_of_rfc_8785() {
     let text = |json: &str| canonical(&from_str(json).unwrap());

@@ -19,7 +19,7 @@ fn example(name: &str) -> Value {
     from_slice(&vector(name)).unwrap()
 }
 
-/// What a server says if its handler fails like this.
+/// Returns a server's reply if its handler fails like this.
 async fn says(status: u16, envelope: &Value) -> Value {
     let body = envelope.to_string();
     let status = StatusCode::from_u16(status).unwrap();

@@ -1,4 +1,4 @@
-//! What a server says about calling again.
+//! A server's guidance about calling again.
 
 use std::{convert::Infallible, time::Duration};
 
@@ -18,7 +18,7 @@ use crate::support::{codes::FINAL, pieces::Untouchable};
 
 pub(crate) type Reply<B> = Response<BufferedBody<B>>;
 
-/// What the layer makes of a reply.
+/// Returns a reply after it has passed the layer.
 pub(crate) async fn guided<B>(layer: RetryGuidanceLayer, reply: Response<B>) -> Reply<B>
 where
     B: Body<Data = Bytes> + Unpin,
@@ -200,7 +200,7 @@ async fn c_6_who_knows_better_is_heard_first() {
     reply.headers_mut().insert("retry-after", 120.into());
     let told = guidance(layer(), reply).await;
     assert_eq!(told, (Some(wait("fixed", 120, 5)), Some("120".into())));
-    // Who set up the layer.
+    // The settings of the layer.
     let layer = layer()
         .code("BUSY", Retry::immediate())
         .code("UNAVAILABLE", Retry::never())

@@ -1,4 +1,4 @@
-//! What a server of plain HTTP says about calling again, and how a client obeys it.
+//! A plain HTTP server's guidance about calling again, and a client's obedience to it.
 
 use std::time::Duration;
 
@@ -64,7 +64,7 @@ async fn ra_6_the_reset_of_a_limit_in_headers_is_the_wait() {
         let reply = guided(RetryGuidanceLayer::new(), reply).await;
         assert_eq!(header(&reply, "retry-after").as_deref(), after, "{status}");
     }
-    // What was said of the wait itself stays.
+    // An explicit `Retry-After` stays.
     let said = [reached[0], ("retry-after", "9")];
     let reply = with(json_reply(429, "{}"), &said);
     let reply = guided(RetryGuidanceLayer::new(), reply).await;
@@ -109,7 +109,7 @@ async fn c_6_a_problem_document_says_it_in_a_member() {
         let reply = problem(status, &json!({ "code": code }));
         assert_eq!(told(layer(), reply).await, expected, "{status} {code}");
     }
-    // Who knows better is heard first.
+    // Headers, the handler's own guidance and the layer's settings take precedence over the table.
     let unavailable = || problem(503, &json!({"code": "UNAVAILABLE"}));
     for (headers, expected) in [
         (

@@ -19,7 +19,7 @@ pub(crate) struct Browser {
     page: String,
     loaded: bool,
     last: u64,
-    /// What the page complained of: exceptions, and what its Content-Security-Policy refused.
+    /// The page's complaints: exceptions, and violations of its Content-Security-Policy.
     pub(crate) complaints: Vec<String>,
 }
 

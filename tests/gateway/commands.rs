@@ -75,7 +75,7 @@ fn a_1_flags_from_the_environment() {
         said,
         "reprise: max-connections is many, allowed: 1 to 1000000\n"
     );
-    // What is in the environment is not shown.
+    // Help does not show values from the environment.
     let secret = [("REPRISE_STORE", "postgres://me:hunter2@h/d")];
     assert!(
         !reprise_with(&["gateway", "--help"], &secret)
@@ -225,7 +225,7 @@ async fn a_2_audit_has_gates_and_formats() {
     assert_eq!(place["artifactLocation"]["uri"], *merge);
     assert_eq!(place["region"]["startLine"], 6, "{said}");
 
-    // What runs, not what a file says.
+    // The audit is of the running policy, not of a file.
     let path = folder.file("approved.toml", &approved);
     let gateway = Gateway::start(&shop.url(), &["--policy", &path]).await;
     let admin = gateway.admin("");

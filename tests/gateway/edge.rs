@@ -1,4 +1,4 @@
-//! What callers meet first: TLS, upgrades, ids, and the log of it all.
+//! The gateway's edge: TLS, upgrades, ids, and the access log.
 
 use std::{os::unix::net::UnixDatagram, sync::Arc, time::Duration};
 

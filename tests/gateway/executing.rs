@@ -1,4 +1,4 @@
-//! What a gateway waits for before it ends.
+//! The work that a gateway waits for before it exits.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What the gateway is told, and what it does not take.
+//! The gateway's flags, and the values that it refuses.
 
 use crate::{
     gateway::{Folder, Gateway, policy, reprise, run},
@@ -189,7 +189,7 @@ fn p_2_wrong_values_are_refused() {
         "{said}"
     );
     assert_eq!(code, Some(2));
-    // What only the system can say.
+    // Only the system can tell that this address can't be bound.
     let (code, _, said) = run(&[
         "--listen",
         "192.0.2.1:1",

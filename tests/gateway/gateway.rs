@@ -260,7 +260,7 @@ impl Gateway {
         Reply::of(self.caller.request(request).await.unwrap()).await
     }
 
-    /// What comes back for bytes that no client would send.
+    /// Sends bytes that no client would send, and returns the reply.
     pub(crate) async fn raw(&self, said: &str) -> String {
         let address = self.url.strip_prefix("http://").unwrap();
         let mut stream = TcpStream::connect(address).await.unwrap();
@@ -281,13 +281,13 @@ impl Gateway {
             .header("idempotency-key", key)
     }
 
-    /// What operators see.
+    /// Gets a path of the admin port.
     pub(crate) async fn look(&self, path: &str) -> Reply {
         let request = Request::get(format!("{}{path}", self.admin));
         self.send(request, Body::empty()).await
     }
 
-    /// What operators do.
+    /// Posts to a path of the admin port.
     pub(crate) async fn do_(&self, path: &str) -> Reply {
         let request = Request::post(format!("{}{path}", self.admin));
         self.send(request, Body::empty()).await
@@ -297,7 +297,7 @@ impl Gateway {
         format!("{}{path}", self.admin)
     }
 
-    /// How many replays are in this state.
+    /// Returns the number of replays in this state.
     pub(crate) async fn replays(&self, status: &str) -> u64 {
         let replays = self.look("/replays").await.json();
         replays["counts"][status].as_u64().unwrap()

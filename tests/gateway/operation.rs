@@ -1,4 +1,4 @@
-//! What operators do: reload, look, stop.
+//! Operation: reload, inspection, stop.
 
 use std::time::Duration;
 
@@ -82,7 +82,7 @@ async fn sigterm_finishes_what_is_under_way() {
     }
 }
 
-/// Who does not end in time is broken off.
+/// Requests that do not end within the grace period are aborted.
 #[tokio::test]
 async fn grace_has_an_end() {
     let shop = Shop::open().await;

@@ -1,4 +1,4 @@
-//! What can't be served now is done later, once.
+//! Requests that can't be served now are executed later, once.
 
 use std::collections::BTreeSet;
 
@@ -95,7 +95,7 @@ async fn j_1_an_upstream_that_is_gone_gets_it_when_it_is_back() {
         known["upstream"][0]["breaker"]["state"], "closed",
         "{known}"
     );
-    // Who does not ask for it is told.
+    // A request that does not ask for replay gets the failure.
     let status = gateway.send(gateway.order("impatient"), "").await.status;
     assert!(status == 503 || status == 502, "{status}");
 
@@ -115,9 +115,9 @@ struct Killed {
     /// It runs again, and has nothing left to do.
     gateway: Gateway,
     shop: Shop,
-    /// What got a 202.
+    /// The orders that got a 202.
     accepted: BTreeSet<String>,
-    /// What the shop had done and not answered when the gateway was killed.
+    /// The orders that the shop had executed and not answered when the gateway was killed.
     hung: BTreeSet<String>,
 }
 
@@ -185,7 +185,8 @@ impl Killed {
         }
     }
 
-    /// What was accepted took effect, once. What was torn may have been accepted, too.
+    /// Asserts that every accepted order took effect once. The torn one may have been accepted,
+    /// too.
     fn all_took_effect_once(&self) -> usize {
         let effects = self.shop.effects();
         let once: BTreeSet<_> = effects.iter().cloned().collect();

@@ -42,7 +42,7 @@ impl Came {
     }
 }
 
-/// What a request gets, after all was done that it asks for.
+/// The shop's answer to a request, after its effect.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Gets {
     Status(StatusCode),
@@ -56,14 +56,14 @@ impl From<StatusCode> for Gets {
     }
 }
 
-/// What it does with a request, by how many came before.
+/// The shop's answer to a request, by the number of requests before it.
 type Does = dyn Fn(usize) -> Gets + Send + Sync;
 
 struct Shared {
     came: Mutex<Vec<Came>>,
     does: Mutex<Arc<Does>>,
     honours_keys: AtomicBool,
-    /// How many may be answered.
+    /// The number of requests that may be answered.
     answers: watch::Sender<usize>,
 }
 
@@ -124,7 +124,7 @@ impl Shop {
         eventually(&format!("{many} came"), async || self.came().len() >= many).await;
     }
 
-    /// How often each key came.
+    /// Returns the number of requests with each key.
     pub(crate) fn keys(&self) -> BTreeMap<String, usize> {
         let mut keys = BTreeMap::new();
         for came in self.came() {

@@ -93,7 +93,7 @@ async fn a_3_a_stream_outlives_sigterm() {
     assert!(!gateway.said().contains("broken off"), "{}", gateway.said());
 }
 
-/// How much memory a process had at most, in MiB.
+/// Returns the peak memory of a process, in MiB.
 fn peak(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

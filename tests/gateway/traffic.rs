@@ -1,4 +1,4 @@
-//! What passes through.
+//! Traffic through the gateway.
 
 use std::{
     io::{BufRead, BufReader},
@@ -100,7 +100,7 @@ async fn c_5_a_flaky_upstream_is_mended() {
         for _ in 0..3 {
             assert_eq!(gateway.get("/").await.status, 200);
         }
-        // What the policy says is idempotent is that with a key, too.
+        // A method that the policy declares idempotent is idempotent with a key, too.
         let look = gateway.order(&format!("look-{resend}"));
         let look = look.uri(gateway.url("/shop.Shop/Look"));
         let look = look.header("content-type", "application/grpc");
@@ -131,7 +131,7 @@ async fn c_5_a_flaky_upstream_is_mended() {
     );
 }
 
-/// What is of one connection goes no further; who asked for what is told.
+/// Hop-by-hop headers go no further; the caller's address, the host and the scheme are forwarded.
 #[tokio::test]
 async fn headers_are_those_of_a_proxy() {
     let shop = Shop::open().await;

@@ -1,4 +1,4 @@
-//! What the retry layer does for gRPC, with the plain types of `http`.
+//! The retry layer for gRPC, with the plain types of `http`.
 
 use std::{
     future::pending,
@@ -175,7 +175,7 @@ proptest! {
                     Ok::<_, BoxError>(response.body(()).unwrap())
                 }
             });
-            // What the hook takes is gone too.
+            // The time that the hook takes counts against the timeout, too.
             let slow = move |request: Request<()>, _: Attempt| async move {
                 sleep(Duration::from_millis(prepared)).await;
                 Ok::<_, BoxError>(request)

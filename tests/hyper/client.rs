@@ -90,7 +90,7 @@ pub(crate) async fn text(response: Response<Incoming>) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// How a response was come by: attempts, and why there were no more.
+/// Returns the attempts of a response, and the reason that there were no more.
 pub(crate) fn outcome<B>(response: &Response<B>) -> (u32, Option<StopReason>) {
     RetryOutcome::of(response).map_or((1, None), |o| (o.attempts(), o.stop_reason()))
 }

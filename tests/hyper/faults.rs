@@ -1,4 +1,4 @@
-//! Whose fault a failure is: the dependency's, or ours.
+//! The party at fault for a failure: the dependency, or we.
 
 use std::io;
 

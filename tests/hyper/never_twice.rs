@@ -104,7 +104,7 @@ async fn run(policy: PolicyBuilder, uri: &str, http2: bool, calls: &[Call]) {
     }
 }
 
-/// What must hold of all that reached a server.
+/// Checks the invariants of all requests that reached a server.
 fn check(calls: &[Call], arrivals: &[Arrival]) {
     let mut keys = HashSet::new();
     for (number, call) in calls.iter().enumerate() {
@@ -247,7 +247,7 @@ proptest! {
     }
 }
 
-/// What the property holds for does happen.
+/// The properties above are not vacuous: requests with a proof or a key are sent again.
 #[tokio::test]
 async fn c_4_a_proof_is_as_good_as_a_key() {
     let post = |key| Call {

@@ -76,7 +76,7 @@ fn post(uri: &str, body: Body) -> Request<Body> {
     Request::post(uri).body(body).unwrap()
 }
 
-/// What the tests send.
+/// The body that the tests send.
 fn pieces() -> Vec<Piece> {
     vec![data("abc"), data("def"), data("ghi")]
 }

@@ -228,7 +228,7 @@ async fn c_3_a_handshake_that_breaks_off_is_retried_for_any_method() {
 
 #[tokio::test]
 async fn c_3_a_server_that_speaks_no_tls_is_not_retried() {
-    // What it says is no TLS record, and as long as one.
+    // The server's greeting is no TLS record, and long enough to be read as one.
     let server = PlainTalker::start().await;
     let error = stack(&deps(quick()), https(&Authority::new()))
         .oneshot(get(&format!("https://{}/", server.address)))

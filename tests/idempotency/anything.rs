@@ -107,7 +107,7 @@ impl End {
     }
 }
 
-/// What happens to a message between client and server.
+/// The fate of a message between client and server.
 #[derive(Debug, Clone, Copy)]
 enum Wire {
     Passes,
@@ -374,7 +374,7 @@ async fn try_out<St: IdempotencyStore + Clone>(world: &World, store: Flaky<St>) 
             let Ok(body) = body.collect().await else {
                 return;
             };
-            // What is a handler's is the handler's of this operation.
+            // No reply comes from the handler of another operation.
             let body = String::from_utf8(body.to_bytes().to_vec()).unwrap();
             let foreign = OPERATIONS.iter().any(|(tenant, path, key)| {
                 let other = format!("{tenant} {path} {key}");

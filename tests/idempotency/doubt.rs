@@ -22,7 +22,7 @@ use tower_reprise::{
 
 use crate::setup::{LEASE, SECOND};
 
-/// What becomes of an attempt.
+/// The outcome of an attempt.
 #[derive(Debug, Clone, Copy)]
 enum Meets {
     Status(u16),
@@ -76,7 +76,7 @@ fn post() -> Request<Full<Bytes>> {
     request.body(Full::default()).unwrap()
 }
 
-/// What a repeat is answered with, at once and after the lease.
+/// Returns the replies to two repeats, one at once and one after the lease.
 async fn repeats(
     errors: ServerErrors,
     crash_policy: CrashPolicy,
@@ -182,7 +182,7 @@ async fn i_14_a_call_that_an_attempt_of_may_have_been_processed_is_not_released(
     }
 }
 
-/// What a caller of the stack is told, without any idempotency layer.
+/// The outcome of a call through the client stack, without any idempotency layer.
 #[tokio::test(start_paused = true)]
 async fn c_4_the_outcome_of_a_call_tells_whether_an_attempt_before_may_have_been_processed() {
     let in_doubt = async |meets: &[Meets]| {

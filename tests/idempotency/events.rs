@@ -21,7 +21,7 @@ use crate::setup::{DAY, Fault, Flaky, LEASE, SECOND, Verb, settle};
 #[derive(Debug, Clone)]
 struct Event {
     id: Option<&'static str>,
-    /// What its consumer does with it.
+    /// The consumer's reaction to it.
     then: Then,
 }
 

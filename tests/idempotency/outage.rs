@@ -64,7 +64,7 @@ async fn i_21_a_claim_is_repeated() {
         assert_eq!((answer.status, &*answer.body), (200, "run 1"), "{fault:?}");
         assert!(!handler.execution(0).is_orphan());
     }
-    // What will not pass is not.
+    // A permanent error is not retried.
     let (store, handler) = (Flaky::default(), Handler::new());
     let server = handler.count(builder(store.clone(), CrashPolicy::Reexecute));
     store.fail(Verb::Claim, Fault::Error(StoreErrorKind::NewerSchema), 1);

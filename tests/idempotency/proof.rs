@@ -90,8 +90,8 @@ async fn i_12_a_timeout_below_the_layer_is_no_proof() {
     }
 }
 
-/// What a layer of this crate answers without a call, or after one that was never sent, is released;
-/// what it answers after one that was sent is kept.
+/// A reply that a layer of this crate makes without a call, or after one that was never sent, is
+/// released; its reply after a call that was sent is kept.
 #[tokio::test(start_paused = true)]
 async fn i_12_a_layer_that_did_not_call_says_so() {
     for (kind, expected) in [

@@ -1,4 +1,4 @@
-//! What is kept and replayed, and what is not: I-8 to I-13, I-17, I-18.
+//! The replies that are kept and replayed, and those that are not: I-8 to I-13, I-17, I-18.
 
 use http::{HeaderValue, Request, Response, StatusCode, header::RETRY_AFTER};
 use tower_reprise::{
@@ -205,7 +205,7 @@ async fn i_10_refusals_of_grpc_calls() {
     first.await.unwrap();
 }
 
-/// How often a handler runs that always replies so, and is asked twice.
+/// Returns the number of runs of a handler that always replies like this, for two requests.
 async fn runs(
     builder: Builder,
     reply: impl Fn() -> Response<Frames> + Clone + Send + Sync + 'static,
@@ -412,7 +412,7 @@ async fn i_17_a_request_that_breaks_off() {
     assert_eq!((handler.runs(), store.len()), (0, 0));
 }
 
-/// What the handler gets is what was sent.
+/// The handler gets the request as it was sent.
 #[tokio::test(start_paused = true)]
 async fn the_handler_gets_the_request_whole() {
     use http_body_util::BodyExt;

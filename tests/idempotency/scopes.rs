@@ -1,4 +1,4 @@
-//! Whose key it is: I-19, I-20.
+//! The scopes of keys: I-19, I-20.
 
 use http::{Method, Request};
 use tower_reprise::store::{CrashPolicy, MemoryStore};

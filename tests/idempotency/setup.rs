@@ -97,7 +97,7 @@ pub(crate) type Server =
 
 pub(crate) type Builder<St = MemoryStore> = IdempotencyBuilder<St, Scope, CrashPolicy>;
 
-/// Whose key it is is in a header, so that a request says it all.
+/// Returns a builder whose scope is a header, so that a request alone decides it.
 pub(crate) fn builder<St>(store: St, crash_policy: CrashPolicy) -> Builder<St> {
     scoped(store).crash_policy(crash_policy)
 }
@@ -110,7 +110,7 @@ pub(crate) fn tenant() -> Scope {
     Scope::new(|req| req.headers().get("x-tenant").cloned())
 }
 
-/// What is executed, how often, and with which tokens.
+/// A handler that records its executions and their tokens.
 #[derive(Clone)]
 pub(crate) struct Handler {
     runs: Arc<AtomicUsize>,
@@ -142,12 +142,12 @@ impl Handler {
         self.gate.add_permits(n);
     }
 
-    /// How often it was begun.
+    /// Returns the number of runs that began.
     pub(crate) fn runs(&self) -> usize {
         self.runs.load(Ordering::SeqCst)
     }
 
-    /// How often it was through.
+    /// Returns the number of runs that ended.
     pub(crate) fn ends(&self) -> usize {
         self.ends.load(Ordering::SeqCst)
     }
@@ -311,7 +311,7 @@ pub(crate) enum Verb {
     Release,
 }
 
-/// What goes wrong.
+/// A fault of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// Nothing happens.

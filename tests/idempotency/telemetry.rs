@@ -1,4 +1,4 @@
-//! What is logged and counted, and what never is: O-2, S-2.
+//! The logs and the metrics, and the values that are never in them: O-2, S-2.
 
 use std::{
     collections::BTreeMap,
@@ -86,9 +86,9 @@ async fn o_2_every_outcome_is_counted() {
     assert!(counts["idempotency_store_errors_total renew other"] >= 1);
 }
 
-/// What a call site is allowed to log is decided once, by the subscribers that there are; with one
-/// of them alone, by the thread that gets there first. With two that nobody hears, no test decides
-/// for another.
+/// Keeps two subscribers alive that record nothing. Whether a call site may log is decided once, by
+/// the subscribers that exist; if there is only one, by the thread that gets there first. With
+/// these two, no test decides for another.
 fn keep_tests_apart() {
     static UNHEARD: LazyLock<[Dispatch; 2]> =
         LazyLock::new(|| [(); 2].map(|()| Dispatch::new(Registry::default())));
@@ -160,7 +160,7 @@ async fn o_1_s_2_what_is_logged() {
     assert!(!format!("{log:?}").contains("SECRET"));
 }
 
-/// What the handler logs stays in the span that it would be in without the layer.
+/// The handler's events stay in the span that they would be in without the layer.
 #[tokio::test(start_paused = true)]
 async fn o_1_the_handler_logs_in_the_callers_span() {
     keep_tests_apart();

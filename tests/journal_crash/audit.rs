@@ -20,7 +20,7 @@ use crate::{
     shop::{CONCURRENCY, Shop},
 };
 
-/// What was done, by the number of the request.
+/// The executions, by the number of the request.
 type Done = HashMap<u64, Vec<String>>;
 
 pub(crate) async fn audit<J>(shop: &Shop<J>, site: &Site, told: &Told, receiver: &Receiver)
@@ -115,8 +115,8 @@ fn acknowledged(told: &Told, replays: &[Entry]) {
     }
 }
 
-/// What was done and did not count, since its process was killed before it could say so: at most as
-/// much as the process did at a time.
+/// Counts the executions that were not committed because their process was killed first. Asserts
+/// that each process has at most as many as it ran at a time.
 fn superfluous(done: &Done, committed: &HashMap<u64, String>) -> usize {
     let mut by_life: HashMap<&str, usize> = HashMap::new();
     for (number, executions) in done {

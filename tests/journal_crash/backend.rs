@@ -1,4 +1,4 @@
-//! What the tests need of a store, and what a process is told.
+//! The interface of a store under test, and the arguments of a process.
 
 use std::{future::Future, time::Duration};
 
@@ -28,7 +28,7 @@ pub(crate) struct Site {
     pub(crate) ledger: String,
     /// Where callbacks go.
     pub(crate) hook: String,
-    /// How long a process may be gone before another takes over.
+    /// The time that a process may be gone before another takes over.
     pub(crate) lease: Duration,
     _folder: Option<Folder>,
 }
@@ -45,7 +45,7 @@ impl Site {
         }
     }
 
-    /// What [`start`](Self::start) told a process.
+    /// Parses the arguments that [`start`](Self::start) gave to a process.
     pub(crate) fn of<'a>(words: &[&'a str]) -> (Self, &'a str, &'a str) {
         let [address, ledger, hook, lease, life, more] = *words else {
             panic!("not {words:?}");

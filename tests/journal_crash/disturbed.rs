@@ -33,7 +33,7 @@ pub(crate) const LEASE: Duration = Duration::from_secs(60);
 /// Between two requests of a caller, so that replays, which are one after the other, keep up.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// What callers were told at last.
+/// The final answers to the callers.
 #[derive(Default)]
 pub(crate) struct Ends {
     served: HashMap<String, String>,

@@ -23,16 +23,16 @@ use crate::{
     },
 };
 
-/// How many requests a process sends at a time.
+/// The number of requests that a process sends at a time.
 pub(crate) const SENDERS: usize = 4;
-/// How many it sends in all.
+/// The number of requests that a process sends in all.
 const REQUESTS: u64 = 40;
-/// How many were sent by the one before it, perhaps, and are sent again.
+/// The number of requests that the process before it may have sent, and that are sent again.
 const OVERLAP: u64 = 10;
 /// Rarely runs out while its owner lives.
 const LEASE: Duration = Duration::from_secs(2);
 
-/// What is asked for by the request of that number.
+/// Returns the body of the request of that number.
 pub(crate) fn body(number: u64) -> &'static str {
     match number {
         n if n % 11 == 4 => "refuse",
@@ -109,7 +109,7 @@ where
     }
 }
 
-/// What those said who are dead.
+/// The lines that killed processes wrote.
 #[derive(Default)]
 pub(crate) struct Told {
     pub(crate) last: u64,
@@ -221,7 +221,7 @@ where
         counts.of(Status::Queued) + counts.of(Status::Processing)
     };
     eventually("every replay ended", async || left("replay").await == 0).await;
-    // What is past its time is expired to all who look, before its caller is told.
+    // An entry past its time counts as expired before its callback is queued.
     eventually("every end has its callback", async || {
         let ended = counts("replay").await;
         let ended =

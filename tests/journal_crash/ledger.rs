@@ -1,5 +1,5 @@
-//! What was really done, whoever did it and whatever became of them: a file that is only appended
-//! to. What a process wrote to it outlives the process.
+//! The executions that really happened, in a file that is only appended to. The lines of a process
+//! outlive the process.
 
 use std::{
     fs::{self, File},

@@ -175,7 +175,7 @@ async fn fills(site: &Site, disk: &str) {
     outage::assert_queued(&shop, &accepted).await;
     fs::remove_file(ballast).unwrap();
     accepted.push(shop.queue("again", "order").await);
-    // Whoever opens it next finds the same.
+    // The entries are still there when the store is opened again.
     drop(shop);
     let shop = open().await;
     outage::assert_queued(&shop, &accepted).await;

@@ -20,7 +20,7 @@ use crate::{
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// What could not be written down is said to be so.
+/// Asserts that the answer says that the request could not be written down.
 pub(crate) fn assert_refused(answer: &Answer) {
     assert_eq!(answer.status, 503, "{answer:?}");
     assert_eq!(answer.id(), None, "{answer:?}");

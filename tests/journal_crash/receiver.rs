@@ -1,4 +1,4 @@
-//! Who is told how replays ended.
+//! The receiver of callbacks.
 
 use std::{
     collections::HashMap,
@@ -38,7 +38,7 @@ impl Receiver {
         }
     }
 
-    /// What was sent, as often as it was, by the message's id.
+    /// Returns all deliveries, by the message's id.
     pub(crate) fn messages(&self) -> HashMap<String, Vec<Value>> {
         self.messages.lock().unwrap().clone()
     }

@@ -30,9 +30,9 @@ use crate::{
     support::process::{listen, say},
 };
 
-/// How many requests a worker replays at a time, at most.
+/// The largest number of requests that a worker replays at a time.
 pub(crate) const CONCURRENCY: usize = 8;
-/// How often a worker looks for what other processes queued.
+/// The interval at which a worker looks for entries that other processes queued.
 const POLL: Duration = Duration::from_millis(20);
 
 type Body = Full<Bytes>;
@@ -86,14 +86,14 @@ pub(crate) struct Shop<J> {
     pub(crate) store: J,
     pub(crate) replay: Replay<J>,
     webhooks: Webhooks<J>,
-    /// What callers call.
+    /// The service for callers.
     app: App,
-    /// What the worker calls: the same without the replay layer.
+    /// The service for the worker: the same without the replay layer.
     inner: App,
     hook: String,
 }
 
-/// What a caller was told.
+/// The answer to a caller.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,

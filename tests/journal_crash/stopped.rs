@@ -24,7 +24,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(60 * 60);
 const SHORT: Duration = Duration::from_millis(200);
 
-/// What a worker says that is too late.
+/// The lines of a worker that is too late.
 const LATE: [&str; 2] = ["log lease lost to another worker", "ran 1"];
 
 fn want(lease: Duration) -> LeaseRequest {

@@ -486,7 +486,7 @@ fn p_4_the_annotated_example_is_compliant() {
     );
 }
 
-/// What could have been said where an error says that something is unknown.
+/// Returns the names that an error lists as the known ones.
 fn expected(text: &str) -> Vec<String> {
     let error = Policies::from_toml(text).expect_err(text).to_string();
     let (_, names) = error.split_once("expected ").expect(&error);

@@ -1,4 +1,4 @@
-//! What can go wrong on the way.
+//! Faults between client and server.
 
 use std::{
     sync::{

@@ -34,7 +34,7 @@ use tower_reprise::{
 
 use support::{deps, find, quick, verdict};
 
-/// How the layers are put on a client.
+/// The way in which the layers are put on a client.
 #[derive(Debug, Clone, Copy)]
 enum Form {
     /// The client is the innermost service.

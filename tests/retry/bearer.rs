@@ -33,9 +33,9 @@ type Outcome = Result<Response<()>, BoxError>;
 #[derive(Clone, Default)]
 struct Authority {
     given: Arc<AtomicUsize>,
-    /// What the dependency accepts.
+    /// The token that the dependency accepts.
     accepts: Arc<Mutex<String>>,
-    /// What was on each request.
+    /// The token of each request.
     seen: Arc<Mutex<Vec<Option<String>>>>,
 }
 
@@ -70,7 +70,8 @@ impl Authority {
         BearerToken::new(Box::new(next))
     }
 
-    /// What the dependency says to a request, statuses first and then by its token.
+    /// Returns a client of a dependency that replies with these statuses first, and then by the
+    /// token.
     fn client(&self, policy: PolicyBuilder, token: &Bearer, statuses: Vec<u16>) -> Client {
         let authority = self.clone();
         let calls = Arc::new(AtomicUsize::new(0));
@@ -162,7 +163,7 @@ async fn s_1_one_refresh_for_a_hundred_calls() {
         assert_eq!(status(&result), 200);
     }
     assert_eq!(authority.given(), 2);
-    // Who comes late with the old one gets the new one, and nobody is asked again.
+    // A late call with the old token gets the new one, without another refresh.
     let result = call(&mut client.clone(), with(Some(&header))).await;
     assert_eq!((status(&result), authority.given()), (200, 2));
 }

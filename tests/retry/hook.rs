@@ -110,7 +110,8 @@ async fn s_1_unauthenticated_grpc_calls_are_refreshed_too() {
     assert_eq!(outcome(&result), Some((2, None)));
 }
 
-/// How a call ends whose hook leaves these credentials on the retry.
+/// Returns the calls, the status and the stop reason if the hook leaves these credentials on the
+/// retry.
 async fn prepared(
     before: &[(HeaderName, &'static str)],
     after: &'static [(HeaderName, &'static str)],

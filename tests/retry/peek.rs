@@ -335,7 +335,7 @@ async fn c_2_trailers_without_a_message_are_judged_by_every_layer() {
         assert_eq!(outcome(&result), Some((1, Some(StopReason::Breaker))));
         let breaker = deps.get(HOST).status().breaker;
         assert!(matches!(breaker, BreakerState::Open(_)), "{breaker:?}");
-        // What the caller gets is whole.
+        // The caller gets the whole body.
         assert_eq!(read(&mut result.unwrap().into_body(), 9).await, pieces);
     }
     // A status that is not retried is one too.
@@ -644,7 +644,7 @@ mod connections {
                     .service(client),
             ),
         };
-        // What is left to do on the connection is done before the retry goes out.
+        // The hook lets the connection finish its work before the retry goes out.
         let settle = |request: Request<Full<Bytes>>, _: Attempt| async {
             for _ in 0..100 {
                 tokio::task::yield_now().await;

@@ -172,7 +172,7 @@ proptest! {
 #[tokio::test(start_paused = true)]
 async fn s_3_a_head_over_the_limit_is_sent_but_not_again() {
     const LIMIT: usize = 64 * 1024;
-    // What is kept is the URI's parts, and each field with its two lengths of four bytes.
+    // The kept bytes are the URI's parts, and each field with its two lengths of four bytes.
     let uri = "http".len() + HOST.len() + "/items?page=2".len();
     let name = "x-large";
     for (size, calls) in [(500, 2), (LIMIT, 2), (LIMIT + 1, 1)] {

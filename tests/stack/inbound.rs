@@ -26,7 +26,7 @@ use crate::{
     },
 };
 
-/// How a retry loop of another make says that a request is a repeat.
+/// The sign by which another retry loop marks a request as a repeat.
 #[derive(Debug, Clone, Copy)]
 enum Sign {
     Extension,
@@ -330,7 +330,7 @@ async fn g_6_a_server_in_another_process_knows_retries_that_tell_of_themselves()
 async fn g_6_a_first_attempt_tells_nothing_and_retries_tell_their_number() {
     let server = Server::always(503);
     let mut client = stack_over(&deps(policy().send_attempt_count()), server.clone());
-    // What a caller's own retries told is not passed on by ours.
+    // Our retries replace the attempt count of the caller's own retries.
     let request = with_header(get(), "x-envoy-attempt-count", "7");
     call(&mut client, get()).await.unwrap();
     call(&mut client, request).await.unwrap();

@@ -203,7 +203,7 @@ async fn k_1_another_header_and_other_keys() {
     assert_eq!(server.header(KEY), [None, None]);
 }
 
-/// What happened, in order.
+/// The events, in order.
 type Journal = Arc<Mutex<Vec<String>>>;
 
 /// A whole stack whose keys are written to a journal, as what the server gets is.

@@ -161,7 +161,8 @@ async fn g_2_many_dependencies_share_what_retries_call() {
     assert_eq!(clones.load(Ordering::Relaxed), 1);
 }
 
-/// What a service remembers is made anew for its next dependency, but not under a call to another.
+/// A service replaces its cached route when it calls another dependency, but a running call keeps
+/// its own.
 #[tokio::test(start_paused = true)]
 async fn g_2_a_call_keeps_its_dependency_while_others_begin() {
     let deps = Dependencies::new(policy());

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use http::HeaderMap;
 
-/// What reached a server of one request.
+/// One request, as it reached a server.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Arrival {
     /// The head as it came, of HTTP/1.

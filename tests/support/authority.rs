@@ -51,7 +51,7 @@ impl Authority {
     }
 }
 
-/// What a server shows.
+/// A server's certificate and key.
 pub(crate) struct Identity {
     pub(crate) certificate: Certificate,
     pub(crate) key: KeyPair,
@@ -71,7 +71,7 @@ impl Identity {
         (self.certificate.der().clone(), self.key.into())
     }
 
-    /// What a server accepts connections with, in these protocols.
+    /// Returns an acceptor of TLS connections with these protocols.
     pub(crate) fn acceptor(self, protocols: &[&str]) -> TlsAcceptor {
         let (certificate, key) = self.der();
         let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))

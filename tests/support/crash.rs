@@ -137,7 +137,7 @@ async fn execute<S: IdempotencyStore>(
     Ok(())
 }
 
-/// What is known of one operation from those who are dead.
+/// The facts about one operation that killed processes reported.
 #[derive(Default)]
 struct Operation {
     tokens: HashSet<u64>,

@@ -26,7 +26,7 @@ const SERVING: &[u8] = &[0, 0, 0, 0, 2, 8, 1];
 
 type Fields = &'static [(&'static str, &'static str)];
 
-/// What a server does with a call, after it has read the request to its end.
+/// A server's action on a call, after it has read the request to its end.
 #[derive(Clone)]
 pub(crate) enum Act {
     /// Head, message, trailers.
@@ -69,7 +69,7 @@ impl Act {
     }
 }
 
-/// What came in.
+/// A request that came in.
 #[derive(Clone)]
 pub(crate) struct Seen {
     headers: HeaderMap,
@@ -293,7 +293,7 @@ pub(crate) async fn tls_without_http2(identity: Identity) -> (SocketAddr, Arc<At
 
 // ---- frames by hand, for what no library does
 
-/// What a server does with a call that it has read to its end.
+/// A server's action on a call that it has read to its end.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum HandAct {
     /// Resets the stream.

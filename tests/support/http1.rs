@@ -21,7 +21,7 @@ use super::{
     ports::listen,
 };
 
-/// What an HTTP/1 server does with a connection.
+/// An HTTP/1 server's action on a connection.
 #[derive(Debug, Clone)]
 pub(crate) enum Act {
     /// Reads the request and says this.

@@ -12,7 +12,7 @@ use super::{
     ports::listen,
 };
 
-/// What an HTTP/2 server does with a request.
+/// An HTTP/2 server's action on a request.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Act2 {
     /// Answers.
@@ -72,7 +72,7 @@ impl Server2 {
         self.log.all()
     }
 
-    /// How many requests came whole.
+    /// Returns the number of requests that came whole.
     pub(crate) fn requests(&self) -> usize {
         self.arrivals()
             .iter()

@@ -28,7 +28,7 @@ fn reply(key: [u8; 32]) -> Stored {
 struct Work {
     over: AtomicBool,
     errors: AtomicU64,
-    /// How each operation that was acknowledged ended.
+    /// The outcome of each operation that was acknowledged.
     acknowledged: Mutex<HashMap<[u8; 32], Stored>>,
 }
 

@@ -44,7 +44,7 @@ pub(crate) fn trailers<const N: usize>(fields: [(&'static str, &str); N]) -> Pie
     Piece::Trailers(fields.into_iter().map(field).collect())
 }
 
-/// What a body that fails fails with.
+/// The error of a body that fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Broken;
 
@@ -86,7 +86,7 @@ impl Pieces {
         self
     }
 
-    /// How often it was asked for a frame.
+    /// Returns the counter of polls for a frame.
     pub(crate) fn polls(&self) -> Arc<AtomicUsize> {
         Arc::clone(&self.polls)
     }

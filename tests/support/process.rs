@@ -85,7 +85,7 @@ impl Process {
         }
     }
 
-    /// What the child says next; `None` when it has ended.
+    /// Returns the next line of the child; `None` when it has ended.
     pub(crate) async fn line(&mut self) -> Option<String> {
         while let Some(line) = self.lines.next_line().await.expect("a pipe") {
             match line.strip_prefix("| ") {

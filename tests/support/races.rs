@@ -1,5 +1,4 @@
-//! Who wins, when several work on one journal at once. The stores are handles on the same journal,
-//! as in two processes.
+//! Races on one journal. The stores are handles on the same journal, as in two processes.
 
 use std::{
     ops::Range,

@@ -132,7 +132,7 @@ impl<B> Service<Request<B>> for Server<B> {
     }
 }
 
-/// What a server does with one attempt.
+/// A server's action on one attempt.
 pub(crate) enum Step {
     Reply(Response<Bytes>),
     Fail(BoxError),

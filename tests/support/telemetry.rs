@@ -93,7 +93,7 @@ impl<S: Subscriber> Layer<S> for Log {
     }
 }
 
-/// What was counted, as `name{label=value,…}` and its value. Reading resets histograms.
+/// Returns the metrics, as `name{label=value,…}` and its value. Reading resets histograms.
 pub(crate) fn counted(snapshotter: &Snapshotter) -> BTreeMap<String, DebugValue> {
     let snapshot = snapshotter.snapshot().into_vec();
     let entries = snapshot.into_iter().map(|(key, _, _, value)| {

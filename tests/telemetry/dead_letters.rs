@@ -74,7 +74,7 @@ async fn s_2_q_2_an_alert_quotes_nothing_of_the_letter() {
     causes.sort_unstable();
     assert_eq!(causes, ["failed", "failed", "replied 422"]);
     assert_no_secrets(&format!("{:?}", log.all()));
-    // Who looks at the letter sees all of it.
+    // The letter itself holds the whole reason.
     let letter = letters.get(id).await.unwrap().unwrap();
     assert!(letter.reason.contains(SECRET), "{}", letter.reason);
 }

@@ -77,7 +77,7 @@ async fn o_1_the_correlation_id_is_the_first_there_is() {
         (None, Some(TRACE), Some("ext-1"), TRACE),
         (None, None, Some("ext-1"), "ext-1"),
         (None, None, None, ""),
-        // What is no id is not logged.
+        // An invalid id is not logged.
         (Some("two words"), Some(TRACE), None, TRACE),
         (Some(&long), None, Some("ext-1"), "ext-1"),
         (Some("caf\u{e9}"), None, None, ""),

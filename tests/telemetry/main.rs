@@ -1,4 +1,4 @@
-//! What is logged and counted, under which names, and what never is.
+//! The logs and the metrics, their names, and the values that are never in them.
 #![cfg(all(feature = "metrics", feature = "tracing"))]
 #![allow(
     clippy::unwrap_used,

@@ -1,5 +1,5 @@
-//! What the guide shows as the code of those who come from elsewhere. It is built here, since the
-//! crate itself depends on none of it.
+//! The code before a migration, as the guide shows it. It is built here, since the crate itself
+//! depends on none of these libraries.
 #![allow(dead_code)]
 
 #[path = "../../../src/guide/before/axum_idempotent.rs"]

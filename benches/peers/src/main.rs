@@ -1,4 +1,4 @@
-//! What the layers cost next to what others cost, measured in one run.
+//! The cost of the layers next to that of other libraries, measured in one run.
 
 mod allocations;
 mod before;
@@ -40,7 +40,7 @@ fn main() -> ExitCode {
         ["idempotency", "--quick"] | ["--quick", "idempotency"] => idempotency::run(true),
         ["journal"] => journal::run(false),
         ["journal", "--quick"] | ["--quick", "journal"] => journal::run(true),
-        // What these start by themselves: under valgrind, and in many processes.
+        // Internal subcommands: the benchmarks start them under valgrind and in many processes.
         ["one", contestant, shape, calls] => return client::one(contestant, shape, calls),
         ["sample", shape, rounds, calls] => return client::sample(shape, rounds, calls),
         ["stack-one", kind, contestant, calls] => return stacks::one(kind, contestant, calls),

@@ -31,7 +31,7 @@ impl StoreAt {
     pub(crate) const ALLOWED: &str =
         "memory, sqlite:PATH, postgres://USER:PASSWORD@HOST/DATABASE or redis://HOST";
 
-    /// What kind it is; the address may hold a password.
+    /// Returns the kind of the store. The address may hold a password, so it is not shown.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             Self::Memory => "memory",
@@ -73,8 +73,8 @@ impl FromStr for StoreAt {
 #[derive(Clone)]
 pub(crate) struct Store {
     kind: Kind,
-    /// What this process claimed and did not settle, and how long that is its own: its callers may
-    /// be gone, but it must not go before it has settled that.
+    /// The operations that this process claimed and did not settle, with the ends of their leases.
+    /// The process must not exit before they are settled, even if their callers are gone.
     executing: Arc<Mutex<Executing>>,
 }
 
@@ -89,8 +89,8 @@ enum Kind {
 }
 
 impl Store {
-    /// How many operations are being executed by this process. What was left to its lease is
-    /// forgotten when that has run out.
+    /// Returns the number of operations that this process executes. An operation that was left to
+    /// its lease is forgotten when the lease has run out.
     pub(crate) fn executing(&self) -> usize {
         let now = Instant::now();
         let mut executing = self.lock();

@@ -33,7 +33,7 @@ fn shown(field: &str, value: &str) -> String {
     let harmless = match field {
         "store" => false,
         "upstream" => value.chars().all(plain),
-        // What should be in the file may be here by mistake.
+        // The value may be the secret itself, given in place of its file by mistake.
         "admin-token-file" | "callback-secret-file" | "replay-authorization-file" => {
             value.starts_with(['/', '.'])
         }
@@ -48,7 +48,7 @@ fn shown(field: &str, value: &str) -> String {
     }
 }
 
-/// What addresses begin with.
+/// The address schemes that are shown.
 const KINDS: [&str; 8] = [
     "http",
     "https",

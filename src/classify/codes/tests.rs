@@ -287,7 +287,7 @@ fn c_6_c_8_what_ready_tables_say_of_retries_and_of_health() {
         assert_eq!(meaning(codes, code), Some((retry, Some(health))), "{code}");
     }
     assert_eq!(meaning(&standard, "NOT_FOUND"), None);
-    // What a status says of the dependency holds for a code of one's own.
+    // A custom code says nothing of the dependency's health: the status decides.
     let own = Codes::standard().retry("BUSY");
     assert_eq!(meaning(&own, "BUSY"), Some((Retryable::Yes, None)));
 }

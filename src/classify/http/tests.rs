@@ -237,7 +237,7 @@ fn ra_9_a_conflict_holds_nobody_else() {
         everybody: None,
     };
     assert_eq!(conflict.guidance, Some(own(SECOND, false)));
-    // What the body asks for, it asks of this call anyway.
+    // The body's advice is for this call alone; the longer of its wait and `Retry-After` counts.
     let advice = Advice {
         floor: SECOND * 3,
         doubles: true,

@@ -136,7 +136,7 @@ mod tests {
             inspect(&failed(Fault::OwnReset, reason).await, &mut facts);
             assert_eq!((facts.ours, facts.cause), (true, None), "{reason}");
         }
-        // What h2 makes of a bare reason is nobody's word.
+        // An `h2::Error` from a bare reason does not say that the peer sent it.
         for reason in [Reason::REFUSED_STREAM, Reason::NO_ERROR] {
             let found = cause(|facts| inspect(&h2::Error::from(reason), facts));
             assert_eq!(found, Some(Cause::Protocol), "{reason}");

@@ -101,7 +101,7 @@ fn c_4_a_call_that_was_retried_was_never_sent_if_no_attempt_was() {
         let found = after(before, io::ErrorKind::ConnectionRefused);
         assert_eq!(found, (never_sent, before), "{before:?}");
     }
-    // What may have been sent last may have been, whatever came before.
+    // A reset means that the last attempt may have been sent, whatever came before.
     let found = after(Effect::None, io::ErrorKind::ConnectionReset);
     assert_eq!(found, (false, Effect::Possible));
 }

@@ -81,8 +81,9 @@
 //! until it is opened again. Restore it from a backup, or start with a new one: operations that were
 //! completed before are executed again then. The files are readable for their owner alone.
 //!
-//! What has been committed is in the log beside the file until it is copied over. SQLite can't tell a
-//! log that was damaged or deleted from one that was never finished: transitions in it are lost.
+//! Committed transitions are in the log beside the file until they are copied over. SQLite can't
+//! tell a log that was damaged or deleted from one that was never finished: transitions in it are
+//! lost.
 
 mod builder;
 mod checksum;

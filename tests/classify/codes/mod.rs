@@ -60,7 +60,7 @@ pub(crate) fn get() -> Request<Full<Bytes>> {
         .unwrap()
 }
 
-/// What a call came to, and the heads of all requests that were made for it.
+/// The result of a call, and the heads of all requests that were made for it.
 pub(crate) struct Called {
     pub(crate) result: Peeked,
     pub(crate) requests: Vec<Request<()>>,
@@ -137,7 +137,7 @@ impl<S: Service<Request<Full<Bytes>>>> Service<Request<Full<Bytes>>> for CloneSe
     }
 }
 
-/// How many attempts a reply gets that never changes.
+/// Returns the number of attempts for a reply that never changes.
 pub(crate) async fn attempts(codes: Codes, reply: impl Fn() -> Reply) -> usize {
     run(policy(codes), get(), |_| reply()).await.outcome().0
 }

@@ -331,7 +331,7 @@ async fn j_1_only_what_asks_for_it_is_journaled() {
     assert_eq!(shop.send(never, "").await.0, 503);
 }
 
-/// What is neither journaled nor harmless does not get through.
+/// In maintenance, only journaled requests and those that change nothing get through.
 #[tokio::test(start_paused = true)]
 async fn j_1_in_maintenance_what_is_not_journaled_is_refused() {
     let shop = Shop::new();
@@ -371,7 +371,7 @@ async fn j_1_in_maintenance_what_is_not_journaled_is_refused() {
     assert_eq!(shop.counts("replay").await.by_status, [0; 6]);
     assert!(shop.handler.seen().is_empty());
 
-    // What changes nothing is served, and all when it is over.
+    // Requests that change nothing are served, and all requests after maintenance.
     assert_eq!(refused(get().header("replay", "true")).await.0, 200);
     shop.replay.maintenance().off();
     assert_eq!(refused(plain("1")).await.0, 200);
@@ -399,7 +399,7 @@ async fn j_1_what_is_served_in_maintenance_can_be_chosen() {
     let request = order("4").header("x-operator", "eve");
     assert_eq!(shop.send(request, "").await.0, 202);
 
-    // Who can have reads journaled has them journaled.
+    // If reads can be journaled, they are journaled instead of served.
     let shop = Shop::with(|builder| builder.methods([http::Method::GET]));
     shop.replay.maintenance().on(None);
     assert_eq!(shop.send(get().header("replay", "true"), "").await.0, 202);
@@ -544,7 +544,7 @@ async fn j_13_nobody_s_request_is_not_journaled() {
     );
 }
 
-/// Who is cut is somebody else, so nobody is.
+/// A truncated name would be another caller's, so a name that is too long is refused.
 #[tokio::test(start_paused = true)]
 async fn j_13_a_principal_is_kept_whole_or_not_at_all() {
     let shop = Shop::new();

@@ -144,8 +144,8 @@ async fn w_6_w_5_callbacks_that_are_not_allowed_are_refused_at_once() {
     );
 }
 
-/// What was promised is not forgotten when the process that keeps the promise is set up in another
-/// way: with a narrower guard, or without callbacks at all.
+/// A promised callback becomes a dead letter if the process that has to send it is set up
+/// differently: with a narrower guard, or without callbacks at all.
 #[tokio::test(start_paused = true)]
 async fn w_8_q_1_a_callback_that_can_t_be_sent_any_more_is_a_letter() {
     let wide = || Guard::new().allow_http();

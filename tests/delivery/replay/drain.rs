@@ -160,8 +160,8 @@ fn keys(shop: &Shop, seen: &mut usize) -> Vec<String> {
     keys
 }
 
-/// What died of a reply that is kept is executed again if somebody says so, once for each time,
-/// whether or not it came with a key.
+/// An entry that died of a reply that is kept is executed once for each redrive, whether or not it
+/// came with a key.
 #[tokio::test(start_paused = true)]
 async fn q_3_a_redrive_is_executed_once() {
     for key in [Some("k"), Some("\"k\""), None] {

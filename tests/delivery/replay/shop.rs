@@ -31,7 +31,7 @@ pub(crate) const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 type Body = Full<Bytes>;
 pub(crate) type App = BoxCloneSyncService<Request<Body>, Response<Bytes>, Infallible>;
 
-/// What the handler does next.
+/// The handler's next action.
 #[derive(Clone)]
 pub(crate) enum Does {
     Answer(StatusCode, &'static str),
@@ -41,7 +41,7 @@ pub(crate) enum Does {
     Take(Duration),
 }
 
-/// What the handler saw.
+/// A request, as the handler saw it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) key: String,
@@ -111,9 +111,9 @@ pub(crate) struct Shop {
     pub(crate) store: MemoryStore,
     pub(crate) handler: Handler,
     pub(crate) replay: Replay<MemoryStore>,
-    /// What callers call.
+    /// The service for callers.
     pub(crate) app: App,
-    /// What the worker calls: the same without the replay layer.
+    /// The service for the worker: the same without the replay layer.
     pub(crate) inner: App,
 }
 

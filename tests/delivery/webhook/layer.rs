@@ -128,7 +128,7 @@ async fn w_4_a_body_that_breaks_off_is_no_message() {
     assert_eq!(calls.load(Ordering::SeqCst), 0);
 }
 
-/// What is refused by its headers alone does not get its body read.
+/// The layer does not read the body of a request that it refuses by its headers alone.
 #[tokio::test]
 async fn w_4_an_unsigned_body_is_left_unread() {
     let (router, _) = router(layer());

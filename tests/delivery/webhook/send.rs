@@ -241,7 +241,7 @@ async fn w_7_a_reply_without_end_is_cut() {
     });
     let outcome = deliver(&sender(), target(&url, &local())).await;
     assert_eq!(outcome, DeliveryOutcome::Delivered(StatusCode::OK));
-    // What was read, and what the buffers of both sockets held.
+    // The bytes that the sender read, and those in the buffers of both sockets.
     assert!(receiver.await.unwrap() < 32 << 20);
 }
 

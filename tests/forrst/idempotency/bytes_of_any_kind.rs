@@ -7,7 +7,7 @@ use tower_reprise::forrst::Request;
 
 use super::{Shop, URN, ask, call, data, post, replied, send};
 
-/// What comes back is the handler's reply to an envelope, or says in an envelope what is wrong.
+/// Asserts that the reply is the handler's to an envelope, or an envelope with an error.
 fn answered(body: &[u8]) {
     let runtime = Builder::new_current_thread().enable_time().build().unwrap();
     runtime.block_on(async {

@@ -1,4 +1,4 @@
-//! What is kept, for how long, and how it comes back.
+//! The replies that are kept, their retention, and their replay.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn failed(status: u16, codes: &[&str], id: &Value) -> Response<Body> {
     replied(status, &json!({"id": id, "result": null, "errors": errors}))
 }
 
-/// How often a failure of that kind is executed when it is asked for twice.
+/// Returns the number of executions of a request that fails like this and is sent twice.
 async fn executions(errors: ServerErrors, status: u16, codes: &'static [&'static str]) -> usize {
     let shop = Shop::new();
     let app = shop.app_with(shop.builder(MemoryStore::new()).server_errors(errors));

@@ -31,7 +31,7 @@ mod trouble;
 const URN: &str = "urn:forrst:ext:idempotency";
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// What the server does, and how often it did it.
+/// A server that counts its executions.
 #[derive(Clone)]
 struct Shop {
     runs: Arc<AtomicUsize>,
@@ -75,7 +75,7 @@ impl Shop {
         *self.now.lock().unwrap() += time;
     }
 
-    /// What handlers reply from now on; they are told the id of the request.
+    /// Sets the reply of handlers from now on; `reply` gets the id of the request.
     fn replies(
         &self,
         reply: impl Fn(&Request<()>, Value) -> Response<Body> + Send + Sync + 'static,
@@ -88,7 +88,7 @@ impl Shop {
         Forrst::new().clock(move || *now.lock().unwrap())
     }
 
-    /// Whose key it is is in a header, so that a request says it all.
+    /// Returns a layer whose scope is a header, so that a request alone decides it.
     fn builder<St>(&self, store: St) -> Builder<St> {
         IdempotencyLayer::builder(store)
             .with_dialect(self.dialect())

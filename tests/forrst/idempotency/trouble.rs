@@ -1,4 +1,4 @@
-//! What is wrong with a call, and what is wrong with a store.
+//! Calls that are wrong, and stores that fail.
 
 use std::time::Duration;
 

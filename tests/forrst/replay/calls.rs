@@ -1,4 +1,4 @@
-//! What calls ask for, and how they are refused.
+//! The replay options of calls, and refusals.
 
 use tower_reprise::server::dialect::Scope;
 use tower_reprise::store::journal::NewEntry;
@@ -154,7 +154,7 @@ async fn j_15_what_is_not_forrst_passes() {
         assert_eq!(shop.send(request, asks.clone()).await.0, 503, "{name}");
     }
     assert_eq!(shop.handler.seen().len(), 2, "it is not journaled");
-    // What does not say what it is may well be an envelope.
+    // A request without a content type may be an envelope.
     shop.handler.fails(503, "UNAVAILABLE");
     let unsaid = Request::post("/forrst").header("x-user", "ada");
     assert_eq!(shop.send(unsaid, asks).await.0, 202);
@@ -225,7 +225,7 @@ async fn j_1_what_can_t_be_served_is_journaled() {
     shop.handler.will(503, json!("closed"));
     let (_, reply) = shop.call(&order("4", "4")).await;
     assert_eq!(data_of(&reply)["reason"], "SERVICE_UNAVAILABLE");
-    // What was served is not, whatever came of it.
+    // A call that was served is not journaled, whatever its outcome.
     for (status, code) in [
         (400, "INVALID_ARGUMENTS"),
         (500, "INTERNAL_ERROR"),

@@ -30,7 +30,7 @@ async fn j_8_another_s_replay_is_not_found() {
     let (_, reply) = shop.function("bob", "list", json!({})).await;
     assert_eq!(reply["result"], json!({ "replays": [], "total": 0 }));
     assert_eq!(shop.entry(&id).await.status, Status::Queued);
-    // Whoever has no name has no replays.
+    // A caller without a name has no replays.
     let list = json!({ "call": { "function": "forrst.replay.list" } }).to_string();
     let nobody = Request::post("/forrst").header("content-type", "application/json");
     let (status, reply) = shop.send(nobody, list).await;

@@ -45,7 +45,7 @@ const IDEMPOTENCY: &str = "urn:forrst:ext:idempotency";
 
 type Store = Sealed<MemoryStore>;
 
-/// What a handler answers, and what it saw.
+/// A handler's script, and the requests that it saw.
 #[derive(Clone, Default)]
 struct Handler {
     script: Arc<Mutex<VecDeque<(u16, Value, Duration)>>>,
@@ -99,9 +99,9 @@ struct Shop {
     handler: Handler,
     replay: Replay<Store>,
     webhooks: Webhooks<Store>,
-    /// What callers call.
+    /// The service for callers.
     app: Router,
-    /// What the worker calls: the same without the replay layer.
+    /// The service for the worker: the same without the replay layer.
     inner: Router,
 }
 
@@ -256,7 +256,7 @@ fn asking(id: &str, key: Option<&str>, options: impl Into<Value>) -> Value {
     })
 }
 
-/// What a reply's replay extension says.
+/// Returns the data of a reply's replay extension.
 fn data_of(reply: &Value) -> &Value {
     let extensions = reply["extensions"].as_array();
     let mut extensions = extensions.into_iter().flatten();

@@ -1,4 +1,4 @@
-//! What came of a replayed call, and who is told.
+//! The outcomes of replayed calls, and their notifications.
 
 use tower_reprise::{
     delivery::dead_letter::DeadLetters,

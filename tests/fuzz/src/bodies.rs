@@ -19,9 +19,9 @@ use crate::support::{Broken, Dice, Piece, Pieces, Whole, block_on, read, whole};
 
 type Boxed = BoxBody<Bytes, Broken>;
 
-/// How a server treats an attempt.
+/// A server's treatment of an attempt.
 struct Treatment {
-    /// How many frames of the request it reads.
+    /// The number of frames of the request that it reads.
     reads: usize,
     /// Whether the connection breaks then.
     breaks: bool,

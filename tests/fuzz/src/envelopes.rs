@@ -60,7 +60,7 @@ async fn guide(mut dice: Dice<'_>, envelope: &[u8]) {
     if after.data == before.data {
         return;
     }
-    // What was changed is an envelope, and now it has an extension more.
+    // A changed body is an envelope, and now has one more extension.
     let old: serde_json::Value = serde_json::from_slice(&before.data).expect("JSON");
     let new: serde_json::Value = serde_json::from_slice(&after.data).expect("JSON");
     assert_ne!(new["extensions"], old["extensions"]);

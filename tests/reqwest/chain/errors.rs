@@ -26,7 +26,7 @@ async fn d_4_the_chain_of_an_error_holds_all() {
     assert_eq!(RetryOutcome::of_error(&error).unwrap().attempts(), 4);
     let found = find::<reqwest::Error>(&error).unwrap();
     assert!(found.is_connect() && found.url().unwrap().as_str() == uri);
-    // What anyhow is asked for it finds too.
+    // anyhow's chain finds it, too.
     let Error::Middleware(error) = error else {
         unreachable!()
     };

@@ -1,4 +1,4 @@
-//! What a request and a response keep on their way.
+//! The data that a request and a response keep on their way.
 
 use std::{
     sync::{Arc, Mutex},

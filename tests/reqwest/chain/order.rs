@@ -176,7 +176,7 @@ async fn d_7_two_stacks_in_one_chain() {
         .build();
     assert_eq!(outcome(&get(&client).send().await.unwrap()), (2, None));
 
-    // What the inner one refuses is known to the outer one as such.
+    // The outer layer recognizes a refusal by the inner one.
     let far = std::time::Duration::from_secs(9);
     let policy = quick().max_retries(1).consecutive_failures(5);
     let deps = self::deps(policy.cooldown(far, far));

@@ -124,7 +124,7 @@ proptest! {
         let seen = server.seen();
         prop_assert_eq!(seen.len(), expected as usize);
         for (n, seen) in seen.iter().enumerate() {
-            // What is at its end has no size to tell.
+            // A body at its end has no size to compare.
             prop_assert!(seen.ended || seen.hint == (hint.lower(), hint.upper()));
             let reader = readers.get(n).unwrap_or(&Reader::All);
             if matches!(reader, Reader::All | Reader::Announced) {

@@ -23,7 +23,7 @@ async fn c_4_a_body_dropped_unread_is_sent_again_whatever_its_size() {
         assert_eq!(outcome(&result), Some((3, None)));
         assert_eq!(server.seen()[2].data(), all_data(&sent));
     }
-    // What is only unread is not what was never sent.
+    // An unread body is no proof that the request was never sent.
     let server = Server::new([(Reader::Nothing, Then::Reset)]);
     let request = Request::post("http://a.example/").body(boxed([data("pay")]));
     let result = call(&mut server.client(policy()), request.unwrap()).await;
@@ -54,7 +54,7 @@ async fn d_4_a_body_read_in_part_is_sent_again_if_the_rest_is_at_hand() {
     let (result, seen) = once(policy(), boxed(awaited), &script).await;
     assert_eq!(outcome(&result), Some((2, Some(StopReason::NotReplayable))));
     assert_eq!(seen.len(), 2);
-    // What is left of it has its bounds, in bytes and in frames.
+    // The rest that is read ahead is bounded, in bytes and in frames.
     let few = boxed([vec![data("a")], vec![data(""); 1022]].concat());
     let many = boxed([vec![data("a")], vec![data(""); 1024]].concat());
     let long = boxed(cut(64 * 1024 + 1));
@@ -72,7 +72,7 @@ async fn d_4_a_body_read_to_its_announced_size_is_sent_again_with_what_follows_i
     let cases = [
         (vec![], SECOND),
         (vec![fields()], SECOND),
-        // What is not there yet might still come.
+        // A frame that is not there yet might still come.
         (vec![soon()], LOST),
         (vec![soon(), fields()], LOST),
         (vec![Piece::Fail], LOST),
@@ -96,7 +96,7 @@ async fn d_4_a_body_read_to_its_announced_size_is_sent_again_with_what_follows_i
             }
         }
     }
-    // Who reads on gets what follows.
+    // A server that reads on gets the frames that follow.
     for rest in [
         vec![],
         vec![fields()],

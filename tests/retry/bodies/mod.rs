@@ -37,7 +37,7 @@ pub(crate) const LOST: Option<(u32, Option<StopReason>)> =
     Some((1, Some(StopReason::NotReplayable)));
 pub(crate) const SECOND: Option<(u32, Option<StopReason>)> = Some((2, None));
 
-/// What a server does with the body of an attempt.
+/// A server's way of reading the body of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Reader {
     /// Drops it.
@@ -56,7 +56,7 @@ pub(crate) enum Reader {
     Bytes(usize),
 }
 
-/// What a server does with an attempt in the end.
+/// A server's last action on an attempt.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Then {
     Status(u16),
@@ -68,7 +68,7 @@ pub(crate) enum Then {
     Never,
 }
 
-/// What a server saw of a body.
+/// A body, as a server saw it.
 #[derive(Debug, Clone)]
 pub(crate) struct Seen {
     pub(crate) hint: (u64, Option<u64>),

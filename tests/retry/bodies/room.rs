@@ -61,7 +61,7 @@ async fn g_2_dependencies_do_not_share_room() {
     assert_eq!(outcome(&client.oneshot(other.unwrap()).await), SECOND);
 }
 
-/// What a call of 1000 bytes holds on to that the server first does this to.
+/// Returns whether a call of 1000 bytes still holds its room after the server followed this script.
 async fn holds_room(body: Boxed, script: &[(Reader, Then)], cancel: bool) -> bool {
     let server = Server::new(script.iter().copied());
     let client = server.client(tight().max_retries(1));
@@ -144,7 +144,7 @@ async fn s_3_room_is_given_back_as_soon_as_a_retry_is_out_of_the_question() {
     );
 }
 
-/// What was read of a body for a retry, and who sends it has yet to send, is kept too.
+/// Frames that were read ahead for a retry take room until the client has sent them.
 #[tokio::test(start_paused = true)]
 async fn s_3_what_was_read_ahead_takes_room_until_it_is_sent() {
     let server = Server::new([(Reader::Holds(1), Then::Status(503))]);

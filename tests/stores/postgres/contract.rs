@@ -34,7 +34,7 @@ fn postgres_is_there_or_said_to_be_left_out() {
     }
 }
 
-/// What other processes of these tests do; see `crash`.
+/// The entry point of the other processes of these tests; see `crash`.
 #[test]
 #[ignore = "is run by other tests"]
 fn child() {
@@ -177,7 +177,7 @@ async fn t_3_a_lease_runs_out_on_the_servers_clock() {
     postgres.drop().await;
 }
 
-/// What only reads must not cost a commit.
+/// A claim that only reads must not cost a commit.
 #[tokio::test]
 async fn i_8_a_duplicate_writes_nothing() {
     let Some(postgres) = Postgres::new().await else {

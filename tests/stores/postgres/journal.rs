@@ -193,7 +193,7 @@ async fn j_5_what_is_next_costs_the_same_in_a_long_queue() {
         assert_eq!(store.lanes("mails", None, 10).await.unwrap(), [""]);
         assert_eq!(store.lease(want(10)).await.unwrap().len(), 10);
         assert_eq!(store.list(ada.clone()).await.unwrap(), []);
-        // What a session did is told when it ends.
+        // A session reports its statistics when it ends.
         eventually("told", async || {
             let end = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
                        WHERE application_name = 'tower-reprise' AND query LIKE '%{schema}%'";
@@ -213,8 +213,8 @@ async fn j_5_what_is_next_costs_the_same_in_a_long_queue() {
     postgres.drop().await;
 }
 
-/// What never changes, the payload and the version, comes after what does, or the server logs it with
-/// each outcome.
+/// The columns that never change, the payload and the version, come after those that do; otherwise
+/// the server logs them with each outcome.
 #[tokio::test]
 async fn the_payload_is_the_last_column() {
     let Some(postgres) = Postgres::new().await else {
@@ -415,7 +415,7 @@ async fn j_11_a_lease_in_doubt_is_not_repeated() {
         put(&store, NewEntry::new("mails", "payload")).await,
         put(&store, NewEntry::new("mails", "payload")).await,
     ];
-    // Whoever touches a row waits, until it is ended.
+    // Every update of a row waits for an advisory lock.
     postgres
         .execute(
             "CREATE FUNCTION {schema}.wait() RETURNS trigger LANGUAGE plpgsql AS \

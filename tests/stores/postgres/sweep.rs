@@ -60,7 +60,7 @@ async fn i_11_a_store_in_use_sweeps_itself() {
     transaction.execute(&lock, &[]).await.unwrap();
     let store = postgres.store().await;
     own(&store, claim(1)).await;
-    // What is locked stays, and the live one.
+    // The locked row stays, and the live one.
     eventually("swept", async || postgres.count(ROWS).await == 2).await;
     transaction.rollback().await.unwrap();
     postgres.drop().await;

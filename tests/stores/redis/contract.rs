@@ -32,7 +32,7 @@ fn redis_is_there_or_said_to_be_left_out() {
     }
 }
 
-/// What other processes of these tests do; see `crash`.
+/// The entry point of the other processes of these tests; see `crash`.
 #[test]
 #[ignore = "is run by other tests"]
 fn child() {

@@ -100,7 +100,7 @@ async fn j_7_a_thousand_cancels_against_starts_have_one_winner_each() {
                 let want = LeaseRequest { lane, ..want(1) };
                 let cancel = cancels.command(id, EntryCommand::Cancel(KEEP));
                 let start = starts.lease(want);
-                // Who is polled first is sent first, if not always received first.
+                // The future that is polled first is sent first, if not always received first.
                 let (cancelled, started) = if round % 2 == 0 {
                     tokio::join!(biased; cancel, start)
                 } else {

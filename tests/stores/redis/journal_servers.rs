@@ -409,7 +409,7 @@ async fn t_6_j_14_with_appendfsync_always_a_kill_loses_no_entry() {
     for (id, (status, attempts)) in known {
         let found = store.find(id).await.unwrap().expect("it was acknowledged");
         assert!(found.attempts >= attempts);
-        // What was asked for last may have happened, though nobody heard of it.
+        // The last command may have taken effect although its answer was lost.
         assert!(found.status >= status, "{found:?} was {status:?}");
     }
 }

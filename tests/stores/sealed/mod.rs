@@ -139,7 +139,7 @@ async fn t_7_a_reply_that_its_handler_stored_is_sealed_too() {
     assert_eq!(post().await.unwrap(), (200, Bytes::from_static(SECRET)));
 }
 
-/// What a store gets to see of a reply to record 1.
+/// Returns the bytes that a store gets for a reply to record 1.
 async fn seal(keys: SealKeys, reply: &[u8]) -> Vec<u8> {
     let glass = Glass::default();
     let stored = Stored::Reply(Bytes::copy_from_slice(reply));
@@ -150,7 +150,7 @@ async fn seal(keys: SealKeys, reply: &[u8]) -> Vec<u8> {
     glass.bytes()
 }
 
-/// What comes back of it.
+/// Claims a record from a store that holds these bytes.
 async fn open(keys: SealKeys, record: u64, sealed: &[u8]) -> Result<Claimed, StoreError> {
     Sealed::new(Glass::holding(sealed), keys)
         .claim(claim(record))

@@ -36,7 +36,7 @@ async fn t_4_a_full_file_refuses_and_still_answers() {
         let claimed = store.claim(claim(key)).await.unwrap();
         assert_eq!(claimed, Claimed::done(reply(10_000)), "{key}");
     }
-    // What is past its time makes room again.
+    // Expired records make room again.
     sqlite.time.pass(RETENTION + LEASE);
     drop(store);
     let store = sqlite.time.store().max_bytes(1 << 20);
@@ -146,7 +146,8 @@ fn t_4_a_commit_that_fails_on_disk_is_in_doubt() {
         output.status.success() && text.contains("1 passed"),
         "{text}"
     );
-    // What was acknowledged is there for others too, and the rest is free to be claimed.
+    // An acknowledged record is there for other processes too, and the other keys are free to be
+    // claimed.
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
         let store = SqliteStore::open(folder.file()).unwrap();

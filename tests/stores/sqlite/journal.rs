@@ -97,7 +97,7 @@ async fn t_3_what_was_kept_long_enough_is_swept() {
     put(&store, again).await;
 }
 
-/// What is past its time and not swept yet is in nobody's way.
+/// An expired entry that is not swept yet does not block its id.
 #[tokio::test]
 async fn t_3_what_is_gone_frees_its_id() {
     let sqlite = Sqlite::new();
@@ -341,7 +341,7 @@ async fn t_4_j_14_nothing_acknowledged_is_lost_to_a_kill() {
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
         told.extend(lines.by_ref().take(round * 15).map(Result::unwrap));
         child.kill().unwrap();
-        // What it had said by then.
+        // The lines that the child had written by then.
         told.extend(lines.map(Result::unwrap));
         child.wait().unwrap();
 

@@ -50,7 +50,7 @@ pub(super) async fn queue(
     queued
 }
 
-/// How many transactions there are in the log: a frame ends one if it names the database's size.
+/// Returns the number of transactions in the log: a frame ends one if it names the database's size.
 fn commits(folder: &Folder) -> usize {
     let log = fs::read(folder.file().with_extension("db-wal")).unwrap();
     let page = u32::from_be_bytes(log[8..12].try_into().unwrap()) as usize;
@@ -79,7 +79,7 @@ async fn t_4_what_queued_up_is_committed_together() {
     let sqlite = Sqlite::new();
     let store = sqlite.open();
     let commits = commits_of_a_hundred(&sqlite, &store).await;
-    // What came first waits for the lock, alone or with some others; the rest is the second.
+    // The first commands wait for the lock and are one commit; the rest is the second.
     assert!((1..=2).contains(&commits), "{commits} commits");
 }
 
@@ -134,7 +134,7 @@ async fn t_4_waiting_for_the_lock_is_bounded_and_readers_do_not() {
     let renewed = store.renew(claim(2).key, in_flight, LEASE, RETENTION).await;
     assert_eq!(renewed.unwrap_err().kind(), StoreErrorKind::Timeout);
 
-    // What changes nothing is answered all the same.
+    // Claims that change nothing are answered without the lock.
     let claimed = store.claim(claim(1)).await.unwrap();
     assert_eq!(claimed, Claimed::done(reply(10)));
     let claimed = store.claim(claim(2)).await.unwrap();

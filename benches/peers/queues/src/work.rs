@@ -1,4 +1,4 @@
-//! What all queues are given to do.
+//! The work that every queue is given.
 
 use std::sync::{
     LazyLock,

@@ -19,7 +19,7 @@ pub(super) struct Deposits {
     pub(super) tower: Round,
 }
 
-/// What was measured, and on how many cores: threads that had to share one never met.
+/// The time of one round, and the number of cores in use: threads that share a core never contend.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Round {
     pub(super) nanos: f64,

@@ -1,4 +1,4 @@
-//! Who is measured, and the loop that all of them are measured in.
+//! The contestants, and the loop that measures all of them.
 
 use std::{
     future::{Future, Ready, ready},

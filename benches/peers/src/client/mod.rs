@@ -192,7 +192,7 @@ fn summary(shape: Shape, costs: &[Cost], counted: Option<&[f64]>) -> Vec<(String
             values.push((key, added(name) / added(TOWER)));
         }
     }
-    // What tells a busy machine from an idle one.
+    // The time of the bare service tells a busy machine from an idle one.
     values.push((format!("bare_nanos{suffix}"), costs[at(BARE)].nanos));
     let extra = |name| costs[at(name)].added_allocations;
     match shape {

@@ -11,7 +11,7 @@ use http_body_util::Full;
 
 pub(super) type Body = Full<Bytes>;
 
-/// What is asked for.
+/// The shape of the measured request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shape {
     /// Six headers as `http`'s builder makes them, from text: 12 allocations.

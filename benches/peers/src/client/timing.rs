@@ -18,7 +18,7 @@ use crate::{
     rounds::{SEED, shuffle},
 };
 
-/// What one contestant needs for one call.
+/// The cost of one call through one contestant.
 #[derive(Debug, Clone, Copy)]
 struct Sample {
     nanos: f64,
@@ -39,7 +39,7 @@ pub(super) struct Cost {
     pub(super) added_allocations: f64,
 }
 
-/// How long to look.
+/// The amount of measuring.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Effort {
     pub(super) processes: usize,

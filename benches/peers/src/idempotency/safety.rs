@@ -1,4 +1,4 @@
-//! How often an operation is executed that is asked for more than once.
+//! The number of executions of an operation that is requested more than once.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -12,7 +12,7 @@ use super::contestant::{Contestant, Server, request};
 
 pub(super) const DUPLICATES: u64 = 100;
 
-/// How long the handler takes.
+/// The time that the handler takes.
 const HANDLER: Duration = Duration::from_millis(50);
 
 pub(super) struct Safety {
@@ -21,7 +21,7 @@ pub(super) struct Safety {
     pub(super) replies: String,
     /// Executions when a caller hangs up while the handler works, and asks again.
     pub(super) hung_up: f64,
-    /// What comes of another body with a key that was used.
+    /// The outcome of another body with a key that was used.
     pub(super) other_body: String,
 }
 
@@ -71,7 +71,7 @@ async fn hung_up(server: &Server) -> u64 {
     tokio::time::sleep(HANDLER * 2).await;
     let before = server.executions();
     send(server, "100 EUR").await;
-    // What was stopped halfway was executed too, in part.
+    // An execution that was stopped halfway counts too: a part of it took effect.
     1 + server.executions() - before
 }
 

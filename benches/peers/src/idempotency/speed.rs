@@ -1,4 +1,4 @@
-//! How many requests a second one thread gets through, one after the other.
+//! The requests a second that one thread gets through, one after the other.
 
 use axum::body::{Body, to_bytes};
 use bytes::Bytes;
@@ -13,13 +13,13 @@ const BODY: usize = 1024;
 /// Calls in a round, and of the busy caller: few, so that it stays about as busy as it is.
 const CALLS: u64 = 200;
 const BUSY_CALLS: u64 = 10;
-/// How many keys a caller has.
+/// The number of keys of a caller.
 const KEYS: u64 = 10;
 /// The one caller that has more than that, and how many at the start.
 const BUSY: u64 = u32::MAX as u64;
 const BUSY_KEYS: u64 = 2_000;
 
-/// What a kind of request costs each contestant.
+/// The cost of one kind of request for each contestant.
 pub(super) struct Speed {
     pub(super) load: &'static str,
     pub(super) title: &'static str,

@@ -25,7 +25,7 @@ struct Size {
     alone: usize,
 }
 
-/// What is measured in a round.
+/// The measurements of a round: name and title.
 const MEASURED: [(&str, &str); 3] = [
     ("enqueue_one", "queued/s by one caller"),
     ("enqueue", "queued/s by 64 callers"),

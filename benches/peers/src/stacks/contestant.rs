@@ -1,4 +1,4 @@
-//! Who is measured.
+//! The contestants.
 
 use std::{future::Future, pin::Pin};
 
@@ -11,7 +11,7 @@ pub(super) const KEYED: &str = "our-stack-keyed";
 pub(super) const MIDDLEWARE: &str = "our-middleware";
 pub(super) const REQWEST_RETRY: &str = "reqwest-retry";
 
-/// What is measured together: the first of a kind is without layers.
+/// The contestants that are measured together: the first of a kind has no layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     NoNetwork,

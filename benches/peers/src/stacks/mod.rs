@@ -1,4 +1,4 @@
-//! What the layers add to a call that succeeds, on the clients that people have.
+//! The cost that the layers add to a successful call, on widely used clients.
 //!
 //! Without a network the cost of reqwest-retry is the measure: both are a middleware of the same
 //! chain, whose last one answers at once. Over loopback it is the call itself.

@@ -18,7 +18,7 @@ use crate::{
     rounds::{SEED, shuffle},
 };
 
-/// What one contestant needs for one call.
+/// The cost of one call through one contestant.
 #[derive(Debug, Clone, Copy)]
 struct Sample {
     nanos: f64,
@@ -36,14 +36,14 @@ pub(super) struct Cost {
     pub(super) title: &'static str,
     pub(super) nanos: f64,
     pub(super) added_nanos: f64,
-    /// What is added, of a call without layers: a quarter of the processes saw less than the
-    /// first, a quarter more than the last.
+    /// The added time, in percent of a call without layers: a quarter of the processes saw less
+    /// than the first figure, a quarter more than the last.
     pub(super) percent: [f64; 3],
     pub(super) allocations: f64,
     pub(super) added_allocations: f64,
 }
 
-/// How long to look.
+/// The amount of measuring.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Effort {
     pub(super) processes: usize,

@@ -13,7 +13,7 @@ use tower_reprise::{
 use super::{letters, redrives, redrives::Redrives, replays};
 use crate::{gateway::caller::operator, store::Store};
 
-/// How long a probe of readiness may stay in the store, if it can't be taken back.
+/// The longest time that a readiness probe stays in the store if it can't be removed.
 const PROBE: Duration = Duration::from_secs(5);
 
 /// Replays and dead letters of a store.

@@ -21,9 +21,9 @@ use super::{Admin, Guard, ROUTES, describe};
 /// Nothing from elsewhere, nothing inline, in nobody's frame.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
     connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
-/// How often the state is sent.
+/// The interval between two updates of the state.
 const TICK: Duration = Duration::from_secs(1);
-/// How many ticks pass from one count of the queue to the next, since a store may have to look.
+/// The ticks between two counts of the queue, since a count may cost the store a scan.
 const COUNTED: u32 = 3;
 
 pub(super) fn routes(guard: Arc<Guard>) -> Router {

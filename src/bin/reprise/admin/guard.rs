@@ -1,4 +1,4 @@
-//! Who may use the admin port.
+//! Access control of the admin port.
 //!
 //! A token, if there is one, is asked of everybody. Without one only this machine reaches the port,
 //! and there a web page in an operator's browser is no operator: other origins are refused, changes

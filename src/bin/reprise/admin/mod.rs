@@ -34,7 +34,7 @@ use crate::{
     gateway::{policy::Registries, traffic::Traffic, upstream::Target},
 };
 
-/// How long the store may take to say that it is there.
+/// The time limit of a readiness check.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A gateway, as its operators see it.

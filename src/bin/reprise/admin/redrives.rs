@@ -23,7 +23,7 @@ use tower_reprise::{
 use super::{Books, Trouble};
 use crate::store::Store;
 
-/// How many are remembered.
+/// The number of redrives that are remembered.
 const REMEMBERED: usize = 32;
 
 #[derive(Default)]

@@ -87,9 +87,9 @@ impl Filter {
     }
 }
 
-/// How many letters are listed in one question.
+/// The number of letters in one request.
 const PAGE: usize = 1000;
-/// How often a redrive is asked how far it is.
+/// The interval between two looks at a redrive's progress.
 const LOOK: Duration = Duration::from_millis(200);
 
 impl Args {

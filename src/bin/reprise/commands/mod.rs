@@ -1,4 +1,4 @@
-//! What operators do, by hand or in a script.
+//! The operators' commands, for the terminal and for scripts.
 
 pub(crate) mod letters;
 pub(crate) mod maintenance;

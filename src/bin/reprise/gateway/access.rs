@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 /// Lines that may wait for the disk. More are dropped: a slow disk slows no caller.
 const WAITING: usize = 1 << 16;
-/// How long a line may stay in memory.
+/// The longest time that a line stays in memory.
 const FLUSHED: Duration = Duration::from_millis(200);
 
 #[derive(Clone)]

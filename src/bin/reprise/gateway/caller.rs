@@ -1,4 +1,4 @@
-//! Who asks: whose idempotency keys and replays are whose.
+//! The caller of a request: it owns its idempotency keys and replays.
 
 use std::fmt::Write;
 
@@ -33,7 +33,8 @@ impl Callers {
         }
     }
 
-    /// Who asks; `None` if nobody knows. Credentials end up in the journal only as a hash.
+    /// Returns the caller's name, or `None` if it is unknown. Credentials end up in the journal
+    /// only as a hash.
     pub(crate) fn who(&self, head: &Request<()>) -> Option<String> {
         if let Some(replayed) = head.extensions().get::<Replayed>() {
             return Some(replayed.owner.clone());

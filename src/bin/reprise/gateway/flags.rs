@@ -16,8 +16,8 @@ struct Flag {
     heading: &'static str,
 }
 
-/// What is called `BOOL` may be left out on the command line, and then is `true`; what ends with
-/// `…` may be given more than once.
+/// Makes a flag. A value called `BOOL` may be left out on the command line, and then is `true`; a
+/// flag whose value's name ends with `…` may be given more than once.
 const fn flag(
     heading: &'static str,
     name: &'static str,
@@ -361,7 +361,7 @@ pub(crate) fn command() -> Command {
     FLAGS.iter().map(arg).fold(command, Command::arg)
 }
 
-/// What a file may say of a flag.
+/// The values that a file may have for a flag.
 const VALUES: &str = "a text, a whole number, true or false";
 
 /// Flags from a file.

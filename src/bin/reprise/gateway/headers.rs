@@ -1,5 +1,5 @@
-//! What a proxy changes about a message: what is meant for one connection goes no further, and who
-//! asked for what is told to the next.
+//! The header changes of a proxy: removes hop-by-hop headers, and tells the next hop the caller's
+//! address, the host and the scheme.
 
 use std::net::IpAddr;
 
@@ -67,7 +67,7 @@ impl Peer {
     /// Makes an inbound request one that can be passed on: the host that it asked for is in its
     /// `Host` alone, without a user, as the upstream's may be another.
     pub(crate) fn pass<B>(&self, request: &mut Request<B>) {
-        // Whoever can take trailers still can: they are passed on.
+        // Trailers are passed on, so `TE: trailers` is kept.
         let te = request.headers().get(header::TE);
         let trailers = te.is_some_and(|te| te.as_bytes().starts_with(b"trailers"));
         let host = request.uri().authority().map(host_of);

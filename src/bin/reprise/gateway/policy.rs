@@ -12,7 +12,7 @@ pub(crate) fn open(path: Option<&str>) -> Result<Policies, BoxError> {
     };
     let policies = Policies::open(path)?;
     let audit = policies.audit();
-    // What somebody gave a reason for is theirs to answer for.
+    // An approved violation is its approver's responsibility.
     if audit.violations().any(|finding| finding.approval.is_none()) {
         let allowed = format!("a policy that keeps the standard; it breaks it:\n{audit}");
         return Err(Wrong::new("policy", path, allowed).into());
@@ -20,7 +20,7 @@ pub(crate) fn open(path: Option<&str>) -> Result<Policies, BoxError> {
     Ok(policies)
 }
 
-/// What is known of the upstream, and of the callers' retries.
+/// The dependencies of the upstream, and of the callers' retries.
 #[derive(Clone)]
 pub(crate) struct Registries {
     pub(crate) upstream: Dependencies,

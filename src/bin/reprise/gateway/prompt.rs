@@ -12,7 +12,7 @@ use tokio::{
     time::{Sleep, sleep},
 };
 
-/// What HTTP/2 begins with. All else is HTTP/1, which has a time for its heads.
+/// The preface of HTTP/2. Every other connection is HTTP/1, which has a timeout for its heads.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// A stream that breaks off if that is not known in time.
@@ -24,7 +24,7 @@ pub(crate) struct Prompt<S> {
 /// It is not known yet.
 struct Asking {
     late: Pin<Box<Sleep>>,
-    /// What is left of the preface.
+    /// The part of the preface that has not arrived yet.
     left: &'static [u8],
 }
 

@@ -157,7 +157,7 @@ async fn upkeep(prometheus: PrometheusHandle, store: Store) {
     }
 }
 
-/// What the gateway is told by the system.
+/// The signals that the gateway handles.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,

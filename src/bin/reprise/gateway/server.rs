@@ -46,7 +46,7 @@ use crate::{
     store::Store,
 };
 
-/// What callers meet first.
+/// The outermost service, which every request enters first.
 #[derive(Clone)]
 pub(crate) struct Edge<S> {
     service: S,
@@ -132,7 +132,7 @@ impl<S> Edge<S> {
                 }
             },
         };
-        // What is spoken with the upstream is nothing to the caller.
+        // The upstream's HTTP version is independent of the caller's.
         *response.version_mut() = Version::HTTP_11;
         let headers = response.headers_mut();
         let switched = headers.get(header::UPGRADE).cloned();
@@ -157,7 +157,7 @@ impl<S> Edge<S> {
         Ok(response.map(|body| Counted::new(body, self.traffic.sent()).logged(access)))
     }
 
-    /// What a caller asks about a replay, if it does.
+    /// Returns the URI for the replay routes if the request is for them.
     fn follows(&self, uri: &Uri) -> Option<Uri> {
         let (path, _) = self.replays.as_ref()?;
         let rest = uri.path().strip_prefix(&**path)?;
@@ -228,7 +228,7 @@ fn refusal<R: From<Bytes>>(status: StatusCode, detail: &str) -> Response<R> {
     response
 }
 
-/// How long connections that are kept alive may stay idle once the gateway was told to stop.
+/// The longest idle time of kept-alive connections after the gateway was told to stop.
 const LINGER: Duration = Duration::from_secs(2);
 
 /// Serves callers until it is told to stop, and then those who are connected until they are done,

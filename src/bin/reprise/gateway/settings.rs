@@ -1,4 +1,4 @@
-//! What the flags mean, checked one by one.
+//! The settings, read from the flags and checked one by one.
 
 use std::{
     fs, net::SocketAddr, ops::RangeInclusive, os::unix::fs::PermissionsExt, str::FromStr,
@@ -65,7 +65,7 @@ pub(crate) struct Settings {
     pub(crate) grace: Duration,
     pub(crate) log: LevelFilter,
     pub(crate) bare: bool,
-    /// What can be used, and should not be as it is.
+    /// Warnings about settings that are valid, but not advisable.
     pub(crate) warnings: Vec<String>,
 }
 
@@ -87,7 +87,8 @@ impl Resend {
         ("stamped", Self::Stamped),
     ];
 
-    /// What may become of what may have taken effect. Who knows a key again does nothing twice.
+    /// Returns the policies for operations that may have taken effect, the default first. An
+    /// upstream that recognizes keys does nothing twice, so re-execution is its default.
     fn orphans(self) -> [(&'static str, CrashPolicy); 2] {
         let unknown = ("unknown", CrashPolicy::Unknown);
         let reexecute = ("reexecute", CrashPolicy::Reexecute);
@@ -279,7 +280,7 @@ impl Reader<'_> {
         }
     }
 
-    /// What a file holds, without the end of its line.
+    /// Returns the content of the file that a flag names, without the end of its line.
     fn file(&self, name: &str) -> Result<Option<String>, Wrong> {
         let Some(path) = self.0.get(name) else {
             return Ok(None);

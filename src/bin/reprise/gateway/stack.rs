@@ -42,7 +42,7 @@ use crate::{
 /// The longest that a request may ask to wait.
 const WEEK: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
-/// What serves callers: it never fails, and it can be cloned for each of them.
+/// A service for callers: it never fails, and it can be cloned for each of them.
 pub(crate) trait Serves<R>:
     Service<Request<Body>, Response = Response<R>, Error = Infallible, Future: Send>
     + Clone
@@ -87,7 +87,7 @@ pub(crate) fn bare(
 type Reply =
     ProblemBody<ProblemBody<BufferedBody<BufferedBody<Uncertain<BufferedBody<Incoming>>>>>>;
 
-/// What goes on beside the traffic.
+/// The background parts of the gateway.
 pub(crate) struct Behind {
     pub(crate) replay: Replay<Store>,
     pub(crate) letters: DeadLetters<Store>,
@@ -122,7 +122,7 @@ pub(crate) async fn layered(
         .response_limit(settings.response_limit)
         .ttl(settings.replay_ttl, settings.replay_ttl.max(WEEK))
         .concurrency(settings.replay_concurrency)
-        // Whoever asks, for whatever.
+        // Nothing is served in maintenance, whatever the method or the caller.
         .served_in_maintenance(|_| false)
         .paced_by(&registries.upstream, target.name());
     if let Some(webhooks) = &webhooks {

@@ -1,4 +1,4 @@
-//! What systemd is told, if it started the gateway (`Type=notify`).
+//! Notifications for systemd, if it started the gateway (`Type=notify`).
 
 use std::{
     env,

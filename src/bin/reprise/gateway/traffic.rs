@@ -1,4 +1,4 @@
-//! What passes: counted for Prometheus and for the console, and the access log.
+//! The traffic: counters for Prometheus and for the console, and the access log.
 
 use std::{
     pin::Pin,

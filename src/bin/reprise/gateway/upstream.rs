@@ -78,7 +78,7 @@ fn authorities(path: &str) -> Result<RootCertStore, BoxError> {
 pub(crate) struct Target {
     scheme: Scheme,
     authority: Authority,
-    /// What all paths are below, without a slash at its end.
+    /// The upstream's base path, without a slash at its end.
     prefix: Arc<str>,
     preserve_host: bool,
     replay_authorization: Option<HeaderValue>,
@@ -97,7 +97,7 @@ impl Target {
         })
     }
 
-    /// How the registry knows it.
+    /// Returns the upstream's name in the registry.
     pub(crate) fn name(&self) -> &str {
         self.authority.as_str()
     }
@@ -188,7 +188,7 @@ fn leaves(path: &str) -> bool {
     let path = path.replace("%2f", "/").replace("%5c", "/");
     let mut depth = 0_usize;
     for part in path.split(['/', '\\']) {
-        // What follows belongs to the part, and not to its name.
+        // Parameters after `;` belong to the segment, and not to its name.
         let name = part.split(';').next().unwrap_or_default();
         depth = match name {
             "" | "." => depth,

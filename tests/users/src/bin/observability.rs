@@ -1,4 +1,4 @@
-//! What one sees of a call that fails for good: in the log, and in Prometheus.
+//! The output for a call that fails for good: in the log, and in Prometheus.
 
 use std::{
     io::{self, Write},
