@@ -28,9 +28,8 @@ use crate::{
 };
 
 const CALLERS: u64 = 8;
-/// Longer than any of the disturbances: a lease that runs out meanwhile is another matter. A key that
-/// waits for a replay which could not be written down is free again after it.
-pub(crate) const LEASE: Duration = Duration::from_secs(15);
+/// Longer than any of the disturbances: a lease that runs out meanwhile is another matter.
+pub(crate) const LEASE: Duration = Duration::from_secs(60);
 /// Between two requests of a caller, so that replays, which are one after the other, keep up.
 const PAUSE: Duration = Duration::from_millis(50);
 

@@ -6,13 +6,13 @@ use http_body::Body;
 use tower::{Service, ServiceExt};
 
 use super::{
-    Replay, ReplayLater,
+    Replay, ReplayLater, ReplayState,
     dialect::{Original, QueueReason, Rejected, ReplayFormat, ReplayOptions, ReplayRequest},
     request::Stored,
     served::{UNAVAILABLE, cannot_call, is_journaled, replay_key},
 };
 use crate::{
-    call::{ReplayAttempt, key::LONGEST_CONFIGURABLE},
+    call::{ReplayAttempt, ReplayKey, key::LONGEST_CONFIGURABLE},
     classify::http::is_replayed,
     http::{
         BufferedBody, RequestBody,
@@ -86,33 +86,52 @@ impl<S, J: Journal + Clone> ReplayableRequest<S, J> {
                 let response = replay.accept(&self.head, body, options, MAINTENANCE.into());
                 return Ok(own(response.await));
             }
-            let mut served = self.head.clone();
-            let head = self.head;
-            let attempt = replay.handed_over(&head, &body);
-            served.extensions_mut().insert(attempt);
-            let reason = match self.service.oneshot(request(served)).await {
-                Ok(response) => match is_journaled(&replay.state.settings, &response) {
-                    // Not of an execution of its own: it may have been journaled before.
-                    None if is_replayed(response.headers()) => {
-                        return Ok(match replay.journaled(&head, &body).await {
-                            Some(told) => own(told),
-                            None => replay.served(&options, response).await,
-                        });
-                    }
-                    None if response.status() == StatusCode::CONFLICT => {
-                        return Ok(replay.conflicting(&head, &body, response).await);
-                    }
-                    None => return Ok(replay.served(&options, response).await),
-                    Some(code) => replay.reason(code, response).await,
-                },
-                Err(error) => match cannot_call(&error as &dyn Any) {
-                    None => return Err(error),
-                    Some(code) => code.into(),
-                },
+            let (head, mut resumes) = (self.head, None);
+            // The service that was readied makes the first attempt: a clone would wait for its place.
+            let (spare, mut service) = (self.service.clone(), Some(self.service));
+            let reason = loop {
+                let mut served = head.clone();
+                let attempt = replay.handed_over(&head, &body, resumes);
+                served.extensions_mut().insert(attempt);
+                let service = service.take().unwrap_or_else(|| spare.clone());
+                match service.oneshot(request(served)).await {
+                    Ok(response) => match is_journaled(&replay.state.settings, &response) {
+                        // Not of an execution of its own: it may have been journaled before.
+                        None if is_replayed(response.headers()) => {
+                            return Ok(match replay.journaled(&head, &body).await {
+                                Journaled::Told(told) => own(told),
+                                _ => replay.served(&options, response).await,
+                            });
+                        }
+                        None if response.status() == StatusCode::CONFLICT => {
+                            match replay.conflicting(&head, &body, response).await {
+                                // Its key waits for a replay that could not be written down.
+                                (_, Some(key)) if resumes.is_none() => resumes = Some(key),
+                                (response, _) => return Ok(response),
+                            }
+                        }
+                        None => return Ok(replay.served(&options, response).await),
+                        Some(code) => break replay.reason(code, response).await,
+                    },
+                    Err(error) => match cannot_call(&error as &dyn Any) {
+                        None => return Err(error),
+                        Some(code) => break code.into(),
+                    },
+                }
             };
             Ok(own(replay.accept(&head, body, options, reason).await))
         }
     }
+}
+
+/// The journal's knowledge of a request.
+enum Journaled {
+    /// It has the request, and this is the answer.
+    Told(Response<Bytes>),
+    /// It does not have it.
+    No,
+    /// It can't be told.
+    Unknown,
 }
 
 /// Returns an answer of the layer's own.
@@ -120,20 +139,31 @@ fn own<R: Body>(response: Response<Bytes>) -> Response<BufferedBody<R>> {
     response.map(BufferedBody::from)
 }
 
+impl<J> ReplayState<J> {
+    fn replay_key(&self, head: &Request<()>, body: &[u8]) -> Option<ReplayKey> {
+        let owner = self.scope.owner(head)?;
+        replay_key(&*self.settings.dialect, head, body, &owner)
+    }
+}
+
 impl<J: Journal + Clone> Replay<J> {
     /// Tells the idempotency layer below that a request will be journaled if it can't be served, so
     /// that its record is the journal's from then on.
-    fn handed_over(&self, head: &Request<()>, body: &Bytes) -> ReplayAttempt {
+    fn handed_over(
+        &self,
+        head: &Request<()>,
+        body: &Bytes,
+        resumes: Option<ReplayKey>,
+    ) -> ReplayAttempt {
         let (state, head, body) = (Arc::clone(&self.state), head.clone(), body.clone());
         ReplayAttempt {
             owner: None,
-            resumes: None,
+            resumes,
             hold: None,
             not_served: |error| cannot_call(error).is_some(),
             attempted_again: Arc::new(move |reply| {
                 is_journaled(&state.settings, reply)?;
-                let owner = state.scope.owner(&head)?;
-                replay_key(&*state.settings.dialect, &head, &body, &owner)
+                state.replay_key(&head, &body)
             }),
         }
     }
@@ -199,41 +229,53 @@ impl<J: Journal + Clone> Replay<J> {
     }
 
     /// Returns the answer to a request that got 409: what the journal knows, if that says that
-    /// another execution is running.
+    /// another execution is running. If the journal knows nothing of it, returns also the key by which
+    /// an attempt that was to be journaled is resumed: an execution that runs has none.
     async fn conflicting<R: Body>(
         &self,
         head: &Request<()>,
         body: &Bytes,
         response: Response<R>,
-    ) -> Response<BufferedBody<R>> {
+    ) -> (Response<BufferedBody<R>>, Option<ReplayKey>) {
+        let mut resumes = None;
         let (parts, reply) = response.into_parts();
         let limit = self.state.settings.response_limit;
         let reply = match buffer(reply, limit).await {
             Buffered::Whole { data, trailers } => {
                 let whole = Response::from_parts(parts.clone(), data.clone());
-                if self.dialect().is_processing(&whole)
-                    && let Some(told) = self.journaled(head, body).await
-                {
-                    return own(told);
+                if self.dialect().is_processing(&whole) {
+                    match self.journaled(head, body).await {
+                        Journaled::Told(told) => return (own(told), None),
+                        Journaled::No => resumes = self.state.replay_key(head, body),
+                        Journaled::Unknown => {}
+                    }
                 }
                 BufferedBody::whole(data, trailers)
             }
             Buffered::Partial(reply) => reply,
         };
-        Response::from_parts(parts, reply)
+        (Response::from_parts(parts, reply), resumes)
     }
 
     /// Answers a request whose key is in the journal.
-    async fn journaled(&self, head: &Request<()>, body: &Bytes) -> Option<Response<Bytes>> {
-        let owner = self.state.scope.owner(head)?;
-        let id = self.operation(&owner, head, body).ok()??;
+    async fn journaled(&self, head: &Request<()>, body: &Bytes) -> Journaled {
+        let owner = self.state.scope.owner(head);
+        let id = owner.and_then(|owner| self.operation(&owner, head, body).ok().flatten());
+        let Some(id) = id else {
+            return Journaled::Unknown;
+        };
         let queue = &self.state.settings.queue;
-        let found = self.journal.find_duplicate(queue, id.key).await.ok()??;
-        if found.fingerprint != id.fingerprint {
-            return None;
+        let found = match self.journal.find_duplicate(queue, id.key).await {
+            Ok(Some(found)) if found.fingerprint == id.fingerprint => found,
+            Ok(None) => return Journaled::No,
+            Ok(Some(_)) | Err(_) => return Journaled::Unknown,
+        };
+        match self.journal.find(found.entry.id).await {
+            Ok(Some(entry)) => {
+                Journaled::Told(self.accepted(body, entry, UNAVAILABLE.into()).await)
+            }
+            _ => Journaled::Unknown,
         }
-        let entry = self.journal.find(found.entry.id).await.ok()??;
-        Some(self.accepted(body, entry, UNAVAILABLE.into()).await)
     }
 
     /// Returns the operation of a request, by which repeats are found; `None` if it has no key.

@@ -423,6 +423,9 @@ async fn j_2_what_can_t_be_written_down_is_not_accepted() {
     shop.replay.maintenance().off();
     shop.handler.answers(&[503]);
     assert_eq!(shop.send(order("1"), "").await.0, 503);
+    // Its key waits for no replay, and so does no repeat.
+    assert_eq!(shop.send(order("1"), "").await.0, 200);
+    assert_eq!(shop.handler.seen().len(), 2);
 }
 
 #[tokio::test(start_paused = true)]
