@@ -9,7 +9,7 @@ use tower_reprise::{
 };
 
 use crate::{
-    desk::{At, Desk},
+    admin_client::{AdminClient, At},
     output::{self, table},
 };
 
@@ -40,7 +40,7 @@ pub(crate) struct Args {
     /// Which findings count
     #[arg(long, value_name = "GATE")]
     gate: Option<Gate>,
-    /// How findings are written; `sarif` is for code scanning
+    /// The form of the findings; `sarif` is for code scanning
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     format: Format,
 }
@@ -87,7 +87,7 @@ impl Args {
     }
 }
 
-async fn running(desk: &Desk) -> Result<Audited, BoxError> {
+async fn running(desk: &AdminClient) -> Result<Audited, BoxError> {
     let answer = desk.get("/audit").await?;
     let findings = answer["findings"].as_array().cloned();
     Ok(Audited {

@@ -10,14 +10,14 @@
 //! The library does the work; the program reads flags, wires layers and shows what operators ask for.
 
 mod admin;
+mod admin_client;
 mod audit;
 mod cli;
 mod commands;
-mod desk;
 mod gateway;
 mod output;
 mod store;
-mod wrong;
+mod usage_error;
 
 use std::process::ExitCode;
 

@@ -15,7 +15,7 @@ use axum::{
 };
 use sha2::{Digest, Sha256};
 
-use super::Trouble;
+use super::AdminError;
 
 /// The console's proof that a change comes from its page.
 const PAGE: HeaderName = HeaderName::from_static("x-reprise-page");
@@ -40,7 +40,7 @@ impl Guard {
         &self.page
     }
 
-    fn refuses(&self, request: &Request) -> Option<Trouble> {
+    fn refuses(&self, request: &Request) -> Option<AdminError> {
         let headers = request.headers();
         let path = request.uri().path();
         if let Some(token) = &self.token {
@@ -50,11 +50,11 @@ impl Guard {
             let given = given.and_then(|value| value.strip_prefix("Bearer "));
             if !open && !given.is_some_and(|given| same(given, token)) {
                 let why = "this needs `Authorization: Bearer` and the token of --admin-token-file";
-                return Some(Trouble::new(StatusCode::UNAUTHORIZED, why));
+                return Some(AdminError::new(StatusCode::UNAUTHORIZED, why));
             }
         } else if !text(headers, "host").is_some_and(is_local) {
             let why = "without a token, the Host is an address or localhost";
-            return Some(Trouble::new(StatusCode::MISDIRECTED_REQUEST, why));
+            return Some(AdminError::new(StatusCode::MISDIRECTED_REQUEST, why));
         }
         let site = text(headers, FETCH_SITE);
         let origin = text(headers, header::ORIGIN.as_str());
@@ -74,7 +74,7 @@ impl Guard {
                 }
                 Some(_) => false,
             };
-        let refusal = || Trouble::new(StatusCode::FORBIDDEN, "not from a web page");
+        let refusal = || AdminError::new(StatusCode::FORBIDDEN, "not from a web page");
         (!allowed).then(refusal)
     }
 }

@@ -15,7 +15,7 @@ use tower_reprise::{
 };
 
 use super::{
-    Asked, Books, Trouble,
+    AdminError, Asked, Books,
     replays::{self, Page, time},
 };
 
@@ -30,7 +30,7 @@ pub(super) fn routes() -> Router<Books> {
 async fn list(
     State(books): State<Books>,
     Asked(page): Asked<Page>,
-) -> Result<Json<Value>, Trouble> {
+) -> Result<Json<Value>, AdminError> {
     let query = Query {
         status: Some(Status::Failed),
         ..page.query()?
@@ -58,10 +58,13 @@ fn cause(letter: &Entry) -> &str {
     letter.cause.as_deref().unwrap_or("failed")
 }
 
-async fn one(State(books): State<Books>, Path(id): Path<String>) -> Result<Json<Value>, Trouble> {
-    let id = replays::parse(&id).ok_or_else(Trouble::not_found)?;
+async fn one(
+    State(books): State<Books>,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, AdminError> {
+    let id = replays::parse(&id).ok_or_else(AdminError::not_found)?;
     let letter = books.letters.get(id).await?;
-    let letter = letter.ok_or_else(Trouble::not_found)?;
+    let letter = letter.ok_or_else(AdminError::not_found)?;
     let history: Vec<_> = letter
         .history
         .iter()
@@ -98,15 +101,15 @@ fn headers(headers: &HeaderMap) -> Map<String, Value> {
 async fn redrive(
     State(books): State<Books>,
     Path(id): Path<String>,
-) -> Result<Json<Value>, Trouble> {
-    let parsed = replays::parse(&id).ok_or_else(Trouble::not_found)?;
+) -> Result<Json<Value>, AdminError> {
+    let parsed = replays::parse(&id).ok_or_else(AdminError::not_found)?;
     match books.letters.redrive(parsed).await? {
         Redriven::Queued => Ok(Json(json!({ "id": id, "status": "queued" }))),
         Redriven::NotDead(status) => {
             let why = format!("{id} is {}, allowed: failed", status.as_str());
-            Err(Trouble::conflict(why))
+            Err(AdminError::conflict(why))
         }
-        Redriven::Unknown => Err(Trouble::not_found()),
+        Redriven::Unknown => Err(AdminError::not_found()),
     }
 }
 
@@ -130,7 +133,7 @@ struct Many {
 const FASTEST: u32 = 100_000;
 
 impl Many {
-    fn redrive(&self) -> Result<Redrive, Trouble> {
+    fn redrive(&self) -> Result<Redrive, AdminError> {
         let mut redrive = Redrive::queue(self.queue.clone());
         if let Some(owner) = &self.owner {
             redrive = redrive.owner(owner);
@@ -144,7 +147,7 @@ impl Many {
         if let Some(per_second) = self.per_second {
             if !(1..=FASTEST).contains(&per_second) {
                 let allowed = format!("1 to {FASTEST}");
-                return Err(Trouble::wrong(
+                return Err(AdminError::invalid(
                     "per_second",
                     &per_second.to_string(),
                     &allowed,
@@ -165,7 +168,7 @@ impl Many {
 async fn redrive_all(
     State(books): State<Books>,
     Asked(many): Asked<Many>,
-) -> Result<(StatusCode, Json<Value>), Trouble> {
+) -> Result<(StatusCode, Json<Value>), AdminError> {
     let redrive = many.redrive()?;
     if many.background && !many.dry_run {
         let filter = json!({

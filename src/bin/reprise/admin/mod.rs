@@ -2,11 +2,11 @@
 
 mod books;
 mod console;
+mod error;
 mod guard;
 mod letters;
 mod redrives;
 mod replays;
-mod trouble;
 
 use std::{sync::Arc, time::Duration};
 
@@ -26,8 +26,8 @@ use tower_reprise::dependency::{BreakerState, Dependency};
 
 pub(crate) use self::{
     books::Books,
+    error::{AdminError, Asked},
     guard::Guard,
-    trouble::{Asked, Trouble},
 };
 use crate::{
     audit,
@@ -63,7 +63,7 @@ pub(crate) async fn serve(
     let guard = Arc::new(guard);
     let app = router(admin)
         .merge(console::routes(Arc::clone(&guard)))
-        .fallback(|| async { Trouble::not_found() })
+        .fallback(|| async { AdminError::not_found() })
         .layer(middleware::from_fn_with_state(guard, guard::check));
     let closing = async move { _ = closed.wait_for(|closed| *closed).await };
     axum::serve(listener, app)
@@ -161,15 +161,15 @@ async fn force(
     State(admin): State<Admin>,
     Path(verb): Path<String>,
     Asked(Named { name }): Asked<Named>,
-) -> Result<Json<Value>, Trouble> {
+) -> Result<Json<Value>, AdminError> {
     let known = admin.registries.upstream.list();
     let dependency = known.iter().find(|known| known.name() == name);
-    let dependency = dependency.ok_or_else(Trouble::not_found)?;
+    let dependency = dependency.ok_or_else(AdminError::not_found)?;
     match &*verb {
         "open" => dependency.force_open(),
         "close" => dependency.force_closed(),
         "reset" => dependency.reset(),
-        other => return Err(Trouble::wrong("verb", other, "open, close or reset")),
+        other => return Err(AdminError::invalid("verb", other, "open, close or reset")),
     }
     tracing::warn!(dependency = %name, %verb, "forced by an operator");
     Ok(Json(describe(dependency)))
@@ -227,10 +227,10 @@ struct Until {
 async fn maintenance_on(
     State(admin): State<Admin>,
     Asked(until): Asked<Until>,
-) -> Result<Json<Value>, Trouble> {
+) -> Result<Json<Value>, AdminError> {
     let time = until.r#for.as_deref().map(humantime::parse_duration);
     let time = time.transpose().map_err(|_| {
-        Trouble::wrong(
+        AdminError::invalid(
             "for",
             until.r#for.as_deref().unwrap_or_default(),
             "a time such as 10min",

@@ -20,7 +20,7 @@ use tower_reprise::{
     store::StoreError,
 };
 
-use super::{Books, Trouble};
+use super::{AdminError, Books};
 use crate::store::Store;
 
 /// The number of redrives that are remembered.
@@ -120,21 +120,27 @@ async fn list(State(books): State<Books>) -> Json<Value> {
     Json(json!({ "redrives": books.redrives.describe() }))
 }
 
-async fn one(State(books): State<Books>, Path(number): Path<u64>) -> Result<Json<Value>, Trouble> {
+async fn one(
+    State(books): State<Books>,
+    Path(number): Path<u64>,
+) -> Result<Json<Value>, AdminError> {
     let all = books.redrives.known.lock();
     let all = all.unwrap_or_else(PoisonError::into_inner);
     let known = all.iter().find(|known| known.number == number);
     known
         .map(|known| Json(known.describe()))
-        .ok_or_else(Trouble::not_found)
+        .ok_or_else(AdminError::not_found)
 }
 
-async fn stop(State(books): State<Books>, Path(number): Path<u64>) -> Result<Json<Value>, Trouble> {
+async fn stop(
+    State(books): State<Books>,
+    Path(number): Path<u64>,
+) -> Result<Json<Value>, AdminError> {
     {
         let all = books.redrives.known.lock();
         let all = all.unwrap_or_else(PoisonError::into_inner);
         let known = all.iter().find(|known| known.number == number);
-        known.ok_or_else(Trouble::not_found)?.task.abort();
+        known.ok_or_else(AdminError::not_found)?.task.abort();
     }
     one(State(books), Path(number)).await
 }

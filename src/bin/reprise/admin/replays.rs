@@ -14,7 +14,7 @@ use tower_reprise::{
     store::journal::{Entry, EntryId, Journal, Query, Status, Timestamp},
 };
 
-use super::{Asked, Books, Trouble};
+use super::{AdminError, Asked, Books};
 use crate::gateway::caller::Operator;
 
 pub(super) fn routes() -> Router<Books> {
@@ -43,16 +43,20 @@ fn replay() -> String {
 }
 
 impl Page {
-    pub(crate) fn limit(&self) -> Result<u32, Trouble> {
+    pub(crate) fn limit(&self) -> Result<u32, AdminError> {
         let limit = self.limit.unwrap_or(100);
         match (1..=1000).contains(&limit) {
             true => Ok(limit),
-            false => Err(Trouble::wrong("limit", &limit.to_string(), "1 to 1000")),
+            false => Err(AdminError::invalid(
+                "limit",
+                &limit.to_string(),
+                "1 to 1000",
+            )),
         }
     }
 
     /// All but the status and the cause, which stores do not select by.
-    pub(crate) fn query(&self) -> Result<Query, Trouble> {
+    pub(crate) fn query(&self) -> Result<Query, AdminError> {
         Ok(Query {
             owner: self.owner.clone(),
             label: self.label.clone(),
@@ -61,7 +65,7 @@ impl Page {
         })
     }
 
-    fn status(&self) -> Result<Option<Status>, Trouble> {
+    fn status(&self) -> Result<Option<Status>, AdminError> {
         let Some(text) = &self.status else {
             return Ok(None);
         };
@@ -71,14 +75,14 @@ impl Page {
         let allowed = "queued, processing, completed, failed, expired or cancelled";
         known
             .map(Some)
-            .ok_or_else(|| Trouble::wrong("status", text, allowed))
+            .ok_or_else(|| AdminError::invalid("status", text, allowed))
     }
 }
 
 async fn list(
     State(books): State<Books>,
     Asked(page): Asked<Page>,
-) -> Result<Json<Value>, Trouble> {
+) -> Result<Json<Value>, AdminError> {
     let query = Query {
         status: page.status()?,
         ..page.query()?
@@ -120,16 +124,20 @@ pub(crate) fn time(at: Timestamp) -> String {
 }
 
 /// By the crate's own routes, in the name of whose it is.
-async fn one(State(books): State<Books>, mut request: Request) -> Result<Response, Trouble> {
+async fn one(State(books): State<Books>, mut request: Request) -> Result<Response, AdminError> {
     let path = request
         .uri()
         .path()
         .trim_start_matches("/replays")
         .to_owned();
     let id = path.trim_matches('/').split('/').next().unwrap_or_default();
-    let id = parse(id).ok_or_else(Trouble::not_found)?;
-    let entry = books.store.find(id).await?.ok_or_else(Trouble::not_found)?;
-    *request.uri_mut() = path.parse().map_err(|_| Trouble::not_found())?;
+    let id = parse(id).ok_or_else(AdminError::not_found)?;
+    let entry = books
+        .store
+        .find(id)
+        .await?
+        .ok_or_else(AdminError::not_found)?;
+    *request.uri_mut() = path.parse().map_err(|_| AdminError::not_found())?;
     request.extensions_mut().insert(Operator(entry.owner));
     let Ok(response) = books.replay.routes().oneshot(request).await;
     Ok(response.into_response())

@@ -7,7 +7,7 @@ use tower_reprise::error::BoxError;
 
 use super::{encoded, path};
 use crate::{
-    desk::{At, Desk},
+    admin_client::{AdminClient, At},
     output::{Format, cell, fields, progress, show, table},
 };
 
@@ -26,7 +26,7 @@ enum Does {
     List {
         #[command(flatten)]
         filter: Filter,
-        /// How many at most
+        /// At most this many
         #[arg(long, value_name = "NUMBER", default_value_t = 100)]
         limit: usize,
     },
@@ -47,10 +47,10 @@ enum Does {
         /// Says how many there are, and changes nothing
         #[arg(long)]
         dry_run: bool,
-        /// How many a second
+        /// This many a second
         #[arg(long, value_name = "NUMBER", default_value_t = 10)]
         per_second: u32,
-        /// How many at most
+        /// At most this many
         #[arg(long, value_name = "NUMBER")]
         at_most: Option<u64>,
     },
@@ -109,7 +109,7 @@ impl Args {
 }
 
 impl Does {
-    async fn run(self, desk: Desk, format: Format) -> Result<ExitCode, BoxError> {
+    async fn run(self, desk: AdminClient, format: Format) -> Result<ExitCode, BoxError> {
         match self {
             Self::List { filter, limit } => list(&desk, format, &filter, limit).await?,
             Self::Show { id } => {
@@ -160,7 +160,12 @@ impl Does {
 }
 
 /// Lists page by page: stores do not select by cause, so a page may hold few of it or none.
-async fn list(desk: &Desk, format: Format, filter: &Filter, limit: usize) -> Result<(), BoxError> {
+async fn list(
+    desk: &AdminClient,
+    format: Format,
+    filter: &Filter,
+    limit: usize,
+) -> Result<(), BoxError> {
     let mut letters = Vec::new();
     let mut after = Some(0);
     while let Some(from) = after.filter(|_| letters.len() < limit) {
@@ -179,7 +184,7 @@ async fn list(desk: &Desk, format: Format, filter: &Filter, limit: usize) -> Res
 }
 
 /// Shows how far a redrive is, until it has ended.
-async fn follow(desk: &Desk, format: Format, started: Value) -> Result<ExitCode, BoxError> {
+async fn follow(desk: &AdminClient, format: Format, started: Value) -> Result<ExitCode, BoxError> {
     let number = started["number"].as_u64().unwrap_or_default();
     let mut answer = started;
     loop {

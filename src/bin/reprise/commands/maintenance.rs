@@ -6,7 +6,7 @@ use tower_reprise::error::BoxError;
 
 use super::path;
 use crate::{
-    desk::{At, Desk},
+    admin_client::{AdminClient, At},
     output::{Format, show},
 };
 
@@ -25,7 +25,7 @@ enum Does {
     Status,
     /// Switches it on
     On {
-        /// How long callers are told that it takes, such as 10min; it stays on until it is switched off
+        /// The time that callers are told, such as 10min; it stays on until it is switched off
         #[arg(long = "for", value_name = "TIME")]
         time: Option<String>,
     },
@@ -46,7 +46,7 @@ impl Args {
 }
 
 impl Does {
-    async fn run(self, desk: Desk, format: Format) -> Result<ExitCode, BoxError> {
+    async fn run(self, desk: AdminClient, format: Format) -> Result<ExitCode, BoxError> {
         let answer = match self {
             Self::Status => desk.get("/maintenance").await?,
             Self::On { time } => {

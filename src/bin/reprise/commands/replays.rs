@@ -6,7 +6,7 @@ use tower_reprise::error::BoxError;
 
 use super::{encoded, path};
 use crate::{
-    desk::{At, Desk},
+    admin_client::{AdminClient, At},
     output::{Format, show, table},
 };
 
@@ -29,7 +29,7 @@ enum Does {
         /// Only those of this caller
         #[arg(long, value_name = "NAME")]
         owner: Option<String>,
-        /// How many at most, 1 to 1000
+        /// At most this many, 1 to 1000
         #[arg(long, value_name = "NUMBER", default_value_t = 100)]
         limit: u32,
         /// Those after this number in the order of arrival
@@ -61,7 +61,7 @@ impl Args {
 }
 
 impl Does {
-    async fn run(self, desk: Desk, format: Format) -> Result<ExitCode, BoxError> {
+    async fn run(self, desk: AdminClient, format: Format) -> Result<ExitCode, BoxError> {
         let at = |id: &str| format!("/replays/{}", encoded(id));
         let answer = match self {
             Self::List {

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, fs};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use tower_reprise::error::BoxError;
 
-use crate::wrong::Wrong;
+use crate::usage_error::UsageError;
 
 /// A flag: its name, what its value is called, what it is for. Under a heading.
 struct Flag {
@@ -367,21 +367,21 @@ const VALUES: &str = "a text, a whole number, true or false";
 /// Flags from a file.
 fn file(path: &str) -> Result<Values, BoxError> {
     let text = fs::read_to_string(path).map_err(|error| {
-        Wrong::new("config", path, format!("a file that can be read ({error})"))
+        UsageError::new("config", path, format!("a file that can be read ({error})"))
     })?;
     let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
         // Without the line itself, which may hold a password.
         let before = error.span().and_then(|span| text.get(..span.start));
         let line = before.map_or(1, |before| before.split('\n').count());
         let allowed = format!("TOML (line {line}: {})", error.message());
-        Wrong::new("config", path, allowed)
+        UsageError::new("config", path, allowed)
     })?;
     let mut values = BTreeMap::new();
     for (name, value) in table {
         if !FLAGS.iter().any(|flag| flag.name == name) {
             let names: Vec<_> = FLAGS.iter().map(|flag| flag.name).collect();
             let allowed = format!("one of {}", names.join(", "));
-            return Err(Wrong::new("config", &name, allowed).into());
+            return Err(UsageError::new("config", &name, allowed).into());
         }
         let list = match value {
             toml::Value::Array(list) => list,
@@ -391,10 +391,10 @@ fn file(path: &str) -> Result<Values, BoxError> {
             toml::Value::String(text) => Ok(text),
             toml::Value::Integer(number) => Ok(number.to_string()),
             toml::Value::Boolean(is) => Ok(is.to_string()),
-            toml::Value::Float(number) => Err(Wrong::new(&name, &number.to_string(), VALUES)),
-            other => Err(Wrong::new(&name, other.type_str(), VALUES)),
+            toml::Value::Float(number) => Err(UsageError::new(&name, &number.to_string(), VALUES)),
+            other => Err(UsageError::new(&name, other.type_str(), VALUES)),
         });
-        values.insert(name.clone(), texts.collect::<Result<Vec<_>, Wrong>>()?);
+        values.insert(name.clone(), texts.collect::<Result<Vec<_>, UsageError>>()?);
     }
     Ok(Values(values))
 }

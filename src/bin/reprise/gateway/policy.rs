@@ -2,7 +2,7 @@
 
 use tower_reprise::{Dependencies, Policy, error::BoxError, policy::Policies};
 
-use crate::wrong::Wrong;
+use crate::usage_error::UsageError;
 
 /// Reads a policy, or takes the standard's. One that breaks a rule is refused.
 pub(crate) fn open(path: Option<&str>) -> Result<Policies, BoxError> {
@@ -15,7 +15,7 @@ pub(crate) fn open(path: Option<&str>) -> Result<Policies, BoxError> {
     // An approved violation is its approver's responsibility.
     if audit.violations().any(|finding| finding.approval.is_none()) {
         let allowed = format!("a policy that keeps the standard; it breaks it:\n{audit}");
-        return Err(Wrong::new("policy", path, allowed).into());
+        return Err(UsageError::new("policy", path, allowed).into());
     }
     Ok(policies)
 }

@@ -24,7 +24,7 @@ use crate::{
     gateway::tunnel::Tunnels,
     gateway::upstream::{self, Target},
     store::Store,
-    wrong::Wrong,
+    usage_error::UsageError,
 };
 
 pub(crate) async fn run(settings: Settings) -> Result<(), BoxError> {
@@ -133,10 +133,10 @@ async fn settled(store: &Store, until: Instant) -> bool {
     true
 }
 
-async fn bind(field: &str, address: SocketAddr) -> Result<TcpListener, Wrong> {
+async fn bind(field: &str, address: SocketAddr) -> Result<TcpListener, UsageError> {
     let bound = TcpListener::bind(address).await;
     let allowed = |error| format!("an address of this machine that is free ({error})");
-    bound.map_err(|error| Wrong::new(field, &address.to_string(), allowed(error)))
+    bound.map_err(|error| UsageError::new(field, &address.to_string(), allowed(error)))
 }
 
 /// On stdout, for who started the gateway: with port 0, that is how to find out which it is.

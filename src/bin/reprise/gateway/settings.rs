@@ -16,7 +16,7 @@ use tower_reprise::{
 use tracing_subscriber::filter::LevelFilter;
 
 use super::{access::AccessLog, flags::Values, policy, tls::Tls};
-use crate::{store::StoreAt, wrong::Wrong};
+use crate::{store::StoreAt, usage_error::UsageError};
 
 const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -186,22 +186,26 @@ const SECRETS: [&str; 4] = [
 struct Reader<'a>(&'a Values);
 
 impl Reader<'_> {
-    fn optional<T: FromStr>(&self, name: &str, allowed: &str) -> Result<Option<T>, Wrong> {
-        let parse = |text: &str| text.parse().map_err(|_| Wrong::new(name, text, allowed));
+    fn optional<T: FromStr>(&self, name: &str, allowed: &str) -> Result<Option<T>, UsageError> {
+        let parse = |text: &str| {
+            text.parse()
+                .map_err(|_| UsageError::new(name, text, allowed))
+        };
         self.0.get(name).map(parse).transpose()
     }
 
-    fn required<T: FromStr>(&self, name: &str, allowed: &str) -> Result<T, Wrong> {
+    fn required<T: FromStr>(&self, name: &str, allowed: &str) -> Result<T, UsageError> {
         let value = self.optional(name, allowed)?;
-        value.ok_or_else(|| Wrong::missing(name, allowed))
+        value.ok_or_else(|| UsageError::missing(name, allowed))
     }
 
-    fn or<T: FromStr>(&self, name: &str, default: &str, allowed: &str) -> Result<T, Wrong> {
+    fn or<T: FromStr>(&self, name: &str, default: &str, allowed: &str) -> Result<T, UsageError> {
         let text = self.0.get(name).unwrap_or(default);
-        text.parse().map_err(|_| Wrong::new(name, text, allowed))
+        text.parse()
+            .map_err(|_| UsageError::new(name, text, allowed))
     }
 
-    fn bool(&self, name: &str) -> Result<bool, Wrong> {
+    fn bool(&self, name: &str) -> Result<bool, UsageError> {
         self.or(name, "false", "true or false")
     }
 
@@ -210,12 +214,12 @@ impl Reader<'_> {
         name: &str,
         default: usize,
         range: RangeInclusive<usize>,
-    ) -> Result<usize, Wrong> {
+    ) -> Result<usize, UsageError> {
         let allowed = format!("{} to {}", range.start(), range.end());
         let number = self.optional(name, &allowed)?.unwrap_or(default);
         match range.contains(&number) {
             true => Ok(number),
-            false => Err(Wrong::new(name, &number.to_string(), allowed)),
+            false => Err(UsageError::new(name, &number.to_string(), allowed)),
         }
     }
 
@@ -224,49 +228,49 @@ impl Reader<'_> {
         name: &str,
         default: Duration,
         range: RangeInclusive<Duration>,
-    ) -> Result<Duration, Wrong> {
+    ) -> Result<Duration, UsageError> {
         let allowed = format!("{} to {}", human(*range.start()), human(*range.end()));
         let time = self.optional::<humantime::Duration>(name, &allowed)?;
         let time = time.map_or(default, Into::into);
         match range.contains(&time) {
             true => Ok(time),
-            false => Err(Wrong::new(name, &human(time), allowed)),
+            false => Err(UsageError::new(name, &human(time), allowed)),
         }
     }
 
     /// One of these; the first unless told otherwise.
-    fn one_of<T: Copy>(&self, name: &str, choices: &[(&str, T)]) -> Result<T, Wrong> {
+    fn one_of<T: Copy>(&self, name: &str, choices: &[(&str, T)]) -> Result<T, UsageError> {
         let names: Vec<_> = choices.iter().map(|(name, _)| *name).collect();
         let text = self.0.get(name).unwrap_or(names[0]);
         let chosen = choices.iter().find(|(name, _)| *name == text);
-        let wrong = || Wrong::new(name, text, names.join(" or "));
+        let wrong = || UsageError::new(name, text, names.join(" or "));
         chosen.map(|(_, value)| *value).ok_or_else(wrong)
     }
 
-    fn upstream(&self) -> Result<Uri, Wrong> {
+    fn upstream(&self) -> Result<Uri, UsageError> {
         let uri: Uri = self.required("upstream", UPSTREAM)?;
         let scheme = matches!(uri.scheme_str(), Some("http" | "https"));
         let authority = uri.authority().map_or("@", |authority| authority.as_str());
         if !scheme || authority.contains('@') || uri.query().is_some() {
-            return Err(Wrong::new("upstream", &uri.to_string(), UPSTREAM));
+            return Err(UsageError::new("upstream", &uri.to_string(), UPSTREAM));
         }
         Ok(uri)
     }
 
-    fn name(&self, name: &str) -> Result<Option<String>, Wrong> {
+    fn name(&self, name: &str) -> Result<Option<String>, UsageError> {
         let allowed = "1 to 64 visible ASCII characters";
         let check = |text: &str| {
             let valid =
                 (1..=64).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic());
             match valid {
                 true => Ok(text.to_owned()),
-                false => Err(Wrong::new(name, text, allowed)),
+                false => Err(UsageError::new(name, text, allowed)),
             }
         };
         self.0.get(name).map(check).transpose()
     }
 
-    fn path(&self, name: &str, default: &str) -> Result<Option<String>, Wrong> {
+    fn path(&self, name: &str, default: &str) -> Result<Option<String>, UsageError> {
         let text = self.0.get(name).unwrap_or(default);
         if text == "off" {
             return Ok(None);
@@ -276,40 +280,45 @@ impl Reader<'_> {
             path.starts_with('/') && path.parse::<Uri>().is_ok_and(|uri| uri.path() == path);
         match valid {
             true => Ok(Some(path.to_owned())),
-            false => Err(Wrong::new(name, text, "a path such as /.replays, or off")),
+            false => Err(UsageError::new(
+                name,
+                text,
+                "a path such as /.replays, or off",
+            )),
         }
     }
 
     /// Returns the content of the file that a flag names, without the end of its line.
-    fn file(&self, name: &str) -> Result<Option<String>, Wrong> {
+    fn file(&self, name: &str) -> Result<Option<String>, UsageError> {
         let Some(path) = self.0.get(name) else {
             return Ok(None);
         };
         let text = fs::read_to_string(path);
-        let text =
-            text.map_err(|e| Wrong::new(name, path, format!("a file that can be read ({e})")))?;
+        let text = text
+            .map_err(|e| UsageError::new(name, path, format!("a file that can be read ({e})")))?;
         Ok(Some(text.trim().to_owned()))
     }
 
-    fn tls(&self) -> Result<Option<Tls>, Wrong> {
+    fn tls(&self) -> Result<Option<Tls>, UsageError> {
         match (self.0.get("tls-certificate"), self.0.get("tls-key")) {
             (None, None) => Ok(None),
             (Some(certificate), Some(key)) => Tls::open(certificate, key).map(Some),
-            (None, Some(_)) => Err(Wrong::missing(
+            (None, Some(_)) => Err(UsageError::missing(
                 "tls-certificate",
                 "a PEM file, beside tls-key",
             )),
-            (Some(_), None) => Err(Wrong::missing(
+            (Some(_), None) => Err(UsageError::missing(
                 "tls-key",
                 "a PEM file, beside tls-certificate",
             )),
         }
     }
 
-    fn access_log(&self) -> Result<Option<AccessLog>, Wrong> {
+    fn access_log(&self) -> Result<Option<AccessLog>, UsageError> {
         let open = |path: &str| {
             let allowed = |error| format!("a file that can be written to, or - ({error})");
-            AccessLog::open(path).map_err(|error| Wrong::new("access-log", path, allowed(error)))
+            AccessLog::open(path)
+                .map_err(|error| UsageError::new("access-log", path, allowed(error)))
         };
         self.0.get("access-log").map(open).transpose()
     }
@@ -330,37 +339,37 @@ impl Reader<'_> {
     }
 
     /// A token that takes long to guess.
-    fn token(&self, name: &str) -> Result<Option<String>, Wrong> {
+    fn token(&self, name: &str) -> Result<Option<String>, UsageError> {
         let text = self.file(name)?;
         let strong = |text: &String| text.len() >= 16 && text.bytes().all(|b| b.is_ascii_graphic());
         match text {
             Some(text) if !strong(&text) => {
                 let allowed = "a token of at least 16 visible ASCII characters";
-                Err(Wrong::new(name, "something else", allowed))
+                Err(UsageError::new(name, "something else", allowed))
             }
             text => Ok(text),
         }
     }
 
     /// Others than this machine need a token.
-    fn admin(&self, token: bool) -> Result<Option<SocketAddr>, Wrong> {
+    fn admin(&self, token: bool) -> Result<Option<SocketAddr>, UsageError> {
         let admin: Option<SocketAddr> = self.optional("admin", ADDRESS)?;
         match admin {
             Some(address) if !token && !address.ip().is_loopback() => {
                 let allowed = "an address of loopback, or any with --admin-token-file";
-                Err(Wrong::new("admin", &address.to_string(), allowed))
+                Err(UsageError::new("admin", &address.to_string(), allowed))
             }
             admin => Ok(admin),
         }
     }
 
-    fn credential(&self, name: &str) -> Result<Option<HeaderValue>, Wrong> {
+    fn credential(&self, name: &str) -> Result<Option<HeaderValue>, UsageError> {
         let Some(text) = self.file(name)? else {
             return Ok(None);
         };
         let allowed = "the value of an Authorization header";
         let value = HeaderValue::try_from(text);
-        let mut value = value.map_err(|_| Wrong::new(name, "something else", allowed))?;
+        let mut value = value.map_err(|_| UsageError::new(name, "something else", allowed))?;
         value.set_sensitive(true);
         Ok(Some(value))
     }
@@ -369,7 +378,7 @@ impl Reader<'_> {
         let mut guard = Guard::new();
         for network in self.0.all("callback-allow") {
             let allowed = "an address or a network, such as 10.0.0.0/8";
-            let wrong = |_| Wrong::new("callback-allow", network, allowed);
+            let wrong = |_| UsageError::new("callback-allow", network, allowed);
             guard = guard.allow(network).map_err(wrong)?;
         }
         if self.bool("callback-http")? {
@@ -380,7 +389,7 @@ impl Reader<'_> {
         };
         // Without the secret.
         let allowed = "a secret of 24 to 64 bytes as whsec_ and Base64";
-        let wrong = |_| Wrong::new("callback-secret-file", "something else", allowed);
+        let wrong = |_| UsageError::new("callback-secret-file", "something else", allowed);
         let signer = Signer::new(secret).map_err(wrong)?;
         Ok(Some((signer, guard)))
     }

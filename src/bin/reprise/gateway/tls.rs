@@ -10,7 +10,7 @@ use rustls::{
 };
 use tokio_rustls::TlsAcceptor;
 
-use crate::wrong::Wrong;
+use crate::usage_error::UsageError;
 
 #[derive(Clone)]
 pub(crate) struct Tls {
@@ -20,7 +20,7 @@ pub(crate) struct Tls {
 }
 
 impl Tls {
-    pub(crate) fn open(certificate: &str, key: &str) -> Result<Self, Wrong> {
+    pub(crate) fn open(certificate: &str, key: &str) -> Result<Self, UsageError> {
         let config = read(certificate, key)?;
         Ok(Self {
             certificate: certificate.to_owned(),
@@ -45,9 +45,9 @@ impl Tls {
     }
 }
 
-fn read(certificate: &str, key: &str) -> Result<ServerConfig, Wrong> {
+fn read(certificate: &str, key: &str) -> Result<ServerConfig, UsageError> {
     let wrong = |field: &str, path: &str, why: String| {
-        Wrong::new(field, path, format!("a PEM file ({why})"))
+        UsageError::new(field, path, format!("a PEM file ({why})"))
     };
     let bytes = |field: &str, path: &str| {
         fs::read(path).map_err(|error| wrong(field, path, error.to_string()))

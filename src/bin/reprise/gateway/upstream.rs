@@ -22,7 +22,7 @@ use tokio::net::TcpStream;
 use tower_reprise::{delivery::replay::Replayed, error::BoxError};
 
 use super::settings::Settings;
-use crate::wrong::Wrong;
+use crate::usage_error::UsageError;
 
 /// The longest path with its query that there is.
 const LONGEST: usize = u16::MAX as usize - 1;
@@ -58,7 +58,7 @@ pub(crate) fn client(settings: &Settings) -> Result<Calls, BoxError> {
 }
 
 fn authorities(path: &str) -> Result<RootCertStore, BoxError> {
-    let wrong = |why: String| Wrong::new("upstream-ca", path, format!("a PEM file ({why})"));
+    let wrong = |why: String| UsageError::new("upstream-ca", path, format!("a PEM file ({why})"));
     let pem = fs::read(path).map_err(|error| wrong(error.to_string()))?;
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(&pem) {

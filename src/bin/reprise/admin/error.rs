@@ -9,14 +9,14 @@ use serde_json::json;
 use tower_reprise::store::StoreError;
 
 /// Why an operator gets no answer: `{"error": …}`.
-pub(crate) struct Trouble(StatusCode, String);
+pub(crate) struct AdminError(StatusCode, String);
 
-impl Trouble {
+impl AdminError {
     pub(crate) fn new(status: StatusCode, why: impl Into<String>) -> Self {
         Self(status, why.into())
     }
 
-    pub(crate) fn wrong(field: &str, value: &str, allowed: &str) -> Self {
+    pub(crate) fn invalid(field: &str, value: &str, allowed: &str) -> Self {
         let shown: String = value.chars().take(64).collect();
         let message = format!("{field} is {shown}, allowed: {allowed}");
         Self(StatusCode::BAD_REQUEST, message)
@@ -31,13 +31,13 @@ impl Trouble {
     }
 }
 
-impl From<StoreError> for Trouble {
+impl From<StoreError> for AdminError {
     fn from(error: StoreError) -> Self {
         Self(StatusCode::SERVICE_UNAVAILABLE, error.to_string())
     }
 }
 
-impl IntoResponse for Trouble {
+impl IntoResponse for AdminError {
     fn into_response(self) -> Response {
         (self.0, Json(json!({ "error": self.1 }))).into_response()
     }
@@ -47,12 +47,12 @@ impl IntoResponse for Trouble {
 pub(crate) struct Asked<T>(pub(crate) T);
 
 impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Asked<T> {
-    type Rejection = Trouble;
+    type Rejection = AdminError;
 
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Trouble> {
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, AdminError> {
         match Query::try_from_uri(&parts.uri) {
             Ok(Query(asked)) => Ok(Self(asked)),
-            Err(error) => Err(Trouble::new(StatusCode::BAD_REQUEST, error.body_text())),
+            Err(error) => Err(AdminError::new(StatusCode::BAD_REQUEST, error.body_text())),
         }
     }
 }

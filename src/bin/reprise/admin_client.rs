@@ -13,7 +13,7 @@ use serde_json::Value;
 use tower::ServiceExt;
 use tower_reprise::error::BoxError;
 
-use crate::{admin::Books, output::Format, store::StoreAt, wrong::Wrong};
+use crate::{admin::Books, output::Format, store::StoreAt, usage_error::UsageError};
 
 /// The admin port of a gateway that was not told otherwise.
 const ADMIN: &str = "127.0.0.1:8081";
@@ -48,7 +48,7 @@ pub(crate) struct At {
         global = true
     )]
     admin_token_file: Option<PathBuf>,
-    /// How the answer is written
+    /// The form of the answer
     #[arg(
         long,
         value_name = "FORMAT",
@@ -65,7 +65,7 @@ impl At {
     pub(crate) fn run<D>(
         self,
         store: bool,
-        does: impl FnOnce(Desk, Format) -> D,
+        does: impl FnOnce(AdminClient, Format) -> D,
     ) -> Result<ExitCode, BoxError>
     where
         D: Future<Output = Result<ExitCode, BoxError>>,
@@ -98,12 +98,12 @@ impl At {
         if let Some(text) = self.store.filter(|_| by_hand || self.admin.is_none()) {
             let store = text
                 .parse()
-                .map_err(|()| Wrong::new("store", &text, StoreAt::ALLOWED))?;
+                .map_err(|()| UsageError::new("store", &text, StoreAt::ALLOWED))?;
             return match store {
                 StoreAt::Memory => {
                     let allowed =
                         "a store that outlives its process: sqlite:PATH, postgres://… or redis://…";
-                    Err(Wrong::new("store", "memory", allowed).into())
+                    Err(UsageError::new("store", "memory", allowed).into())
                 }
                 store => Ok(Place::Store(store)),
             };
@@ -112,7 +112,7 @@ impl At {
         let url = text.trim_end_matches('/').trim_start_matches("http://");
         if url.parse::<http::uri::Authority>().is_err() {
             let allowed = "a host and a port, such as 127.0.0.1:8081";
-            return Err(Wrong::new("admin", &text, allowed).into());
+            return Err(UsageError::new("admin", &text, allowed).into());
         }
         let token = match self.admin_token_file {
             None => None,
@@ -120,7 +120,7 @@ impl At {
                 let shown = path.display().to_string();
                 let text = std::fs::read_to_string(&path).map_err(|error| {
                     let allowed = format!("a file that can be read ({error})");
-                    Wrong::new("admin-token-file", &shown, allowed)
+                    UsageError::new("admin-token-file", &shown, allowed)
                 })?;
                 let mut token = HeaderValue::try_from(format!("Bearer {}", text.trim()))?;
                 token.set_sensitive(true);
@@ -137,10 +137,10 @@ enum Place {
 }
 
 impl Place {
-    async fn open(self) -> Result<Desk, BoxError> {
+    async fn open(self) -> Result<AdminClient, BoxError> {
         Ok(match self {
-            Self::Store(at) => Desk::Store(Books::of(at.open().await?)?.routes()),
-            Self::Port(url, token) => Desk::Port {
+            Self::Store(at) => AdminClient::Store(Books::of(at.open().await?)?.routes()),
+            Self::Port(url, token) => AdminClient::Port {
                 client: Box::new(Client::builder(TokioExecutor::new()).build_http()),
                 url,
                 token,
@@ -149,7 +149,7 @@ impl Place {
     }
 }
 
-pub(crate) enum Desk {
+pub(crate) enum AdminClient {
     Store(Router),
     Port {
         client: Box<Client<HttpConnector, Body>>,
@@ -158,7 +158,7 @@ pub(crate) enum Desk {
     },
 }
 
-impl Desk {
+impl AdminClient {
     pub(crate) async fn get(&self, path: &str) -> Result<Value, BoxError> {
         self.ask(Method::GET, path).await
     }

@@ -2,13 +2,13 @@ use std::{error::Error, fmt};
 
 /// A flag that can't be used: which one, its value, what is allowed.
 #[derive(Debug)]
-pub(crate) struct Wrong {
+pub(crate) struct UsageError {
     field: String,
     value: String,
     allowed: String,
 }
 
-impl Wrong {
+impl UsageError {
     pub(crate) fn new(field: &str, value: &str, allowed: impl Into<String>) -> Self {
         Self {
             field: field.to_owned(),
@@ -60,7 +60,7 @@ const KINDS: [&str; 8] = [
     "sqlite",
 ];
 
-impl fmt::Display for Wrong {
+impl fmt::Display for UsageError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             field,
@@ -71,4 +71,4 @@ impl fmt::Display for Wrong {
     }
 }
 
-impl Error for Wrong {}
+impl Error for UsageError {}
