@@ -305,7 +305,7 @@ mod members {
                                 .as_str()
                                 .is_some_and(|text| super::is_false(text.as_bytes()));
                     }
-                    Form::Millis => longest = longest.max(read(value, |text| millis(text))),
+                    Form::Millis => longest = longest.max(read(value, millis)),
                     _ => longest = longest.max(read(value, |text| delay_value(text, now))),
                 });
             }
