@@ -137,7 +137,7 @@ impl BatchRow for CompleteRow {
 
 /// Sorts rows by their keys. Statements lock rows in this order, so that two of them never wait for
 /// each other.
-fn sorted<'a, R>(rows: &'a [R], key: impl Fn(&R) -> &[u8; 32]) -> Vec<&'a R> {
+fn sorted<R>(rows: &[R], key: impl Fn(&R) -> &[u8; 32]) -> Vec<&R> {
     let mut sorted: Vec<_> = rows.iter().collect();
     sorted.sort_unstable_by(|a, b| key(a).cmp(key(b)));
     sorted
