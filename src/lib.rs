@@ -121,7 +121,7 @@ pub mod stacks;
 pub mod store;
 
 mod sync;
-mod telemetry;
+pub mod telemetry;
 
 #[cfg(feature = "delivery")]
 pub use self::delivery::{replay::ReplayLayer, webhooks::verify::WebhookVerifyLayer};

@@ -15,14 +15,14 @@ use dashmap::{DashMap, Entry};
 use tokio::time::Instant;
 
 use super::{
-    ByAuthority, Dependency, Locate, Named,
+    BoxLocate, ByAuthority, Dependency, Locate, Named,
     hook::Hook,
     nanos,
     shard::{CacheLine, SHARDS, shard},
 };
 use crate::{
     backoff::Jitter,
-    classify::{Standard, TraceClassifier},
+    classify::{BoxClassify, Standard, TraceClassifier},
     error::Rule,
     policy::{Audit, Policies, Policy},
     telemetry,
@@ -41,6 +41,11 @@ pub struct Dependencies<C = Standard, L = ByAuthority> {
     pub(crate) classifier: C,
     pub(crate) locate: L,
 }
+
+/// A registry with any classifier and any locator for these requests and responses: made by
+/// [`DependenciesBuilder::boxed`].
+pub type BoxDependencies<Request, Response> =
+    Dependencies<BoxClassify<Request, Response>, BoxLocate<Request>>;
 
 struct Registry {
     /// Read-locked while a dependency is made, so that none is made by policies of before a reload.
@@ -62,6 +67,8 @@ struct Registry {
     /// More than one was made: originals that a layer counts are marked, since another layer of
     /// the same call may count them too.
     marks_originals: AtomicBool,
+    /// A retry loop was made.
+    has_retry_loop: Arc<AtomicBool>,
     served: Mutex<Served>,
 }
 
@@ -279,6 +286,12 @@ impl<C, L> Dependencies<C, L> {
         }
     }
 
+    /// Registers a retry loop: it counts originals, and warns of calls that are refused below it.
+    pub(crate) fn register_retry_loop(&self) {
+        self.shared.has_retry_loop.store(true, Ordering::Relaxed);
+        self.register_counting_layer();
+    }
+
     /// Returns whether a layer that counts an original marks it for the layers below.
     pub(crate) fn marks_originals(&self) -> bool {
         self.shared.marks_originals.load(Ordering::Relaxed)
@@ -351,6 +364,7 @@ impl Registry {
             self.origin,
             Arc::clone(&self.jitter),
             self.hook.clone(),
+            Arc::clone(&self.has_retry_loop),
         ))
     }
 

@@ -14,8 +14,8 @@ use tokio::time::Instant;
 use super::{Current, Dependencies, Registry};
 use crate::{
     backoff::Jitter,
-    classify::Standard,
-    dependency::{ByAuthority, ByMessage, Event, Named, hook::Hook, nanos},
+    classify::{BoxClassify, Classify, Standard},
+    dependency::{BoxLocate, ByAuthority, ByMessage, Event, Locate, Named, hook::Hook, nanos},
     policy::{Policies, Policy},
 };
 
@@ -130,6 +130,49 @@ impl<C, L> DependenciesBuilder<C, L> {
         }
     }
 
+    /// Boxes classifier and locator, so that the registry's type can be written down, whatever closures
+    /// they are: as [`BoxDependencies<Request, Response>`](crate::dependency::BoxDependencies).
+    ///
+    /// ```
+    /// use std::error::Error;
+    /// use tower_reprise::{
+    ///     Dependencies, Policy,
+    ///     call::{Cause, Verdict},
+    ///     dependency::BoxDependencies,
+    ///     error::ConfigError,
+    /// };
+    ///
+    /// struct OrderPlaced;
+    ///
+    /// struct Consumer {
+    ///     deps: BoxDependencies<OrderPlaced, ()>,
+    /// }
+    ///
+    /// fn consumer() -> Result<Consumer, ConfigError> {
+    ///     let judge = |outcome: Result<&(), &(dyn Error + 'static)>| match outcome {
+    ///         Ok(()) => Verdict::SUCCESS,
+    ///         Err(_) => Verdict::transient(Cause::Unknown),
+    ///     };
+    ///     let deps = Dependencies::builder(Policy::batch_item().build()?)
+    ///         .with_classifier(judge)
+    ///         .with_locate_message(|_: &OrderPlaced| "orders".into())
+    ///         .boxed()
+    ///         .build();
+    ///     Ok(Consumer { deps })
+    /// }
+    /// # assert!(consumer()?.deps.list().is_empty());
+    /// # Ok::<(), ConfigError>(())
+    /// ```
+    pub fn boxed<Req, Res>(self) -> DependenciesBuilder<BoxClassify<Req, Res>, BoxLocate<Req>>
+    where
+        C: Classify<Req, Res> + Clone + Send + Sync + 'static,
+        L: Locate<Req> + Clone + Send + Sync + 'static,
+    {
+        let classifier = BoxClassify::new(self.classifier.clone());
+        let locate = BoxLocate::new(self.locate.clone());
+        self.with_classifier(classifier).with_locator(locate)
+    }
+
     /// Makes the registry.
     pub fn build(self) -> Dependencies<C, L> {
         Dependencies {
@@ -149,6 +192,7 @@ impl<C, L> DependenciesBuilder<C, L> {
                 last_sweep: AtomicU64::new(0),
                 has_counting_layer: AtomicBool::new(false),
                 marks_originals: AtomicBool::new(false),
+                has_retry_loop: Arc::default(),
                 served: Default::default(),
             }),
             classifier: self.classifier,
