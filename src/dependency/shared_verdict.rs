@@ -216,7 +216,8 @@ mod tests {
         assert_eq!(verdict.cause, Cause::Refused(Refusal::Breaker));
         assert_eq!(verdict.retry, Retryable::Never, "it is closed");
         let shed = classify(Refused::new(Refusal::Throttle, "a", None).into());
-        let later = |guidance| matches!(guidance, Some(Guidance::AtLeast(wait)) if wait.as_secs() > 0);
+        let later =
+            |guidance| matches!(guidance, Some(Guidance::AtLeast(wait)) if wait.as_secs() > 0);
         assert!(later(shed.guidance), "CB-10: {shed:?}");
         for (before, refused) in [
             (Effect::None, Some(Refusal::Budget)),
