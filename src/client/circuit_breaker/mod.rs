@@ -21,7 +21,7 @@
 //! At 99 % the promise holds for a busy client, not for one that makes few calls and had no success yet:
 //! of 600 calls in a minute a tenth may go out if all fail, and most of these would have to be the first
 //! ones to bring as many successes as without a breaker (a success among 60 calls has a chance of 45 %).
-//! A client that starts in an outage would then call five times as often before it stops.
+//! A client that starts in an outage would then call three times as often before it stops.
 //!
 //! [`consecutive_failures`] sets a plain count instead, and [`failure_rate`] a share of a window.
 //!
