@@ -34,7 +34,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http::HeaderMap;
 
-use crate::call::Guidance;
+use crate::{call::Guidance, http::headers::digits};
 
 /// The most lines of a field, members of a list and parameters of a member that are read.
 const MAX_ITEMS: usize = 16;
@@ -104,7 +104,7 @@ pub fn explicit_guidance(headers: &HeaderMap, now: SystemTime) -> Option<Guidanc
 pub fn pushback(headers: &HeaderMap) -> Option<Guidance> {
     let mut values = lines(headers, "grpc-retry-pushback-ms");
     let value = values.next()?;
-    Some(match (integer(value), values.next()) {
+    Some(match (digits(value), values.next()) {
         (Some(millis), None) => Guidance::Exactly(Duration::from_millis(millis)),
         _ => Guidance::Stop,
     })
@@ -123,7 +123,7 @@ pub fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
 #[must_use]
 pub fn retry_after_value(value: &[u8], now: SystemTime) -> Option<Duration> {
     let value = trim(value);
-    integer(value).map(Duration::from_secs).or_else(|| {
+    digits(value).map(Duration::from_secs).or_else(|| {
         let date = http_date(value, now)?;
         Some(date.duration_since(now).unwrap_or_default())
     })
@@ -343,9 +343,9 @@ impl Cursor<'_> {
     }
 
     fn digits(&mut self, count: usize) -> Option<i64> {
-        let (digits, rest) = self.0.split_at_checked(count)?;
+        let (number, rest) = self.0.split_at_checked(count)?;
         self.0 = rest;
-        integer(digits)?.try_into().ok()
+        digits(number)?.try_into().ok()
     }
 
     /// Reads `hh:mm:ss` as seconds since midnight.
@@ -395,19 +395,8 @@ fn trim(mut value: &[u8]) -> &[u8] {
 /// Parses digits with an optional fraction, which is rounded up.
 fn number(value: &[u8]) -> Option<u64> {
     let Some(point) = value.iter().position(|&byte| byte == b'.') else {
-        return integer(value);
+        return digits(value);
     };
-    let fraction = integer(&value[point + 1..])?;
-    Some(integer(&value[..point])?.saturating_add(u64::from(fraction > 0)))
-}
-
-/// Parses one or more digits, saturating.
-fn integer(value: &[u8]) -> Option<u64> {
-    if value.is_empty() {
-        return None;
-    }
-    value.iter().try_fold(0_u64, |number, byte| {
-        let digit = byte.is_ascii_digit().then(|| u64::from(byte - b'0'))?;
-        Some(number.saturating_mul(10).saturating_add(digit))
-    })
+    let fraction = digits(&value[point + 1..])?;
+    Some(digits(&value[..point])?.saturating_add(u64::from(fraction > 0)))
 }

@@ -50,6 +50,8 @@ pin_project! {
         Preparing { future: Pin<Box<G>>, attempt: Attempt },
         // The service becomes ready. Then the request goes out, if that is still allowed.
         Readying { request: Option<Box<Req>> },
+        // The caller's deadline has passed: nothing goes out.
+        Late,
     }
 }
 
@@ -180,11 +182,12 @@ where
                         return Poll::Ready(call.end_with_last(StopReason::Deadline));
                     };
                     ready.map_err(Into::into)?;
-                    let Some(request) = request.take() else {
+                    let Some(mut request) = request.take() else {
                         unreachable!("the future was polled after it was ready");
                     };
                     match call.send_charge() {
                         Ok(()) => {
+                            call.refresh(&mut request);
                             let future = call.service().call(*request);
                             this.timer.set(None);
                             this.state.set(State::Calling { future });
@@ -198,6 +201,7 @@ where
                         Err(reason) => return Poll::Ready(call.end_with_last(reason)),
                     }
                 }
+                StateProj::Late => return Poll::Ready(call.end_late()),
             };
             match call.decide(&verdict) {
                 Ok(at) => {
