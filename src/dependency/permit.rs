@@ -11,7 +11,7 @@ use super::{
     budget::Source,
 };
 use crate::{
-    call::{Health, Verdict},
+    call::{Cause, Health, Verdict},
     telemetry,
 };
 
@@ -141,23 +141,27 @@ impl Permit {
             && verdict.is_timeout()
             && !self.is_out_for(self.dependency.longest_attempt())
         {
-            return self.end(Report {
+            let report = Report {
                 health: Health::Neutral,
                 overload: false,
-            });
+            };
+            return self.end(report, verdict.cause);
         }
         let slow = self.dependency.policy.breaker().slow_call;
-        let health = match (verdict.health, slow) {
-            (Health::Success, Some(slow)) if self.is_out_for(slow) => Health::Failure,
-            (health, _) => health,
+        let (health, cause) = match (verdict.health, slow) {
+            (Health::Success, Some(slow)) if self.is_out_for(slow) => {
+                (Health::Failure, Cause::Other("slow_call"))
+            }
+            (health, _) => (health, verdict.cause),
         };
-        self.end(Report {
+        let report = Report {
             health,
             overload: health != Health::Success && verdict.is_overload(),
-        });
+        };
+        self.end(report, cause);
     }
 
-    fn end(&mut self, report: Report) {
+    fn end(&mut self, report: Report, cause: Cause) {
         let Some(ticket) = self.ticket.take() else {
             return;
         };
@@ -169,7 +173,7 @@ impl Permit {
             .breaker
             .report(ticket, report, seen_at, now, draw);
         if let Some(change) = changed {
-            dependency.breaker_changed(change);
+            dependency.breaker_changed(change, Some(cause));
         }
     }
 
@@ -183,14 +187,15 @@ impl Drop for Permit {
     fn drop(&mut self) {
         if self.ticket.is_some() {
             let hangs = self.is_out_for(self.dependency.longest_attempt());
-            self.end(Report {
+            let report = Report {
                 health: if hangs {
                     Health::Failure
                 } else {
                     Health::Neutral
                 },
                 overload: hangs,
-            });
+            };
+            self.end(report, Cause::Timeout);
         }
     }
 }

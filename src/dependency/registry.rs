@@ -62,6 +62,8 @@ struct Registry {
     /// More than one was made: originals that a layer counts are marked, since another layer of
     /// the same call may count them too.
     marks_originals: AtomicBool,
+    /// A retry loop was made.
+    has_retry_loop: Arc<AtomicBool>,
     served: Mutex<Served>,
 }
 
@@ -279,6 +281,12 @@ impl<C, L> Dependencies<C, L> {
         }
     }
 
+    /// Registers a retry loop: it counts originals, and warns of calls that are refused below it.
+    pub(crate) fn register_retry_loop(&self) {
+        self.shared.has_retry_loop.store(true, Ordering::Relaxed);
+        self.register_counting_layer();
+    }
+
     /// Returns whether a layer that counts an original marks it for the layers below.
     pub(crate) fn marks_originals(&self) -> bool {
         self.shared.marks_originals.load(Ordering::Relaxed)
@@ -351,6 +359,7 @@ impl Registry {
             self.origin,
             Arc::clone(&self.jitter),
             self.hook.clone(),
+            Arc::clone(&self.has_retry_loop),
         ))
     }
 

@@ -315,7 +315,7 @@ async fn c_10_a_callers_short_deadline_opens_no_breaker() {
 type Service = BoxCloneService<Request<()>, Response<Bytes>, Infallible>;
 
 /// A service whose handler calls `nested`, and makes a reply of its own of whatever comes of it.
-fn service(layer: DeadlineLayer, nested: Client, on_failure: u16) -> Service {
+fn service(layer: &DeadlineLayer, nested: Client, on_failure: u16) -> Service {
     let handler = service_fn(move |request: Request<()>| {
         let nested = nested.clone();
         async move {
@@ -388,7 +388,7 @@ async fn x_4_a_failure_says_not_to_retry_if_a_nested_call_was_given_up() {
     ] {
         let server = Server::always(status);
         let (_, nested) = client(policy, &server);
-        let service = service(layer, nested, on_failure);
+        let service = service(&layer, nested, on_failure);
         let reply = service.oneshot(get()).await.unwrap();
         let told = reply.headers().get("x-should-retry");
         let told = told.map(|told| told.to_str().unwrap());
@@ -402,7 +402,7 @@ async fn x_4_the_hop_above_does_not_retry_what_the_one_below_gave_up() {
     for (request, on_failure) in [(get(), 503), (keyed_grpc(), 14)] {
         let backend = Server::always(503);
         let (_, nested) = client(policy(), &backend);
-        let service = service(DeadlineLayer::new().trust_callers(), nested, on_failure);
+        let service = service(&DeadlineLayer::new().trust_callers(), nested, on_failure);
         let service = Mutex::new(service);
         let hop = Server::new(move |request: &Request<()>, _| {
             let (service, request) = (service.lock().unwrap().clone(), request.clone());

@@ -87,8 +87,10 @@ mod tests {
         }
     }
 
-    fn headers(lines: &[(&'static str, &str)]) -> HeaderMap {
-        let line = |(name, value): &(&'static str, &str)| {
+    type Line = (&'static str, &'static str);
+
+    fn headers(lines: &[Line]) -> HeaderMap {
+        let line = |(name, value): &Line| {
             let value = HeaderValue::from_bytes(value.as_bytes()).unwrap();
             (HeaderName::from_static(name), value)
         };
@@ -103,11 +105,11 @@ mod tests {
     const TIMEOUT: &str = "grpc-timeout";
     const COUNT: &str = "x-envoy-attempt-count";
     const PREVIOUS: &str = "grpc-previous-rpc-attempts";
-    const GRPC: (&str, &str) = ("content-type", "application/grpc");
+    const GRPC: Line = ("content-type", "application/grpc");
 
     #[tokio::test(start_paused = true)]
     async fn x_1_a_deadline_and_an_attempt_number_are_read() {
-        let table: [(&[(&'static str, &str)], Option<u64>, u32); 13] = [
+        let table: [(&[Line], Option<u64>, u32); 13] = [
             (&[], None, 0),
             (&[(PLAIN, "300")], Some(300), 0),
             (&[(PLAIN, " 300 ")], Some(300), 0),

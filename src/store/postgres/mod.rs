@@ -39,6 +39,13 @@
 //!
 //! Your own transactions can enqueue entries: see [`PostgresStore::enqueue_in`].
 //!
+//! # Other drivers, other pools
+//!
+//! [`complete_statement`](PostgresStore::complete_statement) and
+//! [`enqueue_statement`](PostgresStore::enqueue_statement) are SQL and parameters for a transaction of
+//! sqlx, diesel or SeaORM: the [guide](crate::guide::transactions) shows each.
+//! [`on_pool`](PostgresStore::on_pool) takes connections from a pool of deadpool that you have.
+//!
 //! # A full disk
 //!
 //! A server that can't extend its tables rejects new operations
@@ -60,14 +67,18 @@ mod journal;
 mod row;
 mod schema;
 mod sql;
+mod statement;
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use deadpool_postgres::{Object, Pool, Timeouts};
+use deadpool_postgres::{Object, Pool};
 use tokio::time::{Instant, error::Elapsed};
 use tokio_postgres::{Row, Transaction, error::SqlState, types::ToSql};
 
-pub use self::builder::PostgresStoreBuilder;
+pub use self::{
+    builder::PostgresStoreBuilder,
+    statement::{SqlParameter, SqlStatement},
+};
 use self::{
     builder::Table,
     row::{claimed, columns, micros, number},
@@ -130,6 +141,25 @@ impl PostgresStore {
     /// Connects with other settings.
     pub fn builder(url: impl Into<String>) -> PostgresStoreBuilder {
         PostgresStoreBuilder::new(url.into())
+    }
+
+    /// Connects through a pool of yours, which other parts of the application can use, too. The store
+    /// takes a connection for each verb, and one waits for another: leave it at least two more than
+    /// your handlers hold at once.
+    ///
+    /// A pool of another kind stays beside the store's own: run
+    /// [statements](Self::complete_statement) on its transactions.
+    ///
+    /// ```no_run
+    /// use deadpool_postgres::Pool;
+    /// use tower_reprise::store::{PostgresStore, StoreError};
+    ///
+    /// async fn store(pool: &Pool) -> Result<PostgresStore, StoreError> {
+    ///     PostgresStore::on_pool(pool.clone()).schema("reprise").connect().await
+    /// }
+    /// ```
+    pub fn on_pool(pool: Pool) -> PostgresStoreBuilder {
+        PostgresStoreBuilder::on_pool(pool)
     }
 
     async fn open(pool: Pool, table: &Table, timeout: Duration) -> Result<Self, StoreError> {
@@ -271,13 +301,7 @@ impl PostgresStore {
     /// Takes a connection, and leaves at least half of the time to use it.
     async fn client(&self, deadline: Instant) -> Result<Object, StoreError> {
         let left = deadline.saturating_duration_since(Instant::now());
-        let timeouts = Timeouts {
-            wait: Some(left / 2),
-            create: Some(left),
-            recycle: Some(left),
-        };
-        let client = self.inner.pool.timeout_get(&timeouts).await;
-        client.map_err(error::of_pool)
+        builder::client(&self.inner.pool, left).await
     }
 
     async fn rows(

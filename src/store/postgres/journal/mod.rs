@@ -85,7 +85,7 @@ impl PostgresStore {
 }
 
 /// Returns a duration as it is added to a time, at most what the server takes.
-fn micros(duration: Duration) -> i64 {
+pub(super) fn micros(duration: Duration) -> i64 {
     let after = Timestamp::from_micros(0).after(duration);
     i64::try_from(after.as_micros()).unwrap_or(i64::MAX)
 }
