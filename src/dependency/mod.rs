@@ -260,6 +260,14 @@ impl Dependency {
         }
     }
 
+    /// Returns whether its breaker is open and refuses every call that is made now, so that a choice
+    /// among several endpoints prefers another. Once a probe is due it does not, until one is out.
+    /// Takes no lock while the breaker is closed.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.refuses_at(Instant::now())
+    }
+
     /// Counts an original request that bypassed the layers, so that it enlarges the retry budget.
     pub fn deposit(&self) {
         self.budget.deposit(self.now());
