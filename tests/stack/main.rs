@@ -11,6 +11,7 @@ mod breaker;
 mod by_hand;
 mod circuit_breaker;
 mod deadline;
+mod edges;
 mod gate;
 mod honoured;
 mod inbound;
