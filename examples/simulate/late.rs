@@ -34,7 +34,7 @@ use crate::{
 const PATIENCE: Duration = Duration::from_millis(300);
 const RATE: f64 = 500.0;
 /// The mean time that the backend takes.
-const SERVICE: f64 = 0.1;
+const SERVICE: f64 = 0.05;
 const FAILING: f64 = 0.5;
 /// Longer than any call takes.
 const REST: Duration = Duration::from_secs(60);

@@ -92,6 +92,11 @@ impl CallerContext {
         self
     }
 
+    /// Returns whether nothing is known, and nobody wants to know.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.deadline.is_none() && self.previous == 0 && self.nested.is_none()
+    }
+
     /// Returns the context of the request that the present task serves, if there is one.
     #[must_use]
     #[inline]

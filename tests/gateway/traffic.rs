@@ -319,3 +319,33 @@ async fn c_3_an_upstream_behind_tls() {
         Some("application/problem+json")
     );
 }
+
+/// without the word, a caller's deadline and attempt number end at the gateway. With it, the
+/// upstream is told what is left, and a retry is not retried.
+#[tokio::test]
+async fn x_5_deadlines_and_attempt_numbers_pass_only_if_callers_are_trusted() {
+    for trusts in [false, true] {
+        let folder = Folder::new();
+        let policy = folder.file("policy.toml", &policy(3));
+        let shop = Shop::open().await;
+        shop.does(|_| StatusCode::SERVICE_UNAVAILABLE);
+        let trust = format!("--trust-callers={trusts}");
+        let gateway = Gateway::start(&shop.url(), &["--policy", &policy, &trust]).await;
+        let request = Request::get(gateway.url("/stock"))
+            .header("x-envoy-expected-rq-timeout-ms", "50000")
+            .header("x-envoy-attempt-count", "2");
+        let reply = gateway.send(request, Body::empty()).await;
+        assert_eq!(reply.status, 503);
+        let came = shop.came();
+        assert_eq!(came.len() == 1, trusts, "{}", came.len());
+        let left = came[0].header("x-envoy-expected-rq-timeout-ms");
+        let left = left.map(|left| left.parse::<u64>().unwrap());
+        assert_eq!(left.is_some_and(|left| left < 50_000), trusts, "{left:?}");
+        assert_eq!(
+            came[0].header("x-envoy-attempt-count"),
+            trusts.then_some("2")
+        );
+        let told = reply.header("x-should-retry");
+        assert_eq!(told, trusts.then_some("false"));
+    }
+}

@@ -5,6 +5,8 @@ use http::Request;
 use http_body_util::BodyExt;
 use tower::ServiceExt;
 use tower_reprise::{
+    DeadlineLayer,
+    call::CallerContext,
     server::idempotency::IdempotencyLayer,
     store::{CrashPolicy, MemoryStore},
 };
@@ -44,4 +46,26 @@ async fn i_19_nested_routers_with_a_layer_each_share_no_replies() {
         assert_eq!(send(&app, "/v2/payments").await, "paid by v2");
     }
     assert_eq!(store.len(), 3);
+}
+
+/// an execution that goes on on a task of its own still knows its caller.
+#[tokio::test]
+async fn x_1_an_execution_keeps_its_caller_on_its_own_task() {
+    let idempotency = IdempotencyLayer::builder(MemoryStore::new())
+        .scope(tenant())
+        .crash_policy(CrashPolicy::Unknown)
+        .build()
+        .unwrap();
+    let handler = async || {
+        tokio::task::yield_now().await;
+        let caller = CallerContext::current().and_then(|caller| caller.deadline());
+        format!("{}", caller.is_some())
+    };
+    let deadlines = DeadlineLayer::new();
+    let deadlines = deadlines.default_deadline(std::time::Duration::from_secs(60));
+    let app = Router::new()
+        .route("/", post(handler))
+        .layer(idempotency)
+        .layer(deadlines.unwrap());
+    assert_eq!(send(&app, "/").await, "true");
 }

@@ -53,8 +53,11 @@ where
         if let Some(nested) = &nested {
             caller = caller.noting(Arc::clone(nested));
         }
-        request.extensions_mut().insert(caller.clone());
-        let scope = settings.task_local.then_some(caller);
+        let caller = (!caller.is_empty()).then_some(caller);
+        if let Some(caller) = &caller {
+            request.extensions_mut().insert(caller.clone());
+        }
+        let scope = caller.filter(|_| settings.task_local);
         let future = CallerContext::sync_scope(scope.clone(), || inner.call(request));
         DeadlineFuture::called(CallerContext::carry(scope, future), nested, grpc)
     }

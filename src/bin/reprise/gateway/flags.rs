@@ -57,6 +57,12 @@ const FLAGS: &[Flag] = &[
     ),
     flag(
         TRAFFIC,
+        "trust-callers",
+        "BOOL",
+        "Believes the deadlines and attempt numbers that requests name (grpc-timeout, x-envoy-expected-rq-timeout-ms, x-envoy-attempt-count), up to 60s and 10, and keeps calls within them; otherwise removes the latter two [default: false]",
+    ),
+    flag(
+        TRAFFIC,
         "preserve-host",
         "BOOL",
         "Sends the caller's Host on, instead of the upstream's own [default: false]",

@@ -40,6 +40,7 @@ pub(crate) struct Settings {
     /// A file, or `-`.
     pub(crate) access_log: Option<String>,
 
+    pub(crate) trust_callers: bool,
     pub(crate) policies: Policies,
     pub(crate) resend: Resend,
 
@@ -134,6 +135,7 @@ impl Settings {
             access_log: read.get("access-log").map(str::to_owned),
             resend,
 
+            trust_callers: read.bool("trust-callers")?,
             scope_header: read.or(
                 "scope-header",
                 "authorization",

@@ -1,7 +1,7 @@
 //! The layers, in order.
 //!
 //! ```text
-//! callers ─▶ InboundRetryBudget ─▶ Problem ─▶ Replay ─▶ Idempotency ─▶ the client's stack ─▶ an endpoint
+//! callers ─▶ InboundRetryBudget ─▶ Deadline ─▶ Problem ─▶ Replay ─▶ Idempotency ─▶ the client's stack ─▶ an endpoint
 //!                                                           ▲
 //!                               worker, with what Replay wrote down
 //! ```
@@ -15,7 +15,7 @@ use http_body::Body as HttpBody;
 use hyper::body::Incoming;
 use tower::{Service, ServiceBuilder};
 use tower_reprise::{
-    IdempotencyLayer, InboundBudgetLayer, ProblemLayer, RetryLayer,
+    DeadlineLayer, IdempotencyLayer, InboundBudgetLayer, ProblemLayer, RetryLayer,
     delivery::{
         dead_letter::{DeadLetters, LogAlert},
         replay::Replay,
@@ -84,8 +84,9 @@ pub(crate) fn bare(upstreams: Upstreams) -> impl Serves<ProblemBody<Incoming>> {
 }
 
 /// A reply as it comes out of all layers.
-type Reply =
-    ProblemBody<ProblemBody<BufferedBody<BufferedBody<Uncertain<BufferedBody<Incoming>>>>>>;
+type Reply = ProblemBody<
+    ProblemBody<ProblemBody<BufferedBody<BufferedBody<Uncertain<BufferedBody<Incoming>>>>>>,
+>;
 
 /// The background parts of the gateway.
 pub(crate) struct Behind {
@@ -200,8 +201,13 @@ pub(crate) async fn layered(
     ];
 
     // All the way in.
+    let mut deadlines = DeadlineLayer::new();
+    if settings.trust_callers {
+        deadlines = deadlines.trust_callers();
+    }
     let serves = ServiceBuilder::new()
         .layer(InboundBudgetLayer::new(registries.inbound.clone()))
+        .layer(deadlines)
         .layer(ProblemLayer::new())
         .layer(replay.layer())
         .service(once);
