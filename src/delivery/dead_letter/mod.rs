@@ -69,7 +69,7 @@
 //! | mistake | what happens | instead |
 //! | --- | --- | --- |
 //! | no worker of [alerts](DeadLetters::alerts) | nobody hears of a letter, and alerts pile up in the journal, even past their time, until a journal in memory is full | one in some process, if only with [`LogAlert`] |
-//! | a redrive before the cause is fixed | the letter comes back, with a longer history | look at [`Letter::reason`], and redrive one first |
+//! | a redrive before the cause is fixed | the letter comes back, with a longer history | look at [`Letter`], and redrive one first |
 //! | all letters redriven at once | the service that just recovered is down again | [`redrive_all`](DeadLetters::redrive_all), which has a rate |
 
 mod alert;

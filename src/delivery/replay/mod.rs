@@ -137,7 +137,7 @@
 //! | mistake | what happens | instead |
 //! | --- | --- | --- |
 //! | no worker runs | requests are accepted and wait until they expire | [`Replay::worker`] in some process that reaches the journal |
-//! | no idempotency layer behind it | a worker that dies leaves a request that is executed again | [`Replay::before`] an [`IdempotencyLayer`](crate::IdempotencyLayer) |
+//! | no idempotency layer behind it | a worker that dies leaves a request that is executed again | [`Replay::before`] an [`IdempotencyLayer`] |
 //! | a journal in memory | a restart loses what was accepted with 202 | SQLite, PostgreSQL or Redis |
 //! | handlers that read the caller's token | replays have none: credentials are not journaled | the principal of [`Replayed`], or [`Replay::worker_with`] |
 //! | nobody looks at dead letters | what failed for good stays there for 30 days, and is gone | an [alert](crate::delivery::dead_letter) |
