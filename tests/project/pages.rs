@@ -27,8 +27,7 @@ fn missing(docs: &str) -> Vec<&'static str> {
         let (_, rest) = docs.split_once(&format!("\n# {heading}\n"))?;
         rest.split("\n# ").next()
     };
-    let [when, defaults, wrong] =
-        ["When to use it", "Defaults", "What goes wrong"].map(|heading| section(heading));
+    let [when, defaults, wrong] = ["When to use it", "Defaults", "What goes wrong"].map(section);
     let has = |section: Option<&str>, part: &str| section.is_some_and(|text| text.contains(part));
     let checks = [
         ("# When to use it", when.is_some()),
