@@ -61,9 +61,9 @@
 //! that this stack adds (see [`safety`](super::safety)); streaming bodies are retried instead of being an error; waits stay
 //! within the call's time; `Retry-After` is obeyed.
 //!
-//! A `RetryableStrategy` becomes a [`Classify`](crate::classify::Classify). The layers see responses of
-//! several body types, so implement it for all of them; a closure is for one type, as a stack of your
-//! own or an event consumer has:
+//! A `RetryableStrategy` becomes a [`Classify`](crate::classify::Classify). The layers of a stack see
+//! responses of several types (reqwest's, and those of which a body was read), so implement it for all
+//! of them. A closure is for one type, as a single layer or an event consumer has.
 //!
 #![doc = concat!("```\n", include_str!("classifier.rs"), "```")]
 //!
