@@ -68,6 +68,7 @@ mod row;
 mod schema;
 mod sql;
 mod statement;
+mod unknown;
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -85,8 +86,9 @@ use self::{
     sql::Statements,
 };
 use super::{
-    Claim, ClaimId, Claimed, CrashPolicy, FencingToken, IdempotencyStore, Ownership, RecordKey,
-    StoreError, StoreErrorKind, Stored, remote, verbs::verbs,
+    Claim, ClaimId, Claimed, CrashPolicy, FencingToken, IdempotencyStore, OutcomeCursor,
+    OutcomePage, Ownership, RecordKey, Resolution, Resolved, StoreError, StoreErrorKind, Stored,
+    UnknownOutcome, remote, verbs::verbs,
 };
 use crate::sync::{AtomicU64, Ordering};
 
@@ -294,6 +296,7 @@ impl PostgresStore {
             tokio::spawn(async move {
                 let step = u64::from(SWEEP_STEP);
                 while matches!(store.sweep(SWEEP_STEP).await, Ok(swept) if swept == step) {}
+                while matches!(store.unwatch(SWEEP_STEP).await, Ok(step) if step == SWEEP_STEP) {}
             });
         }
     }
@@ -412,7 +415,7 @@ impl IdempotencyStore for PostgresStore {
         let statements = &self.inner.statements;
         remote::with_retries(self.inner.timeout, async |deadline| {
             loop {
-                let new = (&statements.claim_new, &parameters[..6]);
+                let new = (&statements.claim_new, &parameters[..7]);
                 let any = (&statements.claim, &parameters[..]);
                 for (sql, parameters) in [new, any] {
                     let rows = self.attempt(deadline, sql, parameters).await?;
@@ -456,5 +459,13 @@ impl IdempotencyStore for PostgresStore {
         let release = &self.inner.statements.release;
         let key = key.as_bytes().as_slice();
         self.owned(release, &[&key, &number(token)]).await
+    }
+
+    verbs! { self;
+        unknown_outcomes(after: Option<OutcomeCursor>, limit: u32) -> OutcomePage
+            = self.list_unknown(after, limit);
+        unknown_outcome(key: RecordKey) -> Option<UnknownOutcome> = self.find_unknown(key);
+        resolve(key: RecordKey, token: FencingToken, resolution: Resolution) -> Resolved
+            = self.resolve_unknown(key, token, resolution);
     }
 }
