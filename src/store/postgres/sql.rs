@@ -34,6 +34,7 @@ pub(super) struct Statements {
     pub(super) claim: String,
     pub(super) renew: String,
     pub(super) complete: String,
+    pub(super) complete_batch: String,
     pub(super) complete_in: String,
     pub(super) release: String,
     pub(super) sweep: String,
@@ -64,6 +65,7 @@ impl Statements {
             // transaction, whatever its owner does next.
             complete_in: format!("WITH done AS ({complete}) SELECT 1 / count(*) FROM done"),
             complete,
+            complete_batch: complete_batch(table),
             release: format!(
                 "UPDATE {table} SET state = {RELEASED}, expires = {NOW}, \
                    sweep_after = {released} \
@@ -126,18 +128,22 @@ fn unknown(table: &Table) -> String {
     )
 }
 
-/// Claims a new key, as nearly every claim does, at the least cost. Returns no row if the key
-/// exists.
+/// Claims new keys, as nearly every key is, at the least cost. Returns the claims whose keys did not
+/// exist.
 fn claim_new(table: &Table) -> String {
-    let sweep_after = hour_after("now + $4 + $5");
+    let sweep_after = hour_after("now + row.lease + row.retention");
     format!(
         "INSERT INTO {table} \
            (key, fingerprint, claim_id, token, state, orphaned, lease_until, expires, note, \
             sweep_after, watched) \
-         SELECT $1, $2, $3, now, {IN_FLIGHT}, false, now + $4, now + $4 + $5, $6, {sweep_after}, \
-           CASE WHEN $7 THEN now END \
-         FROM (SELECT {NOW} AS now) clock \
-         ON CONFLICT (key) DO NOTHING RETURNING true, state, token, orphaned"
+         SELECT row.key, row.fingerprint, row.id, now, {IN_FLIGHT}, false, now + row.lease, \
+           now + row.lease + row.retention, row.note, {sweep_after}, \
+           CASE WHEN row.watched THEN now END \
+         FROM (SELECT {NOW} AS now) clock, \
+           unnest($1::bytea[], $2::bytea[], $3::bytea[], $4::bigint[], $5::bigint[], $6::bytea[], \
+             $7::boolean[]) \
+             AS row (key, fingerprint, id, lease, retention, note, watched) \
+         ON CONFLICT (key) DO NOTHING RETURNING claim_id, token"
     )
 }
 
@@ -205,18 +211,38 @@ fn claim(table: &Table) -> String {
 /// Completes a record. A repeat rewrites the row instead of reading it first: a concurrent completion
 /// with this token may not be committed yet, and a read would miss it, while an update waits for it.
 fn complete(table: &Table) -> String {
-    let sweep_after = hour_after(&format!("{NOW} + $5"));
+    let (completing, kept) = (completing(table, ["$3", "$4", "$5"]), kept());
+    format!("{completing} WHERE r.key = $1 AND r.token = $2 AND {kept} RETURNING 1")
+}
+
+/// Completes many records. Returns those that were completed.
+fn complete_batch(table: &Table) -> String {
+    let columns = ["row.state", "row.reply", "row.retention"];
+    let (completing, kept) = (completing(table, columns), kept());
+    format!(
+        "{completing} \
+         FROM unnest($1::bytea[], $2::bigint[], $3::smallint[], $4::bytea[], $5::bigint[]) \
+           AS row (key, token, state, reply, retention) \
+         WHERE r.key = row.key AND r.token = row.token AND {kept} RETURNING r.key, r.token"
+    )
+}
+
+/// Returns the condition of a record that its owner may complete, perhaps once more.
+fn kept() -> String {
+    format!("r.state <> {RELEASED} AND r.expires > {NOW}")
+}
+
+fn completing(table: &Table, [state, reply, retention]: [&str; 3]) -> String {
+    let sweep_after = hour_after(&format!("{NOW} + {retention}"));
     format!(
         "UPDATE {table} r SET \
-           state = CASE WHEN state = {IN_FLIGHT} THEN $3 ELSE state END, \
-           reply = CASE WHEN state = {IN_FLIGHT} THEN $4 ELSE reply END, \
-           expires = CASE WHEN state = {IN_FLIGHT} THEN {NOW} + $5 ELSE expires END, \
-           lease_until = CASE WHEN state = {IN_FLIGHT} THEN least(lease_until, {NOW}) \
-             ELSE lease_until END, \
-           watched = CASE WHEN state = {IN_FLIGHT} AND $3 = {UNKNOWN} \
-             THEN coalesce(watched, {NOW}) ELSE watched END, \
-           sweep_after = greatest(sweep_after, {sweep_after}) \
-         WHERE key = $1 AND token = $2 AND state <> {RELEASED} AND expires > {NOW} \
-         RETURNING 1"
+           state = CASE WHEN r.state = {IN_FLIGHT} THEN {state} ELSE r.state END, \
+           reply = CASE WHEN r.state = {IN_FLIGHT} THEN {reply} ELSE r.reply END, \
+           expires = CASE WHEN r.state = {IN_FLIGHT} THEN {NOW} + {retention} ELSE r.expires END, \
+           lease_until = CASE WHEN r.state = {IN_FLIGHT} THEN least(r.lease_until, {NOW}) \
+             ELSE r.lease_until END, \
+           watched = CASE WHEN r.state = {IN_FLIGHT} AND {state} = {UNKNOWN} \
+             THEN coalesce(r.watched, {NOW}) ELSE r.watched END, \
+           sweep_after = greatest(r.sweep_after, {sweep_after})"
     )
 }
