@@ -45,7 +45,7 @@ enum Does {
         #[arg(long, value_name = "STATUS", group = "finding")]
         reply: Option<u16>,
         /// The reply's body
-        #[arg(long, value_name = "FILE", requires = "reply")]
+        #[arg(long, value_name = "FILE", requires = "reply", conflicts_with_all = ["no_reply", "no_effect"])]
         body: Option<PathBuf>,
         /// The reply's content type
         #[arg(
