@@ -19,6 +19,7 @@ mod keys;
 mod once;
 mod operation;
 mod replays;
+mod routes;
 mod shop;
 mod stores;
 mod streaming;
