@@ -16,6 +16,7 @@ mod flags;
 mod gateway;
 mod hands;
 mod hostile;
+mod keys;
 mod once;
 mod operation;
 mod replays;
