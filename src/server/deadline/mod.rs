@@ -12,10 +12,16 @@
 //! - a failure after a call was refused or given up says "do not retry" to the caller
 //!   (`x-should-retry: false`, or `grpc-retry-pushback-ms: -1`), whose layers obey.
 //!
-//! Use it on each service between the edge and the last one. The edge gives its requests a
+//! # When to use it
+//!
+//! On each service between the edge and the last one. The edge gives its requests a
 //! [`default_deadline`](DeadlineLayer::default_deadline); services behind it
-//! [trust their callers](DeadlineLayer::trust_callers). It does not stop a handler when the time is
-//! over: a timeout layer does, and tonic's server for `grpc-timeout`.
+//! [trust their callers](DeadlineLayer::trust_callers).
+//!
+//! Not to stop a handler when the time is over: a timeout layer does, and tonic's server for
+//! `grpc-timeout`.
+//!
+//! # Defaults
 //!
 //! | setting | default |
 //! | --- | --- |
@@ -70,13 +76,12 @@
 //!
 //! # What goes wrong
 //!
-//! - [`trust_callers`](DeadlineLayer::trust_callers) at the edge: a browser may then ask for 1 ms, or
-//!   name its first attempt the tenth. It harms nobody else, but logs tell of refused calls.
-//! - No [`send_deadline`] at the first client of a chain that has no server layer above: its calls then
-//!   name no deadline, and its retries over plain HTTP are not known as such.
-//! - Headers for a third party: [`send_deadline(false)`] in the policy for it.
-//! - A deadline at the edge that is shorter than one attempt takes: all calls end by it. Nothing is
-//!   retried then, and no breaker opens.
+//! | mistake | what happens | instead |
+//! | --- | --- | --- |
+//! | callers are trusted at the edge | a browser may ask for 1 ms, or call its first attempt the tenth; that harms its own request only | [`default_deadline`](DeadlineLayer::default_deadline) at the edge |
+//! | the first client of a chain has no server layer above it | its calls name no deadline, and its retries over plain HTTP are not known as such | [`send_deadline`] in its policy |
+//! | a third party is called with the same policy | it gets headers that mean nothing to it | [`send_deadline(false)`] in the policy for it |
+//! | a deadline that is shorter than one attempt takes | all calls end by it; nothing is retried, and no breaker opens | a longer deadline, or a faster service |
 //!
 //! [`StopReason::ChainStop`]: crate::call::StopReason::ChainStop
 //! [`CallerContext`]: crate::call::CallerContext
