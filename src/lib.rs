@@ -130,9 +130,9 @@ pub use self::server::idempotency::IdempotencyLayer;
 pub use self::{
     call::{IdempotencyKey, RetryOutcome, RetryOverride},
     client::{
-        circuit_breaker::CircuitBreakerLayer, idempotency_key::IdempotencyKeyLayer,
-        peek::PeekLayer, retry::RetryLayer, retry_after::RetryAfterLayer,
-        retry_budget::RetryBudgetLayer,
+        circuit_breaker::CircuitBreakerLayer, hedge::HedgeLayer,
+        idempotency_key::IdempotencyKeyLayer, peek::PeekLayer, retry::RetryLayer,
+        retry_after::RetryAfterLayer, retry_budget::RetryBudgetLayer,
     },
     dependency::Dependencies,
     policy::Policy,

@@ -26,6 +26,7 @@ pub struct Attempt {
     pub(crate) charged: bool,
     pub(crate) deadline: Option<Instant>,
     needs: NextAttempt,
+    hedge: bool,
 }
 
 /// The needs of an attempt that the one before did not have.
@@ -45,6 +46,7 @@ impl Attempt {
             charged: false,
             deadline: None,
             needs: NextAttempt::default(),
+            hedge: false,
         }
     }
 
@@ -63,7 +65,28 @@ impl Attempt {
             charged: true,
             deadline: Some(deadline),
             needs,
+            hedge: false,
         }
+    }
+
+    /// A hedge, which the budget is charged for when it goes out, of a first attempt or of a retry.
+    pub(crate) fn of_hedge(of: Option<Self>, deadline: Instant) -> Self {
+        let previous = of.map_or(0, |of| of.previous);
+        let needs = NextAttempt {
+            credentials: false,
+            fresh_id: of.is_some_and(|of| of.needs.fresh_id),
+        };
+        Self {
+            hedge: true,
+            ..Self::charged(previous.saturating_add(1), deadline, needs)
+        }
+    }
+
+    /// Returns whether it was sent while the one before was still out, by a
+    /// [`HedgeLayer`](crate::HedgeLayer).
+    #[must_use]
+    pub fn is_hedge(&self) -> bool {
+        self.hedge
     }
 
     /// Attempts before this one.

@@ -62,6 +62,8 @@ struct Registry {
     /// More than one was made: originals that a layer counts are marked, since another layer of
     /// the same call may count them too.
     marks_originals: AtomicBool,
+    /// One of the policies hedges. Relaxed: a call that begins during a reload goes by either.
+    hedges: AtomicBool,
     served: Mutex<Served>,
 }
 
@@ -279,6 +281,12 @@ impl<C, L> Dependencies<C, L> {
         }
     }
 
+    /// Returns whether one of the policies hedges.
+    #[inline]
+    pub(crate) fn hedges(&self) -> bool {
+        self.shared.hedges.load(Ordering::Relaxed)
+    }
+
     /// Returns whether a layer that counts an original marks it for the layers below.
     pub(crate) fn marks_originals(&self) -> bool {
         self.shared.marks_originals.load(Ordering::Relaxed)
@@ -381,6 +389,7 @@ impl Registry {
         if let Some(overflow) = current.overflow.get_mut() {
             replace(overflow, policies.default_policy());
         }
+        self.hedges.store(policies.hedge(), Ordering::Relaxed);
         current.policies = policies;
         // A thread that asks for nothing again would keep its dependency for ever.
         for recent in &self.recent {

@@ -21,6 +21,7 @@ const REPLAY_POOL: usize = 16 * 1024 * 1024;
 const LARGEST_DEFAULT_FLOOR: u32 = 10;
 
 mod check;
+mod hedge;
 mod rules;
 
 /// Makes a [`Policy`]. Nothing is checked before [`build`](Self::build).
@@ -54,6 +55,7 @@ impl PolicyBuilder {
                 budget: Some(BudgetPolicy::default()),
                 breaker: BreakerPolicy::default(),
                 retry_after: RetryAfterPolicy::default(),
+                hedge: None,
                 rules: if profile == Profile::Bank {
                     Rules::bank()
                 } else {

@@ -23,8 +23,9 @@ pub mod tonic;
 use crate::{
     classify::Standard,
     client::{
-        circuit_breaker::CircuitBreakerLayer, idempotency_key::PolicyKeyLayer, peek::PeekLayer,
-        retry::RetryLayer, retry_after::RetryAfterLayer, retry_budget::RetryBudgetLayer,
+        circuit_breaker::CircuitBreakerLayer, hedge::HedgeLayer, idempotency_key::PolicyKeyLayer,
+        peek::PeekLayer, retry::RetryLayer, retry_after::RetryAfterLayer,
+        retry_budget::RetryBudgetLayer,
     },
     dependency::{ByAuthority, Dependencies},
 };
@@ -57,6 +58,7 @@ pub fn client<C: Clone, L: Clone>(deps: Dependencies<C, L>) -> ClientLayers<C, L
         RetryLayer::new(deps.clone()).keys_by_policy(),
         RetryAfterLayer::new(deps.clone()),
         CircuitBreakerLayer::new(deps.clone()),
+        HedgeLayer::in_stack(deps.clone()),
         PeekLayer::new(deps),
     )
 }
@@ -72,5 +74,6 @@ pub type ClientLayers<C, L> = (
     RetryLayer<C, L>,
     RetryAfterLayer<C, L>,
     CircuitBreakerLayer<C, L>,
+    HedgeLayer<C, L>,
     PeekLayer<C, L>,
 );

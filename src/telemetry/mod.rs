@@ -5,11 +5,13 @@
     allow(unused_variables)
 )]
 
+mod hedges;
 #[cfg(feature = "delivery")]
 mod queues;
 
 use std::{fmt::Display, time::Duration};
 
+pub(crate) use self::hedges::*;
 #[cfg(feature = "delivery")]
 pub(crate) use self::queues::*;
 use crate::{call::StopReason, error::Rule};

@@ -11,6 +11,7 @@ mod breaker;
 mod by_hand;
 mod circuit_breaker;
 mod gate;
+mod hedges;
 mod honoured;
 mod inbound;
 mod keys;

@@ -143,14 +143,15 @@ pub(crate) async fn layered(
     // Out: the whole client's stack. The key is stamped only where the upstream honours it, which
     // the policy may say, or the operator.
     let deps = registries.upstream.clone();
-    let (stamp, budget, mut retry, retry_after, breaker, peek) = stacks::client(deps.clone());
+    let (stamp, budget, mut retry, retry_after, breaker, hedge, peek) =
+        stacks::client(deps.clone());
     if settings.resend != Resend::Unsent {
         retry = RetryLayer::new(deps);
     }
     let stamp = (settings.resend == Resend::Stamped).then_some(stamp);
     let calls = ServiceBuilder::new()
         .option_layer(stamp)
-        .layer((budget, retry, retry_after, breaker, peek))
+        .layer((budget, retry, retry_after, breaker, hedge, peek))
         .service(upstream::client(settings)?);
 
     // In, to where the worker comes in too.
