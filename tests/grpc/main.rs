@@ -12,6 +12,7 @@ mod client;
 mod connections;
 #[cfg(feature = "tonic")]
 mod generated;
+mod hedges;
 #[cfg(feature = "tonic")]
 mod interceptors;
 #[cfg(feature = "tonic")]
