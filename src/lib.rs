@@ -123,7 +123,7 @@ pub mod stacks;
 pub mod store;
 
 mod sync;
-mod telemetry;
+pub mod telemetry;
 
 #[cfg(feature = "delivery")]
 pub use self::delivery::{replay::ReplayLayer, webhooks::verify::WebhookVerifyLayer};

@@ -45,6 +45,8 @@ use ::http::Extensions;
 
 #[cfg(feature = "forrst")]
 pub(crate) use self::codes::EnvelopeReader;
+#[cfg(feature = "codes")]
+pub(crate) use self::codes::is_plain_json;
 pub(crate) use self::{
     body_signal::BodySignal,
     codes::{Advice, CodeRule},

@@ -3,7 +3,7 @@ use http::{HeaderName, Method, Request, StatusCode};
 
 use crate::{
     call::RetryOverride,
-    classify::Codes,
+    classify::{Codes, retry_after::GuidanceTable},
     http::{GrpcCode, headers::first},
 };
 
@@ -34,6 +34,8 @@ pub struct Rules {
     pub unary_methods: Vec<String>,
     /// Error codes in bodies.
     pub codes: Codes,
+    /// The fields of failed replies that say when to call again.
+    pub guidance: GuidanceTable,
     /// The header that gets a fresh value if an error code asks for one.
     pub request_id_header: HeaderName,
     /// Whether retries carry `x-envoy-attempt-count`.
@@ -54,6 +56,7 @@ impl Rules {
             idempotent_methods: Vec::new(),
             unary_methods: Vec::new(),
             codes: Codes::standard(),
+            guidance: GuidanceTable::standard(),
             request_id_header: HeaderName::from_static("x-request-id"),
             send_attempt_count: false,
         }

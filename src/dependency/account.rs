@@ -11,7 +11,6 @@ use crate::{
     },
     dependency::{Charge, Dependency, LastSlot},
     error::Refused,
-    telemetry,
 };
 
 /// The part of a request's accounting that falls to a layer.
@@ -64,7 +63,7 @@ pub(crate) fn account<B>(
         }
         Origin::Repeated(previous) => {
             let charge = dependency.charge_now().inspect_err(|refused| {
-                telemetry::refused(dependency.target(), refused.kind().as_str());
+                dependency.tell_refused(refused.kind());
             })?;
             if part != Accounting::Unmarked {
                 let charged = Attempt::charged_elsewhere(previous);

@@ -10,11 +10,11 @@ impl Dependency {
         self.latency.as_ref()
     }
 
-    /// Records an attempt that was no hedge, with the time it took unless it was ready at once.
+    /// Records an attempt that was no hedge, with the time it was out unless it was ready at once.
     #[inline]
-    pub(crate) fn record_latency(&self, took: Option<Duration>) {
+    pub(crate) fn record_latency(&self, took: Option<Duration>, answered: bool) {
         if let Some(latency) = &self.latency {
-            latency.record(took, || self.now());
+            latency.record(took, answered, || self.now());
         }
     }
 

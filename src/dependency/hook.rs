@@ -49,6 +49,8 @@ pub enum Event<'a> {
         state: BreakerState,
         /// The reason of the change.
         reason: BreakerReason,
+        /// The cause of the failure that opened it; `None` if it closed, or was opened by hand.
+        cause: Option<Cause>,
     },
 }
 

@@ -23,10 +23,11 @@ const BUCKETS: usize = bucket(LARGEST << UNIT_BITS) + 1;
 /// Recording is two atomic adds. One attempt of each batch reads the quantile, and stores the delay
 /// for all others.
 ///
-/// Only attempts that were not themselves hedges are recorded, and one that was dropped for its hedge
-/// with the time that it took so far. That is more than the delay, so the share of attempts above the
-/// delay is what it would be without hedges. Without it each winning hedge would lower the quantile,
-/// and so lead to more hedges.
+/// Only attempts that were not themselves hedges are recorded. Of one that was dropped, for its hedge or
+/// by its caller, or that failed, it is only known that an answer takes longer: the quantile is read
+/// from a product-limit estimate, which counts such an attempt as long as it was out and not after
+/// that. If it were taken for an answer, or left out, each winning hedge would lower the quantile, and so
+/// lead to more hedges.
 #[derive(Debug)]
 pub(crate) struct Latency {
     policy: HedgePolicy,
@@ -52,14 +53,17 @@ struct Sketch {
 struct Half {
     /// The number of the time span that it counts; zero before the first.
     number: AtomicU64,
-    buckets: [AtomicU32; BUCKETS],
+    answered: [AtomicU32; BUCKETS],
+    /// Attempts that were out for so long without an answer.
+    cut_off: [AtomicU32; BUCKETS],
 }
 
 impl Latency {
     pub(super) fn new(policy: HedgePolicy) -> Self {
         let half = || Half {
             number: AtomicU64::new(0),
-            buckets: std::array::from_fn(|_| AtomicU32::new(0)),
+            answered: std::array::from_fn(|_| AtomicU32::new(0)),
+            cut_off: std::array::from_fn(|_| AtomicU32::new(0)),
         };
         let sketch = Sketch {
             recorded: AtomicU64::new(0),
@@ -93,10 +97,10 @@ impl Latency {
         }
     }
 
-    /// Records an attempt that was ready at once, or took some time. Most of those that were ready at
-    /// once read no clock.
+    /// Records an attempt that was ready at once, or was out for some time, and whether it was answered.
+    /// Most of those that were ready at once read no clock.
     #[inline]
-    pub(crate) fn record(&self, took: Option<Duration>, now: impl FnOnce() -> u64) {
+    pub(crate) fn record(&self, took: Option<Duration>, answered: bool, now: impl FnOnce() -> u64) {
         let recorded = self.sketch.recorded.fetch_add(1, Ordering::Relaxed) + 1;
         let ends_batch = recorded.is_multiple_of(BATCH);
         let newest = self.sketch.newest();
@@ -107,7 +111,11 @@ impl Latency {
         let half = &self.sketch.halves[(number % 2) as usize];
         half.begin(number);
         let bucket = bucket(took.map_or(0, nanos));
-        half.buckets[bucket].fetch_add(1, Ordering::Relaxed);
+        let counts = match answered {
+            true => &half.answered,
+            false => &half.cut_off,
+        };
+        counts[bucket].fetch_add(1, Ordering::Relaxed);
         if ends_batch {
             self.read(number);
         }
@@ -147,35 +155,44 @@ impl Sketch {
         number(even).max(number(odd))
     }
 
-    /// Returns the latency that this share of the window's attempts did not exceed, if there were
-    /// enough of them.
+    /// Returns the latency that this share of the window's answers did not exceed, if there were enough
+    /// attempts. It is at least the longest known one if so many were cut off.
     fn quantile(&self, quantile: f64, number: u64) -> Option<Duration> {
         let is_recent = |half: &Half| half.number.load(Ordering::Relaxed) + 1 >= number;
         let recent = self.halves.each_ref().map(is_recent);
-        let count = |bucket: usize| -> u64 {
-            let counts = self.halves.iter().zip(recent).filter(|(_, recent)| *recent);
-            counts
-                .map(|(half, _)| u64::from(half.buckets[bucket].load(Ordering::Relaxed)))
-                .sum()
+        let count = |bucket: usize| {
+            let (mut answered, mut cut_off) = (0, 0);
+            for (half, _) in self.halves.iter().zip(recent).filter(|(_, recent)| *recent) {
+                answered += u64::from(half.answered[bucket].load(Ordering::Relaxed));
+                cut_off += u64::from(half.cut_off[bucket].load(Ordering::Relaxed));
+            }
+            (answered, cut_off)
         };
-        let total: u64 = (0..BUCKETS).map(count).sum();
-        if total < BATCH {
+        let all = |(answered, cut_off)| answered + cut_off;
+        let mut out: u64 = (0..BUCKETS).map(|bucket| all(count(bucket))).sum();
+        if out < BATCH {
             return None;
         }
-        let allowed = total as f64 * (1.0 - quantile);
-        let mut above = 0.0;
-        for bucket in (0..BUCKETS).rev() {
-            let here = count(bucket) as f64;
-            if above + here > allowed {
-                let part = 1.0 - (allowed - above) / here;
-                let (from, to) = (lower_bound(bucket), lower_bound(bucket + 1));
+        // The share of attempts that an answer takes longer than this.
+        let (mut longer, target, mut longest) = (1.0, 1.0 - quantile, 0);
+        for bucket in 0..BUCKETS {
+            let counts @ (answered, _) = count(bucket);
+            let after = longer * (1.0 - answered as f64 / out.max(1) as f64);
+            let (from, to) = (lower_bound(bucket), lower_bound(bucket + 1));
+            if after <= target {
+                let part = (longer - target) / (longer - after);
                 return Some(Duration::from_nanos(
                     from + ((to - from) as f64 * part) as u64,
                 ));
             }
-            above += here;
+            if all(counts) > 0 {
+                longest = to;
+            }
+            longer = after;
+            // Others may have been counted meanwhile.
+            out = out.saturating_sub(all(counts));
         }
-        None
+        Some(Duration::from_nanos(longest))
     }
 }
 
@@ -196,7 +213,7 @@ impl Half {
             .number
             .compare_exchange(before, number, relaxed, relaxed);
         if claimed.is_ok() {
-            for bucket in &self.buckets {
+            for bucket in self.answered.iter().chain(&self.cut_off) {
                 bucket.store(0, relaxed);
             }
         }
@@ -246,7 +263,7 @@ mod tests {
     /// Records so many attempts that took this long, and as many of each further one.
     fn record(latency: &Latency, now: u64, each: u32, millis: impl Iterator<Item = u32>) {
         for took in millis {
-            (0..each).for_each(|_| latency.record(Some(took * MILLI), || now));
+            (0..each).for_each(|_| latency.record(Some(took * MILLI), true, || now));
         }
     }
 
@@ -313,7 +330,7 @@ mod tests {
             assert_eq!(delay > 500 * MILLI, slow, "half {half}: {delay:?}");
         }
         // Attempts that were ready at once belong to the half that began last.
-        (0..2000).for_each(|_| latency.record(None, || 9 * HALF));
+        (0..2000).for_each(|_| latency.record(None, true, || 9 * HALF));
         assert_eq!(latency.delay(), Some(MILLI));
     }
 
@@ -327,6 +344,27 @@ mod tests {
                 record(&latency, 0, BATCH as u32, std::iter::once(5));
             }
         }
+    }
+
+    /// Hedges that cut slow attempts off leave the quantile where it is without them.
+    #[test]
+    fn h_1_attempts_that_were_cut_off_count_as_long_as_they_were_out() {
+        for cut_off_at in [60, 92, 200] {
+            let latency = of(0.9);
+            for took in 1..=100 {
+                for _ in 0..32 {
+                    let answered = took <= cut_off_at || took % 2 == 0;
+                    let out = if answered { took } else { cut_off_at };
+                    latency.record(Some(out * MILLI), answered, || 0);
+                }
+            }
+            let delay = latency.delay().unwrap().as_secs_f64() * 1000.0;
+            assert!((88.0..=93.0).contains(&delay), "{cut_off_at}: {delay}");
+        }
+        // If it is unknown since all were cut off, it is longer than they were out.
+        let latency = of(0.9);
+        (0..64).for_each(|_| latency.record(Some(50 * MILLI), false, || 0));
+        assert!(latency.delay() >= Some(50 * MILLI));
     }
 
     #[test]

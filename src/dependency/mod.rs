@@ -81,9 +81,10 @@ pub use self::{
 };
 use crate::{
     backoff::{Jitter, spread},
+    call::Cause,
     error::{Refusal, Refused},
     policy::{Policy, RetryAfterMode},
-    telemetry,
+    telemetry::{self, SuccessCounter},
 };
 
 /// The least time between two reports of a budget whose gauge has to fall.
@@ -114,6 +115,9 @@ pub struct Dependency {
     retired: AtomicBool,
     /// When the gauge of the budget was last set above zero; 0 if it is at zero.
     raised_at: AtomicU64,
+    succeeded: SuccessCounter,
+    /// A layer of the registry is a retry loop, which warns of calls that are refused below it.
+    has_retry_loop: Arc<AtomicBool>,
 }
 
 /// A snapshot of a dependency's state.
@@ -148,6 +152,7 @@ impl Dependency {
         origin: Instant,
         jitter: Arc<Jitter>,
         hook: Hook,
+        has_retry_loop: Arc<AtomicBool>,
     ) -> Self {
         Self {
             budget: Budget::new(policy.budget()),
@@ -164,6 +169,8 @@ impl Dependency {
             touched: AtomicBool::new(true),
             retired: AtomicBool::new(false),
             raised_at: AtomicU64::new(0),
+            succeeded: SuccessCounter::default(),
+            has_retry_loop,
         }
     }
 
@@ -188,6 +195,8 @@ impl Dependency {
             touched: AtomicBool::new(self.touched.load(Ordering::Relaxed)),
             retired: AtomicBool::new(false),
             raised_at: AtomicU64::new(self.raised_at.load(Ordering::Relaxed)),
+            succeeded: SuccessCounter::default(),
+            has_retry_loop: Arc::clone(&self.has_retry_loop),
         }
     }
 
@@ -205,18 +214,34 @@ impl Dependency {
         }
     }
 
-    fn breaker_changed(&self, change: Change) {
+    /// Records a change of the breaker, with the cause of the failure that led to it.
+    fn breaker_changed(&self, change: Change, cause: Option<Cause>) {
         let reason = change.reason.as_str();
-        match change.state {
-            BreakerState::Open(_) => telemetry::breaker_opened(self.target(), reason),
-            _ => telemetry::breaker_closed(self.target(), reason),
+        let is_open = matches!(change.state, BreakerState::Open(_));
+        let cause = cause.filter(|_| is_open);
+        match is_open {
+            true => telemetry::breaker_opened(self.target(), reason, cause),
+            false => telemetry::breaker_closed(self.target(), reason),
         }
         let Change { state, reason } = change;
         self.happened(&Event::Breaker {
             dependency: &self.name,
             state,
             reason,
+            cause,
         });
+    }
+
+    /// Counts a call that succeeded with its first attempt.
+    #[inline]
+    pub(crate) fn count_success(&self) {
+        self.succeeded.increment(|| self.target());
+    }
+
+    /// Records that a layer refused a call.
+    pub(crate) fn tell_refused(&self, by: Refusal) {
+        let has_retry_loop = self.has_retry_loop.load(Ordering::Relaxed);
+        telemetry::refused(self.target(), by.as_str(), has_retry_loop);
     }
 
     /// Tells the registry's hook.
@@ -285,13 +310,13 @@ impl Dependency {
     /// calls, until [`reset`](Self::reset) or
     /// [`force_closed`](Self::force_closed).
     pub fn force_open(&self) {
-        self.breaker_changed(self.breaker.force_open(self.now()));
+        self.breaker_changed(self.breaker.force_open(self.now()), None);
     }
 
     /// Closes the breaker, and keeps it closed whatever fails, until [`reset`](Self::reset) or
     /// [`force_open`](Self::force_open).
     pub fn force_closed(&self) {
-        self.breaker_changed(self.breaker.force_closed(self.now()));
+        self.breaker_changed(self.breaker.force_closed(self.now()), None);
     }
 
     /// Closes the breaker, stops shedding calls, and forgets the time that the dependency asked for:
@@ -299,7 +324,7 @@ impl Dependency {
     /// is.
     pub fn reset(&self) {
         self.gate.reset();
-        self.breaker_changed(self.breaker.reset(self.now()));
+        self.breaker_changed(self.breaker.reset(self.now()), None);
     }
 
     #[inline]
@@ -386,8 +411,12 @@ impl Dependency {
         }
     }
 
-    /// Charges the budget for one retry of a call that began at that time.
-    pub(crate) fn charge(self: &Arc<Self>, began: Instant) -> Result<Charge, Refused> {
+    /// Charges the budget for one retry of a call that began at that time, and failed for this cause.
+    pub(crate) fn charge(
+        self: &Arc<Self>,
+        began: Instant,
+        cause: Option<Cause>,
+    ) -> Result<Charge, Refused> {
         let now = self.now();
         let granted = self.budget.charge(now, self.at(began));
         self.report_budget(now, self.budget.usage(now));
@@ -396,14 +425,14 @@ impl Dependency {
         }
         telemetry::suppressed(self.target());
         if let Some(change) = self.breaker.budget_exhausted(now, self.draw()) {
-            self.breaker_changed(change);
+            self.breaker_changed(change, cause);
         }
         Err(self.refused(Refusal::Budget, None))
     }
 
     /// Charges the budget for one retry that is sent at once.
     pub(crate) fn charge_now(self: &Arc<Self>) -> Result<Charge, Refused> {
-        let mut charge = self.charge(Instant::now())?;
+        let mut charge = self.charge(Instant::now(), None)?;
         match charge.send() {
             true => Ok(charge),
             false => Err(self.refused(Refusal::Budget, None)),

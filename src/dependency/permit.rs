@@ -11,7 +11,7 @@ use super::{
     budget::Source,
 };
 use crate::{
-    call::{Health, Verdict},
+    call::{Cause, Health, Verdict},
     telemetry,
 };
 
@@ -136,17 +136,20 @@ impl Permit {
     #[inline]
     pub(crate) fn report(&mut self, verdict: &Verdict) {
         let slow = self.dependency.policy.breaker().slow_call;
-        let health = match (verdict.health, slow) {
-            (Health::Success, Some(slow)) if self.is_out_for(slow) => Health::Failure,
-            (health, _) => health,
+        let (health, cause) = match (verdict.health, slow) {
+            (Health::Success, Some(slow)) if self.is_out_for(slow) => {
+                (Health::Failure, Cause::Other("slow_call"))
+            }
+            (health, _) => (health, verdict.cause),
         };
-        self.end(Report {
+        let report = Report {
             health,
             overload: health != Health::Success && verdict.is_overload(),
-        });
+        };
+        self.end(report, cause);
     }
 
-    fn end(&mut self, report: Report) {
+    fn end(&mut self, report: Report, cause: Cause) {
         let Some(ticket) = self.ticket.take() else {
             return;
         };
@@ -158,7 +161,7 @@ impl Permit {
             .breaker
             .report(ticket, report, seen_at, now, draw);
         if let Some(change) = changed {
-            dependency.breaker_changed(change);
+            dependency.breaker_changed(change, Some(cause));
         }
     }
 
@@ -172,14 +175,15 @@ impl Drop for Permit {
     fn drop(&mut self) {
         if self.ticket.is_some() {
             let hangs = self.is_out_for(self.dependency.longest_attempt());
-            self.end(Report {
+            let report = Report {
                 health: if hangs {
                     Health::Failure
                 } else {
                     Health::Neutral
                 },
                 overload: hangs,
-            });
+            };
+            self.end(report, Cause::Timeout);
         }
     }
 }

@@ -64,6 +64,8 @@ struct Registry {
     marks_originals: AtomicBool,
     /// One of the policies hedges. Relaxed: a call that begins during a reload goes by either.
     hedges: AtomicBool,
+    /// A retry loop was made.
+    has_retry_loop: Arc<AtomicBool>,
     served: Mutex<Served>,
 }
 
@@ -287,6 +289,12 @@ impl<C, L> Dependencies<C, L> {
         self.shared.hedges.load(Ordering::Relaxed)
     }
 
+    /// Registers a retry loop: it counts originals, and warns of calls that are refused below it.
+    pub(crate) fn register_retry_loop(&self) {
+        self.shared.has_retry_loop.store(true, Ordering::Relaxed);
+        self.register_counting_layer();
+    }
+
     /// Returns whether a layer that counts an original marks it for the layers below.
     pub(crate) fn marks_originals(&self) -> bool {
         self.shared.marks_originals.load(Ordering::Relaxed)
@@ -359,6 +367,7 @@ impl Registry {
             self.origin,
             Arc::clone(&self.jitter),
             self.hook.clone(),
+            Arc::clone(&self.has_retry_loop),
         ))
     }
 

@@ -9,6 +9,7 @@
 //! | [`safety`] | which requests may be sent again |
 //! | [`order`] | the order of layers on a client, a server and a proxy |
 //! | [`promises`] | what each store guarantees, and what it can lose |
+//! | [`transactions`] | completing and enqueueing in transactions of sqlx, diesel and SeaORM |
 //! | [`operating`] | metrics and alerts, maintenance, replays, dead letters, policy reload |
 //! | [`rules`] | every rule that the tests prove, by its id |
 //! | [`migrating`] | moving from `tower::retry`, reqwest-retry, tower-resilience and axum-idempotent |
@@ -48,3 +49,4 @@ pub mod promises;
 #[doc = include_str!("rules.md")]
 pub mod rules {}
 pub mod safety;
+pub mod transactions;

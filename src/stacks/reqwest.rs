@@ -10,7 +10,7 @@
 //! let deps = Dependencies::new(Policy::http().service("checkout").build()?);
 //! let mut client = ServiceBuilder::new()
 //!     .layer(stacks::client(deps))
-//!     .service(stacks::reqwest::HttpClient::new(reqwest::Client::new()));
+//!     .service(stacks::reqwest::HttpClient::build(reqwest::Client::builder())?);
 //!
 //! let request = http::Request::get("http://stock.example/items").body(reqwest::Body::default())?;
 //! let response: reqwest::Response = client.ready().await?.call(request).await?;
@@ -20,9 +20,12 @@
 //! ```
 //!
 //! Layers of tower-http want an `http::Response`: put `.map_response(http::Response::from)` between them
-//! and the client, and `reqwest::Response::from` on what comes out. reqwest itself repeats a request
-//! that the server is known not to have processed (an HTTP/2 GOAWAY), once, and unseen by the layers:
-//! `ClientBuilder::retry(reqwest::retry::never())` switches that off.
+//! and the client, and `reqwest::Response::from` on what comes out.
+//!
+//! reqwest itself repeats a request that the server is known not to have processed (an HTTP/2 GOAWAY, a
+//! refused stream), at most twice. Budget, metrics and logs know nothing of such a repeat, so
+//! [`HttpClient::build`] switches them off: the layers retry for the same reasons. Give a client that
+//! you build yourself `ClientBuilder::retry(reqwest::retry::never())`.
 //!
 //! With the `reqwest-middleware` feature, `TowerMiddleware` puts any of the layers into an existing chain:
 //!
@@ -57,7 +60,7 @@ use std::{
 use bytes::Bytes;
 use http::Request;
 use http_body::Body as _;
-use reqwest::{Body, Client, Error, Response, ResponseBuilderExt};
+use reqwest::{Body, Client, ClientBuilder, Error, Response, ResponseBuilderExt};
 use tower::Service;
 
 use crate::{
@@ -114,7 +117,17 @@ pub struct HttpClient {
 }
 
 impl HttpClient {
-    /// Calls with this client.
+    /// Builds a client that repeats nothing by itself: reqwest's own retries are switched off.
+    ///
+    /// # Errors
+    ///
+    /// Returns reqwest's error if it cannot build the client.
+    pub fn build(builder: ClientBuilder) -> Result<Self, Error> {
+        let client = builder.retry(::reqwest::retry::never()).build()?;
+        Ok(Self::new(client))
+    }
+
+    /// Calls with this client, which may repeat a request unseen: see the [module docs](self).
     #[must_use]
     pub fn new(client: Client) -> Self {
         Self { client }

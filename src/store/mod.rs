@@ -83,7 +83,7 @@ use std::{future::Future, sync::Arc, time::Duration};
 #[cfg(reprise_loom)]
 pub(crate) use self::memory::models;
 #[cfg(feature = "postgres")]
-pub use self::postgres::{PostgresStore, PostgresStoreBuilder};
+pub use self::postgres::{PostgresStore, PostgresStoreBuilder, SqlParameter, SqlStatement};
 #[cfg(feature = "redis")]
 pub use self::redis::{RedisStore, RedisStoreBuilder};
 #[cfg(feature = "seal")]

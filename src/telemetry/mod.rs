@@ -1,20 +1,54 @@
-//! Logs and metrics. No body, token, cookie or query string ever gets here. Only this module knows
-//! whether the `metrics` and `tracing` features are on, and a call that succeeds does not enter it.
+//! Logs and metrics: what is written, under which names, and how to name and describe it.
+//!
+//! All of it goes to the recorder of the `metrics` facade and to the subscriber of `tracing` that the
+//! application installs; without them it costs next to nothing. No body, token, cookie or query
+//! string is ever in it. The [guide](crate::guide::operating) lists every metric and every event.
+//!
+//! Exporters show a help text for metrics that were described. Call `describe` once, after the recorder
+//! is installed:
+//!
+#![cfg_attr(feature = "metrics", doc = "```")]
+#![cfg_attr(not(feature = "metrics"), doc = "```rust,ignore")]
+//! use metrics_exporter_prometheus::PrometheusBuilder;
+//! use tower_reprise::telemetry;
+//!
+//! let recorder = PrometheusBuilder::new().build_recorder();
+//! let scrape = recorder.handle();
+//! // `calls_total` is `shop_calls_total` now. Metrics of others keep their names.
+//! metrics::set_global_recorder(telemetry::Prefixed::new("shop", recorder)?)?;
+//! telemetry::describe();
+//! println!("{}", scrape.render());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+// Only this module knows whether the features are on. A call that succeeds is counted here, and
+// nothing else.
 #![cfg_attr(
     not(all(feature = "metrics", feature = "tracing")),
     allow(unused_variables)
 )]
 
 mod hedges;
+mod labels;
+#[cfg(feature = "metrics")]
+mod metrics;
 #[cfg(feature = "delivery")]
 mod queues;
+mod success;
 
 use std::{fmt::Display, time::Duration};
 
 pub(crate) use self::hedges::*;
+#[cfg(feature = "metrics")]
+use self::metrics as count;
+#[cfg(feature = "metrics")]
+pub use self::metrics::{Prefixed, describe};
 #[cfg(feature = "delivery")]
 pub(crate) use self::queues::*;
-use crate::{call::StopReason, error::Rule};
+pub(crate) use self::{labels::Labels, success::SuccessCounter};
+use crate::{
+    call::{Cause, StopReason},
+    error::Rule,
+};
 
 /// The labels of a dependency: the calling service and the one that is called.
 #[derive(Debug, Clone, Copy)]
@@ -22,14 +56,6 @@ use crate::{call::StopReason, error::Rule};
 pub(crate) struct Target<'a> {
     pub(crate) service: &'a str,
     pub(crate) dependency: &'a str,
-}
-
-/// The ids that tie a retry to its request in the logs.
-#[derive(Debug, Default, Clone, Copy)]
-#[cfg_attr(not(feature = "tracing"), allow(dead_code))]
-pub struct Labels<'a> {
-    pub(crate) correlation_id: Option<&'a str>,
-    pub(crate) idempotency_key: Option<&'a str>,
 }
 
 /// Records that a retry was decided on and its wait begins.
@@ -63,16 +89,23 @@ pub(crate) fn retry<'a>(
             "retry_attempts_total",
             Some(("attempt_number", count::number(attempt))),
         );
-        metrics::histogram!("retry_backoff_duration_seconds", count::labels(target)).record(wait);
+        ::metrics::histogram!("retry_backoff_duration_seconds", count::labels(target)).record(wait);
     }
 }
 
-/// Records that a call ended without success.
+/// Counts a call of a retry loop that ended otherwise than with a success at once.
+pub(crate) fn call_ended(target: Target<'_>, outcome: &'static str) {
+    #[cfg(feature = "metrics")]
+    count::of(target, count::CALLS, Some(("outcome", outcome)));
+}
+
+/// Records that a call ended without success. `is_reply` says that the dependency replied.
 pub(crate) fn stop_reason<'a>(
     target: Target<'_>,
     attempts: u32,
     reason: StopReason,
     cause: impl Display,
+    is_reply: bool,
     labels: impl FnOnce() -> Labels<'a>,
 ) {
     #[cfg(feature = "tracing")]
@@ -95,7 +128,7 @@ pub(crate) fn stop_reason<'a>(
         }
         // A reply that no retry would change, a 404 say, is the caller's business.
         match reason {
-            StopReason::NotRetryable => event!(tracing::Level::DEBUG),
+            StopReason::NotRetryable if is_reply => event!(tracing::Level::DEBUG),
             _ => event!(tracing::Level::WARN),
         }
     }
@@ -121,21 +154,22 @@ pub(crate) fn budget(target: Target<'_>, usage: Option<(u64, u64)>) {
             0 => 1.0,
             _ => used as f64 / allowed as f64,
         };
-        metrics::gauge!("retry_budget_utilization_ratio", count::labels(target)).set(ratio);
+        ::metrics::gauge!("retry_budget_utilization_ratio", count::labels(target)).set(ratio);
     }
 }
 
-/// Records that a breaker opened.
-pub(crate) fn breaker_opened(target: Target<'_>, reason: &'static str) {
+/// Records that a breaker opened. The cause is that of the failure that opened it.
+pub(crate) fn breaker_opened(target: Target<'_>, reason: &'static str, cause: Option<Cause>) {
     #[cfg(feature = "tracing")]
     tracing::warn!(
         target: "tower_reprise",
         dependency = target.dependency,
         reason,
+        error_type = cause.map(tracing::field::display),
         "circuit breaker opened"
     );
     #[cfg(feature = "metrics")]
-    metrics::gauge!("circuit_breaker_open", count::labels(target)).set(1.0);
+    ::metrics::gauge!("circuit_breaker_open", count::labels(target)).set(1.0);
 }
 
 /// Records that a breaker closed.
@@ -148,7 +182,7 @@ pub(crate) fn breaker_closed(target: Target<'_>, reason: &'static str) {
         "circuit breaker closed"
     );
     #[cfg(feature = "metrics")]
-    metrics::gauge!("circuit_breaker_open", count::labels(target)).set(0.0);
+    ::metrics::gauge!("circuit_breaker_open", count::labels(target)).set(0.0);
 }
 
 /// Records that a dependency is no longer known: its gauges fall.
@@ -160,13 +194,22 @@ pub(crate) fn forgotten(target: Target<'_>, breaker: bool, budget: bool) {
             ("retry_budget_utilization_ratio", budget),
         ];
         for (name, _) in gauges.into_iter().filter(|(_, raised)| *raised) {
-            metrics::gauge!(name, count::labels(target)).set(0.0);
+            ::metrics::gauge!(name, count::labels(target)).set(0.0);
         }
     }
 }
 
-/// Records that a layer refused a call.
-pub(crate) fn refused(target: Target<'_>, by: &'static str) {
+/// Records that a layer refused a call. A retry loop above it warns of the call that it gives up.
+pub(crate) fn refused(target: Target<'_>, by: &'static str, has_retry_loop: bool) {
+    #[cfg(feature = "tracing")]
+    match has_retry_loop {
+        true => {
+            tracing::debug!(target: "tower_reprise", dependency = target.dependency, by, "call refused");
+        }
+        false => {
+            tracing::warn!(target: "tower_reprise", dependency = target.dependency, by, "call refused");
+        }
+    }
     #[cfg(feature = "metrics")]
     count::of(target, "calls_refused_total", Some(("by", by)));
 }
@@ -231,7 +274,7 @@ pub(crate) fn idempotency<'a>(answered: Answered, labels: impl FnOnce() -> Label
         // With a literal, the labels are made at compile time.
         macro_rules! counter {
             ($outcome:literal) => {
-                metrics::counter!("idempotency_requests_total", "outcome" => $outcome)
+                ::metrics::counter!("idempotency_requests_total", "outcome" => $outcome)
             };
         }
         let counter = match answered {
@@ -253,7 +296,7 @@ pub(crate) fn store_trouble(verb: &'static str, kind: &'static str) {
     #[cfg(feature = "tracing")]
     tracing::warn!(target: "tower_reprise", verb, error_type = kind, "idempotency store failed");
     #[cfg(feature = "metrics")]
-    metrics::counter!("idempotency_store_errors_total", "verb" => verb, "kind" => kind)
+    ::metrics::counter!("idempotency_store_errors_total", "verb" => verb, "kind" => kind)
         .increment(1);
 }
 
@@ -293,7 +336,7 @@ pub(crate) fn renewal_ended(key: impl Display) {
 #[cfg(feature = "server")]
 pub(crate) fn waiting_settlements(change: f64) {
     #[cfg(feature = "metrics")]
-    metrics::gauge!("idempotency_unsettled").increment(change);
+    ::metrics::gauge!("idempotency_unsettled").increment(change);
     #[cfg(not(feature = "metrics"))]
     let _ = change;
 }
@@ -314,37 +357,4 @@ pub(crate) fn in_span<F: Future>(future: F) -> impl Future<Output = F::Output> {
 #[cfg(all(feature = "server", not(feature = "tracing")))]
 pub(crate) fn in_span<F: Future>(future: F) -> F {
     future
-}
-
-#[cfg(feature = "metrics")]
-mod count {
-    use metrics::{Label, counter};
-
-    use super::Target;
-
-    pub(super) fn labels(target: Target<'_>) -> Vec<Label> {
-        vec![
-            Label::new("service", target.service.to_owned()),
-            Label::new("dependency", target.dependency.to_owned()),
-        ]
-    }
-
-    pub(super) fn of(
-        target: Target<'_>,
-        name: &'static str,
-        extra: Option<(&'static str, &'static str)>,
-    ) {
-        let mut labels = labels(target);
-        labels.extend(extra.map(|(key, value)| Label::from_static_parts(key, value)));
-        counter!(name, labels).increment(1);
-    }
-
-    /// Returns an attempt number as a label: one of ten, or `more`.
-    pub(super) fn number(attempt: u32) -> &'static str {
-        const NUMBERS: [&str; 10] = ["1", "2", "3", "4", "5", "6", "7", "8", "9", "10"];
-        let index = usize::try_from(attempt)
-            .unwrap_or(usize::MAX)
-            .wrapping_sub(1);
-        NUMBERS.get(index).copied().unwrap_or("more")
-    }
 }

@@ -11,11 +11,13 @@ use std::{
 use bytes::Bytes;
 use reqwest::dns::{Name, Resolve, Resolving};
 use tokio::sync::Notify;
+use tower::{ServiceBuilder, ServiceExt};
 use tower_reprise::{
     Dependencies,
     call::{Cause, Retryable, StopReason},
     classify::Codes,
     error::Elapsed,
+    stacks::{self, reqwest::HttpClient},
 };
 
 use crate::{
@@ -24,6 +26,7 @@ use crate::{
     support::{
         deps, find,
         http1::{Act, Server, reply},
+        http2::{Act2, Server2},
         outcome_of,
         ports::{deaf_uri, listen},
         quick, verdict,
@@ -125,8 +128,7 @@ async fn c_3_connections_that_break_are_retried() {
 #[tokio::test]
 async fn c_5_a_post_that_may_have_been_processed_is_not_sent_again_without_a_key() {
     // All layers but the one that stamps keys.
-    use tower::{ServiceBuilder, ServiceExt};
-    use tower_reprise::{PeekLayer, RetryLayer, stacks::reqwest::HttpClient};
+    use tower_reprise::{PeekLayer, RetryLayer};
     for act in [Act::ReadAndClose, Act::Reset, reply(503, "")] {
         let server = Server::start(vec![act, reply(200, "")]).await;
         let deps = deps(quick());
@@ -456,4 +458,37 @@ async fn c_4_a_refused_stream_is_repeated_for_any_method() {
         .service(HttpClient::new(client));
     let response = stack.oneshot(post(&uri)).await.unwrap();
     assert_eq!(outcome(&response), (2, None));
+}
+
+/// a repeat that reqwest makes by itself is one that no budget and no metric knows.
+#[tokio::test]
+async fn g_1_a_client_that_the_crate_builds_repeats_nothing_by_itself() {
+    let refusals = vec![(Act2::Reset(h2::Reason::REFUSED_STREAM), false); 20];
+    let attempts = async |client: HttpClient, server: &Server2| {
+        let stack = ServiceBuilder::new()
+            .layer(stacks::client(deps(quick())))
+            .service(client);
+        let error = stack.oneshot(get(&server.uri())).await.unwrap_err();
+        outcome_of(&error).0
+    };
+    // `builder` switches the repeats off, so this one is made anew.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let plain = || {
+        reqwest::Client::builder()
+            .no_proxy()
+            .http2_prior_knowledge()
+    };
+    let server = Server2::start(refusals.clone()).await;
+    let built = HttpClient::build(plain()).unwrap();
+    assert_eq!(attempts(built, &server).await, 4);
+    assert_eq!(server.arrivals().len(), 4, "all of them are ours");
+
+    let server = Server2::start(refusals).await;
+    let client = HttpClient::new(plain().build().unwrap());
+    assert_eq!(attempts(client, &server).await, 4);
+    assert_eq!(
+        server.arrivals().len(),
+        12,
+        "two of reqwest's for each of ours"
+    );
 }

@@ -54,7 +54,7 @@ impl Stragglers {
                 let (stream, _) = listener.accept().await.unwrap();
                 let server = server.clone();
                 tokio::spawn(async move {
-                    let answer = service_fn(|request| server.answer(request));
+                    let answer = service_fn(move |request| server.clone().answer(request));
                     let builder = auto::Builder::new(TokioExecutor::new());
                     let _ = builder.serve_connection(TokioIo::new(stream), answer).await;
                 });
@@ -63,10 +63,7 @@ impl Stragglers {
         started
     }
 
-    async fn answer(
-        &self,
-        request: Request<Incoming>,
-    ) -> Result<Response<Full<Bytes>>, Infallible> {
+    async fn answer(self, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
         self.requests.fetch_add(1, Ordering::Relaxed);
         let again = request.headers().contains_key("x-envoy-attempt-count");
         if request.headers().contains_key("x-straggler") && !again {

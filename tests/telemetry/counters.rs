@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use metrics_exporter_prometheus::PrometheusBuilder;
 use metrics_util::debugging::DebuggingRecorder;
-use tower::{ServiceBuilder, ServiceExt};
+use tower::{ServiceBuilder, ServiceExt, service_fn, util::BoxCloneService};
 use tower_reprise::{
     CircuitBreakerLayer, Dependencies, RetryAfterLayer, RetryBudgetLayer,
     call::Attempt,
@@ -35,6 +35,10 @@ async fn o_2_an_exhausted_call_is_counted_under_these_names() {
             (&attempts(3), count(1)),
             (&format!("retry_exhausted_total{{{labels}}}"), count(1)),
             (
+                &format!("calls_total{{{labels},outcome=exhausted}}"),
+                count(1)
+            ),
+            (
                 &format!("retry_backoff_duration_seconds{{{labels}}}"),
                 samples(&[7.0, 7.0, 7.0])
             ),
@@ -48,15 +52,31 @@ async fn o_2_an_exhausted_call_is_counted_under_these_names() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn o_2_a_success_is_not_counted() {
+async fn o_2_calls_are_counted_by_outcome() {
     let measured = measured(async {
-        let client = stack(&deps(), peer([reply(200, &[]), reply(404, &[])]));
-        for _ in 0..2 {
+        let replies = [200, 404, 503, 200, 200];
+        let client = stack(&deps(), peer(replies.map(|status| reply(status, &[]))));
+        for _ in 0..4 {
             client.clone().oneshot(get(URI)).await.unwrap();
         }
+        // Ready at once or not, a success is a success.
+        let slow = service_fn(async |_| {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            reply(200, &[])
+        });
+        let client = retry_only(&deps(), BoxCloneService::new(slow));
+        client.oneshot(get(URI)).await.unwrap();
     })
     .await;
-    assert_eq!(measured, expected([]));
+    for (outcome, calls) in [
+        ("success", 3),
+        ("success_after_retry", 1),
+        ("not_retryable", 1),
+    ] {
+        let labels = format!("service=checkout,dependency=stock.example:8080,outcome={outcome}");
+        let counted = measured.get(&format!("calls_total{{{labels}}}"));
+        assert_eq!(counted, Some(&count(calls)), "{outcome}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -73,6 +93,7 @@ async fn o_2_a_retry_that_succeeds_is_not_exhausted() {
     assert_eq!(
         Vec::from_iter(names),
         [
+            "calls_total",
             "retry_attempts_total",
             "retry_backoff_duration_seconds",
             "retry_budget_utilization_ratio"
@@ -87,8 +108,17 @@ async fn o_2_a_wait_that_does_not_fit_is_exhaustion() {
         client.oneshot(get(URI)).await.unwrap();
     })
     .await;
-    let name = "retry_exhausted_total{service=checkout,dependency=stock.example:8080}";
-    assert_eq!(measured, expected([(name, count(1))]));
+    let labels = "service=checkout,dependency=stock.example:8080";
+    assert_eq!(
+        measured,
+        expected([
+            (&format!("retry_exhausted_total{{{labels}}}"), count(1)),
+            (
+                &format!("calls_total{{{labels},outcome=deadline}}"),
+                count(1)
+            ),
+        ])
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -106,6 +136,7 @@ async fn g_4_a_retry_that_the_budget_refused_is_suppressed() {
         measured,
         expected([
             (&format!("retry_suppressed{{{labels}}}"), count(1)),
+            (&format!("calls_total{{{labels},outcome=budget}}"), count(1)),
             (
                 &format!("retry_budget_utilization_ratio{{{labels}}}"),
                 gauge(1.0)
@@ -140,7 +171,10 @@ async fn o_2_a_breaker_shows_its_state_and_whom_it_refused() {
         measured,
         expected([(&open, gauge(1.0)), (&refusals, count(3))])
     );
-    assert_eq!(log.with_message("circuit breaker opened").len(), 1);
+    let opened = log.with_message("circuit breaker opened");
+    assert_eq!(opened.len(), 1);
+    assert_eq!(opened[0].fields["reason"], "failures");
+    assert_eq!(opened[0].fields["error_type"], "connect");
 
     tokio::time::advance(Duration::from_secs(2)).await;
     client.oneshot(get(URI)).await.unwrap();
@@ -260,7 +294,7 @@ async fn o_2_the_dependency_is_host_and_port() {
                 .split(['{', ','])
                 .any(|part| part == name)
         };
-        assert_eq!(measured.len(), 3);
+        assert_eq!(measured.len(), 4);
         assert!(measured.keys().all(named), "{measured:?}");
     }
 }

@@ -1,9 +1,12 @@
 //! O-1: one event for each retry.
 
 use http::{HeaderValue, Request};
-use tower::ServiceExt;
+use tower::{ServiceBuilder, ServiceExt};
 use tower_http::request_id::RequestId;
-use tower_reprise::{Dependencies, IdempotencyKey, error::Rule};
+use tower_reprise::{
+    CircuitBreakerLayer, Dependencies, IdempotencyKey, RetryLayer,
+    error::{Refused, Rule},
+};
 use tracing::Level;
 
 use crate::{
@@ -162,6 +165,52 @@ async fn o_1_a_gave_up_call_says_why() {
     assert_eq!(stop_reason[0].fields["reason"], "not_retryable");
     assert_eq!(stop_reason[0].fields["error_type"], "http_404");
     assert_eq!(stop_reason[0].fields["attempts"], "1");
+}
+
+/// A call that is refused is one warning too: of the retry loop, or of the layer without one.
+#[tokio::test(start_paused = true)]
+async fn o_1_a_refused_call_is_one_warning() {
+    let warned = async |looped: bool| {
+        let (log, _guard) = Log::listen();
+        let deps = deps();
+        deps.get("stock.example:8080").force_open();
+        let breaker = CircuitBreakerLayer::new(deps.clone());
+        let retry = looped.then(|| RetryLayer::new(deps.clone()));
+        let stack = ServiceBuilder::new().option_layer(retry).layer(breaker);
+        let error = stack.service(peer([])).oneshot(get(URI)).await.unwrap_err();
+        assert!(Refused::find(&*error).is_some());
+        let mut warned = log.all();
+        warned.retain(|event| {
+            event.level == Level::WARN && event.fields["message"] != "circuit breaker opened"
+        });
+        assert_eq!(warned.len(), 1, "{warned:?}");
+        warned.remove(0).fields
+    };
+    let alone = warned(false).await;
+    assert_eq!(alone["message"], "call refused");
+    assert_eq!(
+        (&*alone["dependency"], &*alone["by"]),
+        ("stock.example:8080", "breaker")
+    );
+    let looped = warned(true).await;
+    assert_eq!(looped["message"], "gave up");
+    assert_eq!(
+        (&*looped["reason"], &*looped["error_type"]),
+        ("breaker", "refused_breaker")
+    );
+}
+
+/// A certificate that is not trusted is no reply that a caller expects.
+#[tokio::test(start_paused = true)]
+async fn o_1_an_error_that_is_not_retried_is_a_warning() {
+    let (log, _guard) = Log::listen();
+    let error = rustls::Error::InvalidCertificate(rustls::CertificateError::Expired);
+    let client = retry_only(&deps(), peer([Err(error.into())]));
+    client.oneshot(get(URI)).await.unwrap_err();
+    let gave_up = log.with_message("gave up").remove(0);
+    assert_eq!(gave_up.level, Level::WARN);
+    assert_eq!(gave_up.fields["reason"], "not_retryable");
+    assert_eq!(gave_up.fields["error_type"], "certificate");
 }
 
 #[tokio::test(start_paused = true)]

@@ -11,6 +11,7 @@ mod counters;
 #[cfg(feature = "delivery")]
 mod dead_letters;
 mod events;
+mod exported;
 mod hedges;
 mod secrets;
 mod setup;

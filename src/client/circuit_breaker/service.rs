@@ -14,7 +14,6 @@ use crate::{
     classify::{Classify, Standard},
     dependency::{BreakerState, ByAuthority, Dependency, DependencyCache, Locate},
     error::BoxError,
-    telemetry,
 };
 
 /// The longest that a service is not ready before it looks at its breaker again, which a person may
@@ -96,7 +95,7 @@ where
         let permit = match dependency.admit(is_retry) {
             Ok(permit) => permit,
             Err(refused) => {
-                telemetry::refused(dependency.target(), refused.kind().as_str());
+                dependency.tell_refused(refused.kind());
                 release(&mut self.inner);
                 return CircuitBreakerFuture::refused(refused);
             }

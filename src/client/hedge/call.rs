@@ -140,22 +140,19 @@ where
         self.second.is_some()
     }
 
-    /// Records the latency of the first attempt, if it is known: that of an answer, or of an attempt
-    /// that was late, however it ends. Failures are often quick, and say nothing about answers.
+    /// Records how long the first attempt was out, and whether it was answered. Failures are often quick,
+    /// and no answers.
     fn record(&mut self, answered: bool) {
         let took = match mem::replace(&mut self.watch, Watch::Ended) {
             Watch::Since(began) => Some(began.elapsed()),
-            Watch::New => None,
-            Watch::Ended => return,
+            Watch::New if answered => None,
+            Watch::New | Watch::Ended => return,
         };
         let dependency = self.dependency();
+        dependency.record_latency(took, answered);
         let late = took.zip(self.delay);
-        let late = late.is_some_and(|(took, delay)| took >= delay);
-        if answered || late {
-            dependency.record_latency(took);
-        }
         if let Plan::Never(reason) = self.plan
-            && late
+            && late.is_some_and(|(took, delay)| took >= delay)
         {
             telemetry::not_hedged(dependency.target(), reason);
         }

@@ -125,9 +125,16 @@ where
         self.dependency().classify(&self.classifier, result)
     }
 
+    /// Counts a call that succeeded with its first attempt.
+    #[inline]
+    pub(super) fn succeeded_at_once(&self) {
+        self.earn();
+        self.dependency().count_success();
+    }
+
     /// Earns a part of a retry for a success, unless another layer does.
     #[inline]
-    pub(super) fn earn(&self) {
+    fn earn(&self) {
         if self.counted != Counted::Elsewhere {
             self.dependency().earn();
         }
@@ -161,6 +168,7 @@ where
             began: &mut self.began,
             total: self.limits.total,
             is_original: history.attempts == 0,
+            cause: verdict.cause,
             replayable: || snapshot.is_some_and(|snapshot| requests.is_complete(snapshot)),
         };
         let Granted {
@@ -360,8 +368,14 @@ where
         &mut self,
         result: Result<S::Response, BoxError>,
     ) -> Result<S::Response, BoxError> {
-        self.earn();
-        match self.history() {
+        let history = self.history();
+        if history.attempts > 1 {
+            self.earn();
+            telemetry::call_ended(self.dependency().target(), "success_after_retry");
+        } else {
+            self.succeeded_at_once();
+        }
+        match history {
             FailureHistory { retries: 0, .. } => result,
             history => self.annotate(result, None, history.effect()),
         }
@@ -421,17 +435,34 @@ where
         }
     }
 
+    /// Counts a call that ends since its service did not become ready again.
+    pub(super) fn not_ready(&self) {
+        telemetry::call_ended(self.dependency().target(), "not_ready");
+    }
+
     fn gave_up(&self, reason: StopReason, cause: Cause) {
         let (dependency, attempts) = (self.dependency(), self.history().attempts);
-        telemetry::stop_reason(dependency.target(), attempts, reason, cause, || {
-            let (rules, retried) = (dependency.policy().rules(), self.retried.as_ref());
-            let labels = self.requests.labels(self.snapshot.as_ref(), rules);
-            let kept = retried.and_then(|retried| retried.correlation_id.as_deref());
-            telemetry::Labels {
-                correlation_id: labels.correlation_id.or(kept),
-                ..labels
-            }
-        });
+        telemetry::call_ended(dependency.target(), reason.as_str());
+        let is_reply = matches!(
+            cause,
+            Cause::Status(_) | Cause::Grpc(_) | Cause::Code(_) | Cause::Cancelled
+        );
+        telemetry::stop_reason(
+            dependency.target(),
+            attempts,
+            reason,
+            cause,
+            is_reply,
+            || {
+                let (rules, retried) = (dependency.policy().rules(), self.retried.as_ref());
+                let labels = self.requests.labels(self.snapshot.as_ref(), rules);
+                let kept = retried.and_then(|retried| retried.correlation_id.as_deref());
+                telemetry::Labels {
+                    correlation_id: labels.correlation_id.or(kept),
+                    ..labels
+                }
+            },
+        );
         dependency.happened(&Event::GaveUp {
             dependency: dependency.name(),
             attempts,
@@ -490,6 +521,8 @@ struct Surroundings<'a, F> {
     total: Duration,
     /// No attempt went out yet, so the next one is no retry to the dependency.
     is_original: bool,
+    /// The cause of the last failure.
+    cause: Cause,
     replayable: F,
 }
 
@@ -526,9 +559,8 @@ impl<F: Fn() -> bool> Environment for Surroundings<'_, F> {
         if self.is_original {
             return Ok(None);
         }
-        let charge = self
-            .dependency
-            .charge(self.began.unwrap_or_else(Instant::now));
+        let began = self.began.unwrap_or_else(Instant::now);
+        let charge = self.dependency.charge(began, Some(self.cause));
         charge.map(Some).map_err(|refused| refused.kind().into())
     }
 }

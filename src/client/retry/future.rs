@@ -78,7 +78,7 @@ where
         if let Poll::Ready(result) = &mut polled {
             let classified = this.call.classify(result);
             if classified.is_success() && this.call.retried.is_none() {
-                this.call.earn();
+                this.call.succeeded_at_once();
                 return polled;
             }
             verdict = Some(classified);
@@ -179,7 +179,9 @@ where
                         ready!(poll_until(this.timer.as_mut(), call.deadline(), cx));
                         return Poll::Ready(call.end_with_last(StopReason::Deadline));
                     };
-                    ready.map_err(Into::into)?;
+                    ready
+                        .map_err(Into::into)
+                        .inspect_err(|_: &BoxError| call.not_ready())?;
                     let Some(request) = request.take() else {
                         unreachable!("the future was polled after it was ready");
                     };

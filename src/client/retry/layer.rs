@@ -18,7 +18,7 @@ pub struct RetryLayer<C = Standard, L = ByAuthority, P = HttpRequests, H = ()> {
 impl<C, L> RetryLayer<C, L> {
     /// Retries HTTP and gRPC calls by the policies of this registry.
     pub fn new(deps: Dependencies<C, L>) -> Self {
-        deps.register_counting_layer();
+        deps.register_retry_loop();
         Self {
             deps,
             requests: HttpRequests::default(),

@@ -15,7 +15,6 @@ use crate::{
     dependency::{BreakerState, Dependency, Hold, Place},
     error::{BoxError, Refusal, Refused},
     policy::RetryAfterMode,
-    telemetry,
 };
 
 /// Returns when a held call goes out, unless it is refused.
@@ -40,7 +39,7 @@ pub(super) fn wake_at(
 
 /// Refuses a call that is not held back.
 pub(super) fn refused(dependency: &Dependency, by: Refusal, hold: Hold) -> Refused {
-    telemetry::refused(dependency.target(), by.as_str());
+    dependency.tell_refused(by);
     let left = match (by, dependency.status().breaker) {
         (Refusal::Breaker, BreakerState::Open(cooldown)) => cooldown,
         _ => hold.left,

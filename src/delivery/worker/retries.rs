@@ -180,6 +180,7 @@ impl Retries {
                 entry.attempts,
                 exhausted,
                 cause,
+                false,
                 || Labels {
                     correlation_id: labels.correlation_id.as_deref(),
                     idempotency_key: labels.idempotency_key.as_deref(),

@@ -63,7 +63,7 @@ fn h_3_threads_that_hedge_and_retry_never_exceed_the_budget() {
     for threads in [2, 8, 64] {
         let budget = of(0.2, 0);
         (0..1000).for_each(|_| budget.deposit(5 * SECOND));
-        let hedges = std::sync::atomic::AtomicU64::new(0);
+        let hedges = AtomicU64::new(0);
         let retries: u64 = std::thread::scope(|scope| {
             let run = || {
                 let mut retries = 0;

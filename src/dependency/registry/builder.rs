@@ -151,6 +151,7 @@ impl<C, L> DependenciesBuilder<C, L> {
                 last_sweep: AtomicU64::new(0),
                 has_counting_layer: AtomicBool::new(false),
                 marks_originals: AtomicBool::new(false),
+                has_retry_loop: Arc::default(),
                 served: Default::default(),
             }),
             classifier: self.classifier,

@@ -142,6 +142,9 @@ pub(super) fn settings(settings: &Settings) -> Result<(), ConfigError> {
     if let Err((field, value, allowed)) = settings.rules.codes.check() {
         return wrong(field, &value, allowed);
     }
+    if let Err((value, allowed)) = settings.rules.guidance.check() {
+        return wrong("rules.guidance", &value, allowed);
+    }
     // Without the feature nothing reads bodies, and a table of codes would be silently idle.
     if !cfg!(feature = "codes") && settings.rules.codes != Codes::standard() {
         let allowed = "the standard's, without the `codes` feature of this crate";

@@ -1,7 +1,10 @@
 use http::{HeaderName, StatusCode};
 
 use super::PolicyBuilder;
-use crate::{classify::Codes, http::GrpcCode};
+use crate::{
+    classify::{Codes, retry_after::GuidanceTable},
+    http::GrpcCode,
+};
 
 /// Classification.
 impl PolicyBuilder {
@@ -85,6 +88,12 @@ impl PolicyBuilder {
         self
     }
 
+    /// Sets the fields of failed replies that say when to call again.
+    pub fn guidance(mut self, table: GuidanceTable) -> Self {
+        self.settings.rules.guidance = table;
+        self
+    }
+
     /// Sets the header that gets a fresh value if an error code asks for one.
     pub fn request_id_header(mut self, name: HeaderName) -> Self {
         self.settings.rules.request_id_header = name;
@@ -103,5 +112,11 @@ impl PolicyBuilder {
     #[cfg(feature = "serde")]
     pub(crate) fn codes_so_far(&self) -> Codes {
         self.settings.rules.codes.clone()
+    }
+
+    /// Returns the table of guidance so far.
+    #[cfg(feature = "serde")]
+    pub(crate) fn guidance_so_far(&self) -> GuidanceTable {
+        self.settings.rules.guidance.clone()
     }
 }

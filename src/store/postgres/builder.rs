@@ -1,14 +1,15 @@
 use std::{fmt, time::Duration};
 
 use deadpool_postgres::{
-    Hook, HookError, Manager, ManagerConfig, Pool, QueueMode, RecyclingMethod,
+    Hook, HookError, Manager, ManagerConfig, Object, Pool, PoolError, QueueMode, RecyclingMethod,
+    Timeouts,
 };
 use tokio_postgres::{
     Config, NoTls, Socket,
     tls::{MakeTlsConnect, TlsConnect},
 };
 
-use super::PostgresStore;
+use super::{PostgresStore, error};
 use crate::{
     error::ConfigError,
     store::{StoreError, StoreErrorKind, remote},
@@ -18,11 +19,20 @@ use crate::{
 #[derive(Clone)]
 #[must_use]
 pub struct PostgresStoreBuilder {
-    url: String,
+    source: Source,
     schema: String,
     table: String,
     connections: usize,
     timeout: Duration,
+}
+
+/// Where connections come from.
+#[derive(Clone)]
+enum Source {
+    /// A pool of the store's own, to this address.
+    Url(String),
+    /// The user's.
+    Pool(Pool),
 }
 
 /// Omits the address, which may contain a password.
@@ -39,8 +49,16 @@ impl fmt::Debug for PostgresStoreBuilder {
 
 impl PostgresStoreBuilder {
     pub(super) fn new(url: String) -> Self {
+        Self::from_source(Source::Url(url))
+    }
+
+    pub(super) fn on_pool(pool: Pool) -> Self {
+        Self::from_source(Source::Pool(pool))
+    }
+
+    fn from_source(source: Source) -> Self {
         Self {
-            url,
+            source,
             schema: "public".into(),
             table: "reprise_idempotency".into(),
             connections: 16,
@@ -61,7 +79,8 @@ impl PostgresStoreBuilder {
         self
     }
 
-    /// The maximum number of connections; 16 by default, 1 to 1000. They are opened as needed.
+    /// The maximum number of connections; 16 by default, 1 to 1000. They are opened as needed. A pool
+    /// of yours has its own.
     pub fn connections(mut self, connections: usize) -> Self {
         self.connections = connections;
         self
@@ -74,18 +93,61 @@ impl PostgresStoreBuilder {
         self
     }
 
-    /// Connects without TLS, and creates or migrates the tables.
+    /// Returns the SQL that creates and migrates the tables, one script for each version, for a tool
+    /// that applies migrations. Run each in a transaction of its own, in this order; a store that then
+    /// connects finds nothing to change, and its user needs no right to create. The second one contains
+    /// a fresh secret, with which the journal signs cursors.
+    ///
+    /// ```
+    /// use tower_reprise::store::PostgresStore;
+    ///
+    /// let builder = PostgresStore::builder("postgres://localhost/shop").schema("reprise");
+    /// for (script, version) in builder.migrations()?.iter().zip(1..) {
+    ///     assert!(script.contains(&format!("VALUES ({version})")));
+    /// }
+    /// # Ok::<(), tower_reprise::error::ConfigError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// A setting is out of its range.
+    pub fn migrations(&self) -> Result<Vec<String>, ConfigError> {
+        Ok(super::schema::migrations(&self.check()?))
+    }
+
+    /// Returns the settings that the store makes on each connection of a pool of its own, for the
+    /// hook of a pool that serves nothing but the store. A shared pool needs none of them: the planner
+    /// settings among them keep plans stable while statistics are out of date, and would change the
+    /// plans of your own statements.
+    #[must_use]
+    pub fn session_sql(&self) -> String {
+        // Overrides defaults of the server and the user. The verbs are written for READ COMMITTED, and
+        // a commit must be on disk before it is acknowledged. Every statement has its index, and the
+        // statistics of a queue are always out of date, so plans must not depend on them.
+        format!(
+            "SET default_transaction_isolation = 'read committed'; \
+             SET statement_timeout = {}; \
+             SET plan_cache_mode = force_generic_plan; \
+             SET enable_seqscan = off; SET enable_bitmapscan = off; SET jit = off; \
+             SELECT set_config('synchronous_commit', 'on', false) \
+               WHERE current_setting('synchronous_commit') = 'off'",
+            self.timeout.as_millis()
+        )
+    }
+
+    /// Connects without TLS, or uses the pool that was given, and creates or migrates the tables.
     ///
     /// # Errors
     ///
     /// A setting is out of its range, the server is unreachable or rejects the connection, or the
-    /// tables were written by a newer version of this crate.
+    /// tables were written by a newer version of this crate. A pool's sessions have another isolation
+    /// level than `read committed`, or do not wait for commits.
     pub async fn connect(self) -> Result<PostgresStore, StoreError> {
         self.connect_tls(NoTls).await
     }
 
     /// Connects with TLS, and creates or migrates the tables. Add `sslmode=require` to the address to
-    /// reject a server without TLS.
+    /// reject a server without TLS. A pool that was given connects in its own way.
     ///
     /// # Errors
     ///
@@ -98,7 +160,14 @@ impl PostgresStoreBuilder {
         <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
     {
         let table = self.check()?;
-        let config: Config = self.url.parse().map_err(|error: tokio_postgres::Error| {
+        let url = match &self.source {
+            Source::Url(url) => url,
+            Source::Pool(pool) => {
+                check_sessions(pool, self.timeout).await?;
+                return PostgresStore::open(pool.clone(), &table, self.timeout).await;
+            }
+        };
+        let config: Config = url.parse().map_err(|error: tokio_postgres::Error| {
             StoreError::new(StoreErrorKind::Other, "postgres.url can't be read").because(error)
         })?;
         let settings = ManagerConfig {
@@ -131,18 +200,7 @@ impl PostgresStoreBuilder {
     }
 
     fn pool(&self, manager: Manager) -> Result<Pool, StoreError> {
-        // Overrides defaults of the server and the user. The verbs are written for READ COMMITTED, and
-        // a commit must be on disk before it is acknowledged. Every statement has its index, and the
-        // statistics of a queue are always out of date, so plans must not depend on them.
-        let session = format!(
-            "SET default_transaction_isolation = 'read committed'; \
-             SET statement_timeout = {}; \
-             SET plan_cache_mode = force_generic_plan; \
-             SET enable_seqscan = off; SET enable_bitmapscan = off; SET jit = off; \
-             SELECT set_config('synchronous_commit', 'on', false) \
-               WHERE current_setting('synchronous_commit') = 'off'",
-            self.timeout.as_millis()
-        );
+        let session = self.session_sql();
         Pool::builder(manager)
             .max_size(self.connections)
             // The connection used last has its statements prepared.
@@ -157,6 +215,46 @@ impl PostgresStoreBuilder {
             }))
             .build()
             .map_err(|error| StoreError::new(StoreErrorKind::Other, "no pool").because(error))
+    }
+}
+
+/// Rejects sessions in which the verbs would not keep their promises.
+async fn check_sessions(pool: &Pool, timeout: Duration) -> Result<(), StoreError> {
+    let client = client(pool, timeout).await?;
+    let sql = "SELECT current_setting('default_transaction_isolation'), \
+               current_setting('synchronous_commit')";
+    let row = tokio::time::timeout(timeout, client.query_one(sql, &[])).await;
+    let row = row
+        .map_err(|_| StoreError::new(StoreErrorKind::Timeout, "no response in time"))?
+        .map_err(error::of_statement)?;
+    let (isolation, commit): (String, String) = (row.get(0), row.get(1));
+    if isolation != "read committed" {
+        let field = "postgres.pool's default_transaction_isolation";
+        return Err(ConfigError::new(None, field, isolation, "read committed").into());
+    }
+    if commit == "off" {
+        let field = "postgres.pool's synchronous_commit";
+        let allowed = "local, on, remote_write or remote_apply";
+        return Err(ConfigError::new(None, field, commit, allowed).into());
+    }
+    Ok(())
+}
+
+/// Takes a connection of a pool, and waits for one no longer than half of the time. A pool without a
+/// runtime has no timeouts of its own.
+pub(super) async fn client(pool: &Pool, left: Duration) -> Result<Object, StoreError> {
+    let timeouts = Timeouts {
+        wait: Some(left / 2),
+        create: Some(left),
+        recycle: Some(left),
+    };
+    match pool.timeout_get(&timeouts).await {
+        Err(PoolError::NoRuntimeSpecified) => {
+            let late = || StoreError::new(StoreErrorKind::Timeout, "no connection in time");
+            let client = tokio::time::timeout(left / 2, pool.get()).await;
+            client.map_err(|_| late())?.map_err(error::of_pool)
+        }
+        client => client.map_err(error::of_pool),
     }
 }
 

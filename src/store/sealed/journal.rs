@@ -94,6 +94,20 @@ impl Sealed<crate::store::PostgresStore> {
         let entry = self.seal_new(entry)?;
         self.store.enqueue_in(transaction, entry).await
     }
+
+    /// Returns the statement that queues an entry, sealed, in a transaction of any driver: see
+    /// [`PostgresStore::enqueue_statement`](crate::store::PostgresStore::enqueue_statement).
+    ///
+    /// # Errors
+    ///
+    /// The payload is too large to be sealed.
+    pub fn enqueue_statement(
+        &self,
+        entry: NewEntry,
+    ) -> Result<crate::store::SqlStatement, StoreError> {
+        let entry = self.seal_new(entry)?;
+        Ok(self.store.enqueue_statement(entry))
+    }
 }
 
 /// Seals payloads and results, those of an outbox too. Lists have none.

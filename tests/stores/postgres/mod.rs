@@ -5,7 +5,9 @@ mod contract;
 mod exactly_once;
 mod full;
 mod journal;
+mod pools;
 mod schema;
+mod statements;
 mod sweep;
 mod trouble;
 

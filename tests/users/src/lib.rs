@@ -7,6 +7,8 @@ use std::sync::{
 
 use axum::{Router, http::StatusCode, routing::any};
 
+pub mod drivers;
+
 pub type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 /// Starts a server whose first replies are 503, and returns its address and the number of requests.

@@ -20,8 +20,8 @@ pub(crate) const BOUNDS: [f64; 12] = [
     0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 30.0, 300.0,
 ];
 
-/// Every metric of the program and its library, with a word on it.
-const METRICS: [(&str, &str); 22] = [
+/// Every metric of the program, with a word on it.
+const METRICS: [(&str, &str); 5] = [
     (
         "gateway_bytes_total",
         "Bytes of bodies, from callers and to them",
@@ -42,63 +42,11 @@ const METRICS: [(&str, &str); 22] = [
         "gateway_request_seconds",
         "Time from a request's head to its reply's head",
     ),
-    ("retry_attempts_total", "Retries by their number"),
-    (
-        "retry_exhausted_total",
-        "Calls that failed after their last retry",
-    ),
-    (
-        "retry_suppressed",
-        "Retries that budget, breaker or deadline did not allow",
-    ),
-    ("retry_backoff_duration_seconds", "Waits before retries"),
-    (
-        "retry_budget_utilization_ratio",
-        "Share of the retry budget that is used",
-    ),
-    (
-        "circuit_breaker_open",
-        "Whether calls to the dependency are refused: 1 or 0",
-    ),
-    (
-        "calls_refused_total",
-        "Calls that were not sent, by what refused them",
-    ),
-    (
-        "idempotency_requests_total",
-        "Requests with a key by what became of them",
-    ),
-    (
-        "idempotency_store_errors_total",
-        "Errors of the store of replies",
-    ),
-    (
-        "idempotency_unsettled",
-        "Executions that ended and that the store has not taken yet",
-    ),
-    ("dlq_messages_total", "Dead letters"),
-    (
-        "journal_outcomes_total",
-        "Entries of queues by how their attempts ended",
-    ),
-    ("journal_errors_total", "Errors of the store of queues"),
-    ("journal_entries", "Entries of queues by status"),
-    (
-        "journal_oldest_age_seconds",
-        "Age of the oldest entry that waits",
-    ),
-    (
-        "journal_lag_seconds",
-        "Time from when an entry is due to its start",
-    ),
-    (
-        "inbound_retries_refused_total",
-        "Retries of callers over their budget",
-    ),
 ];
 
-/// Says what each metric is. The kind does not matter to a description.
+/// Says what each metric is, those of the library too. The kind does not matter to a description.
 pub(crate) fn describe() {
+    tower_reprise::telemetry::describe();
     for (name, help) in METRICS {
         metrics::describe_counter!(name, help);
         metrics::describe_gauge!(name, help);

@@ -61,6 +61,7 @@ fn noted(note: &str) -> String {
 #[derive(Debug)]
 pub(in super::super) struct Statements {
     pub(super) enqueue: String,
+    pub(in super::super) enqueue_once: String,
     pub(super) existing: String,
     pub(super) lanes_from: String,
     pub(super) lanes_after: String,
@@ -92,6 +93,7 @@ impl Statements {
         let [cancelled, redriven] = [noted("$3"), noted("$3")];
         Self {
             enqueue: enqueue(table),
+            enqueue_once: enqueue_once(table),
             existing: existing(table),
             lanes_from: lanes(table, ">="),
             lanes_after: lanes(table, ">"),
@@ -193,15 +195,47 @@ impl Statements {
 
 /// Returns no row if another entry has the id or the key.
 fn enqueue(table: &Table) -> String {
+    format!("{} RETURNING {}", insert(table, ""), summary())
+}
+
+fn insert(table: &Table, from: &str) -> String {
     let expires = after("$10");
     format!(
         "INSERT INTO {table} (id, queue, lane, owner, label, dedup, fingerprint, priority, status, \
            turn, attempts, queued, due, expires, changed, leased, until, history, payload, version) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 0, 0, 0, {NOW}, least({}, {expires}), {expires}, \
-           {NOW}, 0, 0, '', $11, $12) \
-         ON CONFLICT DO NOTHING RETURNING {}",
+         SELECT $1::bytea, $2::text, $3::text, $4::text, $5::text, $6::bytea, $7::bytea, \
+           $8::smallint, 0, 0, 0, {NOW}, least({}, {expires}), {expires}, {NOW}, 0, 0, '', \
+           $11::bytea, $12::text {from} \
+         ON CONFLICT DO NOTHING",
         after("$9"),
-        summary()
+    )
+}
+
+/// Queues an entry, or tells which one there is, in a single statement: for drivers that run no loop.
+/// What makes room has to be gone before the insert looks, so the insert reads from it. An entry that
+/// was committed since the statement began is in its way and not visible to it: then it fails.
+fn enqueue_once(table: &Table) -> String {
+    let (gone, off) = (gone(), off());
+    let insert = insert(
+        table,
+        "FROM (SELECT count(*) FROM freed) f, (SELECT count(*) FROM gone) g",
+    );
+    format!(
+        "WITH freed AS ( \
+           UPDATE {table} SET dedup = NULL \
+           WHERE queue = $2 AND dedup = $6 AND id <> $1 AND {off} RETURNING 1), \
+         gone AS (DELETE FROM {table} WHERE id = $1 AND {gone} RETURNING 1), \
+         new AS ({insert} RETURNING 1), \
+         existing AS ( \
+           SELECT true AS same, 0 AS rank FROM {table} WHERE id = $1 AND NOT {gone} \
+           UNION ALL \
+           SELECT fingerprint = $7 AS same, 1 AS rank FROM {table} \
+           WHERE queue = $2 AND dedup = $6 AND id <> $1 AND NOT {off} \
+           ORDER BY rank LIMIT 1) \
+         SELECT CASE WHEN EXISTS (SELECT FROM new) THEN 'new' \
+           WHEN (SELECT same FROM existing) THEN 'existing' \
+           WHEN EXISTS (SELECT FROM existing) THEN 'mismatch' \
+           ELSE (1 / (SELECT count(*) FROM existing))::text END AS enqueued"
     )
 }
 
