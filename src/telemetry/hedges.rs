@@ -40,7 +40,7 @@ pub(crate) enum Unhedged {
     Budget,
     /// The call is out of time.
     Deadline,
-    /// The service failed to become ready.
+    /// The service failed to become ready, or was not before the first attempt ended.
     NotReady,
     /// A layer below refused it.
     Refused,

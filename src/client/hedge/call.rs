@@ -42,10 +42,12 @@ where
     /// The time after which it is late, if that was known when it began.
     delay: Option<Duration>,
     /// Boxed, so that calls without one are small.
-    second: Option<Pin<Box<Second<S, Request<B>>>>>,
+    second: Option<BoxedSecond<S, B>>,
     /// The attempt that failed first, while the other one is out.
     failed: Option<Box<Failed<S::Response>>>,
 }
+
+type BoxedSecond<S, B> = Pin<Box<Second<S, Request<B>>>>;
 
 /// What is planned for a call that is late.
 pub(super) enum Plan<R> {
@@ -172,10 +174,12 @@ where
 
     /// Drops the second attempt, if there is one.
     fn end_second(&mut self, result: Hedged) {
-        if let Some(mut second) = self.second.take()
-            && let Some(sent) = second.as_mut().sent()
-        {
-            sent.ended(result);
+        let Some(mut second) = self.second.take() else {
+            return;
+        };
+        match second.as_mut().sent() {
+            Some(sent) => sent.ended(result),
+            None => telemetry::not_hedged(self.dependency().target(), Unhedged::NotReady),
         }
     }
 }

@@ -28,6 +28,8 @@ pin_project! {
     }
 }
 
+type Answer<S, Req> = Result<<S as Service<Req>>::Response, <S as Service<Req>>::Error>;
+
 impl<S: Service<Req>, Req> Second<S, Req> {
     pub(super) fn new(service: S, request: Req, deadline: Instant) -> Self {
         Self {
@@ -53,7 +55,7 @@ impl<S: Service<Req>, Req> Second<S, Req> {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         admit: impl FnOnce(Instant) -> Result<Sent, Unhedged>,
-    ) -> Poll<Result<Result<S::Response, S::Error>, Unhedged>> {
+    ) -> Poll<Result<Answer<S, Req>, Unhedged>> {
         let mut this = self.project();
         if let Some(request) = this.request.take_if(|_| this.sent.is_none()) {
             match this.service.poll_ready(cx) {
