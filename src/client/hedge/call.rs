@@ -17,7 +17,7 @@ use super::{
     second::{Second, Sent},
 };
 use crate::{
-    call::{Attempt, Verdict},
+    call::{Attempt, Verdict, hop::Hop},
     classify::Classify,
     client::retry::{HttpRequests, HttpSnapshot, ReplayBody, ReplayRequests},
     dependency::{Dependency, Event, Latency, Route},
@@ -68,6 +68,7 @@ pub(super) struct Hedgeable<R> {
     pub(super) deadline: Option<Instant>,
     /// The time of the call otherwise.
     pub(super) total: Duration,
+    pub(super) hop: Hop,
 }
 
 /// The measurement of the first attempt.
@@ -255,7 +256,7 @@ where
         let deadline = hedge
             .deadline
             .unwrap_or_else(|| self.watch.began() + hedge.total);
-        let attempt = Attempt::of_hedge(hedge.previous, deadline);
+        let attempt = Attempt::of_hedge(hedge.previous, deadline, hedge.hop);
         let (requests, snapshot) = (&self.requests, hedge.snapshot);
         if !ReplayRequests::<Request<B>, S::Response>::is_complete(requests, &snapshot) {
             return Err(Unhedged::NotReplayable);

@@ -16,6 +16,7 @@ use crate::{
         Attempt, CallDeadline, RetryOverride,
         attempt_headers::{Origin, origin},
         budget_mark::{BudgetMark, ExtensionsKind},
+        hop::Hop,
     },
     classify::{Classify, Standard},
     client::retry::{HttpRequests, ReplayBody, ReplayLimits, ReplayRequests, snapshot},
@@ -134,13 +135,20 @@ fn plan<B: ReplayBody>(
     dependency: &Arc<Dependency>,
 ) -> Plan<B::Recording> {
     let (mut overrides, mut previous, mut deadline) = (None, None, None);
+    let mut hop = Hop::default();
     if kind == ExtensionsKind::Other {
         let extensions = request.extensions();
         overrides = extensions.get::<RetryOverride>();
         previous = extensions.get::<Attempt>().copied();
         deadline = CallDeadline::of(extensions);
+        let of_first = || extensions.get().map(|call: &CallDeadline| call.hop);
+        hop = previous
+            .map(|attempt: Attempt| attempt.hop)
+            .or_else(of_first)
+            .unwrap_or_default();
     }
-    if overrides.is_some_and(|overrides| overrides.max_retries == Some(0)) {
+    let off = overrides.is_some_and(|overrides| overrides.max_retries == Some(0));
+    if off || hop.chain_stop {
         return Plan::Never(Unhedged::Off);
     }
     let total = CallLimits::of(dependency.policy(), overrides).total;
@@ -153,5 +161,6 @@ fn plan<B: ReplayBody>(
         snapshot,
         previous,
         deadline,
+        hop,
     })
 }
