@@ -19,6 +19,8 @@ mod pushback;
 #[cfg(feature = "tonic")]
 mod refusals;
 #[cfg(feature = "tonic")]
+#[cfg(feature = "serde")]
+mod service_config;
 mod statuses;
 mod timeouts;
 #[cfg(feature = "tonic")]
