@@ -10,6 +10,7 @@ mod arrangements;
 mod breaker;
 mod by_hand;
 mod circuit_breaker;
+mod edges;
 mod gate;
 mod honoured;
 mod inbound;

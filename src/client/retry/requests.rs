@@ -283,11 +283,12 @@ fn renew_id<B>(request: &mut Request<B>, header: &HeaderName) {
 /// Anything that is `Clone`: events, messages, jobs. Overrides for one call and the marks that
 /// layers leave for each other are HTTP extensions, so there are none here.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct ClonedRequests<I = Unnamed> {
+pub struct ClonedRequests<I = WithoutIds> {
     ids: PhantomData<I>,
 }
 
-/// The ids of a request that is not HTTP's, for the logs of its retries.
+/// The ids of a request that is not HTTP's, for the logs of its retries, and its attempts, for the
+/// service that it goes to.
 pub trait RequestIds {
     /// Returns the id that ties the request to others.
     fn correlation_id(&self) -> Option<&str> {
@@ -298,33 +299,44 @@ pub trait RequestIds {
     fn idempotency_key(&self) -> Option<&str> {
         None
     }
+
+    /// Tells a request which attempt it is about to be, from the first retry on: for a header of a
+    /// message broker, or for the handler's logs. The first attempt is not told.
+    fn set_attempt(&mut self, _attempt: Attempt) {}
 }
 
 /// The ids of no request.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Unnamed;
+pub struct WithoutIds;
 
 /// The ids that a request has as [`RequestIds`].
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Named;
+pub struct WithIds;
 
 /// Reads the labels of a request.
 trait ReadIds<Req>: Copy {
     fn labels(request: &Req) -> Labels<'_>;
+
+    /// Tells a request which attempt it is.
+    fn set_attempt(_: &mut Req, _: Attempt) {}
 }
 
-impl<Req> ReadIds<Req> for Unnamed {
+impl<Req> ReadIds<Req> for WithoutIds {
     fn labels(_: &Req) -> Labels<'_> {
         Labels::default()
     }
 }
 
-impl<Req: RequestIds> ReadIds<Req> for Named {
+impl<Req: RequestIds> ReadIds<Req> for WithIds {
     fn labels(request: &Req) -> Labels<'_> {
         Labels {
             correlation_id: request.correlation_id(),
             idempotency_key: request.idempotency_key(),
         }
+    }
+
+    fn set_attempt(request: &mut Req, attempt: Attempt) {
+        request.set_attempt(attempt);
     }
 }
 
@@ -351,9 +363,17 @@ impl<Req: Clone, Res, I: ReadIds<Req>> ReplayRequests<Req, Res> for ClonedReques
         true
     }
 
-    fn rebuild(&self, snapshot: &mut Option<Req>, _: Attempt, _: bool, _: &Rules) -> Option<Req> {
+    fn rebuild(
+        &self,
+        snapshot: &mut Option<Req>,
+        attempt: Attempt,
+        _: bool,
+        _: &Rules,
+    ) -> Option<Req> {
         // The last one too leaves the ids for the logs.
-        snapshot.clone()
+        let mut request = snapshot.clone()?;
+        I::set_attempt(&mut request, attempt);
+        Some(request)
     }
 
     fn admit_prepared(&self, _: Option<&Req>, prepared: Req, _: Attempt, _: &Rules) -> Option<Req> {
