@@ -74,7 +74,7 @@ fn p_5_what_the_libraries_accept_is_accepted() {
         r#"{"loadBalancingConfig":[{"round_robin":{}}],"unheardOf":1}"#,
     ] {
         let config = ServiceConfig::from_json(text).unwrap_or_else(|e| panic!("{text}: {e}"));
-        config.dependencies("peer", Policy::grpc_unary()).unwrap();
+        let _ = config.dependencies("peer", Policy::grpc_unary()).unwrap();
     }
 }
 
@@ -344,7 +344,7 @@ fn p_5_values_beyond_a_rule_take_an_approval() {
         assert_eq!((error.rule(), error.field()), (rule, field), "{error}");
         if let Some(rule) = rule {
             let base = Policy::grpc_unary().approve(rule, "the owner's word");
-            config.dependencies("peer", base).unwrap();
+            let _ = config.dependencies("peer", base).unwrap();
         }
     }
 }

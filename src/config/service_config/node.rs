@@ -26,8 +26,8 @@ impl<'a> Node<'a> {
     fn wrong_value(&self, value: impl fmt::Display, allowed: &'static str) -> ConfigError {
         const LONGEST: usize = 80;
         let mut text = value.to_string();
-        if text.len() > LONGEST {
-            text.truncate(text.floor_char_boundary(LONGEST));
+        if let Some((end, _)) = text.char_indices().nth(LONGEST) {
+            text.truncate(end);
             text.push('…');
         }
         let whole = "service config";
