@@ -1,5 +1,5 @@
 use prost::Message;
-use prost_types::{FileDescriptorSet, method_options::IdempotencyLevel};
+use prost_types::{FileDescriptorSet, MethodOptions, method_options::IdempotencyLevel};
 
 use super::PolicyBuilder;
 use crate::error::ConfigError;
@@ -29,7 +29,7 @@ impl PolicyBuilder {
                 for method in &service.method {
                     let name = format!("{package}{dot}{}/{}", service.name(), method.name());
                     let options = method.options.as_ref();
-                    let level = options.map(|options| options.idempotency_level());
+                    let level = options.map(MethodOptions::idempotency_level);
                     if !method.client_streaming() && !method.server_streaming() {
                         unary.push(name.clone());
                     }
