@@ -148,6 +148,16 @@ impl Verdict {
         }
     }
 
+    /// Returns whether the call ran out of time, here or on its way.
+    pub(crate) fn is_timeout(&self) -> bool {
+        matches!(
+            self.cause,
+            Cause::Timeout
+                | Cause::Status(StatusCode::GATEWAY_TIMEOUT | StatusCode::REQUEST_TIMEOUT)
+                | Cause::Grpc(GrpcCode::DeadlineExceeded)
+        )
+    }
+
     /// Returns whether the dependency rejected the call because there are too many: 429,
     /// RESOURCE_EXHAUSTED, a 503 that says when to come back, or an error code for it.
     pub(crate) fn is_throttling(&self) -> bool {

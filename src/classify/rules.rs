@@ -2,7 +2,7 @@ use crate::http::{grpc::is_one_of, headers::IDEMPOTENCY_KEY};
 use http::{HeaderName, Method, Request, StatusCode};
 
 use crate::{
-    call::RetryOverride,
+    call::{RetryOverride, hop::EXPECTED_TIMEOUT},
     classify::{Codes, retry_after::GuidanceTable},
     http::{GrpcCode, headers::first},
 };
@@ -40,6 +40,11 @@ pub struct Rules {
     pub request_id_header: HeaderName,
     /// Whether retries carry `x-envoy-attempt-count`.
     pub send_attempt_count: bool,
+    /// Whether attempts say how much time is left for them. Unset: where they are made in the course
+    /// of a request whose caller said so.
+    pub send_deadline: Option<bool>,
+    /// The header that says so, in milliseconds. gRPC has its own.
+    pub deadline_header: HeaderName,
 }
 
 impl Rules {
@@ -59,6 +64,8 @@ impl Rules {
             guidance: GuidanceTable::standard(),
             request_id_header: HeaderName::from_static("x-request-id"),
             send_attempt_count: false,
+            send_deadline: None,
+            deadline_header: EXPECTED_TIMEOUT,
         }
     }
 

@@ -27,6 +27,8 @@ table! {
         guidance: GuidanceFile,
         request_id_header: Option<Header>,
         send_attempt_count: Option<bool>,
+        send_deadline: Option<bool>,
+        deadline_header: Option<Header>,
     }
 }
 
@@ -90,6 +92,9 @@ impl RulesFile {
         builder = builder.guidance(guidance);
         let id_header = self.request_id_header.map(|Header(name)| name);
         let builder = set(builder, id_header, PolicyBuilder::request_id_header);
+        let builder = set(builder, self.send_deadline, PolicyBuilder::send_deadline);
+        let header = self.deadline_header.map(|Header(name)| name);
+        let builder = set(builder, header, PolicyBuilder::deadline_header);
         let header = self.key_header.map(|Header(name)| name);
         let mut builder = set(builder, header, PolicyBuilder::key_header);
         if self.honours_keys == Some(true) {

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+pub(super) use crate::http::headers::digits as integer;
+
 use super::{
     MAX_ITEMS,
     date::{http_date, rfc3339_date},
@@ -114,15 +116,4 @@ pub(super) fn number(value: &[u8]) -> Option<u64> {
     };
     let fraction = integer(&value[point + 1..])?;
     Some(integer(&value[..point])?.saturating_add(u64::from(fraction > 0)))
-}
-
-/// Parses one or more digits, saturating.
-pub(super) fn integer(value: &[u8]) -> Option<u64> {
-    if value.is_empty() {
-        return None;
-    }
-    value.iter().try_fold(0_u64, |number, byte| {
-        let digit = byte.is_ascii_digit().then(|| u64::from(byte - b'0'))?;
-        Some(number.saturating_mul(10).saturating_add(digit))
-    })
 }

@@ -1,14 +1,18 @@
-use std::{marker::PhantomData, time::Duration};
+use std::{marker::PhantomData, sync::Arc, time::Duration};
 
 use http::{HeaderName, Request};
+use tokio::time::Instant;
 use tower_http::request_id::RequestId;
 
 use super::{ReplayBody, ReplayLimits, head_snapshot::Head};
 use crate::{
     call::{
-        Attempt, CallDeadline, FailedAttempts, IdempotencyKey, PrepareError, RetryOutcome,
+        Attempt, CallDeadline, CallerContext, FailedAttempts, IdempotencyKey, PrepareError,
+        RetryOutcome,
         attempt_headers::{Origin, TIMEOUT, origin_of},
         budget_mark::{BudgetMark, ExtensionsKind},
+        caller::NestedFailure,
+        hop::{Hop, refresh_deadline},
     },
     classify::{KeysHonoured, Rules},
     http::{
@@ -46,9 +50,17 @@ pub trait ReplayRequests<Req, Res>: Clone + sealed::Sealed {
     #[doc(hidden)]
     fn repeatable(&self, request: &Req, rules: &Rules) -> bool;
 
-    /// Leaves on a request what layers below have to know about it.
+    /// Notes on a request that it was counted as an original.
     #[doc(hidden)]
-    fn mark(&self, request: &mut Req, mark: Mark);
+    fn mark_counted(&self, request: &mut Req);
+
+    /// Notes on a first attempt what the layers below and the next hop have to know about its call.
+    #[doc(hidden)]
+    fn mark_first(&self, request: &mut Req, first: FirstAttempt, rules: &Rules);
+
+    /// Tells the next hop how much time is left, right before a retry goes out.
+    #[doc(hidden)]
+    fn refresh(&self, request: &mut Req, rules: &Rules);
 
     /// Returns whether a retry can be made of a snapshot, for which the rest of a body may be read.
     #[doc(hidden)]
@@ -97,15 +109,43 @@ pub struct Opened<Snapshot> {
     pub(super) limits: CallLimits,
     pub(super) snapshot: Option<Snapshot>,
     pub(super) origin: Origin,
+    pub(super) caller: OfCaller,
 }
 
-/// A fact about a first attempt that layers below read from its extensions.
+/// The part of a call that its caller decides, if that is known.
+#[derive(Debug, Default)]
+pub(super) struct OfCaller {
+    /// The time at which the limits were set by the caller's deadline.
+    pub(super) began: Option<Instant>,
+    /// The caller's deadline has passed.
+    pub(super) is_late: bool,
+    /// Where the caller's server layer wants to know that the call failed for good.
+    pub(super) nested: Option<Arc<NestedFailure>>,
+}
+
+impl OfCaller {
+    /// Keeps a call within the limits of its caller.
+    #[inline]
+    fn limit(caller: Option<CallerContext>, limits: &mut CallLimits, policy: &Policy) -> Self {
+        let Some(caller) = caller else {
+            return Self::default();
+        };
+        let (now, total) = (Instant::now(), limits.total);
+        Self {
+            is_late: limits.keep_within(policy, &caller, now).is_err(),
+            // The policy's own time begins with the first poll.
+            began: (limits.total < total).then_some(now),
+            nested: caller.nested().cloned(),
+        }
+    }
+}
+
+/// The call of a first attempt.
 #[derive(Debug, Clone, Copy)]
-pub enum Mark {
-    /// It was counted as an original.
-    Counted,
-    /// Its call ends at this time.
-    Deadline(tokio::time::Instant),
+pub struct FirstAttempt {
+    /// The end of the call's time, if it has one.
+    pub(super) deadline: Option<Instant>,
+    pub(super) hop: Hop,
 }
 
 mod sealed {
@@ -143,6 +183,11 @@ impl<B: ReplayBody, R: ResponseHead> ReplayRequests<Request<B>, R> for HttpReque
             _ => None,
         };
         let mut limits = CallLimits::of(policy, overrides);
+        let caller = CallerContext::of(match kind {
+            ExtensionsKind::Other => Some(request.extensions()),
+            _ => None,
+        });
+        let caller = OfCaller::limit(caller, &mut limits, policy);
         let snapshot = match limits.max_retries {
             0 => None,
             _ => snapshot(request, kind, replay),
@@ -164,6 +209,7 @@ impl<B: ReplayBody, R: ResponseHead> ReplayRequests<Request<B>, R> for HttpReque
             limits,
             origin: origin_of(request, kind, headers.map(|headers| headers.previous)),
             snapshot,
+            caller,
         }
     }
 
@@ -172,16 +218,24 @@ impl<B: ReplayBody, R: ResponseHead> ReplayRequests<Request<B>, R> for HttpReque
         rules.repeatable(request, self.keys)
     }
 
-    fn mark(&self, request: &mut Request<B>, mark: Mark) {
-        let extensions = request.extensions_mut();
-        match mark {
-            Mark::Counted => {
-                extensions.insert(BudgetMark);
-            }
-            Mark::Deadline(deadline) => {
-                extensions.insert(CallDeadline(deadline));
-            }
+    fn mark_counted(&self, request: &mut Request<B>) {
+        request.extensions_mut().insert(BudgetMark);
+    }
+
+    #[cold]
+    fn mark_first(&self, request: &mut Request<B>, first: FirstAttempt, rules: &Rules) {
+        let FirstAttempt { deadline, hop } = first;
+        if hop.passes_on {
+            hop.write_attempt(request, 0, rules.send_attempt_count);
+            hop.write_deadline(request, deadline, &rules.deadline_header);
         }
+        if let Some(at) = deadline {
+            request.extensions_mut().insert(CallDeadline { at, hop });
+        }
+    }
+
+    fn refresh(&self, request: &mut Request<B>, rules: &Rules) {
+        refresh_deadline(request, &rules.deadline_header);
     }
 
     fn is_complete(&self, snapshot: &Self::Snapshot) -> bool {
@@ -205,7 +259,11 @@ impl<B: ReplayBody, R: ResponseHead> ReplayRequests<Request<B>, R> for HttpReque
         if attempt.wants_fresh_id() {
             renew_id(&mut request, &rules.request_id_header);
         }
-        attempt.mark(&mut request, rules.send_attempt_count);
+        attempt.mark(
+            &mut request,
+            rules.send_attempt_count,
+            &rules.deadline_header,
+        );
         Some(request)
     }
 
@@ -220,7 +278,11 @@ impl<B: ReplayBody, R: ResponseHead> ReplayRequests<Request<B>, R> for HttpReque
         if !head.is_as_trusted(&prepared, &rules.key_header) {
             return None;
         }
-        attempt.mark(&mut prepared, rules.send_attempt_count);
+        attempt.mark(
+            &mut prepared,
+            rules.send_attempt_count,
+            &rules.deadline_header,
+        );
         Some(prepared)
     }
 
@@ -345,9 +407,11 @@ impl<Req: Clone, Res, I: ReadIds<Req>> ReplayRequests<Req, Res> for ClonedReques
     type Snapshot = Req;
 
     fn open(&self, request: &mut Req, policy: &Policy, _: &ReplayLimits<'_>) -> Opened<Req> {
-        let limits = CallLimits::of(policy, None);
+        let mut limits = CallLimits::of(policy, None);
+        let caller = OfCaller::limit(CallerContext::of(None), &mut limits, policy);
         Opened {
             limits,
+            caller,
             snapshot: (limits.max_retries > 0).then(|| request.clone()),
             origin: Origin::Original,
         }
@@ -357,7 +421,11 @@ impl<Req: Clone, Res, I: ReadIds<Req>> ReplayRequests<Req, Res> for ClonedReques
         true
     }
 
-    fn mark(&self, _: &mut Req, _: Mark) {}
+    fn mark_counted(&self, _: &mut Req) {}
+
+    fn mark_first(&self, _: &mut Req, _: FirstAttempt, _: &Rules) {}
+
+    fn refresh(&self, _: &mut Req, _: &Rules) {}
 
     fn is_complete(&self, _: &Req) -> bool {
         true

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use crate::{classify::Codes, error::ConfigError, policy::Settings};
+use crate::{call::hop::reads_otherwise, classify::Codes, error::ConfigError, policy::Settings};
 
 /// Checks the bounds of waits.
 pub(super) fn backoff(
@@ -47,6 +47,13 @@ pub(super) fn settings(settings: &Settings) -> Result<(), ConfigError> {
             "max_retries",
             &settings.max_retries,
             "at most 100, whatever is approved",
+        );
+    }
+    if reads_otherwise(&settings.rules.deadline_header) {
+        return wrong(
+            "rules.deadline_header",
+            &settings.rules.deadline_header,
+            "a header of milliseconds, not one with a format of its own",
         );
     }
     within("total_timeout", settings.total, millisecond, 30 * day)?;

@@ -108,6 +108,24 @@ impl PolicyBuilder {
         self
     }
 
+    /// Sets whether attempts say how much time is left for them, and which attempt they are: in
+    /// `grpc-timeout` and `grpc-previous-rpc-attempts`, or over plain HTTP in the
+    /// [`deadline_header`](Self::deadline_header) and `x-envoy-attempt-count`. Without this word those
+    /// do that are made in the course of a request with a
+    /// [`CallerContext`](crate::call::CallerContext), as a [`DeadlineLayer`](crate::DeadlineLayer)
+    /// gives it.
+    pub fn send_deadline(mut self, send: bool) -> Self {
+        self.settings.rules.send_deadline = Some(send);
+        self
+    }
+
+    /// Sets the header that says how many milliseconds are left for an attempt, over plain HTTP:
+    /// `x-envoy-expected-rq-timeout-ms` by default.
+    pub fn deadline_header(mut self, name: HeaderName) -> Self {
+        self.settings.rules.deadline_header = name;
+        self
+    }
+
     /// Returns the table of codes so far.
     #[cfg(feature = "serde")]
     pub(crate) fn codes_so_far(&self) -> Codes {
