@@ -15,6 +15,7 @@ mod executing;
 mod flags;
 mod gateway;
 mod hands;
+mod keys;
 mod once;
 mod operation;
 mod replays;

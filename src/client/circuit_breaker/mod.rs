@@ -18,6 +18,11 @@
 //! | succeed with the whole stack | 100 % | 60 % | 30 % | 0 % |
 //! | requests a call with the whole stack | 1.11 × | 1.19 × | 1.19 × | 0.06 × |
 //!
+//! At 99 % the promise holds for a busy client, not for one that makes few calls and had no success yet:
+//! of 600 calls in a minute a tenth may go out if all fail, and most of these would have to be the first
+//! ones to bring as many successes as without a breaker (a success among 60 calls has a chance of 45 %).
+//! A client that starts in an outage would then call three times as often before it stops.
+//!
 //! [`consecutive_failures`] sets a plain count instead, and [`failure_rate`] a share of a window.
 //!
 //! # How it finds out
@@ -33,7 +38,9 @@
 //! A dependency that answers 429, `RESOURCE_EXHAUSTED` or 503 with `Retry-After`, or lets attempts time
 //! out, has too much to do. Then a share of the calls is refused ([`Refusal::Throttle`]), so that no
 //! more than [two](crate::policy::PolicyBuilder::throttle) are sent for each one that it accepts, and
-//! hardly any more than it accepts if calls time out. Other failures shed nothing.
+//! hardly any more than it accepts if calls time out. Other failures shed nothing. Under a `RetryLayer`
+//! a call that was shed looks again up to twice, 1.5 to 10.5 s later, when a spike may be over; no more
+//! calls wait for that than the dependency serves in 3 s, so that an overload does not go on in them.
 //!
 //! | setting | default |
 //! | --- | --- |

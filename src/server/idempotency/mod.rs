@@ -100,6 +100,10 @@
 //! [`max_execution`](IdempotencyBuilder::max_execution), 15 minutes by default, and then counts as one
 //! that died. A server that is stopped in good order waits for what still runs with [`Drain`].
 //!
+//! An operation whose outcome is unknown waits for a person, or for a job that asks the bank:
+//! [`UnknownOutcomes`] lists such operations, resolves one with the reply that repeats get from then
+//! on, or as without effect, and releases its key. So does the program: `reprise keys list`.
+//!
 //! # When the store is down
 //!
 //! Requests are rejected with 503. The end of an execution is kept in memory, up to
@@ -143,6 +147,7 @@ mod outcome;
 mod service;
 mod settings;
 mod timer;
+mod unknown;
 
 #[cfg(feature = "delivery")]
 pub(crate) use self::layer::Abandon;
@@ -154,4 +159,5 @@ pub use self::{
     layer::IdempotencyLayer,
     outcome::{HandlerOutcome, ServerErrors},
     service::Idempotency,
+    unknown::UnknownOutcomes,
 };

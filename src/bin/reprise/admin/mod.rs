@@ -4,6 +4,7 @@ mod books;
 mod console;
 mod error;
 mod guard;
+mod keys;
 mod letters;
 mod redrives;
 mod replays;
@@ -108,6 +109,11 @@ GET  /dead-letters/ID               one of them, with its history
 POST /dead-letters/ID/redrive       queues it again; a reply that is kept for its key is still its reply
 POST /dead-letters/redrive?queue=replay&dry_run=true
                                     all: queue, owner, label, cause, dry_run, per_second, at_most, background
+GET  /keys                          idempotency keys of unknown outcome: limit, after
+GET  /keys/KEY                      one of them
+POST /keys/KEY/resolve?effect=none  how it ended: effect=none, unknown_reply, or reply with status and the
+                                    body of this request; keep=24h, token
+POST /keys/KEY/release              the next repeat is executed, whatever happened: token
 GET  /redrives                      those in the background, and how far they are
 POST /redrives/NUMBER/stop          ends one; the rest stay dead letters
 ";
