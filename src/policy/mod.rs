@@ -88,6 +88,7 @@
 
 mod audit;
 mod builder;
+mod hedge;
 mod limits;
 mod policies;
 mod profile;
@@ -99,6 +100,7 @@ pub(crate) use self::limits::CallLimits;
 pub use self::{
     audit::{Audit, Finding, Severity, assert_compliant},
     builder::PolicyBuilder,
+    hedge::HedgePolicy,
     policies::Policies,
     profile::Profile,
 };
@@ -120,9 +122,11 @@ struct Settings {
     total: Duration,
     attempt_timeout: Option<Duration>,
     backoff: Arc<dyn Backoff>,
+    throttled_backoff: Option<Arc<dyn Backoff>>,
     budget: Option<BudgetPolicy>,
     breaker: BreakerPolicy,
     retry_after: RetryAfterPolicy,
+    hedge: Option<HedgePolicy>,
     rules: Rules,
     replay_limit: usize,
     replay_pool: usize,
@@ -201,6 +205,12 @@ impl Policy {
         &*self.inner.backoff
     }
 
+    /// Returns the strategy for waits after a failure for want of capacity, if it is another one.
+    #[must_use]
+    pub fn throttled_backoff(&self) -> Option<&dyn Backoff> {
+        self.inner.throttled_backoff.as_deref()
+    }
+
     /// Returns the retry budget, unless an approval removed it.
     #[must_use]
     pub fn budget(&self) -> Option<BudgetPolicy> {
@@ -217,6 +227,12 @@ impl Policy {
     #[must_use]
     pub fn retry_after(&self) -> RetryAfterPolicy {
         self.inner.retry_after
+    }
+
+    /// Returns when a second attempt goes out, unless none does.
+    #[must_use]
+    pub fn hedge(&self) -> Option<HedgePolicy> {
+        self.inner.hedge
     }
 
     /// Returns the approved rules with their reasons.

@@ -10,14 +10,19 @@
 mod client;
 #[cfg(feature = "tonic")]
 mod connections;
+#[cfg(all(feature = "descriptors", feature = "tonic"))]
+mod descriptors;
 #[cfg(feature = "tonic")]
 mod generated;
+mod hedges;
 #[cfg(feature = "tonic")]
 mod interceptors;
 #[cfg(feature = "tonic")]
 mod pushback;
 #[cfg(feature = "tonic")]
 mod refusals;
+#[cfg(all(feature = "serde", feature = "tonic"))]
+mod service_config;
 #[cfg(feature = "tonic")]
 mod statuses;
 mod timeouts;

@@ -2,7 +2,7 @@
 
 use std::{
     mem,
-    sync::{Arc, PoisonError},
+    sync::Arc,
     time::{Duration, SystemTime},
 };
 
@@ -13,7 +13,6 @@ use super::{
     PrepareAttempt, ReplayRequests,
     decide::{self, Environment, Granted, Limits, Reported},
     history::FailureHistory,
-    service::Route,
 };
 use crate::{
     call::{
@@ -21,7 +20,7 @@ use crate::{
         Verdict, caller::NestedFailure,
     },
     classify::Classify,
-    dependency::{BreakerState, Charge, Dependency, Event, Hold, LastSlot, Place},
+    dependency::{BreakerState, Charge, Dependency, Event, Hold, LastSlot, Place, Route},
     error::{BoxError, Elapsed, Refusal},
     policy::CallLimits,
     telemetry,
@@ -173,6 +172,7 @@ where
             total: self.limits.total,
             is_original: history.attempts == 0,
             cause: verdict.cause,
+            throttled: verdict.is_throttling(),
             replayable: || snapshot.is_some_and(|snapshot| requests.is_complete(snapshot)),
         };
         let Granted {
@@ -261,12 +261,9 @@ where
 
     /// Returns the service that retries call, which is not the one that the caller readied.
     pub(super) fn service(&mut self) -> &mut S {
-        let spare = &self.route.spare;
+        let route = &self.route;
         let retried = self.retried.get_or_insert_default();
-        retried.service.get_or_insert_with(|| {
-            let spare = spare.lock().unwrap_or_else(PoisonError::into_inner);
-            spare.clone()
-        })
+        retried.service.get_or_insert_with(|| route.service())
     }
 
     /// Commits the charge of an attempt that goes out now, if it still may.
@@ -548,6 +545,8 @@ struct Surroundings<'a, F> {
     is_original: bool,
     /// The cause of the last failure.
     cause: Cause,
+    /// It was a rejection for want of capacity.
+    throttled: bool,
     replayable: F,
 }
 
@@ -555,7 +554,9 @@ impl<F: Fn() -> bool> Environment for Surroundings<'_, F> {
     type Charge = Option<Charge>;
 
     fn backoff(&self, retries: u32, previous: Duration) -> Duration {
-        let backoff = self.dependency.policy().backoff();
+        let policy = self.dependency.policy();
+        let throttled = policy.throttled_backoff().filter(|_| self.throttled);
+        let backoff = throttled.unwrap_or(policy.backoff());
         backoff.delay(retries, previous, self.dependency.draw())
     }
 

@@ -3,9 +3,13 @@ use std::time::Duration;
 use crate::{call::hop::reads_otherwise, classify::Codes, error::ConfigError, policy::Settings};
 
 /// Checks the bounds of waits.
-pub(super) fn backoff(base: Duration, cap: Duration) -> Result<(), ConfigError> {
+pub(super) fn backoff(
+    field: &'static str,
+    base: Duration,
+    cap: Duration,
+) -> Result<(), ConfigError> {
     within(
-        "backoff.base",
+        field,
         base,
         Duration::from_millis(1),
         Duration::from_secs(3600),
@@ -118,6 +122,20 @@ pub(super) fn settings(settings: &Settings) -> Result<(), ConfigError> {
         Duration::ZERO,
         day,
     )?;
+    if let Some(hedge) = settings.hedge {
+        if settings.budget.is_none() {
+            return wrong(
+                "hedge",
+                &"on",
+                "off without a budget, which bounds it (R-7)",
+            );
+        }
+        if !(0.75..=0.999).contains(&hedge.quantile) {
+            return wrong("hedge.quantile", &hedge.quantile, "0.75 to 0.999");
+        }
+        within("hedge.min_delay", hedge.min_delay, millisecond, day)?;
+        within("hedge.max_delay", hedge.max_delay, hedge.min_delay, day)?;
+    }
     if settings.replay_limit > 64 * 1024 * 1024 {
         return wrong(
             "replay_limit",
