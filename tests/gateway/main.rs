@@ -15,6 +15,7 @@ mod executing;
 mod flags;
 mod gateway;
 mod hands;
+mod hostile;
 mod keys;
 mod once;
 mod operation;

@@ -5,6 +5,14 @@
 //! second go through as probes. The first that succeeds closes it, and more calls pass with each moment
 //! after that.
 //!
+//! # When to use it
+//!
+//! In clients that would otherwise wait for a dependency that is down, and for a dependency that recovers
+//! sooner without the load. It is part of [`stacks::client`](crate::stacks::client).
+//!
+//! Not as a limit of load: that is a rate or concurrency limit. Not for a dependency without which the
+//! caller can do nothing at all and that costs nothing to call, such as a local cache.
+//!
 //! # When it opens
 //!
 //! By default there must be no success for a second, at least five failures in a row, and more of them
@@ -42,6 +50,8 @@
 //! a call that was shed looks again up to twice, 1.5 to 10.5 s later, when a spike may be over; no more
 //! calls wait for that than the dependency serves in 3 s, so that an overload does not go on in them.
 //!
+//! # Defaults
+//!
 //! | setting | default |
 //! | --- | --- |
 //! | [`no_success_for`](crate::policy::PolicyBuilder::no_success_for) | 1 s |
@@ -68,10 +78,14 @@
 //!
 //! # What goes wrong
 //!
-//! One registry entry for several endpoints behind one name: the breaker sees their average. Give each
-//! a name with [`Dependencies::at`](crate::Dependencies::at). Without a `RetryLayer` above, a refusal is
-//! the caller's to handle. A client that makes a few calls an hour opens its breaker only after five of
-//! them failed.
+//! | mistake | what happens | instead |
+//! | --- | --- | --- |
+//! | one name for several endpoints | the breaker sees their average: one dead endpoint of ten is never noticed | a name for each: [`Dependencies::at`](crate::Dependencies::at) |
+//! | a plain count of failures, such as `consecutive_failures(5)`, for a dependency that fails often | it opens by chance, and half an outage becomes a whole one | leave [`no_success_for`](crate::policy::PolicyBuilder::no_success_for) at a second |
+//! | no `RetryLayer` above | each refusal is the caller's to handle | [`stacks::client`](crate::stacks::client), or match [`Refused`](crate::error::Refused) |
+//! | errors of the caller that are classified as failures | a bug of the caller opens it for all | a classifier that gives them [`Health::Neutral`](crate::call::Health) |
+//!
+//! A client that makes a few calls an hour opens its breaker only after five of them failed.
 //!
 //! [`consecutive_failures`]: crate::policy::PolicyBuilder::consecutive_failures
 //! [`failure_rate`]: crate::policy::PolicyBuilder::failure_rate

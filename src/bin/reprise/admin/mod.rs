@@ -9,7 +9,11 @@ mod letters;
 mod redrives;
 mod replays;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use axum::{
     Json, Router,
@@ -201,7 +205,17 @@ async fn force(
 }
 
 async fn audited(State(admin): State<Admin>) -> Json<Value> {
-    let findings = audit::describe(&admin.registries.upstream.audit());
+    let mut findings = audit::describe(&admin.registries.upstream.audit());
+    // What is wrong with an upstream's policy is wrong at each of its endpoints.
+    let upstreams = admin.upstreams.list();
+    let endpoints: BTreeSet<_> = upstreams
+        .iter()
+        .flat_map(|upstream| upstream.names_of_endpoints())
+        .collect();
+    findings.retain(|finding| {
+        let name = finding["dependency"].as_str().unwrap_or_default();
+        !endpoints.contains(name)
+    });
     Json(json!({ "findings": findings }))
 }
 
