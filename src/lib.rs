@@ -34,6 +34,7 @@
 //! | [`RetryLayer`] | [`client::retry`] | retries, with full jitter, within attempts, time and budget |
 //! | [`RetryAfterLayer`] | [`client::retry_after`] | holds or refuses calls to a dependency that asked to be left alone |
 //! | [`CircuitBreakerLayer`] | [`client::circuit_breaker`] | refuses calls to a dependency that fails |
+//! | [`HedgeLayer`] | [`client::hedge`] | sends a second attempt for a call that takes long |
 //! | [`PeekLayer`] | [`client::peek`] | reads gRPC trailers and error codes in bodies for the others |
 //!
 //! On a server, some with the `server`, `delivery` and `forrst` features:
@@ -58,10 +59,11 @@
 //! ```text
 //! 5  stacks     the layers on axum, tonic and reqwest      guide      config   policy files
 //! 4  forrst     one wire dialect, on top of client, server and delivery
-//! 3  client     retry, retry_budget, retry_after, circuit_breaker, idempotency_key, peek
+//! 3  client     retry, retry_budget, retry_after, circuit_breaker, hedge, idempotency_key,
+//!               peek
 //!    server     deadline, dialect, idempotency, inbound_budget, problem
 //!    delivery   worker, replay, webhooks, dead_letter, guard
-//! 2  dependency what is remembered about a dependency: budget, breaker, gate, registry
+//! 2  dependency what is remembered about a dependency: budget, breaker, gate, latency, registry
 //!    store      what outlives the process: records and queues, on four backends
 //! 1  policy     what a user may ask for: profiles, ranges, approvals, audit
 //!    classify   what an outcome means: HTTP, gRPC, network errors, error codes
@@ -132,9 +134,9 @@ pub use self::server::idempotency::IdempotencyLayer;
 pub use self::{
     call::{IdempotencyKey, RetryOutcome, RetryOverride},
     client::{
-        circuit_breaker::CircuitBreakerLayer, idempotency_key::IdempotencyKeyLayer,
-        peek::PeekLayer, retry::RetryLayer, retry_after::RetryAfterLayer,
-        retry_budget::RetryBudgetLayer,
+        circuit_breaker::CircuitBreakerLayer, hedge::HedgeLayer,
+        idempotency_key::IdempotencyKeyLayer, peek::PeekLayer, retry::RetryLayer,
+        retry_after::RetryAfterLayer, retry_budget::RetryBudgetLayer,
     },
     dependency::Dependencies,
     policy::Policy,

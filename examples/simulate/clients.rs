@@ -11,6 +11,7 @@ use tower_reprise::{
 
 use crate::{
     dice::{Dice, mix},
+    hedgers::Hedger,
     others::{self, Bucket, Wait},
     world::Wire,
 };
@@ -63,6 +64,7 @@ enum Make {
     Tower,
     Resilience,
     Envoy,
+    Hedger(Hedger),
     /// `RetryLayer` alone.
     Retry(Policy),
     /// `RetryBudgetLayer` and `RetryLayer`.
@@ -87,6 +89,18 @@ impl Contestant {
     pub(crate) const ENVOY: Self = Self {
         name: "Envoy's formula",
         make: Make::Envoy,
+    };
+    pub(crate) const HEDGE_STATIC: Self = Self {
+        name: "static 10 ms",
+        make: Make::Hedger(Hedger::Static),
+    };
+    pub(crate) const HEDGE_TOWER: Self = Self {
+        name: "tower::hedge, p95",
+        make: Make::Hedger(Hedger::Tower),
+    };
+    pub(crate) const HEDGE_RESILIENCE: Self = Self {
+        name: "tower-resilience, 10 ms",
+        make: Make::Hedger(Hedger::Resilience),
     };
     pub(crate) const BUCKET: Self = Self {
         name: "token bucket",
@@ -142,6 +156,7 @@ impl Contestant {
             }
             Make::Tower => others::tower(timed(wire), terms, dice())?,
             Make::Resilience => others::resilience(timed(wire), terms, dice()),
+            Make::Hedger(hedger) => hedger.client(wire),
             Make::Envoy => others::envoy(timed(wire), terms, dice()),
             Make::Retry(policy) => ServiceBuilder::new()
                 .layer(RetryLayer::new(deps(policy)))

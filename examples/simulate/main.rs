@@ -14,7 +14,8 @@
 //! - `chain`: three hops that all retry, and callers that wait no longer;
 //! - `herd`: everybody is told the same Retry-After;
 //! - `recovery`: an outage, and its end;
-//! - `overload`: twice as many calls as a server can bear.
+//! - `overload`: twice as many calls as a server can bear;
+//! - `hedge`: stragglers, with second requests for calls that take long.
 //!
 //! The clock is tokio's, paused: it jumps to the next timer, in steps of a millisecond. Everything
 //! random comes from one seed, so that a run can be repeated, to the byte.
@@ -32,6 +33,8 @@ mod crowd;
 #[path = "../support/dice.rs"]
 mod dice;
 mod failures;
+mod hedge;
+mod hedgers;
 mod herd;
 mod late;
 mod others;
@@ -64,7 +67,8 @@ What retries do to a service, and what keeps them from it, in virtual time.
 usage: cargo run --release --example simulate [-- OPTIONS]
 
   --quick      fewer clients, shorter runs, coarser figures
-  --only NAME  one setting: writers, failures, crowd, collapse, chain, herd, recovery, overload
+  --only NAME  one setting: writers, failures, crowd, collapse, chain, herd, recovery, overload,
+               hedge
   --seed N     another seed than 1; everything random comes from it
   --help       this text";
 
@@ -77,7 +81,7 @@ pub(crate) enum Size {
 
 type Setting = fn(Size, u64, &mut Progress) -> Result<Finding, BoxError>;
 
-const SETTINGS: [(&str, Setting); 8] = [
+const SETTINGS: [(&str, Setting); 9] = [
     ("writers", writers::run),
     ("failures", failures::run),
     ("crowd", crowd::run),
@@ -86,6 +90,7 @@ const SETTINGS: [(&str, Setting); 8] = [
     ("herd", herd::run),
     ("recovery", recovery::run),
     ("overload", overload::run),
+    ("hedge", hedge::run),
 ];
 
 #[derive(Debug)]

@@ -18,6 +18,7 @@ pub(crate) enum Figure {
     /// A share of one.
     Percent(f64),
     Seconds(f64),
+    Millis(f64),
     Nanos(f64),
     /// Of 1024 times 1024 bytes.
     Megabytes(f64),
@@ -30,6 +31,7 @@ impl Figure {
             Self::Times(factor) => format!("{factor:.2}×"),
             Self::Percent(share) => format!("{:.1} %", share * 100.0),
             Self::Seconds(seconds) => format!("{seconds:.1} s"),
+            Self::Millis(millis) => format!("{millis:.1} ms"),
             Self::Nanos(nanos) => format!("{nanos:.0} ns"),
             Self::Megabytes(megabytes) => format!("{megabytes:.1} MB"),
         }
@@ -41,6 +43,7 @@ impl Figure {
             Self::Times(figure)
             | Self::Percent(figure)
             | Self::Seconds(figure)
+            | Self::Millis(figure)
             | Self::Nanos(figure)
             | Self::Megabytes(figure) => json!(rounded(figure)),
         }

@@ -22,6 +22,7 @@ pub struct Attempt {
     pub(crate) deadline: Option<Instant>,
     pub(crate) hop: Hop,
     needs: NextAttempt,
+    hedge: bool,
 }
 
 /// The needs of an attempt that the one before did not have.
@@ -42,6 +43,7 @@ impl Attempt {
             deadline: None,
             hop: Hop::default(),
             needs: NextAttempt::default(),
+            hedge: false,
         }
     }
 
@@ -61,7 +63,28 @@ impl Attempt {
             deadline: Some(deadline),
             hop,
             needs,
+            hedge: false,
         }
+    }
+
+    /// A hedge, which the budget is charged for when it goes out, of a first attempt or of a retry.
+    pub(crate) fn of_hedge(of: Option<Self>, deadline: Instant, hop: Hop) -> Self {
+        let previous = of.map_or(0, |of| of.previous);
+        let needs = NextAttempt {
+            credentials: false,
+            fresh_id: of.is_some_and(|of| of.needs.fresh_id),
+        };
+        Self {
+            hedge: true,
+            ..Self::charged(previous.saturating_add(1), deadline, hop, needs)
+        }
+    }
+
+    /// Returns whether it was sent while the one before was still out, by a
+    /// [`HedgeLayer`](crate::HedgeLayer).
+    #[must_use]
+    pub fn is_hedge(&self) -> bool {
+        self.hedge
     }
 
     /// Attempts before this one.

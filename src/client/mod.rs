@@ -5,6 +5,7 @@
 //! [`stacks::client`](crate::stacks::client) has all of them in the right order.
 
 pub mod circuit_breaker;
+pub mod hedge;
 pub mod idempotency_key;
 pub mod peek;
 pub mod retry;

@@ -24,6 +24,7 @@ table! {
         budget: BudgetFile,
         breaker: BreakerFile,
         retry_after: RetryAfterFile,
+        hedge: HedgeFile,
         rules: RulesFile,
         replay_limit: Option<usize>,
         replay_pool: Option<usize>,
@@ -81,6 +82,15 @@ table! {
     }
 }
 
+table! {
+    pub(super) struct HedgeFile {
+        on: Option<bool>,
+        quantile: Option<f64>,
+        min_delay: Option<Human>,
+        max_delay: Option<Human>,
+    }
+}
+
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ApprovalFile {
@@ -111,6 +121,7 @@ impl Section {
         let builder = self.budget.apply(builder);
         let builder = self.breaker.apply(builder);
         let builder = self.retry_after.apply(builder);
+        let builder = self.hedge.apply(builder);
         let builder = self.rules.apply(builder);
         let builder = set(builder, self.replay_limit, PolicyBuilder::replay_limit);
         let builder = set(builder, self.replay_pool, PolicyBuilder::replay_pool);
@@ -189,6 +200,25 @@ impl RetryAfterFile {
         let longest = human(self.longest);
         let builder = set(builder, longest, PolicyBuilder::retry_after_longest);
         set(builder, self.max_held, PolicyBuilder::max_held)
+    }
+}
+
+impl HedgeFile {
+    fn apply(self, builder: PolicyBuilder) -> PolicyBuilder {
+        let now = builder.hedge_policy();
+        let delays = (human(self.min_delay), human(self.max_delay));
+        let set_at_all = self.quantile.is_some() || delays != (None, None);
+        match self.on {
+            Some(false) => return builder,
+            None if !set_at_all => return builder,
+            Some(true) | None => {}
+        }
+        builder
+            .hedge_quantile(self.quantile.unwrap_or(now.quantile))
+            .hedge_delay(
+                delays.0.unwrap_or(now.min_delay),
+                delays.1.unwrap_or(now.max_delay),
+            )
     }
 }
 

@@ -21,6 +21,7 @@ use crate::{
     call::Health,
     policy::{BreakerPolicy, Exhaustion},
     sync::{AtomicU32, AtomicU64, Mutex, Ordering, lock},
+    telemetry::Unhedged,
 };
 
 const CLOSED: u64 = 0;
@@ -215,6 +216,16 @@ impl Breaker {
             slot.shed += 1;
         }
         Err(Denied::Overload)
+    }
+
+    /// Returns why no hedge goes out now: it is not closed, or there are signs of overload.
+    pub(crate) fn forbids_hedges(&self) -> Option<Unhedged> {
+        let word = self.shared.word.load(Ordering::Acquire);
+        match (state(word), word & OVERLOADED) {
+            (CLOSED, 0) => None,
+            (CLOSED, _) => Some(Unhedged::Throttle),
+            _ => Some(Unhedged::Breaker),
+        }
     }
 
     /// Records the result of an admitted call. Returns the new state if the breaker opened or

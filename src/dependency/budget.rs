@@ -229,6 +229,22 @@ impl Budget {
         Some((slot, source))
     }
 
+    /// Counts a hedge that is sent now, and returns its slot, unless it is one too many. Hedges are
+    /// paid from the share, and only while half of it is left: they make calls faster, retries make
+    /// them succeed, and so the other half and the floor are for retries. Without a limit there are
+    /// no hedges.
+    pub(crate) fn charge_hedge(&self, now: u64) -> Option<u64> {
+        let limit = self.limit?;
+        let slot = slot(now);
+        let mut retries = lock(&self.counts.retries);
+        let used = retries.pending + retries.sent(now);
+        if 2 * used >= self.share(&retries, limit, now) {
+            return None;
+        }
+        add(&mut retries.sent, slot);
+        Some(slot)
+    }
+
     /// Grants one retry more than `used`, from the share or from savings, which it takes.
     fn grant(
         &self,

@@ -20,6 +20,14 @@ pub enum Event<'a> {
         /// The cause of the failure before it.
         cause: Cause,
     },
+    /// A second attempt goes out for a call that was not answered.
+    #[non_exhaustive]
+    Hedge {
+        /// The dependency.
+        dependency: &'a str,
+        /// The time that the first attempt is out.
+        after: Duration,
+    },
     /// A call failed and is not retried.
     #[non_exhaustive]
     GaveUp {

@@ -29,11 +29,14 @@ mod breaker;
 mod budget;
 mod cache;
 mod gate;
+mod hedge;
 mod history;
 mod hook;
+mod latency;
 mod locate;
 mod permit;
 mod registry;
+mod route;
 mod shard;
 mod shared_verdict;
 mod window;
@@ -65,7 +68,9 @@ pub(crate) use self::{
     budget::LastSlot,
     cache::{CacheEntry, DependencyCache},
     gate::Hold,
+    latency::Latency,
     permit::{Charge, Permit, Place},
+    route::Route,
     shared_verdict::forget_verdict,
 };
 pub use self::{
@@ -86,7 +91,7 @@ use crate::{
 /// The least time between two reports of a budget whose gauge has to fall.
 const GAUGE_EVERY: Duration = Duration::from_secs(1);
 
-/// One dependency: its policy, budget, breaker and gate.
+/// One dependency: its policy, budget, breaker, gate and latencies.
 #[derive(Debug)]
 pub struct Dependency {
     name: Arc<str>,
@@ -97,6 +102,8 @@ pub struct Dependency {
     budget: Budget,
     breaker: Breaker,
     gate: Arc<Gate>,
+    /// Present if its policy hedges.
+    latency: Option<Latency>,
     /// Calls that wait for it.
     held: Arc<AtomicUsize>,
     /// Bytes kept of bodies that may be sent again.
@@ -136,6 +143,9 @@ pub struct DependencyStatus {
     pub held: usize,
     /// The time that is left of a wait the dependency asked for.
     pub hold: Option<Duration>,
+    /// The time after which a hedge goes out; `None` while it is unknown, or if its policy does not
+    /// hedge.
+    pub hedge_delay: Option<Duration>,
 }
 
 impl Dependency {
@@ -151,6 +161,7 @@ impl Dependency {
             budget: Budget::new(policy.budget()),
             breaker: Breaker::new(policy.breaker()),
             gate: Arc::new(Gate::new()),
+            latency: policy.hedge().map(Latency::new),
             held: Arc::default(),
             recorded: Arc::default(),
             name,
@@ -168,10 +179,15 @@ impl Dependency {
 
     /// Returns the dependency with another policy and the same budget, breaker and gate.
     fn with_policy(&self, policy: Policy) -> Self {
+        let latency = policy.hedge().map(|hedge| match &self.latency {
+            Some(latency) => latency.with_policy(hedge, self.now()),
+            None => Latency::new(hedge),
+        });
         Self {
             budget: self.budget.with_policy(policy.budget()),
             breaker: self.breaker.with_policy(policy.breaker()),
             gate: Arc::clone(&self.gate),
+            latency,
             held: Arc::clone(&self.held),
             recorded: Arc::clone(&self.recorded),
             name: Arc::clone(&self.name),
@@ -261,6 +277,7 @@ impl Dependency {
             shed: self.breaker.shed_share(now),
             held: self.held.load(Ordering::Relaxed),
             hold: self.hold().map(|hold| hold.left),
+            hedge_delay: self.latency.as_ref().and_then(Latency::delay),
         }
     }
 

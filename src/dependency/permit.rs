@@ -38,6 +38,14 @@ impl Charge {
         }
     }
 
+    /// The charge of a hedge that was counted in this slot as it went out.
+    pub(super) fn of_hedge(dependency: Arc<Dependency>, slot: u64) -> Self {
+        Self {
+            dependency,
+            state: ChargeState::Sent(slot, Source::Share),
+        }
+    }
+
     /// Commits the charge of a retry that goes out now. Returns whether it still may.
     pub(crate) fn send(&mut self) -> bool {
         if let ChargeState::Granted(source) = self.state {

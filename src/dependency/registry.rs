@@ -67,6 +67,8 @@ struct Registry {
     /// More than one was made: originals that a layer counts are marked, since another layer of
     /// the same call may count them too.
     marks_originals: AtomicBool,
+    /// One of the policies hedges. Relaxed: a call that begins during a reload goes by either.
+    hedges: AtomicBool,
     /// A retry loop was made.
     has_retry_loop: Arc<AtomicBool>,
     served: Mutex<Served>,
@@ -286,6 +288,12 @@ impl<C, L> Dependencies<C, L> {
         }
     }
 
+    /// Returns whether one of the policies hedges.
+    #[inline]
+    pub(crate) fn hedges(&self) -> bool {
+        self.shared.hedges.load(Ordering::Relaxed)
+    }
+
     /// Registers a retry loop: it counts originals, and warns of calls that are refused below it.
     pub(crate) fn register_retry_loop(&self) {
         self.shared.has_retry_loop.store(true, Ordering::Relaxed);
@@ -395,6 +403,7 @@ impl Registry {
         if let Some(overflow) = current.overflow.get_mut() {
             replace(overflow, policies.default_policy());
         }
+        self.hedges.store(policies.hedge(), Ordering::Relaxed);
         current.policies = policies;
         // A thread that asks for nothing again would keep its dependency for ever.
         for recent in &self.recent {

@@ -53,6 +53,12 @@
 //! # }
 //! ```
 //!
+//! # Hedges
+//!
+//! A [hedge](crate::client::hedge) is a request more, like a retry, and comes out of the same budget.
+//! It makes a call faster, where a retry makes it succeed. So hedges use at most half of what the budget
+//! allows, and nothing of the floor: a client of less than five calls in 30 s does not hedge.
+//!
 //! # Many small clients
 //!
 //! The floor is per process: a thousand processes that each make a call in 30 s have a thousand

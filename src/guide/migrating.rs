@@ -97,8 +97,9 @@
 //!
 //! Changes: budget and breaker belong to a dependency instead of a layer, so that clients of the
 //! same host share them; the retry layer does not wait for an attempt that the breaker would refuse.
-//! Event listeners become a `tracing` event and metrics. Its bulkhead, rate limiter, cache and
-//! hedging have no counterpart here: keep them, placed as [`order`](super::order) describes.
+//! Event listeners become a `tracing` event and metrics. Its hedge becomes
+//! [`hedge`](crate::policy::PolicyBuilder::hedge) in the policy. Its bulkhead, rate limiter and cache
+//! have no counterpart here: keep them, placed as [`order`](super::order) describes.
 //!
 //! # From axum-idempotent (0.6)
 //!

@@ -40,6 +40,8 @@
 //! | `retry_backoff_duration_seconds` | histogram | service, dependency |
 //! | `retry_budget_utilization_ratio`, `circuit_breaker_open` | gauge | service, dependency |
 //! | `calls_refused_total` | counter | service, dependency, by |
+//! | `hedges_total` | counter | service, dependency, result: won, lost, failed, cancelled |
+//! | `hedges_suppressed_total` | counter | service, dependency, reason: not_idempotent, off, not_replayable, slow, breaker, throttle, retry_after, budget, deadline, not_ready, refused |
 //! | `idempotency_requests_total` | counter | outcome |
 //! | `idempotency_store_errors_total`, `journal_errors_total` | counter | verb, kind |
 //! | `idempotency_unsettled` | gauge | |
@@ -52,6 +54,7 @@
 //! | --- | --- |
 //! | `retry_exhausted_total` by dependency | it rises: retries no longer help |
 //! | `retry_budget_utilization_ratio` | it stays near 1: many calls to the dependency fail |
+//! | `hedges_suppressed_total` with the reason `slow` or `budget` | it rises: many calls are late, which second attempts do not help |
 //! | `circuit_breaker_open` | 1 for longer than a deployment takes |
 //! | `idempotency_store_errors_total` | any: with the store down, keyed requests are refused |
 //! | `idempotency_unsettled` | more than 0 for minutes: ended executions wait in memory for the store, and are orphans if the process ends |

@@ -12,6 +12,7 @@
 //! | [`RetryLayer`](crate::client::retry::RetryLayer) | every layer below sees each attempt |
 //! | [`RetryAfterLayer`](crate::client::retry_after::RetryAfterLayer) | below the retries: learns from each attempt's reply; above the breaker: a call that is held is not yet a probe |
 //! | [`CircuitBreakerLayer`](crate::client::circuit_breaker::CircuitBreakerLayer) | below the retries: counts attempts, so that it opens after five of them rather than five calls |
+//! | [`HedgeLayer`](crate::client::hedge::HedgeLayer) | below the breaker: two attempts are one call to it; below the retries: each attempt is hedged, and latencies are those of attempts |
 //! | [`PeekLayer`](crate::client::peek::PeekLayer) | next to the client: reads trailers and bodies for all layers above |
 //! | a time limit per attempt | below all of them, or [`attempt_timeout`](crate::policy::PolicyBuilder::attempt_timeout); a timeout above them limits the whole call |
 //! | your client | |

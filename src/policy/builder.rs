@@ -23,6 +23,7 @@ const LARGEST_DEFAULT_FLOOR: u32 = 10;
 mod check;
 #[cfg(feature = "descriptors")]
 mod descriptors;
+mod hedge;
 mod rules;
 
 /// Makes a [`Policy`]. Nothing is checked before [`build`](Self::build).
@@ -58,6 +59,7 @@ impl PolicyBuilder {
                 budget: Some(BudgetPolicy::default()),
                 breaker: BreakerPolicy::default(),
                 retry_after: RetryAfterPolicy::default(),
+                hedge: None,
                 rules: if profile == Profile::Bank {
                     Rules::bank()
                 } else {

@@ -88,6 +88,7 @@
 
 mod audit;
 mod builder;
+mod hedge;
 mod limits;
 mod policies;
 mod profile;
@@ -99,6 +100,7 @@ pub(crate) use self::limits::CallLimits;
 pub use self::{
     audit::{Audit, Finding, Severity, assert_compliant},
     builder::PolicyBuilder,
+    hedge::HedgePolicy,
     policies::Policies,
     profile::Profile,
 };
@@ -124,6 +126,7 @@ struct Settings {
     budget: Option<BudgetPolicy>,
     breaker: BreakerPolicy,
     retry_after: RetryAfterPolicy,
+    hedge: Option<HedgePolicy>,
     rules: Rules,
     replay_limit: usize,
     replay_pool: usize,
@@ -224,6 +227,12 @@ impl Policy {
     #[must_use]
     pub fn retry_after(&self) -> RetryAfterPolicy {
         self.inner.retry_after
+    }
+
+    /// Returns when a second attempt goes out, unless none does.
+    #[must_use]
+    pub fn hedge(&self) -> Option<HedgePolicy> {
+        self.inner.hedge
     }
 
     /// Returns the approved rules with their reasons.

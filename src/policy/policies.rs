@@ -68,6 +68,12 @@ impl Policies {
         })
     }
 
+    /// Returns whether any of these policies hedges.
+    pub(crate) fn hedge(&self) -> bool {
+        let hedges = |policy: &Policy| policy.hedge().is_some();
+        hedges(&self.default) || self.own.values().any(hedges)
+    }
+
     /// Returns a dependency's own policy, by its name in lower case.
     pub(crate) fn own(&self, name: &str) -> Option<&Policy> {
         self.own.get(name)

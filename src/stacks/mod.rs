@@ -24,6 +24,7 @@ use crate::{
     classify::Standard,
     client::{
         circuit_breaker::CircuitBreakerLayer,
+        hedge::HedgeLayer,
         idempotency_key::PolicyKeyLayer,
         peek::PeekLayer,
         retry::{HttpRequests, Refresh, RetryLayer},
@@ -145,6 +146,7 @@ impl<C: Clone, L: Clone, P, H> ClientBuilder<C, L, P, H> {
             self.retry,
             RetryAfterLayer::new(deps.clone()),
             CircuitBreakerLayer::new(deps.clone()),
+            HedgeLayer::in_stack(deps.clone()),
             PeekLayer::new(deps),
         )
     }
@@ -161,5 +163,6 @@ pub type ClientLayers<C, L, P = (), H = ()> = (
     RetryLayer<C, L, HttpRequests, H>,
     RetryAfterLayer<C, L>,
     CircuitBreakerLayer<C, L>,
+    HedgeLayer<C, L>,
     PeekLayer<C, L>,
 );

@@ -19,7 +19,7 @@ enum Kind {
 use Kind::{Counter as C, Gauge as G, Histogram as H};
 
 /// Every metric of this crate, with its help text.
-const METRICS: [(&str, Kind, &str); 17] = [
+const METRICS: [(&str, Kind, &str); 19] = [
     (CALLS, C, "Calls of retry loops that ended, by outcome"),
     (
         "retry_attempts_total",
@@ -47,6 +47,16 @@ const METRICS: [(&str, Kind, &str); 17] = [
         "calls_refused_total",
         C,
         "Calls and retries that a layer refused before they were sent, by layer",
+    ),
+    (
+        "hedges_total",
+        C,
+        "Second attempts of calls that were late, by result",
+    ),
+    (
+        "hedges_suppressed_total",
+        C,
+        "Calls that were late and got no second attempt, by reason",
     ),
     (
         "idempotency_requests_total",

@@ -27,6 +27,7 @@
     allow(unused_variables)
 )]
 
+mod hedges;
 mod labels;
 #[cfg(feature = "metrics")]
 mod metrics;
@@ -36,6 +37,7 @@ mod success;
 
 use std::{fmt::Display, time::Duration};
 
+pub(crate) use self::hedges::*;
 #[cfg(feature = "metrics")]
 use self::metrics as count;
 #[cfg(feature = "metrics")]

@@ -21,8 +21,8 @@ use tower_http::{
     timeout::ResponseBodyTimeoutLayer, trace::TraceLayer,
 };
 use tower_reprise::{
-    CircuitBreakerLayer, IdempotencyKeyLayer, PeekLayer, RetryAfterLayer, RetryBudgetLayer,
-    RetryLayer,
+    CircuitBreakerLayer, HedgeLayer, IdempotencyKeyLayer, PeekLayer, RetryAfterLayer,
+    RetryBudgetLayer, RetryLayer,
     error::BoxError,
     stacks::{self, reqwest::HttpClient},
 };
@@ -110,6 +110,7 @@ macro_rules! client_pairs {
                 "our retry": RetryLayer::new(deps()),
                 "our retry after": RetryAfterLayer::new(deps()),
                 "our circuit breaker": CircuitBreakerLayer::new(deps()),
+                "our hedge": HedgeLayer::new(deps()),
                 "our peek": PeekLayer::new(deps()),
             ]
             [

@@ -29,12 +29,15 @@ pub(crate) const MINUTE: Duration = Duration::from_secs(60);
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 const HEADER: HeaderName = HeaderName::from_static("x-set");
 
+/// A policy that hedges, though no call is late.
 pub(crate) fn deps() -> Dependencies {
-    Dependencies::new(Policy::http().build().unwrap())
+    let policy = Policy::http().hedge_delay(MINUTE, MINUTE);
+    Dependencies::new(policy.build().unwrap())
 }
 
 pub(crate) fn channel() -> Dependencies<tower_reprise::classify::Standard, Named> {
-    let policy = Policy::grpc_unary().build().unwrap();
+    let policy = Policy::grpc_unary().hedge_delay(MINUTE, MINUTE);
+    let policy = policy.build().unwrap();
     Dependencies::builder(policy).named("peer").build()
 }
 

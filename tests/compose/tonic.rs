@@ -21,7 +21,7 @@ use tower_http::{
     trace::TraceLayer,
 };
 use tower_reprise::{
-    CircuitBreakerLayer, IdempotencyKeyLayer, PeekLayer, ProblemLayer, RetryAfterLayer,
+    CircuitBreakerLayer, HedgeLayer, IdempotencyKeyLayer, PeekLayer, ProblemLayer, RetryAfterLayer,
     RetryBudgetLayer, RetryLayer, error::BoxError, http::BufferedBody, stacks,
 };
 
@@ -179,6 +179,7 @@ async fn every_pair_goes_under_a_generated_client() {
             "our retry": RetryLayer::new(channel()),
             "our retry after": RetryAfterLayer::new(channel()),
             "our circuit breaker": CircuitBreakerLayer::new(channel()),
+            "our hedge": HedgeLayer::new(channel()),
             "our peek": PeekLayer::new(channel()),
         ]
         [

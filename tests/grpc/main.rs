@@ -14,6 +14,7 @@ mod connections;
 mod descriptors;
 #[cfg(feature = "tonic")]
 mod generated;
+mod hedges;
 #[cfg(feature = "tonic")]
 mod interceptors;
 #[cfg(feature = "tonic")]

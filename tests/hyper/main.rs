@@ -11,6 +11,7 @@ mod client;
 mod connections;
 mod errors;
 mod faults;
+mod hedges;
 mod http2;
 mod never_twice;
 mod problems;

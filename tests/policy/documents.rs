@@ -41,6 +41,11 @@ const EVERYTHING: &str = r#"
     spread = "0s"
     longest = "10m"
 
+    [hedge]
+    quantile = 0.9
+    min_delay = "5ms"
+    max_delay = "2s"
+
     [rules]
     retry_statuses = [409]
     no_retry_statuses = [500]
@@ -104,6 +109,11 @@ fn p_4_toml_says_everything_a_builder_can() {
         (retry_after.spread, retry_after.longest),
         (Duration::ZERO, 600 * SECOND)
     );
+    let hedge = policy.hedge().unwrap();
+    assert_eq!(
+        (hedge.quantile, hedge.min_delay, hedge.max_delay),
+        (0.9, Duration::from_millis(5), 2 * SECOND)
+    );
     let rules = policy.rules();
     assert!(rules.statuses.contains(&StatusCode::CONFLICT));
     assert!(!rules.statuses.contains(&StatusCode::INTERNAL_SERVER_ERROR));
@@ -112,6 +122,36 @@ fn p_4_toml_says_everything_a_builder_can() {
     assert!(rules.unkeyed_writes);
     assert!(rules.send_attempt_count);
     assert_eq!(policy.audit().findings().len(), 7);
+}
+
+#[test]
+fn p_4_a_file_turns_hedges_on_and_off() {
+    for (hedge, expected) in [
+        ("", None),
+        ("on = true", Some(0.95)),
+        ("quantile = 0.9", Some(0.9)),
+        ("on = true, quantile = 0.99", Some(0.99)),
+        ("on = false, quantile = 0.9", None),
+    ] {
+        let text = format!("profile = 'bank'\nhedge = {{ {hedge} }}");
+        let policy = Policy::from_toml(&text).unwrap();
+        let quantile = policy.hedge().map(|hedge| hedge.quantile);
+        assert_eq!(quantile, expected, "{hedge}");
+    }
+    for (hedge, field) in [
+        ("quantile = 0.5", "hedge.quantile"),
+        ("quantile = 1.0", "hedge.quantile"),
+        ("min_delay = '0s'", "hedge.min_delay"),
+        ("min_delay = '1m'", "hedge.max_delay"),
+        ("max_delay = '2d'", "hedge.max_delay"),
+    ] {
+        let text = format!("profile = 'bank'\nhedge = {{ {hedge} }}");
+        assert_eq!(
+            Policy::from_toml(&text).unwrap_err().field(),
+            field,
+            "{hedge}"
+        );
+    }
 }
 
 #[test]

@@ -502,6 +502,7 @@ fn p_4_the_annotated_example_has_every_field_and_every_name() {
         "budget",
         "breaker",
         "retry_after",
+        "hedge",
         "rules",
         "rules.codes",
     ];

@@ -11,6 +11,7 @@
 mod bodies;
 mod chain;
 mod faults;
+mod hedges;
 mod reader;
 mod tls;
 

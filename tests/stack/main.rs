@@ -13,6 +13,7 @@ mod circuit_breaker;
 mod deadline;
 mod edges;
 mod gate;
+mod hedges;
 mod honoured;
 mod inbound;
 mod keys;

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response};
 use tower::{Layer, util::BoxCloneService};
 use tower_reprise::{
-    CircuitBreakerLayer, Dependencies, IdempotencyKeyLayer, Policy, RetryAfterLayer,
+    CircuitBreakerLayer, Dependencies, HedgeLayer, IdempotencyKeyLayer, Policy, RetryAfterLayer,
     RetryBudgetLayer, RetryLayer,
     error::{BoxError, Rule},
     policy::PolicyBuilder,
@@ -100,9 +100,10 @@ pub(crate) enum Part {
     Retry,
     After,
     Breaker,
+    Hedge,
 }
 
-/// The recommended order, from the caller inwards.
+/// The recommended order, from the caller inwards, without a hedge.
 pub(crate) const PARTS: [Part; 5] = [
     Part::Key,
     Part::Budget,
@@ -123,6 +124,7 @@ pub(crate) fn stack(parts: &[Part], deps: &Dependencies, server: &Server) -> Cli
             Part::Retry => BoxCloneService::new(RetryLayer::new(deps()).layer(inner)),
             Part::After => BoxCloneService::new(RetryAfterLayer::new(deps()).layer(inner)),
             Part::Breaker => BoxCloneService::new(CircuitBreakerLayer::new(deps()).layer(inner)),
+            Part::Hedge => BoxCloneService::new(HedgeLayer::new(deps()).layer(inner)),
         })
 }
 

@@ -37,6 +37,8 @@ pub(crate) mod records;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 pub(crate) mod scripted;
+#[cfg(feature = "hyper")]
+pub(crate) mod stragglers;
 #[cfg(all(feature = "metrics", feature = "tracing"))]
 pub(crate) mod telemetry;
 

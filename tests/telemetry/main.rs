@@ -12,6 +12,7 @@ mod counters;
 mod dead_letters;
 mod events;
 mod exported;
+mod hedges;
 mod secrets;
 mod setup;
 #[cfg(feature = "delivery")]

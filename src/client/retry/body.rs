@@ -49,7 +49,7 @@ pub struct ReplayLimits<'a> {
 
 impl<'a> ReplayLimits<'a> {
     #[inline]
-    pub(super) fn of(dependency: &'a Arc<Dependency>) -> Self {
+    pub(crate) fn of(dependency: &'a Arc<Dependency>) -> Self {
         Self {
             limit: dependency.policy().replay_limit(),
             dependency,

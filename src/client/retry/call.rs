@@ -2,7 +2,7 @@
 
 use std::{
     mem,
-    sync::{Arc, PoisonError},
+    sync::Arc,
     time::{Duration, SystemTime},
 };
 
@@ -13,7 +13,6 @@ use super::{
     PrepareAttempt, ReplayRequests,
     decide::{self, Environment, Granted, Limits, Reported},
     history::FailureHistory,
-    service::Route,
 };
 use crate::{
     call::{
@@ -21,7 +20,7 @@ use crate::{
         Verdict, caller::NestedFailure,
     },
     classify::Classify,
-    dependency::{BreakerState, Charge, Dependency, Event, Hold, LastSlot, Place},
+    dependency::{BreakerState, Charge, Dependency, Event, Hold, LastSlot, Place, Route},
     error::{BoxError, Elapsed, Refusal},
     policy::CallLimits,
     telemetry,
@@ -262,12 +261,9 @@ where
 
     /// Returns the service that retries call, which is not the one that the caller readied.
     pub(super) fn service(&mut self) -> &mut S {
-        let spare = &self.route.spare;
+        let route = &self.route;
         let retried = self.retried.get_or_insert_default();
-        retried.service.get_or_insert_with(|| {
-            let spare = spare.lock().unwrap_or_else(PoisonError::into_inner);
-            spare.clone()
-        })
+        retried.service.get_or_insert_with(|| route.service())
     }
 
     /// Commits the charge of an attempt that goes out now, if it still may.

@@ -132,6 +132,7 @@ pub(crate) mod replay_buffer;
 mod requests;
 mod service;
 
+pub(crate) use self::requests::{HttpSnapshot, snapshot};
 pub use self::{
     bearer::{BearerToken, Token},
     body::{ReplayBody, ReplayLimits},

@@ -157,7 +157,7 @@ mod sealed {
 /// HTTP and gRPC: the head is copied into a recycled buffer, the body by its [`ReplayBody`].
 #[derive(Debug, Clone, Copy, Default)]
 pub struct HttpRequests {
-    pub(super) keys: KeysHonoured,
+    pub(crate) keys: KeysHonoured,
 }
 
 /// The snapshot of an HTTP request.
@@ -318,8 +318,16 @@ impl<B: ReplayBody, R: ResponseHead> ReplayRequests<Request<B>, R> for HttpReque
     }
 }
 
+impl<R> HttpSnapshot<R> {
+    /// Returns the `grpc-timeout`, which outside of gRPC is a header like any other.
+    pub(crate) fn timeout(&self) -> Option<Duration> {
+        self.head.get().attempt.timeout
+    }
+}
+
+/// Takes a snapshot of a request, if it can be sent again.
 #[inline(always)]
-fn snapshot<B: ReplayBody>(
+pub(crate) fn snapshot<B: ReplayBody>(
     request: &mut Request<B>,
     kind: ExtensionsKind,
     replay: &ReplayLimits<'_>,

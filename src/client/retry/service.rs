@@ -1,5 +1,5 @@
 use std::{
-    sync::{Arc, Mutex},
+    sync::Arc,
     task::{Context, Poll},
 };
 
@@ -15,7 +15,7 @@ use super::{
 use crate::{
     call::{attempt_headers::Origin, release},
     classify::{Classify, Standard},
-    dependency::{ByAuthority, CacheEntry, Dependency, DependencyCache, LastSlot, Locate},
+    dependency::{ByAuthority, DependencyCache, LastSlot, Locate, Route},
     error::BoxError,
 };
 
@@ -31,34 +31,6 @@ pub struct Retry<S, C = Standard, L = ByAuthority, P = HttpRequests, H = ()> {
     pub(super) slot: LastSlot,
     pub(super) requests: P,
     pub(super) prepare: H,
-}
-
-/// State that the calls of one service to one dependency share.
-#[derive(Debug)]
-pub(super) struct Route<S> {
-    pub(super) dependency: Arc<Dependency>,
-    /// Cloned by calls that are retried, so that others need not clone the service.
-    pub(super) spare: Arc<Mutex<S>>,
-}
-
-impl<S> Route<S> {
-    /// Turns a route to another dependency, in place if no call is on it.
-    fn to(dependency: Arc<Dependency>, mut route: Arc<Self>) -> Arc<Self> {
-        match Arc::get_mut(&mut route) {
-            Some(route) => route.dependency = dependency,
-            None => {
-                let spare = Arc::clone(&route.spare);
-                route = Arc::new(Self { dependency, spare });
-            }
-        }
-        route
-    }
-}
-
-impl<S> CacheEntry for Route<S> {
-    fn dependency(&self) -> &Dependency {
-        &self.dependency
-    }
 }
 
 impl<S, C, L, P, H, Req> Service<Req> for Retry<S, C, L, P, H>
@@ -82,12 +54,8 @@ where
     #[inline(never)]
     fn call(&mut self, mut request: Req) -> Self::Future {
         let Self { inner, cache, .. } = self;
-        let (deps, route) = cache.find_or(&request, |dependency, before| match before {
-            Some(route) => Route::to(dependency, route),
-            None => {
-                let spare = Arc::new(Mutex::new(inner.clone()));
-                Arc::new(Route { dependency, spare })
-            }
+        let (deps, route) = cache.find_or(&request, |dependency, before| {
+            Route::to(dependency, before, inner)
         });
         let dependency = &route.dependency;
         let policy = dependency.policy();

@@ -38,6 +38,57 @@ fn g_7_every_ratio_means_what_it_says() {
     }
 }
 
+/// Hedges stop at half of what the budget allows, retries use the rest, and then the floor.
+#[test]
+fn h_3_hedges_take_half_of_the_share_and_nothing_of_the_floor() {
+    let budget = of(0.2, 3);
+    assert_eq!(budget.charge_hedge(0), None, "a quiet client has none");
+    (0..100).for_each(|_| budget.deposit(5 * SECOND));
+    let hedges = || {
+        (0..100)
+            .map_while(|_| budget.charge_hedge(5 * SECOND))
+            .count()
+    };
+    assert_eq!(hedges(), 10);
+    assert_eq!(grants(&budget, 5 * SECOND), 10);
+    assert_eq!(hedges(), 0);
+    assert_eq!(budget.usage(5 * SECOND).map(|(used, _)| used), Some(20));
+    let unlimited = Budget::new(None);
+    (0..100).for_each(|_| unlimited.deposit(0));
+    assert_eq!(unlimited.charge_hedge(0), None, "nothing bounds it");
+}
+
+#[test]
+fn h_3_threads_that_hedge_and_retry_never_exceed_the_budget() {
+    for threads in [2, 8, 64] {
+        let budget = of(0.2, 0);
+        (0..1000).for_each(|_| budget.deposit(5 * SECOND));
+        let hedges = AtomicU64::new(0);
+        let retries: u64 = std::thread::scope(|scope| {
+            let run = || {
+                let mut retries = 0;
+                for _ in 0..200 {
+                    if budget.charge_hedge(5 * SECOND).is_some() {
+                        hedges.fetch_add(1, Ordering::Relaxed);
+                    }
+                    if let Some(source) = charge(&budget, 5 * SECOND) {
+                        retries += u64::from(budget.commit(5 * SECOND, source).is_some());
+                    }
+                }
+                retries
+            };
+            let threads: Vec<_> = (0..threads).map(|_| scope.spawn(run)).collect();
+            threads
+                .into_iter()
+                .map(|thread| thread.join().unwrap())
+                .sum()
+        });
+        let hedges = hedges.load(Ordering::Relaxed);
+        assert!(hedges <= 100, "{threads} threads: {hedges}");
+        assert_eq!(hedges + retries, 200, "{threads} threads");
+    }
+}
+
 #[test]
 fn g_1_a_quiet_client_has_the_floor_and_no_more() {
     let budget = of(0.2, 10);

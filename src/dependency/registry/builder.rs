@@ -75,7 +75,7 @@ impl<C, L> DependenciesBuilder<C, L> {
         self
     }
 
-    /// Calls a hook on every retry, on every call that is given up, and on every change of a breaker.
+    /// Calls a hook on every retry and hedge, on every call that is given up, and on every change of a breaker.
     /// It runs within the call that it is about, so it should be quick.
     pub fn on_event(mut self, hook: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Self {
         self.hook = Hook::new(hook);
@@ -178,8 +178,10 @@ impl<C, L> DependenciesBuilder<C, L> {
 
     /// Makes the registry.
     pub fn build(self) -> Dependencies<C, L> {
+        let hedges = AtomicBool::new(self.policies.hedge());
         Dependencies {
             shared: Arc::new(Registry {
+                hedges,
                 current: RwLock::new(Current {
                     policies: self.policies,
                     overflow: OnceLock::new(),

@@ -122,6 +122,20 @@ pub(super) fn settings(settings: &Settings) -> Result<(), ConfigError> {
         Duration::ZERO,
         day,
     )?;
+    if let Some(hedge) = settings.hedge {
+        if settings.budget.is_none() {
+            return wrong(
+                "hedge",
+                &"on",
+                "off without a budget, which bounds it (R-7)",
+            );
+        }
+        if !(0.75..=0.999).contains(&hedge.quantile) {
+            return wrong("hedge.quantile", &hedge.quantile, "0.75 to 0.999");
+        }
+        within("hedge.min_delay", hedge.min_delay, millisecond, day)?;
+        within("hedge.max_delay", hedge.max_delay, hedge.min_delay, day)?;
+    }
     if settings.replay_limit > 64 * 1024 * 1024 {
         return wrong(
             "replay_limit",

@@ -287,7 +287,11 @@ impl Service<Request<Body>> for ChainService {
 
     #[inline]
     fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        Poll::Ready(Ok(()))
+        // The chain is lent to one attempt at a time. Its task is polled again when that ends.
+        match with_exchange(|exchange| exchange.open) {
+            Some(_) => Poll::Pending,
+            None => Poll::Ready(Ok(())),
+        }
     }
 
     #[inline]

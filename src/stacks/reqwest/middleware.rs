@@ -19,7 +19,9 @@ type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// Layers as a middleware, beside others in a reqwest-middleware chain.
 ///
 /// Takes one layer, or several as a tuple, outermost first. They must call in the task they are
-/// called in, one attempt at a time, as all layers of this crate do. Extensions that a request was
+/// called in, one attempt at a time, as all layers of this crate do but a
+/// [`HedgeLayer`](crate::HedgeLayer): a chain is lent to one attempt, so a second one is not sent while
+/// the first is out. Put the layers around an [`HttpClient`](super::HttpClient) to hedge. Extensions that a request was
 /// given, such as a [`RetryOverride`](crate::call::RetryOverride), are on the request that the layers
 /// see; middlewares that come after see the [`Attempt`] among theirs, if it is another one. An
 /// error that a layer made or wrapped is an `Error::Middleware`, with the original in its chain.

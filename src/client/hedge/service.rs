@@ -1,0 +1,166 @@
+use std::{
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use http::Request;
+use tokio::time::Instant;
+use tower::Service;
+
+use super::{
+    HedgeFuture,
+    call::{Call, Hedgeable, Plan},
+};
+use crate::{
+    call::{
+        Attempt, CallDeadline, RetryOverride,
+        attempt_headers::{Origin, origin},
+        budget_mark::{BudgetMark, ExtensionsKind},
+        hop::Hop,
+    },
+    classify::{Classify, Standard},
+    client::retry::{HttpRequests, ReplayBody, ReplayLimits, ReplayRequests, snapshot},
+    dependency::{ByAuthority, Dependency, DependencyCache, LastSlot, Locate, Route},
+    error::BoxError,
+    http::{ResponseHead, grpc::is_grpc},
+    policy::CallLimits,
+    telemetry::Unhedged,
+};
+
+/// The service of a [`HedgeLayer`](super::HedgeLayer).
+///
+/// # Clone
+///
+/// All state is in the registry, so clones share latencies and budget.
+#[derive(Debug, Clone)]
+pub struct Hedge<S, C = Standard, L = ByAuthority> {
+    pub(super) inner: S,
+    pub(super) cache: DependencyCache<C, L, Route<S>>,
+    pub(super) slot: LastSlot,
+    pub(super) requests: HttpRequests,
+    /// No layer above counts originals, or their marks tell.
+    pub(super) counts: bool,
+}
+
+impl<S, C, L, B> Service<Request<B>> for Hedge<S, C, L>
+where
+    S: Service<Request<B>> + Clone,
+    S::Response: ResponseHead,
+    S::Error: Into<BoxError>,
+    C: Classify<Request<B>, S::Response> + Clone,
+    L: Locate<Request<B>>,
+    B: ReplayBody,
+{
+    type Response = S::Response;
+    type Error = BoxError;
+    type Future = HedgeFuture<S, C, B>;
+
+    #[inline]
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(cx).map_err(Into::into)
+    }
+
+    #[inline(always)]
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
+        // Most registries hedge nothing, and their calls pay for this look alone.
+        if !self.cache.deps.hedges() {
+            return HedgeFuture::passed(self.inner.call(request));
+        }
+        match self.watch(&mut request) {
+            Some(call) => HedgeFuture::watched(self.inner.call(request), call),
+            None => HedgeFuture::passed(self.inner.call(request)),
+        }
+    }
+}
+
+impl<S, C, L> Hedge<S, C, L> {
+    /// Prepares a call whose latency is measured, unless its policy does not hedge, or it is a hedge
+    /// itself.
+    fn watch<B>(&mut self, request: &mut Request<B>) -> Option<Call<S, C, B>>
+    where
+        S: Service<Request<B>> + Clone,
+        S::Response: ResponseHead,
+        C: Classify<Request<B>, S::Response> + Clone,
+        L: Locate<Request<B>>,
+        B: ReplayBody,
+    {
+        let Self { inner, cache, .. } = self;
+        let (deps, route) = cache.find_or(request, |dependency, before| {
+            Route::to(dependency, before, inner)
+        });
+        let dependency = &route.dependency;
+        let latency = dependency.latency()?;
+        let kind = ExtensionsKind::of(request.extensions());
+        let attempt = match kind {
+            ExtensionsKind::Other => request.extensions().get::<Attempt>(),
+            _ => None,
+        };
+        if attempt.is_some_and(Attempt::is_hedge) {
+            return None;
+        }
+        let rules = dependency.policy().rules();
+        let requests = &self.requests;
+        let repeatable = ReplayRequests::<_, S::Response>::repeatable(requests, request, rules)
+            && deps.locate.repeatable(rules, request)
+            && deps.classifier.repeatable(rules, request);
+        let delay = latency.delay();
+        let plan = match delay {
+            None => Plan::Done,
+            Some(_) if !repeatable => Plan::Never(Unhedged::NotIdempotent),
+            Some(_) => plan(request, kind, dependency),
+        };
+        let mut counted = None;
+        if self.counts && origin(request) == Origin::Original {
+            counted = Some(dependency.count_original(Instant::now(), &mut self.slot));
+            if deps.marks_originals() {
+                request.extensions_mut().insert(BudgetMark);
+            }
+        }
+        let (route, classifier) = (Arc::clone(route), deps.classifier.clone());
+        Some(Call::new(
+            route,
+            classifier,
+            self.requests,
+            plan,
+            delay,
+            counted,
+        ))
+    }
+}
+
+/// Makes a copy of a request for its hedge.
+fn plan<B: ReplayBody>(
+    request: &mut Request<B>,
+    kind: ExtensionsKind,
+    dependency: &Arc<Dependency>,
+) -> Plan<B::Recording> {
+    let (mut overrides, mut previous, mut deadline) = (None, None, None);
+    let mut hop = Hop::default();
+    if kind == ExtensionsKind::Other {
+        let extensions = request.extensions();
+        overrides = extensions.get::<RetryOverride>();
+        previous = extensions.get::<Attempt>().copied();
+        deadline = CallDeadline::of(extensions);
+        let of_first = || extensions.get().map(|call: &CallDeadline| call.hop);
+        hop = previous
+            .map(|attempt: Attempt| attempt.hop)
+            .or_else(of_first)
+            .unwrap_or_default();
+    }
+    let off = overrides.is_some_and(|overrides| overrides.max_retries == Some(0));
+    if off || hop.chain_stop {
+        return Plan::Never(Unhedged::Off);
+    }
+    let total = CallLimits::of(dependency.policy(), overrides).total;
+    let Some(snapshot) = snapshot(request, kind, &ReplayLimits::of(dependency)) else {
+        return Plan::Never(Unhedged::NotReplayable);
+    };
+    let timeout = snapshot.timeout().filter(|_| is_grpc(request.headers()));
+    Plan::Hedge(Hedgeable {
+        total: timeout.map_or(total, |timeout| timeout.min(total)),
+        snapshot,
+        previous,
+        deadline,
+        hop,
+    })
+}
