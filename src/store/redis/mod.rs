@@ -286,8 +286,10 @@ impl IdempotencyStore for RedisStore {
             CrashPolicy::Unknown => {
                 // Both on their way at once. What comes of the claim is seen later: members of the set
                 // that lead nowhere are dropped.
-                let watch = self.watch(claim.key, claim.id, claim.lease);
-                let (claimed, watched) = tokio::join!(claimed, watch);
+                let (store, key, id, lease) = (self.clone(), claim.key, claim.id, claim.lease);
+                let watching = tokio::spawn(async move { store.watch(key, id, lease).await });
+                let claimed = claimed.await;
+                let watched = watching.await.unwrap_or_else(|_| Err(unreadable()));
                 let claimed = read_claimed(claimed?)?;
                 match claimed.0 {
                     Claimed::New(_) => watched.map_err(StoreError::in_doubt)?,
