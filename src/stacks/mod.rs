@@ -20,6 +20,8 @@ pub mod reqwest;
 #[cfg(feature = "tonic")]
 pub mod tonic;
 
+#[cfg(feature = "tracing")]
+use crate::client::attempt_span::AttemptSpanLayer;
 use crate::{
     classify::Standard,
     client::{
@@ -60,6 +62,33 @@ pub fn client<C: Clone, L: Clone>(deps: Dependencies<C, L>) -> ClientLayers<C, L
         PeekLayer::new(deps),
     )
 }
+
+/// Returns the layers of [`client`], and a client span for each attempt right below those that may
+/// refuse a call. `propagator` writes the span's context into the attempt's headers, a fresh
+/// `traceparent`; `()` writes nothing. See [`attempt_span`](crate::client::attempt_span).
+///
+/// For a tonic `Channel`, put [`tonic::StatusLayer`] above them.
+#[cfg(feature = "tracing")]
+pub fn traced<C: Clone, L: Clone, P>(
+    deps: Dependencies<C, L>,
+    propagator: P,
+) -> TracedLayers<C, L, P> {
+    let (key, budget, retry, retry_after, breaker, peek) = client(deps.clone());
+    let spans = AttemptSpanLayer::new(deps).with_propagator(propagator);
+    (key, budget, retry, retry_after, breaker, spans, peek)
+}
+
+/// The layers of [`traced`], outermost first.
+#[cfg(feature = "tracing")]
+pub type TracedLayers<C, L, P> = (
+    PolicyKeyLayer<C, L>,
+    RetryBudgetLayer<C, L>,
+    RetryLayer<C, L>,
+    RetryAfterLayer<C, L>,
+    CircuitBreakerLayer<C, L>,
+    AttemptSpanLayer<C, L, P>,
+    PeekLayer<C, L>,
+);
 
 /// The service of [`client`] around `S`, for a struct that holds one.
 pub type Client<S, C = Standard, L = ByAuthority> =

@@ -12,8 +12,11 @@ mod counters;
 mod dead_letters;
 mod events;
 mod exported;
+#[cfg(feature = "delivery")]
+mod operate;
 mod secrets;
 mod setup;
+mod traces;
 #[cfg(feature = "delivery")]
 mod workers;
 
