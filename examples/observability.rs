@@ -39,7 +39,7 @@ async fn main() -> Result<(), BoxError> {
     metrics::set_global_recorder(recorder)?;
     telemetry::describe();
 
-    // A client this young has few retries: a busy one gets its floor from the calls it makes.
+    // A new client has few retries to spend: this one makes five within two calls.
     let deps = Dependencies::new(
         Policy::http()
             .service("checkout")

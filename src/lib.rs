@@ -42,6 +42,7 @@
 //! | layer | module | alone it |
 //! | --- | --- | --- |
 //! | [`InboundBudgetLayer`] | [`server::inbound_budget`] | refuses inbound retries over a budget |
+//! | [`DeadlineLayer`] | [`server::deadline`] | gives calls that are made to serve a request its caller's deadline and attempt number |
 //! | [`ProblemLayer`] | [`server::problem`] | turns errors into responses, for a router or a proxy |
 //! | `IdempotencyLayer` | `server::idempotency` | executes an operation once, and replays its reply |
 //! | `EventDedupLayer` | `server::idempotency::events` | processes an event once, however often it is delivered |
@@ -59,7 +60,7 @@
 //! 5  stacks     the layers on axum, tonic and reqwest      guide      config   policy files
 //! 4  forrst     one wire dialect, on top of client, server and delivery
 //! 3  client     retry, retry_budget, retry_after, circuit_breaker, idempotency_key, peek
-//!    server     dialect, idempotency, inbound_budget, problem
+//!    server     deadline, dialect, idempotency, inbound_budget, problem
 //!    delivery   worker, replay, webhooks, dead_letter, guard
 //! 2  dependency what is remembered about a dependency: budget, breaker, gate, registry
 //!    store      what outlives the process: records and queues, on four backends
@@ -137,7 +138,7 @@ pub use self::{
     },
     dependency::Dependencies,
     policy::Policy,
-    server::{inbound_budget::InboundBudgetLayer, problem::ProblemLayer},
+    server::{deadline::DeadlineLayer, inbound_budget::InboundBudgetLayer, problem::ProblemLayer},
 };
 
 /// Models of the lock-free parts, which loom runs in every order of their steps (`tests/models`).

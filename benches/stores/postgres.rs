@@ -1,5 +1,6 @@
-//! The PostgreSQL store at 64 concurrent requests, next to the bare client: as many connections,
-//! the same table, and for each operation an insert and an update by key, nothing else.
+//! The PostgreSQL store next to the bare client: as many connections, the same table, and for each
+//! operation an insert and an update by key, nothing else. At 64 and at 256 concurrent requests, and
+//! one request after the other.
 
 use std::{ops::Range, sync::Arc};
 
@@ -13,9 +14,27 @@ use crate::{
     work::{claim, reply, throughput},
 };
 
-const TASKS: u64 = 64;
-const OPERATIONS: u64 = 100 * TASKS;
+const CONNECTIONS: usize = 64;
 const ROUNDS: u64 = 7;
+
+/// A number of concurrent requests, and how many each makes one after the other.
+struct Load {
+    tasks: u64,
+    each: u64,
+}
+
+const SOME: Load = Load {
+    tasks: 64,
+    each: 100,
+};
+const MANY: Load = Load {
+    tasks: 256,
+    each: 50,
+};
+const ONE: Load = Load {
+    tasks: 1,
+    each: 400,
+};
 const REPLY: usize = 1024;
 
 pub(crate) fn run(report: &mut Report) {
@@ -30,26 +49,36 @@ pub(crate) fn run(report: &mut Report) {
 async fn compare(url: &str, report: &mut Report) {
     let schema = format!("bench_{}", std::process::id());
     let builder = PostgresStore::builder(url).schema(&schema);
-    let builder = builder.connections(usize::try_from(TASKS).expect("a number"));
+    let builder = builder.connections(CONNECTIONS);
     let store = Arc::new(builder.clone().connect().await.expect("a store"));
     drop(builder.table("bare").connect().await.expect("a table"));
     let mut bare = Vec::new();
-    for _ in 0..TASKS {
+    for _ in 0..CONNECTIONS {
         bare.push(Arc::new(connect(url).await));
     }
 
     let reply = reply(REPLY);
-    let (mut ratios, mut rates) = (Vec::new(), Vec::new());
-    for round in 0..ROUNDS {
-        let operations = round * OPERATIONS..(round + 1) * OPERATIONS;
-        let theirs = bare_loop(&bare, &schema, operations.clone(), &reply).await;
-        let ours = throughput(&store, TASKS, operations, &reply).await;
-        println!("postgres: {ours:.0} transitions/s, bare client {theirs:.0}/s");
-        ratios.push(ours / theirs);
-        rates.push(ours);
-    }
-    report.note("postgres_transitions_per_second", median(rates));
-    report.at_least("postgres_ratio", median(ratios), 0.7);
+    let mut next = 0;
+    let mut ratio = async |name, load: Load| {
+        let (mut ratios, mut rates) = (Vec::new(), Vec::new());
+        for _ in 0..ROUNDS {
+            let operations = next..next + load.tasks * load.each;
+            next = operations.end;
+            let theirs = bare_loop(&bare, load.tasks, &schema, operations.clone(), &reply).await;
+            let ours = throughput(&store, load.tasks, operations, &reply).await;
+            println!("postgres, {name}: {ours:.0} transitions/s, bare client {theirs:.0}/s");
+            ratios.push(ours / theirs);
+            rates.push(ours);
+        }
+        (median(ratios), median(rates))
+    };
+    let (some, rate) = ratio("64 requests at once", SOME).await;
+    let (many, _) = ratio("256 requests at once", MANY).await;
+    let (one, _) = ratio("one request at a time", ONE).await;
+    report.note("postgres_transitions_per_second", rate);
+    report.at_least("postgres_ratio", some, 0.7);
+    report.at_least("postgres_claim_complete_ratio", many, 2.0);
+    report.at_most("postgres_added_latency_idle", 1.0 / one, 1.1);
     let drop = format!("DROP SCHEMA {schema} CASCADE");
     bare[0].batch_execute(&drop).await.expect("drop");
 }
@@ -63,6 +92,7 @@ async fn connect(url: &str) -> Client {
 /// Transitions a second.
 async fn bare_loop(
     clients: &[Arc<Client>],
+    tasks: u64,
     schema: &str,
     operations: Range<u64>,
     reply: &Stored,
@@ -70,9 +100,10 @@ async fn bare_loop(
     let count = operations.end - operations.start;
     let started = Instant::now();
     let mut running = JoinSet::new();
-    for (client, first) in clients.iter().zip(operations.start..) {
+    let step = usize::try_from(tasks).expect("a number");
+    for (client, first) in clients.iter().cycle().zip(operations.start..).take(step) {
         let client = Arc::clone(client);
-        let operations = (first..operations.end).step_by(clients.len());
+        let operations = (first..operations.end).step_by(step);
         let (schema, reply) = (schema.to_owned(), reply.clone());
         running.spawn(async move { one_by_one(&client, &schema, operations, &reply).await });
     }

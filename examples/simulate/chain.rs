@@ -4,7 +4,8 @@
 //! makes 1.2 · 1.2 · 1.2 of it: a service takes its caller's retries for new calls, and retries them
 //! in turn. So that the chain as a whole stays within one budget, retries say that they are retries
 //! ([`send_attempt_count`]), each service passes that on, and an inbound budget at each of them refuses
-//! what is too much and says "do not retry".
+//! what is too much and says "do not retry". A [`DeadlineLayer`] needs no help of the services: they
+//! make requests of their own, and replies of their own.
 //!
 //! [`send_attempt_count`]: tower_reprise::policy::PolicyBuilder::send_attempt_count
 
@@ -19,9 +20,10 @@ use std::{
 use http::StatusCode;
 use http_body_util::Empty;
 use tokio::time::sleep;
-use tower::{ServiceBuilder, ServiceExt, service_fn, util::BoxCloneService};
+use tower::{Layer, ServiceBuilder, ServiceExt, service_fn, util::BoxCloneService};
 use tower_reprise::{
-    Dependencies, InboundBudgetLayer, ProblemLayer, error::BoxError, policy::PolicyBuilder,
+    DeadlineLayer, Dependencies, InboundBudgetLayer, ProblemLayer, error::BoxError,
+    policy::PolicyBuilder,
 };
 
 use crate::{
@@ -29,15 +31,16 @@ use crate::{
     chart::{Axis, Panel},
     clients::{Contestant, Terms},
     dice::{Dice, mix},
+    late,
     others::Wait,
     progress::Progress,
     report::{Bar, Finding},
     table::{Figure, Table},
-    world::{Call, Timeline, Wire, lock, offer, reply, seconds, share, virtual_time},
+    world::{Call, Timeline, Wire, call, lock, offer, reply, seconds, share, virtual_time},
 };
 
-const HOPS: usize = 3;
-const TERMS: Terms = Terms {
+pub(crate) const HOPS: usize = 3;
+pub(crate) const TERMS: Terms = Terms {
     retries: 2,
     base: Duration::from_millis(100),
     ..Terms::STANDARD
@@ -48,6 +51,17 @@ const RATE: f64 = 50.0;
 struct Run {
     loads: [f64; HOPS],
     success: f64,
+}
+
+/// What a service has besides its client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Services {
+    /// Nothing: it passes on what it gets.
+    Bare,
+    /// An inbound budget; it passes on what it gets.
+    Inbound,
+    /// A [`DeadlineLayer`]; it passes on nothing.
+    Deadlines,
 }
 
 pub(crate) fn run(size: Size, seed: u64, progress: &mut Progress) -> Result<Finding, BoxError> {
@@ -63,15 +77,16 @@ pub(crate) fn run(size: Size, seed: u64, progress: &mut Progress) -> Result<Find
         let columns = ["1st hop", "2nd hop", "backend", "succeed"];
         let mut table = Table::new(name, columns);
         let mut lines = Vec::new();
-        for (contestant, inbound) in &contestants {
+        let mut with_budgets = 0.0;
+        for (contestant, services) in &contestants {
             progress.run(format_args!("{}, {name}", contestant.name));
             let seed = mix(seed, number);
-            let run = virtual_time(pass_on(contestant, *inbound, failing, length, seed))??;
+            let run = virtual_time(pass_on(contestant, *services, failing, length, seed))??;
             let loads = run.loads.iter().map(|load| Figure::Times(*load));
             let figures = loads.chain([Figure::Percent(run.success)]);
             table.row(contestant.name, figures.collect());
-            if *inbound {
-                let most = match contestant.name == STACKS && failing == 1.0 {
+            if *services != Services::Bare {
+                let most = match contestant.is_stack() && failing == 1.0 {
                     true => 0.2,
                     false => 1.2,
                 };
@@ -80,12 +95,18 @@ pub(crate) fn run(size: Size, seed: u64, progress: &mut Progress) -> Result<Find
                     bars.push(Bar::at_most(most, load, what));
                 }
             }
-            if failing < 1.0 && contestant.name == STACKS {
-                bars.push(Bar::at_least(
-                    0.55,
-                    run.success,
-                    format!("success, {name}, {STACKS}"),
-                ));
+            if failing < 1.0 {
+                let least = match services {
+                    Services::Bare => None,
+                    Services::Inbound if contestant.is_stack() => Some(0.55),
+                    Services::Inbound => {
+                        with_budgets = run.success;
+                        None
+                    }
+                    Services::Deadlines => Some(with_budgets),
+                };
+                let what = format!("success, {name}, {}", contestant.name);
+                bars.extend(least.map(|least| Bar::at_least(least, run.success, what)));
             }
             let points = run.loads.into_iter().zip(1_u8..);
             let points = points.map(|(load, hop)| (f64::from(hop), load));
@@ -101,6 +122,9 @@ pub(crate) fn run(size: Size, seed: u64, progress: &mut Progress) -> Result<Find
             lines,
         });
     }
+    let (table, late) = late::run(size, mix(seed, 2), progress)?;
+    tables.push(table);
+    bars.extend(late);
     Ok(Finding {
         name: "chain",
         title: "three hops with three attempts each",
@@ -112,32 +136,40 @@ pub(crate) fn run(size: Size, seed: u64, progress: &mut Progress) -> Result<Find
     })
 }
 
-const STACKS: &str = "ours: stacks, inbound";
-
-/// And whether each service has an inbound budget.
-fn contestants() -> Result<[(Contestant, bool); 7], BoxError> {
+/// The clients of all hops, and what the services have.
+fn contestants() -> Result<[(Contestant, Services); 9], BoxError> {
     let policy = || TERMS.policy();
     let telling = || policy().send_attempt_count();
+    let timed = || policy().send_deadline(true);
+    let (budget, stack) = (Contestant::budget, Contestant::stack);
     Ok([
-        (Contestant::looped("loops", Wait::Full), false),
-        (Contestant::TOWER, false),
-        (Contestant::RESILIENCE, false),
+        (Contestant::looped("loops", Wait::Full), Services::Bare),
+        (Contestant::TOWER, Services::Bare),
+        (Contestant::RESILIENCE, Services::Bare),
+        (budget("ours: budgets", policy().build()?), Services::Bare),
         (
-            Contestant::budget("ours: budgets", policy().build()?),
-            false,
+            budget("ours: budgets, inbound", telling().build()?),
+            Services::Inbound,
         ),
         (
-            Contestant::budget("ours: budgets, inbound", telling().build()?),
-            true,
+            budget("ours: budgets, deadlines", timed().build()?),
+            Services::Deadlines,
         ),
-        (Contestant::stack("ours: stacks", policy().build()?), false),
-        (Contestant::stack(STACKS, telling().build()?), true),
+        (stack("ours: stacks", policy().build()?), Services::Bare),
+        (
+            stack("ours: stacks, inbound", telling().build()?),
+            Services::Inbound,
+        ),
+        (
+            stack("ours: stacks, deadlines", timed().build()?),
+            Services::Deadlines,
+        ),
     ])
 }
 
 async fn pass_on(
     contestant: &Contestant,
-    inbound: bool,
+    services: Services,
     failing: f64,
     length: f64,
     seed: u64,
@@ -150,9 +182,11 @@ async fn pass_on(
         if hop + 1 < HOPS {
             next = contestant.client(TERMS, seed, next)?;
         }
-        if inbound {
-            next = guarded(next, TERMS.policy())?;
-        }
+        next = match services {
+            Services::Bare => next,
+            Services::Inbound => guarded(next, TERMS.policy())?,
+            Services::Deadlines => within_deadlines(next),
+        };
         next = network(next, arrived, Dice::new(mix(seed, 1)));
     }
     let client = contestant.client(TERMS, mix(seed, 10), next)?;
@@ -188,6 +222,25 @@ fn guarded(service: Wire, policy: PolicyBuilder) -> Result<Wire, BoxError> {
         .map_response(|reply| reply.map(|_| Empty::new()))
         .map_err(BoxError::from)
         .boxed_clone())
+}
+
+/// A service with a [`DeadlineLayer`], whose handler has nothing to do with it.
+pub(crate) fn within_deadlines(next: Wire) -> Wire {
+    let handler = service_fn(move |asked: Call| {
+        let next = next.clone();
+        async move {
+            let mut own = call();
+            own.uri_mut().clone_from(asked.uri());
+            let result = next.oneshot(own).await;
+            let status = result.map_or(StatusCode::BAD_GATEWAY, |reply| reply.status());
+            Ok::<_, BoxError>(reply(status))
+        }
+    });
+    DeadlineLayer::new()
+        .trust_callers()
+        .layer(handler)
+        .map_response(|reply| reply.map(|_| Empty::new()))
+        .boxed_clone()
 }
 
 /// The way to a service. Headers pass, and nothing else that one process tells another.

@@ -113,6 +113,11 @@ impl Contestant {
         Self { name, make }
     }
 
+    /// Returns whether it is `stacks::client`.
+    pub(crate) const fn is_stack(&self) -> bool {
+        matches!(self.make, Make::Stack(_))
+    }
+
     /// A client. What it knows it shares with its clones, and with no other client.
     pub(crate) fn client(&self, terms: Terms, seed: u64, wire: Wire) -> Result<Wire, BoxError> {
         let deps = |policy: &Policy| {

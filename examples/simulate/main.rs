@@ -11,7 +11,7 @@
 //! - `failures`: a server that fails some of its calls;
 //! - `crowd`: an outage, and many small clients with budgets of their own;
 //! - `collapse`: a server that gets slower with load, through a ramp and through a spike;
-//! - `chain`: three hops that all retry;
+//! - `chain`: three hops that all retry, and callers that wait no longer;
 //! - `herd`: everybody is told the same Retry-After;
 //! - `recovery`: an outage, and its end;
 //! - `overload`: twice as many calls as a server can bear.
@@ -33,6 +33,7 @@ mod crowd;
 mod dice;
 mod failures;
 mod herd;
+mod late;
 mod others;
 mod overload;
 #[path = "../support/progress.rs"]

@@ -1,12 +1,7 @@
-use std::time::Duration;
-
-use http::{HeaderName, HeaderValue, Request};
+use http::{HeaderName, Request};
 use tokio::time::Instant;
 
-use crate::call::attempt_headers::ATTEMPT_COUNT;
-use crate::http::grpc::is_grpc;
-
-const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
+use super::hop::Hop;
 
 /// On a request's extensions: it was sent before, and this is another attempt.
 ///
@@ -25,6 +20,7 @@ pub struct Attempt {
     previous: u32,
     pub(crate) charged: bool,
     pub(crate) deadline: Option<Instant>,
+    pub(crate) hop: Hop,
     needs: NextAttempt,
 }
 
@@ -44,6 +40,7 @@ impl Attempt {
             previous,
             charged: false,
             deadline: None,
+            hop: Hop::default(),
             needs: NextAttempt::default(),
         }
     }
@@ -57,11 +54,12 @@ impl Attempt {
     }
 
     /// A retry which the budget was charged for.
-    pub(crate) fn charged(previous: u32, deadline: Instant, needs: NextAttempt) -> Self {
+    pub(crate) fn charged(previous: u32, deadline: Instant, hop: Hop, needs: NextAttempt) -> Self {
         Self {
             previous,
             charged: true,
             deadline: Some(deadline),
+            hop,
             needs,
         }
     }
@@ -86,21 +84,15 @@ impl Attempt {
     }
 
     /// Marks a request as this attempt, with the time that is left for it.
-    pub(crate) fn mark<B>(self, request: &mut Request<B>, send_attempt_count: bool) {
-        if send_attempt_count {
-            request
-                .headers_mut()
-                .insert(&ATTEMPT_COUNT, self.number().into());
-        }
-        if is_grpc(request.headers()) {
-            let headers = request.headers_mut();
-            headers.insert("grpc-previous-rpc-attempts", self.previous.into());
-            if let (Some(timeout), Some(deadline)) = (headers.get_mut(&GRPC_TIMEOUT), self.deadline)
-            {
-                let left = deadline.saturating_duration_since(Instant::now());
-                *timeout = grpc_timeout_of(left);
-            }
-        }
+    pub(crate) fn mark<B>(
+        self,
+        request: &mut Request<B>,
+        send_attempt_count: bool,
+        deadline_header: &HeaderName,
+    ) {
+        let Self { hop, .. } = self;
+        hop.write_attempt(request, self.previous, send_attempt_count);
+        hop.write_deadline(request, self.deadline, deadline_header);
         request.extensions_mut().insert(self);
     }
 
@@ -109,15 +101,4 @@ impl Attempt {
     pub fn number(&self) -> u32 {
         self.previous.saturating_add(1)
     }
-}
-
-/// A `grpc-timeout`: at most eight digits, and a unit.
-fn grpc_timeout_of(left: Duration) -> HeaderValue {
-    const MOST: u128 = 99_999_999;
-    let text = match left {
-        left if left.as_micros() <= MOST => format!("{}u", left.as_micros()),
-        left if left.as_millis() <= MOST => format!("{}m", left.as_millis()),
-        left => format!("{}S", u128::from(left.as_secs()).min(MOST)),
-    };
-    HeaderValue::try_from(text).unwrap_or_else(|_| HeaderValue::from_static("0m"))
 }

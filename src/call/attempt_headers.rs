@@ -6,7 +6,7 @@ use super::{
     Attempt,
     budget_mark::{BudgetMark, ExtensionsKind},
 };
-use crate::http::grpc::grpc_timeout;
+use crate::http::{grpc::grpc_timeout, headers::digits};
 
 /// The origin of a request, as far as its extensions and headers tell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,7 +55,8 @@ pub(crate) fn origin_of<B>(
     }
 }
 
-fn previous_attempts(headers: &HeaderMap) -> u32 {
+/// Returns the number of earlier attempts that headers tell of, the greatest of several.
+pub(crate) fn previous_attempts(headers: &HeaderMap) -> u32 {
     // A pass over the names is cheaper than two look-ups, which hash.
     let mut most = 0;
     for name in headers.keys() {
@@ -114,10 +115,7 @@ impl AttemptHeaders {
 
 /// Returns the attempts before this one, by a header of another retry loop.
 fn parse_previous(name: &str, value: &[u8]) -> u32 {
-    let number = str::from_utf8(value)
-        .ok()
-        .and_then(|value| value.parse::<u32>().ok());
-    number
-        .unwrap_or_default()
-        .saturating_sub(u32::from(name == ENVOY))
+    let number = digits(value.trim_ascii()).unwrap_or_default();
+    let number = u32::try_from(number).unwrap_or(u32::MAX);
+    number.saturating_sub(u32::from(name == ENVOY))
 }

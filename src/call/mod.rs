@@ -1,15 +1,18 @@
 //! Facts about one call that layers pass to each other.
 //!
-//! Layers never know each other's types. Their messages to each other travel with the call: [`Attempt`] and [`RetryOverride`] in the extensions of a request, [`RetryOutcome`] in those
-//! of a response or in the chain of an error, and a [`Verdict`] from the layer that classified a
+//! Layers never know each other's types. Their messages to each other travel with the call:
+//! [`Attempt`], [`CallerContext`] and [`RetryOverride`] in the extensions of a request,
+//! [`RetryOutcome`] in those of a response or in the chain of an error, and a [`Verdict`] from the layer that classified a
 //! result to those that act on it.
 
 pub(crate) mod attempt;
 pub(crate) mod attempt_headers;
 pub(crate) mod budget_mark;
+pub(crate) mod caller;
 mod deadline;
 mod effect;
 mod guidance;
+pub(crate) mod hop;
 pub(crate) mod key;
 mod outcome;
 mod overrides;
@@ -26,6 +29,7 @@ pub(crate) use self::replay_attempt::ReplayAttempt;
 pub(crate) use self::replay_attempt::{AttemptedAgain, ReplayKey};
 pub use self::{
     attempt::Attempt,
+    caller::CallerContext,
     guidance::Guidance,
     key::IdempotencyKey,
     outcome::{ErrorRecord, FailedAttempts, PrepareError, RetryError, RetryOutcome, StopReason},

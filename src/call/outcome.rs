@@ -30,6 +30,8 @@ pub enum StopReason {
     Pushback,
     /// The per-attempt hook failed, or took away credentials: see [`PrepareError`].
     Prepare,
+    /// The request that is being served is a retry: its caller calls again, and this hop does not.
+    ChainStop,
 }
 
 impl StopReason {
@@ -47,6 +49,7 @@ impl StopReason {
             Self::NotReplayable => "not_replayable",
             Self::Pushback => "pushback",
             Self::Prepare => "prepare",
+            Self::ChainStop => "chain_stop",
         }
     }
 }
@@ -65,6 +68,7 @@ impl StopReason {
             Self::NotReplayable => "request not kept",
             Self::Pushback => "told not to retry",
             Self::Prepare => "next attempt not prepared",
+            Self::ChainStop => "retries are the caller's",
         }
     }
 }
@@ -82,6 +86,7 @@ impl From<Refusal> for StopReason {
             Refusal::Throttle => Self::Throttle,
             Refusal::RetryAfter => Self::Pushback,
             Refusal::Budget => Self::Budget,
+            Refusal::Deadline => Self::Deadline,
         }
     }
 }

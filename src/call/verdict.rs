@@ -148,6 +148,16 @@ impl Verdict {
         }
     }
 
+    /// Returns whether the call ran out of time, here or on its way.
+    pub(crate) fn is_timeout(&self) -> bool {
+        matches!(
+            self.cause,
+            Cause::Timeout
+                | Cause::Status(StatusCode::GATEWAY_TIMEOUT | StatusCode::REQUEST_TIMEOUT)
+                | Cause::Grpc(GrpcCode::DeadlineExceeded)
+        )
+    }
+
     /// Returns whether the outcome is a sign that the dependency has too much to do.
     pub(crate) fn is_overload(&self) -> bool {
         match self.cause {

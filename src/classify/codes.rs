@@ -362,15 +362,9 @@ impl Codes {
         if failed && !self.any_status && status != StatusCode::CONFLICT {
             return false;
         }
-        let encoding = headers.get(header::CONTENT_ENCODING);
-        if encoding.is_some_and(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"identity")) {
+        let Some(content_type) = plain_content_type(headers) else {
             return false;
-        }
-        let content_type = headers
-            .get(header::CONTENT_TYPE)
-            .and_then(|value| value.to_str().ok())
-            .map(|value| value.split(';').next().unwrap_or_default().trim())
-            .unwrap_or_default();
+        };
         let declared = || {
             self.content_types
                 .iter()
@@ -394,13 +388,30 @@ impl Default for Codes {
     }
 }
 
+/// Returns the media type of a body, if it is not compressed.
+fn plain_content_type(headers: &HeaderMap) -> Option<&str> {
+    let encoding = headers.get(header::CONTENT_ENCODING);
+    if encoding.is_some_and(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"identity")) {
+        return None;
+    }
+    let content_type = headers.get(header::CONTENT_TYPE);
+    let text = content_type.and_then(|value| value.to_str().ok());
+    text.map_or(Some(""), |text| text.split(';').next().map(str::trim))
+}
+
+/// Returns whether a body is a JSON document that can be read as it is.
+#[cfg(feature = "codes")]
+pub(crate) fn is_plain_json(headers: &HeaderMap) -> bool {
+    plain_content_type(headers).is_some_and(is_json)
+}
+
 pub(crate) fn is_json(content_type: &str) -> bool {
     let lower = content_type.to_ascii_lowercase();
     lower == "application/json" || lower.ends_with("+json")
 }
 
 /// Checks a JSON pointer by RFC 6901: each piece begins with `/`, and `~` is followed by 0 or 1.
-fn is_pointer(pointer: &str) -> bool {
+pub(crate) fn is_pointer(pointer: &str) -> bool {
     let mut escapes = pointer.split('~').skip(1);
     pointer.starts_with('/') && escapes.all(|after| after.starts_with(['0', '1']))
 }

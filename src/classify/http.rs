@@ -4,7 +4,7 @@ use http::{Extensions, HeaderMap, Request, StatusCode};
 
 use crate::{
     call::{Cause, Effect, Guidance, Health, Retryable, Verdict},
-    classify::{Advice, BodySignal, Classify, CodeRule, KeysHonoured, Rules, network, retry_after},
+    classify::{Advice, BodySignal, Classify, CodeRule, KeysHonoured, Rules, network},
     http::{GrpcCode, response::ResponseHead},
 };
 
@@ -61,11 +61,11 @@ fn by_response<R: ResponseHead>(rules: &Rules, response: &R) -> Verdict {
 /// Classifies a response by its head.
 pub(crate) fn by_head(rules: &Rules, status: StatusCode, headers: &HeaderMap) -> Verdict {
     if status.is_client_error() || status.is_server_error() {
-        return failed(by_status(rules, status, headers), headers);
+        return failed(rules, by_status(rules, status, headers), headers);
     }
     match GrpcCode::from_headers(headers) {
         None | Some(GrpcCode::Ok) => Verdict::SUCCESS,
-        Some(code) => failed(by_grpc(rules, code, headers), headers),
+        Some(code) => failed(rules, by_grpc(rules, code, headers), headers),
     }
 }
 
@@ -81,17 +81,17 @@ fn by_signal<R: ResponseHead>(rules: &Rules, response: &R, signal: &BodySignal) 
                 false => verdict,
             }
         }
-        BodySignal::Code(rule, advice) => {
+        BodySignal::Code(code, advice) => {
             let by_status = by_status(rules, response.status(), response.headers());
-            let verdict = failed(by_code(*rule, by_status), response.headers());
-            advised(verdict, *advice, rule.retry == Retryable::Never)
+            let verdict = failed(rules, by_code(*code, by_status), response.headers());
+            advised(verdict, *advice, code.retry == Retryable::Never)
         }
         BodySignal::Advice(advice) => {
             let (status, headers) = (response.status(), response.headers());
             match by_head(rules, status, headers) {
                 verdict if verdict.is_success() => {
                     let unknown = Verdict::terminal(Cause::Code("unlisted"));
-                    let verdict = failed(unknown.health(Health::Success), headers);
+                    let verdict = failed(rules, unknown.health(Health::Success), headers);
                     advised(verdict, *advice, is_replayed(headers))
                 }
                 // A status that R-4 never retries stays final.
@@ -154,16 +154,19 @@ pub(crate) fn worth_keeping(rules: &Rules, status: StatusCode) -> bool {
 
 /// Classifies a failure by its status and headers.
 #[cold]
-fn failed(verdict: Verdict, headers: &HeaderMap) -> Verdict {
+fn failed(rules: &Rules, verdict: Verdict, headers: &HeaderMap) -> Verdict {
     if is_replayed(headers) {
         return at_rest(verdict);
     }
+    let (table, now) = (&rules.guidance, SystemTime::now());
     let guidance = match verdict.cause {
         Cause::Status(StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE)
-        | Cause::Grpc(GrpcCode::ResourceExhausted | GrpcCode::Unavailable) => retry_after::guidance,
-        _ => retry_after::explicit_guidance,
+        | Cause::Grpc(GrpcCode::ResourceExhausted | GrpcCode::Unavailable) => {
+            table.guidance(headers, now)
+        }
+        _ => table.explicit_guidance(headers, now),
     };
-    match guidance(headers, SystemTime::now()) {
+    match guidance {
         Some(Guidance::Stop) => verdict
             .retry(Retryable::Never)
             .guidance(Some(Guidance::Stop)),

@@ -32,6 +32,7 @@
 //! ```
 
 mod body_signal;
+mod boxed;
 pub(crate) mod codes;
 pub(crate) mod http;
 pub(crate) mod network;
@@ -45,6 +46,8 @@ use ::http::Extensions;
 
 #[cfg(feature = "forrst")]
 pub(crate) use self::codes::EnvelopeReader;
+#[cfg(feature = "codes")]
+pub(crate) use self::codes::is_plain_json;
 pub(crate) use self::{
     body_signal::BodySignal,
     codes::{Advice, CodeRule},
@@ -52,6 +55,7 @@ pub(crate) use self::{
     rules::KeysHonoured,
 };
 pub use self::{
+    boxed::BoxClassify,
     codes::Codes,
     http::Standard,
     rules::Rules,
@@ -61,7 +65,8 @@ use crate::{call::Verdict, http::ResponseHead};
 
 /// A classifier of outcomes, for every layer that shares a registry.
 ///
-/// Closures `Fn(Result<&Response, &(dyn Error + 'static)>) -> Verdict` implement it. A classifier
+/// Closures and functions `Fn(Result<&Response, &(dyn Error + 'static)>) -> Verdict` implement it. A
+/// classifier
 /// changes verdicts, never whether a POST or a PATCH may be repeated: that takes a key, a
 /// declaration, or [`PolicyBuilder::retry_without_key`], which the audit reports.
 ///
@@ -101,9 +106,10 @@ pub trait Classify<Request, Response> {
     }
 }
 
+// One lifetime for both: a function with a lifetime for each has one for both, too.
 impl<F, Request, Response> Classify<Request, Response> for F
 where
-    F: Fn(Result<&Response, &(dyn Error + 'static)>) -> Verdict,
+    F: for<'a> Fn(Result<&'a Response, &'a (dyn Error + 'static)>) -> Verdict,
 {
     fn classify(
         &self,

@@ -2,8 +2,8 @@ use crate::http::{grpc::is_one_of, headers::IDEMPOTENCY_KEY};
 use http::{HeaderName, Method, Request, StatusCode};
 
 use crate::{
-    call::RetryOverride,
-    classify::Codes,
+    call::{RetryOverride, hop::EXPECTED_TIMEOUT},
+    classify::{Codes, retry_after::GuidanceTable},
     http::{GrpcCode, headers::first},
 };
 
@@ -34,10 +34,17 @@ pub struct Rules {
     pub unary_methods: Vec<String>,
     /// Error codes in bodies.
     pub codes: Codes,
+    /// The fields of failed replies that say when to call again.
+    pub guidance: GuidanceTable,
     /// The header that gets a fresh value if an error code asks for one.
     pub request_id_header: HeaderName,
     /// Whether retries carry `x-envoy-attempt-count`.
     pub send_attempt_count: bool,
+    /// Whether attempts say how much time is left for them. Unset: where they are made in the course
+    /// of a request whose caller said so.
+    pub send_deadline: Option<bool>,
+    /// The header that says so, in milliseconds. gRPC has its own.
+    pub deadline_header: HeaderName,
 }
 
 impl Rules {
@@ -54,8 +61,11 @@ impl Rules {
             idempotent_methods: Vec::new(),
             unary_methods: Vec::new(),
             codes: Codes::standard(),
+            guidance: GuidanceTable::standard(),
             request_id_header: HeaderName::from_static("x-request-id"),
             send_attempt_count: false,
+            send_deadline: None,
+            deadline_header: EXPECTED_TIMEOUT,
         }
     }
 

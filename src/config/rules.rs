@@ -7,7 +7,10 @@ use super::{
     set,
     table::table,
 };
-use crate::{classify::Codes, policy::PolicyBuilder};
+use crate::{
+    classify::{Codes, retry_after::GuidanceTable},
+    policy::PolicyBuilder,
+};
 
 table! {
     pub(super) struct RulesFile {
@@ -21,8 +24,11 @@ table! {
         idempotent_methods: Option<Vec<String>>,
         unary_methods: Option<Vec<String>>,
         codes: CodesFile,
+        guidance: GuidanceFile,
         request_id_header: Option<Header>,
         send_attempt_count: Option<bool>,
+        send_deadline: Option<bool>,
+        deadline_header: Option<Header>,
     }
 }
 
@@ -39,6 +45,17 @@ table! {
         content_types: Option<Vec<String>>,
         limit: Option<usize>,
         time: Option<Human>,
+    }
+}
+
+table! {
+    /// Fields that say when to call again, and their forms: changes to the standard table.
+    pub(super) struct GuidanceFile {
+        delay: Option<Vec<String>>,
+        millis: Option<Vec<String>>,
+        stop: Option<Vec<String>>,
+        reset: Option<BTreeMap<String, String>>,
+        without: Option<Vec<String>>,
     }
 }
 
@@ -70,8 +87,13 @@ impl RulesFile {
             .unary_methods(self.unary_methods.unwrap_or_default());
         let codes = self.codes.change(builder.codes_so_far());
         builder = builder.codes(codes);
+        let guidance = self.guidance.change(builder.guidance_so_far());
+        builder = builder.guidance(guidance);
         let id_header = self.request_id_header.map(|Header(name)| name);
         let builder = set(builder, id_header, PolicyBuilder::request_id_header);
+        let builder = set(builder, self.send_deadline, PolicyBuilder::send_deadline);
+        let header = self.deadline_header.map(|Header(name)| name);
+        let builder = set(builder, header, PolicyBuilder::deadline_header);
         let header = self.key_header.map(|Header(name)| name);
         let mut builder = set(builder, header, PolicyBuilder::key_header);
         if self.honours_keys == Some(true) {
@@ -116,10 +138,18 @@ impl CodesFile {
     }
 }
 
-fn fold<T: IntoIterator>(
-    table: Codes,
-    entries: Option<T>,
-    add: impl FnMut(Codes, T::Item) -> Codes,
-) -> Codes {
+impl GuidanceFile {
+    fn change(self, so_far: GuidanceTable) -> GuidanceTable {
+        let table = fold(so_far, self.without, |table, field| table.without(&field));
+        let table = fold(table, self.delay, GuidanceTable::delay);
+        let table = fold(table, self.millis, GuidanceTable::millis);
+        let table = fold(table, self.stop, GuidanceTable::stop);
+        fold(table, self.reset, |table, (field, remaining)| {
+            table.reset(field, remaining)
+        })
+    }
+}
+
+fn fold<A, T: IntoIterator>(table: A, entries: Option<T>, add: impl FnMut(A, T::Item) -> A) -> A {
     entries.into_iter().flatten().fold(table, add)
 }

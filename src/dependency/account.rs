@@ -5,7 +5,7 @@ use tokio::time::Instant;
 
 use crate::{
     call::{
-        Attempt,
+        Attempt, CallerContext,
         attempt_headers::{Origin, origin},
         budget_mark::BudgetMark,
     },
@@ -54,6 +54,8 @@ pub(crate) fn account<B>(
     match origin(request) {
         Origin::Counted | Origin::Charged => {}
         Origin::Original if part == Accounting::RepeatsOnly => {}
+        // It passes a retry of the caller's on.
+        Origin::Original if part == Accounting::Marking && serves_retry(request) => {}
         Origin::Original => {
             let slot = dependency.count_original(Instant::now(), slot);
             if part == Accounting::Marking {
@@ -73,4 +75,10 @@ pub(crate) fn account<B>(
         }
     }
     Ok(None)
+}
+
+/// Returns whether a request is made in the course of one that is a retry.
+fn serves_retry<B>(request: &Request<B>) -> bool {
+    let caller = CallerContext::of(Some(request.extensions()));
+    caller.is_some_and(|caller| caller.previous_attempts() > 0)
 }

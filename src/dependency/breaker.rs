@@ -14,7 +14,7 @@ use self::{
 use super::{
     history::History,
     shard::CacheLine,
-    window::{Counts, SLOTS, Window, width},
+    window::{Counts, SLOTS, Window, WindowCounts, width},
 };
 use crate::{
     call::Health,
@@ -502,6 +502,20 @@ impl Breaker {
         let watched =
             counts.calls < u64::from(self.policy.minimum_calls) && counts.failures as f64 >= enough;
         self.shared.watched.store(watched.into(), Ordering::Relaxed);
+    }
+
+    /// Returns the counts of the window.
+    pub(crate) fn window(&self, now: u64) -> WindowCounts {
+        let inner = lock(&self.shared.inner);
+        let counts = self.counts(&inner, now, SLOTS);
+        WindowCounts {
+            calls: counts.calls,
+            failures: counts.failures,
+            failures_in_a_row: inner.history.run(),
+            rejected: counts.rejected,
+            timed_out: counts.timed_out,
+            shed: counts.shed,
+        }
     }
 
     fn counts(&self, inner: &Inner, now: u64, slots: u64) -> Counts {

@@ -1,4 +1,4 @@
-use std::{borrow::Cow, sync::Arc};
+use std::{borrow::Cow, fmt, sync::Arc};
 
 use http::{Request, header::HOST, uri::Authority};
 
@@ -59,6 +59,46 @@ where
 {
     fn locate<'a>(&'a self, request: &'a Req) -> Cow<'a, str> {
         (self.0)(request)
+    }
+}
+
+/// Any locator of these requests, as a type that has a name.
+///
+/// # Clone
+///
+/// Clones share the locator.
+pub struct BoxLocate<Request>(Arc<dyn Locate<Request> + Send + Sync>);
+
+impl<Request> BoxLocate<Request> {
+    /// Boxes a locator.
+    pub fn new(locate: impl Locate<Request> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(locate))
+    }
+}
+
+impl<Request> Locate<Request> for BoxLocate<Request> {
+    fn locate<'a>(&'a self, request: &'a Request) -> Cow<'a, str> {
+        self.0.locate(request)
+    }
+
+    fn is(&self, request: &Request, name: &str) -> bool {
+        self.0.is(request, name)
+    }
+
+    fn repeatable(&self, rules: &Rules, request: &Request) -> bool {
+        self.0.repeatable(rules, request)
+    }
+}
+
+impl<Request> Clone for BoxLocate<Request> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<Request> fmt::Debug for BoxLocate<Request> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("BoxLocate")
     }
 }
 

@@ -71,8 +71,9 @@ pub(crate) use self::{
 pub use self::{
     breaker::{BreakerReason, BreakerState},
     hook::Event,
-    locate::{ByAuthority, ByMessage, Locate, Named},
-    registry::{Dependencies, DependenciesBuilder},
+    locate::{BoxLocate, ByAuthority, ByMessage, Locate, Named},
+    registry::{BoxDependencies, Dependencies, DependenciesBuilder},
+    window::WindowCounts,
 };
 use crate::{
     backoff::{Jitter, spread},
@@ -127,6 +128,8 @@ pub struct DependencyStatus {
     pub breaker: BreakerState,
     /// The reason of the breaker's last change of state, and the time since then.
     pub breaker_changed: Option<(BreakerReason, Duration)>,
+    /// The counts by which the breaker and the throttle decide.
+    pub window: WindowCounts,
     /// The share of calls that is kept from it because it is overloaded.
     pub shed: f64,
     /// Calls that wait for it.
@@ -254,10 +257,19 @@ impl Dependency {
             retries_allowed: allowed,
             breaker,
             breaker_changed: changed.map(|(reason, at)| (reason, since(at))),
+            window: self.breaker.window(now),
             shed: self.breaker.shed_share(now),
             held: self.held.load(Ordering::Relaxed),
             hold: self.hold().map(|hold| hold.left),
         }
+    }
+
+    /// Returns whether its breaker is open and refuses every call that is made now, so that a choice
+    /// among several endpoints prefers another. Once a probe is due it does not, until one is out.
+    /// Takes no lock while the breaker is closed.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.refuses_at(Instant::now())
     }
 
     /// Counts an original request that bypassed the layers, so that it enlarges the retry budget.

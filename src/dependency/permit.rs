@@ -104,6 +104,8 @@ pub(crate) struct Permit {
     dependency: Arc<Dependency>,
     ticket: Option<Ticket>,
     pending_since: Option<Instant>,
+    /// The call has less time than the policy gives it.
+    is_cut: bool,
 }
 
 impl Permit {
@@ -112,7 +114,15 @@ impl Permit {
             dependency,
             ticket: Some(ticket),
             pending_since: None,
+            is_cut: false,
         }
+    }
+
+    /// Notes whether the call has less time than the policy gives it. Then running out of it says
+    /// nothing about the dependency, also where the dependency is the one to say so.
+    pub(crate) fn cut(mut self, is_cut: bool) -> Self {
+        self.is_cut = is_cut;
+        self
     }
 
     pub(crate) fn dependency(&self) -> &Arc<Dependency> {
@@ -127,6 +137,16 @@ impl Permit {
     /// Reports the verdict on the call to the breaker.
     #[inline]
     pub(crate) fn report(&mut self, verdict: &Verdict) {
+        if self.is_cut
+            && verdict.is_timeout()
+            && !self.is_out_for(self.dependency.longest_attempt())
+        {
+            let report = Report {
+                health: Health::Neutral,
+                overload: false,
+            };
+            return self.end(report, verdict.cause);
+        }
         let slow = self.dependency.policy.breaker().slow_call;
         let (health, cause) = match (verdict.health, slow) {
             (Health::Success, Some(slow)) if self.is_out_for(slow) => {

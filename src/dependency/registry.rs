@@ -15,14 +15,14 @@ use dashmap::{DashMap, Entry};
 use tokio::time::Instant;
 
 use super::{
-    ByAuthority, Dependency, Locate, Named,
+    BoxLocate, ByAuthority, Dependency, Locate, Named,
     hook::Hook,
     nanos,
     shard::{CacheLine, SHARDS, shard},
 };
 use crate::{
     backoff::Jitter,
-    classify::{Standard, TraceClassifier},
+    classify::{BoxClassify, Standard, TraceClassifier},
     error::Rule,
     policy::{Audit, Policies, Policy},
     telemetry,
@@ -41,6 +41,11 @@ pub struct Dependencies<C = Standard, L = ByAuthority> {
     pub(crate) classifier: C,
     pub(crate) locate: L,
 }
+
+/// A registry with any classifier and any locator for these requests and responses: made by
+/// [`DependenciesBuilder::boxed`].
+pub type BoxDependencies<Request, Response> =
+    Dependencies<BoxClassify<Request, Response>, BoxLocate<Request>>;
 
 struct Registry {
     /// Read-locked while a dependency is made, so that none is made by policies of before a reload.

@@ -39,6 +39,25 @@ pub(super) struct Counts {
     pub(super) shed: u64,
 }
 
+/// The outcomes of a dependency's calls in the window of its breaker (`breaker.window`, 30 s by
+/// default). Results that say nothing about its health are in none of them.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WindowCounts {
+    /// Calls that ended in a success or a failure.
+    pub calls: u64,
+    /// Failures.
+    pub failures: u64,
+    /// Failures since the last success, however long ago that was.
+    pub failures_in_a_row: u64,
+    /// Calls that it turned away as too many, which are neither success nor failure.
+    pub rejected: u64,
+    /// Failures that are a sign of overload.
+    pub timed_out: u64,
+    /// Calls that the throttle did not send.
+    pub shed: u64,
+}
+
 impl Window {
     /// Begins a slot, unless it has begun. Returns whether it begins.
     pub(super) fn begin(&mut self, number: u64, calls_before: u64) -> bool {

@@ -148,6 +148,8 @@ pub enum Refusal {
     RetryAfter,
     /// The call is a retry, and the dependency's retry budget is used up.
     Budget,
+    /// The deadline of the request that the call is made for has passed.
+    Deadline,
 }
 
 impl Refusal {
@@ -159,6 +161,7 @@ impl Refusal {
             Self::Throttle => "throttle",
             Self::RetryAfter => "retry_after",
             Self::Budget => "budget",
+            Self::Deadline => "deadline",
         }
     }
 }
@@ -217,6 +220,7 @@ impl fmt::Display for Refused {
             Refusal::Throttle => "it is overloaded",
             Refusal::RetryAfter => "it asked not to be called yet",
             Refusal::Budget => "its retry budget is used up",
+            Refusal::Deadline => "the caller's deadline has passed",
         };
         write!(f, "{}: call refused, {why}", self.dependency)?;
         match self.retry_after {

@@ -9,6 +9,7 @@
 //! | [`safety`] | which requests may be sent again |
 //! | [`order`] | the order of layers on a client, a server and a proxy |
 //! | [`promises`] | what each store guarantees, and what it can lose |
+//! | [`gateway`] | `reprise gateway` in production: configuration, reload, systemd, containers |
 //! | [`transactions`] | completing and enqueueing in transactions of sqlx, diesel and SeaORM |
 //! | [`operating`] | metrics and alerts, maintenance, replays, dead letters, policy reload |
 //! | [`rules`] | every rule that the tests prove, by its id |
@@ -42,6 +43,7 @@
 #![cfg_attr(not(feature = "full"), allow(rustdoc::broken_intra_doc_links))]
 
 pub mod budgets;
+pub mod gateway;
 pub mod migrating;
 pub mod operating;
 pub mod order;

@@ -50,6 +50,7 @@
 //! | layer | reason |
 //! | --- | --- |
 //! | [`InboundBudgetLayer`](crate::InboundBudgetLayer) | first: a retry storm is refused before it costs anything |
+//! | [`DeadlineLayer`](crate::DeadlineLayer) | the caller's time runs from here; below the inbound budget, which reads headers that this layer may remove; above all that calls other services |
 //! | authentication | the layers below need the caller's identity |
 //! | [`ReplayLayer`](crate::delivery::replay::ReplayLayer) | above idempotency: stores requests that were not executed, and replays them through the layers below |
 //! | [`IdempotencyLayer`](crate::server::idempotency::IdempotencyLayer) | around operations that must happen once |
@@ -83,9 +84,25 @@
 //! # }
 //! ```
 //!
+//! # In a chain of services
+//!
+//! A service whose handlers call others has both stacks, and the deadlines and retries of its callers
+//! cross it. [`DeadlineLayer`](crate::server::deadline) on each service, with
+//! [`trust_callers`](crate::DeadlineLayer::trust_callers) behind the edge, is all that it takes:
+//!
+//! | hop | on its server | on its clients |
+//! | --- | --- | --- |
+//! | a client with nobody before it | | [`send_deadline(true)`](crate::policy::PolicyBuilder::send_deadline) |
+//! | the edge | [`default_deadline`](crate::DeadlineLayer::default_deadline) | [`stacks::client`](crate::stacks::client) |
+//! | services behind it | [`trust_callers`](crate::DeadlineLayer::trust_callers) | [`stacks::client`](crate::stacks::client) |
+//! | a dependency of another company | | [`send_deadline(false)`](crate::policy::PolicyBuilder::send_deadline) |
+//!
+//! The hop next to a failure retries it. When it gives up, its answer says so, and no hop above
+//! retries what was retried already.
+//!
 //! # In a proxy
 //!
 //! The server's layers, then the client's. [`ProblemLayer`](crate::server::problem::ProblemLayer)
 //! turns refusals and errors of the client stack into 502, 503 and 504. It goes directly inside the
-//! inbound budget, because replay and idempotency need the errors themselves: a request that was
-//! never sent releases its key and is journaled. `reprise gateway` is such a proxy.
+//! inbound budget and the [`DeadlineLayer`](crate::DeadlineLayer), because replay and idempotency need
+//! the errors themselves: a request that was never sent releases its key and is journaled. `reprise gateway` is such a proxy.

@@ -11,6 +11,17 @@ pub(crate) fn printable(value: &[u8]) -> Option<&str> {
     (text.len() <= 128 && text.bytes().all(|byte| byte.is_ascii_graphic())).then_some(text)
 }
 
+/// Parses one or more digits, saturating.
+pub(crate) fn digits(value: &[u8]) -> Option<u64> {
+    if value.is_empty() {
+        return None;
+    }
+    value.iter().try_fold(0_u64, |number, byte| {
+        let digit = byte.is_ascii_digit().then(|| u64::from(byte - b'0'))?;
+        Some(number.saturating_mul(10).saturating_add(digit))
+    })
+}
+
 /// Returns a header's first value. Most messages have few headers and not this one, and a pass over
 /// their names is cheaper than a look-up, which hashes.
 #[inline]

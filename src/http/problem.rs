@@ -164,6 +164,8 @@ impl Problem {
         REFUSED: SERVICE_UNAVAILABLE, Unavailable, "refused", "Call refused", "", RetryHint::Unsaid;
         LATE: GATEWAY_TIMEOUT, DeadlineExceeded, "timeout", "Call timed out",
             "The call took too long.", RetryHint::Unsaid;
+        DEADLINE: GATEWAY_TIMEOUT, DeadlineExceeded, "deadline", "Deadline passed",
+            "The caller's deadline passed before the request was served.", RetryHint::Never;
         FAILED: BAD_GATEWAY, Unavailable, "upstream", "Call failed", "The call failed.",
             RetryHint::Unsaid;
     }

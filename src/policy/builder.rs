@@ -191,6 +191,28 @@ impl PolicyBuilder {
         self
     }
 
+    /// Opens the breaker by no number of failures in a row: what is left is the
+    /// [share of failed calls](Self::failure_rate).
+    pub fn without_consecutive_failures(mut self) -> Self {
+        self.settings.breaker.consecutive_failures = u32::MAX;
+        self
+    }
+
+    /// Opens the breaker by no share of failed calls: what is left are
+    /// [failures in a row](Self::consecutive_failures).
+    pub fn without_failure_rate(mut self) -> Self {
+        self.settings.breaker.minimum_calls = u32::MAX;
+        self
+    }
+
+    /// Opens the breaker by nothing: neither failures in a row, nor their share, nor an exhausted
+    /// budget. It can still be [forced open](crate::dependency::Dependency::force_open).
+    pub fn without_breaker(self) -> Self {
+        self.without_consecutive_failures()
+            .without_failure_rate()
+            .on_budget_exhausted(Exhaustion::Never)
+    }
+
     /// Counts successes that take this long as failures.
     pub fn slow_call(mut self, time: Duration) -> Self {
         self.settings.breaker.slow_call = Some(time);

@@ -287,7 +287,7 @@ impl Default for BudgetPolicy {
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct BreakerPolicy {
-    /// The failures in a row that open it.
+    /// The failures in a row that open it; `u32::MAX` for no number of them.
     pub consecutive_failures: u32,
     /// The time that a run of failures must last to open it. Unless it is zero, the run must also be
     /// longer than chance explains by the calls before it, so that a dependency that fails often is
@@ -295,7 +295,7 @@ pub struct BreakerPolicy {
     pub no_success_for: Duration,
     /// The share of failed calls in the window that opens it.
     pub failure_rate: f64,
-    /// The calls in the window from which on the rate counts.
+    /// The calls in the window from which on the rate counts; `u32::MAX` for never.
     pub minimum_calls: u32,
     /// The window of the rate.
     pub window: Duration,

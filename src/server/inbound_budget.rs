@@ -27,10 +27,10 @@
 //! # Retries that say so
 //!
 //! Retries over gRPC say that they are retries; over plain HTTP those of this crate do with
-//! [`send_attempt_count`]. A service that passes that header on, as a proxy does, keeps a whole chain
-//! within one budget. Without it each hop takes the retries of the one before for originals, and
-//! three budgets of a fifth make 1.73 requests of each
-//! (`cargo run --release --example simulate -- --only chain`).
+//! [`send_attempt_count`]. A service that passes that header on, as a proxy does, or that has a
+//! [`DeadlineLayer`](crate::DeadlineLayer), keeps a whole chain within one budget. Without it each hop
+//! takes the retries of the one before for originals, and three budgets of a fifth make 1.73 requests
+//! of each (`cargo run --release --example simulate -- --only chain`).
 //!
 //! # Promises
 //!

@@ -3,6 +3,7 @@
 //! | on a router | how |
 //! | --- | --- |
 //! | repeated requests are executed once, retry storms are refused | [`server`] |
+//! | the same, where handlers call other services: within the caller's deadline | [`server_in_chain`] |
 //! | any client layer, around handlers that call something fragile | [`infallible`] |
 //! | keys belong to the caller that an extractor finds | [`OwnerLayer`], [`owner`] |
 //! | a handler guards its own writes | [`Execution`](crate::server::idempotency::Execution) as an argument |
@@ -51,7 +52,9 @@ pub fn infallible<L>(layer: L) -> (ProblemLayer, L) {
 }
 
 #[cfg(feature = "server")]
-pub use self::server::{NoExecution, Owner, OwnerLayer, OwnerService, owner, server};
+pub use self::server::{
+    NoExecution, Owner, OwnerLayer, OwnerService, owner, server, server_in_chain,
+};
 
 #[cfg(feature = "server")]
 mod server;

@@ -19,14 +19,20 @@ pub mod axum;
 pub mod reqwest;
 #[cfg(feature = "tonic")]
 pub mod tonic;
+#[cfg(feature = "tracing")]
+mod traced;
 
 #[cfg(feature = "tracing")]
-use crate::client::attempt_span::AttemptSpanLayer;
+pub use self::traced::{TracedLayers, traced};
 use crate::{
     classify::Standard,
     client::{
-        circuit_breaker::CircuitBreakerLayer, idempotency_key::PolicyKeyLayer, peek::PeekLayer,
-        retry::RetryLayer, retry_after::RetryAfterLayer, retry_budget::RetryBudgetLayer,
+        circuit_breaker::CircuitBreakerLayer,
+        idempotency_key::PolicyKeyLayer,
+        peek::PeekLayer,
+        retry::{HttpRequests, Refresh, RetryLayer},
+        retry_after::RetryAfterLayer,
+        retry_budget::RetryBudgetLayer,
     },
     dependency::{ByAuthority, Dependencies},
 };
@@ -52,53 +58,111 @@ use crate::{
 /// # let _ = client;
 /// # Ok::<(), tower_reprise::error::ConfigError>(())
 /// ```
-pub fn client<C: Clone, L: Clone>(deps: Dependencies<C, L>) -> ClientLayers<C, L> {
-    (
-        PolicyKeyLayer::new(deps.clone()),
-        RetryBudgetLayer::repeats_only(deps.clone()),
-        RetryLayer::new(deps.clone()).keys_by_policy(),
-        RetryAfterLayer::new(deps.clone()),
-        CircuitBreakerLayer::new(deps.clone()),
-        PeekLayer::new(deps),
-    )
-}
-
-/// Returns the layers of [`client`], and a client span for each attempt right below those that may
-/// refuse a call. `propagator` writes the span's context into the attempt's headers, a fresh
-/// `traceparent`; `()` writes nothing. See [`attempt_span`](crate::client::attempt_span).
 ///
-/// For a tonic `Channel`, put [`tonic::StatusLayer`] above them.
-#[cfg(feature = "tracing")]
-pub fn traced<C: Clone, L: Clone, P>(
-    deps: Dependencies<C, L>,
-    propagator: P,
-) -> TracedLayers<C, L, P> {
-    let (key, budget, retry, retry_after, breaker, peek) = client(deps.clone());
-    let spans = AttemptSpanLayer::new(deps).with_propagator(propagator);
-    (key, budget, retry, retry_after, breaker, spans, peek)
+/// [`ClientBuilder`] has the settings of single layers: a hook that refreshes a token, one that
+/// stores keys, or no keys at all.
+pub fn client<C: Clone, L: Clone>(deps: Dependencies<C, L>) -> ClientLayers<C, L> {
+    ClientBuilder::new(deps).build()
 }
 
-/// The layers of [`traced`], outermost first.
-#[cfg(feature = "tracing")]
-pub type TracedLayers<C, L, P> = (
-    PolicyKeyLayer<C, L>,
-    RetryBudgetLayer<C, L>,
-    RetryLayer<C, L>,
-    RetryAfterLayer<C, L>,
-    CircuitBreakerLayer<C, L>,
-    AttemptSpanLayer<C, L, P>,
-    PeekLayer<C, L>,
-);
+/// Builds the layers of [`client`] with settings of single ones.
+///
+/// ```
+/// use http::{Request, Response, header::AUTHORIZATION};
+/// use tower::{ServiceBuilder, service_fn};
+/// use tower_reprise::{Dependencies, Policy, call::Attempt, error::BoxError, stacks};
+///
+/// // Called before a retry, and after a 401, which it makes worth one more attempt.
+/// async fn refresh(mut request: Request<String>, _: Attempt) -> Result<Request<String>, BoxError> {
+///     let token = "Bearer fresh".parse()?; // ask for one
+///     request.headers_mut().insert(AUTHORIZATION, token);
+///     Ok(request)
+/// }
+///
+/// let deps = Dependencies::new(Policy::http().service("checkout").build()?);
+/// let layers = stacks::ClientBuilder::new(deps).with_refresh(refresh).without_keys().build();
+/// let http = service_fn(|_: Request<String>| async { Ok::<_, BoxError>(Response::new(String::new())) });
+/// let client = ServiceBuilder::new().layer(layers).service(http);
+/// # let _ = client;
+/// # Ok::<(), tower_reprise::error::ConfigError>(())
+/// ```
+#[derive(Debug, Clone)]
+#[must_use = "a builder does nothing until `build` is called"]
+pub struct ClientBuilder<C = Standard, L = ByAuthority, P = (), H = ()> {
+    deps: Dependencies<C, L>,
+    keys: PolicyKeyLayer<C, L, P>,
+    retry: RetryLayer<C, L, HttpRequests, H>,
+}
 
-/// The service of [`client`] around `S`, for a struct that holds one.
-pub type Client<S, C = Standard, L = ByAuthority> =
-    <ClientLayers<C, L> as tower::Layer<S>>::Service;
+impl<C: Clone, L: Clone> ClientBuilder<C, L> {
+    /// Starts with what [`client`] returns.
+    pub fn new(deps: Dependencies<C, L>) -> Self {
+        Self {
+            keys: PolicyKeyLayer::new(deps.clone()),
+            retry: RetryLayer::new(deps.clone()).keys_by_policy(),
+            deps,
+        }
+    }
+}
 
-/// The layers of [`client`], outermost first.
-pub type ClientLayers<C, L> = (
-    PolicyKeyLayer<C, L>,
+impl<C: Clone, L: Clone, P, H> ClientBuilder<C, L, P, H> {
+    /// Stores each key before it is first sent: see
+    /// [`PersistKey`](crate::client::idempotency_key::PersistKey).
+    pub fn with_persist<Q>(self, persist: Q) -> ClientBuilder<C, L, Q, H> {
+        ClientBuilder {
+            deps: self.deps,
+            keys: self.keys.with_persist(persist),
+            retry: self.retry,
+        }
+    }
+
+    /// Stamps no keys. Those that callers set are sent, and stored, all the same.
+    pub fn without_keys(mut self) -> Self {
+        self.keys = self.keys.only_given();
+        self
+    }
+
+    /// Runs this hook before every retry: see [`RetryLayer::with_prepare`].
+    pub fn with_prepare<G>(self, hook: G) -> ClientBuilder<C, L, P, G> {
+        ClientBuilder {
+            deps: self.deps,
+            keys: self.keys,
+            retry: self.retry.with_prepare(hook),
+        }
+    }
+
+    /// Brings new credentials before a retry and after a 401: see [`RetryLayer::with_refresh`].
+    pub fn with_refresh<G>(self, hook: G) -> ClientBuilder<C, L, P, Refresh<G>> {
+        ClientBuilder {
+            deps: self.deps,
+            keys: self.keys,
+            retry: self.retry.with_refresh(hook),
+        }
+    }
+
+    /// Returns all client layers in the right order, as one layer.
+    pub fn build(self) -> ClientLayers<C, L, P, H> {
+        let deps = self.deps;
+        (
+            self.keys,
+            RetryBudgetLayer::repeats_only(deps.clone()),
+            self.retry,
+            RetryAfterLayer::new(deps.clone()),
+            CircuitBreakerLayer::new(deps.clone()),
+            PeekLayer::new(deps),
+        )
+    }
+}
+
+/// The service of [`client`] and [`ClientBuilder`] around `S`, for a struct that holds one.
+pub type Client<S, C = Standard, L = ByAuthority, P = (), H = ()> =
+    <ClientLayers<C, L, P, H> as tower::Layer<S>>::Service;
+
+/// The layers of [`client`] and [`ClientBuilder`], outermost first.
+pub type ClientLayers<C, L, P = (), H = ()> = (
+    PolicyKeyLayer<C, L, P>,
     RetryBudgetLayer<C, L>,
-    RetryLayer<C, L>,
+    RetryLayer<C, L, HttpRequests, H>,
     RetryAfterLayer<C, L>,
     CircuitBreakerLayer<C, L>,
     PeekLayer<C, L>,

@@ -30,6 +30,10 @@
 //! [`RetryOverride::off`](crate::RetryOverride::off) in its extensions, or name the
 //! [`unary_methods`](crate::policy::PolicyBuilder::unary_methods) in the policy.
 //!
+//! On a server, `Server::builder().layer(DeadlineLayer::new().trust_callers())` keeps the calls of its
+//! methods within `grpc-timeout`, and tells their callers not to repeat what was given up: see
+//! [`server::deadline`](crate::server::deadline).
+//!
 //! A channel that can't connect fails the call, and connects anew for the next. During a TLS
 //! handshake that stalls it waits, however many calls time out: set a `ClientTlsConfig::timeout`, and
 //! an `http2_keep_alive_interval` for peers that stop responding later.

@@ -75,6 +75,13 @@ impl StoreError {
         self
     }
 
+    /// Marks the outcome as unknown if an earlier attempt left it so.
+    #[cfg(any(feature = "postgres", feature = "redis"))]
+    pub(crate) fn in_doubt_if(mut self, in_doubt: bool) -> Self {
+        self.in_doubt |= in_doubt;
+        self
+    }
+
     /// Adds the error that caused this one.
     #[must_use]
     pub fn because(mut self, source: impl Into<BoxError>) -> Self {

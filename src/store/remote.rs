@@ -48,7 +48,7 @@ where
             || retry == RETRIES
             || Instant::now() + pause >= deadline
         {
-            return Err(if in_doubt { error.in_doubt() } else { error });
+            return Err(error.in_doubt_if(in_doubt));
         }
         tokio::time::sleep(pause).await;
         retry += 1;

@@ -154,6 +154,28 @@ fn ra_6_limits_are_read_where_the_failure_may_be_for_want_of_capacity() {
     }
 }
 
+/// No word of a vendor's makes a final failure retryable, or touches a success.
+#[test]
+fn ra_10_true_makes_nothing_retryable_and_a_success_is_not_read() {
+    let yes: [(&str, &[u8]); 2] = [
+        ("x-should-retry", b"true"),
+        ("stripe-should-retry", b"true"),
+    ];
+    for status in [400, 409, 422, 501] {
+        let verdict = judge_reply(&Rules::standard(), &reply(status, &yes));
+        assert_eq!(verdict.retry, Retryable::Never, "{status}");
+    }
+    let no: [(&str, &[u8]); 3] = [
+        ("x-should-retry", b"false"),
+        ("retry-after-ms", b"9"),
+        ("x-ratelimit-reset-tokens", b"9s"),
+    ];
+    let verdict = judge_reply(&Rules::standard(), &reply(200, &no));
+    assert_eq!(verdict, Verdict::SUCCESS);
+    let verdict = judge_reply(&Rules::standard(), &reply(503, &no));
+    assert_eq!(verdict.retry, Retryable::Never);
+}
+
 #[test]
 fn ra_8_who_says_stop_is_not_called_again() {
     let stopped = reply(503, &[("grpc-retry-pushback-ms", b"-1")]);

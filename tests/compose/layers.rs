@@ -14,7 +14,8 @@ use tower_http::{
     timeout::TimeoutLayer,
 };
 use tower_reprise::{
-    Dependencies, IdempotencyLayer, InboundBudgetLayer, Policy, ReplayLayer, WebhookVerifyLayer,
+    DeadlineLayer, Dependencies, IdempotencyLayer, InboundBudgetLayer, Policy, ReplayLayer,
+    WebhookVerifyLayer,
     delivery::{
         replay::Replay,
         webhooks::{MessageId, Signer, verify::Verifier},
@@ -39,6 +40,13 @@ pub(crate) fn channel() -> Dependencies<tower_reprise::classify::Standard, Named
 
 pub(crate) fn inbound() -> InboundBudgetLayer<tower_reprise::classify::Standard, Named> {
     InboundBudgetLayer::new(deps())
+}
+
+pub(crate) fn deadline() -> DeadlineLayer {
+    DeadlineLayer::new()
+        .trust_callers()
+        .default_deadline(MINUTE)
+        .unwrap()
 }
 
 pub(crate) fn idempotency() -> IdempotencyLayer<MemoryStore> {

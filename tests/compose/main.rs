@@ -10,6 +10,7 @@
 )]
 
 mod clients;
+mod hops;
 mod layers;
 mod routers;
 mod servers;

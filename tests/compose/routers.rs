@@ -64,6 +64,7 @@ async fn every_pair_goes_onto_a_router() {
     let theirs = pairs!(call;
         [
             "our inbound budget": inbound(),
+            "our deadline": deadline(),
             "our problem": ProblemLayer::new(),
             "our idempotency": idempotency(),
             "our replay": replay(),
@@ -97,6 +98,7 @@ async fn every_pair_goes_onto_a_router() {
             "trace": TraceLayer::new_for_http(),
             "validate request": ValidateRequestHeaderLayer::accept("*/*"),
             "our inbound budget": inbound(),
+            "our deadline": deadline(),
             "our problem": ProblemLayer::new(),
             "our idempotency": idempotency(),
             "our replay": replay(),

@@ -168,3 +168,69 @@ async fn a_tonic_server_has_keys_beside_streams() {
         );
     }
 }
+
+/// Server layers over boxed bodies, as hyper's and others' services have them.
+#[tokio::test]
+async fn boxed_bodies_pass_through_every_server_layer() {
+    use bytes::Bytes;
+    use http_body_util::{BodyExt, Full, combinators::BoxBody};
+    use tower::service_fn;
+    use tower_reprise::{
+        InboundBudgetLayer,
+        delivery::{
+            replay::Replay,
+            webhooks::verify::{Verifier, WebhookVerifyLayer},
+        },
+        error::BoxError,
+    };
+
+    type Boxed = BoxBody<Bytes, BoxError>;
+    fn boxed(data: &'static str) -> Boxed {
+        Full::from(data).map_err(|never| match never {}).boxed()
+    }
+
+    let idempotency = || {
+        IdempotencyLayer::builder(MemoryStore::new())
+            .scope(Scope::anonymous("everybody"))
+            .crash_policy(CrashPolicy::Reexecute)
+            .build()
+            .unwrap()
+    };
+    let handler = || {
+        service_fn(|request: Request<Boxed>| async {
+            let body = request.into_body().collect().await?.to_bytes();
+            Ok::<_, BoxError>(http::Response::new(boxed(match &*body {
+                b"100 EUR" => "paid",
+                _ => "what?",
+            })))
+        })
+    };
+    let request = || {
+        Request::post("/payments")
+            .header("idempotency-key", "one")
+            .body(boxed("100 EUR"))
+            .unwrap()
+    };
+    let once = tower::ServiceBuilder::new()
+        .layer(InboundBudgetLayer::new(deps()))
+        .layer(idempotency())
+        .service(handler());
+    let mut bodies = Vec::new();
+    for _ in 0..2 {
+        let response = once.clone().oneshot(request()).await.unwrap();
+        bodies.push(response.into_body().collect().await.unwrap().to_bytes());
+    }
+    assert_eq!(bodies, ["paid", "paid"]);
+
+    let replay = Replay::builder(MemoryStore::new(), Scope::anonymous("everybody"))
+        .build()
+        .unwrap();
+    let later = replay.layer().layer(idempotency().layer(handler()));
+    let response = later.oneshot(request()).await.unwrap();
+    assert_eq!(response.status(), 200);
+
+    let verifier = Verifier::new("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap();
+    let hooks = WebhookVerifyLayer::new(verifier).layer(handler());
+    let response: Result<_, BoxError> = hooks.oneshot(request()).await;
+    assert_eq!(response.unwrap().status(), 401, "not signed");
+}

@@ -78,6 +78,7 @@ async fn every_pair_goes_onto_a_tonic_server() {
     let pairs = pairs!(serve;
         [
             "our inbound budget": inbound(),
+            "our deadline": deadline(),
             "our problem": ProblemLayer::new(),
             "our idempotency": idempotency(),
             "our replay": replay(),
@@ -104,6 +105,7 @@ async fn every_pair_goes_onto_a_tonic_server() {
             "response body timeout": ResponseBodyTimeoutLayer::new(MINUTE),
             "trace": TraceLayer::new_for_grpc(),
             "our inbound budget": inbound(),
+            "our deadline": deadline(),
             "our problem": ProblemLayer::new(),
             "our idempotency": idempotency(),
             "our replay": replay(),

@@ -368,3 +368,32 @@ async fn p_3_w_1_a_webhook_policy_configures_the_deliveries() {
         drop(worker);
     }
 }
+
+/// B-4: the jitter of deliveries can be seeded.
+#[tokio::test(start_paused = true)]
+async fn b_4_a_seed_repeats_the_waits_between_deliveries() {
+    let mut waits = Vec::new();
+    for seed in [1, 1, 2] {
+        let journal = MemoryStore::new();
+        let sender = Sender::builder(Guard::new()).resolver(Silence);
+        let webhooks = Webhooks::builder(journal.clone(), signer())
+            .sender(sender.build().unwrap())
+            .seed(seed)
+            .build()
+            .unwrap();
+        let worker = webhooks.worker().start().unwrap();
+        let webhook = Webhook::new("https://shop.example/hook", "{}");
+        let id = webhooks.send(webhook).await.unwrap();
+        let entry = loop {
+            let entry = find(&journal, id).await;
+            if entry.history.len() == 2 {
+                break entry;
+            }
+            tokio::time::sleep(SECOND).await;
+        };
+        waits.push(entry.due_at.since(entry.history[1].at));
+        drop(worker);
+    }
+    assert_eq!(waits[0], waits[1]);
+    assert_ne!(waits[0], waits[2]);
+}

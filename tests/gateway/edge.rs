@@ -1,6 +1,6 @@
 //! The gateway's edge: TLS, upgrades, ids, and the access log.
 
-use std::{os::unix::net::UnixDatagram, sync::Arc, time::Duration};
+use std::{os::unix::net::UnixDatagram, process::Command, sync::Arc, time::Duration};
 
 use http::Request;
 use rustls::pki_types::ServerName;
@@ -194,4 +194,34 @@ async fn a_3_systemd_is_told() {
     gateway.signal("TERM");
     assert_eq!(told(), "STOPPING=1");
     assert_eq!(gateway.ended().await.code(), Some(0));
+}
+
+/// A-3: the socket may be systemd's, which keeps it while the gateway restarts.
+#[tokio::test]
+async fn a_3_systemd_gives_the_socket() {
+    // Opens a socket, and becomes the gateway with it.
+    let script = "import os, socket, sys\n\
+        sockets = [socket.create_server(('127.0.0.1', 0)) for _ in range(int(sys.argv[1]))]\n\
+        for number, opened in enumerate(sockets):\n    os.dup2(opened.fileno(), 3 + number)\n    os.set_inheritable(3 + number, True)\n\
+        os.environ.update(LISTEN_FDS=sys.argv[1], LISTEN_PID=str(os.getpid()))\n\
+        os.execvp(sys.argv[2], sys.argv[2:])";
+    let shop = Shop::open().await;
+    let by = ["python3", "-c", script, "1"];
+    let gateway = Gateway::run_by(&by, &["--upstream", &shop.url()]).await;
+    assert_eq!(gateway.get("/").await.status, 200);
+    // There is still none of its own after a reload.
+    gateway.signal("HUP");
+    gateway.says("the configuration was read again").await;
+    assert_eq!(gateway.get("/").await.status, 200);
+
+    let program = env!("CARGO_BIN_EXE_reprise");
+    let flags = ["2", program, "gateway", "--upstream", "http://127.0.0.1:1"];
+    let many = Command::new("python3")
+        .args(["-c", script])
+        .args(flags)
+        .output();
+    let many = many.unwrap();
+    let said = String::from_utf8_lossy(&many.stderr);
+    assert!(said.contains("LISTEN_FDS is 2, allowed: one"), "{said}");
+    assert_eq!(many.status.code(), Some(2));
 }

@@ -184,12 +184,23 @@ impl Gateway {
 
     /// Starts it by another program, which becomes it.
     pub(crate) async fn start_by(by: &[&str], upstream: &str, flags: &[&str]) -> Self {
-        let first = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
+        let listen = ["--listen", "127.0.0.1:0", "--upstream", upstream];
+        Self::run_by(by, &[&listen, flags].concat()).await
+    }
+
+    /// Starts it by a file that says where to.
+    pub(crate) async fn start_from(config: &str, flags: &[&str]) -> Self {
+        let config = ["--listen", "127.0.0.1:0", "--config", config];
+        Self::run_by(&["env"], &[&config, flags].concat()).await
+    }
+
+    /// Starts it by another program with no more than these flags.
+    pub(crate) async fn run_by(by: &[&str], flags: &[&str]) -> Self {
+        let first = ["--admin", "127.0.0.1:0", "--scope-header", "x-tenant"];
         let mut child = Command::new(by[0])
             .args(&by[1..])
             .args([BINARY, "gateway"])
             .args(first)
-            .args(["--upstream", upstream, "--scope-header", "x-tenant"])
             .args(flags)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

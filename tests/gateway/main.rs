@@ -18,6 +18,7 @@ mod hands;
 mod once;
 mod operation;
 mod replays;
+mod routes;
 mod shop;
 mod stores;
 mod streaming;

@@ -44,7 +44,11 @@ async fn p_4_sighup_reads_the_policy_again() {
         folder.file("policy.toml", &wrong);
         gateway.signal("HUP");
         eventually("it says so", async || {
-            gateway.said().matches("the policy stays as it was").count() == times
+            gateway
+                .said()
+                .matches("the configuration stays as it was")
+                .count()
+                == times
         })
         .await;
     }

@@ -37,6 +37,8 @@ fn the_public_api_is_the_one_on_file() {
 fn skeleton(src: &Path) -> String {
     let mut files = Vec::new();
     find(src, &mut files);
+    // Programs have no API in Rust.
+    files.retain(|path| !path.starts_with(src.join("bin")));
     files.sort();
     let parse = |path: &PathBuf| syn::parse_file(&fs::read_to_string(path).unwrap()).unwrap();
     let parsed: Vec<_> = files.iter().map(parse).collect();

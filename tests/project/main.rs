@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "the helpers are tests too")]
 
 mod api;
+mod container;
 mod dependencies;
 mod examples;
 mod rules;

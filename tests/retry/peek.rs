@@ -494,6 +494,90 @@ async fn d_4_an_error_body_that_breaks_off_is_retried_and_at_last_the_callers() 
     assert_eq!(read(body, 9).await, [], "an error is told once");
 }
 
+/// A JSON body may say when to call again, in the members that the policy's table names.
+#[cfg(feature = "codes")]
+#[tokio::test(start_paused = true)]
+async fn ra_10_members_of_a_problem_are_a_floor() {
+    use tower_reprise::classify::retry_after::GuidanceTable;
+
+    for (kind, body, least) in [
+        (
+            "application/problem+json",
+            r#"{"status":429,"retry_after":7}"#,
+            7000,
+        ),
+        (
+            "application/json",
+            r#"{"message":"slow down","retry_after":6.5,"global":false}"#,
+            7000,
+        ),
+        ("application/json", r#"{"retryAfter":"1m30s"}"#, 90_000),
+        ("application/json", r#"{"retry_after_ms":4500}"#, 4500),
+        (
+            "application/json",
+            r#"{"parameters":{"retry_after":5}}"#,
+            5000,
+        ),
+        (
+            "application/json; charset=utf-8",
+            r#"{"error":{"details":[{"@type":"help"},{"@type":"retry","retryDelay":"3.5s"}]}}"#,
+            3500,
+        ),
+        ("application/json", r#"{"acme":{"wait":"8s"}}"#, 8000),
+        // None of it.
+        ("text/plain", r#"{"retry_after":7}"#, 0),
+        ("application/json", r#"{"retry_after":-7}"#, 0),
+        (
+            "application/json",
+            r#"{"retry_after":{"retry_after":7}}"#,
+            0,
+        ),
+        ("application/json", r#"{"retry_after":7"#, 0),
+    ] {
+        let mut reply = status(503, Pieces::new([data(body)]));
+        reply
+            .headers_mut()
+            .insert(CONTENT_TYPE, kind.parse().unwrap());
+        let table = GuidanceTable::standard().delay("/acme/wait");
+        let builder = Policy::events()
+            .dead_letters("q")
+            .base(Duration::from_millis(1))
+            .cap(Duration::from_millis(2))
+            .guidance(table)
+            .idempotent_methods([METHOD]);
+        let (_, client) = stack(builder, vec![reply]);
+        let start = Instant::now();
+        let result = client.oneshot(request()).await;
+        assert_eq!(outcome(&result), Some((2, None)), "{body}");
+        let waited = start.elapsed().as_millis();
+        // A tenth more, at most, and the backoff.
+        assert!(
+            (least..=least * 11 / 10 + 3).contains(&waited),
+            "{body}: {waited}"
+        );
+    }
+}
+
+/// And it may say that a retry is of no use; that of a success says nothing.
+#[cfg(feature = "codes")]
+#[tokio::test(start_paused = true)]
+async fn ra_10_a_member_stops() {
+    use tower_reprise::classify::retry_after::GuidanceTable;
+
+    let body = r#"{"retryable":false}"#;
+    for (code, expected) in [(503, Some((1, Some(StopReason::Pushback)))), (200, None)] {
+        let mut reply = status(code, Pieces::new([data(body)]));
+        let json = http::HeaderValue::from_static("application/json");
+        reply.headers_mut().insert(CONTENT_TYPE, json);
+        let table = GuidanceTable::standard().stop("/retryable");
+        let (_, client) = stack(policy().guidance(table), vec![reply]);
+        let result = client.oneshot(request()).await;
+        assert_eq!(outcome(&result), expected, "{code}");
+        let read = read(&mut result.unwrap().into_body(), 9).await;
+        assert_eq!(all_data(&read), body.as_bytes());
+    }
+}
+
 #[cfg(feature = "codes")]
 #[tokio::test(start_paused = true)]
 async fn c_6_a_code_is_found_wherever_the_body_is_cut() {

@@ -10,6 +10,8 @@ mod arrangements;
 mod breaker;
 mod by_hand;
 mod circuit_breaker;
+mod deadline;
+mod edges;
 mod gate;
 mod honoured;
 mod inbound;

@@ -30,9 +30,10 @@ impl UsageError {
 /// A value as far as it is surely no password, and holds none.
 fn shown(field: &str, value: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || ".:/_-[]".contains(c);
-    let harmless = match field {
+    let name = field.rsplit_once('.').map_or(field, |(_, name)| name);
+    let harmless = match name {
         "store" => false,
-        "upstream" => value.chars().all(plain),
+        "upstream" | "endpoints" => value.chars().all(plain),
         // The value may be the secret itself, given in place of its file by mistake.
         "admin-token-file" | "callback-secret-file" | "replay-authorization-file" => {
             value.starts_with(['/', '.'])

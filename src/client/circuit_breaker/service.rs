@@ -10,7 +10,7 @@ use tower::Service;
 
 use super::CircuitBreakerFuture;
 use crate::{
-    call::{Attempt, release},
+    call::{Attempt, CallDeadline, release},
     classify::{Classify, Standard},
     dependency::{BreakerState, ByAuthority, Dependency, DependencyCache, Locate},
     error::BoxError,
@@ -100,6 +100,8 @@ where
                 return CircuitBreakerFuture::refused(refused);
             }
         };
+        let extensions = deps.classifier.request_extensions(&request);
+        let permit = permit.cut(extensions.is_some_and(CallDeadline::is_cut));
         let classifier = deps.classifier.clone();
         CircuitBreakerFuture::called(self.inner.call(request), permit, classifier)
     }

@@ -3,7 +3,7 @@ use std::task::{Context, Poll};
 use http::{Method, Request};
 use tower::{Layer, Service};
 
-use super::{IdempotencyKeyFuture, IdempotencyKeyLayer, IdempotencyKeyService};
+use super::{IdempotencyKeyFuture, IdempotencyKeyLayer, IdempotencyKeyService, PersistKey, UuidV4};
 use crate::{
     call::{IdempotencyKey, RetryOverride},
     classify::{Rules, Standard},
@@ -20,24 +20,48 @@ use crate::{
 /// which a stream may never end.
 #[derive(Debug, Clone)]
 #[must_use]
-pub struct PolicyKeyLayer<C = Standard, L = ByAuthority> {
+pub struct PolicyKeyLayer<C = Standard, L = ByAuthority, P = ()> {
     deps: Dependencies<C, L>,
+    stamp: IdempotencyKeyLayer<UuidV4, P>,
+    only_given: bool,
 }
 
 impl<C, L> PolicyKeyLayer<C, L> {
     /// Stamps keys by the policies of this registry.
     pub fn new(deps: Dependencies<C, L>) -> Self {
-        Self { deps }
+        Self {
+            deps,
+            stamp: IdempotencyKeyLayer::new(),
+            only_given: false,
+        }
     }
 }
 
-impl<S, C: Clone, L: Clone> Layer<S> for PolicyKeyLayer<C, L> {
-    type Service = PolicyKeyService<S, C, L>;
+impl<C, L, P> PolicyKeyLayer<C, L, P> {
+    /// Stores each key before it is first sent: see [`PersistKey`].
+    pub fn with_persist<Q>(self, persist: Q) -> PolicyKeyLayer<C, L, Q> {
+        PolicyKeyLayer {
+            deps: self.deps,
+            stamp: self.stamp.with_persist(persist),
+            only_given: self.only_given,
+        }
+    }
+
+    /// Sends only keys that callers give, and stamps none.
+    pub fn only_given(mut self) -> Self {
+        self.only_given = true;
+        self
+    }
+}
+
+impl<S, C: Clone, L: Clone, P: Clone> Layer<S> for PolicyKeyLayer<C, L, P> {
+    type Service = PolicyKeyService<S, C, L, P>;
 
     fn layer(&self, inner: S) -> Self::Service {
         PolicyKeyService {
-            stamp: IdempotencyKeyLayer::new().layer(inner),
+            stamp: self.stamp.layer(inner),
             cache: DependencyCache::new(self.deps.clone()),
+            only_given: self.only_given,
         }
     }
 }
@@ -48,20 +72,22 @@ impl<S, C: Clone, L: Clone> Layer<S> for PolicyKeyLayer<C, L> {
 ///
 /// Clones share the registry.
 #[derive(Debug, Clone)]
-pub struct PolicyKeyService<S, C = Standard, L = ByAuthority> {
-    stamp: IdempotencyKeyService<S>,
+pub struct PolicyKeyService<S, C = Standard, L = ByAuthority, P = ()> {
+    stamp: IdempotencyKeyService<S, UuidV4, P>,
     cache: DependencyCache<C, L>,
+    only_given: bool,
 }
 
-impl<S, C, L, B> Service<Request<B>> for PolicyKeyService<S, C, L>
+impl<S, C, L, P, B> Service<Request<B>> for PolicyKeyService<S, C, L, P>
 where
     S: Service<Request<B>> + Clone,
     S::Error: Into<BoxError>,
     L: Locate<Request<B>>,
+    P: PersistKey<B>,
 {
     type Response = S::Response;
     type Error = BoxError;
-    type Future = IdempotencyKeyFuture<S, std::future::Ready<Result<(), BoxError>>, Request<B>>;
+    type Future = IdempotencyKeyFuture<S, P::Future, Request<B>>;
 
     #[inline]
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
@@ -72,7 +98,7 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let writes = matches!(*request.method(), Method::POST | Method::PATCH);
         let chosen = || request.extensions().get::<IdempotencyKey>().is_some();
-        if !writes && !chosen() {
+        if !writes && !P::STORES && !chosen() {
             return self.stamp.call_with(request, false);
         }
         let (_, dependency) = self.cache.find(&request);
@@ -81,7 +107,7 @@ where
         if *header != rules.key_header {
             header.clone_from(&rules.key_header);
         }
-        let needed = writes && needs_key(rules, &request);
+        let needed = writes && !self.only_given && needs_key(rules, &request);
         self.stamp.call_with(request, needed)
     }
 }

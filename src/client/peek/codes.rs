@@ -1,12 +1,13 @@
-use std::borrow::Cow;
+use std::{borrow::Cow, time::SystemTime};
 
 use bytes::Bytes;
+use http::HeaderMap;
 use http_body::Body;
 use serde_json::Value;
 
 use crate::{
     call::ErrorRecord,
-    classify::{Advice, Codes},
+    classify::{Advice, Codes, Rules, is_plain_json},
     http::BufferedBody,
 };
 
@@ -35,6 +36,22 @@ impl Document {
             Value::String(text) => Some(text.into()),
             Value::Number(number) => Some(number.to_string().into()),
             _ => None,
+        }
+    }
+
+    /// Returns whether a body may hold guidance that the policy's table reads.
+    pub(super) fn may_guide(rules: &Rules, headers: &HeaderMap) -> bool {
+        rules.guidance.has_members() && is_plain_json(headers)
+    }
+
+    /// Returns the advice with what the document's members say: the larger floor, and no retry if one
+    /// says so.
+    pub(super) fn guided(&self, advice: Advice, rules: &Rules) -> Advice {
+        let (delay, stops) = rules.guidance.in_document(&self.0, SystemTime::now());
+        Advice {
+            allowed: if stops { Some(false) } else { advice.allowed },
+            floor: advice.floor.max(delay.unwrap_or_default()),
+            ..advice
         }
     }
 

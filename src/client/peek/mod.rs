@@ -13,6 +13,7 @@
 //! | --- | --- |
 //! | gRPC, no status in its head | the first frame, if it is there already; of a unary method it is waited for |
 //! | a failure that may be retried | up to 64 KiB within 250 ms, so that the connection is free for the retry |
+//! | the same with a JSON body | the same, for members such as `retry_after` ([`GuidanceTable`]) |
 //! | a failure with a JSON body, where [`Codes`] say more than the status | the same, for its code |
 //! | a success of a content type that [`Codes::content_type`] names | the same |
 //! | anything else | nothing |
@@ -69,6 +70,7 @@
 //! [`RetryOverride::off`]: crate::RetryOverride::off
 //! [`unary_methods`]: crate::policy::PolicyBuilder::unary_methods
 //! [`Codes`]: crate::classify::Codes
+//! [`GuidanceTable`]: crate::classify::retry_after::GuidanceTable
 //! [`Codes::content_type`]: crate::classify::Codes::content_type
 
 #[cfg(feature = "codes")]
@@ -84,9 +86,11 @@ mod service;
 mod codes {
     use std::borrow::Cow;
 
+    use http::HeaderMap;
+
     use crate::{
         call::ErrorRecord,
-        classify::{Advice, Codes},
+        classify::{Advice, Codes, Rules},
     };
 
     pub(super) enum Document {}
@@ -97,6 +101,14 @@ mod codes {
         }
 
         pub(super) fn text_at(&self, _pointer: &str) -> Option<Cow<'_, str>> {
+            match *self {}
+        }
+
+        pub(super) fn may_guide(_rules: &Rules, _headers: &HeaderMap) -> bool {
+            false
+        }
+
+        pub(super) fn guided(&self, _advice: Advice, _rules: &Rules) -> Advice {
             match *self {}
         }
 

@@ -25,9 +25,10 @@ pub(super) enum Look {
     Nothing,
     /// A gRPC status in trailers that come before any message.
     Trailers,
-    /// All of the body, for its code or for its connection.
+    /// All of the body, for its code, for its guidance or for its connection.
     Body {
         code: bool,
+        guidance: bool,
     },
 }
 
@@ -40,8 +41,10 @@ impl Look {
         }
         let code = cfg!(feature = "codes") && rules.codes.may_be_in(status, headers);
         let failed = status.is_client_error() || status.is_server_error();
-        if code || (failed && worth_keeping(rules, status)) {
-            return Self::Body { code };
+        let retryable = failed && worth_keeping(rules, status);
+        if code || retryable {
+            let guidance = retryable && Document::may_guide(rules, headers);
+            return Self::Body { code, guidance };
         }
         let grpc = status == StatusCode::OK && is_grpc(headers);
         match grpc && GrpcCode::from_headers(headers).is_none() {
@@ -112,12 +115,13 @@ impl<R: PeekResponse> Reading<R> {
     /// Returns the reply, with the signal that was found.
     pub(super) fn finish(mut self, rules: &Rules) -> R::Peeked {
         let signal = match self.look {
-            Look::Body { code: true } => {
+            Look::Body { code, guidance } if code || guidance => {
                 let document = Document::read(&self.body, rules.codes.most());
-                if let Some(record) = document.as_ref().and_then(Document::error_record) {
+                let record = document.as_ref().and_then(Document::error_record);
+                if let Some(record) = record.filter(|_| code) {
                     self.head.extensions_mut().insert(record);
                 }
-                document.and_then(|document| found_in(&document, rules))
+                document.and_then(|document| found_in(&document, rules, code, guidance))
             }
             Look::Trailers => self.body.trailers().cloned().map(BodySignal::Trailers),
             _ => None,
@@ -134,13 +138,20 @@ impl<R: PeekResponse> Reading<R> {
     }
 }
 
-fn found_in(document: &Document, rules: &Rules) -> Option<BodySignal> {
+fn found_in(document: &Document, rules: &Rules, code: bool, guidance: bool) -> Option<BodySignal> {
     let nothing = Advice::default();
-    if document.is_replayed_failure(&rules.codes) {
+    if code && document.is_replayed_failure(&rules.codes) {
         return Some(BodySignal::Code(CodeRule::CACHED, nothing));
     }
-    let advice = document.advice(&rules.codes);
-    match rules.codes.find(|pointer| document.text_at(pointer)) {
+    let mut advice = nothing;
+    if code {
+        advice = document.advice(&rules.codes);
+    }
+    if guidance {
+        advice = document.guided(advice, rules);
+    }
+    let find = || rules.codes.find(|pointer| document.text_at(pointer));
+    match code.then(find).flatten() {
         Some(rule) => Some(BodySignal::Code(rule, advice)),
         None => (advice != nothing).then_some(BodySignal::Advice(advice)),
     }

@@ -18,7 +18,7 @@ use super::{
 use crate::{
     call::{
         Attempt, Cause, Effect, FailedAttempts, PrepareError, RetryError, RetryOutcome, StopReason,
-        Verdict,
+        Verdict, caller::NestedFailure,
     },
     classify::Classify,
     dependency::{BreakerState, Charge, Dependency, Event, Hold, LastSlot, Place},
@@ -46,6 +46,8 @@ where
     /// layers below have read theirs: an attempt that runs out of the call's time has then been
     /// out at least as long by their clock.
     pub(super) began: Option<Instant>,
+    /// Where the server layer of the call's caller wants to know that it failed for good.
+    pub(super) nested: Option<Arc<NestedFailure>>,
     /// The end of the attempt's time, once that was asked for.
     pub(super) attempt_limit: Option<Instant>,
     /// A layer below may have held the attempt back when its limit was set.
@@ -160,6 +162,7 @@ where
         let history = self.history();
         let limits = Limits {
             max_retries: self.limits.max_retries,
+            chain_stop: self.limits.hop.chain_stop,
             repeatable: self.repeatable,
             refreshes: self.prepare.refreshes(),
         };
@@ -207,7 +210,7 @@ where
     pub(super) fn next_request(&mut self) -> Option<(Req, Attempt)> {
         let deadline = self.deadline();
         let FailureHistory { retries, next, .. } = self.history();
-        let attempt = Attempt::charged(retries, deadline, next);
+        let attempt = Attempt::charged(retries, deadline, self.limits.hop, next);
         let last = retries >= self.limits.max_retries;
         let rules = self.route.dependency.policy().rules();
         if last {
@@ -304,6 +307,12 @@ where
         }
         self.attempt_limit = None;
         Ok(())
+    }
+
+    /// Tells the next hop how much time is left for a retry that goes out now.
+    pub(super) fn refresh(&self, request: &mut Req) {
+        let rules = self.dependency().policy().rules();
+        self.requests.refresh(request, rules);
     }
 
     /// Makes the error of an attempt that the breaker is sure to refuse, as a layer below would.
@@ -416,6 +425,14 @@ where
         self.end_with_last(StopReason::Deadline)
     }
 
+    /// Ends a call that was not made, since its caller's deadline has passed.
+    pub(super) fn end_late(&mut self) -> Result<S::Response, BoxError> {
+        let retried = self.retried.get_or_insert_default();
+        retried.history.attempts = 0;
+        self.dependency().tell_refused(Refusal::Deadline);
+        self.end_with_last(StopReason::Deadline)
+    }
+
     /// Ends the call with the last result, or for want of one with a refusal or a timeout.
     pub(super) fn end_with_last(&mut self, reason: StopReason) -> Result<S::Response, BoxError> {
         let history = self.history();
@@ -446,6 +463,9 @@ where
 
     fn gave_up(&self, reason: StopReason, cause: Cause) {
         let (dependency, attempts) = (self.dependency(), self.history().attempts);
+        if let Some(nested) = &self.nested {
+            nested.note(reason, attempts);
+        }
         telemetry::call_ended(dependency.target(), reason.as_str());
         let is_reply = matches!(
             cause,
@@ -482,6 +502,7 @@ where
             StopReason::Breaker => refused(Refusal::Breaker),
             StopReason::Budget => refused(Refusal::Budget),
             StopReason::Throttle => refused(Refusal::Throttle),
+            StopReason::Deadline if self.history().attempts == 0 => refused(Refusal::Deadline),
             _ => Elapsed {
                 whole_call: true,
                 limit: self.limits.total,

@@ -14,6 +14,8 @@ use crate::{
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
     pub(super) max_retries: u32,
+    /// The request that the call is made for is a retry, whose caller calls again.
+    pub(super) chain_stop: bool,
     /// Sending the request twice has the effect of sending it once.
     pub(super) repeatable: bool,
     /// The hook brings new credentials.
@@ -115,7 +117,11 @@ fn may_retry(
         return Err(StopReason::NotIdempotent);
     }
     if history.retries >= limits.max_retries {
-        return Err(refusal.unwrap_or(StopReason::Exhausted));
+        let reason = match limits.chain_stop {
+            true => StopReason::ChainStop,
+            false => StopReason::Exhausted,
+        };
+        return Err(refusal.unwrap_or(reason));
     }
     Ok(())
 }

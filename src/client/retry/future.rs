@@ -50,6 +50,8 @@ pin_project! {
         Preparing { future: Pin<Box<G>>, attempt: Attempt },
         // The service becomes ready. Then the request goes out, if that is still allowed.
         Readying { request: Option<Box<Req>> },
+        // The caller's deadline has passed: nothing goes out.
+        Late,
     }
 }
 
@@ -182,11 +184,12 @@ where
                     ready
                         .map_err(Into::into)
                         .inspect_err(|_: &BoxError| call.not_ready())?;
-                    let Some(request) = request.take() else {
+                    let Some(mut request) = request.take() else {
                         unreachable!("the future was polled after it was ready");
                     };
                     match call.send_charge() {
                         Ok(()) => {
+                            call.refresh(&mut request);
                             let future = call.service().call(*request);
                             this.timer.set(None);
                             this.state.set(State::Calling { future });
@@ -200,6 +203,7 @@ where
                         Err(reason) => return Poll::Ready(call.end_with_last(reason)),
                     }
                 }
+                StateProj::Late => return Poll::Ready(call.end_late()),
             };
             match call.decide(&verdict) {
                 Ok(at) => {

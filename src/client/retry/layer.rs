@@ -1,6 +1,6 @@
 use tower::Layer;
 
-use super::{ClonedRequests, HttpRequests, Refresh, Retry, requests::Named};
+use super::{ClonedRequests, HttpRequests, Refresh, Retry, WithIds};
 use crate::{
     classify::{KeysHonoured, Standard},
     dependency::{ByAuthority, Dependencies, DependencyCache, LastSlot},
@@ -62,7 +62,7 @@ impl<C, L, P, H> RetryLayer<C, L, P, H> {
 
 impl<C, L, H> RetryLayer<C, L, ClonedRequests, H> {
     /// Logs retries with the [ids](super::RequestIds) of their requests.
-    pub fn with_request_ids(self) -> RetryLayer<C, L, ClonedRequests<Named>, H> {
+    pub fn with_request_ids(self) -> RetryLayer<C, L, ClonedRequests<WithIds>, H> {
         RetryLayer {
             deps: self.deps,
             requests: ClonedRequests::default(),

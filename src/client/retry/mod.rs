@@ -106,6 +106,6 @@ pub use self::{
     layer::RetryLayer,
     prepare::{PrepareAttempt, Refresh},
     replay_buffer::Recording,
-    requests::{ClonedRequests, HttpRequests, ReplayRequests, RequestIds},
+    requests::{ClonedRequests, HttpRequests, ReplayRequests, RequestIds, WithIds, WithoutIds},
     service::Retry,
 };

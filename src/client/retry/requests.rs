@@ -1,14 +1,18 @@
-use std::{marker::PhantomData, time::Duration};
+use std::{marker::PhantomData, sync::Arc, time::Duration};
 
 use http::{HeaderName, Request};
+use tokio::time::Instant;
 use tower_http::request_id::RequestId;
 
 use super::{ReplayBody, ReplayLimits, head_snapshot::Head};
 use crate::{
     call::{
-        Attempt, CallDeadline, FailedAttempts, IdempotencyKey, PrepareError, RetryOutcome,
+        Attempt, CallDeadline, CallerContext, FailedAttempts, IdempotencyKey, PrepareError,
+        RetryOutcome,
         attempt_headers::{Origin, TIMEOUT, origin_of},
         budget_mark::{BudgetMark, ExtensionsKind},
+        caller::NestedFailure,
+        hop::{Hop, refresh_deadline},
     },
     classify::{KeysHonoured, Rules},
     http::{
@@ -46,9 +50,17 @@ pub trait ReplayRequests<Req, Res>: Clone + sealed::Sealed {
     #[doc(hidden)]
     fn repeatable(&self, request: &Req, rules: &Rules) -> bool;
 
-    /// Leaves on a request what layers below have to know about it.
+    /// Notes on a request that it was counted as an original.
     #[doc(hidden)]
-    fn mark(&self, request: &mut Req, mark: Mark);
+    fn mark_counted(&self, request: &mut Req);
+
+    /// Notes on a first attempt what the layers below and the next hop have to know about its call.
+    #[doc(hidden)]
+    fn mark_first(&self, request: &mut Req, first: FirstAttempt, rules: &Rules);
+
+    /// Tells the next hop how much time is left, right before a retry goes out.
+    #[doc(hidden)]
+    fn refresh(&self, request: &mut Req, rules: &Rules);
 
     /// Returns whether a retry can be made of a snapshot, for which the rest of a body may be read.
     #[doc(hidden)]
@@ -97,15 +109,43 @@ pub struct Opened<Snapshot> {
     pub(super) limits: CallLimits,
     pub(super) snapshot: Option<Snapshot>,
     pub(super) origin: Origin,
+    pub(super) caller: OfCaller,
 }
 
-/// A fact about a first attempt that layers below read from its extensions.
+/// The part of a call that its caller decides, if that is known.
+#[derive(Debug, Default)]
+pub(super) struct OfCaller {
+    /// The time at which the limits were set by the caller's deadline.
+    pub(super) began: Option<Instant>,
+    /// The caller's deadline has passed.
+    pub(super) is_late: bool,
+    /// Where the caller's server layer wants to know that the call failed for good.
+    pub(super) nested: Option<Arc<NestedFailure>>,
+}
+
+impl OfCaller {
+    /// Keeps a call within the limits of its caller.
+    #[inline]
+    fn limit(caller: Option<CallerContext>, limits: &mut CallLimits, policy: &Policy) -> Self {
+        let Some(caller) = caller else {
+            return Self::default();
+        };
+        let (now, total) = (Instant::now(), limits.total);
+        Self {
+            is_late: limits.keep_within(policy, &caller, now).is_err(),
+            // The policy's own time begins with the first poll.
+            began: (limits.total < total).then_some(now),
+            nested: caller.nested().cloned(),
+        }
+    }
+}
+
+/// The call of a first attempt.
 #[derive(Debug, Clone, Copy)]
-pub enum Mark {
-    /// It was counted as an original.
-    Counted,
-    /// Its call ends at this time.
-    Deadline(tokio::time::Instant),
+pub struct FirstAttempt {
+    /// The end of the call's time, if it has one.
+    pub(super) deadline: Option<Instant>,
+    pub(super) hop: Hop,
 }
 
 mod sealed {
@@ -143,6 +183,11 @@ impl<B: ReplayBody, R: ResponseHead> ReplayRequests<Request<B>, R> for HttpReque
             _ => None,
         };
         let mut limits = CallLimits::of(policy, overrides);
+        let caller = CallerContext::of(match kind {
+            ExtensionsKind::Other => Some(request.extensions()),
+            _ => None,
+        });
+        let caller = OfCaller::limit(caller, &mut limits, policy);
         let snapshot = match limits.max_retries {
             0 => None,
             _ => snapshot(request, kind, replay),
@@ -164,6 +209,7 @@ impl<B: ReplayBody, R: ResponseHead> ReplayRequests<Request<B>, R> for HttpReque
             limits,
             origin: origin_of(request, kind, headers.map(|headers| headers.previous)),
             snapshot,
+            caller,
         }
     }
 
@@ -172,16 +218,24 @@ impl<B: ReplayBody, R: ResponseHead> ReplayRequests<Request<B>, R> for HttpReque
         rules.repeatable(request, self.keys)
     }
 
-    fn mark(&self, request: &mut Request<B>, mark: Mark) {
-        let extensions = request.extensions_mut();
-        match mark {
-            Mark::Counted => {
-                extensions.insert(BudgetMark);
-            }
-            Mark::Deadline(deadline) => {
-                extensions.insert(CallDeadline(deadline));
-            }
+    fn mark_counted(&self, request: &mut Request<B>) {
+        request.extensions_mut().insert(BudgetMark);
+    }
+
+    #[cold]
+    fn mark_first(&self, request: &mut Request<B>, first: FirstAttempt, rules: &Rules) {
+        let FirstAttempt { deadline, hop } = first;
+        if hop.passes_on {
+            hop.write_attempt(request, 0, rules.send_attempt_count);
+            hop.write_deadline(request, deadline, &rules.deadline_header);
         }
+        if let Some(at) = deadline {
+            request.extensions_mut().insert(CallDeadline { at, hop });
+        }
+    }
+
+    fn refresh(&self, request: &mut Request<B>, rules: &Rules) {
+        refresh_deadline(request, &rules.deadline_header);
     }
 
     fn is_complete(&self, snapshot: &Self::Snapshot) -> bool {
@@ -205,7 +259,11 @@ impl<B: ReplayBody, R: ResponseHead> ReplayRequests<Request<B>, R> for HttpReque
         if attempt.wants_fresh_id() {
             renew_id(&mut request, &rules.request_id_header);
         }
-        attempt.mark(&mut request, rules.send_attempt_count);
+        attempt.mark(
+            &mut request,
+            rules.send_attempt_count,
+            &rules.deadline_header,
+        );
         Some(request)
     }
 
@@ -220,7 +278,11 @@ impl<B: ReplayBody, R: ResponseHead> ReplayRequests<Request<B>, R> for HttpReque
         if !head.is_as_trusted(&prepared, &rules.key_header) {
             return None;
         }
-        attempt.mark(&mut prepared, rules.send_attempt_count);
+        attempt.mark(
+            &mut prepared,
+            rules.send_attempt_count,
+            &rules.deadline_header,
+        );
         Some(prepared)
     }
 
@@ -283,11 +345,12 @@ fn renew_id<B>(request: &mut Request<B>, header: &HeaderName) {
 /// Anything that is `Clone`: events, messages, jobs. Overrides for one call and the marks that
 /// layers leave for each other are HTTP extensions, so there are none here.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct ClonedRequests<I = Unnamed> {
+pub struct ClonedRequests<I = WithoutIds> {
     ids: PhantomData<I>,
 }
 
-/// The ids of a request that is not HTTP's, for the logs of its retries.
+/// The ids of a request that is not HTTP's, for the logs of its retries, and its attempts, for the
+/// service that it goes to.
 pub trait RequestIds {
     /// Returns the id that ties the request to others.
     fn correlation_id(&self) -> Option<&str> {
@@ -298,33 +361,44 @@ pub trait RequestIds {
     fn idempotency_key(&self) -> Option<&str> {
         None
     }
+
+    /// Tells a request which attempt it is about to be, from the first retry on: for a header of a
+    /// message broker, or for the handler's logs. The first attempt is not told.
+    fn set_attempt(&mut self, _attempt: Attempt) {}
 }
 
 /// The ids of no request.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Unnamed;
+pub struct WithoutIds;
 
 /// The ids that a request has as [`RequestIds`].
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Named;
+pub struct WithIds;
 
 /// Reads the labels of a request.
 trait ReadIds<Req>: Copy {
     fn labels(request: &Req) -> Labels<'_>;
+
+    /// Tells a request which attempt it is.
+    fn set_attempt(_: &mut Req, _: Attempt) {}
 }
 
-impl<Req> ReadIds<Req> for Unnamed {
+impl<Req> ReadIds<Req> for WithoutIds {
     fn labels(_: &Req) -> Labels<'_> {
         Labels::default()
     }
 }
 
-impl<Req: RequestIds> ReadIds<Req> for Named {
+impl<Req: RequestIds> ReadIds<Req> for WithIds {
     fn labels(request: &Req) -> Labels<'_> {
         Labels {
             correlation_id: request.correlation_id(),
             idempotency_key: request.idempotency_key(),
         }
+    }
+
+    fn set_attempt(request: &mut Req, attempt: Attempt) {
+        request.set_attempt(attempt);
     }
 }
 
@@ -333,9 +407,11 @@ impl<Req: Clone, Res, I: ReadIds<Req>> ReplayRequests<Req, Res> for ClonedReques
     type Snapshot = Req;
 
     fn open(&self, request: &mut Req, policy: &Policy, _: &ReplayLimits<'_>) -> Opened<Req> {
-        let limits = CallLimits::of(policy, None);
+        let mut limits = CallLimits::of(policy, None);
+        let caller = OfCaller::limit(CallerContext::of(None), &mut limits, policy);
         Opened {
             limits,
+            caller,
             snapshot: (limits.max_retries > 0).then(|| request.clone()),
             origin: Origin::Original,
         }
@@ -345,15 +421,27 @@ impl<Req: Clone, Res, I: ReadIds<Req>> ReplayRequests<Req, Res> for ClonedReques
         true
     }
 
-    fn mark(&self, _: &mut Req, _: Mark) {}
+    fn mark_counted(&self, _: &mut Req) {}
+
+    fn mark_first(&self, _: &mut Req, _: FirstAttempt, _: &Rules) {}
+
+    fn refresh(&self, _: &mut Req, _: &Rules) {}
 
     fn is_complete(&self, _: &Req) -> bool {
         true
     }
 
-    fn rebuild(&self, snapshot: &mut Option<Req>, _: Attempt, _: bool, _: &Rules) -> Option<Req> {
+    fn rebuild(
+        &self,
+        snapshot: &mut Option<Req>,
+        attempt: Attempt,
+        _: bool,
+        _: &Rules,
+    ) -> Option<Req> {
         // The last one too leaves the ids for the logs.
-        snapshot.clone()
+        let mut request = snapshot.clone()?;
+        I::set_attempt(&mut request, attempt);
+        Some(request)
     }
 
     fn admit_prepared(&self, _: Option<&Req>, prepared: Req, _: Attempt, _: &Rules) -> Option<Req> {

@@ -10,10 +10,10 @@ use super::{
     HttpRequests, PrepareAttempt, ReplayLimits, ReplayRequests, RetryFuture,
     call::{Call, Counted},
     future::State,
-    requests::{Mark, Opened},
+    requests::{FirstAttempt, Opened},
 };
 use crate::{
-    call::attempt_headers::Origin,
+    call::{attempt_headers::Origin, release},
     classify::{Classify, Standard},
     dependency::{ByAuthority, CacheEntry, Dependency, DependencyCache, LastSlot, Locate},
     error::BoxError,
@@ -96,31 +96,50 @@ where
             && deps.locate.repeatable(rules, &request)
             && deps.classifier.repeatable(rules, &request);
         let Opened {
-            limits,
+            mut limits,
             snapshot,
             origin,
+            caller,
         } = self
             .requests
             .open(&mut request, policy, &ReplayLimits::of(dependency));
+        let mut began = caller.began;
         let mut counted = Counted::Elsewhere;
-        if origin == Origin::Original {
+        // A call that passes a retry of the caller's on is no original.
+        if origin == Origin::Original && limits.hop.previous == 0 && !caller.is_late {
             counted = Counted::In(dependency.count_original(Instant::now(), &mut self.slot));
             if deps.marks_originals() {
-                self.requests.mark(&mut request, Mark::Counted);
+                self.requests.mark_counted(&mut request);
             }
         }
-        let mut began = None;
-        if limits.total != policy.total_timeout() && !limits.is_unlimited() {
-            let now = *began.insert(Instant::now());
-            let deadline = Mark::Deadline(now + limits.total);
-            self.requests.mark(&mut request, deadline);
+        let is_other = limits.total != policy.total_timeout();
+        if is_other || limits.hop.passes_on {
+            limits.hop.is_cut = limits.total < policy.total_timeout();
+            let now = began.unwrap_or_else(Instant::now);
+            let limited = !limits.is_unlimited();
+            if is_other && limited {
+                began = Some(now);
+            }
+            let first = FirstAttempt {
+                deadline: limited.then(|| now + limits.total),
+                hop: limits.hop,
+            };
+            self.requests.mark_first(&mut request, first, rules);
         }
         let route = Arc::clone(route);
-        // The service that was readied makes the first attempt. One that was not is readied before
-        // each of the others.
-        let future = inner.call(request);
+        let state = match caller.is_late {
+            true => {
+                release(inner);
+                State::Late
+            }
+            // The service that was readied makes the first attempt. One that was not is readied
+            // before each of the others.
+            false => State::Calling {
+                future: inner.call(request),
+            },
+        };
         RetryFuture {
-            state: State::Calling { future },
+            state,
             timer: None,
             call: Call {
                 route,
@@ -132,6 +151,7 @@ where
                 counted,
                 limits,
                 began,
+                nested: caller.nested,
                 attempt_limit: None,
                 held: false,
                 retried: None,

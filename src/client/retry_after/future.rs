@@ -1,14 +1,16 @@
 use std::{
     fmt,
     future::Future,
+    mem,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
 };
 
+use http::HeaderName;
 use pin_project_lite::pin_project;
 use tokio::time::{Instant, Sleep};
-use tower::{Service, util::Oneshot};
+use tower::{Service, ServiceExt, util::Oneshot};
 
 use crate::{
     classify::Classify,
@@ -83,7 +85,21 @@ pub(super) struct Held<S: Service<Req>, Req> {
     /// The call's place among those that wait.
     pub(super) place: Option<Place>,
     pub(super) deadline: Instant,
-    pub(super) future: Pin<Box<Oneshot<S, Req>>>,
+    pub(super) state: HeldState<S, Req>,
+    /// Tells the next hop how much time is left after the wait.
+    pub(super) refresh: fn(&mut Req, &HeaderName),
+}
+
+pub(super) enum HeldState<S: Service<Req>, Req> {
+    Waits {
+        service: S,
+        request: Req,
+    },
+    Called {
+        future: Pin<Box<Oneshot<S, Req>>>,
+    },
+    /// Between the two.
+    Turning,
 }
 
 impl<S: Service<Req>, C, Req> RetryAfterFuture<S, C, Req> {
@@ -146,7 +162,21 @@ where
                 None => (self.wait, self.place) = (None, None),
             }
         }
-        self.future.as_mut().poll(cx).map_err(Into::into)
+        self.state = match mem::replace(&mut self.state, HeldState::Turning) {
+            HeldState::Waits {
+                service,
+                mut request,
+            } => {
+                (self.refresh)(&mut request, &dependency.policy().rules().deadline_header);
+                let future = Box::pin(service.oneshot(request));
+                HeldState::Called { future }
+            }
+            state => state,
+        };
+        match &mut self.state {
+            HeldState::Called { future } => future.as_mut().poll(cx).map_err(Into::into),
+            HeldState::Waits { .. } | HeldState::Turning => unreachable!("it was turned above"),
+        }
     }
 }
 

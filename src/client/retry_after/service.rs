@@ -5,14 +5,14 @@ use std::{
 
 use http::Request;
 use tokio::time::{Instant, sleep_until};
-use tower::{Service, ServiceExt};
+use tower::Service;
 
 use super::{
     RetryAfterFuture,
-    future::{Held, State, refused, wake_at},
+    future::{Held, HeldState, State, refused, wake_at},
 };
 use crate::{
-    call::{CallDeadline, RetryOverride, release},
+    call::{CallDeadline, CallerContext, RetryOverride, hop::refresh_deadline, release},
     classify::{Classify, Standard},
     dependency::{ByAuthority, Dependency, DependencyCache, Hold, Locate},
     error::{BoxError, Refusal},
@@ -84,7 +84,11 @@ impl<S: Clone, C, L> RetryAfter<S, C, L> {
                     wait: Some(Box::pin(sleep_until(at))),
                     place,
                     deadline,
-                    future: Box::pin(self.inner.clone().oneshot(request)),
+                    state: HeldState::Waits {
+                        service: self.inner.clone(),
+                        request,
+                    },
+                    refresh: refresh_deadline,
                 }),
             },
             Err(refused) => State::Refused { refused },
@@ -102,6 +106,8 @@ fn deadline<B>(dependency: &Dependency, request: &Request<B>) -> Instant {
         let headers = request.headers();
         let timeout = headers.get("grpc-timeout").filter(|_| is_grpc(headers));
         let timeout = timeout.and_then(|value| grpc_timeout(value.as_bytes()));
-        Instant::now() + timeout.unwrap_or(total).min(total)
+        let deadline = Instant::now() + timeout.unwrap_or(total).min(total);
+        let caller = CallerContext::of(Some(extensions)).and_then(|caller| caller.deadline());
+        caller.map_or(deadline, |caller| deadline.min(caller))
     })
 }

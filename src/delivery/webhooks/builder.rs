@@ -5,6 +5,7 @@ use super::{
     queue::{Settings, Signers},
 };
 use crate::{
+    backoff::Jitter,
     delivery::{dead_letter::KEEP, guard::Guard, worker::WorkerNotifier},
     dependency::Dependencies,
     error::ConfigError,
@@ -26,6 +27,7 @@ pub struct WebhooksBuilder<J> {
     keep: Duration,
     keep_delivered: Duration,
     dependencies: Option<Dependencies>,
+    seed: Option<u64>,
 }
 
 impl<J> WebhooksBuilder<J> {
@@ -40,6 +42,7 @@ impl<J> WebhooksBuilder<J> {
             keep: KEEP,
             keep_delivered: KEEP_DELIVERED,
             dependencies: None,
+            seed: None,
         }
     }
 
@@ -88,6 +91,12 @@ impl<J> WebhooksBuilder<J> {
         self
     }
 
+    /// Draws the jitter of the schedule from a seeded generator, for repeatable tests.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
+        self
+    }
+
     /// Builds the webhooks.
     ///
     /// # Errors
@@ -116,6 +125,7 @@ impl<J> WebhooksBuilder<J> {
                 keep: self.keep,
                 keep_delivered: self.keep_delivered,
                 dependencies,
+                jitter: Jitter::new(self.seed),
             }),
         })
     }

@@ -106,13 +106,18 @@ impl WebhookHandler {
 
     /// Schedules the next delivery, or dead-letters the event.
     fn after_failure(&self, entry: &Entry, failure: &DeliveryFailure) -> Settlement {
-        let Settings { schedule, keep, .. } = &*self.settings;
+        let Settings {
+            schedule,
+            keep,
+            jitter,
+            ..
+        } = &*self.settings;
         let (why, cause) = (failure.to_string(), failure.cause().to_string());
         if failure.is_retryable(entry.repeats_of(&cause)) {
             // A redrive starts a new day.
             let since_first = DAY.saturating_sub(entry.expires_at.since(entry.changed_at));
             let asked = failure.retry_after();
-            let next = schedule.next(entry.attempts, since_first, asked, rand::random());
+            let next = schedule.next(entry.attempts, since_first, asked, jitter.draw());
             if let Some(delay) = next {
                 return Settlement::retry(why, delay).cause(cause);
             }

@@ -5,6 +5,7 @@ use super::{
     send,
 };
 use crate::{
+    backoff::Jitter,
     delivery::{
         guard::{Guard, Target},
         redact,
@@ -45,6 +46,7 @@ pub(super) struct Settings {
     pub(super) keep: Duration,
     pub(super) keep_delivered: Duration,
     pub(super) dependencies: Dependencies,
+    pub(super) jitter: Jitter,
 }
 
 impl<J: Journal + Clone> Webhooks<J> {

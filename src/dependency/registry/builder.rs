@@ -14,8 +14,8 @@ use tokio::time::Instant;
 use super::{Current, Dependencies, Registry};
 use crate::{
     backoff::Jitter,
-    classify::Standard,
-    dependency::{ByAuthority, ByMessage, Event, Named, hook::Hook, nanos},
+    classify::{BoxClassify, Classify, Standard},
+    dependency::{BoxLocate, ByAuthority, ByMessage, Event, Locate, Named, hook::Hook, nanos},
     policy::{Policies, Policy},
 };
 
@@ -128,6 +128,49 @@ impl<C, L> DependenciesBuilder<C, L> {
             classifier: self.classifier,
             locate,
         }
+    }
+
+    /// Boxes classifier and locator, so that the registry's type can be written down, whatever closures
+    /// they are: as [`BoxDependencies<Request, Response>`](crate::dependency::BoxDependencies).
+    ///
+    /// ```
+    /// use std::error::Error;
+    /// use tower_reprise::{
+    ///     Dependencies, Policy,
+    ///     call::{Cause, Verdict},
+    ///     dependency::BoxDependencies,
+    ///     error::ConfigError,
+    /// };
+    ///
+    /// struct OrderPlaced;
+    ///
+    /// struct Consumer {
+    ///     deps: BoxDependencies<OrderPlaced, ()>,
+    /// }
+    ///
+    /// fn consumer() -> Result<Consumer, ConfigError> {
+    ///     let judge = |outcome: Result<&(), &(dyn Error + 'static)>| match outcome {
+    ///         Ok(()) => Verdict::SUCCESS,
+    ///         Err(_) => Verdict::transient(Cause::Unknown),
+    ///     };
+    ///     let deps = Dependencies::builder(Policy::batch_item().build()?)
+    ///         .with_classifier(judge)
+    ///         .with_locate_message(|_: &OrderPlaced| "orders".into())
+    ///         .boxed()
+    ///         .build();
+    ///     Ok(Consumer { deps })
+    /// }
+    /// # assert!(consumer()?.deps.list().is_empty());
+    /// # Ok::<(), ConfigError>(())
+    /// ```
+    pub fn boxed<Req, Res>(self) -> DependenciesBuilder<BoxClassify<Req, Res>, BoxLocate<Req>>
+    where
+        C: Classify<Req, Res> + Clone + Send + Sync + 'static,
+        L: Locate<Req> + Clone + Send + Sync + 'static,
+    {
+        let classifier = BoxClassify::new(self.classifier.clone());
+        let locate = BoxLocate::new(self.locate.clone());
+        self.with_classifier(classifier).with_locator(locate)
     }
 
     /// Makes the registry.

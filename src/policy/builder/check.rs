@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use crate::{classify::Codes, error::ConfigError, policy::Settings};
+use crate::{call::hop::reads_otherwise, classify::Codes, error::ConfigError, policy::Settings};
 
 /// Checks the bounds of waits.
 pub(super) fn backoff(base: Duration, cap: Duration) -> Result<(), ConfigError> {
@@ -43,6 +43,13 @@ pub(super) fn settings(settings: &Settings) -> Result<(), ConfigError> {
             "max_retries",
             &settings.max_retries,
             "at most 100, whatever is approved",
+        );
+    }
+    if reads_otherwise(&settings.rules.deadline_header) {
+        return wrong(
+            "rules.deadline_header",
+            &settings.rules.deadline_header,
+            "a header of milliseconds, not one with a format of its own",
         );
     }
     within("total_timeout", settings.total, millisecond, 30 * day)?;
@@ -127,6 +134,9 @@ pub(super) fn settings(settings: &Settings) -> Result<(), ConfigError> {
     }
     if let Err((field, value, allowed)) = settings.rules.codes.check() {
         return wrong(field, &value, allowed);
+    }
+    if let Err((value, allowed)) = settings.rules.guidance.check() {
+        return wrong("rules.guidance", &value, allowed);
     }
     // Without the feature nothing reads bodies, and a table of codes would be silently idle.
     if !cfg!(feature = "codes") && settings.rules.codes != Codes::standard() {

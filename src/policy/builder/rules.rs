@@ -1,7 +1,10 @@
 use http::{HeaderName, StatusCode};
 
 use super::PolicyBuilder;
-use crate::{classify::Codes, http::GrpcCode};
+use crate::{
+    classify::{Codes, retry_after::GuidanceTable},
+    http::GrpcCode,
+};
 
 /// Classification.
 impl PolicyBuilder {
@@ -85,6 +88,12 @@ impl PolicyBuilder {
         self
     }
 
+    /// Sets the fields of failed replies that say when to call again.
+    pub fn guidance(mut self, table: GuidanceTable) -> Self {
+        self.settings.rules.guidance = table;
+        self
+    }
+
     /// Sets the header that gets a fresh value if an error code asks for one.
     pub fn request_id_header(mut self, name: HeaderName) -> Self {
         self.settings.rules.request_id_header = name;
@@ -99,9 +108,33 @@ impl PolicyBuilder {
         self
     }
 
+    /// Sets whether attempts say how much time is left for them, and which attempt they are: in
+    /// `grpc-timeout` and `grpc-previous-rpc-attempts`, or over plain HTTP in the
+    /// [`deadline_header`](Self::deadline_header) and `x-envoy-attempt-count`. Without this word those
+    /// do that are made in the course of a request with a
+    /// [`CallerContext`](crate::call::CallerContext), as a [`DeadlineLayer`](crate::DeadlineLayer)
+    /// gives it.
+    pub fn send_deadline(mut self, send: bool) -> Self {
+        self.settings.rules.send_deadline = Some(send);
+        self
+    }
+
+    /// Sets the header that says how many milliseconds are left for an attempt, over plain HTTP:
+    /// `x-envoy-expected-rq-timeout-ms` by default.
+    pub fn deadline_header(mut self, name: HeaderName) -> Self {
+        self.settings.rules.deadline_header = name;
+        self
+    }
+
     /// Returns the table of codes so far.
     #[cfg(feature = "serde")]
     pub(crate) fn codes_so_far(&self) -> Codes {
         self.settings.rules.codes.clone()
+    }
+
+    /// Returns the table of guidance so far.
+    #[cfg(feature = "serde")]
+    pub(crate) fn guidance_so_far(&self) -> GuidanceTable {
+        self.settings.rules.guidance.clone()
     }
 }

@@ -16,7 +16,7 @@ use super::{
     settings::LayerState,
 };
 use crate::{
-    call::{KeptReply, ReplayAttempt},
+    call::{CallerContext, KeptReply, ReplayAttempt},
     http::{
         BufferedBody, RequestBody,
         read::{Buffered, buffer},
@@ -95,10 +95,12 @@ where
     match first.await {
         Ok(Poll::Ready(executed)) => Ok(executed),
         Ok(Poll::Pending) => {
-            let running = tokio::spawn(async move {
+            // Calls of the handler go by its caller on this task too.
+            let caller = CallerContext::current();
+            let running = tokio::spawn(CallerContext::carry(caller, async move {
                 let _pending = pending.execution();
                 executing.await
-            });
+            }));
             running.await.map_err(|error| match error.is_panic() {
                 true => Aborted::Panicked,
                 false => Aborted::ShutDown,

@@ -12,7 +12,10 @@ use tower::{Layer, Service};
 
 use super::ProblemBody;
 use crate::{
-    call::{Cause, Effect},
+    call::{
+        Cause, Effect, RetryOutcome,
+        caller::{GaveUp, is_final},
+    },
     classify::{Rules, network},
     error::{BoxError, Refused},
     http::{grpc::is_grpc, problem},
@@ -127,19 +130,35 @@ where
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        let (problem, effect) = match this.state.project() {
+        let (problem, effect, gave_up) = match this.state.project() {
             StateProj::Called { future } => match ready!(future.poll(cx)) {
                 Ok(response) => return Poll::Ready(Ok(response.map(ProblemBody::reply))),
-                Err(error) => problem_of(&error.into()),
+                Err(error) => {
+                    let error = error.into();
+                    let (problem, effect) = problem_of(&error);
+                    (problem, effect, gave_up(&error))
+                }
             },
-            StateProj::Failed { problem } => (problem.clone(), Some(Effect::None)),
+            StateProj::Failed { problem } => (problem.clone(), Some(Effect::None), false),
         };
         let mut response = problem.response(*this.grpc);
         if let Some(effect) = effect {
             response.extensions_mut().insert(effect);
         }
+        if gave_up {
+            response.extensions_mut().insert(GaveUp);
+        }
         Poll::Ready(Ok(response.map(Into::into)))
     }
+}
+
+/// Returns whether an error says that a retry is of no use.
+fn gave_up(error: &BoxError) -> bool {
+    let by_loop = RetryOutcome::of_error(&**error).and_then(|outcome| {
+        let reason = outcome.stop_reason()?;
+        Some(is_final(reason, outcome.attempts()))
+    });
+    by_loop.unwrap_or_else(|| Refused::find(&**error).is_some())
 }
 
 /// Returns the answer to a failed call, and the effect that the call may have had where its status

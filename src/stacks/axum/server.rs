@@ -18,6 +18,7 @@ use tower::{Layer, Service, ServiceExt};
 use crate::{
     dependency::{Dependencies, Named},
     server::{
+        deadline::DeadlineLayer,
         dialect::Scope,
         idempotency::{Execution, IdempotencyLayer},
         inbound_budget::InboundBudgetLayer,
@@ -33,6 +34,39 @@ pub fn server<C, L, St, D>(
     idempotency: IdempotencyLayer<St, D>,
 ) -> (InboundBudgetLayer<C, Named>, IdempotencyLayer<St, D>) {
     (InboundBudgetLayer::new(inbound), idempotency)
+}
+
+/// Returns the layers of [`server`] with a [`DeadlineLayer`] among them, for a service whose handlers
+/// call others: their calls end by the caller's deadline, and do not multiply its retries.
+///
+/// ```
+/// use axum::{Router, routing::post};
+/// use tower_reprise::{DeadlineLayer, Dependencies, IdempotencyLayer, Policy, server::dialect::Scope};
+/// use tower_reprise::{stacks::axum::server_in_chain, store::{CrashPolicy, MemoryStore}};
+///
+/// let idempotency = IdempotencyLayer::builder(MemoryStore::new())
+///     .scope(Scope::anonymous("everybody"))
+///     .crash_policy(CrashPolicy::Reexecute)
+///     .build()?;
+/// let inbound = Dependencies::new(Policy::http().build()?);
+/// let deadlines = DeadlineLayer::new().trust_callers();
+///
+/// let app: Router = Router::new()
+///     .route("/payments", post(|| async { "paid" }))
+///     .layer(server_in_chain(inbound, deadlines, idempotency));
+/// # let _ = app;
+/// # Ok::<(), tower_reprise::error::ConfigError>(())
+/// ```
+pub fn server_in_chain<C, L, St, D>(
+    inbound: Dependencies<C, L>,
+    deadlines: DeadlineLayer,
+    idempotency: IdempotencyLayer<St, D>,
+) -> (
+    InboundBudgetLayer<C, Named>,
+    DeadlineLayer,
+    IdempotencyLayer<St, D>,
+) {
+    (InboundBudgetLayer::new(inbound), deadlines, idempotency)
 }
 
 /// The owner of a request, as an [`OwnerLayer`] leaves it on the request's extensions.

@@ -95,6 +95,7 @@ mod query;
 mod settlement;
 mod status;
 mod timestamp;
+mod wrap;
 
 use std::{future::Future, sync::Arc, time::Duration};
 
@@ -108,6 +109,7 @@ pub use self::{
     settlement::{Settlement, SettlementOutcome},
     status::{Priority, Status},
     timestamp::Timestamp,
+    wrap::{WrapJournal, WrappedJournal},
 };
 use super::{Ownership, RecordKey, StoreError, verbs::verbs};
 

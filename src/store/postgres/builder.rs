@@ -93,6 +93,28 @@ impl PostgresStoreBuilder {
         self
     }
 
+    /// Returns the SQL that creates and migrates the tables, one script for each version, for a tool
+    /// that applies migrations. Run each in a transaction of its own, in this order; a store that then
+    /// connects finds nothing to change, and its user needs no right to create. The second one contains
+    /// a fresh secret, with which the journal signs cursors.
+    ///
+    /// ```
+    /// use tower_reprise::store::PostgresStore;
+    ///
+    /// let builder = PostgresStore::builder("postgres://localhost/shop").schema("reprise");
+    /// for (script, version) in builder.migrations()?.iter().zip(1..) {
+    ///     assert!(script.contains(&format!("VALUES ({version})")));
+    /// }
+    /// # Ok::<(), tower_reprise::error::ConfigError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// A setting is out of its range.
+    pub fn migrations(&self) -> Result<Vec<String>, ConfigError> {
+        Ok(super::schema::migrations(&self.check()?))
+    }
+
     /// Returns the settings that the store makes on each connection of a pool of its own, for the
     /// hook of a pool that serves nothing but the store. A shared pool needs none of them: the planner
     /// settings among them keep plans stable while statistics are out of date, and would change the

@@ -4,7 +4,8 @@
 //! acknowledged transition survives a crash of the server.
 //!
 //! A verb is one statement, which is a transaction of its own; a claim of a key that exists takes a
-//! second one. Connections are pooled and bounded, and a verb waits for one, and for its result, no
+//! second one. Claims of new keys, completions and settlements that come in at the same time share a
+//! statement and its commit: one that comes alone is sent at once, by itself. Connections are pooled and bounded, and a verb waits for one, and for its result, no
 //! longer than its timeout. When a connection is lost the verb is repeated on another one; its error
 //! says if the outcome stays unknown.
 //!
@@ -61,9 +62,11 @@
 //!   asynchronous one, the last records are lost with the primary, and their operations are executed
 //!   again. Sessions commit synchronously even where the server's default is off.
 
+mod batcher;
 mod builder;
 mod error;
 mod journal;
+mod record_rows;
 mod row;
 mod schema;
 mod sql;
@@ -75,18 +78,20 @@ use deadpool_postgres::{Object, Pool};
 use tokio::time::{Instant, error::Elapsed};
 use tokio_postgres::{Row, Transaction, error::SqlState, types::ToSql};
 
+use self::{
+    batcher::{Batched, Batcher},
+    builder::Table,
+    record_rows::{ClaimRow, CompleteRow},
+    row::{claimed, columns, micros, number},
+    sql::Statements,
+};
 pub use self::{
     builder::PostgresStoreBuilder,
     statement::{SqlParameter, SqlStatement},
 };
-use self::{
-    builder::Table,
-    row::{claimed, columns, micros, number},
-    sql::Statements,
-};
 use super::{
-    Claim, ClaimId, Claimed, CrashPolicy, FencingToken, IdempotencyStore, Ownership, RecordKey,
-    StoreError, StoreErrorKind, Stored, remote, verbs::verbs,
+    Claim, ClaimId, Claimed, CrashPolicy, FencingToken, IdempotencyStore, Lease, Ownership,
+    RecordKey, StoreError, StoreErrorKind, Stored, remote, verbs::verbs,
 };
 use crate::sync::{AtomicU64, Ordering};
 
@@ -111,7 +116,9 @@ struct Inner {
     table: Table,
     statements: Statements,
     journal: journal::Statements,
-    settle_batcher: journal::SettleBatcher,
+    claims: Batcher<ClaimRow>,
+    completions: Batcher<CompleteRow>,
+    settle_batcher: Batcher<journal::SettleRow>,
     timeout: Duration,
     opened: Instant,
     /// In microseconds after `opened`.
@@ -169,7 +176,9 @@ impl PostgresStore {
                 table: table.clone(),
                 statements: Statements::new(table),
                 journal: journal::Statements::new(table),
-                settle_batcher: journal::SettleBatcher::default(),
+                claims: Batcher::default(),
+                completions: Batcher::default(),
+                settle_batcher: Batcher::default(),
                 timeout,
                 opened: Instant::now(),
                 next_sweep: AtomicU64::new(0),
@@ -179,20 +188,25 @@ impl PostgresStore {
         Ok(store)
     }
 
+    /// Opens the tables. Changes of them are not bound by the timeout of a verb.
     async fn migrate(&self, deadline: Instant) -> Result<(), StoreError> {
         let mut client = self.client(deadline).await?;
-        let migrated = tokio::time::timeout_at(deadline, async {
+        let opened = tokio::time::timeout_at(deadline, async {
             let transaction = client.transaction().await.map_err(error::of_statement)?;
-            schema::migrate(&transaction, &self.inner.table).await?;
-            let statements = [&self.inner.statements.claim, &self.inner.journal.lease];
-            schema::check_layout(&transaction, &self.inner.table, statements).await?;
-            transaction.commit().await.map_err(error::of_statement)
+            let missing = schema::missing(&transaction, &self.inner.table).await?;
+            Ok((transaction, missing))
         })
         .await;
-        migrated.unwrap_or_else(|_| {
-            let message = "the tables could not be migrated in time";
+        let (transaction, missing) = opened.unwrap_or_else(|_| {
+            let message = "the tables could not be opened in time: another process may change them";
             Err(StoreError::new(StoreErrorKind::Timeout, message))
-        })
+        })?;
+        if !missing.is_empty() {
+            schema::apply(&transaction, &missing).await?;
+        }
+        let statements = [&self.inner.statements.claim, &self.inner.journal.lease];
+        schema::check_layout(&transaction, &self.inner.table, statements).await?;
+        transaction.commit().await.map_err(error::of_statement)
     }
 
     /// Completes the operation in your transaction: the effect and the record are committed together
@@ -344,6 +358,7 @@ impl PostgresStore {
 
     async fn finish(
         &self,
+        time: Duration,
         key: RecordKey,
         token: FencingToken,
         stored: &Stored,
@@ -352,11 +367,11 @@ impl PostgresStore {
         let complete = &self.inner.statements.complete;
         let (state, reply) = columns(stored);
         let (key, retention) = (key.as_bytes().as_slice(), micros(retention));
-        self.owned(
-            complete,
-            &[&key, &number(token), &state, &reply, &retention],
-        )
-        .await
+        let token = number(token);
+        let parameters: [&(dyn ToSql + Sync); 5] = [&key, &token, &state, &reply, &retention];
+        let finish = |deadline| self.attempt(deadline, complete, &parameters);
+        let rows = remote::with_retries(time, finish).await?;
+        Ok(Ownership::held_if(!rows.is_empty()))
     }
 
     /// Runs one statement, which is a transaction of its own.
@@ -385,7 +400,7 @@ fn conclude<T>(
     let error = match result {
         Ok(Ok(rows)) => return Ok(rows),
         Ok(Err(error)) => error::of_statement(error),
-        Err(_) => StoreError::new(StoreErrorKind::Timeout, "no response in time").in_doubt(),
+        Err(_) => error::of_late_statement(),
     };
     if error.is_transient() {
         drop(Object::take(client));
@@ -396,6 +411,22 @@ fn conclude<T>(
 impl IdempotencyStore for PostgresStore {
     async fn claim(&self, claim: Claim) -> Result<Claimed, StoreError> {
         self.sweep_if_due();
+        let (mut left, mut in_doubt) = (self.inner.timeout, false);
+        // A claim that resumes an operation finds its record.
+        if claim.resumes.is_none() {
+            match self.batched(ClaimRow::new(&claim)).await? {
+                Batched::Made(token) => {
+                    return Ok(Claimed::New(Lease {
+                        token,
+                        orphaned: false,
+                    }));
+                }
+                Batched::Alone {
+                    left: time,
+                    in_doubt: doubt,
+                } => (left, in_doubt) = (time, doubt),
+            }
+        }
         let (key, fingerprint) = (claim.key.as_bytes().as_slice(), claim.fingerprint);
         let note = (!claim.note.is_empty()).then_some(claim.note.as_bytes());
         let resumes = claim.resumes.as_ref().map(|id| id.as_bytes().as_slice());
@@ -409,20 +440,16 @@ impl IdempotencyStore for PostgresStore {
             &(claim.crash_policy == CrashPolicy::Unknown),
             &resumes,
         ];
-        let statements = &self.inner.statements;
-        remote::with_retries(self.inner.timeout, async |deadline| {
+        let sql = &self.inner.statements.claim;
+        let claimed = remote::with_retries(left, async |deadline| {
             loop {
-                let new = (&statements.claim_new, &parameters[..6]);
-                let any = (&statements.claim, &parameters[..]);
-                for (sql, parameters) in [new, any] {
-                    let rows = self.attempt(deadline, sql, parameters).await?;
-                    if let Some(row) = rows.first() {
-                        return claimed(row);
-                    }
+                let rows = self.attempt(deadline, sql, &parameters).await?;
+                if let Some(row) = rows.first() {
+                    return claimed(row);
                 }
             }
-        })
-        .await
+        });
+        claimed.await.map_err(|error| error.in_doubt_if(in_doubt))
     }
 
     verbs! { self;
@@ -440,12 +467,19 @@ impl IdempotencyStore for PostgresStore {
         stored: Stored,
         retention: Duration,
     ) -> Result<Ownership, StoreError> {
-        let completed = self.finish(key, token, &stored, retention).await;
+        let row = CompleteRow::new(key, token, stored.clone(), retention);
+        let (left, in_doubt) = match self.batched(row).await? {
+            Batched::Made(()) => return Ok(Ownership::Held),
+            Batched::Alone { left, in_doubt } => (left, in_doubt),
+        };
+        let completed = self.finish(left, key, token, &stored, retention).await;
+        let completed = completed.map_err(|error| error.in_doubt_if(in_doubt));
         match (&stored, completed) {
             // A row without a reply has room where the one in flight was: its operation is not
             // executed again because of a full disk.
             (Stored::Reply(_), Err(error)) if error.kind() == StoreErrorKind::Full => {
-                self.finish(key, token, &Stored::NotRetained, retention)
+                let time = self.inner.timeout;
+                self.finish(time, key, token, &Stored::NotRetained, retention)
                     .await
             }
             (_, completed) => completed,

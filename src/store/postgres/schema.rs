@@ -6,16 +6,26 @@ use tokio_postgres::error::SqlState;
 use super::{builder::Table, error};
 use crate::store::{StoreError, StoreErrorKind};
 
-/// Returns one step for each version. A released step never changes; the version of a table is the
-/// number of steps that were applied to it.
-fn migrations(table: &Table) -> Vec<String> {
-    vec![
-        records(table),
+/// Returns one script for each version: what it changes, and the note that it was applied. A released
+/// one never changes; the version of a table is the number of scripts that were applied to it.
+pub(super) fn migrations(table: &Table) -> Vec<String> {
+    let versions = table.versions();
+    let create = format!(
+        "{} CREATE TABLE {versions} (version integer PRIMARY KEY, \
+         applied timestamptz NOT NULL DEFAULT now()); {}",
+        table.create_schema(),
+        records(table)
+    );
+    let steps = [
+        create,
         journal(table),
         counters(table),
         calls(table),
         hot_updates(table),
-    ]
+    ];
+    let noted =
+        |(step, version)| format!("{step} INSERT INTO {versions} (version) VALUES ({version});");
+    steps.into_iter().zip(1..).map(noted).collect()
 }
 
 fn records(table: &Table) -> String {
@@ -162,12 +172,12 @@ fn hot_updates(records: &Table) -> String {
     )
 }
 
-/// Applies the missing steps, while other processes that open the same table wait. A user without
-/// the right to create can open a table that is up to date.
-pub(super) async fn migrate(
+/// Returns the scripts that are missing, and locks out other processes that open the same table. A
+/// user without the right to create can open a table that is up to date.
+pub(super) async fn missing(
     transaction: &Transaction<'_>,
     table: &Table,
-) -> Result<(), StoreError> {
+) -> Result<Vec<String>, StoreError> {
     let failed = error::of_statement;
     transaction
         .execute(
@@ -193,31 +203,29 @@ pub(super) async fn migrate(
         0
     };
 
-    let migrations = migrations(table);
+    let mut migrations = migrations(table);
+    let known = migrations.len();
     let applied = usize::try_from(version).unwrap_or(usize::MAX);
-    let missing = migrations.get(applied..).ok_or_else(|| {
-        let known = migrations.len();
+    if applied > known {
         let message = format!(
             "table {table} is of version {version}, and this version of the crate knows {known}: \
              update the crate, or use another table"
         );
-        StoreError::new(StoreErrorKind::NewerSchema, message)
-    })?;
-    if missing.is_empty() {
-        return Ok(());
+        return Err(StoreError::new(StoreErrorKind::NewerSchema, message));
     }
-    if !exists {
-        let create = format!(
-            "{} CREATE TABLE {versions} (version integer PRIMARY KEY, \
-             applied timestamptz NOT NULL DEFAULT now())",
-            table.create_schema()
-        );
-        transaction.batch_execute(&create).await.map_err(failed)?;
-    }
-    for (migration, version) in missing.iter().zip(version + 1..) {
-        let insert = format!("INSERT INTO {versions} (version) VALUES ({version})");
-        let step = format!("{migration} {insert}");
-        transaction.batch_execute(&step).await.map_err(failed)?;
+    Ok(migrations.split_off(applied))
+}
+
+/// Applies scripts. Changing a large table takes longer than a verb may.
+pub(super) async fn apply(
+    transaction: &Transaction<'_>,
+    scripts: &[String],
+) -> Result<(), StoreError> {
+    let failed = error::of_statement;
+    let unlimited = "SET LOCAL statement_timeout = 0";
+    transaction.batch_execute(unlimited).await.map_err(failed)?;
+    for script in scripts {
+        transaction.batch_execute(script).await.map_err(failed)?;
     }
     Ok(())
 }

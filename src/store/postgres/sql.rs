@@ -34,6 +34,7 @@ pub(super) struct Statements {
     pub(super) claim: String,
     pub(super) renew: String,
     pub(super) complete: String,
+    pub(super) complete_batch: String,
     pub(super) complete_in: String,
     pub(super) release: String,
     pub(super) sweep: String,
@@ -57,6 +58,7 @@ impl Statements {
             // transaction, whatever its owner does next.
             complete_in: format!("WITH done AS ({complete}) SELECT 1 / count(*) FROM done"),
             complete,
+            complete_batch: complete_batch(table),
             release: format!(
                 "UPDATE {table} SET state = {RELEASED}, expires = {NOW}, \
                    sweep_after = {released} \
@@ -73,17 +75,20 @@ impl Statements {
     }
 }
 
-/// Claims a new key, as nearly every claim does, at the least cost. Returns no row if the key
-/// exists.
+/// Claims new keys, as nearly every key is, at the least cost. Returns the claims whose keys did not
+/// exist.
 fn claim_new(table: &Table) -> String {
-    let sweep_after = hour_after("now + $4 + $5");
+    let sweep_after = hour_after("now + row.lease + row.retention");
     format!(
         "INSERT INTO {table} \
            (key, fingerprint, claim_id, token, state, orphaned, lease_until, expires, note, \
             sweep_after) \
-         SELECT $1, $2, $3, now, {IN_FLIGHT}, false, now + $4, now + $4 + $5, $6, {sweep_after} \
-         FROM (SELECT {NOW} AS now) clock \
-         ON CONFLICT (key) DO NOTHING RETURNING true, state, token, orphaned"
+         SELECT row.key, row.fingerprint, row.id, now, {IN_FLIGHT}, false, now + row.lease, \
+           now + row.lease + row.retention, row.note, {sweep_after} \
+         FROM (SELECT {NOW} AS now) clock, \
+           unnest($1::bytea[], $2::bytea[], $3::bytea[], $4::bigint[], $5::bigint[], $6::bytea[]) \
+             AS row (key, fingerprint, id, lease, retention, note) \
+         ON CONFLICT (key) DO NOTHING RETURNING claim_id, token"
     )
 }
 
@@ -149,14 +154,34 @@ fn claim(table: &Table) -> String {
 /// Completes a record. A repeat rewrites the row instead of reading it first: a concurrent completion
 /// with this token may not be committed yet, and a read would miss it, while an update waits for it.
 fn complete(table: &Table) -> String {
-    let sweep_after = hour_after(&format!("{NOW} + $5"));
+    let (completing, kept) = (completing(table, ["$3", "$4", "$5"]), kept());
+    format!("{completing} WHERE r.key = $1 AND r.token = $2 AND {kept} RETURNING 1")
+}
+
+/// Completes many records. Returns those that were completed.
+fn complete_batch(table: &Table) -> String {
+    let columns = ["row.state", "row.reply", "row.retention"];
+    let (completing, kept) = (completing(table, columns), kept());
+    format!(
+        "{completing} \
+         FROM unnest($1::bytea[], $2::bigint[], $3::smallint[], $4::bytea[], $5::bigint[]) \
+           AS row (key, token, state, reply, retention) \
+         WHERE r.key = row.key AND r.token = row.token AND {kept} RETURNING r.key, r.token"
+    )
+}
+
+/// Returns the condition of a record that its owner may complete, perhaps once more.
+fn kept() -> String {
+    format!("r.state <> {RELEASED} AND r.expires > {NOW}")
+}
+
+fn completing(table: &Table, [state, reply, retention]: [&str; 3]) -> String {
+    let sweep_after = hour_after(&format!("{NOW} + {retention}"));
     format!(
         "UPDATE {table} r SET \
-           state = CASE WHEN state = {IN_FLIGHT} THEN $3 ELSE state END, \
-           reply = CASE WHEN state = {IN_FLIGHT} THEN $4 ELSE reply END, \
-           expires = CASE WHEN state = {IN_FLIGHT} THEN {NOW} + $5 ELSE expires END, \
-           sweep_after = greatest(sweep_after, {sweep_after}) \
-         WHERE key = $1 AND token = $2 AND state <> {RELEASED} AND expires > {NOW} \
-         RETURNING 1"
+           state = CASE WHEN r.state = {IN_FLIGHT} THEN {state} ELSE r.state END, \
+           reply = CASE WHEN r.state = {IN_FLIGHT} THEN {reply} ELSE r.reply END, \
+           expires = CASE WHEN r.state = {IN_FLIGHT} THEN {NOW} + {retention} ELSE r.expires END, \
+           sweep_after = greatest(r.sweep_after, {sweep_after})"
     )
 }

@@ -3,6 +3,7 @@
 mod any;
 mod dates;
 mod limits;
+mod vendors;
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

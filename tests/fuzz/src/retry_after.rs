@@ -1,12 +1,12 @@
-//! RA-1 … RA-8: what response headers ask for.
+//! RA-1 … RA-8 and RA-10: what response headers ask for.
 
 use std::time::{Duration, SystemTime};
 
 use tower_reprise::{
     call::Guidance,
     classify::retry_after::{
-        explicit_guidance, guidance, http_date, pushback, rate_limit, retry_after,
-        retry_after_value,
+        GuidanceTable, delay_value, explicit_guidance, guidance, http_date, pushback, rate_limit,
+        retry_after, retry_after_value,
     },
 };
 
@@ -20,7 +20,8 @@ pub(crate) fn run(input: &[u8]) {
     let now = Duration::from_secs(now.unwrap_or(1_763_000_000).min(1 << 38));
     let now = SystemTime::UNIX_EPOCH + now;
 
-    let asked = retry_after(&headers, now);
+    let asked = GuidanceTable::standard().longest_delay(&headers, now);
+    assert!(asked >= retry_after(&headers, now));
     let limited = rate_limit(&headers, now);
     match guidance(&headers, now) {
         Some(Guidance::AtLeast(floor)) => assert_eq!(Some(floor), asked.max(limited)),
@@ -38,6 +39,12 @@ pub(crate) fn run(input: &[u8]) {
 
 fn value_alone(value: &[u8], now: SystemTime) {
     let delay = retry_after_value(value, now);
+    // RA-10: blanks mean nothing, and what is no timestamp means the same in every field.
+    let vendors = delay_value(value, now);
+    assert_eq!(delay_value(&[b"\t", value].concat(), now), vendors);
+    if delay < Some(Duration::from_secs(1_000_000_000)) && delay.is_some() {
+        assert_eq!(vendors, delay);
+    }
     // RA-1: blanks around it mean nothing.
     assert_eq!(
         retry_after_value(&[b" \t", value, b" "].concat(), now),

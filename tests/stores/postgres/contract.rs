@@ -7,7 +7,7 @@ use std::{
 
 use tokio::task::JoinSet;
 use tower_reprise::store::{
-    Claim, Claimed, Fingerprint, IdempotencyStore, Ownership, PostgresStore,
+    Claim, Claimed, FencingToken, Fingerprint, IdempotencyStore, Ownership, PostgresStore, Stored,
     conformance::{self, Backend},
 };
 
@@ -131,6 +131,53 @@ async fn i_15_tokens_grow_while_owners_take_turns() {
     let tokens = std::mem::take(&mut *tokens.lock().unwrap());
     let stale = tokens.windows(2).find(|pair| pair[0] >= pair[1]);
     assert_eq!(stale, None);
+    postgres.drop().await;
+}
+
+/// Claims of one key among those of others, and completions, all at the same time: each key is
+/// executed once, and far fewer statements than transitions are committed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn t_8_i_6_concurrent_transitions_share_their_commits() {
+    const KEYS: u32 = 200;
+    let Some(postgres) = Postgres::new().await else {
+        return;
+    };
+    let store = postgres.store().await;
+    let mut tasks = JoinSet::new();
+    for n in 0..3 * KEYS {
+        let store = store.clone();
+        tasks.spawn(async move {
+            let claim = claim(u64::from(n % KEYS));
+            match store.claim(claim.clone()).await.expect("claim") {
+                Claimed::New(lease) => {
+                    let reply = reply(&format!("reply {}", n % KEYS));
+                    let completed = store.complete(claim.key, lease.token, reply, RETENTION);
+                    assert_eq!(completed.await.expect("complete"), Ownership::Held);
+                    let stale = FencingToken::new(lease.token.get() - 1);
+                    let refused = store.complete(claim.key, stale, Stored::NotRetained, RETENTION);
+                    assert_eq!(refused.await.expect("complete"), Ownership::Lost);
+                    1
+                }
+                Claimed::InFlight { .. } | Claimed::Done { .. } => 0,
+                other => panic!("{other:?}"),
+            }
+        });
+    }
+    let executed: u32 = tasks.join_all().await.iter().sum();
+    assert_eq!(executed, KEYS);
+    for n in 0..KEYS {
+        let found = store.claim(claim(u64::from(n))).await.expect("claim");
+        let Claimed::Done { stored, .. } = found else {
+            panic!("{found:?}");
+        };
+        assert_eq!(stored, reply(&format!("reply {n}")));
+    }
+    let commits = "SELECT count(DISTINCT xmin::text) FROM {schema}.reprise_idempotency";
+    let commits = postgres.count(commits).await;
+    assert!(
+        commits <= i64::from(KEYS / 4),
+        "{commits} commits of completions"
+    );
     postgres.drop().await;
 }
 

@@ -98,6 +98,35 @@ async fn t_5_a_table_that_is_there_needs_no_right_to_create() {
     postgres.drop().await;
 }
 
+/// A tool applies the migrations, and a user who may only read and write finds all tables.
+#[tokio::test]
+async fn t_10_migrations_exported_as_sql_leave_nothing_to_do() {
+    let Some(postgres) = Postgres::new().await else {
+        return;
+    };
+    let scripts = postgres.builder().migrations().unwrap();
+    for script in &scripts {
+        let applied = postgres.admin.batch_execute(script).await;
+        applied.expect("a script");
+    }
+    let columns = "SELECT count(*) FROM information_schema.columns WHERE table_schema = '{schema}'";
+    let applied = postgres.count(columns).await;
+    let store = postgres.store().await;
+    let token = own(&store, claim(1)).await;
+    complete(&store, 1, token, reply("paid")).await;
+    let versions = "SELECT count(*) FROM {schema}.reprise_idempotency_version";
+    assert_eq!(postgres.count(versions).await, scripts.len() as i64);
+    assert_eq!(postgres.count(columns).await, applied);
+    let error = postgres.builder().table("no-name").migrations();
+    assert!(
+        error
+            .unwrap_err()
+            .to_string()
+            .starts_with("postgres.table is")
+    );
+    postgres.drop().await;
+}
+
 /// T-5: 002 and 003 recommend columns for the function and the version of a call.
 #[cfg(all(feature = "forrst", feature = "delivery"))]
 #[tokio::test]

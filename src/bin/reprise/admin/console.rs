@@ -89,12 +89,13 @@ pub(super) async fn events(State(admin): State<Admin>) -> Response {
 }
 
 async fn state(admin: &Admin, counted: bool) -> Value {
+    let upstreams = admin.upstreams.list();
     let upstream = admin.registries.upstream.list();
     let upstream = upstream.iter().map(|dependency| {
         let mut described = describe(dependency);
         described["kind"] = "upstream".into();
         // All callers' requests go there.
-        if dependency.name() == admin.target.name() {
+        if matches!(&upstreams[..], [only] if only.name() == dependency.name()) {
             described["traffic"] = admin.traffic.show();
         }
         described

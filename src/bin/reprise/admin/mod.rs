@@ -8,7 +8,7 @@ mod letters;
 mod redrives;
 mod replays;
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use axum::{
     Json, Router,
@@ -21,7 +21,7 @@ use axum::{
 use metrics_exporter_prometheus::PrometheusHandle;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::{net::TcpListener, sync::watch, time::timeout};
+use tokio::{net::TcpListener, sync::watch, task::JoinSet, time::timeout};
 use tower_reprise::dependency::{BreakerState, Dependency};
 
 pub(crate) use self::{
@@ -31,7 +31,7 @@ pub(crate) use self::{
 };
 use crate::{
     audit,
-    gateway::{policy::Registries, traffic::Traffic, upstream::Target},
+    gateway::{policy::Registries, traffic::Traffic, upstreams::Upstreams},
 };
 
 /// The time limit of a readiness check.
@@ -42,7 +42,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub(crate) struct Admin {
     pub(crate) books: Books,
     pub(crate) registries: Registries,
-    pub(crate) target: Target,
+    pub(crate) upstreams: Upstreams,
     pub(crate) traffic: Arc<Traffic>,
     pub(crate) prometheus: PrometheusHandle,
     pub(crate) draining: watch::Receiver<bool>,
@@ -116,10 +116,16 @@ async fn ready(State(admin): State<Admin>) -> Response {
     let draining = *admin.draining.borrow();
     let maintenance = admin.books.replay.maintenance().is_on();
     let store = async { timeout(PATIENCE, admin.books.writes()).await == Ok(true) };
-    // In maintenance nobody asks for it.
-    let upstream =
-        async { maintenance || timeout(PATIENCE, admin.target.is_there()).await == Ok(true) };
-    let (store, upstream) = tokio::join!(store, upstream);
+    // In maintenance nobody asks for them.
+    let upstreams = async {
+        match maintenance {
+            true => BTreeMap::new(),
+            false => reached(&admin.upstreams).await,
+        }
+    };
+    let (store, upstreams) = tokio::join!(store, upstreams);
+    // With one of several it can serve something.
+    let upstream = maintenance || upstreams.values().any(|there| *there);
     let status = match store && upstream && !draining {
         true => StatusCode::OK,
         false => StatusCode::SERVICE_UNAVAILABLE,
@@ -127,10 +133,23 @@ async fn ready(State(admin): State<Admin>) -> Response {
     let body = json!({
         "store": store,
         "upstream": upstream,
+        "upstreams": upstreams,
         "draining": draining,
         "maintenance": maintenance,
     });
     (status, Json(body)).into_response()
+}
+
+/// Returns the upstreams by name, and whether something listens there.
+async fn reached(upstreams: &Upstreams) -> BTreeMap<String, bool> {
+    let mut asking = JoinSet::new();
+    for upstream in upstreams.list() {
+        asking.spawn(async move {
+            let there = timeout(PATIENCE, upstream.is_there()).await == Ok(true);
+            (upstream.name().to_owned(), there)
+        });
+    }
+    asking.join_all().await.into_iter().collect()
 }
 
 async fn metrics(State(admin): State<Admin>) -> impl IntoResponse {

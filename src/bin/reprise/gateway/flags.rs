@@ -1,12 +1,10 @@
 //! The flags. One table says all there is: `--help` is made of it, the command line is read by it,
 //! and so is a file of `--config`, which has a line `name = value` for each.
 
-use std::{collections::BTreeMap, fs};
-
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use tower_reprise::error::BoxError;
 
-use crate::usage_error::UsageError;
+use super::file::{self, Fields, Tables};
 
 /// A flag: its name, what its value is called, what it is for. Under a heading.
 struct Flag {
@@ -43,13 +41,13 @@ const FLAGS: &[Flag] = &[
         TRAFFIC,
         "listen",
         "ADDRESS",
-        "Where callers connect to, such as 127.0.0.1:8080; with port 0 the system chooses one. Required",
+        "Where callers connect to, such as 127.0.0.1:8080; with port 0 the system chooses one. Required, unless systemd gives the socket",
     ),
     flag(
         TRAFFIC,
         "upstream",
         "URL",
-        "The service behind: http://HOST:PORT or https://HOST, with a path if all paths are below it. Required",
+        "The service behind: http://HOST:PORT or https://HOST, with a path if all paths are below it. Required, unless a file has [upstreams]",
     ),
     flag(
         TRAFFIC,
@@ -281,34 +279,30 @@ const ABOUT: &str = "Stands in front of a service that you already have: retries
 const MORE: &str = "Flags in a file: the same names, `listen = \"127.0.0.1:8080\"`, `require-key = true`; \
     or in the environment, `REPRISE_REQUIRE_KEY=true`. The command line has the last word, then the \
     environment. Times are written 500ms, 30s, 5min, 24h, 7days.\n\n\
-    Signals: SIGTERM and SIGINT finish what is under way and stop; SIGHUP reads the policy and the certificate again.\n\n\
+    Signals: SIGTERM and SIGINT finish what is under way and stop; SIGHUP reads the configuration again: upstreams, routes, policies \
+    and the certificate; connections, calls under way and breakers stay as they are.\n\n\
     Exit status: 0 stopped in order; 1 trouble; 2 a flag or a file that can't be used.";
 
-/// The values of the flags that were given, on the command line or in a file.
+/// The values that were given: of flags, on the command line, in the environment or in a file, and
+/// of the file's tables.
 #[derive(Debug, Default)]
-pub(crate) struct Values(BTreeMap<String, Vec<String>>);
-
-impl Values {
-    /// The value of a flag, the last one if there are several.
-    pub(crate) fn get(&self, name: &str) -> Option<&str> {
-        debug_assert!(name == "bare" || FLAGS.iter().any(|flag| flag.name == name));
-        self.all(name).last().map(String::as_str)
-    }
-
-    pub(crate) fn all(&self, name: &str) -> &[String] {
-        self.0.get(name).map(Vec::as_slice).unwrap_or_default()
-    }
+pub(crate) struct Values {
+    pub(crate) fields: Fields,
+    pub(crate) tables: Tables,
 }
 
 /// Reads the flags: the command line, then the environment, then a file.
 pub(crate) fn read(matches: &ArgMatches) -> Result<Values, BoxError> {
+    let names: Vec<_> = FLAGS.iter().map(|flag| flag.name).collect();
     let mut values = match matches.get_one::<String>("config") {
-        Some(path) => file(path)?,
+        Some(path) => file::read(path, &names)?,
         None => Values::default(),
     };
-    for name in FLAGS.iter().map(|flag| flag.name).chain(["bare"]) {
+    for name in names.into_iter().chain(["bare"]) {
         if let Some(given) = matches.get_many::<String>(name) {
-            values.0.insert(name.to_owned(), given.cloned().collect());
+            values
+                .fields
+                .insert(name.to_owned(), given.cloned().collect());
         }
     }
     Ok(values)
@@ -348,7 +342,13 @@ pub(crate) fn command() -> Command {
                 .value_name("FILE")
                 .env("REPRISE_CONFIG")
                 .hide_env(true)
-                .help("Reads all of these from a TOML file too"),
+                .help("Reads all of these from a TOML file too, and what only it can say: [upstreams], [[routes]] and [policy], see examples/gateway.toml"),
+        )
+        .arg(
+            Arg::new("check")
+                .long("check")
+                .action(ArgAction::SetTrue)
+                .help("Checks the configuration, says what it comes to, and ends"),
         )
         // The same proxy without a single layer, to be measured against.
         .arg(
@@ -359,42 +359,4 @@ pub(crate) fn command() -> Command {
                 .default_missing_value("true"),
         );
     FLAGS.iter().map(arg).fold(command, Command::arg)
-}
-
-/// The values that a file may have for a flag.
-const VALUES: &str = "a text, a whole number, true or false";
-
-/// Flags from a file.
-fn file(path: &str) -> Result<Values, BoxError> {
-    let text = fs::read_to_string(path).map_err(|error| {
-        UsageError::new("config", path, format!("a file that can be read ({error})"))
-    })?;
-    let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
-        // Without the line itself, which may hold a password.
-        let before = error.span().and_then(|span| text.get(..span.start));
-        let line = before.map_or(1, |before| before.split('\n').count());
-        let allowed = format!("TOML (line {line}: {})", error.message());
-        UsageError::new("config", path, allowed)
-    })?;
-    let mut values = BTreeMap::new();
-    for (name, value) in table {
-        if !FLAGS.iter().any(|flag| flag.name == name) {
-            let names: Vec<_> = FLAGS.iter().map(|flag| flag.name).collect();
-            let allowed = format!("one of {}", names.join(", "));
-            return Err(UsageError::new("config", &name, allowed).into());
-        }
-        let list = match value {
-            toml::Value::Array(list) => list,
-            value => vec![value],
-        };
-        let texts = list.into_iter().map(|value| match value {
-            toml::Value::String(text) => Ok(text),
-            toml::Value::Integer(number) => Ok(number.to_string()),
-            toml::Value::Boolean(is) => Ok(is.to_string()),
-            toml::Value::Float(number) => Err(UsageError::new(&name, &number.to_string(), VALUES)),
-            other => Err(UsageError::new(&name, other.type_str(), VALUES)),
-        });
-        values.insert(name.clone(), texts.collect::<Result<Vec<_>, UsageError>>()?);
-    }
-    Ok(Values(values))
 }

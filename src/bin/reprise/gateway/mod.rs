@@ -2,10 +2,14 @@
 
 mod access;
 pub(crate) mod caller;
+mod file;
 pub(crate) mod flags;
 mod headers;
 pub(crate) mod policy;
 mod prompt;
+mod reader;
+mod reload;
+mod routes;
 mod run;
 mod server;
 mod settings;
@@ -15,18 +19,31 @@ mod tls;
 pub(crate) mod traffic;
 mod tunnel;
 mod uncertain;
-pub(crate) mod upstream;
+mod upstream;
+pub(crate) mod upstreams;
 
 use std::process::ExitCode;
 
 use clap::ArgMatches;
 use tower_reprise::error::BoxError;
 
-use self::settings::Settings;
+use self::{access::AccessLog, settings::Settings};
+use crate::{output::print, usage_error::UsageError};
 
-/// Serves by these flags until it is told to stop.
+/// Serves by these flags until it is told to stop, or checks them.
 pub(crate) fn serve(matches: &ArgMatches) -> Result<ExitCode, BoxError> {
-    let settings = Settings::read(&flags::read(matches)?)?;
+    let socket = systemd::socket()?;
+    let values = flags::read(matches)?;
+    let settings = Settings::read(&values, socket.is_some())?;
+    if matches.get_flag("check") {
+        print(&settings.summary());
+        return Ok(ExitCode::SUCCESS);
+    }
+    let open = |path: &String| {
+        let allowed = |error| format!("a file that can be written to, or - ({error})");
+        AccessLog::open(path).map_err(|error| UsageError::new("access-log", path, allowed(error)))
+    };
+    let access_log = settings.access_log.as_ref().map(open).transpose()?;
     tracing_subscriber::fmt()
         .with_max_level(settings.log)
         .with_writer(std::io::stderr)
@@ -34,5 +51,7 @@ pub(crate) fn serve(matches: &ArgMatches) -> Result<ExitCode, BoxError> {
     for warning in &settings.warnings {
         tracing::warn!("{warning}");
     }
-    Ok(crate::block_on(run::run(settings), |()| ExitCode::SUCCESS))
+    let reload = reload::Reload::new(matches.clone(), values, socket.is_some());
+    let running = run::run(settings, socket, access_log, reload);
+    Ok(crate::block_on(running, |()| ExitCode::SUCCESS))
 }

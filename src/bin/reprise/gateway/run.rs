@@ -14,59 +14,63 @@ use tower_reprise::error::BoxError;
 
 use crate::{
     admin::{self, Admin, Books, Guard},
+    gateway::access::AccessLog,
     gateway::policy::Registries,
+    gateway::reload::{Reload, Reloaded},
     gateway::server::{self, Edge},
     gateway::settings::Settings,
     gateway::stack,
     gateway::systemd,
-    gateway::tls::Tls,
     gateway::traffic::{self, Traffic},
     gateway::tunnel::Tunnels,
-    gateway::upstream::{self, Target},
+    gateway::upstreams::Upstreams,
     store::Store,
     usage_error::UsageError,
 };
 
-pub(crate) async fn run(settings: Settings) -> Result<(), BoxError> {
+pub(crate) async fn run(
+    settings: Settings,
+    socket: Option<std::net::TcpListener>,
+    access_log: Option<AccessLog>,
+    reload: Reload,
+) -> Result<(), BoxError> {
     let signals = Signals::new()?;
     let prometheus = PrometheusBuilder::new()
         .set_buckets(&traffic::BOUNDS)?
         .install_recorder()?;
     traffic::describe();
     let traffic = Arc::new(Traffic::new());
-    let listener = bind("listen", settings.listen).await?;
+    let listener = listen(socket, settings.listen).await?;
     let (stopping, stop) = watch::channel(false);
     let registries = Registries::new(&settings.policies);
-    let target = Target::new(&settings)?;
-    let tunnels = Tunnels::new(upstream::client(&settings)?);
+    let upstreams = Upstreams::new(&settings.upstreams, &settings.routes)?;
+    let tunnels = Tunnels::new(registries.upstream.clone());
+    let parts = Reloaded {
+        registries: registries.clone(),
+        upstreams: upstreams.clone(),
+        tls: settings.tls.clone(),
+    };
     if settings.bare {
-        let service = stack::bare(&settings, target.clone())?;
-        let edge = Edge::new(
-            service,
-            target,
-            None,
-            traffic,
-            tunnels,
-            settings.access_log.clone(),
-        );
+        let service = stack::bare(upstreams.clone());
+        let edge = Edge::new(service, upstreams, None, traffic, tunnels, access_log);
         say("listening", &listener, settings.tls.is_some())?;
-        let signals = signals.handle(registries, &settings, stopping);
+        let signals = signals.handle(reload, parts, stopping);
         server::serve(listener, edge, &settings, stop).await;
         signals.abort();
         return Ok(());
     }
 
     let store = settings.store.open().await?;
-    let (service, behind) = stack::layered(&settings, target.clone(), &store, &registries).await?;
+    let (service, behind) = stack::layered(&settings, &upstreams, &store, &registries).await?;
     let replays = settings.replay_path.as_deref();
     let replays = replays.map(|path| (path, behind.replay.routes()));
     let edge = Edge::new(
         service,
-        target.clone(),
+        upstreams.clone(),
         replays,
         Arc::clone(&traffic),
         tunnels,
-        settings.access_log.clone(),
+        access_log,
     );
 
     // Operators are served until the very end.
@@ -78,8 +82,8 @@ pub(crate) async fn run(settings: Settings) -> Result<(), BoxError> {
             say("admin", &listener, false)?;
             let admin = Admin {
                 books: Books::new(store.clone(), behind.replay.clone(), behind.letters.clone()),
-                registries: registries.clone(),
-                target,
+                registries,
+                upstreams,
                 traffic,
                 prometheus: prometheus.clone(),
                 draining: stop.clone(),
@@ -90,7 +94,7 @@ pub(crate) async fn run(settings: Settings) -> Result<(), BoxError> {
     };
     let upkeep = tokio::spawn(upkeep(prometheus, store.clone()));
     tracing::info!(
-        upstream = %settings.upstream,
+        upstreams = %settings.upstream_names(),
         store = settings.store.kind(),
         scope = %settings.scope_header,
         anonymous = settings.anonymous.as_deref().unwrap_or("refused"),
@@ -99,7 +103,7 @@ pub(crate) async fn run(settings: Settings) -> Result<(), BoxError> {
     say("listening", &listener, settings.tls.is_some())?;
     systemd::tell("READY=1");
 
-    let signals = signals.handle(registries, &settings, stopping);
+    let signals = signals.handle(reload, parts, stopping);
     let (orderly, until) = server::serve(listener, edge, &settings, stop).await;
     for worker in behind.workers {
         worker.shutdown(left(until)).await;
@@ -131,6 +135,18 @@ async fn settled(store: &Store, until: Instant) -> bool {
         sleep(Duration::from_millis(10)).await;
     }
     true
+}
+
+/// The socket for callers: systemd's, or one of the gateway's own.
+async fn listen(
+    socket: Option<std::net::TcpListener>,
+    address: Option<SocketAddr>,
+) -> Result<TcpListener, BoxError> {
+    match (socket, address) {
+        (Some(socket), _) => Ok(TcpListener::from_std(socket)?),
+        (None, Some(address)) => Ok(bind("listen", address).await?),
+        (None, None) => Err(UsageError::missing("listen", "an address and a port").into()),
+    }
 }
 
 async fn bind(field: &str, address: SocketAddr) -> Result<TcpListener, UsageError> {
@@ -176,30 +192,19 @@ impl Signals {
 
     fn handle(
         mut self,
-        registries: Registries,
-        settings: &Settings,
+        mut reload: Reload,
+        parts: Reloaded,
         stopping: watch::Sender<bool>,
     ) -> JoinHandle<()> {
-        let (policy, tls) = (settings.policy_file.clone(), settings.tls.clone());
         tokio::spawn(async move {
             loop {
                 tokio::select! {
-                    _ = self.hang_up.recv() => reload(&registries, policy.as_deref(), tls.as_ref()),
+                    _ = self.hang_up.recv() => reload.now(&parts),
                     _ = self.terminate.recv() => stop(&stopping),
                     _ = self.interrupt.recv() => stop(&stopping),
                 }
             }
         })
-    }
-}
-
-/// Reads what may have changed again.
-fn reload(registries: &Registries, policy: Option<&str>, tls: Option<&Tls>) {
-    if let Some(tls) = tls {
-        tls.reload();
-    }
-    if policy.is_some() || tls.is_none() {
-        registries.reload(policy);
     }
 }
 

@@ -42,7 +42,7 @@ use crate::{
     gateway::settings::Settings,
     gateway::stack::{Answers, Serves},
     gateway::traffic::{Counted, Traffic},
-    gateway::upstream::Target,
+    gateway::upstreams::Upstreams,
     store::Store,
 };
 
@@ -50,7 +50,7 @@ use crate::{
 #[derive(Clone)]
 pub(crate) struct Edge<S> {
     service: S,
-    target: Target,
+    upstreams: Upstreams,
     replays: Option<(Arc<str>, ReplayRoutes<Store>)>,
     traffic: Arc<Traffic>,
     tunnels: Tunnels,
@@ -64,7 +64,7 @@ pub(crate) struct Edge<S> {
 impl<S> Edge<S> {
     pub(crate) fn new(
         service: S,
-        target: Target,
+        upstreams: Upstreams,
         replays: Option<(&str, ReplayRoutes<Store>)>,
         traffic: Arc<Traffic>,
         tunnels: Tunnels,
@@ -73,7 +73,7 @@ impl<S> Edge<S> {
         let counter = |status| metrics::counter!("gateway_replies_total", "status" => status);
         Self {
             service,
-            target,
+            upstreams,
             replays: replays.map(|(path, routes)| (path.into(), routes)),
             traffic,
             tunnels,
@@ -111,17 +111,16 @@ impl<S> Edge<S> {
             None if request.method() == Method::CONNECT => {
                 refusal(StatusCode::NOT_IMPLEMENTED, "There are no tunnels here.")
             }
-            None => match self.target.takes(request.uri()) {
+            None => match self.upstreams.find(&request) {
                 Err(misses) => refusal(misses.status(), &misses.to_string()),
-                Ok(()) => {
+                Ok(upstream) => {
                     let upgrade = protocol.is_some().then(|| hyper::upgrade::on(&mut request));
                     let received = self.traffic.received();
                     let mut request = request.map(|body| Body::new(Counted::new(body, received)));
                     peer.pass(&mut request);
                     match (upgrade, protocol.clone()) {
                         (Some(upgrade), Some(protocol)) => {
-                            let opened =
-                                self.tunnels.open(&self.target, upgrade, request, protocol);
+                            let opened = self.tunnels.open(&upstream, upgrade, request, protocol);
                             opened.await.unwrap_or_else(|error| {
                                 tracing::debug!(%error, "no tunnel to the upstream");
                                 refusal(StatusCode::BAD_GATEWAY, "The upstream can't be reached.")

@@ -1,11 +1,8 @@
 //! The settings, read from the flags and checked one by one.
 
-use std::{
-    fs, net::SocketAddr, ops::RangeInclusive, os::unix::fs::PermissionsExt, str::FromStr,
-    time::Duration,
-};
+use std::{net::SocketAddr, time::Duration};
 
-use http::{HeaderName, HeaderValue, Uri};
+use http::HeaderName;
 use tower_reprise::{
     delivery::{guard::Guard, webhooks::Signer},
     error::BoxError,
@@ -15,30 +12,36 @@ use tower_reprise::{
 };
 use tracing_subscriber::filter::LevelFilter;
 
-use super::{access::AccessLog, flags::Values, policy, tls::Tls};
+use super::{
+    file::{Fields, Tables},
+    flags::Values,
+    policy,
+    reader::{DAY, Reader},
+    routes::Hosts,
+    tls::Tls,
+    upstream::{MOST_ENDPOINTS, UpstreamSettings},
+    upstreams::RouteSettings,
+};
 use crate::{store::StoreAt, usage_error::UsageError};
 
 const SECOND: Duration = Duration::from_secs(1);
-const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 const MOST_BYTES: usize = 1 << 30;
 
 pub(crate) struct Settings {
-    pub(crate) listen: SocketAddr,
-    pub(crate) upstream: Uri,
+    /// None if systemd gives the socket.
+    pub(crate) listen: Option<SocketAddr>,
+    pub(crate) upstreams: Vec<UpstreamSettings>,
+    pub(crate) routes: Vec<RouteSettings>,
     pub(crate) store: StoreAt,
-    pub(crate) preserve_host: bool,
     pub(crate) trust_forwarded: bool,
     pub(crate) max_connections: usize,
     pub(crate) head_timeout: Duration,
     pub(crate) tls: Option<Tls>,
-    pub(crate) access_log: Option<AccessLog>,
+    /// A file, or `-`.
+    pub(crate) access_log: Option<String>,
 
-    pub(crate) policy_file: Option<String>,
     pub(crate) policies: Policies,
     pub(crate) resend: Resend,
-    pub(crate) upstream_http2: bool,
-    pub(crate) upstream_ca: Option<String>,
-    pub(crate) connect_timeout: Duration,
 
     pub(crate) scope_header: HeaderName,
     pub(crate) anonymous: Option<String>,
@@ -56,7 +59,6 @@ pub(crate) struct Settings {
     pub(crate) replay_path: Option<String>,
     pub(crate) replay_ttl: Duration,
     pub(crate) replay_concurrency: usize,
-    pub(crate) replay_authorization: Option<HeaderValue>,
     pub(crate) callbacks: Option<(Signer, Guard)>,
 
     pub(crate) admin: Option<SocketAddr>,
@@ -100,16 +102,26 @@ impl Resend {
 }
 
 impl Settings {
-    pub(crate) fn read(values: &Values) -> Result<Self, BoxError> {
-        let read = Reader(values);
-        let policy_file = values.get("policy").map(str::to_owned);
+    /// Checks all values. With a socket that is open already, there need be no `listen`.
+    pub(crate) fn read(values: &Values, socket: bool) -> Result<Self, BoxError> {
+        let read = Reader::new(&values.fields, "");
+        let (upstreams, routes) = upstreams(&read, &values.tables)?;
+        let policies = policy::open(read.get("policy"), values.tables.policy.as_ref())?;
+        let mut warnings = read.exposed();
+        for (name, fields) in &values.tables.upstreams {
+            warnings.extend(Reader::new(fields, &format!("upstreams.{name}.")).exposed());
+        }
         let resend = read.one_of("resend", &Resend::CHOICES)?;
         let admin_token = read.token("admin-token-file")?;
         Ok(Self {
-            listen: read.required("listen", ADDRESS)?,
-            upstream: read.upstream()?,
+            listen: match socket {
+                true => read.optional("listen", ADDRESS)?,
+                false => Some(read.required("listen", ADDRESS)?),
+            },
+            policies: policy::with_endpoints(policies, &upstreams),
+            upstreams,
+            routes,
             store: read.or("store", "memory", StoreAt::ALLOWED)?,
-            preserve_host: read.bool("preserve-host")?,
             trust_forwarded: read.bool("trust-forwarded")?,
             max_connections: read.number("max-connections", 10_000, 1..=1_000_000)?,
             head_timeout: read.time(
@@ -119,18 +131,8 @@ impl Settings {
             )?,
 
             tls: read.tls()?,
-            access_log: read.access_log()?,
-
-            policies: policy::open(policy_file.as_deref())?,
-            policy_file,
+            access_log: read.get("access-log").map(str::to_owned),
             resend,
-            upstream_http2: read.bool("upstream-http2")?,
-            upstream_ca: values.get("upstream-ca").map(str::to_owned),
-            connect_timeout: read.time(
-                "connect-timeout",
-                5 * SECOND,
-                Duration::from_millis(10)..=60 * SECOND,
-            )?,
 
             scope_header: read.or(
                 "scope-header",
@@ -158,7 +160,6 @@ impl Settings {
             replay_path: read.path("replay-path", "/.replays")?,
             replay_ttl: read.time("replay-ttl", DAY, 60 * SECOND..=7 * DAY)?,
             replay_concurrency: read.number("replay-concurrency", 8, 1..=10_000)?,
-            replay_authorization: read.credential("replay-authorization-file")?,
             callbacks: read.callbacks()?,
 
             admin: read.admin(admin_token.is_some())?,
@@ -167,242 +168,169 @@ impl Settings {
             grace: read.time("grace", 30 * SECOND, Duration::ZERO..=3600 * SECOND)?,
             log: read.or("log", "info", "off, error, warn, info, debug or trace")?,
             bare: read.bool("bare")?,
-            warnings: read.exposed(),
+            warnings,
         })
     }
 }
 
-const ADDRESS: &str = "an address and a port, such as 127.0.0.1:8080";
-const UPSTREAM: &str = "http://HOST:PORT or https://HOST, without a user or a query";
-
-/// Flags that name a file with a secret.
-const SECRETS: [&str; 4] = [
-    "tls-key",
-    "admin-token-file",
-    "callback-secret-file",
-    "replay-authorization-file",
-];
-
-struct Reader<'a>(&'a Values);
-
-impl Reader<'_> {
-    fn optional<T: FromStr>(&self, name: &str, allowed: &str) -> Result<Option<T>, UsageError> {
-        let parse = |text: &str| {
-            text.parse()
-                .map_err(|_| UsageError::new(name, text, allowed))
-        };
-        self.0.get(name).map(parse).transpose()
-    }
-
-    fn required<T: FromStr>(&self, name: &str, allowed: &str) -> Result<T, UsageError> {
-        let value = self.optional(name, allowed)?;
-        value.ok_or_else(|| UsageError::missing(name, allowed))
-    }
-
-    fn or<T: FromStr>(&self, name: &str, default: &str, allowed: &str) -> Result<T, UsageError> {
-        let text = self.0.get(name).unwrap_or(default);
-        text.parse()
-            .map_err(|_| UsageError::new(name, text, allowed))
-    }
-
-    fn bool(&self, name: &str) -> Result<bool, UsageError> {
-        self.or(name, "false", "true or false")
-    }
-
-    fn number(
-        &self,
-        name: &str,
-        default: usize,
-        range: RangeInclusive<usize>,
-    ) -> Result<usize, UsageError> {
-        let allowed = format!("{} to {}", range.start(), range.end());
-        let number = self.optional(name, &allowed)?.unwrap_or(default);
-        match range.contains(&number) {
-            true => Ok(number),
-            false => Err(UsageError::new(name, &number.to_string(), allowed)),
-        }
-    }
-
-    fn time(
-        &self,
-        name: &str,
-        default: Duration,
-        range: RangeInclusive<Duration>,
-    ) -> Result<Duration, UsageError> {
-        let allowed = format!("{} to {}", human(*range.start()), human(*range.end()));
-        let time = self.optional::<humantime::Duration>(name, &allowed)?;
-        let time = time.map_or(default, Into::into);
-        match range.contains(&time) {
-            true => Ok(time),
-            false => Err(UsageError::new(name, &human(time), allowed)),
-        }
-    }
-
-    /// One of these; the first unless told otherwise.
-    fn one_of<T: Copy>(&self, name: &str, choices: &[(&str, T)]) -> Result<T, UsageError> {
-        let names: Vec<_> = choices.iter().map(|(name, _)| *name).collect();
-        let text = self.0.get(name).unwrap_or(names[0]);
-        let chosen = choices.iter().find(|(name, _)| *name == text);
-        let wrong = || UsageError::new(name, text, names.join(" or "));
-        chosen.map(|(_, value)| *value).ok_or_else(wrong)
-    }
-
-    fn upstream(&self) -> Result<Uri, UsageError> {
-        let uri: Uri = self.required("upstream", UPSTREAM)?;
-        let scheme = matches!(uri.scheme_str(), Some("http" | "https"));
-        let authority = uri.authority().map_or("@", |authority| authority.as_str());
-        if !scheme || authority.contains('@') || uri.query().is_some() {
-            return Err(UsageError::new("upstream", &uri.to_string(), UPSTREAM));
-        }
-        Ok(uri)
-    }
-
-    fn name(&self, name: &str) -> Result<Option<String>, UsageError> {
-        let allowed = "1 to 64 visible ASCII characters";
-        let check = |text: &str| {
-            let valid =
-                (1..=64).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic());
-            match valid {
-                true => Ok(text.to_owned()),
-                false => Err(UsageError::new(name, text, allowed)),
+impl Settings {
+    /// The upstreams with their endpoints, for the log.
+    pub(crate) fn upstream_names(&self) -> String {
+        let all = self.upstreams.iter().map(|upstream| {
+            let endpoints = upstream.endpoints.iter().map(ToString::to_string);
+            let endpoints = endpoints.collect::<Vec<_>>().join(", ");
+            match upstream.is_named {
+                true => format!("{} ({endpoints})", upstream.name),
+                false => endpoints,
             }
-        };
-        self.0.get(name).map(check).transpose()
+        });
+        all.collect::<Vec<_>>().join("; ")
     }
 
-    fn path(&self, name: &str, default: &str) -> Result<Option<String>, UsageError> {
-        let text = self.0.get(name).unwrap_or(default);
-        if text == "off" {
-            return Ok(None);
+    /// The routes and what is not advisable, for people.
+    pub(crate) fn summary(&self) -> String {
+        let mut lines = Vec::new();
+        for RouteSettings {
+            hosts,
+            path,
+            upstream,
+        } in &self.routes
+        {
+            let known = self.upstreams.iter().find(|it| it.name == *upstream);
+            let endpoints = known.map_or(&[][..], |it| &it.endpoints).iter();
+            let endpoints: Vec<_> = endpoints.map(ToString::to_string).collect();
+            lines.push(format!("{hosts}{path}/ -> {}", endpoints.join(", ")));
         }
-        let path = text.trim_end_matches('/');
-        let valid =
-            path.starts_with('/') && path.parse::<Uri>().is_ok_and(|uri| uri.path() == path);
-        match valid {
-            true => Ok(Some(path.to_owned())),
-            false => Err(UsageError::new(
-                name,
-                text,
-                "a path such as /.replays, or off",
-            )),
-        }
-    }
-
-    /// Returns the content of the file that a flag names, without the end of its line.
-    fn file(&self, name: &str) -> Result<Option<String>, UsageError> {
-        let Some(path) = self.0.get(name) else {
-            return Ok(None);
-        };
-        let text = fs::read_to_string(path);
-        let text = text
-            .map_err(|e| UsageError::new(name, path, format!("a file that can be read ({e})")))?;
-        Ok(Some(text.trim().to_owned()))
-    }
-
-    fn tls(&self) -> Result<Option<Tls>, UsageError> {
-        match (self.0.get("tls-certificate"), self.0.get("tls-key")) {
-            (None, None) => Ok(None),
-            (Some(certificate), Some(key)) => Tls::open(certificate, key).map(Some),
-            (None, Some(_)) => Err(UsageError::missing(
-                "tls-certificate",
-                "a PEM file, beside tls-key",
-            )),
-            (Some(_), None) => Err(UsageError::missing(
-                "tls-key",
-                "a PEM file, beside tls-certificate",
-            )),
-        }
-    }
-
-    fn access_log(&self) -> Result<Option<AccessLog>, UsageError> {
-        let open = |path: &str| {
-            let allowed = |error| format!("a file that can be written to, or - ({error})");
-            AccessLog::open(path)
-                .map_err(|error| UsageError::new("access-log", path, allowed(error)))
-        };
-        self.0.get("access-log").map(open).transpose()
-    }
-
-    /// Files with secrets that every user of the machine may read.
-    fn exposed(&self) -> Vec<String> {
-        let exposed = |name: &&str| {
-            let file = self.0.get(name).and_then(|path| fs::metadata(path).ok());
-            file.is_some_and(|file| file.permissions().mode() & 0o007 != 0)
-        };
-        let warning = |name| format!("{name} names a secret, and others may read it: chmod 600");
-        SECRETS
-            .iter()
-            .copied()
-            .filter(exposed)
-            .map(warning)
-            .collect()
-    }
-
-    /// A token that takes long to guess.
-    fn token(&self, name: &str) -> Result<Option<String>, UsageError> {
-        let text = self.file(name)?;
-        let strong = |text: &String| text.len() >= 16 && text.bytes().all(|b| b.is_ascii_graphic());
-        match text {
-            Some(text) if !strong(&text) => {
-                let allowed = "a token of at least 16 visible ASCII characters";
-                Err(UsageError::new(name, "something else", allowed))
-            }
-            text => Ok(text),
-        }
-    }
-
-    /// Others than this machine need a token.
-    fn admin(&self, token: bool) -> Result<Option<SocketAddr>, UsageError> {
-        let admin: Option<SocketAddr> = self.optional("admin", ADDRESS)?;
-        match admin {
-            Some(address) if !token && !address.ip().is_loopback() => {
-                let allowed = "an address of loopback, or any with --admin-token-file";
-                Err(UsageError::new("admin", &address.to_string(), allowed))
-            }
-            admin => Ok(admin),
-        }
-    }
-
-    fn credential(&self, name: &str) -> Result<Option<HeaderValue>, UsageError> {
-        let Some(text) = self.file(name)? else {
-            return Ok(None);
-        };
-        let allowed = "the value of an Authorization header";
-        let value = HeaderValue::try_from(text);
-        let mut value = value.map_err(|_| UsageError::new(name, "something else", allowed))?;
-        value.set_sensitive(true);
-        Ok(Some(value))
-    }
-
-    fn callbacks(&self) -> Result<Option<(Signer, Guard)>, BoxError> {
-        let mut guard = Guard::new();
-        for network in self.0.all("callback-allow") {
-            let allowed = "an address or a network, such as 10.0.0.0/8";
-            let wrong = |_| UsageError::new("callback-allow", network, allowed);
-            guard = guard.allow(network).map_err(wrong)?;
-        }
-        if self.bool("callback-http")? {
-            guard = guard.allow_http();
-        }
-        let Some(secret) = self.file("callback-secret-file")? else {
-            return Ok(None);
-        };
-        // Without the secret.
-        let allowed = "a secret of 24 to 64 bytes as whsec_ and Base64";
-        let wrong = |_| UsageError::new("callback-secret-file", "something else", allowed);
-        let signer = Signer::new(secret).map_err(wrong)?;
-        Ok(Some((signer, guard)))
+        let warnings = self.warnings.iter();
+        lines.extend(warnings.map(|warning| format!("warning: {warning}")));
+        lines.push("the configuration is in order".to_owned());
+        lines.join("\n")
     }
 }
 
-/// A time as a person writes it; humantime has months.
-fn human(time: Duration) -> String {
-    let days = time.as_secs() / DAY.as_secs();
-    match time {
-        DAY => "24h".to_owned(),
-        time if time > DAY && time == DAY * u32::try_from(days).unwrap_or(0) => {
-            format!("{days}days")
-        }
-        time => humantime::format_duration(time).to_string(),
+const ADDRESS: &str = "an address and a port, such as 127.0.0.1:8080";
+
+/// The upstreams and the routes to them: those of the file, or the one of `--upstream`.
+fn upstreams(
+    flags: &Reader<'_>,
+    tables: &Tables,
+) -> Result<(Vec<UpstreamSettings>, Vec<RouteSettings>), UsageError> {
+    let mut all = Vec::new();
+    if tables.upstreams.is_empty() {
+        let endpoint = flags.upstream("upstream")?;
+        let name = endpoint.authority().map(ToString::to_string);
+        all.push(UpstreamSettings {
+            name: name.unwrap_or_default().to_ascii_lowercase().into(),
+            is_named: false,
+            endpoints: vec![endpoint],
+            http2: flags.bool("upstream-http2")?,
+            roots: flags.authorities("upstream-ca")?,
+            connect_timeout: flags.connect_timeout()?,
+            preserve_host: flags.bool("preserve-host")?,
+            replay_authorization: flags.credential("replay-authorization-file")?,
+        });
     }
+    for of_one in ["upstream", "replay-authorization-file", "upstream-ca"] {
+        if let Some(value) = flags.get(of_one).filter(|_| !tables.upstreams.is_empty()) {
+            let allowed = "in a file without [upstreams]; each of those says it for itself";
+            return Err(flags.wrong(of_one, value, allowed));
+        }
+    }
+    for (name, fields) in &tables.upstreams {
+        all.push(upstream(flags, name, fields)?);
+    }
+    let mut routes = Vec::new();
+    for (index, fields) in tables.routes.iter().enumerate() {
+        let route = route(&format!("routes[{index}]."), fields, &all)?;
+        let same =
+            |other: &RouteSettings| (&other.hosts, &other.path) == (&route.hosts, &route.path);
+        if routes.iter().any(same) {
+            let allowed = "one route for each host and path";
+            let field = format!("routes[{index}]");
+            return Err(UsageError::new(&field, "there twice", allowed));
+        }
+        routes.push(route);
+    }
+    match (&all[..], routes.is_empty()) {
+        ([only], true) => routes.push(RouteSettings {
+            hosts: Hosts::Any,
+            path: "".into(),
+            upstream: only.name.clone(),
+        }),
+        (_, true) => {
+            let allowed = "a [[routes]] table with host, path and upstream for each route";
+            return Err(UsageError::missing("routes", allowed));
+        }
+        _ => {}
+    }
+    Ok((all, routes))
+}
+
+/// An upstream of the file. What it does not say, the flags say for all.
+fn upstream(
+    flags: &Reader<'_>,
+    name: &str,
+    fields: &Fields,
+) -> Result<UpstreamSettings, UsageError> {
+    let place = format!("upstreams.{name}.");
+    let read = Reader::new(fields, &place);
+    let letter = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let plain = |byte: u8| letter(byte) || b"-_.".contains(&byte);
+    if name.len() > 64 || !name.bytes().all(plain) || !name.bytes().next().is_some_and(letter) {
+        let allowed = "names of 1 to 64 lower-case letters, digits, - _ and .";
+        return Err(UsageError::new("upstreams", name, allowed));
+    }
+    let endpoints = read.upstreams("endpoints")?;
+    if !(1..=MOST_ENDPOINTS).contains(&endpoints.len()) {
+        let allowed = format!("a list of 1 to {MOST_ENDPOINTS} addresses such as http://HOST:PORT");
+        let count = endpoints.len().to_string();
+        return Err(match read.all("endpoints") {
+            [] => read.missing("endpoints", &allowed),
+            _ => read.wrong("endpoints", &count, allowed),
+        });
+    }
+    Ok(UpstreamSettings {
+        name: name.into(),
+        is_named: true,
+        endpoints,
+        http2: match read.get("http2") {
+            None => flags.bool("upstream-http2")?,
+            Some(_) => read.bool("http2")?,
+        },
+        roots: read.authorities("ca")?,
+        connect_timeout: match read.get("connect-timeout") {
+            None => flags.connect_timeout()?,
+            Some(_) => read.connect_timeout()?,
+        },
+        preserve_host: match read.get("preserve-host") {
+            None => flags.bool("preserve-host")?,
+            Some(_) => read.bool("preserve-host")?,
+        },
+        replay_authorization: read.credential("replay-authorization-file")?,
+    })
+}
+
+fn route(
+    place: &str,
+    fields: &Fields,
+    upstreams: &[UpstreamSettings],
+) -> Result<RouteSettings, UsageError> {
+    let read = Reader::new(fields, place);
+    let hosts = match read.get("host") {
+        None => Hosts::Any,
+        Some(text) => Hosts::parse(text).ok_or_else(|| read.wrong("host", text, Hosts::ALLOWED))?,
+    };
+    let path = read.prefix("path")?;
+    let names: Vec<_> = upstreams.iter().map(|it| &*it.name).collect();
+    let names = names.join(" or ");
+    let Some(name) = read.get("upstream") else {
+        return Err(read.missing("upstream", &names));
+    };
+    let known = upstreams.iter().find(|it| &*it.name == name);
+    let known = known.ok_or_else(|| read.wrong("upstream", name, names))?;
+    Ok(RouteSettings {
+        hosts,
+        path: path.into(),
+        upstream: known.name.clone(),
+    })
 }

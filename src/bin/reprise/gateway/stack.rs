@@ -1,7 +1,7 @@
 //! The layers, in order.
 //!
 //! ```text
-//! callers ─▶ InboundRetryBudget ─▶ Problem ─▶ Replay ─▶ Idempotency ─▶ the client's stack ─▶ upstream
+//! callers ─▶ InboundRetryBudget ─▶ Problem ─▶ Replay ─▶ Idempotency ─▶ the client's stack ─▶ an endpoint
 //!                                                           ▲
 //!                               worker, with what Replay wrote down
 //! ```
@@ -14,7 +14,6 @@ use http::{Request, Response};
 use http_body::Body as HttpBody;
 use hyper::body::Incoming;
 use tower::{Service, ServiceBuilder};
-use tower_reprise::server::dialect::Scope;
 use tower_reprise::{
     IdempotencyLayer, InboundBudgetLayer, ProblemLayer, RetryLayer,
     delivery::{
@@ -25,7 +24,10 @@ use tower_reprise::{
     },
     error::BoxError,
     http::BufferedBody,
-    server::{dialect::Requirement, problem::ProblemBody},
+    server::{
+        dialect::{HttpDialect, Requirement, Scope},
+        problem::ProblemBody,
+    },
     stacks,
     store::journal::Journal,
 };
@@ -35,7 +37,7 @@ use crate::{
     gateway::policy::Registries,
     gateway::settings::{Resend, Settings},
     gateway::uncertain::{self, Uncertain},
-    gateway::upstream::{self, Target},
+    gateway::upstreams::{Sender, Upstreams},
     store::Store,
 };
 
@@ -73,14 +75,12 @@ impl<R> Answers for R where
 }
 
 /// The proxy and nothing else.
-pub(crate) fn bare(
-    settings: &Settings,
-    target: Target,
-) -> Result<impl Serves<ProblemBody<Incoming>>, BoxError> {
-    Ok(ServiceBuilder::new()
+pub(crate) fn bare(upstreams: Upstreams) -> impl Serves<ProblemBody<Incoming>> {
+    let sender = Sender(upstreams.clone());
+    ServiceBuilder::new()
         .layer(ProblemLayer::new())
-        .filter(move |request| target.aim(request))
-        .service(upstream::client(settings)?))
+        .filter(move |request| upstreams.aim(request))
+        .service(sender)
 }
 
 /// A reply as it comes out of all layers.
@@ -97,7 +97,7 @@ pub(crate) struct Behind {
 /// All layers, and the workers behind them.
 pub(crate) async fn layered(
     settings: &Settings,
-    target: Target,
+    upstreams: &Upstreams,
     store: &Store,
     registries: &Registries,
 ) -> Result<(impl Serves<Reply>, Behind), BoxError> {
@@ -122,9 +122,18 @@ pub(crate) async fn layered(
         .response_limit(settings.response_limit)
         .ttl(settings.replay_ttl, settings.replay_ttl.max(WEEK))
         .concurrency(settings.replay_concurrency)
+        .dialect({
+            let upstreams = upstreams.clone();
+            HttpDialect::new().route(move |head| upstreams.operation(head))
+        })
         // Nothing is served in maintenance, whatever the method or the caller.
-        .served_in_maintenance(|_| false)
-        .paced_by(&registries.upstream, target.name());
+        .served_in_maintenance(|_| false);
+    // One that is down does not keep the others from theirs.
+    if let [only] = &settings.upstreams[..]
+        && only.endpoints.len() == 1
+    {
+        replay = replay.paced_by(&registries.upstream, &*only.name);
+    }
     if let Some(webhooks) = &webhooks {
         replay = replay.callbacks(webhooks.clone());
     }
@@ -148,10 +157,13 @@ pub(crate) async fn layered(
         retry = RetryLayer::new(deps);
     }
     let stamp = (settings.resend == Resend::Stamped).then_some(stamp);
+    let (endpoints, deps) = (upstreams.clone(), registries.upstream.clone());
     let calls = ServiceBuilder::new()
         .option_layer(stamp)
-        .layer((budget, retry, retry_after, breaker, peek))
-        .service(upstream::client(settings)?);
+        .layer((budget, retry))
+        .map_request(move |request| endpoints.choose(&deps, request))
+        .layer((retry_after, breaker, peek))
+        .service(Sender(upstreams.clone()));
 
     // In, to where the worker comes in too.
     let requirement = match settings.require_key {
@@ -171,8 +183,11 @@ pub(crate) async fn layered(
     if settings.fail_open {
         idempotency = idempotency.fail_open();
     }
+    let operations = upstreams.clone();
+    idempotency = idempotency.route(move |head| operations.operation(head));
+    let routes = upstreams.clone();
     let once = ServiceBuilder::new()
-        .filter(move |request| target.aim(request))
+        .filter(move |request| routes.aim(request))
         .map_result(uncertain::raise)
         .layer(idempotency.build()?)
         .map_result(uncertain::lower)

@@ -1,7 +1,8 @@
-//! Notifications for systemd, if it started the gateway (`Type=notify`).
+//! systemd, if it started the gateway: notifications (`Type=notify`) and sockets (a `.socket` unit).
 
 use std::{
     env,
+    net::TcpListener,
     os::{
         linux::net::SocketAddrExt,
         unix::{
@@ -10,6 +11,10 @@ use std::{
         },
     },
 };
+
+use listenfd::ListenFd;
+
+use crate::usage_error::UsageError;
 
 /// Tells a state: `READY=1`, `RELOADING=1`, `STOPPING=1`.
 pub(crate) fn tell(state: &str) {
@@ -25,4 +30,24 @@ pub(crate) fn tell(state: &str) {
     if let Err(error) = told {
         tracing::warn!(%error, "systemd was not told");
     }
+}
+
+/// Takes the socket that systemd opened for this process, if it did. Before there are threads, as it
+/// changes the environment.
+pub(crate) fn socket() -> Result<Option<TcpListener>, UsageError> {
+    let mut sockets = ListenFd::from_env();
+    let count = sockets.len();
+    let wrong = |why: &str| UsageError::new("LISTEN_FDS", &count.to_string(), why);
+    match count {
+        0 => return Ok(None),
+        1 => {}
+        _ => return Err(wrong("one, a ListenStream of the socket unit")),
+    }
+    let socket = sockets.take_tcp_listener(0);
+    let socket = socket.map_err(|_| wrong("a ListenStream with a port"))?;
+    if let Some(socket) = &socket {
+        let set = socket.set_nonblocking(true);
+        set.map_err(|error| wrong(&error.to_string()))?;
+    }
+    Ok(socket)
 }

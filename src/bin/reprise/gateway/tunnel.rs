@@ -9,9 +9,9 @@ use http_body_util::{BodyExt, Limited};
 use hyper::upgrade::{OnUpgrade, on};
 use hyper_util::rt::TokioIo;
 use tokio::{io::copy_bidirectional, sync::watch};
-use tower_reprise::error::BoxError;
+use tower_reprise::{Dependencies, error::BoxError};
 
-use super::upstream::{Calls, Target};
+use super::upstream::Upstream;
 
 /// The most of a reply that refuses an upgrade.
 const REFUSAL: usize = 1 << 20;
@@ -33,15 +33,15 @@ pub(super) fn mark(headers: &mut HeaderMap, protocol: HeaderValue) {
 
 #[derive(Clone)]
 pub(crate) struct Tunnels {
-    client: Calls,
+    deps: Dependencies,
     /// Each tunnel listens to it until it ends.
     open: watch::Sender<()>,
 }
 
 impl Tunnels {
-    pub(crate) fn new(client: Calls) -> Self {
+    pub(crate) fn new(deps: Dependencies) -> Self {
         Self {
-            client,
+            deps,
             open: watch::channel(()).0,
         }
     }
@@ -54,14 +54,15 @@ impl Tunnels {
     /// Asks the upstream, and joins both sides if it agrees.
     pub(super) async fn open<R: From<Bytes>>(
         &self,
-        target: &Target,
+        upstream: &Upstream,
         caller: OnUpgrade,
         mut request: Request<Body>,
         protocol: HeaderValue,
     ) -> Result<Response<R>, BoxError> {
-        request = target.aim(request)?;
+        upstream.claim(&mut request)?;
         mark(request.headers_mut(), protocol);
-        let mut response = self.client.request(request).await?;
+        let endpoint = upstream.choose(&self.deps, None);
+        let mut response = upstream.send(request, endpoint)?.await?;
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
             let (head, body) = response.into_parts();
             let body = Limited::new(body, REFUSAL).collect().await?.to_bytes();

@@ -1,10 +1,16 @@
-//! The way to the upstream: a hyper client, and what is changed of a request for it.
+//! An upstream: its endpoints, its client, and what is changed of a request for it.
 
-use std::{error::Error, fmt, fs, sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use axum::body::Body;
 use http::{
-    HeaderValue, Request, StatusCode, Uri, Version,
+    HeaderValue, Request, Uri, Version,
     header::{AUTHORIZATION, HOST},
     uri::{Authority, PathAndQuery, Scheme},
 };
@@ -13,33 +19,222 @@ use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::{TokioExecutor, TokioTimer},
 };
-use rustls::{
-    ClientConfig, RootCertStore,
-    crypto::ring,
-    pki_types::{CertificateDer, pem::PemObject},
-};
+use rustls::{ClientConfig, RootCertStore, crypto::ring};
 use tokio::net::TcpStream;
-use tower_reprise::{delivery::replay::Replayed, error::BoxError};
+use tower_reprise::{Dependencies, delivery::replay::Replayed, error::BoxError};
 
-use super::settings::Settings;
-use crate::usage_error::UsageError;
+use super::routes::{Misses, leaves};
 
 /// The longest path with its query that there is.
 const LONGEST: usize = u16::MAX as usize - 1;
+/// The most endpoints of an upstream: those that a call has tried are bits of a word.
+pub(crate) const MOST_ENDPOINTS: usize = 64;
 
 pub(crate) type Calls = Client<HttpsConnector<HttpConnector>, Body>;
 
+/// The settings of one upstream. Upstreams with equal ones are the same after a reload.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct UpstreamSettings {
+    pub(crate) name: Box<str>,
+    /// It was named in a file, rather than made of `--upstream`.
+    pub(crate) is_named: bool,
+    pub(crate) endpoints: Vec<Uri>,
+    pub(crate) http2: bool,
+    pub(crate) roots: Option<Roots>,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) preserve_host: bool,
+    pub(crate) replay_authorization: Option<HeaderValue>,
+}
+
+impl UpstreamSettings {
+    /// Returns the names of its endpoints in the registry: its own if there is one.
+    pub(crate) fn endpoint_names(&self) -> Vec<Arc<str>> {
+        let single = self.endpoints.len() == 1;
+        let name = |uri: &Uri| -> Arc<str> {
+            let authority = uri.authority().map_or("", Authority::as_str);
+            match single {
+                true => (*self.name).into(),
+                false => format!("{}/{authority}", self.name)
+                    .to_ascii_lowercase()
+                    .into(),
+            }
+        };
+        self.endpoints.iter().map(name).collect()
+    }
+}
+
+/// Authorities that are trusted instead of Mozilla's.
+#[derive(Debug, Clone)]
+pub(crate) struct Roots(pub(crate) Arc<RootCertStore>);
+
+impl PartialEq for Roots {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.roots == other.0.roots
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Upstream {
+    pub(crate) settings: UpstreamSettings,
+    /// The authority of requests on their way to it: its name.
+    authority: Authority,
+    pub(crate) endpoints: Box<[Endpoint]>,
+    client: Calls,
+    /// The number of calls, which take turns at the endpoints.
+    calls: AtomicUsize,
+}
+
+/// A server of an upstream.
+#[derive(Debug)]
+pub(crate) struct Endpoint {
+    scheme: Scheme,
+    authority: Authority,
+    /// Its base path, without a slash at its end.
+    prefix: Box<str>,
+    /// The name of its breaker and gate.
+    pub(crate) dependency: Arc<str>,
+}
+
+/// On a request: the endpoints that its call has tried.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Tried(Arc<AtomicU64>);
+
+impl Upstream {
+    pub(crate) fn new(settings: UpstreamSettings) -> Result<Self, BoxError> {
+        let endpoint = |(uri, dependency): (&Uri, Arc<str>)| -> Result<Endpoint, BoxError> {
+            let parts = uri.clone().into_parts();
+            let path = parts.path_and_query.as_ref().map_or("", PathAndQuery::path);
+            Ok(Endpoint {
+                scheme: parts.scheme.ok_or("the upstream has no scheme")?,
+                prefix: path.trim_end_matches('/').into(),
+                authority: parts.authority.ok_or("the upstream has no host")?,
+                dependency,
+            })
+        };
+        let names = settings.endpoint_names();
+        let endpoints = settings.endpoints.iter().zip(names).map(endpoint);
+        let endpoints: Result<Box<[_]>, _> = endpoints.collect();
+        Ok(Self {
+            authority: settings.name.parse()?,
+            endpoints: endpoints?,
+            client: client(&settings)?,
+            calls: AtomicUsize::new(0),
+            settings,
+        })
+    }
+
+    /// Returns its name in the registry.
+    pub(crate) fn name(&self) -> &str {
+        &self.settings.name
+    }
+
+    /// Whether something listens at one of its endpoints.
+    pub(crate) async fn is_there(&self) -> bool {
+        for endpoint in &self.endpoints {
+            let port = match endpoint.scheme == Scheme::HTTPS {
+                true => 443,
+                false => 80,
+            };
+            let port = endpoint.authority.port_u16().unwrap_or(port);
+            let host = endpoint.authority.host().trim_matches(['[', ']']);
+            if TcpStream::connect((host, port)).await.is_ok() {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Whether a request can be sent to where all paths are.
+    pub(crate) fn takes(&self, uri: &Uri) -> Result<(), Misses> {
+        let path = uri.path_and_query().map_or("", PathAndQuery::as_str);
+        let longest = self.endpoints.iter().map(|endpoint| endpoint.prefix.len());
+        match longest.max().unwrap_or_default() {
+            0 => Ok(()),
+            prefix if prefix + path.len() > LONGEST => Err(Misses::TooLong),
+            _ if leaves(uri.path()) => Err(Misses::Outside),
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes a request one for this upstream, which is known by its authority from here on.
+    pub(crate) fn claim(&self, request: &mut Request<Body>) -> Result<(), BoxError> {
+        let path = request.uri().path_and_query().cloned();
+        *request.uri_mut() = Uri::builder()
+            .scheme(Scheme::HTTP)
+            .authority(self.authority.clone())
+            .path_and_query(path.unwrap_or(PathAndQuery::from_static("/")))
+            .build()?;
+        *request.version_mut() = Version::HTTP_11;
+        if !self.settings.preserve_host {
+            request.headers_mut().remove(HOST);
+        }
+        let replayed = request.extensions().get::<Replayed>().is_some();
+        let authorization = self.settings.replay_authorization.as_ref();
+        if let Some(value) = authorization.filter(|_| replayed) {
+            request.headers_mut().insert(AUTHORIZATION, value.clone());
+        }
+        if self.endpoints.len() > 1 {
+            request.extensions_mut().insert(Tried::default());
+        }
+        Ok(())
+    }
+
+    /// Chooses an endpoint for an attempt: by turns, one that its call has not tried, and whose
+    /// breaker is not open, if there is one.
+    pub(crate) fn choose(&self, deps: &Dependencies, tried: Option<&Tried>) -> usize {
+        let count = self.endpoints.len();
+        if count == 1 {
+            return 0;
+        }
+        let before = tried.map_or(0, |tried| tried.0.load(Ordering::Relaxed));
+        let first = self.calls.fetch_add(1, Ordering::Relaxed);
+        let all = (0..count).map(|step| (first.wrapping_add(step)) % count);
+        let rank = |index: &usize| {
+            let refuses = deps.get(&self.endpoints[*index].dependency).is_open();
+            (refuses, before & (1 << index) != 0)
+        };
+        let chosen = all.min_by_key(rank).unwrap_or_default();
+        if let Some(tried) = tried {
+            tried.0.fetch_or(1 << chosen, Ordering::Relaxed);
+        }
+        chosen
+    }
+
+    /// Sends a request to one of its endpoints.
+    pub(crate) fn send(
+        &self,
+        mut request: Request<Body>,
+        endpoint: usize,
+    ) -> Result<hyper_util::client::legacy::ResponseFuture, BoxError> {
+        let endpoint = &self.endpoints[endpoint];
+        let path = request.uri().path_and_query().cloned();
+        let path = path.unwrap_or(PathAndQuery::from_static("/"));
+        let path = match (&*endpoint.prefix, path.as_str()) {
+            ("", _) => path,
+            // The whole of what is there.
+            (prefix, "*") => prefix.parse()?,
+            (prefix, path) => format!("{prefix}{path}").parse()?,
+        };
+        *request.uri_mut() = Uri::builder()
+            .scheme(endpoint.scheme.clone())
+            .authority(endpoint.authority.clone())
+            .path_and_query(path)
+            .build()?;
+        Ok(self.client.request(request))
+    }
+}
+
 /// A client for http and https, as HTTP/1.1 or HTTP/2.
-pub(crate) fn client(settings: &Settings) -> Result<Calls, BoxError> {
+fn client(settings: &UpstreamSettings) -> Result<Calls, BoxError> {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
     tcp.set_connect_timeout(Some(settings.connect_timeout));
-    let roots = match &settings.upstream_ca {
-        Some(path) => authorities(path)?,
-        None => RootCertStore {
+    let roots = match &settings.roots {
+        Some(Roots(roots)) => Arc::clone(roots),
+        None => Arc::new(RootCertStore {
             roots: webpki_roots::TLS_SERVER_ROOTS.to_vec(),
-        },
+        }),
     };
     let tls = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()?
@@ -53,149 +248,6 @@ pub(crate) fn client(settings: &Settings) -> Result<Calls, BoxError> {
     Ok(Client::builder(TokioExecutor::new())
         .pool_timer(TokioTimer::new())
         .pool_idle_timeout(Duration::from_secs(30))
-        .http2_only(settings.upstream_http2)
+        .http2_only(settings.http2)
         .build(connector))
-}
-
-fn authorities(path: &str) -> Result<RootCertStore, BoxError> {
-    let wrong = |why: String| UsageError::new("upstream-ca", path, format!("a PEM file ({why})"));
-    let pem = fs::read(path).map_err(|error| wrong(error.to_string()))?;
-    let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(&pem) {
-        let certificate = certificate.map_err(|error| wrong(error.to_string()))?;
-        roots
-            .add(certificate)
-            .map_err(|error| wrong(error.to_string()))?;
-    }
-    match roots.is_empty() {
-        false => Ok(roots),
-        true => Err(wrong("it holds no certificate".to_owned()).into()),
-    }
-}
-
-/// Turns requests for the gateway into requests for the upstream.
-#[derive(Debug, Clone)]
-pub(crate) struct Target {
-    scheme: Scheme,
-    authority: Authority,
-    /// The upstream's base path, without a slash at its end.
-    prefix: Arc<str>,
-    preserve_host: bool,
-    replay_authorization: Option<HeaderValue>,
-}
-
-impl Target {
-    pub(crate) fn new(settings: &Settings) -> Result<Self, BoxError> {
-        let uri = settings.upstream.clone().into_parts();
-        let path = uri.path_and_query.as_ref().map_or("", PathAndQuery::path);
-        Ok(Self {
-            prefix: path.trim_end_matches('/').into(),
-            scheme: uri.scheme.ok_or("the upstream has no scheme")?,
-            authority: uri.authority.ok_or("the upstream has no host")?,
-            preserve_host: settings.preserve_host,
-            replay_authorization: settings.replay_authorization.clone(),
-        })
-    }
-
-    /// Returns the upstream's name in the registry.
-    pub(crate) fn name(&self) -> &str {
-        self.authority.as_str()
-    }
-
-    /// Whether something listens there.
-    pub(crate) async fn is_there(&self) -> bool {
-        let port = match self.scheme == Scheme::HTTPS {
-            true => 443,
-            false => 80,
-        };
-        let port = self.authority.port_u16().unwrap_or(port);
-        let host = self.authority.host().trim_matches(['[', ']']);
-        TcpStream::connect((host, port)).await.is_ok()
-    }
-
-    /// Whether a request can be sent to where all paths are.
-    pub(crate) fn takes(&self, uri: &Uri) -> Result<(), Misses> {
-        let path = uri.path_and_query().map_or("", PathAndQuery::as_str);
-        match &*self.prefix {
-            "" => Ok(()),
-            prefix if prefix.len() + path.len() > LONGEST => Err(Misses::TooLong),
-            _ if leaves(uri.path()) => Err(Misses::Outside),
-            _ => Ok(()),
-        }
-    }
-
-    /// Makes a request one for the upstream, or refuses it: it goes nowhere else.
-    pub(crate) fn aim(&self, mut request: Request<Body>) -> Result<Request<Body>, BoxError> {
-        self.takes(request.uri())?;
-        let path = request.uri().path_and_query().cloned();
-        let path = path.unwrap_or(PathAndQuery::from_static("/"));
-        let path = match (&*self.prefix, path.as_str()) {
-            ("", _) => path,
-            // The whole of what is there.
-            (prefix, "*") => prefix.parse()?,
-            (prefix, path) => format!("{prefix}{path}").parse()?,
-        };
-        *request.uri_mut() = Uri::builder()
-            .scheme(self.scheme.clone())
-            .authority(self.authority.clone())
-            .path_and_query(path)
-            .build()?;
-        *request.version_mut() = Version::HTTP_11;
-        if !self.preserve_host {
-            request.headers_mut().remove(HOST);
-        }
-        let replayed = request.extensions().get::<Replayed>().is_some();
-        if let Some(value) = self.replay_authorization.clone().filter(|_| replayed) {
-            request.headers_mut().insert(AUTHORIZATION, value);
-        }
-        Ok(request)
-    }
-}
-
-/// Why a request can't be sent to the upstream.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Misses {
-    TooLong,
-    Outside,
-}
-
-impl Misses {
-    pub(crate) fn status(self) -> StatusCode {
-        match self {
-            Self::TooLong => StatusCode::URI_TOO_LONG,
-            Self::Outside => StatusCode::BAD_REQUEST,
-        }
-    }
-}
-
-impl fmt::Display for Misses {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::TooLong => "The path is longer than can be sent to the upstream.",
-            Self::Outside => "The path leads out of what is served here.",
-        })
-    }
-}
-
-impl Error for Misses {}
-
-/// Whether a path leads above where it starts, as servers read it that are kind to their callers.
-fn leaves(path: &str) -> bool {
-    if !path.contains("..") && !path.contains('%') {
-        return false;
-    }
-    let path = path.to_ascii_lowercase().replace("%2e", ".");
-    let path = path.replace("%2f", "/").replace("%5c", "/");
-    let mut depth = 0_usize;
-    for part in path.split(['/', '\\']) {
-        // Parameters after `;` belong to the segment, and not to its name.
-        let name = part.split(';').next().unwrap_or_default();
-        depth = match name {
-            "" | "." => depth,
-            ".." if depth == 0 => return true,
-            ".." => depth - 1,
-            _ => depth + 1,
-        };
-    }
-    false
 }

@@ -71,6 +71,7 @@ impl Environment for Row {
 
 const LIMITS: Limits = Limits {
     max_retries: 3,
+    chain_stop: false,
     repeatable: true,
     refreshes: false,
 };

@@ -1,7 +1,7 @@
 //! The journal, in a table beside that of the records.
 
 mod row;
-mod settle_batcher;
+mod settle_row;
 mod sql;
 mod transactions;
 
@@ -11,11 +11,10 @@ use tokio_postgres::{Row, Transaction, types::ToSql};
 
 use self::{
     row::{summary, unreadable, whole},
-    settle_batcher::SettleRow,
     transactions::{enqueue_with, enqueued},
 };
-pub(super) use self::{settle_batcher::SettleBatcher, sql::Statements};
-use super::{PostgresStore, error};
+pub(super) use self::{settle_row::SettleRow, sql::Statements};
+use super::{PostgresStore, batcher::Batched, error};
 use crate::store::{
     Fingerprint, Ownership, RecordKey, StoreError, StoreErrorKind,
     journal::{
@@ -170,7 +169,7 @@ impl Journal for PostgresStore {
                 cause: settlement.stored_cause().map(str::to_owned),
                 keeps: settlement.keeps_place,
             };
-            if self.settle_batched(row).await {
+            if let Ok(Batched::Made(())) = self.batched(row).await {
                 return Ok(Ownership::Held);
             }
         }
