@@ -17,6 +17,40 @@
 //! assert_eq!(half, Duration::from_secs(4)); // half of 1 s · 2³
 //! assert!(backoff.delay(1000, Duration::ZERO, 0.999) < Duration::from_secs(30));
 //! ```
+//!
+//! # The standard mode of the AWS SDKs
+//!
+//! The retry mode that the AWS SDKs share since 2026 waits 50 ms at first after a transient failure and
+//! a second after throttling. As a policy:
+//!
+//! ```
+//! use std::time::Duration;
+//! use tower_reprise::Policy;
+//!
+//! let policy = Policy::http()
+//!     .max_retries(2)
+//!     .base(Duration::from_millis(50))
+//!     .throttled_base(Duration::from_secs(1))
+//!     .cap(Duration::from_secs(20))
+//!     .build()?;
+//! assert!(policy.audit().is_compliant());
+//! # Ok::<(), tower_reprise::error::ConfigError>(())
+//! ```
+//!
+//! | there | here |
+//! | --- | --- |
+//! | 3 attempts, 4 for DynamoDB | passes: `max_retries` of 2 or 3 (R-2: 1 to 5) |
+//! | full jitter below `min(20 s, base · 2ⁿ)` | passes: R-1 |
+//! | base of 50 ms for transient failures, 25 ms for DynamoDB | passes: [`base`](crate::policy::PolicyBuilder::base) |
+//! | base of 1 s for throttling | passes: [`throttled_base`](crate::policy::PolicyBuilder::throttled_base) (B-5) |
+//! | 429 is throttling | passes |
+//! | 500, 502, 503, 504, I/O errors are transient | passes; a 503 that says when to come back is throttling; DNS failures get two attempts (C-3) |
+//! | `ThrottlingException`, `SlowDown` and other codes are throttling, at any status | passes: [`Codes::throttled`](crate::classify::Codes::throttled) |
+//! | `x-amz-retry-after`, at most 5 s beyond the backoff | passes as a floor; the bound is refused by R-5: the delay is kept, or the call fails at once |
+//! | every operation is retried | refused by R-6: POST takes a key or a declaration (C-5) |
+//! | 500 tokens, 14 for a transient retry, 5 for throttling | refused by R-7: the windowed budget of 20 % bounds retries instead |
+//! | an exhausted quota returns the error at once | passes (G-4) |
+//! | a long poll waits before it returns that error | refused by G-4: nothing is delayed; the poller waits |
 
 use std::{
     fmt,

@@ -86,8 +86,9 @@
 //! | `buffer` | no | knows that a `tower::buffer` is closed; without it, that counts as a failure of the dependency |
 //! | `metrics` | yes | counters, gauges and histograms through the `metrics` facade |
 //! | `tracing` | yes | one structured event per retry |
-//! | `serde` | no | policies from TOML, JSON and the environment |
+//! | `serde` | no | policies from TOML, JSON and the environment, and from gRPC service configs |
 //! | `forrst` | no | the forrst dialect: envelopes, retry guidance in replies, given and obeyed, and (with `server`) functions that are executed once, or (with `delivery`) later |
+//! | `descriptors` | no | idempotent and unary methods from the descriptor set of a gRPC service |
 //! | `axum` | no | axum's bodies can be sent again; below nested routers, idempotency goes by the whole path |
 //! | `tonic` | no | tonic's bodies can be sent again; refusals are statuses; with `hyper`, `h2` and `buffer`, and for TLS add `rustls` |
 //! | `reqwest` | no | `reqwest::Client` as the innermost service; with `hyper`, `h2` and `rustls` |
@@ -107,7 +108,7 @@ pub mod call;
 pub mod classify;
 pub mod client;
 #[cfg(feature = "serde")]
-mod config;
+pub mod config;
 #[cfg(feature = "delivery")]
 pub mod delivery;
 pub mod dependency;

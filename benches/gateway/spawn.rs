@@ -27,6 +27,15 @@ impl Gateway {
             url: url.expect("it listens"),
         }
     }
+
+    /// Returns the memory that it has now, in KiB.
+    pub(crate) fn rss(&self) -> f64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()));
+        let status = status.unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
+        kib.and_then(|kib| kib.parse().ok()).expect("a size")
+    }
 }
 
 impl Drop for Gateway {

@@ -6,7 +6,8 @@ use std::process::Command;
 pub(crate) struct Load {
     /// Requests a second.
     pub(crate) rate: f64,
-    /// In milliseconds.
+    /// In milliseconds, as the next one.
+    pub(crate) p50: f64,
     pub(crate) p99: f64,
     /// Replies that are not 2xx or 3xx, and connections that broke.
     pub(crate) failed: u64,
@@ -50,6 +51,7 @@ pub(crate) fn wrk(url: &str, seconds: u32, script: Option<&str>) -> Load {
         rate: after("Requests/sec:")
             .and_then(|rate| rate.trim().parse().ok())
             .expect("a rate"),
+        p50: after("50%").and_then(milliseconds).expect("a percentile"),
         p99: after("99%").and_then(milliseconds).expect("a percentile"),
         failed: broken + after("Non-2xx or 3xx responses:").map_or(0, number),
     }

@@ -122,8 +122,7 @@ pub(crate) fn run(size: Size, seed: u64, progress: &mut Progress) -> Result<Find
                 STACK => {
                     let least = match shape {
                         Shape::Ramp => 0.74,
-                        // A point less at the most: what is shed at the end of a spike need not be.
-                        Shape::Spike => once - 0.015,
+                        Shape::Spike => once,
                     };
                     bars.push(Bar::at_most(1.2, total.load(), what("load")));
                     bars.push(Bar::at_least(least, total.success(), what("success")));

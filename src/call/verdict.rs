@@ -158,14 +158,24 @@ impl Verdict {
         )
     }
 
-    /// Returns whether the outcome is a sign that the dependency has too much to do.
-    pub(crate) fn is_overload(&self) -> bool {
+    /// Returns whether the dependency rejected the call because there are too many: 429,
+    /// RESOURCE_EXHAUSTED, a 503 that says when to come back, or an error code for it.
+    pub(crate) fn is_throttling(&self) -> bool {
         match self.cause {
             Cause::Status(StatusCode::TOO_MANY_REQUESTS)
             | Cause::Grpc(GrpcCode::ResourceExhausted) => true,
             Cause::Status(StatusCode::SERVICE_UNAVAILABLE) => self.not_before().is_some(),
-            Cause::Timeout => self.health == Health::Failure,
+            Cause::Code(_) => self.health == Health::Neutral && self.retry != Retryable::Never,
             _ => false,
+        }
+    }
+
+    /// Returns whether the outcome is a sign that the dependency has too much to do.
+    pub(crate) fn is_overload(&self) -> bool {
+        match self.cause {
+            Cause::Timeout => self.health == Health::Failure,
+            Cause::Code(_) => false,
+            _ => self.is_throttling(),
         }
     }
 }

@@ -203,6 +203,19 @@ impl Codes {
         self.with(code, Retryable::Yes)
     }
 
+    /// Retries on this code, which says that there are too many calls, and no fault of the
+    /// dependency's: the wait has the base that
+    /// [`throttled_base`](crate::policy::PolicyBuilder::throttled_base) sets.
+    pub fn throttled(mut self, code: impl Into<Cow<'static, str>>) -> Self {
+        self.set(
+            code,
+            Retryable::Yes,
+            Some(Health::Neutral),
+            Effect::Possible,
+        );
+        self.for_any_status()
+    }
+
     /// Retries on this code at most so many times in a row.
     pub fn at_most(self, code: impl Into<Cow<'static, str>>, times: u32) -> Self {
         self.with(code, Retryable::MaxPerCause(times))

@@ -1,8 +1,12 @@
-//! Reads policies from TOML, JSON and the environment.
+//! Reads policies from TOML, JSON and the environment, and gRPC service configs.
+//!
+//! [`Policy`] and [`Policies`](crate::policy::Policies) have the functions for files of this crate; a
+//! [`ServiceConfig`] is a document of gRPC's.
 
 use serde::{Deserialize, Deserializer, de::Error};
 
 use self::section::{Section, built_in_profile};
+pub use self::service_config::{ByMethod, ServiceConfig};
 use crate::{
     error::ConfigError,
     policy::{Policy, PolicyBuilder},
@@ -13,6 +17,7 @@ mod read;
 mod rules;
 mod section;
 mod serde_types;
+mod service_config;
 mod table;
 
 impl Policy {

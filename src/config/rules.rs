@@ -37,6 +37,7 @@ table! {
     pub(super) struct CodesFile {
         preset: Option<Preset>,
         retry: Option<Vec<String>>,
+        throttled: Option<Vec<String>>,
         once: Option<Vec<String>>,
         at_most: Option<BTreeMap<String, u32>>,
         fresh_id: Option<Vec<String>>,
@@ -120,6 +121,7 @@ impl CodesFile {
             None => so_far,
         };
         let table = fold(table, self.retry, Codes::retry);
+        let table = fold(table, self.throttled, Codes::throttled);
         let table = fold(table, self.once, |table, code| table.at_most(code, 1));
         let table = fold(table, self.at_most, |table, (code, times)| {
             table.at_most(code, times)

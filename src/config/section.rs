@@ -36,6 +36,7 @@ table! {
     pub(super) struct BackoffFile {
         strategy: Option<Strategy>,
         base: Option<Human>,
+        throttled_base: Option<Human>,
         cap: Option<Human>,
     }
 }
@@ -123,6 +124,8 @@ impl Section {
 impl BackoffFile {
     fn apply(self, builder: PolicyBuilder) -> PolicyBuilder {
         let builder = set(builder, human(self.base), PolicyBuilder::base);
+        let throttled = human(self.throttled_base);
+        let builder = set(builder, throttled, PolicyBuilder::throttled_base);
         let builder = set(builder, human(self.cap), PolicyBuilder::cap);
         if self.strategy == Some(Strategy::Decorrelated) {
             builder.decorrelated()

@@ -17,6 +17,7 @@ use super::{
     window::{Counts, SLOTS, Window, WindowCounts, width},
 };
 use crate::{
+    backoff::below,
     call::Health,
     policy::{BreakerPolicy, Exhaustion},
     sync::{AtomicU32, AtomicU64, Mutex, Ordering, lock},
@@ -32,6 +33,11 @@ const GENERATION: u32 = 3;
 
 /// A success that was ready at once reads no clock but for each so many of them.
 const UNTIMED: u64 = 64;
+/// The slots of the window over which calls that the throttle kept back come again.
+const SPREAD: u32 = 6;
+/// The slots in which the dependency serves as many calls as the throttle lets wait. In the simulator
+/// fewer are too few for a spike, and with more a long overload goes on in those that come again.
+const WAITING: u64 = 2;
 
 /// A circuit breaker and a throttle on one set of counts.
 ///
@@ -355,6 +361,21 @@ impl Breaker {
         let is_open = state(self.shared.word.load(Ordering::Acquire)) == OPEN;
         let probes = is_open && inner.pinned.is_none();
         probes.then(|| inner.probes.pause(&self.policy, now))
+    }
+
+    /// Returns the time after which a call that the throttle kept back comes again: when the counts
+    /// are of other calls, and spread, so that those that were kept back do not come together.
+    pub(crate) fn pause_of_shed(&self, uniform: f64) -> Duration {
+        let width = Duration::from_nanos(self.shared.width.load(Ordering::Relaxed));
+        width + below(width * SPREAD, uniform)
+    }
+
+    /// Returns how many calls that the throttle kept back may wait for their next look, by what the
+    /// dependency served in the window.
+    pub(crate) fn most_waiting(&self, now: u64) -> usize {
+        let counts = self.counts(&lock(&self.shared.inner), now, SLOTS);
+        let served = counts.calls.saturating_sub(counts.failures) * WAITING / SLOTS;
+        usize::try_from(served).unwrap_or(usize::MAX).max(1)
     }
 
     /// Returns the state, with the reason and the time of the last change.

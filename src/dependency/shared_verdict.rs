@@ -128,14 +128,17 @@ impl Dependency {
                     return Verdict::terminal(Cause::Refused(refused.kind())).effect(before);
                 }
                 let verdict = Verdict::refused(refused.kind());
-                if refused.kind() != Refusal::Breaker {
-                    return verdict;
-                }
-                match self.breaker.pause(self.now()) {
-                    Some(pause) if WORTH_WAITING.contains(&pause) => {
-                        verdict.guidance(Some(Guidance::AtLeast(pause)))
+                let wait = match refused.kind() {
+                    Refusal::Breaker => {
+                        let pause = self.breaker.pause(self.now());
+                        pause.filter(|pause| WORTH_WAITING.contains(pause))
                     }
-                    _ => verdict.retry(Retryable::Never),
+                    Refusal::Throttle => Some(self.breaker.pause_of_shed(self.draw())),
+                    _ => return verdict,
+                };
+                match wait {
+                    Some(wait) => verdict.guidance(Some(Guidance::AtLeast(wait))),
+                    None => verdict.retry(Retryable::Never),
                 }
             }
             _ => {
@@ -164,6 +167,7 @@ mod tests {
     use http::{Request, Response};
 
     use super::*;
+
     use crate::{
         call::Effect,
         classify::{Rules, Standard},
@@ -211,6 +215,10 @@ mod tests {
         let verdict = classify(Refused::new(Refusal::Breaker, "a", None).into());
         assert_eq!(verdict.cause, Cause::Refused(Refusal::Breaker));
         assert_eq!(verdict.retry, Retryable::Never, "it is closed");
+        let shed = classify(Refused::new(Refusal::Throttle, "a", None).into());
+        let later =
+            |guidance| matches!(guidance, Some(Guidance::AtLeast(wait)) if wait.as_secs() > 0);
+        assert!(later(shed.guidance), "CB-10: {shed:?}");
         for (before, refused) in [
             (Effect::None, Some(Refusal::Budget)),
             (Effect::Possible, None),

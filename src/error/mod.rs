@@ -78,6 +78,15 @@ impl ConfigError {
         Self::new(None, field, "", message)
     }
 
+    /// Returns the same error about a setting of another name.
+    #[cfg(feature = "serde")]
+    pub(crate) fn renamed(self, field: String) -> Self {
+        Self {
+            field: field.into(),
+            ..self
+        }
+    }
+
     /// Prefixes the setting with its table.
     #[cfg(feature = "serde")]
     pub(crate) fn inside(self, table: &str) -> Self {

@@ -34,6 +34,21 @@
 //! # Ok::<(), tower_reprise::forrst::EnvelopeError>(())
 //! ```
 //!
+//! # When to use it
+//!
+//! In services and clients that speak forrst.
+//!
+//! Not for plain HTTP or gRPC: those need nothing of this module.
+//!
+//! # Defaults
+//!
+//! | setting | default |
+//! | --- | --- |
+//! | codes | [`Codes::forrst`](crate::classify::Codes::forrst): the table of the retry extension |
+//! | envelopes that are read | up to 64 KiB |
+//! | guidance without `after` | 1 s for `fixed` and `exponential`, 0 for `immediate` |
+//! | URNs | both spellings are read, `urn:forrst:ext:*` is written |
+//!
 //! # The stack
 //!
 //! ```text
@@ -55,8 +70,11 @@
 //!
 //! # What goes wrong
 //!
-//! [`Request`] and [`Response`] keep members as values: the order of members and the spelling of
-//! numbers may change, and integers of more than 64 bits become floating-point numbers.
+//! | mistake | what happens | instead |
+//! | --- | --- | --- |
+//! | [`Request`] and [`Response`] pass on what must stay byte for byte | members are kept as values: their order and the spelling of numbers may change, and integers of more than 64 bits become floating-point numbers | pass on the bytes |
+//! | a client without [`Codes::forrst`](crate::classify::Codes::forrst) | guidance in envelopes is not read, and the status decides | that table in the policy, and a [`PeekLayer`](crate::client::peek::PeekLayer) |
+//! | one envelope id for all attempts | replies and logs can't be told apart by attempt | a [`FreshId`] hook |
 
 use http::{
     HeaderMap,

@@ -28,7 +28,7 @@
 //! | --- | --- |
 //! | an attempt fails and may be repeated | the retry goes to an endpoint that the call has not tried |
 //! | a breaker is open | the endpoint gets probes and no other calls |
-//! | all breakers are open | 503 with `Retry-After`, and replays are journaled |
+//! | all breakers are open | the call is refused with 503; a request with `replay: true` is journaled |
 //! | an endpoint refuses connections | its calls were never sent, so any method goes to another one |
 //!
 //! # Check and reload

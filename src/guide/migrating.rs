@@ -27,7 +27,7 @@
 //!
 //! | there | here |
 //! | --- | --- |
-//! | `Policy::retry` | the tables of [`Rules`](crate::classify::Rules); [`with_classifier`](crate::dependency::DependenciesBuilder::with_classifier) for a decision of your own |
+//! | `Policy::retry` | the tables of [`Rules`](crate::classify::Rules), which [`retry_status`](crate::policy::PolicyBuilder::retry_status) and [`no_retry_status`](crate::policy::PolicyBuilder::no_retry_status) change; a [`Classify`](crate::classify::Classify) for a decision of your own (below) |
 //! | `Policy::clone_request` | nothing: heads are copied, streaming bodies are recorded. For requests that are not HTTP: [`RetryLayer::cloning`](crate::client::retry::RetryLayer::cloning) |
 //! | `TpsBudget` | part of the policy, per dependency, and exact |
 //! | a clone of the policy per call | one [`Dependencies`](crate::dependency::Dependencies) for all |
@@ -59,8 +59,17 @@
 //!
 //! Changes: a POST is retried only if the policy says that the server honours the idempotency key
 //! that this stack adds (see [`safety`](super::safety)); streaming bodies are retried instead of being an error; waits stay
-//! within the call's time; `Retry-After` is obeyed. `RetryableStrategy` becomes
-//! [`with_classifier`](crate::dependency::DependenciesBuilder::with_classifier).
+//! within the call's time; `Retry-After` is obeyed.
+//!
+//! A `RetryableStrategy` becomes a [`Classify`](crate::classify::Classify). The layers of a stack see
+//! responses of several types (reqwest's, and those of which a body was read), so implement it for all
+//! of them. A closure is for one type, as a single layer or an event consumer has.
+//!
+#![doc = concat!("```\n", include_str!("classifier.rs"), "```")]
+//!
+//! Give it to the registry by
+//! `Dependencies::builder(policy).with_classifier(Teapots).build()`. It changes verdicts, never whether
+//! a POST may be sent again.
 //!
 //! # From tower-resilience (0.14)
 //!
@@ -101,12 +110,18 @@
 #![cfg_attr(not(feature = "server"), doc = "```rust,ignore")]
 //! use axum::Router;
 //! use http::header::AUTHORIZATION;
-//! use tower_reprise::{IdempotencyLayer, error::ConfigError, server::dialect::Scope, store::{MemoryStore, CrashPolicy}};
+//! use tower_reprise::{
+//!     IdempotencyLayer,
+//!     error::ConfigError,
+//!     server::dialect::{Requirement, Scope},
+//!     store::{CrashPolicy, MemoryStore},
+//! };
 //!
 //! fn app(payments: Router) -> Result<Router, ConfigError> {
 //!     let idempotency = IdempotencyLayer::builder(MemoryStore::new())
 //!         .scope(Scope::new(|request| request.headers().get(AUTHORIZATION).cloned()))
 //!         .crash_policy(CrashPolicy::Reexecute)
+//!         .requirement(|_| Requirement::Optional)
 //!         .build()?;
 //!     Ok(payments.layer(idempotency))
 //! }
@@ -114,5 +129,6 @@
 //!
 //! Changes: one of several concurrent requests is executed instead of all; `scope` names the owner
 //! of a key instead of a session; a key used for another request is refused (422); bodies, replies
-//! and keys are bounded; a client that disconnects does not stop the handler. Requests without a key
-//! pass: a hash of the content alone does not identify an operation.
+//! and keys are bounded; a client that disconnects does not stop the handler. A POST or PATCH without
+//! a key is refused (400) unless keys are optional, as above; then it is executed each time: a hash of
+//! the content alone does not identify an operation, which is what the `true` above made of it.

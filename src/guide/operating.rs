@@ -188,6 +188,25 @@
 //! for a day by default: a letter redriven later is executed in any case.
 //! See [`redrive`](crate::delivery::dead_letter::DeadLetters::redrive).
 //!
+//! # Unknown outcomes
+//!
+//! With [`CrashPolicy::Unknown`](crate::store::CrashPolicy) an operation whose server died in the middle
+//! is not executed again: repeats get 409 `outcome-unknown`, and a log line at WARN has the key of the
+//! record. Find out how it ended, then say so before the record expires:
+//!
+//! ```text
+//! reprise keys list                                  # key, since when, until when, note
+//! reprise keys resolve KEY --reply 201 --body FILE   # it took effect: repeats get this reply
+//! reprise keys resolve KEY --no-reply                # it took effect: repeats are told that it was executed
+//! reprise keys resolve KEY --no-effect               # it did not: the next repeat is executed
+//! reprise keys release KEY                           # the next repeat is executed, whatever happened
+//! ```
+//!
+//! Each asks a gateway's admin port, or with `--store` a store. The console has the same, and Rust code
+//! [`UnknownOutcomes`](crate::server::idempotency::UnknownOutcomes). An operation that runs can't be
+//! resolved, and an owner that comes back after one was resolved has lost the record. `--token` resolves
+//! only what was shown, if a repeat could have come between.
+//!
 //! # Policy changes without a restart
 //!
 //! Policies live in a file that a test of yours checks, and that the service reads again on demand:

@@ -7,13 +7,13 @@ use http::{Extensions, HeaderMap, Response, StatusCode};
             the `reqwest` feature; for others see `RetryLayer::cloning`"
 )]
 pub trait ResponseHead {
-    #[doc(hidden)]
+    /// Returns the status.
     fn status(&self) -> StatusCode;
-    #[doc(hidden)]
+    /// Returns the headers.
     fn headers(&self) -> &HeaderMap;
-    #[doc(hidden)]
+    /// Returns the extensions.
     fn extensions(&self) -> &Extensions;
-    #[doc(hidden)]
+    /// Returns the extensions, to add to them.
     fn extensions_mut(&mut self) -> &mut Extensions;
 }
 

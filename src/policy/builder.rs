@@ -21,6 +21,8 @@ const REPLAY_POOL: usize = 16 * 1024 * 1024;
 const LARGEST_DEFAULT_FLOOR: u32 = 10;
 
 mod check;
+#[cfg(feature = "descriptors")]
+mod descriptors;
 mod rules;
 
 /// Makes a [`Policy`]. Nothing is checked before [`build`](Self::build).
@@ -29,6 +31,7 @@ mod rules;
 pub struct PolicyBuilder {
     settings: Settings,
     base: Duration,
+    throttled_base: Option<Duration>,
     cap: Duration,
     decorrelated: bool,
     custom: Option<Arc<dyn Backoff>>,
@@ -51,6 +54,7 @@ impl PolicyBuilder {
                 total: profile.default_total(),
                 attempt_timeout: None,
                 backoff: Arc::new(FullJitter::default()),
+                throttled_backoff: None,
                 budget: Some(BudgetPolicy::default()),
                 breaker: BreakerPolicy::default(),
                 retry_after: RetryAfterPolicy::default(),
@@ -65,6 +69,7 @@ impl PolicyBuilder {
                 approvals: Vec::new(),
             },
             base: profile.default_base(),
+            throttled_base: None,
             cap: DEFAULT_CAP,
             decorrelated: false,
             custom: None,
@@ -124,6 +129,15 @@ impl PolicyBuilder {
     /// Sets the bound of the wait before the first retry.
     pub fn base(mut self, base: Duration) -> Self {
         self.base = base;
+        self
+    }
+
+    /// Sets the bound of the wait before the first retry of a call that was rejected because there
+    /// are too many: 429, RESOURCE_EXHAUSTED, a 503 that says when to come back, and error codes that
+    /// [`Codes::throttled`](crate::classify::Codes::throttled) names. So a short [`base`](Self::base)
+    /// for failures that pass in a moment does not press on a dependency that is too busy.
+    pub fn throttled_base(mut self, base: Duration) -> Self {
+        self.throttled_base = Some(base);
         self
     }
 
@@ -330,13 +344,22 @@ impl PolicyBuilder {
         if let Some(error) = self.wrong_unit {
             return Err(error);
         }
-        check::backoff(self.base, self.cap)?;
-        let (base, cap) = (self.base, self.cap);
+        check::backoff("backoff.base", self.base, self.cap)?;
+        if let Some(base) = self.throttled_base {
+            check::backoff("backoff.throttled_base", base, self.cap)?;
+        }
+        let cap = self.cap;
+        let strategy = |base| -> Arc<dyn Backoff> {
+            match self.decorrelated {
+                true => Arc::new(Decorrelated { base, cap }),
+                false => Arc::new(FullJitter { base, cap }),
+            }
+        };
         let mut settings = self.settings;
+        settings.throttled_backoff = self.throttled_base.map(strategy);
         settings.backoff = match self.custom {
             Some(custom) => custom,
-            None if self.decorrelated => Arc::new(Decorrelated { base, cap }),
-            None => Arc::new(FullJitter { base, cap }),
+            None => strategy(self.base),
         };
         match self.no_success_for {
             Some(time) => settings.breaker.no_success_for = time,

@@ -120,6 +120,7 @@ struct Settings {
     total: Duration,
     attempt_timeout: Option<Duration>,
     backoff: Arc<dyn Backoff>,
+    throttled_backoff: Option<Arc<dyn Backoff>>,
     budget: Option<BudgetPolicy>,
     breaker: BreakerPolicy,
     retry_after: RetryAfterPolicy,
@@ -199,6 +200,12 @@ impl Policy {
     #[must_use]
     pub fn backoff(&self) -> &dyn Backoff {
         &*self.inner.backoff
+    }
+
+    /// Returns the strategy for waits after a failure for want of capacity, if it is another one.
+    #[must_use]
+    pub fn throttled_backoff(&self) -> Option<&dyn Backoff> {
+        self.inner.throttled_backoff.as_deref()
     }
 
     /// Returns the retry budget, unless an approval removed it.

@@ -4,8 +4,13 @@
 //! of them with a response that tells the client not to try again (`x-should-retry: false`, and
 //! `grpc-retry-pushback-ms: -1` for gRPC). The service's error type does not change.
 //!
-//! Use it at the edge of a server whose clients retry more than their share. It does not bound
-//! originals, which is the work of a rate limit, and it sees only retries that say so (below).
+//! # When to use it
+//!
+//! At the edge of a server whose clients retry more than their share.
+//!
+//! Not as a rate limit: it does not bound originals, and sees only retries that say so (below).
+//!
+//! # Defaults
 //!
 //! | setting | default |
 //! | --- | --- |
@@ -41,10 +46,11 @@
 //!
 //! # What goes wrong
 //!
-//! - [`InboundBudgetLayer::located`] with a registry that locates by authority: the peer chooses the
-//!   `Host` header, and with it a fresh budget. Locate by a tenant, or use
-//!   [`InboundBudgetLayer::new`].
-//! - One registry for inbound and outbound requests of the same name: they share one budget.
+//! | mistake | what happens | instead |
+//! | --- | --- | --- |
+//! | [`InboundBudgetLayer::located`] with a registry that locates by authority | the peer chooses the `Host` header, and with it a fresh budget | locate by a tenant, or [`InboundBudgetLayer::new`] |
+//! | one registry for inbound and outbound requests of the same name | they share one budget | a registry for each |
+//! | a chain of services that drop the attempt header | each hop takes retries for originals | pass it on, or [`send_attempt_count`] at each hop |
 //!
 //! [`send_attempt_count`]: crate::policy::PolicyBuilder::send_attempt_count
 

@@ -26,6 +26,9 @@
 //! [unary](crate::policy::PolicyBuilder::unary_methods): [`client`] stamps a key on those, and never
 //! on methods that may stream.
 //!
+//! The policies of single methods can come from a gRPC service config: see
+//! `config::ServiceConfig`, with the `serde` feature.
+//!
 //! The status of a unary call may come after its head, and is waited for. A stream is not: send it with
 //! [`RetryOverride::off`](crate::RetryOverride::off) in its extensions, or name the
 //! [`unary_methods`](crate::policy::PolicyBuilder::unary_methods) in the policy.

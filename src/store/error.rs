@@ -18,6 +18,8 @@ pub enum StoreErrorKind {
     NewerSchema,
     /// The stored data is unreadable.
     Corrupt,
+    /// The store does not provide this verb.
+    Unsupported,
     /// Anything else.
     Other,
 }
@@ -33,6 +35,7 @@ impl StoreErrorKind {
             Self::Full => "full",
             Self::NewerSchema => "newer_schema",
             Self::Corrupt => "corrupt",
+            Self::Unsupported => "unsupported",
             Self::Other => "other",
         }
     }

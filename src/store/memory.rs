@@ -13,8 +13,8 @@ use std::{
 
 use self::{queue::MemoryQueue, shards::Shards};
 use super::{
-    Claim, ClaimId, Claimed, FencingToken, IdempotencyStore, Ownership, RecordKey, Stored,
-    verbs::verbs,
+    Claim, ClaimId, Claimed, FencingToken, IdempotencyStore, OutcomeCursor, OutcomePage, Ownership,
+    RecordKey, Resolution, Resolved, Stored, UnknownOutcome, verbs::verbs,
 };
 use crate::error::ConfigError;
 
@@ -164,5 +164,11 @@ impl IdempotencyStore for MemoryStore {
             -> Ownership = async move { self.inner.complete(&key, token, stored, retention) };
         release(key: RecordKey, token: FencingToken) -> Ownership
             = async move { Ok(self.inner.release(&key, token)) };
+        unknown_outcomes(after: Option<OutcomeCursor>, limit: u32) -> OutcomePage
+            = async move { self.inner.unknown_outcomes(after, limit) };
+        unknown_outcome(key: RecordKey) -> Option<UnknownOutcome>
+            = async move { Ok(self.inner.unknown_outcome(&key)) };
+        resolve(key: RecordKey, token: FencingToken, resolution: Resolution) -> Resolved
+            = async move { self.inner.resolve(&key, token, resolution) };
     }
 }

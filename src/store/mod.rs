@@ -65,6 +65,7 @@ pub mod conformance;
 mod error;
 pub mod journal;
 mod memory;
+mod outcome;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 mod record;
@@ -94,13 +95,15 @@ use self::verbs::verbs;
 pub use self::{
     error::{StoreError, StoreErrorKind},
     memory::{MemoryStore, MemoryStoreBuilder},
+    outcome::{InvalidHex, OutcomeCursor, OutcomePage, Resolution, Resolved, UnknownOutcome},
     record::{
         Claim, ClaimId, Claimed, CrashPolicy, FencingToken, Fingerprint, Lease, Note, Ownership,
         RecordKey, Stored,
     },
 };
 
-/// A store of operation records with five atomic verbs.
+/// A store of operation records with five atomic verbs, and three for the people who look after
+/// unknown outcomes.
 ///
 /// Every verb is one transition on the store's own clock, and is safe to repeat when its response
 /// was lost. A store holds bytes and knows nothing of HTTP.
@@ -189,6 +192,51 @@ pub trait IdempotencyStore: Send + Sync + 'static {
         token: FencingToken,
     ) -> impl Future<Output = Result<Ownership, StoreError>> + Send;
 
+    /// Lists operations whose outcome is unknown: those that are done with [`Stored::Unknown`], and
+    /// those in flight whose last claim had [`CrashPolicy::Unknown`] and whose lease ran out.
+    ///
+    /// At most `limit`, in an order of the store's own, after the cursor of an earlier page. The cost
+    /// grows with what is listed or in flight, not with what is settled. A cursor of another store is
+    /// an error.
+    ///
+    /// A store that does not provide it fails with [`StoreErrorKind::Unsupported`].
+    fn unknown_outcomes(
+        &self,
+        after: Option<OutcomeCursor>,
+        limit: u32,
+    ) -> impl Future<Output = Result<OutcomePage, StoreError>> + Send {
+        let _ = (after, limit);
+        async { Err(outcome::unsupported()) }
+    }
+
+    /// Returns the operation with this key if its outcome is unknown: it is done with
+    /// [`Stored::Unknown`], or in flight and its lease ran out, whatever the policy of its claim.
+    ///
+    /// A store that does not provide it fails with [`StoreErrorKind::Unsupported`].
+    fn unknown_outcome(
+        &self,
+        key: RecordKey,
+    ) -> impl Future<Output = Result<Option<UnknownOutcome>, StoreError>> + Send {
+        let _ = key;
+        async { Err(outcome::unsupported()) }
+    }
+
+    /// Resolves an unknown outcome, that of the owner with this token: the record is done with an
+    /// outcome, or the key is free. The former owner has lost the record, should it come back.
+    ///
+    /// Returns [`Resolved::Conflict`] if there is no such unknown outcome, which a repeat may get too.
+    ///
+    /// A store that does not provide it fails with [`StoreErrorKind::Unsupported`].
+    fn resolve(
+        &self,
+        key: RecordKey,
+        token: FencingToken,
+        resolution: Resolution,
+    ) -> impl Future<Output = Result<Resolved, StoreError>> + Send {
+        let _ = (key, token, resolution);
+        async { Err(outcome::unsupported()) }
+    }
+
     /// Returns the outcome as [`complete`](Self::complete) would write it, for handlers that write it
     /// in a transaction of their own. A store that transforms replies, as `Sealed` does, overrides
     /// it.
@@ -213,6 +261,11 @@ impl<S: IdempotencyStore> IdempotencyStore for Arc<S> {
         complete(key: RecordKey, token: FencingToken, stored: Stored, retention: Duration)
             -> Ownership = (**self).complete(key, token, stored, retention);
         release(key: RecordKey, token: FencingToken) -> Ownership = (**self).release(key, token);
+        unknown_outcomes(after: Option<OutcomeCursor>, limit: u32) -> OutcomePage
+            = (**self).unknown_outcomes(after, limit);
+        unknown_outcome(key: RecordKey) -> Option<UnknownOutcome> = (**self).unknown_outcome(key);
+        resolve(key: RecordKey, token: FencingToken, resolution: Resolution) -> Resolved
+            = (**self).resolve(key, token, resolution);
     }
 
     fn as_stored(&self, key: RecordKey, stored: Stored) -> Result<Stored, StoreError> {

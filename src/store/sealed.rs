@@ -45,8 +45,9 @@ use chacha20poly1305::{
 };
 
 use super::{
-    Claim, ClaimId, Claimed, FencingToken, IdempotencyStore, Ownership, RecordKey, StoreError,
-    StoreErrorKind, Stored, verbs::verbs,
+    Claim, ClaimId, Claimed, FencingToken, IdempotencyStore, OutcomeCursor, OutcomePage, Ownership,
+    RecordKey, Resolution, Resolved, StoreError, StoreErrorKind, Stored, UnknownOutcome,
+    verbs::verbs,
 };
 use crate::error::ConfigError;
 
@@ -236,6 +237,20 @@ impl<S: IdempotencyStore> IdempotencyStore for Sealed<S> {
                 self.store.complete(key, token, stored, retention).await
             };
         release(key: RecordKey, token: FencingToken) -> Ownership = self.store.release(key, token);
+        unknown_outcomes(after: Option<OutcomeCursor>, limit: u32) -> OutcomePage
+            = self.store.unknown_outcomes(after, limit);
+        unknown_outcome(key: RecordKey) -> Option<UnknownOutcome>
+            = self.store.unknown_outcome(key);
+        resolve(key: RecordKey, token: FencingToken, resolution: Resolution) -> Resolved
+            = async move {
+                let resolution = match resolution {
+                    Resolution::Executed(stored, retention) => {
+                        Resolution::Executed(self.sealed(key, stored)?, retention)
+                    }
+                    Resolution::NoEffect => Resolution::NoEffect,
+                };
+                self.store.resolve(key, token, resolution).await
+            };
     }
 
     fn as_stored(&self, key: RecordKey, stored: Stored) -> Result<Stored, StoreError> {

@@ -339,6 +339,31 @@ pub(crate) fn waiting_settlements(change: f64) {
     let _ = change;
 }
 
+/// Records that a repeat was told that the outcome of its operation is unknown.
+#[cfg(feature = "server")]
+pub(crate) fn outcome_unknown<'a>(key: impl Display, labels: impl FnOnce() -> Labels<'a>) {
+    #[cfg(feature = "tracing")]
+    {
+        let labels = labels();
+        tracing::warn!(
+            target: "tower_reprise",
+            record = %key,
+            correlation_id = labels.correlation_id.unwrap_or_default(),
+            idempotency_key = labels.idempotency_key.unwrap_or_default(),
+            "outcome unknown, to be resolved"
+        );
+    }
+    #[cfg(not(feature = "tracing"))]
+    let _ = (key, labels);
+}
+
+/// Records that somebody resolved an unknown outcome.
+#[cfg(feature = "server")]
+pub(crate) fn outcome_resolved(key: impl Display, finding: &'static str) {
+    #[cfg(feature = "tracing")]
+    tracing::warn!(target: "tower_reprise", record = %key, finding, "unknown outcome resolved");
+}
+
 /// Records that the result of an execution could not be stored.
 #[cfg(feature = "server")]
 pub(crate) fn settling_given_up(key: impl Display) {

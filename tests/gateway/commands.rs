@@ -23,6 +23,7 @@ fn a_1_version_help_and_completions() {
         "audit",
         "letters",
         "replays",
+        "keys",
         "maintenance",
         "completions",
         "Exit status",

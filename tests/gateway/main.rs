@@ -15,6 +15,8 @@ mod executing;
 mod flags;
 mod gateway;
 mod hands;
+mod hostile;
+mod keys;
 mod once;
 mod operation;
 mod replays;

@@ -7,7 +7,7 @@ use tokio::{
 };
 
 use crate::{
-    gateway::{Caller, Folder, Gateway, Reply, caller, run},
+    gateway::{Caller, Folder, Gateway, Reply, caller, reprise, run},
     shop::{Gets, Shop},
     support::database::eventually,
 };
@@ -253,6 +253,40 @@ async fn a_3_a_reload_keeps_what_is_there() {
     let all = known["upstream"].as_array().unwrap().iter();
     let shop = all.clone().find(|it| it["name"] == "shop").unwrap();
     assert_eq!(shop["breaker"]["reason"], "by_hand", "the state: {known}");
+}
+
+/// the policies that a gateway runs with are audited, each upstream's once.
+#[tokio::test]
+async fn a_2_a_running_gateway_is_audited() {
+    let (folder, shop) = (Folder::new(), Shop::open().await);
+    let approval = "approvals = [{ rule = 'R-2', reason = 'until it is replaced' }]";
+    let policy = format!("policy = {{ max_retries = 9, {approval} }}\n");
+    let text = [&*upstream("shop", &[&shop, &shop]), &policy].concat();
+    let gateway = Gateway::start_from(&folder.file("gateway.toml", &text), &[]).await;
+    let address = gateway.admin("").replace("http://", "");
+    let audit = |gate: &str| {
+        let words = [
+            "audit", "--admin", &address, "--format", "json", "--gate", gate,
+        ];
+        let (code, said, error) = reprise(&words);
+        let json: serde_json::Value = serde_json::from_str(&said).expect(&error);
+        (
+            code,
+            json["audits"][0]["findings"].as_array().unwrap().clone(),
+        )
+    };
+    let (code, findings) = audit("deploy");
+    assert_eq!((code, findings.len()), (Some(0), 1), "{findings:?}");
+    assert_eq!(
+        (&findings[0]["rule"], &findings[0]["dependency"]),
+        (&"R-2".into(), &"shop".into())
+    );
+    assert_eq!(findings[0]["approval"], "until it is replaced");
+    // By what it runs with now, not by what it was started with.
+    folder.file("gateway.toml", &upstream("shop", &[&shop, &shop]));
+    gateway.signal("HUP");
+    gateway.says("the configuration was read again").await;
+    assert_eq!(audit("deploy"), (Some(0), vec![]));
 }
 
 /// P-4: a configuration is checked without being used.

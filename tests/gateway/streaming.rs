@@ -94,7 +94,7 @@ async fn a_3_a_stream_outlives_sigterm() {
 }
 
 /// Returns the peak memory of a process, in MiB.
-fn peak(pid: u32) -> u64 {
+pub(crate) fn peak(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     let kib: u64 = line

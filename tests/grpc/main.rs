@@ -10,6 +10,8 @@
 mod client;
 #[cfg(feature = "tonic")]
 mod connections;
+#[cfg(all(feature = "descriptors", feature = "tonic"))]
+mod descriptors;
 #[cfg(feature = "tonic")]
 mod generated;
 #[cfg(feature = "tonic")]
@@ -18,6 +20,8 @@ mod interceptors;
 mod pushback;
 #[cfg(feature = "tonic")]
 mod refusals;
+#[cfg(all(feature = "serde", feature = "tonic"))]
+mod service_config;
 #[cfg(feature = "tonic")]
 mod statuses;
 mod timeouts;

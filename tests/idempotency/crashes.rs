@@ -14,8 +14,8 @@ use tokio::task::JoinHandle;
 use tower::{Layer, Service, ServiceExt, service_fn, util::BoxCloneSyncService};
 use tower_reprise::{
     error::{BoxError, Refusal, Refused},
-    server::idempotency::HandlerOutcome,
-    store::{CrashPolicy, MemoryStore, StoreErrorKind},
+    server::idempotency::{HandlerOutcome, UnknownOutcomes},
+    store::{CrashPolicy, MemoryStore, Resolved, StoreErrorKind},
 };
 
 use crate::setup::{
@@ -99,6 +99,77 @@ async fn i_14_or_its_outcome_stays_unknown() {
     let mut other = post("k");
     *other.body_mut() = Frames::from("999 EUR");
     assert_eq!(send(&server, other).await.status, 422);
+}
+
+/// I-27: a person finds out how it ended, and says so to whoever repeats it.
+#[tokio::test(start_paused = true)]
+async fn i_27_an_unknown_outcome_is_listed_and_resolved() {
+    let store = MemoryStore::new();
+    let (server, runs) = fragile(builder(store.clone(), CrashPolicy::Unknown), When::Later);
+    let unknown_outcomes = UnknownOutcomes::new(store);
+    let listed = async || unknown_outcomes.list(None, 10).await.unwrap().outcomes;
+    assert_eq!(send(&server, post("k")).await.status, 500);
+    assert_eq!(listed().await, [], "its lease holds");
+    tokio::time::advance(LEASE + SECOND).await;
+
+    // Nobody has repeated it.
+    let [unknown] = &*listed().await else {
+        panic!("it is listed");
+    };
+    assert_eq!(unknown.unknown_for, SECOND);
+    let again = send(&server, post("k")).await;
+    assert_eq!(again.refusal(), (409, "outcome-unknown".into()));
+    let stale = unknown_outcomes.release(unknown).await.unwrap();
+    assert_eq!(stale, Resolved::Conflict, "another token since the repeat");
+
+    let unknown = unknown_outcomes.find(unknown.key).await.unwrap().unwrap();
+    let paid = Response::builder()
+        .status(201)
+        .header("x-payment", "7")
+        .header("set-cookie", "of=nobody")
+        .body("paid by hand")
+        .unwrap();
+    let resolved = unknown_outcomes.resolve(&unknown, &paid).await.unwrap();
+    assert_eq!(resolved, Resolved::Made);
+    let answer = send(&server, post("k")).await;
+    assert_eq!((answer.status, &*answer.body), (201, "paid by hand"));
+    assert!(answer.is_replayed());
+    assert_eq!(answer.headers["x-payment"], "7");
+    assert!(!answer.headers.contains_key("set-cookie"));
+    assert_eq!(listed().await, []);
+    assert_eq!(runs.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn i_27_an_operation_without_effect_is_executed_by_its_repeat() {
+    for released in [false, true] {
+        let store = MemoryStore::new();
+        let (server, runs) = fragile(builder(store.clone(), CrashPolicy::Unknown), When::Later);
+        let unknown_outcomes = UnknownOutcomes::new(store);
+        assert_eq!(send(&server, post("k")).await.status, 500);
+        tokio::time::advance(LEASE + SECOND).await;
+        let page = unknown_outcomes.list(None, 10).await.unwrap();
+        let unknown = &page.outcomes[0];
+        let resolved = match released {
+            true => unknown_outcomes.release(unknown).await,
+            false => unknown_outcomes.resolve_without_effect(unknown).await,
+        };
+        assert_eq!(resolved.unwrap(), Resolved::Made);
+        let answer = send(&server, post("k")).await;
+        assert_eq!((answer.status, &*answer.body), (200, "survived"));
+        assert_eq!(runs.load(Ordering::SeqCst), 2);
+    }
+}
+
+/// I-27: a store of another author does not pretend to have none.
+#[tokio::test(start_paused = true)]
+async fn i_27_a_store_without_these_verbs_says_so() {
+    let error = UnknownOutcomes::new(Flaky::default())
+        .list(None, 10)
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Unsupported);
+    assert!(error.to_string().contains("unknown_outcomes"), "{error}");
 }
 
 /// I-14: the lease that was renewed ends as soon as nobody renews it.

@@ -198,7 +198,7 @@ fn p_4_what_is_wrong_is_named_with_field_value_and_what_is_allowed() {
             "dependencies.a.backoff.factor = 3",
             "dependencies.a.backoff.factor",
             "",
-            "`strategy`, `base`, `cap`",
+            "`strategy`, `base`, `throttled_base`, `cap`",
         ),
         ("policies.a = {}", "policies", "", "`dependencies`"),
         (

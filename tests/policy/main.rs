@@ -12,6 +12,8 @@ mod documents;
 #[cfg(feature = "serde")]
 mod files;
 mod reload;
+#[cfg(feature = "serde")]
+mod service_config;
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -6,4 +6,5 @@ mod api;
 mod container;
 mod dependencies;
 mod examples;
+mod pages;
 mod rules;

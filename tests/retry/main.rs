@@ -9,6 +9,7 @@
     reason = "the helpers are tests too"
 )]
 
+mod aws;
 mod backoff;
 mod bearer;
 mod bodies;

@@ -558,6 +558,38 @@ async fn ra_10_members_of_a_problem_are_a_floor() {
     }
 }
 
+/// An error code may say that there are too many calls, whatever its status is.
+#[cfg(feature = "codes")]
+#[tokio::test(start_paused = true)]
+async fn b_5_a_code_for_throttling_has_the_wait_of_throttling() {
+    for (code, throttled) in [("SlowDown", true), ("InternalError", false)] {
+        let mut longest = Duration::ZERO;
+        for _ in 0..100 {
+            let body = format!(r#"{{"code":"{code}"}}"#);
+            let mut reply = status(400, Pieces::new([data(body)]));
+            let json = http::HeaderValue::from_static("application/json");
+            reply.headers_mut().insert(CONTENT_TYPE, json);
+            let codes = Codes::standard()
+                .throttled("SlowDown")
+                .retry("InternalError");
+            let policy = policy()
+                .base(Duration::from_millis(1))
+                .throttled_base(Duration::from_secs(1))
+                .codes(codes);
+            let (_, client) = stack(policy, vec![reply]);
+            let start = Instant::now();
+            let result = client.oneshot(request()).await;
+            assert_eq!(outcome(&result), Some((2, None)), "{code}");
+            longest = longest.max(start.elapsed());
+        }
+        assert_eq!(
+            longest > Duration::from_millis(100),
+            throttled,
+            "{code}: {longest:?}"
+        );
+    }
+}
+
 /// And it may say that a retry is of no use; that of a success says nothing.
 #[cfg(feature = "codes")]
 #[tokio::test(start_paused = true)]

@@ -38,6 +38,11 @@ async fn t_1_t_2_t_3_the_contract() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn i_27_t_2_the_contract_of_unknown_outcomes() {
+    conformance::unknown_outcomes(&Memory(MemoryStore::new())).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn t_1_t_2_t_3_the_contract_of_a_journal() {
     conformance::journal(&Memory(MemoryStore::new())).await;
 }

@@ -160,24 +160,42 @@ pub(crate) enum AdminClient {
 
 impl AdminClient {
     pub(crate) async fn get(&self, path: &str) -> Result<Value, BoxError> {
-        self.ask(Method::GET, path).await
+        self.ask(Method::GET, path, None).await
     }
 
     pub(crate) async fn post(&self, path: &str) -> Result<Value, BoxError> {
-        self.ask(Method::POST, path).await
+        self.post_body(path, None).await
+    }
+
+    /// Posts a body, if there is one, with its content type.
+    pub(crate) async fn post_body(
+        &self,
+        path: &str,
+        body: Option<(String, Vec<u8>)>,
+    ) -> Result<Value, BoxError> {
+        self.ask(Method::POST, path, body).await
     }
 
     /// Asks, and returns what was answered. An answer that is no success is an error.
-    async fn ask(&self, method: Method, path: &str) -> Result<Value, BoxError> {
-        let request = Request::builder().method(method);
+    async fn ask(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<(String, Vec<u8>)>,
+    ) -> Result<Value, BoxError> {
+        let mut request = Request::builder().method(method);
+        if let Some((kind, _)) = &body {
+            request = request.header(header::CONTENT_TYPE, kind);
+        }
+        let body = body.map_or_else(Body::empty, |(_, body)| body.into());
         let (status, body) = match self {
             Self::Store(router) => {
-                let request = request.uri(path).body(Body::empty())?;
+                let request = request.uri(path).body(body)?;
                 let Ok(response) = router.clone().oneshot(request).await;
                 read(response).await?
             }
             Self::Port { client, url, token } => {
-                let mut request = request.uri(format!("{url}{path}")).body(Body::empty())?;
+                let mut request = request.uri(format!("{url}{path}")).body(body)?;
                 if let Some(token) = token {
                     request
                         .headers_mut()

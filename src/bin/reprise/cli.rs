@@ -11,7 +11,7 @@ use tower_reprise::error::BoxError;
 
 use crate::{
     audit,
-    commands::{letters, maintenance, replays},
+    commands::{keys, letters, maintenance, replays},
     gateway,
 };
 
@@ -30,6 +30,7 @@ enum Commands {
     Audit(audit::Args),
     Letters(letters::Args),
     Replays(replays::Args),
+    Keys(keys::Args),
     Maintenance(maintenance::Args),
     /// Prints completions for a shell, to be sourced by it
     Completions {
@@ -62,6 +63,7 @@ pub(crate) fn run() -> Result<ExitCode, BoxError> {
         Commands::Audit(args) => args.run(),
         Commands::Letters(args) => args.run(given(inner)),
         Commands::Replays(args) => args.run(given(inner)),
+        Commands::Keys(args) => args.run(given(inner)),
         Commands::Maintenance(args) => args.run(given(inner)),
         Commands::Completions { shell } => {
             let mut command = command();

@@ -10,8 +10,9 @@ use std::{
 
 use tokio::time::Instant;
 use tower_reprise::store::{
-    Claim, ClaimId, Claimed, FencingToken, IdempotencyStore, MemoryStore, Ownership, PostgresStore,
-    RecordKey, RedisStore, SqliteStore, StoreError, Stored,
+    Claim, ClaimId, Claimed, FencingToken, IdempotencyStore, MemoryStore, OutcomeCursor,
+    OutcomePage, Ownership, PostgresStore, RecordKey, RedisStore, Resolution, Resolved,
+    SqliteStore, StoreError, Stored, UnknownOutcome,
     journal::{
         CommandResult, Counts, Duplicate, Enqueued, Entry, EntryCommand, EntryId, Journal,
         LeaseRequest, LeaseToken, NewEntry, Query, Settlement,
@@ -177,6 +178,27 @@ impl IdempotencyStore for Store {
             self.lock().remove(&key);
         }
         released
+    }
+
+    async fn unknown_outcomes(
+        &self,
+        after: Option<OutcomeCursor>,
+        limit: u32,
+    ) -> Result<OutcomePage, StoreError> {
+        each!(self, store => store.unknown_outcomes(after, limit).await)
+    }
+
+    async fn unknown_outcome(&self, key: RecordKey) -> Result<Option<UnknownOutcome>, StoreError> {
+        each!(self, store => store.unknown_outcome(key).await)
+    }
+
+    async fn resolve(
+        &self,
+        key: RecordKey,
+        token: FencingToken,
+        resolution: Resolution,
+    ) -> Result<Resolved, StoreError> {
+        each!(self, store => store.resolve(key, token, resolution).await)
     }
 }
 

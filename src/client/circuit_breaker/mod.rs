@@ -5,6 +5,14 @@
 //! second go through as probes. The first that succeeds closes it, and more calls pass with each moment
 //! after that.
 //!
+//! # When to use it
+//!
+//! In clients that would otherwise wait for a dependency that is down, and for a dependency that recovers
+//! sooner without the load. It is part of [`stacks::client`](crate::stacks::client).
+//!
+//! Not as a limit of load: that is a rate or concurrency limit. Not for a dependency without which the
+//! caller can do nothing at all and that costs nothing to call, such as a local cache.
+//!
 //! # When it opens
 //!
 //! By default there must be no success for a second, at least five failures in a row, and more of them
@@ -17,6 +25,11 @@
 //! | succeed without retries | 90 % | 50 % | 25 % | 0 % |
 //! | succeed with the whole stack | 100 % | 60 % | 30 % | 0 % |
 //! | requests a call with the whole stack | 1.11 × | 1.19 × | 1.19 × | 0.06 × |
+//!
+//! At 99 % the promise holds for a busy client, not for one that makes few calls and had no success yet:
+//! of 600 calls in a minute a tenth may go out if all fail, and most of these would have to be the first
+//! ones to bring as many successes as without a breaker (a success among 60 calls has a chance of 45 %).
+//! A client that starts in an outage would then call three times as often before it stops.
 //!
 //! [`consecutive_failures`] sets a plain count instead, and [`failure_rate`] a share of a window.
 //!
@@ -33,7 +46,11 @@
 //! A dependency that answers 429, `RESOURCE_EXHAUSTED` or 503 with `Retry-After`, or lets attempts time
 //! out, has too much to do. Then a share of the calls is refused ([`Refusal::Throttle`]), so that no
 //! more than [two](crate::policy::PolicyBuilder::throttle) are sent for each one that it accepts, and
-//! hardly any more than it accepts if calls time out. Other failures shed nothing.
+//! hardly any more than it accepts if calls time out. Other failures shed nothing. Under a `RetryLayer`
+//! a call that was shed looks again up to twice, 1.5 to 10.5 s later, when a spike may be over; no more
+//! calls wait for that than the dependency serves in 3 s, so that an overload does not go on in them.
+//!
+//! # Defaults
 //!
 //! | setting | default |
 //! | --- | --- |
@@ -61,10 +78,14 @@
 //!
 //! # What goes wrong
 //!
-//! One registry entry for several endpoints behind one name: the breaker sees their average. Give each
-//! a name with [`Dependencies::at`](crate::Dependencies::at). Without a `RetryLayer` above, a refusal is
-//! the caller's to handle. A client that makes a few calls an hour opens its breaker only after five of
-//! them failed.
+//! | mistake | what happens | instead |
+//! | --- | --- | --- |
+//! | one name for several endpoints | the breaker sees their average: one dead endpoint of ten is never noticed | a name for each: [`Dependencies::at`](crate::Dependencies::at) |
+//! | a plain count of failures, such as `consecutive_failures(5)`, for a dependency that fails often | it opens by chance, and half an outage becomes a whole one | leave [`no_success_for`](crate::policy::PolicyBuilder::no_success_for) at a second |
+//! | no `RetryLayer` above | each refusal is the caller's to handle | [`stacks::client`](crate::stacks::client), or match [`Refused`](crate::error::Refused) |
+//! | errors of the caller that are classified as failures | a bug of the caller opens it for all | a classifier that gives them [`Health::Neutral`](crate::call::Health) |
+//!
+//! A client that makes a few calls an hour opens its breaker only after five of them failed.
 //!
 //! [`consecutive_failures`]: crate::policy::PolicyBuilder::consecutive_failures
 //! [`failure_rate`]: crate::policy::PolicyBuilder::failure_rate

@@ -5,8 +5,13 @@
 //! [`RetryLayer`](crate::client::retry::RetryLayer) repeats a POST or PATCH only with one.
 //! [`IdempotencyKeyLayer`] stamps a key on each POST and PATCH that has none.
 //!
-//! Use it above the retry loop, so that all attempts share the key, and only for servers that honour
-//! keys. Leave it out for others: then a POST is repeated only if it surely was never processed.
+//! # When to use it
+//!
+//! Above the retry loop, so that all attempts share the key, for servers that honour keys.
+//!
+//! Not for others: without it a POST is repeated only if it surely was never processed.
+//!
+//! # Defaults
 //!
 //! | setting | default |
 //! | --- | --- |
@@ -53,13 +58,12 @@
 //!
 //! # What goes wrong
 //!
-//! - Below the retry loop each attempt gets a key of its own, and the server executes each.
-//! - A server that ignores keys executes each attempt too. Ask, before you stack this layer: it is
-//!   your word that keys are honoured. [`stacks::client`](crate::stacks::client) takes that word from
-//!   the policy instead ([`honours_keys`](crate::policy::PolicyBuilder::honours_keys)).
-//! - A server that honours keys reads the whole request before it executes it. A gRPC stream never
-//!   ends, so leave streaming methods out of this layer.
-//! - A new call for the same order gets a new key. Keep the key with the order, and set it.
+//! | mistake | what happens | instead |
+//! | --- | --- | --- |
+//! | the layer below the retry loop | each attempt gets a key of its own, and the server executes each | above it, as in [`stacks::client`](crate::stacks::client) |
+//! | a server that ignores keys | it executes each attempt: the layer is your word that keys are honoured | ask first; [`stacks::client`](crate::stacks::client) takes the word from the policy ([`honours_keys`](crate::policy::PolicyBuilder::honours_keys)) |
+//! | streaming gRPC methods | a server that honours keys reads the whole request first, which never ends | name them in [`idempotent_methods`](IdempotencyKeyLayer::idempotent_methods), or leave the layer out |
+//! | a new call for the same order, after a crash | it gets a new key, and the order is placed twice | keep the key with the order ([`with_persist`](IdempotencyKeyLayer::with_persist)), and set it |
 
 mod by_policy;
 mod future;

@@ -9,6 +9,18 @@
 //! leaves a note for the layers above, which all judge by it, and hands on a response that is still
 //! whole: every frame, the trailers, the size. Other bodies stay untouched.
 //!
+//! # When to use it
+//!
+//! As the innermost layer, in clients of gRPC services and of APIs whose bodies say more than their
+//! status; it is part of [`stacks::client`](crate::stacks::client).
+//!
+//! Not where nothing above it classifies: no one would read its note.
+//!
+//! # Defaults
+//!
+//! There are no settings of its own. What is read depends on the reply and on the policy's
+//! [`codes`](crate::policy::PolicyBuilder::codes), 64 KiB and 250 ms unless these say otherwise:
+//!
 //! | reply | what is read |
 //! | --- | --- |
 //! | gRPC, no status in its head | the first frame, if it is there already; of a unary method it is waited for |
@@ -65,6 +77,14 @@
 //! | --- | --- |
 //! | the response is passed on whole: every frame, trailers, size hints | that a code beyond the limit, past the time or in a compressed body is found |
 //! | at most the limit is read, and waited for no longer than the time | anything about the bodies of other successes: they stay untouched |
+//!
+//! # What goes wrong
+//!
+//! | mistake | what happens | instead |
+//! | --- | --- | --- |
+//! | the layer above the retry loop | the loop has decided before anything was read | innermost |
+//! | a compressing client below it, whose replies are not decompressed | the code is not found, and the status decides | tower-http's `DecompressionLayer` below it |
+//! | server-streaming methods under [`Policy::grpc_unary`] | the head waits for the first message | [`unary_methods`], or [`RetryOverride::off`] for the call |
 //!
 //! [`Policy::grpc_unary`]: crate::Policy::grpc_unary
 //! [`RetryOverride::off`]: crate::RetryOverride::off

@@ -173,6 +173,7 @@ where
             total: self.limits.total,
             is_original: history.attempts == 0,
             cause: verdict.cause,
+            throttled: verdict.is_throttling(),
             replayable: || snapshot.is_some_and(|snapshot| requests.is_complete(snapshot)),
         };
         let Granted {
@@ -548,6 +549,8 @@ struct Surroundings<'a, F> {
     is_original: bool,
     /// The cause of the last failure.
     cause: Cause,
+    /// It was a rejection for want of capacity.
+    throttled: bool,
     replayable: F,
 }
 
@@ -555,7 +558,9 @@ impl<F: Fn() -> bool> Environment for Surroundings<'_, F> {
     type Charge = Option<Charge>;
 
     fn backoff(&self, retries: u32, previous: Duration) -> Duration {
-        let backoff = self.dependency.policy().backoff();
+        let policy = self.dependency.policy();
+        let throttled = policy.throttled_backoff().filter(|_| self.throttled);
+        let backoff = throttled.unwrap_or(policy.backoff());
         backoff.delay(retries, previous, self.dependency.draw())
     }
 

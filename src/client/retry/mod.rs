@@ -8,6 +8,30 @@
 //! attempt, waits with full jitter and never less than the dependency asked for, and gives the
 //! caller the last real answer and the reason when it stops.
 //!
+//! # When to use it
+//!
+//! In every client of a service that can fail for a moment. [`stacks::client`](crate::stacks::client) has
+//! it with the layers that go with it.
+//!
+//! Not in the middle of a chain whose caller retries: one hop should, or load multiplies. Not around
+//! uploads beyond the replay limit, around calls that must not be late rather than not be made, or where
+//! an SDK retries already: put [`RetryBudgetLayer`](crate::RetryBudgetLayer) below that.
+//!
+//! # Defaults
+//!
+//! Of [`Policy::http`](crate::Policy::http); the [profiles](crate::policy) have others.
+//!
+//! | setting | default |
+//! | --- | --- |
+//! | [`max_retries`](crate::policy::PolicyBuilder::max_retries) | 3, after the first attempt |
+//! | [`total_timeout`](crate::policy::PolicyBuilder::total_timeout) | 30 s, waits included |
+//! | [`attempt_timeout`](crate::policy::PolicyBuilder::attempt_timeout) | none |
+//! | [`base`](crate::policy::PolicyBuilder::base), [`cap`](crate::policy::PolicyBuilder::cap) | full jitter below 1 s · 2ⁿ, at most 30 s |
+//! | [`budget_ratio`](crate::policy::PolicyBuilder::budget_ratio) | a fifth of the originals |
+//! | retried statuses | 408, 429, 500, 502, 503, 504; 425 once |
+//! | POST and PATCH | with an idempotency key, or if they surely were never processed |
+//! | [`replay_limit`](crate::policy::PolicyBuilder::replay_limit), [`replay_pool`](crate::policy::PolicyBuilder::replay_pool) | 64 KiB of a streaming body, 16 MiB of all of a dependency |
+//!
 //! ```
 //! use std::convert::Infallible;
 //! use http::{Request, Response};
@@ -85,6 +109,15 @@
 //! | no attempt goes out earlier than the dependency asked for | that a body beyond the replay limit is sent again: the call then ends with its first result |
 //! | the caller gets the last real result, and the reason why there was no further attempt | fairness among calls when the budget is short |
 //! | a call that is dropped gives back its charge and its place |  |
+//!
+//! # What goes wrong
+//!
+//! | mistake | what happens | instead |
+//! | --- | --- | --- |
+//! | a registry for each request | no budget, no breaker: each call is the first one | one [`Dependencies`](crate::Dependencies) for all clients of the process |
+//! | a timeout layer above the retry layer that is shorter than a call | the caller gets the timeout instead of the last real response | [`total_timeout`](crate::policy::PolicyBuilder::total_timeout) |
+//! | a key that is drawn below the retry loop | each attempt is an operation of its own | [`IdempotencyKeyLayer`](crate::IdempotencyKeyLayer) above it |
+//! | retries at every hop of a chain | 4 × 4 × 4 requests of one, but for the budgets | retry at one hop; see [`order`](crate::guide::order) |
 
 mod bearer;
 mod body;

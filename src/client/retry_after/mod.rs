@@ -6,8 +6,18 @@
 //! in which they came, spread a little, so that together with new calls they are twice the usual
 //! traffic, and never a herd: one that comes at the end of a long wait waits for those before it. What other statuses or a gRPC pushback ask for holds for their own call.
 //!
+//! # When to use it
+//!
+//! In clients of services that limit rates or announce maintenance; it is part of
+//! [`stacks::client`](crate::stacks::client).
+//!
+//! Not where a limit is kept for each credential and one client has many of them, unless each is a
+//! dependency of its own: what one is told would hold all.
+//!
 //! It understands `Retry-After` in seconds and in all three date forms, and exhausted `RateLimit` and
 //! `X-RateLimit-*` fields; see [`classify::retry_after`](crate::classify::retry_after).
+//!
+//! # Defaults
 //!
 //! | setting | default |
 //! | --- | --- |
@@ -26,9 +36,11 @@
 //!
 //! # What goes wrong
 //!
-//! A server that sends `Retry-After` with every rejection of single callers (a quota per key) holds all
-//! callers of that dependency. Name the dependency by key then, or refuse instead of waiting.
-//! [`Dependency::reset`](crate::dependency::Dependency::reset) lets calls pass at once.
+//! | mistake | what happens | instead |
+//! | --- | --- | --- |
+//! | one dependency for all keys of a server that limits each key | the first 429 holds the callers of every key | a [locator](crate::dependency::DependenciesBuilder::with_locate) that names the key's owner |
+//! | interactive calls that wait behind a `Retry-After: 50` | they wait as long as their deadline allows | [`retry_after_mode`](crate::policy::PolicyBuilder::retry_after_mode): refuse at once |
+//! | a server that asked for an hour by mistake | calls are held for `retry_after_longest`, again and again | [`Dependency::reset`](crate::dependency::Dependency::reset) lets calls pass at once |
 //!
 //! ```
 //! use std::time::Duration;

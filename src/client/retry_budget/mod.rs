@@ -4,17 +4,23 @@
 //! it can bear it least. A budget bounds that: in any 30 s, retries are at most a fifth of the
 //! original requests that went out (or a few, so that a quiet client can retry at all).
 //!
+//! # When to use it
+//!
 //! [`RetryLayer`](crate::client::retry::RetryLayer) asks the budget by itself. Use [`RetryBudgetLayer`]
 //! to bound retry loops of other crates: `tower::retry`, SDKs. Below such a loop it recognises a repeat
 //! by the [`Attempt`](crate::call::Attempt) extension, or by the `grpc-previous-rpc-attempts` and
 //! `x-envoy-attempt-count` headers, and refuses it when the budget is used up. Without such a loop it
-//! adds nothing to a `RetryLayer`; for requests that reach a server there is
+//! adds nothing to a `RetryLayer`.
+//!
+//! Not as a rate limit: originals pass, however many there are. For requests that reach a server there is
 //! [`InboundBudgetLayer`](crate::server::inbound_budget::InboundBudgetLayer).
 //!
 //! Stacked in any order, and each made by its own `new`, the layers count each original once and charge each retry
 //! once: the first layer that counts a request marks it in its extensions. The mark costs two
 //! allocations where a request has no other extension. The only layer of a registry that counts
 //! leaves none: a `RetryLayer`, or one [`stacks::client`](crate::stacks::client).
+//!
+//! # Defaults
 //!
 //! | setting | default |
 //! | --- | --- |
@@ -56,8 +62,11 @@
 //!
 //! # What goes wrong
 //!
-//! A foreign loop that sets neither the extension nor a header is not recognised: its repeats count
-//! as originals.
+//! | mistake | what happens | instead |
+//! | --- | --- | --- |
+//! | a foreign loop that sets neither the extension nor a header | its repeats count as originals, and nothing bounds them | insert [`Attempt::retry`](crate::call::Attempt::retry) where it clones the request |
+//! | the layer above the loop | it sees each call once, and no repeat | below the loop |
+//! | a registry for each client of a process | each has a floor of its own, and together they storm | one registry, cloned |
 //!
 //! # Many small clients
 //!

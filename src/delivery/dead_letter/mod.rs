@@ -5,8 +5,14 @@
 //! its attempts and the reason. An [`Alert`] is queued in the same settlement and fires at least once.
 //! Once the cause is fixed, an operator [redrives](DeadLetters::redrive) the letter.
 //!
-//! Replays and webhooks dead-letter by themselves. [`DeadLetterLayer`] does the same for a consumer of
-//! events; it is not for calls whose caller can be told of the error.
+//! # When to use it
+//!
+//! For work that nobody waits for: replays and webhooks dead-letter by themselves, and
+//! [`DeadLetterLayer`] does the same for a consumer of events.
+//!
+//! Not for calls whose caller can be told of the error.
+//!
+//! # Defaults
 //!
 //! | setting | default |
 //! | --- | --- |
@@ -60,9 +66,11 @@
 //!
 //! # What goes wrong
 //!
-//! Each journal needs a worker of [alerts](DeadLetters::alerts) in some process, if only with
-//! [`LogAlert`]. Without it nobody hears of a letter, and alerts pile up in the journal, even past
-//! their time, until a journal in memory is full.
+//! | mistake | what happens | instead |
+//! | --- | --- | --- |
+//! | no worker of [alerts](DeadLetters::alerts) | nobody hears of a letter, and alerts pile up in the journal, even past their time, until a journal in memory is full | one in some process, if only with [`LogAlert`] |
+//! | a redrive before the cause is fixed | the letter comes back, with a longer history | look at [`Letter`], and redrive one first |
+//! | all letters redriven at once | the service that just recovered is down again | [`redrive_all`](DeadLetters::redrive_all), which has a rate |
 
 mod alert;
 mod attempts;

@@ -7,6 +7,28 @@
 //! was written down, in order, gently at first, through the [idempotency](crate::server::idempotency)
 //! layer, and tells the caller's webhook.
 //!
+//! # When to use it
+//!
+//! For requests that must happen in the end and whose caller need not see the result at once: orders,
+//! payments, notifications.
+//!
+//! Not for reads and searches, whose result is worthless later. Not where the caller decides by the reply
+//! what to do next, unless it can follow the `location` or takes a callback.
+//!
+//! # Defaults
+//!
+//! | setting | default |
+//! | --- | --- |
+//! | which requests | those that ask for it by the `replay` header ([`replay_by_default`](ReplayBuilder::replay_by_default): all) |
+//! | [`methods`](ReplayBuilder::methods) | POST, PUT, PATCH, DELETE |
+//! | [`journaled_statuses`](ReplayBuilder::journaled_statuses) | 429, 502, 503, 504, if nothing was done |
+//! | [`ttl`](ReplayBuilder::ttl) | a day, at most seven |
+//! | [`attempts`](ReplayBuilder::attempts), [`timeout`](ReplayBuilder::timeout) | 3, of 30 s each |
+//! | [`order`](ReplayBuilder::order), [`concurrency`](ReplayBuilder::concurrency) | in order within a scope; 8 side by side |
+//! | [`request_limit`](ReplayBuilder::request_limit), [`response_limit`](ReplayBuilder::response_limit) | 1 MiB each |
+//! | [`max_queued`](ReplayBuilder::max_queued) | a million, 100,000 of one scope |
+//! | [`keep`](ReplayBuilder::keep) | a day; failed ones 30 days |
+//!
 //! ```
 //! use std::time::Duration;
 //! use axum::{Router, body::Body, routing::post};
@@ -109,6 +131,16 @@
 //! | it is never started after its time to live | that a handler without an idempotency layer runs once |
 //! | requests of one lane are replayed in order, one at a time | that credentials of the caller are there: bring fresh ones |
 //! | the callback is queued in one commit with the result, and sent at least once | that a callback arrives once: its receiver drops duplicates by id |
+//!
+//! # What goes wrong
+//!
+//! | mistake | what happens | instead |
+//! | --- | --- | --- |
+//! | no worker runs | requests are accepted and wait until they expire | [`Replay::worker`] in some process that reaches the journal |
+//! | no idempotency layer behind it | a worker that dies leaves a request that is executed again | [`Replay::before`] an [`IdempotencyLayer`] |
+//! | a journal in memory | a restart loses what was accepted with 202 | SQLite, PostgreSQL or Redis |
+//! | handlers that read the caller's token | replays have none: credentials are not journaled | the principal of [`Replayed`], or [`Replay::worker_with`] |
+//! | nobody looks at dead letters | what failed for good stays there for 30 days, and is gone | an [alert](crate::delivery::dead_letter) |
 
 mod accept;
 mod attempt;

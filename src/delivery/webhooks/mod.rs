@@ -11,8 +11,14 @@
 //! signature with [`verify`], and drops repetitions with an
 //! [`EventDedupLayer`](crate::server::idempotency::events::EventDedupLayer).
 //!
-//! Use [`Sender`] alone for one delivery without a journal. Do not use webhooks for calls whose reply
-//! matters: replies are read for their status and `Retry-After` only.
+//! # When to use it
+//!
+//! For events to servers of others, whose addresses users give. Use [`Sender`] alone for one delivery
+//! without a journal.
+//!
+//! Not for calls whose reply matters: replies are read for their status and `Retry-After` only.
+//!
+//! # Defaults
 //!
 //! | setting of [`WebhooksBuilder`] | default |
 //! | --- | --- |
@@ -63,12 +69,13 @@
 //!
 //! # What goes wrong
 //!
-//! - Without a worker, events wait. Without a worker of
-//!   [alerts](super::dead_letter::DeadLetters::alerts), nobody hears of dead letters, and alerts pile
-//!   up in the journal.
-//! - A receiver that answers too late gets the event again, under the same `webhook-id`.
-//! - Credentials among [`UserHeaders`] are refused unless the journal is
-//!   [sealed](crate::store::journal::Journal::is_sealed).
+//! | mistake | what happens | instead |
+//! | --- | --- | --- |
+//! | no worker runs | events wait | [`Webhooks::worker`] in some process |
+//! | no worker of [alerts](super::dead_letter::DeadLetters::alerts) | nobody hears of dead letters, and alerts pile up in the journal | one in some process |
+//! | a receiver that works before it answers | it answers too late, and gets the event again | answer first, and drop duplicates by `webhook-id` |
+//! | credentials among [`UserHeaders`] | they are refused | a [sealed](crate::store::journal::Journal::is_sealed) journal |
+//! | [`Guard::allow`](super::guard::Guard::allow) of a private network for tests that reaches production | a user's URL can reach it | a guard by configuration, and none in production |
 
 mod alert;
 mod builder;

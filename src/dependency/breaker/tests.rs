@@ -454,6 +454,20 @@ fn cb_10_what_is_turned_away_is_shed_beyond_twice_what_is_accepted() {
 }
 
 #[test]
+fn cb_10_calls_that_are_shed_come_again_later_and_few_of_them() {
+    let breaker = Breaker::new(BreakerPolicy::default());
+    let millis = |uniform| breaker.pause_of_shed(uniform).as_millis();
+    assert_eq!([0.0, 0.5, 1.0].map(millis), [1_500, 6_000, 10_499]);
+    assert_eq!(breaker.most_waiting(SECOND), 1);
+    for number in 0..1500 {
+        let health = [Health::Failure, Health::Success][usize::from(number % 3 > 0)];
+        call(&breaker, health, SECOND);
+    }
+    assert_eq!(breaker.most_waiting(SECOND), 100, "as served in 3 s of 30");
+    assert_eq!(breaker.most_waiting(60 * SECOND), 1);
+}
+
+#[test]
 fn cb_10_other_failures_are_no_sign_of_overload() {
     let breaker = Breaker::new(often(1.0, 1000));
     for _ in 0..100 {

@@ -82,7 +82,10 @@ impl<C, L> DependenciesBuilder<C, L> {
         self
     }
 
-    /// Classifies outcomes by this classifier.
+    /// Classifies outcomes by this classifier. A closure is for responses of one type; the layers of
+    /// [`stacks::client`](crate::stacks::client) see several, and take a
+    /// [`Classify`](crate::classify::Classify) for all of them, as the
+    /// [guide](crate::guide::migrating#from-reqwest-retry-09) shows.
     pub fn with_classifier<D>(self, classifier: D) -> DependenciesBuilder<D, L> {
         DependenciesBuilder {
             policies: self.policies,

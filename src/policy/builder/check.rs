@@ -3,9 +3,13 @@ use std::time::Duration;
 use crate::{call::hop::reads_otherwise, classify::Codes, error::ConfigError, policy::Settings};
 
 /// Checks the bounds of waits.
-pub(super) fn backoff(base: Duration, cap: Duration) -> Result<(), ConfigError> {
+pub(super) fn backoff(
+    field: &'static str,
+    base: Duration,
+    cap: Duration,
+) -> Result<(), ConfigError> {
     within(
-        "backoff.base",
+        field,
         base,
         Duration::from_millis(1),
         Duration::from_secs(3600),

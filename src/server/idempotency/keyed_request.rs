@@ -120,7 +120,12 @@ impl<S, St: IdempotencyStore, D: Dialect> KeyedRequest<S, St, D> {
                         }
                     },
                     Stored::NotRetained => (Answered::Replayed, Problem::NOT_RETAINED, note),
-                    Stored::Unknown => (Answered::Orphaned, Problem::OUTCOME_UNKNOWN, note),
+                    Stored::Unknown => {
+                        telemetry::outcome_unknown(operation.id.key, || {
+                            self.state.labels(&self.head, Some(&self.asked))
+                        });
+                        (Answered::Orphaned, Problem::OUTCOME_UNKNOWN, note)
+                    }
                 },
                 Ok(Claimed::InFlight { note, .. }) => {
                     (Answered::InFlight, Problem::PROCESSING, note)

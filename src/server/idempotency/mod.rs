@@ -5,6 +5,30 @@
 //! first one's reply, and nobody pays twice. [`IdempotencyLayer`] does that in front of any HTTP
 //! service, an axum router for one.
 //!
+//! # When to use it
+//!
+//! In front of handlers whose second execution would do harm: payments, orders, messages.
+//!
+//! Not for reads, which can be repeated as they are. Not instead of a unique constraint where there is
+//! one: it also holds against callers that lose their key. Not around endless or large replies, which it
+//! reads before it sends them.
+//!
+//! # Defaults
+//!
+//! The [`scope`](IdempotencyBuilder::scope) and the [`crash_policy`](IdempotencyBuilder::crash_policy) have
+//! none: they have to be chosen.
+//!
+//! | setting | default |
+//! | --- | --- |
+//! | [`methods`](IdempotencyBuilder::methods), [`requirement`](IdempotencyBuilder::requirement) | POST and PATCH need a key, all others pass |
+//! | [`header`](IdempotencyBuilder::header), [`max_key_len`](IdempotencyBuilder::max_key_len) | `Idempotency-Key`, bare or quoted; 64 characters |
+//! | [`retention`](IdempotencyBuilder::retention) | 24 h |
+//! | [`lease`](IdempotencyBuilder::lease), [`max_execution`](IdempotencyBuilder::max_execution) | 30 s, renewed for 15 min |
+//! | [`request_limit`](IdempotencyBuilder::request_limit), [`response_limit`](IdempotencyBuilder::response_limit) | 1 MiB each |
+//! | [`wait`](IdempotencyBuilder::wait) | none: a duplicate gets 409 at once |
+//! | [`store_timeout`](IdempotencyBuilder::store_timeout) | 5 s |
+//! | [`fail_open`](IdempotencyBuilder::fail_open) | off: 503 while the store is down |
+//!
 //! ```
 //! use bytes::Bytes;
 //! use http::{Request, Response};
@@ -100,6 +124,10 @@
 //! [`max_execution`](IdempotencyBuilder::max_execution), 15 minutes by default, and then counts as one
 //! that died. A server that is stopped in good order waits for what still runs with [`Drain`].
 //!
+//! An operation whose outcome is unknown waits for a person, or for a job that asks the bank:
+//! [`UnknownOutcomes`] lists such operations, resolves one with the reply that repeats get from then
+//! on, or as without effect, and releases its key. So does the program: `reprise keys list`.
+//!
 //! # When the store is down
 //!
 //! Requests are rejected with 503. The end of an execution is kept in memory, up to
@@ -127,6 +155,16 @@
 //! | another owner's key, and another request with the same key, never get that reply | anything for requests without a key |
 //! | a handler goes on when its client hangs up | that a handler past `max_execution` is stopped: its key is left to the crash policy |
 //! | with the store down nothing is executed, unless told otherwise | that an outcome which waits for the store survives the end of the process: [`Drain`] waits for it |
+//!
+//! # What goes wrong
+//!
+//! | mistake | what happens | instead |
+//! | --- | --- | --- |
+//! | one scope for all callers of a public API | one caller's key can meet another's | scope by the principal that authentication found |
+//! | a timeout layer below this one | its 408 says nothing about the handler: outcome unknown | timeouts above this layer |
+//! | a memory store behind several servers, or across deployments | each server executes once | SQLite, PostgreSQL or Redis: see [`promises`](crate::guide::promises) |
+//! | [`CrashPolicy::Reexecute`](crate::store::CrashPolicy) for a handler whose effect is not in one transaction | a crash halfway is followed by a second half | `Unknown` and a person, or [one transaction](crate::guide::transactions) |
+//! | clients that draw a new key for each attempt | nothing is recognised | one key for each operation: see [`idempotency_key`](crate::client::idempotency_key) |
 
 pub mod events;
 
@@ -143,6 +181,7 @@ mod outcome;
 mod service;
 mod settings;
 mod timer;
+mod unknown;
 
 #[cfg(feature = "delivery")]
 pub(crate) use self::layer::Abandon;
@@ -154,4 +193,5 @@ pub use self::{
     layer::IdempotencyLayer,
     outcome::{HandlerOutcome, ServerErrors},
     service::Idempotency,
+    unknown::UnknownOutcomes,
 };

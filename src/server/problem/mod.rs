@@ -1,9 +1,17 @@
 //! Answer with a problem document where a layer would fail.
 //!
-//! Client layers return errors; a server must return responses. Use [`ProblemLayer`] on top of a
-//! client stack that serves requests, as in a proxy or gateway: it turns each error into a response,
-//! so that the error type is `Infallible` and an axum router takes the stack as it is. Leave it out
-//! where a caller handles the errors: the response tells less than they do.
+//! Client layers return errors; a server must return responses. [`ProblemLayer`] turns each error into
+//! a response, so that the error type is `Infallible` and an axum router takes the stack as it is.
+//!
+//! # When to use it
+//!
+//! On top of a client stack that serves requests, as in a proxy or gateway.
+//!
+//! Not where a caller handles the errors: the response tells less than they do.
+//!
+//! # Defaults
+//!
+//! There are no settings.
 //!
 //! | error | response |
 //! | --- | --- |
@@ -12,7 +20,7 @@
 //! | any other | 502 |
 //!
 //! The document is RFC 9457's and names the dependency of a refusal, nothing more: details of errors
-//! are for the log of the layers below. There are no settings.
+//! are for the log of the layers below.
 //!
 //! ```
 //! use std::convert::Infallible;
@@ -40,6 +48,13 @@
 //! | --- | --- |
 //! | every error of the service becomes a response, and the error type is `Infallible` | the cause in the response: that is for logs |
 //! | a refusal keeps its `Retry-After`, and says whether anything was executed to layers above | that an error after the head was sent is seen |
+//!
+//! # What goes wrong
+//!
+//! | mistake | what happens | instead |
+//! | --- | --- | --- |
+//! | the layer below a `RetryLayer` | refusals become responses, and are retried as 503s | on top of the stack |
+//! | an error that nothing logs | the response hides its cause, and so nobody knows it | features `tracing` or `metrics`, or a `map_err` that logs below it |
 
 mod body;
 mod layer;

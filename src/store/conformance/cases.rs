@@ -1,5 +1,6 @@
 mod leases;
 mod notes;
+mod unknown;
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,12 +23,7 @@ const RETENTION: u32 = 20;
 ///
 /// If the store breaks the contract.
 pub async fn run<B: Backend<Store: IdempotencyStore>>(backend: &B) {
-    let case = &Case {
-        store: Arc::new(backend.open().await),
-        other: Arc::new(backend.open().await),
-        backend,
-        unit: backend.unit(),
-    };
+    let case = &Case::new(backend).await;
     case.one_of_many_claims_wins().await;
     case.one_of_many_takes_over_an_orphan().await;
     case.replies_come_back_byte_for_byte().await;
@@ -46,12 +42,33 @@ pub async fn run<B: Backend<Store: IdempotencyStore>>(backend: &B) {
     case.notes().await;
 }
 
+/// Runs the cases of unknown outcomes: how they are listed, found and resolved. Apart from [`run`],
+/// since a store may do without these verbs.
+///
+/// # Panics
+///
+/// If the store breaks the contract, or does not provide them.
+pub async fn unknown_outcomes<B: Backend<Store: IdempotencyStore>>(backend: &B) {
+    Case::new(backend).await.unknown_outcomes().await;
+}
+
 struct Case<'a, B: Backend<Store: IdempotencyStore>> {
     backend: &'a B,
     store: Arc<B::Store>,
     /// The same records, through another handle.
     other: Arc<B::Store>,
     unit: Duration,
+}
+
+impl<'a, B: Backend<Store: IdempotencyStore>> Case<'a, B> {
+    async fn new(backend: &'a B) -> Self {
+        Self {
+            store: Arc::new(backend.open().await),
+            other: Arc::new(backend.open().await),
+            backend,
+            unit: backend.unit(),
+        }
+    }
 }
 
 impl<B: Backend<Store: IdempotencyStore>> Case<'_, B> {

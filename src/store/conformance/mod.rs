@@ -3,7 +3,7 @@
 //! [`run`] tries the known ways to get a store wrong: two claims that both win, an owner that comes
 //! back late and overwrites, a record that outlives its lease by a day. [`model`] plays random
 //! interleavings of claim, renew, complete, release, expiry and crash, and compares every result with
-//! a simple model. [`journal`] does the same for a [`Journal`](super::journal::Journal). All panic at
+//! a simple model. [`unknown_outcomes`] tests the verbs for those, and [`journal`] does the same for a [`Journal`](super::journal::Journal). All panic at
 //! the first difference.
 //!
 //! ```
@@ -28,6 +28,7 @@
 //! # async fn main() {
 //! let backend = Memory(MemoryStore::new());
 //! conformance::run(&backend).await;
+//! conformance::unknown_outcomes(&backend).await;
 //! conformance::model(&backend, 1, 500).await;
 //! conformance::journal(&backend).await;
 //! # }
@@ -45,7 +46,11 @@ mod model;
 
 use std::{future::Future, time::Duration};
 
-pub use self::{cases::run, journal::journal, model::model};
+pub use self::{
+    cases::{run, unknown_outcomes},
+    journal::journal,
+    model::model,
+};
 
 /// A store under test, and its clock.
 pub trait Backend {

@@ -19,8 +19,10 @@ pub(crate) mod model;
 mod record;
 #[cfg(all(test, not(reprise_loom)))]
 mod tests;
+mod unknown;
 
 use std::{
+    collections::BTreeMap,
     hash::BuildHasher,
     time::{Duration, SystemTime},
 };
@@ -68,7 +70,37 @@ pub(super) struct Shards {
 struct Shard {
     /// No record of this shard expires earlier.
     earliest: AtomicU64,
-    records: Mutex<HashTable<Slot>>,
+    table: Mutex<Table>,
+}
+
+/// The records of a shard.
+#[derive(Default)]
+struct Table {
+    records: HashTable<Slot>,
+    /// The records that people may have to look at, with the ends of their leases: those of unknown
+    /// outcome, and those in flight that would have one.
+    #[allow(
+        clippy::box_collection,
+        reason = "most stores have none, and a shard is on one cache line"
+    )]
+    watched: Option<Box<BTreeMap<RecordKey, u64>>>,
+}
+
+impl Table {
+    fn watch(&mut self, key: RecordKey, lease_until: u64) {
+        self.watched
+            .get_or_insert_default()
+            .insert(key, lease_until);
+    }
+
+    fn unwatch(&mut self, key: &RecordKey) {
+        if let Some(watched) = &mut self.watched {
+            watched.remove(key);
+            if watched.is_empty() {
+                self.watched = None;
+            }
+        }
+    }
 }
 
 fn micros(duration: Duration) -> u64 {
@@ -118,10 +150,17 @@ impl Shards {
     /// Returns `None` if there is no room.
     fn try_claim(&self, claim: &Claim, now: u64) -> Option<Claimed> {
         let hash = self.hash(&claim.key);
-        let (shard, mut records) = self.open(hash);
-        let vacant = match records.entry(hash, |slot| slot.record.key == claim.key, Slot::hash) {
+        let (shard, mut table) = self.open(hash);
+        let is_same = |slot: &Slot| slot.record.key == claim.key;
+        let vacant = match table.records.entry(hash, is_same, Slot::hash) {
             Entry::Occupied(found) if found.get().expires > now => {
-                return Some(self.claim_again(claim, now, shard, found.into_mut()));
+                let (claimed, watched) = self.claim_again(claim, now, shard, found.into_mut());
+                match watched {
+                    Watch::Unchanged => {}
+                    Watch::Until(lease_until) => table.watch(claim.key, lease_until),
+                    Watch::Ends => table.unwatch(&claim.key),
+                }
+                return Some(claimed);
             }
             Entry::Occupied(found) => {
                 let (expired, vacant) = found.remove();
@@ -132,6 +171,7 @@ impl Shards {
         };
         let room = self.bytes() < self.max_bytes && reserve(&self.records, 1, self.max_records);
         if !room {
+            table.unwatch(&claim.key);
             return None;
         }
         let token = self.next_token();
@@ -148,6 +188,10 @@ impl Shards {
                 state,
             }),
         });
+        match claim.crash_policy {
+            CrashPolicy::Unknown => table.watch(claim.key, lease_until(claim, now)),
+            CrashPolicy::Reexecute => table.unwatch(&claim.key),
+        }
         Some(Claimed::New(Lease {
             token,
             orphaned: false,
@@ -155,31 +199,38 @@ impl Shards {
     }
 
     /// Claims a key whose record has not expired.
-    fn claim_again(&self, claim: &Claim, now: u64, shard: &Shard, slot: &mut Slot) -> Claimed {
+    fn claim_again(
+        &self,
+        claim: &Claim,
+        now: u64,
+        shard: &Shard,
+        slot: &mut Slot,
+    ) -> (Claimed, Watch) {
+        let unchanged = |claimed| (claimed, Watch::Unchanged);
         let record = &mut *slot.record;
         if record.fingerprint != claim.fingerprint {
-            return Claimed::Mismatch {
+            return unchanged(Claimed::Mismatch {
                 fingerprint: record.fingerprint,
                 note: record.state.note(),
-            };
+            });
         }
         let (id, until) = match &record.state {
             State::InFlight {
                 id, lease_until, ..
             } => (*id, *lease_until),
-            State::Done(stored) => return Claimed::done(stored.clone()),
+            State::Done(stored) => return unchanged(Claimed::done(stored.clone())),
             State::Noted(noted) => {
                 let (stored, note) = (**noted).clone();
-                return Claimed::Done { stored, note };
+                return unchanged(Claimed::Done { stored, note });
             }
         };
         let again = id == claim.id;
         let resumed = claim.resumes == Some(id);
         if !again && !resumed && until > now {
-            return Claimed::InFlight {
+            return unchanged(Claimed::InFlight {
                 remaining: Duration::from_micros(until - now),
                 note: record.state.note(),
-            };
+            });
         }
         if !again {
             record.token = self.next_token();
@@ -188,7 +239,7 @@ impl Shards {
             let (stored, note) = (Stored::Unknown, record.state.note());
             record.state = State::done(stored.clone(), note.clone());
             shard.keep(slot, now.saturating_add(micros(claim.retention)));
-            return Claimed::Done { stored, note };
+            return (Claimed::Done { stored, note }, Watch::Until(until));
         }
         record.orphaned |= !again;
         let Record {
@@ -197,7 +248,11 @@ impl Shards {
         let (state, expires) = in_flight(claim, now);
         record.state = state;
         shard.keep(slot, expires);
-        Claimed::New(Lease { token, orphaned })
+        let watch = match claim.crash_policy {
+            CrashPolicy::Unknown => Watch::Until(lease_until(claim, now)),
+            CrashPolicy::Reexecute => Watch::Ends,
+        };
+        (Claimed::New(Lease { token, orphaned }), watch)
     }
 
     /// Restarts the lease, and hands the record over to another claim if one is given.
@@ -211,8 +266,8 @@ impl Shards {
     ) -> Ownership {
         let now = self.now();
         let hash = self.hash(key);
-        let (shard, mut records) = self.open(hash);
-        let Some(mut owned) = owned(&mut records, hash, key, token, now) else {
+        let (shard, mut table) = self.open(hash);
+        let Some(mut owned) = owned(&mut table.records, hash, key, token, now) else {
             return Ownership::Lost;
         };
         let slot = owned.get_mut();
@@ -245,14 +300,23 @@ impl Shards {
             }
         }
         let hash = self.hash(key);
-        let (shard, mut records) = self.open(hash);
-        let ownership = match owned(&mut records, hash, key, token, now) {
+        let (shard, mut table) = self.open(hash);
+        let ownership = match owned(&mut table.records, hash, key, token, now) {
             Some(mut owned) => {
                 let slot = owned.get_mut();
-                if let State::InFlight { note, .. } = &mut slot.record.state {
-                    let note = std::mem::take(note);
+                if let State::InFlight {
+                    note, lease_until, ..
+                } = &mut slot.record.state
+                {
+                    let (note, lease_until) = (std::mem::take(note), *lease_until);
+                    let unknown = stored == Stored::Unknown;
                     slot.record.state = State::done(stored, note);
                     shard.keep(slot, now.saturating_add(micros(retention)));
+                    match unknown {
+                        // The lease ends here.
+                        true => table.watch(*key, lease_until.min(now)),
+                        false => table.unwatch(key),
+                    }
                     return Ok(Ownership::Held);
                 }
                 Ownership::Held
@@ -266,11 +330,12 @@ impl Shards {
     pub(super) fn release(&self, key: &RecordKey, token: FencingToken) -> Ownership {
         let now = self.now();
         let hash = self.hash(key);
-        let (_, mut records) = self.open(hash);
-        match owned(&mut records, hash, key, token, now) {
+        let (_, mut table) = self.open(hash);
+        match owned(&mut table.records, hash, key, token, now) {
             Some(owned) if owned.get().record.state.is_in_flight() => {
                 let (released, _) = owned.remove();
                 self.forget(&released.record);
+                table.unwatch(key);
                 Ownership::Held
             }
             _ => Ownership::Lost,
@@ -291,9 +356,9 @@ impl Shards {
 
     /// Locks the shard of a hash. The table takes the lowest and the seven highest bits, the shard
     /// comes from those in between.
-    fn open(&self, hash: u64) -> (&Shard, MutexGuard<'_, HashTable<Slot>>) {
-        let shard = &self.shards[(hash >> 32) as usize % SHARDS];
-        (shard, lock(&shard.records))
+    fn open(&self, hash: u64) -> (&Shard, MutexGuard<'_, Table>) {
+        let shard = &self.shards[place(hash)];
+        (shard, lock(&shard.table))
     }
 
     /// Subtracts a removed record from the counters.
@@ -329,13 +394,19 @@ impl Shards {
         if shard.earliest.load(Ordering::Relaxed) > now {
             return;
         }
-        let mut records = lock(&shard.records);
+        let mut table = lock(&shard.table);
+        let Table { records, watched } = &mut *table;
         let mut earliest = u64::MAX;
         records.retain(|slot| {
             let live = slot.expires > now;
             match live {
                 true => earliest = earliest.min(slot.expires),
-                false => self.forget(&slot.record),
+                false => {
+                    self.forget(&slot.record);
+                    if let Some(watched) = watched {
+                        watched.remove(&slot.record.key);
+                    }
+                }
             }
             live
         });
@@ -355,9 +426,25 @@ impl Shard {
     }
 }
 
+/// The change of what people may have to look at.
+enum Watch {
+    Unchanged,
+    Until(u64),
+    Ends,
+}
+
+/// Returns the shard of a hash.
+fn place(hash: u64) -> usize {
+    (hash >> 32) as usize % SHARDS
+}
+
+fn lease_until(claim: &Claim, now: u64) -> u64 {
+    now.saturating_add(micros(claim.lease))
+}
+
 /// Returns the state that a claim leaves, and when the record expires.
 fn in_flight(claim: &Claim, now: u64) -> (State, u64) {
-    let lease_until = now.saturating_add(micros(claim.lease));
+    let lease_until = lease_until(claim, now);
     let state = State::InFlight {
         id: claim.id,
         lease_until,

@@ -71,6 +71,7 @@ mod row;
 mod schema;
 mod sql;
 mod statement;
+mod unknown;
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -90,8 +91,9 @@ pub use self::{
     statement::{SqlParameter, SqlStatement},
 };
 use super::{
-    Claim, ClaimId, Claimed, CrashPolicy, FencingToken, IdempotencyStore, Lease, Ownership,
-    RecordKey, StoreError, StoreErrorKind, Stored, remote, verbs::verbs,
+    Claim, ClaimId, Claimed, CrashPolicy, FencingToken, IdempotencyStore, Lease, OutcomeCursor,
+    OutcomePage, Ownership, RecordKey, Resolution, Resolved, StoreError, StoreErrorKind, Stored,
+    UnknownOutcome, remote, verbs::verbs,
 };
 use crate::sync::{AtomicU64, Ordering};
 
@@ -308,6 +310,7 @@ impl PostgresStore {
             tokio::spawn(async move {
                 let step = u64::from(SWEEP_STEP);
                 while matches!(store.sweep(SWEEP_STEP).await, Ok(swept) if swept == step) {}
+                while matches!(store.unwatch(SWEEP_STEP).await, Ok(step) if step == SWEEP_STEP) {}
             });
         }
     }
@@ -490,5 +493,13 @@ impl IdempotencyStore for PostgresStore {
         let release = &self.inner.statements.release;
         let key = key.as_bytes().as_slice();
         self.owned(release, &[&key, &number(token)]).await
+    }
+
+    verbs! { self;
+        unknown_outcomes(after: Option<OutcomeCursor>, limit: u32) -> OutcomePage
+            = self.list_unknown(after, limit);
+        unknown_outcome(key: RecordKey) -> Option<UnknownOutcome> = self.find_unknown(key);
+        resolve(key: RecordKey, token: FencingToken, resolution: Resolution) -> Resolved
+            = self.resolve_unknown(key, token, resolution);
     }
 }

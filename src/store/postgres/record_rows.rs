@@ -10,7 +10,7 @@ use super::{
     batcher::{BatchRow, Batcher},
     row::{columns, micros, number},
 };
-use crate::store::{Claim, FencingToken, RecordKey, StoreError, Stored};
+use crate::store::{Claim, CrashPolicy, FencingToken, RecordKey, StoreError, Stored};
 
 /// The claim of a key that is new, as nearly every claim is.
 pub(super) struct ClaimRow {
@@ -20,6 +20,7 @@ pub(super) struct ClaimRow {
     lease: i64,
     retention: i64,
     note: Option<Box<[u8]>>,
+    watched: bool,
 }
 
 impl ClaimRow {
@@ -31,6 +32,7 @@ impl ClaimRow {
             lease: micros(claim.lease),
             retention: micros(claim.retention),
             note: (!claim.note.is_empty()).then(|| claim.note.as_bytes().into()),
+            watched: claim.crash_policy == CrashPolicy::Unknown,
         }
     }
 }
@@ -52,13 +54,14 @@ impl BatchRow for ClaimRow {
         rows: &[Self],
     ) -> Result<Vec<Option<FencingToken>>, StoreError> {
         let sorted = sorted(rows, |row| &row.key);
-        let parameters: [&(dyn ToSql + Sync); 6] = [
+        let parameters: [&(dyn ToSql + Sync); 7] = [
             &column(&sorted, |row| row.key.as_slice()),
             &column(&sorted, |row| row.fingerprint.as_slice()),
             &column(&sorted, |row| row.id.as_slice()),
             &column(&sorted, |row| row.lease),
             &column(&sorted, |row| row.retention),
             &column(&sorted, |row| row.note.as_deref()),
+            &column(&sorted, |row| row.watched),
         ];
         let sql = &store.inner.statements.claim_new;
         let claimed = store.attempt(deadline, sql, &parameters).await?;

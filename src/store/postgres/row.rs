@@ -48,7 +48,11 @@ fn try_claimed(row: &Row) -> Result<Claimed, BoxError> {
 }
 
 fn note(row: &Row) -> Result<Note, BoxError> {
-    let note: Option<&[u8]> = row.try_get(6)?;
+    note_at(row, 6)
+}
+
+pub(super) fn note_at(row: &Row, column: usize) -> Result<Note, BoxError> {
+    let note: Option<&[u8]> = row.try_get(column)?;
     let note = note.unwrap_or_default();
     Note::new(note).ok_or_else(|| format!("a note of {} bytes", note.len()).into())
 }

@@ -22,6 +22,7 @@ pub(super) fn migrations(table: &Table) -> Vec<String> {
         counters(table),
         calls(table),
         hot_updates(table),
+        watched(table),
     ];
     let noted =
         |(step, version)| format!("{step} INSERT INTO {versions} (version) VALUES ({version});");
@@ -169,6 +170,21 @@ fn hot_updates(records: &Table) -> String {
          COMMENT ON COLUMN {records}.sweep_after IS 'The hour after which the row may be removed.'; \
          ALTER TABLE {records} SET (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02); \
          ALTER TABLE {journal} SET (autovacuum_vacuum_scale_factor = 0.02);"
+    )
+}
+
+/// Returns the step that marks what people may have to look at: records of unknown outcome, and those
+/// in flight that would have one. Of records in flight that an earlier version wrote nobody knows which
+/// they are: all are marked. The mark stays when such a record is completed, since the server would
+/// have to write to all indexes otherwise; a sweep takes it away.
+fn watched(records: &Table) -> String {
+    let watched = records.index("watched");
+    format!(
+        "ALTER TABLE {records} ADD COLUMN watched bigint; \
+         UPDATE {records} SET watched = token WHERE state IN (0, 3); \
+         CREATE INDEX {watched} ON {records} (watched, key) WHERE watched IS NOT NULL; \
+         COMMENT ON COLUMN {records}.watched IS 'When it was claimed, if its outcome is unknown or \
+         could become so.';"
     )
 }
 

@@ -38,12 +38,19 @@ pub(super) struct Statements {
     pub(super) complete_in: String,
     pub(super) release: String,
     pub(super) sweep: String,
+    pub(super) unwatch: String,
+    pub(super) unknown_outcomes: String,
+    pub(super) unknown_outcome: String,
+    pub(super) resolve: String,
+    pub(super) resolved: String,
+    pub(super) set_free: String,
 }
 
 impl Statements {
     pub(super) fn new(table: &Table) -> Self {
         let complete = complete(table);
         let (renewed, released) = (hour_after(&format!("{NOW} + $3 + $4")), hour_after(NOW));
+        let (resolved, is_unknown) = (hour_after(&format!("{NOW} + $5")), is_unknown());
         Self {
             claim_new: claim_new(table),
             claim: claim(table),
@@ -71,8 +78,54 @@ impl Statements {
                    ORDER BY sweep_after LIMIT $1 FOR UPDATE SKIP LOCKED)) \
                  RETURNING 1"
             ),
+            // What ended stays watched until now, since a completion leaves all indexes alone.
+            unwatch: format!(
+                "UPDATE {table} SET watched = NULL WHERE key = ANY (ARRAY( \
+                   SELECT key FROM {table} \
+                   WHERE watched IS NOT NULL AND state NOT IN ({IN_FLIGHT}, {UNKNOWN}) \
+                   ORDER BY watched, key LIMIT $1 FOR UPDATE SKIP LOCKED)) \
+                   AND state NOT IN ({IN_FLIGHT}, {UNKNOWN}) \
+                 RETURNING 1"
+            ),
+            unknown_outcomes: format!(
+                "{} AND watched IS NOT NULL AND (watched, key) > ($1, $2) \
+                 ORDER BY watched, key LIMIT $3",
+                unknown(table)
+            ),
+            unknown_outcome: format!("{} AND key = $1", unknown(table)),
+            resolve: format!(
+                "UPDATE {table} SET state = $3, reply = $4, expires = {NOW} + $5, \
+                   token = greatest(token + 1, {NOW}), \
+                   sweep_after = greatest(sweep_after, {resolved}), watched = NULL \
+                 WHERE key = $1 AND token = $2 AND {is_unknown} RETURNING 1"
+            ),
+            resolved: format!(
+                "SELECT 1 FROM {table} WHERE key = $1 AND token > $2 AND expires > {NOW} \
+                   AND state = $3 AND reply IS NOT DISTINCT FROM $4"
+            ),
+            set_free: format!(
+                "UPDATE {table} SET state = {RELEASED}, expires = {NOW}, \
+                   sweep_after = {released}, watched = NULL \
+                 WHERE key = $1 AND token = $2 AND {is_unknown} RETURNING 1"
+            ),
         }
     }
+}
+
+/// Returns the condition of rows whose outcome is unknown.
+fn is_unknown() -> String {
+    format!(
+        "(state = {UNKNOWN} OR state = {IN_FLIGHT} AND lease_until <= {NOW}) AND expires > {NOW}"
+    )
+}
+
+/// Selects rows whose outcome is unknown.
+fn unknown(table: &Table) -> String {
+    format!(
+        "SELECT key, token, note, watched, {NOW} - lease_until, expires - {NOW} FROM {table} \
+         WHERE {}",
+        is_unknown()
+    )
 }
 
 /// Claims new keys, as nearly every key is, at the least cost. Returns the claims whose keys did not
@@ -82,12 +135,14 @@ fn claim_new(table: &Table) -> String {
     format!(
         "INSERT INTO {table} \
            (key, fingerprint, claim_id, token, state, orphaned, lease_until, expires, note, \
-            sweep_after) \
+            sweep_after, watched) \
          SELECT row.key, row.fingerprint, row.id, now, {IN_FLIGHT}, false, now + row.lease, \
-           now + row.lease + row.retention, row.note, {sweep_after} \
+           now + row.lease + row.retention, row.note, {sweep_after}, \
+           CASE WHEN row.watched THEN now END \
          FROM (SELECT {NOW} AS now) clock, \
-           unnest($1::bytea[], $2::bytea[], $3::bytea[], $4::bigint[], $5::bigint[], $6::bytea[]) \
-             AS row (key, fingerprint, id, lease, retention, note) \
+           unnest($1::bytea[], $2::bytea[], $3::bytea[], $4::bigint[], $5::bigint[], $6::bytea[], \
+             $7::boolean[]) \
+             AS row (key, fingerprint, id, lease, retention, note, watched) \
          ON CONFLICT (key) DO NOTHING RETURNING claim_id, token"
     )
 }
@@ -117,20 +172,22 @@ fn claim(table: &Table) -> String {
          taken AS ( \
            INSERT INTO {table} AS r \
              (key, fingerprint, claim_id, token, state, orphaned, lease_until, expires, note, \
-              sweep_after) \
-           SELECT $1, $2, $3, now, {IN_FLIGHT}, false, now + $4, now + $4 + $5, $6, {sweep_after} \
+              sweep_after, watched) \
+           SELECT $1, $2, $3, now, {IN_FLIGHT}, false, now + $4, now + $4 + $5, $6, {sweep_after}, \
+             CASE WHEN $7 THEN now END \
            FROM clock WHERE NOT EXISTS (SELECT FROM seen) \
            ON CONFLICT (key) DO UPDATE SET \
              (fingerprint, claim_id, token, state, orphaned, lease_until, expires, note, sweep_after, \
-              reply) = ( \
+              watched, reply) = ( \
                SELECT excluded.fingerprint, excluded.claim_id, \
                  CASE WHEN again THEN r.token ELSE greatest(r.token + 1, excluded.token) END, \
                  CASE WHEN lost THEN {UNKNOWN} ELSE {IN_FLIGHT} END, \
                  orphan OR (again AND r.orphaned), \
-                 now + $4, \
+                 CASE WHEN lost THEN r.lease_until ELSE now + $4 END, \
                  CASE WHEN lost THEN now + $5 ELSE now + $4 + $5 END, \
                  CASE WHEN lost THEN r.note ELSE excluded.note END, \
                  greatest(r.sweep_after, {sweep_after}), \
+                 excluded.watched, \
                  NULL::bytea \
                FROM (SELECT live AND r.claim_id = excluded.claim_id AS again, \
                             live AND r.claim_id <> excluded.claim_id AS orphan, \
@@ -182,6 +239,10 @@ fn completing(table: &Table, [state, reply, retention]: [&str; 3]) -> String {
            state = CASE WHEN r.state = {IN_FLIGHT} THEN {state} ELSE r.state END, \
            reply = CASE WHEN r.state = {IN_FLIGHT} THEN {reply} ELSE r.reply END, \
            expires = CASE WHEN r.state = {IN_FLIGHT} THEN {NOW} + {retention} ELSE r.expires END, \
+           lease_until = CASE WHEN r.state = {IN_FLIGHT} THEN least(r.lease_until, {NOW}) \
+             ELSE r.lease_until END, \
+           watched = CASE WHEN r.state = {IN_FLIGHT} AND {state} = {UNKNOWN} \
+             THEN coalesce(r.watched, {NOW}) ELSE r.watched END, \
            sweep_after = greatest(r.sweep_after, {sweep_after})"
     )
 }

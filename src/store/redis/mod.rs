@@ -57,6 +57,13 @@
 //! with the same token and attempt count, while its first worker is at it. Where an accepted request
 //! must not vanish, keep the journal in [PostgreSQL](super::postgres).
 //!
+//! # Unknown outcomes
+//!
+//! Claims with [`CrashPolicy::Unknown`] are also members of one sorted set, `{prefix:watched}`, by the
+//! end of their lease, until they are settled. It can be on another server of a cluster, so it is
+//! written by a command of its own, at the same time as the claim; a list looks at the record of each
+//! member, and drops those that were settled. Claims with the other policy pay nothing.
+//!
 //! # The journal
 //!
 //! A journal is a set of keys that begin with `{prefix:journal}`. An entry is a hash; sorted sets
@@ -77,7 +84,8 @@
 //! one transaction; spread queues over stores with different prefixes where that is not enough.
 //!
 //! A script of the journal is passed the first key and derives the names of the others, all in the
-//! same slot. Redis and Valkey allow that, with access lists `~prefix:*` and `~{prefix:journal}*`.
+//! same slot. Redis and Valkey allow that, with access lists `~prefix:*`, `~{prefix:journal}*` and
+//! `~{prefix:watched}`.
 //! Servers that insist on every key being declared can't run it. While the slot is moved to another
 //! server, every verb of the journal fails with [`StoreErrorKind::Unavailable`] and changes nothing.
 
@@ -86,6 +94,7 @@ mod connection;
 mod error;
 mod journal;
 mod script;
+mod unknown;
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -100,7 +109,8 @@ use self::{
 };
 use super::{
     Claim, ClaimId, Claimed, CrashPolicy, FencingToken, Fingerprint, IdempotencyStore, Lease, Note,
-    Ownership, RecordKey, StoreError, StoreErrorKind, Stored, remote, verbs::verbs,
+    OutcomeCursor, OutcomePage, Ownership, RecordKey, Resolution, Resolved, StoreError,
+    StoreErrorKind, Stored, UnknownOutcome, remote, verbs::verbs,
 };
 
 /// Records and a journal in a Redis server or cluster. The [module](self) states its promises and
@@ -179,8 +189,17 @@ impl RedisStore {
     ) -> Result<Value, StoreError> {
         // The part between the braces decides on the slot in a cluster.
         let key = format!("{}:{{{key}}}", self.inner.prefix);
+        self.run_on(script, &key, arguments).await
+    }
+
+    async fn run_on(
+        &self,
+        script: &StoreScript,
+        key: &str,
+        arguments: &[&[u8]],
+    ) -> Result<Value, StoreError> {
         remote::with_retries(self.inner.timeout, |deadline| {
-            self.attempt(script, &key, arguments, deadline)
+            self.attempt(script, key, arguments, deadline)
         })
         .await
     }
@@ -216,19 +235,30 @@ impl RedisStore {
         let kept = millis(lease.saturating_add(retention));
         let id: &[u8] = resumed_by.as_ref().map_or(&[], |id| id.as_bytes());
         let arguments = [&*number(token), &micros(lease), &kept, id];
-        self.owned(&self.inner.scripts.renew, key, &arguments).await
+        let renew = &self.inner.scripts.renew;
+        let (renewed, watched) = self.owned(renew, key, &arguments).await?;
+        if let (Some(before), Some(by)) = (watched, resumed_by) {
+            self.watch(key, by, lease).await?;
+            self.unwatch(key, before);
+        }
+        Ok(renewed)
     }
 
+    /// Returns also the claim's id, if people watch it.
     async fn owned(
         &self,
         script: &StoreScript,
         key: RecordKey,
         arguments: &[&[u8]],
-    ) -> Result<Ownership, StoreError> {
+    ) -> Result<(Ownership, Option<ClaimId>), StoreError> {
         match self.run(script, key, arguments).await? {
-            Value::Int(0) => Ok(Ownership::Lost),
-            Value::Int(1) => Ok(Ownership::Held),
+            Value::Int(0) => Ok((Ownership::Lost, None)),
+            Value::Int(1) => Ok((Ownership::Held, None)),
             Value::Int(2) => Err(newer()),
+            Value::BulkString(id) => {
+                let id = id.try_into().map_err(|_| unreadable())?;
+                Ok((Ownership::Held, Some(ClaimId::new(id))))
+            }
             _ => Err(unreadable()),
         }
     }
@@ -250,8 +280,26 @@ impl IdempotencyStore for RedisStore {
             claim.note.as_bytes(),
             claim.resumes.as_ref().map_or(&[], |id| id.as_bytes()),
         ];
-        let script = &self.inner.scripts.claim;
-        claimed(self.run(script, claim.key, &arguments).await?)
+        let claimed = self.run(&self.inner.scripts.claim, claim.key, &arguments);
+        let (claimed, owner) = match claim.crash_policy {
+            CrashPolicy::Reexecute => read_claimed(claimed.await?)?,
+            CrashPolicy::Unknown => {
+                // Both on their way at once. What comes of the claim is seen later: members of the set
+                // that lead nowhere are dropped.
+                let watch = self.watch(claim.key, claim.id, claim.lease);
+                let (claimed, watched) = tokio::join!(claimed, watch);
+                let claimed = read_claimed(claimed?)?;
+                match claimed.0 {
+                    Claimed::New(_) => watched.map_err(StoreError::in_doubt)?,
+                    _ => self.unwatch(claim.key, claim.id),
+                }
+                claimed
+            }
+        };
+        if let Some(owner) = owner {
+            self.watch_unknown(claim.key, owner).await?;
+        }
+        Ok(claimed)
     }
 
     verbs! { self;
@@ -276,16 +324,48 @@ impl IdempotencyStore for RedisStore {
         };
         let arguments = [&*number(token), state, reply, &millis(retention)];
         let script = &self.inner.scripts.complete;
-        self.owned(script, key, &arguments).await
+        let (completed, watched) = self.owned(script, key, &arguments).await?;
+        match watched {
+            None => {}
+            Some(id) if stored == Stored::Unknown => self.watch_unknown(key, id).await?,
+            Some(id) => self.unwatch(key, id),
+        }
+        Ok(completed)
     }
 
     async fn release(&self, key: RecordKey, token: FencingToken) -> Result<Ownership, StoreError> {
         let script = &self.inner.scripts.release;
-        self.owned(script, key, &[&number(token)]).await
+        let (released, watched) = self.owned(script, key, &[&number(token)]).await?;
+        if let Some(id) = watched {
+            self.unwatch(key, id);
+        }
+        Ok(released)
+    }
+
+    verbs! { self;
+        unknown_outcomes(after: Option<OutcomeCursor>, limit: u32) -> OutcomePage
+            = self.list_unknown(after, limit);
+        unknown_outcome(key: RecordKey) -> Option<UnknownOutcome> = self.find_unknown(key);
+        resolve(key: RecordKey, token: FencingToken, resolution: Resolution) -> Resolved
+            = self.resolve_unknown(key, token, resolution);
     }
 }
 
-/// Reads the reply of `claim.lua`.
+/// Reads the reply of `claim.lua`; of an unknown outcome with the claim id of its owner.
+fn read_claimed(reply: Value) -> Result<(Claimed, Option<ClaimId>), StoreError> {
+    let owner = match &reply {
+        Value::Array(fields) => match &**fields {
+            [Value::Int(5), _, Value::BulkString(id)] => {
+                let id = id[..].try_into().map_err(|_| unreadable())?;
+                Some(ClaimId::new(id))
+            }
+            _ => None,
+        },
+        _ => None,
+    };
+    Ok((claimed(reply)?, owner))
+}
+
 fn claimed(reply: Value) -> Result<Claimed, StoreError> {
     let Value::Array(mut fields) = reply else {
         return Err(unreadable());
@@ -317,7 +397,7 @@ fn claimed(reply: Value) -> Result<Claimed, StoreError> {
             stored: Stored::Reply(Bytes::from(std::mem::take(reply))),
             note: note(left)?,
         },
-        [Value::Int(state @ (4 | 5)), Value::BulkString(left)] => Claimed::Done {
+        [Value::Int(state @ (4 | 5)), Value::BulkString(left), _] => Claimed::Done {
             stored: match state {
                 4 => Stored::NotRetained,
                 _ => Stored::Unknown,

@@ -34,6 +34,11 @@ scripts! { RecordScripts in "scripts/":
     renew = "renew";
     complete = "complete";
     release = "release";
+    watch = "watch";
+    watched = "watched";
+    unwatch = "unwatch";
+    unknown = "unknown";
+    resolve = "resolve";
 }
 
 scripts! { JournalScripts in "journal/":

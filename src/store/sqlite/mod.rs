@@ -94,6 +94,7 @@ mod records;
 mod reserve;
 mod schema;
 mod store;
+mod unknown;
 mod worker;
 
 pub use self::{builder::SqliteStoreBuilder, store::SqliteStore};

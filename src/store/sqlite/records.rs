@@ -33,6 +33,7 @@ enum Found {
         token: i64,
         note: Note,
         resumed: bool,
+        lease_until: i64,
     },
 }
 
@@ -57,23 +58,25 @@ pub(super) fn claim(batch: &Batch<'_>, claim: &Claim) -> rusqlite::Result<Claime
             token,
             note,
             resumed,
-        } => (Some(token), Some((note, resumed))),
+            lease_until,
+        } => (Some(token), Some((note, resumed, lease_until))),
     };
     if let Some(old) = old {
         remove(batch, old)?;
     }
     let orphaned = orphan.is_some();
-    let vanished =
-        |&(_, resumed): &(Note, bool)| !resumed && claim.crash_policy == CrashPolicy::Unknown;
-    if let Some((note, _)) = orphan.filter(vanished) {
-        let expires = after(batch.now, claim.retention);
-        insert(batch, claim, &note, UNKNOWN, expires)?;
+    let watched = claim.crash_policy == CrashPolicy::Unknown;
+    let vanished = |&(_, resumed, _): &(Note, bool, i64)| !resumed && watched;
+    if let Some((note, _, lease_until)) = orphan.filter(vanished) {
+        let times = (lease_until, after(batch.now, claim.retention));
+        insert(batch, claim, &note, UNKNOWN, times)?;
         let stored = Stored::Unknown;
         return Ok(Claimed::Done { stored, note });
     }
-    let expires = after(after(batch.now, claim.lease), claim.retention);
+    let lease_until = after(batch.now, claim.lease);
+    let times = (lease_until, after(lease_until, claim.retention));
     let state = if orphaned { IN_FLIGHT_AGAIN } else { IN_FLIGHT };
-    insert(batch, claim, &claim.note, state, expires)?;
+    insert(batch, claim, &claim.note, state, times)?;
     Ok(new_owner(batch.connection.last_insert_rowid(), orphaned))
 }
 
@@ -115,7 +118,8 @@ fn find(batch: &Batch<'_>, claim: &Claim) -> rusqlite::Result<Found> {
         return Ok(Found::Again { token, orphaned });
     }
     let resumed = claim.resumes == Some(id);
-    let remaining = row.get::<_, i64>(4)?.saturating_sub(batch.now);
+    let lease_until: i64 = row.get(4)?;
+    let remaining = lease_until.saturating_sub(batch.now);
     Ok(match u64::try_from(remaining) {
         Ok(remaining @ 1..) if !resumed => Found::Unchanged(Claimed::InFlight {
             remaining: Duration::from_micros(remaining),
@@ -125,14 +129,19 @@ fn find(batch: &Batch<'_>, claim: &Claim) -> rusqlite::Result<Found> {
             token,
             note: note(row)?,
             resumed,
+            lease_until,
         },
     })
 }
 
 fn note(row: &Row<'_>) -> rusqlite::Result<Note> {
-    let note = row.get_ref(7)?.as_blob_or_null()?.unwrap_or_default();
+    note_at(row, 7)
+}
+
+pub(super) fn note_at(row: &Row<'_>, column: usize) -> rusqlite::Result<Note> {
+    let note = row.get_ref(column)?.as_blob_or_null()?.unwrap_or_default();
     let length = i64::try_from(note.len()).unwrap_or(i64::MAX);
-    Note::new(note).ok_or(rusqlite::Error::IntegralValueOutOfRange(7, length))
+    Note::new(note).ok_or(rusqlite::Error::IntegralValueOutOfRange(column, length))
 }
 
 /// `None` while in flight.
@@ -154,26 +163,28 @@ fn insert(
     claim: &Claim,
     note: &Note,
     state: i64,
-    expires: i64,
+    (lease_until, expires): (i64, i64),
 ) -> rusqlite::Result<()> {
     batch.execute(
         "INSERT INTO idempotency
-           (key, fingerprint, claim, lease_until, expires, state, note, checksum)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, reprise_checksum(?1, ?2, ?3, ?4, ?5, ?6, ?7, NULL))",
+           (key, fingerprint, claim, lease_until, expires, state, note, watched, checksum)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8,
+           reprise_checksum(?1, ?2, ?3, ?4, ?5, ?6, ?7, NULL))",
         (
             claim.key.as_bytes(),
             claim.fingerprint.as_bytes(),
             claim.id.as_bytes(),
-            after(batch.now, claim.lease),
+            lease_until,
             expires,
             state,
             (!note.is_empty()).then_some(note.as_bytes()),
+            (claim.crash_policy == CrashPolicy::Unknown).then_some(1),
         ),
     )?;
     Ok(())
 }
 
-fn remove(batch: &Batch<'_>, token: i64) -> rusqlite::Result<()> {
+pub(super) fn remove(batch: &Batch<'_>, token: i64) -> rusqlite::Result<()> {
     batch.execute("DELETE FROM idempotency WHERE token = ?1", [token])?;
     Ok(())
 }
@@ -213,15 +224,11 @@ pub(super) fn complete(
     stored: &Stored,
     retention: Duration,
 ) -> rusqlite::Result<Ownership> {
-    let (state, reply) = match stored {
-        Stored::Reply(_) if batch.is_tight => (NOT_RETAINED, None),
-        Stored::Reply(bytes) => (REPLY, Some(&**bytes)),
-        Stored::NotRetained => (NOT_RETAINED, None),
-        Stored::Unknown => (UNKNOWN, None),
-    };
+    let (state, reply) = columns(batch, stored);
     let (token, key, now) = (number(token), key.as_bytes(), batch.now);
     let changed = batch.execute(
         "UPDATE idempotency SET state = ?4, reply = ?5, expires = ?6,
+           watched = CASE ?4 WHEN 3 THEN 1 END,
            checksum = reprise_checksum(key, fingerprint, claim, lease_until, ?6, ?4, note, ?5)
          WHERE token = ?1 AND key = ?2 AND state <= 0 AND expires > ?3",
         (token, key, now, state, reply, after(now, retention)),
@@ -233,6 +240,16 @@ pub(super) fn complete(
         "SELECT 1 FROM idempotency WHERE token = ?1 AND key = ?2 AND expires > ?3",
     )?;
     Ok(Ownership::held_if(repeat.exists((token, key, now))?))
+}
+
+/// Returns the columns `state` and `reply`.
+pub(super) fn columns<'a>(batch: &Batch<'_>, stored: &'a Stored) -> (i64, Option<&'a [u8]>) {
+    match stored {
+        Stored::Reply(_) if batch.is_tight => (NOT_RETAINED, None),
+        Stored::Reply(bytes) => (REPLY, Some(bytes)),
+        Stored::NotRetained => (NOT_RETAINED, None),
+        Stored::Unknown => (UNKNOWN, None),
+    }
 }
 
 pub(super) fn release(
@@ -270,11 +287,11 @@ pub(super) fn sweep(batch: &Batch<'_>) -> rusqlite::Result<bool> {
 }
 
 /// Returns the row id of a token; -1, which no row has, for one that this store never gave.
-fn number(token: FencingToken) -> i64 {
+pub(super) fn number(token: FencingToken) -> i64 {
     i64::try_from(token.get()).unwrap_or(-1)
 }
 
 /// Adds a duration; a time that can't be represented counts as forever.
-fn after(time: i64, duration: Duration) -> i64 {
+pub(super) fn after(time: i64, duration: Duration) -> i64 {
     time.saturating_add(i64::try_from(duration.as_micros()).unwrap_or(i64::MAX))
 }

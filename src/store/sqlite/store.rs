@@ -8,12 +8,12 @@ use std::{
 use tokio::sync::oneshot;
 
 use super::{
-    SqliteStoreBuilder, records,
+    SqliteStoreBuilder, records, unknown,
     worker::{self, Batch, Job, Work, Worker},
 };
 use crate::store::{
-    Claim, ClaimId, Claimed, FencingToken, IdempotencyStore, Ownership, RecordKey, StoreError,
-    Stored, verbs::verbs,
+    Claim, ClaimId, Claimed, FencingToken, IdempotencyStore, OutcomeCursor, OutcomePage, Ownership,
+    RecordKey, Resolution, Resolved, StoreError, Stored, UnknownOutcome, verbs::verbs,
 };
 
 /// Records and a queue in a SQLite file. The [module](super) states its promises and limits.
@@ -81,6 +81,15 @@ impl IdempotencyStore for SqliteStore {
             });
         release(key: RecordKey, token: FencingToken) -> Ownership
             = self.writer.call(0, move |batch| records::release(batch, &key, token));
+        unknown_outcomes(after: Option<OutcomeCursor>, limit: u32) -> OutcomePage = async move {
+            let after = after.map(|after| after.number()).transpose()?;
+            let after = after.unwrap_or_default();
+            self.reader.call(0, move |batch| unknown::list(batch, after, limit)).await
+        };
+        unknown_outcome(key: RecordKey) -> Option<UnknownOutcome>
+            = self.reader.call(0, move |batch| unknown::find(batch, &key));
+        resolve(key: RecordKey, token: FencingToken, resolution: Resolution) -> Resolved
+            = self.writer.call(0, move |batch| unknown::resolve(batch, &key, token, &resolution));
     }
 }
 

@@ -7,7 +7,8 @@ use std::{
 
 use tokio::task::JoinSet;
 use tower_reprise::store::{
-    Claim, Claimed, FencingToken, Fingerprint, IdempotencyStore, Ownership, PostgresStore, Stored,
+    Claim, Claimed, CrashPolicy, FencingToken, Fingerprint, IdempotencyStore, Ownership,
+    PostgresStore, Stored,
     conformance::{self, Backend},
 };
 
@@ -48,6 +49,14 @@ async fn t_1_t_2_t_3_i_6_the_contract() {
     };
     conformance::run(&postgres).await;
     postgres.drop().await;
+}
+
+#[tokio::test]
+async fn i_27_t_2_the_contract_of_unknown_outcomes() {
+    if let Some(postgres) = Postgres::new().await {
+        conformance::unknown_outcomes(&postgres).await;
+        postgres.drop().await;
+    }
 }
 
 /// Side by side, since each of them mostly waits for the disk.
@@ -270,5 +279,48 @@ async fn t_2_i_6_whatever_the_defaults_of_a_session() {
         let won = claimed.filter(|claimed| matches!(claimed, Claimed::New(_)));
         assert_eq!(won.count(), 1);
     }
+    postgres.drop().await;
+}
+
+/// I-27: a list reads an index that settled records are not in.
+#[tokio::test]
+async fn i_27_a_list_reads_its_index_alone() {
+    let Some(postgres) = Postgres::new().await else {
+        return;
+    };
+    let store = postgres.store().await;
+    let unknown = Claim {
+        crash_policy: CrashPolicy::Unknown,
+        ..claim(1)
+    };
+    own(&store, unknown).await;
+    postgres
+        .execute(
+            "INSERT INTO {schema}.reprise_idempotency \
+               (key, fingerprint, claim_id, token, state, orphaned, lease_until, expires, sweep_after) \
+             SELECT sha256(n::text::bytea), fingerprint, claim_id, token, 1, false, 0, expires, \
+               sweep_after \
+             FROM {schema}.reprise_idempotency, generate_series(1, 20000) n",
+        )
+        .await;
+    postgres
+        .execute("ANALYZE {schema}.reprise_idempotency")
+        .await;
+    postgres.pass(LEASE).await;
+    let plan = postgres
+        .plan(
+            "SELECT key FROM {schema}.reprise_idempotency \
+             WHERE watched IS NOT NULL AND (watched, key) > (0, ''::bytea) \
+               AND (state = 3 OR state = 0 AND lease_until <= 7) AND expires > 7 \
+             ORDER BY watched, key LIMIT 10",
+        )
+        .await;
+    assert!(plan.contains("reprise_idempotency_watched"), "{plan}");
+    assert!(
+        !plan.contains("Sort") && !plan.contains("Seq Scan"),
+        "{plan}"
+    );
+    let page = store.unknown_outcomes(None, 10).await.unwrap();
+    assert_eq!(page.outcomes.len(), 1);
     postgres.drop().await;
 }

@@ -254,7 +254,8 @@ async fn t_3_what_was_kept_long_enough_is_swept() {
     postgres.drop().await;
 }
 
-// Version 5 the other way round.
+// Versions 6 and 5 the other way round.
+const DROP_WATCHED: &str = "ALTER TABLE {schema}.reprise_idempotency DROP COLUMN watched";
 const DROP_SWEEP_AFTER: &str = "ALTER TABLE {schema}.reprise_idempotency DROP COLUMN sweep_after";
 const CREATE_EXPIRES: &str =
     "CREATE INDEX reprise_idempotency_expires ON {schema}.reprise_idempotency (expires)";
@@ -271,6 +272,7 @@ async fn t_5_a_table_of_version_1_keeps_its_records() {
         "DROP VIEW {schema}.reprise_idempotency_calls",
         "DROP TABLE {schema}.reprise_idempotency_journal",
         "DROP TABLE {schema}.reprise_idempotency_secret",
+        DROP_WATCHED,
         DROP_SWEEP_AFTER,
         CREATE_EXPIRES,
         "DELETE FROM {schema}.reprise_idempotency_version WHERE version >= 2",
@@ -306,6 +308,7 @@ async fn t_5_a_table_of_version_2_keeps_its_entries() {
         "DROP VIEW {schema}.reprise_idempotency_calls",
         "ALTER TABLE {schema}.reprise_idempotency_journal DROP COLUMN version, \
          DROP COLUMN redrives, DROP COLUMN repeats, DROP COLUMN cause",
+        DROP_WATCHED,
         DROP_SWEEP_AFTER,
         CREATE_EXPIRES,
         "DELETE FROM {schema}.reprise_idempotency_version WHERE version > 2",

@@ -58,6 +58,14 @@ impl Postgres {
         row.get(0)
     }
 
+    /// Returns how the server would run a query, a line a step.
+    pub(crate) async fn plan(&self, sql: &str) -> String {
+        let sql = format!("EXPLAIN {}", sql.replace("{schema}", &self.schema));
+        let rows = self.admin.query(&sql, &[]).await.expect("explain");
+        let lines = rows.iter().map(|row| row.get::<_, String>(0));
+        lines.collect::<Vec<_>>().join("\n")
+    }
+
     pub(crate) async fn drop(self) {
         self.execute("DROP SCHEMA IF EXISTS {schema} CASCADE").await;
     }

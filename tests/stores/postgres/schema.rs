@@ -20,7 +20,7 @@ async fn t_5_many_who_come_first_make_one_table() {
     let token = own(&stores[0], claim(1)).await;
     complete(&stores[7], 1, token, reply("paid")).await;
     let versions = "SELECT count(*) FROM {schema}.reprise_idempotency_version";
-    assert_eq!(postgres.count(versions).await, 5);
+    assert_eq!(postgres.count(versions).await, 6);
     postgres.drop().await;
 }
 
@@ -31,13 +31,13 @@ async fn t_5_a_newer_table_is_refused() {
     };
     drop(postgres.store().await);
     postgres
-        .execute("INSERT INTO {schema}.reprise_idempotency_version VALUES (6)")
+        .execute("INSERT INTO {schema}.reprise_idempotency_version VALUES (7)")
         .await;
     let error = postgres.builder().connect().await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::NewerSchema);
     let message = error.to_string();
     assert!(
-        message.contains("is of version 6, and this version"),
+        message.contains("is of version 7, and this version"),
         "{message}"
     );
     // Another table is another matter.

@@ -47,6 +47,13 @@ async fn t_1_t_2_t_3_i_6_the_contract() {
     conformance::run(&redis).await;
 }
 
+#[tokio::test]
+async fn i_27_t_2_the_contract_of_unknown_outcomes() {
+    if let Some(redis) = Redis::new().await {
+        conformance::unknown_outcomes(&redis).await;
+    }
+}
+
 /// Side by side, since each of them mostly waits for the disk.
 #[tokio::test]
 async fn t_1_t_2_the_model() {
@@ -385,6 +392,7 @@ async fn t_2_a_cluster_runs_the_contract_too() {
     eventually("the cluster is ready", ready).await;
     let cluster = Cluster(admin);
     conformance::run(&cluster).await;
+    conformance::unknown_outcomes(&cluster).await;
     conformance::journal(&cluster).await;
 }
 

@@ -72,12 +72,16 @@ impl Backend for Redis {
                 local lease = redis.call('GETRANGE', key, 19, 34) - ARGV[2]
                 redis.call('SETRANGE', key, 19, string.format('%016.0f', lease))
                 redis.call('PEXPIRE', key, redis.call('PTTL', key) - ARGV[2] / 1000)
+            end
+            for _, member in ipairs(redis.call('ZRANGE', ARGV[3], 0, -1)) do
+                redis.call('ZINCRBY', ARGV[3], '-' .. ARGV[2], member)
             end",
         );
         let mut admin = self.admin.clone();
         let shifted = shift
             .arg(format!("{}:*", self.prefix))
             .arg(time.as_micros().to_string())
+            .arg(format!("{{{}:watched}}", self.prefix))
             .invoke_async::<()>(&mut admin)
             .await;
         shifted.expect("shift");

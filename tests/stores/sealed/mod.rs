@@ -171,6 +171,7 @@ async fn refused(keys: SealKeys, record: u64, sealed: &[u8]) -> String {
 #[tokio::test(start_paused = true)]
 async fn t_7_a_sealed_store_keeps_the_contract() {
     conformance::run(&Memory(MemoryStore::new())).await;
+    conformance::unknown_outcomes(&Memory(MemoryStore::new())).await;
     for seed in 0..20 {
         conformance::model(&Memory(MemoryStore::new()), seed, 500).await;
     }

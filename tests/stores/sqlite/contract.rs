@@ -12,6 +12,11 @@ async fn t_1_t_2_t_3_the_contract() {
 }
 
 #[tokio::test]
+async fn i_27_t_2_the_contract_of_unknown_outcomes() {
+    conformance::unknown_outcomes(&Sqlite::new()).await;
+}
+
+#[tokio::test]
 async fn t_1_t_2_the_model() {
     for seed in 0..20 {
         conformance::model(&Sqlite::new(), seed, 500).await;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 use tokio::task::JoinSet;
-use tower_reprise::store::{IdempotencyStore, Ownership, SqliteStore, StoreErrorKind};
+use tower_reprise::store::{IdempotencyStore, Ownership, SqliteStore, StoreErrorKind, Stored};
 
 use super::{Folder, Sqlite, reply};
 use crate::support::records::{LEASE, RETENTION, claim, complete, own};
@@ -86,13 +86,13 @@ async fn t_5_a_newer_schema_is_refused() {
     let sqlite = Sqlite::new();
     let store = sqlite.open();
     let token = own(&store, claim(1)).await;
-    set_version(&sqlite.folder, 6);
+    set_version(&sqlite.folder, 7);
 
     let error = SqliteStore::open(sqlite.folder.file()).unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::NewerSchema);
     let message = error.to_string();
     assert!(
-        message.contains("idempotency.db: the schema is version 6, written by a newer release; this one knows up to 5"),
+        message.contains("idempotency.db: the schema is version 7, written by a newer release; this one knows up to 6"),
         "{message}"
     );
 
@@ -106,7 +106,7 @@ async fn t_5_a_newer_schema_is_refused() {
         assert!(!error.may_have_happened());
     }
     // Nothing is kept locked meanwhile.
-    set_version(&sqlite.folder, 5);
+    set_version(&sqlite.folder, 6);
     complete(&store, 1, token, reply(1)).await;
 }
 
@@ -125,7 +125,7 @@ fn t_5_a_file_of_before_the_release_is_refused_when_it_is_opened() {
         let error = SqliteStore::open(folder.file()).unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Other);
         let message = error.to_string();
-        let says = format!("says version 5, and has no {column}");
+        let says = format!("says version 6, and has no {column}");
         assert!(message.contains(&says), "{message}");
     }
 }
@@ -189,4 +189,27 @@ async fn t_5_function_and_version_of_a_call_are_columns() {
     assert_eq!(records, calls);
     let entries = rows("SELECT label, version FROM journal ORDER BY sequence");
     assert_eq!(entries, CALLS.map(|call| owned(call, "!")).to_vec());
+}
+
+/// I-27, T-5: a file of version 5 knows nobody's policy; what may be of unknown outcome is listed.
+#[tokio::test]
+async fn i_27_t_5_unknown_outcomes_of_an_older_file_are_listed() {
+    let sqlite = Sqlite::new();
+    let store = sqlite.open();
+    for (key, stored) in [(1, Stored::Unknown), (2, reply(2))] {
+        let token = own(&store, claim(key)).await;
+        complete(&store, key, token, stored).await;
+    }
+    own(&store, claim(3)).await;
+    drop(store);
+    let connection = Connection::open(sqlite.folder.file()).unwrap();
+    let back = "DROP INDEX idempotency_watched; ALTER TABLE idempotency DROP COLUMN watched";
+    connection.execute_batch(back).unwrap();
+    drop(connection);
+    set_version(&sqlite.folder, 5);
+
+    sqlite.time.pass(LEASE);
+    let page = sqlite.open().unknown_outcomes(None, 10).await.unwrap();
+    let keys: Vec<_> = page.outcomes.iter().map(|unknown| unknown.key).collect();
+    assert_eq!(keys, [claim(1).key, claim(3).key]);
 }

@@ -10,13 +10,13 @@ use tower_reprise::{
     store::{Claim, ClaimId, Claimed, CrashPolicy, Fingerprint, IdempotencyStore, Note, RecordKey},
 };
 
-use super::{letters, redrives, redrives::Redrives, replays};
+use super::{keys, letters, redrives, redrives::Redrives, replays};
 use crate::{gateway::caller::operator, store::Store};
 
 /// The longest time that a readiness probe stays in the store if it can't be removed.
 const PROBE: Duration = Duration::from_secs(5);
 
-/// Replays and dead letters of a store.
+/// Replays, dead letters and unknown outcomes of a store.
 #[derive(Clone)]
 pub(crate) struct Books {
     pub(crate) store: Store,
@@ -65,6 +65,7 @@ impl Books {
     pub(crate) fn routes(self) -> Router {
         Router::new()
             .nest("/dead-letters", letters::routes())
+            .nest("/keys", keys::routes())
             .nest("/redrives", redrives::routes())
             .merge(replays::routes())
             .with_state(self)

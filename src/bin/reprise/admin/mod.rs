@@ -4,11 +4,16 @@ mod books;
 mod console;
 mod error;
 mod guard;
+mod keys;
 mod letters;
 mod redrives;
 mod replays;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use axum::{
     Json, Router,
@@ -108,6 +113,11 @@ GET  /dead-letters/ID               one of them, with its history
 POST /dead-letters/ID/redrive       queues it again; a reply that is kept for its key is still its reply
 POST /dead-letters/redrive?queue=replay&dry_run=true
                                     all: queue, owner, label, cause, dry_run, per_second, at_most, background
+GET  /keys                          idempotency keys of unknown outcome: limit, after
+GET  /keys/KEY                      one of them
+POST /keys/KEY/resolve?effect=none  how it ended: effect=none, unknown_reply, or reply with status and the
+                                    body of this request; keep=24h, token
+POST /keys/KEY/release              the next repeat is executed, whatever happened: token
 GET  /redrives                      those in the background, and how far they are
 POST /redrives/NUMBER/stop          ends one; the rest stay dead letters
 ";
@@ -195,7 +205,17 @@ async fn force(
 }
 
 async fn audited(State(admin): State<Admin>) -> Json<Value> {
-    let findings = audit::describe(&admin.registries.upstream.audit());
+    let mut findings = audit::describe(&admin.registries.upstream.audit());
+    // What is wrong with an upstream's policy is wrong at each of its endpoints.
+    let upstreams = admin.upstreams.list();
+    let endpoints: BTreeSet<_> = upstreams
+        .iter()
+        .flat_map(|upstream| upstream.names_of_endpoints())
+        .collect();
+    findings.retain(|finding| {
+        let name = finding["dependency"].as_str().unwrap_or_default();
+        !endpoints.contains(name)
+    });
     Json(json!({ "findings": findings }))
 }
 

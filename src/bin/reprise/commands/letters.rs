@@ -15,13 +15,13 @@ use crate::{
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    does: Does,
+    action: Action,
     #[command(flatten)]
     at: At,
 }
 
 #[derive(Subcommand)]
-enum Does {
+enum Action {
     /// Lists letters, the oldest first
     List {
         #[command(flatten)]
@@ -94,21 +94,21 @@ const LOOK: Duration = Duration::from_millis(200);
 
 impl Args {
     pub(crate) fn run(self, by_hand: bool) -> Result<ExitCode, BoxError> {
-        let Self { does, at } = self;
-        if let Does::Redrive {
+        let Self { action, at } = self;
+        if let Action::Redrive {
             id, filter, all, ..
-        } = &does
+        } = &action
             && id.is_empty()
             && !filter.selects()
             && !all
         {
             return Err("say which letters: an id, a filter, or --all".into());
         }
-        at.run(by_hand, |desk, format| does.run(desk, format))
+        at.run(by_hand, |desk, format| action.run(desk, format))
     }
 }
 
-impl Does {
+impl Action {
     async fn run(self, desk: AdminClient, format: Format) -> Result<ExitCode, BoxError> {
         match self {
             Self::List { filter, limit } => list(&desk, format, &filter, limit).await?,

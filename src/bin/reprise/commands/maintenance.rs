@@ -14,13 +14,13 @@ use crate::{
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    does: Option<Does>,
+    action: Option<Action>,
     #[command(flatten)]
     at: At,
 }
 
 #[derive(Subcommand)]
-enum Does {
+enum Action {
     /// Says whether it is on
     Status,
     /// Switches it on
@@ -38,14 +38,14 @@ impl Args {
         if by_hand {
             return Err("maintenance is a gateway's, not a store's: say --admin".into());
         }
-        let does = self.does.unwrap_or(Does::Status);
+        let action = self.action.unwrap_or(Action::Status);
         self.at
             .without_store()
-            .run(false, |desk, format| does.run(desk, format))
+            .run(false, |desk, format| action.run(desk, format))
     }
 }
 
-impl Does {
+impl Action {
     async fn run(self, desk: AdminClient, format: Format) -> Result<ExitCode, BoxError> {
         let answer = match self {
             Self::Status => desk.get("/maintenance").await?,

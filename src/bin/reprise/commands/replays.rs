@@ -14,13 +14,13 @@ use crate::{
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    does: Does,
+    action: Action,
     #[command(flatten)]
     at: At,
 }
 
 #[derive(Subcommand)]
-enum Does {
+enum Action {
     /// Lists replays, the oldest first
     List {
         /// Only those that are queued, processing, completed, failed, expired or cancelled
@@ -56,11 +56,11 @@ enum Does {
 impl Args {
     pub(crate) fn run(self, by_hand: bool) -> Result<ExitCode, BoxError> {
         self.at
-            .run(by_hand, |desk, format| self.does.run(desk, format))
+            .run(by_hand, |desk, format| self.action.run(desk, format))
     }
 }
 
-impl Does {
+impl Action {
     async fn run(self, desk: AdminClient, format: Format) -> Result<ExitCode, BoxError> {
         let at = |id: &str| format!("/replays/{}", encoded(id));
         let answer = match self {

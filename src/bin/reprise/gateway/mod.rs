@@ -18,7 +18,7 @@ mod systemd;
 mod tls;
 pub(crate) mod traffic;
 mod tunnel;
-mod uncertain;
+mod unknown_outcome;
 mod upstream;
 pub(crate) mod upstreams;
 

@@ -36,7 +36,7 @@ use crate::{
     gateway::caller::Callers,
     gateway::policy::Registries,
     gateway::settings::{Resend, Settings},
-    gateway::uncertain::{self, Uncertain},
+    gateway::unknown_outcome::{self, OrUnknown},
     gateway::upstreams::{Sender, Upstreams},
     store::Store,
 };
@@ -85,7 +85,7 @@ pub(crate) fn bare(upstreams: Upstreams) -> impl Serves<ProblemBody<Incoming>> {
 
 /// A reply as it comes out of all layers.
 type Reply =
-    ProblemBody<ProblemBody<BufferedBody<BufferedBody<Uncertain<BufferedBody<Incoming>>>>>>;
+    ProblemBody<ProblemBody<BufferedBody<BufferedBody<OrUnknown<BufferedBody<Incoming>>>>>>;
 
 /// The background parts of the gateway.
 pub(crate) struct Behind {
@@ -188,9 +188,9 @@ pub(crate) async fn layered(
     let routes = upstreams.clone();
     let once = ServiceBuilder::new()
         .filter(move |request| routes.aim(request))
-        .map_result(uncertain::raise)
+        .map_result(unknown_outcome::restore_error)
         .layer(idempotency.build()?)
-        .map_result(uncertain::lower)
+        .map_result(unknown_outcome::hide_error)
         .service(calls);
     let mut workers = vec![
         replay

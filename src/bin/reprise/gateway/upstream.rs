@@ -128,6 +128,12 @@ impl Upstream {
         &self.settings.name
     }
 
+    /// Returns the names that its endpoints have besides its own.
+    pub(crate) fn names_of_endpoints(&self) -> impl Iterator<Item = &str> {
+        let names = self.endpoints.iter().map(|endpoint| &*endpoint.dependency);
+        names.filter(|name| *name != self.name())
+    }
+
     /// Whether something listens at one of its endpoints.
     pub(crate) async fn is_there(&self) -> bool {
         for endpoint in &self.endpoints {

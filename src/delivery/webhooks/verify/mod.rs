@@ -4,6 +4,16 @@
 //! and lately. [`WebhookVerifyLayer`] does so in front of a router or of any other HTTP service, so
 //! that no handler sees a message without a valid signature.
 //!
+//! # When to use it
+//!
+//! In front of every handler of webhooks that are signed by the Standard Webhooks scheme, as
+//! [`Webhooks`](super::Webhooks) signs them.
+//!
+//! Not for senders with a scheme of their own (GitHub's, Stripe's). Not instead of authentication of
+//! users: it proves which sender, and nothing else.
+//!
+//! # Defaults
+//!
 //! | setting | default | allowed |
 //! | --- | --- | --- |
 //! | [`tolerance`](Verifier::tolerance) | 5 min, either way | 1 s to 1 h |
@@ -52,10 +62,11 @@
 //!
 //! # What goes wrong
 //!
-//! A valid message can arrive twice: from a sender that got no reply, or from an attacker who plays
-//! it back within the tolerance. The layer remembers no ids: put an
-//! [`EventDedupLayer`](crate::server::idempotency::events::EventDedupLayer) behind it, by
-//! [`Verified::id`].
+//! | mistake | what happens | instead |
+//! | --- | --- | --- |
+//! | nothing behind it drops duplicates | a valid message comes twice: from a sender without a reply, or played back within the tolerance | an [`EventDedupLayer`](crate::server::idempotency::events::EventDedupLayer) behind it, by [`Verified::id`] |
+//! | a layer above it that changes the body (decompression, normalisation) | no signature fits | verify first |
+//! | a clock that is minutes off | every message is too old or too new | a clock that is kept; the tolerance is no remedy |
 
 mod layer;
 

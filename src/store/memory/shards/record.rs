@@ -48,6 +48,15 @@ impl State {
         matches!(self, Self::InFlight { .. })
     }
 
+    /// Returns the outcome; `None` while in flight.
+    pub(super) fn stored(&self) -> Option<&Stored> {
+        match self {
+            Self::InFlight { .. } => None,
+            Self::Done(stored) => Some(stored),
+            Self::Noted(noted) => Some(&noted.0),
+        }
+    }
+
     pub(super) fn note(&self) -> Note {
         match self {
             Self::InFlight { note, .. } => note.clone(),
@@ -60,11 +69,7 @@ impl State {
 impl Record {
     /// Returns the size of the stored reply.
     pub(super) fn bytes(&self) -> u64 {
-        match &self.state {
-            State::InFlight { .. } => 0,
-            State::Done(stored) => stored.len() as u64,
-            State::Noted(noted) => noted.0.len() as u64,
-        }
+        self.state.stored().map_or(0, |stored| stored.len() as u64)
     }
 }
 

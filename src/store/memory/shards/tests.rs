@@ -51,7 +51,7 @@ fn t_3_i_23_a_sweep_removes_at_the_time_and_gives_room_back() {
         let tables = store
             .shards
             .iter()
-            .map(|shard| lock(&shard.records).capacity());
+            .map(|shard| lock(&shard.table).records.capacity());
         tables.sum()
     };
     for n in 0..100_000_u32 {

@@ -1,7 +1,7 @@
 -- A record is one string, which Redis removes when it expires:
 --    1       version of this layout
 --    2       state: 0 in flight, 1 reply, 2 reply not retained, 3 outcome unknown
---    3       1 if an owner before this one vanished
+--    3       1 if an owner before this one vanished, and 2 more if `watch.lua` knows the claim
 --    4 - 19  token
 --   20 - 35  end of the lease, in microseconds since 1970
 --   36 - 67  fingerprint
@@ -14,7 +14,8 @@
 -- milliseconds, 1 if an orphan's outcome is unknown, note, the claim id that
 -- this claim resumes or nothing
 -- Returns 0 new (token, orphaned), 1 in flight (note, remaining), 2 mismatch (note, fingerprint),
--- 3 reply (note, bytes), 4 not retained (note), 5 unknown (note), 6 newer version
+-- 3 reply (note, bytes), 4 not retained (note), 5 unknown (note, claim id of the owner), 6 newer
+-- version
 local key = KEYS[1]
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -35,15 +36,16 @@ if record ~= '' then
     if state == '1' then
         return {3, note, redis.call('GETRANGE', key, noted, -1)}
     end
+    local owner = string.sub(record, 68, 83)
     if state ~= '0' then
-        return {state + 2, note}
+        return {state + 2, note, owner}
     end
     token = tonumber(string.sub(record, 4, 19))
-    if string.sub(record, 68, 83) == ARGV[2] then
-        orphaned = tonumber(string.sub(record, 3, 3))
+    if owner == ARGV[2] then
+        orphaned = string.sub(record, 3, 3) % 2
     else
         local remaining = string.sub(record, 20, 35) - now
-        local resumed = string.sub(record, 68, 83) == ARGV[8]
+        local resumed = owner == ARGV[8]
         if remaining > 0 and not resumed then
             return {1, note, remaining}
         end
@@ -53,12 +55,13 @@ if record ~= '' then
             -- As in `renew.lua`: it takes no more memory than before.
             redis.call('PEXPIRE', key, ARGV[5])
             redis.call('SET', key, lost, 'PX', ARGV[5])
-            return {5, note}
+            return {5, note, owner}
         end
     end
 end
 
-local head = string.format('10%d%016.0f%016.0f', orphaned, token, now + ARGV[3])
+local flags = orphaned + 2 * ARGV[6]
+local head = string.format('10%d%016.0f%016.0f', flags, token, now + ARGV[3])
 local note = string.char(#ARGV[7]) .. ARGV[7]
 redis.call('SET', key, head .. ARGV[1] .. ARGV[2] .. note, 'PX', ARGV[4])
 return {0, token, orphaned}

@@ -1,6 +1,7 @@
 -- ARGV: token, lease in microseconds, lease + retention in milliseconds, the claim id that takes the
 -- record over or nothing
--- Returns 0 lost, 1 held, 2 newer version
+-- Returns 0 lost, 1 held, 2 newer version, or held with the claim id before, if it is another one and
+-- `watch.lua` knows it
 local record = redis.call('GETRANGE', KEYS[1], 0, 338)
 if string.sub(record, 1, 2) ~= '10' or string.sub(record, 4, 19) ~= ARGV[1] then
     local version = string.sub(record, 1, 1)
@@ -14,4 +15,7 @@ local renewed = string.sub(record, 1, 19) .. lease .. string.sub(record, 36, 67)
 -- renewed and completed, also when nothing new can be claimed.
 redis.call('PEXPIRE', KEYS[1], ARGV[3])
 redis.call('SET', KEYS[1], renewed, 'PX', ARGV[3])
+if ARGV[4] ~= '' and string.sub(record, 3, 3) >= '2' then
+    return string.sub(record, 68, 83)
+end
 return 1

@@ -14,15 +14,16 @@ function make(name, text, attributes) {
 }
 function trouble(text) { $("trouble").textContent = text; $("trouble").hidden = !text; }
 
-async function ask(path, method) {
+async function ask(path, method, body, type) {
   const headers = { "x-reprise-page": page };
   if (token) headers.authorization = "Bearer " + token;
-  const reply = await fetch(path, { method: method || "GET", headers, cache: "no-store" });
-  if (reply.status === 401) { await login(); return ask(path, method); }
+  if (body) headers["content-type"] = type;
+  const reply = await fetch(path, { method: method || "GET", headers, cache: "no-store", body });
+  if (reply.status === 401) { await login(); return ask(path, method, body, type); }
   return reply;
 }
-async function json(path, method) {
-  const reply = await ask(path, method);
+async function json(path, method, body, type) {
+  const reply = await ask(path, method, body, type);
   const answer = await reply.json().catch(() => ({}));
   if (!reply.ok) throw new Error(answer.error || answer.detail || "status " + reply.status);
   return answer;
@@ -203,7 +204,6 @@ async function letters(on) {
 $("letter-filter").onsubmit = (event) => { event.preventDefault(); act(() => letters()); };
 $("more-letters").onclick = () => act(() => letters(true));
 $("letter-search").oninput = () => sift($("letters"), $("letter-search").value);
-$("unknown").onclick = () => { $("letter-filter").elements.queue.value = "replay"; $("letter-filter").elements.cause.value = "replied 409"; act(() => letters()); };
 
 function hex(bytes) {
   const lines = [];
@@ -259,6 +259,45 @@ function redrive(job) {
   return box;
 }
 
+// --- unknown outcomes
+let keysAfter = null;
+async function keys(on) {
+  if (!on) { keysAfter = null; $("keys").replaceChildren(); }
+  const listed = await json("/keys?limit=200" + (keysAfter ? "&after=" + keysAfter : ""));
+  for (const known of listed.keys) {
+    const row = cells([known.key.slice(0, 16) + "…", known.unknown_since, known.expires_at, known.note, ""]);
+    row.cells[0].title = known.key;
+    const add = (name, does) => { const button = make("button", name); button.onclick = () => act(does); row.cells[4].append(button, " "); };
+    add("resolve", async () => { if (await finding(known)) await keys(); });
+    add("release", async () => {
+      if (!(await sure("Release this key? The next repeat is executed, even if that is the second time."))) return;
+      await json("/keys/" + known.key + "/release?token=" + known.token, "POST"); await keys();
+    });
+    $("keys").append(row);
+  }
+  if (!$("keys").rows.length) $("keys").append(cells(["none"]));
+  keysAfter = listed.next;
+  $("more-keys").hidden = !listed.next;
+}
+function finding(known) {
+  const dialog = $("finding"), form = dialog.querySelector("form");
+  $("finding-title").textContent = "How did " + known.key.slice(0, 16) + "… end?";
+  const { effect, status, type, body } = form.elements;
+  const draw = () => { for (const field of [status, type, body]) field.disabled = effect.value !== "reply"; };
+  effect.onchange = draw; draw();
+  dialog.returnValue = "";
+  dialog.showModal();
+  return new Promise((done, failed) => dialog.addEventListener("close", () => {
+    if (dialog.returnValue !== "resolve") return done(false);
+    const all = new URLSearchParams({ effect: effect.value, token: known.token });
+    if (effect.value === "reply") all.set("status", status.value);
+    const sent = effect.value === "reply" && body.value ? body.value : undefined;
+    json("/keys/" + known.key + "/resolve?" + all, "POST", sent, type.value).then(() => done(true), failed);
+  }, { once: true }));
+}
+$("show-keys").onclick = () => act(() => keys());
+$("more-keys").onclick = () => act(() => keys(true));
+
 let replaysAfter = 0;
 async function replays(on) {
   if (!on) { replaysAfter = 0; $("replays").replaceChildren(); }
@@ -285,4 +324,4 @@ $("replay-search").oninput = () => sift($("replays"), $("replay-search").value);
 document.addEventListener("keydown", (event) => {
   if (event.key === "/" && !/^(INPUT|SELECT|TEXTAREA)$/.test(document.activeElement.tagName)) { event.preventDefault(); $("letter-search").focus(); }
 });
-act(() => letters()); act(() => replays()); live();
+act(() => letters()); act(() => keys()); act(() => replays()); live();

@@ -15,17 +15,17 @@ use tower_reprise::{
     server::idempotency::HandlerOutcome,
 };
 
-pub(crate) type Uncertain<R> = Either<R, Empty<Bytes>>;
+pub(crate) type OrUnknown<R> = Either<R, Empty<Bytes>>;
 
-/// On a reply: the error that it stands for.
+/// On a reply: the error in whose place it passes the idempotency layer.
 #[derive(Clone)]
-struct Broke(Arc<Mutex<Option<BoxError>>>);
+struct HiddenError(Arc<Mutex<Option<BoxError>>>);
 
 /// Below the idempotency layer. An error that says that nothing was sent stays one: that layer
 /// knows it, and releases the key.
-pub(crate) fn lower<R>(
+pub(crate) fn hide_error<R>(
     result: Result<Response<R>, BoxError>,
-) -> Result<Response<Uncertain<R>>, BoxError> {
+) -> Result<Response<OrUnknown<R>>, BoxError> {
     let error = match result {
         Ok(response) => return Ok(response.map(Either::Left)),
         Err(error) => error,
@@ -40,16 +40,18 @@ pub(crate) fn lower<R>(
     }
     let mut response = Response::new(Either::Right(Empty::new()));
     response.extensions_mut().insert(HandlerOutcome::Unknown);
-    let broke = Broke(Arc::new(Mutex::new(Some(error))));
-    response.extensions_mut().insert(broke);
+    let hidden = HiddenError(Arc::new(Mutex::new(Some(error))));
+    response.extensions_mut().insert(hidden);
     Ok(response)
 }
 
 /// Above it.
-pub(crate) fn raise<R>(result: Result<Response<R>, BoxError>) -> Result<Response<R>, BoxError> {
+pub(crate) fn restore_error<R>(
+    result: Result<Response<R>, BoxError>,
+) -> Result<Response<R>, BoxError> {
     let mut response = result?;
-    let broke = response.extensions_mut().remove::<Broke>();
-    let error = broke.and_then(|Broke(error)| {
+    let hidden = response.extensions_mut().remove::<HiddenError>();
+    let error = hidden.and_then(|HiddenError(error)| {
         let mut error = error.lock().unwrap_or_else(PoisonError::into_inner);
         error.take()
     });

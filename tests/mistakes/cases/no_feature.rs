@@ -1,0 +1,5 @@
+use tower_reprise::store::SqliteStore;
+
+fn main() {
+    let _ = SqliteStore::open("idempotency.db");
+}
