@@ -35,6 +35,7 @@
 //! | [`RetryAfterLayer`] | [`client::retry_after`] | holds or refuses calls to a dependency that asked to be left alone |
 //! | [`CircuitBreakerLayer`] | [`client::circuit_breaker`] | refuses calls to a dependency that fails |
 //! | [`HedgeLayer`] | [`client::hedge`] | sends a second attempt for a call that takes long |
+//! | `AttemptSpanLayer` | `client::attempt_span` | makes a trace span for each attempt; in [`stacks::traced`](stacks), not in [`stacks::client`] |
 //! | [`PeekLayer`] | [`client::peek`] | reads gRPC trailers and error codes in bodies for the others |
 //!
 //! On a server, some with the `server`, `delivery` and `forrst` features:

@@ -4,6 +4,8 @@
 //! [`Dependencies`](crate::dependency::Dependencies) registry they share its policy and its state;
 //! [`stacks::client`](crate::stacks::client) has all of them in the right order.
 
+#[cfg(feature = "tracing")]
+pub mod attempt_span;
 pub mod circuit_breaker;
 pub mod hedge;
 pub mod idempotency_key;

@@ -33,33 +33,117 @@
 //!
 //! # Metrics
 //!
-//! | metric | kind | labels |
-//! | --- | --- | --- |
-//! | `retry_attempts_total` | counter | service, dependency, attempt_number |
-//! | `retry_exhausted_total`, `retry_suppressed` | counter | service, dependency |
-//! | `retry_backoff_duration_seconds` | histogram | service, dependency |
-//! | `retry_budget_utilization_ratio`, `circuit_breaker_open` | gauge | service, dependency |
-//! | `calls_refused_total` | counter | service, dependency, by |
-//! | `hedges_total` | counter | service, dependency, result: won, lost, failed, cancelled |
-//! | `hedges_suppressed_total` | counter | service, dependency, reason: not_idempotent, off, not_replayable, slow, breaker, throttle, retry_after, budget, deadline, not_ready, refused |
-//! | `idempotency_requests_total` | counter | outcome |
-//! | `idempotency_store_errors_total`, `journal_errors_total` | counter | verb, kind |
-//! | `idempotency_unsettled` | gauge | |
-//! | `dlq_messages_total`, `journal_outcomes_total` | counter | queue, outcome |
-//! | `journal_entries`, `journal_oldest_age_seconds`, `journal_lag_seconds` | gauge, histogram | queue, status |
+//! Install a recorder of the `metrics` facade, then call
+#![cfg_attr(
+    feature = "metrics",
+    doc = "[`telemetry::describe`](crate::telemetry::describe)"
+)]
+#![cfg_attr(not(feature = "metrics"), doc = "`telemetry::describe`")]
+//! once. `examples/observability.rs` shows what you see then.
 //!
-//! # Alerts
+//! | metric | type | labels | help |
+//! | --- | --- | --- | --- |
+//! | `calls_total` | counter | dependency, outcome, service | Calls of retry loops that ended, by outcome |
+//! | `retry_attempts_total` | counter | attempt_number, dependency, service | Retries that went out, by number |
+//! | `retry_exhausted_total` | counter | dependency, service | Calls that failed after their last retry, or for want of time |
+//! | `retry_suppressed` | counter | dependency, service | Retries that the budget refused |
+//! | `retry_backoff_duration_seconds` | histogram | dependency, service | Waits before retries |
+//! | `retry_budget_utilization_ratio` | gauge | dependency, service | Share of the retry budget that is used, 0 to 1 |
+//! | `circuit_breaker_open` | gauge | dependency, service | 1 while the breaker refuses calls, else 0 |
+//! | `calls_refused_total` | counter | by, dependency, service | Calls and retries that a layer refused before they were sent, by layer |
+//! | `hedges_total` | counter | dependency, result, service | Second attempts of calls that were late, by result |
+//! | `hedges_suppressed_total` | counter | dependency, reason, service | Calls that were late and got no second attempt, by reason |
+//! | `idempotency_requests_total` | counter | outcome | Requests with an idempotency key, by outcome |
+//! | `idempotency_store_errors_total` | counter | kind, verb | Failures of the idempotency store, by operation and kind |
+//! | `idempotency_unsettled` | gauge | | Executions that ended and wait for the store to take their outcome |
+//! | `dlq_messages_total` | counter | queue | Dead letters |
+//! | `journal_outcomes_total` | counter | outcome, queue | Attempts of queue entries that were settled, by outcome |
+//! | `journal_errors_total` | counter | kind, verb | Failures of the journal, by operation and kind |
+//! | `journal_entries` | gauge | queue, status | Entries of a queue, by status |
+//! | `journal_oldest_age_seconds` | gauge | queue | Age of the oldest entry of a queue that waits or runs |
+//! | `journal_lag_seconds` | histogram | queue | Time from when an entry is due to when a worker leases it |
 //!
-//! | metric | alert when |
-//! | --- | --- |
-//! | `retry_exhausted_total` by dependency | it rises: retries no longer help |
-//! | `retry_budget_utilization_ratio` | it stays near 1: many calls to the dependency fail |
-//! | `hedges_suppressed_total` with the reason `slow` or `budget` | it rises: many calls are late, which second attempts do not help |
-//! | `circuit_breaker_open` | 1 for longer than a deployment takes |
-//! | `idempotency_store_errors_total` | any: with the store down, keyed requests are refused |
-//! | `idempotency_unsettled` | more than 0 for minutes: ended executions wait in memory for the store, and are orphans if the process ends |
-//! | `journal_oldest_age_seconds` of a queue | above what callers were promised |
-//! | `dlq_messages_total` | any: each is accepted work that was not done |
+//! Every label has few values. `service` is the policy's name for the caller. `dependency` is bounded
+//! by the registry's [capacity](crate::dependency::DependenciesBuilder::capacity): past it all share
+//! `overflow`. `queue` is a name of yours. `outcome` of `calls_total` is `success`,
+//! `success_after_retry`, `not_ready` or a [`StopReason`](crate::call::StopReason); `not_retryable` is
+//! mostly a reply that the caller asked for, a 404 say. A call that the caller drops is not counted.
+//! `result` of `hedges_total` is `won`, `lost`, `failed` or `cancelled`; `reason` of
+//! `hedges_suppressed_total` is `not_idempotent`, `off`, `not_replayable`, `slow`, `breaker`, `throttle`,
+//! `retry_after`, `budget`, `deadline`, `not_ready` or `refused`.
+//! The gauges fall by themselves: that of a budget when calls succeed and its window moves, both when
+//! the registry forgets the dependency.
+//!
+//! The gateway has these, and its own:
+//!
+//! | metric | type | labels | help |
+//! | --- | --- | --- | --- |
+//! | `gateway_bytes_total` | counter | direction | Bytes of bodies, from callers and to them |
+//! | `gateway_connections` | gauge | | Connections of callers that are open |
+//! | `gateway_executing` | gauge | | Operations with a key that this process executes |
+//! | `gateway_replies_total` | counter | status | Replies to callers by the class of their status |
+//! | `gateway_request_seconds` | histogram | | Time from a request's head to its reply's head |
+//!
+//! # Log
+//!
+//! All events have the target `tower_reprise`. One call is one warning at most, which needs no other
+//! line to be understood.
+//!
+//! | level | message | fields | when |
+//! | --- | --- | --- | --- |
+//! | INFO | `retry 1 of 3` | correlation_id, dependency, attempt, max_attempts, backoff_ms, error_type, idempotency_key | a retry goes out |
+//! | WARN | `gave up` | correlation_id, dependency, attempts, reason, error_type | a call failed for good |
+//! | DEBUG | `gave up` | the same | the reply is one that no retry would change |
+//! | WARN | `call refused` | dependency, by | a layer without a retry loop above it refused a call; below one it is DEBUG, and the loop gives up |
+//! | WARN | `circuit breaker opened` | dependency, reason, error_type | nothing succeeds; error_type is that of the last failure |
+//! | INFO | `circuit breaker closed` | dependency, reason | a probe succeeded, or it was closed by hand |
+//! | DEBUG | `retry suppressed: budget used up` | dependency | the budget refused a retry |
+//! | WARN | `retry not sent` | dependency, why | the hook that prepares a retry failed |
+//! | WARN | `policy approved beyond a rule` | service, rule, reason | a policy with an approval was built |
+//! | WARN | `idempotency store failed`, `journal failed` | verb, error_type | a store returned an error |
+//! | WARN | `idempotency lease lost to another execution`, `lease lost to another worker` | record; queue, entry | an owner was too slow, and its result is dropped |
+//! | ERROR | `outcome not stored, operation orphaned` | record | an execution ended, and the store did not take its outcome |
+//! | ERROR | `execution takes too long, lease no longer renewed` | record | an execution hangs |
+//! | ERROR | `dead letter` | queue, entry, label, cause | an alert of a dead letter, by [`LogAlert`] |
+//!
+//! The same is in the registry's hook, for what logs are too slow for:
+//! [`on_event`](crate::dependency::DependenciesBuilder::on_event) is told of every retry, every call
+//! that is given up, and every change of a breaker ([`Event`](crate::dependency::Event)).
+//!
+#![cfg_attr(
+    feature = "delivery",
+    doc = "[`LogAlert`]: crate::delivery::dead_letter::LogAlert"
+)]
+#![cfg_attr(not(feature = "delivery"), doc = "[`LogAlert`]: super#features")]
+//!
+//! # Traces
+//!
+//! [`stacks::traced`](crate::stacks) is [`stacks::client`](crate::stacks::client()) with a client span for
+//! each attempt, under the names of OpenTelemetry: `http.request.resend_count` is absent in the first,
+//! then 1, 2, …. A propagator of yours gives each its own `traceparent`. `client::attempt_span` has the
+//! fields. Without it there are no spans.
+//!
+//! # When to be woken
+//!
+//! `examples/operate/alerts.yml` has these as rules for Prometheus, and `examples/operate/dashboard.json`
+//! and `gateway_dashboard.json` are for Grafana. A test of the crate compares them with what is
+//! exported. A prefix that you chose has to be put before their names.
+//!
+//! | alert | when | why that much | then |
+//! | --- | --- | --- | --- |
+//! | CallsGiveUp, page | 5 % of calls for 5 minutes, from one call in ten seconds on | the budget mends up to a sixth of failing calls, so callers notice 5 % only if much more than that fails; fewer calls are too few for a share | `outcome` says why: `breaker` and `exhausted` are the dependency's, `deadline` is a time limit that is too short |
+//! | RetryBudgetUsedUp, ticket | above 0.8 for 10 minutes | retries hide the failures, and a little more of them exhausts the budget; one blip is over in the 30 s that it looks back | look at the dependency before callers do |
+//! | CircuitBreakerOpen, page | open for 2 minutes | a deployment or a failover takes less, and a breaker closes within a second of recovery | `error_type` of the warning has the cause; [`force_closed`](crate::dependency::Dependency::force_closed) overrides it |
+//! | IdempotencyStoreFails, JournalFails, page | any, for a minute | while the store is down requests with a key get 503; single errors are repeated | mend the store |
+//! | OutcomesNotStored, page | any for 2 minutes | ended executions are in memory only, and orphaned if the process ends | mend the store, and do not restart |
+//! | ExecutionsOrphaned, ticket | any | an operation may have been executed twice, or its outcome is unknown | look at what the handler left |
+//! | QueueIsLate, ticket | 15 minutes | set it to what your callers were promised | see below |
+//! | DeadLetters, ticket | any | each is accepted work that was not done | see below |
+//! | GatewayRepliesFail, page | 5 % for 5 minutes | as CallsGiveUp, for a gateway in front of everything | |
+//! | GatewayIsSlow, ticket | p99 above 2.5 s for 10 minutes | a call with two retries at the default backoff takes about that long | many retries, or a slow upstream |
+//!
+//! A counter begins with its first increment, which `increase` does not see, so the rules for rare
+//! events also ask for a series that is new.
 //!
 //! # A backlog
 //!

@@ -19,7 +19,11 @@ pub mod axum;
 pub mod reqwest;
 #[cfg(feature = "tonic")]
 pub mod tonic;
+#[cfg(feature = "tracing")]
+mod traced;
 
+#[cfg(feature = "tracing")]
+pub use self::traced::{TracedLayers, traced};
 use crate::{
     classify::Standard,
     client::{

@@ -11,7 +11,10 @@ use tokio::{
 use crate::{
     gateway::{Folder, Gateway},
     shop::Shop,
-    support::database::eventually,
+    support::{
+        database::eventually,
+        promql::{Exported, alerts, assert_documented, panels},
+    },
 };
 
 /// Sends a GET on a connection, and returns the head of the reply as far as it came.
@@ -101,9 +104,18 @@ async fn o_2_metrics_have_help_latency_bytes_and_connections() {
     ] {
         assert!(text.contains(line), "{line}: {text}");
     }
-    let families = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
-    for family in families.filter_map(|line| line.split(' ').next()) {
-        assert!(text.contains(&format!("# HELP {family} ")), "{family}");
+    let exported = Exported::parse(&text);
+    assert!(exported.0.values().all(|family| family.help.is_some()));
+    assert_documented(&exported, |name| name.starts_with("gateway_"));
+    let dashboard = include_str!("../../examples/operate/gateway_dashboard.json");
+    for expr in panels(&serde_json::from_str(dashboard).unwrap()) {
+        assert_eq!(exported.misses(&expr), [""; 0], "{expr}");
+    }
+    let mut alerts = alerts(include_str!("../../examples/operate/alerts.yml"));
+    alerts.retain(|(name, _)| name.starts_with("Gateway"));
+    assert_eq!(alerts.len(), 2);
+    for (name, expr) in alerts {
+        assert_eq!(exported.misses(&expr), [""; 0], "{name}: {expr}");
     }
 }
 

@@ -5,11 +5,17 @@ use std::{sync::Arc, time::Duration};
 use tokio::sync::Notify;
 use tonic::{Code, Request, metadata::MetadataValue};
 use tonic_health::pb::health_client::HealthClient;
-use tower_reprise::{Dependencies, Policy, RetryOverride, call::StopReason, error::Refused};
+use tower::ServiceBuilder;
+use tower_reprise::{
+    Dependencies, Policy, RetryOverride, call::StopReason, error::Refused, stacks,
+};
 
 use crate::{
     client::{CHECK, Deps, WATCH, channel, check, full, keyless, named, outcome, policy, served},
-    support::grpc::{Act, Server},
+    support::{
+        grpc::{Act, Server},
+        telemetry::{Spans, keep_tests_apart},
+    },
 };
 
 #[tokio::test]
@@ -209,4 +215,27 @@ async fn c_1_an_http_status_of_a_proxy_between_is_retried() {
     let status = client.check(check()).await.unwrap_err();
     assert_eq!(status.code(), Code::PermissionDenied);
     assert_eq!(server.requests().len(), 1);
+}
+
+/// O-5: a failure that is in the trailers is in the span.
+#[tokio::test]
+async fn o_5_attempts_of_tonic_are_spans_with_names_of_rpc() {
+    let (spans, _guard) = Spans::listen();
+    keep_tests_apart();
+    let server = Server::start(vec![Act::fail(14), Act::late(14, &[]), Act::Serve]).await;
+    let deps = named(policy().unary_methods([CHECK]));
+    let channel = ServiceBuilder::new()
+        .layer(stacks::tonic::StatusLayer::new())
+        .layer(stacks::traced(deps, ()))
+        .service(channel(server.address));
+    let mut client = HealthClient::new(channel);
+    client.check(check()).await.unwrap();
+    assert_eq!(spans.field("rpc.system"), ["grpc"; 3]);
+    assert_eq!(spans.field("rpc.service"), ["grpc.health.v1.Health"; 3]);
+    assert_eq!(spans.field("rpc.method"), ["Check"; 3]);
+    assert_eq!(spans.field("server.address"), ["ledger"; 3]);
+    let errors = ["UNAVAILABLE", "UNAVAILABLE", ""];
+    assert_eq!(spans.field("error.type"), errors);
+    assert_eq!(spans.field("rpc.grpc.status_code"), ["14", "14", ""]);
+    assert_eq!(spans.field("http.request.resend_count"), ["", "1", "2"]);
 }

@@ -10,7 +10,7 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tower::{Service, ServiceBuilder, ServiceExt};
 use tower_http::trace::TraceLayer;
-use tower_reprise::{call::Cause, error::BoxError, http::GrpcCode};
+use tower_reprise::{call::Cause, error::BoxError, http::GrpcCode, stacks};
 use tracing::Span;
 
 use crate::{
@@ -21,6 +21,7 @@ use crate::{
         http1::{Act, Server, reply},
         ports::deaf_uri,
         quick,
+        telemetry::{Spans, keep_tests_apart},
     },
     tls::{TlsServer, https},
 };
@@ -114,4 +115,25 @@ async fn c_9_a_trace_layer_judges_errors_by_the_same_tables() {
 async fn c_9_a_trace_layer_right_on_the_hyper_client_knows_its_errors() {
     let (_socket, uri) = deaf_uri();
     assert_eq!(traced(plain(), get(&uri)).await, [Cause::Connect]);
+}
+
+/// O-5: over a real client, with what the server saw.
+#[tokio::test]
+async fn o_5_attempts_of_hyper_are_spans_with_a_traceparent_each() {
+    let (spans, _guard) = Spans::listen();
+    keep_tests_apart();
+    let server = Server::start(vec![reply(503, ""), Act::Reset, reply(200, "")]).await;
+    let sent = Arc::new(std::sync::atomic::AtomicU16::new(1));
+    let propagate = move |_: &Span, headers: &mut http::HeaderMap| {
+        let n = sent.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        headers.insert("traceparent", n.into());
+    };
+    let layers = stacks::traced(deps(quick()), propagate);
+    let client = ServiceBuilder::new().layer(layers).service(plain());
+    client.oneshot(get(&server.uri())).await.unwrap();
+    assert_eq!(spans.field("error.type"), ["503", "reset", ""]);
+    assert_eq!(spans.field("http.request.resend_count"), ["", "1", "2"]);
+    let seen = server.arrivals();
+    let seen = seen.iter().map(|arrival| arrival.header("traceparent"));
+    assert!(seen.eq(["1", "2", "3"].map(Some)));
 }

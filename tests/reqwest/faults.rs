@@ -13,11 +13,14 @@ use reqwest::dns::{Name, Resolve, Resolving};
 use tokio::sync::Notify;
 use tower::{ServiceBuilder, ServiceExt};
 use tower_reprise::{
-    Dependencies,
+    Dependencies, RetryOutcome,
     call::{Cause, Retryable, StopReason},
     classify::Codes,
     error::Elapsed,
-    stacks::{self, reqwest::HttpClient},
+    stacks::{
+        self,
+        reqwest::{HttpClient, TowerMiddleware},
+    },
 };
 
 use crate::{
@@ -29,7 +32,9 @@ use crate::{
         http2::{Act2, Server2},
         outcome_of,
         ports::{deaf_uri, listen},
-        quick, verdict,
+        quick,
+        telemetry::{Spans, keep_tests_apart},
+        verdict,
     },
 };
 
@@ -62,10 +67,7 @@ async fn c_1_a_success_is_left_alone() {
             .call(&deps(quick()), &client(), get(&server.uri()))
             .await
             .unwrap();
-        assert_eq!(
-            response.extensions().get::<tower_reprise::RetryOutcome>(),
-            None
-        );
+        assert_eq!(response.extensions().get::<RetryOutcome>(), None);
         assert_eq!(response.text().await.unwrap(), "ok");
         assert_eq!(server.requests().len(), 1);
     }
@@ -491,4 +493,35 @@ async fn g_1_a_client_that_the_crate_builds_repeats_nothing_by_itself() {
         12,
         "two of reqwest's for each of ours"
     );
+}
+
+/// O-5: as a service and as a middleware.
+#[tokio::test]
+async fn o_5_attempts_of_reqwest_are_spans() {
+    for form in Form::BOTH {
+        let (spans, _guard) = Spans::listen();
+        keep_tests_apart();
+        let server = Server::start(vec![reply(503, ""), Act::Close, reply(200, "")]).await;
+        let layers = stacks::traced(deps(quick()), ());
+        let response = match form {
+            Form::Service => {
+                let client = HttpClient::new(client());
+                let stack = ServiceBuilder::new().layer(layers).service(client);
+                stack.oneshot(get(&server.uri())).await.unwrap()
+            }
+            Form::Middleware => {
+                let client = reqwest_middleware::ClientBuilder::new(client());
+                let client = client.with(TowerMiddleware::new(layers)).build();
+                let request = get(&server.uri()).try_into().unwrap();
+                client.execute(request).await.unwrap()
+            }
+        };
+        assert_eq!(RetryOutcome::of(&response).unwrap().attempts(), 3);
+        let status = ["503", "", "200"];
+        assert_eq!(spans.field("http.response.status_code"), status, "{form:?}");
+        assert_eq!(spans.field("http.request.resend_count"), ["", "1", "2"]);
+        let errors = spans.field("error.type");
+        assert_eq!((&*errors[0], &*errors[2]), ("503", ""));
+        assert!(["incomplete", "reset"].contains(&&*errors[1]), "{errors:?}");
+    }
 }

@@ -30,6 +30,8 @@ pub(crate) mod policies;
 pub(crate) mod ports;
 pub(crate) mod postgres;
 pub(crate) mod process;
+#[cfg(feature = "metrics")]
+pub(crate) mod promql;
 #[cfg(feature = "server")]
 pub(crate) mod races;
 #[cfg(feature = "server")]

@@ -13,7 +13,7 @@ use tracing::{
     span,
     subscriber::DefaultGuard,
 };
-use tracing_subscriber::{Layer, Registry, layer::Context, prelude::*};
+use tracing_subscriber::{Layer, Registry, layer::Context, prelude::*, registry::LookupSpan};
 
 /// One event: where it came from, and its fields as text.
 #[derive(Debug, Clone)]
@@ -90,6 +90,67 @@ impl<S: Subscriber> Layer<S> for Log {
         };
         event.record(&mut logged);
         self.0.lock().unwrap().push(logged);
+    }
+}
+
+/// Keeps the spans of attempts with the fields that they have at their end.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Spans(Arc<Mutex<Vec<Logged>>>);
+
+impl Spans {
+    /// Listens on this thread until the guard is dropped.
+    pub(crate) fn listen() -> (Self, DefaultGuard) {
+        let spans = Self::default();
+        let guard = tracing::subscriber::set_default(Registry::default().with(spans.clone()));
+        (spans, guard)
+    }
+
+    /// Returns the spans that have ended, one line each.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        let spans = self.0.lock().unwrap();
+        let lines = spans.iter().map(|span| {
+            let fields = span.fields.iter();
+            let fields = fields.map(|(name, value)| format!("{name}={value}"));
+            Vec::from_iter(fields).join(" ")
+        });
+        lines.collect()
+    }
+
+    /// Returns a field of each span that has ended; empty where it has none.
+    pub(crate) fn field(&self, name: &str) -> Vec<String> {
+        let spans = self.0.lock().unwrap();
+        let field = |span: &Logged| span.fields.get(name).cloned().unwrap_or_default();
+        spans.iter().map(field).collect()
+    }
+}
+
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Spans {
+    fn on_new_span(&self, attributes: &span::Attributes<'_>, id: &span::Id, of: Context<'_, S>) {
+        let metadata = attributes.metadata();
+        let mut logged = Logged {
+            target: metadata.target(),
+            level: *metadata.level(),
+            fields: BTreeMap::new(),
+        };
+        attributes.record(&mut logged);
+        let span = of.span(id).unwrap();
+        if let Some(parent) = span.parent() {
+            logged.fields.insert("parent", parent.name().to_owned());
+        }
+        span.extensions_mut().insert(logged);
+    }
+
+    fn on_record(&self, id: &span::Id, values: &span::Record<'_>, of: Context<'_, S>) {
+        let span = of.span(id).unwrap();
+        values.record(span.extensions_mut().get_mut::<Logged>().unwrap());
+    }
+
+    fn on_close(&self, id: span::Id, of: Context<'_, S>) {
+        let span = of.span(&id).unwrap();
+        let logged = span.extensions_mut().remove::<Logged>().unwrap();
+        if logged.target == "tower_reprise::attempt" {
+            self.0.lock().unwrap().push(logged);
+        }
     }
 }
 

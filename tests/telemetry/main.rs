@@ -13,8 +13,11 @@ mod dead_letters;
 mod events;
 mod exported;
 mod hedges;
+#[cfg(feature = "delivery")]
+mod operate;
 mod secrets;
 mod setup;
+mod traces;
 #[cfg(feature = "delivery")]
 mod workers;
 

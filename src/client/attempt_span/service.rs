@@ -1,0 +1,56 @@
+use std::{
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use http::Request;
+use tower::Service;
+
+use super::{AttemptSpanFuture, Propagate, span::OpenSpan};
+use crate::{
+    classify::{Classify, Standard},
+    dependency::{ByAuthority, DependencyCache, Locate},
+    error::BoxError,
+    http::ResponseHead,
+};
+
+/// The service of an [`AttemptSpanLayer`](super::AttemptSpanLayer).
+///
+/// # Clone
+///
+/// There is no state.
+#[derive(Debug, Clone)]
+pub struct AttemptSpan<S, C = Standard, L = ByAuthority, P = ()> {
+    pub(super) inner: S,
+    pub(super) cache: DependencyCache<C, L>,
+    pub(super) propagator: P,
+}
+
+impl<S, C, L, P, B> Service<Request<B>> for AttemptSpan<S, C, L, P>
+where
+    S: Service<Request<B>>,
+    S::Response: ResponseHead,
+    S::Error: Into<BoxError>,
+    C: Classify<Request<B>, S::Response> + Clone,
+    L: Locate<Request<B>>,
+    P: Propagate,
+{
+    type Response = S::Response;
+    type Error = BoxError;
+    type Future = AttemptSpanFuture<S::Future, C, Request<B>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(cx).map_err(Into::into)
+    }
+
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
+        let (deps, dependency) = self.cache.find(&request);
+        let dependency = Arc::clone(dependency);
+        let classifier = deps.classifier.clone();
+        let open = OpenSpan::of(&request, dependency.name());
+        self.propagator
+            .propagate(open.span(), request.headers_mut());
+        let future = open.span().in_scope(|| self.inner.call(request));
+        AttemptSpanFuture::new(future, open, dependency, classifier)
+    }
+}

@@ -1,0 +1,46 @@
+use super::{ClientBuilder, ClientLayers};
+use crate::{
+    client::{
+        attempt_span::AttemptSpanLayer,
+        circuit_breaker::CircuitBreakerLayer,
+        idempotency_key::PolicyKeyLayer,
+        peek::PeekLayer,
+        retry::{HttpRequests, RetryLayer},
+        retry_after::RetryAfterLayer,
+        retry_budget::RetryBudgetLayer,
+    },
+    dependency::Dependencies,
+};
+
+/// Returns the layers of [`client`](super::client()), and a client span for each attempt right below
+/// those that may refuse a call. `propagator` writes the span's context into the attempt's headers, a
+/// fresh `traceparent`; `()` writes nothing. See [`attempt_span`](crate::client::attempt_span).
+///
+/// Around a tonic `Channel`, put `stacks::tonic::StatusLayer` above them.
+pub fn traced<C: Clone, L: Clone, T>(
+    deps: Dependencies<C, L>,
+    propagator: T,
+) -> TracedLayers<C, L, T> {
+    ClientBuilder::new(deps).build_traced(propagator)
+}
+
+impl<C: Clone, L: Clone, P, H> ClientBuilder<C, L, P, H> {
+    /// Returns all client layers, with a client span for each attempt: see [`traced`].
+    pub fn build_traced<T>(self, propagator: T) -> TracedLayers<C, L, T, P, H> {
+        let spans = AttemptSpanLayer::new(self.deps.clone()).with_propagator(propagator);
+        let layers: ClientLayers<C, L, P, H> = self.build();
+        let (key, budget, retry, retry_after, breaker, peek) = layers;
+        (key, budget, retry, retry_after, breaker, spans, peek)
+    }
+}
+
+/// The layers of [`traced`] and [`ClientBuilder::build_traced`], outermost first.
+pub type TracedLayers<C, L, T, P = (), H = ()> = (
+    PolicyKeyLayer<C, L, P>,
+    RetryBudgetLayer<C, L>,
+    RetryLayer<C, L, HttpRequests, H>,
+    RetryAfterLayer<C, L>,
+    CircuitBreakerLayer<C, L>,
+    AttemptSpanLayer<C, L, T>,
+    PeekLayer<C, L>,
+);
