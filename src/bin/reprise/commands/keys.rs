@@ -1,4 +1,7 @@
-use std::{path::PathBuf, process::ExitCode};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use clap::Subcommand;
 use serde_json::Value;
@@ -82,13 +85,23 @@ const SHOWN: [&str; 5] = ["key", "unknown_since", "expires_at", "token", "note"]
 
 impl Args {
     pub(crate) fn run(self, by_hand: bool) -> Result<ExitCode, BoxError> {
+        // A file that can't be read is no answer of the gateway's: the exit status is 2.
+        let body = match &self.does {
+            Does::Resolve { body, .. } => body.as_deref().map(read).transpose()?,
+            _ => None,
+        };
         self.at
-            .run(by_hand, |desk, format| self.does.run(desk, format))
+            .run(by_hand, |desk, format| self.does.run(desk, format, body))
     }
 }
 
 impl Does {
-    async fn run(self, desk: AdminClient, format: Format) -> Result<ExitCode, BoxError> {
+    async fn run(
+        self,
+        desk: AdminClient,
+        format: Format,
+        body: Option<Vec<u8>>,
+    ) -> Result<ExitCode, BoxError> {
         let at = |key: &str| format!("/keys/{}", encoded(key));
         let token = |token: Option<u64>| ("token", token.map(|token| token.to_string()));
         match self {
@@ -104,7 +117,7 @@ impl Does {
             Self::Resolve {
                 key,
                 reply,
-                body,
+                body: _,
                 content_type,
                 no_reply,
                 no_effect: _,
@@ -122,7 +135,6 @@ impl Does {
                     ("keep", Some(keep)),
                     token(shown),
                 ];
-                let body = body.map(read).transpose()?;
                 let body = body.map(|body| (content_type, body));
                 let path = path(&format!("{}/resolve", at(&key)), &query);
                 done(format, &desk.post_body(&path, body).await?);
@@ -136,7 +148,7 @@ impl Does {
     }
 }
 
-fn read(path: PathBuf) -> Result<Vec<u8>, BoxError> {
+fn read(path: &Path) -> Result<Vec<u8>, BoxError> {
     let shown = path.display().to_string();
     std::fs::read(path).map_err(|error| {
         let allowed = format!("a file that can be read ({error})");
