@@ -3,6 +3,7 @@ use crate::{
     client::{
         attempt_span::AttemptSpanLayer,
         circuit_breaker::CircuitBreakerLayer,
+        hedge::HedgeLayer,
         idempotency_key::PolicyKeyLayer,
         peek::PeekLayer,
         retry::{HttpRequests, RetryLayer},
@@ -29,8 +30,9 @@ impl<C: Clone, L: Clone, P, H> ClientBuilder<C, L, P, H> {
     pub fn build_traced<T>(self, propagator: T) -> TracedLayers<C, L, T, P, H> {
         let spans = AttemptSpanLayer::new(self.deps.clone()).with_propagator(propagator);
         let layers: ClientLayers<C, L, P, H> = self.build();
-        let (key, budget, retry, retry_after, breaker, peek) = layers;
-        (key, budget, retry, retry_after, breaker, spans, peek)
+        let (key, budget, retry, retry_after, breaker, hedge, peek) = layers;
+        // Below the hedge, since each of its attempts is one.
+        (key, budget, retry, retry_after, breaker, hedge, spans, peek)
     }
 }
 
@@ -41,6 +43,7 @@ pub type TracedLayers<C, L, T, P = (), H = ()> = (
     RetryLayer<C, L, HttpRequests, H>,
     RetryAfterLayer<C, L>,
     CircuitBreakerLayer<C, L>,
+    HedgeLayer<C, L>,
     AttemptSpanLayer<C, L, T>,
     PeekLayer<C, L>,
 );
