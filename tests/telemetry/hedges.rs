@@ -24,13 +24,13 @@ use crate::{
 
 const LABELS: &str = "service=checkout,dependency=stock.example:8080";
 
-fn hedging() -> PolicyBuilder {
+pub(crate) fn hedging() -> PolicyBuilder {
     let delay = Duration::from_millis(10);
     policy().hedge_delay(delay, delay)
 }
 
 /// The attempts of a call are answered with these statuses after so many milliseconds, or never.
-fn client(deps: &Dependencies, attempts: [Option<(u64, u16)>; 2]) -> Client {
+pub(crate) fn client(deps: &Dependencies, attempts: [Option<(u64, u16)>; 2]) -> Client {
     let next = Arc::new(AtomicUsize::new(0));
     let server = service_fn(move |_| {
         let attempt = attempts[next.fetch_add(1, Ordering::Relaxed)];

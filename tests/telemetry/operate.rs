@@ -26,6 +26,7 @@ use tower_reprise::{
 };
 
 use crate::{
+    hedges,
     setup::{URI, deps, get, peer, policy, reply, retry_only},
     support::promql::{Exported, alerts, assert_documented, panels},
 };
@@ -76,6 +77,16 @@ impl IdempotencyStore for Fragile {
     async fn release(&self, key: RecordKey, token: FencingToken) -> Result<Ownership, StoreError> {
         self.up()?.release(key, token).await
     }
+}
+
+async fn hedged_calls() {
+    let deps = Dependencies::new(hedges::hedging().build().unwrap());
+    let lost = [Some((15, 200)), None];
+    let client = || hedges::client(&deps, lost).oneshot(get(URI));
+    // The first is not funded.
+    client().await.unwrap();
+    (0..100).for_each(|_| deps.get("stock.example:8080").deposit());
+    client().await.unwrap();
 }
 
 async fn calls() {
@@ -180,6 +191,7 @@ async fn exported() -> Exported {
     let guard = metrics::set_default_local_recorder(&recorder);
     telemetry::describe();
     calls().await;
+    hedged_calls().await;
     operations().await;
     replays().await;
     drop(guard);
