@@ -9,7 +9,7 @@ use std::{
 
 use http::{Request, Response};
 use tower::{Layer, Service, ServiceBuilder};
-use tower_reprise::{Dependencies, Policy, RetryLayer, error::BoxError, stacks};
+use tower_reprise::{Dependencies, HedgeLayer, Policy, RetryLayer, error::BoxError, stacks};
 
 use super::{
     others,
@@ -23,6 +23,7 @@ pub(super) type Outcome = Result<Reply, BoxError>;
 pub(super) const BARE: &str = "bare";
 pub(super) const RETRY: &str = "our-retry";
 pub(super) const STACK: &str = "our-stack";
+pub(super) const HEDGE: &str = "our-hedge";
 pub(super) const TOWER: &str = "tower-retry";
 pub(super) const RESILIENCE: &str = "tower-resilience";
 
@@ -68,6 +69,7 @@ pub(super) fn all() -> Vec<Contestant> {
         Contestant::new(BARE, "bare service", Inner, size_of_val),
         Contestant::new(RETRY, "our RetryLayer", retry(), size_of_val),
         Contestant::new(STACK, "our stacks::client", stack(), size_of_val),
+        Contestant::new(HEDGE, "our HedgeLayer", hedge(), size_of_val),
         Contestant::new(
             TOWER,
             "tower::retry, backoff, TpsBudget",
@@ -91,6 +93,13 @@ pub(super) fn deps() -> Dependencies {
 
 fn retry() -> impl Service<Call, Response = Reply, Error = BoxError> {
     RetryLayer::new(deps()).layer(Inner)
+}
+
+/// Every call could be hedged, and none is late.
+fn hedge() -> impl Service<Call, Response = Reply, Error = BoxError> {
+    let policy = Policy::http().service("bench").hedge().build();
+    let deps = Dependencies::new(policy.expect("the defaults are valid"));
+    HedgeLayer::new(deps).layer(Inner)
 }
 
 fn stack() -> impl Service<Call, Error = BoxError> {

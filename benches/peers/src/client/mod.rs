@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 use self::{
     budget::Deposits,
-    contestant::{BARE, Contestant, RESILIENCE, RETRY, STACK, TOWER},
+    contestant::{BARE, Contestant, HEDGE, RESILIENCE, RETRY, STACK, TOWER},
     request::Shape,
     timing::{Cost, Effort},
 };
@@ -197,6 +197,8 @@ fn summary(shape: Shape, costs: &[Cost], counted: Option<&[f64]>) -> Vec<(String
     let extra = |name| costs[at(name)].added_allocations;
     match shape {
         Shape::Get => values.extend([
+            ("hedge_added_nanos".into(), costs[at(HEDGE)].added_nanos),
+            ("hedge_extra_allocs".into(), extra(HEDGE)),
             ("retry_extra_allocs".into(), extra(RETRY)),
             ("stack_extra_allocs_get".into(), extra(STACK)),
             ("tower_extra_allocs_get".into(), extra(TOWER)),
