@@ -78,7 +78,7 @@ pub(crate) fn account<B>(
 }
 
 /// Returns whether a request is made in the course of one that is a retry.
-fn serves_retry<B>(request: &Request<B>) -> bool {
+pub(crate) fn serves_retry<B>(request: &Request<B>) -> bool {
     let caller = CallerContext::of(Some(request.extensions()));
     caller.is_some_and(|caller| caller.previous_attempts() > 0)
 }

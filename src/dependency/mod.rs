@@ -63,7 +63,7 @@ pub(crate) mod models {
 }
 
 pub(crate) use self::{
-    account::{Accounted, Accounting, account},
+    account::{Accounted, Accounting, account, serves_retry},
     breaker::nanos,
     budget::LastSlot,
     cache::{CacheEntry, DependencyCache},

@@ -17,7 +17,10 @@ use super::{
     second::{Second, Sent},
 };
 use crate::{
-    call::{Attempt, Verdict, hop::Hop},
+    call::{
+        Attempt, Verdict,
+        hop::{Hop, refresh_deadline},
+    },
     classify::Classify,
     client::retry::{HttpRequests, HttpSnapshot, ReplayBody, ReplayRequests},
     dependency::{Dependency, Event, Latency, Route},
@@ -64,9 +67,9 @@ pub(super) struct Hedgeable<R> {
     pub(super) snapshot: HttpSnapshot<R>,
     /// The attempt that the call is itself, if it is a retry.
     pub(super) previous: Option<Attempt>,
-    /// The end of the call's time, if a layer above has set it.
+    /// The end of the call's time, if a layer above or the caller has set it.
     pub(super) deadline: Option<Instant>,
-    /// The time of the call otherwise.
+    /// The time of the call by its policy, which begins with the first poll.
     pub(super) total: Duration,
     pub(super) hop: Hop,
 }
@@ -253,9 +256,8 @@ where
         if let Some(reason) = dependency.forbids_hedges() {
             return Err(reason);
         }
-        let deadline = hedge
-            .deadline
-            .unwrap_or_else(|| self.watch.began() + hedge.total);
+        let by_policy = self.watch.began() + hedge.total;
+        let deadline = hedge.deadline.map_or(by_policy, |at| at.min(by_policy));
         let attempt = Attempt::of_hedge(hedge.previous, deadline, hedge.hop);
         let (requests, snapshot) = (&self.requests, hedge.snapshot);
         if !ReplayRequests::<Request<B>, S::Response>::is_complete(requests, &snapshot) {
@@ -285,7 +287,12 @@ where
             return Poll::Pending;
         };
         let (dependency, watch) = (&self.route.dependency, self.watch);
-        let admit = |deadline| admit(dependency, watch, deadline);
+        let admit = |request: &mut Request<B>, deadline| {
+            let sent = admit(dependency, watch, deadline)?;
+            let header = &dependency.policy().rules().deadline_header;
+            refresh_deadline(request, header);
+            Ok(sent)
+        };
         let result = match ready!(second.as_mut().poll(cx, admit)) {
             Ok(result) => result,
             Err(reason) => {

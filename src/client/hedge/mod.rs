@@ -27,6 +27,8 @@
 //! - it may be repeated: a GET, PUT or DELETE, a POST with a key that is honoured, a call or gRPC method
 //!   that is declared idempotent, as for retries ([`safety`](crate::guide::safety));
 //! - its body is at hand, or has passed;
+//! - there is time left, by its policy and by the deadline of the request that it serves
+//!   ([`CallerContext`](crate::call::CallerContext)), which is no retry;
 //! - retries and hedges together have used less than half of the retry budget: it is the same budget, in
 //!   which the other half is for retries. A client of less than five calls in 30 s does not hedge;
 //! - the breaker is closed, the dependency shows no signs of overload and did not ask to be left alone;

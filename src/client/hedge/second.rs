@@ -50,16 +50,17 @@ impl<S: Service<Req>, Req> Second<S, Req> {
         self.project().sent
     }
 
-    /// Polls for the result. `admit` is asked once, when the service is ready.
+    /// Polls for the result. `admit` is asked once, when the service is ready, and brings the request
+    /// up to date.
     pub(super) fn poll(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-        admit: impl FnOnce(Instant) -> Result<Sent, Unhedged>,
+        admit: impl FnOnce(&mut Req, Instant) -> Result<Sent, Unhedged>,
     ) -> Poll<Result<Answer<S, Req>, Unhedged>> {
         let mut this = self.project();
-        if let Some(request) = this.request.take_if(|_| this.sent.is_none()) {
+        if let Some(mut request) = this.request.take_if(|_| this.sent.is_none()) {
             match this.service.poll_ready(cx) {
-                Poll::Ready(Ok(())) => *this.sent = Some(admit(*this.deadline)?),
+                Poll::Ready(Ok(())) => *this.sent = Some(admit(&mut request, *this.deadline)?),
                 Poll::Ready(Err(_)) => return Poll::Ready(Err(Unhedged::NotReady)),
                 Poll::Pending => {
                     *this.request = Some(request);

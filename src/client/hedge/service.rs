@@ -13,14 +13,14 @@ use super::{
 };
 use crate::{
     call::{
-        Attempt, CallDeadline, RetryOverride,
+        Attempt, CallDeadline, CallerContext, RetryOverride,
         attempt_headers::{Origin, origin},
         budget_mark::{BudgetMark, ExtensionsKind},
         hop::Hop,
     },
     classify::{Classify, Standard},
     client::retry::{HttpRequests, ReplayBody, ReplayLimits, ReplayRequests, snapshot},
-    dependency::{ByAuthority, Dependency, DependencyCache, LastSlot, Locate, Route},
+    dependency::{ByAuthority, Dependency, DependencyCache, LastSlot, Locate, Route, serves_retry},
     error::BoxError,
     http::{ResponseHead, grpc::is_grpc},
     policy::CallLimits,
@@ -110,7 +110,7 @@ impl<S, C, L> Hedge<S, C, L> {
             Some(_) => plan(request, kind, dependency),
         };
         let mut counted = None;
-        if self.counts && origin(request) == Origin::Original {
+        if self.counts && origin(request) == Origin::Original && !serves_retry(request) {
             counted = Some(dependency.count_original(Instant::now(), &mut self.slot));
             if deps.marks_originals() {
                 request.extensions_mut().insert(BudgetMark);
@@ -136,8 +136,8 @@ fn plan<B: ReplayBody>(
 ) -> Plan<B::Recording> {
     let (mut overrides, mut previous, mut deadline) = (None, None, None);
     let mut hop = Hop::default();
-    if kind == ExtensionsKind::Other {
-        let extensions = request.extensions();
+    let extensions = (kind == ExtensionsKind::Other).then(|| request.extensions());
+    if let Some(extensions) = extensions {
         overrides = extensions.get::<RetryOverride>();
         previous = extensions.get::<Attempt>().copied();
         deadline = CallDeadline::of(extensions);
@@ -147,15 +147,27 @@ fn plan<B: ReplayBody>(
             .or_else(of_first)
             .unwrap_or_default();
     }
+    let mut limits = CallLimits::of(dependency.policy(), overrides);
+    // A retry loop above that told the end of the call's time kept it within its caller's.
+    if deadline.is_none()
+        && let Some(caller) = CallerContext::of(extensions)
+    {
+        let policy = dependency.policy();
+        if limits.keep_within(policy, &caller, Instant::now()).is_err() {
+            return Plan::Never(Unhedged::Deadline);
+        }
+        limits.hop.is_cut = limits.total < policy.total_timeout();
+        (deadline, hop) = (caller.deadline(), limits.hop);
+    }
     let off = overrides.is_some_and(|overrides| overrides.max_retries == Some(0));
     if off || hop.chain_stop {
         return Plan::Never(Unhedged::Off);
     }
-    let total = CallLimits::of(dependency.policy(), overrides).total;
     let Some(snapshot) = snapshot(request, kind, &ReplayLimits::of(dependency)) else {
         return Plan::Never(Unhedged::NotReplayable);
     };
     let timeout = snapshot.timeout().filter(|_| is_grpc(request.headers()));
+    let total = limits.total;
     Plan::Hedge(Hedgeable {
         total: timeout.map_or(total, |timeout| timeout.min(total)),
         snapshot,

@@ -2,6 +2,7 @@
 
 mod answers;
 mod budget;
+mod caller;
 mod order;
 mod repeatable;
 mod vetoes;
