@@ -26,7 +26,7 @@ pub(crate) struct Hop {
     pub(crate) passes_on: bool,
     /// The call has less time than its policy gives it.
     pub(crate) is_cut: bool,
-    /// The request that is being served is a retry, so that the call is not retried.
+    /// The request that is being served is a retry, so that the call is not repeated.
     pub(crate) chain_stop: bool,
 }
 

@@ -1,4 +1,4 @@
-use std::time::Duration;
+use std::{mem, time::Duration};
 
 use tokio::time::Instant;
 
@@ -18,6 +18,8 @@ pub(crate) struct CallLimits {
     pub(crate) max_retries: u32,
     pub(crate) total: Duration,
     pub(crate) hop: Hop,
+    /// It would be retried if the request that is being served were no retry.
+    pub(crate) is_stopped: bool,
 }
 
 impl CallLimits {
@@ -38,6 +40,7 @@ impl CallLimits {
                 passes_on: policy.rules().send_deadline == Some(true),
                 ..Hop::default()
             },
+            is_stopped: false,
         }
     }
 
@@ -52,8 +55,9 @@ impl CallLimits {
     ) -> Result<(), Late> {
         self.hop.previous = u16::try_from(caller.previous_attempts()).unwrap_or(u16::MAX);
         self.hop.passes_on = policy.rules().send_deadline != Some(false);
-        if !caller.allows_retries() && self.max_retries > 0 {
-            (self.max_retries, self.hop.chain_stop) = (0, true);
+        if !caller.allows_retries() {
+            self.hop.chain_stop = true;
+            self.is_stopped = mem::take(&mut self.max_retries) > 0;
         }
         let Some(deadline) = caller.deadline() else {
             return Ok(());

@@ -161,7 +161,7 @@ where
         let history = self.history();
         let limits = Limits {
             max_retries: self.limits.max_retries,
-            chain_stop: self.limits.hop.chain_stop,
+            chain_stop: self.limits.is_stopped,
             repeatable: self.repeatable,
             refreshes: self.prepare.refreshes(),
         };

@@ -3,11 +3,11 @@
 use http::Request;
 use tokio::time::sleep;
 use tower::{Layer, ServiceBuilder, limit::ConcurrencyLimitLayer};
-use tower_reprise::{HedgeLayer, RetryLayer, call::CallerContext};
+use tower_reprise::{HedgeLayer, RetryLayer, call::CallerContext, policy::PolicyBuilder};
 
 use super::{funded, hedged, ms, policy};
 use crate::{
-    setup::{Client, Part, counted, get, numbered, post, stack, with},
+    setup::{self, Client, Part, counted, get, numbered, post, stack, with},
     support::{
         call, code,
         scripted::{Server, Step, status},
@@ -44,21 +44,23 @@ async fn x_3_without_a_retry_loop_no_hedge_starts_after_the_callers_deadline() {
     }
 }
 
-/// Also where the layers above tell the next hop nothing.
+/// Also where the layers above tell the next hop nothing, or retry nothing themselves.
 #[tokio::test(start_paused = true)]
 async fn x_2_a_call_that_serves_a_retry_is_not_hedged() {
-    for send_deadline in [true, false] {
+    for with in [
+        |policy: PolicyBuilder| policy,
+        |policy: PolicyBuilder| policy.send_deadline(false),
+        |policy: PolicyBuilder| policy.max_retries(0),
+    ] {
         for (previous, expected) in [(0, 2), (1, 1)] {
-            let server = slow();
-            let deps = funded(policy().send_deadline(send_deadline));
-            let layers = ServiceBuilder::new()
-                .layer(RetryLayer::new(deps.clone()))
-                .layer(HedgeLayer::new(deps.clone()));
-            let mut client = Client::new(layers.service(server.clone()));
-            let caller = CallerContext::within(secs(60)).retry(previous);
-            let result = call(&mut client, with(get(), caller)).await;
-            let seen = (code(&result), server.calls());
-            assert_eq!(seen, (200, expected), "{previous}, {send_deadline}");
+            for parts in [&[Part::Hedge][..], &[Part::Retry, Part::Hedge]] {
+                let server = slow();
+                let mut client = stack(parts, &funded(with(policy())), &server);
+                let caller = CallerContext::within(secs(60)).retry(previous);
+                let result = call(&mut client, setup::with(get(), caller)).await;
+                let seen = (code(&result), server.calls());
+                assert_eq!(seen, (200, expected), "{previous}, {parts:?}");
+            }
         }
     }
 }
