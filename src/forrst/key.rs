@@ -40,6 +40,16 @@
 //! # }
 //! ```
 //!
+//! # Promises
+//!
+//! | promised | not promised |
+//! | --- | --- |
+//! | all attempts of a call carry one key, in the header and in the envelope | a key in envelopes beyond the limit, of unknown size, compressed or with a digest |
+//! | a key of yours is kept, wherever it is | that two keys of yours agree: each stays where it is |
+//! | all other members keep their bytes | that a key which is no header value is in the header: it stays in the envelope alone |
+//!
+//! # Defaults
+//!
 //! | setting | default |
 //! | --- | --- |
 //! | [`header`](EnvelopeKeyLayer::header) | `Idempotency-Key` |

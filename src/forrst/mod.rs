@@ -68,6 +68,16 @@
 //! now. The examples `forrst_server` and `forrst_client` have all of it. Services without envelopes
 //! need nothing of this module.
 //!
+//! # Promises
+//!
+//! | promised | not promised |
+//! | --- | --- |
+//! | unknown members of an envelope are kept, at every level | their bytes, in an envelope that is parsed and written again |
+//! | both spellings of a URN are one extension | extensions of other URNs: they are kept, and not understood |
+//! | any bytes are an envelope or an [`EnvelopeError`] that names the member | that arguments are what the function expects |
+//!
+//! Each layer's page has its own: [`guidance`], [`key`] and, on servers, `idempotency` and `replay`.
+//!
 //! # What goes wrong
 //!
 //! | mistake | what happens | instead |

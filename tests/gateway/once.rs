@@ -47,6 +47,28 @@ async fn i_6_duplicates_at_once_are_executed_once() {
     assert!(metrics.text().contains(executed), "{}", metrics.text());
 }
 
+/// I-6: some clients ask in each HTTP/1.1 request whether to go on in HTTP/2, and a tunnel passes the
+/// layers by.
+#[tokio::test]
+async fn i_6_a_request_that_offers_an_upgrade_is_executed_once() {
+    let shop = Shop::open().await;
+    let gateway = Gateway::start(&shop.url(), &[]).await;
+    for (key, protocol) in [("k", "h2c"), ("l", "websocket")] {
+        let before = shop.came().len();
+        for _ in 0..2 {
+            let order = gateway.order(key).header("http2-settings", "AAMAAABk");
+            let order = order.header("connection", "Upgrade, HTTP2-Settings");
+            let reply = gateway.send(order.header("upgrade", protocol), "one").await;
+            assert_eq!(reply.status, 200);
+        }
+        let came = &shop.came()[before..];
+        assert_eq!(came.len(), 1, "{protocol}");
+        for name in ["connection", "upgrade", "http2-settings"] {
+            assert_eq!(came[0].header(name), None);
+        }
+    }
+}
+
 /// I-20: who is not known is refused, unless there is a name for all of them, which is nobody
 /// else's.
 #[tokio::test]

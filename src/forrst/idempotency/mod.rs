@@ -70,6 +70,17 @@
 //! whose key went unseen would be made without protection. So this layer goes around forrst's
 //! routes, and inside of what decompresses bodies.
 //!
+//! # Promises
+//!
+//! | promised | not promised |
+//! | --- | --- |
+//! | of the calls with one key, caller, function and version one is executed, on all servers that share the store | anything for calls without the extension |
+//! | repeats get the first reply, its errors too, with their own `id` and a `status` of `cached` | that a reply beyond the limit is kept: repeats are told that it was executed |
+//! | all other members of a stored reply keep their bytes | the `id` and the `status` in a reply that is no envelope, is compressed or has a digest: it stays as it is |
+//! | a key that can't be read is refused, and not passed on as a call without one | that a function which says `UNAVAILABLE` after it took effect is executed once: it needs a [`HandlerOutcome`](crate::server::idempotency::HandlerOutcome) |
+//!
+//! But for these differences the [layer's](crate::server::idempotency#promises) hold.
+//!
 //! # What is kept
 //!
 //! The reply of a function that was executed, errors too: a repeat gets them again. What says that

@@ -92,6 +92,17 @@
 //! its function and its version; the order of its arguments and the spelling of numbers make no
 //! difference. One without a key gets one when it is replayed.
 //!
+//! # Promises
+//!
+//! | promised | not promised |
+//! | --- | --- |
+//! | `queued` means that the call is in the journal; if it can't be written down, the reply is `UNAVAILABLE` | that a repeat of a call without a key is recognised |
+//! | repeats of a key get one `replay_id`, and later the reply that the replay got | when that is: the position and the estimate are of the moment |
+//! | callers see, cancel and trigger their own replays alone | a `total` beyond 10 000 |
+//! | credentials for a callback are written down only in a sealed journal | that the caller's own credentials are there when the call is replayed |
+//!
+//! [Those](crate::delivery::replay#promises) of replay over plain HTTP hold as well.
+//!
 //! # Functions
 //!
 //! The layer answers calls of `forrst.replay.status`, `cancel`, `trigger` (each with a

@@ -215,14 +215,19 @@ fn complete(table: &Table) -> String {
     format!("{completing} WHERE r.key = $1 AND r.token = $2 AND {kept} RETURNING 1")
 }
 
-/// Completes many records. Returns those that were completed.
+/// Completes many records. Returns those that were completed: rows that are locked, by a transaction in
+/// which a handler completes its own say, are left out, so that the others do not wait for them.
 fn complete_batch(table: &Table) -> String {
     let columns = ["row.state", "row.reply", "row.retention"];
     let (completing, kept) = (completing(table, columns), kept());
     format!(
-        "{completing} \
-         FROM unnest($1::bytea[], $2::bigint[], $3::smallint[], $4::bytea[], $5::bigint[]) \
-           AS row (key, token, state, reply, retention) \
+        "WITH row AS MATERIALIZED ( \
+           SELECT row.* \
+           FROM unnest($1::bytea[], $2::bigint[], $3::smallint[], $4::bytea[], $5::bigint[]) \
+             AS row (key, token, state, reply, retention) \
+           JOIN {table} r ON r.key = row.key AND r.token = row.token \
+           FOR UPDATE OF r SKIP LOCKED) \
+         {completing} FROM row \
          WHERE r.key = row.key AND r.token = row.token AND {kept} RETURNING r.key, r.token"
     )
 }

@@ -17,6 +17,10 @@ fn all_rows(postgres: &Postgres) -> String {
     format!("SELECT FROM {schema}.reprise_idempotency FOR UPDATE")
 }
 
+/// Counts the sessions that wait for a lock.
+const WAITING: &str = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' \
+                       AND query LIKE '%{schema}%' AND pid <> pg_backend_pid()";
+
 #[tokio::test]
 async fn a_server_that_is_not_there_is_unavailable() {
     // Bound, and nobody listens.
@@ -63,9 +67,7 @@ async fn waiting_is_bounded_and_says_for_what() {
         let first = first.clone();
         async move { store.claim(first).await.unwrap_err() }
     });
-    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' \
-                   AND query LIKE '%{schema}%' AND pid <> pg_backend_pid()";
-    eventually("one waits", async || postgres.count(waiting).await > 0).await;
+    eventually("one waits", async || postgres.count(WAITING).await > 0).await;
     let error = store.claim(claim(2)).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::PoolExhausted, "{error}");
     assert!(!error.may_have_happened() && !blocked.is_finished());
@@ -75,6 +77,33 @@ async fn waiting_is_bounded_and_says_for_what() {
     transaction.rollback().await.unwrap();
     // Whether it happened after all or not, the claim can be repeated.
     own(&store, first).await;
+    postgres.drop().await;
+}
+
+/// A transaction that a handler leaves open holds up the completion of its own record alone.
+#[tokio::test]
+async fn a_locked_record_does_not_hold_up_completions_of_others() {
+    let Some(postgres) = Postgres::new().await else {
+        return;
+    };
+    let store = postgres.store().await;
+    let locked = own(&store, claim(1)).await;
+    let free = own(&store, claim(2)).await;
+    let mut other = client(&postgres.url).await;
+    let transaction = other.transaction().await.unwrap();
+    let (key, day) = (claim(1).key, Duration::from_secs(24 * 60 * 60));
+    let completed = store.complete_in(&transaction, key, locked, reply("paid"), day);
+    completed.await.unwrap();
+
+    let blocked = tokio::spawn({
+        let store = store.clone();
+        async move { complete(&store, 1, locked, reply("paid")).await }
+    });
+    eventually("one waits", async || postgres.count(WAITING).await > 0).await;
+    complete(&store, 2, free, reply("paid")).await;
+    assert!(!blocked.is_finished());
+    transaction.commit().await.unwrap();
+    blocked.await.unwrap();
     postgres.drop().await;
 }
 

@@ -105,7 +105,7 @@ impl<S> Edge<S> {
             status: 0,
             sent: 0,
         });
-        let protocol = tunnel::asked(request.headers()).filter(|_| http1);
+        let protocol = tunnel::asked(&request).filter(|_| http1);
         let mut response = match self.follows(request.uri()) {
             Some(uri) => self.follow(request, uri).await,
             None if request.method() == Method::CONNECT => {

@@ -1,10 +1,12 @@
 //! Upgrades, such as WebSocket: once the upstream agrees, bytes pass both ways as they come.
 //!
-//! A tunnel is one call that can't be repeated, so it passes the layers by.
+//! A tunnel is one call that can't be repeated, so it passes the layers by. Only a GET opens one, as
+//! that of a WebSocket does: with any other method, and with an offer to go on in HTTP/2, a request is a
+//! call like others, whose `Upgrade` is ignored.
 
 use axum::body::Body;
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Limited};
 use hyper::upgrade::{OnUpgrade, on};
 use hyper_util::rt::TokioIo;
@@ -17,12 +19,18 @@ use super::upstream::Upstream;
 const REFUSAL: usize = 1 << 20;
 
 /// The protocol that a request asks to change to.
-pub(super) fn asked(headers: &HeaderMap) -> Option<HeaderValue> {
+pub(super) fn asked<B>(request: &Request<B>) -> Option<HeaderValue> {
+    if request.method() != Method::GET {
+        return None;
+    }
+    let headers = request.headers();
     let options = headers.get_all(header::CONNECTION).iter();
     let options = options.filter_map(|value| value.to_str().ok());
     let mut options = options.flat_map(|value| value.split(','));
     let upgrade = options.any(|option| option.trim().eq_ignore_ascii_case("upgrade"));
-    headers.get(header::UPGRADE).filter(|_| upgrade).cloned()
+    let protocol = headers.get(header::UPGRADE).filter(|_| upgrade)?;
+    let is_http2 = protocol.as_bytes().eq_ignore_ascii_case(b"h2c");
+    (!is_http2).then(|| protocol.clone())
 }
 
 /// Marks a message as one that changes to a protocol.
