@@ -192,10 +192,7 @@ async fn h_1_no_second_attempt_after_the_deadline() {
     request.headers_mut().insert("x-call", 1.into());
     let deps_ = deps.clone();
     let mut client = hedged(&deps_, &server);
-    let future = tower::ServiceExt::ready(&mut client)
-        .await
-        .unwrap()
-        .call(request);
+    let future = client.ready().await.unwrap().call(request);
     let running = tokio::spawn(future);
     advance(ms(500)).await;
     assert_eq!(running.await.unwrap().unwrap().status(), 200);
