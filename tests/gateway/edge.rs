@@ -130,6 +130,18 @@ async fn a_3_upgrades_pass() {
     assert_eq!(gateway.ended().await.code(), Some(0));
 }
 
+/// nothing is sent to the upstream in maintenance, no upgrade either.
+#[tokio::test]
+async fn a_3_maintenance_holds_for_upgrades() {
+    let shop = Shop::open().await;
+    let gateway = Gateway::start(&shop.url(), &[]).await;
+    gateway.do_("/maintenance/on").await;
+    let upgrade = Request::get(gateway.url("/socket")).header("connection", "Upgrade");
+    let reply = gateway.send(upgrade.header("upgrade", "echo"), "").await;
+    assert_eq!(reply.status, 503);
+    assert!(shop.came().is_empty());
+}
+
 /// a line for each request, when it is over, without what is secret.
 #[tokio::test]
 async fn a_3_requests_have_ids_and_are_logged() {

@@ -108,6 +108,12 @@ async fn i_19_upstreams_do_not_share_keys() {
     for shop in [&shop, &pay] {
         assert_eq!(shop.effects(), ["an order"]);
     }
+    // S-3: one may go by the first host and another one by the last.
+    let hosts = "host: shop.example\r\nhost: pay.example\r\nconnection: close";
+    let heard = gateway
+        .raw(&format!("GET / HTTP/1.1\r\n{hosts}\r\n\r\n"))
+        .await;
+    assert!(heard.starts_with("HTTP/1.1 400"), "{heard}");
     // A replay finds its upstream again.
     gateway.do_("/maintenance/on").await;
     let order = gateway.order("k-2").header("host", "pay.example");

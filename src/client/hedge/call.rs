@@ -310,6 +310,7 @@ where
         }
         Poll::Ready(match decide::is_final(&verdict, result.is_ok()) {
             true => {
+                self.record(false);
                 self.end_second(Hedged::Won);
                 self.settle(&verdict);
                 Some(result)

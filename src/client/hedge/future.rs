@@ -128,7 +128,11 @@ where
         call.begin_second();
     }
     match ready!(call.poll_second(first.is_some(), cx)) {
-        Some(result) => Poll::Ready(result),
+        Some(result) => {
+            // This future may be kept for longer.
+            first.set(None);
+            Poll::Ready(result)
+        }
         // The first attempt was polled above, and wakes the task.
         None => Poll::Pending,
     }

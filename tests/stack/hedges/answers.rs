@@ -3,7 +3,7 @@
 use std::{future::pending, sync::atomic::Ordering};
 
 use tokio::time::{Instant, advance, sleep};
-use tower::{Service, ServiceBuilder, limit::ConcurrencyLimitLayer};
+use tower::{Service, ServiceBuilder, ServiceExt, limit::ConcurrencyLimitLayer};
 use tower_reprise::{HedgeLayer, call::Attempt, error::BoxError};
 
 use super::{counting_drops, funded, hedged, ms, policy, retries};
@@ -62,10 +62,13 @@ async fn h_1_the_other_attempt_is_cancelled() {
             }
             status(200)
         });
-        let deps = funded(policy());
-        let result = call(&mut hedged(&deps, &server), get()).await;
+        let mut client = hedged(&funded(policy()), &server);
+        // As `select!` does, the future is kept after its end.
+        let mut kept = client.ready().await.unwrap().call(get());
+        let result = kept.as_mut().await;
         assert_eq!((code(&result), server.calls()), (200, 2));
         assert_eq!(cancelled.load(Ordering::Relaxed), 1);
+        drop(kept);
     }
     // D-6: and both if the caller leaves.
     let (server, cancelled) = counting_drops(|_| pending());
@@ -189,10 +192,7 @@ async fn h_1_no_second_attempt_after_the_deadline() {
     request.headers_mut().insert("x-call", 1.into());
     let deps_ = deps.clone();
     let mut client = hedged(&deps_, &server);
-    let future = tower::ServiceExt::ready(&mut client)
-        .await
-        .unwrap()
-        .call(request);
+    let future = client.ready().await.unwrap().call(request);
     let running = tokio::spawn(future);
     advance(ms(500)).await;
     assert_eq!(running.await.unwrap().unwrap().status(), 200);

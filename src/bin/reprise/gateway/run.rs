@@ -69,7 +69,7 @@ pub(crate) async fn run(
         upstreams.clone(),
         replays,
         Arc::clone(&traffic),
-        tunnels,
+        tunnels.pausing_for(behind.replay.maintenance()),
         access_log,
     );
 

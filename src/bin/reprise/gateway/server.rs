@@ -105,11 +105,15 @@ impl<S> Edge<S> {
             status: 0,
             sent: 0,
         });
-        let protocol = tunnel::asked(&request).filter(|_| http1);
+        let protocol = tunnel::asked(&request).filter(|_| http1 && self.tunnels.may_open());
         let mut response = match self.follows(request.uri()) {
             Some(uri) => self.follow(request, uri).await,
             None if request.method() == Method::CONNECT => {
                 refusal(StatusCode::NOT_IMPLEMENTED, "There are no tunnels here.")
+            }
+            // The upstream might go by another one than the routes.
+            None if request.headers().get_all(header::HOST).iter().count() > 1 => {
+                refusal(StatusCode::BAD_REQUEST, "The request names several hosts.")
             }
             None => match self.upstreams.find(&request) {
                 Err(misses) => refusal(misses.status(), &misses.to_string()),

@@ -11,7 +11,7 @@ use http_body_util::{BodyExt, Limited};
 use hyper::upgrade::{OnUpgrade, on};
 use hyper_util::rt::TokioIo;
 use tokio::{io::copy_bidirectional, sync::watch};
-use tower_reprise::{Dependencies, error::BoxError};
+use tower_reprise::{Dependencies, delivery::replay::Maintenance, error::BoxError};
 
 use super::upstream::Upstream;
 
@@ -42,6 +42,7 @@ pub(super) fn mark(headers: &mut HeaderMap, protocol: HeaderValue) {
 #[derive(Clone)]
 pub(crate) struct Tunnels {
     deps: Dependencies,
+    maintenance: Option<Maintenance>,
     /// Each tunnel listens to it until it ends.
     open: watch::Sender<()>,
 }
@@ -50,8 +51,21 @@ impl Tunnels {
     pub(crate) fn new(deps: Dependencies) -> Self {
         Self {
             deps,
+            maintenance: None,
             open: watch::channel(()).0,
         }
+    }
+
+    /// Opens none while maintenance is on.
+    pub(crate) fn pausing_for(self, maintenance: &Maintenance) -> Self {
+        Self {
+            maintenance: Some(maintenance.clone()),
+            ..self
+        }
+    }
+
+    pub(super) fn may_open(&self) -> bool {
+        !self.maintenance.as_ref().is_some_and(Maintenance::is_on)
     }
 
     /// Waits until all have ended.
