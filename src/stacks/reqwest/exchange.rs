@@ -287,9 +287,10 @@ impl Service<Request<Body>> for ChainService {
 
     #[inline]
     fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        // The chain is lent to one attempt at a time. Its task is polled again when that ends.
+        // The chain is lent to one attempt at a time. An error, since nothing would wake a caller that
+        // waits for the other attempt's end before it polls that one.
         match with_exchange(|exchange| exchange.open) {
-            Some(_) => Poll::Pending,
+            Some(_) => Poll::Ready(Err(Misplaced.into())),
             None => Poll::Ready(Ok(())),
         }
     }
