@@ -184,9 +184,10 @@ pub(crate) fn is_final(reason: StopReason, attempts: u32) -> bool {
         | StopReason::Budget
         | StopReason::Breaker
         | StopReason::Throttle
-        | StopReason::Pushback
-        | StopReason::ChainStop => true,
-        StopReason::NotRetryable
+        | StopReason::Pushback => true,
+        // The retries that the chain does not make are the caller's to make.
+        StopReason::ChainStop
+        | StopReason::NotRetryable
         | StopReason::NotIdempotent
         | StopReason::NotReplayable
         | StopReason::Prepare => false,

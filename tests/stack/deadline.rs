@@ -415,6 +415,25 @@ async fn x_4_the_hop_above_does_not_retry_what_the_one_below_gave_up() {
     }
 }
 
+/// the chain stop leaves retries to the caller, so it is not told that there is no use in them.
+#[tokio::test(start_paused = true)]
+async fn x_4_a_retry_whose_chain_stops_may_be_followed_by_another() {
+    let backend = Server::always(503);
+    let (_, nested) = client(policy(), &backend);
+    let service = service(&DeadlineLayer::new().trust_callers(), nested, 503);
+    let mut request = get();
+    let second = http::HeaderValue::from_static("2");
+    request
+        .headers_mut()
+        .insert("x-envoy-attempt-count", second);
+    let reply = service.oneshot(request).await.unwrap();
+    assert_eq!(
+        (reply.status(), backend.calls()),
+        (503.try_into().unwrap(), 1)
+    );
+    assert_eq!(reply.headers().get("x-should-retry"), None);
+}
+
 /// A proxy answers with the reply that its client's call ended with, or with a problem in its place.
 #[tokio::test(start_paused = true)]
 async fn x_4_a_proxy_tells_what_its_client_ended_with() {
