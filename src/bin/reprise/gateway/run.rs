@@ -214,6 +214,5 @@ fn stop(stopping: &watch::Sender<bool>) {
         tracing::warn!("told to stop twice");
         std::process::exit(1);
     }
-    tracing::info!("finishing what is under way");
     systemd::tell("STOPPING=1");
 }

@@ -322,6 +322,7 @@ where
     }
     let until = Instant::now() + settings.grace;
     closing.store(true, Ordering::Relaxed);
+    tracing::info!("finishing what is under way");
     // Those who connected before are served: closing the listener would reset them.
     while let Some(Ok((stream, address))) = poll_once(listener.accept()).await {
         open(stream, address, Arc::clone(&places).acquire_owned().await);
