@@ -78,7 +78,7 @@ impl Statements {
                    ORDER BY sweep_after LIMIT $1 FOR UPDATE SKIP LOCKED)) \
                  RETURNING 1"
             ),
-            // What ended stays watched until now, since a completion leaves all indexes alone.
+            // An ended operation stays watched until now, since a completion leaves all indexes alone.
             unwatch: format!(
                 "UPDATE {table} SET watched = NULL WHERE key = ANY (ARRAY( \
                    SELECT key FROM {table} \

@@ -212,7 +212,7 @@ fn insert(table: &Table, from: &str) -> String {
 }
 
 /// Queues an entry, or tells which one there is, in a single statement: for drivers that run no loop.
-/// What makes room has to be gone before the insert looks, so the insert reads from it. An entry that
+/// The rows that make room have to be gone before the insert looks, so the insert reads from it. An entry that
 /// was committed since the statement began is in its way and not visible to it: then it fails.
 fn enqueue_once(table: &Table) -> String {
     let (gone, off) = (gone(), off());
