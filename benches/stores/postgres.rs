@@ -122,8 +122,8 @@ async fn one_by_one(
     };
     let insert = format!(
         "INSERT INTO {schema}.bare \
-           (key, fingerprint, claim_id, token, state, orphaned, lease_until, expires) \
-         VALUES ($1, $2, $3, $4, 0, false, $5, $5)"
+           (key, fingerprint, claim_id, token, state, orphaned, lease_until, expires, sweep_after) \
+         VALUES ($1, $2, $3, $4, 0, false, $5, $5, $5)"
     );
     let update = format!(
         "UPDATE {schema}.bare SET state = 1, reply = $3, expires = $4 WHERE key = $1 AND token = $2"
