@@ -1,4 +1,4 @@
-//! What a client shows: its log, its spans, its metrics.
+//! A client's log, spans and metrics.
 //!
 //! ```sh
 //! cargo run --example observability

@@ -53,7 +53,7 @@ struct Run {
     success: f64,
 }
 
-/// What a service has besides its client.
+/// The parts of a service besides its client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Services {
     /// Nothing: it passes on what it gets.

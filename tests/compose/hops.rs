@@ -155,7 +155,7 @@ struct Chain {
     edge: SocketAddr,
     /// Why the calls of the middle hop ended.
     ended: Arc<Mutex<Vec<Option<StopReason>>>>,
-    /// What was left at the backend, by its context.
+    /// The time that was left at the backend, by its context.
     left: Arc<Mutex<Vec<Duration>>>,
 }
 
@@ -278,7 +278,7 @@ async fn x_2_a_retry_by_the_edge_is_not_multiplied_below() {
     }
 }
 
-/// What the middle hop gave up is not repeated by the edge at all.
+/// A call that the middle hop gave up is not repeated by the edge at all.
 #[tokio::test]
 async fn x_4_the_edge_does_not_repeat_what_the_hop_below_gave_up() {
     for form in [Form::Service, Form::Middleware] {

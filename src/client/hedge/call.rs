@@ -52,7 +52,7 @@ where
 
 type BoxedSecond<S, B> = Pin<Box<Second<S, Request<B>>>>;
 
-/// What is planned for a call that is late.
+/// The plan for a call that is late.
 pub(super) enum Plan<R> {
     /// A hedge.
     Hedge(Hedgeable<R>),

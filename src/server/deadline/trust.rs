@@ -16,7 +16,7 @@ use crate::{
     },
 };
 
-/// How much of what a request says is believed.
+/// The limits within which a request's word is believed.
 #[derive(Debug, Clone)]
 pub(super) struct Trust {
     pub(super) callers: bool,

@@ -88,7 +88,7 @@ async fn find(
             "no operation of unknown outcome has this key: it runs, is settled, or is forgotten";
         AdminError::new(StatusCode::NOT_FOUND, why)
     })?;
-    // What was shown: an owner that came since is not to be resolved.
+    // Only the outcome that was shown: an owner that came since is not to be resolved.
     found.token = token.map_or(found.token, FencingToken::new);
     Ok(found)
 }

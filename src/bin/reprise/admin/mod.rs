@@ -206,7 +206,7 @@ async fn force(
 
 async fn audited(State(admin): State<Admin>) -> Json<Value> {
     let mut findings = audit::describe(&admin.registries.upstream.audit());
-    // What is wrong with an upstream's policy is wrong at each of its endpoints.
+    // A finding about an upstream's policy holds for each of its endpoints.
     let upstreams = admin.upstreams.list();
     let endpoints: BTreeSet<_> = upstreams
         .iter()
