@@ -26,7 +26,7 @@ use tokio::{net::TcpListener, time::Instant};
 use tower_reprise::{
     Dependencies, Policy,
     delivery::{
-        dead_letter::{Alert, DeadLetter, DeadLetters, Redrive},
+        dead_letter::{Alert, DeadLetter, DeadLetters, Selection},
         guard::Guard,
         webhooks::{
             Signer, Webhook, Webhooks,
@@ -167,7 +167,7 @@ async fn main() -> Result<ExitCode, BoxError> {
     }
 
     let counted = letters
-        .redrive_all(Redrive::queue("webhooks").dry_run())
+        .redrive_all(Selection::queue("webhooks").dry_run())
         .await?;
     println!(
         "{} dead letters, {} alerts",
@@ -177,7 +177,7 @@ async fn main() -> Result<ExitCode, BoxError> {
     println!("the receiver is mended, and the letters are redriven");
     gone.gone.store(false, Ordering::Relaxed);
     let redriven = letters
-        .redrive_all(Redrive::queue("webhooks").per_second(50))
+        .redrive_all(Selection::queue("webhooks").per_second(50))
         .await?;
     done(3 * EVENTS, 0).await?;
     for worker in workers {
@@ -198,7 +198,7 @@ async fn main() -> Result<ExitCode, BoxError> {
         flaky.events(),
         gone.events(),
         pager.0.load(Ordering::Relaxed),
-        redriven.redriven,
+        redriven.changed,
         started.elapsed().as_secs_f64()
     );
     drop(store);

@@ -89,4 +89,4 @@
 //! | --- | --- | --- | --- |
 //! | `gateway` | stopped in order | trouble: a port that is taken, a store that can't be opened | a flag or a file that can't be used |
 //! | `audit` | nothing that the gate stops | a broken rule | a file that can't be read |
-//! | `letters`, `replays`, `maintenance` | done | not done: refused, not found, not reached | a flag that can't be used |
+//! | `letters`, `replays`, `maintenance` | done | not done: refused, not found, not reached | a flag that can't be used, a purge without `--yes` |

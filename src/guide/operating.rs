@@ -162,7 +162,7 @@
 #![cfg_attr(feature = "delivery", doc = "```")]
 #![cfg_attr(not(feature = "delivery"), doc = "```rust,ignore")]
 //! use tower_reprise::{
-//!     delivery::dead_letter::{DeadLetters, Redrive},
+//!     delivery::dead_letter::{DeadLetters, Selection},
 //!     store::MemoryStore,
 //! };
 //!
@@ -176,7 +176,7 @@
 //!     }
 //! }
 //! // Counts the letters of one kind.
-//! let which = || Redrive::queue("replay").label("POST /orders");
+//! let which = || Selection::queue("replay").label("POST /orders");
 //! let would = letters.redrive_all(which().dry_run()).await?;
 //! // Redrives them, ten a second.
 //! let done = letters.redrive_all(which().per_second(10)).await?;
@@ -192,6 +192,9 @@
 //! the records of [`IdempotencyLayer`](crate::server::idempotency::IdempotencyLayer), which are kept
 //! for a day by default: a letter redriven later is executed in any case.
 //! See [`redrive`](crate::delivery::dead_letter::DeadLetters::redrive).
+//!
+//! Letters that nobody needs are gone after their time; `reprise letters purge`, or
+//! [`purge_all`](crate::delivery::dead_letter::DeadLetters::purge_all), removes them before.
 //!
 //! # Unknown outcomes
 //!

@@ -12,7 +12,7 @@ use tower_reprise::{
     call::{Cause, Verdict},
     delivery::{
         dead_letter::{
-            Alert, DeadLetter, DeadLetterLayer, DeadLetters, Delivered, Letter, Redrive, Redriven,
+            Alert, DeadLetter, DeadLetterLayer, DeadLetters, Delivered, Letter, Redriven, Selection,
         },
         worker::{Handler, WorkerBuilder},
     },
@@ -198,17 +198,17 @@ async fn q_3_many_are_redriven_by_filter_at_a_rate_or_only_counted() {
     }
     worker.shutdown(SECOND).await;
     let report = letters
-        .redrive_all(Redrive::queue("jobs").dry_run())
+        .redrive_all(Selection::queue("jobs").dry_run())
         .await
         .unwrap();
-    assert_eq!((report.matched, report.redriven), (250, 0));
+    assert_eq!((report.matched, report.changed), (250, 0));
     let began = tokio::time::Instant::now();
-    let redrive = Redrive::queue("jobs")
+    let redrive = Selection::queue("jobs")
         .owner("ada")
         .label("mail")
         .per_second(10);
     let report = letters.redrive_all(redrive.clone()).await.unwrap();
-    assert_eq!((report.matched, report.redriven), (63, 63));
+    assert_eq!((report.matched, report.changed), (63, 63));
     assert!(
         began.elapsed() >= Duration::from_millis(6100),
         "ten a second"
@@ -218,11 +218,11 @@ async fn q_3_many_are_redriven_by_filter_at_a_rate_or_only_counted() {
         0,
         "once is enough"
     );
-    let some = Redrive::queue("jobs")
+    let some = Selection::queue("jobs")
         .owner("bob")
         .per_second(1000)
         .at_most(7);
-    assert_eq!(letters.redrive_all(some).await.unwrap().redriven, 7);
+    assert_eq!(letters.redrive_all(some).await.unwrap().changed, 7);
     assert_eq!(journal.counts("jobs").await.unwrap().of(Status::Queued), 70);
 }
 

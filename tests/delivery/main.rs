@@ -9,6 +9,7 @@
 
 #[cfg(feature = "axum")]
 mod dead_letters;
+mod purge;
 #[cfg(feature = "axum")]
 mod queued_webhooks;
 #[cfg(feature = "axum")]

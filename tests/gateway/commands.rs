@@ -38,6 +38,8 @@ fn a_1_version_help_and_completions() {
         &["nonsense"][..],
         &["letters", "list", "--format", "xml"],
         &["letters", "redrive"],
+        &["letters", "purge", "--yes"],
+        &["letters", "purge", "--all"],
         &["letters", "list", "--store", "memory"],
         &["letters", "list", "--store", "mysql://me:hunter2@h/d"],
         &["maintenance", "on", "--store", "sqlite:x"],
@@ -146,6 +148,54 @@ async fn a_1_letters_of_a_store_and_of_a_gateway() {
     assert_eq!(listed["redrives"][1]["state"], "done", "{listed}");
     let left = gateway.look("/dead-letters?queue=mails").await.json();
     assert_eq!(left["letters"], Value::Array(Vec::new()));
+}
+
+#[tokio::test]
+async fn q_7_letters_are_purged_by_id_or_filter_once_confirmed() {
+    let (folder, shop) = (Folder::new(), Shop::open().await);
+    let store = format!("sqlite:{}", folder.path("gateway.db"));
+    bury(&folder, ["for a", "for b", "for c", "for d"]).await;
+    let gateway = Gateway::start(&shop.url(), &["--store", &store]).await;
+    let admin = gateway.admin("");
+    let listed = async || {
+        let listed = gateway.look("/dead-letters?queue=mails").await.json();
+        let letters = listed["letters"].as_array().unwrap().iter();
+        letters
+            .map(|letter| letter["id"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    let ids = listed().await;
+    for (at, mine) in [
+        (["--store", &store], &ids[0]),
+        (["--admin", &admin], &ids[1]),
+    ] {
+        let purge = |words: &[&str]| reprise(&[&["letters", "purge"], words, &at].concat());
+        let all = ["--queue", "mails", "--all"];
+        let (code, _, said) = purge(&all);
+        assert!(code == Some(2) && said.contains("--yes"), "{said}");
+        let (_, said, error) = purge(&[&all[..], &["--dry-run"]].concat());
+        assert!(said.ends_with(" would be purged\n"), "{said}{error}");
+        assert!(listed().await.contains(mine), "only counted");
+        let (code, said, error) = purge(&[mine, "--yes"]);
+        assert!(code == Some(0) && said.contains("purged"), "{said}{error}");
+        assert!(!listed().await.contains(mine));
+        let (code, _, said) = purge(&[mine, "--yes"]);
+        assert!(code == Some(1) && said.contains("404"), "{said}");
+    }
+    let words = [
+        "letters", "purge", "--yes", "--queue", "mails", "--admin", &admin, "--cause",
+    ];
+    let (_, said, error) = reprise(&[&words[..], &["none"]].concat());
+    assert_eq!(said, "done: 0 of 0 purged\n", "{error}");
+    let (code, said, error) = reprise(&[&words[..], &["no_account"]].concat());
+    assert_eq!(
+        (code, &*said),
+        (Some(0), "done: 2 of 2 purged\n"),
+        "{error}"
+    );
+    assert_eq!(listed().await, [""; 0]);
+    let acts = gateway.look("/redrives").await.json();
+    assert_eq!(acts["redrives"][1]["purged"], 2, "{acts}");
 }
 
 #[tokio::test]

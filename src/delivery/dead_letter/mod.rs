@@ -3,7 +3,8 @@
 //! Endless retries hide bugs and fill queues; silent failures lose data. A replay, a webhook or an
 //! event that failed for good stays in its queue as [`Status::Failed`], with its payload, its headers,
 //! its attempts and the reason. An [`Alert`] is queued in the same settlement and fires at least once.
-//! Once the cause is fixed, an operator [redrives](DeadLetters::redrive) the letter.
+//! Once the cause is fixed, an operator [redrives](DeadLetters::redrive) the letter, or
+//! [purges](DeadLetters::purge) one that nobody needs.
 //!
 //! # When to use it
 //!
@@ -18,7 +19,8 @@
 //! | --- | --- |
 //! | retention of a letter | 30 days |
 //! | [`ttl`](DeadLetters::ttl): time for a redriven letter | 1 day |
-//! | [`per_second`](Redrive::per_second): rate of [`redrive_all`](DeadLetters::redrive_all) | 10 |
+//! | [`per_second`](Selection::per_second): rate of [`redrive_all`](DeadLetters::redrive_all) | 10 |
+//! | rate of [`purge_all`](DeadLetters::purge_all) | none |
 //!
 //! ```
 //! use std::time::Duration;
@@ -62,6 +64,7 @@
 //! | --- | --- |
 //! | an entry that failed for good stays for its retention, with payload, attempts, times and cause | that credentials are among the headers, unless the journal is sealed |
 //! | its alert is queued in the same commit, and fires at least once | that an alert reaches a person: that is your hook's |
+//! | a purge removes a dead letter, and never an entry that was redriven | that a purged letter can be had back |
 //! | a redrive keeps the history, and two redrives of one failure are one | that an event which its consumer processed in part is undone |
 //!
 //! # What goes wrong
@@ -90,7 +93,7 @@ pub use self::{
     alert::{Alert, AlertHandler, LogAlert},
     layer::{DeadLetterFuture, DeadLetterLayer, DeadLetterService, Delivered, Letter},
     redelivery::Redelivery,
-    redrive::{Redrive, RedriveReport, Redriven},
+    redrive::{Purged, Redriven, Selection, SelectionReport},
 };
 pub use crate::server::idempotency::events::{EventFailure, EventResponse};
 

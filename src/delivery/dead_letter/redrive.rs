@@ -1,4 +1,4 @@
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::{
     sync::watch,
@@ -8,7 +8,7 @@ use tokio::{
 use super::{DeadLetters, cause_of};
 use crate::store::{
     StoreError,
-    journal::{Entry, EntryCommand, EntryId, Journal, Query, Status},
+    journal::{Entry, EntryCommand, EntryId, Journal, Query, Status, Timestamp},
 };
 
 /// Letters that are listed in one call.
@@ -25,20 +25,32 @@ pub enum Redriven {
     Unknown,
 }
 
-/// A redrive of many letters.
-#[derive(Debug, Clone)]
-#[must_use]
-pub struct Redrive {
-    query: Query,
-    cause: Option<String>,
-    dry_run: bool,
-    per_second: u32,
-    at_most: u64,
-    progress: Option<watch::Sender<RedriveReport>>,
+/// The result of a purge.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purged {
+    /// The letter is removed.
+    Removed,
+    /// The entry is no dead letter (any more), and is unchanged.
+    NotDead(Status),
+    /// There is no entry of that id.
+    Unknown,
 }
 
-impl Redrive {
-    /// Redrives all letters of a queue, ten a second.
+/// A selection of many letters, and how to redrive or purge them.
+#[derive(Debug, Clone)]
+#[must_use]
+pub struct Selection {
+    query: Query,
+    cause: Option<String>,
+    since: Option<Timestamp>,
+    dry_run: bool,
+    per_second: Option<u32>,
+    at_most: u64,
+    progress: Option<watch::Sender<SelectionReport>>,
+}
+
+impl Selection {
+    /// Selects all letters of a queue.
     pub fn queue(queue: impl Into<String>) -> Self {
         Self {
             query: Query {
@@ -46,40 +58,48 @@ impl Redrive {
                 ..Query::new(queue.into(), PAGE)
             },
             cause: None,
+            since: None,
             dry_run: false,
-            per_second: 10,
+            per_second: None,
             at_most: u64::MAX,
             progress: None,
         }
     }
 
-    /// Redrives letters of this owner only.
+    /// Selects letters of this owner only.
     pub fn owner(mut self, owner: impl Into<String>) -> Self {
         self.query.owner = Some(owner.into());
         self
     }
 
-    /// Redrives letters of this label only.
+    /// Selects letters of this label only.
     pub fn label(mut self, label: impl Into<String>) -> Self {
         self.query.label = Some(label.into());
         self
     }
 
-    /// Redrives letters of this [cause](super::DeadLetter::cause) only.
+    /// Selects letters of this [cause](super::DeadLetter::cause) only.
     pub fn cause(mut self, cause: impl Into<String>) -> Self {
         self.cause = Some(cause.into());
         self
     }
 
-    /// Counts the letters without redriving them.
+    /// Selects letters that failed at this time or later only.
+    pub fn since(mut self, since: SystemTime) -> Self {
+        self.since = Some(since.into());
+        self
+    }
+
+    /// Counts the letters without changing them.
     pub fn dry_run(mut self) -> Self {
         self.dry_run = true;
         self
     }
 
-    /// Sets the rate: at least one a second.
+    /// Sets the rate: at least one a second. By default ten a second are redriven, and letters are
+    /// purged as fast as the journal removes them.
     pub fn per_second(mut self, per_second: u32) -> Self {
-        self.per_second = per_second.max(1);
+        self.per_second = Some(per_second.max(1));
         self
     }
 
@@ -90,20 +110,26 @@ impl Redrive {
     }
 
     /// Sends the report after each letter, for a display of progress.
-    pub fn progress(mut self, report: watch::Sender<RedriveReport>) -> Self {
+    pub fn progress(mut self, report: watch::Sender<SelectionReport>) -> Self {
         self.progress = Some(report);
         self
     }
+
+    fn selects(&self, letter: &Entry) -> bool {
+        let is_of = |cause: &String| cause == cause_of(letter);
+        self.cause.as_ref().is_none_or(is_of)
+            && self.since.is_none_or(|since| letter.changed_at >= since)
+    }
 }
 
-/// The result of a [`Redrive`].
+/// The result of a redrive or purge of many letters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
-pub struct RedriveReport {
+pub struct SelectionReport {
     /// The letters that matched.
     pub matched: u64,
-    /// The letters that are queued again. Another operator may have redriven the others.
-    pub redriven: u64,
+    /// The letters that were redriven or purged. Another operator may have had the others.
+    pub changed: u64,
 }
 
 impl<J: Journal + Clone> DeadLetters<J> {
@@ -142,9 +168,50 @@ impl<J: Journal + Clone> DeadLetters<J> {
     /// # Errors
     ///
     /// The journal failed. Letters redriven before that stay so.
-    pub async fn redrive_all(&self, redrive: Redrive) -> Result<RedriveReport, StoreError> {
-        let mut report = RedriveReport::default();
-        let mut query = redrive.query;
+    pub async fn redrive_all(&self, selection: Selection) -> Result<SelectionReport, StoreError> {
+        let pause = Duration::from_secs(1) / selection.per_second.unwrap_or(10);
+        let redrive = EntryCommand::Redrive(self.ttl);
+        self.command_all(selection, redrive, pause).await
+    }
+
+    /// Removes a letter for good, with its payload and history. An entry that was redriven meanwhile
+    /// stays.
+    ///
+    /// The key of a replay is free then: a repeat of its request is executed, unless the idempotency
+    /// store still has its reply.
+    ///
+    /// # Errors
+    ///
+    /// The journal failed.
+    pub async fn purge(&self, id: EntryId) -> Result<Purged, StoreError> {
+        let result = self.journal.command(id, EntryCommand::Purge).await?;
+        Ok(match result {
+            Some(result) if result.applied => Purged::Removed,
+            Some(result) => Purged::NotDead(result.entry.status),
+            None => Purged::Unknown,
+        })
+    }
+
+    /// Removes many letters for good. A future that is dropped leaves the rest as they are.
+    ///
+    /// # Errors
+    ///
+    /// The journal failed. Letters purged before that stay so.
+    pub async fn purge_all(&self, selection: Selection) -> Result<SelectionReport, StoreError> {
+        let rate = selection.per_second;
+        let pause = rate.map_or(Duration::ZERO, |rate| Duration::from_secs(1) / rate);
+        self.command_all(selection, EntryCommand::Purge, pause)
+            .await
+    }
+
+    async fn command_all(
+        &self,
+        selection: Selection,
+        command: EntryCommand,
+        pause: Duration,
+    ) -> Result<SelectionReport, StoreError> {
+        let mut report = SelectionReport::default();
+        let mut query = selection.query.clone();
         let mut next = Instant::now();
         loop {
             let page = self.journal.list(query.clone()).await?;
@@ -152,24 +219,18 @@ impl<J: Journal + Clone> DeadLetters<J> {
                 return Ok(report);
             };
             query.after = last.sequence;
-            let wanted = |letter: &Entry| {
-                redrive
-                    .cause
-                    .as_deref()
-                    .is_none_or(|cause| cause == cause_of(letter))
-            };
-            for letter in page.into_iter().filter(wanted) {
-                if report.matched == redrive.at_most {
+            for letter in page.iter().filter(|letter| selection.selects(letter)) {
+                if report.matched == selection.at_most {
                     return Ok(report);
                 }
                 report.matched += 1;
-                if !redrive.dry_run {
+                if !selection.dry_run {
                     sleep_until(next).await;
-                    next += Duration::from_secs(1) / redrive.per_second;
-                    let redriven = self.redrive(letter.id).await?;
-                    report.redriven += u64::from(redriven == Redriven::Queued);
+                    next += pause;
+                    let result = self.journal.command(letter.id, command).await?;
+                    report.changed += u64::from(result.is_some_and(|result| result.applied));
                 }
-                if let Some(progress) = &redrive.progress {
+                if let Some(progress) = &selection.progress {
                     progress.send_replace(report);
                 }
             }

@@ -13,6 +13,9 @@ pub enum EntryCommand {
     /// Queues an entry that is [`Failed`](Status::Failed) anew, with no attempts made and
     /// that long to live.
     Redrive(Duration),
+    /// Removes an entry that is [`Failed`](Status::Failed), with its payload, history and
+    /// [key](super::Dedup::key).
+    Purge,
 }
 
 impl EntryCommand {
@@ -20,7 +23,7 @@ impl EntryCommand {
     pub(crate) fn applies_to(self) -> Status {
         match self {
             Self::Cancel(_) | Self::Trigger => Status::Queued,
-            Self::Redrive(_) => Status::Failed,
+            Self::Redrive(_) | Self::Purge => Status::Failed,
         }
     }
 
@@ -28,7 +31,7 @@ impl EntryCommand {
     pub(crate) fn time_and_note(self) -> (Duration, &'static str) {
         match self {
             Self::Cancel(keep) => (keep, "cancelled"),
-            Self::Trigger => (Duration::ZERO, ""),
+            Self::Trigger | Self::Purge => (Duration::ZERO, ""),
             Self::Redrive(ttl) => (ttl, "redriven"),
         }
     }
@@ -39,6 +42,7 @@ impl EntryCommand {
 pub struct CommandResult {
     /// Whether the entry was in a state for the command, and changed.
     pub applied: bool,
-    /// The entry as it stands now, without payload, result and history.
+    /// The entry as it stands now, or as it stood when it was purged, without payload, result and
+    /// history.
     pub entry: Entry,
 }

@@ -2,7 +2,7 @@
 //!
 //! All three are entries of a named queue, and differ in their worker. An entry is
 //! [enqueued](Journal::enqueue), [leased](Journal::lease) by a worker, and [settled](Journal::settle)
-//! by it; operators give [commands](Journal::command) meanwhile. Every verb is one atomic transition
+//! by it; operators give [commands](Journal::command) meanwhile, and a purge removes a dead letter. Every verb is one atomic transition
 //! on the store's clock, so that a cancel and a start, or two workers, never both win.
 //!
 //! ```text
@@ -193,8 +193,8 @@ pub trait Journal: Send + Sync + 'static {
         settlement: Settlement,
     ) -> impl Future<Output = Result<Enqueued, StoreError>> + Send;
 
-    /// Cancels, triggers or redrives an entry, if it is in a state for that; `None` if there is no
-    /// such entry.
+    /// Cancels, triggers, redrives or purges an entry, if it is in a state for that; `None` if there
+    /// is no such entry.
     fn command(
         &self,
         id: EntryId,

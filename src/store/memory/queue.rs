@@ -282,6 +282,11 @@ impl MemoryQueue {
         }
         let status = self.entries.get(&sequence)?.status(now);
         let applied = status == command.applies_to();
+        if applied && command == EntryCommand::Purge {
+            let entry = self.summary(sequence, now);
+            self.remove(sequence);
+            return Some(CommandResult { applied, entry });
+        }
         if applied {
             self.change(sequence, |stored| stored.command(command, now));
         }

@@ -186,6 +186,7 @@ impl Journal for RedisStore {
             EntryCommand::Cancel(_) => b"0",
             EntryCommand::Trigger => b"1",
             EntryCommand::Redrive(_) => b"2",
+            EntryCommand::Purge => b"3",
         };
         let (time, note) = command.time_and_note();
         let (id, note) = (id.to_string(), history::frame(EventKind::Command, note));

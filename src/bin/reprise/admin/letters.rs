@@ -1,4 +1,4 @@
-//! Dead letters: looked at, and redriven.
+//! Dead letters: looked at, redriven, and purged.
 
 use axum::{
     Json, Router,
@@ -10,12 +10,13 @@ use base64::prelude::*;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tower_reprise::{
-    delivery::dead_letter::{Redrive, Redriven},
+    delivery::dead_letter::{Purged, Redriven, Selection},
     store::journal::{Entry, Journal, Query, Status},
 };
 
 use super::{
     AdminError, Asked, Books,
+    redrives::Act,
     replays::{self, Page, time},
 };
 
@@ -23,8 +24,10 @@ pub(super) fn routes() -> Router<Books> {
     Router::new()
         .route("/", get(list))
         .route("/redrive", post(redrive_all))
+        .route("/purge", post(purge_all))
         .route("/{id}", get(one))
         .route("/{id}/redrive", post(redrive))
+        .route("/{id}/purge", post(purge))
 }
 
 async fn list(
@@ -105,12 +108,25 @@ async fn redrive(
     let parsed = replays::parse(&id).ok_or_else(AdminError::not_found)?;
     match books.letters.redrive(parsed).await? {
         Redriven::Queued => Ok(Json(json!({ "id": id, "status": "queued" }))),
-        Redriven::NotDead(status) => {
-            let why = format!("{id} is {}, allowed: failed", status.as_str());
-            Err(AdminError::conflict(why))
-        }
+        Redriven::NotDead(status) => Err(not_dead(&id, status)),
         Redriven::Unknown => Err(AdminError::not_found()),
     }
+}
+
+async fn purge(
+    State(books): State<Books>,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, AdminError> {
+    let parsed = replays::parse(&id).ok_or_else(AdminError::not_found)?;
+    match books.letters.purge(parsed).await? {
+        Purged::Removed => Ok(Json(json!({ "id": id, "status": "purged" }))),
+        Purged::NotDead(status) => Err(not_dead(&id, status)),
+        Purged::Unknown => Err(AdminError::not_found()),
+    }
+}
+
+fn not_dead(id: &str, status: Status) -> AdminError {
+    AdminError::conflict(format!("{id} is {}, allowed: failed", status.as_str()))
 }
 
 #[derive(Deserialize)]
@@ -129,20 +145,20 @@ struct Many {
     background: bool,
 }
 
-/// The most letters that are redriven in a second.
+/// The most letters that are redriven or purged in a second.
 const FASTEST: u32 = 100_000;
 
 impl Many {
-    fn redrive(&self) -> Result<Redrive, AdminError> {
-        let mut redrive = Redrive::queue(self.queue.clone());
+    fn selection(&self) -> Result<Selection, AdminError> {
+        let mut selection = Selection::queue(self.queue.clone());
         if let Some(owner) = &self.owner {
-            redrive = redrive.owner(owner);
+            selection = selection.owner(owner);
         }
         if let Some(label) = &self.label {
-            redrive = redrive.label(label);
+            selection = selection.label(label);
         }
         if let Some(cause) = &self.cause {
-            redrive = redrive.cause(cause);
+            selection = selection.cause(cause);
         }
         if let Some(per_second) = self.per_second {
             if !(1..=FASTEST).contains(&per_second) {
@@ -153,14 +169,14 @@ impl Many {
                     &allowed,
                 ));
             }
-            redrive = redrive.per_second(per_second);
+            selection = selection.per_second(per_second);
         }
         if let Some(at_most) = self.at_most {
-            redrive = redrive.at_most(at_most);
+            selection = selection.at_most(at_most);
         }
         Ok(match self.dry_run {
-            true => redrive.dry_run(),
-            false => redrive,
+            true => selection.dry_run(),
+            false => selection,
         })
     }
 }
@@ -169,17 +185,34 @@ async fn redrive_all(
     State(books): State<Books>,
     Asked(many): Asked<Many>,
 ) -> Result<(StatusCode, Json<Value>), AdminError> {
-    let redrive = many.redrive()?;
+    act_on_all(Act::Redrive, &books, &many).await
+}
+
+async fn purge_all(
+    State(books): State<Books>,
+    Asked(many): Asked<Many>,
+) -> Result<(StatusCode, Json<Value>), AdminError> {
+    act_on_all(Act::Purge, &books, &many).await
+}
+
+async fn act_on_all(
+    act: Act,
+    books: &Books,
+    many: &Many,
+) -> Result<(StatusCode, Json<Value>), AdminError> {
+    let selection = many.selection()?;
     if many.background && !many.dry_run {
         let filter = json!({
             "queue": many.queue, "owner": many.owner, "label": many.label, "cause": many.cause,
         });
-        let started = books.redrives.start(books.letters.clone(), redrive, filter);
+        let letters = books.letters.clone();
+        let started = books.redrives.start(act, letters, selection, filter);
         return Ok((StatusCode::ACCEPTED, Json(started.await?)));
     }
     // As long as the operator waits for it.
-    let report = books.letters.redrive_all(redrive).await?;
-    let report =
-        json!({ "matched": report.matched, "redriven": report.redriven, "dry_run": many.dry_run });
+    let report = act.run(&books.letters, selection).await?;
+    let report = json!({
+        "matched": report.matched, act.done(): report.changed, "dry_run": many.dry_run,
+    });
     Ok((StatusCode::OK, Json(report)))
 }

@@ -1,4 +1,4 @@
-//! Redrives that go on in the background, with their progress.
+//! Redrives and purges that go on in the background, with their progress.
 
 use std::{
     collections::VecDeque,
@@ -16,15 +16,43 @@ use axum::{
 use serde_json::{Value, json};
 use tokio::{sync::watch, task::AbortHandle};
 use tower_reprise::{
-    delivery::dead_letter::{DeadLetters, Redrive, RedriveReport},
+    delivery::dead_letter::{DeadLetters, Selection, SelectionReport},
     store::StoreError,
 };
 
 use super::{AdminError, Books};
 use crate::store::Store;
 
-/// The number of redrives that are remembered.
+/// The number of redrives and purges that are remembered.
 const REMEMBERED: usize = 32;
+
+/// What is done with letters.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Act {
+    Redrive,
+    Purge,
+}
+
+impl Act {
+    pub(super) async fn run(
+        self,
+        letters: &DeadLetters<Store>,
+        selection: Selection,
+    ) -> Result<SelectionReport, StoreError> {
+        match self {
+            Self::Redrive => letters.redrive_all(selection).await,
+            Self::Purge => letters.purge_all(selection).await,
+        }
+    }
+
+    /// The name of the number of letters that it was done with.
+    pub(super) fn done(self) -> &'static str {
+        match self {
+            Self::Redrive => "redriven",
+            Self::Purge => "purged",
+        }
+    }
+}
 
 #[derive(Default)]
 pub(crate) struct Redrives {
@@ -34,38 +62,39 @@ pub(crate) struct Redrives {
 
 struct Known {
     number: u64,
+    act: Act,
     filter: Value,
     total: u64,
-    progress: watch::Receiver<RedriveReport>,
+    progress: watch::Receiver<SelectionReport>,
     end: Arc<Mutex<Option<Result<(), String>>>>,
     task: AbortHandle,
 }
 
 impl Redrives {
-    /// Counts the letters, and starts to redrive them.
+    /// Counts the letters, and starts.
     pub(super) async fn start(
         &self,
+        act: Act,
         letters: DeadLetters<Store>,
-        redrive: Redrive,
+        selection: Selection,
         filter: Value,
     ) -> Result<Value, StoreError> {
-        let total = letters
-            .redrive_all(redrive.clone().dry_run())
-            .await?
-            .matched;
+        let counted = act.run(&letters, selection.clone().dry_run()).await?;
+        let total = counted.matched;
         let number = 1 + self.last.fetch_add(1, Ordering::Relaxed);
-        let (report, progress) = watch::channel(RedriveReport::default());
+        let (report, progress) = watch::channel(SelectionReport::default());
         let end = Arc::new(Mutex::new(None));
         let ends = Arc::clone(&end);
         // No more than were counted: letters that die meanwhile wait for the next one.
-        let redrive = redrive.at_most(total).progress(report);
+        let selection = selection.at_most(total).progress(report);
         let task = tokio::spawn(async move {
-            let done = letters.redrive_all(redrive).await;
+            let done = act.run(&letters, selection).await;
             let done = done.map(drop).map_err(|error| error.to_string());
             *ends.lock().unwrap_or_else(PoisonError::into_inner) = Some(done);
         });
         let known = Known {
             number,
+            act,
             filter,
             total,
             progress,
@@ -102,7 +131,7 @@ impl Known {
             "filter": self.filter,
             "total": self.total,
             "seen": report.matched,
-            "redriven": report.redriven,
+            self.act.done(): report.changed,
             "state": state,
             "error": error,
         })

@@ -11,7 +11,7 @@ use crate::{
     output::{Format, cell, fields, progress, show, table},
 };
 
-/// Dead letters: what could not be done, to be looked at and redriven
+/// Dead letters: what could not be done, to be looked at, redriven or purged
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -54,6 +54,25 @@ enum Action {
         #[arg(long, value_name = "NUMBER")]
         at_most: Option<u64>,
     },
+    /// Removes letters for good: by id, or all that a filter selects
+    Purge {
+        /// The letters' ids; without one, the filter selects
+        id: Vec<String>,
+        #[command(flatten)]
+        filter: Filter,
+        /// All of the queue, with no other filter
+        #[arg(long)]
+        all: bool,
+        /// Says how many there are, and changes nothing
+        #[arg(long)]
+        dry_run: bool,
+        /// Confirms: nothing brings a purged letter back
+        #[arg(long)]
+        yes: bool,
+        /// At most this many
+        #[arg(long, value_name = "NUMBER")]
+        at_most: Option<u64>,
+    },
 }
 
 #[derive(clap::Args)]
@@ -89,20 +108,31 @@ impl Filter {
 
 /// The number of letters in one request.
 const PAGE: usize = 1000;
-/// The interval between two looks at a redrive's progress.
+/// The interval between two looks at the progress.
 const LOOK: Duration = Duration::from_millis(200);
 
 impl Args {
     pub(crate) fn run(self, by_hand: bool) -> Result<ExitCode, BoxError> {
         let Self { action, at } = self;
-        if let Action::Redrive {
+        let (Action::Redrive {
             id, filter, all, ..
-        } = &action
-            && id.is_empty()
-            && !filter.selects()
-            && !all
-        {
+        }
+        | Action::Purge {
+            id, filter, all, ..
+        }) = &action
+        else {
+            return at.run(by_hand, |desk, format| action.run(desk, format));
+        };
+        if id.is_empty() && !filter.selects() && !all {
             return Err("say which letters: an id, a filter, or --all".into());
+        }
+        if let Action::Purge {
+            dry_run: false,
+            yes: false,
+            ..
+        } = action
+        {
+            return Err("nothing brings a purged letter back: say --yes, or --dry-run".into());
         }
         at.run(by_hand, |desk, format| action.run(desk, format))
     }
@@ -117,19 +147,7 @@ impl Action {
                 show(format, &letter, text);
             }
             Self::Redrive { id, dry_run, .. } if !id.is_empty() => {
-                let mut redriven = Vec::new();
-                for id in id {
-                    let path = format!("/dead-letters/{}", encoded(&id));
-                    redriven.push(match dry_run {
-                        true => desk
-                            .get(&path)
-                            .await
-                            .map(|_| json!({ "id": id, "status": "failed" }))?,
-                        false => desk.post(&format!("{path}/redrive")).await?,
-                    });
-                }
-                let answer = json!({ "redriven": redriven });
-                show(format, &answer, |_| table(&["id", "status"], &redriven));
+                each(&desk, format, REDRIVE, id, dry_run).await?;
             }
             Self::Redrive {
                 filter,
@@ -138,25 +156,76 @@ impl Action {
                 at_most,
                 ..
             } => {
-                let mut query = filter.query();
-                query.push(("dry_run", Some(dry_run.to_string())));
-                query.push(("per_second", Some(per_second.to_string())));
-                query.push(("at_most", at_most.map(|most| most.to_string())));
-                query.push(("background", Some("true".to_owned())));
-                let answer = desk.post(&path("/dead-letters/redrive", &query)).await?;
-                return match dry_run {
-                    true => {
-                        let count =
-                            |answer: &Value| format!("{} would be redriven", answer["matched"]);
-                        show(format, &answer, count);
-                        Ok(ExitCode::SUCCESS)
-                    }
-                    false => follow(&desk, format, answer).await,
-                };
+                let per_second = Some(per_second.to_string());
+                let more = [("per_second", per_second)];
+                return all(&desk, format, REDRIVE, &filter, dry_run, at_most, more).await;
             }
+            Self::Purge { id, dry_run, .. } if !id.is_empty() => {
+                each(&desk, format, PURGE, id, dry_run).await?;
+            }
+            Self::Purge {
+                filter,
+                dry_run,
+                at_most,
+                ..
+            } => return all(&desk, format, PURGE, &filter, dry_run, at_most, []).await,
         }
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// An act on letters, and the word for letters that it was done with.
+type Act = (&'static str, &'static str);
+const REDRIVE: Act = ("redrive", "redriven");
+const PURGE: Act = ("purge", "purged");
+
+/// Acts on letters by their ids.
+async fn each(
+    desk: &AdminClient,
+    format: Format,
+    (act, done): Act,
+    ids: Vec<String>,
+    dry_run: bool,
+) -> Result<(), BoxError> {
+    let mut acted = Vec::new();
+    for id in ids {
+        let path = format!("/dead-letters/{}", encoded(&id));
+        acted.push(match dry_run {
+            true => desk
+                .get(&path)
+                .await
+                .map(|_| json!({ "id": id, "status": "failed" }))?,
+            false => desk.post(&format!("{path}/{act}")).await?,
+        });
+    }
+    let answer = json!({ done: acted });
+    show(format, &answer, |_| table(&["id", "status"], &acted));
+    Ok(())
+}
+
+/// Acts on the letters that a filter selects.
+async fn all(
+    desk: &AdminClient,
+    format: Format,
+    (act, done): Act,
+    filter: &Filter,
+    dry_run: bool,
+    at_most: Option<u64>,
+    more: impl IntoIterator<Item = (&'static str, Option<String>)>,
+) -> Result<ExitCode, BoxError> {
+    let mut query = filter.query();
+    query.push(("dry_run", Some(dry_run.to_string())));
+    query.push(("at_most", at_most.map(|most| most.to_string())));
+    query.push(("background", Some("true".to_owned())));
+    query.extend(more);
+    let to = path(&format!("/dead-letters/{act}"), &query);
+    let answer = desk.post(&to).await?;
+    if !dry_run {
+        return follow(desk, format, done, answer).await;
+    }
+    let count = |answer: &Value| format!("{} would be {done}", answer["matched"]);
+    show(format, &answer, count);
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Lists page by page: stores do not select by cause, so a page may hold few of it or none.
@@ -183,8 +252,13 @@ async fn list(
     Ok(())
 }
 
-/// Shows how far a redrive is, until it has ended.
-async fn follow(desk: &AdminClient, format: Format, started: Value) -> Result<ExitCode, BoxError> {
+/// Shows how far a redrive or purge is, until it has ended.
+async fn follow(
+    desk: &AdminClient,
+    format: Format,
+    done: &str,
+    started: Value,
+) -> Result<ExitCode, BoxError> {
     let number = started["number"].as_u64().unwrap_or_default();
     let mut answer = started;
     loop {
@@ -198,9 +272,9 @@ async fn follow(desk: &AdminClient, format: Format, started: Value) -> Result<Ex
     }
     show(format, &answer, |answer| {
         format!(
-            "{}: {} of {} redriven",
+            "{}: {} of {} {done}",
             cell(&answer["state"]),
-            answer["redriven"],
+            answer[done],
             answer["total"]
         )
     });

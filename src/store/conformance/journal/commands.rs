@@ -115,6 +115,35 @@ impl<B: Backend<Store: Journal>> Case<'_, B> {
         assert_eq!(self.status(id).await, Some(Status::Queued));
     }
 
+    pub(super) async fn only_a_dead_letter_is_purged(&self) {
+        let with_key = |new: &mut NewEntry| new.dedup = dedup(7, 7);
+        let id = self.put_with(with_key).await;
+        self.command(id, EntryCommand::Purge, Err(Status::Queued))
+            .await;
+        let leased = self.lease_one().await;
+        self.command(id, EntryCommand::Purge, Err(Status::Processing))
+            .await;
+        self.fail(&leased).await;
+        let done = self.put(self.entry()).await;
+        let leased = self.lease_one().await;
+        self.complete(&leased).await;
+        self.command(done, EntryCommand::Purge, Err(Status::Completed))
+            .await;
+
+        self.command(id, EntryCommand::Purge, Ok(Status::Failed))
+            .await;
+        assert_eq!(self.status(id).await, None);
+        let again = self.store.command(id, EntryCommand::Purge).await;
+        assert_eq!(again.expect("command"), None);
+        let left = self.list(Query::new(self.queue.clone(), 9)).await;
+        assert_eq!(ids(&left), [done]);
+        let counts = self.other.counts(&self.queue).await.expect("counts");
+        assert_eq!(counts.of(Status::Failed), 0);
+        // Neither its key nor its id is taken any more.
+        self.put_with(with_key).await;
+        self.put_with(|new| new.id = id).await;
+    }
+
     pub(super) async fn what_is_over_is_kept_for_its_time(&self) {
         let keep = self.keep();
         let mut over = Vec::new();

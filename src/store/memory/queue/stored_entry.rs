@@ -91,6 +91,7 @@ impl StoredEntry {
                 entry.expires_at = now.after(time);
                 self.until = now;
             }
+            EntryCommand::Purge => unreachable!("the queue removes a purged entry"),
         }
         self.note(EventKind::Command, note, now);
     }

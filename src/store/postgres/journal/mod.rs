@@ -230,6 +230,7 @@ impl Journal for PostgresStore {
             EntryCommand::Cancel(_) => (&statements.cancel, &parameters[..]),
             EntryCommand::Trigger => (&statements.trigger, &parameters[..1]),
             EntryCommand::Redrive(_) => (&statements.redrive, &parameters[..]),
+            EntryCommand::Purge => (&statements.purge, &parameters[..1]),
         };
         loop {
             if let Some(row) = self.rows(sql, parameters).await?.first() {

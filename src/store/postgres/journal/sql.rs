@@ -75,6 +75,7 @@ pub(in super::super) struct Statements {
     pub(super) cancel: String,
     pub(super) trigger: String,
     pub(super) redrive: String,
+    pub(super) purge: String,
     pub(super) look: String,
     pub(super) find: String,
     pub(super) find_duplicate: String,
@@ -128,6 +129,10 @@ impl Statements {
                    redrives = redrives + 1, repeats = 0, due = {NOW}, expires = {}, history = {redriven} \
                  WHERE id = $1 AND status = 3 AND until > {NOW} RETURNING {summary}",
                 after("$2")
+            ),
+            purge: format!(
+                "DELETE FROM {table} WHERE id = $1 AND status = 3 AND until > {NOW} \
+                 RETURNING {summary}"
             ),
             look: format!("SELECT {summary} FROM {table} WHERE id = $1 AND NOT {gone}"),
             find: format!("SELECT {whole} FROM {table} WHERE id = $1 AND NOT {gone}"),

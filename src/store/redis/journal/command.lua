@@ -1,11 +1,15 @@
--- ARGV: id, what (0 cancel, 1 trigger, 2 redrive), time to keep it or to live in microseconds, note
+-- ARGV: id, what (0 cancel, 1 trigger, 2 redrive, 3 purge), time to keep it or to live in microseconds, note
 -- Answers: 0 there is none, 1 not in a state for that (entry), 2 applied (entry)
 local entry = load(ARGV[1])
 if not entry or is_gone(entry) then
     return {0}
 end
-if status_of(entry) ~= (ARGV[2] == '2' and FAILED or QUEUED) then
+if status_of(entry) ~= (ARGV[2] >= '2' and FAILED or QUEUED) then
     return {1, answer(entry)}
+end
+if ARGV[2] == '3' then
+    remove(entry)
+    return {2, answer(entry)}
 end
 hide(entry)
 if ARGV[2] == '0' then

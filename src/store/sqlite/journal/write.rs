@@ -248,11 +248,18 @@ pub(super) fn command(
          WHERE id = ?1 AND status = 3 AND until > ?2 RETURNING ",
         summary!()
     );
+    // Names the parameters that it has no use for: all commands have the same.
+    const PURGE: &str = concat!(
+        "DELETE FROM journal WHERE id = ?1 AND status = 3 AND until > ?2
+           AND ?3 IS NOT NULL AND ?4 IS NOT NULL RETURNING ",
+        summary!()
+    );
     let now = batch.now;
     let sql = match command {
         EntryCommand::Cancel(_) => CANCEL,
         EntryCommand::Trigger => TRIGGER,
         EntryCommand::Redrive(_) => REDRIVE,
+        EntryCommand::Purge => PURGE,
     };
     let (time, note) = command.time_and_note();
     let note = noted(EventKind::Command, note, now);

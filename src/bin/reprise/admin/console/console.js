@@ -236,6 +236,10 @@ async function detail(id) {
   kind.onchange = draw; draw();
   $("detail-body").replaceChildren(list, make("p", "Body, " + bytes.length + " bytes, as "), kind, body);
   $("detail-redrive").onclick = () => act(async () => { await json("/dead-letters/" + encodeURIComponent(id) + "/redrive", "POST"); $("detail").close(); await letters(); });
+  $("detail-purge").onclick = () => act(async () => {
+    if (!(await sure("Remove this letter for good?"))) return;
+    await json("/dead-letters/" + encodeURIComponent(id) + "/purge", "POST"); $("detail").close(); await letters();
+  });
   $("detail").showModal();
 }
 $("detail-close").onclick = () => $("detail").close();
@@ -246,11 +250,18 @@ $("redrive").onclick = () => act(async () => {
   if (!(await sure(dry.matched + " letters match. Redrive them, 100 a second?"))) return;
   await json(path + query(form, { per_second: "100", background: "true" }), "POST");
 });
+$("purge").onclick = () => act(async () => {
+  const path = "/dead-letters/purge", form = $("letter-filter");
+  const dry = await json(path + query(form, { dry_run: "true" }), "POST");
+  if (!(await sure(dry.matched + " letters match. Remove them for good?"))) return;
+  await json(path + query(form, { at_most: String(dry.matched), background: "true" }), "POST");
+});
 function redrive(job) {
+  const purge = "purged" in job;
   const box = make("div", null, { class: "redrive" });
   const filter = Object.values(job.filter).filter(Boolean).join(", ");
-  box.append(make("span", "Redrive " + job.number + " (" + filter + ")"), make("progress", null, { max: Math.max(1, job.total), value: job.seen }),
-    make("span", job.redriven + " of " + job.total + " " + (job.error || job.state)));
+  box.append(make("span", (purge ? "Purge " : "Redrive ") + job.number + " (" + filter + ")"), make("progress", null, { max: Math.max(1, job.total), value: job.seen }),
+    make("span", (purge ? job.purged : job.redriven) + " of " + job.total + " " + (job.error || job.state)));
   if (job.state === "running") {
     const button = make("button", "Stop");
     button.onclick = () => act(() => json("/redrives/" + job.number + "/stop", "POST"));
