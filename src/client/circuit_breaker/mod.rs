@@ -26,10 +26,9 @@
 //! | succeed with the whole stack | 100 % | 60 % | 30 % | 0 % |
 //! | requests a call with the whole stack | 1.11 × | 1.19 × | 1.19 × | 0.06 × |
 //!
-//! At 99 % the promise holds for a busy client, not for one that makes few calls and had no success yet:
-//! of 600 calls in a minute a tenth may go out if all fail, and most of these would have to be the first
-//! ones to bring as many successes as without a breaker (a success among 60 calls has a chance of 45 %).
-//! A client that starts in an outage would then call three times as often before it stops.
+//! At 99 % it takes a hundred requests to see that this is no outage, so it depends on chance how soon
+//! a client finds out, and half a point can be missing: of 200 calls a second for a minute 0.4 to 1.2 %
+//! succeed, of ten calls a second for ten minutes 0.5 to 0.6 %, and without retries 1.0 %.
 //!
 //! [`consecutive_failures`] sets a plain count instead, and [`failure_rate`] a share of a window.
 //!
