@@ -1,35 +1,39 @@
 //! Sends concurrent transitions of one kind together, in one statement.
 //!
-//! Most of the cost of a transition is its round trip and its commit, so transitions that come in
-//! while a statement is under way join the next batch. Many of them start a second batch on another
-//! connection: the server commits both at once, or at least works on one while it writes the other to
-//! disk. A transition that its batch did not make is made by itself, so a batch decides nothing: its
-//! statement is a shortcut for the usual case.
+//! Most of the cost of a transition is its round trip and its commit. One that comes alone is sent at
+//! once, by its caller. Those that come in while a statement is under way join the next batch, which a
+//! task sends. Many of them start a second batch on another connection: the server commits both at
+//! once, or at least works on one while it writes the other to disk. A transition that its batch did
+//! not make is made by itself, so a batch decides nothing: its statement is a shortcut for the usual
+//! case.
 
 use std::{
     marker::PhantomData,
+    slice,
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use tokio::{sync::oneshot, time::Instant};
+use tokio::{runtime::Handle, sync::oneshot, time::Instant};
 
-use super::{PostgresStore, error::of_late_statement};
+use super::error::of_late_statement;
 use crate::store::{StoreError, StoreErrorKind, journal::coalesce::coalesce};
 
 /// Size of a full batch, in transitions and in bytes of what they carry.
 const FULL: usize = 512;
 const FULL_BYTES: usize = 4 << 20;
-/// The most batches under way, and how many transitions have to wait for the second one.
-const FLUSHERS: usize = 2;
+/// The most statements under way, and how many transitions have to wait for the second one.
+const SENDERS: usize = 2;
 const MANY: usize = 64;
 
 /// One transition of a batch.
 pub(super) trait BatchRow: Sized + Send + Sync + 'static {
+    /// The store that makes it. Clones share their batchers.
+    type Store: Clone + Send + Sync + 'static;
     type Answer: Send + 'static;
 
     /// Returns the batcher of its kind.
-    fn batcher(store: &PostgresStore) -> &Batcher<Self>;
+    fn batcher(store: &Self::Store) -> &Batcher<Self>;
 
     /// Returns the bytes that it carries.
     fn bytes(&self) -> usize;
@@ -37,7 +41,7 @@ pub(super) trait BatchRow: Sized + Send + Sync + 'static {
     /// Sends transitions in one statement. Each answer is that of the row in its place; `None` if the
     /// statement did not make the transition.
     fn send(
-        store: &PostgresStore,
+        store: &Self::Store,
         deadline: Instant,
         rows: &[Self],
     ) -> impl Future<Output = Result<Vec<Option<Self::Answer>>, StoreError>> + Send;
@@ -45,19 +49,22 @@ pub(super) trait BatchRow: Sized + Send + Sync + 'static {
 
 /// Transitions that wait for a batch.
 pub(super) struct Batcher<R: BatchRow> {
+    timeout: Duration,
     pending: Mutex<Pending<R>>,
 }
 
 struct Pending<R: BatchRow> {
     waiting: Vec<(R, oneshot::Sender<Sent<R>>)>,
-    /// Tasks that send batches.
-    flushers: usize,
+    /// Callers and tasks that send. Invariant: while a transition waits there is one, since whoever
+    /// stops sending looks for waiting ones under the same lock.
+    senders: usize,
 }
 
 /// The result of a row's batch.
 type Sent<R> = Result<Option<<R as BatchRow>::Answer>, Failed>;
 
 /// The end of a transition's part in a batch.
+#[derive(Debug)]
 pub(super) enum Batched<A> {
     Made(A),
     /// It has to be made by itself, in the time that is left of its timeout.
@@ -75,35 +82,52 @@ struct Failed {
     in_doubt: bool,
 }
 
+impl Failed {
+    /// Returns `None` for an error that another statement need not meet.
+    fn of_batch(error: &StoreError) -> Option<Self> {
+        error.is_transient().then(|| Self {
+            kind: error.kind(),
+            in_doubt: error.may_have_happened(),
+        })
+    }
+}
+
 impl From<Failed> for StoreError {
     fn from(failed: Failed) -> Self {
         Self::new(failed.kind, "a batch failed").in_doubt_if(failed.in_doubt)
     }
 }
 
-impl<R: BatchRow> Default for Batcher<R> {
-    fn default() -> Self {
-        Self {
-            pending: Mutex::new(Pending {
-                waiting: Vec::new(),
-                flushers: 0,
-            }),
-        }
-    }
-}
-
 impl<R: BatchRow> Pending<R> {
-    /// Returns whether these transitions are worth a task beside so many others.
-    fn needs_flusher(&self, others: usize) -> bool {
+    /// Returns whether the waiting transitions are worth a statement beside so many others.
+    fn needs_sender(&self, others: usize) -> bool {
         match others {
             0 => !self.waiting.is_empty(),
-            1..FLUSHERS => self.waiting.len() >= MANY,
+            1..SENDERS => self.waiting.len() >= MANY,
             _ => false,
         }
+    }
+
+    /// Returns whether the caller has to start a task that sends.
+    fn starts_sender(&mut self) -> bool {
+        let starts = self.needs_sender(self.senders);
+        self.senders += usize::from(starts);
+        starts
     }
 }
 
 impl<R: BatchRow> Batcher<R> {
+    /// Returns a batcher whose transitions take no longer than this.
+    pub(super) fn new(timeout: Duration) -> Self {
+        Self {
+            timeout,
+            pending: Mutex::new(Pending {
+                waiting: Vec::new(),
+                senders: 0,
+            }),
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Pending<R>> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -112,20 +136,35 @@ impl<R: BatchRow> Batcher<R> {
         self.lock().waiting.len()
     }
 
+    /// Returns whether the caller may send its own transition, as nothing is under way. It then has to
+    /// [`leave`](Self::leave).
+    fn enter(&self) -> bool {
+        let mut pending = self.lock();
+        let alone = pending.senders == 0;
+        pending.senders += usize::from(alone);
+        alone
+    }
+
+    /// Ends what [`enter`](Self::enter) began, and returns whether the caller has to start a task that
+    /// sends what came meanwhile.
+    fn leave(&self) -> bool {
+        let mut pending = self.lock();
+        pending.senders -= 1;
+        pending.starts_sender()
+    }
+
     /// Adds a transition, and returns whether the caller has to start a task that sends it.
     fn add(&self, row: R, answer: oneshot::Sender<Sent<R>>) -> bool {
         let mut pending = self.lock();
         pending.waiting.push((row, answer));
-        let starts = pending.needs_flusher(pending.flushers);
-        pending.flushers += usize::from(starts);
-        starts
+        pending.starts_sender()
     }
 
     /// Returns the next batch; an empty one ends the task that asks, which is not needed any more.
     fn next(&self) -> Vec<(R, oneshot::Sender<Sent<R>>)> {
         let mut pending = self.lock();
-        if !pending.needs_flusher(pending.flushers - 1) {
-            pending.flushers -= 1;
+        if !pending.needs_sender(pending.senders - 1) {
+            pending.senders -= 1;
             return Vec::new();
         }
         let mut bytes = 0;
@@ -141,63 +180,113 @@ impl<R: BatchRow> Batcher<R> {
     /// Ends a task that did not finish. After the last one, waiting transitions are made one by one.
     fn abandon(&self) {
         let mut pending = self.lock();
-        pending.flushers -= 1;
-        if pending.flushers == 0 {
+        pending.senders -= 1;
+        if pending.senders == 0 {
             pending.waiting.clear();
         }
     }
 }
 
-impl PostgresStore {
-    /// Makes a transition along with others.
-    ///
-    /// # Errors
-    ///
-    /// The server did not respond in time.
-    pub(super) async fn batched<R: BatchRow>(
-        &self,
-        row: R,
-    ) -> Result<Batched<R::Answer>, StoreError> {
-        let deadline = Instant::now() + self.inner.timeout;
-        let (answer, sent) = oneshot::channel();
-        if R::batcher(self).add(row, answer) {
-            // On a task of its own, since the caller may be cancelled.
-            tokio::spawn(Flusher::<R>::new(self.clone()).run());
-        }
-        let sent = match tokio::time::timeout_at(deadline, sent).await {
-            Ok(sent) => sent,
-            Err(_) => return Err(of_late_statement()),
-        };
-        let in_doubt = match sent {
-            Ok(Ok(Some(made))) => return Ok(Batched::Made(made)),
-            Ok(Ok(None)) => false,
-            Ok(Err(failed)) if failed.kind != StoreErrorKind::Unavailable => {
-                return Err(failed.into());
+/// Makes a transition, along with others if there are any.
+///
+/// # Errors
+///
+/// The server did not respond in time.
+pub(super) async fn batched<R: BatchRow>(
+    store: &R::Store,
+    row: R,
+) -> Result<Batched<R::Answer>, StoreError> {
+    let batcher = R::batcher(store);
+    let deadline = Instant::now() + batcher.timeout;
+    let lone = Lone::<R>::enter(store);
+    if lone.is_some() {
+        // Lets those that this thread would run next join it. More of that would cost a transition
+        // that stays alone a tenth of its time.
+        tokio::task::yield_now().await;
+    }
+    let sent = match lone {
+        Some(lone) if batcher.count() == 0 => {
+            let sent = R::send(store, deadline, slice::from_ref(&row)).await;
+            drop(lone);
+            match sent {
+                Ok(mut sent) => Ok(sent.pop().flatten()),
+                Err(error) => match Failed::of_batch(&error) {
+                    Some(failed) if failed.kind != StoreErrorKind::Unavailable => {
+                        return Err(error);
+                    }
+                    failed => failed.map_or(Ok(None), Err),
+                },
             }
-            Ok(Err(failed)) => failed.in_doubt,
-            // The task was dropped, with its runtime say.
-            Err(_) => true,
-        };
-        Ok(Batched::Alone {
-            left: deadline.saturating_duration_since(Instant::now()),
-            in_doubt,
+        }
+        lone => {
+            let (answer, sent) = oneshot::channel();
+            if batcher.add(row, answer) {
+                Flusher::<R>::start(store, &Handle::current());
+            }
+            // Starts the task if this caller was the one that sends.
+            drop(lone);
+            match tokio::time::timeout_at(deadline, sent).await {
+                // The task was dropped, with its runtime say.
+                Ok(Err(_)) => Err(Failed {
+                    kind: StoreErrorKind::Unavailable,
+                    in_doubt: true,
+                }),
+                Ok(Ok(sent)) => sent,
+                Err(_) => return Err(of_late_statement()),
+            }
+        }
+    };
+    let in_doubt = match sent {
+        Ok(Some(made)) => return Ok(Batched::Made(made)),
+        Ok(None) => false,
+        Err(failed) if failed.kind != StoreErrorKind::Unavailable => return Err(failed.into()),
+        Err(failed) => failed.in_doubt,
+    };
+    Ok(Batched::Alone {
+        left: deadline.saturating_duration_since(Instant::now()),
+        in_doubt,
+    })
+}
+
+/// The right of a caller to send its own transition, while no other is under way. Whether it was made
+/// or its caller was cancelled: a task then sends what came meanwhile.
+struct Lone<'a, R: BatchRow> {
+    store: &'a R::Store,
+    /// The one that the drop may not be on.
+    runtime: Handle,
+}
+
+impl<'a, R: BatchRow> Lone<'a, R> {
+    fn enter(store: &'a R::Store) -> Option<Self> {
+        R::batcher(store).enter().then(|| Self {
+            store,
+            runtime: Handle::current(),
         })
+    }
+}
+
+impl<R: BatchRow> Drop for Lone<'_, R> {
+    fn drop(&mut self) {
+        if R::batcher(self.store).leave() {
+            Flusher::<R>::start(self.store, &self.runtime);
+        }
     }
 }
 
 /// A task that sends batches until there are none. If it is dropped before, no transition waits for
 /// it.
 struct Flusher<R: BatchRow> {
-    store: Option<PostgresStore>,
+    store: Option<R::Store>,
     rows: PhantomData<R>,
 }
 
 impl<R: BatchRow> Flusher<R> {
-    fn new(store: PostgresStore) -> Self {
-        Self {
-            store: Some(store),
+    fn start(store: &R::Store, runtime: &Handle) {
+        let flusher = Self {
+            store: Some(store.clone()),
             rows: PhantomData,
-        }
+        };
+        runtime.spawn(flusher.run());
     }
 
     async fn run(mut self) {
@@ -211,7 +300,7 @@ impl<R: BatchRow> Flusher<R> {
                 return;
             }
             let (rows, answers): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
-            let deadline = Instant::now() + store.inner.timeout;
+            let deadline = Instant::now() + batcher.timeout;
             match R::send(store, deadline, &rows).await {
                 Ok(sent) => {
                     for (answer, sent) in answers.into_iter().zip(sent) {
@@ -220,10 +309,7 @@ impl<R: BatchRow> Flusher<R> {
                     }
                 }
                 Err(error) => {
-                    let failed = error.is_transient().then(|| Failed {
-                        kind: error.kind(),
-                        in_doubt: error.may_have_happened(),
-                    });
+                    let failed = Failed::of_batch(&error);
                     for answer in answers {
                         let _ = answer.send(failed.map_or(Ok(None), Err));
                     }
@@ -242,69 +328,4 @@ impl<R: BatchRow> Drop for Flusher<R> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    struct Nothing;
-
-    impl BatchRow for Nothing {
-        type Answer = ();
-
-        fn batcher(_store: &PostgresStore) -> &Batcher<Self> {
-            unreachable!("the tests have no store")
-        }
-
-        fn bytes(&self) -> usize {
-            0
-        }
-
-        async fn send(
-            _store: &PostgresStore,
-            _deadline: Instant,
-            _rows: &[Self],
-        ) -> Result<Vec<Option<()>>, StoreError> {
-            unreachable!("the tests have no store")
-        }
-    }
-
-    fn add(batcher: &Batcher<Nothing>) -> bool {
-        batcher.add(Nothing, oneshot::channel().0)
-    }
-
-    #[test]
-    fn few_are_sent_one_batch_after_the_other() {
-        let batcher = Batcher::default();
-        assert!(add(&batcher), "the first starts a task");
-        assert_eq!(batcher.next().len(), 1);
-        assert!((1..MANY).all(|_| !add(&batcher)));
-        assert_eq!(batcher.next().len(), MANY - 1);
-        assert!(batcher.next().is_empty());
-        assert!(add(&batcher), "the task has ended");
-    }
-
-    #[test]
-    fn nothing_waits_for_a_task_that_was_dropped() {
-        let batcher = Batcher::default();
-        assert!(add(&batcher), "the first starts a task");
-        assert!(!add(&batcher));
-        batcher.abandon();
-        assert_eq!(batcher.count(), 0, "they are sent one by one");
-        assert!(add(&batcher), "the task has ended");
-    }
-
-    #[test]
-    fn many_are_sent_in_two_batches_at_a_time() {
-        let batcher = Batcher::default();
-        assert!(add(&batcher));
-        assert_eq!(batcher.next().len(), 1);
-        let started = (0..2 * FULL).filter(|_| add(&batcher)).count();
-        assert_eq!(started, FLUSHERS - 1);
-        assert_eq!(batcher.next().len(), FULL);
-        assert_eq!(batcher.next().len(), FULL);
-        add(&batcher);
-        assert!(batcher.next().is_empty(), "one task is enough for that");
-        assert_eq!(batcher.next().len(), 1);
-        assert!(batcher.next().is_empty());
-        assert_eq!(batcher.lock().flushers, 0);
-    }
-}
+mod tests;

@@ -80,7 +80,7 @@ use tokio::time::{Instant, error::Elapsed};
 use tokio_postgres::{Row, Transaction, error::SqlState, types::ToSql};
 
 use self::{
-    batcher::{Batched, Batcher},
+    batcher::{Batched, Batcher, batched},
     builder::Table,
     record_rows::{ClaimRow, CompleteRow},
     row::{claimed, columns, micros, number},
@@ -178,9 +178,9 @@ impl PostgresStore {
                 table: table.clone(),
                 statements: Statements::new(table),
                 journal: journal::Statements::new(table),
-                claims: Batcher::default(),
-                completions: Batcher::default(),
-                settle_batcher: Batcher::default(),
+                claims: Batcher::new(timeout),
+                completions: Batcher::new(timeout),
+                settle_batcher: Batcher::new(timeout),
                 timeout,
                 opened: Instant::now(),
                 next_sweep: AtomicU64::new(0),
@@ -417,7 +417,7 @@ impl IdempotencyStore for PostgresStore {
         let (mut left, mut in_doubt) = (self.inner.timeout, false);
         // A claim that resumes an operation finds its record.
         if claim.resumes.is_none() {
-            match self.batched(ClaimRow::new(&claim)).await? {
+            match batched(self, ClaimRow::new(&claim)).await? {
                 Batched::Made(token) => {
                     return Ok(Claimed::New(Lease {
                         token,
@@ -471,7 +471,7 @@ impl IdempotencyStore for PostgresStore {
         retention: Duration,
     ) -> Result<Ownership, StoreError> {
         let row = CompleteRow::new(key, token, stored.clone(), retention);
-        let (left, in_doubt) = match self.batched(row).await? {
+        let (left, in_doubt) = match batched(self, row).await? {
             Batched::Made(()) => return Ok(Ownership::Held),
             Batched::Alone { left, in_doubt } => (left, in_doubt),
         };

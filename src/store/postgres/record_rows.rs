@@ -38,6 +38,7 @@ impl ClaimRow {
 }
 
 impl BatchRow for ClaimRow {
+    type Store = PostgresStore;
     type Answer = FencingToken;
 
     fn batcher(store: &PostgresStore) -> &Batcher<Self> {
@@ -103,6 +104,7 @@ impl CompleteRow {
 }
 
 impl BatchRow for CompleteRow {
+    type Store = PostgresStore;
     type Answer = ();
 
     fn batcher(store: &PostgresStore) -> &Batcher<Self> {

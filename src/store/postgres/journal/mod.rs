@@ -14,7 +14,11 @@ use self::{
     transactions::{enqueue_with, enqueued},
 };
 pub(super) use self::{settle_row::SettleRow, sql::Statements};
-use super::{PostgresStore, batcher::Batched, error};
+use super::{
+    PostgresStore,
+    batcher::{Batched, batched},
+    error,
+};
 use crate::store::{
     Fingerprint, Ownership, RecordKey, StoreError, StoreErrorKind,
     journal::{
@@ -169,7 +173,7 @@ impl Journal for PostgresStore {
                 cause: settlement.stored_cause().map(str::to_owned),
                 keeps: settlement.keeps_place,
             };
-            if let Ok(Batched::Made(())) = self.batched(row).await {
+            if let Ok(Batched::Made(())) = batched(self, row).await {
                 return Ok(Ownership::Held);
             }
         }

@@ -26,6 +26,7 @@ pub(in super::super) struct SettleRow {
 }
 
 impl BatchRow for SettleRow {
+    type Store = PostgresStore;
     type Answer = ();
 
     fn batcher(store: &PostgresStore) -> &Batcher<Self> {
