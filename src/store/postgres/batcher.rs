@@ -58,6 +58,8 @@ struct Pending<R: BatchRow> {
     /// Callers and tasks that send. Invariant: while a transition waits there is one, since whoever
     /// stops sending looks for waiting ones under the same lock.
     senders: usize,
+    /// Whether the last statement made several: more are likely to come at once.
+    crowded: bool,
 }
 
 /// The result of a row's batch.
@@ -124,6 +126,7 @@ impl<R: BatchRow> Batcher<R> {
             pending: Mutex::new(Pending {
                 waiting: Vec::new(),
                 senders: 0,
+                crowded: false,
             }),
         }
     }
@@ -143,6 +146,20 @@ impl<R: BatchRow> Batcher<R> {
         let alone = pending.senders == 0;
         pending.senders += usize::from(alone);
         alone
+    }
+
+    /// Lets others join the caller that entered, and returns whether none did.
+    async fn stays_alone(&self) -> bool {
+        if self.lock().crowded {
+            coalesce(1, || self.count()).await;
+        } else {
+            // Those that this thread would run next. More of that would cost a transition that stays
+            // alone a tenth of its time.
+            tokio::task::yield_now().await;
+        }
+        let mut pending = self.lock();
+        pending.crowded = !pending.waiting.is_empty();
+        !pending.crowded
     }
 
     /// Ends what [`enter`](Self::enter) began, and returns whether the caller has to start a task that
@@ -174,6 +191,7 @@ impl<R: BatchRow> Batcher<R> {
             fits
         });
         let count = fits.count();
+        pending.crowded = count > 1;
         pending.waiting.drain(..count).collect()
     }
 
@@ -199,13 +217,9 @@ pub(super) async fn batched<R: BatchRow>(
     let batcher = R::batcher(store);
     let deadline = Instant::now() + batcher.timeout;
     let lone = Lone::<R>::enter(store);
-    if lone.is_some() {
-        // Lets those that this thread would run next join it. More of that would cost a transition
-        // that stays alone a tenth of its time.
-        tokio::task::yield_now().await;
-    }
+    let stays_alone = lone.is_some() && batcher.stays_alone().await;
     let sent = match lone {
-        Some(lone) if batcher.count() == 0 => {
+        Some(lone) if stays_alone => {
             let sent = R::send(store, deadline, slice::from_ref(&row)).await;
             drop(lone);
             match sent {

@@ -72,8 +72,8 @@ impl PostgresStoreBuilder {
         self
     }
 
-    /// The table of the records; `reprise_idempotency` by default. The other tables append `_journal`,
-    /// `_secret` and `_version` to its name.
+    /// The table of the records; `reprise_idempotency` by default. The other tables append `_reply`,
+    /// `_journal`, `_secret` and `_version` to its name.
     pub fn table(mut self, table: impl Into<String>) -> Self {
         self.table = table.into();
         self
@@ -96,7 +96,8 @@ impl PostgresStoreBuilder {
     /// Returns the SQL that creates and migrates the tables, one script for each version, for a tool
     /// that applies migrations. Run each in a transaction of its own, in this order; a store that then
     /// connects finds nothing to change, and its user needs no right to create. The second one contains
-    /// a fresh secret, with which the journal signs cursors.
+    /// a fresh secret, with which the journal signs cursors. A store serves tables that are one version
+    /// newer than itself, so that they can be migrated before the applications.
     ///
     /// ```
     /// use tower_reprise::store::PostgresStore;
@@ -298,6 +299,11 @@ impl Table {
     /// Returns the table of the journal's secret.
     pub(super) fn secret(&self) -> Self {
         self.with_suffix("secret")
+    }
+
+    /// Returns the table of the replies.
+    pub(super) fn replies(&self) -> Self {
+        self.with_suffix("reply")
     }
 
     /// Returns the view of calls, for people.

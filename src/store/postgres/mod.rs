@@ -5,9 +5,9 @@
 //!
 //! A verb is one statement, which is a transaction of its own; a claim of a key that exists takes a
 //! second one. Claims of new keys, completions and settlements that come in at the same time share a
-//! statement and its commit: one that comes alone is sent at once, by itself. Connections are pooled and bounded, and a verb waits for one, and for its result, no
-//! longer than its timeout. When a connection is lost the verb is repeated on another one; its error
-//! says if the outcome stays unknown.
+//! statement and its commit; one that comes alone is sent at once. Connections are pooled and bounded,
+//! and a verb waits for one, and for its result, no longer than its timeout. When a connection is lost
+//! the verb is repeated on another one; its error says if the outcome stays unknown.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -56,7 +56,8 @@
 //!
 //! # What it needs
 //!
-//! - PostgreSQL 12 or newer, and the right to create tables (and the schema) on first use.
+//! - PostgreSQL 12 or newer, and the right to create tables (and the schema) on first use. Tables of
+//!   the next version of this crate are served, too: one step of an update at a time needs no pause.
 //! - Direct connections, or a pooler in session mode.
 //! - For failover, a standby that has every acknowledged commit (`synchronous_standby_names`): with an
 //!   asynchronous one, the last records are lost with the primary, and their operations are executed
@@ -64,6 +65,7 @@
 
 mod batcher;
 mod builder;
+mod connection;
 mod error;
 mod journal;
 mod record_rows;
@@ -75,9 +77,9 @@ mod unknown;
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use deadpool_postgres::{Object, Pool};
-use tokio::time::{Instant, error::Elapsed};
-use tokio_postgres::{Row, Transaction, error::SqlState, types::ToSql};
+use deadpool_postgres::Pool;
+use tokio::time::Instant;
+use tokio_postgres::{Transaction, error::SqlState, types::ToSql};
 
 use self::{
     batcher::{Batched, Batcher, batched},
@@ -192,7 +194,8 @@ impl PostgresStore {
 
     /// Opens the tables. Changes of them are not bound by the timeout of a verb.
     async fn migrate(&self, deadline: Instant) -> Result<(), StoreError> {
-        let mut client = self.client(deadline).await?;
+        let left = deadline.saturating_duration_since(Instant::now());
+        let mut client = builder::client(&self.inner.pool, left).await?;
         let opened = tokio::time::timeout_at(deadline, async {
             let transaction = client.transaction().await.map_err(error::of_statement)?;
             let missing = schema::missing(&transaction, &self.inner.table).await?;
@@ -206,7 +209,8 @@ impl PostgresStore {
         if !missing.is_empty() {
             schema::apply(&transaction, &missing).await?;
         }
-        let statements = [&self.inner.statements.claim, &self.inner.journal.lease];
+        let (records, journal) = (&self.inner.statements, &self.inner.journal);
+        let statements = [&records.claim, &records.complete, &journal.lease];
         schema::check_layout(&transaction, &self.inner.table, statements).await?;
         transaction.commit().await.map_err(error::of_statement)
     }
@@ -315,33 +319,6 @@ impl PostgresStore {
         }
     }
 
-    /// Takes a connection, and leaves at least half of the time to use it.
-    async fn client(&self, deadline: Instant) -> Result<Object, StoreError> {
-        let left = deadline.saturating_duration_since(Instant::now());
-        builder::client(&self.inner.pool, left).await
-    }
-
-    async fn rows(
-        &self,
-        sql: &str,
-        parameters: &[&(dyn ToSql + Sync)],
-    ) -> Result<Vec<Row>, StoreError> {
-        remote::with_retries(self.inner.timeout, |deadline| {
-            self.attempt(deadline, sql, parameters)
-        })
-        .await
-    }
-
-    /// Returns [`Ownership::Held`] if the statement changed a row.
-    async fn owned(
-        &self,
-        sql: &str,
-        parameters: &[&(dyn ToSql + Sync)],
-    ) -> Result<Ownership, StoreError> {
-        let rows = self.rows(sql, parameters).await?;
-        Ok(Ownership::held_if(!rows.is_empty()))
-    }
-
     /// Restarts a lease, and hands the record over to another claim if one is given.
     async fn restart(
         &self,
@@ -376,39 +353,6 @@ impl PostgresStore {
         let rows = remote::with_retries(time, finish).await?;
         Ok(Ownership::held_if(!rows.is_empty()))
     }
-
-    /// Runs one statement, which is a transaction of its own.
-    async fn attempt(
-        &self,
-        deadline: Instant,
-        sql: &str,
-        parameters: &[&(dyn ToSql + Sync)],
-    ) -> Result<Vec<Row>, StoreError> {
-        let client = self.client(deadline).await?;
-        let result = tokio::time::timeout_at(deadline, async {
-            let statement = client.prepare_cached(sql).await?;
-            client.query(&statement, parameters).await
-        });
-        let result = result.await;
-        conclude(client, result)
-    }
-}
-
-/// Returns the connection to the pool, or closes it if it did not respond or broke: the next verb
-/// would wait for it, too.
-fn conclude<T>(
-    client: Object,
-    result: Result<Result<T, tokio_postgres::Error>, Elapsed>,
-) -> Result<T, StoreError> {
-    let error = match result {
-        Ok(Ok(rows)) => return Ok(rows),
-        Ok(Err(error)) => error::of_statement(error),
-        Err(_) => error::of_late_statement(),
-    };
-    if error.is_transient() {
-        drop(Object::take(client));
-    }
-    Err(error)
 }
 
 impl IdempotencyStore for PostgresStore {

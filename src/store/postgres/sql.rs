@@ -48,12 +48,13 @@ pub(super) struct Statements {
 
 impl Statements {
     pub(super) fn new(table: &Table) -> Self {
-        let complete = complete(table);
+        let replies = &table.replies();
+        let completing = complete(table, replies);
         let (renewed, released) = (hour_after(&format!("{NOW} + $3 + $4")), hour_after(NOW));
         let (resolved, is_unknown) = (hour_after(&format!("{NOW} + $5")), is_unknown());
         Self {
             claim_new: claim_new(table),
-            claim: claim(table),
+            claim: claim(table, replies),
             renew: format!(
                 "UPDATE {table} SET lease_until = {NOW} + $3, expires = {NOW} + $3 + $4, \
                    sweep_after = greatest(sweep_after, {renewed}), \
@@ -63,20 +64,28 @@ impl Statements {
             ),
             // Fails with a division by zero if the lease was lost: the server then rolls back the
             // transaction, whatever its owner does next.
-            complete_in: format!("WITH done AS ({complete}) SELECT 1 / count(*) FROM done"),
-            complete,
-            complete_batch: complete_batch(table),
+            complete_in: format!("{completing} SELECT 1 / count(*) FROM done"),
+            complete: format!("{completing} SELECT 1 FROM done"),
+            complete_batch: complete_batch(table, replies),
             release: format!(
                 "UPDATE {table} SET state = {RELEASED}, expires = {NOW}, \
                    sweep_after = {released} \
                  WHERE key = $1 AND token = $2 AND state = {IN_FLIGHT} AND expires > {NOW} \
                  RETURNING 1"
             ),
+            // Replies are never updated, so that their `ctid` is as good as a key.
             sweep: format!(
-                "DELETE FROM {table} WHERE key = ANY (ARRAY( \
-                   SELECT key FROM {table} WHERE sweep_after < {NOW} - {GRACE_MICROS} \
-                   ORDER BY sweep_after LIMIT $1 FOR UPDATE SKIP LOCKED)) \
-                 RETURNING 1"
+                "WITH swept AS ( \
+                   DELETE FROM {table} WHERE key = ANY (ARRAY( \
+                     SELECT key FROM {table} WHERE sweep_after < {NOW} - {GRACE_MICROS} \
+                     ORDER BY sweep_after LIMIT $1 FOR UPDATE SKIP LOCKED)) \
+                   RETURNING key, token), \
+                 gone AS ( \
+                   DELETE FROM {replies} WHERE ctid = ANY (ARRAY( \
+                     SELECT reply.ctid FROM swept, LATERAL ( \
+                       SELECT ctid FROM {replies} r \
+                       WHERE r.token = swept.token AND r.key = swept.key LIMIT 1) reply))) \
+                 SELECT 1 FROM swept"
             ),
             // An ended operation stays watched until now, since a completion leaves all indexes alone.
             unwatch: format!(
@@ -94,14 +103,19 @@ impl Statements {
             ),
             unknown_outcome: format!("{} AND key = $1", unknown(table)),
             resolve: format!(
-                "UPDATE {table} SET state = $3, reply = $4, expires = {NOW} + $5, \
-                   token = greatest(token + 1, {NOW}), \
-                   sweep_after = greatest(sweep_after, {resolved}), watched = NULL \
-                 WHERE key = $1 AND token = $2 AND {is_unknown} RETURNING 1"
+                "WITH done AS ( \
+                   UPDATE {table} SET state = $3, reply = NULL, expires = {NOW} + $5, \
+                     token = greatest(token + 1, {NOW}), \
+                     sweep_after = greatest(sweep_after, {resolved}), watched = NULL \
+                   WHERE key = $1 AND token = $2 AND {is_unknown} \
+                   RETURNING key, token, state, $4::bytea AS reply), \
+                 {} SELECT 1 FROM done",
+                storing(replies)
             ),
             resolved: format!(
-                "SELECT 1 FROM {table} WHERE key = $1 AND token > $2 AND expires > {NOW} \
-                   AND state = $3 AND reply IS NOT DISTINCT FROM $4"
+                "SELECT 1 FROM {table} r WHERE key = $1 AND token > $2 AND expires > {NOW} \
+                   AND state = $3 AND {} IS NOT DISTINCT FROM $4",
+                reply(replies)
             ),
             set_free: format!(
                 "UPDATE {table} SET state = {RELEASED}, expires = {NOW}, \
@@ -147,6 +161,15 @@ fn claim_new(table: &Table) -> String {
     )
 }
 
+/// Returns the expression of the reply of a record `r`. Records of an earlier version have theirs in
+/// their own row.
+fn reply(replies: &Table) -> String {
+    format!(
+        "coalesce(r.reply, \
+         (SELECT s.reply FROM {replies} s WHERE s.token = r.token AND s.key = r.key))"
+    )
+}
+
 /// Claims any key.
 ///
 /// A record that the claim leaves as it is is only read (`seen`), so that a duplicate costs no write.
@@ -157,13 +180,14 @@ fn claim_new(table: &Table) -> String {
 /// `excluded.token` is the time when the statement began. Both checks use it, so that they can't
 /// contradict each other; a record that was suspended for this claim ($8) is taken over at once. Times
 /// that are written are counted from the moment of writing.
-fn claim(table: &Table) -> String {
-    let sweep_after = hour_after("now + $4 + $5");
+fn claim(table: &Table, replies: &Table) -> String {
+    let (sweep_after, reply) = (hour_after("now + $4 + $5"), reply(replies));
     format!(
         "WITH clock AS (SELECT {NOW} AS now), \
          seen AS ( \
            SELECT r.fingerprint, r.fingerprint = $2 AS same, r.state, \
-             r.lease_until - clock.now AS remaining, r.reply, r.note \
+             r.lease_until - clock.now AS remaining, r.note, \
+             CASE WHEN r.fingerprint = $2 AND r.state = {REPLY} THEN {reply} END AS reply \
            FROM {table} r, clock \
            WHERE r.key = $1 AND r.state <> {RELEASED} AND r.expires > clock.now \
              AND (r.fingerprint <> $2 OR r.state <> {IN_FLIGHT} \
@@ -198,37 +222,49 @@ fn claim(table: &Table) -> String {
              WHERE r.state = {RELEASED} OR r.expires <= excluded.token \
                OR (r.fingerprint = excluded.fingerprint AND r.state = {IN_FLIGHT} \
                    AND (r.claim_id IN (excluded.claim_id, $8) OR r.lease_until <= excluded.token)) \
-           RETURNING r.token, r.orphaned, r.state, r.note) \
+           RETURNING r.token, r.orphaned, r.state, r.note), \
+         freed AS ( \
+           DELETE FROM {replies} s USING {table} old, taken \
+           WHERE old.key = $1 AND old.state = {REPLY} AND old.token < taken.token \
+             AND s.token = old.token AND s.key = $1) \
          SELECT true, state, token, orphaned, NULL::bigint, NULL::bytea, note, NULL::bytea \
          FROM taken \
          UNION ALL \
-         SELECT same, state, NULL, NULL, remaining, CASE WHEN same THEN reply END, note, \
+         SELECT same, state, NULL, NULL, remaining, reply, note, \
            CASE WHEN NOT same THEN fingerprint END \
          FROM seen"
     )
 }
 
-/// Completes a record. A repeat rewrites the row instead of reading it first: a concurrent completion
-/// with this token may not be committed yet, and a read would miss it, while an update waits for it.
-fn complete(table: &Table) -> String {
-    let (completing, kept) = (completing(table, ["$3", "$4", "$5"]), kept());
-    format!("{completing} WHERE r.key = $1 AND r.token = $2 AND {kept} RETURNING 1")
+/// Completes a record, as the start of a statement that reads `done`. A repeat rewrites the row instead
+/// of reading it first: a concurrent completion with this token may not be committed yet, and a read
+/// would miss it, while an update waits for it.
+fn complete(table: &Table, replies: &Table) -> String {
+    let (completing, kept) = (completing(table, "$3", "$5"), kept());
+    let storing = storing(replies);
+    format!(
+        "WITH done AS ({completing} WHERE r.key = $1 AND r.token = $2 AND {kept} \
+           RETURNING r.key, r.token, r.state, $4::bytea AS reply), \
+         {storing}"
+    )
 }
 
 /// Completes many records. Returns those that were completed: rows that are locked, by a transaction in
 /// which a handler completes its own say, are left out, so that the others do not wait for them.
-fn complete_batch(table: &Table) -> String {
-    let columns = ["row.state", "row.reply", "row.retention"];
-    let (completing, kept) = (completing(table, columns), kept());
+fn complete_batch(table: &Table, replies: &Table) -> String {
+    let (completing, kept) = (completing(table, "row.state", "row.retention"), kept());
+    let storing = storing(replies);
     format!(
         "WITH row AS MATERIALIZED ( \
            SELECT row.* \
            FROM unnest($1::bytea[], $2::bigint[], $3::smallint[], $4::bytea[], $5::bigint[]) \
              AS row (key, token, state, reply, retention) \
            JOIN {table} r ON r.key = row.key AND r.token = row.token \
-           FOR UPDATE OF r SKIP LOCKED) \
-         {completing} FROM row \
-         WHERE r.key = row.key AND r.token = row.token AND {kept} RETURNING r.key, r.token"
+           FOR UPDATE OF r SKIP LOCKED), \
+         done AS ({completing} FROM row \
+           WHERE r.key = row.key AND r.token = row.token AND {kept} \
+           RETURNING r.key, r.token, r.state, row.reply), \
+         {storing} SELECT key, token FROM done"
     )
 }
 
@@ -237,17 +273,27 @@ fn kept() -> String {
     format!("r.state <> {RELEASED} AND r.expires > {NOW}")
 }
 
-fn completing(table: &Table, [state, reply, retention]: [&str; 3]) -> String {
+fn completing(table: &Table, state: &str, retention: &str) -> String {
     let sweep_after = hour_after(&format!("{NOW} + {retention}"));
     format!(
         "UPDATE {table} r SET \
            state = CASE WHEN r.state = {IN_FLIGHT} THEN {state} ELSE r.state END, \
-           reply = CASE WHEN r.state = {IN_FLIGHT} THEN {reply} ELSE r.reply END, \
            expires = CASE WHEN r.state = {IN_FLIGHT} THEN {NOW} + {retention} ELSE r.expires END, \
            lease_until = CASE WHEN r.state = {IN_FLIGHT} THEN least(r.lease_until, {NOW}) \
              ELSE r.lease_until END, \
            watched = CASE WHEN r.state = {IN_FLIGHT} AND {state} = {UNKNOWN} \
              THEN coalesce(r.watched, {NOW}) ELSE r.watched END, \
            sweep_after = greatest(r.sweep_after, {sweep_after})"
+    )
+}
+
+/// Stores the replies of `done` beside their records, as part of a statement. The reply of a repeat is
+/// there already.
+fn storing(replies: &Table) -> String {
+    format!(
+        "stored AS ( \
+           INSERT INTO {replies} (token, key, reply) \
+           SELECT token, key, reply FROM done WHERE state = {REPLY} AND reply IS NOT NULL \
+           ON CONFLICT DO NOTHING)"
     )
 }

@@ -8,7 +8,7 @@ use tower_reprise::store::journal::{
     Status,
 };
 use tower_reprise::store::{
-    Fingerprint, Ownership, PostgresStore, RecordKey, StoreErrorKind,
+    Claimed, Fingerprint, IdempotencyStore, Ownership, PostgresStore, RecordKey, StoreErrorKind,
     conformance::{self, Backend},
 };
 
@@ -254,7 +254,8 @@ async fn t_3_what_was_kept_long_enough_is_swept() {
     postgres.drop().await;
 }
 
-// Versions 6 and 5 the other way round.
+// Versions 7, 6 and 5 the other way round.
+const DROP_REPLIES: &str = "DROP TABLE {schema}.reprise_idempotency_reply";
 const DROP_WATCHED: &str = "ALTER TABLE {schema}.reprise_idempotency DROP COLUMN watched";
 const DROP_SWEEP_AFTER: &str = "ALTER TABLE {schema}.reprise_idempotency DROP COLUMN sweep_after";
 const CREATE_EXPIRES: &str =
@@ -272,6 +273,7 @@ async fn t_5_a_table_of_version_1_keeps_its_records() {
         "DROP VIEW {schema}.reprise_idempotency_calls",
         "DROP TABLE {schema}.reprise_idempotency_journal",
         "DROP TABLE {schema}.reprise_idempotency_secret",
+        DROP_REPLIES,
         DROP_WATCHED,
         DROP_SWEEP_AFTER,
         CREATE_EXPIRES,
@@ -308,6 +310,7 @@ async fn t_5_a_table_of_version_2_keeps_its_entries() {
         "DROP VIEW {schema}.reprise_idempotency_calls",
         "ALTER TABLE {schema}.reprise_idempotency_journal DROP COLUMN version, \
          DROP COLUMN redrives, DROP COLUMN repeats, DROP COLUMN cause",
+        DROP_REPLIES,
         DROP_WATCHED,
         DROP_SWEEP_AFTER,
         CREATE_EXPIRES,
@@ -330,6 +333,37 @@ async fn t_5_a_table_of_version_2_keeps_its_entries() {
     let found = store.find(ids[1]).await.unwrap().unwrap();
     assert_eq!(found.cause.as_deref(), Some("http_503"));
     put(&store, NewEntry::new("mails", "payload")).await;
+    postgres.drop().await;
+}
+
+#[tokio::test]
+async fn t_5_a_table_of_version_6_keeps_its_replies() {
+    let Some(postgres) = Postgres::new().await else {
+        return;
+    };
+    let store = postgres.store().await;
+    for key in [1, 2] {
+        let token = own(&store, claim(key)).await;
+        complete(&store, key, token, reply("paid")).await;
+    }
+    drop(store);
+    for sql in [
+        "UPDATE {schema}.reprise_idempotency r SET reply = s.reply \
+         FROM {schema}.reprise_idempotency_reply s WHERE s.key = r.key AND s.token = r.token",
+        DROP_REPLIES,
+        "DELETE FROM {schema}.reprise_idempotency_version WHERE version > 6",
+    ] {
+        postgres.execute(sql).await;
+    }
+    let store = postgres.store().await;
+    for key in [1, 2] {
+        let found = store.claim(claim(key)).await.unwrap();
+        assert_eq!(found, Claimed::done(reply("paid")));
+    }
+    let token = own(&store, claim(3)).await;
+    complete(&store, 3, token, reply("paid")).await;
+    let found = store.claim(claim(3)).await.unwrap();
+    assert_eq!(found, Claimed::done(reply("paid")));
     postgres.drop().await;
 }
 

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tower_reprise::store::{IdempotencyStore, Ownership, conformance::Backend};
+use tokio::task::JoinSet;
+use tower_reprise::store::{Claimed, IdempotencyStore, Ownership, conformance::Backend};
 
 use super::{Postgres, client};
 use crate::support::{
@@ -66,6 +67,50 @@ async fn i_11_a_store_in_use_sweeps_itself() {
     postgres.drop().await;
 }
 
+/// I-11: a reply goes with its record, when that is swept and when its key is used again.
+#[tokio::test]
+async fn i_11_a_reply_goes_with_its_record() {
+    let Some(postgres) = Postgres::new().await else {
+        return;
+    };
+    let store = postgres.store().await;
+    for key in 0..3 {
+        let token = own(&store, claim(key)).await;
+        complete(&store, key, token, reply("paid")).await;
+    }
+    let replies = "SELECT count(*) FROM {schema}.reprise_idempotency_reply";
+    assert_eq!(postgres.count(replies).await, 3);
+    postgres.pass(RETENTION + Duration::from_secs(61)).await;
+    let token = own(&store, claim(0)).await;
+    assert_eq!(postgres.count(replies).await, 2, "its key is used again");
+    complete(&store, 0, token, reply("paid")).await;
+    assert_eq!(store.sweep(100).await.unwrap(), 2);
+    assert_eq!(postgres.count(replies).await, 1, "of the live one");
+    let found = store.claim(claim(0)).await.unwrap();
+    assert_eq!(found, Claimed::done(reply("paid")));
+    postgres.drop().await;
+}
+
+/// Returns how many updates of records needed a new place in the indexes, once the server has counted
+/// so many.
+async fn cold_updates(postgres: &Postgres, updates: u32) -> i64 {
+    let cold = format!(
+        "SELECT n_tup_upd - n_tup_hot_upd FROM pg_stat_user_tables \
+         WHERE schemaname = '{}' AND relname = 'reprise_idempotency' AND n_tup_upd = {updates}",
+        postgres.schema
+    );
+    let flush = "SELECT 1::bigint FROM pg_stat_clear_snapshot()";
+    let mut counted = None;
+    eventually("the server has counted", async || {
+        postgres.count(flush).await;
+        let rows = postgres.admin.query(&cold, &[]).await.unwrap();
+        counted = rows.first().map(|row| row.get(0));
+        counted.is_some()
+    })
+    .await;
+    counted.unwrap()
+}
+
 /// T-9: what runs needs no new page and no new place in an index, which a full disk would not have.
 #[tokio::test]
 async fn t_9_renewals_and_completions_stay_on_their_page() {
@@ -79,19 +124,29 @@ async fn t_9_renewals_and_completions_stay_on_their_page() {
         assert_eq!(renewed.unwrap(), Ownership::Held);
         complete(&store, key, token, reply("paid")).await;
     }
-    let updates = "SELECT n_tup_upd - n_tup_hot_upd FROM pg_stat_user_tables \
-                   WHERE schemaname = '{schema}' AND relname = 'reprise_idempotency' \
-                   AND n_tup_upd = 200";
-    let flush = "SELECT 1::bigint FROM pg_stat_clear_snapshot()";
-    let mut cold = None;
-    eventually("the server has counted", async || {
-        postgres.count(flush).await;
-        let sql = updates.replace("{schema}", &postgres.schema);
-        let rows = postgres.admin.query(&sql, &[]).await.unwrap();
-        cold = rows.first().map(|row| row.get::<_, i64>(0));
-        cold.is_some()
-    })
-    .await;
-    assert!(cold.is_some_and(|cold| cold <= 10), "{cold:?} of 200");
+    let cold = cold_updates(&postgres, 200).await;
+    assert!(cold <= 10, "{cold} of 200");
+    postgres.drop().await;
+}
+
+/// T-8: also with replies of 1 KiB, of many requests at once, whose records are on the same pages.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn t_8_completions_of_large_replies_stay_on_their_page() {
+    const KEYS: u32 = 1000;
+    let Some(postgres) = Postgres::new().await else {
+        return;
+    };
+    let store = postgres.store().await;
+    let mut tasks = JoinSet::new();
+    for key in 0..KEYS.into() {
+        let store = store.clone();
+        tasks.spawn(async move {
+            let token = own(&store, claim(key)).await;
+            complete(&store, key, token, reply(&"paid".repeat(256))).await;
+        });
+    }
+    tasks.join_all().await;
+    let cold = cold_updates(&postgres, KEYS).await;
+    assert!(cold <= i64::from(KEYS / 20), "{cold} of {KEYS}");
     postgres.drop().await;
 }

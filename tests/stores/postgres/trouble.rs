@@ -2,6 +2,7 @@
 
 use std::{process::Command, time::Duration};
 
+use tokio_postgres::types::ToSql;
 use tower_reprise::store::{Claim, IdempotencyStore, PostgresStore, StoreErrorKind};
 
 use super::{Postgres, client};
@@ -104,6 +105,46 @@ async fn a_locked_record_does_not_hold_up_completions_of_others() {
     assert!(!blocked.is_finished());
     transaction.commit().await.unwrap();
     blocked.await.unwrap();
+    postgres.drop().await;
+}
+
+/// T-8: a claim that is cancelled while it waits for a lock, as a client that goes away cancels it,
+/// holds up neither those that came after it nor those that get its connection.
+#[tokio::test]
+async fn t_8_a_cancelled_claim_holds_up_nobody() {
+    let Some(postgres) = Postgres::new().await else {
+        return;
+    };
+    let store = postgres.builder().connections(2).connect().await.unwrap();
+    own(&store, claim(9)).await;
+    store.sweep(1).await.unwrap();
+    let mut admin = client(&postgres.url).await;
+    let transaction = admin.transaction().await.unwrap();
+    let insert = format!(
+        "INSERT INTO {}.reprise_idempotency \
+           (key, fingerprint, claim_id, token, state, orphaned, lease_until, expires, sweep_after) \
+         VALUES ($1, '', '', 0, 0, false, 0, 0, 0)",
+        postgres.schema
+    );
+    let key = claim(1).key;
+    let parameters: [&(dyn ToSql + Sync); 1] = [&key.as_bytes().as_slice()];
+    transaction.execute(&insert, &parameters).await.unwrap();
+    let first = tokio::spawn({
+        let store = store.clone();
+        async move { store.claim(claim(1)).await }
+    });
+    eventually("one waits", async || postgres.count(WAITING).await > 0).await;
+    let second = tokio::spawn({
+        let store = store.clone();
+        async move { own(&store, claim(2)).await }
+    });
+    tokio::task::yield_now().await;
+    first.abort();
+    assert!(first.await.unwrap_err().is_cancelled());
+    second.await.unwrap();
+    own(&store, claim(3)).await;
+    assert_eq!(postgres.count(WAITING).await, 1, "it still waits");
+    transaction.rollback().await.unwrap();
     postgres.drop().await;
 }
 

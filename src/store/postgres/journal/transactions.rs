@@ -10,7 +10,7 @@ use super::{
 use crate::store::{
     StoreError,
     journal::{Enqueued, EventKind, NewEntry, Settlement, history},
-    postgres::{PostgresStore, conclude},
+    postgres::PostgresStore,
 };
 
 impl PostgresStore {
@@ -25,7 +25,7 @@ impl PostgresStore {
             enqueue_with(&**client, enqueue.each_ref(), new).await
         });
         let answer = answer.await;
-        conclude(client, answer)
+        client.conclude(answer)
     }
 
     /// Settles a lease and queues its outbox in one transaction, and returns whether there was such a
@@ -51,7 +51,7 @@ impl PostgresStore {
             Ok(true)
         });
         let answer = answer.await;
-        conclude(client, answer)
+        client.conclude(answer)
     }
 
     /// Queues an entry, dead-letters it and queues the outbox in one transaction.
@@ -89,12 +89,12 @@ impl PostgresStore {
             Ok(row)
         });
         let answer = answer.await;
-        conclude(client, answer)
+        client.conclude(answer)
     }
 
     async fn enqueuing(
         &self,
-        client: &deadpool_postgres::Object,
+        client: &deadpool_postgres::ClientWrapper,
     ) -> Result<[Statement; 2], tokio_postgres::Error> {
         let statements = &self.inner.journal;
         Ok([
