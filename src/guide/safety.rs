@@ -73,8 +73,10 @@
 //! # Bodies
 //!
 //! A buffered body is sent again. A streaming one is recorded as it passes, up to
-//! [`replay_limit`](crate::policy::PolicyBuilder::replay_limit); a longer one streams too, and can't
-//! be retried once a part of it was read. Recording delays nothing.
+//! [`replay_limit`](crate::policy::PolicyBuilder::replay_limit), and recording delays nothing. A retry
+//! sends what was recorded and goes on with the rest, also if that is still to come; once more than
+//! the limit has passed there is no retry. See
+//! [`ReplayBody`](crate::client::retry::ReplayBody).
 //!
 //! # Credentials
 //!

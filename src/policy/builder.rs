@@ -286,7 +286,7 @@ impl PolicyBuilder {
     }
 
     /// Sets how many bytes of a streaming body are kept for a retry. Zero keeps none, and still retries
-    /// requests without a body.
+    /// requests without a body, or whose body was not read.
     pub fn replay_limit(mut self, bytes: usize) -> Self {
         self.settings.replay_limit = bytes;
         self

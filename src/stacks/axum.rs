@@ -43,7 +43,9 @@ use axum_core::body::Body;
 
 use crate::server::problem::ProblemLayer;
 
-crate::client::retry::replay_buffer::replay_by_recording!(Body, Body::new);
+crate::client::retry::replay_buffer::replay_by_recording!(Body, Body::new, |error| Some(
+    axum_core::Error::new(error)
+));
 
 /// Returns a layer whose errors are responses (502, 503, 504), as a router needs it: for
 /// [`stacks::client`](super::client), one of its layers, or tower's timeout and load shedding.

@@ -68,7 +68,7 @@ use crate::{
         peek::PeekResponse,
         retry::{
             Recording, ReplayBody, ReplayLimits,
-            replay_buffer::{self, AnyBody, RecordingBody, Replayed},
+            replay_buffer::{self, AnyBody, RecordingBody, superseded::Superseded},
         },
     },
     error::BoxError,
@@ -212,8 +212,29 @@ impl AnyBody for Body {
         Self::wrap(body)
     }
 
-    fn replayed(body: Replayed<Error>) -> Self {
-        Self::wrap(body)
+    fn superseded() -> Option<Error> {
+        // reqwest makes its errors itself, of a body that fails.
+        let mut body = Self::wrap(Failed(Superseded));
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        match Pin::new(&mut body).poll_frame(&mut cx) {
+            Poll::Ready(Some(frame)) => frame.err(),
+            _ => None,
+        }
+    }
+}
+
+/// A body that fails.
+struct Failed(Superseded);
+
+impl http_body::Body for Failed {
+    type Data = Bytes;
+    type Error = Superseded;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, Superseded>>> {
+        Poll::Ready(Some(Err(self.0)))
     }
 }
 
@@ -251,7 +272,14 @@ impl ReplayBody for Body {
     fn is_complete(recording: &ReqwestRecording) -> bool {
         match &recording.0 {
             Recorded::Bytes(_) => true,
-            Recorded::Frames(recording) => replay_buffer::is_complete(recording),
+            Recorded::Frames(recording) => replay_buffer::can_replay(recording, true),
+        }
+    }
+
+    fn is_replayable(recording: &ReqwestRecording) -> bool {
+        match &recording.0 {
+            Recorded::Bytes(_) => true,
+            Recorded::Frames(recording) => replay_buffer::can_replay(recording, false),
         }
     }
 

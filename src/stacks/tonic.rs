@@ -65,7 +65,9 @@ use crate::{
     error::{BoxError, Refused, chain, find},
 };
 
-crate::client::retry::replay_buffer::replay_by_recording!(Body, Body::new);
+crate::client::retry::replay_buffer::replay_by_recording!(Body, Body::new, |error| Some(
+    Status::from_error(Box::new(error))
+));
 #[cfg(feature = "server")]
 crate::http::request_body::rebuilt_as_it_was!([] Body, |data| Body::new(http_body_util::Full::new(data)));
 

@@ -1,5 +1,10 @@
 //! Requests that stream.
 
+use std::{
+    future::ready,
+    sync::{Arc, Mutex},
+};
+
 use bytes::{Buf, BufMut};
 use http::uri::PathAndQuery;
 use tokio_stream::Stream;
@@ -12,7 +17,11 @@ use tonic::{
 use tonic_health::pb::health_client::HealthClient;
 use tower::{ServiceBuilder, util::BoxCloneService};
 use tower_reprise::{
-    PeekLayer, RetryLayer, call::StopReason, http::BufferedBody, policy::PolicyBuilder,
+    PeekLayer, RetryLayer,
+    call::{Attempt, StopReason},
+    error::BoxError,
+    http::BufferedBody,
+    policy::PolicyBuilder,
     stacks::tonic::StatusLayer,
 };
 
@@ -141,18 +150,49 @@ async fn c_2_an_answer_before_the_end_of_a_request_that_is_at_hand_is_retried() 
     assert_eq!(server.bodies()[2], framed(&messages));
 }
 
+/// Messages are written while the call is under way. Its retry gets those that were written, and goes
+/// on with those that come.
 #[tokio::test]
-async fn c_2_an_answer_before_the_end_of_a_request_that_is_awaited_is_not_retried() {
-    let (send, messages) = tokio::sync::mpsc::unbounded_channel();
-    send.send(vec![1]).unwrap();
-    let server = Server::start(vec![Act::EarlyFail(14), Act::Serve]).await;
-    let stack = full(&named(declared()), channel(server.address));
-    let messages = tokio_stream::wrappers::UnboundedReceiverStream::new(messages);
-    let status = upload(stack, messages).await.unwrap_err();
-    assert_eq!(status.code(), Code::Unavailable);
-    assert_eq!(outcome(&status), (1, Some(StopReason::NotReplayable)));
-    assert_eq!(server.requests().len(), 1);
-    drop(send);
+async fn d_8_a_streamed_request_whose_rest_is_still_to_come_is_retried() {
+    let first = vec![1; 10];
+    let faults = [
+        // The transport holds the first body: nothing tells it to stop.
+        (Act::EarlyFail(14), 0),
+        // The stream is closed halfway through.
+        (Act::FailAfter(15, 14), 15),
+    ];
+    for (fault, read) in faults {
+        let server = Server::start(vec![fault, Act::FailAfter(40, 14), Act::Serve]).await;
+        let (send, messages) = tokio::sync::mpsc::unbounded_channel();
+        send.send(first.clone()).unwrap();
+        // One message more for each retry, and then the end.
+        let send = Mutex::new(Some(send));
+        let more = move |request: http::Request<Body>, attempt: Attempt| {
+            let mut send = send.lock().unwrap();
+            send.as_ref().unwrap().send(vec![2; 20]).unwrap();
+            if attempt.number() == 3 {
+                *send = None;
+            }
+            ready(Ok::<_, BoxError>(request))
+        };
+        let deps = named(declared());
+        let more = Arc::new(more);
+        let stack = BoxCloneService::new(
+            ServiceBuilder::new()
+                .layer(StatusLayer::new())
+                .layer(
+                    RetryLayer::new(deps.clone())
+                        .with_prepare(move |request, attempt| more(request, attempt)),
+                )
+                .layer(PeekLayer::new(deps))
+                .service(channel(server.address)),
+        );
+        let messages = tokio_stream::wrappers::UnboundedReceiverStream::new(messages);
+        let reply = upload(stack, messages).await.unwrap();
+        assert_eq!(served(&reply), 3);
+        let wire = framed(&[first.clone(), vec![2; 20], vec![2; 20]]);
+        assert_eq!(server.bodies(), [&wire[..read], &wire[..40], &wire[..]]);
+    }
 }
 
 #[tokio::test]

@@ -37,6 +37,8 @@ pub(crate) enum Act {
     Fail { code: u8, with: Fields },
     /// The same, without reading the request.
     EarlyFail(u8),
+    /// The same, after so many bytes of the request, of which no more are read.
+    FailAfter(usize, u8),
     /// The same, and the stream is closed. A server that begins so lets clients send nothing of a
     /// request but its head until it does something else.
     EarlyEnd(u8),
@@ -161,12 +163,17 @@ async fn perform(
 ) -> Result<(), h2::Error> {
     let (head, mut incoming) = request.into_parts();
     let mut body = Vec::new();
-    if !matches!(act, Act::EarlyFail(_) | Act::EarlyEnd(_)) {
-        while let Some(data) = incoming.data().await {
-            let data = data?;
-            let _ = incoming.flow_control().release_capacity(data.len());
-            body.extend_from_slice(&data);
-        }
+    let most = match act {
+        Act::EarlyFail(_) | Act::EarlyEnd(_) => 0,
+        Act::FailAfter(most, _) => most,
+        _ => usize::MAX,
+    };
+    while body.len() < most
+        && let Some(data) = incoming.data().await
+    {
+        let data = data?;
+        let _ = incoming.flow_control().release_capacity(data.len());
+        body.extend_from_slice(&data);
     }
     let headers = head.headers;
     seen.lock().unwrap().push(Seen { headers, body });
@@ -187,7 +194,7 @@ async fn perform(
             response.headers_mut().extend(trailers(code, with));
             respond.send_response(response, true)?;
         }
-        Act::EarlyEnd(code) => {
+        Act::EarlyEnd(code) | Act::FailAfter(_, code) => {
             let mut response = head_of(200);
             response.headers_mut().extend(trailers(code, &[]));
             respond.send_response(response, true)?;

@@ -9,10 +9,28 @@ use crate::dependency::Dependency;
 ///
 /// Sending keeps the body's type, so that stacks compose. A body that is at hand is cloned: `Full`,
 /// `Empty`, `()`, and `String`, whose text is copied, since a `String` can't share it: prefer
-/// `Full<Bytes>` for long texts. One that streams is recorded as it passes, and can be
-/// sent again once all of it has passed or is at hand, or when nothing of it was read: `BoxBody`
-/// and `UnsyncBoxBody` of http-body-util, and with their features the bodies of axum, tonic and
-/// reqwest.
+/// `Full<Bytes>` for long texts. One that streams is recorded as it passes: `BoxBody` and
+/// `UnsyncBoxBody` of http-body-util, and with their features the bodies of axum, tonic and reqwest.
+///
+/// # Bodies that stream
+///
+/// A retry sends the frames that were recorded, and then the rest of the body from where the
+/// attempt before it stopped; it goes on recording for the next one. A body of which more than
+/// [`replay_limit`](crate::policy::PolicyBuilder::replay_limit) has passed, or for which
+/// [`replay_pool`](crate::policy::PolicyBuilder::replay_pool) has no room, is sent to its end
+/// and not again: the call ends with
+/// [`StopReason::NotReplayable`](crate::call::StopReason::NotReplayable). So does one whose body failed.
+///
+/// One attempt reads the body at a time. A server may answer before it has read the request, and the
+/// transport then still holds the body of an attempt that is over. If the rest of it is at hand, the
+/// transport sends it to its end; if not, the retry takes the rest over, and the old body fails, so
+/// that its stream or connection is closed and nobody takes the part for the whole. A boxed body
+/// fails so if its error type is [`BoxError`](crate::error::BoxError) or `std::io::Error`; one of
+/// another type can't, and stays pending until the transport drops it, which may be when the server
+/// closes the stream or the connection. Prefer a `BoxError` for bodies that stream.
+///
+/// A [hedge](crate::HedgeLayer) goes out beside an attempt that reads its body, so it needs all of it,
+/// recorded or at hand.
 #[diagnostic::on_unimplemented(
     message = "a request with a body of type `{Self}` cannot be sent again",
     note = "`Full`, `Empty`, `String` and `()` can, and so can boxed bodies: put yours into one \
@@ -27,9 +45,15 @@ pub trait ReplayBody: Sized {
     /// frames as they pass. Returns `None` if it can't be sent again.
     fn record(&mut self, limits: &ReplayLimits<'_>) -> Option<Self::Recording>;
 
-    /// Returns whether the body could be sent again now. It is asked when an attempt failed, and
+    /// Returns whether the body could be sent now beside the one that is out, as a hedge sends it. It
     /// may read the rest of the body as far as it is at hand.
     fn is_complete(recording: &Self::Recording) -> bool;
+
+    /// Returns whether the body could be sent again now that an attempt has failed. As provided, it
+    /// can if it is complete.
+    fn is_replayable(recording: &Self::Recording) -> bool {
+        Self::is_complete(recording)
+    }
 
     /// Returns the body once more.
     fn replay(recording: &Self::Recording) -> Option<Self>;

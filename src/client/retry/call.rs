@@ -173,7 +173,7 @@ where
             is_original: history.attempts == 0,
             cause: verdict.cause,
             throttled: verdict.is_throttling(),
-            replayable: || snapshot.is_some_and(|snapshot| requests.is_complete(snapshot)),
+            replayable: || snapshot.is_some_and(|snapshot| requests.is_replayable(snapshot)),
         };
         let Granted {
             at,

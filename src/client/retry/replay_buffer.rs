@@ -1,19 +1,24 @@
 //! Bodies that stream, recorded as they pass.
 //!
-//! The body that is sent leaves its frames in a buffer, up to a limit. Nothing is held back, and
-//! nothing is read ahead while an attempt may still succeed. When an attempt failed before all of
-//! the body had passed, the rest is read at once if it is at hand: a transport takes a frame before
-//! it has room to send it, and a server that refuses a call answers before it reads. The buffer
-//! belongs to the call: once that is over, or can't be retried any more, the buffer is emptied and
-//! the body streams on by itself.
+//! The body that is sent leaves its frames in a buffer, up to a limit. Nothing is held back. An attempt
+//! after a failure sends the recorded frames first, and then goes on reading the body where the
+//! attempt before it stopped, for which it records too. The buffer belongs to the call: once that is
+//! over, or can't be retried any more, the buffer is emptied and the body streams on by itself.
+//!
+//! The body has one reader at a time, the attempt whose turn it is. A transport may hold the body of an
+//! attempt that is over, and poll it on another task: it gets an error ([`superseded`]) once the
+//! turn is another's. If all that is left of the body is at hand it is read at once, and such
+//! a transport goes on sending.
 
 mod recorded_frames;
+mod recording_body;
+pub(crate) mod superseded;
+#[cfg(all(test, not(reprise_loom)))]
+mod tests;
 
 use std::{
     collections::VecDeque,
-    fmt,
-    marker::PhantomData,
-    mem,
+    fmt, mem,
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, Waker, ready},
@@ -26,7 +31,8 @@ use http_body_util::{
     combinators::{BoxBody, UnsyncBoxBody},
 };
 
-use self::recorded_frames::{Frames, RecordedFrames, TakenRoom, size_of_frame};
+use self::recorded_frames::{RecordedFrames, Replay, TakenRoom, size_of_frame};
+pub(crate) use self::recording_body::RecordingBody;
 use super::body::ReplayLimits;
 use crate::http::buffered::size_after;
 
@@ -47,15 +53,16 @@ struct ReplayBuffer<B: Body> {
 struct BufferState<B: Body> {
     /// The body, until it has ended or is of no use any more.
     body: Option<B>,
-    /// Frames that were read before the sender asked for them, and the room that they take.
+    /// Frames of the body that were read before the sender asked for them, and the room that they
+    /// take. They are recorded when it does, or with all of the rest.
     ahead: VecDeque<Result<Frame<Bytes>, B::Error>>,
-    ahead_room: Option<TakenRoom>,
-    /// The sender, if it waits for more of the body.
-    waiting: Option<Waker>,
-    /// The body is being sent.
+    ahead_room: TakenRoom,
+    /// The number of the attempt that may read the body.
+    turn: u32,
+    /// That attempt still has its body.
     sending: bool,
-    /// Something of the body was read.
-    read: bool,
+    /// That attempt, if it waits for more of the body.
+    waiting: Option<Waker>,
     recorded: RecordedFrames,
 }
 
@@ -66,55 +73,80 @@ impl<B: Body> ReplayBuffer<B> {
 }
 
 impl<B: Body<Data = Bytes> + Unpin> BufferState<B> {
-    /// Polls the body for a frame and records it.
-    fn poll_body(
+    /// Polls for the next frame and records it.
+    fn poll_next(
         &mut self,
         limit: usize,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        let frame = match self.ahead.pop_front() {
+            Some(frame) => {
+                self.ahead_room.give_back(size(&frame));
+                Some(frame)
+            }
+            None => ready!(self.poll_body(cx)),
+        };
+        // A sender that reads to the announced end does not ask for a frame after it.
+        let ended = frame.is_none() || self.is_at_end();
+        self.recorded.record(frame.as_ref(), ended, limit);
+        Poll::Ready(frame)
+    }
+
+    fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         let Some(body) = self.body.as_mut() else {
             return Poll::Ready(None);
         };
-        let frame = ready!(Pin::new(&mut *body).poll_frame(cx));
-        self.read = true;
-        // A sender that reads to the announced end does not ask for a frame after it.
-        let ended = frame.is_none() || body.is_end_stream();
-        self.recorded.record(frame.as_ref(), ended, limit);
+        let frame = ready!(Pin::new(body).poll_frame(cx));
         if frame.is_none() {
             self.body = None;
         }
         Poll::Ready(frame)
     }
 
-    /// Reads the rest of the body, as far as it is at hand, and keeps it for the sender too.
+    /// Returns whether the sender has read all of the body.
+    fn is_at_end(&self) -> bool {
+        self.ahead.is_empty() && self.body.as_ref().is_none_or(B::is_end_stream)
+    }
+
+    /// Returns the size of what the sender has not read.
+    fn size_hint(&self) -> SizeHint {
+        let frames = self.ahead.iter().flatten();
+        let data = frames.filter_map(Frame::data_ref).map(Bytes::len);
+        let rest = self.body.as_ref().map(B::size_hint);
+        let rest = rest.unwrap_or_else(|| SizeHint::with_exact(0));
+        size_after(data.sum::<usize>() as u64, rest)
+    }
+
+    /// Completes the recording with the rest of the body, if all of it is at hand.
     fn read_on(&mut self, limit: usize) {
         let mut cx = Context::from_waker(Waker::noop());
-        let mut room = self.recorded.more_room().filter(|_| self.sending);
-        for _ in 0..MOST_FRAMES {
-            if !self.recorded.is_partial() {
-                break;
-            }
-            let frame = match self.poll_body(limit, &mut cx) {
+        while self.recorded.is_partial() && self.ahead.len() < MOST_FRAMES && !self.fails() {
+            let frame = match self.poll_body(&mut cx) {
                 Poll::Ready(Some(frame)) => frame,
-                Poll::Ready(None) | Poll::Pending => break,
+                Poll::Ready(None) => return self.recorded.complete(&self.ahead, limit),
+                Poll::Pending => return,
             };
-            if let Some(room) = &mut room {
-                let size = frame.as_ref().map_or(0, size_of_frame);
-                if !room.take(size, limit) {
-                    self.recorded = RecordedFrames::Lost;
-                }
-                self.ahead.push_back(frame);
+            let goes_on = frame.is_ok() && self.ahead_room.take(size(&frame), limit);
+            let is_last = frame.as_ref().is_ok_and(Frame::is_trailers);
+            self.ahead.push_back(frame);
+            if !goes_on {
+                return;
             }
-        }
-        if room.is_some() && !self.ahead.is_empty() {
-            self.ahead_room = room;
+            if is_last {
+                return self.recorded.complete(&self.ahead, limit);
+            }
         }
     }
 
-    /// Returns whether the body can be sent as it is, since nothing of it was read.
-    fn is_untouched(&self) -> bool {
-        !self.sending && !self.read && self.body.is_some()
+    /// Returns whether it is known that the body fails.
+    fn fails(&self) -> bool {
+        matches!(self.ahead.back(), Some(Err(_)))
     }
+}
+
+/// Returns the room that a frame takes.
+fn size<E>(frame: &Result<Frame<Bytes>, E>) -> usize {
+    frame.as_ref().map_or(0, size_of_frame)
 }
 
 impl<B: Body> fmt::Debug for Recording<B> {
@@ -130,137 +162,26 @@ impl<B: Body> Drop for Recording<B> {
         };
         let mut state = buffer.lock();
         let unused = mem::replace(&mut state.recorded, RecordedFrames::Lost);
-        let sending = state.sending;
-        let body = state.body.take_if(|_| !sending);
+        let rest = (!state.sending).then(|| state.take_rest());
         drop(state);
-        drop((unused, body));
+        drop((unused, rest));
     }
 }
 
-/// A body on its way out that leaves its frames in the buffer.
-pub(crate) struct RecordingBody<B: Body>(Arc<ReplayBuffer<B>>);
-
-impl<B: Body> RecordingBody<B> {
-    fn new(buffer: &Arc<ReplayBuffer<B>>) -> Self {
-        Self(Arc::clone(buffer))
+impl<B: Body> BufferState<B> {
+    /// Takes the part of the body that nobody reads any more. It is dropped without the lock.
+    fn take_rest(&mut self) -> impl Sized + use<B> {
+        self.ahead_room.give_back(usize::MAX);
+        (self.body.take(), mem::take(&mut self.ahead))
     }
-}
-
-impl<B> Body for RecordingBody<B>
-where
-    B: Body<Data = Bytes> + Unpin,
-{
-    type Data = Bytes;
-    type Error = B::Error;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
-        let mut state = self.0.lock();
-        if let Some(frame) = state.ahead.pop_front() {
-            if state.ahead.is_empty() {
-                state.ahead_room = None;
-            }
-            return Poll::Ready(Some(frame));
-        }
-        let polled = state.poll_body(self.0.limit, cx);
-        if polled.is_pending() && state.recorded.is_partial() {
-            state.waiting = Some(cx.waker().clone());
-        }
-        polled
-    }
-
-    fn is_end_stream(&self) -> bool {
-        let state = self.0.lock();
-        state.ahead.is_empty() && state.body.as_ref().is_none_or(B::is_end_stream)
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        let state = self.0.lock();
-        let frames = state.ahead.iter().flatten();
-        let ahead = frames
-            .filter_map(Frame::data_ref)
-            .map(Bytes::len)
-            .sum::<usize>() as u64;
-        let rest = state.body.as_ref().map(B::size_hint);
-        size_after(ahead, rest.unwrap_or_else(|| SizeHint::with_exact(0)))
-    }
-}
-
-impl<B: Body> Drop for RecordingBody<B> {
-    fn drop(&mut self) {
-        let mut state = self.0.lock();
-        state.sending = false;
-        let waiting = state.waiting.take();
-        let ahead = (mem::take(&mut state.ahead), state.ahead_room.take());
-        // A retry may still need the rest.
-        let wanted = state.recorded.is_partial();
-        let body = state.body.take_if(|_| !wanted);
-        drop(state);
-        drop((waiting, ahead, body));
-    }
-}
-
-/// A body out of the buffer. It announces the size that the original did: how a request is framed
-/// depends on it, and a transport that knows the exact size may have no place for trailers.
-#[derive(Debug)]
-pub(crate) struct Replayed<E> {
-    frames: Arc<Frames>,
-    /// The frames of data that were sent, and whether the trailers were.
-    sent: usize,
-    ended: bool,
-    hint: SizeHint,
-    error: PhantomData<fn() -> E>,
-}
-
-impl<E> Body for Replayed<E> {
-    type Data = Bytes;
-    type Error = E;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        _cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, E>>> {
-        let this = self.get_mut();
-        if let Some(data) = this.frames.data.get(this.sent) {
-            this.sent += 1;
-            this.hint = match this.frames.data.len() == this.sent {
-                true => SizeHint::with_exact(0),
-                false => without(this.hint, data.len() as u64),
-            };
-            return Poll::Ready(Some(Ok(Frame::data(data.clone()))));
-        }
-        let trailers = this.frames.trailers.as_ref().filter(|_| !this.ended);
-        let frame = trailers.map(|trailers| Ok(Frame::trailers(trailers.clone())));
-        this.ended = true;
-        Poll::Ready(frame)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        let all_sent = self.frames.data.len() == self.sent;
-        all_sent && (self.ended || self.frames.trailers.is_none())
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.hint
-    }
-}
-
-/// Returns what remains of an announced size.
-fn without(hint: SizeHint, sent: u64) -> SizeHint {
-    let mut rest = SizeHint::new();
-    rest.set_lower(hint.lower().saturating_sub(sent));
-    if let Some(upper) = hint.upper() {
-        rest.set_upper(upper.saturating_sub(sent));
-    }
-    rest
 }
 
 /// A type that any body of its error type fits into.
 pub(crate) trait AnyBody: Body<Data = Bytes> + Default + Unpin {
     fn passing(body: RecordingBody<Self>) -> Self;
-    fn replayed(body: Replayed<Self::Error>) -> Self;
+
+    /// Returns the error of a body that another attempt reads, if the error type has one.
+    fn superseded() -> Option<Self::Error>;
 }
 
 pub(crate) fn record<B: AnyBody>(body: &mut B, limits: &ReplayLimits<'_>) -> Option<Recording<B>> {
@@ -275,36 +196,40 @@ pub(crate) fn record<B: AnyBody>(body: &mut B, limits: &ReplayLimits<'_>) -> Opt
         state: Mutex::new(BufferState {
             body: Some(mem::take(body)),
             ahead: VecDeque::new(),
-            ahead_room: None,
-            waiting: None,
+            ahead_room: TakenRoom::none(limits.dependency()),
+            turn: 0,
             sending: true,
-            read: false,
+            waiting: None,
             recorded: RecordedFrames::none(limits.dependency()),
         }),
         limit,
         hint,
     });
-    *body = B::passing(RecordingBody::new(&buffer));
+    *body = B::passing(RecordingBody::new(&buffer, Replay::default(), Some(0)));
     Some(Recording(Some(buffer)))
 }
 
-pub(crate) fn is_complete<B: AnyBody>(recording: &Recording<B>) -> bool {
+/// Returns whether the body can be sent again: beside the one that is out, or in its place.
+pub(crate) fn can_replay<B: AnyBody>(recording: &Recording<B>, beside: bool) -> bool {
     let Some(buffer) = recording.0.as_ref() else {
         return true;
     };
     let mut state = buffer.lock();
-    if state.is_untouched() {
-        return true;
+    if !state.sending {
+        return state.recorded.is_recorded() && !state.fails();
     }
     state.read_on(buffer.limit);
-    let complete = state.recorded.is_complete();
+    let can = match beside {
+        true => state.recorded.is_complete(),
+        false => state.recorded.is_recorded() && !state.fails(),
+    };
     // The body was polled without the sender's waker and may have forgotten it.
     let waiting = state.waiting.take();
     drop(state);
     if let Some(waiting) = waiting {
         waiting.wake();
     }
-    complete
+    can
 }
 
 pub(crate) fn replay<B: AnyBody>(recording: &Recording<B>) -> Option<B> {
@@ -312,33 +237,35 @@ pub(crate) fn replay<B: AnyBody>(recording: &Recording<B>) -> Option<B> {
         return Some(B::default());
     };
     let mut state = buffer.lock();
-    if state.is_untouched() {
-        state.sending = true;
-        // `passing` may ask for the size, which takes the lock.
-        drop(state);
-        return Some(B::passing(RecordingBody::new(buffer)));
+    let replay = state.recorded.replay()?;
+    let mut superseded = None;
+    let turn = match state.recorded.is_complete() {
+        true => None,
+        false => {
+            state.turn += 1;
+            state.sending = true;
+            superseded = state.waiting.take();
+            Some(state.turn)
+        }
+    };
+    // `passing` may ask for the size, which takes the lock.
+    drop(state);
+    if let Some(superseded) = superseded {
+        superseded.wake();
     }
-    Some(B::replayed(Replayed {
-        frames: state.recorded.share()?,
-        sent: 0,
-        ended: false,
-        hint: buffer.hint,
-        error: PhantomData,
-    }))
+    Some(B::passing(RecordingBody::new(buffer, replay, turn)))
 }
 
-/// Implements `ReplayBody` for a body type that any other fits into by this expression.
+/// Implements `ReplayBody` for a body type that any other of its error type fits into.
 macro_rules! replay_by_recording {
-    ($body:ty, $into:expr $(, $error:ident: $($bound:path),+)?) => {
+    ($body:ty, $into:expr, $superseded:expr $(, $error:ident: $($bound:path),+)?) => {
         impl$(<$error: $($bound +)+ 'static>)? $crate::client::retry::replay_buffer::AnyBody for $body {
             fn passing(body: $crate::client::retry::replay_buffer::RecordingBody<Self>) -> Self {
                 $into(body)
             }
 
-            fn replayed(
-                body: $crate::client::retry::replay_buffer::Replayed<<Self as http_body::Body>::Error>,
-            ) -> Self {
-                $into(body)
+            fn superseded() -> Option<<Self as http_body::Body>::Error> {
+                $superseded($crate::client::retry::replay_buffer::superseded::Superseded)
             }
         }
 
@@ -350,7 +277,11 @@ macro_rules! replay_by_recording {
             }
 
             fn is_complete(recording: &Self::Recording) -> bool {
-                $crate::client::retry::replay_buffer::is_complete(recording)
+                $crate::client::retry::replay_buffer::can_replay(recording, true)
+            }
+
+            fn is_replayable(recording: &Self::Recording) -> bool {
+                $crate::client::retry::replay_buffer::can_replay(recording, false)
             }
 
             fn replay(recording: &Self::Recording) -> Option<Self> {
@@ -363,5 +294,5 @@ macro_rules! replay_by_recording {
 #[cfg(any(feature = "axum", feature = "tonic"))]
 pub(crate) use replay_by_recording;
 
-replay_by_recording!(BoxBody<Bytes, E>, BodyExt::boxed, E: Send, Sync);
-replay_by_recording!(UnsyncBoxBody<Bytes, E>, BodyExt::boxed_unsync, E: Send);
+replay_by_recording!(BoxBody<Bytes, E>, BodyExt::boxed, superseded::known_error, E: Send, Sync);
+replay_by_recording!(UnsyncBoxBody<Bytes, E>, BodyExt::boxed_unsync, superseded::known_error, E: Send);

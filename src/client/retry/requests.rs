@@ -62,9 +62,15 @@ pub trait ReplayRequests<Req, Res>: Clone + sealed::Sealed {
     #[doc(hidden)]
     fn refresh(&self, request: &mut Req, rules: &Rules);
 
-    /// Returns whether a retry can be made of a snapshot, for which the rest of a body may be read.
+    /// Returns whether a hedge can be made of a snapshot, for which the rest of a body may be read.
     #[doc(hidden)]
     fn is_complete(&self, snapshot: &Self::Snapshot) -> bool;
+
+    /// Returns whether a retry can be made of a snapshot, whose body may still be to come.
+    #[doc(hidden)]
+    fn is_replayable(&self, snapshot: &Self::Snapshot) -> bool {
+        self.is_complete(snapshot)
+    }
 
     /// Makes the request of a retry. The last one may consume the body.
     #[doc(hidden)]
@@ -240,6 +246,10 @@ impl<B: ReplayBody, R: ResponseHead> ReplayRequests<Request<B>, R> for HttpReque
 
     fn is_complete(&self, snapshot: &Self::Snapshot) -> bool {
         snapshot.body.as_ref().is_some_and(B::is_complete)
+    }
+
+    fn is_replayable(&self, snapshot: &Self::Snapshot) -> bool {
+        snapshot.body.as_ref().is_some_and(B::is_replayable)
     }
 
     fn rebuild(

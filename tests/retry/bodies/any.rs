@@ -1,5 +1,7 @@
 //! Any body, any reader.
 
+use std::collections::VecDeque;
+
 use bytes::Bytes;
 use http_body::Body;
 use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
@@ -22,57 +24,75 @@ fn readers() -> impl Strategy<Value = Reader> {
     ]
 }
 
-/// Whether a body can be sent again after it was read so, by what the rules say.
-fn comes_back(pieces: &[Piece], announces: bool, limit: usize, reader: Reader) -> Back {
-    let waits = |piece: &Piece| matches!(piece, Piece::Wait(_));
-    let frames: Vec<_> = (0..pieces.len()).filter(|n| !waits(&pieces[*n])).collect();
-    let read = match reader {
-        Reader::Nothing | Reader::Hints => 0,
-        Reader::Frames(most) | Reader::Holds(most) => most,
-        Reader::Announced if announces => frames.len(),
-        Reader::Announced | Reader::All => frames.len() + 1,
-        Reader::Bytes(_) => unreachable!(),
-    };
-    if announces && frames.is_empty() {
-        return Back::Whole;
-    }
-    if read == 0 {
-        return Back::Unread;
-    }
-    let rest = match frames.get(read - 1) {
-        Some(last) => &pieces[last + 1..],
-        None => &[],
-    };
-    // Trailers are the end, and so is what is said to be; else the end has to be asked for too.
-    let tells_end = announces || matches!(pieces.last(), Some(Piece::Trailers(_)));
-    let needed = match tells_end {
-        true => rest
-            .iter()
-            .rposition(|piece| !waits(piece))
-            .map_or(0, |last| last + 1),
-        false => rest.len(),
-    };
-    let at_hand = !rest[..needed].iter().any(waits);
-    let size = |piece: &Piece| match piece {
-        Piece::Data(data) => data.len(),
-        Piece::Trailers(map) => map
-            .iter()
-            .map(|(name, value)| name.as_str().len() + value.len())
-            .sum(),
-        _ => 0,
-    };
-    let fits = pieces.iter().map(size).sum::<usize>() <= limit;
-    match at_hand && fits && !pieces.contains(&Piece::Fail) {
-        true => Back::Whole,
-        false => Back::Lost,
-    }
+/// A body, and what was read of it, by what the rules say.
+struct Model<'a> {
+    /// The frames that no attempt has read, and whether the end can be told without asking for it.
+    rest: VecDeque<&'a Piece>,
+    announces: bool,
+    /// The number of frames in which an attempt gets what was read by those before it.
+    replayed: usize,
+    /// The room that is left for what is read.
+    limit: usize,
+    ended: bool,
+    lost: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Back {
-    Unread,
-    Whole,
-    Lost,
+impl<'a> Model<'a> {
+    fn new(pieces: &'a [Piece], sized: bool, announces: bool, limit: usize) -> Self {
+        let rest: VecDeque<_> = pieces
+            .iter()
+            .filter(|piece| !matches!(piece, Piece::Wait(_)))
+            .collect();
+        let too_long = sized && all_data(pieces).len() > limit;
+        Self {
+            ended: announces && rest.is_empty(),
+            rest,
+            announces,
+            replayed: 0,
+            limit: if too_long { 0 } else { limit },
+            lost: false,
+        }
+    }
+
+    fn read(&mut self, reader: Reader) {
+        let most = match reader {
+            Reader::Nothing | Reader::Hints => 0,
+            Reader::Frames(most) | Reader::Holds(most) => most,
+            Reader::Announced | Reader::All => usize::MAX,
+            Reader::Bytes(_) => unreachable!(),
+        };
+        let (mut data, mut fields) = (false, false);
+        for _ in self.replayed..most {
+            if self.ended {
+                break;
+            }
+            let size = match self.rest.pop_front() {
+                None => {
+                    self.ended = true;
+                    0
+                }
+                Some(Piece::Fail) => {
+                    self.lost = true;
+                    break;
+                }
+                Some(Piece::Trailers(map)) => {
+                    (fields, self.ended) = (true, true);
+                    map.iter()
+                        .map(|(name, value)| name.as_str().len() + value.len())
+                        .sum()
+                }
+                Some(piece) => {
+                    let size = all_data([piece]).len();
+                    data |= size > 0;
+                    size
+                }
+            };
+            self.ended |= self.announces && self.rest.is_empty();
+            self.lost |= size > self.limit;
+            self.limit = self.limit.saturating_sub(size);
+        }
+        self.replayed += usize::from(data) + usize::from(fields);
+    }
 }
 
 proptest! {
@@ -99,18 +119,16 @@ proptest! {
         let all = (all_data(&pieces), pieces.last().and_then(fields));
 
         let mut expected = 1;
-        let mut back = Back::Unread;
+        let mut model = Model::new(&pieces, sized, announces, limit);
         for reader in &readers {
-            if back == Back::Unread {
-                back = comes_back(&pieces, announces, limit, *reader);
-            }
-            if back == Back::Lost {
+            model.read(*reader);
+            if model.lost {
                 break;
             }
             expected += 1;
         }
 
-        let body = Pieces::new(pieces).sized(sized).announces_end(announces);
+        let body = Pieces::new(pieces.clone()).sized(sized).announces_end(announces);
         let hint = body.size_hint();
         let server = Server::<UnsyncBoxBody<Bytes, Broken>>::new(
             readers.iter().map(|reader| (*reader, Then::Reset)),

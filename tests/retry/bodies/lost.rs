@@ -1,11 +1,14 @@
 //! Bodies that were read in part, and when they are sent again.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request};
 use http_body::Body;
 use http_body_util::BodyExt;
+use tokio::time::advance;
 use tokio_test::{assert_pending, task};
-use tower_reprise::{RetryOverride, call::StopReason};
+use tower_reprise::{RetryOverride, call::StopReason, error::BoxError};
 
 use super::{LOST, Reader, SECOND, Server, Then, boxed, cut, once, policy, put, soon};
 use crate::support::{
@@ -31,35 +34,33 @@ async fn c_4_a_body_dropped_unread_is_sent_again_whatever_its_size() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn d_4_a_body_read_in_part_is_sent_again_if_the_rest_is_at_hand() {
+async fn d_8_a_body_read_in_part_is_sent_again_with_the_rest_that_is_still_to_come() {
     let sent = [data("ab"), data("cd"), trailers([("x-sum", "1")])];
-    let awaited = [data("ab"), soon(), data("cd")];
+    let awaited = [data("ab"), soon(), data("cd"), soon(), sent[2].clone()];
     for then in [Then::Refused, Then::Reset, Then::Status(503)] {
         // Twice, since what was read for the first retry serves the second too.
-        let script = [(Reader::Frames(1), then), (Reader::Frames(2), then)];
-        let (result, seen) = once(policy(), boxed(sent.clone()), &script).await;
-        assert_eq!(outcome(&result), Some((3, None)), "{then:?}");
-        assert_eq!(seen[2].data(), b"abcd");
-        assert_eq!(seen[2].trailers().unwrap()["x-sum"], "1");
-
-        let (result, seen) = once(policy(), boxed(awaited.clone()), &script).await;
-        assert_eq!(outcome(&result), LOST, "{then:?}");
-        assert_eq!(seen.len(), 1);
+        for script in [
+            [(Reader::Frames(1), then), (Reader::Frames(2), then)],
+            [(Reader::Frames(2), then), (Reader::Frames(1), then)],
+            [(Reader::Nothing, then), (Reader::Frames(1), then)],
+        ] {
+            for pieces in [&sent[..], &awaited] {
+                let (result, seen) = once(policy(), boxed(pieces.to_vec()), &script).await;
+                assert_eq!(outcome(&result), Some((3, None)), "{then:?}");
+                assert_eq!(seen[2].data(), b"abcd");
+                assert_eq!(seen[2].trailers().unwrap()["x-sum"], "1");
+            }
+        }
     }
-    // Nor is one again of which an earlier attempt read nothing.
-    let script = [
-        (Reader::Nothing, Then::Refused),
-        (Reader::Frames(1), Then::Refused),
-    ];
-    let (result, seen) = once(policy(), boxed(awaited), &script).await;
-    assert_eq!(outcome(&result), Some((2, Some(StopReason::NotReplayable))));
-    assert_eq!(seen.len(), 2);
-    // The rest that is read ahead is bounded, in bytes and in frames.
-    let few = boxed([vec![data("a")], vec![data(""); 1022]].concat());
-    let many = boxed([vec![data("a")], vec![data(""); 1024]].concat());
+    // However long the rest is: an attempt that was sent past the limit is the last one.
+    let few = boxed([vec![data("a")], vec![data(""); 2000]].concat());
     let long = boxed(cut(64 * 1024 + 1));
-    for (body, expected) in [(few, SECOND), (many, LOST), (long, LOST)] {
-        let script = [(Reader::Frames(1), Then::Status(503))];
+    let read_all = (Reader::All, Then::Status(503));
+    for (body, expected) in [
+        (few, Some((3, None))),
+        (long, Some((2, Some(StopReason::NotReplayable)))),
+    ] {
+        let script = [(Reader::Frames(1), Then::Status(503)), read_all];
         let (result, _) = once(policy(), body, &script).await;
         assert_eq!(outcome(&result), expected);
     }
@@ -69,15 +70,14 @@ async fn d_4_a_body_read_in_part_is_sent_again_if_the_rest_is_at_hand() {
 async fn d_4_a_body_read_to_its_announced_size_is_sent_again_with_what_follows_it() {
     let first = [data("ab"), data("cd")];
     let fields = || trailers([("x-sum", "1")]);
-    let cases = [
-        (vec![], SECOND),
-        (vec![fields()], SECOND),
+    for rest in [
+        vec![],
+        vec![fields()],
         // A frame that is not there yet might still come.
-        (vec![soon()], LOST),
-        (vec![soon(), fields()], LOST),
-        (vec![Piece::Fail], LOST),
-    ];
-    for (rest, expected) in cases {
+        vec![soon()],
+        vec![soon(), fields()],
+        vec![Piece::Fail],
+    ] {
         let pieces = [first.to_vec(), rest.clone()].concat();
         for length in [None, Some(4)] {
             let server = Server::new([(Reader::Bytes(4), Then::Status(503))]);
@@ -89,11 +89,11 @@ async fn d_4_a_body_read_to_its_announced_size_is_sent_again_with_what_follows_i
                 headers.insert("content-length", length.into());
             }
             let result = call(&mut server.client(policy()), request).await;
-            assert_eq!(outcome(&result), expected, "{rest:?}");
-            if expected == SECOND {
-                assert_eq!(server.seen()[1].data(), b"abcd");
-                assert_eq!(server.seen()[1].trailers().is_some(), rest == [fields()]);
-            }
+            assert_eq!(outcome(&result), SECOND, "{rest:?}");
+            let seen = &server.seen()[1];
+            assert_eq!(seen.data(), b"abcd");
+            assert_eq!(seen.trailers().is_some(), rest.contains(&fields()));
+            assert_eq!(seen.pieces.contains(&Piece::Fail), rest == [Piece::Fail]);
         }
     }
     // A server that reads on gets the frames that follow.
@@ -130,11 +130,23 @@ async fn d_4_after_an_early_response_the_body_goes_on() {
         assert!(held.is_end_stream());
     }
     for frames in [0, 1] {
-        let server = Server::new([(Reader::Holds(frames), Then::Status(503))]);
+        // The retry takes the rest over that is still to come.
+        let script = || [(Reader::Holds(frames), Then::Status(503))];
+        let server = Server::new(script());
         let result = call(&mut server.client(policy()), put(boxed(awaited.clone()))).await;
-        assert_eq!(outcome(&result), LOST);
-        assert_eq!(server.attempts(), 1);
-        assert_eq!(read(&mut server.held(), 9).await, at_hand[frames..]);
+        assert_eq!(outcome(&result), SECOND);
+        assert_eq!(server.seen()[1].data(), b"abcd");
+        assert_eq!(server.seen()[1].trailers().unwrap()["x-sum"], "1");
+        let mut held = server.held();
+        assert!(!held.is_end_stream());
+        assert_pending!(task::spawn(held.frame()).poll());
+
+        let server = Server::new(script());
+        let body = Pieces::new(awaited.clone()).map_err(BoxError::from).boxed();
+        let result = call(&mut server.client(policy()), put(body)).await;
+        assert_eq!(outcome(&result), SECOND);
+        let error = server.held().frame().await.unwrap().unwrap_err();
+        assert!(error.to_string().contains("another one sends the rest"));
     }
     // A body that fails fails for who holds it.
     let server = Server::new([(Reader::Holds(1), Then::Status(503))]);
@@ -145,25 +157,33 @@ async fn d_4_after_an_early_response_the_body_goes_on() {
     assert_eq!(read(&mut server.held(), 9).await, left);
 }
 
-/// A body is asked for its rest by the call too, and who holds it is still told when there is more.
-#[tokio::test]
-async fn d_4_who_waits_for_a_body_is_woken_though_the_call_asked_too() {
+/// The transport of the first attempt asks for more of the body when the retry takes it over.
+#[tokio::test(start_paused = true)]
+async fn d_8_the_retry_is_woken_for_more_of_the_body_and_not_the_attempt_before_it() {
     let (mut more, channel) = http_body_util::channel::Channel::<Bytes, Broken>::new(1);
-    let server = Server::new([(Reader::Holds(0), Then::Later(0, 503))]);
+    let answers = [503, 200].map(Then::Status);
+    let server = Server::new([(Reader::Holds(0), answers[0]), (Reader::All, answers[1])]);
     let mut client = server.client(policy());
     let mut first = task::spawn(call(&mut client, put(channel.boxed())));
     assert_pending!(first.poll());
     let mut held = server.held();
     let mut reading = task::spawn(held.frame());
     assert_pending!(reading.poll());
-    assert_eq!(outcome(&first.await), LOST);
-    // It is asked again, and waits again.
-    assert!(reading.is_woken());
+    while !server.script.lock().unwrap().is_empty() {
+        advance(Duration::from_secs(1)).await;
+        assert_pending!(first.poll());
+    }
+    assert!(reading.is_woken(), "its turn is over");
     assert_pending!(reading.poll());
     more.send_data(Bytes::from_static(b"ab")).await.unwrap();
-    assert!(reading.is_woken());
-    let frame = reading.await.unwrap().unwrap();
-    assert_eq!(frame.into_data().unwrap(), "ab");
+    assert!(first.is_woken() && !reading.is_woken());
+    drop(reading);
+    drop(held);
+    assert_pending!(first.poll());
+    drop(more);
+    assert!(first.is_woken());
+    assert_eq!(outcome(&first.await), SECOND);
+    assert_eq!(server.seen()[1].data(), b"ab");
 }
 
 #[tokio::test(start_paused = true)]

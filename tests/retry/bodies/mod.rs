@@ -126,10 +126,6 @@ where
         self.seen.lock().unwrap().clone()
     }
 
-    pub(crate) fn attempts(&self) -> usize {
-        self.seen.lock().unwrap().len()
-    }
-
     pub(crate) fn held(&self) -> B {
         self.held.lock().unwrap().pop().unwrap()
     }

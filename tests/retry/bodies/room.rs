@@ -102,9 +102,12 @@ async fn s_3_room_is_given_back_as_soon_as_a_retry_is_out_of_the_question() {
             vec![(Reader::Holds(9), Then::Status(400))],
         ),
         (
-            "it answered early",
+            "it answered early, and this is the last attempt",
             slow(),
-            vec![(Reader::Holds(1), Then::Status(503))],
+            vec![
+                (Reader::Holds(1), Then::Status(503)),
+                (Reader::Holds(2), Then::Never),
+            ],
         ),
         (
             "it is too long",
@@ -112,9 +115,12 @@ async fn s_3_room_is_given_back_as_soon_as_a_retry_is_out_of_the_question() {
             hangs(Reader::All).into(),
         ),
         (
-            "it was read in part",
+            "it was read in part, and this is the last attempt",
             slow(),
-            vec![(Reader::Frames(1), Then::Status(503))],
+            vec![
+                (Reader::Frames(1), Then::Status(503)),
+                (Reader::Frames(1), Then::Never),
+            ],
         ),
         (
             "it failed",
@@ -148,7 +154,8 @@ async fn s_3_room_is_given_back_as_soon_as_a_retry_is_out_of_the_question() {
 #[tokio::test(start_paused = true)]
 async fn s_3_what_was_read_ahead_takes_room_until_it_is_sent() {
     let server = Server::new([(Reader::Holds(1), Then::Status(503))]);
-    let mut client = server.client(policy().replay_limit(1500).replay_pool(1900));
+    let policy = || policy().budget_floor(10).replay_limit(1500);
+    let mut client = server.client(policy().replay_pool(1900));
     let body = || boxed([data(vec![1; 200]), data(vec![2; 300]), data(vec![3; 500])]);
     assert_eq!(outcome(&call(&mut client, put(body())).await), SECOND);
     let mut held = server.held();
@@ -157,22 +164,22 @@ async fn s_3_what_was_read_ahead_takes_room_until_it_is_sent() {
         server.then([(Reader::All, Then::Status(503))]);
         outcome(&call(&mut client, put(boxed(cut(length)))).await)
     };
-    assert_eq!(again(1101).await, LOST);
-    assert_eq!(again(1100).await, SECOND);
-    assert_eq!(read(&mut held, 1).await.len(), 1);
-    assert_eq!(again(1101).await, LOST);
-    assert_eq!(read(&mut held, 1).await.len(), 1);
+    for (left, fits) in [(800, 1100), (500, 1400)] {
+        assert_eq!(again(fits + 1).await, LOST, "{left}");
+        assert_eq!(again(fits).await, SECOND, "{left}");
+        assert_eq!(read(&mut held, 1).await.len(), 1);
+    }
     assert_eq!(again(1500).await, SECOND);
-    // There is no room to read ahead, and the body goes on all the same.
+    // There is no room to keep the rest twice, so the retry takes it over.
     server.then([(Reader::Holds(1), Then::Status(503))]);
-    let mut tight = server.client(policy().replay_limit(1500).replay_pool(1900));
+    let mut tight = server.client(policy().replay_pool(1900));
     assert_eq!(outcome(&call(&mut tight, put(body())).await), SECOND);
-    let first = server.held();
+    let mut first = server.held();
     server.then([(Reader::Holds(1), Then::Status(503))]);
-    assert_eq!(outcome(&call(&mut tight, put(body())).await), LOST);
-    let mut second = server.held();
-    assert_eq!(all_data(&read(&mut second, 9).await).len(), 800);
-    drop(first);
+    assert_eq!(outcome(&call(&mut tight, put(body())).await), SECOND);
+    assert_eq!(server.seen().last().unwrap().data().len(), 1000);
+    assert_pending!(task::spawn(read(&mut server.held(), 1)).poll());
+    assert_eq!(all_data(&read(&mut first, 9).await).len(), 800);
 }
 
 #[tokio::test(start_paused = true)]

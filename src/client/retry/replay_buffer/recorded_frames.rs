@@ -1,6 +1,6 @@
 //! The frames of a body that have passed.
 
-use std::{mem, sync::Arc};
+use std::{collections::VecDeque, mem, sync::Arc, vec};
 
 use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
@@ -18,19 +18,26 @@ pub(super) enum RecordedFrames {
     Partial(Frames),
     /// The body has ended.
     Complete(Frames),
-    /// The body has ended, and was sent again.
-    Shared(Arc<Frames>),
     /// The body can't be sent again, or need not: it is too long, it failed, or the call is over.
     Lost,
 }
 
-/// The data and the trailers of a body, with the room that they take.
+/// All frames of a body, from the first one on.
 #[derive(Debug)]
 pub(super) struct Frames {
-    pub(super) data: Vec<Bytes>,
+    /// The frames that attempts after the first were given. They outlive the recording while they
+    /// are sent.
+    shared: Vec<Arc<Part>>,
+    tail: Part,
+}
+
+/// The data and the trailers of a part of a body, with the room that they take.
+#[derive(Debug)]
+struct Part {
+    data: Vec<Bytes>,
     /// Small frames, which come after `data`.
     small: BytesMut,
-    pub(super) trailers: Option<HeaderMap>,
+    trailers: Option<HeaderMap>,
     room: TakenRoom,
 }
 
@@ -42,7 +49,7 @@ pub(super) struct TakenRoom {
 }
 
 impl TakenRoom {
-    fn none(dependency: &Arc<Dependency>) -> Self {
+    pub(super) fn none(dependency: &Arc<Dependency>) -> Self {
         Self {
             bytes: 0,
             dependency: Arc::clone(dependency),
@@ -58,6 +65,13 @@ impl TakenRoom {
         }
         fits
     }
+
+    /// Gives room back, as far as it was taken.
+    pub(super) fn give_back(&mut self, bytes: usize) {
+        let bytes = bytes.min(self.bytes);
+        self.dependency.give_room_back(bytes);
+        self.bytes -= bytes;
+    }
 }
 
 impl Drop for TakenRoom {
@@ -66,13 +80,26 @@ impl Drop for TakenRoom {
     }
 }
 
-impl Frames {
-    fn push(&mut self, data: &Bytes) {
-        if data.len() < SMALL {
-            self.small.extend_from_slice(data);
-        } else {
-            self.flush();
-            self.data.push(data.clone());
+impl Part {
+    fn none(dependency: &Arc<Dependency>) -> Self {
+        Self {
+            data: Vec::new(),
+            small: BytesMut::new(),
+            trailers: None,
+            room: TakenRoom::none(dependency),
+        }
+    }
+
+    fn push(&mut self, frame: &Frame<Bytes>) {
+        if let Some(data) = frame.data_ref() {
+            if data.len() < SMALL {
+                self.small.extend_from_slice(data);
+            } else {
+                self.flush();
+                self.data.push(data.clone());
+            }
+        } else if let Some(trailers) = frame.trailers_ref() {
+            self.trailers = Some(trailers.clone());
         }
     }
 
@@ -81,15 +108,39 @@ impl Frames {
             self.data.push(self.small.split().freeze());
         }
     }
+
+    /// Returns the number of frames in which it is sent again.
+    fn frames(&self) -> usize {
+        self.data.len() + usize::from(self.trailers.is_some())
+    }
+}
+
+impl Frames {
+    /// Takes room for more frames, if they fit.
+    fn take(&mut self, more: usize, limit: usize) -> bool {
+        let shared: usize = self.shared.iter().map(|part| part.room.bytes).sum();
+        self.tail.room.take(more, limit.saturating_sub(shared))
+    }
+
+    fn replay(&mut self) -> Replay {
+        self.tail.flush();
+        if self.tail.frames() > 0 {
+            let next = Part::none(&self.tail.room.dependency);
+            let part = mem::replace(&mut self.tail, next);
+            self.shared.push(Arc::new(part));
+        }
+        Replay {
+            parts: self.shared.clone().into_iter(),
+            sent: 0,
+        }
+    }
 }
 
 impl RecordedFrames {
     pub(super) fn none(dependency: &Arc<Dependency>) -> Self {
         Self::Partial(Frames {
-            data: Vec::new(),
-            small: BytesMut::new(),
-            trailers: None,
-            room: TakenRoom::none(dependency),
+            shared: Vec::new(),
+            tail: Part::none(dependency),
         })
     }
 
@@ -114,12 +165,26 @@ impl RecordedFrames {
         let Self::Partial(frames) = self else {
             return;
         };
-        if !frames.room.take(size_of_frame(frame), limit) {
+        if !frames.take(size_of_frame(frame), limit) {
             *self = Self::Lost;
-        } else if let Some(data) = frame.data_ref() {
-            frames.push(data);
-        } else if let Some(trailers) = frame.trailers_ref() {
-            frames.trailers = Some(trailers.clone());
+            return;
+        }
+        frames.tail.push(frame);
+        if frame.is_trailers() {
+            self.end();
+        }
+    }
+
+    /// Records the rest of the body, if there is room for all of it.
+    pub(super) fn complete<E>(&mut self, rest: &VecDeque<Result<Frame<Bytes>, E>>, limit: usize) {
+        let Self::Partial(frames) = self else {
+            return;
+        };
+        let size = rest.iter().flatten().map(size_of_frame).sum();
+        if frames.take(size, limit) {
+            rest.iter()
+                .flatten()
+                .for_each(|frame| frames.tail.push(frame));
             self.end();
         }
     }
@@ -131,26 +196,11 @@ impl RecordedFrames {
         };
     }
 
-    /// Returns the frames of a body that has ended.
-    pub(super) fn share(&mut self) -> Option<Arc<Frames>> {
-        *self = match mem::replace(self, Self::Lost) {
-            Self::Complete(mut frames) => {
-                frames.flush();
-                Self::Shared(Arc::new(frames))
-            }
-            other => other,
-        };
+    /// Returns the recorded frames for another attempt, unless they were lost.
+    pub(super) fn replay(&mut self) -> Option<Replay> {
         match self {
-            Self::Shared(frames) => Some(Arc::clone(frames)),
-            _ => None,
-        }
-    }
-
-    /// Returns room for frames that are kept beside the recorded ones.
-    pub(super) fn more_room(&self) -> Option<TakenRoom> {
-        match self {
-            Self::Partial(frames) => Some(TakenRoom::none(&frames.room.dependency)),
-            _ => None,
+            Self::Partial(frames) | Self::Complete(frames) => Some(frames.replay()),
+            Self::Lost => None,
         }
     }
 
@@ -159,7 +209,45 @@ impl RecordedFrames {
     }
 
     pub(super) fn is_complete(&self) -> bool {
-        matches!(self, Self::Complete(_) | Self::Shared(_))
+        matches!(self, Self::Complete(_))
+    }
+
+    /// Returns whether all of the body that has passed was recorded.
+    pub(super) fn is_recorded(&self) -> bool {
+        !matches!(self, Self::Lost)
+    }
+}
+
+/// The recorded frames that an attempt has still to send. Each part gives its room back when it was
+/// sent, if the recording needs it no more.
+#[derive(Debug, Default)]
+pub(super) struct Replay {
+    parts: vec::IntoIter<Arc<Part>>,
+    /// The frames of the first part that were sent.
+    sent: usize,
+}
+
+impl Replay {
+    pub(super) fn is_over(&self) -> bool {
+        self.parts.as_slice().is_empty()
+    }
+}
+
+impl Iterator for Replay {
+    type Item = Frame<Bytes>;
+
+    fn next(&mut self) -> Option<Frame<Bytes>> {
+        let part = self.parts.as_slice().first()?;
+        let frame = match part.data.get(self.sent) {
+            Some(data) => Frame::data(data.clone()),
+            None => Frame::trailers(part.trailers.clone()?),
+        };
+        self.sent += 1;
+        if self.sent == part.frames() {
+            self.sent = 0;
+            self.parts.next();
+        }
+        Some(frame)
     }
 }
 
@@ -199,9 +287,11 @@ mod tests {
                 recorded.record::<()>(Some(&Ok(frame)), start > 0, usize::MAX);
             }
             assert_eq!(Arc::strong_count(&buffer) > 1, pinned, "{length}");
-            let frames = recorded.share().expect("a complete body");
-            assert_eq!(frames.data.concat(), vec![7; 2 * length]);
-            assert_eq!(frames.data.len(), if pinned { 2 } else { 1 }, "{length}");
+            let frames: Vec<_> = recorded.replay().expect("a complete body").collect();
+            assert_eq!(frames.len(), if pinned { 2 } else { 1 }, "{length}");
+            let data = frames.into_iter().map(Frame::into_data);
+            let data: Vec<_> = data.map(|data| data.expect("data")).collect();
+            assert_eq!(data.concat(), vec![7; 2 * length]);
         }
     }
 }
