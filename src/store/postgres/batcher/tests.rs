@@ -103,7 +103,7 @@ async fn a_lone_transition_is_sent_by_its_caller() {
     for number in [1, 2] {
         let sent = batched(&store, Row(number, Answer::Made)).await;
         assert_eq!(made(sent), Some(number));
-        let metrics = runtime::Handle::current().metrics();
+        let metrics = Handle::current().metrics();
         assert_eq!(metrics.num_alive_tasks(), 0, "it needs no task");
     }
     assert_eq!(store.sent(), [[1], [2]]);
