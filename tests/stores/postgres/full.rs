@@ -79,13 +79,17 @@ async fn fills(disk: &str) {
 
     let admin = client(&server.url()).await;
     admin
-        .execute("CREATE TABLE ballast (bytes text)", &[])
+        .execute(
+            "CREATE TABLE ballast (bytes text) WITH (autovacuum_enabled = off)",
+            &[],
+        )
         .await
         .unwrap();
-    let grow = "INSERT INTO ballast SELECT repeat('x', 1000) FROM generate_series(1, 100)";
-    while admin.execute(grow, &[]).await.is_ok() {}
-    let one = "INSERT INTO ballast VALUES (repeat('x', 7000))";
-    while admin.execute(one, &[]).await.is_ok() {}
+    // A hundred pages at a time, and then one at a time.
+    for rows in [700, 7] {
+        let grow = "INSERT INTO ballast SELECT repeat('x', 1000) FROM generate_series(1, $1::int4)";
+        while admin.execute(grow, &[&rows]).await.is_ok() {}
+    }
 
     let mut new = 1000;
     let error = loop {
