@@ -82,6 +82,10 @@ impl<J: Journal + Clone> Webhooks<J> {
                 let error = StoreError::new(StoreErrorKind::Corrupt, message);
                 Err(SendError::Journal(error))
             }
+            Enqueued::Full => {
+                let error = StoreError::new(StoreErrorKind::Full, "the queue is full");
+                Err(SendError::Journal(error))
+            }
         }
     }
 
