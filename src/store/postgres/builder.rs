@@ -339,6 +339,11 @@ impl Table {
         self.with_suffix("journal")
     }
 
+    /// Returns the table that counts the journal's entries with bounds.
+    pub(super) fn open(&self) -> Self {
+        self.with_suffix("open")
+    }
+
     /// Returns the table of the journal's secret.
     pub(super) fn secret(&self) -> Self {
         self.with_suffix("secret")

@@ -78,18 +78,13 @@ async fn fills(disk: &str) {
     let leased = store.lease(request()).await.unwrap().remove(0);
 
     let admin = client(&server.url()).await;
-    admin
-        .execute(
-            "CREATE TABLE ballast (bytes text) WITH (autovacuum_enabled = off)",
-            &[],
-        )
-        .await
-        .unwrap();
-    // A hundred pages at a time, and then one at a time.
-    for rows in [700, 7] {
-        let grow = "INSERT INTO ballast SELECT repeat('x', 1000) FROM generate_series(1, $1::int4)";
-        while admin.execute(grow, &[&rows]).await.is_ok() {}
-    }
+    // Rows that fill a page each, uncompressed, and commits that wait for no disk.
+    let ballast = "CREATE TABLE ballast (bytes text); \
+                   ALTER TABLE ballast ALTER bytes SET STORAGE PLAIN; \
+                   SET synchronous_commit = off";
+    admin.batch_execute(ballast).await.unwrap();
+    let one = "INSERT INTO ballast VALUES (repeat('x', 7000))";
+    while admin.execute(one, &[]).await.is_ok() {}
 
     let mut new = 1000;
     let error = loop {

@@ -15,6 +15,7 @@ impl<B: Backend<Store: Journal>> Case<'_, B> {
             lane: "https://shop.example:8443".to_owned(),
             owner: "tenant/é'\"%".to_owned(),
             label: "POST /orders".to_owned(),
+            reason: Some("the shop's closed".to_owned()),
             priority: Priority::High,
             delay: self.unit,
             payload: payload.clone(),
@@ -35,6 +36,7 @@ impl<B: Backend<Store: Journal>> Case<'_, B> {
         );
         assert_eq!(found.due_at, found.queued_at.after(new.delay));
         assert_eq!(found.expires_at, found.queued_at.after(new.ttl));
+        assert_eq!(found.reason, new.reason);
         assert!(found.history.is_empty());
         self.pass(1).await;
         let leased = self.store.lease(self.request(&new.lane, 5)).await;
@@ -87,7 +89,7 @@ impl<B: Backend<Store: Journal>> Case<'_, B> {
                     entry.id
                 }
                 Enqueued::Existing(entry) => entry.id,
-                Enqueued::Mismatch => panic!("the fingerprint is the same"),
+                other => panic!("the fingerprint is the same: {other:?}"),
             });
         }
         assert_eq!(new, 1, "one is new");

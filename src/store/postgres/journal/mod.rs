@@ -1,5 +1,6 @@
 //! The journal, in a table beside that of the records.
 
+mod enqueue_row;
 mod row;
 mod settle_row;
 mod sql;
@@ -9,11 +10,11 @@ use std::time::Duration;
 
 use tokio_postgres::{Row, Transaction, types::ToSql};
 
+pub(super) use self::{enqueue_row::EnqueueRow, settle_row::SettleRow, sql::Statements};
 use self::{
     row::{summary, unreadable, whole},
     transactions::{enqueue_with, enqueued},
 };
-pub(super) use self::{settle_row::SettleRow, sql::Statements};
 use super::{
     PostgresStore,
     batcher::{Batched, batched},
@@ -36,6 +37,9 @@ impl PostgresStore {
     ///
     /// The entry is stored as it is. Where workers use a `Sealed` store, use that one's `enqueue_in`:
     /// they can't open what was not sealed.
+    ///
+    /// It is always taken: [bounds](NewEntry::bounds) would hold up all others of its queue until your
+    /// transaction ends.
     ///
     /// An entry with a [`Dedup`](crate::store::journal::Dedup) that another transaction is queueing at the
     /// same time waits for that one to end.
@@ -72,9 +76,9 @@ impl PostgresStore {
     ) -> Result<Enqueued, StoreError> {
         let statements = &self.inner.journal;
         let enqueue = [&*statements.enqueue, &*statements.existing];
-        let row = enqueue_with(transaction, enqueue, &entry).await;
-        row.map_err(error::of_statement)
-            .and_then(|row| enqueued(&row))
+        let put = enqueue_with(transaction, enqueue, &entry, None).await;
+        put.map_err(error::of_statement)
+            .and_then(|put| enqueued(&put))
     }
 
     async fn entries(
@@ -96,10 +100,14 @@ pub(super) fn micros(duration: Duration) -> i64 {
 impl Journal for PostgresStore {
     async fn enqueue(&self, entry: NewEntry) -> Result<Enqueued, StoreError> {
         self.sweep_if_due();
-        let row = remote::with_retries(self.inner.timeout, |deadline| {
-            self.try_enqueue(deadline, &entry)
-        });
-        enqueued(&row.await?)
+        let row = EnqueueRow(entry.clone());
+        let (left, in_doubt) = match batched(self, row).await? {
+            Batched::Made(new) => return Ok(Enqueued::New(new)),
+            Batched::Alone { left, in_doubt } => (left, in_doubt),
+        };
+        let put = remote::with_retries(left, |deadline| self.try_enqueue(deadline, &entry)).await;
+        put.map_err(|error| error.in_doubt_if(in_doubt))
+            .and_then(|put| enqueued(&put))
     }
 
     async fn lanes(

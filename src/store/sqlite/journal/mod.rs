@@ -5,7 +5,7 @@
 macro_rules! summary {
     () => {
         "sequence, id, queue, lane, owner, label, priority, status, turn, attempts, queued, due, \
-         expires, changed, redrives, cause, repeats"
+         expires, changed, redrives, cause, repeats, reason"
     };
 }
 

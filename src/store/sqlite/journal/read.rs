@@ -36,7 +36,7 @@ pub(super) fn find_duplicate(
     let found = statement.query_row((queue, key.as_bytes(), batch.now), |row| {
         Ok(Duplicate {
             entry: row::summary(row, batch.now)?,
-            fingerprint: Fingerprint::new(row.get(17)?),
+            fingerprint: Fingerprint::new(row.get(18)?),
         })
     });
     let free = [Status::Cancelled, Status::Expired];
@@ -162,19 +162,19 @@ pub(super) fn counts(batch: &Batch<'_>, queue: &str) -> rusqlite::Result<Counts>
     Ok(counts)
 }
 
+const POSITION: &str = "SELECT (SELECT count(*) FROM (
+       SELECT 1 FROM journal b
+       WHERE b.queue = e.queue AND b.lane = e.lane AND b.status = 0
+         AND (b.priority, b.due, b.sequence) < (e.priority, e.due, e.sequence)
+       LIMIT ?3))
+     FROM journal e WHERE e.id = ?1 AND e.status = 0 AND e.expires > ?2";
+
 pub(super) fn position(
     batch: &Batch<'_>,
     id: EntryId,
     limit: u32,
 ) -> rusqlite::Result<Option<u32>> {
-    let mut statement = batch.connection.prepare_cached(
-        "SELECT (SELECT count(*) FROM (
-           SELECT 1 FROM journal b
-           WHERE b.queue = e.queue AND b.lane = e.lane AND b.status = 0
-             AND (b.priority, b.due, b.sequence) < (e.priority, e.due, e.sequence)
-           LIMIT ?3))
-         FROM journal e WHERE e.id = ?1 AND e.status = 0 AND e.expires > ?2",
-    )?;
+    let mut statement = batch.connection.prepare_cached(POSITION)?;
     statement
         .query_row((id.as_bytes(), batch.now, limit), |row| row.get(0))
         .optional()
@@ -238,6 +238,55 @@ mod tests {
             let plan = connection.query_row(&plan, ("mails", 0), |row| row.get::<_, String>(3));
             let plan = plan.unwrap();
             assert!(plan.contains("USING COVERING INDEX"), "{plan}");
+        }
+    }
+
+    /// Fills a lane, and counts the steps that SQLite takes to tell where the first and the last stand.
+    fn steps(entries: u32) -> [i32; 2] {
+        let connection = in_memory().unwrap();
+        let batch = Batch {
+            connection: &connection,
+            now: 1_000_000,
+            is_tight: false,
+        };
+        connection.execute_batch("BEGIN").unwrap();
+        let ids: Vec<_> = (0..entries)
+            .map(|_| {
+                let new = NewEntry::new("mails", "payload");
+                write::enqueue(&batch, &new).unwrap();
+                new.id
+            })
+            .collect();
+        [(ids[0], 0), (ids[ids.len() - 1], 100)].map(|(id, before)| {
+            assert_eq!(position(&batch, id, 100).unwrap(), Some(before));
+            let statement = connection.prepare_cached(POSITION).unwrap();
+            assert_eq!(statement.get_status(StatementStatus::Sort), 0);
+            statement.reset_status(StatementStatus::VmStep)
+        })
+    }
+
+    #[test]
+    fn j_19_where_an_entry_stands_costs_the_same_in_a_long_queue() {
+        let (short, long) = (steps(200), steps(20_000));
+        for (short, long) in short.into_iter().zip(long) {
+            assert!(long <= short + short / 10, "{short} steps, then {long}");
+        }
+    }
+
+    /// SQLite reads a row up to the last column that it is asked for, and payloads are in pages of
+    /// their own behind it.
+    #[test]
+    fn j_19_lists_read_no_column_behind_a_payload() {
+        let connection = in_memory().unwrap();
+        let columns = "SELECT name FROM pragma_table_info('journal') ORDER BY cid";
+        let mut columns = connection.prepare(columns).unwrap();
+        let columns = columns.query_map([], |row| row.get::<_, String>(0));
+        let columns: Vec<_> = columns.unwrap().map(Result::unwrap).collect();
+        let payload = columns.iter().position(|column| column == "payload");
+        let listed: Vec<&str> = summary!().split(", ").map(str::trim).collect();
+        for column in [&listed[..], &["until", "dedup", "fingerprint", "bounded"]].concat() {
+            let place = columns.iter().position(|known| known == column);
+            assert!(place.is_some() && place < payload, "{column}");
         }
     }
 }
