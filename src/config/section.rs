@@ -8,7 +8,7 @@ use serde::{
 use super::{rules::RulesFile, serde_types::Human, set, table::table};
 use crate::{
     error::Rule,
-    policy::{Exhaustion, PolicyBuilder, Profile, RetryAfterMode},
+    policy::{Exhaustion, PolicyBuilder, Profile, RetryAfterMode, RetryQuota},
 };
 
 table! {
@@ -54,6 +54,7 @@ table! {
         off: Option<bool>,
         ratio: Option<f64>,
         floor: Option<u32>,
+        quota: Option<RetryQuota>,
     }
 }
 
@@ -150,6 +151,7 @@ impl BudgetFile {
     fn apply(self, builder: PolicyBuilder) -> PolicyBuilder {
         let builder = set(builder, self.ratio, PolicyBuilder::budget_ratio);
         let builder = set(builder, self.floor, PolicyBuilder::budget_floor);
+        let builder = set(builder, self.quota, PolicyBuilder::retry_quota);
         if self.off == Some(true) {
             builder.without_budget()
         } else {

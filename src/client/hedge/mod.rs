@@ -71,8 +71,7 @@
 //! One dependency for quick and slow methods: the delay is that of the slow ones, and the quick ones are
 //! not hedged. A connection of HTTP/1 that is dropped is closed, so that each hedge costs a connection. A
 //! [`RetryAfterLayer`](crate::RetryAfterLayer) or [`RetryLayer`](crate::RetryLayer) below: their waits are
-//! measured as latency. In a reqwest-middleware chain, which is lent to one attempt at a time, no second
-//! attempt is sent while the first is out. `hedges_suppressed_total` counts late calls without a second attempt, by reason.
+//! measured as latency. `hedges_suppressed_total` counts late calls without a second attempt, by reason.
 //!
 //! # Example
 //!
