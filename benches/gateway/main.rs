@@ -56,7 +56,7 @@ fn main() -> ExitCode {
         .collect();
     // Many short rounds: what else a machine does changes from second to second.
     let (rounds, seconds, posting) = match &*words {
-        [] => (15, 2, 5),
+        [] => (30, 1, 5),
         [quick] if quick == "quick" => (3, 1, 1),
         _ => {
             eprintln!("there is: quick");
