@@ -35,7 +35,7 @@ pub(crate) fn run(report: &mut Report, quick: bool) {
     let size = |n: u32| if quick { n.min(50_000) } else { n };
 
     let stores = LANES.map(|lanes| with_lanes(path("lanes", lanes), lanes, DUE));
-    let [few, many] = by_turns(&runtime, stores, async |store| {
+    let [few, many] = by_turns(&runtime, stores, &async |store: &SqliteStore| {
         let lanes = store.lanes(QUEUE, None, 64).await.expect("lanes");
         let request = LeaseRequest::new(QUEUE, lanes[0].clone(), 1, LEASE);
         assert_eq!(store.lease(request).await.expect("lease").len(), 1);
@@ -44,7 +44,7 @@ pub(crate) fn run(report: &mut Report, quick: bool) {
     report.at_most("lanes_growth", many / few, 1.5);
 
     let stores = QUEUED.map(|queued| filled(path("queued", queued), size(queued), 0));
-    let [one, many] = by_turns(&runtime, stores, async |store| {
+    let [one, many] = by_turns(&runtime, stores, &async |store: &SqliteStore| {
         let entry = NewEntry {
             bounds: Some(QueueBounds {
                 in_all: u32::MAX,
@@ -60,7 +60,7 @@ pub(crate) fn run(report: &mut Report, quick: bool) {
     report.at_most("accepted_growth", many / one, 1.5);
 
     let stores = FINISHED.map(|n| with_finished(path("finished", n), size(n)));
-    let [none, many] = by_turns(&runtime, stores, async |store| {
+    let [none, many] = by_turns(&runtime, stores, &async |store: &SqliteStore| {
         store.counts(QUEUE).await.expect("counts");
     });
     report.note("counts_micros_0", none);
@@ -69,10 +69,10 @@ pub(crate) fn run(report: &mut Report, quick: bool) {
 }
 
 /// Returns the microseconds that something takes with each of two stores, which take turns.
-fn by_turns(
+fn by_turns<F: AsyncFn(&SqliteStore)>(
     runtime: &Runtime,
     stores: [SqliteStore; 2],
-    run: impl AsyncFn(&SqliteStore),
+    run: &F,
 ) -> [f64; 2] {
     let stores = stores.map(Arc::new);
     let mut took = [Vec::new(), Vec::new()];
