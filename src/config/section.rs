@@ -89,6 +89,7 @@ table! {
         quantile: Option<f64>,
         min_delay: Option<Human>,
         max_delay: Option<Human>,
+        counted: Option<bool>,
     }
 }
 
@@ -215,6 +216,10 @@ impl HedgeFile {
             None if !set_at_all => return builder,
             Some(true) | None => {}
         }
+        let builder = match self.counted {
+            Some(true) => builder.count_hedges(),
+            Some(false) | None => builder,
+        };
         builder
             .hedge_quantile(self.quantile.unwrap_or(now.quantile))
             .hedge_delay(

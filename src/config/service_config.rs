@@ -63,8 +63,8 @@ const MOST_ATTEMPTS: u64 = 5;
 /// | `retryThrottling` | the budget: `tokenRatio` (3 decimals count) is its ratio, which takes an approval of R-7 beyond 0.2, and half of `maxTokens` its floor, 10 at most. Without it, the default |
 /// | `hedgingPolicy` | [`hedge`](crate::Policy::hedge), under the budget as every hedge is; its methods are declared idempotent as those of a `retryPolicy`. [`HedgeLayer`](crate::HedgeLayer) has to be in the stack, as it is in `stacks::client` |
 /// | its `hedgingDelay` | the delay of a hedge, at least 1 ms: a hedge goes out for a call that is late (H-1), so that none, or 0, which sends all attempts at once, is an error of [`dependencies`](Self::dependencies) |
-/// | its `maxAttempts` | an attempt and its hedge are two, and no more are out at a time; beyond that it is retried half as often as is left, so that 4 or more are one retry with a hedge of its own. Never more attempts than written |
-/// | its `nonFatalStatusCodes` | an attempt that fails so leaves the call to the other one, or to the retry, whose waits are full jitter from `hedgingDelay` on. Any other status ends the call. They take the approvals of `retryableStatusCodes` |
+/// | its `maxAttempts` | [`max_retries`](crate::Policy::max_retries) and one, of which [hedges are a part](crate::policy::PolicyBuilder::count_hedges); no more than two attempts are out at a time. More than 5 are 5 |
+/// | its `nonFatalStatusCodes` | an attempt that fails so leaves the call to the other one, and then to a retry, whose wait is full jitter from `hedgingDelay` on. Any other status ends the call. They take the approvals of `retryableStatusCodes` |
 /// | `waitForReady` and other fields | ignored; [`notes`](Self::notes) says which |
 #[derive(Debug, Clone, PartialEq)]
 #[must_use]

@@ -1,5 +1,8 @@
 //! P-5: a tonic client over real connections, configured by a gRPC service config.
 
+use std::sync::Arc;
+
+use tokio::sync::Notify;
 use tonic::Code;
 use tonic_health::pb::health_client::HealthClient;
 use tower::ServiceBuilder;
@@ -92,6 +95,11 @@ const HEDGED: &str = r#"{
 #[tokio::test]
 async fn p_5_a_tonic_client_hedges_as_its_service_config_says() {
     let (stall, serve) = (|| Act::Stall, || Act::Serve);
+    // The first one fails after its hedge.
+    let both = || {
+        let gate = Arc::<Notify>::default();
+        vec![Act::FailWhen(Arc::clone(&gate)), Act::FailAnd(gate)]
+    };
     for (n, (most, script, expected, sent)) in [
         ("2", vec![stall(), serve()], Ok(()), 2),
         (
@@ -100,15 +108,35 @@ async fn p_5_a_tonic_client_hedges_as_its_service_config_says() {
             Err(Code::Internal),
             2,
         ),
-        ("2", vec![Act::fail(14), serve()], Err(Code::Unavailable), 1),
-        ("2", vec![Act::fail(13), serve()], Err(Code::Internal), 1),
-        ("4", vec![Act::fail(14), serve()], Ok(()), 2),
-        ("4", vec![Act::fail(14), stall(), serve()], Ok(()), 3),
+        ("2", vec![Act::fail(14), serve()], Ok(()), 2),
         (
-            "4",
+            "2",
             vec![Act::fail(14), Act::fail(14), serve()],
             Err(Code::Unavailable),
             2,
+        ),
+        ("2", vec![Act::fail(13), serve()], Err(Code::Internal), 1),
+        ("4", vec![Act::fail(14), stall(), serve()], Ok(()), 3),
+        (
+            "4",
+            vec![
+                Act::fail(14),
+                Act::fail(14),
+                Act::fail(14),
+                Act::fail(14),
+                serve(),
+            ],
+            Err(Code::Unavailable),
+            4,
+        ),
+        // An attempt and its hedge that fail are two.
+        ("2", both(), Err(Code::Unavailable), 2),
+        ("3", [both(), vec![serve()]].concat(), Ok(()), 3),
+        (
+            "4",
+            [both(), both(), vec![serve()]].concat(),
+            Err(Code::Unavailable),
+            4,
         ),
     ]
     .into_iter()

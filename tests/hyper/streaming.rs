@@ -40,7 +40,7 @@ type Body = BoxBody<Bytes, Broken>;
 type Peeked = Response<BufferedBody<hyper::body::Incoming>>;
 type Stack = BoxCloneService<Request<Body>, Peeked, BoxError>;
 
-fn policy() -> PolicyBuilder {
+pub(crate) fn policy() -> PolicyBuilder {
     Policy::http()
         .base(Duration::from_millis(1))
         .cap(Duration::from_millis(2))
@@ -123,7 +123,7 @@ fn assert_same(arrivals: &[Arrival]) {
     assert!(arrivals.last().unwrap().whole);
 }
 
-const SECOND: Option<(u32, Option<StopReason>)> = Some((2, None));
+pub(crate) const SECOND: Option<(u32, Option<StopReason>)> = Some((2, None));
 const LOST: Option<(u32, Option<StopReason>)> = Some((1, Some(StopReason::NotReplayable)));
 
 #[tokio::test]
@@ -299,7 +299,7 @@ async fn d_8_after_an_early_answer_the_rest_goes_to_the_retry() {
 }
 
 /// Sends a body whose rest comes with its retry, and fails then or ends.
-async fn send_rest(
+pub(crate) async fn send_rest(
     policy: PolicyBuilder,
     http2: bool,
     uri: &str,

@@ -329,13 +329,13 @@ fn hedging(policy: &str) -> String {
 #[test]
 fn p_5_a_hedging_policy_is_the_policys_hedge() {
     let delay = Duration::from_millis(500);
-    // Never more attempts than written, each of which may have its hedge.
-    for (attempts, retries) in [(2, 0), (3, 0), (4, 1), (5, 1), (100, 1)] {
+    for (attempts, retries) in [(2, 1), (3, 2), (4, 3), (5, 4), (100, 4)] {
         let found = policy(&hedging(&format!(
             r#"{{"maxAttempts":{attempts},"hedgingDelay":"0.5s","nonFatalStatusCodes":["UNAVAILABLE","aborted"]}}"#
         )));
         let hedge = found.hedge().unwrap();
         assert_eq!((hedge.min_delay, hedge.max_delay), (delay, delay));
+        assert!(hedge.counted, "never more attempts than written");
         assert_eq!(found.max_retries(), retries, "{attempts}");
         assert_eq!(
             found.rules().grpc,

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     call::{
         Attempt, Cause, Effect, FailedAttempts, PrepareError, RetryError, RetryOutcome, StopReason,
-        Verdict, caller::NestedFailure,
+        Verdict, caller::NestedFailure, hedged::take_hedged,
     },
     classify::Classify,
     dependency::{BreakerState, Charge, Dependency, Event, Hold, Kind, LastSlot, Place, Route},
@@ -142,6 +142,19 @@ where
     fn earn(&self) {
         if self.counted != Counted::Elsewhere {
             self.dependency().earn();
+        }
+    }
+
+    /// Counts the hedge of an attempt that failed, if it is one of the call's retries.
+    pub(super) fn count_hedge(&mut self, result: &mut Result<S::Response, BoxError>) {
+        let hedged = match result {
+            Ok(response) => self.requests.is_hedged(response),
+            Err(error) => take_hedged(error),
+        };
+        if hedged {
+            let history = &mut self.retried.get_or_insert_default().history;
+            history.attempts += 1;
+            history.retries += 1;
         }
     }
 

@@ -141,9 +141,9 @@ impl HedgingPolicy {
             let allowed = "at least 0.001s: a hedge goes out for a call that is late (H-1)";
             return Err(ConfigError::new(None, field, value, allowed));
         }
-        // Each attempt may have a hedge of its own.
         let builder = builder
-            .max_retries((self.max_attempts / 2).saturating_sub(1))
+            .max_retries(self.max_attempts - 1)
+            .count_hedges()
             .backoff(GrpcBackoff {
                 initial: self.delay,
                 max: LONGEST_WAIT.max(self.delay),

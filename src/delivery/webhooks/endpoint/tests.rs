@@ -322,6 +322,10 @@ async fn stays_disabled<J: Journal + Clone>(reopen: impl AsyncFn() -> J) {
     );
     assert!(!webhooks.enable(&endpoint).await.unwrap(), "it is already");
     assert_eq!(webhooks.disabled_since(&endpoint).await.unwrap(), None);
+    webhooks.disable(&endpoint).await.unwrap();
+    assert!(webhooks.disabled_since(&endpoint).await.unwrap().is_some());
+    let notices = journal.counts("reprise.alerts").await.unwrap();
+    assert_eq!(notices.of(Status::Queued), 2, "another notice");
 }
 
 #[tokio::test]
