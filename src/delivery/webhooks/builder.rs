@@ -114,7 +114,9 @@ impl<J> WebhooksBuilder<J> {
     /// [recovered](Webhooks::recover).
     ///
     /// The notice is an alert for a dead letter in the queue of this name and `.disabled`, whose label
-    /// is scheme and authority and whose payload is the URL. It says so after restarts, too.
+    /// is scheme and authority and whose payload is the URL. It says so after restarts, too. To redrive or
+    /// purge that letter is to enable the endpoint, but one whose letter was redriven is not disabled
+    /// again before that is gone: purge it, or [enable](Webhooks::enable) the endpoint instead.
     pub fn disable_after(mut self, failing: Duration) -> Self {
         self.disable_after = Some(failing);
         self
