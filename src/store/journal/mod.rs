@@ -102,6 +102,8 @@ mod wrap;
 
 use std::{future::Future, sync::Arc, time::Duration};
 
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub(crate) use self::lease::{FEW_DUE, page_of_lanes};
 pub use self::{
     command::{CommandResult, EntryCommand},
     entry::{Dedup, Duplicate, Enqueued, Entry, NewEntry, QueueBounds},
@@ -149,6 +151,16 @@ pub trait Journal: Send + Sync + 'static {
     /// new entry past its [bounds](NewEntry::bounds) is not queued: [`Enqueued::Full`].
     fn enqueue(&self, entry: NewEntry)
     -> impl Future<Output = Result<Enqueued, StoreError>> + Send;
+
+    /// Queues many entries, each by itself, in a few commits where that saves some: the answers are in
+    /// their order. If it fails, some may be queued; it can be repeated, as can
+    /// [`enqueue`](Self::enqueue).
+    fn enqueue_many(
+        &self,
+        entries: Vec<NewEntry>,
+    ) -> impl Future<Output = Result<Vec<Enqueued>, StoreError>> + Send {
+        enqueued_one_by_one(self, entries)
+    }
 
     /// Returns the lanes of a queue in which something can be leased now, in order of their names:
     /// up to `limit` of those after `after`.
@@ -247,6 +259,17 @@ pub trait Journal: Send + Sync + 'static {
     }
 }
 
+async fn enqueued_one_by_one<J: Journal + ?Sized>(
+    journal: &J,
+    entries: Vec<NewEntry>,
+) -> Result<Vec<Enqueued>, StoreError> {
+    let mut enqueued = Vec::with_capacity(entries.len());
+    for entry in entries {
+        enqueued.push(journal.enqueue(entry).await?);
+    }
+    Ok(enqueued)
+}
+
 /// Counts page by page.
 async fn counted<J: Journal + ?Sized>(journal: &J, mut query: Query) -> Result<u32, StoreError> {
     const PAGE: u32 = 1000;
@@ -267,6 +290,7 @@ async fn counted<J: Journal + ?Sized>(journal: &J, mut query: Query) -> Result<u
 impl<J: Journal> Journal for Arc<J> {
     verbs! { self;
         enqueue(entry: NewEntry) -> Enqueued = (**self).enqueue(entry);
+        enqueue_many(entries: Vec<NewEntry>) -> Vec<Enqueued> = (**self).enqueue_many(entries);
         lanes(queue: &str, after: Option<&str>, limit: u32) -> Vec<String>
             = (**self).lanes(queue, after, limit);
         lease(request: LeaseRequest) -> Vec<Entry> = (**self).lease(request);

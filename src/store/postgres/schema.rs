@@ -214,7 +214,8 @@ fn replies(records: &Table) -> String {
 /// The error of an insert past the bounds of a queue, in a class of our own.
 pub(super) const QUEUE_FULL: &str = "RP001";
 
-/// Returns the step that tells why an entry was queued and bounds queues. Triggers count the entries with bounds that are queued or processed,
+/// Returns the step that tells why an entry was queued, finds the lanes with something due, and bounds
+/// queues. Triggers count the entries with bounds that are queued or processed,
 /// and refuse one too many: they see what was committed until the moment in which they run, and a statement
 /// does not. They touch no other entry, and no lease.
 ///
@@ -223,7 +224,7 @@ pub(super) const QUEUE_FULL: &str = "RP001";
 fn bounds(records: &Table) -> String {
     let (journal, open) = (records.journal(), records.open());
     let trigger = |name| journal.index(name);
-    let [opened, moved, removed] = ["opened", "moved", "gone"].map(trigger);
+    let [opened, moved, removed, ready] = ["opened", "moved", "gone", "ready"].map(trigger);
     let count = |whole: bool, owner: &str, into: &str| {
         format!(
             "INSERT INTO {open} AS o (queue, whole, owner, entries) \
@@ -242,6 +243,7 @@ fn bounds(records: &Table) -> String {
          COMMENT ON COLUMN {journal}.reason IS 'Why the entry was queued.'; \
          COMMENT ON COLUMN {journal}.in_all IS 'The most entries with bounds of the queue.'; \
          COMMENT ON COLUMN {journal}.per_owner IS 'The same, of the owner.'; \
+         CREATE INDEX {ready} ON {journal} (queue, due, lane) WHERE status = 0; \
          CREATE TABLE {open} ( \
            queue text COLLATE \"C\" NOT NULL, \
            whole boolean NOT NULL, \

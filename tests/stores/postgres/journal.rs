@@ -210,12 +210,21 @@ async fn j_19_no_verb_costs_more_in_a_long_queue() {
         let read = postgres.count(rows).await - before.0;
         read + postgres.count(scans).await - before.1
     };
-    fill(100, "0").await;
+    fill(1000, "0").await;
     let short = look().await;
     fill(10_000, "0").await;
     fill(10_000, "9000000000000000").await;
     let long = look().await;
     assert!(short > 0 && long <= 2 * short, "{short}, then {long}");
+    // T-8: nor do lanes that wait cost anything when little is due.
+    postgres
+        .execute("ANALYZE {schema}.reprise_idempotency_journal")
+        .await;
+    let ready = "SELECT lane, leased FROM {schema}.reprise_idempotency_journal \
+                 WHERE queue = 'mails' AND status = 0 AND due <= 50 ORDER BY due LIMIT 257";
+    let plan = postgres.plan(ready).await;
+    assert!(plan.contains("reprise_idempotency_journal_ready"), "{plan}");
+    assert!(!plan.contains("Sort"), "{plan}");
     postgres.drop().await;
 }
 
@@ -262,6 +271,7 @@ async fn t_3_what_was_kept_long_enough_is_swept() {
 
 // Versions 8, 7, 6 and 5 the other way round.
 const DROP_COUNT: &str = "DROP FUNCTION {schema}.reprise_idempotency_open CASCADE";
+const DROP_READY: &str = "DROP INDEX {schema}.reprise_idempotency_journal_ready";
 const DROP_OPEN: &str = "DROP TABLE {schema}.reprise_idempotency_open";
 const DROP_BOUNDS: &str = "ALTER TABLE {schema}.reprise_idempotency_journal \
                            DROP COLUMN reason, DROP COLUMN in_all, DROP COLUMN per_owner";
@@ -322,6 +332,7 @@ async fn t_5_a_table_of_version_2_keeps_its_entries() {
         "DROP VIEW {schema}.reprise_idempotency_calls",
         "ALTER TABLE {schema}.reprise_idempotency_journal DROP COLUMN version, \
          DROP COLUMN redrives, DROP COLUMN repeats, DROP COLUMN cause",
+        DROP_READY,
         DROP_COUNT,
         DROP_OPEN,
         DROP_BOUNDS,
@@ -365,6 +376,7 @@ async fn t_5_a_table_of_version_6_keeps_its_replies() {
     for sql in [
         "UPDATE {schema}.reprise_idempotency r SET reply = s.reply \
          FROM {schema}.reprise_idempotency_reply s WHERE s.key = r.key AND s.token = r.token",
+        DROP_READY,
         DROP_COUNT,
         DROP_OPEN,
         DROP_BOUNDS,

@@ -31,7 +31,7 @@ use tokio::{
     sync::{Semaphore, watch},
     time::{Instant, sleep, timeout, timeout_at},
 };
-use tower::{Service, ServiceExt};
+use tower::ServiceExt;
 use tower_reprise::delivery::replay::ReplayRoutes;
 
 use super::{
@@ -97,15 +97,17 @@ impl<S> Edge<S> {
         let started = Instant::now();
         let http1 = request.version() < Version::HTTP_2;
         let id = request_id(request.headers_mut());
-        let access = self.access.clone().map(|log| Access {
-            log,
-            started,
-            id: id.clone(),
-            remote: peer.remote,
-            method: request.method().clone(),
-            path: Access::path(request.uri()),
-            status: 0,
-            sent: 0,
+        let access = self.access.clone().map(|log| {
+            Box::new(Access {
+                log,
+                started,
+                id: id.clone(),
+                remote: peer.remote,
+                method: request.method().clone(),
+                path: Access::path(request.uri()),
+                status: 0,
+                sent: 0,
+            })
         });
         let protocol = tunnel::asked(&request).filter(|_| http1 && self.tunnels.may_open());
         let mut upstream = None;

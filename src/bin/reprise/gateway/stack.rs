@@ -165,6 +165,8 @@ pub(crate) async fn layered(
     let stamp = (settings.resend == Resend::Stamped).then_some(stamp);
     let (endpoints, deps) = (upstreams.clone(), registries.upstream.clone());
     let calls = ServiceBuilder::new()
+        // Each of the layers above moves this future.
+        .map_future(Box::pin)
         .option_layer(stamp)
         .layer((budget, retry))
         .map_request(move |request| endpoints.choose(&deps, request))

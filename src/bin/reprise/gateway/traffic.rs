@@ -136,7 +136,8 @@ pin_project! {
         #[pin]
         body: B,
         counter: Counter,
-        access: Option<Access>,
+        // In a box: replies are moved from layer to layer.
+        access: Option<Box<Access>>,
     }
 }
 
@@ -150,7 +151,7 @@ impl<B> Counted<B> {
     }
 
     /// Logs the request when the body has ended.
-    pub(crate) fn logged(self, access: Option<Access>) -> Self {
+    pub(crate) fn logged(self, access: Option<Box<Access>>) -> Self {
         Self { access, ..self }
     }
 }

@@ -148,4 +148,33 @@ impl<B: Backend<Store: Journal>> Case<'_, B> {
         let again = self.store.enqueue(with(1)).await.expect("enqueue");
         assert!(matches!(again, Enqueued::Existing(entry) if entry.id == third));
     }
+
+    pub(super) async fn many_are_queued_at_once(&self) {
+        let known = self.put(self.entry()).await;
+        let keyed = |fingerprint| NewEntry {
+            dedup: dedup(1, fingerprint),
+            ..self.entry()
+        };
+        let mut entries: Vec<_> = (0..2100).map(|_| self.entry()).collect();
+        (entries[0].id, entries[5], entries[1200], entries[1201]) =
+            (known, keyed(1), keyed(1), keyed(2));
+        let all: Vec<_> = entries.iter().map(|new| new.id).collect();
+        let enqueued = self
+            .store
+            .enqueue_many(entries)
+            .await
+            .expect("enqueue_many");
+        assert_eq!(enqueued.len(), all.len());
+        for (n, enqueued) in enqueued.into_iter().enumerate() {
+            match (n, enqueued) {
+                (0, Enqueued::Existing(entry)) => assert_eq!(entry.id, known),
+                (1200, Enqueued::Existing(entry)) => assert_eq!(entry.id, all[5]),
+                (1201, Enqueued::Mismatch) => {}
+                (_, Enqueued::New(entry)) => assert_eq!(entry.id, all[n]),
+                (n, other) => panic!("{n} is {other:?}"),
+            }
+        }
+        let counts = self.other.counts(&self.queue).await.expect("counts");
+        assert_eq!(counts.of(Status::Queued), 2098);
+    }
 }

@@ -8,6 +8,7 @@ mod transactions;
 
 use std::time::Duration;
 
+use tokio::time::Instant;
 use tokio_postgres::{Row, Transaction, types::ToSql};
 
 pub(super) use self::{enqueue_row::EnqueueRow, settle_row::SettleRow, sql::Statements};
@@ -17,17 +18,21 @@ use self::{
 };
 use super::{
     PostgresStore,
-    batcher::{Batched, batched},
+    batcher::{BatchRow, Batched, batched},
     error,
 };
 use crate::store::{
     Fingerprint, Ownership, RecordKey, StoreError, StoreErrorKind,
     journal::{
         CommandResult, Counts, Duplicate, Enqueued, Entry, EntryCommand, EntryId, EventKind,
-        Journal, LeaseRequest, LeaseToken, NewEntry, Query, Settlement, Status, Timestamp, history,
+        FEW_DUE, Journal, LeaseRequest, LeaseToken, NewEntry, Query, Settlement, Status, Timestamp,
+        history, page_of_lanes,
     },
     remote,
 };
+
+/// The most entries of one call in one commit.
+const COMMIT: usize = 1000;
 
 type Parameters<'a> = [&'a (dyn ToSql + Sync)];
 
@@ -110,12 +115,49 @@ impl Journal for PostgresStore {
             .and_then(|put| enqueued(&put))
     }
 
+    async fn enqueue_many(&self, entries: Vec<NewEntry>) -> Result<Vec<Enqueued>, StoreError> {
+        self.sweep_if_due();
+        let mut enqueued = Vec::with_capacity(entries.len());
+        let mut rows = entries.into_iter().map(EnqueueRow).peekable();
+        while rows.peek().is_some() {
+            let some: Vec<_> = rows.by_ref().take(COMMIT).collect();
+            let deadline = Instant::now() + self.inner.timeout;
+            let new = match EnqueueRow::send(self, deadline, &some).await {
+                Ok(new) => new,
+                Err(error) if error.is_transient() => return Err(error),
+                // One that the server does not take, or that has no room.
+                Err(_) => some.iter().map(|_| None).collect(),
+            };
+            for (EnqueueRow(entry), new) in some.into_iter().zip(new) {
+                enqueued.push(match new {
+                    Some(new) => Enqueued::New(new),
+                    None => self.enqueue(entry).await?,
+                });
+            }
+        }
+        Ok(enqueued)
+    }
+
     async fn lanes(
         &self,
         queue: &str,
         after: Option<&str>,
         limit: u32,
     ) -> Result<Vec<String>, StoreError> {
+        // Those past their time are due, too.
+        let few = i64::from(FEW_DUE + 1);
+        let rows = self
+            .rows(&self.inner.journal.ready, &[&queue, &few])
+            .await?;
+        if rows.len() <= FEW_DUE as usize {
+            let mut lanes = Vec::with_capacity(rows.len());
+            for row in &rows {
+                if row.try_get(1).map_err(unreadable)? {
+                    lanes.push(row.try_get(0).map_err(unreadable)?);
+                }
+            }
+            return Ok(page_of_lanes(lanes, after, limit));
+        }
         let sql = match after {
             Some(_) => &self.inner.journal.lanes_after,
             None => &self.inner.journal.lanes_from,

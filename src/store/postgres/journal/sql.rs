@@ -64,6 +64,7 @@ pub(in super::super) struct Statements {
     pub(super) enqueue_batch: String,
     pub(in super::super) enqueue_once: String,
     pub(super) existing: String,
+    pub(super) ready: String,
     pub(super) lanes_from: String,
     pub(super) lanes_after: String,
     pub(in super::super) lease: String,
@@ -98,6 +99,10 @@ impl Statements {
             enqueue_batch: enqueue_batch(table),
             enqueue_once: enqueue_once(table),
             existing: existing(table),
+            ready: format!(
+                "SELECT lane, leased <= {NOW} FROM {table} \
+                 WHERE queue = $1 AND status = 0 AND due <= {NOW} ORDER BY due LIMIT $2"
+            ),
             lanes_from: lanes(table, ">="),
             lanes_after: lanes(table, ">"),
             lease: lease(table),
@@ -328,7 +333,7 @@ fn existing(table: &Table) -> String {
     )
 }
 
-/// Steps from one lane to the next without reading the entries in between, and reads no more than
+/// Finds lanes where much is due. Steps from one lane to the next without reading the entries in between, and reads no more than
 /// the first that is due: of an EXISTS the server may make a list of all there is.
 fn lanes(table: &Table, from: &str) -> String {
     let here = format!("SELECT true FROM {table} j WHERE j.queue = $1 AND j.lane = lanes.lane");

@@ -69,8 +69,10 @@ SELECT 'journal', seq FROM sqlite_sequence WHERE name = 'journal_6';
 DROP TABLE journal_6;
 
 CREATE UNIQUE INDEX journal_dedup ON journal (queue, dedup) WHERE dedup IS NOT NULL;
--- What is next in a lane, what is past its time there, and which leases ran out.
+-- What is next in a lane, which lanes have something due, what is past its time in a lane, and which
+-- leases ran out.
 CREATE INDEX journal_due ON journal (queue, lane, priority, due) WHERE status = 0;
+CREATE INDEX journal_ready ON journal (queue, due, lane) WHERE status = 0;
 CREATE INDEX journal_past ON journal (queue, lane, expires, queued, status) WHERE status = 0;
 CREATE INDEX journal_leased ON journal (queue, lane, until) WHERE status = 1;
 -- What may be removed.
