@@ -108,7 +108,7 @@ impl<J> WebhooksBuilder<J> {
         self
     }
 
-    /// Disables an [`Endpoint`] to which no event was delivered for this long, an hour to 30 days, with a
+    /// Disables an [`Endpoint`](super::Endpoint) to which no event was delivered for this long, an hour to 30 days, with a
     /// notice: off by default; five days are usual. Events for it become dead letters at once, of the
     /// cause `its endpoint is disabled`, until it is [enabled](Webhooks::enable) or
     /// [recovered](Webhooks::recover).
