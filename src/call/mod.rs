@@ -14,6 +14,7 @@ mod effect;
 mod guidance;
 pub(crate) mod hop;
 pub(crate) mod key;
+pub(crate) mod oneshot;
 mod outcome;
 mod overrides;
 mod readiness;
