@@ -138,6 +138,7 @@ impl Latency {
             quantile,
             min_delay,
             max_delay,
+            ..
         } = self.policy;
         let delay = match self.policy.fixed() {
             Some(delay) => Some(delay),

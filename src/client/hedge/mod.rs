@@ -42,6 +42,7 @@
 //! | [`hedge`](crate::policy::PolicyBuilder::hedge) | off |
 //! | [`hedge_quantile`](crate::policy::PolicyBuilder::hedge_quantile) | 0.95, of the last 30 s; the range is 0.75 to 0.999 |
 //! | [`hedge_delay`](crate::policy::PolicyBuilder::hedge_delay) | 1 ms to 10 s; the same twice is a fixed delay |
+//! | [`count_hedges`](crate::policy::PolicyBuilder::count_hedges) | off; on, a hedge is one of the retries of its call |
 //!
 //! Before 32 calls were answered, the quantile is unknown and nothing is hedged.
 //!
