@@ -308,6 +308,7 @@ mod tests {
                 quantile: 0.95,
                 min_delay: from * MILLI,
                 max_delay: to * MILLI,
+                counted: false,
             });
             if took > 0 {
                 record(&latency, 0, 64, std::iter::once(took));
