@@ -27,6 +27,7 @@
 mod account;
 mod breaker;
 mod budget;
+mod by_name;
 mod cache;
 mod gate;
 mod hedge;
