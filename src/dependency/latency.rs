@@ -305,10 +305,9 @@ mod tests {
     fn h_1_the_delay_is_bounded_and_may_be_fixed() {
         let bounded = |from, to, took| {
             let latency = Latency::new(HedgePolicy {
-                quantile: 0.95,
                 min_delay: from * MILLI,
                 max_delay: to * MILLI,
-                counted: false,
+                ..HedgePolicy::default()
             });
             if took > 0 {
                 record(&latency, 0, 64, std::iter::once(took));
