@@ -10,9 +10,11 @@ pub mod circuit_breaker;
 pub mod hedge;
 pub mod idempotency_key;
 pub mod peek;
+mod pool;
 pub mod retry;
 pub mod retry_after;
 pub mod retry_budget;
+mod timer;
 
 #[cfg(all(test, not(reprise_loom)))]
 mod tests;

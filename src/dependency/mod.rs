@@ -63,7 +63,7 @@ pub(crate) mod models {
 }
 
 pub(crate) use self::{
-    account::{Accounted, Accounting, account, serves_retry},
+    account::{Accounted, Accounting, account},
     breaker::nanos,
     budget::LastSlot,
     cache::{CacheEntry, DependencyCache},
@@ -451,6 +451,12 @@ impl Dependency {
             true => Ok(charge),
             false => Err(self.refused(Refusal::Budget, None)),
         }
+    }
+
+    /// Charges the budget for a request that another retry loop sent again.
+    pub(crate) fn charge_repeat(self: &Arc<Self>) -> Result<Charge, Refused> {
+        let charge = self.charge_now();
+        charge.inspect_err(|refused| self.tell_refused(refused.kind()))
     }
 
     /// Asks throttle and breaker to admit a call.

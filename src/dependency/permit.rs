@@ -143,7 +143,7 @@ impl Permit {
     }
 
     /// Reports the verdict on the call to the breaker.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn report(&mut self, verdict: &Verdict) {
         if self.is_cut
             && verdict.is_timeout()
@@ -169,6 +169,7 @@ impl Permit {
         self.end(report, cause);
     }
 
+    #[inline]
     fn end(&mut self, report: Report, cause: Cause) {
         let Some(ticket) = self.ticket.take() else {
             return;

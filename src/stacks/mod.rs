@@ -33,7 +33,6 @@ use crate::{
         peek::PeekLayer,
         retry::{HttpRequests, Refresh, RetryLayer},
         retry_after::RetryAfterLayer,
-        retry_budget::RetryBudgetLayer,
     },
     dependency::{ByAuthority, Dependencies},
 };
@@ -100,7 +99,9 @@ impl<C: Clone, L: Clone> ClientBuilder<C, L> {
     pub fn new(deps: Dependencies<C, L>) -> Self {
         Self {
             keys: PolicyKeyLayer::new(deps.clone()),
-            retry: RetryLayer::new(deps.clone()).keys_by_policy(),
+            retry: RetryLayer::new(deps.clone())
+                .charge_repeats()
+                .keys_by_policy(),
             deps,
         }
     }
@@ -146,7 +147,6 @@ impl<C: Clone, L: Clone, P, H> ClientBuilder<C, L, P, H> {
         let deps = self.deps;
         (
             self.keys,
-            RetryBudgetLayer::repeats_only(deps.clone()),
             self.retry,
             RetryAfterLayer::new(deps.clone()),
             CircuitBreakerLayer::new(deps.clone()),
@@ -163,7 +163,6 @@ pub type Client<S, C = Standard, L = ByAuthority, P = (), H = ()> =
 /// The layers of [`client`] and [`ClientBuilder`], outermost first.
 pub type ClientLayers<C, L, P = (), H = ()> = (
     PolicyKeyLayer<C, L, P>,
-    RetryBudgetLayer<C, L>,
     RetryLayer<C, L, HttpRequests, H>,
     RetryAfterLayer<C, L>,
     CircuitBreakerLayer<C, L>,

@@ -8,7 +8,6 @@ use crate::{
         peek::PeekLayer,
         retry::{HttpRequests, RetryLayer},
         retry_after::RetryAfterLayer,
-        retry_budget::RetryBudgetLayer,
     },
     dependency::Dependencies,
 };
@@ -30,16 +29,15 @@ impl<C: Clone, L: Clone, P, H> ClientBuilder<C, L, P, H> {
     pub fn build_traced<T>(self, propagator: T) -> TracedLayers<C, L, T, P, H> {
         let spans = AttemptSpanLayer::new(self.deps.clone()).with_propagator(propagator);
         let layers: ClientLayers<C, L, P, H> = self.build();
-        let (key, budget, retry, retry_after, breaker, hedge, peek) = layers;
+        let (key, retry, retry_after, breaker, hedge, peek) = layers;
         // Below the hedge, since each of its attempts is one.
-        (key, budget, retry, retry_after, breaker, hedge, spans, peek)
+        (key, retry, retry_after, breaker, hedge, spans, peek)
     }
 }
 
 /// The layers of [`traced`] and [`ClientBuilder::build_traced`], outermost first.
 pub type TracedLayers<C, L, T, P = (), H = ()> = (
     PolicyKeyLayer<C, L, P>,
-    RetryBudgetLayer<C, L>,
     RetryLayer<C, L, HttpRequests, H>,
     RetryAfterLayer<C, L>,
     CircuitBreakerLayer<C, L>,

@@ -86,6 +86,7 @@ where
         self.inner.poll_ready(cx).map_err(Into::into)
     }
 
+    #[inline(always)]
     fn call(&mut self, request: Req) -> Self::Future {
         let (deps, dependency) = self.cache.find(&request);
         let is_retry = || {

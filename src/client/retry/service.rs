@@ -8,7 +8,7 @@ use tower::Service;
 
 use super::{
     HttpRequests, PrepareAttempt, ReplayLimits, ReplayRequests, RetryFuture,
-    call::{Call, Counted},
+    call::{Call, Counted, Retried},
     future::State,
     requests::{FirstAttempt, Opened},
 };
@@ -31,6 +31,8 @@ pub struct Retry<S, C = Standard, L = ByAuthority, P = HttpRequests, H = ()> {
     pub(super) slot: LastSlot,
     pub(super) requests: P,
     pub(super) prepare: H,
+    /// No layer above charges repeats of other loops.
+    pub(super) charges_repeats: bool,
 }
 
 impl<S, C, L, P, H, Req> Service<Req> for Retry<S, C, L, P, H>
@@ -53,6 +55,7 @@ where
 
     #[inline(never)]
     fn call(&mut self, mut request: Req) -> Self::Future {
+        let charges_repeats = self.charges_repeats;
         let Self { inner, cache, .. } = self;
         let (deps, route) = cache.find_or(&request, |dependency, before| {
             Route::to(dependency, before, inner)
@@ -94,36 +97,68 @@ where
             };
             self.requests.mark_first(&mut request, first, rules);
         }
-        let route = Arc::clone(route);
-        let state = match caller.is_late {
-            true => {
-                release(inner);
-                State::Late
-            }
-            // The service that was readied makes the first attempt. One that was not is readied
-            // before each of the others.
-            false => State::Calling {
-                future: inner.call(request),
-            },
+        let call = Call {
+            route: Arc::clone(route),
+            classifier: deps.classifier.clone(),
+            requests: self.requests.clone(),
+            prepare: self.prepare.clone(),
+            snapshot,
+            repeatable,
+            counted,
+            limits,
+            began,
+            nested: caller.nested,
+            attempt_limit: None,
+            held: false,
+            retried: None,
         };
-        RetryFuture {
-            state,
-            timer: None,
-            call: Call {
-                route,
-                classifier: deps.classifier.clone(),
-                requests: self.requests.clone(),
-                prepare: self.prepare.clone(),
-                snapshot,
-                repeatable,
-                counted,
-                limits,
-                began,
-                nested: caller.nested,
-                attempt_limit: None,
-                held: false,
-                retried: None,
-            },
+        let repeat = match origin {
+            Origin::Repeated(previous) if charges_repeats => Some(previous),
+            _ => None,
+        };
+        if caller.is_late || repeat.is_some() {
+            return begin_other(inner, request, call, repeat, caller.is_late);
+        }
+        // The service that was readied makes the first attempt. One that was not is readied before
+        // each of the others.
+        let future = inner.call(request);
+        RetryFuture::new(State::Calling { future }, call)
+    }
+}
+
+/// Begins a call whose time is over, or one that is a repeat of a loop above, after so many attempts:
+/// the budget is charged for it here.
+#[cold]
+#[inline(never)]
+fn begin_other<S, C, P, H, Req>(
+    inner: &mut S,
+    mut request: Req,
+    mut call: Call<S, C, P, H, Req>,
+    repeat: Option<u32>,
+    is_late: bool,
+) -> RetryFuture<S, C, P, H, Req>
+where
+    S: Service<Req> + Clone,
+    P: ReplayRequests<Req, S::Response>,
+    H: PrepareAttempt<Req>,
+{
+    let mut not_made = is_late.then_some(State::Late);
+    if let Some(previous) = repeat {
+        match call.route.dependency.charge_repeat() {
+            Ok(charge) => {
+                call.requests.mark_charged(&mut request, previous);
+                call.retried = Some(Box::new(Retried::charged(charge)));
+            }
+            Err(refused) => {
+                let refused = Box::new(refused);
+                not_made = Some(State::Refused { refused });
+            }
         }
     }
+    if let Some(state) = not_made {
+        release(inner);
+        return RetryFuture::new(state, call);
+    }
+    let future = inner.call(request);
+    RetryFuture::new(State::Calling { future }, call)
 }

@@ -47,6 +47,7 @@ where
         self.inner.poll_ready(cx).map_err(Into::into)
     }
 
+    #[inline(always)]
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (deps, dependency) = self.cache.find(&request);
         let (dependency, classifier) = (Arc::clone(dependency), deps.classifier.clone());
