@@ -49,21 +49,22 @@ pub(crate) fn account<B>(
     request: &mut Request<B>,
     part: Accounting,
 ) -> Result<Option<Accounted>, Refused> {
-    match origin(request) {
+    let registry = dependency.registry();
+    match origin(request, registry) {
         Origin::Counted | Origin::Charged => {}
         // It passes a retry of the caller's on.
         Origin::Original if part == Accounting::Marking && serves_retry(request) => {}
         Origin::Original => {
             let slot = dependency.count_original(Instant::now(), slot);
             if part == Accounting::Marking {
-                request.extensions_mut().insert(BudgetMark);
+                request.extensions_mut().insert(BudgetMark(registry));
             }
             return Ok(Some(Accounted::Original(slot)));
         }
         Origin::Repeated(previous) => {
             let charge = dependency.charge_repeat()?;
             if part != Accounting::Unmarked {
-                let charged = Attempt::charged_elsewhere(previous);
+                let charged = Attempt::charged_elsewhere(previous, registry);
                 request.extensions_mut().insert(charged);
             }
             return Ok(Some(Accounted::Repeat(charge)));

@@ -22,7 +22,7 @@
 //! # Clone
 //!
 //! Clones of a registry share everything; two registries share nothing. Stack the layers of one
-//! registry on a client, not of two: a request that one has counted is not counted by the other.
+//! registry on a client, not of two: each counts a request, and charges its repeats.
 
 mod account;
 mod breaker;
@@ -82,7 +82,7 @@ pub use self::{
 };
 use crate::{
     backoff::{Jitter, spread},
-    call::Cause,
+    call::{Cause, budget_mark::RegistryId},
     error::{Refusal, Refused},
     policy::{Policy, RetryAfterMode},
     telemetry::{self, SuccessCounter},
@@ -96,6 +96,7 @@ const GAUGE_EVERY: Duration = Duration::from_secs(1);
 pub struct Dependency {
     name: Arc<str>,
     policy: Policy,
+    registry: RegistryId,
     origin: Instant,
     jitter: Arc<Jitter>,
     hook: Hook,
@@ -152,6 +153,7 @@ impl Dependency {
     fn new(
         name: Arc<str>,
         policy: Policy,
+        registry: RegistryId,
         origin: Instant,
         jitter: Arc<Jitter>,
         hook: Hook,
@@ -166,6 +168,7 @@ impl Dependency {
             recorded: Arc::default(),
             name,
             policy,
+            registry,
             origin,
             jitter,
             hook,
@@ -192,6 +195,7 @@ impl Dependency {
             recorded: Arc::clone(&self.recorded),
             name: Arc::clone(&self.name),
             policy,
+            registry: self.registry,
             origin: self.origin,
             jitter: Arc::clone(&self.jitter),
             hook: self.hook.clone(),
@@ -207,6 +211,11 @@ impl Dependency {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Returns the registry that it is of.
+    pub(crate) fn registry(&self) -> RegistryId {
+        self.registry
     }
 
     /// Returns its labels in logs and metrics.
@@ -460,7 +469,7 @@ impl Dependency {
     }
 
     /// Asks throttle and breaker to admit a call.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn admit(
         self: &Arc<Self>,
         is_retry: impl FnOnce() -> bool,

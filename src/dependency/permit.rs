@@ -169,7 +169,7 @@ impl Permit {
         self.end(report, cause);
     }
 
-    #[inline]
+    #[inline(always)]
     fn end(&mut self, report: Report, cause: Cause) {
         let Some(ticket) = self.ticket.take() else {
             return;
@@ -192,19 +192,28 @@ impl Permit {
     }
 }
 
+impl Permit {
+    /// Reports a call whose result is not known.
+    #[cold]
+    fn end_unknown(&mut self) {
+        let hangs = self.is_out_for(self.dependency.longest_attempt());
+        let report = Report {
+            health: if hangs {
+                Health::Failure
+            } else {
+                Health::Neutral
+            },
+            overload: hangs,
+        };
+        self.end(report, Cause::Timeout);
+    }
+}
+
 impl Drop for Permit {
+    #[inline]
     fn drop(&mut self) {
         if self.ticket.is_some() {
-            let hangs = self.is_out_for(self.dependency.longest_attempt());
-            let report = Report {
-                health: if hangs {
-                    Health::Failure
-                } else {
-                    Health::Neutral
-                },
-                overload: hangs,
-            };
-            self.end(report, Cause::Timeout);
+            self.end_unknown();
         }
     }
 }

@@ -22,6 +22,7 @@ use super::{
 };
 use crate::{
     backoff::Jitter,
+    call::budget_mark::RegistryId,
     classify::{BoxClassify, Standard, TraceClassifier},
     error::Rule,
     policy::{Audit, Policies, Policy},
@@ -50,6 +51,7 @@ pub type BoxDependencies<Request, Response> =
 struct Registry {
     /// Read-locked while a dependency is made, so that none is made by policies of before a reload.
     current: RwLock<Current>,
+    id: RegistryId,
     capacity: usize,
     idle: u64,
     origin: Instant,
@@ -369,6 +371,7 @@ impl Registry {
         Arc::new(Dependency::new(
             name,
             policy.clone(),
+            self.id,
             self.origin,
             Arc::clone(&self.jitter),
             self.hook.clone(),

@@ -27,12 +27,11 @@ pub use self::traced::{TracedLayers, traced};
 use crate::{
     classify::Standard,
     client::{
-        circuit_breaker::CircuitBreakerLayer,
+        GuardLayer,
         hedge::HedgeLayer,
         idempotency_key::PolicyKeyLayer,
         peek::PeekLayer,
         retry::{HttpRequests, Refresh, RetryLayer},
-        retry_after::RetryAfterLayer,
     },
     dependency::{ByAuthority, Dependencies},
 };
@@ -148,8 +147,7 @@ impl<C: Clone, L: Clone, P, H> ClientBuilder<C, L, P, H> {
         (
             self.keys,
             self.retry,
-            RetryAfterLayer::new(deps.clone()),
-            CircuitBreakerLayer::new(deps.clone()),
+            GuardLayer::new(deps.clone()),
             HedgeLayer::in_stack(deps.clone()),
             PeekLayer::new(deps),
         )
@@ -164,8 +162,7 @@ pub type Client<S, C = Standard, L = ByAuthority, P = (), H = ()> =
 pub type ClientLayers<C, L, P = (), H = ()> = (
     PolicyKeyLayer<C, L, P>,
     RetryLayer<C, L, HttpRequests, H>,
-    RetryAfterLayer<C, L>,
-    CircuitBreakerLayer<C, L>,
+    GuardLayer<C, L>,
     HedgeLayer<C, L>,
     PeekLayer<C, L>,
 );

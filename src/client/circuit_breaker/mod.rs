@@ -120,4 +120,5 @@ mod future;
 mod layer;
 mod service;
 
+pub(super) use self::service::admit;
 pub use self::{future::CircuitBreakerFuture, layer::CircuitBreakerLayer, service::CircuitBreaker};

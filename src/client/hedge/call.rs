@@ -304,7 +304,8 @@ where
         let limits = self.watched.limits;
         let by_policy = self.watched.watch.began() + limits.total;
         let deadline = limits.deadline.map_or(by_policy, |at| at.min(by_policy));
-        let attempt = Attempt::of_hedge(limits.previous, deadline, limits.hop);
+        let attempt =
+            Attempt::of_hedge(limits.previous, dependency.registry(), deadline, limits.hop);
         let requests = &self.requests;
         if !ReplayRequests::<Request<B>, S::Response>::is_complete(requests, &snapshot) {
             return Err(Unhedged::NotReplayable);

@@ -122,11 +122,14 @@ impl<S, C, L> Hedge<S, C, L> {
             Plan::Hedge(snapshot) => Some(snapshot.attempt().previous),
             _ => None,
         };
-        let is_original = || origin_of(request, kind, previous) == Origin::Original;
+        let is_original =
+            || origin_of(request, dependency.registry(), kind, previous) == Origin::Original;
         if self.counts && !serves_retry && is_original() {
             watched.counted = Some(dependency.count_original(Instant::now(), &mut self.slot));
             if deps.marks_originals() {
-                request.extensions_mut().insert(BudgetMark);
+                request
+                    .extensions_mut()
+                    .insert(BudgetMark(dependency.registry()));
             }
         }
         let (route, classifier) = (Arc::clone(route), deps.classifier.clone());

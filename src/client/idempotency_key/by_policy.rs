@@ -94,7 +94,7 @@ where
         self.stamp.inner.poll_ready(cx).map_err(Into::into)
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let writes = matches!(*request.method(), Method::POST | Method::PATCH);
         let chosen = || request.extensions().get::<IdempotencyKey>().is_some();

@@ -236,7 +236,8 @@ where
     pub(super) fn next_request(&mut self) -> Option<(Req, Attempt)> {
         let deadline = self.deadline();
         let FailureHistory { retries, next, .. } = self.history();
-        let attempt = Attempt::charged(retries, deadline, self.limits.hop, next);
+        let registry = self.dependency().registry();
+        let attempt = Attempt::charged(retries, registry, deadline, self.limits.hop, next);
         let last = retries >= self.limits.max_retries;
         let rules = self.route.dependency.policy().rules();
         if last {

@@ -56,25 +56,6 @@ pin_project! {
     }
 }
 
-impl<S, C, P, H, Req> RetryFuture<S, C, P, H, Req>
-where
-    S: Service<Req>,
-    P: ReplayRequests<Req, S::Response>,
-    H: PrepareAttempt<Req>,
-{
-    #[inline(always)]
-    pub(super) fn new(
-        state: State<S::Future, H::Future, Req>,
-        call: Call<S, C, P, H, Req>,
-    ) -> Self {
-        Self {
-            call,
-            state,
-            timer: Timer::default(),
-        }
-    }
-}
-
 /// The return of an attempt, with its verdict if it was classified.
 type Polled<Res> = (Poll<Result<Res, BoxError>>, Option<Verdict>);
 

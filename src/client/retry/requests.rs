@@ -16,6 +16,7 @@ use crate::{
     },
     classify::{KeysHonoured, Rules},
     client::pool::Pooled,
+    dependency::Dependency,
     http::{
         UnreadBody,
         grpc::{grpc_timeout, is_grpc},
@@ -51,13 +52,13 @@ pub trait ReplayRequests<Req, Res>: Clone + sealed::Sealed {
     #[doc(hidden)]
     fn repeatable(&self, request: &Req, rules: &Rules) -> bool;
 
-    /// Notes on a request that it was counted as an original.
+    /// Notes on a request that it was counted as an original of this dependency.
     #[doc(hidden)]
-    fn mark_counted(&self, request: &mut Req);
+    fn mark_counted(&self, request: &mut Req, by: &Dependency);
 
     /// Notes on a request that it was charged as a repeat, after so many attempts.
     #[doc(hidden)]
-    fn mark_charged(&self, request: &mut Req, previous: u32);
+    fn mark_charged(&self, request: &mut Req, by: &Dependency, previous: u32);
 
     /// Notes on a first attempt what the layers below and the next hop have to know about its call.
     #[doc(hidden)]
@@ -221,7 +222,12 @@ impl<B: ReplayBody, R: ResponseHead> ReplayRequests<Request<B>, R> for HttpReque
         }
         Opened {
             limits,
-            origin: origin_of(request, kind, headers.map(|headers| headers.previous)),
+            origin: origin_of(
+                request,
+                replay.dependency().registry(),
+                kind,
+                headers.map(|headers| headers.previous),
+            ),
             snapshot,
             caller,
         }
@@ -232,13 +238,13 @@ impl<B: ReplayBody, R: ResponseHead> ReplayRequests<Request<B>, R> for HttpReque
         rules.repeatable(request, self.keys)
     }
 
-    fn mark_counted(&self, request: &mut Request<B>) {
-        request.extensions_mut().insert(BudgetMark);
+    fn mark_counted(&self, request: &mut Request<B>, by: &Dependency) {
+        request.extensions_mut().insert(BudgetMark(by.registry()));
     }
 
     #[cold]
-    fn mark_charged(&self, request: &mut Request<B>, previous: u32) {
-        let charged = Attempt::charged_elsewhere(previous);
+    fn mark_charged(&self, request: &mut Request<B>, by: &Dependency, previous: u32) {
+        let charged = Attempt::charged_elsewhere(previous, by.registry());
         request.extensions_mut().insert(charged);
     }
 
@@ -454,9 +460,9 @@ impl<Req: Clone, Res, I: ReadIds<Req>> ReplayRequests<Req, Res> for ClonedReques
         true
     }
 
-    fn mark_counted(&self, _: &mut Req) {}
+    fn mark_counted(&self, _: &mut Req, _: &Dependency) {}
 
-    fn mark_charged(&self, _: &mut Req, _: u32) {}
+    fn mark_charged(&self, _: &mut Req, _: &Dependency, _: u32) {}
 
     fn mark_first(&self, _: &mut Req, _: FirstAttempt, _: &Rules) {}
 

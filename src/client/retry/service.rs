@@ -15,8 +15,9 @@ use super::{
 use crate::{
     call::{attempt_headers::Origin, release},
     classify::{Classify, Standard},
+    client::timer::Timer,
     dependency::{ByAuthority, DependencyCache, LastSlot, Locate, Route},
-    error::BoxError,
+    error::{BoxError, Refused},
 };
 
 /// The service of a [`RetryLayer`](super::RetryLayer).
@@ -80,7 +81,7 @@ where
         if origin == Origin::Original && limits.hop.previous == 0 && !caller.is_late {
             counted = Counted::In(dependency.count_original(Instant::now(), &mut self.slot));
             if deps.marks_originals() {
-                self.requests.mark_counted(&mut request);
+                self.requests.mark_counted(&mut request, dependency);
             }
         }
         let is_other = limits.total != policy.total_timeout();
@@ -97,68 +98,75 @@ where
             };
             self.requests.mark_first(&mut request, first, rules);
         }
-        let call = Call {
-            route: Arc::clone(route),
-            classifier: deps.classifier.clone(),
-            requests: self.requests.clone(),
-            prepare: self.prepare.clone(),
-            snapshot,
-            repeatable,
-            counted,
-            limits,
-            began,
-            nested: caller.nested,
-            attempt_limit: None,
-            held: false,
-            retried: None,
+        let begun = |state, retried| RetryFuture {
+            call: Call {
+                route: Arc::clone(route),
+                classifier: deps.classifier.clone(),
+                requests: self.requests.clone(),
+                prepare: self.prepare.clone(),
+                snapshot,
+                repeatable,
+                counted,
+                limits,
+                began,
+                nested: caller.nested,
+                attempt_limit: None,
+                held: false,
+                retried,
+            },
+            state,
+            timer: Timer::default(),
         };
         let repeat = match origin {
             Origin::Repeated(previous) if charges_repeats => Some(previous),
             _ => None,
         };
-        if caller.is_late || repeat.is_some() {
-            return begin_other(inner, request, call, repeat, caller.is_late);
+        let is_late = caller.is_late;
+        if is_late || repeat.is_some() {
+            let charge = |previous| {
+                let charge = dependency.charge_repeat()?;
+                self.requests
+                    .mark_charged(&mut request, dependency, previous);
+                Ok(Box::new(Retried::charged(charge)))
+            };
+            let charged = repeat.map(charge).transpose();
+            let (state, retried) = begin_other(inner, request, charged, is_late);
+            return begun(state, retried);
         }
         // The service that was readied makes the first attempt. One that was not is readied before
         // each of the others.
         let future = inner.call(request);
-        RetryFuture::new(State::Calling { future }, call)
+        begun(State::Calling { future }, None)
     }
 }
 
-/// Begins a call whose time is over, or one that is a repeat of a loop above, after so many attempts:
-/// the budget is charged for it here.
+/// Begins a call whose time is over, or one that is a repeat of a loop above.
 #[cold]
 #[inline(never)]
-fn begin_other<S, C, P, H, Req>(
+#[allow(clippy::type_complexity, reason = "the parts of one future")]
+fn begin_other<S, G, Req>(
     inner: &mut S,
-    mut request: Req,
-    mut call: Call<S, C, P, H, Req>,
-    repeat: Option<u32>,
+    request: Req,
+    charged: Result<Option<Box<Retried<S, S::Response>>>, Refused>,
     is_late: bool,
-) -> RetryFuture<S, C, P, H, Req>
+) -> (
+    State<S::Future, G, Req>,
+    Option<Box<Retried<S, S::Response>>>,
+)
 where
     S: Service<Req> + Clone,
-    P: ReplayRequests<Req, S::Response>,
-    H: PrepareAttempt<Req>,
 {
-    let mut not_made = is_late.then_some(State::Late);
-    if let Some(previous) = repeat {
-        match call.route.dependency.charge_repeat() {
-            Ok(charge) => {
-                call.requests.mark_charged(&mut request, previous);
-                call.retried = Some(Box::new(Retried::charged(charge)));
-            }
-            Err(refused) => {
-                let refused = Box::new(refused);
-                not_made = Some(State::Refused { refused });
-            }
+    let (state, retried) = match charged {
+        Ok(retried) if !is_late => {
+            let future = inner.call(request);
+            return (State::Calling { future }, retried);
         }
-    }
-    if let Some(state) = not_made {
-        release(inner);
-        return RetryFuture::new(state, call);
-    }
-    let future = inner.call(request);
-    RetryFuture::new(State::Calling { future }, call)
+        Ok(retried) => (State::Late, retried),
+        Err(refused) => {
+            let refused = Box::new(refused);
+            (State::Refused { refused }, None)
+        }
+    };
+    release(inner);
+    (state, retried)
 }

@@ -27,7 +27,7 @@ use crate::{
 /// All state is in the registry, so clones share what a dependency asked for.
 #[derive(Debug, Clone)]
 pub struct RetryAfter<S, C = Standard, L = ByAuthority> {
-    pub(super) inner: S,
+    pub(crate) inner: S,
     pub(super) cache: DependencyCache<C, L>,
 }
 

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use super::{Current, Dependencies, Registry};
 use crate::{
     backoff::Jitter,
+    call::budget_mark::RegistryId,
     classify::{BoxClassify, Classify, Standard},
     dependency::{BoxLocate, ByAuthority, ByMessage, Event, Locate, Named, hook::Hook, nanos},
     policy::{Policies, Policy},
@@ -182,6 +183,7 @@ impl<C, L> DependenciesBuilder<C, L> {
         Dependencies {
             shared: Arc::new(Registry {
                 hedges,
+                id: RegistryId::next(),
                 current: RwLock::new(Current {
                     policies: self.policies,
                     overflow: OnceLock::new(),

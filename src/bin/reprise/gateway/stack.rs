@@ -153,7 +153,7 @@ pub(crate) async fn layered(
     // Out: the whole client's stack. The key is stamped only where the upstream honours it, which
     // the policy may say, or the operator.
     let deps = registries.upstream.clone();
-    let (stamp, mut retry, retry_after, breaker, hedge, peek) = stacks::client(deps.clone());
+    let (stamp, mut retry, guard, hedge, peek) = stacks::client(deps.clone());
     if settings.resend != Resend::Unsent {
         retry = RetryLayer::new(deps).charge_repeats();
     }
@@ -163,7 +163,7 @@ pub(crate) async fn layered(
         .option_layer(stamp)
         .layer(retry)
         .map_request(move |request| endpoints.choose(&deps, request))
-        .layer((retry_after, breaker, hedge, peek))
+        .layer((guard, hedge, peek))
         .service(Sender(upstreams.clone()));
 
     // In, to where the worker comes in too.
