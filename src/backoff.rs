@@ -25,9 +25,10 @@
 //!
 //! ```
 //! use std::time::Duration;
-//! use tower_reprise::Policy;
+//! use tower_reprise::{Policy, policy::RetryQuota};
 //!
 //! let policy = Policy::http()
+//!     .retry_quota(RetryQuota::default())
 //!     .max_retries(2)
 //!     .base(Duration::from_millis(50))
 //!     .throttled_base(Duration::from_secs(1))
@@ -48,9 +49,12 @@
 //! | `ThrottlingException`, `SlowDown` and other codes are throttling, at any status | passes: [`Codes::throttled`](crate::classify::Codes::throttled) |
 //! | `x-amz-retry-after`, at most 5 s beyond the backoff | passes as a floor; the bound is refused by R-5: the delay is kept, or the call fails at once |
 //! | every operation is retried | refused by R-6: POST takes a key or a declaration (C-5) |
-//! | 500 tokens, 14 for a transient retry, 5 for throttling | refused by R-7: the windowed budget of 20 % bounds retries instead |
+//! | 500 tokens, 14 for a transient retry, 5 for throttling | passes beside the budget: [`retry_quota`](crate::policy::PolicyBuilder::retry_quota) (G-9) |
+//! | a retry that succeeds gives its tokens back, any other success gives one | passes (G-9) |
+//! | tokens are the only bound | refused by R-7: the budget of 20 % holds as well |
 //! | an exhausted quota returns the error at once | passes (G-4) |
-//! | a long poll waits before it returns that error | refused by G-4: nothing is delayed; the poller waits |
+//! | a long poll waits before it returns that error | refused by G-4: no error is delayed; [`poll_after`](crate::RetryOutcome::poll_after) tells the poller how long to wait |
+//! | before 2026: 5 tokens for a retry, 10 after a time-out | passes: [`RetryQuota`](crate::policy::RetryQuota) |
 
 use std::{
     fmt,

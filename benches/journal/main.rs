@@ -22,6 +22,7 @@ mod drain;
 #[path = "../stores/file.rs"]
 mod file;
 mod fill;
+mod growth;
 mod lease;
 #[path = "../stores/middle.rs"]
 mod middle;
@@ -48,6 +49,7 @@ const PARTS: &[Part] = &[
     #[cfg(feature = "redis")]
     ("redis", redis::run),
     ("lease", lease::run),
+    ("growth", growth::run),
 ];
 
 fn main() -> ExitCode {

@@ -3,6 +3,7 @@
 //! ```text
 //! cargo bench --all-features --bench stores                  all of it
 //! cargo bench --all-features --bench stores -- sqlite keys   some of it
+//! cargo bench --all-features --bench stores -- growth        what runs by name only
 //! ```
 //!
 //! PostgreSQL and Redis are left out unless REPRISE_TEST_POSTGRES and REPRISE_TEST_REDIS say where
@@ -20,6 +21,8 @@
 mod file;
 #[cfg(feature = "forrst")]
 mod forrst;
+#[cfg(feature = "postgres")]
+mod growth;
 mod keys;
 mod layer;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "redis"))]
@@ -56,23 +59,29 @@ const PARTS: &[Part] = &[
     ("redis", redis::run),
 ];
 
+const BY_NAME: &[Part] = &[
+    #[cfg(feature = "postgres")]
+    ("growth", growth::run),
+];
+
 fn main() -> ExitCode {
     // Cargo adds flags of its own.
     let wanted: Vec<_> = std::env::args()
         .skip(1)
         .filter(|argument| !argument.starts_with('-'))
         .collect();
-    let known = |name: &String| PARTS.iter().any(|(part, _)| part == name);
+    let parts = || PARTS.iter().chain(BY_NAME);
+    let known = |name: &String| parts().any(|(part, _)| part == name);
     if let Some(unknown) = wanted.iter().find(|name| !known(name)) {
-        let names: Vec<_> = PARTS.iter().map(|(name, _)| *name).collect();
+        let names: Vec<_> = parts().map(|(name, _)| *name).collect();
         eprintln!("no part '{unknown}', there are: {}", names.join(", "));
         return ExitCode::from(2);
     }
     let mut report = Report::default();
-    for (name, run) in PARTS {
-        if wanted.is_empty() || wanted.iter().any(|wanted| wanted == name) {
-            run(&mut report);
-        }
+    let all = if wanted.is_empty() { PARTS } else { &[] };
+    let named = parts().filter(|(name, _)| wanted.iter().any(|wanted| wanted == name));
+    for (_, run) in all.iter().chain(named) {
+        run(&mut report);
     }
     report.print("stores")
 }

@@ -76,11 +76,30 @@ async fn compare(url: &str, report: &mut Report) {
     let (many, _) = ratio("256 requests at once", MANY).await;
     let (one, _) = ratio("one request at a time", ONE).await;
     report.note("postgres_transitions_per_second", rate);
+    report.at_least(
+        "postgres_hot_updates",
+        hot_updates(&bare[0], &schema, next).await,
+        0.95,
+    );
     report.at_least("postgres_ratio", some, 0.7);
     report.at_least("postgres_claim_complete_ratio", many, 2.0);
     report.at_most("postgres_added_latency_idle", 1.0 / one, 1.1);
     let drop = format!("DROP SCHEMA {schema} CASCADE");
     bare[0].batch_execute(&drop).await.expect("drop");
+}
+
+/// Returns the share of completions that stayed on their page, once the server has counted them all.
+async fn hot_updates(client: &Client, schema: &str, completions: u64) -> f64 {
+    let counted = "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables \
+                   WHERE schemaname = $1 AND relname = 'reprise_idempotency'";
+    loop {
+        let row = client.query_one(counted, &[&schema]).await.expect("a row");
+        let (updates, hot): (i64, i64) = (row.get(0), row.get(1));
+        if updates.unsigned_abs() >= completions {
+            return hot as f64 / updates as f64;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
 }
 
 async fn connect(url: &str) -> Client {

@@ -9,33 +9,25 @@
 //! A sweep takes a minute, and ten where 99 % fail: a client with 10 calls a second that may send a
 //! tenth of them in an outage needs some minutes to find out that this is none.
 
-use tokio::task::JoinSet;
 use tower_reprise::error::BoxError;
 
 use crate::{
     Size,
     chart::{Axis, Panel},
     clients::{Contestant, Terms},
-    dice::{Dice, mix},
+    dice::mix,
     others::Wait,
     progress::Progress,
     report::{Bar, Finding},
     table::{Figure, Table},
-    world::{Counts, Timeline, flaky, offer, virtual_time},
+    trials::{Load, sweep},
+    world::{Counts, virtual_time},
 };
 
 const TERMS: Terms = Terms::STANDARD;
 
 /// The length of a sweep in which hardly any call succeeds.
 const RARE_SUCCESS: f64 = 600.0;
-
-/// So many clients with so many calls a second each, for so many seconds.
-#[derive(Clone, Copy)]
-struct Load {
-    clients: u64,
-    rate: f64,
-    length: f64,
-}
 
 pub(crate) fn run(size: Size, seed: u64, progress: &mut Progress) -> Result<Finding, BoxError> {
     let (rates, clients, length, busy): (&[f64], u64, f64, f64) = match size {
@@ -70,6 +62,7 @@ pub(crate) fn run(size: Size, seed: u64, progress: &mut Progress) -> Result<Find
     let (mut at_half, mut bars) = (Vec::new(), Vec::new());
     let mut once: [Vec<(f64, Counts)>; 2] = Default::default();
     for contestant in &contestants {
+        let client = |seed, wire| contestant.client(TERMS, seed, wire);
         let mut found = Vec::new();
         for (&rate, number) in rates.iter().zip(0..) {
             progress.run(format_args!(
@@ -83,12 +76,12 @@ pub(crate) fn run(size: Size, seed: u64, progress: &mut Progress) -> Result<Find
                 _ => many.length,
             };
             let load = Load { length, ..many };
-            found.push((rate, virtual_time(sweep(contestant, rate, load, seed))??));
+            found.push((rate, virtual_time(sweep(client, rate, load, seed))??));
         }
         let mut busy = Vec::new();
         for (&rate, number) in rates.iter().zip(0..) {
             let seed = mix(mix(seed, 1000), number);
-            busy.push((rate, virtual_time(sweep(contestant, rate, one, seed))??));
+            busy.push((rate, virtual_time(sweep(client, rate, one, seed))??));
         }
         let succeed = busy
             .iter()
@@ -194,29 +187,4 @@ fn contestants() -> Result<[Contestant; 7], BoxError> {
         Contestant::budget(OURS, TERMS.policy().build()?),
         Contestant::stack(STACK, TERMS.policy().build()?),
     ])
-}
-
-async fn sweep(
-    contestant: &Contestant,
-    failing: f64,
-    load: Load,
-    seed: u64,
-) -> Result<Counts, BoxError> {
-    let timeline = Timeline::start();
-    let server = flaky(&timeline, Dice::new(mix(seed, 0)), move |_| failing);
-    let mut clients = JoinSet::new();
-    for number in 1..=load.clients {
-        let seed = mix(seed, number);
-        let client = contestant.client(TERMS, seed, server.clone())?;
-        let dice = Dice::new(mix(seed, 2));
-        clients.spawn(offer(
-            client,
-            timeline.clone(),
-            dice,
-            move |_| load.rate,
-            load.length,
-        ));
-    }
-    while clients.join_next().await.is_some() {}
-    Ok(timeline.total())
 }

@@ -51,6 +51,7 @@ mod svg;
 mod table;
 #[path = "../support/tower_retry.rs"]
 mod tower_retry;
+mod trials;
 mod world;
 mod writers;
 

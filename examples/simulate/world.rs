@@ -17,7 +17,7 @@ use tokio::{
 use tower::{ServiceExt, service_fn, util::BoxCloneService};
 use tower_reprise::error::BoxError;
 
-use crate::dice::Dice;
+use super::dice::Dice;
 
 pub(crate) type Call = Request<()>;
 pub(crate) type Reply = Response<Empty<Bytes>>;

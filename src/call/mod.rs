@@ -12,6 +12,7 @@ pub(crate) mod caller;
 mod deadline;
 mod effect;
 mod guidance;
+pub(crate) mod hedged;
 pub(crate) mod hop;
 pub(crate) mod key;
 mod outcome;

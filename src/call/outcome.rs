@@ -1,4 +1,9 @@
-use std::{error::Error, fmt, io, sync::Arc, time::SystemTime};
+use std::{
+    error::Error,
+    fmt, io,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use crate::{
     call::{Cause, Effect},
@@ -111,6 +116,7 @@ pub struct RetryOutcome {
     attempts: u32,
     stop_reason: Option<StopReason>,
     before: Effect,
+    suppressed: Option<Duration>,
 }
 
 impl RetryOutcome {
@@ -120,7 +126,14 @@ impl RetryOutcome {
             attempts,
             stop_reason,
             before,
+            suppressed: None,
         }
+    }
+
+    /// Adds the wait of a retry that the budget refused.
+    pub(crate) fn suppressed(mut self, wait: Option<Duration>) -> Self {
+        self.suppressed = wait;
+        self
     }
 
     pub(crate) fn before(&self) -> Effect {
@@ -149,6 +162,26 @@ impl RetryOutcome {
     #[must_use]
     pub fn stop_reason(&self) -> Option<StopReason> {
         self.stop_reason
+    }
+
+    /// Returns the wait that the next attempt would have had, if the budget refused it. A loop that calls
+    /// again in any case, such as a long poll, waits for it first: the error itself is not delayed (G-4),
+    /// and a dependency in trouble would be called without a pause.
+    ///
+    /// ```
+    /// # use http::Response;
+    /// # use tower_reprise::RetryOutcome;
+    /// # async fn poll() -> Response<()> { Response::new(()) }
+    /// # async fn receive() {
+    /// let response = poll().await;
+    /// if let Some(wait) = RetryOutcome::of(&response).and_then(|outcome| outcome.poll_after()) {
+    ///     tokio::time::sleep(wait).await;
+    /// }
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn poll_after(&self) -> Option<Duration> {
+        self.suppressed
     }
 
     /// Returns whether another attempt than the one that the response or the error is of may have

@@ -32,7 +32,7 @@ impl Policy {
     ///     total_timeout = "10s"
     ///     attempt_timeout = "1500ms"
     ///     backoff = { strategy = "full_jitter", base = "200ms", cap = "5s" }
-    ///     budget = { ratio = 0.1, floor = 5 }
+    ///     budget = { ratio = 0.1, floor = 5, quota = { capacity = 500 } }
     ///     breaker = { consecutive_failures = 5, failure_rate = 0.5, minimum_calls = 20, window = "30s", cooldown = "2s", max_cooldown = "30s", on_budget_exhausted = "open_if_failing" }
     ///     retry_after = { mode = "hold", spread = "1s", longest = "1h" }
     ///     replay_limit = 65536

@@ -8,7 +8,7 @@ use serde::{
 use super::{rules::RulesFile, serde_types::Human, set, table::table};
 use crate::{
     error::Rule,
-    policy::{Exhaustion, PolicyBuilder, Profile, RetryAfterMode},
+    policy::{Exhaustion, PolicyBuilder, Profile, RetryAfterMode, RetryQuota},
 };
 
 table! {
@@ -54,6 +54,7 @@ table! {
         off: Option<bool>,
         ratio: Option<f64>,
         floor: Option<u32>,
+        quota: Option<RetryQuota>,
     }
 }
 
@@ -88,6 +89,7 @@ table! {
         quantile: Option<f64>,
         min_delay: Option<Human>,
         max_delay: Option<Human>,
+        counted: Option<bool>,
     }
 }
 
@@ -150,6 +152,7 @@ impl BudgetFile {
     fn apply(self, builder: PolicyBuilder) -> PolicyBuilder {
         let builder = set(builder, self.ratio, PolicyBuilder::budget_ratio);
         let builder = set(builder, self.floor, PolicyBuilder::budget_floor);
+        let builder = set(builder, self.quota, PolicyBuilder::retry_quota);
         if self.off == Some(true) {
             builder.without_budget()
         } else {
@@ -213,6 +216,10 @@ impl HedgeFile {
             None if !set_at_all => return builder,
             Some(true) | None => {}
         }
+        let builder = match self.counted {
+            Some(true) => builder.count_hedges(),
+            Some(false) | None => builder,
+        };
         builder
             .hedge_quantile(self.quantile.unwrap_or(now.quantile))
             .hedge_delay(

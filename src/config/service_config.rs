@@ -61,7 +61,10 @@ const MOST_ATTEMPTS: u64 = 5;
 /// | no `retryPolicy` | no status is retried: a call is repeated only if the connection failed, as gRPC's transparent retries are |
 /// | no `methodConfig` for a method | the same, under the name of the peer |
 /// | `retryThrottling` | the budget: `tokenRatio` (3 decimals count) is its ratio, which takes an approval of R-7 beyond 0.2, and half of `maxTokens` its floor, 10 at most. Without it, the default |
-/// | `hedgingPolicy` | an error: a hedge is not a part of a policy |
+/// | `hedgingPolicy` | [`hedge`](crate::Policy::hedge), under the budget as every hedge is; its methods are declared idempotent as those of a `retryPolicy`. [`HedgeLayer`](crate::HedgeLayer) has to be in the stack, as it is in `stacks::client` |
+/// | its `hedgingDelay` | the delay of a hedge, at least 1 ms: a hedge goes out for a call that is late (H-1), so that none, or 0, which sends all attempts at once, is an error of [`dependencies`](Self::dependencies) |
+/// | its `maxAttempts` | [`max_retries`](crate::Policy::max_retries) and one, of which [hedges are a part](crate::policy::PolicyBuilder::count_hedges); no more than two attempts are out at a time. More than 5 are 5 |
+/// | its `nonFatalStatusCodes` | an attempt that fails so leaves the call to the other one, and then to a retry, whose wait is full jitter from `hedgingDelay` on. Any other status ends the call. They take the approvals of `retryableStatusCodes` |
 /// | `waitForReady` and other fields | ignored; [`notes`](Self::notes) says which |
 #[derive(Debug, Clone, PartialEq)]
 #[must_use]
@@ -79,6 +82,7 @@ struct MethodConfig {
     names: Vec<MethodName>,
     timeout: Option<Duration>,
     retry: Option<RetryPolicy>,
+    hedging: Option<HedgingPolicy>,
 }
 
 /// A method, a service, or all services, for which it is empty.
@@ -91,6 +95,14 @@ struct RetryPolicy {
     backoff: GrpcBackoff,
     codes: Vec<GrpcCode>,
     attempt_timeout: Option<Duration>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct HedgingPolicy {
+    max_attempts: u32,
+    /// Zero sends all attempts at once.
+    delay: Duration,
+    codes: Vec<GrpcCode>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -134,10 +146,14 @@ impl ServiceConfig {
         &self.notes
     }
 
-    /// Returns the names of all methods and services that the document retries.
-    fn retried(&self) -> impl Iterator<Item = Arc<str>> {
-        let retried = self.methods.iter().filter(|method| method.retry.is_some());
-        let names = retried.flat_map(|method| &method.names);
+    /// Returns the names of all methods and services that the document retries or hedges.
+    fn repeated(&self) -> impl Iterator<Item = Arc<str>> {
+        let repeats = |method: &&MethodConfig| method.retry.is_some() || method.hedging.is_some();
+        let names = self
+            .methods
+            .iter()
+            .filter(repeats)
+            .flat_map(|method| &method.names);
         names
             .filter(|name| !name.0.is_empty())
             .map(|name| name.0.as_str().into())

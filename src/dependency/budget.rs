@@ -1,10 +1,13 @@
+mod quota;
+
 use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
+pub(crate) use self::quota::{Kind, Tokens};
 use super::shard::{CacheLine, SHARDS, shard};
 use crate::{
-    policy::BudgetPolicy,
+    policy::{BudgetPolicy, RetryQuota},
     sync::{AtomicU32, AtomicU64, Mutex, Ordering, lock},
 };
 
@@ -57,6 +60,8 @@ struct Counts {
     savings: AtomicU64,
     /// Not zero once a call succeeded.
     proven: AtomicU32,
+    /// The tokens that retries took of a quota and did not give back.
+    spent: AtomicU32,
     retries: Mutex<Retries>,
 }
 
@@ -66,6 +71,7 @@ struct Limit {
     floor: u64,
     /// The part of the floor that is left to a client which had no success in its first seconds.
     unproven: u64,
+    quota: Option<RetryQuota>,
 }
 
 /// The source that a retry was granted from.
@@ -98,6 +104,7 @@ impl Budget {
             originals: std::array::from_fn(|_| AtomicU64::new(0)),
             savings: AtomicU64::new(floor * MILLION),
             proven: AtomicU32::new(0),
+            spent: AtomicU32::new(0),
             retries: Mutex::new(Retries {
                 pending: 0,
                 sent: [(0, 0); SLOTS as usize + 1],
@@ -117,18 +124,23 @@ impl Budget {
             parts_per_million: (policy.ratio * MILLION as f64).round() as u64,
             floor: u64::from(policy.floor),
             unproven: u64::from(policy.initial),
+            quota: policy.quota,
         });
         Self { limit, counts }
     }
 
-    /// Earns half a retry for a success.
+    /// Earns half a retry for a success, and a token.
     #[inline]
     pub(crate) fn earn(&self) {
-        if let Some(limit) = self.limit
-            && (self.counts.savings.load(Ordering::Relaxed) < limit.floor * MILLION
-                || self.counts.proven.load(Ordering::Relaxed) == 0)
-        {
-            self.save();
+        if let Some(limit) = self.limit {
+            if self.counts.savings.load(Ordering::Relaxed) < limit.floor * MILLION
+                || self.counts.proven.load(Ordering::Relaxed) == 0
+            {
+                self.save();
+            }
+            if self.owes_tokens(limit) {
+                self.give_token();
+            }
         }
     }
 

@@ -1,6 +1,6 @@
 use std::{sync::Arc, time::Duration};
 
-use super::{Charge, Dependency, latency::Latency};
+use super::{Charge, Dependency, budget::Kind, latency::Latency};
 use crate::telemetry::Unhedged;
 
 impl Dependency {
@@ -30,8 +30,15 @@ impl Dependency {
     /// Charges the budget for a hedge that goes out now.
     pub(crate) fn charge_hedge(self: &Arc<Self>) -> Option<Charge> {
         let now = self.now();
-        let charge = self.budget.charge_hedge(now);
-        let charge = charge.map(|slot| Charge::of_hedge(Arc::clone(self), slot));
+        // A hedge goes out because its call is late.
+        let tokens = self.budget.take_tokens(Kind::Timeout);
+        let charge = tokens.and_then(|tokens| {
+            let slot = self.budget.charge_hedge(now);
+            if slot.is_none() {
+                self.budget.give_tokens(tokens);
+            }
+            Some(Charge::of_hedge(Arc::clone(self), slot?, tokens))
+        });
         self.report_budget(now, self.budget.usage(now));
         charge
     }

@@ -138,6 +138,7 @@ impl Latency {
             quantile,
             min_delay,
             max_delay,
+            ..
         } = self.policy;
         let delay = match self.policy.fixed() {
             Some(delay) => Some(delay),
@@ -307,6 +308,7 @@ mod tests {
                 quantile: 0.95,
                 min_delay: from * MILLI,
                 max_delay: to * MILLI,
+                ..HedgePolicy::default()
             });
             if took > 0 {
                 record(&latency, 0, 64, std::iter::once(took));

@@ -65,7 +65,7 @@ pub(crate) mod models {
 pub(crate) use self::{
     account::{Accounted, Accounting, account},
     breaker::nanos,
-    budget::LastSlot,
+    budget::{Kind, LastSlot},
     cache::{CacheEntry, DependencyCache},
     gate::Hold,
     latency::Latency,
@@ -439,12 +439,20 @@ impl Dependency {
         self: &Arc<Self>,
         began: Instant,
         cause: Option<Cause>,
+        kind: Kind,
     ) -> Result<Charge, Refused> {
         let now = self.now();
         let granted = self.budget.charge(now, self.at(began));
+        let granted = granted.and_then(|source| {
+            let tokens = self.budget.take_tokens(kind);
+            if tokens.is_none() {
+                self.budget.refund(source);
+            }
+            Some((source, tokens?))
+        });
         self.report_budget(now, self.budget.usage(now));
-        if let Some(source) = granted {
-            return Ok(Charge::new(Arc::clone(self), source));
+        if let Some((source, tokens)) = granted {
+            return Ok(Charge::new(Arc::clone(self), source, tokens));
         }
         telemetry::suppressed(self.target());
         if let Some(change) = self.breaker.budget_exhausted(now, self.draw()) {
@@ -455,7 +463,7 @@ impl Dependency {
 
     /// Charges the budget for one retry that is sent at once.
     pub(crate) fn charge_now(self: &Arc<Self>) -> Result<Charge, Refused> {
-        let mut charge = self.charge(Instant::now(), None)?;
+        let mut charge = self.charge(Instant::now(), None, Kind::Failure)?;
         match charge.send() {
             true => Ok(charge),
             false => Err(self.refused(Refusal::Budget, None)),

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::{
     Dependency,
     breaker::{Report, Ticket},
-    budget::Source,
+    budget::{Source, Tokens},
 };
 use crate::{
     call::{Cause, Health, Verdict},
@@ -20,6 +20,7 @@ use crate::{
 pub(crate) struct Charge {
     dependency: Arc<Dependency>,
     state: ChargeState,
+    tokens: Tokens,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,18 +32,20 @@ enum ChargeState {
 }
 
 impl Charge {
-    pub(super) fn new(dependency: Arc<Dependency>, source: Source) -> Self {
+    pub(super) fn new(dependency: Arc<Dependency>, source: Source, tokens: Tokens) -> Self {
         Self {
             dependency,
             state: ChargeState::Granted(source),
+            tokens,
         }
     }
 
     /// The charge of a hedge that was counted in this slot as it went out.
-    pub(super) fn of_hedge(dependency: Arc<Dependency>, slot: u64) -> Self {
+    pub(super) fn of_hedge(dependency: Arc<Dependency>, slot: u64, tokens: Tokens) -> Self {
         Self {
             dependency,
             state: ChargeState::Sent(slot, Source::Share),
+            tokens,
         }
     }
 
@@ -55,6 +58,7 @@ impl Charge {
                 None => ChargeState::Void,
             };
             if sent.is_none() {
+                self.give_tokens();
                 telemetry::suppressed(self.dependency.target());
             }
         }
@@ -65,8 +69,19 @@ impl Charge {
     pub(crate) fn take_back(mut self) {
         if let ChargeState::Sent(slot, source) = self.state {
             self.dependency.budget.take_back(slot, source);
+            self.give_tokens();
             self.state = ChargeState::Void;
         }
+    }
+
+    /// Gives the tokens of a retry back that succeeded.
+    pub(crate) fn succeeded(mut self) {
+        self.give_tokens();
+    }
+
+    fn give_tokens(&mut self) {
+        let tokens = std::mem::take(&mut self.tokens);
+        self.dependency.budget.give_tokens(tokens);
     }
 }
 
@@ -74,6 +89,7 @@ impl Drop for Charge {
     fn drop(&mut self) {
         if let ChargeState::Granted(source) = self.state {
             self.dependency.budget.refund(source);
+            self.give_tokens();
         }
     }
 }

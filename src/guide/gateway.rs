@@ -16,8 +16,10 @@
 //!
 //! A request that no route is for gets 404, and a path that leaves its route by `..` gets 400. The
 //! name of an upstream is the name of its dependency in metrics, logs, `/dependencies` and the
-//! console, and an idempotency key is unique for the upstream and the path. Without tables,
-//! `--upstream` is the only service, and its name is its host and port.
+//! console. Without tables, `--upstream` is the only service, and its name is its host and port.
+//!
+//! An idempotency key is unique for the `host` of its route and the path. So a route can be moved to
+//! another upstream: what was executed at the old one is not executed at the new one.
 //!
 //! # Endpoints
 //!
@@ -37,7 +39,8 @@
 //! the routes and ends with 0, or with 2 and an error that names the field, its value and what is
 //! allowed. SIGHUP reads the same again in a running gateway: upstreams, routes, policies, the
 //! certificate. Connections of callers, calls under way, budgets and breakers stay; an upstream that
-//! did not change keeps its connections. A configuration that can't be used changes nothing, and the
+//! did not change keeps its connections, and one that is gone closes them when its last call has ended.
+//! A configuration that can't be used changes nothing, and the
 //! log says why. Other flags take a restart, which the log says too.
 //!
 //! # systemd
@@ -83,10 +86,22 @@
 //! `grace`. Probes ask the admin port: `/healthz` for liveness, `/readyz` for readiness, which is 503
 //! while the store takes no writes, no upstream can be reached, or the gateway stops.
 //!
+//! # A policy before it is deployed
+//!
+//! `reprise audit` says which rules a policy breaks. `reprise simulate policy.toml --dependency NAME`
+//! says what it is worth: success with and without retries, and requests a call, at each failure rate;
+//! the load in an outage, and how soon calls succeed after it. It runs the layers in virtual time, takes
+//! seconds, and gives the same figures for the same `--seed`.
+//!
+//! ```text
+//! reprise simulate policy.toml --failing 10,50,100 --clients 20 --calls 10 --format json
+//! ```
+//!
 //! # Exit status
 //!
 //! | command | 0 | 1 | 2 |
 //! | --- | --- | --- | --- |
 //! | `gateway` | stopped in order | trouble: a port that is taken, a store that can't be opened | a flag or a file that can't be used |
 //! | `audit` | nothing that the gate stops | a broken rule | a file that can't be read |
-//! | `letters`, `replays`, `maintenance` | done | not done: refused, not found, not reached | a flag that can't be used, a purge without `--yes` |
+//! | `simulate` | simulated | – | a flag or a file that can't be used |
+//! | `letters`, `replays`, `keys`, `maintenance` | done | not done: refused, not found, not reached | a flag that can't be used, a purge without `--yes` |

@@ -2,7 +2,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     BreakerPolicy, BudgetPolicy, Exhaustion, Policy, Profile, RetryAfterMode, RetryAfterPolicy,
-    Settings,
+    RetryQuota, Settings,
 };
 use crate::error::Rule;
 use crate::{
@@ -174,6 +174,13 @@ impl PolicyBuilder {
     pub fn budget_floor(mut self, floor: u32) -> Self {
         self.settings.budget.get_or_insert_default();
         self.floor = Some(floor);
+        self
+    }
+
+    /// Lets retries take tokens, too: none by default. The budget's share and floor hold all the same
+    /// so that a quota makes it stricter and never wider.
+    pub fn retry_quota(mut self, quota: RetryQuota) -> Self {
+        self.settings.budget.get_or_insert_default().quota = Some(quota);
         self
     }
 

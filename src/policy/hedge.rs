@@ -10,6 +10,8 @@ pub struct HedgePolicy {
     pub min_delay: Duration,
     /// The longest delay. If it is the shortest too, the delay is fixed and depends on no latency.
     pub max_delay: Duration,
+    /// A hedge is one of the retries of its call.
+    pub counted: bool,
 }
 
 impl HedgePolicy {
@@ -25,6 +27,7 @@ impl Default for HedgePolicy {
             quantile: 0.95,
             min_delay: Duration::from_millis(1),
             max_delay: Duration::from_secs(10),
+            counted: false,
         }
     }
 }

@@ -287,6 +287,37 @@ pub struct BudgetPolicy {
     /// The part of the floor that is left to a client after its first second, until its first
     /// success.
     pub initial: u32,
+    /// The tokens that retries take beside, if that is on.
+    pub quota: Option<RetryQuota>,
+}
+
+/// Tokens that retries take beside their budget, as the AWS SDKs have them: a retry goes out only if the
+/// budget and the tokens allow it. One that succeeds gives its tokens back, one that was not sent too,
+/// and each call that succeeds gives one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
+pub struct RetryQuota {
+    /// The tokens that there are at first, and at most.
+    pub capacity: u32,
+    /// The tokens of a retry after any other failure.
+    pub failure: u32,
+    /// The tokens of a retry after a time-out, and of a hedge.
+    pub timeout: u32,
+    /// The tokens of a retry after a rejection for want of capacity.
+    pub throttled: u32,
+}
+
+/// Those of the standard mode of 2026.
+impl Default for RetryQuota {
+    fn default() -> Self {
+        Self {
+            capacity: 500,
+            failure: 14,
+            timeout: 14,
+            throttled: 5,
+        }
+    }
 }
 
 impl Default for BudgetPolicy {
@@ -295,6 +326,7 @@ impl Default for BudgetPolicy {
             ratio: 0.2,
             floor: 3,
             initial: 1,
+            quota: None,
         }
     }
 }

@@ -10,6 +10,7 @@ use super::{StoreError, StoreErrorKind};
 use crate::{
     backoff::{Backoff, FullJitter},
     error::ConfigError,
+    sync::{AtomicU64, Ordering},
 };
 
 /// The default limit of a verb, retries included.
@@ -52,6 +53,35 @@ where
         }
         tokio::time::sleep(pause).await;
         retry += 1;
+    }
+}
+
+/// Work that recurs while a store is in use, one task at a time.
+pub(super) struct Recurring {
+    started: Instant,
+    every: Duration,
+    /// In microseconds after `started`.
+    due: AtomicU64,
+}
+
+impl Recurring {
+    /// Returns work that is due at once, and then after each `every`.
+    pub(super) fn new(every: Duration) -> Self {
+        Self {
+            started: Instant::now(),
+            every,
+            due: AtomicU64::new(0),
+        }
+    }
+
+    /// Returns whether the caller has to do it now.
+    pub(super) fn is_due(&self) -> bool {
+        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        let now = micros(self.started.elapsed());
+        let due = self.due.load(Ordering::Relaxed);
+        let next = now.saturating_add(micros(self.every));
+        let (taken, relaxed) = (Ordering::Relaxed, Ordering::Relaxed);
+        now >= due && self.due.compare_exchange(due, next, taken, relaxed).is_ok()
     }
 }
 
@@ -107,6 +137,16 @@ mod tests {
             assert_eq!(made, 1);
             assert!(result.is_err_and(|error| !error.may_have_happened()));
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_recurs_is_done_once_at_a_time() {
+        let work = Recurring::new(Duration::from_secs(10));
+        assert_eq!([(); 3].map(|()| work.is_due()), [true, false, false]);
+        tokio::time::advance(Duration::from_secs(9)).await;
+        assert!(!work.is_due());
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!([(); 3].map(|()| work.is_due()), [true, false, false]);
     }
 
     #[test]

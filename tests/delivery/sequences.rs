@@ -18,7 +18,10 @@ use tower_reprise::{
     },
 };
 
-use crate::setup::{DAY, SECOND};
+use crate::{
+    setup::{DAY, SECOND},
+    support::number,
+};
 
 const LANES: [&str; 3] = ["a", "b", "c"];
 const LEASE: Duration = Duration::from_secs(10);
@@ -244,9 +247,9 @@ impl<J: Journal + Clone, C: Clock> Sequence<J, C> {
     }
 }
 
-/// Runs a sequence for each seed, in a runtime of its own.
+/// Runs a sequence for each of so many seeds, or of `REPRISE_SEQUENCES`, in a runtime of its own.
 fn run<J: Journal + Clone, C: Clock>(seeds: u64, open: impl Fn() -> (J, C)) {
-    for seed in 0..seeds {
+    for seed in 0..number("REPRISE_SEQUENCES").unwrap_or(seeds) {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .start_paused(true)

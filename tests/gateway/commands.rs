@@ -25,6 +25,7 @@ fn a_1_version_help_and_completions() {
         "replays",
         "keys",
         "maintenance",
+        "simulate",
         "completions",
         "Exit status",
     ] {
@@ -44,6 +45,14 @@ fn a_1_version_help_and_completions() {
         &["letters", "list", "--store", "mysql://me:hunter2@h/d"],
         &["maintenance", "on", "--store", "sqlite:x"],
         &["audit"],
+        &["simulate", "--failing", "1,200"],
+        &["simulate", "--clients", "0"],
+        &["simulate", "--clients", "1000", "--calls", "10000"],
+        &["simulate", "--calls", "0"],
+        &["simulate", "--time", "forever"],
+        &["simulate", "none.toml"],
+        &["simulate", "--dependency", "stock.example"],
+        &["simulate", "examples/policy.toml", "--dependency", "nobody"],
     ] {
         let (code, _, said) = reprise(wrong);
         assert_eq!(code, Some(2), "{wrong:?}: {said}");
@@ -287,4 +296,51 @@ async fn a_2_audit_has_gates_and_formats() {
         reprise(&["audit", "--admin", &admin, "--gate", "merge"]).0,
         Some(0)
     );
+}
+
+/// a policy is simulated: never worse than no retries, by figures that a seed repeats.
+#[test]
+fn a_1_a_policy_is_simulated() {
+    let folder = Folder::new();
+    let policies = format!("{}[dependencies.strict]\nmax_retries = 1\n", policy(3));
+    let file = folder.file("policy.toml", &policies);
+    let size = [
+        "simulate",
+        &file,
+        "--failing",
+        "50,100",
+        "--clients",
+        "5",
+        "--time",
+        "20s",
+    ];
+    let simulate = |more: &[&str]| {
+        let (code, said, error) = reprise(&[&size[..], more].concat());
+        assert_eq!((code, &*error), (Some(0), ""), "{said}");
+        said
+    };
+    let said = simulate(&["--format", "json"]);
+    assert_eq!(said, simulate(&["--format", "json"]), "the same seed");
+    assert_ne!(said, simulate(&["--format", "json", "--seed", "2"]));
+    let strict = simulate(&["--format", "json", "--dependency", "strict"]);
+    assert_ne!(said, strict);
+
+    let figures = json(&said);
+    let number = |value: &Value| value.as_f64().unwrap_or_else(|| panic!("{figures}"));
+    let [half, all] = [0, 1].map(|rate| &figures["rates"][rate]);
+    assert_eq!(number(&half["failing"]), 0.5);
+    assert!(number(&half["success"]) > number(&half["success_without_retries"]));
+    assert!((1.0..1.3).contains(&number(&half["load"])), "{figures}");
+    assert_eq!(number(&all["success"]), 0.0);
+    assert!(number(&all["load"]) < 0.5, "{figures}");
+    let outage = &figures["outage"];
+    assert!(number(&outage["load"]) < 0.3, "{figures}");
+    assert!(number(&outage["back_after_seconds"]) <= 1.0, "{figures}");
+
+    let text = simulate(&[]);
+    assert!(
+        text.starts_with("FAILING  SUCCESS  WITHOUT RETRIES  LOAD\n50.0 %"),
+        "{text}"
+    );
+    assert!(text.contains("An outage of 30 s: 0."), "{text}");
 }

@@ -119,6 +119,39 @@ async fn o_2_metrics_have_help_latency_bytes_and_connections() {
     }
 }
 
+/// O-2: callers add no series, whatever they send: hosts, paths, methods, keys and names are no labels.
+#[tokio::test]
+async fn o_2_callers_add_no_series() {
+    let shop = Shop::open().await;
+    let gateway = Gateway::start(&shop.url(), &[]).await;
+    let series = async || {
+        let metrics = gateway.look("/metrics").await;
+        let samples = metrics.text().lines().filter(|line| !line.starts_with('#'));
+        samples.count()
+    };
+    let mut before = 0;
+    for number in 0..60 {
+        // What there is once shows after the first ones.
+        if number == 20 {
+            before = series().await;
+        }
+        let method = ["GET", "POST", "PATCH", "DELETE", "BREW"][number % 5];
+        let uri = gateway.url(&format!("/{number}?q={number}"));
+        let request = Request::builder()
+            .method(method)
+            .uri(uri)
+            .header("host", format!("h{number}.example"))
+            .header("x-tenant", format!("tenant {number}"))
+            .header("x-request-id", format!("id-{number}"))
+            .header("x-forwarded-for", format!("10.0.0.{number}"))
+            .header("idempotency-key", format!("k-{number}"));
+        assert_eq!(gateway.send(request, "x").await.status, 200);
+    }
+    assert_eq!(shop.came().len(), 60);
+    let after = series().await;
+    assert!(after <= before, "{before} series became {after}");
+}
+
 /// a gateway without its upstream is not ready, but in maintenance, when none is asked.
 #[tokio::test]
 async fn a_3_readiness_needs_the_upstream() {

@@ -1,6 +1,7 @@
 //! Several upstreams: routes, endpoints, and a configuration that changes while it runs.
 
 use http::Request;
+use http_body_util::BodyExt;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -259,6 +260,136 @@ async fn a_3_a_reload_keeps_what_is_there() {
     let all = known["upstream"].as_array().unwrap().iter();
     let shop = all.clone().find(|it| it["name"] == "shop").unwrap();
     assert_eq!(shop["breaker"]["reason"], "by_hand", "the state: {known}");
+}
+
+/// I-8: a route that is moved to another upstream keeps its keys: what was executed is not executed
+/// there again.
+#[tokio::test]
+async fn i_8_a_moved_route_keeps_its_keys() {
+    let (folder, old, new) = (Folder::new(), Shop::open().await, Shop::open().await);
+    let config = |name: &str| {
+        let route = format!("[[routes]]\nhost = 'api.example'\nupstream = '{name}'\n");
+        let text = [upstream("old", &[&old]), upstream("new", &[&new]), route];
+        folder.file("gateway.toml", &text.concat())
+    };
+    let gateway = Gateway::start_from(&config("old"), &[]).await;
+    let order = || gateway.order("k-1").header("host", "api.example");
+    assert_eq!(gateway.send(order(), "an order").await.status, 200);
+    config("new");
+    gateway.signal("HUP");
+    gateway.says("the configuration was read again").await;
+    let again = gateway.send(order(), "an order").await;
+    assert_eq!(again.header("idempotent-replayed"), Some("true"));
+    assert_eq!((old.came().len(), new.came().len()), (1, 0));
+    let other = gateway.order("k-2").header("host", "api.example");
+    assert_eq!(gateway.send(other, "an order").await.status, 200);
+    assert_eq!((old.came().len(), new.came().len()), (1, 1));
+}
+
+/// J-5: an upstream that is down does not hold up replays of the same caller at another one.
+#[tokio::test]
+async fn j_5_an_upstream_that_is_down_holds_up_its_own_replays_only() {
+    let (folder, shop, pay) = (Folder::new(), Shop::open().await, Shop::open().await);
+    shop.does(|_| http::StatusCode::SERVICE_UNAVAILABLE);
+    let config = [
+        &*upstream("shop", &[&shop]),
+        &upstream("pay", &[&pay]),
+        "[[routes]]\nhost = 'shop.example'\nupstream = 'shop'\n",
+        "[[routes]]\nhost = 'pay.example'\nupstream = 'pay'\n",
+        SOON,
+    ];
+    let config = folder.file("gateway.toml", &config.concat());
+    let gateway = Gateway::start_from(&config, &["--maintenance"]).await;
+    for (host, keys) in [("shop.example", 0..2), ("pay.example", 2..5)] {
+        for key in keys {
+            let order = gateway.order(&format!("k-{key}")).header("host", host);
+            let reply = gateway.send(order.header("replay", "true"), "later").await;
+            assert_eq!(reply.status, 202);
+        }
+    }
+    gateway.do_("/maintenance/off").await;
+    eventually("the other's are done", async || {
+        gateway.replays("completed").await == 3
+    })
+    .await;
+    assert_eq!(pay.effects().len(), 3);
+}
+
+/// an upstream that a reload takes away is forgotten, with its connections.
+#[tokio::test]
+async fn a_3_a_removed_upstream_is_forgotten() {
+    let (folder, old, new) = (Folder::new(), Shop::open().await, Shop::open().await);
+    let route = "[[routes]]\npath = '/new'\nupstream = 'new'\n";
+    let rest = [&*upstream("new", &[&new]), route].concat();
+    let text = [
+        &*upstream("old", &[&old]),
+        "[[routes]]\nupstream = 'old'\n",
+        &rest,
+    ]
+    .concat();
+    let gateway = Gateway::start_from(&folder.file("gateway.toml", &text), &[]).await;
+    for path in ["/", "/new"] {
+        assert_eq!(gateway.get(path).await.status, 200);
+    }
+    assert_eq!((old.connections(), new.connections()), (1, 1));
+    folder.file("gateway.toml", &rest);
+    gateway.signal("HUP");
+    gateway.says("the configuration was read again").await;
+    assert_eq!(gateway.get("/").await.status, 404);
+    // Not only when it has been idle for half a minute.
+    for _ in 0..1000 {
+        if old.connections() > 0 {
+            assert_eq!(gateway.get("/new").await.status, 200);
+        }
+    }
+    assert_eq!(old.connections(), 0);
+    assert_eq!(new.connections(), 1, "the other's is kept");
+}
+
+/// the console has figures of each upstream and each endpoint.
+#[tokio::test]
+async fn a_4_the_console_counts_for_each_upstream() {
+    let (folder, one, two, pay) = (
+        Folder::new(),
+        Shop::open().await,
+        Shop::open().await,
+        Shop::open().await,
+    );
+    pay.does(|before| match before {
+        0 => http::StatusCode::SERVICE_UNAVAILABLE,
+        _ => http::StatusCode::OK,
+    });
+    let config = [
+        &*upstream("shop", &[&one, &two]),
+        &upstream("pay", &[&pay]),
+        "[[routes]]\nupstream = 'shop'\n[[routes]]\npath = '/pay'\nupstream = 'pay'\n",
+        SOON,
+    ];
+    let config = folder.file("gateway.toml", &config.concat());
+    let gateway = Gateway::start_from(&config, &[]).await;
+    for path in ["/", "/", "/pay"] {
+        assert_eq!(gateway.get(path).await.status, 200);
+    }
+    let request = Request::get(gateway.admin("/events")).body("".into());
+    let mut events = caller().request(request.unwrap()).await.unwrap();
+    let event = events.body_mut().frame().await.unwrap().unwrap();
+    let event = event.into_data().unwrap();
+    let state: serde_json::Value =
+        serde_json::from_slice(event.strip_prefix(b"data: ").unwrap()).unwrap();
+    let all = state["dependencies"].as_array().unwrap();
+    let of = |name: &str| {
+        let known = all.iter().find(|it| it["name"] == name).unwrap();
+        ["calls", "attempts"].map(|what| {
+            let counts = &known[what];
+            Some((counts["calls"].as_u64()?, counts["failed"].as_u64()?))
+        })
+    };
+    assert_eq!(of("pay"), [Some((1, 0)), Some((2, 1))]);
+    assert_eq!(of("shop"), [Some((2, 0)), None]);
+    for shop in [&one, &two] {
+        let name = format!("shop/{}", shop.address);
+        assert_eq!(of(&name), [None, Some((1, 0))]);
+    }
 }
 
 /// the policies that a gateway runs with are audited, each upstream's once.

@@ -6,7 +6,7 @@ use std::{
     net::SocketAddr,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
 };
 
@@ -63,6 +63,7 @@ struct Shared {
     came: Mutex<Vec<Came>>,
     does: Mutex<Arc<Does>>,
     honours_keys: AtomicBool,
+    connections: AtomicUsize,
     /// The number of requests that may be answered.
     answers: watch::Sender<usize>,
 }
@@ -84,6 +85,7 @@ impl Shop {
                 came: Mutex::default(),
                 does: Mutex::new(Arc::new(|_| StatusCode::OK.into())),
                 honours_keys: AtomicBool::new(false),
+                connections: AtomicUsize::new(0),
                 answers: watch::channel(usize::MAX).0,
             }),
             address: listener.local_addr().unwrap(),
@@ -119,6 +121,11 @@ impl Shop {
         self.shared.came.lock().unwrap().clone()
     }
 
+    /// Returns the number of connections that are open.
+    pub(crate) fn connections(&self) -> usize {
+        self.shared.connections.load(Ordering::SeqCst)
+    }
+
     /// Waits until so many came.
     pub(crate) async fn has(&self, many: usize) {
         eventually(&format!("{many} came"), async || self.came().len() >= many).await;
@@ -146,9 +153,12 @@ impl Shop {
         let stream = stream.into_std().unwrap();
         let socket = TcpStream::from_std(stream.try_clone().unwrap()).unwrap();
         let socket = Arc::new(socket);
+        let open = Arc::clone(&self.shared);
+        open.connections.fetch_add(1, Ordering::SeqCst);
         let service = service_fn(move |request| self.clone().serve(request, Arc::clone(&socket)));
         let io = TokioIo::new(TcpStream::from_std(stream).unwrap());
         let _ = http1::Builder::new().serve_connection(io, service).await;
+        open.connections.fetch_sub(1, Ordering::SeqCst);
     }
 
     async fn serve(

@@ -1,5 +1,8 @@
 //! P-5: a tonic client over real connections, configured by a gRPC service config.
 
+use std::sync::Arc;
+
+use tokio::sync::Notify;
 use tonic::Code;
 use tonic_health::pb::health_client::HealthClient;
 use tower::ServiceBuilder;
@@ -72,5 +75,87 @@ async fn p_5_a_tonic_client_retries_as_its_service_config_says() {
             }
         };
         assert_eq!(found, expected, "{script:?}");
+    }
+}
+
+const HEDGED: &str = r#"{
+    "methodConfig": [{
+        "name": [{"service": "grpc.health.v1.Health", "method": "Check"}],
+        "timeout": "20s",
+        "hedgingPolicy": {
+            "maxAttempts": MOST,
+            "hedgingDelay": "0.05s",
+            "nonFatalStatusCodes": ["UNAVAILABLE"]
+        }
+    }]
+}"#;
+
+/// No answer for the delay: one more goes out. A status that is listed leaves the call to the other one,
+/// and any other status ends it.
+#[tokio::test]
+async fn p_5_a_tonic_client_hedges_as_its_service_config_says() {
+    let (stall, serve) = (|| Act::Stall, || Act::Serve);
+    // The first one fails after its hedge.
+    let both = || {
+        let gate = Arc::<Notify>::default();
+        vec![Act::FailWhen(Arc::clone(&gate)), Act::FailAnd(gate)]
+    };
+    for (n, (most, script, expected, sent)) in [
+        ("2", vec![stall(), serve()], Ok(()), 2),
+        (
+            "2",
+            vec![stall(), Act::fail(13), serve()],
+            Err(Code::Internal),
+            2,
+        ),
+        ("2", vec![Act::fail(14), serve()], Ok(()), 2),
+        (
+            "2",
+            vec![Act::fail(14), Act::fail(14), serve()],
+            Err(Code::Unavailable),
+            2,
+        ),
+        ("2", vec![Act::fail(13), serve()], Err(Code::Internal), 1),
+        ("4", vec![Act::fail(14), stall(), serve()], Ok(()), 3),
+        (
+            "4",
+            vec![
+                Act::fail(14),
+                Act::fail(14),
+                Act::fail(14),
+                Act::fail(14),
+                serve(),
+            ],
+            Err(Code::Unavailable),
+            4,
+        ),
+        // An attempt and its hedge that fail are two.
+        ("2", both(), Err(Code::Unavailable), 2),
+        ("3", [both(), vec![serve()]].concat(), Ok(()), 3),
+        (
+            "4",
+            [both(), both(), vec![serve()]].concat(),
+            Err(Code::Unavailable),
+            4,
+        ),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let server = Server::start(script).await;
+        let config = ServiceConfig::from_json(&HEDGED.replace("MOST", most)).unwrap();
+        let deps = config
+            .dependencies("health", Policy::grpc_unary())
+            .unwrap()
+            .build();
+        let dependency = deps.get("health/grpc.health.v1.health/check");
+        (0..2000).for_each(|_| dependency.deposit());
+        let stack = ServiceBuilder::new()
+            .layer(stacks::tonic::client(deps))
+            .service(channel(server.address));
+        let found = HealthClient::new(stack).check(check()).await;
+        let found = found.map(drop).map_err(|status| status.code());
+        assert_eq!(found, expected, "{n}");
+        assert_eq!(server.requests().len(), sent, "{n}");
     }
 }

@@ -19,6 +19,7 @@ mod problems;
 mod router;
 mod stack;
 mod streaming;
+mod superseded;
 mod times;
 mod tls;
 #[cfg(feature = "tracing")]

@@ -40,7 +40,7 @@ type Body = BoxBody<Bytes, Broken>;
 type Peeked = Response<BufferedBody<hyper::body::Incoming>>;
 type Stack = BoxCloneService<Request<Body>, Peeked, BoxError>;
 
-fn policy() -> PolicyBuilder {
+pub(crate) fn policy() -> PolicyBuilder {
     Policy::http()
         .base(Duration::from_millis(1))
         .cap(Duration::from_millis(2))
@@ -123,7 +123,7 @@ fn assert_same(arrivals: &[Arrival]) {
     assert!(arrivals.last().unwrap().whole);
 }
 
-const SECOND: Option<(u32, Option<StopReason>)> = Some((2, None));
+pub(crate) const SECOND: Option<(u32, Option<StopReason>)> = Some((2, None));
 const LOST: Option<(u32, Option<StopReason>)> = Some((1, Some(StopReason::NotReplayable)));
 
 #[tokio::test]
@@ -294,6 +294,73 @@ async fn d_8_after_an_early_answer_the_rest_goes_to_the_retry() {
             assert!(arrivals[1].whole);
             assert_eq!(arrivals[1].body, b"abcdefghi");
             assert_eq!(arrivals[1].trailers["x-sum"], "45");
+        }
+    }
+}
+
+/// Sends a body whose rest comes with its retry, and fails then or ends.
+pub(crate) async fn send_rest(
+    policy: PolicyBuilder,
+    http2: bool,
+    uri: &str,
+    fails: bool,
+) -> Result<Response<hyper::body::Incoming>, BoxError> {
+    let (mut more, body) = Channel::<Bytes, BoxError>::new(9);
+    more.send_data("abc".into()).await.unwrap();
+    let more = Arc::new(Mutex::new(Some(more)));
+    let prepare = move |request: Request<BoxBody<Bytes, BoxError>>, _: Attempt| {
+        let mut more = more.lock().unwrap().take().unwrap();
+        async move {
+            more.send_data("defghi".into()).await.unwrap();
+            if fails {
+                more.abort("the disk is gone".into());
+            }
+            Ok::<_, BoxError>(request)
+        }
+    };
+    let client = ServiceBuilder::new()
+        .layer(RetryLayer::new(Dependencies::new(policy.build().unwrap())).with_prepare(prepare))
+        .service(client(http2));
+    let request = Request::put(uri).body(body.boxed()).unwrap();
+    client.oneshot(request).await
+}
+
+/// The retry that reads the rest is the last one, and nobody takes a part for the whole.
+#[tokio::test]
+async fn d_8_a_rest_that_fails_or_is_too_long_ends_with_the_retry_that_reads_it() {
+    let open = Act::SayLater(
+        "HTTP/1.1 503 Busy\r\ncontent-length: 0\r\n\r\n".into(),
+        Arc::default(),
+        String::new(),
+    );
+    for fails in [true, false] {
+        let server =
+            Server::start(vec![open.clone().part(3), reply(503, ""), reply(200, "")]).await;
+        let busy = |early| (Act2::Answer(503), early);
+        let server2 = Server2::start(vec![busy(true), busy(false)]).await;
+        for (http2, uri) in [(false, server.uri()), (true, server2.uri())] {
+            let limit = if fails { 100 } else { 5 };
+            let result = send_rest(policy().replay_limit(limit), http2, &uri, fails).await;
+            let (attempts, reason) = outcome(&result).unwrap();
+            assert_eq!(attempts, 2);
+            match fails {
+                true => assert_ne!(reason, None, "{:?}", result.unwrap_err()),
+                false => {
+                    assert_eq!(reason, Some(StopReason::NotReplayable));
+                    assert_eq!(result.unwrap().status(), 503);
+                }
+            }
+        }
+        for arrivals in [server.arrivals(), server2.arrivals()] {
+            assert!(!arrivals[0].whole);
+            assert!(arrivals.len() <= 2);
+            match fails {
+                true => assert!(arrivals.iter().all(|arrival| !arrival.whole)),
+                false => {
+                    assert!(arrivals[1].whole);
+                    assert_eq!(arrivals[1].body, b"abcdefghi");
+                }
+            }
         }
     }
 }

@@ -14,6 +14,8 @@ mod crashes;
 mod doubt;
 mod duplicates;
 mod events;
+#[cfg(any(feature = "postgres", feature = "redis"))]
+mod failover;
 mod hang_ups;
 mod keys;
 mod lifetimes;

@@ -19,6 +19,7 @@ use crate::{
     shop::Shop,
     support::{
         database::eventually,
+        number,
         process::{Process, say},
     },
 };
@@ -164,9 +165,10 @@ async fn kill(process: &mut Process, told: &mut Vec<String>) {
 }
 
 /// Kills one process that accepts and one that replays, each after a random number of lines, and
-/// once in a while before the store is open. When one survives, every replay that was acknowledged
+/// once in a while before the store is open: so many times, or `REPRISE_KILL_ROUNDS` times. When one survives, every replay that was acknowledged
 /// ends, and all that is known of it fits together: see [`audit`].
 pub(crate) async fn killed<B: Backend>(address: &str, rounds: u64) {
+    let rounds = number("REPRISE_KILL_ROUNDS").unwrap_or(rounds);
     let receiver = Receiver::start().await;
     let site = Site::new(address, &receiver.url, LEASE);
     let mut told = Told::default();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use http::StatusCode;
-use tower_reprise::policy::{Exhaustion, RetryAfterMode};
+use tower_reprise::policy::{Exhaustion, RetryAfterMode, RetryQuota};
 use tower_reprise::{Policy, http::GrpcCode, policy::Profile};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -26,6 +26,7 @@ const EVERYTHING: &str = r#"
     [budget]
     ratio = 0.6
     floor = 3
+    quota = { capacity = 100, timeout = 20 }
 
     [breaker]
     consecutive_failures = 7
@@ -89,6 +90,12 @@ fn p_4_toml_says_everything_a_builder_can() {
     assert_eq!(policy.backoff().delay(0, DAY, 0.9), 5 * SECOND);
     let budget = policy.budget().unwrap();
     assert_eq!((budget.ratio, budget.floor), (0.6, 3));
+    let quota = RetryQuota {
+        capacity: 100,
+        timeout: 20,
+        ..RetryQuota::default()
+    };
+    assert_eq!(budget.quota, Some(quota));
     let breaker = policy.breaker();
     assert_eq!(
         (

@@ -242,7 +242,23 @@ fn p_5_the_rest_of_a_document_is_checked_too() {
             "methodConfig[0].hedgingPolicy.hedgingDelay",
         ),
         (
-            r#"{"methodConfig":[{"name":[{}],"hedgingPolicy":{"maxAttempts":2}}]}"#,
+            r#"{"methodConfig":[{"name":[{}],"hedgingPolicy":{"hedgingDelay":"1s"}}]}"#,
+            "methodConfig[0].hedgingPolicy.maxAttempts",
+        ),
+        (
+            r#"{"methodConfig":[{"name":[{}],"hedgingPolicy":{"maxAttempts":2,"hedgingDelay":"-1s"}}]}"#,
+            "methodConfig[0].hedgingPolicy.hedgingDelay",
+        ),
+        (
+            r#"{"methodConfig":[{"name":[{}],"hedgingPolicy":{"maxAttempts":2,"nonFatalStatusCodes":14}}]}"#,
+            "methodConfig[0].hedgingPolicy.nonFatalStatusCodes",
+        ),
+        (
+            r#"{"methodConfig":[{"name":[{}],"hedgingPolicy":{"maxAttempts":2,"nonFatalStatusCodes":[14,"OK"]}}]}"#,
+            "methodConfig[0].hedgingPolicy.nonFatalStatusCodes[1]",
+        ),
+        (
+            r#"{"methodConfig":[{"name":[{}],"hedgingPolicy":[]}]}"#,
             "methodConfig[0].hedgingPolicy",
         ),
     ] {
@@ -301,6 +317,91 @@ fn p_5_a_policy_has_what_its_method_config_says() {
     assert_eq!(clamped.max_retries(), 4);
     let aborted = policy(&document(&retry_with("retryableStatusCodes", "[10]")));
     assert!(aborted.rules().statuses.is_empty());
+}
+
+fn hedging(policy: &str) -> String {
+    document(RETRY).replace(
+        &format!(r#""retryPolicy":{RETRY}"#),
+        &format!(r#""hedgingPolicy":{policy}"#),
+    )
+}
+
+#[test]
+fn p_5_a_hedging_policy_is_the_policys_hedge() {
+    let delay = Duration::from_millis(500);
+    for (attempts, retries) in [(2, 1), (3, 2), (4, 3), (5, 4), (100, 4)] {
+        let found = policy(&hedging(&format!(
+            r#"{{"maxAttempts":{attempts},"hedgingDelay":"0.5s","nonFatalStatusCodes":["UNAVAILABLE","aborted"]}}"#
+        )));
+        let hedge = found.hedge().unwrap();
+        assert_eq!((hedge.min_delay, hedge.max_delay), (delay, delay));
+        assert!(hedge.counted, "never more attempts than written");
+        assert_eq!(found.max_retries(), retries, "{attempts}");
+        assert_eq!(
+            found.rules().grpc,
+            [GrpcCode::Unavailable, GrpcCode::Aborted]
+        );
+        assert_eq!(found.rules().statuses, [429, 502, 503, 504]);
+        assert_eq!(found.rules().idempotent_methods, ["a.B/C"]);
+        assert_eq!(found.backoff().delay(0, Duration::ZERO, 0.5), delay / 2);
+        assert!(found.audit().is_compliant(), "{:?}", found.audit());
+    }
+    let fatal = policy(&hedging(r#"{"maxAttempts":2,"hedgingDelay":"0.001s"}"#));
+    assert!(fatal.rules().grpc.is_empty() && fatal.rules().statuses.is_empty());
+
+    // Valid by gRPC, and beyond what is done here.
+    let late = "methodConfig[0].hedgingPolicy.hedgingDelay";
+    for (policy, base, rule, field, allowed) in [
+        (
+            r#"{"maxAttempts":2}"#,
+            Policy::grpc_unary(),
+            None,
+            late,
+            "H-1",
+        ),
+        (
+            r#"{"maxAttempts":2,"hedgingDelay":"0s"}"#,
+            Policy::grpc_unary(),
+            None,
+            late,
+            "H-1",
+        ),
+        (
+            r#"{"maxAttempts":2,"hedgingDelay":"0.0009s"}"#,
+            Policy::grpc_unary(),
+            None,
+            late,
+            "0.001s",
+        ),
+        (
+            r#"{"maxAttempts":2,"hedgingDelay":"100000s"}"#,
+            Policy::grpc_unary(),
+            None,
+            late,
+            "86400s",
+        ),
+        (
+            r#"{"maxAttempts":2,"hedgingDelay":"1s","nonFatalStatusCodes":["UNKNOWN"]}"#,
+            Policy::grpc_unary(),
+            Some(Rule::R4),
+            "methodConfig[0].hedgingPolicy.nonFatalStatusCodes",
+            "",
+        ),
+        (
+            r#"{"maxAttempts":2,"hedgingDelay":"1s"}"#,
+            Policy::grpc_unary()
+                .approve(Rule::R7, "a test")
+                .without_budget(),
+            None,
+            "methodConfig[0].hedgingPolicy",
+            "R-7",
+        ),
+    ] {
+        let config = ServiceConfig::from_json(&hedging(policy)).unwrap();
+        let error = config.dependencies("peer", base).unwrap_err();
+        assert_eq!((error.rule(), error.field()), (rule, field), "{error}");
+        assert!(error.to_string().contains(allowed), "{error}");
+    }
 }
 
 #[test]

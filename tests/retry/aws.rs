@@ -6,10 +6,10 @@ use http::{HeaderValue, Method};
 use tokio::time::Instant;
 use tower::Layer;
 use tower_reprise::{
-    Dependencies, Policy, RetryLayer,
+    Dependencies, Policy, RetryLayer, RetryOutcome,
     call::StopReason,
     error::Rule,
-    policy::{Exhaustion, PolicyBuilder},
+    policy::{Exhaustion, PolicyBuilder, RetryQuota},
 };
 
 use crate::{
@@ -101,8 +101,123 @@ async fn b_5_ra_10_a_server_directed_delay_is_kept() {
     }
 }
 
+/// A share of the budget that is never the bound, so that tokens are.
+fn by_tokens(quota: RetryQuota) -> PolicyBuilder {
+    standard_mode()
+        .retry_quota(quota)
+        .budget_floor(10)
+        .on_budget_exhausted(Exhaustion::Never)
+}
+
+/// G-9: what retries cost, and what gives tokens back. Each step is the status of each attempt, or none if it
+/// times out, and the number of attempts that there are.
+#[tokio::test(start_paused = true)]
+async fn b_5_g_9_retries_take_tokens_by_the_failure_before_them() {
+    let quota = |capacity, failure, timeout, throttled| RetryQuota {
+        capacity,
+        failure,
+        timeout,
+        throttled,
+    };
+    const DOWN: &[Option<u16>] = &[Some(503), Some(503), Some(503)];
+    const BUSY: &[Option<u16>] = &[Some(429), Some(429), Some(429)];
+    const HUNG: &[Option<u16>] = &[None, None, None];
+    const MENDED: &[Option<u16>] = &[Some(503), Some(200)];
+    type Step = (&'static [Option<u16>], u32, Option<StopReason>);
+    let all = |replies| (replies, 3, Some(StopReason::Exhausted));
+    let some = |replies, attempts| (replies, attempts, Some(StopReason::Budget));
+    let cases: [(&str, RetryQuota, Vec<Step>); 6] = [
+        (
+            "14 for a transient failure",
+            quota(28, 14, 14, 5),
+            vec![all(DOWN), some(DOWN, 1)],
+        ),
+        (
+            "5 for throttling, of what is left",
+            quota(33, 14, 14, 5),
+            vec![all(DOWN), some(BUSY, 2)],
+        ),
+        (
+            "before 2026: 10 after a time-out",
+            quota(20, 5, 10, 5),
+            vec![all(HUNG), some(DOWN, 1)],
+        ),
+        (
+            "before 2026: 5 for any other",
+            quota(20, 5, 10, 5),
+            vec![all(DOWN), all(BUSY), some(BUSY, 1)],
+        ),
+        (
+            "a retry that succeeds gives its tokens back",
+            quota(14, 14, 14, 5),
+            vec![(MENDED, 2, None), (MENDED, 2, None), some(DOWN, 2)],
+        ),
+        (
+            "a success gives one",
+            quota(15, 15, 15, 15),
+            vec![some(DOWN, 2), (&[Some(200)], 1, None), some(DOWN, 1)],
+        ),
+    ];
+    for (name, quota, steps) in cases {
+        let policy = by_tokens(quota).attempt_timeout(1000 * MS).build().unwrap();
+        let deps = Dependencies::new(policy);
+        for (n, (replies, attempts, reason)) in steps.into_iter().enumerate() {
+            let server = Server::new(move |_, n| async move {
+                match replies[n] {
+                    Some(code) => Ok(status(code)),
+                    None => std::future::pending().await,
+                }
+            });
+            let mut client = RetryLayer::new(deps.clone()).layer(server);
+            let result = call(&mut client, get()).await;
+            let found = outcome(&result).unwrap_or((1, None));
+            assert_eq!(found, (attempts, reason), "{name}, call {n}");
+        }
+    }
+}
+
+/// A share of originals is the bound all the same, however many tokens there are.
+#[tokio::test(start_paused = true)]
+async fn b_5_r_7_tokens_do_not_widen_the_budget() {
+    let policy = standard_mode()
+        .retry_quota(RetryQuota::default())
+        .budget_floor(1)
+        .on_budget_exhausted(Exhaustion::Never);
+    let server = Server::always(503);
+    let deps = Dependencies::new(policy.build().unwrap());
+    let mut client = RetryLayer::new(deps).layer(server.clone());
+    let result = call(&mut client, get()).await;
+    assert_eq!(outcome(&result), Some((2, Some(StopReason::Budget))));
+    for (quota, field) in [
+        (
+            RetryQuota {
+                capacity: 0,
+                ..RetryQuota::default()
+            },
+            "budget.quota.capacity",
+        ),
+        (
+            RetryQuota {
+                failure: 501,
+                ..RetryQuota::default()
+            },
+            "budget.quota",
+        ),
+        (
+            RetryQuota {
+                timeout: 0,
+                ..RetryQuota::default()
+            },
+            "budget.quota",
+        ),
+    ] {
+        let error = standard_mode().retry_quota(quota).build().unwrap_err();
+        assert_eq!(error.field(), field, "{error}");
+    }
+}
+
 /// An exhausted quota returns the error at once (G-4), also where the SDKs wait before they return it,
-/// in long polls.
+/// in long polls: the poller is told how long.
 #[tokio::test(start_paused = true)]
 async fn b_5_g_4_an_exhausted_quota_never_delays() {
     let policy = standard_mode()
@@ -116,6 +231,9 @@ async fn b_5_g_4_an_exhausted_quota_never_delays() {
     let result = call(&mut client, get()).await;
     assert_eq!((code(&result), start.elapsed()), (503, Duration::ZERO));
     assert_eq!(outcome(&result), Some((1, Some(StopReason::Budget))));
+    let response = result.unwrap();
+    let wait = RetryOutcome::of(&response).unwrap().poll_after();
+    assert!(wait.is_some_and(|wait| wait < 50 * MS), "{wait:?}");
 }
 
 /// The SDKs retry every operation; here a POST takes a key or a declaration.

@@ -4,14 +4,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tower_reprise::store::{
-    Claimed, IdempotencyStore, MemoryStore, Ownership, StoreErrorKind, Stored,
+    Claimed, IdempotencyStore, MemoryStore, Ownership, Resolution, Resolved, StoreErrorKind,
+    Stored,
     conformance::{self, Backend},
     journal::{EntryCommand, Journal, LeaseRequest, NewEntry, Settlement},
 };
 
 use crate::support::{
     races,
-    records::{LEASE, RETENTION, claim},
+    records::{LEASE, RETENTION, claim, complete, own},
 };
 
 struct Memory(MemoryStore);
@@ -67,6 +68,23 @@ async fn i_6_one_claim_wins_on_many_threads() {
         let won = claims.join_all().await.into_iter().filter(|won| *won);
         assert_eq!(won.count(), 1);
     }
+}
+
+/// I-27: the room of what has expired is taken, as for a completion.
+#[tokio::test(start_paused = true)]
+async fn i_27_a_resolution_takes_the_room_of_expired_replies() {
+    let store = MemoryStore::builder().max_bytes(15).build().unwrap();
+    let reply = || Stored::Reply(Bytes::from_static(b"0123456789"));
+    let token = own(&store, claim(1)).await;
+    complete(&store, 1, token, reply()).await;
+    tokio::time::advance(RETENTION - LEASE).await;
+    let token = own(&store, claim(2)).await;
+    tokio::time::advance(LEASE).await;
+    let executed = Resolution::Executed(reply(), RETENTION);
+    let resolved = store.resolve(claim(2).key, token, executed).await;
+    assert_eq!(resolved.unwrap(), Resolved::Made);
+    let found = store.claim(claim(2)).await.unwrap();
+    assert_eq!(found, Claimed::done(reply()));
 }
 
 #[tokio::test(start_paused = true)]

@@ -14,6 +14,11 @@ use std::{
 pub(crate) trait Restart {
     fn stop(&mut self) -> impl Future<Output = ()>;
     fn start(&mut self) -> impl Future<Output = ()>;
+
+    /// As if its machine had no memory left: no process of it ends anything.
+    fn kill(&mut self) -> impl Future<Output = ()> {
+        self.stop()
+    }
 }
 
 /// A folder that any user can reach, removed with all that is in it.

@@ -35,7 +35,11 @@ pub(crate) enum Act {
     ServeWhen(Arc<Notify>),
     /// The status in the head.
     Fail { code: u8, with: Fields },
-    /// The same, without reading the request.
+    /// UNAVAILABLE in the head, when notified.
+    FailWhen(Arc<Notify>),
+    /// The same at once, and notifies.
+    FailAnd(Arc<Notify>),
+    /// The status in the head, without reading the request.
     EarlyFail(u8),
     /// The same, after so many bytes of the request, of which no more are read.
     FailAfter(usize, u8),
@@ -193,6 +197,18 @@ async fn perform(
             let mut response = head_of(200);
             response.headers_mut().extend(trailers(code, with));
             respond.send_response(response, true)?;
+        }
+        Act::FailWhen(gate) => {
+            gate.notified().await;
+            let mut response = head_of(200);
+            response.headers_mut().extend(trailers(14, &[]));
+            respond.send_response(response, true)?;
+        }
+        Act::FailAnd(gate) => {
+            let mut response = head_of(200);
+            response.headers_mut().extend(trailers(14, &[]));
+            respond.send_response(response, true)?;
+            gate.notify_one();
         }
         Act::EarlyEnd(code) | Act::FailAfter(_, code) => {
             let mut response = head_of(200);

@@ -49,3 +49,12 @@ pub(crate) use self::{
     calls::{call, code, find, outcome, outcome_of, refusal, stop_reason, verdict},
     policies::{Fixed, deps, quick, secs},
 };
+
+/// Returns the number in an environment variable, which makes a test run longer.
+pub(crate) fn number(name: &str) -> Option<u64> {
+    let value = std::env::var(name).ok()?;
+    match value.parse() {
+        Ok(number) => Some(number),
+        Err(_) => panic!("{name}={value} is not a number"),
+    }
+}

@@ -3,7 +3,7 @@
 use std::{path::PathBuf, process::Command};
 
 use super::{
-    database::{Folder, Restart, program, run},
+    database::{Folder, Restart, eventually, program, run},
     ports::free_port,
 };
 
@@ -73,14 +73,25 @@ impl Restart for Own {
             .args(["-m", "immediate", "-s", "stop"]));
     }
 
+    /// Those that it started end when they notice.
+    async fn kill(&mut self) {
+        let pid = self.folder.path().join("data/postmaster.pid");
+        let pid = std::fs::read_to_string(pid).expect("a server that runs");
+        let pid = pid.lines().next().expect("its number");
+        run(Command::new("kill").args(["-9", pid]));
+    }
+
     async fn start(&mut self) {
         let log = self.folder.path().join("log");
         let settings = format!("-h 127.0.0.1 -p {} -c unix_socket_directories=", self.port);
         let mut command = self.command("pg_ctl");
-        run(command
+        command
             .args(["-w", "-s", "-o", &settings, "-l"])
             .arg(log)
-            .arg("start"));
+            .arg("start");
+        // Not while a session of a server that was killed is there.
+        let started = async || command.output().is_ok_and(|output| output.status.success());
+        eventually("it starts", started).await;
     }
 }
 

@@ -13,7 +13,7 @@ use serde_json::Value;
 use tower::ServiceExt;
 use tower_reprise::error::BoxError;
 
-use crate::{admin::Books, output::Format, store::StoreAt, usage_error::UsageError};
+use crate::{admin::StoreAdmin, output::Format, store::StoreAt, usage_error::UsageError};
 
 /// The admin port of a gateway that was not told otherwise.
 const ADMIN: &str = "127.0.0.1:8081";
@@ -61,19 +61,19 @@ pub(crate) struct At {
 }
 
 impl At {
-    /// Opens the desk and does something at it. `store` says that `--store` was written by hand.
+    /// Opens the client and runs a command with it. `store` says that `--store` was written by hand.
     pub(crate) fn run<D>(
         self,
         store: bool,
-        does: impl FnOnce(AdminClient, Format) -> D,
+        command: impl FnOnce(AdminClient, Format) -> D,
     ) -> Result<ExitCode, BoxError>
     where
         D: Future<Output = Result<ExitCode, BoxError>>,
     {
         let format = self.format;
         let place = self.place(store)?;
-        let doing = async { does(place.open().await?, format).await };
-        Ok(crate::block_on(doing, |code| code))
+        let running = async { command(place.open().await?, format).await };
+        Ok(crate::block_on(running, |code| code))
     }
 
     /// A gateway's admin port.
@@ -139,7 +139,7 @@ enum Place {
 impl Place {
     async fn open(self) -> Result<AdminClient, BoxError> {
         Ok(match self {
-            Self::Store(at) => AdminClient::Store(Books::of(at.open().await?)?.routes()),
+            Self::Store(at) => AdminClient::Store(StoreAdmin::of(at.open().await?)?.routes()),
             Self::Port(url, token) => AdminClient::Port {
                 client: Box::new(Client::builder(TokioExecutor::new()).build_http()),
                 url,

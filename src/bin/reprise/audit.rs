@@ -80,15 +80,15 @@ impl Args {
             return Ok(report(&all, gate, format));
         };
         let at = At::port(admin, self.admin_token_file);
-        at.run(false, |desk, _| async move {
-            all.push(running(&desk).await?);
+        at.run(false, |client, _| async move {
+            all.push(running(&client).await?);
             Ok(report(&all, gate, format))
         })
     }
 }
 
-async fn running(desk: &AdminClient) -> Result<Audited, BoxError> {
-    let answer = desk.get("/audit").await?;
+async fn running(client: &AdminClient) -> Result<Audited, BoxError> {
+    let answer = client.get("/audit").await?;
     let findings = answer["findings"].as_array().cloned();
     Ok(Audited {
         source: "gateway".to_owned(),

@@ -12,11 +12,11 @@ use tower_reprise::error::BoxError;
 use crate::{
     audit,
     commands::{keys, letters, maintenance, replays},
-    gateway,
+    gateway, simulate,
 };
 
 const ABOUT: &str = "Calls that are safe to repeat, for services in any language: a gateway with \
-    retries, budgets, a circuit breaker, idempotency keys and replay; an audit of policies; and what \
+    retries, budgets, a circuit breaker, idempotency keys and replay; an audit and a simulation of policies; and what \
     operators need of dead letters, replays and unknown outcomes.";
 
 const MORE: &str = "Every flag can be given by the environment too: `--admin` as REPRISE_ADMIN. The \
@@ -32,6 +32,7 @@ enum Commands {
     Replays(replays::Args),
     Keys(keys::Args),
     Maintenance(maintenance::Args),
+    Simulate(simulate::Args),
     /// Prints completions for a shell, to be sourced by it
     Completions {
         /// The shell
@@ -65,6 +66,7 @@ pub(crate) fn run() -> Result<ExitCode, BoxError> {
         Commands::Replays(args) => args.run(given(inner)),
         Commands::Keys(args) => args.run(given(inner)),
         Commands::Maintenance(args) => args.run(given(inner)),
+        Commands::Simulate(args) => args.run(),
         Commands::Completions { shell } => {
             let mut command = command();
             clap_complete::generate(shell, &mut command, "reprise", &mut std::io::stdout());

@@ -4,6 +4,7 @@
 //! reprise gateway --listen 127.0.0.1:8080 --upstream http://127.0.0.1:9000 \
 //!     --store sqlite:gateway.db --admin 127.0.0.1:8081
 //! reprise audit policy.toml --gate merge
+//! reprise simulate policy.toml
 //! reprise letters list
 //! ```
 //!
@@ -16,6 +17,7 @@ mod cli;
 mod commands;
 mod gateway;
 mod output;
+mod simulate;
 mod store;
 mod usage_error;
 

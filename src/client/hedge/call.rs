@@ -21,6 +21,7 @@ use super::{
 use crate::{
     call::{
         Attempt, Verdict,
+        hedged::mark_hedged,
         hop::{Hop, refresh_deadline},
     },
     classify::Classify,
@@ -271,12 +272,20 @@ where
             self.failed = Some(Box::new(failed));
             return None;
         }
-        let failed = match self.failed.take() {
+        let earlier = self.failed.take();
+        let both_failed = earlier.is_some();
+        let failed = match earlier {
             Some(earlier) if !decide::outweighs(&verdict, &earlier.verdict) => *earlier,
             _ => failed,
         };
         self.settle(&failed.verdict);
-        Some(failed.result)
+        let policy = self.dependency().policy().hedge();
+        Some(
+            match both_failed && policy.is_some_and(|hedge| hedge.counted) {
+                true => mark_hedged(failed.result),
+                false => failed.result,
+            },
+        )
     }
 
     /// Makes the second attempt of a call that is late, if there is to be one.

@@ -42,6 +42,7 @@
 //! | [`hedge`](crate::policy::PolicyBuilder::hedge) | off |
 //! | [`hedge_quantile`](crate::policy::PolicyBuilder::hedge_quantile) | 0.95, of the last 30 s; the range is 0.75 to 0.999 |
 //! | [`hedge_delay`](crate::policy::PolicyBuilder::hedge_delay) | 1 ms to 10 s; the same twice is a fixed delay |
+//! | [`count_hedges`](crate::policy::PolicyBuilder::count_hedges) | off; on, a hedge is one of the retries of its call |
 //!
 //! Before 32 calls were answered, the quantile is unknown and nothing is hedged.
 //!
@@ -71,8 +72,7 @@
 //! One dependency for quick and slow methods: the delay is that of the slow ones, and the quick ones are
 //! not hedged. A connection of HTTP/1 that is dropped is closed, so that each hedge costs a connection. A
 //! [`RetryAfterLayer`](crate::RetryAfterLayer) or [`RetryLayer`](crate::RetryLayer) below: their waits are
-//! measured as latency. In a reqwest-middleware chain, which is lent to one attempt at a time, no second
-//! attempt is sent while the first is out. `hedges_suppressed_total` counts late calls without a second attempt, by reason.
+//! measured as latency. `hedges_suppressed_total` counts late calls without a second attempt, by reason.
 //!
 //! # Example
 //!

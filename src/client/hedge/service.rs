@@ -171,7 +171,12 @@ fn plan<B: ReplayBody>(
         (deadline, hop) = (caller.deadline(), limits.hop);
     }
     let off = overrides.is_some_and(|overrides| overrides.max_retries == Some(0));
-    if off || hop.chain_stop {
+    let counted = dependency
+        .policy()
+        .hedge()
+        .is_some_and(|hedge| hedge.counted);
+    let last = previous.map_or(0, |attempt| attempt.previous()) >= limits.max_retries;
+    if off || hop.chain_stop || (counted && last) {
         return Plan::Never(Unhedged::Off);
     }
     let Some(snapshot) = snapshot(request, kind, &ReplayLimits::of(dependency)) else {

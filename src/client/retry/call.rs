@@ -17,10 +17,10 @@ use super::{
 use crate::{
     call::{
         Attempt, Cause, Effect, FailedAttempts, PrepareError, RetryError, RetryOutcome, StopReason,
-        Verdict, caller::NestedFailure,
+        Verdict, caller::NestedFailure, hedged::take_hedged,
     },
     classify::Classify,
-    dependency::{BreakerState, Charge, Dependency, Event, Hold, LastSlot, Place, Route},
+    dependency::{BreakerState, Charge, Dependency, Event, Hold, Kind, LastSlot, Place, Route},
     error::{BoxError, Elapsed, Refusal},
     policy::CallLimits,
     telemetry,
@@ -86,6 +86,8 @@ pub(super) struct Retried<S, Res> {
     failed: Vec<(SystemTime, Cause)>,
     /// The charge of a call that is itself a repeat of a loop above.
     repeat: Option<Charge>,
+    /// The wait of a retry that the budget refused.
+    suppressed: Option<Duration>,
 }
 
 impl<S, Res> Retried<S, Res> {
@@ -118,6 +120,7 @@ impl<S, Res> Default for Retried<S, Res> {
             correlation_id: None,
             failed: Vec::new(),
             repeat: None,
+            suppressed: None,
         }
     }
 }
@@ -168,6 +171,19 @@ where
         }
     }
 
+    /// Counts the hedge of an attempt that failed, if it is one of the call's retries.
+    pub(super) fn count_hedge(&mut self, result: &mut Result<S::Response, BoxError>) {
+        let hedged = match result {
+            Ok(response) => self.requests.is_hedged(response),
+            Err(error) => take_hedged(error),
+        };
+        if hedged {
+            let history = &mut self.retried.get_or_insert_default().history;
+            history.attempts += 1;
+            history.retries += 1;
+        }
+    }
+
     /// Decides on the attempt after one that failed. Returns when it starts.
     pub(super) fn decide(&mut self, verdict: &Verdict) -> Result<Instant, StopReason> {
         let charge = self.retried.as_mut().and_then(|it| it.charge.take());
@@ -200,13 +216,22 @@ where
             cause: verdict.cause,
             throttled: verdict.is_throttling(),
             replayable: || snapshot.is_some_and(|snapshot| requests.is_replayable(snapshot)),
+            suppressed: None,
         };
         let Granted {
             at,
             wait,
             backoff,
             charge,
-        } = decide::decide(&history, verdict, limits, &mut surroundings)?;
+        } = match decide::decide(&history, verdict, limits, &mut surroundings) {
+            Ok(granted) => granted,
+            Err(reason) => {
+                if let Some(wait) = surroundings.suppressed {
+                    self.retried.get_or_insert_default().suppressed = Some(wait);
+                }
+                return Err(reason);
+            }
+        };
         let place = match verdict.refusal() {
             Some(by) => {
                 let place = self.route.dependency.place_after(by);
@@ -407,6 +432,9 @@ where
     ) -> Result<S::Response, BoxError> {
         let history = self.history();
         if history.attempts > 1 {
+            if let Some(charge) = self.retried.as_mut().and_then(|it| it.charge.take()) {
+                charge.succeeded();
+            }
             self.earn();
             telemetry::call_ended(self.dependency().target(), "success_after_retry");
         } else {
@@ -544,6 +572,8 @@ where
     ) -> Result<S::Response, BoxError> {
         let (reason, cause) = stopped.unzip();
         let outcome = RetryOutcome::new(self.history().attempts, reason, effect);
+        let suppressed = self.retried.as_ref().and_then(|it| it.suppressed);
+        let outcome = outcome.suppressed(suppressed);
         let retried = self.retried.as_mut();
         let taken = retried.map(|it| (it.prepare.take(), mem::take(&mut it.failed)));
         let (prepare, failed) = taken.unwrap_or_default();
@@ -575,6 +605,8 @@ struct Surroundings<'a, F> {
     /// It was a rejection for want of capacity.
     throttled: bool,
     replayable: F,
+    /// The wait of a retry that the budget refused.
+    suppressed: Option<Duration>,
 }
 
 impl<F: Fn() -> bool> Environment for Surroundings<'_, F> {
@@ -608,13 +640,21 @@ impl<F: Fn() -> bool> Environment for Surroundings<'_, F> {
         (self.replayable)()
     }
 
-    fn charge(&self) -> Result<Option<Charge>, StopReason> {
+    fn charge(&mut self, wait: Duration) -> Result<Option<Charge>, StopReason> {
         if self.is_original {
             return Ok(None);
         }
         let began = self.began.unwrap_or_else(Instant::now);
-        let charge = self.dependency.charge(began, Some(self.cause));
-        charge.map(Some).map_err(|refused| refused.kind().into())
+        let kind = match self.cause {
+            _ if self.throttled => Kind::Throttled,
+            Cause::Timeout => Kind::Timeout,
+            _ => Kind::Failure,
+        };
+        let charge = self.dependency.charge(began, Some(self.cause), kind);
+        charge.map(Some).map_err(|refused| {
+            self.suppressed = Some(wait);
+            refused.kind().into()
+        })
     }
 }
 

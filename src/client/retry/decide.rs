@@ -39,8 +39,8 @@ pub(super) trait Environment {
     fn breaker_refuses(&self, at: Instant) -> bool;
     /// Returns whether the request can be sent once more.
     fn is_replayable(&self) -> bool;
-    /// Takes a retry out of the budget.
-    fn charge(&self) -> Result<Self::Charge, StopReason>;
+    /// Takes a retry out of the budget that would go out after that wait.
+    fn charge(&mut self, wait: Duration) -> Result<Self::Charge, StopReason>;
 }
 
 /// A retry that nothing forbids.
@@ -74,7 +74,7 @@ pub(super) fn decide<E: Environment>(
     if !environment.is_replayable() {
         return Err(StopReason::NotReplayable);
     }
-    let charge = environment.charge()?;
+    let charge = environment.charge(wait)?;
     Ok(Granted {
         at,
         wait,

@@ -126,7 +126,7 @@ where
         let call = this.call;
         loop {
             // The states lead to each other. An attempt that failed leads out of the match.
-            let (result, verdict) = match this.state.as_mut().project() {
+            let (mut result, verdict) = match this.state.as_mut().project() {
                 StateProj::Calling { future } => {
                     let (attempt, verdict) = match polled.take() {
                         Some(polled) => polled,
@@ -210,6 +210,7 @@ where
                     return Poll::Ready(Err(Refused::clone(refused).into()));
                 }
             };
+            call.count_hedge(&mut result);
             match call.decide(&verdict) {
                 Ok(at) => {
                     call.keep(result, &verdict);

@@ -57,6 +57,8 @@ struct BufferState<B: Body> {
     /// take. They are recorded when it does, or with all of the rest.
     ahead: VecDeque<Result<Frame<Bytes>, B::Error>>,
     ahead_room: TakenRoom,
+    /// The last of them had no room: nothing is read after it before they were sent.
+    ahead_is_full: bool,
     /// The number of the attempt that may read the body.
     turn: u32,
     /// That attempt still has its body.
@@ -82,6 +84,7 @@ impl<B: Body<Data = Bytes> + Unpin> BufferState<B> {
         let frame = match self.ahead.pop_front() {
             Some(frame) => {
                 self.ahead_room.give_back(size(&frame));
+                self.ahead_is_full &= !self.ahead.is_empty();
                 Some(frame)
             }
             None => ready!(self.poll_body(cx)),
@@ -117,22 +120,25 @@ impl<B: Body<Data = Bytes> + Unpin> BufferState<B> {
         size_after(data.sum::<usize>() as u64, rest)
     }
 
-    /// Completes the recording with the rest of the body, if all of it is at hand.
+    /// Completes the recording with the rest of the body, if all of it is at hand and there is room
+    /// for it beside what was recorded.
     fn read_on(&mut self, limit: usize) {
+        let most = limit.saturating_sub(self.recorded.room());
         let mut cx = Context::from_waker(Waker::noop());
-        while self.recorded.is_partial() && self.ahead.len() < MOST_FRAMES && !self.fails() {
+        while self.recorded.is_partial()
+            && self.ahead.len() < MOST_FRAMES
+            && !self.ahead_is_full
+            && !self.fails()
+        {
             let frame = match self.poll_body(&mut cx) {
                 Poll::Ready(Some(frame)) => frame,
                 Poll::Ready(None) => return self.recorded.complete(&self.ahead, limit),
                 Poll::Pending => return,
             };
-            let goes_on = frame.is_ok() && self.ahead_room.take(size(&frame), limit);
+            self.ahead_is_full = !self.ahead_room.take(size(&frame), most);
             let is_last = frame.as_ref().is_ok_and(Frame::is_trailers);
             self.ahead.push_back(frame);
-            if !goes_on {
-                return;
-            }
-            if is_last {
+            if is_last && !self.ahead_is_full {
                 return self.recorded.complete(&self.ahead, limit);
             }
         }
@@ -197,6 +203,7 @@ pub(crate) fn record<B: AnyBody>(body: &mut B, limits: &ReplayLimits<'_>) -> Opt
             body: Some(mem::take(body)),
             ahead: VecDeque::new(),
             ahead_room: TakenRoom::none(limits.dependency()),
+            ahead_is_full: false,
             turn: 0,
             sending: true,
             waiting: None,

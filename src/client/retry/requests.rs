@@ -12,6 +12,7 @@ use crate::{
         attempt_headers::{AttemptHeaders, Origin, TIMEOUT, origin_of},
         budget_mark::{BudgetMark, ExtensionsKind},
         caller::NestedFailure,
+        hedged::is_hedged,
         hop::{Hop, refresh_deadline},
     },
     classify::{KeysHonoured, Rules},
@@ -113,6 +114,12 @@ pub trait ReplayRequests<Req, Res>: Clone + sealed::Sealed {
     /// Returns whether a response keeps its connection, since its body goes on.
     #[doc(hidden)]
     fn is_unread(&self, response: &Res) -> bool;
+
+    /// Returns whether a hedge went out for a response that failed, and is counted.
+    #[doc(hidden)]
+    fn is_hedged(&self, _response: &Res) -> bool {
+        false
+    }
 }
 
 /// A call that is about to begin.
@@ -345,6 +352,10 @@ impl<B: ReplayBody, R: ResponseHead> ReplayRequests<Request<B>, R> for HttpReque
 
     fn is_unread(&self, response: &R) -> bool {
         response.extensions().get::<UnreadBody>().is_some()
+    }
+
+    fn is_hedged(&self, response: &R) -> bool {
+        is_hedged(response)
     }
 }
 

@@ -26,6 +26,7 @@
 //! | --- | --- |
 //! | [`budget_ratio`](crate::policy::PolicyBuilder::budget_ratio) | 0.2 |
 //! | [`budget_floor`](crate::policy::PolicyBuilder::budget_floor) | the retries of one call, earned by successes |
+//! | [`retry_quota`](crate::policy::PolicyBuilder::retry_quota) | none |
 //! | [`on_budget_exhausted`](crate::policy::PolicyBuilder::on_budget_exhausted) | the breaker opens if the dependency is failing too |
 //!
 //! ```

@@ -1,8 +1,8 @@
-use std::{borrow::Cow, collections::HashMap, sync::Arc};
+use std::{borrow::Cow, collections::HashMap, sync::Arc, time::Duration};
 
 use http::{Request, StatusCode};
 
-use super::{MethodConfig, ServiceConfig};
+use super::{GrpcBackoff, HedgingPolicy, MethodConfig, ServiceConfig};
 use crate::{
     call::RetryOverride,
     classify::{KeysHonoured, Rules},
@@ -23,13 +23,22 @@ const UNAVAILABLE: [StatusCode; 4] = [
     StatusCode::GATEWAY_TIMEOUT,
 ];
 
+/// The shortest delay of a hedge.
+const SHORTEST_DELAY: Duration = Duration::from_millis(1);
+
+/// The longest wait of a retry of hedged attempts.
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
+
 /// Fields of a policy, and where a document sets them.
-const PLACES: [(&str, &str); 6] = [
+const PLACES: [(&str, &str); 9] = [
     ("total_timeout", "timeout"),
     ("attempt_timeout", "retryPolicy.perAttemptRecvTimeout"),
     ("max_retries", "retryPolicy.maxAttempts"),
     ("backoff", "retryPolicy.initialBackoff"),
     ("rules.retry_grpc", "retryPolicy.retryableStatusCodes"),
+    ("rules.retry_grpc", "hedgingPolicy.nonFatalStatusCodes"),
+    ("hedge", "hedgingPolicy"),
+    ("hedge.min_delay", "hedgingPolicy.hedgingDelay"),
     ("budget.ratio", "retryThrottling.tokenRatio"),
 ];
 
@@ -50,7 +59,7 @@ impl ServiceConfig {
         let peer = peer.into();
         let base = self
             .throttled(base)
-            .idempotent_methods(self.retried().map(|name| name.to_string()));
+            .idempotent_methods(self.repeated().map(|name| name.to_string()));
         // Logs the approvals, once for all.
         let unlisted = without_statuses(base.clone()).build();
         let mut policies = Policies::new(unlisted.map_err(|error| self.placed(error, None))?);
@@ -85,7 +94,13 @@ impl ServiceConfig {
 
     /// Returns an error of a policy with the place in the document that it is about.
     fn placed(&self, error: ConfigError, method: Option<&MethodConfig>) -> ConfigError {
-        let place = PLACES.iter().find(|(field, _)| *field == error.field());
+        let is_there = |place: &str| match method {
+            Some(method) if place.starts_with("hedgingPolicy") => method.hedging.is_some(),
+            Some(method) if place.starts_with("retryPolicy") => method.retry.is_some(),
+            _ => true,
+        };
+        let mut places = PLACES.iter();
+        let place = places.find(|(field, place)| *field == error.field() && is_there(place));
         match (place, method) {
             (Some((_, place @ "retryThrottling.tokenRatio")), _) if self.throttling.is_some() => {
                 error.renamed((*place).into())
@@ -102,6 +117,9 @@ impl MethodConfig {
         if let Some(timeout) = self.timeout {
             builder = builder.total_timeout(timeout);
         }
+        if let Some(hedging) = &self.hedging {
+            return hedging.apply(builder, &self.path)?.approved();
+        }
         let Some(retry) = &self.retry else {
             return builder.approved();
         };
@@ -111,14 +129,44 @@ impl MethodConfig {
         if let Some(timeout) = retry.attempt_timeout {
             builder = builder.attempt_timeout(timeout);
         }
-        if retry.codes.contains(&GrpcCode::Unavailable) {
-            builder = UNAVAILABLE
-                .into_iter()
-                .fold(builder, PolicyBuilder::retry_status);
-        }
-        let codes = retry.codes.iter().copied();
-        codes.fold(builder, PolicyBuilder::retry_grpc).approved()
+        retry_codes(builder, &retry.codes).approved()
     }
+}
+
+impl HedgingPolicy {
+    fn apply(&self, builder: PolicyBuilder, path: &str) -> Result<PolicyBuilder, ConfigError> {
+        if self.delay < SHORTEST_DELAY {
+            let field = format!("{path}.hedgingPolicy.hedgingDelay");
+            let value = format!("{:?}", self.delay);
+            let allowed = "at least 0.001s: a hedge goes out for a call that is late (H-1)";
+            return Err(ConfigError::new(None, field, value, allowed));
+        }
+        let builder = builder
+            .max_retries(self.max_attempts - 1)
+            .count_hedges()
+            .backoff(GrpcBackoff {
+                initial: self.delay,
+                max: LONGEST_WAIT.max(self.delay),
+                multiplier: 2.0,
+            })
+            .hedge_delay(self.delay, self.delay);
+        Ok(retry_codes(builder, &self.codes))
+    }
+}
+
+/// Retries on these statuses.
+fn retry_codes(builder: PolicyBuilder, codes: &[GrpcCode]) -> PolicyBuilder {
+    let unavailable = codes
+        .contains(&GrpcCode::Unavailable)
+        .then_some(UNAVAILABLE);
+    let builder = unavailable
+        .into_iter()
+        .flatten()
+        .fold(builder, PolicyBuilder::retry_status);
+    codes
+        .iter()
+        .copied()
+        .fold(builder, PolicyBuilder::retry_grpc)
 }
 
 /// Retries on no status.

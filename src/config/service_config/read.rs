@@ -3,8 +3,8 @@ use std::collections::HashSet;
 use serde_json::Value;
 
 use super::{
-    GrpcBackoff, MOST_ATTEMPTS, MethodConfig, MethodName, RetryPolicy, ServiceConfig, Throttling,
-    node::Node,
+    GrpcBackoff, HedgingPolicy, MOST_ATTEMPTS, MethodConfig, MethodName, RetryPolicy,
+    ServiceConfig, Throttling, node::Node,
 };
 use crate::error::ConfigError;
 
@@ -98,18 +98,16 @@ fn names(
 fn method(config: &Node<'_>, names: Vec<MethodName>) -> Result<MethodConfig, ConfigError> {
     let timeout = config.member("timeout")?;
     let retry = config.member("retryPolicy")?;
-    if let Some(hedging) = config.member("hedgingPolicy")? {
-        hedging_policy(&hedging)?;
-        return Err(match retry {
-            Some(_) => hedging.wrong("a retryPolicy or a hedgingPolicy, not both"),
-            None => hedging.wrong("a retryPolicy: a hedge is not a part of a policy"),
-        });
+    let hedging = config.member("hedgingPolicy")?;
+    if let (Some(hedging), Some(_)) = (&hedging, &retry) {
+        return Err(hedging.wrong("a retryPolicy or a hedgingPolicy, not both"));
     }
     Ok(MethodConfig {
         path: config.path.clone(),
         names,
         timeout: timeout.map(|timeout| timeout.duration(false)).transpose()?,
         retry: retry.as_ref().map(retry_policy).transpose()?,
+        hedging: hedging.as_ref().map(hedging_policy).transpose()?,
     })
 }
 
@@ -118,8 +116,7 @@ fn retry_policy(policy: &Node<'_>) -> Result<RetryPolicy, ConfigError> {
     const FACTOR: &str = "a number of more than 0";
     const CODES: &str = "an array of at least one gRPC status";
 
-    let attempts = policy.required("maxAttempts", "an integer of at least 2")?;
-    let attempts = attempts.attempts()?.min(MOST_ATTEMPTS);
+    let max_attempts = max_attempts(policy)?;
     let initial = policy
         .required("initialBackoff", DURATION)?
         .duration(true)?;
@@ -141,7 +138,7 @@ fn retry_policy(policy: &Node<'_>) -> Result<RetryPolicy, ConfigError> {
         return Err(listed.wrong(CODES));
     }
     Ok(RetryPolicy {
-        max_attempts: u32::try_from(attempts).unwrap_or_default(),
+        max_attempts,
         backoff: GrpcBackoff {
             initial,
             max,
@@ -152,20 +149,29 @@ fn retry_policy(policy: &Node<'_>) -> Result<RetryPolicy, ConfigError> {
     })
 }
 
-/// Checks a hedging policy.
-fn hedging_policy(policy: &Node<'_>) -> Result<(), ConfigError> {
-    policy
-        .required("maxAttempts", "an integer of at least 2")?
-        .attempts()?;
-    if let Some(delay) = policy.member("hedgingDelay")? {
-        delay.duration(false)?;
-    }
-    if let Some(codes) = policy.member("nonFatalStatusCodes")? {
-        codes
+fn hedging_policy(policy: &Node<'_>) -> Result<HedgingPolicy, ConfigError> {
+    let max_attempts = max_attempts(policy)?;
+    let delay = policy.member("hedgingDelay")?;
+    let delay = delay.map(|delay| delay.duration(false)).transpose()?;
+    let listed = policy.member("nonFatalStatusCodes")?;
+    let codes = match &listed {
+        Some(listed) => listed
             .elements()?
-            .try_for_each(|code| code.code().map(drop))?;
-    }
-    Ok(())
+            .map(|code| code.code())
+            .collect::<Result<_, _>>()?,
+        None => Vec::new(),
+    };
+    Ok(HedgingPolicy {
+        max_attempts,
+        delay: delay.unwrap_or_default(),
+        codes,
+    })
+}
+
+fn max_attempts(policy: &Node<'_>) -> Result<u32, ConfigError> {
+    let attempts = policy.required("maxAttempts", "an integer of at least 2")?;
+    let attempts = attempts.attempts()?.min(MOST_ATTEMPTS);
+    Ok(u32::try_from(attempts).unwrap_or_default())
 }
 
 fn read_throttling(throttling: &Node<'_>) -> Result<Throttling, ConfigError> {

@@ -13,6 +13,7 @@ pub(crate) const NO_SIGNER: &str = "its owner has no signer";
 pub(crate) const BAD_TARGET: &str = "its target is not allowed";
 pub(crate) const BAD_HEADERS: &str = "its headers are not allowed";
 pub(crate) const BAD_TYPE: &str = "its content type is not allowed";
+pub(crate) const ENDPOINT_DISABLED: &str = "its endpoint is disabled";
 pub(crate) const NO_CALLBACKS: &str = "callbacks are not offered any more";
 
 /// Settles an entry as failed for a reason of this crate's own, which is the cause as well.

@@ -30,5 +30,7 @@ pub(crate) async fn record_dead_letter<J: Journal>(
             let message = "a dead letter of that id has another fingerprint";
             Err(StoreError::new(StoreErrorKind::Corrupt, message))
         }
+        // A journal of the user's that bounds what no one asked it to bound.
+        Enqueued::Full => Err(StoreError::new(StoreErrorKind::Full, "the queue is full")),
     }
 }

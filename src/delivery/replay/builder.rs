@@ -12,7 +12,7 @@ use crate::{
         dialect::{Dialect, HttpDialect, Scope},
         idempotency::Abandon,
     },
-    store::journal::Journal,
+    store::journal::{Journal, QueueBounds},
 };
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -43,8 +43,7 @@ pub(super) struct Settings {
     pub(super) keep: Duration,
     pub(super) keep_failed: Duration,
     pub(super) concurrency: usize,
-    /// The most requests that wait, in all and of one owner.
-    pub(super) max_queued: (u32, u32),
+    pub(super) bounds: QueueBounds,
     pub(super) location: Option<String>,
     pub(super) paced_by: Vec<Paced>,
     /// Ends what the idempotency layer holds for a replay that is over.
@@ -131,7 +130,10 @@ impl<J: Journal + Clone> ReplayBuilder<J> {
                 keep: DAY,
                 keep_failed: KEEP,
                 concurrency: 8,
-                max_queued: (1_000_000, 100_000),
+                bounds: QueueBounds {
+                    in_all: 1_000_000,
+                    per_owner: 100_000,
+                },
                 location: None,
                 paced_by: Vec::new(),
                 abandon: None,
@@ -253,10 +255,14 @@ impl<J: Journal + Clone> ReplayBuilder<J> {
         self
     }
 
-    /// Sets how many requests may wait in all, and of one owner: a million and 100,000 by default. Past
-    /// that the reply is 503 with `Retry-After`, and nothing is accepted that could be lost.
+    /// Sets how many requests may wait or be under way in all, and of one owner: a million and 100,000 by
+    /// default. Past that the reply is 503 with `Retry-After`, and nothing is accepted that could be lost.
+    /// Those that a [dead letter](crate::delivery::dead_letter) is redriven as are always taken, and count.
     pub fn max_queued(mut self, in_all: u32, per_scope: u32) -> Self {
-        self.settings.max_queued = (in_all, per_scope);
+        self.settings.bounds = QueueBounds {
+            in_all,
+            per_owner: per_scope,
+        };
         self
     }
 

@@ -21,8 +21,10 @@ use crate::{
     telemetry,
 };
 
-/// Positions and totals are counted up to this.
-const FAR: u32 = 10_000;
+/// Positions are counted up to this, so that a 202 costs the same in front of a long queue.
+const FAR: u32 = 1000;
+/// Totals are counted up to this.
+const MOST_COUNTED: u32 = 10_000;
 
 /// The most replays of a page.
 pub(super) const MOST: u32 = 100;
@@ -180,7 +182,7 @@ impl<J: Journal + Clone> Replay<J> {
         }
     }
 
-    /// Lists the replays of an owner, page by page.
+    /// Lists the replays of an owner, page by page. No body is read for it.
     ///
     /// # Errors
     ///
@@ -197,15 +199,9 @@ impl<J: Journal + Clone> Replay<J> {
         let more = entries.len() > limit as usize;
         entries.truncate(limit as usize);
         let last = entries.last().map(|last| last.sequence).filter(|_| more);
-        let mut replays = Vec::with_capacity(entries.len());
-        for entry in entries {
-            // An entry that is gone meanwhile is left out.
-            if let Some(entry) = journal.find(entry.id).await? {
-                replays.push(ReplayStatus::new(&entry, stored(&entry).as_ref()));
-            }
-        }
+        let replays = entries.iter().map(|entry| ReplayStatus::new(entry, None));
         Ok(ReplayPage {
-            replays,
+            replays: replays.collect(),
             next_cursor: last.map(|last| cursor::write(&secret, &query, last)),
         })
     }
@@ -216,7 +212,10 @@ impl<J: Journal + Clone> Replay<J> {
     ///
     /// The journal failed.
     pub async fn total(&self, owner: &str, filter: &ReplayFilter) -> Result<u32, ReplayError> {
-        Ok(self.journal.count(self.query(owner, filter, FAR)).await?)
+        Ok(self
+            .journal
+            .count(self.query(owner, filter, MOST_COUNTED))
+            .await?)
     }
 
     fn query(&self, owner: &str, filter: &ReplayFilter, limit: u32) -> Query {

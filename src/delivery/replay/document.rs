@@ -20,12 +20,12 @@ pub struct ReplayStatus {
     pub status: &'static str,
     /// The reason why it was journaled.
     pub reason: String,
-    /// The caller's id of the request.
+    /// The caller's id of the request; lists leave it out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub original_request_id: Option<String>,
     /// The function that it calls.
     pub function: String,
-    /// The version of the function, where calls have one.
+    /// The version of the function, where calls have one; lists leave it out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
     /// The time at which it was journaled, by RFC 3339.
@@ -44,7 +44,7 @@ pub struct ReplayStatus {
     /// The time at which it was triggered, in the reply to that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub triggered_at: Option<String>,
-    /// The number of entries before it, if it is queued.
+    /// The number of entries before it, if it is queued and there are fewer than a thousand.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub position: Option<u32>,
     /// The estimated time until it is replayed.
@@ -83,7 +83,11 @@ impl ReplayStatus {
         Self {
             replay_id: ReplayId(entry.id),
             status: entry.status.as_str(),
-            reason: meta.map(|meta| meta.reason.clone()).unwrap_or_default(),
+            reason: meta
+                .map(|meta| &meta.reason)
+                .or(entry.reason.as_ref())
+                .cloned()
+                .unwrap_or_default(),
             original_request_id: meta.and_then(|meta| meta.request_id.clone()),
             function: entry.label.clone(),
             version: meta.and_then(|meta| meta.version.clone()),

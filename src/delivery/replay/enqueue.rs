@@ -14,10 +14,7 @@ use crate::{
     delivery::{redact, webhooks::Webhooks},
     http::problem::Problem,
     server::dialect::OperationId,
-    store::{
-        StoreError,
-        journal::{Dedup, Enqueued, Entry, Journal, NewEntry, Query, Status},
-    },
+    store::journal::{Dedup, Enqueued, Entry, Journal, NewEntry},
     telemetry,
 };
 
@@ -35,12 +32,7 @@ impl<J: Journal + Clone> Replay<J> {
             Err(problem) => return self.reject(&body, &problem),
         };
         let payload = entry.payload.clone();
-        let enqueued = match self.has_room(&entry).await {
-            Ok(true) => self.journal.enqueue(entry).await,
-            Ok(false) => return self.reject(&body, &Problem::REPLAY_FULL),
-            Err(error) => Err(error),
-        };
-        match enqueued {
+        match self.journal.enqueue(entry).await {
             Ok(Enqueued::New(entry)) => {
                 self.state.wake.wake();
                 self.accepted(&body, Entry { payload, ..entry }, reason)
@@ -52,35 +44,12 @@ impl<J: Journal + Clone> Replay<J> {
                 self.accepted(&body, whole.unwrap_or(entry), reason).await
             }
             Ok(Enqueued::Mismatch) => self.conflict(head, &body).await,
+            Ok(Enqueued::Full) => self.reject(&body, &Problem::REPLAY_FULL),
             Err(error) => {
                 telemetry::journal_trouble("enqueue", error.kind().as_str());
                 self.reject(&body, &Problem::REPLAY_UNAVAILABLE)
             }
         }
-    }
-
-    /// Returns whether the queue has room for an entry, or has it already. Those that are accepted at
-    /// the same moment may exceed the bounds by their number.
-    async fn has_room(&self, entry: &NewEntry) -> Result<bool, StoreError> {
-        let (in_all, per_scope) = self.state.settings.max_queued;
-        let queue = &*self.state.settings.queue;
-        let queued = self.journal.counts(queue).await?.of(Status::Queued);
-        let is_full = queued >= u64::from(in_all)
-            || (queued >= u64::from(per_scope) && {
-                let query = Query {
-                    owner: Some(entry.owner.clone()),
-                    status: Some(Status::Queued),
-                    ..Query::new(queue.to_owned(), per_scope)
-                };
-                self.journal.count(query).await? >= per_scope
-            });
-        Ok(match &entry.dedup {
-            Some(dedup) if is_full => {
-                let found = self.journal.find_duplicate(queue, dedup.key).await?;
-                found.is_some()
-            }
-            _ => !is_full,
-        })
     }
 
     fn entry(
@@ -118,10 +87,12 @@ impl<J: Journal + Clone> Replay<J> {
             lane: settings.order.lane(&owner, head),
             label: redact::cut(&function),
             version: stored.meta.version.clone(),
+            reason: Some(redact::cut(reason)),
             owner,
             dedup,
             priority: options.priority,
             ttl: ttl.min(settings.longest_ttl),
+            bounds: Some(settings.bounds),
             ..NewEntry::new(settings.queue.clone(), stored.encode())
         })
     }

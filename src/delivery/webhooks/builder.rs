@@ -1,7 +1,8 @@
-use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
+use std::{borrow::Cow, collections::HashMap, fmt, ops::RangeInclusive, sync::Arc, time::Duration};
 
 use super::{
     Schedule, Sender, Webhooks,
+    endpoint::{Health, Rates},
     queue::{Settings, Signers},
 };
 use crate::{
@@ -14,6 +15,10 @@ use crate::{
 
 /// The default retention of an event that was delivered.
 const KEEP_DELIVERED: Duration = Duration::from_secs(60 * 60);
+
+/// The times after which an endpoint may be disabled.
+const DISABLE_AFTER: RangeInclusive<Duration> =
+    Duration::from_secs(60 * 60)..=Duration::from_secs(30 * 24 * 60 * 60);
 
 /// Builds [`Webhooks`].
 #[must_use]
@@ -28,6 +33,9 @@ pub struct WebhooksBuilder<J> {
     keep_delivered: Duration,
     dependencies: Option<Dependencies>,
     seed: Option<u64>,
+    disable_after: Option<Duration>,
+    rate: Option<u32>,
+    rates: HashMap<String, u32>,
 }
 
 impl<J> WebhooksBuilder<J> {
@@ -43,6 +51,9 @@ impl<J> WebhooksBuilder<J> {
             keep_delivered: KEEP_DELIVERED,
             dependencies: None,
             seed: None,
+            disable_after: None,
+            rate: None,
+            rates: HashMap::new(),
         }
     }
 
@@ -97,6 +108,32 @@ impl<J> WebhooksBuilder<J> {
         self
     }
 
+    /// Disables an [`Endpoint`] to which no event was delivered for this long, an hour to 30 days, with a
+    /// notice: off by default; five days are usual. Events for it become dead letters at once, of the
+    /// cause `its endpoint is disabled`, until it is [enabled](Webhooks::enable) or
+    /// [recovered](Webhooks::recover).
+    ///
+    /// The notice is an alert for a dead letter in the queue of this name and `.disabled`, whose label
+    /// is scheme and authority and whose payload is the URL. It says so after restarts, too.
+    pub fn disable_after(mut self, failing: Duration) -> Self {
+        self.disable_after = Some(failing);
+        self
+    }
+
+    /// Sets how many deliveries a second each worker makes to a target at most, 1 to 10,000: none is set
+    /// by default. Up to a second's are made at once, as often as the worker
+    /// [polls](crate::delivery::worker::WorkerBuilder::poll).
+    pub fn rate(mut self, per_second: u32) -> Self {
+        self.rate = Some(per_second);
+        self
+    }
+
+    /// Sets the rate of one target, such as `https://shop.example`.
+    pub fn rate_of(mut self, target: impl Into<String>, per_second: u32) -> Self {
+        self.rates.insert(target.into(), per_second);
+        self
+    }
+
     /// Builds the webhooks.
     ///
     /// # Errors
@@ -113,10 +150,24 @@ impl<J> WebhooksBuilder<J> {
         };
         let by_policy = || Schedule::by_policy(&dependencies.default_policy());
         let schedule = self.schedule.unwrap_or_else(by_policy);
+        if let Some(after) = self.disable_after
+            && !DISABLE_AFTER.contains(&after)
+        {
+            let (value, allowed) = (format!("{after:?}"), "1 hour to 30 days");
+            return Err(ConfigError::new(
+                None,
+                "webhook.disable_after",
+                value,
+                allowed,
+            ));
+        }
+        let rates = Rates::new(self.rate, self.rates)?;
         Ok(Webhooks {
             journal: self.journal,
             notifier: WorkerNotifier::new(),
             settings: Arc::new(Settings {
+                health: Health::new(&self.queue, self.disable_after),
+                rates,
                 queue: self.queue,
                 guard: self.guard,
                 sender,

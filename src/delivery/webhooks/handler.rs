@@ -3,7 +3,7 @@ use std::{borrow::Cow, fmt, sync::Arc};
 use bytes::Bytes;
 
 use super::{
-    Delivery, DeliveryFailure, DeliveryOutcome, MessageId, UserHeaders,
+    Delivery, DeliveryFailure, DeliveryOutcome, Endpoint, MessageId, UserHeaders, endpoint,
     queue::Settings,
     webhook::{DAY, Meta},
 };
@@ -13,23 +13,24 @@ use crate::{
         guard::Target,
         redact::correlation_id,
         stored_message::{self, StoredMessage},
-        worker::{AttemptLabels, Handler},
+        worker::{AttemptLabels, Handler, LaneAdmission},
     },
-    store::journal::{Entry, Settlement},
+    store::journal::{Entry, Journal, Settlement},
 };
 
 /// The handler of [`Webhooks::worker`](super::Webhooks::worker), which delivers webhooks.
-pub struct WebhookHandler {
+pub struct WebhookHandler<J> {
     settings: Arc<Settings>,
+    journal: J,
 }
 
-impl fmt::Debug for WebhookHandler {
+impl<J> fmt::Debug for WebhookHandler<J> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("WebhookHandler")
     }
 }
 
-impl Handler for WebhookHandler {
+impl<J: Journal> Handler for WebhookHandler<J> {
     async fn handle(&self, entry: Entry) -> Settlement {
         let Settings {
             sender,
@@ -37,6 +38,8 @@ impl Handler for WebhookHandler {
             schedule,
             keep,
             keep_delivered,
+            health,
+            rates,
             ..
         } = &*self.settings;
         if entry.is_past() {
@@ -48,21 +51,45 @@ impl Handler for WebhookHandler {
         let Some(signer) = signers(&entry.owner) else {
             return reason::failed(reason::NO_SIGNER, *keep);
         };
-        let delivery = match self.delivery(&entry) {
+        let (delivery, endpoint) = match self.delivery(&entry) {
             Ok(delivery) => delivery,
             Err(why) => return reason::failed(why, *keep),
         };
+        if health.is_disabled(&self.journal, &endpoint).await {
+            return reason::failed(reason::ENDPOINT_DISABLED, *keep);
+        }
+        rates.take(endpoint::target_of(&entry.lane).0);
         match sender.send(&delivery, &signer).await {
-            DeliveryOutcome::Delivered(status) => Settlement {
-                note: status.as_u16().to_string(),
-                ..Settlement::completed(Bytes::new(), *keep_delivered)
-            },
-            DeliveryOutcome::Failed(failure) => self.after_failure(&entry, &failure),
+            DeliveryOutcome::Delivered(status) => {
+                health.delivered(&self.journal, &endpoint).await;
+                Settlement {
+                    note: status.as_u16().to_string(),
+                    ..Settlement::completed(Bytes::new(), *keep_delivered)
+                }
+            }
+            DeliveryOutcome::Failed(failure) => {
+                let settlement = self.after_failure(&entry, &failure);
+                if settlement.outcome.is_failed() {
+                    let target = delivery.target();
+                    health
+                        .failed(&self.journal, &endpoint, target, &entry)
+                        .await;
+                }
+                settlement
+            }
         }
     }
 
     fn target<'a>(&self, entry: &'a Entry) -> Option<Cow<'a, str>> {
-        Some(Cow::Borrowed(&entry.lane))
+        Some(Cow::Borrowed(endpoint::target_of(&entry.lane).0))
+    }
+
+    fn lane(&self, lane: &str) -> LaneAdmission {
+        let (target, in_order) = endpoint::target_of(lane);
+        LaneAdmission {
+            in_order,
+            at_most: self.settings.rates.left(target),
+        }
     }
 
     fn labels(&self, entry: &Entry) -> AttemptLabels {
@@ -75,15 +102,16 @@ impl Handler for WebhookHandler {
     }
 }
 
-impl WebhookHandler {
-    pub(super) fn new(settings: Arc<Settings>) -> Self {
-        Self { settings }
+impl<J: Journal> WebhookHandler<J> {
+    pub(super) fn new(settings: Arc<Settings>, journal: J) -> Self {
+        Self { settings, journal }
     }
 
-    /// Returns the delivery of an entry, or the reason why there is none.
-    fn delivery(&self, entry: &Entry) -> Result<Delivery, &'static str> {
+    /// Returns the delivery of an entry and its endpoint, or the reason why there is none.
+    fn delivery(&self, entry: &Entry) -> Result<(Delivery, Endpoint), &'static str> {
         let message: StoredMessage<Meta> =
             StoredMessage::decode(entry.payload.clone()).ok_or(reason::UNREADABLE)?;
+        let endpoint = Endpoint::new(&*message.meta.url).owner(&*entry.owner);
         // The guard may be another one than when the event was queued.
         let target = Target::parse(&message.meta.url, &self.settings.guard)
             .map_err(|_| reason::BAD_TARGET)?;
@@ -96,12 +124,13 @@ impl WebhookHandler {
         );
         let delivery = Delivery::new(target, id, message.body)
             .headers(headers.map_err(|_| reason::BAD_HEADERS)?);
-        match &message.meta.content_type {
-            None => Ok(delivery),
+        let delivery = match &message.meta.content_type {
+            None => delivery,
             Some(content_type) => delivery
                 .content_type(content_type)
-                .map_err(|_| reason::BAD_TYPE),
-        }
+                .map_err(|_| reason::BAD_TYPE)?,
+        };
+        Ok((delivery, endpoint))
     }
 
     /// Schedules the next delivery, or dead-letters the event.

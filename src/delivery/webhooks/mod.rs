@@ -27,6 +27,8 @@
 //! | [`sender`](WebhooksBuilder::sender) | 5 s to connect, 15 s for a delivery, Mozilla's certificate authorities |
 //! | [`schedule`](WebhooksBuilder::schedule) | that of the policy: five deliveries within a day |
 //! | [`keep`](WebhooksBuilder::keep) | dead letters for 30 days |
+//! | [`disable_after`](WebhooksBuilder::disable_after) | off: endpoints are disabled by hand only |
+//! | [`rate`](WebhooksBuilder::rate), [`rate_of`](WebhooksBuilder::rate_of) | none |
 //!
 //! ```
 //! use std::time::Duration;
@@ -59,12 +61,26 @@
 //! # }
 //! ```
 //!
+//! # Operation
+//!
+//! | task | by |
+//! | --- | --- |
+//! | an endpoint was down: deliver again what failed since then, and nothing else | [`Webhooks::recover`] |
+//! | an endpoint is dead for days: stop, and tell somebody | [`WebhooksBuilder::disable_after`]; the notice is an [alert](super::dead_letter::Alert) for a letter in the queue `webhooks.disabled` |
+//! | stop or go on by hand, ask for the state | [`Webhooks::disable`], [`Webhooks::enable`], [`Webhooks::disabled_since`] |
+//! | spare a small server | [`WebhooksBuilder::rate_of`] |
+//! | events of one invoice in order | [`Webhook::order`] |
+//!
+//! An [`Endpoint`] is an owner's URL. Its state is in the journal, and so survives restarts and holds for
+//! all processes; another process may deliver to an endpoint for a minute after it was disabled. Lanes,
+//! rates and retry budgets are those of a server, by scheme and authority.
+//!
 //! # Promises
 //!
 //! | promised | not promised |
 //! | --- | --- |
 //! | a queued event is delivered at least once, or is a dead letter | once: the receiver drops duplicates by `webhook-id` |
-//! | no delivery enters a private network or follows a redirect, and no reply is shown to anybody | an order among events of one target |
+//! | no delivery enters a private network or follows a redirect, and no reply is shown to anybody | an order among events of one target, but for those with a [key](Webhook::order) |
 //! | one that hangs, or fails, delays no other target | that an event arrives within a day of an outage: it is a dead letter then |
 //!
 //! # What goes wrong
@@ -79,6 +95,7 @@
 
 mod alert;
 mod builder;
+mod endpoint;
 mod error;
 mod handler;
 mod headers;
@@ -94,6 +111,7 @@ mod webhook;
 pub use self::{
     alert::WebhookAlert,
     builder::WebhooksBuilder,
+    endpoint::Endpoint,
     error::SendError,
     handler::WebhookHandler,
     headers::UserHeaders,

@@ -2,6 +2,7 @@ use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
 
 use super::{
     Schedule, SendError, Sender, Signer, UserHeaders, Webhook, WebhookHandler, WebhooksBuilder,
+    endpoint::{self, Health, Rates},
     send,
 };
 use crate::{
@@ -46,6 +47,8 @@ pub(super) struct Settings {
     pub(super) keep: Duration,
     pub(super) keep_delivered: Duration,
     pub(super) dependencies: Dependencies,
+    pub(super) health: Health,
+    pub(super) rates: Rates,
     pub(super) jitter: Jitter,
 }
 
@@ -82,6 +85,10 @@ impl<J: Journal + Clone> Webhooks<J> {
                 let error = StoreError::new(StoreErrorKind::Corrupt, message);
                 Err(SendError::Journal(error))
             }
+            Enqueued::Full => {
+                let error = StoreError::new(StoreErrorKind::Full, "the queue is full");
+                Err(SendError::Journal(error))
+            }
         }
     }
 
@@ -101,7 +108,7 @@ impl<J: Journal + Clone> Webhooks<J> {
             Target::parse(&webhook.url, &self.settings.guard).map_err(SendError::Target)?;
         check(&webhook, journal.is_sealed()).map_err(SendError::Invalid)?;
         Ok(NewEntry {
-            lane: target.to_string(),
+            lane: endpoint::lane(&target, webhook.order.as_deref()),
             ..webhook.into_entry(self.settings.queue.clone())
         })
     }
@@ -114,12 +121,15 @@ impl<J: Journal + Clone> Webhooks<J> {
     ///
     /// It queues an alert with each dead letter: run a worker of
     /// [alerts](crate::delivery::dead_letter::DeadLetters::alerts), too.
-    pub fn worker(&self) -> WorkerBuilder<J, WebhookHandler> {
-        let handler = WebhookHandler::new(Arc::clone(&self.settings));
+    pub fn worker(&self) -> WorkerBuilder<J, WebhookHandler<J>> {
         let queue = self.settings.queue.clone();
-        WorkerBuilder::new(self.journal.clone(), queue, handler)
+        WorkerBuilder::new(self.journal.clone(), queue, self.handler())
             .notifier(self.notifier.clone())
             .dependencies(&self.settings.dependencies)
+    }
+
+    pub(super) fn handler(&self) -> WebhookHandler<J> {
+        WebhookHandler::new(Arc::clone(&self.settings), self.journal.clone())
     }
 }
 

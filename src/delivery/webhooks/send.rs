@@ -151,7 +151,17 @@ pub struct Sender {
     client: Client<Connector, Full<Bytes>>,
     timeout: Duration,
     rules: Arc<Rules>,
+    #[cfg(test)]
+    pub(super) script: Option<Script>,
 }
+
+/// Takes the place of the network.
+#[cfg(test)]
+pub(super) type Script = Arc<
+    dyn Fn(Delivery) -> std::pin::Pin<Box<dyn Future<Output = DeliveryOutcome> + Send>>
+        + Send
+        + Sync,
+>;
 
 impl Sender {
     /// Returns a builder for a sender to targets that this guard allows.
@@ -172,6 +182,10 @@ impl Sender {
 
     /// Sends a message once.
     pub async fn send(&self, delivery: &Delivery, signer: &Signer) -> DeliveryOutcome {
+        #[cfg(test)]
+        if let Some(script) = &self.script {
+            return script(delivery.clone()).await;
+        }
         let until = Instant::now() + self.timeout;
         let sending = self.client.request(delivery.request(signer));
         let response = match timeout_at(until, sending).await {
@@ -293,6 +307,8 @@ impl SenderBuilder {
             client,
             timeout: self.timeout,
             rules: Arc::new(Rules::standard()),
+            #[cfg(test)]
+            script: None,
         })
     }
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::UserHeaders;
 use crate::{
     delivery::{redact, stored_message::StoredMessage},
-    store::journal::{NewEntry, Priority},
+    store::journal::{Entry, NewEntry, Priority},
 };
 
 /// The time within which an event is delivered.
@@ -24,6 +24,7 @@ pub struct Webhook {
     pub(super) content_type: Option<String>,
     pub(super) headers: UserHeaders,
     priority: Priority,
+    pub(super) order: Option<String>,
 }
 
 impl Webhook {
@@ -37,6 +38,7 @@ impl Webhook {
             content_type: None,
             headers: UserHeaders::default(),
             priority: Priority::Normal,
+            order: None,
         }
     }
 
@@ -72,6 +74,18 @@ impl Webhook {
         self
     }
 
+    /// Delivers the events for one target that have the same key one after the other, as they were sent:
+    /// one that waits for its next delivery holds up those after it, until it is delivered or a dead
+    /// letter. A more urgent one comes first; give all of a key the same priority. An event that is
+    /// redriven comes when it is redriven.
+    ///
+    /// Keys share four lanes for each target, so that one key may hold up a part of the others of its
+    /// target. Events without a key wait for none.
+    pub fn order(mut self, key: impl Into<String>) -> Self {
+        self.order = Some(key.into());
+        self
+    }
+
     /// Returns the entry of this event, unchecked and without a lane.
     pub(crate) fn into_entry(self, queue: impl Into<Cow<'static, str>>) -> NewEntry {
         let mut headers = HeaderMap::new();
@@ -102,6 +116,12 @@ impl fmt::Debug for Webhook {
             .field("bytes", &self.body.len())
             .finish_non_exhaustive()
     }
+}
+
+/// Returns the URL of an entry, if it is a webhook.
+pub(super) fn url_of(entry: Entry) -> Option<String> {
+    let message = StoredMessage::<Meta>::decode(entry.payload)?;
+    Some(message.meta.url)
 }
 
 /// The stored part of a webhook beside headers and body. The message's id is the entry's.

@@ -30,9 +30,34 @@ pub trait Handler: Send + Sync + 'static {
         AttemptLabels::default()
     }
 
+    /// Returns how the entries of a lane may be leased now.
+    fn lane(&self, lane: &str) -> LaneAdmission {
+        let _ = lane;
+        LaneAdmission::default()
+    }
+
     /// Returns how many entries the worker may lease now.
     fn admission(&self) -> Admission {
         Admission::All
+    }
+}
+
+/// The entries of a lane that a [`Handler`] accepts at a moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LaneAdmission {
+    /// They are handled one after the other, as [`in_order`](super::WorkerBuilder::in_order) says of all
+    /// lanes. All workers of a queue have to agree on it.
+    pub in_order: bool,
+    /// At most so many are leased now, beside those that are being handled.
+    pub at_most: usize,
+}
+
+impl Default for LaneAdmission {
+    fn default() -> Self {
+        Self {
+            in_order: false,
+            at_most: usize::MAX,
+        }
     }
 }
 

@@ -61,20 +61,21 @@ impl<J: Journal, H: Handler> Job<J, H> {
     pub(super) async fn run(self, entry: Entry, slot: Slot) {
         let (id, token, queue) = (entry.id, entry.lease_token, entry.queue.clone());
         let owner = entry.owner.clone();
+        let in_order = self.in_order || self.handler.lane(&entry.lane).in_order;
         let handled = self.handle(entry);
         let settlement = self.with_lease(id, token, &queue, handled).await;
         let Some(mut settlement) = settlement else {
             return;
         };
         // The next entry of a lane in order can't be leased before this one is settled.
-        let slot = match self.in_order {
+        let slot = match in_order {
             true => Some(slot),
             false => {
                 drop(slot);
                 None
             }
         };
-        settlement.keeps_place = self.in_order;
+        settlement.keeps_place = in_order;
         if let SettlementOutcome::Failed(keep) = settlement.outcome {
             settlement = settlement.followed_by(alert(&queue, id, &owner, keep));
         }

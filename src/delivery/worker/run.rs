@@ -232,7 +232,10 @@ impl<J: Journal, H: Handler> Run<J, H> {
         {
             self.cursor = Some(lane.clone());
             let taken = self.slots.taken_by(&lane);
-            let wanted = room.min(self.limits.per_lane.saturating_sub(taken));
+            let admission = self.job.handler.lane(&lane);
+            let in_order = self.limits.in_order || admission.in_order;
+            let most = if in_order { 1 } else { self.limits.per_lane };
+            let wanted = room.min(most.saturating_sub(taken)).min(admission.at_most);
             let Some(limit) = u32::try_from(wanted).ok().filter(|wanted| *wanted > 0) else {
                 had_more.push(lane);
                 continue;
@@ -240,7 +243,7 @@ impl<J: Journal, H: Handler> Run<J, H> {
             room -= wanted;
             let request = LeaseRequest {
                 through,
-                in_order: self.limits.in_order,
+                in_order,
                 ..LeaseRequest::new(self.queue.clone(), lane.clone(), limit, self.limits.lease)
             };
             let journal = Arc::clone(&self.job.journal);

@@ -10,6 +10,7 @@ fn of(ratio: f64, floor: u32) -> Budget {
         ratio,
         floor,
         initial,
+        quota: None,
     }))
 }
 

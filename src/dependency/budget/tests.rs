@@ -26,6 +26,7 @@ fn policy(ratio: f64, floor: u32) -> BudgetPolicy {
         ratio,
         floor,
         initial: floor,
+        quota: None,
     }
 }
 

@@ -69,6 +69,18 @@ pub(super) fn settings(settings: &Settings) -> Result<(), ConfigError> {
             "0 to 0.2, up to 10 with an approval of R-7",
         );
     }
+    if let Some(quota) = settings.budget.and_then(|budget| budget.quota) {
+        let costs = [quota.failure, quota.timeout, quota.throttled];
+        if !(1..=1_000_000).contains(&quota.capacity) {
+            return wrong("budget.quota.capacity", &quota.capacity, "1 to 1000000");
+        }
+        if let Some(cost) = costs
+            .into_iter()
+            .find(|cost| !(1..=quota.capacity).contains(cost))
+        {
+            return wrong("budget.quota", &cost, "costs of 1 to its capacity");
+        }
+    }
     let breaker = settings.breaker;
     if breaker.consecutive_failures == 0 {
         return wrong("breaker.consecutive_failures", &0, "at least 1");

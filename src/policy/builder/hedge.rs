@@ -28,6 +28,15 @@ impl PolicyBuilder {
         self
     }
 
+    /// Hedges, and counts a hedge as one of the retries of its call, so that
+    /// [`max_retries`](Self::max_retries) bounds both: none goes out beside the last attempt. By default
+    /// an attempt and its hedge are one. The [`RetryLayer`](crate::RetryLayer) has to be above the
+    /// [`HedgeLayer`](crate::HedgeLayer).
+    pub fn count_hedges(mut self) -> Self {
+        self.settings.hedge.get_or_insert_default().counted = true;
+        self
+    }
+
     /// Sends no second attempts, which is the default.
     pub fn without_hedge(mut self) -> Self {
         self.settings.hedge = None;

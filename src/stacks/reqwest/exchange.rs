@@ -16,7 +16,7 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use http::{Extensions, Request};
+use http::{Extensions, Request, Uri};
 use reqwest::{Body, Response};
 use reqwest_middleware::Error;
 use tower::Service;
@@ -31,61 +31,59 @@ use crate::{call::Attempt, error::BoxError};
 #[derive(Debug)]
 pub(super) struct CallSlot(Option<Box<Exchange>>);
 
-/// The request on its way to the chain, and the response on its way back.
-#[derive(Debug)]
+/// The requests on their way to the chain, and the responses on their way back.
+#[derive(Debug, Default)]
 struct Exchange {
-    /// The call of a [`ChainService`] that is open.
-    open: Option<u64>,
-    /// The request to send, or the one that the next is made from.
+    /// The request of the call, which the next attempt is made from.
     request: Option<reqwest::Request>,
-    /// Whether it is to be sent.
-    wanted: bool,
     template: RequestTemplate,
     /// With nothing in it: what is to be called comes and goes with one of these.
     plain: Option<Request<Body>>,
     /// Where it goes to, unless the layers have that. It stays for the next call.
     last: UriCache,
-    /// Which attempt it is, if it is another one.
-    attempt: Option<Attempt>,
-    answer: Poll<Result<Response, Error>>,
+    /// The open calls of a [`ChainService`]: one, or two while a hedge is out.
+    open: Vec<Open>,
+}
+
+/// A call of a [`ChainService`] that has not returned.
+#[derive(Debug)]
+struct Open {
+    number: u64,
+    progress: Progress,
     /// Wakes the layers when the response is there.
     waker: Option<Waker>,
 }
 
-impl Default for Exchange {
-    fn default() -> Self {
-        Self {
-            open: None,
-            request: None,
-            wanted: false,
-            template: RequestTemplate::default(),
-            plain: None,
-            last: UriCache::default(),
-            attempt: None,
-            answer: Poll::Pending,
-            waker: None,
-        }
-    }
+#[derive(Debug)]
+enum Progress {
+    Wanted(reqwest::Request, Option<Attempt>),
+    Sent,
+    Answered(Result<Response, Error>),
+}
+
+/// An attempt that the layers want to be sent.
+#[derive(Debug)]
+pub(super) struct Wanted {
+    pub(super) number: u64,
+    pub(super) request: reqwest::Request,
+    /// The attempt that it is, if it is another one.
+    pub(super) attempt: Option<Attempt>,
 }
 
 impl Exchange {
     /// Leaves nothing of a call but where it went, if that may be known.
     fn clear(&mut self) {
         let Self {
-            open,
             request,
-            wanted,
             template,
             plain: _,
             last,
-            attempt,
-            answer,
-            waker,
+            open,
         } = self;
-        (*open, *request, *wanted) = (None, None, false);
-        (*template, *attempt) = (RequestTemplate::default(), None);
-        (*answer, *waker) = (Poll::Pending, None);
+        *request = None;
+        *template = RequestTemplate::default();
         last.clear();
+        open.clear();
     }
 
     /// Returns the request for the layers.
@@ -100,44 +98,55 @@ impl Exchange {
 
     /// Takes the request that the layers called the chain with.
     #[inline]
-    fn put(&mut self, plain: Request<Body>) {
+    fn put(&mut self, plain: Request<Body>) -> Option<u64> {
+        let number = NUMBER
+            .try_with(|number| number.replace(number.get() + 1))
+            .ok()?;
+        let is_first = |first: &mut reqwest::Request| is_same(first.url(), plain.uri());
+        let shell = match self.request.take_if(is_first) {
+            Some(shell) => Ok(shell),
+            None => self.make(plain.uri()),
+        };
+        let progress = match shell {
+            Ok(shell) => self.fill(shell, plain),
+            Err(error) => Progress::Answered(Err(error.into())),
+        };
+        self.open.push(Open {
+            number,
+            progress,
+            waker: None,
+        });
+        Some(number)
+    }
+
+    #[inline]
+    fn fill(&mut self, mut shell: reqwest::Request, plain: Request<Body>) -> Progress {
         let plain = self.plain.insert(plain);
-        let is_first = |first: &reqwest::Request| is_same(first.url(), plain.uri());
-        if !self.request.as_ref().is_some_and(is_first) && self.make().is_none() {
-            return;
+        convert::swap(&mut shell, plain, &mut self.last);
+        let mut attempt = None;
+        if !plain.extensions().is_empty() {
+            attempt = plain.extensions().get().copied();
+            self.plain = None;
         }
-        if let (Some(shell), Some(plain)) = (&mut self.request, &mut self.plain) {
-            convert::swap(shell, plain, &mut self.last);
-            self.wanted = true;
-            self.attempt = None;
-            if !plain.extensions().is_empty() {
-                self.attempt = plain.extensions().get().copied();
-                self.plain = None;
-            }
-        }
+        Progress::Wanted(shell, attempt)
     }
 
     /// Makes what another request is sent with.
     #[cold]
-    fn make(&mut self) -> Option<()> {
-        let plain = self.plain.take()?;
-        self.last.turned(plain.uri());
-        match self.template.shell(plain.uri()) {
-            Ok(shell) => self.request = Some(shell),
-            Err(error) => {
-                self.answer = Poll::Ready(Err(error.into()));
-                return None;
-            }
-        }
-        self.plain = Some(plain);
-        Some(())
+    fn make(&mut self, uri: &Uri) -> Result<reqwest::Request, reqwest::Error> {
+        self.last.turned(uri);
+        self.template.shell(uri)
+    }
+
+    fn place(&self, number: u64) -> Option<usize> {
+        self.open.iter().position(|open| open.number == number)
     }
 }
 
 thread_local! {
     /// The exchange of the call whose layers are being polled.
     static CURRENT: RefCell<Option<Box<Exchange>>> = const { RefCell::new(None) };
-    /// Desks with nothing on them.
+    /// Exchanges of calls that ended.
     #[allow(clippy::vec_box, reason = "what is taken is moved by its pointer")]
     static POOL: RefCell<Vec<Box<Exchange>>> = const { RefCell::new(Vec::new()) };
     /// The number of the next call of a [`ChainService`], which no other thread has.
@@ -194,44 +203,37 @@ impl CallSlot {
         Entered(self)
     }
 
-    /// Takes the request to send.
-    pub(super) fn take_wanted(&mut self) -> Option<reqwest::Request> {
-        let exchange = self.0.as_mut()?;
-        mem::take(&mut exchange.wanted).then(|| exchange.request.take())?
-    }
-
-    pub(super) fn wants(&self) -> bool {
-        self.0.as_ref().is_some_and(|exchange| exchange.wanted)
-    }
-
-    /// Which attempt it is, if it is another one.
-    pub(super) fn attempt(&self) -> Option<Attempt> {
-        self.0.as_ref()?.attempt
-    }
-
-    /// Whether somebody waits for an answer.
-    pub(super) fn is_open(&self) -> bool {
-        self.0
-            .as_ref()
-            .is_some_and(|exchange| exchange.open.is_some())
-    }
-
-    /// Asks for an answer, and whether there is one.
+    /// Takes an attempt to send.
     #[inline]
-    pub(super) fn answer_with(
-        &mut self,
-        ask: impl FnOnce() -> Poll<Result<Response, Error>>,
-    ) -> bool {
-        let Some(exchange) = &mut self.0 else {
-            return false;
-        };
-        exchange.answer = ask();
-        exchange.answer.is_ready()
+    pub(super) fn take_wanted(&mut self) -> Option<Wanted> {
+        let open = &mut self.0.as_mut()?.open;
+        let is_wanted = |open: &&mut Open| matches!(open.progress, Progress::Wanted(..));
+        let open = open.iter_mut().find(is_wanted)?;
+        match mem::replace(&mut open.progress, Progress::Sent) {
+            Progress::Wanted(request, attempt) => Some(Wanted {
+                number: open.number,
+                request,
+                attempt,
+            }),
+            Progress::Sent | Progress::Answered(_) => None,
+        }
     }
 
-    /// Takes the waker of the layers.
-    pub(super) fn take_waker(&mut self) -> Option<Waker> {
-        self.0.as_mut()?.waker.take()
+    /// Whether the layers wait for the response of an attempt.
+    #[inline]
+    pub(super) fn is_open(&self, number: u64) -> bool {
+        let place = |exchange: &Exchange| exchange.place(number);
+        self.0.as_deref().and_then(place).is_some()
+    }
+
+    /// Leaves the result of an attempt for the layers. Returns their waker.
+    #[inline]
+    pub(super) fn answer(&mut self, number: u64, result: Result<Response, Error>) -> Option<Waker> {
+        let exchange = self.0.as_mut()?;
+        let open = exchange.place(number)?;
+        let open = &mut exchange.open[open];
+        open.progress = Progress::Answered(result);
+        open.waker.take()
     }
 }
 
@@ -287,26 +289,12 @@ impl Service<Request<Body>> for ChainService {
 
     #[inline]
     fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        // The chain is lent to one attempt at a time. An error, since nothing would wake a caller that
-        // waits for the other attempt's end before it polls that one.
-        match with_exchange(|exchange| exchange.open) {
-            Some(_) => Poll::Ready(Err(Misplaced.into())),
-            None => Poll::Ready(Ok(())),
-        }
+        Poll::Ready(Ok(()))
     }
 
     #[inline]
     fn call(&mut self, request: Request<Body>) -> ChainFuture {
-        ChainFuture(with_exchange(|exchange| {
-            if exchange.open.is_some() {
-                return None;
-            }
-            exchange.put(request);
-            exchange.open = NUMBER
-                .try_with(|number| number.replace(number.get() + 1))
-                .ok();
-            exchange.open
-        }))
+        ChainFuture(with_exchange(|exchange| exchange.put(request)))
     }
 }
 
@@ -323,31 +311,27 @@ impl Future for ChainFuture {
         let Some(number) = self.0 else {
             return Poll::Ready(Err(Misplaced.into()));
         };
-        let answer = with_exchange(|exchange| {
-            exchange
-                .open
-                .take_if(|open| *open == number && exchange.answer.is_ready())?;
-            Some(mem::replace(&mut exchange.answer, Poll::Pending))
+        let polled = with_exchange(|exchange| {
+            let place = exchange.place(number)?;
+            let open = &mut exchange.open[place];
+            match &open.progress {
+                Progress::Answered(_) => Some(Poll::Ready(exchange.open.swap_remove(place))),
+                Progress::Wanted(..) | Progress::Sent => {
+                    open.waker = Some(cx.waker().clone());
+                    Some(Poll::Pending)
+                }
+            }
         });
-        if let Some(Poll::Ready(answer)) = answer {
-            self.0 = None;
-            return Poll::Ready(answer.map_err(inner));
-        }
-        Self::wait(number, cx)
-    }
-}
-
-impl ChainFuture {
-    #[inline(never)]
-    fn wait(number: u64, cx: &mut Context<'_>) -> Poll<Result<Response, BoxError>> {
-        let waker = cx.waker().clone();
-        let waits = with_exchange(|exchange| {
-            exchange.open.filter(|open| *open == number)?;
-            Some(exchange.waker.replace(waker))
-        });
-        match waits {
-            Some(_) => Poll::Pending,
-            None => Poll::Ready(Err(Misplaced.into())),
+        match polled {
+            Some(Poll::Pending) => Poll::Pending,
+            Some(Poll::Ready(Open {
+                progress: Progress::Answered(result),
+                ..
+            })) => {
+                self.0 = None;
+                Poll::Ready(result.map_err(inner))
+            }
+            _ => Poll::Ready(Err(Misplaced.into())),
         }
     }
 }
@@ -358,24 +342,22 @@ impl Drop for ChainFuture {
         let Some(number) = self.0 else { return };
         // On another thread there is no exchange; the request is dropped with its call.
         let given_up = with_exchange(|exchange| {
-            exchange.open.take_if(|open| *open == number)?;
-            let wanted = mem::take(&mut exchange.wanted);
-            let request = exchange.request.take_if(|_| wanted);
-            Some((request, mem::replace(&mut exchange.answer, Poll::Pending)))
+            let place = exchange.place(number)?;
+            Some(exchange.open.swap_remove(place))
         });
         drop(given_up);
     }
 }
 
-/// A layer called from another task, or twice at a time.
+/// A layer called from another task.
 #[derive(Debug)]
 struct Misplaced;
 
 impl fmt::Display for Misplaced {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(
-            "a layer of a middleware called from another task, or twice at a time: put layers \
-             that spawn around the whole client instead",
+            "a layer of a middleware called from another task: put layers that spawn around the \
+             whole client instead",
         )
     }
 }

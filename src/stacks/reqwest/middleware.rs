@@ -11,7 +11,7 @@ use reqwest::{Body, Response};
 use reqwest_middleware::{Error, Middleware, Next};
 use tower::{Layer, Service};
 
-use super::exchange::{CallSlot, ChainService};
+use super::exchange::{CallSlot, ChainService, Wanted};
 use crate::{call::Attempt, error::BoxError};
 
 type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -19,12 +19,12 @@ type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// Layers as a middleware, beside others in a reqwest-middleware chain.
 ///
 /// Takes one layer, or several as a tuple, outermost first. They must call in the task they are
-/// called in, one attempt at a time, as all layers of this crate do but a
-/// [`HedgeLayer`](crate::HedgeLayer): a chain is lent to one attempt, so a second one is not sent while
-/// the first is out. Put the layers around an [`HttpClient`](super::HttpClient) to hedge. Extensions that a request was
-/// given, such as a [`RetryOverride`](crate::call::RetryOverride), are on the request that the layers
-/// see; middlewares that come after see the [`Attempt`] among theirs, if it is another one. An
-/// error that a layer made or wrapped is an `Error::Middleware`, with the original in its chain.
+/// called in, as all layers of this crate do. Extensions that a request was given, such as a
+/// [`RetryOverride`](crate::call::RetryOverride), are on the request that the layers see; middlewares
+/// that come after see the [`Attempt`] among theirs, if it is another one. An attempt sent while
+/// another is out, such as a [`HedgeLayer`](crate::HedgeLayer)'s, has extensions of its own, which
+/// become the call's if its response does. An error that a layer made or wrapped is an
+/// `Error::Middleware`, with the original in its chain.
 #[derive(Debug)]
 #[must_use]
 pub struct TowerMiddleware<S> {
@@ -107,19 +107,50 @@ where
             readied.map_err(|error| outer(error.into()))?;
             let mut stack = pin!(slot.call(&mut *service, extensions));
             self.give_back(service);
+            // An attempt that is sent while the call's extensions are lent to another starts with these.
+            let given = (!extensions.is_empty()).then(|| extensions.clone());
             let lent = Lent::new(extensions);
+            let mut beside = Vec::new();
             // The layers say what is to be sent, and the chain sends it. It is lent to this call
-            // only, so that they can't hold it: they hold a port, and the attempts are driven
-            // here.
+            // only, so that they can't hold it: the attempts are driven here.
+            let mut wanted = slot.take_wanted();
             loop {
-                if let Some(attempt) = slot.attempt() {
-                    lent.extensions.insert(attempt);
-                }
-                let wanted = slot.take_wanted();
-                let mut attempt = wanted.map(|request| next.clone().run(request, lent.extensions));
-                let driven = poll_fn(|cx| drive(stack.as_mut(), &mut slot, &mut attempt, cx));
-                if let Some(result) = driven.await {
-                    return result;
+                let mut first = match wanted {
+                    Some(wanted) => {
+                        if let Some(attempt) = wanted.attempt {
+                            lent.extensions.insert(attempt);
+                        }
+                        let future = next.clone().run(wanted.request, lent.extensions);
+                        Some(Sent::new(wanted.number, future))
+                    }
+                    None => None,
+                };
+                let hedge = |wanted: Wanted| {
+                    let extensions = given.clone().unwrap_or_default();
+                    let number = wanted.number;
+                    Sent::new(number, send_beside(next.clone(), wanted, extensions))
+                };
+                let driven = poll_fn(|cx| {
+                    drive(
+                        stack.as_mut(),
+                        &mut slot,
+                        &mut first,
+                        &mut beside,
+                        hedge,
+                        cx,
+                    )
+                });
+                match driven.await {
+                    Driven::Done(Ok(mut response)) => {
+                        drop(first);
+                        let won = response.extensions_mut().remove();
+                        if let Some(Own(extensions)) = won {
+                            *lent.extensions = extensions;
+                        }
+                        return Ok(response);
+                    }
+                    Driven::Done(error) => return error,
+                    Driven::Wants(next) => wanted = Some(next),
                 }
             }
         });
@@ -150,41 +181,93 @@ impl Drop for Lent<'_> {
     }
 }
 
-/// Drives the layers and what they called last, until they are done or want to call again.
+/// An attempt that is out.
+struct Sent<'a> {
+    number: u64,
+    future: BoxFuture<'a, Result<Response, Error>>,
+}
+
+impl<'a> Sent<'a> {
+    fn new(number: u64, future: BoxFuture<'a, Result<Response, Error>>) -> Self {
+        Self { number, future }
+    }
+
+    /// Returns whether it was answered, and leaves the answer for the layers.
+    #[inline]
+    fn poll(&mut self, slot: &mut CallSlot, cx: &mut Context<'_>) -> bool {
+        let Poll::Ready(result) = self.future.as_mut().poll(cx) else {
+            return false;
+        };
+        // The layers are asked right after, so that only another task has to be woken.
+        let waker = slot.answer(self.number, result);
+        if let Some(waker) = waker.filter(|waker| !waker.will_wake(cx.waker())) {
+            waker.wake();
+        }
+        true
+    }
+}
+
+/// The extensions of an attempt that had its own, on its response.
+#[derive(Clone)]
+struct Own(Extensions);
+
+/// Sends an attempt while the extensions of the call are lent to another.
+#[cold]
+fn send_beside<'a>(
+    next: Next<'a>,
+    wanted: Wanted,
+    mut extensions: Extensions,
+) -> BoxFuture<'a, Result<Response, Error>> {
+    if let Some(attempt) = wanted.attempt {
+        extensions.insert(attempt);
+    }
+    Box::pin(async move {
+        let mut response = next.run(wanted.request, &mut extensions).await?;
+        response.extensions_mut().insert(Own(extensions));
+        Ok(response)
+    })
+}
+
+enum Driven {
+    Done(Result<Response, Error>),
+    /// An attempt is to be sent with the extensions of the call.
+    Wants(Wanted),
+}
+
+/// Drives the layers and the attempts that are out, until the layers are done or want to send
+/// while no attempt has the extensions of the call.
 #[inline]
-fn drive<F, E>(
-    stack: Pin<&mut F>,
+fn drive<'n, F, E>(
+    mut stack: Pin<&mut F>,
     slot: &mut CallSlot,
-    attempt: &mut Option<BoxFuture<'_, Result<Response, Error>>>,
+    first: &mut Option<Sent<'_>>,
+    beside: &mut Vec<Sent<'n>>,
+    hedge: impl Fn(Wanted) -> Sent<'n>,
     cx: &mut Context<'_>,
-) -> Poll<Option<Result<Response, Error>>>
+) -> Poll<Driven>
 where
     F: Future<Output = Result<Response, E>>,
     E: Into<BoxError>,
 {
-    if let Some(sent) = attempt
-        && slot.answer_with(|| sent.as_mut().poll(cx))
-    {
-        *attempt = None;
-        // The layers are asked right below, so that only another task has to be woken.
-        let waker = slot.take_waker();
-        if let Some(waker) = waker.filter(|waker| !waker.will_wake(cx.waker())) {
-            waker.wake();
+    loop {
+        first.take_if(|sent| sent.poll(slot, cx));
+        beside.retain_mut(|sent| !sent.poll(slot, cx));
+        let entered = slot.enter();
+        let polled = stack.as_mut().poll(cx);
+        drop(entered);
+        if let Poll::Ready(result) = polled {
+            let result = result.map_err(|error| outer(error.into()));
+            return Poll::Ready(Driven::Done(result));
+        }
+        // The layers let go of the others.
+        first.take_if(|sent| !slot.is_open(sent.number));
+        beside.retain(|sent| slot.is_open(sent.number));
+        match slot.take_wanted() {
+            Some(wanted) if first.is_some() => beside.push(hedge(wanted)),
+            Some(wanted) => return Poll::Ready(Driven::Wants(wanted)),
+            None => return Poll::Pending,
         }
     }
-    let entered = slot.enter();
-    let polled = stack.poll(cx);
-    drop(entered);
-    if let Poll::Ready(result) = polled {
-        return Poll::Ready(Some(result.map_err(|error| outer(error.into()))));
-    }
-    if slot.wants() {
-        return Poll::Ready(None);
-    }
-    if !slot.is_open() {
-        *attempt = None;
-    }
-    Poll::Pending
 }
 
 #[cold]

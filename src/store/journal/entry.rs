@@ -16,6 +16,17 @@ pub struct Dedup {
     pub fingerprint: Fingerprint,
 }
 
+/// The most entries that a queue takes. They count from when they are
+/// [enqueued](super::Journal::enqueue) with bounds until they are over: while they wait, are processed, or
+/// are past their time and not settled yet. Other entries are neither bounded nor counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QueueBounds {
+    /// The most entries of the queue.
+    pub in_all: u32,
+    /// The most entries of the queue that are of the entry's owner.
+    pub per_owner: u32,
+}
+
 /// An entry to enqueue.
 #[derive(Clone)]
 #[must_use]
@@ -32,6 +43,8 @@ pub struct NewEntry {
     pub label: String,
     /// The version of that, for people who query the store by SQL. It is not read back.
     pub version: Option<String>,
+    /// Why it was queued, for lists.
+    pub reason: Option<String>,
     /// The operation, if duplicates of it are to be found.
     pub dedup: Option<Dedup>,
     /// Its priority within the lane.
@@ -40,6 +53,9 @@ pub struct NewEntry {
     pub delay: Duration,
     /// The time in which it must be started.
     pub ttl: Duration,
+    /// The bounds of its queue; none for an entry that is always taken. Only
+    /// [`enqueue`](super::Journal::enqueue) heeds them: an outbox and a dead letter are always taken.
+    pub bounds: Option<QueueBounds>,
     /// The work, as bytes that mean nothing to a store.
     pub payload: Bytes,
 }
@@ -54,10 +70,12 @@ impl NewEntry {
             owner: String::new(),
             label: String::new(),
             version: None,
+            reason: None,
             dedup: None,
             priority: Priority::Normal,
             delay: Duration::ZERO,
             ttl: DAY,
+            bounds: None,
             payload: payload.into(),
         }
     }
@@ -79,6 +97,7 @@ impl NewEntry {
             redrives: 0,
             cause: None,
             repeats: 0,
+            reason: self.reason,
             queued_at: now,
             due_at: now.after(self.delay).min(expires_at),
             expires_at,
@@ -114,6 +133,8 @@ pub enum Enqueued {
     Existing(Entry),
     /// The key was used for something else.
     Mismatch,
+    /// The queue has as many entries as its [bounds](NewEntry::bounds) allow: nothing was queued.
+    Full,
 }
 
 /// The entry that has a [`Dedup::key`].
@@ -155,6 +176,8 @@ pub struct Entry {
     /// Failed attempts in a row that ended with `cause`, the last one included; zero after a
     /// redrive.
     pub repeats: u32,
+    /// Why it was queued, if that was told.
+    pub reason: Option<String>,
     /// When it was enqueued.
     pub queued_at: Timestamp,
     /// When it may be leased.

@@ -40,3 +40,22 @@ impl LeaseRequest {
         }
     }
 }
+
+/// The most due entries of a queue that a store reads to find the lanes with work. Where more are due it
+/// steps from lane to lane.
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub(crate) const FEW_DUE: u32 = 256;
+
+/// Returns a page of lanes, each once and in order of their names.
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub(crate) fn page_of_lanes(
+    mut lanes: Vec<String>,
+    after: Option<&str>,
+    limit: u32,
+) -> Vec<String> {
+    lanes.retain(|lane| after.is_none_or(|after| &**lane > after));
+    lanes.sort_unstable();
+    lanes.dedup();
+    lanes.truncate(limit as usize);
+    lanes
+}

@@ -38,6 +38,7 @@
 //! | `queue`, `lane` | the queue, and the part of it whose entries are leased in order |
 //! | `owner`, `label` | filters of lists; of a replay the label is the function |
 //! | `version` | SQLite and PostgreSQL: the version of that function, NULL if there is none |
+//! | `reason` | why it was queued, NULL if that was not told |
 //! | `dedup`, `fingerprint` | key and digest of the operation; `dedup` is NULL once the key is free |
 //! | `priority` | 0 urgent, 1 high, 2 normal, 3 low |
 //! | `status` | 0 queued, 1 processing, 2 completed, 3 failed, 4 expired, 5 cancelled; in PostgreSQL 0 with `leased` above 0 is processing; a queued entry whose `expires` has passed counts as expired |
@@ -51,6 +52,8 @@
 //! | `leased` | PostgreSQL: end of the lease; 0 if there is none |
 //! | `until` | SQLite: end of the lease while processing; once over: when the row may be removed |
 //! | `history` | lines for people: time in 16 digits, kind in one (0 settlement, 1 command), length in three, note |
+//! | `bounded` | SQLite: 1 if it was enqueued with bounds; the table `journal_open` counts those that are not over |
+//! | `in_all`, `per_owner` | PostgreSQL: those bounds; the table that ends in `_open` counts |
 //! | `payload`, `result` | the work and its result, sealed if the store is |
 //!
 //! ```sql
@@ -99,9 +102,11 @@ mod wrap;
 
 use std::{future::Future, sync::Arc, time::Duration};
 
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub(crate) use self::lease::{FEW_DUE, page_of_lanes};
 pub use self::{
     command::{CommandResult, EntryCommand},
-    entry::{Dedup, Duplicate, Enqueued, Entry, NewEntry},
+    entry::{Dedup, Duplicate, Enqueued, Entry, NewEntry, QueueBounds},
     history::{EventKind, HistoryEvent},
     id::{EntryId, InvalidEntryId, LeaseToken},
     lease::LeaseRequest,
@@ -125,9 +130,11 @@ use super::{Ownership, RecordKey, StoreError, verbs::verbs};
 ///   nothing by itself: until the entry is leased again, its owner can extend or settle it.
 /// - A settlement other than a release sets the entry's cause, to none if it names none, and counts
 ///   how often in a row it was that one. A redrive is counted, and begins a new row.
+/// - Concurrent calls never exceed [bounds](NewEntry::bounds): the check and the insert are one. It costs
+///   nothing that grows with the entries that wait or are over.
 /// - An entry that is over is kept for as long as its settlement says, and then gone.
 /// - Every verb but `lease` can be repeated when its answer got lost.
-/// - Names of queues and lanes, owners, labels and causes are text without NUL. Callers of `enqueue`
+/// - Names of queues and lanes, owners, labels, reasons and causes are text without NUL. Callers of `enqueue`
 ///   bound their lengths.
 /// - Durations of any size are taken: one that can't be represented is as good as forever.
 ///
@@ -140,9 +147,20 @@ use super::{Ownership, RecordKey, StoreError, verbs::verbs};
 pub trait Journal: Send + Sync + 'static {
     /// Queues an entry. If one with that [id](NewEntry::id) is there already, the call is a repeat;
     /// if one of the same queue has the same [`Dedup::key`] and is neither cancelled nor expired,
-    /// the answer is [`Enqueued::Existing`], or [`Enqueued::Mismatch`] if its fingerprint differs.
+    /// the answer is [`Enqueued::Existing`], or [`Enqueued::Mismatch`] if its fingerprint differs. A
+    /// new entry past its [bounds](NewEntry::bounds) is not queued: [`Enqueued::Full`].
     fn enqueue(&self, entry: NewEntry)
     -> impl Future<Output = Result<Enqueued, StoreError>> + Send;
+
+    /// Queues many entries, each by itself, in a few commits where that saves some: the answers are in
+    /// their order. If it fails, some may be queued; it can be repeated, as can
+    /// [`enqueue`](Self::enqueue).
+    fn enqueue_many(
+        &self,
+        entries: Vec<NewEntry>,
+    ) -> impl Future<Output = Result<Vec<Enqueued>, StoreError>> + Send {
+        enqueued_one_by_one(self, entries)
+    }
 
     /// Returns the lanes of a queue in which something can be leased now, in order of their names:
     /// up to `limit` of those after `after`.
@@ -241,6 +259,17 @@ pub trait Journal: Send + Sync + 'static {
     }
 }
 
+async fn enqueued_one_by_one<J: Journal + ?Sized>(
+    journal: &J,
+    entries: Vec<NewEntry>,
+) -> Result<Vec<Enqueued>, StoreError> {
+    let mut enqueued = Vec::with_capacity(entries.len());
+    for entry in entries {
+        enqueued.push(journal.enqueue(entry).await?);
+    }
+    Ok(enqueued)
+}
+
 /// Counts page by page.
 async fn counted<J: Journal + ?Sized>(journal: &J, mut query: Query) -> Result<u32, StoreError> {
     const PAGE: u32 = 1000;
@@ -261,6 +290,7 @@ async fn counted<J: Journal + ?Sized>(journal: &J, mut query: Query) -> Result<u
 impl<J: Journal> Journal for Arc<J> {
     verbs! { self;
         enqueue(entry: NewEntry) -> Enqueued = (**self).enqueue(entry);
+        enqueue_many(entries: Vec<NewEntry>) -> Vec<Enqueued> = (**self).enqueue_many(entries);
         lanes(queue: &str, after: Option<&str>, limit: u32) -> Vec<String>
             = (**self).lanes(queue, after, limit);
         lease(request: LeaseRequest) -> Vec<Entry> = (**self).lease(request);

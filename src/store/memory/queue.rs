@@ -1,5 +1,6 @@
 //! The journal in memory: all entries by sequence, and for each lane those that can be leased.
 
+mod bounds;
 mod lane;
 mod read;
 mod stored_entry;
@@ -11,7 +12,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use self::{lane::Lane, stored_entry::StoredEntry};
+use self::{bounds::OpenEntries, lane::Lane, stored_entry::StoredEntry};
 use crate::store::{
     Ownership, RecordKey, StoreError, StoreErrorKind,
     journal::{
@@ -29,6 +30,8 @@ pub(super) struct MemoryQueue {
     ids: HashMap<EntryId, u64>,
     dedup: HashMap<(String, RecordKey), u64>,
     lanes: BTreeMap<(String, String), Lane>,
+    /// Entries with bounds that are not over.
+    open: OpenEntries,
     /// Entries that are over, by when they may be removed.
     over: BTreeSet<(Timestamp, u64)>,
     sequence: u64,
@@ -46,6 +49,7 @@ impl MemoryQueue {
             ids: HashMap::new(),
             dedup: HashMap::new(),
             lanes: BTreeMap::new(),
+            open: OpenEntries::default(),
             over: BTreeSet::new(),
             sequence: 0,
             bytes: 0,
@@ -71,8 +75,13 @@ impl MemoryQueue {
         if let Some(found) = self.existing(&new, now) {
             return Ok(found);
         }
+        if self.open.is_full(&new) {
+            return Ok(Enqueued::Full);
+        }
         self.make_room(&[&new], now)?;
+        let bounded = new.bounds.is_some();
         let sequence = self.insert(new, now);
+        self.change(sequence, |stored| stored.bounded = bounded);
         Ok(Enqueued::New(self.summary(sequence, now)))
     }
 
@@ -178,6 +187,7 @@ impl MemoryQueue {
         self.bytes += entry.payload.len() as u64;
         let stored = StoredEntry {
             dedup,
+            bounded: false,
             until: now,
             entry,
         };
@@ -350,6 +360,9 @@ impl MemoryQueue {
         };
         let entry = &stored.entry;
         let lane = || (entry.queue.clone(), entry.lane.clone());
+        if stored.is_counted() {
+            self.open.add(entry);
+        }
         match entry.status {
             Status::Queued => {
                 let lane = self.lanes.entry(lane()).or_default();
@@ -370,6 +383,9 @@ impl MemoryQueue {
             return;
         };
         let entry = &stored.entry;
+        if stored.is_counted() {
+            self.open.remove(entry);
+        }
         self.over.remove(&(stored.until, sequence));
         let key = (entry.queue.clone(), entry.lane.clone());
         if let btree_map::Entry::Occupied(mut lane) = self.lanes.entry(key) {

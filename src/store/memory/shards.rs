@@ -293,12 +293,7 @@ impl Shards {
     ) -> Result<Ownership, StoreError> {
         let now = self.now();
         let bytes = stored.len() as u64;
-        if !reserve(&self.bytes, bytes, self.max_bytes) {
-            self.sweep_all(now);
-            if !reserve(&self.bytes, bytes, self.max_bytes) {
-                return Err(full("no room for the reply"));
-            }
-        }
+        self.reserve_bytes(bytes, now)?;
         let hash = self.hash(key);
         let (shard, mut table) = self.open(hash);
         let ownership = match owned(&mut table.records, hash, key, token, now) {
@@ -359,6 +354,18 @@ impl Shards {
     fn open(&self, hash: u64) -> (&Shard, MutexGuard<'_, Table>) {
         let shard = &self.shards[place(hash)];
         (shard, lock(&shard.table))
+    }
+
+    /// Takes room for a reply, that of expired records if there is no other.
+    fn reserve_bytes(&self, bytes: u64, now: u64) -> Result<(), StoreError> {
+        let has_room = || reserve(&self.bytes, bytes, self.max_bytes);
+        if !has_room() {
+            self.sweep_all(now);
+            if !has_room() {
+                return Err(full("no room for the reply"));
+            }
+        }
+        Ok(())
     }
 
     /// Subtracts a removed record from the counters.

@@ -1,11 +1,13 @@
 //! Sends concurrent transitions of one kind together, in one statement.
 //!
 //! Most of the cost of a transition is its round trip and its commit. One that comes alone is sent at
-//! once, by its caller. Those that come in while a statement is under way join the next batch, which a
-//! task sends. Many of them start a second batch on another connection: the server commits both at
-//! once, or at least works on one while it writes the other to disk. A transition that its batch did
-//! not make is made by itself, so a batch decides nothing: its statement is a shortcut for the usual
+//! once, by its caller. All others are sent by a task: those that come in while its statement is under
+//! way join the next batch. Many of them start a second batch on another connection: the server commits
+//! both at once, or at least works on one while it writes the other to disk. A transition that its batch
+//! did not make is made by itself, so a batch decides nothing: its statement is a shortcut for the usual
 //! case.
+//!
+//! Nobody waits for a caller that sends its own: it may be a future that is not polled for a while.
 
 use std::{
     marker::PhantomData,
@@ -14,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::{runtime::Handle, sync::oneshot, time::Instant};
+use tokio::{sync::oneshot, time::Instant};
 
 use super::error::of_late_statement;
 use crate::store::{StoreError, StoreErrorKind, journal::coalesce::coalesce};
@@ -55,9 +57,11 @@ pub(super) struct Batcher<R: BatchRow> {
 
 struct Pending<R: BatchRow> {
     waiting: Vec<(R, oneshot::Sender<Sent<R>>)>,
-    /// Callers and tasks that send. Invariant: while a transition waits there is one, since whoever
-    /// stops sending looks for waiting ones under the same lock.
+    /// Tasks that send. Invariant: while a transition waits there is one, since a task that ends looks
+    /// for waiting ones under the same lock.
     senders: usize,
+    /// Whether a caller sends its own.
+    lone: bool,
     /// Whether the last statement made several: more are likely to come at once.
     crowded: bool,
 }
@@ -126,6 +130,7 @@ impl<R: BatchRow> Batcher<R> {
             pending: Mutex::new(Pending {
                 waiting: Vec::new(),
                 senders: 0,
+                lone: false,
                 crowded: false,
             }),
         }
@@ -139,13 +144,12 @@ impl<R: BatchRow> Batcher<R> {
         self.lock().waiting.len()
     }
 
-    /// Returns whether the caller may send its own transition, as nothing is under way. It then has to
-    /// [`leave`](Self::leave).
-    fn enter(&self) -> bool {
+    /// Returns the right of a caller to send its own transition, as nothing is under way.
+    fn enter(&self) -> Option<Lone<'_, R>> {
         let mut pending = self.lock();
-        let alone = pending.senders == 0;
-        pending.senders += usize::from(alone);
-        alone
+        let alone = pending.senders == 0 && !pending.lone;
+        pending.lone |= alone;
+        alone.then(|| Lone(self))
     }
 
     /// Lets others join the caller that entered, and returns whether none did.
@@ -162,14 +166,6 @@ impl<R: BatchRow> Batcher<R> {
         !pending.crowded
     }
 
-    /// Ends what [`enter`](Self::enter) began, and returns whether the caller has to start a task that
-    /// sends what came meanwhile.
-    fn leave(&self) -> bool {
-        let mut pending = self.lock();
-        pending.senders -= 1;
-        pending.starts_sender()
-    }
-
     /// Adds a transition, and returns whether the caller has to start a task that sends it.
     fn add(&self, row: R, answer: oneshot::Sender<Sent<R>>) -> bool {
         let mut pending = self.lock();
@@ -178,8 +174,12 @@ impl<R: BatchRow> Batcher<R> {
     }
 
     /// Returns the next batch; an empty one ends the task that asks, which is not needed any more.
+    ///
+    /// Transitions whose callers left are not made: a claim would block its key for a lease, and during
+    /// an outage they would be more with each timeout.
     fn next(&self) -> Vec<(R, oneshot::Sender<Sent<R>>)> {
         let mut pending = self.lock();
+        pending.waiting.retain(|(_, answer)| !answer.is_closed());
         if !pending.needs_sender(pending.senders - 1) {
             pending.senders -= 1;
             return Vec::new();
@@ -216,7 +216,7 @@ pub(super) async fn batched<R: BatchRow>(
 ) -> Result<Batched<R::Answer>, StoreError> {
     let batcher = R::batcher(store);
     let deadline = Instant::now() + batcher.timeout;
-    let lone = Lone::<R>::enter(store);
+    let lone = batcher.enter();
     let stays_alone = lone.is_some() && batcher.stays_alone().await;
     let sent = match lone {
         Some(lone) if stays_alone => {
@@ -235,9 +235,8 @@ pub(super) async fn batched<R: BatchRow>(
         lone => {
             let (answer, sent) = oneshot::channel();
             if batcher.add(row, answer) {
-                Flusher::<R>::start(store, &Handle::current());
+                Flusher::<R>::start(store);
             }
-            // Starts the task if this caller was the one that sends.
             drop(lone);
             match tokio::time::timeout_at(deadline, sent).await {
                 // The task was dropped, with its runtime say.
@@ -262,28 +261,12 @@ pub(super) async fn batched<R: BatchRow>(
     })
 }
 
-/// The right of a caller to send its own transition, while no other is under way. Whether it was made
-/// or its caller was cancelled: a task then sends what came meanwhile.
-struct Lone<'a, R: BatchRow> {
-    store: &'a R::Store,
-    /// The one that the drop may not be on.
-    runtime: Handle,
-}
-
-impl<'a, R: BatchRow> Lone<'a, R> {
-    fn enter(store: &'a R::Store) -> Option<Self> {
-        R::batcher(store).enter().then(|| Self {
-            store,
-            runtime: Handle::current(),
-        })
-    }
-}
+/// The right of a caller to send its own transition, until it was made or the caller is cancelled.
+struct Lone<'a, R: BatchRow>(&'a Batcher<R>);
 
 impl<R: BatchRow> Drop for Lone<'_, R> {
     fn drop(&mut self) {
-        if R::batcher(self.store).leave() {
-            Flusher::<R>::start(self.store, &self.runtime);
-        }
+        self.0.lock().lone = false;
     }
 }
 
@@ -295,12 +278,12 @@ struct Flusher<R: BatchRow> {
 }
 
 impl<R: BatchRow> Flusher<R> {
-    fn start(store: &R::Store, runtime: &Handle) {
+    fn start(store: &R::Store) {
         let flusher = Self {
             store: Some(store.clone()),
             rows: PhantomData,
         };
-        runtime.spawn(flusher.run());
+        tokio::spawn(flusher.run());
     }
 
     async fn run(mut self) {

@@ -1,4 +1,8 @@
-use std::{fmt, time::Duration};
+use std::{
+    fmt,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use deadpool_postgres::{
     Hook, HookError, Manager, ManagerConfig, Object, Pool, PoolError, QueueMode, RecyclingMethod,
@@ -9,9 +13,12 @@ use tokio_postgres::{
     tls::{MakeTlsConnect, TlsConnect},
 };
 
-use super::{PostgresStore, error};
+use super::{
+    PostgresStore, error,
+    password::{PasswordConnect, PasswordProvider},
+};
 use crate::{
-    error::ConfigError,
+    error::{BoxError, ConfigError},
     store::{StoreError, StoreErrorKind, remote},
 };
 
@@ -24,6 +31,7 @@ pub struct PostgresStoreBuilder {
     table: String,
     connections: usize,
     timeout: Duration,
+    password: Option<PasswordProvider>,
 }
 
 /// Where connections come from.
@@ -63,6 +71,7 @@ impl PostgresStoreBuilder {
             table: "reprise_idempotency".into(),
             connections: 16,
             timeout: remote::TIMEOUT,
+            password: None,
         }
     }
 
@@ -90,6 +99,29 @@ impl PostgresStoreBuilder {
     /// spent on waiting for a connection.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
+        self
+    }
+
+    /// Asks for the password whenever a connection is opened, for passwords and tokens that change:
+    /// connections that are open stay so. While it fails, the last password is used. A pool of yours
+    /// has its own.
+    ///
+    /// ```no_run
+    /// use tower_reprise::store::{PostgresStore, StoreError};
+    ///
+    /// # async fn run() -> Result<PostgresStore, StoreError> {
+    /// PostgresStore::builder("postgres://shop@db.internal/shop")
+    ///     .password(|| async { Ok(tokio::fs::read_to_string("/run/secrets/db").await?) })
+    ///     .connect()
+    ///     .await
+    /// # }
+    /// ```
+    pub fn password<F, Fut>(mut self, provider: F) -> Self
+    where
+        F: Fn() -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<String, BoxError>> + Send + 'static,
+    {
+        self.password = Some(Arc::new(move || Box::pin(provider())));
         self
     }
 
@@ -174,7 +206,18 @@ impl PostgresStoreBuilder {
         let settings = ManagerConfig {
             recycling_method: RecyclingMethod::Fast,
         };
-        let manager = Manager::from_config(self.settings(config), tls, settings);
+        let config = self.settings(config);
+        let manager = match &self.password {
+            None => Manager::from_config(config, tls, settings),
+            Some(provider) => {
+                let connect = PasswordConnect {
+                    tls,
+                    provider: Arc::clone(provider),
+                    last: Mutex::default(),
+                };
+                Manager::from_connect(config, connect, settings)
+            }
+        };
         PostgresStore::open(self.pool(manager)?, &table, self.timeout).await
     }
 
@@ -294,6 +337,11 @@ impl Table {
     /// Returns the table of the journal.
     pub(super) fn journal(&self) -> Self {
         self.with_suffix("journal")
+    }
+
+    /// Returns the table that counts the journal's entries with bounds.
+    pub(super) fn open(&self) -> Self {
+        self.with_suffix("open")
     }
 
     /// Returns the table of the journal's secret.

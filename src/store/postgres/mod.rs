@@ -68,6 +68,7 @@ mod builder;
 mod connection;
 mod error;
 mod journal;
+mod password;
 mod record_rows;
 mod row;
 mod schema;
@@ -95,9 +96,10 @@ pub use self::{
 use super::{
     Claim, ClaimId, Claimed, CrashPolicy, FencingToken, IdempotencyStore, Lease, OutcomeCursor,
     OutcomePage, Ownership, RecordKey, Resolution, Resolved, StoreError, StoreErrorKind, Stored,
-    UnknownOutcome, remote, verbs::verbs,
+    UnknownOutcome,
+    remote::{self, Recurring},
+    verbs::verbs,
 };
-use crate::sync::{AtomicU64, Ordering};
 
 /// The time between two sweeps of a store in use.
 const SWEEP_EVERY: Duration = Duration::from_secs(10);
@@ -122,11 +124,10 @@ struct Inner {
     journal: journal::Statements,
     claims: Batcher<ClaimRow>,
     completions: Batcher<CompleteRow>,
+    enqueue_batcher: Batcher<journal::EnqueueRow>,
     settle_batcher: Batcher<journal::SettleRow>,
     timeout: Duration,
-    opened: Instant,
-    /// In microseconds after `opened`.
-    next_sweep: AtomicU64,
+    sweeping: Recurring,
 }
 
 impl fmt::Debug for PostgresStore {
@@ -182,10 +183,10 @@ impl PostgresStore {
                 journal: journal::Statements::new(table),
                 claims: Batcher::new(timeout),
                 completions: Batcher::new(timeout),
+                enqueue_batcher: Batcher::new(timeout),
                 settle_batcher: Batcher::new(timeout),
                 timeout,
-                opened: Instant::now(),
-                next_sweep: AtomicU64::new(0),
+                sweeping: Recurring::new(SWEEP_EVERY),
             }),
         };
         remote::with_retries(timeout, |deadline| store.migrate(deadline)).await?;
@@ -289,31 +290,29 @@ impl PostgresStore {
     ///
     /// The server is unreachable, or does not respond in time.
     pub async fn sweep(&self, limit: u32) -> Result<u64, StoreError> {
-        let mut swept = 0;
-        for sweep in [&self.inner.statements.sweep, &self.inner.journal.sweep] {
-            let left = i64::from(limit).saturating_sub(swept);
-            let rows = self.rows(sweep, &[&left]).await?;
-            swept = swept.saturating_add(i64::try_from(rows.len()).unwrap_or(i64::MAX));
-        }
-        Ok(swept.unsigned_abs())
+        self.sweep_beside(limit, true).await
     }
 
-    /// Sweeps on a task of its own if it is time: in steps, until one removes less than its limit.
+    /// Removes expired rows, or no records if another process is doing so and this one is not to do it
+    /// beside.
+    async fn sweep_beside(&self, limit: u32, beside: bool) -> Result<u64, StoreError> {
+        let (records, journal) = (&self.inner.statements.sweep, &self.inner.journal.sweep);
+        let limit = i64::from(limit);
+        let swept = self.rows(records, &[&limit, &beside]).await?.len();
+        let left = limit.saturating_sub_unsigned(swept as u64);
+        let entries = self.rows(journal, &[&left]).await?.len();
+        Ok(swept as u64 + entries as u64)
+    }
+
+    /// Sweeps on a task of its own if it is time: in steps, until one removes less than its limit. Of
+    /// many processes one sweeps records at a time.
     fn sweep_if_due(&self) {
-        let now = u64::try_from(self.inner.opened.elapsed().as_micros()).unwrap_or(u64::MAX);
-        let due = self.inner.next_sweep.load(Ordering::Relaxed);
-        let next = now.saturating_add(micros(SWEEP_EVERY).unsigned_abs());
-        let taken = now >= due
-            && self
-                .inner
-                .next_sweep
-                .compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed)
-                .is_ok();
-        if taken {
+        if self.inner.sweeping.is_due() {
             let store = self.clone();
             tokio::spawn(async move {
                 let step = u64::from(SWEEP_STEP);
-                while matches!(store.sweep(SWEEP_STEP).await, Ok(swept) if swept == step) {}
+                let sweep = async || store.sweep_beside(SWEEP_STEP, false).await;
+                while matches!(sweep().await, Ok(swept) if swept == step) {}
                 while matches!(store.unwatch(SWEEP_STEP).await, Ok(step) if step == SWEEP_STEP) {}
             });
         }

@@ -26,6 +26,7 @@ pub(super) fn migrations(table: &Table) -> Vec<String> {
         hot_updates(table),
         watched(table),
         replies(table),
+        bounds(table),
     ];
     let noted =
         |(step, version)| format!("{step} INSERT INTO {versions} (version) VALUES ({version});");
@@ -207,6 +208,72 @@ fn replies(records: &Table) -> String {
          COMMENT ON TABLE {replies} IS 'The replies of records in state 1, by their key and token.'; \
          COMMENT ON COLUMN {records}.reply IS 'Of a record that was completed before version 7.'; \
          ALTER TABLE {records} SET (fillfactor = 45);"
+    )
+}
+
+/// The error of an insert past the bounds of a queue, in a class of our own.
+pub(super) const QUEUE_FULL: &str = "RP001";
+
+/// Returns the step that tells why an entry was queued, finds the lanes with something due, and bounds
+/// queues. Triggers count the entries with bounds that are queued or processed,
+/// and refuse one too many: they see what was committed until the moment in which they run, and a statement
+/// does not. They touch no other entry, and no lease.
+///
+/// A change locks the row of the whole queue first and keeps it until it is committed, so that counts are
+/// exact and nobody waits in a circle.
+fn bounds(records: &Table) -> String {
+    let (journal, open) = (records.journal(), records.open());
+    let trigger = |name| journal.index(name);
+    let [opened, moved, removed, ready] = ["opened", "moved", "gone", "ready"].map(trigger);
+    let count = |whole: bool, owner: &str, into: &str| {
+        format!(
+            "INSERT INTO {open} AS o (queue, whole, owner, entries) \
+             VALUES (entry.queue, {whole}, {owner}, change) \
+             ON CONFLICT (queue, whole, owner) DO UPDATE SET entries = o.entries + change \
+             RETURNING entries INTO {into};"
+        )
+    };
+    let (of_queue, of_owner) = (
+        count(true, "''", "of_queue"),
+        count(false, "entry.owner", "of_owner"),
+    );
+    format!(
+        "ALTER TABLE {journal} ADD COLUMN reason text COLLATE \"C\", \
+           ADD COLUMN in_all integer, ADD COLUMN per_owner integer; \
+         COMMENT ON COLUMN {journal}.reason IS 'Why the entry was queued.'; \
+         COMMENT ON COLUMN {journal}.in_all IS 'The most entries with bounds of the queue.'; \
+         COMMENT ON COLUMN {journal}.per_owner IS 'The same, of the owner.'; \
+         CREATE INDEX {ready} ON {journal} (queue, due, lane) WHERE status = 0; \
+         CREATE TABLE {open} ( \
+           queue text COLLATE \"C\" NOT NULL, \
+           whole boolean NOT NULL, \
+           owner text COLLATE \"C\" NOT NULL, \
+           entries bigint NOT NULL, \
+           PRIMARY KEY (queue, whole, owner)) WITH (fillfactor = 50); \
+         COMMENT ON TABLE {open} IS 'How many entries with bounds are queued or processed, by queue and \
+         by owner.'; \
+         CREATE FUNCTION {open}() RETURNS trigger LANGUAGE plpgsql AS $$ \
+         DECLARE \
+           entry {journal}%ROWTYPE; change integer := 1; of_queue bigint; of_owner bigint; \
+         BEGIN \
+           IF TG_OP = 'DELETE' THEN entry := OLD; ELSE entry := NEW; END IF; \
+           IF TG_OP = 'DELETE' OR entry.status > 1 THEN change := -1; END IF; \
+           {of_queue} {of_owner} \
+           IF TG_OP = 'INSERT' AND (of_queue > entry.in_all OR of_owner > entry.per_owner) THEN \
+             RAISE EXCEPTION 'queue % is full', entry.queue USING ERRCODE = '{QUEUE_FULL}'; \
+           END IF; \
+           IF of_owner < 1 THEN \
+             DELETE FROM {open} WHERE queue = entry.queue AND NOT whole AND owner = entry.owner; \
+           END IF; \
+           RETURN NULL; \
+         END $$; \
+         CREATE TRIGGER {opened} AFTER INSERT ON {journal} FOR EACH ROW \
+           WHEN (NEW.in_all IS NOT NULL) EXECUTE FUNCTION {open}(); \
+         CREATE TRIGGER {moved} AFTER UPDATE OF status ON {journal} FOR EACH ROW \
+           WHEN (NEW.in_all IS NOT NULL AND (OLD.status > 1) <> (NEW.status > 1)) \
+           EXECUTE FUNCTION {open}(); \
+         CREATE TRIGGER {removed} AFTER DELETE ON {journal} FOR EACH ROW \
+           WHEN (OLD.in_all IS NOT NULL AND OLD.status < 2) EXECUTE FUNCTION {open}();"
     )
 }
 

@@ -52,6 +52,7 @@ impl Statements {
         let completing = complete(table, replies);
         let (renewed, released) = (hour_after(&format!("{NOW} + $3 + $4")), hour_after(NOW));
         let (resolved, is_unknown) = (hour_after(&format!("{NOW} + $5")), is_unknown());
+        let sweeps_alone = sweeps_alone(table);
         Self {
             claim_new: claim_new(table),
             claim: claim(table, replies),
@@ -78,6 +79,7 @@ impl Statements {
                 "WITH swept AS ( \
                    DELETE FROM {table} WHERE key = ANY (ARRAY( \
                      SELECT key FROM {table} WHERE sweep_after < {NOW} - {GRACE_MICROS} \
+                       AND ($2 OR {sweeps_alone}) \
                      ORDER BY sweep_after LIMIT $1 FOR UPDATE SKIP LOCKED)) \
                    RETURNING key, token), \
                  gone AS ( \
@@ -92,6 +94,7 @@ impl Statements {
                 "UPDATE {table} SET watched = NULL WHERE key = ANY (ARRAY( \
                    SELECT key FROM {table} \
                    WHERE watched IS NOT NULL AND state NOT IN ({IN_FLIGHT}, {UNKNOWN}) \
+                     AND {sweeps_alone} \
                    ORDER BY watched, key LIMIT $1 FOR UPDATE SKIP LOCKED)) \
                    AND state NOT IN ({IN_FLIGHT}, {UNKNOWN}) \
                  RETURNING 1"
@@ -117,13 +120,23 @@ impl Statements {
                    AND state = $3 AND {} IS NOT DISTINCT FROM $4",
                 reply(replies)
             ),
+            // No owner has an empty id: a repeat, whose first response was lost, is told from a release.
             set_free: format!(
                 "UPDATE {table} SET state = {RELEASED}, expires = {NOW}, \
-                   sweep_after = {released}, watched = NULL \
-                 WHERE key = $1 AND token = $2 AND {is_unknown} RETURNING 1"
+                   sweep_after = {released}, watched = NULL, claim_id = '' \
+                 WHERE key = $1 AND token = $2 \
+                   AND ({is_unknown} OR state = {RELEASED} AND claim_id = '') RETURNING 1"
             ),
         }
     }
+}
+
+/// Returns the condition of a statement that it is the only sweep. Evaluated once, and the lock ends
+/// with the statement: it leaves nothing in the session.
+fn sweeps_alone(table: &Table) -> String {
+    format!(
+        "(SELECT pg_try_advisory_xact_lock(hashtextextended('tower-reprise sweep {table}', 0)))"
+    )
 }
 
 /// Returns the condition of rows whose outcome is unknown.

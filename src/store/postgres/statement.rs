@@ -145,6 +145,7 @@ impl PostgresStore {
                 SqlParameter::BigInt(micros(entry.ttl)),
                 SqlParameter::Bytea(Some(entry.payload)),
                 SqlParameter::Text(entry.version),
+                SqlParameter::Text(entry.reason),
             ],
         )
     }

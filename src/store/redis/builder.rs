@@ -20,6 +20,8 @@ pub struct RedisStoreBuilder {
     cluster: bool,
     prefix: String,
     timeout: Duration,
+    sentinels: Vec<String>,
+    replicas: u32,
     assume_noeviction: bool,
     assume_durable: bool,
 }
@@ -31,6 +33,8 @@ impl fmt::Debug for RedisStoreBuilder {
             .field("cluster", &self.cluster)
             .field("prefix", &self.prefix)
             .field("timeout", &self.timeout)
+            .field("sentinels", &self.sentinels.len())
+            .field("replicas", &self.replicas)
             .field("assume_noeviction", &self.assume_noeviction)
             .field("assume_durable", &self.assume_durable)
             .finish_non_exhaustive()
@@ -44,6 +48,8 @@ impl RedisStoreBuilder {
             cluster,
             prefix: "reprise".into(),
             timeout: remote::TIMEOUT,
+            sentinels: Vec::new(),
+            replicas: 0,
             assume_noeviction: false,
             assume_durable: false,
         }
@@ -58,6 +64,34 @@ impl RedisStoreBuilder {
     /// The limit of a verb, retries included; 5 s by default, 10 ms to 30 s.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
+        self
+    }
+
+    /// The addresses of sentinels, which know the primary by the name that is the host of the store's
+    /// own address. They are asked one after the other, before each connection. User, password and
+    /// database of the store's address are those of the servers.
+    ///
+    /// ```no_run
+    /// use tower_reprise::store::{RedisStore, StoreError};
+    ///
+    /// # async fn run() -> Result<RedisStore, StoreError> {
+    /// RedisStore::builder("redis://shop:secret@orders/0")
+    ///     .sentinels(["redis://s1.internal:26379", "redis://s2.internal:26379"])
+    ///     .connect()
+    ///     .await
+    /// # }
+    /// ```
+    pub fn sentinels(mut self, urls: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.sentinels = urls.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// The number of replicas that must have a transition before it is acknowledged (`WAIT`); 0 by
+    /// default, at most 100, and 0 for a cluster. A verb that too few of them take in time fails with
+    /// [`Unavailable`](StoreErrorKind::Unavailable), and may have happened: while replicas are away
+    /// nothing new is begun.
+    pub fn replicas(mut self, replicas: u32) -> Self {
+        self.replicas = replicas;
         self
     }
 
@@ -85,7 +119,9 @@ impl RedisStoreBuilder {
     pub async fn connect(self) -> Result<RedisStore, StoreError> {
         self.check()?;
         let connection = match &*self.urls {
-            [url] if !self.cluster => Connection::single(url, self.timeout)?,
+            [url] if !self.cluster => {
+                Connection::single(url, &self.sentinels, self.replicas, self.timeout)?
+            }
             urls => Connection::cluster(urls, self.timeout).await?,
         };
         let mut journal = None;
@@ -105,6 +141,20 @@ impl RedisStoreBuilder {
 
     fn check(&self) -> Result<(), ConfigError> {
         remote::check_timeout("redis.timeout", self.timeout)?;
+        let most = if self.cluster { 0 } else { 100 };
+        if self.replicas > most {
+            let allowed = format!("0 to {most}");
+            return Err(ConfigError::new(
+                None,
+                "redis.replicas",
+                self.replicas,
+                allowed,
+            ));
+        }
+        if self.cluster && !self.sentinels.is_empty() {
+            let (field, value) = ("redis.sentinels", self.sentinels.len());
+            return Err(ConfigError::new(None, field, value, "none for a cluster"));
+        }
         let prefix = &self.prefix;
         // The first braces of a key decide on its slot: those around the record's key must.
         let valid = (1..=64).contains(&prefix.len())

@@ -1,12 +1,12 @@
 use std::time::Duration;
 
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, RedisResult, Value, aio::MultiplexedConnection,
-    cluster::ClusterClientBuilder, cluster_async::ClusterConnection,
+    AsyncConnectionConfig, Client, Cmd, ErrorKind, RedisError, RedisResult, Value,
+    aio::MultiplexedConnection, cluster::ClusterClientBuilder, cluster_async::ClusterConnection,
 };
 use tokio::time::{Instant, timeout_at};
 
-use super::error;
+use super::{error, sentinel::Sentinels};
 use crate::{
     store::{StoreError, StoreErrorKind},
     sync::{Mutex, lock},
@@ -20,15 +20,25 @@ pub(super) enum Connection {
 }
 
 impl Connection {
-    pub(super) fn single(url: &str, timeout: Duration) -> Result<Self, StoreError> {
-        let client = Client::open(url).map_err(error::of_address)?;
+    /// Connects to the server at this address, or to the one that sentinels know by its host name.
+    pub(super) fn single(
+        url: &str,
+        sentinels: &[String],
+        replicas: u32,
+        timeout: Duration,
+    ) -> Result<Self, StoreError> {
+        let source = match sentinels {
+            [] => Source::Server(Client::open(url).map_err(error::of_address)?),
+            _ => Source::Sentinels(Sentinels::new(url, sentinels)?),
+        };
         // `SharedConnection::send` limits the time, since it also drops a silent connection.
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(timeout))
             .set_response_timeout(None);
         Ok(Self::Single(Box::new(SharedConnection {
-            client,
+            source,
             config,
+            replicas,
             current: Mutex::default(),
             connecting: tokio::sync::Mutex::default(),
         })))
@@ -83,10 +93,18 @@ pub(super) enum CommandReply {
 /// never across an await. A command that fails clears `current` only if it is still the connection
 /// it was sent on (`number`): otherwise it would drop the healthy successor.
 pub(super) struct SharedConnection {
-    client: Client,
+    source: Source,
     config: AsyncConnectionConfig,
+    /// How many replicas have to have a transition before it is acknowledged.
+    replicas: u32,
     current: Mutex<Current>,
     connecting: tokio::sync::Mutex<()>,
+}
+
+/// Where a connection leads.
+enum Source {
+    Server(Client),
+    Sentinels(Sentinels),
 }
 
 #[derive(Default)]
@@ -107,9 +125,13 @@ impl SharedConnection {
             Some(current) => current,
             None => self.connect(deadline).await?,
         };
-        let reply = timeout_at(deadline, command.query_async(&mut connection))
-            .await
-            .ok();
+        let reply = async {
+            match self.replicas {
+                0 => command.query_async(&mut connection).await.map(Some),
+                replicas => replicated(&mut connection, command, replicas, deadline).await,
+            }
+        };
+        let reply = timeout_at(deadline, reply).await.ok();
         let broken = match &reply {
             None => true,
             Some(reply) => reply.as_ref().is_err_and(error::is_of_connection),
@@ -120,7 +142,14 @@ impl SharedConnection {
                 current.connection = None;
             }
         }
-        Ok(reply)
+        match reply.map(Result::transpose) {
+            None => Ok(None),
+            Some(Some(reply)) => Ok(Some(reply)),
+            Some(None) => {
+                let message = "too few replicas have it in time";
+                Err(StoreError::new(StoreErrorKind::Unavailable, message).in_doubt())
+            }
+        }
     }
 
     fn current(&self) -> Option<(u64, MultiplexedConnection)> {
@@ -135,11 +164,13 @@ impl SharedConnection {
             if let Some(current) = self.current() {
                 return Ok(current);
             }
-            let connection = self
-                .client
-                .get_multiplexed_async_connection_with_config(&self.config)
-                .await
-                .map_err(error::of_connect)?;
+            let connection = match &self.source {
+                Source::Server(client) => client
+                    .get_multiplexed_async_connection_with_config(&self.config)
+                    .await
+                    .map_err(error::of_connect)?,
+                Source::Sentinels(sentinels) => sentinels.connect(&self.config).await?,
+            };
             let mut current = lock(&self.current);
             current.number += 1;
             current.connection = Some(connection.clone());
@@ -150,4 +181,27 @@ impl SharedConnection {
             Err(StoreError::new(StoreErrorKind::Timeout, message))
         })
     }
+}
+
+/// Sends a command, and `WAIT` right behind it. The server answers once so many replicas have all that
+/// was written on this connection, or when half of the time is up. Returns `None` if they do not.
+async fn replicated(
+    connection: &mut MultiplexedConnection,
+    command: &Cmd,
+    replicas: u32,
+    deadline: Instant,
+) -> RedisResult<Option<Value>> {
+    let patience = deadline.saturating_duration_since(Instant::now()) / 2;
+    // 0 would be for ever.
+    let patience = patience.as_millis().max(1).to_string();
+    let mut both = redis::pipe();
+    both.add_command(command.clone()).ignore_errors();
+    both.cmd("WAIT").arg(replicas).arg(patience);
+    let replies: Vec<RedisResult<Value>> = both.query_async(connection).await?;
+    let Ok([reply, waited]) = <[_; 2]>::try_from(replies) else {
+        return Err(RedisError::from((ErrorKind::Parse, "not two replies")));
+    };
+    let (reply, waited) = (reply?, waited?);
+    let reached = matches!(waited, Value::Int(reached) if reached >= i64::from(replicas));
+    Ok(reached.then_some(reply))
 }

@@ -52,6 +52,7 @@ impl RedisStore {
             (0, Some(found)) => Ok(Enqueued::New(entry(found)?)),
             (1, Some(found)) => Ok(Enqueued::Existing(entry(found)?)),
             (2, None) => Ok(Enqueued::Mismatch),
+            (3, None) => Ok(Enqueued::Full),
             _ => Err(unreadable()),
         }
     }
@@ -86,8 +87,11 @@ fn split(answer: Value) -> Result<(i64, Vec<Value>), StoreError> {
 impl Journal for RedisStore {
     async fn enqueue(&self, new: NewEntry) -> Result<Enqueued, StoreError> {
         let transition = &self.inner.journal.enqueue;
+        let bounds = new.bounds.map(|bounds| [bounds.in_all, bounds.per_owner]);
+        let bounds = bounds.map_or_else(Default::default, |bounds| bounds.map(digits));
         let new = encode(&new);
-        let arguments = new.each_ref().map(|argument| &**argument);
+        let mut arguments: Vec<&[u8]> = new.iter().map(|argument| &**argument).collect();
+        arguments.extend(bounds.iter().map(Vec::as_slice));
         self.enqueued(transition, &arguments).await
     }
 
@@ -298,7 +302,7 @@ impl Journal for RedisStore {
 }
 
 /// Returns the arguments of a new entry.
-fn encode(new: &NewEntry) -> [Cow<'_, [u8]>; 11] {
+fn encode(new: &NewEntry) -> [Cow<'_, [u8]>; 12] {
     let (key, fingerprint): (&[u8], &[u8]) = match &new.dedup {
         Some(dedup) => (dedup.key.as_bytes(), dedup.fingerprint.as_bytes()),
         None => (b"", b""),
@@ -315,6 +319,7 @@ fn encode(new: &NewEntry) -> [Cow<'_, [u8]>; 11] {
         span(new.delay).into(),
         span(new.ttl).into(),
         (&*new.payload).into(),
+        new.reason.as_deref().unwrap_or_default().as_bytes().into(),
     ]
 }
 

@@ -22,6 +22,9 @@
 //! # }
 //! ```
 //!
+//! Where [sentinels](RedisStoreBuilder::sentinels) watch the servers, each connection begins with the
+//! question which one is the primary.
+//!
 //! An address that starts with `rediss:` needs one of the `redis` crate's TLS features.
 //!
 //! # What it needs
@@ -46,8 +49,9 @@
 //!
 //! Replication is asynchronous: a replica that takes over may lack transitions acknowledged just
 //! before, whatever `appendfsync` says, and a primary that was cut off may acknowledge transitions
-//! that are discarded later. `min-replicas-to-write` and `min-replicas-max-lag` bound that time;
-//! nothing rules it out. Where a second execution is not an option, use
+//! that are discarded later. `min-replicas-to-write` and `min-replicas-max-lag` bound that time, and
+//! [`replicas`](RedisStoreBuilder::replicas) acknowledges a transition only once so many replicas have
+//! it; nothing rules it out, since another replica may take over. Where a second execution is not an option, use
 //! [PostgreSQL](super::postgres), or guard the handler's writes with the [`FencingToken`]: tokens grow
 //! over a failover too, as far as the servers' clocks agree.
 //!
@@ -62,7 +66,8 @@
 //! Claims with [`CrashPolicy::Unknown`] are also members of one sorted set, `{prefix:watched}`, by the
 //! end of their lease, until they are settled. It can be on another server of a cluster, so it is
 //! written by a command of its own, at the same time as the claim; a list looks at the record of each
-//! member, and drops those that were settled. Claims with the other policy pay nothing.
+//! member, and drops those that were settled or expired. A store in use does the same from time to time.
+//! Claims with the other policy pay nothing.
 //!
 //! # The journal
 //!
@@ -94,6 +99,7 @@ mod connection;
 mod error;
 mod journal;
 mod script;
+mod sentinel;
 mod unknown;
 
 use std::{fmt, sync::Arc, time::Duration};
@@ -106,6 +112,7 @@ pub use self::builder::RedisStoreBuilder;
 use self::{
     connection::{CommandReply, Connection},
     script::{JournalScripts, RecordScripts, StoreScript},
+    unknown::WatchedSweep,
 };
 use super::{
     Claim, ClaimId, Claimed, CrashPolicy, FencingToken, Fingerprint, IdempotencyStore, Lease, Note,
@@ -132,6 +139,7 @@ struct Inner {
     no_journal: Option<&'static str>,
     prefix: String,
     timeout: Duration,
+    watched_sweep: WatchedSweep,
 }
 
 impl fmt::Debug for RedisStore {
@@ -177,6 +185,7 @@ impl RedisStore {
                 no_journal,
                 prefix,
                 timeout,
+                watched_sweep: WatchedSweep::new(),
             }),
         }
     }
@@ -187,9 +196,12 @@ impl RedisStore {
         key: RecordKey,
         arguments: &[&[u8]],
     ) -> Result<Value, StoreError> {
-        // The part between the braces decides on the slot in a cluster.
-        let key = format!("{}:{{{key}}}", self.inner.prefix);
-        self.run_on(script, &key, arguments).await
+        self.run_on(script, &self.record(key), arguments).await
+    }
+
+    /// Returns the name of a record. The part between the braces decides on the slot in a cluster.
+    fn record(&self, key: RecordKey) -> String {
+        format!("{}:{{{key}}}", self.inner.prefix)
     }
 
     async fn run_on(
@@ -286,6 +298,7 @@ impl IdempotencyStore for RedisStore {
             CrashPolicy::Unknown => {
                 // Both on their way at once. What comes of the claim is seen later: members of the set
                 // that lead nowhere are dropped.
+                self.sweep_watched_if_due();
                 let (store, key, id, lease) = (self.clone(), claim.key, claim.id, claim.lease);
                 let watching = tokio::spawn(async move { store.watch(key, id, lease).await });
                 let claimed = claimed.await;

@@ -6,9 +6,13 @@ use redis::Value;
 use tokio::task::JoinSet;
 
 use super::{RedisStore, micros, millis, newer, number, unreadable};
-use crate::store::{
-    ClaimId, FencingToken, Note, OutcomeCursor, OutcomePage, RecordKey, Resolution, Resolved,
-    StoreError, StoreErrorKind, Stored, UnknownOutcome,
+use crate::{
+    store::{
+        ClaimId, FencingToken, Note, OutcomeCursor, OutcomePage, RecordKey, Resolution, Resolved,
+        StoreError, StoreErrorKind, Stored, UnknownOutcome,
+        remote::{self, Recurring},
+    },
+    sync::{AtomicBool, Mutex, Ordering, lock},
 };
 
 /// The members of the set that are looked at together, and the most that a page looks at.
@@ -18,6 +22,26 @@ const CHUNKS: usize = 20;
 /// The time after the end of a lease at which a member without a record is dropped. A claim and its
 /// member are written at the same time; longer than either is repeated.
 const GRACE: u64 = 60_000_000;
+
+/// The time between two looks at a page of the set of a store in use.
+const SWEEP_EVERY: Duration = Duration::from_secs(10);
+
+/// Looks at the set page by page, so that members that lead nowhere are dropped also if nobody lists it:
+/// their record expired, or their process ended before it dropped them.
+pub(super) struct WatchedSweep {
+    recurring: Recurring,
+    /// Where the next look begins.
+    next: Mutex<Option<OutcomeCursor>>,
+}
+
+impl WatchedSweep {
+    pub(super) fn new() -> Self {
+        Self {
+            recurring: Recurring::new(SWEEP_EVERY),
+            next: Mutex::default(),
+        }
+    }
+}
 
 /// A member of the set: a claim of a record.
 #[derive(Clone, Copy)]
@@ -89,7 +113,23 @@ impl RedisStore {
         }
     }
 
-    /// Drops a claim from the set, some time. If that fails, a list does it.
+    /// Looks at the next page of the set, on a task of its own, if it is time.
+    pub(super) fn sweep_watched_if_due(&self) {
+        if self.inner.watched_sweep.recurring.is_due() {
+            let store = self.clone();
+            tokio::spawn(async move { store.sweep_watched().await });
+        }
+    }
+
+    async fn sweep_watched(&self) -> Result<(), StoreError> {
+        let next = &self.inner.watched_sweep.next;
+        let from = lock(next).take();
+        let page = self.list_unknown(from, CHUNK as u32).await?;
+        *lock(next) = page.next;
+        Ok(())
+    }
+
+    /// Drops a claim from the set, some time. If that fails, a sweep does it.
     pub(super) fn unwatch(&self, key: RecordKey, id: ClaimId) {
         let store = self.clone();
         tokio::spawn(async move { store.drop_watched(&[&member(key, id)]).await });
@@ -251,13 +291,28 @@ impl RedisStore {
             Resolution::Executed(Stored::NotRetained, kept) => (b"2", b"", *kept),
             Resolution::Executed(Stored::Unknown, kept) => (b"3", b"", *kept),
         };
-        let arguments = [&*number(token), state, reply, &millis(retention)];
-        let resolve = &self.inner.scripts.resolve;
-        let Value::Array(answer) = self.run(resolve, key, &arguments).await? else {
+        let (number, retention) = (number(token), millis(retention));
+        let (resolve, record) = (&self.inner.scripts.resolve, self.record(key));
+        // A key that an earlier attempt has freed is absent, as one that never was.
+        let repeats = AtomicBool::new(false);
+        let attempt = async |deadline| {
+            let again: &[u8] = match repeats.load(Ordering::Relaxed) {
+                true => b"1",
+                false => b"0",
+            };
+            let arguments = [&*number, state, reply, &retention, again];
+            let answer = self.attempt(resolve, &record, &arguments, deadline).await;
+            let in_doubt = answer.as_ref().is_err_and(StoreError::may_have_happened);
+            repeats.fetch_or(in_doubt, Ordering::Relaxed);
+            answer
+        };
+        let answer = remote::with_retries(self.inner.timeout, attempt).await?;
+        let Value::Array(answer) = answer else {
             return Err(unreadable());
         };
         match &*answer {
             [Value::Int(0)] => Ok(Resolved::Conflict),
+            [Value::Int(1)] => Ok(Resolved::Made),
             [Value::Int(1), Value::BulkString(id)] => {
                 let id = id[..].try_into().map_err(|_| unreadable())?;
                 if state != b"3" {

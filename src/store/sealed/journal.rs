@@ -115,6 +115,10 @@ impl<J: Journal> Journal for Sealed<J> {
     verbs! { self;
         enqueue(entry: NewEntry) -> Enqueued
             = async move { self.store.enqueue(self.seal_new(entry)?).await };
+        enqueue_many(entries: Vec<NewEntry>) -> Vec<Enqueued> = async move {
+            let sealed = entries.into_iter().map(|new| self.seal_new(new));
+            self.store.enqueue_many(sealed.collect::<Result<_, _>>()?).await
+        };
         lanes(queue: &str, after: Option<&str>, limit: u32) -> Vec<String>
             = self.store.lanes(queue, after, limit);
         extend(id: EntryId, lease_token: LeaseToken, lease: Duration) -> Ownership

@@ -107,12 +107,10 @@ impl SqliteStoreBuilder {
                 StoreError::new(StoreErrorKind::Unavailable, message).because(error)
             })
         };
-        let writer = Database::writer(&settings);
-        Ok(SqliteStore {
-            writer: start("reprise-writer", writer, Some(sweep))?,
-            reader: start("reprise-reader", Database::reader(&settings), None)?,
-            path: settings.path.into(),
-        })
+        let writer = start("reprise-writer", Database::writer(&settings), Some(sweep))?;
+        let reader = |name| start(name, Database::reader(&settings), None);
+        let readers = [reader("reprise-claims")?, reader("reprise-reader")?];
+        Ok(SqliteStore::new(&settings.path, writer, readers))
     }
 
     fn check(&self) -> Result<(), ConfigError> {

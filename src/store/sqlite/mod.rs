@@ -41,8 +41,9 @@
 //! # How it works
 //!
 //! One thread writes. Transitions that queue up while the disk is busy are committed together
-//! (group commit), so many requests at once cost hardly more than one. Another thread reads: a claim
-//! that finds a reply, a mismatch or a lease in force is answered there, without a commit.
+//! (group commit), so many requests at once cost hardly more than one. Another thread looks claims up:
+//! one that finds a reply, a mismatch or a lease in force is answered there, without a commit. A third
+//! one reads everything else, so that a slow count or list stalls no claim.
 //!
 //! # The journal
 //!

@@ -24,9 +24,12 @@ use crate::store::{
 /// and acknowledged.
 #[derive(Clone)]
 pub struct SqliteStore {
+    /// Answers claims alone: what takes longer to read does not hold them up.
+    claims: Worker,
+    /// Answers everything else that only reads.
     pub(super) reader: Worker,
     pub(super) writer: Worker,
-    pub(super) path: Arc<Path>,
+    path: Arc<Path>,
 }
 
 impl SqliteStore {
@@ -37,6 +40,15 @@ impl SqliteStore {
     /// As for [`SqliteStoreBuilder::open`].
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, StoreError> {
         Self::builder().open(path)
+    }
+
+    pub(super) fn new(path: &Path, writer: Worker, [claims, reader]: [Worker; 2]) -> Self {
+        Self {
+            claims,
+            reader,
+            writer,
+            path: path.into(),
+        }
     }
 
     /// Opens a file with other settings.
@@ -56,7 +68,7 @@ impl fmt::Debug for SqliteStore {
 impl IdempotencyStore for SqliteStore {
     async fn claim(&self, claim: Claim) -> Result<Claimed, StoreError> {
         let (reply, result) = oneshot::channel();
-        self.reader.submit(Box::new(ReadClaim {
+        self.claims.submit(Box::new(ReadClaim {
             claim,
             found: None,
             reply,
@@ -93,7 +105,7 @@ impl IdempotencyStore for SqliteStore {
     }
 }
 
-/// A claim on the reader. A result that changes nothing is final: the snapshot was current during
+/// A claim on its reader. A result that changes nothing is final: the snapshot was current during
 /// the claim, so the writer could have given the same. Anything else goes to the writer, which looks
 /// again inside its transaction.
 struct ReadClaim {
@@ -130,5 +142,56 @@ impl Work for ReadClaim {
 
     fn is_abandoned(&self) -> bool {
         self.reply.is_closed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+    use crate::store::{Fingerprint, Note};
+
+    /// T-8: a list or a count that takes long is read beside claims.
+    #[tokio::test]
+    async fn t_8_a_slow_read_stalls_no_claim() {
+        let name = format!("reprise-{:016x}.db", rand::random::<u64>());
+        let path = std::env::temp_dir().join(name);
+        let store = SqliteStore::open(&path).unwrap();
+        let (begun, begins) = oneshot::channel();
+        let (end, ends) = mpsc::channel::<()>();
+        let slow = tokio::spawn({
+            let (store, mut begun) = (store.clone(), Some(begun));
+            async move {
+                let read = store.reader.call(0, move |_| {
+                    begun.take().map(|begun| begun.send(()));
+                    ends.recv().unwrap_or_default();
+                    Ok(())
+                });
+                read.await
+            }
+        });
+        begins.await.unwrap();
+        for expected in [true, false] {
+            let claim = Claim {
+                key: RecordKey::new([1; 32]),
+                fingerprint: Fingerprint::new([1; 32]),
+                id: ClaimId::random(),
+                lease: Duration::from_secs(30),
+                retention: Duration::from_secs(30),
+                crash_policy: crate::store::CrashPolicy::Reexecute,
+                note: Note::NONE,
+                resumes: None,
+            };
+            let claimed = store.claim(claim).await.unwrap();
+            assert_eq!(matches!(claimed, Claimed::New(_)), expected);
+        }
+        assert!(!slow.is_finished());
+        drop(end);
+        slow.await.unwrap().unwrap();
+        drop(store);
+        for suffix in ["", "-wal", "-shm", "-reserve"] {
+            let _ = std::fs::remove_file(format!("{}{suffix}", path.display()));
+        }
     }
 }

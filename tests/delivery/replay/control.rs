@@ -1,11 +1,20 @@
+use std::sync::{
+    Arc,
+    atomic::{AtomicU32, Ordering},
+};
+
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use serde_json::Value;
 use tower::ServiceExt;
 use tower_reprise::{
-    delivery::replay::{ReplayError, ReplayFilter, ReplayId},
-    store::journal::{Journal, LeaseRequest, Status},
+    delivery::replay::{Replay, ReplayError, ReplayFilter, ReplayId},
+    server::dialect::Scope,
+    store::{
+        MemoryStore, StoreError,
+        journal::{Entry, EntryId, Journal, LeaseRequest, Status, WrapJournal, WrappedJournal},
+    },
 };
 
 use super::shop::*;
@@ -293,4 +302,61 @@ async fn j_18_a_queue_that_is_full_refuses_and_loses_nothing() {
         "there is room again"
     );
     drop(worker);
+}
+
+/// J-19: a list takes what it shows from columns, and where a request stands is counted up to a bound.
+#[tokio::test]
+async fn j_19_a_list_reads_no_bodies_and_positions_are_bounded() {
+    #[derive(Default)]
+    struct Reads {
+        bodies: AtomicU32,
+        counted: AtomicU32,
+    }
+
+    impl WrapJournal for Reads {
+        async fn find<J: Journal>(
+            &self,
+            inner: &J,
+            id: EntryId,
+        ) -> Result<Option<Entry>, StoreError> {
+            self.bodies.fetch_add(1, Ordering::Relaxed);
+            inner.find(id).await
+        }
+
+        async fn position<J: Journal>(
+            &self,
+            inner: &J,
+            id: EntryId,
+            limit: u32,
+        ) -> Result<Option<u32>, StoreError> {
+            self.counted.fetch_max(limit, Ordering::Relaxed);
+            inner.position(id, limit).await
+        }
+    }
+
+    let journal = Arc::new(WrappedJournal::new(MemoryStore::new(), Reads::default()));
+    let scope = Scope::new(|_| Some("ada"));
+    let replay = Replay::builder(Arc::clone(&journal), scope).replay_by_default();
+    let replay = replay.build().unwrap();
+    let served = tower::service_fn(async |_: Request<Full<Bytes>>| {
+        Ok::<_, std::convert::Infallible>(Response::new(Full::<Bytes>::default()))
+    });
+    let app = tower::Layer::layer(&replay.layer(), served);
+    replay.maintenance().on(None);
+    for key in 0..5 {
+        let order = order(&key.to_string())
+            .body(Full::from("an order"))
+            .unwrap();
+        let response = app.clone().oneshot(order).await.unwrap();
+        assert_eq!(response.status(), StatusCode::ACCEPTED);
+    }
+    let counted = journal.wrapper().counted.load(Ordering::Relaxed);
+    assert!((1..=1000).contains(&counted), "{counted}");
+    let page = replay.list("ada", ReplayFilter::default()).await.unwrap();
+    assert_eq!(page.replays.len(), 5);
+    for listed in page.replays {
+        assert_eq!(listed.reason, "SERVER_MAINTENANCE");
+        assert_eq!(listed.function, "POST /orders");
+    }
+    assert_eq!(journal.wrapper().bodies.load(Ordering::Relaxed), 0);
 }

@@ -3,6 +3,7 @@
 mod answers;
 mod budget;
 mod caller;
+mod counted;
 mod order;
 mod repeatable;
 mod vetoes;

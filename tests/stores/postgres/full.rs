@@ -78,12 +78,11 @@ async fn fills(disk: &str) {
     let leased = store.lease(request()).await.unwrap().remove(0);
 
     let admin = client(&server.url()).await;
-    admin
-        .execute("CREATE TABLE ballast (bytes text)", &[])
-        .await
-        .unwrap();
-    let grow = "INSERT INTO ballast SELECT repeat('x', 1000) FROM generate_series(1, 100)";
-    while admin.execute(grow, &[]).await.is_ok() {}
+    // Rows that fill a page each, uncompressed, and commits that wait for no disk.
+    let ballast = "CREATE TABLE ballast (bytes text); \
+                   ALTER TABLE ballast ALTER bytes SET STORAGE PLAIN; \
+                   SET synchronous_commit = off";
+    admin.batch_execute(ballast).await.unwrap();
     let one = "INSERT INTO ballast VALUES (repeat('x', 7000))";
     while admin.execute(one, &[]).await.is_ok() {}
 

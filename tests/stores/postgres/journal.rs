@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tower_reprise::store::journal::{
-    Dedup, Enqueued, EntryCommand, EntryId, Journal, LeaseRequest, NewEntry, Query, Settlement,
-    Status,
+    Dedup, Enqueued, EntryCommand, EntryId, Journal, LeaseRequest, NewEntry, Priority, Query,
+    Settlement, Status,
 };
 use tower_reprise::store::{
     Claimed, Fingerprint, IdempotencyStore, Ownership, PostgresStore, RecordKey, StoreErrorKind,
@@ -159,10 +159,10 @@ async fn j_3_a_key_that_is_freed_is_taken_once() {
     postgres.drop().await;
 }
 
-/// Whatever is queued, what is next is found by its index, and so is what is whose: in a lane full of
-/// entries, due or not, no more rows are read than in a short one.
+/// J-5, J-19: whatever is queued, what is next is found by its index, and so is what is whose and where an
+/// entry stands: in a lane full of entries, due or not, no more rows are read than in a short one.
 #[tokio::test]
-async fn j_5_what_is_next_costs_the_same_in_a_long_queue() {
+async fn j_19_no_verb_costs_more_in_a_long_queue() {
     let Some(postgres) = Postgres::new().await else {
         return;
     };
@@ -188,11 +188,17 @@ async fn j_5_what_is_next_costs_the_same_in_a_long_queue() {
         owner: Some("ada".to_owned()),
         ..Query::new("mails", 10)
     };
+    let last = NewEntry {
+        priority: Priority::Low,
+        ..NewEntry::new("mails", "payload")
+    };
+    let last = put(&store, last).await;
     let look = async || {
         let before = (postgres.count(rows).await, postgres.count(scans).await);
         assert_eq!(store.lanes("mails", None, 10).await.unwrap(), [""]);
         assert_eq!(store.lease(want(10)).await.unwrap().len(), 10);
         assert_eq!(store.list(ada.clone()).await.unwrap(), []);
+        assert_eq!(store.position(last, 50).await.unwrap(), Some(50));
         // A session reports its statistics when it ends.
         eventually("told", async || {
             let end = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
@@ -204,17 +210,26 @@ async fn j_5_what_is_next_costs_the_same_in_a_long_queue() {
         let read = postgres.count(rows).await - before.0;
         read + postgres.count(scans).await - before.1
     };
-    fill(100, "0").await;
+    fill(1000, "0").await;
     let short = look().await;
     fill(10_000, "0").await;
     fill(10_000, "9000000000000000").await;
     let long = look().await;
     assert!(short > 0 && long <= 2 * short, "{short}, then {long}");
+    // T-8: nor do lanes that wait cost anything when little is due.
+    postgres
+        .execute("ANALYZE {schema}.reprise_idempotency_journal")
+        .await;
+    let ready = "SELECT lane, leased FROM {schema}.reprise_idempotency_journal \
+                 WHERE queue = 'mails' AND status = 0 AND due <= 50 ORDER BY due LIMIT 257";
+    let plan = postgres.plan(ready).await;
+    assert!(plan.contains("reprise_idempotency_journal_ready"), "{plan}");
+    assert!(!plan.contains("Sort"), "{plan}");
     postgres.drop().await;
 }
 
-/// The columns that never change, the payload and the version, come after those that do; otherwise
-/// the server logs them with each outcome.
+/// The columns that never change, from the payload on, come after those that do; otherwise the server
+/// logs them with each outcome.
 #[tokio::test]
 async fn the_payload_is_the_last_column() {
     let Some(postgres) = Postgres::new().await else {
@@ -222,7 +237,7 @@ async fn the_payload_is_the_last_column() {
     };
     postgres.store().await;
     let last = "SELECT count(*) FROM information_schema.columns c WHERE table_schema = '{schema}' \
-                AND table_name = 'reprise_idempotency_journal' AND column_name <> 'version' \
+                AND table_name = 'reprise_idempotency_journal' AND column_name NOT IN ('version', 'reason', 'in_all', 'per_owner') \
                 AND ordinal_position > (SELECT ordinal_position FROM information_schema.columns p \
                   WHERE p.table_schema = c.table_schema AND p.table_name = c.table_name \
                   AND p.column_name = 'payload')";
@@ -254,7 +269,12 @@ async fn t_3_what_was_kept_long_enough_is_swept() {
     postgres.drop().await;
 }
 
-// Versions 7, 6 and 5 the other way round.
+// Versions 8, 7, 6 and 5 the other way round.
+const DROP_COUNT: &str = "DROP FUNCTION {schema}.reprise_idempotency_open CASCADE";
+const DROP_READY: &str = "DROP INDEX {schema}.reprise_idempotency_journal_ready";
+const DROP_OPEN: &str = "DROP TABLE {schema}.reprise_idempotency_open";
+const DROP_BOUNDS: &str = "ALTER TABLE {schema}.reprise_idempotency_journal \
+                           DROP COLUMN reason, DROP COLUMN in_all, DROP COLUMN per_owner";
 const DROP_REPLIES: &str = "DROP TABLE {schema}.reprise_idempotency_reply";
 const DROP_WATCHED: &str = "ALTER TABLE {schema}.reprise_idempotency DROP COLUMN watched";
 const DROP_SWEEP_AFTER: &str = "ALTER TABLE {schema}.reprise_idempotency DROP COLUMN sweep_after";
@@ -273,6 +293,8 @@ async fn t_5_a_table_of_version_1_keeps_its_records() {
         "DROP VIEW {schema}.reprise_idempotency_calls",
         "DROP TABLE {schema}.reprise_idempotency_journal",
         "DROP TABLE {schema}.reprise_idempotency_secret",
+        DROP_COUNT,
+        DROP_OPEN,
         DROP_REPLIES,
         DROP_WATCHED,
         DROP_SWEEP_AFTER,
@@ -310,6 +332,10 @@ async fn t_5_a_table_of_version_2_keeps_its_entries() {
         "DROP VIEW {schema}.reprise_idempotency_calls",
         "ALTER TABLE {schema}.reprise_idempotency_journal DROP COLUMN version, \
          DROP COLUMN redrives, DROP COLUMN repeats, DROP COLUMN cause",
+        DROP_READY,
+        DROP_COUNT,
+        DROP_OPEN,
+        DROP_BOUNDS,
         DROP_REPLIES,
         DROP_WATCHED,
         DROP_SWEEP_AFTER,
@@ -350,6 +376,10 @@ async fn t_5_a_table_of_version_6_keeps_its_replies() {
     for sql in [
         "UPDATE {schema}.reprise_idempotency r SET reply = s.reply \
          FROM {schema}.reprise_idempotency_reply s WHERE s.key = r.key AND s.token = r.token",
+        DROP_READY,
+        DROP_COUNT,
+        DROP_OPEN,
+        DROP_BOUNDS,
         DROP_REPLIES,
         "DELETE FROM {schema}.reprise_idempotency_version WHERE version > 6",
     ] {

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use tower_reprise::store::{Claimed, IdempotencyStore, Ownership, conformance::Backend};
+use tower_reprise::store::{
+    Claim, Claimed, IdempotencyStore, Ownership, Resolution, Resolved, conformance::Backend,
+};
 
 use super::{Postgres, client};
 use crate::support::{
@@ -64,6 +66,61 @@ async fn i_11_a_store_in_use_sweeps_itself() {
     // The locked row stays, and the live one.
     eventually("swept", async || postgres.count(ROWS).await == 2).await;
     transaction.rollback().await.unwrap();
+    postgres.drop().await;
+}
+
+/// T-8: of many processes one sweeps at a time.
+#[tokio::test]
+async fn t_8_a_store_does_not_sweep_beside_another() {
+    let Some(postgres) = Postgres::new().await else {
+        return;
+    };
+    let store = postgres.store().await;
+    own(&store, claim(1)).await;
+    // The last statement of a sweep.
+    let ended = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle' \
+                 AND query LIKE 'UPDATE \"{schema}\".%SET watched = NULL WHERE%'";
+    eventually("it has swept", async || postgres.count(ended).await == 1).await;
+    postgres.pass(LEASE + RETENTION + LEASE * 3).await;
+    let name = format!(
+        r#"'tower-reprise sweep "{}"."reprise_idempotency"'"#,
+        postgres.schema
+    );
+    let lock = |verb: &str| format!("SELECT 1::bigint FROM {verb}(hashtextextended({name}, 0))");
+    postgres.count(&lock("pg_advisory_lock")).await;
+    let other = postgres.store().await;
+    own(&other, claim(2)).await;
+    eventually("it has swept", async || postgres.count(ended).await > 1).await;
+    assert_eq!(postgres.count(ROWS).await, 2, "another one is at it");
+    assert_eq!(other.sweep(100).await.unwrap(), 1, "as it was told to");
+    postgres.count(&lock("pg_advisory_unlock")).await;
+    postgres.drop().await;
+}
+
+/// I-27: the response to a resolution was lost, and the verb is repeated.
+#[tokio::test]
+async fn i_27_a_key_that_was_set_free_is_found_so_by_a_repeat() {
+    let Some(postgres) = Postgres::new().await else {
+        return;
+    };
+    let store = postgres.store().await;
+    let orphan = |key| Claim {
+        lease: Duration::ZERO,
+        ..claim(key)
+    };
+    let free = async |key, token| {
+        let resolved = store.resolve(claim(key).key, token, Resolution::NoEffect);
+        resolved.await.unwrap()
+    };
+    let token = own(&store, orphan(1)).await;
+    assert_eq!(free(1, token).await, Resolved::Made);
+    assert_eq!(free(1, token).await, Resolved::Made, "a repeat");
+    own(&store, claim(1)).await;
+    assert_eq!(free(1, token).await, Resolved::Conflict, "taken since");
+    let token = own(&store, orphan(2)).await;
+    let released = store.release(claim(2).key, token).await.unwrap();
+    assert_eq!(released, Ownership::Held);
+    assert_eq!(free(2, token).await, Resolved::Conflict, "by its owner");
     postgres.drop().await;
 }
 

@@ -1,6 +1,10 @@
 //! Servers that are gone, locks that are held, sessions that hang.
 
-use std::{process::Command, time::Duration};
+use std::{
+    process::Command,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use tokio_postgres::types::ToSql;
 use tower_reprise::store::{Claim, IdempotencyStore, PostgresStore, StoreErrorKind};
@@ -207,4 +211,47 @@ async fn a_lost_connection_is_replaced_and_the_verb_repeated() {
     let token = blocked.await.unwrap();
     complete(&store, 1, token, reply("paid")).await;
     postgres.drop().await;
+}
+
+/// T-10: a password that changes while the store is in use, and a provider that fails for a while.
+#[tokio::test]
+async fn t_10_the_password_is_asked_for_with_each_connection() {
+    let Some(server) = Own::new().await else {
+        return;
+    };
+    let admin = client(&server.url()).await;
+    let rules = server.folder.path().join("data/pg_hba.conf");
+    let others = std::fs::read_to_string(&rules).unwrap();
+    let rule = "host all shop 127.0.0.1/32 scram-sha-256\n";
+    std::fs::write(&rules, format!("{rule}{others}")).unwrap();
+    let create = "CREATE ROLE shop LOGIN PASSWORD 'one'; \
+                  GRANT CREATE ON SCHEMA public TO shop; SELECT pg_reload_conf()";
+    admin.batch_execute(create).await.unwrap();
+
+    let now: Arc<Mutex<Result<&str, &str>>> = Arc::new(Mutex::new(Ok("one")));
+    let provider = {
+        let now = Arc::clone(&now);
+        move || {
+            let now = *now.lock().unwrap();
+            async move { now.map(str::to_owned).map_err(Into::into) }
+        }
+    };
+    let url = server.url().replace("reprise@", "shop:wrong@");
+    let error = PostgresStore::connect(&url).await.unwrap_err();
+    assert!(!error.is_transient(), "{error}");
+    let builder = PostgresStore::builder(&url).password(provider);
+    let store = builder.connections(1).connect().await.unwrap();
+    own(&store, claim(1)).await;
+    let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'shop'";
+    *now.lock().unwrap() = Ok("two");
+    admin
+        .batch_execute("ALTER ROLE shop PASSWORD 'two'")
+        .await
+        .unwrap();
+    own(&store, claim(2)).await;
+    for (key, answer) in [(3, Ok("two")), (4, Err("no secrets today")), (5, Ok("two"))] {
+        *now.lock().unwrap() = answer;
+        admin.batch_execute(end).await.unwrap();
+        own(&store, claim(key)).await;
+    }
 }

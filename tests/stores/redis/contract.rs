@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tower_reprise::store::{
-    Claim, Claimed, CrashPolicy, IdempotencyStore, Ownership, RecordKey, RedisStore,
-    StoreErrorKind, Stored,
+    Claim, Claimed, CrashPolicy, IdempotencyStore, Ownership, RecordKey, RedisStore, Resolution,
+    Resolved, StoreErrorKind, Stored,
     conformance::{self, Backend},
 };
 
-use super::{Redis, address};
+use super::{Redis, address, lossy::Lossy};
 use crate::support::{
     crash,
     database::{eventually, left_out},
@@ -202,6 +202,64 @@ async fn scripts_are_sent_again_when_they_are_not_known() {
     let stats: String = redis.command(&["INFO", "commandstats"]).await;
     assert!(stats.contains("cmdstat_evalsha:calls=20,"), "{stats}");
     assert!(!stats.contains("cmdstat_eval:"), "{stats}");
+}
+
+/// I-27: the response to a resolution is lost, and the verb is repeated.
+#[tokio::test]
+async fn i_27_a_key_that_was_set_free_is_found_so_by_a_repeat() {
+    let Some(server) = Own::new(&[]).await else {
+        return;
+    };
+    let lossy = Lossy::before(server.port).await;
+    let store = RedisStore::connect(lossy.url()).await.unwrap();
+    let orphan = Claim {
+        lease: Duration::ZERO,
+        ..claim(1)
+    };
+    let token = own(&store, orphan).await;
+    let free = async || {
+        let resolved = store.resolve(claim(1).key, token, Resolution::NoEffect);
+        resolved.await.unwrap()
+    };
+    lossy.lose_an_answer();
+    assert_eq!(free().await, Resolved::Made);
+    assert_eq!(lossy.lost(), 1);
+    assert_eq!(free().await, Resolved::Conflict, "it was free before");
+    lossy.lose_an_answer();
+    own(&store, claim(1)).await;
+    assert_eq!(free().await, Resolved::Conflict, "taken since");
+}
+
+/// I-27: the set of what people may have to look at is bounded also if nobody looks at it.
+#[tokio::test]
+async fn i_27_what_leads_nowhere_is_not_watched_for_ever() {
+    let Some(redis) = Redis::new().await else {
+        return;
+    };
+    let careful = |key| Claim {
+        crash_policy: CrashPolicy::Unknown,
+        ..claim(key)
+    };
+    let store = redis.open().await;
+    for key in 0..300 {
+        own(&store, careful(key)).await;
+    }
+    redis.pass(LEASE + Duration::from_secs(90)).await;
+    // All expired but some, whose outcome is unknown.
+    for key in 0..300 {
+        if key % 100 > 0 {
+            redis
+                .command::<()>(&["DEL", &redis.key(claim(key).key)])
+                .await;
+        }
+    }
+    let watched = format!("{{{}:watched}}", redis.prefix);
+    let other = redis.open().await;
+    own(&other, careful(1000)).await;
+    let left = async || redis.command::<i64>(&["ZCARD", &watched]).await;
+    eventually("only these are watched", async || left().await == 4).await;
+    let unknown = other.unknown_outcomes(None, 100).await.unwrap();
+    assert_eq!(unknown.outcomes.len(), 3);
 }
 
 #[tokio::test]

@@ -186,7 +186,7 @@ async fn t_5_a_journal_of_version_1_is_read_and_brought_up_to_date() {
     assert_eq!(version().await, "1");
     let leased = store.lease(want(1)).await.unwrap().remove(0);
     assert_eq!((leased.redrives, leased.history.len()), (2, 4));
-    assert_eq!(version().await, "2");
+    assert_eq!(version().await, "3");
     let settle = Settlement::failed("broken", LEASE).cause("dns");
     let settled = store.settle(id, leased.lease_token, settle).await;
     assert_eq!(settled.unwrap(), Ownership::Held);
@@ -205,7 +205,7 @@ async fn t_5_a_newer_journal_is_refused() {
     let id = put(&store, new(Priority::Normal)).await;
     let lease_token = LeaseToken::new(1);
     redis
-        .command::<()>(&["HSET", &root(&redis), "version", "3"])
+        .command::<()>(&["HSET", &root(&redis), "version", "4"])
         .await;
     let settle = Settlement::release(LEASE);
     let results = [

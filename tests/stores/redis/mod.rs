@@ -4,6 +4,7 @@ mod contract;
 mod journal;
 mod journal_servers;
 mod lossy;
+mod replicas;
 
 use std::time::Duration;
 

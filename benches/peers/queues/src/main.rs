@@ -9,6 +9,7 @@
 //! ```
 
 mod apalis_sqlite;
+mod awa_postgres;
 mod graphile;
 mod work;
 
@@ -32,6 +33,7 @@ async fn main() {
             let connections = connections.parse().expect("a number");
             serve(&apalis_sqlite::Apalis::open(path, connections).await).await;
         }
+        ["awa", url] => serve(&awa_postgres::Awa::open(url).await).await,
         ["graphile", url] => serve(&graphile::Graphile::open(url, false).await).await,
         ["graphile-tuned", url] => serve(&graphile::Graphile::open(url, true).await).await,
         _ => panic!("no such queue: {arguments:?}"),

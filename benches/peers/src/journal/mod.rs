@@ -1,11 +1,12 @@
 //! Jobs of 1 KiB that are queued durably and worked off by a handler with nothing to do: our
-//! journal and worker on SQLite next to apalis, and on PostgreSQL next to graphile_worker.
+//! journal and worker on SQLite next to apalis, and on PostgreSQL next to graphile_worker and awa.
 //!
 //! Same files with the same durability (WAL, `synchronous = FULL`), same server, as many
 //! connections, 64 jobs at a time. The others run in a process of their own (`queues`), which does
 //! nothing while it is not its turn. What is not compared: ours and apalis keep what is done, with
-//! its result, and ours also its history; graphile_worker deletes it. The schemas stay behind on the
-//! server, so give it one of its own.
+//! its result, and ours also its history; graphile_worker deletes it; awa keeps that it was done, for a
+//! day, and is measured until its last handler runs, not until that is committed. The schemas stay behind
+//! on the server, so give it one of its own.
 
 mod other;
 mod ours;
@@ -80,6 +81,7 @@ fn postgres(runtime: &Runtime, url: &str, size: &Size, values: &mut Vec<(String,
     let others = vec![
         Other::start("graphile", &["graphile-tuned", url]),
         Other::start("graphile_untuned", &["graphile", url]),
+        Other::start("awa", &["awa", url]),
     ];
     compare(
         "PostgreSQL",

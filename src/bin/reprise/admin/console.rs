@@ -94,9 +94,13 @@ async fn state(admin: &Admin, counted: bool) -> Value {
     let upstream = upstream.iter().map(|dependency| {
         let mut described = describe(dependency);
         described["kind"] = "upstream".into();
-        // All callers' requests go there.
-        if matches!(&upstreams[..], [only] if only.name() == dependency.name()) {
-            described["traffic"] = admin.traffic.show();
+        let name = dependency.name();
+        if let Some(known) = upstreams.iter().find(|known| known.name() == name) {
+            described["calls"] = known.calls.show();
+        }
+        let mut endpoints = upstreams.iter().flat_map(|known| &known.endpoints);
+        if let Some(known) = endpoints.find(|known| &*known.dependency == name) {
+            described["attempts"] = known.attempts.show();
         }
         described
     });
@@ -109,11 +113,11 @@ async fn state(admin: &Admin, counted: bool) -> Value {
     let dependencies: Vec<_> = upstream.chain(inbound).collect();
     let mut state = json!({
         "dependencies": dependencies,
-        "maintenance": admin.books.replay.maintenance().is_on(),
+        "maintenance": admin.store_admin.replay.maintenance().is_on(),
         "draining": *admin.draining.borrow(),
-        "redrives": admin.books.redrives.describe(),
+        "redrives": admin.store_admin.redrives.describe(),
     });
-    if counted && let Ok(counts) = admin.books.store.counts("replay").await {
+    if counted && let Ok(counts) = admin.store_admin.store.counts("replay").await {
         let counts =
             Status::ALL.map(|status| (status.as_str().to_owned(), counts.of(status).into()));
         state["replays"] = Value::Object(counts.into_iter().collect());

@@ -44,14 +44,14 @@ impl IntoResponse for AdminError {
 }
 
 /// A query string; one that can't be read is told as all else is.
-pub(crate) struct Asked<T>(pub(crate) T);
+pub(crate) struct Params<T>(pub(crate) T);
 
-impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Asked<T> {
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Params<T> {
     type Rejection = AdminError;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, AdminError> {
         match Query::try_from_uri(&parts.uri) {
-            Ok(Query(asked)) => Ok(Self(asked)),
+            Ok(Query(params)) => Ok(Self(params)),
             Err(error) => Err(AdminError::new(StatusCode::BAD_REQUEST, error.body_text())),
         }
     }

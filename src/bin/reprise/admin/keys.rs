@@ -16,9 +16,9 @@ use tower_reprise::{
     store::{FencingToken, OutcomeCursor, RecordKey, Resolved, UnknownOutcome},
 };
 
-use super::{AdminError, Asked, Books};
+use super::{AdminError, Params, StoreAdmin};
 
-pub(super) fn routes() -> Router<Books> {
+pub(super) fn routes() -> Router<StoreAdmin> {
     Router::new()
         .route("/", get(list))
         .route("/{key}", get(one))
@@ -34,8 +34,8 @@ struct Page {
 }
 
 async fn list(
-    State(books): State<Books>,
-    Asked(page): Asked<Page>,
+    State(admin): State<StoreAdmin>,
+    Params(page): Params<Page>,
 ) -> Result<Json<Value>, AdminError> {
     let limit = page.limit.unwrap_or(100);
     if !(1..=1000).contains(&limit) {
@@ -47,7 +47,7 @@ async fn list(
         let allowed = "the `next` of an earlier page";
         parsed.map_err(|_| AdminError::invalid("after", after, allowed))
     });
-    let unknown = UnknownOutcomes::new(books.store);
+    let unknown = UnknownOutcomes::new(admin.store);
     let page = unknown.list(after.transpose()?, limit).await?;
     let keys: Vec<_> = page.outcomes.iter().map(describe).collect();
     let next = page.next.map(|next| next.to_string());
@@ -94,10 +94,10 @@ async fn find(
 }
 
 async fn one(
-    State(books): State<Books>,
+    State(admin): State<StoreAdmin>,
     Path(key): Path<String>,
 ) -> Result<Json<Value>, AdminError> {
-    let unknown = UnknownOutcomes::new(books.store);
+    let unknown = UnknownOutcomes::new(admin.store);
     Ok(Json(describe(&find(&unknown, &key, None).await?)))
 }
 
@@ -117,13 +117,13 @@ struct Finding {
 }
 
 async fn resolve(
-    State(books): State<Books>,
+    State(admin): State<StoreAdmin>,
     Path(key): Path<String>,
-    Asked(finding): Asked<Finding>,
+    Params(finding): Params<Finding>,
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<Json<Value>, AdminError> {
-    let mut unknown = UnknownOutcomes::new(books.store);
+    let mut unknown = UnknownOutcomes::new(admin.store);
     if let Some(keep) = &finding.keep {
         let invalid = || AdminError::invalid("keep", keep, "24h to 365d");
         let time = humantime::parse_duration(keep).map_err(|_| invalid())?;
@@ -166,12 +166,12 @@ struct Release {
 }
 
 async fn release(
-    State(books): State<Books>,
+    State(admin): State<StoreAdmin>,
     Path(key): Path<String>,
-    Asked(asked): Asked<Release>,
+    Params(params): Params<Release>,
 ) -> Result<Json<Value>, AdminError> {
-    let unknown = UnknownOutcomes::new(books.store);
-    let found = find(&unknown, &key, asked.token).await?;
+    let unknown = UnknownOutcomes::new(admin.store);
+    let found = find(&unknown, &key, params.token).await?;
     let resolved = unknown.release(&found).await?;
     made(&key, resolved, "released")
 }

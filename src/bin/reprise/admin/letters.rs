@@ -15,12 +15,12 @@ use tower_reprise::{
 };
 
 use super::{
-    AdminError, Asked, Books,
+    AdminError, Params, StoreAdmin,
     redrives::Act,
     replays::{self, Page, time},
 };
 
-pub(super) fn routes() -> Router<Books> {
+pub(super) fn routes() -> Router<StoreAdmin> {
     Router::new()
         .route("/", get(list))
         .route("/redrive", post(redrive_all))
@@ -31,14 +31,14 @@ pub(super) fn routes() -> Router<Books> {
 }
 
 async fn list(
-    State(books): State<Books>,
-    Asked(page): Asked<Page>,
+    State(admin): State<StoreAdmin>,
+    Params(page): Params<Page>,
 ) -> Result<Json<Value>, AdminError> {
     let query = Query {
         status: Some(Status::Failed),
         ..page.query()?
     };
-    let letters = books.store.list(query).await?;
+    let letters = admin.store.list(query).await?;
     // The place to go on from, even if none of these is of the cause.
     let after = letters.last().map(|letter| letter.sequence);
     let wanted = page.cause.as_deref();
@@ -62,11 +62,11 @@ fn cause(letter: &Entry) -> &str {
 }
 
 async fn one(
-    State(books): State<Books>,
+    State(admin): State<StoreAdmin>,
     Path(id): Path<String>,
 ) -> Result<Json<Value>, AdminError> {
     let id = replays::parse(&id).ok_or_else(AdminError::not_found)?;
-    let letter = books.letters.get(id).await?;
+    let letter = admin.letters.get(id).await?;
     let letter = letter.ok_or_else(AdminError::not_found)?;
     let history: Vec<_> = letter
         .history
@@ -102,11 +102,11 @@ fn headers(headers: &HeaderMap) -> Map<String, Value> {
 }
 
 async fn redrive(
-    State(books): State<Books>,
+    State(admin): State<StoreAdmin>,
     Path(id): Path<String>,
 ) -> Result<Json<Value>, AdminError> {
     let parsed = replays::parse(&id).ok_or_else(AdminError::not_found)?;
-    match books.letters.redrive(parsed).await? {
+    match admin.letters.redrive(parsed).await? {
         Redriven::Queued => Ok(Json(json!({ "id": id, "status": "queued" }))),
         Redriven::NotDead(status) => Err(not_dead(&id, status)),
         Redriven::Unknown => Err(AdminError::not_found()),
@@ -114,11 +114,11 @@ async fn redrive(
 }
 
 async fn purge(
-    State(books): State<Books>,
+    State(admin): State<StoreAdmin>,
     Path(id): Path<String>,
 ) -> Result<Json<Value>, AdminError> {
     let parsed = replays::parse(&id).ok_or_else(AdminError::not_found)?;
-    match books.letters.purge(parsed).await? {
+    match admin.letters.purge(parsed).await? {
         Purged::Removed => Ok(Json(json!({ "id": id, "status": "purged" }))),
         Purged::NotDead(status) => Err(not_dead(&id, status)),
         Purged::Unknown => Err(AdminError::not_found()),
@@ -182,22 +182,22 @@ impl Many {
 }
 
 async fn redrive_all(
-    State(books): State<Books>,
-    Asked(many): Asked<Many>,
+    State(admin): State<StoreAdmin>,
+    Params(many): Params<Many>,
 ) -> Result<(StatusCode, Json<Value>), AdminError> {
-    act_on_all(Act::Redrive, &books, &many).await
+    act_on_all(Act::Redrive, &admin, &many).await
 }
 
 async fn purge_all(
-    State(books): State<Books>,
-    Asked(many): Asked<Many>,
+    State(admin): State<StoreAdmin>,
+    Params(many): Params<Many>,
 ) -> Result<(StatusCode, Json<Value>), AdminError> {
-    act_on_all(Act::Purge, &books, &many).await
+    act_on_all(Act::Purge, &admin, &many).await
 }
 
 async fn act_on_all(
     act: Act,
-    books: &Books,
+    admin: &StoreAdmin,
     many: &Many,
 ) -> Result<(StatusCode, Json<Value>), AdminError> {
     let selection = many.selection()?;
@@ -205,12 +205,12 @@ async fn act_on_all(
         let filter = json!({
             "queue": many.queue, "owner": many.owner, "label": many.label, "cause": many.cause,
         });
-        let letters = books.letters.clone();
-        let started = books.redrives.start(act, letters, selection, filter);
+        let letters = admin.letters.clone();
+        let started = admin.redrives.start(act, letters, selection, filter);
         return Ok((StatusCode::ACCEPTED, Json(started.await?)));
     }
     // As long as the operator waits for it.
-    let report = act.run(&books.letters, selection).await?;
+    let report = act.run(&admin.letters, selection).await?;
     let report = json!({
         "matched": report.matched, act.done(): report.changed, "dry_run": many.dry_run,
     });

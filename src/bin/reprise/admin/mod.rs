@@ -1,6 +1,5 @@
 //! The admin port: what operators see and do, for people, scripts and the console.
 
-mod books;
 mod console;
 mod error;
 mod guard;
@@ -8,6 +7,7 @@ mod keys;
 mod letters;
 mod redrives;
 mod replays;
+mod store_admin;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -30,13 +30,13 @@ use tokio::{net::TcpListener, sync::watch, task::JoinSet, time::timeout};
 use tower_reprise::dependency::{BreakerState, Dependency};
 
 pub(crate) use self::{
-    books::Books,
-    error::{AdminError, Asked},
+    error::{AdminError, Params},
     guard::Guard,
+    store_admin::StoreAdmin,
 };
 use crate::{
     audit,
-    gateway::{policy::Registries, traffic::Traffic, upstreams::Upstreams},
+    gateway::{policy::Registries, upstreams::Upstreams},
 };
 
 /// The time limit of a readiness check.
@@ -45,17 +45,16 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// A gateway, as its operators see it.
 #[derive(Clone)]
 pub(crate) struct Admin {
-    pub(crate) books: Books,
+    pub(crate) store_admin: StoreAdmin,
     pub(crate) registries: Registries,
     pub(crate) upstreams: Upstreams,
-    pub(crate) traffic: Arc<Traffic>,
     pub(crate) prometheus: PrometheusHandle,
     pub(crate) draining: watch::Receiver<bool>,
 }
 
-impl FromRef<Admin> for Books {
+impl FromRef<Admin> for StoreAdmin {
     fn from_ref(admin: &Admin) -> Self {
-        admin.books.clone()
+        admin.store_admin.clone()
     }
 }
 
@@ -89,7 +88,7 @@ fn router(admin: Admin) -> Router {
         .route("/maintenance/on", post(maintenance_on))
         .route("/maintenance/off", post(maintenance_off))
         .with_state(admin.clone())
-        .merge(admin.books.routes())
+        .merge(admin.store_admin.routes())
 }
 
 const ROUTES: &str = "\
@@ -124,8 +123,8 @@ POST /redrives/NUMBER/stop          ends one; the rest stay dead letters
 
 async fn ready(State(admin): State<Admin>) -> Response {
     let draining = *admin.draining.borrow();
-    let maintenance = admin.books.replay.maintenance().is_on();
-    let store = async { timeout(PATIENCE, admin.books.writes()).await == Ok(true) };
+    let maintenance = admin.store_admin.replay.maintenance().is_on();
+    let store = async { timeout(PATIENCE, admin.store_admin.writes()).await == Ok(true) };
     // In maintenance nobody asks for them.
     let upstreams = async {
         match maintenance {
@@ -189,7 +188,7 @@ struct Named {
 async fn force(
     State(admin): State<Admin>,
     Path(verb): Path<String>,
-    Asked(Named { name }): Asked<Named>,
+    Params(Named { name }): Params<Named>,
 ) -> Result<Json<Value>, AdminError> {
     let known = admin.registries.upstream.list();
     let dependency = known.iter().find(|known| known.name() == name);
@@ -254,7 +253,7 @@ fn describe(dependency: &Dependency) -> Value {
 }
 
 async fn maintenance(State(admin): State<Admin>) -> Json<Value> {
-    Json(json!({ "on": admin.books.replay.maintenance().is_on() }))
+    Json(json!({ "on": admin.store_admin.replay.maintenance().is_on() }))
 }
 
 #[derive(Deserialize)]
@@ -265,7 +264,7 @@ struct Until {
 
 async fn maintenance_on(
     State(admin): State<Admin>,
-    Asked(until): Asked<Until>,
+    Params(until): Params<Until>,
 ) -> Result<Json<Value>, AdminError> {
     let time = until.r#for.as_deref().map(humantime::parse_duration);
     let time = time.transpose().map_err(|_| {
@@ -276,13 +275,13 @@ async fn maintenance_on(
         )
     })?;
     let until = time.and_then(|time| std::time::SystemTime::now().checked_add(time));
-    admin.books.replay.maintenance().on(until);
+    admin.store_admin.replay.maintenance().on(until);
     tracing::warn!("maintenance is on");
     Ok(maintenance(State(admin)).await)
 }
 
 async fn maintenance_off(State(admin): State<Admin>) -> Json<Value> {
-    admin.books.replay.maintenance().off();
+    admin.store_admin.replay.maintenance().off();
     tracing::warn!("maintenance is off");
     maintenance(State(admin)).await
 }

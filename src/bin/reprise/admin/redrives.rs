@@ -20,7 +20,7 @@ use tower_reprise::{
     store::StoreError,
 };
 
-use super::{AdminError, Books};
+use super::{AdminError, StoreAdmin};
 use crate::store::Store;
 
 /// The number of redrives and purges that are remembered.
@@ -138,22 +138,22 @@ impl Known {
     }
 }
 
-pub(super) fn routes() -> Router<Books> {
+pub(super) fn routes() -> Router<StoreAdmin> {
     Router::new()
         .route("/", get(list))
         .route("/{number}", get(one))
         .route("/{number}/stop", post(stop))
 }
 
-async fn list(State(books): State<Books>) -> Json<Value> {
-    Json(json!({ "redrives": books.redrives.describe() }))
+async fn list(State(admin): State<StoreAdmin>) -> Json<Value> {
+    Json(json!({ "redrives": admin.redrives.describe() }))
 }
 
 async fn one(
-    State(books): State<Books>,
+    State(admin): State<StoreAdmin>,
     Path(number): Path<u64>,
 ) -> Result<Json<Value>, AdminError> {
-    let all = books.redrives.known.lock();
+    let all = admin.redrives.known.lock();
     let all = all.unwrap_or_else(PoisonError::into_inner);
     let known = all.iter().find(|known| known.number == number);
     known
@@ -162,14 +162,14 @@ async fn one(
 }
 
 async fn stop(
-    State(books): State<Books>,
+    State(admin): State<StoreAdmin>,
     Path(number): Path<u64>,
 ) -> Result<Json<Value>, AdminError> {
     {
-        let all = books.redrives.known.lock();
+        let all = admin.redrives.known.lock();
         let all = all.unwrap_or_else(PoisonError::into_inner);
         let known = all.iter().find(|known| known.number == number);
         known.ok_or_else(AdminError::not_found)?.task.abort();
     }
-    one(State(books), Path(number)).await
+    one(State(admin), Path(number)).await
 }

@@ -14,10 +14,10 @@ use tower_reprise::{
     store::journal::{Entry, EntryId, Journal, Query, Status, Timestamp},
 };
 
-use super::{AdminError, Asked, Books};
+use super::{AdminError, Params, StoreAdmin};
 use crate::gateway::caller::Operator;
 
-pub(super) fn routes() -> Router<Books> {
+pub(super) fn routes() -> Router<StoreAdmin> {
     Router::new()
         .route("/replays", get(list))
         .route("/replays/{id}", any(one))
@@ -80,17 +80,17 @@ impl Page {
 }
 
 async fn list(
-    State(books): State<Books>,
-    Asked(page): Asked<Page>,
+    State(admin): State<StoreAdmin>,
+    Params(page): Params<Page>,
 ) -> Result<Json<Value>, AdminError> {
     let query = Query {
         status: page.status()?,
         ..page.query()?
     };
-    let counts = books.store.counts("replay").await?;
+    let counts = admin.store.counts("replay").await?;
     let counts = Status::ALL.map(|status| (status.as_str().to_owned(), counts.of(status).into()));
     let counts: serde_json::Map<String, Value> = counts.into_iter().collect();
-    let replays = books.store.list(query).await?;
+    let replays = admin.store.list(query).await?;
     let replays: Vec<_> = replays.iter().map(describe).collect();
     Ok(Json(json!({ "counts": counts, "replays": replays })))
 }
@@ -124,7 +124,10 @@ pub(crate) fn time(at: Timestamp) -> String {
 }
 
 /// By the crate's own routes, in the name of whose it is.
-async fn one(State(books): State<Books>, mut request: Request) -> Result<Response, AdminError> {
+async fn one(
+    State(admin): State<StoreAdmin>,
+    mut request: Request,
+) -> Result<Response, AdminError> {
     let path = request
         .uri()
         .path()
@@ -132,14 +135,14 @@ async fn one(State(books): State<Books>, mut request: Request) -> Result<Respons
         .to_owned();
     let id = path.trim_matches('/').split('/').next().unwrap_or_default();
     let id = parse(id).ok_or_else(AdminError::not_found)?;
-    let entry = books
+    let entry = admin
         .store
         .find(id)
         .await?
         .ok_or_else(AdminError::not_found)?;
     *request.uri_mut() = path.parse().map_err(|_| AdminError::not_found())?;
     request.extensions_mut().insert(Operator(entry.owner));
-    let Ok(response) = books.replay.routes().oneshot(request).await;
+    let Ok(response) = admin.replay.routes().oneshot(request).await;
     Ok(response.into_response())
 }
 

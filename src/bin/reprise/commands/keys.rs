@@ -18,13 +18,13 @@ use crate::{
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    does: Does,
+    action: Action,
     #[command(flatten)]
     at: At,
 }
 
 #[derive(Subcommand)]
-enum Does {
+enum Action {
     /// Lists keys of unknown outcome
     List {
         /// At most this many, 1 to 1000
@@ -86,19 +86,20 @@ const SHOWN: [&str; 5] = ["key", "unknown_since", "expires_at", "token", "note"]
 impl Args {
     pub(crate) fn run(self, by_hand: bool) -> Result<ExitCode, BoxError> {
         // A file that can't be read is no answer of the gateway's: the exit status is 2.
-        let body = match &self.does {
-            Does::Resolve { body, .. } => body.as_deref().map(read).transpose()?,
+        let body = match &self.action {
+            Action::Resolve { body, .. } => body.as_deref().map(read).transpose()?,
             _ => None,
         };
-        self.at
-            .run(by_hand, |desk, format| self.does.run(desk, format, body))
+        self.at.run(by_hand, |client, format| {
+            self.action.run(client, format, body)
+        })
     }
 }
 
-impl Does {
+impl Action {
     async fn run(
         self,
-        desk: AdminClient,
+        client: AdminClient,
         format: Format,
         body: Option<Vec<u8>>,
     ) -> Result<ExitCode, BoxError> {
@@ -107,11 +108,11 @@ impl Does {
         match self {
             Self::List { limit, after } => {
                 let query = [("limit", Some(limit.to_string())), ("after", after)];
-                let answer = desk.get(&path("/keys", &query)).await?;
+                let answer = client.get(&path("/keys", &query)).await?;
                 show(format, &answer, listed);
             }
             Self::Show { key } => {
-                let answer = desk.get(&at(&key)).await?;
+                let answer = client.get(&at(&key)).await?;
                 show(format, &answer, |answer| fields(answer, &SHOWN));
             }
             Self::Resolve {
@@ -137,11 +138,11 @@ impl Does {
                 ];
                 let body = body.map(|body| (content_type, body));
                 let path = path(&format!("{}/resolve", at(&key)), &query);
-                done(format, &desk.post_body(&path, body).await?);
+                done(format, &client.post_body(&path, body).await?);
             }
             Self::Release { key, token: shown } => {
                 let path = path(&format!("{}/release", at(&key)), &[token(shown)]);
-                done(format, &desk.post(&path).await?);
+                done(format, &client.post(&path).await?);
             }
         }
         Ok(ExitCode::SUCCESS)

@@ -121,7 +121,7 @@ impl Args {
             id, filter, all, ..
         }) = &action
         else {
-            return at.run(by_hand, |desk, format| action.run(desk, format));
+            return at.run(by_hand, |client, format| action.run(client, format));
         };
         if id.is_empty() && !filter.selects() && !all {
             return Err("say which letters: an id, a filter, or --all".into());
@@ -134,20 +134,22 @@ impl Args {
         {
             return Err("nothing brings a purged letter back: say --yes, or --dry-run".into());
         }
-        at.run(by_hand, |desk, format| action.run(desk, format))
+        at.run(by_hand, |client, format| action.run(client, format))
     }
 }
 
 impl Action {
-    async fn run(self, desk: AdminClient, format: Format) -> Result<ExitCode, BoxError> {
+    async fn run(self, client: AdminClient, format: Format) -> Result<ExitCode, BoxError> {
         match self {
-            Self::List { filter, limit } => list(&desk, format, &filter, limit).await?,
+            Self::List { filter, limit } => list(&client, format, &filter, limit).await?,
             Self::Show { id } => {
-                let letter = desk.get(&format!("/dead-letters/{}", encoded(&id))).await?;
+                let letter = client
+                    .get(&format!("/dead-letters/{}", encoded(&id)))
+                    .await?;
                 show(format, &letter, text);
             }
             Self::Redrive { id, dry_run, .. } if !id.is_empty() => {
-                each(&desk, format, REDRIVE, id, dry_run).await?;
+                each(&client, format, REDRIVE, id, dry_run).await?;
             }
             Self::Redrive {
                 filter,
@@ -158,17 +160,17 @@ impl Action {
             } => {
                 let per_second = Some(per_second.to_string());
                 let more = [("per_second", per_second)];
-                return all(&desk, format, REDRIVE, &filter, dry_run, at_most, more).await;
+                return all(&client, format, REDRIVE, &filter, dry_run, at_most, more).await;
             }
             Self::Purge { id, dry_run, .. } if !id.is_empty() => {
-                each(&desk, format, PURGE, id, dry_run).await?;
+                each(&client, format, PURGE, id, dry_run).await?;
             }
             Self::Purge {
                 filter,
                 dry_run,
                 at_most,
                 ..
-            } => return all(&desk, format, PURGE, &filter, dry_run, at_most, []).await,
+            } => return all(&client, format, PURGE, &filter, dry_run, at_most, []).await,
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -181,7 +183,7 @@ const PURGE: Act = ("purge", "purged");
 
 /// Acts on letters by their ids.
 async fn each(
-    desk: &AdminClient,
+    client: &AdminClient,
     format: Format,
     (act, done): Act,
     ids: Vec<String>,
@@ -191,11 +193,11 @@ async fn each(
     for id in ids {
         let path = format!("/dead-letters/{}", encoded(&id));
         acted.push(match dry_run {
-            true => desk
+            true => client
                 .get(&path)
                 .await
                 .map(|_| json!({ "id": id, "status": "failed" }))?,
-            false => desk.post(&format!("{path}/{act}")).await?,
+            false => client.post(&format!("{path}/{act}")).await?,
         });
     }
     let answer = json!({ done: acted });
@@ -205,7 +207,7 @@ async fn each(
 
 /// Acts on the letters that a filter selects.
 async fn all(
-    desk: &AdminClient,
+    client: &AdminClient,
     format: Format,
     (act, done): Act,
     filter: &Filter,
@@ -219,9 +221,9 @@ async fn all(
     query.push(("background", Some("true".to_owned())));
     query.extend(more);
     let to = path(&format!("/dead-letters/{act}"), &query);
-    let answer = desk.post(&to).await?;
+    let answer = client.post(&to).await?;
     if !dry_run {
-        return follow(desk, format, done, answer).await;
+        return follow(client, format, done, answer).await;
     }
     let count = |answer: &Value| format!("{} would be {done}", answer["matched"]);
     show(format, &answer, count);
@@ -230,7 +232,7 @@ async fn all(
 
 /// Lists page by page: stores do not select by cause, so a page may hold few of it or none.
 async fn list(
-    desk: &AdminClient,
+    client: &AdminClient,
     format: Format,
     filter: &Filter,
     limit: usize,
@@ -241,7 +243,7 @@ async fn list(
         let mut query = filter.query();
         query.push(("after", Some(from.to_string())));
         query.push(("limit", Some(PAGE.min(limit).to_string())));
-        let page = desk.get(&path("/dead-letters", &query)).await?;
+        let page = client.get(&path("/dead-letters", &query)).await?;
         letters.extend(page["letters"].as_array().cloned().unwrap_or_default());
         after = page["after"].as_u64();
     }
@@ -254,7 +256,7 @@ async fn list(
 
 /// Shows how far a redrive or purge is, until it has ended.
 async fn follow(
-    desk: &AdminClient,
+    client: &AdminClient,
     format: Format,
     done: &str,
     started: Value,
@@ -268,7 +270,7 @@ async fn follow(
             break;
         }
         sleep(LOOK).await;
-        answer = desk.get(&format!("/redrives/{number}")).await?;
+        answer = client.get(&format!("/redrives/{number}")).await?;
     }
     show(format, &answer, |answer| {
         format!(

@@ -41,19 +41,20 @@ impl Args {
         let action = self.action.unwrap_or(Action::Status);
         self.at
             .without_store()
-            .run(false, |desk, format| action.run(desk, format))
+            .run(false, |client, format| action.run(client, format))
     }
 }
 
 impl Action {
-    async fn run(self, desk: AdminClient, format: Format) -> Result<ExitCode, BoxError> {
+    async fn run(self, client: AdminClient, format: Format) -> Result<ExitCode, BoxError> {
         let answer = match self {
-            Self::Status => desk.get("/maintenance").await?,
+            Self::Status => client.get("/maintenance").await?,
             Self::On { time } => {
-                desk.post(&path("/maintenance/on", &[("for", time)]))
+                client
+                    .post(&path("/maintenance/on", &[("for", time)]))
                     .await?
             }
-            Self::Off => desk.post("/maintenance/off").await?,
+            Self::Off => client.post("/maintenance/off").await?,
         };
         let word = |answer: &Value| match answer["on"] == true {
             true => "maintenance is on".to_owned(),

@@ -56,12 +56,12 @@ enum Action {
 impl Args {
     pub(crate) fn run(self, by_hand: bool) -> Result<ExitCode, BoxError> {
         self.at
-            .run(by_hand, |desk, format| self.action.run(desk, format))
+            .run(by_hand, |client, format| self.action.run(client, format))
     }
 }
 
 impl Action {
-    async fn run(self, desk: AdminClient, format: Format) -> Result<ExitCode, BoxError> {
+    async fn run(self, client: AdminClient, format: Format) -> Result<ExitCode, BoxError> {
         let at = |id: &str| format!("/replays/{}", encoded(id));
         let answer = match self {
             Self::List {
@@ -76,7 +76,7 @@ impl Action {
                     ("limit", Some(limit.to_string())),
                     ("after", after.map(|after| after.to_string())),
                 ];
-                let answer = desk.get(&path("/replays", &query)).await?;
+                let answer = client.get(&path("/replays", &query)).await?;
                 let columns = [
                     "id",
                     "status",
@@ -95,9 +95,9 @@ impl Action {
                 show(format, &answer, rows);
                 return Ok(ExitCode::SUCCESS);
             }
-            Self::Show { id } => desk.get(&at(&id)).await?,
-            Self::Trigger { id } => desk.post(&format!("{}/trigger", at(&id))).await?,
-            Self::Cancel { id } => desk.post(&format!("{}/cancel", at(&id))).await?,
+            Self::Show { id } => client.get(&at(&id)).await?,
+            Self::Trigger { id } => client.post(&format!("{}/trigger", at(&id))).await?,
+            Self::Cancel { id } => client.post(&format!("{}/cancel", at(&id))).await?,
         };
         show(format, &answer, |answer| format!("{answer:#}"));
         Ok(ExitCode::SUCCESS)

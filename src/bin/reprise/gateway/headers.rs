@@ -28,7 +28,7 @@ const OF_A_CONNECTION: [HeaderName; 8] = [
 /// Takes away what is meant for one connection only: known fields, and those that `Connection`
 /// names.
 pub(crate) fn strip(headers: &mut HeaderMap) {
-    if headers.contains_key(header::CONNECTION) {
+    if has(headers, &header::CONNECTION) {
         let connection = headers.get_all(header::CONNECTION).iter();
         let options = connection.filter_map(|value| value.to_str().ok());
         let names = options.flat_map(|value| value.split(','));
@@ -37,8 +37,20 @@ pub(crate) fn strip(headers: &mut HeaderMap) {
             headers.remove(name);
         }
     }
-    for name in OF_A_CONNECTION {
-        headers.remove(name);
+    remove_all(headers, &OF_A_CONNECTION);
+}
+
+/// Whether there is such a field. A message has few: to compare their names costs less than to hash
+/// one that is hardly ever there.
+fn has(headers: &HeaderMap, name: &HeaderName) -> bool {
+    headers.keys().any(|known| known == name)
+}
+
+fn remove_all(headers: &mut HeaderMap, names: &[HeaderName]) {
+    for name in names {
+        if has(headers, name) {
+            headers.remove(name);
+        }
     }
 }
 
@@ -68,8 +80,11 @@ impl Peer {
     /// `Host` alone, without a user, as the upstream's may be another.
     pub(crate) fn pass<B>(&self, request: &mut Request<B>) {
         // Trailers are passed on, so `TE: trailers` is kept.
-        let te = request.headers().get(header::TE);
-        let trailers = te.is_some_and(|te| te.as_bytes().starts_with(b"trailers"));
+        let headers = request.headers();
+        let te = has(headers, &header::TE).then(|| headers.get(header::TE));
+        let trailers = te
+            .flatten()
+            .is_some_and(|te| te.as_bytes().starts_with(b"trailers"));
         let host = request.uri().authority().map(host_of);
         if let Some(path) = request.uri().path_and_query().filter(|_| host.is_some()) {
             *request.uri_mut() = path.clone().into();
@@ -80,7 +95,7 @@ impl Peer {
             headers.insert(header::TE, HeaderValue::from_static("trailers"));
         }
         // It was answered already.
-        headers.remove(header::EXPECT);
+        remove_all(headers, &[header::EXPECT]);
         if let Some(host) = host.flatten() {
             headers.insert(header::HOST, host);
         }
@@ -91,7 +106,7 @@ impl Peer {
 
     fn tell(&self, headers: &mut HeaderMap) {
         if !self.trusted {
-            headers.remove(header::FORWARDED);
+            remove_all(headers, &[header::FORWARDED]);
             headers.insert(FORWARDED_FOR, self.address.clone());
         } else if let Some(chain) = joined(headers, &FORWARDED_FOR, &self.address) {
             headers.insert(FORWARDED_FOR, chain);

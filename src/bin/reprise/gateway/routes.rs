@@ -1,6 +1,6 @@
 //! The choice of an upstream by host and path.
 
-use std::{error::Error, fmt, sync::Arc};
+use std::{cell::LazyCell, error::Error, fmt, sync::Arc};
 
 use http::{HeaderMap, StatusCode, Uri, header::HOST, uri::Authority};
 
@@ -72,30 +72,48 @@ pub(crate) struct Route {
     pub(crate) upstream: Arc<Upstream>,
 }
 
+impl Route {
+    /// Returns what an idempotency key of a request with a path is unique for: that path, of the
+    /// hosts that this route is for. The upstream is no part of it, so that a route can be moved to
+    /// another one without an operation being executed there again.
+    pub(crate) fn operation(&self, path: &str) -> String {
+        match &self.hosts {
+            Hosts::Any => path.to_owned(),
+            hosts => format!("{hosts}{path}"),
+        }
+    }
+}
+
 #[derive(Debug, Default)]
-pub(crate) struct Routes(Vec<Route>);
+pub(crate) struct Routes(Vec<Arc<Route>>);
 
 impl Routes {
     pub(crate) fn new(mut routes: Vec<Route>) -> Self {
         // The first one that matches is the one that says most.
         routes
             .sort_by_key(|route| std::cmp::Reverse((route.hosts.specificity(), route.path.len())));
-        Self(routes)
+        Self(routes.into_iter().map(Arc::new).collect())
     }
 
-    /// Finds the upstream of a request: by its host first, then by the longest path.
-    pub(crate) fn find(&self, host: &str, path: &str) -> Result<&Arc<Upstream>, Misses> {
+    /// Finds the route of a request: by its host first, then by the longest path.
+    pub(crate) fn find<'a>(
+        &self,
+        host: impl FnOnce() -> &'a str,
+        path: &str,
+    ) -> Result<&Arc<Route>, Misses> {
+        let host = LazyCell::new(host);
         // All that there is.
         let path = if path == "*" { "/" } else { path };
         let found = self.0.iter().find_map(|route| {
             let rest = path.strip_prefix(&*route.path)?;
             let below = rest.is_empty() || rest.starts_with('/');
-            (below && route.hosts.matches(host)).then_some((route, rest))
+            let matches = matches!(route.hosts, Hosts::Any) || route.hosts.matches(&host);
+            (below && matches).then_some((route, rest))
         });
         let (route, rest) = found.ok_or(Misses::Unknown)?;
         match !route.path.is_empty() && leaves(rest) {
             true => Err(Misses::Outside),
-            false => Ok(&route.upstream),
+            false => Ok(route),
         }
     }
 }

@@ -13,7 +13,7 @@ use tokio::{
 use tower_reprise::error::BoxError;
 
 use crate::{
-    admin::{self, Admin, Books, Guard},
+    admin::{self, Admin, Guard, StoreAdmin},
     gateway::access::AccessLog,
     gateway::policy::Registries,
     gateway::reload::{Reload, Reloaded},
@@ -68,7 +68,7 @@ pub(crate) async fn run(
         service,
         upstreams.clone(),
         replays,
-        Arc::clone(&traffic),
+        traffic,
         tunnels.pausing_for(behind.replay.maintenance()),
         access_log,
     );
@@ -81,10 +81,13 @@ pub(crate) async fn run(
             let listener = bind("admin", address).await?;
             say("admin", &listener, false)?;
             let admin = Admin {
-                books: Books::new(store.clone(), behind.replay.clone(), behind.letters.clone()),
+                store_admin: StoreAdmin::new(
+                    store.clone(),
+                    behind.replay.clone(),
+                    behind.letters.clone(),
+                ),
                 registries,
                 upstreams,
-                traffic,
                 prometheus: prometheus.clone(),
                 draining: stop.clone(),
             };

@@ -16,7 +16,10 @@ use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, Version, header,
 };
 use http_body_util::BodyExt;
-use hyper::{body::Incoming, service::service_fn};
+use hyper::{
+    body::{Body as _, Incoming},
+    service::service_fn,
+};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::{conn::auto::Builder, graceful::GracefulShutdown},
@@ -47,7 +50,6 @@ use crate::{
 };
 
 /// The outermost service, which every request enters first.
-#[derive(Clone)]
 pub(crate) struct Edge<S> {
     service: S,
     upstreams: Upstreams,
@@ -56,7 +58,7 @@ pub(crate) struct Edge<S> {
     tunnels: Tunnels,
     access: Option<AccessLog>,
     /// Whether connections are to end with their next reply.
-    closing: Arc<AtomicBool>,
+    closing: AtomicBool,
     /// Replies by the first digit of their status.
     replies: [Counter; 5],
 }
@@ -78,15 +80,15 @@ impl<S> Edge<S> {
             traffic,
             tunnels,
             access,
-            closing: Arc::default(),
+            closing: AtomicBool::new(false),
             replies: ["1xx", "2xx", "3xx", "4xx", "5xx"].map(counter),
         }
     }
 
     async fn answer<R>(
-        self,
+        self: Arc<Self>,
         mut request: Request<Incoming>,
-        peer: Peer,
+        peer: Arc<Peer>,
     ) -> Result<Response<Counted<R>>, Infallible>
     where
         S: Serves<R>,
@@ -95,55 +97,68 @@ impl<S> Edge<S> {
         let started = Instant::now();
         let http1 = request.version() < Version::HTTP_2;
         let id = request_id(request.headers_mut());
-        let access = self.access.clone().map(|log| Access {
-            log,
-            started,
-            id: id.clone(),
-            remote: peer.remote,
-            method: request.method().clone(),
-            path: Access::path(request.uri()),
-            status: 0,
-            sent: 0,
+        let access = self.access.clone().map(|log| {
+            Box::new(Access {
+                log,
+                started,
+                id: id.clone(),
+                remote: peer.remote,
+                method: request.method().clone(),
+                path: Access::path(request.uri()),
+                status: 0,
+                sent: 0,
+            })
         });
         let protocol = tunnel::asked(&request).filter(|_| http1 && self.tunnels.may_open());
+        let mut upstream = None;
         let mut response = match self.follows(request.uri()) {
             Some(uri) => self.follow(request, uri).await,
             None if request.method() == Method::CONNECT => {
                 refusal(StatusCode::NOT_IMPLEMENTED, "There are no tunnels here.")
             }
             // The upstream might go by another one than the routes.
-            None if request.headers().get_all(header::HOST).iter().count() > 1 => {
+            None if names_several_hosts(request.headers()) => {
                 refusal(StatusCode::BAD_REQUEST, "The request names several hosts.")
             }
             None => match self.upstreams.find(&request) {
                 Err(misses) => refusal(misses.status(), &misses.to_string()),
-                Ok(upstream) => {
+                Ok(route) => {
                     let upgrade = protocol.is_some().then(|| hyper::upgrade::on(&mut request));
-                    let received = self.traffic.received();
-                    let mut request = request.map(|body| Body::new(Counted::new(body, received)));
+                    let mut request = request.map(|body| match body.is_end_stream() {
+                        true => Body::empty(),
+                        false => Body::new(Counted::new(body, self.traffic.received())),
+                    });
                     peer.pass(&mut request);
+                    Upstreams::take(&mut request, &route);
+                    let upstream = &**upstream.insert(Arc::clone(&route.upstream));
                     match (upgrade, protocol.clone()) {
                         (Some(upgrade), Some(protocol)) => {
-                            let opened = self.tunnels.open(&upstream, upgrade, request, protocol);
+                            let opened = self.tunnels.open(upstream, upgrade, request, protocol);
                             opened.await.unwrap_or_else(|error| {
                                 tracing::debug!(%error, "no tunnel to the upstream");
                                 refusal(StatusCode::BAD_GATEWAY, "The upstream can't be reached.")
                             })
                         }
-                        _ => self.service.clone().oneshot(request).await?,
+                        _ => {
+                            let mut service = self.service.clone();
+                            service.ready().await?.call(request).await?
+                        }
                     }
                 }
             },
         };
         // The upstream's HTTP version is independent of the caller's.
         *response.version_mut() = Version::HTTP_11;
+        let switches = response.status() == StatusCode::SWITCHING_PROTOCOLS;
         let headers = response.headers_mut();
-        let switched = headers.get(header::UPGRADE).cloned();
+        let switched = switches
+            .then(|| headers.get(header::UPGRADE).cloned())
+            .flatten();
         strip(headers);
         headers.append(header::VIA, HeaderValue::from_static("1.1 gateway"));
         headers.insert(REQUEST_ID, id);
-        if let (StatusCode::SWITCHING_PROTOCOLS, Some(protocol)) = (response.status(), switched) {
-            tunnel::mark(response.headers_mut(), protocol);
+        if let Some(protocol) = switched {
+            tunnel::mark(headers, protocol);
         }
         let class = usize::from(response.status().as_u16() / 100).clamp(1, 5);
         self.replies[class - 1].increment(1);
@@ -151,8 +166,12 @@ impl<S> Edge<S> {
             let close = HeaderValue::from_static("close");
             response.headers_mut().insert(header::CONNECTION, close);
         }
-        let failed = response.status().is_server_error();
-        self.traffic.replied(failed, started.elapsed());
+        let took = started.elapsed();
+        self.traffic.replied(took);
+        if let Some(upstream) = upstream {
+            let failed = response.status().is_server_error();
+            upstream.calls.count(failed, took);
+        }
         let access = access.map(|mut access| {
             access.status = response.status().as_u16();
             access
@@ -190,6 +209,11 @@ impl<S> Edge<S> {
     }
 }
 
+fn names_several_hosts(headers: &HeaderMap) -> bool {
+    // No field is there twice, mostly.
+    headers.len() > headers.keys_len() && headers.get_all(header::HOST).iter().count() > 1
+}
+
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// The longest id of a caller that is kept.
 const LONGEST_ID: usize = 128;
@@ -200,8 +224,13 @@ fn request_id(headers: &mut HeaderMap) -> HeaderValue {
         (1..=LONGEST_ID).contains(&id.len()) && id.as_bytes().iter().all(u8::is_ascii_graphic)
     });
     let id = given.cloned().or_else(|| {
-        let id = format!("{:032x}", rand::random::<u128>());
-        HeaderValue::try_from(id).ok()
+        let digit = |half: u8| b"0123456789abcdef"[usize::from(half)];
+        let bytes: [u8; 16] = rand::random();
+        let mut id = [0; 32];
+        for (digits, byte) in id.chunks_exact_mut(2).zip(bytes) {
+            digits.copy_from_slice(&[digit(byte >> 4), digit(byte & 15)]);
+        }
+        HeaderValue::from_bytes(&id).ok()
     });
     let id = id.unwrap_or(HeaderValue::from_static("none"));
     headers.insert(REQUEST_ID, id.clone());
@@ -246,8 +275,7 @@ where
     S: Serves<R>,
     R: Answers,
 {
-    let closing = Arc::clone(&edge.closing);
-    let tunnels = edge.tunnels.clone();
+    let edge = Arc::new(edge);
     let places = Arc::new(Semaphore::new(settings.max_connections));
     let graceful = GracefulShutdown::new();
     let mut builder = Builder::new(TokioExecutor::new());
@@ -263,14 +291,15 @@ where
     let open = |stream: TcpStream, address: SocketAddr, place| {
         // It only makes replies later, if at all.
         let _ = stream.set_nodelay(true);
-        let peer = Peer::new(
+        let peer = Arc::new(Peer::new(
             address.ip(),
             settings.trust_forwarded,
             settings.tls.is_some(),
-        );
+        ));
         let kept = (place, edge.traffic.connected());
-        let edge = edge.clone();
-        let service = service_fn(move |request| edge.clone().answer(request, peer.clone()));
+        let edge = Arc::clone(&edge);
+        let service =
+            service_fn(move |request| Arc::clone(&edge).answer(request, Arc::clone(&peer)));
         let (builder, watcher) = (builder.clone(), graceful.watcher());
         let (tls, within) = (
             settings.tls.as_ref().map(Tls::acceptor),
@@ -321,7 +350,7 @@ where
         }
     }
     let until = Instant::now() + settings.grace;
-    closing.store(true, Ordering::Relaxed);
+    edge.closing.store(true, Ordering::Relaxed);
     tracing::info!("finishing what is under way");
     // Those who connected before are served: closing the listener would reset them.
     while let Some(Ok((stream, address))) = poll_once(listener.accept()).await {
@@ -334,7 +363,7 @@ where
     while graceful.count() > 0 && Instant::now() < linger {
         sleep(Duration::from_millis(10)).await;
     }
-    let ended = async { tokio::join!(graceful.shutdown(), tunnels.ended()) };
+    let ended = async { tokio::join!(graceful.shutdown(), edge.tunnels.ended()) };
     let done = timeout_at(until, ended).await.is_ok();
     (done, until)
 }

@@ -18,7 +18,7 @@ use tower_reprise::{
     DeadlineLayer, IdempotencyLayer, InboundBudgetLayer, ProblemLayer, RetryLayer,
     delivery::{
         dead_letter::{DeadLetters, LogAlert},
-        replay::Replay,
+        replay::{Replay, ReplayOrder},
         webhooks::Webhooks,
         worker::WorkerHandle,
     },
@@ -76,11 +76,10 @@ impl<R> Answers for R where
 
 /// The proxy and nothing else.
 pub(crate) fn bare(upstreams: Upstreams) -> impl Serves<ProblemBody<Incoming>> {
-    let sender = Sender(upstreams.clone());
     ServiceBuilder::new()
         .layer(ProblemLayer::new())
         .filter(move |request| upstreams.aim(request))
-        .service(sender)
+        .service(Sender)
 }
 
 /// A reply as it comes out of all layers.
@@ -129,11 +128,16 @@ pub(crate) async fn layered(
         })
         // Nothing is served in maintenance, whatever the method or the caller.
         .served_in_maintenance(|_| false);
-    // One that is down does not keep the others from theirs.
-    if let [only] = &settings.upstreams[..]
-        && only.endpoints.len() == 1
-    {
-        replay = replay.paced_by(&registries.upstream, &*only.name);
+    match &settings.upstreams[..] {
+        [only] if only.endpoints.len() == 1 => {
+            replay = replay.paced_by(&registries.upstream, &*only.name);
+        }
+        // One that is down does not keep the others from theirs.
+        _ => {
+            let upstreams = upstreams.clone();
+            let order = ReplayOrder::per(move |head| upstreams.name(head));
+            replay = replay.order(order);
+        }
     }
     if let Some(webhooks) = &webhooks {
         replay = replay.callbacks(webhooks.clone());
@@ -160,11 +164,13 @@ pub(crate) async fn layered(
     let stamp = (settings.resend == Resend::Stamped).then_some(stamp);
     let (endpoints, deps) = (upstreams.clone(), registries.upstream.clone());
     let calls = ServiceBuilder::new()
+        // Each of the layers above moves this future.
+        .map_future(Box::pin)
         .option_layer(stamp)
         .layer(retry)
         .map_request(move |request| endpoints.choose(&deps, request))
         .layer((guard, hedge, peek))
-        .service(Sender(upstreams.clone()));
+        .service(Sender);
 
     // In, to where the worker comes in too.
     let requirement = match settings.require_key {

@@ -1,4 +1,4 @@
-//! The traffic: counters for Prometheus and for the console, and the access log.
+//! The traffic: metrics for Prometheus, counts for the console, and bodies whose bytes are counted.
 
 use std::{
     pin::Pin,
@@ -54,11 +54,38 @@ pub(crate) fn describe() {
     }
 }
 
-/// Counts of the traffic since the start.
-pub(crate) struct Traffic {
-    calls: AtomicU64,
+/// Counts of requests, their failures, and the times to their replies' heads, since the start.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
     failed: AtomicU64,
     counts: [AtomicU64; BOUNDS.len() + 1],
+}
+
+impl Tally {
+    /// Counts a reply, whose head took so long.
+    pub(crate) fn count(&self, failed: bool, took: Duration) {
+        let seconds = took.as_secs_f64();
+        let bucket = BOUNDS.partition_point(|bound| *bound < seconds);
+        self.counts[bucket].fetch_add(1, Ordering::Relaxed);
+        if failed {
+            self.failed.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn show(&self) -> Value {
+        let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let counts = self.counts.each_ref().map(load);
+        json!({
+            "calls": counts.iter().sum::<u64>(),
+            "failed": load(&self.failed),
+            "bounds": BOUNDS,
+            "counts": counts,
+        })
+    }
+}
+
+/// The metrics of callers' connections, requests and bodies.
+pub(crate) struct Traffic {
     seconds: Histogram,
     received: Counter,
     sent: Counter,
@@ -68,9 +95,6 @@ pub(crate) struct Traffic {
 impl Traffic {
     pub(crate) fn new() -> Self {
         Self {
-            calls: AtomicU64::default(),
-            failed: AtomicU64::default(),
-            counts: Default::default(),
             seconds: histogram!("gateway_request_seconds"),
             received: counter!("gateway_bytes_total", "direction" => "in"),
             sent: counter!("gateway_bytes_total", "direction" => "out"),
@@ -78,14 +102,9 @@ impl Traffic {
         }
     }
 
-    /// Counts a reply, whose head took so long.
-    pub(crate) fn replied(&self, failed: bool, took: Duration) {
-        let seconds = took.as_secs_f64();
-        let bucket = BOUNDS.partition_point(|bound| *bound < seconds);
-        self.calls.fetch_add(1, Ordering::Relaxed);
-        self.failed.fetch_add(u64::from(failed), Ordering::Relaxed);
-        self.counts[bucket].fetch_add(1, Ordering::Relaxed);
-        self.seconds.record(seconds);
+    /// Records a reply, whose head took so long.
+    pub(crate) fn replied(&self, took: Duration) {
+        self.seconds.record(took.as_secs_f64());
     }
 
     pub(crate) fn received(&self) -> Counter {
@@ -100,19 +119,6 @@ impl Traffic {
     pub(crate) fn connected(&self) -> Connected {
         self.connections.increment(1);
         Connected(self.connections.clone())
-    }
-
-    pub(crate) fn show(&self) -> Value {
-        let counts = self
-            .counts
-            .each_ref()
-            .map(|count| count.load(Ordering::Relaxed));
-        json!({
-            "calls": self.calls.load(Ordering::Relaxed),
-            "failed": self.failed.load(Ordering::Relaxed),
-            "bounds": BOUNDS,
-            "counts": counts,
-        })
     }
 }
 
@@ -130,7 +136,8 @@ pin_project! {
         #[pin]
         body: B,
         counter: Counter,
-        access: Option<Access>,
+        // In a box: replies are moved from layer to layer.
+        access: Option<Box<Access>>,
     }
 }
 
@@ -144,7 +151,7 @@ impl<B> Counted<B> {
     }
 
     /// Logs the request when the body has ended.
-    pub(crate) fn logged(self, access: Option<Access>) -> Self {
+    pub(crate) fn logged(self, access: Option<Box<Access>>) -> Self {
         Self { access, ..self }
     }
 }

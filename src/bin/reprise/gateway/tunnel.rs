@@ -24,13 +24,13 @@ pub(super) fn asked<B>(request: &Request<B>) -> Option<HeaderValue> {
         return None;
     }
     let headers = request.headers();
+    let protocol = headers.get(header::UPGRADE)?;
     let options = headers.get_all(header::CONNECTION).iter();
     let options = options.filter_map(|value| value.to_str().ok());
     let mut options = options.flat_map(|value| value.split(','));
     let upgrade = options.any(|option| option.trim().eq_ignore_ascii_case("upgrade"));
-    let protocol = headers.get(header::UPGRADE).filter(|_| upgrade)?;
     let is_http2 = protocol.as_bytes().eq_ignore_ascii_case(b"h2c");
-    (!is_http2).then(|| protocol.clone())
+    (upgrade && !is_http2).then(|| protocol.clone())
 }
 
 /// Marks a message as one that changes to a protocol.

@@ -12,7 +12,7 @@ use axum::body::Body;
 use http::{
     HeaderValue, Request, Uri, Version,
     header::{AUTHORIZATION, HOST},
-    uri::{Authority, PathAndQuery, Scheme},
+    uri::{Authority, Parts, PathAndQuery, Scheme},
 };
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::{
@@ -23,7 +23,10 @@ use rustls::{ClientConfig, RootCertStore, crypto::ring};
 use tokio::net::TcpStream;
 use tower_reprise::{Dependencies, delivery::replay::Replayed, error::BoxError};
 
-use super::routes::{Misses, leaves};
+use super::{
+    routes::{Misses, leaves},
+    traffic::Tally,
+};
 
 /// The longest path with its query that there is.
 const LONGEST: usize = u16::MAX as usize - 1;
@@ -80,8 +83,10 @@ pub(crate) struct Upstream {
     authority: Authority,
     pub(crate) endpoints: Box<[Endpoint]>,
     client: Calls,
-    /// The number of calls, which take turns at the endpoints.
-    calls: AtomicUsize,
+    /// The number of attempts that took turns at the endpoints.
+    turns: AtomicUsize,
+    /// Callers' requests.
+    pub(crate) calls: Tally,
 }
 
 /// A server of an upstream.
@@ -93,6 +98,8 @@ pub(crate) struct Endpoint {
     prefix: Box<str>,
     /// The name of its breaker and gate.
     pub(crate) dependency: Arc<str>,
+    /// Attempts, retries and replays included.
+    pub(crate) attempts: Tally,
 }
 
 /// On a request: the endpoints that its call has tried.
@@ -109,6 +116,7 @@ impl Upstream {
                 prefix: path.trim_end_matches('/').into(),
                 authority: parts.authority.ok_or("the upstream has no host")?,
                 dependency,
+                attempts: Tally::default(),
             })
         };
         let names = settings.endpoint_names();
@@ -118,7 +126,8 @@ impl Upstream {
             authority: settings.name.parse()?,
             endpoints: endpoints?,
             client: client(&settings)?,
-            calls: AtomicUsize::new(0),
+            turns: AtomicUsize::new(0),
+            calls: Tally::default(),
             settings,
         })
     }
@@ -165,11 +174,8 @@ impl Upstream {
     /// Makes a request one for this upstream, which is known by its authority from here on.
     pub(crate) fn claim(&self, request: &mut Request<Body>) -> Result<(), BoxError> {
         let path = request.uri().path_and_query().cloned();
-        *request.uri_mut() = Uri::builder()
-            .scheme(Scheme::HTTP)
-            .authority(self.authority.clone())
-            .path_and_query(path.unwrap_or(PathAndQuery::from_static("/")))
-            .build()?;
+        let path = path.unwrap_or(PathAndQuery::from_static("/"));
+        *request.uri_mut() = uri(Scheme::HTTP, self.authority.clone(), path)?;
         *request.version_mut() = Version::HTTP_11;
         if !self.settings.preserve_host {
             request.headers_mut().remove(HOST);
@@ -193,7 +199,7 @@ impl Upstream {
             return 0;
         }
         let before = tried.map_or(0, |tried| tried.0.load(Ordering::Relaxed));
-        let first = self.calls.fetch_add(1, Ordering::Relaxed);
+        let first = self.turns.fetch_add(1, Ordering::Relaxed);
         let all = (0..count).map(|step| (first.wrapping_add(step)) % count);
         let rank = |index: &usize| {
             let refuses = deps.get(&self.endpoints[*index].dependency).is_open();
@@ -221,13 +227,17 @@ impl Upstream {
             (prefix, "*") => prefix.parse()?,
             (prefix, path) => format!("{prefix}{path}").parse()?,
         };
-        *request.uri_mut() = Uri::builder()
-            .scheme(endpoint.scheme.clone())
-            .authority(endpoint.authority.clone())
-            .path_and_query(path)
-            .build()?;
+        let (scheme, authority) = (endpoint.scheme.clone(), endpoint.authority.clone());
+        *request.uri_mut() = uri(scheme, authority, path)?;
         Ok(self.client.request(request))
     }
+}
+
+fn uri(scheme: Scheme, authority: Authority, path: PathAndQuery) -> Result<Uri, BoxError> {
+    let mut parts = Parts::default();
+    (parts.scheme, parts.authority) = (Some(scheme), Some(authority));
+    parts.path_and_query = Some(path);
+    Ok(Uri::from_parts(parts)?)
 }
 
 /// A client for http and https, as HTTP/1.1 or HTTP/2.

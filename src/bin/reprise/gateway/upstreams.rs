@@ -2,7 +2,6 @@
 //! send requests on.
 
 use std::{
-    collections::HashMap,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -10,9 +9,10 @@ use std::{
 
 use arc_swap::ArcSwap;
 use axum::body::Body;
-use http::{Request, Response, Uri};
+use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper_util::client::legacy::ResponseFuture;
+use tokio::time::Instant;
 use tower::Service;
 use tower_reprise::{Dependencies, RetryOverride, error::BoxError};
 
@@ -35,11 +35,13 @@ pub(crate) struct Upstreams(Arc<ArcSwap<Known>>);
 #[derive(Debug, Default)]
 struct Known {
     routes: Routes,
-    /// By their names. Those that a reload took away stay, for calls that are under way.
-    upstreams: HashMap<Box<str>, Arc<Upstream>>,
-    /// The names of those that the configuration has.
-    current: Vec<Box<str>>,
+    upstreams: Vec<Arc<Upstream>>,
 }
+
+/// On a request: the route that it has taken. A call keeps to its upstream, even if a reload takes that
+/// away meanwhile.
+#[derive(Debug, Clone)]
+struct Taken(Arc<Route>);
 
 impl Upstreams {
     pub(crate) fn new(
@@ -61,50 +63,52 @@ impl Upstreams {
         Ok(())
     }
 
-    /// Lists those that the configuration has.
+    /// Lists them.
     pub(crate) fn list(&self) -> Vec<Arc<Upstream>> {
-        let known = self.0.load();
-        let current = known.current.iter();
-        current
-            .filter_map(|name| known.upstreams.get(name).cloned())
-            .collect()
+        self.0.load().upstreams.clone()
     }
 
-    /// Finds the upstream of a request that can be sent to it.
-    pub(crate) fn find<B>(&self, request: &Request<B>) -> Result<Arc<Upstream>, Misses> {
+    /// Finds the route of a request that can be sent to its upstream.
+    pub(crate) fn find<B>(&self, request: &Request<B>) -> Result<Arc<Route>, Misses> {
+        if let Some(Taken(route)) = request.extensions().get() {
+            return Ok(Arc::clone(route));
+        }
         let uri = request.uri();
         let known = self.0.load();
-        let upstream = known
-            .routes
-            .find(host(uri, request.headers()), uri.path())?;
-        upstream.takes(uri)?;
-        Ok(Arc::clone(upstream))
+        let host = || host(uri, request.headers());
+        let route = known.routes.find(host, uri.path())?;
+        route.upstream.takes(uri)?;
+        Ok(Arc::clone(route))
+    }
+
+    /// Lets a request take a route.
+    pub(crate) fn take(request: &mut Request<Body>, route: &Arc<Route>) {
+        request.extensions_mut().insert(Taken(Arc::clone(route)));
     }
 
     /// Makes a request one for its upstream, or refuses it: it goes nowhere else.
     pub(crate) fn aim(&self, mut request: Request<Body>) -> Result<Request<Body>, BoxError> {
-        self.find(&request)?.claim(&mut request)?;
+        let route = self.find(&request)?;
+        if request.extensions().get::<Taken>().is_none() {
+            Self::take(&mut request, &route);
+        }
+        route.upstream.claim(&mut request)?;
         Ok(request)
     }
 
-    /// Returns what an idempotency key of a request is unique for: its path, at its upstream if
-    /// there are several.
-    pub(crate) fn operation(&self, head: &Request<()>) -> String {
-        let path = head.uri().path();
-        let upstream = match self.of(head.uri()) {
-            Some(upstream) => Some(upstream),
-            None => self.find(head).ok(),
-        };
-        match upstream.filter(|upstream| upstream.settings.is_named) {
-            Some(upstream) => format!("{}{path}", upstream.name()),
-            None => path.to_owned(),
-        }
+    /// Returns the name of the upstream of a request; nothing if it has none.
+    pub(crate) fn name(&self, head: &Request<()>) -> String {
+        let route = self.find(head);
+        route.map_or_else(|_| String::new(), |route| route.upstream.name().to_owned())
     }
 
-    /// Returns the upstream that has claimed a request.
-    fn of(&self, uri: &Uri) -> Option<Arc<Upstream>> {
-        let name = uri.authority()?.as_str();
-        self.0.load().upstreams.get(name).cloned()
+    /// Returns what an idempotency key of a request is unique for.
+    pub(crate) fn operation(&self, head: &Request<()>) -> String {
+        let path = head.uri().path();
+        match self.find(head) {
+            Ok(route) => route.operation(path),
+            Err(_) => path.to_owned(),
+        }
     }
 
     /// Chooses the endpoint of an attempt.
@@ -113,12 +117,13 @@ impl Upstreams {
         let Some(tried) = request.extensions().get::<Tried>() else {
             return request;
         };
-        if let Some(upstream) = self.of(request.uri()) {
+        if let Some(Taken(route)) = request.extensions().get() {
+            let upstream = Arc::clone(&route.upstream);
             let chosen = upstream.choose(deps, Some(tried));
             let dependency = Arc::clone(&upstream.endpoints[chosen].dependency);
             let extensions = request.extensions_mut();
             extensions.insert(RetryOverride::new().dependency(dependency));
-            extensions.insert(Chosen(upstream, chosen));
+            extensions.insert(Chosen(chosen));
         }
         request
     }
@@ -130,37 +135,37 @@ impl Known {
         upstreams: &[UpstreamSettings],
         routes: &[RouteSettings],
     ) -> Result<Self, BoxError> {
-        let mut all = self.upstreams.clone();
-        for settings in upstreams {
-            let same = all.get(&settings.name);
-            if same.is_none_or(|same| same.settings != *settings) {
-                let upstream = Upstream::new(settings.clone())?;
-                all.insert(settings.name.clone(), Arc::new(upstream));
+        let known = |settings: &UpstreamSettings| {
+            let same = self.upstreams.iter().find(|it| it.settings == *settings);
+            match same {
+                Some(same) => Ok(Arc::clone(same)),
+                None => Upstream::new(settings.clone()).map(Arc::new),
             }
-        }
+        };
+        let upstreams = upstreams.iter().map(known);
+        let upstreams: Vec<_> = upstreams.collect::<Result<_, _>>()?;
         let routes = routes.iter().map(|route| {
-            let upstream = all.get(&route.upstream).ok_or("a route leads nowhere")?;
+            let upstream = upstreams.iter().find(|it| it.name() == &*route.upstream);
             Ok::<_, BoxError>(Route {
                 hosts: route.hosts.clone(),
                 path: route.path.clone(),
-                upstream: Arc::clone(upstream),
+                upstream: Arc::clone(upstream.ok_or("a route leads nowhere")?),
             })
         });
         Ok(Self {
             routes: Routes::new(routes.collect::<Result<_, _>>()?),
-            upstreams: all,
-            current: upstreams.iter().map(|it| it.name.clone()).collect(),
+            upstreams,
         })
     }
 }
 
 /// On a request: the endpoint that was chosen.
-#[derive(Debug, Clone)]
-struct Chosen(Arc<Upstream>, usize);
+#[derive(Debug, Clone, Copy)]
+struct Chosen(usize);
 
 /// Sends requests to the upstreams that have claimed them.
 #[derive(Debug, Clone)]
-pub(crate) struct Sender(pub(crate) Upstreams);
+pub(crate) struct Sender;
 
 impl Service<Request<Body>> for Sender {
     type Response = Response<Incoming>;
@@ -172,14 +177,18 @@ impl Service<Request<Body>> for Sender {
     }
 
     fn call(&mut self, mut request: Request<Body>) -> Sending {
-        let chosen = request.extensions_mut().remove::<Chosen>();
-        let chosen = chosen.or_else(|| Some(Chosen(self.0.of(request.uri())?, 0)));
-        let sent = match chosen {
-            Some(Chosen(upstream, endpoint)) => upstream.send(request, endpoint),
-            None => Err(Misses::Unknown.into()),
+        let endpoint = request.extensions_mut().remove::<Chosen>();
+        let endpoint = endpoint.map_or(0, |Chosen(endpoint)| endpoint);
+        let Some(Taken(route)) = request.extensions_mut().remove() else {
+            return Sending::Failed(Some(Misses::Unknown.into()));
         };
-        match sent {
-            Ok(response) => Sending::Sent(response),
+        match route.upstream.send(request, endpoint) {
+            Ok(response) => Sending::Sent {
+                response,
+                started: Instant::now(),
+                route,
+                endpoint,
+            },
             Err(error) => Sending::Failed(Some(error)),
         }
     }
@@ -187,7 +196,12 @@ impl Service<Request<Body>> for Sender {
 
 /// The future of a [`Sender`].
 pub(crate) enum Sending {
-    Sent(ResponseFuture),
+    Sent {
+        response: ResponseFuture,
+        started: Instant,
+        route: Arc<Route>,
+        endpoint: usize,
+    },
     Failed(Option<BoxError>),
 }
 
@@ -196,7 +210,19 @@ impl Future for Sending {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match self.get_mut() {
-            Self::Sent(response) => Poll::Ready(Ok(ready!(Pin::new(response).poll(cx))?)),
+            Self::Sent {
+                response,
+                started,
+                route,
+                endpoint,
+            } => {
+                let result = ready!(Pin::new(response).poll(cx));
+                let status = result.as_ref().map(Response::status);
+                let failed = !status.is_ok_and(|status| !status.is_server_error());
+                let attempts = &route.upstream.endpoints[*endpoint].attempts;
+                attempts.count(failed, started.elapsed());
+                Poll::Ready(Ok(result?))
+            }
             Self::Failed(error) => match error.take() {
                 Some(error) => Poll::Ready(Err(error)),
                 None => unreachable!("the future was polled after it was ready"),

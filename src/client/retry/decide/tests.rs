@@ -63,7 +63,7 @@ impl Environment for Row {
         self.replayable
     }
 
-    fn charge(&self) -> Result<(), StopReason> {
+    fn charge(&mut self, _: Duration) -> Result<(), StopReason> {
         self.charges.set(self.charges.get() + 1);
         self.in_budget.then_some(()).ok_or(StopReason::Budget)
     }

@@ -56,6 +56,11 @@ impl TakenRoom {
         }
     }
 
+    #[cfg(all(test, not(reprise_loom)))]
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Takes more room, if there is that much.
     pub(super) fn take(&mut self, more: usize, limit: usize) -> bool {
         let fits = self.bytes.checked_add(more).is_some_and(|all| all <= limit)
@@ -118,8 +123,12 @@ impl Part {
 impl Frames {
     /// Takes room for more frames, if they fit.
     fn take(&mut self, more: usize, limit: usize) -> bool {
-        let shared: usize = self.shared.iter().map(|part| part.room.bytes).sum();
+        let shared = self.shared_room();
         self.tail.room.take(more, limit.saturating_sub(shared))
+    }
+
+    fn shared_room(&self) -> usize {
+        self.shared.iter().map(|part| part.room.bytes).sum()
     }
 
     fn replay(&mut self) -> Replay {
@@ -201,6 +210,16 @@ impl RecordedFrames {
         match self {
             Self::Partial(frames) | Self::Complete(frames) => Some(frames.replay()),
             Self::Lost => None,
+        }
+    }
+
+    /// Returns the room that is taken.
+    pub(super) fn room(&self) -> usize {
+        match self {
+            Self::Partial(frames) | Self::Complete(frames) => {
+                frames.shared_room() + frames.tail.room.bytes
+            }
+            Self::Lost => 0,
         }
     }
 

@@ -316,6 +316,33 @@ fn d_8_a_sender_that_waits_is_woken_though_a_hedge_asked_too() {
     assert_eq!(second.data, b"abcd");
 }
 
+/// The room of a call bounds what was recorded and what was read ahead together, however often a retry
+/// or a hedge is decided on.
+#[test]
+fn d_8_deciding_again_and_again_reads_no_further_than_there_is_room() {
+    let source = Fed::default();
+    let (recording, mut first) = recorded(&source);
+    for _ in 0..20 {
+        source.feed(Some(Ok(Frame::data(vec![7; 15].into()))));
+    }
+    assert!(first.poll());
+    for _ in 0..5 {
+        assert!(Boxed::is_replayable(&recording));
+        assert!(!Boxed::is_complete(&recording));
+        // One fits beside the first, and the one after that ends it.
+        assert_eq!(source.0.lock().unwrap().frames.len(), 17);
+    }
+    let room = |recording: &Recording<Boxed>| {
+        let state = recording.0.as_ref().unwrap().lock();
+        state.ahead_room.bytes() + state.recorded.room()
+    };
+    assert_eq!(room(&recording), 30);
+    source.feed(None);
+    while first.poll() {}
+    assert_eq!((first.data.len(), first.end), (300, Some(End::Over)));
+    assert_eq!(room(&recording), 0);
+}
+
 /// An error type of which there is no value: its transport waits, and never takes a part for all.
 #[test]
 fn d_8_a_superseded_body_whose_error_is_unknown_stays_pending() {

@@ -1,3 +1,4 @@
+mod bounds;
 mod commands;
 mod leasing;
 mod queueing;
@@ -44,6 +45,9 @@ pub async fn journal<B: Backend<Store: Journal>>(backend: &B) {
         enqueuing_can_be_repeated
         the_same_operation_is_queued_once
         what_was_called_off_frees_its_key
+        many_are_queued_at_once
+        bounds_hold_for_concurrent_callers
+        bounds_count_what_is_not_over
         order_is_priority_then_due_then_sequence
         a_lane_in_order_waits_for_its_first
         lanes_are_independent

@@ -15,6 +15,7 @@ impl<B: Backend<Store: Journal>> Case<'_, B> {
             lane: "https://shop.example:8443".to_owned(),
             owner: "tenant/é'\"%".to_owned(),
             label: "POST /orders".to_owned(),
+            reason: Some("the shop's closed".to_owned()),
             priority: Priority::High,
             delay: self.unit,
             payload: payload.clone(),
@@ -35,6 +36,7 @@ impl<B: Backend<Store: Journal>> Case<'_, B> {
         );
         assert_eq!(found.due_at, found.queued_at.after(new.delay));
         assert_eq!(found.expires_at, found.queued_at.after(new.ttl));
+        assert_eq!(found.reason, new.reason);
         assert!(found.history.is_empty());
         self.pass(1).await;
         let leased = self.store.lease(self.request(&new.lane, 5)).await;
@@ -87,7 +89,7 @@ impl<B: Backend<Store: Journal>> Case<'_, B> {
                     entry.id
                 }
                 Enqueued::Existing(entry) => entry.id,
-                Enqueued::Mismatch => panic!("the fingerprint is the same"),
+                other => panic!("the fingerprint is the same: {other:?}"),
             });
         }
         assert_eq!(new, 1, "one is new");
@@ -145,5 +147,34 @@ impl<B: Backend<Store: Journal>> Case<'_, B> {
         let third = self.put(with(1)).await;
         let again = self.store.enqueue(with(1)).await.expect("enqueue");
         assert!(matches!(again, Enqueued::Existing(entry) if entry.id == third));
+    }
+
+    pub(super) async fn many_are_queued_at_once(&self) {
+        let known = self.put(self.entry()).await;
+        let keyed = |fingerprint| NewEntry {
+            dedup: dedup(1, fingerprint),
+            ..self.entry()
+        };
+        let mut entries: Vec<_> = (0..2100).map(|_| self.entry()).collect();
+        (entries[0].id, entries[5], entries[1200], entries[1201]) =
+            (known, keyed(1), keyed(1), keyed(2));
+        let all: Vec<_> = entries.iter().map(|new| new.id).collect();
+        let enqueued = self
+            .store
+            .enqueue_many(entries)
+            .await
+            .expect("enqueue_many");
+        assert_eq!(enqueued.len(), all.len());
+        for (n, enqueued) in enqueued.into_iter().enumerate() {
+            match (n, enqueued) {
+                (0, Enqueued::Existing(entry)) => assert_eq!(entry.id, known),
+                (1200, Enqueued::Existing(entry)) => assert_eq!(entry.id, all[5]),
+                (1201, Enqueued::Mismatch) => {}
+                (_, Enqueued::New(entry)) => assert_eq!(entry.id, all[n]),
+                (n, other) => panic!("{n} is {other:?}"),
+            }
+        }
+        let counts = self.other.counts(&self.queue).await.expect("counts");
+        assert_eq!(counts.of(Status::Queued), 2098);
     }
 }

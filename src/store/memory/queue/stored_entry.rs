@@ -11,6 +11,8 @@ use crate::store::{
 pub(super) struct StoredEntry {
     pub(super) entry: Entry,
     pub(super) dedup: Option<(RecordKey, Fingerprint)>,
+    /// Whether it was enqueued with bounds.
+    pub(super) bounded: bool,
     /// End of the lease while it is processed; while it is queued, the end of its wait; once it is
     /// over, when it may be removed.
     pub(super) until: Timestamp,
@@ -29,6 +31,11 @@ impl StoredEntry {
         self.entry.status.is_over() && self.until <= now
     }
 
+    /// Returns whether it counts against the bounds of its queue.
+    pub(super) fn is_counted(&self) -> bool {
+        self.bounded && !self.entry.status.is_over()
+    }
+
     pub(super) fn bytes(&self) -> u64 {
         let result = self.entry.result.as_ref().map_or(0, Bytes::len);
         (self.entry.payload.len() + result) as u64
@@ -36,12 +43,29 @@ impl StoredEntry {
 
     /// Returns the entry without payload, result and history.
     pub(super) fn summary(&self, now: Timestamp) -> Entry {
+        let entry = &self.entry;
         Entry {
+            id: entry.id,
+            queue: entry.queue.clone(),
+            lane: entry.lane.clone(),
+            owner: entry.owner.clone(),
+            label: entry.label.clone(),
+            priority: entry.priority,
             status: self.status(now),
+            sequence: entry.sequence,
+            lease_token: entry.lease_token,
+            attempts: entry.attempts,
+            redrives: entry.redrives,
+            cause: entry.cause.clone(),
+            repeats: entry.repeats,
+            reason: entry.reason.clone(),
+            queued_at: entry.queued_at,
+            due_at: entry.due_at,
+            expires_at: entry.expires_at,
+            changed_at: entry.changed_at,
             payload: Bytes::new(),
             result: None,
             history: Vec::new(),
-            ..self.entry.clone()
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::{ops::Bound, time::Duration};
 
-use super::{Shards, Slot, State, Table, full, micros, place, reserve};
+use super::{Shards, Slot, State, Table, micros, place};
 use crate::{
     store::{
         FencingToken, OutcomeCursor, OutcomePage, RecordKey, Resolution, Resolved, StoreError,
@@ -90,9 +90,7 @@ impl Shards {
             Resolution::Executed(stored, _) => stored.len() as u64,
             Resolution::NoEffect => 0,
         };
-        if !reserve(&self.bytes, bytes, self.max_bytes) {
-            return Err(full("no room for the reply"));
-        }
+        self.reserve_bytes(bytes, now)?;
         let (shard, mut table) = self.open(hash);
         let is_unknown = |slot: &Slot| {
             let unknown = table.unknown(slot, now);

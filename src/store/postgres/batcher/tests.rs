@@ -1,7 +1,12 @@
-use std::sync::Arc;
+use std::{
+    future::poll_fn,
+    pin::{Pin, pin},
+    sync::Arc,
+    task::Poll,
+};
 
 use tokio::{
-    runtime,
+    runtime::{self, Handle},
     sync::Semaphore,
     task::{JoinHandle, yield_now},
 };
@@ -48,14 +53,25 @@ impl Slow {
         tokio::spawn(async move { batched(&store, Row(number, Answer::Made)).await })
     }
 
+    async fn until_waiting(&self, transitions: usize) {
+        while self.0.batcher.count() < transitions {
+            yield_now().await;
+        }
+    }
+
     async fn until_sent(&self, statements: usize) {
         while self.sent().len() < statements {
             yield_now().await;
         }
     }
 
+    fn is_idle(&self) -> bool {
+        let pending = self.0.batcher.lock();
+        pending.senders == 0 && !pending.lone && pending.waiting.is_empty()
+    }
+
     async fn until_idle(&self) {
-        while self.0.batcher.lock().senders > 0 {
+        while !self.is_idle() {
             yield_now().await;
         }
     }
@@ -87,6 +103,11 @@ impl BatchRow for Row {
             Answer::Fails(kind) => Err(StoreError::new(kind, "as asked").in_doubt()),
         }
     }
+}
+
+/// Polls once.
+async fn is_pending(mut future: Pin<&mut impl Future>) -> bool {
+    poll_fn(|context| Poll::Ready(future.as_mut().poll(context).is_pending())).await
 }
 
 fn made(sent: Result<Batched<u32>, StoreError>) -> Option<u32> {
@@ -121,17 +142,34 @@ async fn those_that_come_together_share_a_statement() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn those_that_come_while_one_is_sent_are_sent_after_it() {
+async fn those_that_come_while_a_batch_is_sent_are_sent_after_it() {
     let store = Slow::new();
-    let first = store.start(1);
+    let first = [store.start(1), store.start(2)];
     store.until_sent(1).await;
-    let others = [store.start(2), store.start(3)];
+    let others = [store.start(3), store.start(4)];
+    store.until_waiting(2).await;
+    assert_eq!(store.sent().len(), 1);
     store.0.ends.add_permits(2);
-    assert_eq!(made(first.await.unwrap()), Some(1));
-    for (other, number) in others.into_iter().zip(2..) {
+    for (other, number) in first.into_iter().chain(others).zip(1..) {
         assert_eq!(made(other.await.unwrap()), Some(number));
     }
-    assert_eq!(store.sent(), [vec![1], vec![2, 3]]);
+    assert_eq!(store.sent(), [[2, 1], [3, 4]]);
+    store.until_idle().await;
+}
+
+/// T-8: a caller that sends its own transition may be polled by a task that waits for another one.
+#[tokio::test(start_paused = true)]
+async fn t_8_nobody_waits_for_a_caller_that_is_not_polled() {
+    let store = Slow::new();
+    let mut first = pin!(batched(&store, Row(1, Answer::Made)));
+    while store.sent().is_empty() {
+        assert!(is_pending(first.as_mut()).await);
+    }
+    store.0.ends.add_permits(2);
+    let second = batched(&store, Row(2, Answer::Made)).await;
+    assert_eq!(made(second), Some(2));
+    assert_eq!(made(first.await), Some(1));
+    assert_eq!(store.sent(), [[1], [2]]);
     store.until_idle().await;
 }
 
@@ -142,30 +180,47 @@ async fn t_8_a_cancelled_caller_strands_nobody() {
     let first = store.start(1);
     store.until_sent(1).await;
     let others = [store.start(2), store.start(3)];
-    while store.0.batcher.count() < 2 {
-        yield_now().await;
-    }
+    store.until_sent(2).await;
     first.abort();
     assert!(first.await.unwrap_err().is_cancelled());
-    store.until_sent(2).await;
     store.0.ends.add_permits(1);
     for (other, number) in others.into_iter().zip(2..) {
         assert_eq!(made(other.await.unwrap()), Some(number));
     }
+    store.until_idle().await;
     // One that is dropped before it sends leaves nothing behind, either.
-    drop(tokio::spawn({
-        let store = store.clone();
-        async move {
-            let row = batched(&store, Row(4, Answer::Made));
-            assert!(tokio::time::timeout(Duration::ZERO, row).await.is_err());
-        }
-    }));
+    let mut dropped = Box::pin(batched(&store, Row(4, Answer::Made)));
+    assert!(is_pending(dropped.as_mut()).await);
+    drop(dropped);
     store.0.ends.add_permits(1);
     assert_eq!(made(store.start(5).await.unwrap()), Some(5));
+    assert_eq!(store.sent(), [vec![1], vec![2, 3], vec![5]]);
+}
+
+/// T-8: during an outage callers come and leave; what they left is not sent when the server is back.
+#[tokio::test(start_paused = true)]
+async fn t_8_what_nobody_waits_for_any_more_is_not_sent() {
+    let store = Slow::new();
+    let first = [store.start(1), store.start(2)];
+    store.until_sent(1).await;
+    let left: Vec<_> = (10..20).map(|number| store.start(number)).collect();
+    store.until_waiting(10).await;
+    for left in left {
+        left.abort();
+        assert!(left.await.unwrap_err().is_cancelled());
+    }
+    let stays = store.start(3);
+    store.until_waiting(11).await;
+    store.0.ends.add_permits(2);
+    for (sent, number) in first.into_iter().chain([stays]).zip(1..) {
+        assert_eq!(made(sent.await.unwrap()), Some(number));
+    }
+    assert_eq!(store.sent(), [vec![2, 1], vec![3]]);
+    store.until_idle().await;
 }
 
 #[test]
-fn a_transition_whose_runtime_ends_leaves_the_others_to_themselves() {
+fn a_task_whose_runtime_ends_leaves_the_others_to_themselves() {
     let store = Slow::new();
     let runtime = || {
         let mut builder = runtime::Builder::new_current_thread();
@@ -173,20 +228,18 @@ fn a_transition_whose_runtime_ends_leaves_the_others_to_themselves() {
     };
     let (ending, staying) = (runtime(), runtime());
     ending.block_on(async {
-        drop(store.start(1));
+        drop((store.start(1), store.start(2)));
         store.until_sent(1).await;
     });
     let other = staying.block_on(async {
-        let other = store.start(2);
-        while store.0.batcher.count() == 0 {
-            yield_now().await;
-        }
+        let other = store.start(3);
+        store.until_waiting(1).await;
         other
     });
     drop(ending);
     let sent = staying.block_on(other).unwrap();
     assert!(matches!(sent, Ok(Batched::Alone { in_doubt: true, .. })));
-    assert_eq!(store.0.batcher.lock().senders, 0);
+    assert!(store.is_idle());
 }
 
 #[tokio::test(start_paused = true)]
@@ -207,44 +260,50 @@ async fn a_lone_transition_that_fails_is_repeated_where_that_helps() {
         assert_eq!(error.kind(), kind);
         assert!(error.to_string().contains("as asked"), "{error}");
     }
-    assert_eq!(store.0.batcher.lock().senders, 0);
+    assert!(store.is_idle());
 }
 
-fn add(batcher: &Batcher<Row>) -> bool {
-    batcher.add(Row(0, Answer::Made), oneshot::channel().0)
+/// The transition of a caller that waits, until this is dropped.
+type Caller = oneshot::Receiver<Sent<Row>>;
+
+/// Returns whether a task has to be started.
+fn add(batcher: &Batcher<Row>, callers: &mut Vec<Caller>) -> bool {
+    let (answer, caller) = oneshot::channel();
+    callers.push(caller);
+    batcher.add(Row(0, Answer::Made), answer)
 }
 
 #[test]
 fn few_are_sent_one_batch_after_the_other() {
-    let batcher = Batcher::new(Duration::ZERO);
-    assert!(add(&batcher), "the first starts a task");
+    let (batcher, callers) = (Batcher::new(Duration::ZERO), &mut Vec::new());
+    assert!(add(&batcher, callers), "the first starts a task");
     assert_eq!(batcher.next().len(), 1);
-    assert!((1..MANY).all(|_| !add(&batcher)));
+    assert!((1..MANY).all(|_| !add(&batcher, callers)));
     assert_eq!(batcher.next().len(), MANY - 1);
     assert!(batcher.next().is_empty());
-    assert!(add(&batcher), "the task has ended");
+    assert!(add(&batcher, callers), "the task has ended");
 }
 
 #[test]
 fn nothing_waits_for_a_task_that_was_dropped() {
-    let batcher = Batcher::new(Duration::ZERO);
-    assert!(add(&batcher), "the first starts a task");
-    assert!(!add(&batcher));
+    let (batcher, callers) = (Batcher::new(Duration::ZERO), &mut Vec::new());
+    assert!(add(&batcher, callers), "the first starts a task");
+    assert!(!add(&batcher, callers));
     batcher.abandon();
     assert_eq!(batcher.count(), 0, "they are sent one by one");
-    assert!(add(&batcher), "the task has ended");
+    assert!(add(&batcher, callers), "the task has ended");
 }
 
 #[test]
 fn many_are_sent_in_two_batches_at_a_time() {
-    let batcher = Batcher::new(Duration::ZERO);
-    assert!(add(&batcher));
+    let (batcher, callers) = (Batcher::new(Duration::ZERO), &mut Vec::new());
+    assert!(add(&batcher, callers));
     assert_eq!(batcher.next().len(), 1);
-    let started = (0..2 * FULL).filter(|_| add(&batcher)).count();
+    let started = (0..2 * FULL).filter(|_| add(&batcher, callers)).count();
     assert_eq!(started, SENDERS - 1);
     assert_eq!(batcher.next().len(), FULL);
     assert_eq!(batcher.next().len(), FULL);
-    add(&batcher);
+    add(&batcher, callers);
     assert!(batcher.next().is_empty(), "one task is enough for that");
     assert_eq!(batcher.next().len(), 1);
     assert!(batcher.next().is_empty());

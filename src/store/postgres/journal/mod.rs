@@ -1,5 +1,6 @@
 //! The journal, in a table beside that of the records.
 
+mod enqueue_row;
 mod row;
 mod settle_row;
 mod sql;
@@ -7,26 +8,31 @@ mod transactions;
 
 use std::time::Duration;
 
+use tokio::time::Instant;
 use tokio_postgres::{Row, Transaction, types::ToSql};
 
+pub(super) use self::{enqueue_row::EnqueueRow, settle_row::SettleRow, sql::Statements};
 use self::{
     row::{summary, unreadable, whole},
     transactions::{enqueue_with, enqueued},
 };
-pub(super) use self::{settle_row::SettleRow, sql::Statements};
 use super::{
     PostgresStore,
-    batcher::{Batched, batched},
+    batcher::{BatchRow, Batched, batched},
     error,
 };
 use crate::store::{
     Fingerprint, Ownership, RecordKey, StoreError, StoreErrorKind,
     journal::{
         CommandResult, Counts, Duplicate, Enqueued, Entry, EntryCommand, EntryId, EventKind,
-        Journal, LeaseRequest, LeaseToken, NewEntry, Query, Settlement, Status, Timestamp, history,
+        FEW_DUE, Journal, LeaseRequest, LeaseToken, NewEntry, Query, Settlement, Status, Timestamp,
+        history, page_of_lanes,
     },
     remote,
 };
+
+/// The most entries of one call in one commit.
+const COMMIT: usize = 1000;
 
 type Parameters<'a> = [&'a (dyn ToSql + Sync)];
 
@@ -36,6 +42,9 @@ impl PostgresStore {
     ///
     /// The entry is stored as it is. Where workers use a `Sealed` store, use that one's `enqueue_in`:
     /// they can't open what was not sealed.
+    ///
+    /// It is always taken: [bounds](NewEntry::bounds) would hold up all others of its queue until your
+    /// transaction ends.
     ///
     /// An entry with a [`Dedup`](crate::store::journal::Dedup) that another transaction is queueing at the
     /// same time waits for that one to end.
@@ -72,9 +81,9 @@ impl PostgresStore {
     ) -> Result<Enqueued, StoreError> {
         let statements = &self.inner.journal;
         let enqueue = [&*statements.enqueue, &*statements.existing];
-        let row = enqueue_with(transaction, enqueue, &entry).await;
-        row.map_err(error::of_statement)
-            .and_then(|row| enqueued(&row))
+        let put = enqueue_with(transaction, enqueue, &entry, None).await;
+        put.map_err(error::of_statement)
+            .and_then(|put| enqueued(&put))
     }
 
     async fn entries(
@@ -96,10 +105,37 @@ pub(super) fn micros(duration: Duration) -> i64 {
 impl Journal for PostgresStore {
     async fn enqueue(&self, entry: NewEntry) -> Result<Enqueued, StoreError> {
         self.sweep_if_due();
-        let row = remote::with_retries(self.inner.timeout, |deadline| {
-            self.try_enqueue(deadline, &entry)
-        });
-        enqueued(&row.await?)
+        let row = EnqueueRow(entry.clone());
+        let (left, in_doubt) = match batched(self, row).await? {
+            Batched::Made(new) => return Ok(Enqueued::New(new)),
+            Batched::Alone { left, in_doubt } => (left, in_doubt),
+        };
+        let put = remote::with_retries(left, |deadline| self.try_enqueue(deadline, &entry)).await;
+        put.map_err(|error| error.in_doubt_if(in_doubt))
+            .and_then(|put| enqueued(&put))
+    }
+
+    async fn enqueue_many(&self, entries: Vec<NewEntry>) -> Result<Vec<Enqueued>, StoreError> {
+        self.sweep_if_due();
+        let mut enqueued = Vec::with_capacity(entries.len());
+        let mut rows = entries.into_iter().map(EnqueueRow).peekable();
+        while rows.peek().is_some() {
+            let some: Vec<_> = rows.by_ref().take(COMMIT).collect();
+            let deadline = Instant::now() + self.inner.timeout;
+            let new = match EnqueueRow::send(self, deadline, &some).await {
+                Ok(new) => new,
+                Err(error) if error.is_transient() => return Err(error),
+                // One that the server does not take, or that has no room.
+                Err(_) => some.iter().map(|_| None).collect(),
+            };
+            for (EnqueueRow(entry), new) in some.into_iter().zip(new) {
+                enqueued.push(match new {
+                    Some(new) => Enqueued::New(new),
+                    None => self.enqueue(entry).await?,
+                });
+            }
+        }
+        Ok(enqueued)
     }
 
     async fn lanes(
@@ -108,6 +144,20 @@ impl Journal for PostgresStore {
         after: Option<&str>,
         limit: u32,
     ) -> Result<Vec<String>, StoreError> {
+        // Those past their time are due, too.
+        let few = i64::from(FEW_DUE + 1);
+        let rows = self
+            .rows(&self.inner.journal.ready, &[&queue, &few])
+            .await?;
+        if rows.len() <= FEW_DUE as usize {
+            let mut lanes = Vec::with_capacity(rows.len());
+            for row in &rows {
+                if row.try_get(1).map_err(unreadable)? {
+                    lanes.push(row.try_get(0).map_err(unreadable)?);
+                }
+            }
+            return Ok(page_of_lanes(lanes, after, limit));
+        }
         let sql = match after {
             Some(_) => &self.inner.journal.lanes_after,
             None => &self.inner.journal.lanes_from,

@@ -52,6 +52,7 @@ fn try_summary(row: &Row) -> Result<Entry, BoxError> {
         redrives: u32::try_from(row.try_get::<_, i32>("redrives")?)?,
         cause: row.try_get("cause")?,
         repeats: u32::try_from(row.try_get::<_, i32>("repeats")?)?,
+        reason: row.try_get("reason")?,
         queued_at: time("queued")?,
         due_at: time("due")?,
         expires_at: time("expires")?,

@@ -37,7 +37,7 @@ fn status() -> String {
 fn summary() -> String {
     format!(
         "sequence, id, queue, lane, owner, label, priority, {} AS status, \
-         turn, attempts, redrives, cause, repeats, queued, due, expires, changed",
+         turn, attempts, redrives, cause, repeats, reason, queued, due, expires, changed",
         status()
     )
 }
@@ -61,8 +61,10 @@ fn noted(note: &str) -> String {
 #[derive(Debug)]
 pub(in super::super) struct Statements {
     pub(super) enqueue: String,
+    pub(super) enqueue_batch: String,
     pub(in super::super) enqueue_once: String,
     pub(super) existing: String,
+    pub(super) ready: String,
     pub(super) lanes_from: String,
     pub(super) lanes_after: String,
     pub(in super::super) lease: String,
@@ -94,8 +96,13 @@ impl Statements {
         let [cancelled, redriven] = [noted("$3"), noted("$3")];
         Self {
             enqueue: enqueue(table),
+            enqueue_batch: enqueue_batch(table),
             enqueue_once: enqueue_once(table),
             existing: existing(table),
+            ready: format!(
+                "SELECT lane, leased <= {NOW} FROM {table} \
+                 WHERE queue = $1 AND status = 0 AND due <= {NOW} ORDER BY due LIMIT $2"
+            ),
             lanes_from: lanes(table, ">="),
             lanes_after: lanes(table, ">"),
             lease: lease(table),
@@ -198,21 +205,86 @@ impl Statements {
     }
 }
 
+/// The columns of an entry that the caller decides about, and their types. All but the bounds are the
+/// parameters of each statement that queues one entry.
+const NEW: [(&str, &str); 15] = [
+    ("id", "bytea"),
+    ("queue", "text"),
+    ("lane", "text"),
+    ("owner", "text"),
+    ("label", "text"),
+    ("dedup", "bytea"),
+    ("fingerprint", "bytea"),
+    ("priority", "smallint"),
+    ("delay", "bigint"),
+    ("ttl", "bigint"),
+    ("payload", "bytea"),
+    ("version", "text"),
+    ("reason", "text"),
+    ("in_all", "integer"),
+    ("per_owner", "integer"),
+];
+
 /// Returns no row if another entry has the id or the key.
 fn enqueue(table: &Table) -> String {
-    format!("{} RETURNING {}", insert(table, ""), summary())
+    format!("{} RETURNING {}", insert(table, "", true), summary())
 }
 
-fn insert(table: &Table, from: &str) -> String {
-    let expires = after("$10");
+/// Queues many entries: each parameter is an array with an element for each. `ago` is how many
+/// microseconds before the others of the batch an entry came, so that they stay in that order.
+fn enqueue_batch(table: &Table) -> String {
+    let columns = NEW.map(|(column, _)| column).join(", ");
+    let arrays: Vec<_> = (1..)
+        .zip(NEW)
+        .map(|(n, (_, kind))| format!("${n}::{kind}[]"))
+        .collect();
+    let values = NEW.map(|(column, _)| format!("new.{column}"));
+    format!(
+        "{} FROM unnest({}, $16::bigint[]) AS new ({columns}, ago) \
+         ON CONFLICT DO NOTHING RETURNING {}",
+        inserted(table, &values, &format!("({NOW} - new.ago)")),
+        arrays.join(", "),
+        summary()
+    )
+}
+
+fn insert(table: &Table, from: &str, bounded: bool) -> String {
+    let mut parameter = 0;
+    let mut values = NEW.map(|(_, kind)| {
+        parameter += 1;
+        format!("${parameter}::{kind}")
+    });
+    if !bounded {
+        values[13..].fill("NULL".to_owned());
+    }
+    let insert = inserted(table, &values, NOW);
+    format!("{insert} {from} ON CONFLICT DO NOTHING")
+}
+
+/// Returns the start of a statement that inserts these values, in the order of [`NEW`].
+fn inserted(table: &Table, values: &[String; 15], now: &str) -> String {
+    let [
+        id,
+        queue,
+        lane,
+        owner,
+        label,
+        dedup,
+        fingerprint,
+        priority,
+        delay,
+        ttl,
+        rest @ ..,
+    ] = values;
+    let after = |duration| format!("least({now} + {duration}, {FOREVER})");
+    let (due, expires) = (after(delay), after(ttl));
     format!(
         "INSERT INTO {table} (id, queue, lane, owner, label, dedup, fingerprint, priority, status, \
-           turn, attempts, queued, due, expires, changed, leased, until, history, payload, version) \
-         SELECT $1::bytea, $2::text, $3::text, $4::text, $5::text, $6::bytea, $7::bytea, \
-           $8::smallint, 0, 0, 0, {NOW}, least({}, {expires}), {expires}, {NOW}, 0, 0, '', \
-           $11::bytea, $12::text {from} \
-         ON CONFLICT DO NOTHING",
-        after("$9"),
+           turn, attempts, queued, due, expires, changed, leased, until, history, payload, version, \
+           reason, in_all, per_owner) \
+         SELECT {id}, {queue}, {lane}, {owner}, {label}, {dedup}, {fingerprint}, {priority}, 0, 0, 0, \
+           {now}, least({due}, {expires}), {expires}, {now}, 0, 0, '', {}",
+        rest.join(", ")
     )
 }
 
@@ -224,6 +296,7 @@ fn enqueue_once(table: &Table) -> String {
     let insert = insert(
         table,
         "FROM (SELECT count(*) FROM freed) f, (SELECT count(*) FROM gone) g",
+        false,
     );
     format!(
         "WITH freed AS ( \
@@ -260,7 +333,7 @@ fn existing(table: &Table) -> String {
     )
 }
 
-/// Steps from one lane to the next without reading the entries in between, and reads no more than
+/// Finds lanes where much is due. Steps from one lane to the next without reading the entries in between, and reads no more than
 /// the first that is due: of an EXISTS the server may make a list of all there is.
 fn lanes(table: &Table, from: &str) -> String {
     let here = format!("SELECT true FROM {table} j WHERE j.queue = $1 AND j.lane = lanes.lane");

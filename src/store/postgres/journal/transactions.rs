@@ -9,8 +9,8 @@ use super::{
 };
 use crate::store::{
     StoreError,
-    journal::{Enqueued, EventKind, NewEntry, Settlement, history},
-    postgres::PostgresStore,
+    journal::{Enqueued, EventKind, NewEntry, QueueBounds, Settlement, history},
+    postgres::{PostgresStore, schema::QUEUE_FULL},
 };
 
 impl PostgresStore {
@@ -18,11 +18,11 @@ impl PostgresStore {
         &self,
         deadline: Instant,
         new: &NewEntry,
-    ) -> Result<Row, StoreError> {
+    ) -> Result<Put, StoreError> {
         let client = self.client(deadline).await?;
         let answer = tokio::time::timeout_at(deadline, async {
             let enqueue = self.enqueuing(&client).await?;
-            enqueue_with(&**client, enqueue.each_ref(), new).await
+            enqueue_with(&**client, enqueue.each_ref(), new, new.bounds).await
         });
         let answer = answer.await;
         client.conclude(answer)
@@ -45,7 +45,7 @@ impl PostgresStore {
                 return Ok(false);
             }
             for new in outbox {
-                enqueue_with(&*transaction, enqueue.each_ref(), new).await?;
+                enqueue_with(&*transaction, enqueue.each_ref(), new, None).await?;
             }
             transaction.commit().await?;
             Ok(true)
@@ -61,7 +61,7 @@ impl PostgresStore {
         new: &NewEntry,
         attempts: u32,
         settlement: &Settlement,
-    ) -> Result<Row, StoreError> {
+    ) -> Result<Put, StoreError> {
         let (_, keep) = settlement.outcome.transition();
         let note = history::frame(EventKind::Settlement, &settlement.note);
         let parameters: [&(dyn ToSql + Sync); 6] = [
@@ -77,16 +77,16 @@ impl PostgresStore {
             let bury = client.prepare_cached(&self.inner.journal.bury).await?;
             let enqueue = self.enqueuing(&client).await?;
             let transaction = client.transaction().await?;
-            let row = enqueue_with(&*transaction, enqueue.each_ref(), new).await?;
-            if !is_new(&row) {
-                return Ok(row);
+            let put = enqueue_with(&*transaction, enqueue.each_ref(), new, None).await?;
+            if !matches!(&put, Put::Row(row) if is_new(row)) {
+                return Ok(put);
             }
             for new in &settlement.outbox {
-                enqueue_with(&*transaction, enqueue.each_ref(), new).await?;
+                enqueue_with(&*transaction, enqueue.each_ref(), new, None).await?;
             }
             let row = transaction.query_one(&bury, &parameters).await?;
             transaction.commit().await?;
-            Ok(row)
+            Ok(Put::Row(row))
         });
         let answer = answer.await;
         client.conclude(answer)
@@ -104,18 +104,28 @@ impl PostgresStore {
     }
 }
 
+/// The result of queuing an entry.
+pub(super) enum Put {
+    /// The row of the entry, or of the one that has its id or key.
+    Row(Row),
+    /// The bounds of the queue leave no room for it.
+    Full,
+}
+
 /// Queues an entry, or returns the one that has its id or key. That one may be gone before it is
-/// read; then the insert is tried again.
+/// read; then the insert is tried again. Only `bounds` bound it, not those of the entry.
 pub(super) async fn enqueue_with<C: GenericClient, S: ToStatement + ?Sized + Sync + Send>(
     client: &C,
     [enqueue, existing]: [&S; 2],
     new: &NewEntry,
-) -> Result<Row, tokio_postgres::Error> {
+    bounds: Option<QueueBounds>,
+) -> Result<Put, tokio_postgres::Error> {
     let key = new.dedup.as_ref().map(|dedup| &dedup.key.as_bytes()[..]);
     let fingerprint = new.dedup.as_ref();
     let fingerprint = fingerprint.map(|dedup| &dedup.fingerprint.as_bytes()[..]);
     let (id, queue) = (new.id.as_bytes().as_slice(), &*new.queue);
-    let insert: [&(dyn ToSql + Sync); 12] = [
+    let [in_all, per_owner] = columns(bounds);
+    let insert: [&(dyn ToSql + Sync); 15] = [
         &id,
         &queue,
         &new.lane,
@@ -128,21 +138,46 @@ pub(super) async fn enqueue_with<C: GenericClient, S: ToStatement + ?Sized + Syn
         &micros(new.ttl),
         &&*new.payload,
         &new.version,
+        &new.reason,
+        &in_all,
+        &per_owner,
     ];
     loop {
-        if let Some(row) = client.query_opt(enqueue, &insert).await? {
-            return Ok(row);
+        match client.query_opt(enqueue, &insert).await {
+            Ok(Some(row)) => return Ok(Put::Row(row)),
+            Ok(None) => {}
+            Err(error) if error.code().is_some_and(|code| code.code() == QUEUE_FULL) => {
+                return Ok(Put::Full);
+            }
+            Err(error) => return Err(error),
         }
         let look: [&(dyn ToSql + Sync); 4] = [&id, &queue, &key, &fingerprint];
         let found = client.query(existing, &look).await?;
         if let Some(row) = found.into_iter().next() {
-            return Ok(row);
+            return Ok(Put::Row(row));
         }
     }
 }
 
+/// Returns bounds as the columns have them.
+pub(super) fn columns(bounds: Option<QueueBounds>) -> [Option<i32>; 2] {
+    let number = |number| i32::try_from(number).unwrap_or(i32::MAX);
+    [
+        bounds.map(|bounds| number(bounds.in_all)),
+        bounds.map(|bounds| number(bounds.per_owner)),
+    ]
+}
+
+/// Reads what became of an entry.
+pub(super) fn enqueued(put: &Put) -> Result<Enqueued, StoreError> {
+    match put {
+        Put::Row(row) => enqueued_row(row),
+        Put::Full => Ok(Enqueued::Full),
+    }
+}
+
 /// Reads a row of the entry that was queued, or of the one that has its id or key.
-pub(super) fn enqueued(row: &Row) -> Result<Enqueued, StoreError> {
+fn enqueued_row(row: &Row) -> Result<Enqueued, StoreError> {
     if is_new(row) {
         return summary(row).map(Enqueued::New);
     }

@@ -44,6 +44,7 @@ pub(super) fn entry(value: Value) -> Result<Entry, StoreError> {
         redrives: count(next()?)?,
         repeats: count(next()?)?,
         cause: Some(text(next()?)?).filter(|cause| !cause.is_empty()),
+        reason: Some(text(next()?)?).filter(|reason| !reason.is_empty()),
         payload: bytes(next()?)?.into(),
         result: match next()? {
             Value::Nil => None,

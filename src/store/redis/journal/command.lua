@@ -13,6 +13,7 @@ if ARGV[2] == '3' then
 end
 hide(entry)
 if ARGV[2] == '0' then
+    count(entry, -1)
     entry.status = CANCELLED
     entry.changed = now
     entry.ends = after(ARGV[3])
@@ -21,6 +22,7 @@ elseif ARGV[2] == '1' then
     entry.due = now
     entry.ends = now
 else
+    count(entry, 1)
     entry.status = QUEUED
     entry.changed = now
     entry.attempts = 0

@@ -15,6 +15,8 @@
 --   waiting   of a queue: the same entries, by when they were queued
 --   stale     of a queue: queued entries that were seen to be past their time
 --   busy      of a queue: entries that are processed
+--   open      of a queue: a hash of how many entries with bounds are not over: `all`, and `of ` with an
+--             owner
 --   over2-5   of a queue: entries that are over, by when they may be removed, by status
 --   over      the same entries, of all queues
 --   awake     of a queue: lanes with something to lease, by name
@@ -30,11 +32,11 @@ local base = KEYS[1]
 -- While a cluster moves the slot, its keys are on two servers. A command on two keys, one of which
 -- does not exist, then fails on either of them, before anything is half done.
 redis.call('EXISTS', base, base .. ':nowhere')
--- Version 1 has no counters and no causes. Its entries are read as they are; the first write makes it
--- version 2, so that older releases refuse it from then on.
-local VERSION = '2'
+-- Version 1 has no counters and no causes, version 2 no bounds. Their entries are read as they are; the
+-- first write makes it version 3, so that older releases refuse it from then on.
+local VERSION = '3'
 local version = redis.call('HGET', base, 'version')
-if version and version ~= '1' and version ~= VERSION then
+if version and version ~= '1' and version ~= '2' and version ~= VERSION then
     return {-1}
 end
 local time = redis.call('TIME')
@@ -44,14 +46,14 @@ local QUEUED, PROCESSING, EXPIRED, CANCELLED, FAILED = 0, 1, 4, 5, 3
 -- The first ANSWERED fields go into every answer, the last three only into that of a whole entry.
 local FIELDS = {
     'id', 'queue', 'lane', 'owner', 'label', 'priority', 'status', 'sequence', 'turn', 'attempts',
-    'queued', 'due', 'expires', 'changed', 'redrives', 'repeats', 'cause', 'ends', 'key', 'print',
-    'payload', 'result', 'history',
+    'queued', 'due', 'expires', 'changed', 'redrives', 'repeats', 'cause', 'reason', 'ends', 'key', 'print',
+    'bounded', 'payload', 'result', 'history',
 }
 local NUMBERS = {
     'priority', 'status', 'sequence', 'turn', 'attempts', 'queued', 'due', 'expires', 'changed',
     'redrives', 'repeats', 'ends',
 }
-local ANSWERED, SHORT = 17, 20
+local ANSWERED, SHORT = 18, 22
 
 local function text(number)
     return string.format('%.0f', number)
@@ -92,6 +94,7 @@ local function load(id, whole)
         entry.repeats = 0
     end
     entry.cause = entry.cause or ''
+    entry.reason = entry.reason or ''
     entry.member = string.format('%016.0f', entry.sequence) .. id
     return entry
 end
@@ -139,9 +142,9 @@ local function answer(entry)
         values[i] = type(value) == 'number' and text(value) or value
     end
     values[7] = text(status_of(entry))
-    values[18] = entry.payload or ''
-    values[19] = entry.result or false
-    values[20] = entry.history or ''
+    values[19] = entry.payload or ''
+    values[20] = entry.result or false
+    values[21] = entry.history or ''
     return values
 end
 
@@ -214,6 +217,19 @@ local function place(queue, lane)
             redis.call('ZADD', idle, text(next), lane)
         else
             redis.call('ZREM', idle, lane)
+        end
+    end
+end
+
+-- Counts an entry that begins (1) or ends (-1) to be queued or processed against the bounds of its queue.
+local function count(entry, change)
+    if not entry.bounded then
+        return
+    end
+    local open = of_queue('open', entry.queue)
+    for _, field in ipairs({'all', 'of ' .. entry.owner}) do
+        if redis.call('HINCRBY', open, field, change) <= 0 then
+            redis.call('HDEL', open, field)
         end
     end
 end

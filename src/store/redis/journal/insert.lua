@@ -1,7 +1,7 @@
 -- Enqueues entries of eleven arguments each, from the one after `at`.
 -- ARGV: id, queue, lane, owner, label, dedup key or nothing, fingerprint, priority, delay and time
--- to live in microseconds, payload
-local NEW = 11
+-- to live in microseconds, payload, reason or nothing
+local NEW = 12
 
 -- Returns the entry that has the id or the key, and whether it is the same operation; nil if there is
 -- none. An entry that has the id and only waits to be removed makes room.
@@ -51,9 +51,13 @@ local function insert(at)
         cause = '',
         ends = now,
         payload = ARGV[at + 11],
+        reason = ARGV[at + 12],
         member = string.format('%016.0f', sequence) .. ARGV[at + 1],
     }
     save(entry, 'id', 'queue', 'lane', 'owner', 'label', 'cause', 'payload', unpack(NUMBERS))
+    if entry.reason ~= '' then
+        save(entry, 'reason')
+    end
     if ARGV[at + 6] ~= '' then
         entry.key, entry.print = ARGV[at + 6], ARGV[at + 7]
         save(entry, 'key', 'print')

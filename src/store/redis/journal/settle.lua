@@ -37,6 +37,9 @@ if ARGV[at + 8] == '1' then
     save(entry, 'result')
 end
 note(entry, ARGV[at + 6])
+if is_over(entry) then
+    count(entry, -1)
+end
 show(entry)
 place(entry.queue, entry.lane)
 return {1}

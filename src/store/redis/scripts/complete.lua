@@ -11,6 +11,9 @@ if string.sub(record, 2, 2) == '0' then
     -- As in `renew.lua`: a server without memory takes the completion of what runs.
     redis.call('PEXPIRE', KEYS[1], ARGV[4])
     redis.call('SET', KEYS[1], done, 'PX', ARGV[4])
+else
+    -- A repeat writes, too: a `WAIT` behind it waits for what was written before.
+    redis.call('PEXPIRE', KEYS[1], redis.call('PTTL', KEYS[1]))
 end
 if ARGV[2] == '3' or string.sub(record, 3, 3) >= '2' then
     return string.sub(record, 68, 83)

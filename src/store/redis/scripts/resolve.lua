@@ -1,9 +1,10 @@
--- ARGV: token, state and reply or nothing to free the key, retention in milliseconds
--- Returns 0 conflict, 1 made (claim id of the former owner), 6 newer version
+-- ARGV: token, state and reply or nothing to free the key, retention in milliseconds, 1 if an earlier
+-- attempt may have done it
+-- Returns 0 conflict, 1 made (claim id of the former owner, if it is known), 6 newer version
 local key = KEYS[1]
 local record = redis.call('GETRANGE', key, 0, 338)
 if record == '' then
-    return {0}
+    return {ARGV[2] == '' and tonumber(ARGV[5]) or 0}
 end
 if string.sub(record, 1, 1) ~= '1' then
     return {6}

@@ -5,7 +5,7 @@
 macro_rules! summary {
     () => {
         "sequence, id, queue, lane, owner, label, priority, status, turn, attempts, queued, due, \
-         expires, changed, redrives, cause, repeats"
+         expires, changed, redrives, cause, repeats, reason"
     };
 }
 
@@ -39,10 +39,27 @@ use crate::store::{
     verbs::verbs,
 };
 
+/// The most entries of one call in one commit.
+const COMMIT: usize = 1000;
+
 impl Journal for SqliteStore {
     verbs! { self;
         enqueue(entry: NewEntry) -> Enqueued
             = self.writer.call_new(entry.payload.len(), move |batch| write::enqueue(batch, &entry));
+        enqueue_many(entries: Vec<NewEntry>) -> Vec<Enqueued> = async move {
+            let mut enqueued = Vec::with_capacity(entries.len());
+            let mut entries = entries.into_iter().peekable();
+            while entries.peek().is_some() {
+                // Others wait meanwhile: not for all of them.
+                let some: Vec<_> = entries.by_ref().take(COMMIT).collect();
+                let bytes = some.iter().map(|new| new.payload.len()).sum();
+                let some = self.writer.call_new(bytes, move |batch| {
+                    some.iter().map(|new| write::enqueue(batch, new)).collect::<Result<Vec<_>, _>>()
+                });
+                enqueued.extend(some.await?);
+            }
+            Ok(enqueued)
+        };
         lanes(queue: &str, after: Option<&str>, limit: u32) -> Vec<String> = {
             let (queue, after) = (queue.to_owned(), after.map(str::to_owned));
             self.reader.call(0, move |batch| {

@@ -8,7 +8,9 @@ use super::{
     super::worker::Batch,
     row::{self, micros},
 };
-use crate::store::journal::{Counts, Duplicate, Entry, EntryId, Query, Status};
+use crate::store::journal::{
+    Counts, Duplicate, Entry, EntryId, FEW_DUE, Query, Status, page_of_lanes,
+};
 use crate::store::{Fingerprint, RecordKey};
 
 pub(super) fn find(batch: &Batch<'_>, id: EntryId) -> rusqlite::Result<Option<Entry>> {
@@ -36,7 +38,7 @@ pub(super) fn find_duplicate(
     let found = statement.query_row((queue, key.as_bytes(), batch.now), |row| {
         Ok(Duplicate {
             entry: row::summary(row, batch.now)?,
-            fingerprint: Fingerprint::new(row.get(17)?),
+            fingerprint: Fingerprint::new(row.get(18)?),
         })
     });
     let free = [Status::Cancelled, Status::Expired];
@@ -44,9 +46,37 @@ pub(super) fn find_duplicate(
     Ok(found.filter(|found| !free.contains(&found.entry.status)))
 }
 
-/// Returns lanes with work. The recursion steps from one lane to the next without reading the
-/// entries in between, and asks of each whether anything in it can be leased now.
+/// Lanes of entries that are due; those past their time are among them.
+const READY: &str = "SELECT lane FROM journal INDEXED BY journal_ready
+     WHERE queue = ?1 AND status = 0 AND due <= ?2 LIMIT ?3";
+
+/// Lanes with a lease that ran out. No more entries are leased than workers handle.
+const LAPSED: &str = "SELECT lane FROM journal INDEXED BY journal_leased
+     WHERE queue = ?1 AND status = 1 AND until <= ?2";
+
+/// Returns lanes with work. If little is due, only that is read, however many lanes wait.
 pub(super) fn lanes(
+    batch: &Batch<'_>,
+    queue: &str,
+    after: Option<&str>,
+    limit: u32,
+) -> rusqlite::Result<Vec<String>> {
+    let mut ready = batch.connection.prepare_cached(READY)?;
+    let ready = ready.query_map((queue, batch.now, FEW_DUE + 1), |row| row.get(0))?;
+    let mut lanes = ready.collect::<rusqlite::Result<Vec<String>>>()?;
+    if lanes.len() > FEW_DUE as usize {
+        return step_through_lanes(batch, queue, after, limit);
+    }
+    let mut lapsed = batch.connection.prepare_cached(LAPSED)?;
+    for lane in lapsed.query_map((queue, batch.now), |row| row.get(0))? {
+        lanes.push(lane?);
+    }
+    Ok(page_of_lanes(lanes, after, limit))
+}
+
+/// Returns lanes with work where much is due. The recursion steps from one lane to the next without reading the
+/// entries in between, and asks of each whether anything in it can be leased now.
+fn step_through_lanes(
     batch: &Batch<'_>,
     queue: &str,
     after: Option<&str>,
@@ -162,19 +192,25 @@ pub(super) fn counts(batch: &Batch<'_>, queue: &str) -> rusqlite::Result<Counts>
     Ok(counts)
 }
 
+/// Three ranges of the index: SQLite would read the whole lane for a comparison of rows.
+const POSITION: &str = "SELECT (SELECT count(*) FROM (
+       SELECT 1 FROM journal b WHERE b.queue = e.queue AND b.lane = e.lane AND b.status = 0
+         AND b.priority < e.priority
+       UNION ALL
+       SELECT 1 FROM journal b WHERE b.queue = e.queue AND b.lane = e.lane AND b.status = 0
+         AND b.priority = e.priority AND b.due < e.due
+       UNION ALL
+       SELECT 1 FROM journal b WHERE b.queue = e.queue AND b.lane = e.lane AND b.status = 0
+         AND b.priority = e.priority AND b.due = e.due AND b.sequence < e.sequence
+       LIMIT ?3))
+     FROM journal e WHERE e.id = ?1 AND e.status = 0 AND e.expires > ?2";
+
 pub(super) fn position(
     batch: &Batch<'_>,
     id: EntryId,
     limit: u32,
 ) -> rusqlite::Result<Option<u32>> {
-    let mut statement = batch.connection.prepare_cached(
-        "SELECT (SELECT count(*) FROM (
-           SELECT 1 FROM journal b
-           WHERE b.queue = e.queue AND b.lane = e.lane AND b.status = 0
-             AND (b.priority, b.due, b.sequence) < (e.priority, e.due, e.sequence)
-           LIMIT ?3))
-         FROM journal e WHERE e.id = ?1 AND e.status = 0 AND e.expires > ?2",
-    )?;
+    let mut statement = batch.connection.prepare_cached(POSITION)?;
     statement
         .query_row((id.as_bytes(), batch.now, limit), |row| row.get(0))
         .optional()
@@ -238,6 +274,89 @@ mod tests {
             let plan = connection.query_row(&plan, ("mails", 0), |row| row.get::<_, String>(3));
             let plan = plan.unwrap();
             assert!(plan.contains("USING COVERING INDEX"), "{plan}");
+        }
+    }
+
+    /// Fills a lane, and counts the steps that SQLite takes to tell where the first and the last stand.
+    fn steps(entries: u32) -> [i32; 2] {
+        let connection = in_memory().unwrap();
+        let batch = Batch {
+            connection: &connection,
+            now: 1_000_000,
+            is_tight: false,
+        };
+        connection.execute_batch("BEGIN").unwrap();
+        let ids: Vec<_> = (0..entries)
+            .map(|_| {
+                let new = NewEntry::new("mails", "payload");
+                write::enqueue(&batch, &new).unwrap();
+                new.id
+            })
+            .collect();
+        [(ids[0], 0), (ids[ids.len() - 1], 100)].map(|(id, before)| {
+            assert_eq!(position(&batch, id, 100).unwrap(), Some(before));
+            let statement = connection.prepare_cached(POSITION).unwrap();
+            assert_eq!(statement.get_status(StatementStatus::Sort), 0);
+            statement.reset_status(StatementStatus::VmStep)
+        })
+    }
+
+    #[test]
+    fn j_19_where_an_entry_stands_costs_the_same_in_a_long_queue() {
+        let (short, long) = (steps(200), steps(20_000));
+        for (short, long) in short.into_iter().zip(long) {
+            assert!(long <= short + short / 10, "{short} steps, then {long}");
+        }
+    }
+
+    /// Fills lanes with entries that wait for their next attempt, and counts the steps that SQLite takes to
+    /// find one that is due.
+    fn steps_to_a_lane(waiting: usize) -> i32 {
+        let connection = in_memory().unwrap();
+        let batch = Batch {
+            connection: &connection,
+            now: 1_000_000,
+            is_tight: false,
+        };
+        connection.execute_batch("BEGIN").unwrap();
+        for n in 0..=waiting {
+            let new = NewEntry {
+                lane: format!("lane {n:05}"),
+                delay: Duration::from_secs(if n == waiting { 0 } else { 60 }),
+                ..NewEntry::new("mails", "payload")
+            };
+            write::enqueue(&batch, &new).unwrap();
+        }
+        let found = lanes(&batch, "mails", None, 100).unwrap();
+        assert_eq!(found, [format!("lane {waiting:05}")]);
+        let statements = [READY, LAPSED].map(|sql| connection.prepare_cached(sql).unwrap());
+        let steps = statements.map(|statement| statement.get_status(StatementStatus::VmStep));
+        steps.iter().sum()
+    }
+
+    #[test]
+    fn t_8_lanes_cost_nothing_that_grows_with_lanes_that_wait() {
+        let (few, many) = (steps_to_a_lane(10), steps_to_a_lane(10_000));
+        assert!(
+            few > 0 && many <= few + few / 10,
+            "{few} steps, then {many}"
+        );
+    }
+
+    /// SQLite reads a row up to the last column that it is asked for, and payloads are in pages of
+    /// their own behind it.
+    #[test]
+    fn j_19_lists_read_no_column_behind_a_payload() {
+        let connection = in_memory().unwrap();
+        let columns = "SELECT name FROM pragma_table_info('journal') ORDER BY cid";
+        let mut columns = connection.prepare(columns).unwrap();
+        let columns = columns.query_map([], |row| row.get::<_, String>(0));
+        let columns: Vec<_> = columns.unwrap().map(Result::unwrap).collect();
+        let payload = columns.iter().position(|column| column == "payload");
+        let listed: Vec<&str> = summary!().split(", ").map(str::trim).collect();
+        for column in [&listed[..], &["until", "dedup", "fingerprint", "bounded"]].concat() {
+            let place = columns.iter().position(|known| known == column);
+            assert!(place.is_some() && place < payload, "{column}");
         }
     }
 }

@@ -37,6 +37,7 @@ pub(super) fn summary(row: &Row<'_>, now: i64) -> rusqlite::Result<Entry> {
         redrives: row.get(14)?,
         cause: row.get(15)?,
         repeats: row.get(16)?,
+        reason: row.get(17)?,
         payload: Bytes::new(),
         result: None,
         history: Vec::new(),
@@ -44,12 +45,12 @@ pub(super) fn summary(row: &Row<'_>, now: i64) -> rusqlite::Result<Entry> {
 }
 
 pub(super) fn whole(row: &Row<'_>, now: i64) -> rusqlite::Result<Entry> {
-    checksum::verify(row, 19..26)?;
-    let result = row.get_ref(17)?.as_blob_or_null()?;
+    checksum::verify(row, 20..27)?;
+    let result = row.get_ref(18)?.as_blob_or_null()?;
     Ok(Entry {
-        payload: Bytes::copy_from_slice(row.get_ref(25)?.as_blob()?),
+        payload: Bytes::copy_from_slice(row.get_ref(26)?.as_blob()?),
         result: result.map(Bytes::copy_from_slice),
-        history: history::parse(row.get_ref(18)?.as_bytes()?),
+        history: history::parse(row.get_ref(19)?.as_bytes()?),
         ..summary(row, now)?
     })
 }

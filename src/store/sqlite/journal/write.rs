@@ -13,7 +13,7 @@ use crate::store::{
     Ownership,
     journal::{
         CommandResult, Enqueued, Entry, EntryCommand, EntryId, EventKind, LeaseToken, NewEntry,
-        Settlement, Status, Timestamp,
+        QueueBounds, Settlement, Status, Timestamp,
     },
 };
 
@@ -21,10 +21,36 @@ use crate::store::{
 const SWEEP_ENTRIES: i64 = 256;
 const SWEEP_BYTES: i64 = 4 << 20;
 
+/// Queues an entry, unless its bounds leave no room for it.
 pub(super) fn enqueue(batch: &Batch<'_>, new: &NewEntry) -> rusqlite::Result<Enqueued> {
+    if let Some(bounds) = new.bounds
+        && is_full(batch, new, bounds)?
+    {
+        let found = existing(batch, new)?;
+        return Ok(found.unwrap_or(Enqueued::Full));
+    }
+    put(batch, new, new.bounds.is_some())
+}
+
+const FULL: &str = "SELECT 1 FROM journal_open
+       WHERE queue = ?1 AND whole = 1 AND owner = '' AND entries >= ?3
+     UNION ALL SELECT 1 FROM journal_open
+       WHERE queue = ?1 AND whole = 0 AND owner = ?2 AND entries >= ?4";
+
+fn is_full(batch: &Batch<'_>, new: &NewEntry, bounds: QueueBounds) -> rusqlite::Result<bool> {
+    let QueueBounds { in_all, per_owner } = bounds;
+    if in_all == 0 || per_owner == 0 {
+        return Ok(true);
+    }
+    let mut full = batch.connection.prepare_cached(FULL)?;
+    full.exists((&new.queue, &new.owner, in_all, per_owner))
+}
+
+/// Queues an entry.
+fn put(batch: &Batch<'_>, new: &NewEntry, bounded: bool) -> rusqlite::Result<Enqueued> {
     // An id and a key may each be taken by an entry that has to be removed first.
     for _ in 0..3 {
-        if insert(batch, new)? {
+        if insert(batch, new, bounded)? {
             let sequence = batch.connection.last_insert_rowid();
             return Ok(Enqueued::New(queued(new, sequence, batch.now)));
         }
@@ -36,12 +62,12 @@ pub(super) fn enqueue(batch: &Batch<'_>, new: &NewEntry) -> rusqlite::Result<Enq
 }
 
 /// Returns whether neither id nor key was taken.
-fn insert(batch: &Batch<'_>, new: &NewEntry) -> rusqlite::Result<bool> {
+fn insert(batch: &Batch<'_>, new: &NewEntry, bounded: bool) -> rusqlite::Result<bool> {
     let mut statement = batch.connection.prepare_cached(
         "INSERT INTO journal (id, queue, lane, owner, label, dedup, fingerprint, priority, status,
            turn, attempts, queued, due, expires, changed, until, history, payload, version,
-           checksum)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, 0, 0, 0, ?9, ?10, ?11, ?9, ?9, '', ?12, ?13,
+           bounded, reason, checksum)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, 0, 0, 0, ?9, ?10, ?11, ?9, ?9, '', ?12, ?13, ?14, ?15,
            reprise_checksum(?1, ?2, ?3, ?4, ?5, ?7, ?12))
          ON CONFLICT DO NOTHING",
     )?;
@@ -60,6 +86,8 @@ fn insert(batch: &Batch<'_>, new: &NewEntry) -> rusqlite::Result<bool> {
         expires,
         &*new.payload,
         &new.version,
+        bounded,
+        &new.reason,
     ))?;
     Ok(inserted == 1)
 }
@@ -123,7 +151,7 @@ fn taken_by(
     let mut statement = batch.connection.prepare_cached(sql)?;
     let found = statement.query_row(params, |row| {
         let entry = row::summary(row, batch.now)?;
-        Ok((entry, row.get(17)?, row.get(18)?))
+        Ok((entry, row.get(18)?, row.get(19)?))
     });
     match found.optional()? {
         Some((entry, _, true)) => {
@@ -180,7 +208,7 @@ pub(super) fn settle(
     ))?;
     if settled == 1 {
         for new in &settlement.outbox {
-            enqueue(batch, new)?;
+            put(batch, new, false)?;
         }
         return Ok(Ownership::Held);
     }
@@ -204,12 +232,12 @@ pub(super) fn bury(
          WHERE id = ?1 RETURNING ",
         summary!()
     );
-    let enqueued = enqueue(batch, new)?;
+    let enqueued = put(batch, new, false)?;
     if !matches!(enqueued, Enqueued::New(_)) {
         return Ok(enqueued);
     }
     for new in &settlement.outbox {
-        enqueue(batch, new)?;
+        put(batch, new, false)?;
     }
     let (status, keep) = settlement.outcome.transition();
     let buried = (

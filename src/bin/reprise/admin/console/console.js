@@ -57,22 +57,34 @@ const history = new Map();
 function quantile(counts, bounds, share) {
   const all = counts.reduce((a, b) => a + b, 0);
   let left = all * share;
-  for (let i = 0; i < counts.length; i++) { left -= counts[i]; if (left <= 0 && all) return bounds[Math.min(i, bounds.length - 1)]; }
+  if (all) for (let i = 0; i < counts.length; i++) {
+    // Evenly spread between the bounds, as Prometheus has it.
+    const from = i ? bounds[i - 1] : 0, to = bounds[Math.min(i, bounds.length - 1)];
+    if (left <= counts[i]) return from + (to - from) * left / counts[i];
+    left -= counts[i];
+  }
   return null;
 }
+// What came since the last second; all of it where the counts began anew.
+function since(now, last) {
+  if (!now || !last) return null;
+  if (now.calls < last.calls) last = { calls: 0, failed: 0, counts: now.counts.map(() => 0) };
+  return { calls: now.calls - last.calls, failed: now.failed - last.failed, counts: now.counts.map((count, i) => count - last.counts[i]) };
+}
 function remember(dependency) {
-  const known = history.get(dependency.name) || { last: null, success: [], rate: [], latency: [], budget: [] };
+  const known = history.get(dependency.name) || { success: [], rate: [], load: [], latency: [], budget: [] };
   history.set(dependency.name, known);
-  const traffic = dependency.traffic, last = known.last;
-  known.last = traffic;
   const push = (list, value) => { list.push(value); if (list.length > POINTS) list.shift(); };
   const { retries, retries_allowed: allowed } = dependency.budget;
   push(known.budget, allowed === null ? 0 : retries / Math.max(1, retries + allowed));
-  if (!traffic || !last) return known;
-  const calls = traffic.calls - last.calls;
-  push(known.rate, calls);
-  push(known.success, calls ? 1 - (traffic.failed - last.failed) / calls : null);
-  push(known.latency, quantile(traffic.counts.map((count, i) => count - last.counts[i]), traffic.bounds, 0.99));
+  const traffic = dependency.calls || dependency.attempts;
+  const came = since(traffic, known.traffic), sent = since(dependency.attempts, known.attempts);
+  known.traffic = traffic; known.attempts = dependency.attempts;
+  if (sent) push(known.load, sent.calls);
+  if (!came) return known;
+  push(known.rate, came.calls);
+  push(known.success, came.calls ? 1 - came.failed / came.calls : null);
+  push(known.latency, quantile(came.counts, traffic.bounds, 0.99));
   return known;
 }
 function chart(name, values, shown, most) {
@@ -90,25 +102,31 @@ function chart(name, values, shown, most) {
   return box;
 }
 const percent = (value) => (100 * value).toFixed(value > 0.999 || value < 0.001 ? 0 : 1) + " %";
-const seconds = (value) => value === null || value === undefined ? "" : value < 1 ? "≤ " + Math.round(value * 1000) + " ms" : "≤ " + value.toFixed(1) + " s";
+const seconds = (value) => value >= 1 ? value.toFixed(1) + " s" : value >= 0.01 ? Math.round(value * 1000) + " ms" : (value * 1000).toFixed(1) + " ms";
+const moment = (text) => text.replace("T", " ").replace(/\.\d+Z$/, "Z");
+const LOOKS = { closed: "good", open: "bad", recovering: "warn" };
 function card(dependency) {
-  const known = remember(dependency), { state, seconds_left: left, reason, forced } = dependency.breaker;
-  const box = make("article", null, { class: "card" });
-  const title = make("h3", dependency.name);
-  const look = { closed: "good", open: "bad", recovering: "warn" }[state] || "warn";
-  title.append(make("span", state + (left ? " " + Math.ceil(left) + " s" : ""), { class: "badge " + look }));
+  const known = remember(dependency), { state, seconds_left: left, reason } = dependency.breaker;
+  const look = LOOKS[state] || "warn", upstream = dependency.kind === "upstream";
+  const box = make("article", null, { class: "card is-" + look });
+  const title = make("h3", upstream ? dependency.name : "retries of callers");
+  if (upstream) title.append(make("span", state + (left ? " " + Math.ceil(left) + " s" : ""), { class: "badge " + look }));
   box.append(title);
   const about = [];
-  if (reason) about.push(reason);
+  if (reason) about.push(reason.replaceAll("_", " "));
   if (dependency.shed) about.push(percent(dependency.shed) + " shed");
   if (dependency.held) about.push(dependency.held + " held");
   if (dependency.gate.seconds_left) about.push("asked to wait " + Math.ceil(dependency.gate.seconds_left) + " s");
   box.append(make("div", about.join(" · ") || "as usual", { class: "faint" }));
   const charts = make("div", null, { class: "charts" });
-  if (dependency.traffic) charts.append(
-    chart("success", known.success, percent, 1), chart("calls a second", known.rate, (n) => String(n)),
-    chart("latency, p99", known.latency, seconds));
-  charts.append(chart("budget used", known.budget, percent, 1));
+  const { calls, attempts } = dependency;
+  if (calls || attempts) charts.append(chart("success", known.success, percent, 1));
+  if (calls) charts.append(chart("calls / s", known.rate, String));
+  // Retries and replays included.
+  if (attempts) charts.append(chart("requests / s", known.load, String));
+  if (calls || attempts) charts.append(chart("latency, p99", known.latency, seconds));
+  // The budget is the upstream's; an endpoint has none.
+  if (calls || !attempts) charts.append(chart("budget used", known.budget, percent, 1));
   box.append(charts);
   const actions = make("div", null, { class: "actions" });
   for (const [word, verb] of [["Force open", "open"], ["Force closed", "close"], ["Reset", "reset"]]) {
@@ -119,10 +137,13 @@ function card(dependency) {
     });
     actions.append(button);
   }
-  if (dependency.kind === "upstream") box.append(actions);
+  if (upstream) box.append(actions);
   return box;
 }
 function dependencies(all) {
+  const open = all.filter((dependency) => dependency.breaker.state === "open").length;
+  badge("open", open + " open", "bad");
+  $("open").hidden = !open;
   const focus = document.activeElement && document.activeElement.dataset;
   const kept = focus && focus.verb ? [focus.of, focus.verb] : null;
   $("dependencies").replaceChildren(...all.map(card));
@@ -181,7 +202,7 @@ const query = (form, more) => {
 function cells(values) { const row = make("tr"); for (const value of values) row.append(make("td", value, { title: value === null ? "" : String(value) })); return row; }
 function sift(body, text) { for (const row of body.rows) row.hidden = text !== "" && !row.textContent.toLowerCase().includes(text.toLowerCase()); }
 function opener(row, text, opens) {
-  const button = make("button", text);
+  const button = make("button", text, { class: "id" });
   // Where the focus comes back to when the dialog closes.
   button.onclick = () => { button.focus(); act(opens); };
   row.cells[0].replaceChildren(button);
@@ -191,7 +212,7 @@ async function letters(on) {
   if (!on) { lettersAfter = 0; $("letters").replaceChildren(); $("causes").replaceChildren(); }
   const listed = await json("/dead-letters" + query($("letter-filter"), { after: String(lettersAfter), limit: "200" }));
   for (const letter of listed.letters) {
-    const row = cells([letter.id, letter.changed_at, letter.attempts, letter.cause, letter.owner, letter.label]);
+    const row = cells([letter.id, moment(letter.changed_at), letter.attempts, letter.cause, letter.owner, letter.label]);
     opener(row, letter.id, () => detail(letter.id));
     $("letters").append(row);
     if (![...$("causes").children].some((option) => option.value === letter.cause)) $("causes").append(make("option", null, { value: letter.cause }));
@@ -219,9 +240,10 @@ async function detail(id) {
   $("detail-title").textContent = "Letter " + id;
   const list = make("dl");
   const add = (name, value) => list.append(make("dt", name), make("dd", value));
-  for (const name of ["queue", "owner", "label", "cause", "reason", "attempts", "queued_at", "died_at"]) add(name.replace("_", " "), letter[name]);
+  for (const name of ["queue", "owner", "label", "cause", "reason", "attempts"]) add(name, letter[name]);
+  for (const name of ["queued_at", "died_at"]) add(name.replace("_", " "), moment(letter[name]));
   for (const [name, value] of Object.entries(letter.headers)) add(name, value);
-  for (const event of letter.history) add(event.at, event.note);
+  for (const event of letter.history) add(moment(event.at), event.note);
   const bytes = Uint8Array.from(atob(letter.payload_base64), (c) => c.charCodeAt(0));
   const body = make("pre", null, { id: "payload", tabindex: "0" });
   const kind = make("select", null, { "aria-label": "Body as" });
@@ -276,7 +298,7 @@ async function keys(on) {
   if (!on) { keysAfter = null; $("keys").replaceChildren(); }
   const listed = await json("/keys?limit=200" + (keysAfter ? "&after=" + keysAfter : ""));
   for (const known of listed.keys) {
-    const row = cells([known.key.slice(0, 16) + "…", known.unknown_since, known.expires_at, known.note, ""]);
+    const row = cells([known.key.slice(0, 16) + "…", moment(known.unknown_since), moment(known.expires_at), known.note, ""]);
     row.cells[0].title = known.key;
     const add = (name, does) => { const button = make("button", name); button.onclick = () => act(does); row.cells[4].append(button, " "); };
     add("resolve", async () => { if (await finding(known)) await keys(); });
@@ -314,7 +336,7 @@ async function replays(on) {
   if (!on) { replaysAfter = 0; $("replays").replaceChildren(); }
   const listed = await json("/replays" + query($("replay-filter"), { after: String(replaysAfter), limit: "200" }));
   for (const replay of listed.replays) {
-    const row = cells([replay.id, replay.status, replay.queued_at, replay.attempts, replay.owner, replay.label, ""]);
+    const row = cells([replay.id, replay.status, moment(replay.queued_at), replay.attempts, replay.owner, replay.label, ""]);
     if (replay.status === "queued") for (const verb of ["trigger", "cancel"]) {
       const button = make("button", verb);
       button.onclick = () => act(async () => { await json("/replays/" + replay.id + "/" + verb, "POST"); await replays(); });

@@ -18,14 +18,14 @@ const PROBE: Duration = Duration::from_secs(5);
 
 /// Replays, dead letters and unknown outcomes of a store.
 #[derive(Clone)]
-pub(crate) struct Books {
+pub(crate) struct StoreAdmin {
     pub(crate) store: Store,
     pub(crate) replay: Replay<Store>,
     pub(crate) letters: DeadLetters<Store>,
     pub(crate) redrives: Arc<Redrives>,
 }
 
-impl Books {
+impl StoreAdmin {
     pub(crate) fn new(store: Store, replay: Replay<Store>, letters: DeadLetters<Store>) -> Self {
         Self {
             store,
@@ -35,7 +35,7 @@ impl Books {
         }
     }
 
-    /// The books of a store that no gateway of this process uses.
+    /// Makes one for a store that no gateway of this process uses.
     pub(crate) fn of(store: Store) -> Result<Self, BoxError> {
         let replay = Replay::builder(store.clone(), Scope::new(operator)).build()?;
         let letters = DeadLetters::new(store.clone());

@@ -1,0 +1,84 @@
+//! Hedges that are some of the retries of their call.
+
+use tower::ServiceBuilder;
+use tower_reprise::{HedgeLayer, RetryLayer, RetryOutcome, call::StopReason};
+
+use super::{funded, ms, policy};
+use crate::{
+    setup::get,
+    support::{
+        call, outcome,
+        scripted::{Server, Step},
+    },
+};
+
+/// Every attempt is late, and fails at last: with a status, or with an error.
+fn late(fails_with: u16) -> Step {
+    match fails_with {
+        0 => Step::reset().after(ms(20)),
+        code => Step::status(code).after(ms(20)),
+    }
+}
+
+/// `max_retries` bounds retries and hedges together. No hedge goes out beside the last attempt.
+#[tokio::test(start_paused = true)]
+async fn h_3_r_2_hedges_that_are_counted_are_some_of_the_retries() {
+    for (retries, counted, calls) in [
+        (1, true, 2),
+        (2, true, 3),
+        (3, true, 4),
+        (4, true, 5),
+        (0, true, 1),
+        (0, false, 2),
+        (1, false, 4),
+        (3, false, 8),
+    ] {
+        for code in [503, 0] {
+            let server = Server::steps(move |_| late(code));
+            let policy = policy().budget_floor(10).max_retries(retries);
+            let policy = if counted {
+                policy.count_hedges()
+            } else {
+                policy
+            };
+            let deps = funded(policy);
+            let mut client = ServiceBuilder::new()
+                .layer(RetryLayer::new(deps.clone()))
+                .layer(HedgeLayer::new(deps))
+                .service(server.clone());
+            let result = call(&mut client, get()).await;
+            assert_eq!(server.calls(), calls, "{retries}, {counted}, {code}");
+            let attempts = if counted { calls as u32 } else { retries + 1 };
+            let expected = Some((attempts, Some(StopReason::Exhausted)));
+            assert_eq!(outcome(&result), expected, "{retries}, {counted}, {code}");
+            // An error is the attempt's own, without a mark.
+            if let Err(error) = result {
+                let source = error.source().unwrap();
+                assert!(source.is::<std::io::Error>(), "{source:?}");
+            }
+        }
+    }
+}
+
+/// A failure in time is retried as if there were no hedges, and numbers go on behind a hedge.
+#[tokio::test(start_paused = true)]
+async fn h_3_a_failure_in_time_takes_one_of_the_retries() {
+    let server = Server::steps(|n| match n {
+        0 => Step::status(503),
+        1 | 2 => late(503),
+        _ => Step::status(200),
+    });
+    let deps = funded(policy().budget_floor(10).max_retries(3).count_hedges());
+    let mut client = ServiceBuilder::new()
+        .layer(RetryLayer::new(deps.clone()))
+        .layer(HedgeLayer::new(deps))
+        .service(server.clone());
+    let response = call(&mut client, get()).await.unwrap();
+    assert_eq!((response.status().as_u16(), server.calls()), (200, 4));
+    assert_eq!(RetryOutcome::of(&response).unwrap().attempts(), 4);
+    let numbers = server.requests().into_iter().map(|request| {
+        let attempt = request.extensions().get::<tower_reprise::call::Attempt>();
+        attempt.map_or(1, |attempt| attempt.number())
+    });
+    assert_eq!(numbers.collect::<Vec<_>>(), [1, 2, 3, 4]);
+}
