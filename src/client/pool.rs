@@ -1,5 +1,6 @@
 //! Boxes that go back to a pool of their thread. What a call needs besides its request is kept in one,
-//! so that the future which each layer moves is small and a call allocates nothing.
+//! so that the future which each layer moves is small and a call allocates nothing. Without the boxes
+//! for timers and hedges the future of `stacks::client` has 800 bytes instead of 480.
 
 use std::{
     cell::RefCell,
@@ -11,10 +12,10 @@ use std::{
 use tokio::time::Sleep;
 
 /// The boxes that a thread keeps.
-pub(super) type Pool<T> = RefCell<Vec<Pin<Box<T>>>>;
+pub(crate) type Pool<T> = RefCell<Vec<Pin<Box<T>>>>;
 
 /// A value whose box is used again.
-pub(super) trait Reuse: Default + 'static {
+pub(crate) trait Reuse: Default + 'static {
     /// Returns the pool of this thread.
     fn pool() -> &'static LocalKey<Pool<Self>>;
 
@@ -24,7 +25,7 @@ pub(super) trait Reuse: Default + 'static {
 
 /// A box of a pool, to which it goes back. Once its thread ends it is an ordinary box.
 #[derive(Debug)]
-pub(super) struct Pooled<T: Reuse>(Option<Pin<Box<T>>>);
+pub(crate) struct Pooled<T: Reuse>(Option<Pin<Box<T>>>);
 
 impl<T: Reuse> Pooled<T> {
     /// The most boxes that a thread keeps of a type.
@@ -32,7 +33,7 @@ impl<T: Reuse> Pooled<T> {
 
     /// Takes a box, with the contents that clearing left in it.
     #[inline]
-    pub(super) fn take() -> Self {
+    pub(crate) fn take() -> Self {
         let pooled = T::pool().try_with(|pool| pool.borrow_mut().pop());
         Self(Some(pooled.ok().flatten().unwrap_or_else(Self::empty)))
     }
@@ -43,7 +44,7 @@ impl<T: Reuse> Pooled<T> {
     }
 
     #[inline]
-    pub(super) fn as_mut(&mut self) -> Pin<&mut T> {
+    pub(crate) fn as_mut(&mut self) -> Pin<&mut T> {
         match &mut self.0 {
             Some(boxed) => boxed.as_mut(),
             None => unreachable!("only a drop takes it"),

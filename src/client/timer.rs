@@ -5,24 +5,24 @@ use std::{
 
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::pool::Pooled;
+use crate::client::pool::Pooled;
 
 /// A timer for calls that have to wait. It takes a box when it is set, so that others move a pointer.
 #[derive(Debug, Default)]
-pub(super) struct Timer(Option<Pooled<Option<Sleep>>>);
+pub(crate) struct Timer(Option<Pooled<Option<Sleep>>>);
 
 impl Timer {
-    pub(super) fn set(&mut self, at: Instant) {
+    pub(crate) fn set(&mut self, at: Instant) {
         let sleep = self.0.get_or_insert_with(Pooled::take);
         sleep.as_mut().set(Some(sleep_until(at)));
     }
 
-    pub(super) fn unset(&mut self) {
+    pub(crate) fn unset(&mut self) {
         self.0 = None;
     }
 
     /// Waits for the time that it is set to, if it is.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let sleep = self.0.as_mut().map(Pooled::as_mut);
         match sleep.and_then(|sleep| sleep.as_pin_mut()) {
             Some(sleep) => sleep.poll(cx),
@@ -31,7 +31,7 @@ impl Timer {
     }
 
     /// Waits for the time that it was set to by the first poll.
-    pub(super) fn poll_until(&mut self, at: Instant, cx: &mut Context<'_>) -> Poll<()> {
+    pub(crate) fn poll_until(&mut self, at: Instant, cx: &mut Context<'_>) -> Poll<()> {
         if self.0.is_none() {
             self.set(at);
         }

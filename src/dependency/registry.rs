@@ -59,8 +59,9 @@ struct Registry {
     hook: Hook,
     known: DashMap<Arc<str>, Known>,
     /// The dependency that threads of a shard asked for last, which is the one that the next layer
-    /// of the same call asks for. With many dependencies it saves three of four look-ups of a call
-    /// through four layers, each a hash and a lock of the map.
+    /// of the same call asks for, which spares it a hash and a lock of the map. Without it a call
+    /// through `stacks::client` to one of 100 dependencies by turns takes 4,920 instead of 4,570
+    /// instructions (callgrind).
     recent: [CacheLine<Mutex<Option<Arc<Dependency>>>>; SHARDS],
     len: AtomicUsize,
     last_sweep: AtomicU64,

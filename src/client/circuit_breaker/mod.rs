@@ -120,5 +120,5 @@ mod future;
 mod layer;
 mod service;
 
-pub(super) use self::service::admit;
+pub(crate) use self::service::admit;
 pub use self::{future::CircuitBreakerFuture, layer::CircuitBreakerLayer, service::CircuitBreaker};
