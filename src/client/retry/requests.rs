@@ -147,16 +147,16 @@ impl OfCaller {
     #[inline(always)]
     fn limit(caller: Option<CallerContext>, limits: &mut CallLimits, policy: &Policy) -> Self {
         match caller {
-            Some(caller) => Self::limit_by(caller, limits, policy),
+            Some(caller) => Self::limit_by(&caller, limits, policy),
             None => Self::default(),
         }
     }
 
     #[cold]
-    fn limit_by(caller: CallerContext, limits: &mut CallLimits, policy: &Policy) -> Self {
+    fn limit_by(caller: &CallerContext, limits: &mut CallLimits, policy: &Policy) -> Self {
         let (now, total) = (Instant::now(), limits.total);
         Self {
-            is_late: limits.keep_within(policy, &caller, now).is_err(),
+            is_late: limits.keep_within(policy, caller, now).is_err(),
             // The policy's own time begins with the first poll.
             began: (limits.total < total).then_some(now),
             nested: caller.nested().cloned(),
