@@ -1,6 +1,9 @@
 //! Unknown outcomes, for the people who resolve them.
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 
 use redis::Value;
 use tokio::task::JoinSet;
@@ -12,7 +15,7 @@ use crate::{
         StoreError, StoreErrorKind, Stored, UnknownOutcome,
         remote::{self, Recurring},
     },
-    sync::{AtomicBool, Mutex, Ordering, lock},
+    sync::{Mutex, lock},
 };
 
 /// The members of the set that are looked at together, and the most that a page looks at.
