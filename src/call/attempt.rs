@@ -1,7 +1,7 @@
 use http::{HeaderName, Request};
 use tokio::time::Instant;
 
-use super::hop::Hop;
+use super::{budget_mark::RegistryId, hop::Hop};
 
 /// On a request's extensions: it was sent before, and this is another attempt.
 ///
@@ -18,7 +18,8 @@ use super::hop::Hop;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attempt {
     previous: u32,
-    pub(crate) charged: bool,
+    /// The registry whose budget was charged.
+    pub(crate) charged: Option<RegistryId>,
     pub(crate) deadline: Option<Instant>,
     pub(crate) hop: Hop,
     needs: NextAttempt,
@@ -39,7 +40,7 @@ impl Attempt {
     pub fn retry(previous: u32) -> Self {
         Self {
             previous,
-            charged: false,
+            charged: None,
             deadline: None,
             hop: Hop::default(),
             needs: NextAttempt::default(),
@@ -48,18 +49,24 @@ impl Attempt {
     }
 
     /// A retry by another loop, which the budget was charged for.
-    pub(crate) fn charged_elsewhere(previous: u32) -> Self {
+    pub(crate) fn charged_elsewhere(previous: u32, by: RegistryId) -> Self {
         Self {
-            charged: true,
+            charged: Some(by),
             ..Self::retry(previous)
         }
     }
 
     /// A retry which the budget was charged for.
-    pub(crate) fn charged(previous: u32, deadline: Instant, hop: Hop, needs: NextAttempt) -> Self {
+    pub(crate) fn charged(
+        previous: u32,
+        by: RegistryId,
+        deadline: Instant,
+        hop: Hop,
+        needs: NextAttempt,
+    ) -> Self {
         Self {
             previous,
-            charged: true,
+            charged: Some(by),
             deadline: Some(deadline),
             hop,
             needs,
@@ -68,7 +75,7 @@ impl Attempt {
     }
 
     /// A hedge, which the budget is charged for when it goes out, of a first attempt or of a retry.
-    pub(crate) fn of_hedge(of: Option<Self>, deadline: Instant, hop: Hop) -> Self {
+    pub(crate) fn of_hedge(of: Option<Self>, by: RegistryId, deadline: Instant, hop: Hop) -> Self {
         let previous = of.map_or(0, |of| of.previous);
         let needs = NextAttempt {
             credentials: false,
@@ -76,7 +83,7 @@ impl Attempt {
         };
         Self {
             hedge: true,
-            ..Self::charged(previous.saturating_add(1), deadline, hop, needs)
+            ..Self::charged(previous.saturating_add(1), by, deadline, hop, needs)
         }
     }
 

@@ -4,11 +4,11 @@ use http::{HeaderMap, HeaderName, Request};
 
 use super::{
     Attempt,
-    budget_mark::{BudgetMark, ExtensionsKind},
+    budget_mark::{BudgetMark, ExtensionsKind, RegistryId},
 };
 use crate::http::{grpc::grpc_timeout, headers::digits};
 
-/// The origin of a request, as far as its extensions and headers tell.
+/// The origin of a request, as far as its extensions and headers tell a layer of a registry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Origin {
     /// Sent for the first time, and not counted yet.
@@ -22,29 +22,29 @@ pub(crate) enum Origin {
 }
 
 #[inline]
-pub(crate) fn origin<B>(request: &Request<B>) -> Origin {
-    origin_of(request, ExtensionsKind::of(request.extensions()), None)
+pub(crate) fn origin<B>(request: &Request<B>, registry: RegistryId) -> Origin {
+    let kind = ExtensionsKind::of(request.extensions());
+    origin_of(request, registry, kind, None)
 }
 
 /// `previous` is the number of earlier attempts by the headers, if they were read already.
 #[inline(always)]
 pub(crate) fn origin_of<B>(
     request: &Request<B>,
+    registry: RegistryId,
     kind: ExtensionsKind,
     previous: Option<u32>,
 ) -> Origin {
-    let (attempt, counted) = match kind {
-        ExtensionsKind::Empty => (None, false),
-        ExtensionsKind::BudgetMarkOnly => (None, true),
-        ExtensionsKind::Other => {
-            let extensions = request.extensions();
-            (
-                extensions.get::<Attempt>(),
-                extensions.get::<BudgetMark>().is_some(),
-            )
-        }
+    let extensions = request.extensions();
+    let attempt = match kind {
+        ExtensionsKind::Other => extensions.get::<Attempt>(),
+        _ => None,
     };
-    if attempt.is_some_and(|attempt| attempt.charged) {
+    let counted = kind != ExtensionsKind::Empty
+        && extensions
+            .get()
+            .is_some_and(|BudgetMark(by)| *by == registry);
+    if attempt.is_some_and(|attempt| attempt.charged == Some(registry)) {
         return Origin::Charged;
     }
     let previous = previous.unwrap_or_else(|| previous_attempts(request.headers()));

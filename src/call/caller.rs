@@ -105,9 +105,18 @@ impl CallerContext {
     }
 
     /// Returns the context for a request with these extensions: their own, or else the task's.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn of(extensions: Option<&Extensions>) -> Option<Self> {
         let own = extensions.and_then(Extensions::get::<Self>);
+        // Most calls have none, and need no copy of one.
+        match own.is_some() || CURRENT.try_with(Option::is_some).unwrap_or_default() {
+            true => Self::clone_of(own),
+            false => None,
+        }
+    }
+
+    #[cold]
+    fn clone_of(own: Option<&Self>) -> Option<Self> {
         own.cloned().or_else(Self::current)
     }
 
@@ -141,6 +150,11 @@ impl CallerContext {
     #[must_use]
     pub fn previous_attempts(&self) -> u32 {
         self.previous.into()
+    }
+
+    /// Returns whether the request that is being served is a retry.
+    pub(crate) fn serves_retry(&self) -> bool {
+        self.previous > 0
     }
 
     /// Returns whether calls made in the course of this request may be retried.

@@ -26,7 +26,7 @@ impl CallDeadline {
     }
 
     /// Returns whether a call has less time than its policy gives it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn is_cut(extensions: &Extensions) -> bool {
         match ExtensionsKind::of(extensions) {
             ExtensionsKind::Empty | ExtensionsKind::BudgetMarkOnly => false,

@@ -13,6 +13,7 @@ use crate::{
 pub struct Standard;
 
 impl<B, R: ResponseHead> Classify<Request<B>, R> for Standard {
+    #[inline]
     fn repeatable(&self, rules: &Rules, request: &Request<B>) -> bool {
         rules.repeatable(request, KeysHonoured::ByCaller)
     }
@@ -38,7 +39,7 @@ impl<B, R: ResponseHead> Classify<Request<B>, R> for Standard {
 }
 
 /// Returns whether a response is certainly a success: the cheap check that most calls need.
-#[inline]
+#[inline(always)]
 fn is_plain_success<R: ResponseHead>(response: &R) -> bool {
     let status = response.status();
     let failed = status.is_client_error() || status.is_server_error();

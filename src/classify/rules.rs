@@ -98,6 +98,7 @@ impl Rules {
     }
 
     /// Returns whether sending this request twice has the effect of sending it once.
+    #[inline(always)]
     pub(crate) fn repeatable<B>(&self, request: &Request<B>, keys: KeysHonoured) -> bool {
         let safe = matches!(
             *request.method(),
@@ -108,10 +109,16 @@ impl Rules {
                 | Method::DELETE
                 | Method::TRACE
         );
+        safe || self.unsafe_is_repeatable(request, keys)
+    }
+
+    /// Returns whether a request may be repeated whose method is not safe.
+    #[inline(never)]
+    fn unsafe_is_repeatable<B>(&self, request: &Request<B>, keys: KeysHonoured) -> bool {
         let honoured = self.honours_keys || keys == KeysHonoured::ByCaller;
         let key = || first(request.headers(), &self.key_header);
         let keyed = || key().is_some_and(|key| !key.as_bytes().trim_ascii().is_empty());
-        safe || self.unkeyed_writes
+        self.unkeyed_writes
             || (honoured && keyed())
             || is_one_of(&self.idempotent_methods, request)
             || RetryOverride::is_idempotent(request.extensions())

@@ -7,12 +7,17 @@
 #[cfg(feature = "tracing")]
 pub mod attempt_span;
 pub mod circuit_breaker;
+mod guard;
 pub mod hedge;
 pub mod idempotency_key;
 pub mod peek;
+mod pool;
 pub mod retry;
 pub mod retry_after;
 pub mod retry_budget;
+mod timer;
+
+pub use self::guard::{Guard, GuardFuture, GuardLayer};
 
 #[cfg(all(test, not(reprise_loom)))]
 mod tests;

@@ -18,8 +18,6 @@ use crate::{
 pub(crate) enum Accounting {
     /// Counts originals, and marks what it counted and charged for the layers below.
     Marking,
-    /// Charges repeats; a [`RetryLayer`](crate::RetryLayer) counts the originals.
-    RepeatsOnly,
     /// Counts originals and leaves no mark, since the layers below are another client's.
     Unmarked,
 }
@@ -51,24 +49,22 @@ pub(crate) fn account<B>(
     request: &mut Request<B>,
     part: Accounting,
 ) -> Result<Option<Accounted>, Refused> {
-    match origin(request) {
+    let registry = dependency.registry();
+    match origin(request, registry) {
         Origin::Counted | Origin::Charged => {}
-        Origin::Original if part == Accounting::RepeatsOnly => {}
         // It passes a retry of the caller's on.
         Origin::Original if part == Accounting::Marking && serves_retry(request) => {}
         Origin::Original => {
             let slot = dependency.count_original(Instant::now(), slot);
             if part == Accounting::Marking {
-                request.extensions_mut().insert(BudgetMark);
+                request.extensions_mut().insert(BudgetMark(registry));
             }
             return Ok(Some(Accounted::Original(slot)));
         }
         Origin::Repeated(previous) => {
-            let charge = dependency.charge_now().inspect_err(|refused| {
-                dependency.tell_refused(refused.kind());
-            })?;
+            let charge = dependency.charge_repeat()?;
             if part != Accounting::Unmarked {
-                let charged = Attempt::charged_elsewhere(previous);
+                let charged = Attempt::charged_elsewhere(previous, registry);
                 request.extensions_mut().insert(charged);
             }
             return Ok(Some(Accounted::Repeat(charge)));
@@ -78,7 +74,7 @@ pub(crate) fn account<B>(
 }
 
 /// Returns whether a request is made in the course of one that is a retry.
-pub(crate) fn serves_retry<B>(request: &Request<B>) -> bool {
+fn serves_retry<B>(request: &Request<B>) -> bool {
     let caller = CallerContext::of(Some(request.extensions()));
-    caller.is_some_and(|caller| caller.previous_attempts() > 0)
+    caller.as_ref().is_some_and(CallerContext::serves_retry)
 }

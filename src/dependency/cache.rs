@@ -7,7 +7,8 @@ use super::{Dependencies, Dependency, Locate};
 /// A service's view of the registry: the dependency of its last call, so that a service with one
 /// peer takes no lock to find it, and the first dependency of all its clones, for clones that are
 /// made for one call. An entry may hold more than the dependency, such as a retry's spare service,
-/// which without the shared entry every such clone would allocate.
+/// which without the shared entry every such clone would allocate: its call through `stacks::client`
+/// would take 3,750 instead of 3,200 instructions (callgrind).
 pub(crate) struct DependencyCache<C, L, T = Dependency> {
     pub(crate) deps: Dependencies<C, L>,
     /// The entry that clones share: the first, and once that was retired, a later one.

@@ -22,7 +22,7 @@
 //! # Clone
 //!
 //! Clones of a registry share everything; two registries share nothing. Stack the layers of one
-//! registry on a client, not of two: a request that one has counted is not counted by the other.
+//! registry on a client, not of two: each counts a request, and charges its repeats.
 
 mod account;
 mod breaker;
@@ -64,7 +64,7 @@ pub(crate) mod models {
 }
 
 pub(crate) use self::{
-    account::{Accounted, Accounting, account, serves_retry},
+    account::{Accounted, Accounting, account},
     breaker::nanos,
     budget::{Kind, LastSlot},
     cache::{CacheEntry, DependencyCache},
@@ -83,7 +83,7 @@ pub use self::{
 };
 use crate::{
     backoff::{Jitter, spread},
-    call::Cause,
+    call::{Cause, budget_mark::RegistryId},
     error::{Refusal, Refused},
     policy::{Policy, RetryAfterMode},
     telemetry::{self, SuccessCounter},
@@ -97,6 +97,7 @@ const GAUGE_EVERY: Duration = Duration::from_secs(1);
 pub struct Dependency {
     name: Arc<str>,
     policy: Policy,
+    registry: RegistryId,
     origin: Instant,
     jitter: Arc<Jitter>,
     hook: Hook,
@@ -153,6 +154,7 @@ impl Dependency {
     fn new(
         name: Arc<str>,
         policy: Policy,
+        registry: RegistryId,
         origin: Instant,
         jitter: Arc<Jitter>,
         hook: Hook,
@@ -167,6 +169,7 @@ impl Dependency {
             recorded: Arc::default(),
             name,
             policy,
+            registry,
             origin,
             jitter,
             hook,
@@ -193,6 +196,7 @@ impl Dependency {
             recorded: Arc::clone(&self.recorded),
             name: Arc::clone(&self.name),
             policy,
+            registry: self.registry,
             origin: self.origin,
             jitter: Arc::clone(&self.jitter),
             hook: self.hook.clone(),
@@ -208,6 +212,11 @@ impl Dependency {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Returns the registry that it is of.
+    pub(crate) fn registry(&self) -> RegistryId {
+        self.registry
     }
 
     /// Returns its labels in logs and metrics.
@@ -462,8 +471,14 @@ impl Dependency {
         }
     }
 
+    /// Charges the budget for a request that another retry loop sent again.
+    pub(crate) fn charge_repeat(self: &Arc<Self>) -> Result<Charge, Refused> {
+        let charge = self.charge_now();
+        charge.inspect_err(|refused| self.tell_refused(refused.kind()))
+    }
+
     /// Asks throttle and breaker to admit a call.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn admit(
         self: &Arc<Self>,
         is_retry: impl FnOnce() -> bool,

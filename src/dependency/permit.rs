@@ -159,7 +159,7 @@ impl Permit {
     }
 
     /// Reports the verdict on the call to the breaker.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn report(&mut self, verdict: &Verdict) {
         if self.is_cut
             && verdict.is_timeout()
@@ -185,6 +185,7 @@ impl Permit {
         self.end(report, cause);
     }
 
+    #[inline(always)]
     fn end(&mut self, report: Report, cause: Cause) {
         let Some(ticket) = self.ticket.take() else {
             return;
@@ -207,19 +208,28 @@ impl Permit {
     }
 }
 
+impl Permit {
+    /// Reports a call whose result is not known.
+    #[cold]
+    fn end_unknown(&mut self) {
+        let hangs = self.is_out_for(self.dependency.longest_attempt());
+        let report = Report {
+            health: if hangs {
+                Health::Failure
+            } else {
+                Health::Neutral
+            },
+            overload: hangs,
+        };
+        self.end(report, Cause::Timeout);
+    }
+}
+
 impl Drop for Permit {
+    #[inline]
     fn drop(&mut self) {
         if self.ticket.is_some() {
-            let hangs = self.is_out_for(self.dependency.longest_attempt());
-            let report = Report {
-                health: if hangs {
-                    Health::Failure
-                } else {
-                    Health::Neutral
-                },
-                overload: hangs,
-            };
-            self.end(report, Cause::Timeout);
+            self.end_unknown();
         }
     }
 }

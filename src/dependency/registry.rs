@@ -22,6 +22,7 @@ use super::{
 };
 use crate::{
     backoff::Jitter,
+    call::budget_mark::RegistryId,
     classify::{BoxClassify, Standard, TraceClassifier},
     error::Rule,
     policy::{Audit, Policies, Policy},
@@ -50,6 +51,7 @@ pub type BoxDependencies<Request, Response> =
 struct Registry {
     /// Read-locked while a dependency is made, so that none is made by policies of before a reload.
     current: RwLock<Current>,
+    id: RegistryId,
     capacity: usize,
     idle: u64,
     origin: Instant,
@@ -57,8 +59,9 @@ struct Registry {
     hook: Hook,
     known: ByName<Known>,
     /// The dependency that threads of a shard asked for last, which is the one that the next layer
-    /// of the same call asks for. With many dependencies it saves three of four look-ups of a call
-    /// through four layers, each a hash and a lock of the map.
+    /// of the same call asks for, which spares it a hash and a lock of the map. Without it a call
+    /// through `stacks::client` to one of 100 dependencies by turns takes 4,920 instead of 4,570
+    /// instructions (callgrind).
     recent: [CacheLine<Mutex<Option<Arc<Dependency>>>>; SHARDS],
     len: AtomicUsize,
     last_sweep: AtomicU64,
@@ -368,6 +371,7 @@ impl Registry {
         Arc::new(Dependency::new(
             name,
             policy.clone(),
+            self.id,
             self.origin,
             Arc::clone(&self.jitter),
             self.hook.clone(),

@@ -42,7 +42,7 @@ pub(crate) fn forget_verdict(extensions: &mut Extensions) {
 
 impl Dependency {
     /// Classifies the result of a call to this dependency, unless a layer below did.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn classify<C, Req, Res>(
         self: &Arc<Self>,
         classifier: &C,
@@ -65,7 +65,7 @@ impl Dependency {
 
     /// Classifies the result of a call to this dependency, and leaves the verdict on a failed
     /// response to the layers above.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn classify_for_all<C, Req, Res>(
         self: &Arc<Self>,
         classifier: &C,
@@ -84,13 +84,17 @@ impl Dependency {
         verdict
     }
 
-    #[inline]
+    #[inline(always)]
     fn shared_verdict(self: &Arc<Self>, head: &dyn ResponseHead) -> Option<Verdict> {
-        let extensions = head.extensions();
-        if extensions.is_empty() {
-            return None;
+        match head.extensions().is_empty() {
+            true => None,
+            false => self.read_verdict(head),
         }
-        let shared = extensions.get::<SharedVerdict>()?;
+    }
+
+    #[inline(never)]
+    fn read_verdict(self: &Arc<Self>, head: &dyn ResponseHead) -> Option<Verdict> {
+        let shared = head.extensions().get::<SharedVerdict>()?;
         let same = Arc::ptr_eq(&shared.dependency, self)
             && shared.status == head.status()
             && shared.headers == head.headers().len();

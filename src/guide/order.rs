@@ -17,6 +17,10 @@
 //! | a time limit per attempt | below all of them, or [`attempt_timeout`](crate::policy::PolicyBuilder::attempt_timeout); a timeout above them limits the whole call |
 //! | your client | |
 //!
+//! The stack has fewer layers with the same effect: its retry layer
+//! [charges repeats](crate::RetryLayer::charge_repeats) of other loops itself, and a
+//! [`GuardLayer`](crate::client::GuardLayer) is a `RetryAfterLayer` around a `CircuitBreakerLayer`.
+//!
 //! Put a layer of your own above the retries to run it once per call, below to run it once per
 //! attempt. All layers of this crate share one [`Dependencies`](crate::dependency::Dependencies).
 //!

@@ -27,13 +27,11 @@ pub use self::traced::{TracedLayers, traced};
 use crate::{
     classify::Standard,
     client::{
-        circuit_breaker::CircuitBreakerLayer,
+        GuardLayer,
         hedge::HedgeLayer,
         idempotency_key::PolicyKeyLayer,
         peek::PeekLayer,
         retry::{HttpRequests, Refresh, RetryLayer},
-        retry_after::RetryAfterLayer,
-        retry_budget::RetryBudgetLayer,
     },
     dependency::{ByAuthority, Dependencies},
 };
@@ -100,7 +98,9 @@ impl<C: Clone, L: Clone> ClientBuilder<C, L> {
     pub fn new(deps: Dependencies<C, L>) -> Self {
         Self {
             keys: PolicyKeyLayer::new(deps.clone()),
-            retry: RetryLayer::new(deps.clone()).keys_by_policy(),
+            retry: RetryLayer::new(deps.clone())
+                .charge_repeats()
+                .keys_by_policy(),
             deps,
         }
     }
@@ -146,10 +146,8 @@ impl<C: Clone, L: Clone, P, H> ClientBuilder<C, L, P, H> {
         let deps = self.deps;
         (
             self.keys,
-            RetryBudgetLayer::repeats_only(deps.clone()),
             self.retry,
-            RetryAfterLayer::new(deps.clone()),
-            CircuitBreakerLayer::new(deps.clone()),
+            GuardLayer::new(deps.clone()),
             HedgeLayer::in_stack(deps.clone()),
             PeekLayer::new(deps),
         )
@@ -163,10 +161,8 @@ pub type Client<S, C = Standard, L = ByAuthority, P = (), H = ()> =
 /// The layers of [`client`] and [`ClientBuilder`], outermost first.
 pub type ClientLayers<C, L, P = (), H = ()> = (
     PolicyKeyLayer<C, L, P>,
-    RetryBudgetLayer<C, L>,
     RetryLayer<C, L, HttpRequests, H>,
-    RetryAfterLayer<C, L>,
-    CircuitBreakerLayer<C, L>,
+    GuardLayer<C, L>,
     HedgeLayer<C, L>,
     PeekLayer<C, L>,
 );

@@ -1,14 +1,12 @@
 use super::{ClientBuilder, ClientLayers};
 use crate::{
     client::{
+        GuardLayer,
         attempt_span::AttemptSpanLayer,
-        circuit_breaker::CircuitBreakerLayer,
         hedge::HedgeLayer,
         idempotency_key::PolicyKeyLayer,
         peek::PeekLayer,
         retry::{HttpRequests, RetryLayer},
-        retry_after::RetryAfterLayer,
-        retry_budget::RetryBudgetLayer,
     },
     dependency::Dependencies,
 };
@@ -30,19 +28,17 @@ impl<C: Clone, L: Clone, P, H> ClientBuilder<C, L, P, H> {
     pub fn build_traced<T>(self, propagator: T) -> TracedLayers<C, L, T, P, H> {
         let spans = AttemptSpanLayer::new(self.deps.clone()).with_propagator(propagator);
         let layers: ClientLayers<C, L, P, H> = self.build();
-        let (key, budget, retry, retry_after, breaker, hedge, peek) = layers;
+        let (key, retry, guard, hedge, peek) = layers;
         // Below the hedge, since each of its attempts is one.
-        (key, budget, retry, retry_after, breaker, hedge, spans, peek)
+        (key, retry, guard, hedge, spans, peek)
     }
 }
 
 /// The layers of [`traced`] and [`ClientBuilder::build_traced`], outermost first.
 pub type TracedLayers<C, L, T, P = (), H = ()> = (
     PolicyKeyLayer<C, L, P>,
-    RetryBudgetLayer<C, L>,
     RetryLayer<C, L, HttpRequests, H>,
-    RetryAfterLayer<C, L>,
-    CircuitBreakerLayer<C, L>,
+    GuardLayer<C, L>,
     HedgeLayer<C, L>,
     AttemptSpanLayer<C, L, T>,
     PeekLayer<C, L>,

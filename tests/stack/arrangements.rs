@@ -152,6 +152,20 @@ async fn g_3_one_layer_used_twice_counts_once() {
     assert_eq!(counted(&deps), (1, 1));
 }
 
+/// Its own registry has not seen them.
+#[tokio::test(start_paused = true)]
+async fn g_2_a_client_counts_and_charges_what_another_registry_has_marked() {
+    let (ours, theirs) = (deps(lenient()), deps(lenient()));
+    let server = Server::replies(|_, n| status(if n == 1 { 503 } else { 200 }));
+    let forwarding = RetryBudgetLayer::new(theirs.clone()).layer(server);
+    let retrying = RetryLayer::new(ours.clone()).layer(forwarding);
+    let mut client = RetryBudgetLayer::new(ours.clone()).layer(retrying);
+    for _ in 0..2 {
+        assert_eq!(code(&call(&mut client, get()).await), 200);
+    }
+    assert_eq!((counted(&ours), counted(&theirs)), ((2, 1), (2, 1)));
+}
+
 #[tokio::test(start_paused = true)]
 async fn g_3_concurrent_calls_are_counted_and_charged_once_each() {
     let server = Server::new(|_, n| async move {

@@ -26,7 +26,7 @@ use crate::{
 const KEY: &str = "idempotency-key";
 
 /// The whole stack.
-fn stacked(deps: Dependencies, server: &Server) -> Client {
+pub(crate) fn stacked(deps: Dependencies, server: &Server) -> Client {
     let client = ServiceBuilder::new()
         .map_response(|reply: Response<_>| reply.map(|_| Bytes::new()))
         .layer(stacks::client(deps))

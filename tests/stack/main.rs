@@ -19,6 +19,7 @@ mod inbound;
 mod keys;
 mod registry;
 mod setup;
+mod whole;
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -27,8 +27,9 @@ pin_project! {
 pin_project! {
     #[project = StateProj]
     enum State<F, C> {
-        // The call is out.
-        Called { #[pin] future: F, permit: Permit, classifier: C },
+        // The call is out. If the layer `learns`, the dependency's gate learns for how long a failure
+        // asks for no calls.
+        Called { #[pin] future: F, permit: Permit, classifier: C, learns: bool },
         // The breaker is open, or the throttle kept the call back.
         Refused { refused: Refused },
     }
@@ -36,19 +37,20 @@ pin_project! {
 
 impl<F, C, Req> CircuitBreakerFuture<F, C, Req> {
     #[inline(always)]
-    pub(super) fn called(future: F, permit: Permit, classifier: C) -> Self {
+    pub(crate) fn called(future: F, permit: Permit, classifier: C, learns: bool) -> Self {
         Self {
             state: State::Called {
                 future,
                 permit,
                 classifier,
+                learns,
             },
             request: PhantomData,
         }
     }
 
     #[inline(always)]
-    pub(super) fn refused(refused: Refused) -> Self {
+    pub(crate) fn refused(refused: Refused) -> Self {
         Self {
             state: State::Refused { refused },
             request: PhantomData,
@@ -71,6 +73,7 @@ where
                 future,
                 permit,
                 classifier,
+                learns,
             } => {
                 // Classified in place: moving a response costs more.
                 let mut polled = future.poll(cx).map_err(Into::into);
@@ -79,6 +82,9 @@ where
                     Poll::Ready(result) => {
                         let verdict = permit.dependency().classify_for_all(classifier, result);
                         permit.report(&verdict);
+                        if *learns && let Some(asked) = verdict.not_before() {
+                            permit.dependency().stay_away(asked);
+                        }
                     }
                 }
                 polled

@@ -126,4 +126,5 @@ mod future;
 mod layer;
 mod service;
 
+pub(crate) use self::service::admit;
 pub use self::{future::CircuitBreakerFuture, layer::CircuitBreakerLayer, service::CircuitBreaker};

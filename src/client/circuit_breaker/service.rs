@@ -12,8 +12,10 @@ use super::CircuitBreakerFuture;
 use crate::{
     call::{Attempt, CallDeadline, release},
     classify::{Classify, Standard},
-    dependency::{BreakerState, ByAuthority, Dependency, DependencyCache, Locate},
-    error::BoxError,
+    dependency::{
+        BreakerState, ByAuthority, Dependencies, Dependency, DependencyCache, Locate, Permit,
+    },
+    error::{BoxError, Refused},
 };
 
 /// The longest that a service is not ready before it looks at its breaker again, which a person may
@@ -27,8 +29,8 @@ const LONGEST_WAIT: Duration = Duration::from_millis(250);
 /// All state is in the registry, so clones share the breaker.
 #[derive(Debug, Clone)]
 pub struct CircuitBreaker<S, C = Standard, L = ByAuthority> {
-    pub(super) inner: S,
-    pub(super) cache: DependencyCache<C, L>,
+    pub(crate) inner: S,
+    pub(crate) cache: DependencyCache<C, L>,
     pub(super) endpoint: Option<Endpoint>,
 }
 
@@ -86,23 +88,35 @@ where
         self.inner.poll_ready(cx).map_err(Into::into)
     }
 
+    #[inline(always)]
     fn call(&mut self, request: Req) -> Self::Future {
         let (deps, dependency) = self.cache.find(&request);
-        let is_retry = || {
-            let extensions = deps.classifier.request_extensions(&request);
-            extensions.is_some_and(|extensions| extensions.get::<Attempt>().is_some())
-        };
-        let permit = match dependency.admit(is_retry) {
-            Ok(permit) => permit,
-            Err(refused) => {
-                dependency.tell_refused(refused.kind());
-                release(&mut self.inner);
-                return CircuitBreakerFuture::refused(refused);
+        match admit::<_, _, _, S::Response>(deps, dependency, &request) {
+            Ok(permit) => {
+                let classifier = deps.classifier.clone();
+                CircuitBreakerFuture::called(self.inner.call(request), permit, classifier, false)
             }
-        };
-        let extensions = deps.classifier.request_extensions(&request);
-        let permit = permit.cut(extensions.is_some_and(CallDeadline::is_cut));
-        let classifier = deps.classifier.clone();
-        CircuitBreakerFuture::called(self.inner.call(request), permit, classifier)
+            Err(refused) => {
+                release(&mut self.inner);
+                CircuitBreakerFuture::refused(refused)
+            }
+        }
     }
+}
+
+/// Admits a call, or refuses it.
+#[inline(always)]
+pub(crate) fn admit<C, L, Req, Res>(
+    deps: &Dependencies<C, L>,
+    dependency: &Arc<Dependency>,
+    request: &Req,
+) -> Result<Permit, Refused>
+where
+    C: Classify<Req, Res>,
+{
+    let extensions = || deps.classifier.request_extensions(request);
+    let is_retry = || extensions().is_some_and(|it| it.get::<Attempt>().is_some());
+    let permit = dependency.admit(is_retry);
+    let permit = permit.inspect_err(|refused| dependency.tell_refused(refused.kind()))?;
+    Ok(permit.cut(extensions().is_some_and(CallDeadline::is_cut)))
 }

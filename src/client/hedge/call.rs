@@ -1,10 +1,12 @@
 //! The state of one call, and the steps that its [future](super::future) takes with it.
 
 use std::{
+    cell::RefCell,
     fmt, mem,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
+    thread::LocalKey,
     time::Duration,
 };
 
@@ -23,7 +25,11 @@ use crate::{
         hop::{Hop, refresh_deadline},
     },
     classify::Classify,
-    client::retry::{HttpRequests, HttpSnapshot, ReplayBody, ReplayRequests},
+    client::{
+        pool::{Pool, Pooled, Reuse},
+        retry::{HttpRequests, HttpSnapshot, ReplayBody, ReplayRequests},
+        timer::Timer,
+    },
     dependency::{Dependency, Event, Latency, Route},
     error::BoxError,
     http::ResponseHead,
@@ -39,12 +45,8 @@ where
     route: Arc<Route<S>>,
     classifier: C,
     requests: HttpRequests,
-    plan: Plan<B::Recording>,
-    /// The slot of the budget that this layer counted the original in.
-    counted: Option<u64>,
-    watch: Watch,
-    /// The time after which it is late, if that was known when it began.
-    delay: Option<Duration>,
+    plan: Plan<HttpSnapshot<B::Recording>>,
+    watched: Pooled<Watched>,
     /// Boxed, so that calls without one are small.
     second: Option<BoxedSecond<S, B>>,
     /// The attempt that failed first, while the other one is out.
@@ -54,18 +56,55 @@ where
 type BoxedSecond<S, B> = Pin<Box<Second<S, Request<B>>>>;
 
 /// The plan for a call that is late.
-pub(super) enum Plan<R> {
-    /// A hedge.
-    Hedge(Hedgeable<R>),
+pub(super) enum Plan<Snapshot> {
+    /// A hedge, made of this.
+    Hedge(Snapshot),
     /// No hedge, for this reason.
     Never(Unhedged),
     /// Nothing: it was late already, or it is not known when it is.
     Done,
 }
 
-/// All that a hedge is made of.
-pub(super) struct Hedgeable<R> {
-    pub(super) snapshot: HttpSnapshot<R>,
+/// The part of a call that is the same for all types of requests. In a box of a pool: within the future
+/// it would make every call of a client larger, hedged or not.
+#[derive(Debug, Default)]
+pub(super) struct Watched {
+    /// The slot of the budget that this layer counted the original in.
+    pub(super) counted: Option<u64>,
+    /// The time after which it is late, if that was known when it began.
+    pub(super) delay: Option<Duration>,
+    /// The limits of its hedge, if one is planned.
+    pub(super) limits: HedgeLimits,
+    watch: Watch,
+    timer: Timer,
+}
+
+impl Watched {
+    /// Begins with a call that is late after this delay.
+    #[inline]
+    pub(super) fn begin(&mut self, delay: Option<Duration>) {
+        (self.counted, self.delay, self.watch) = (None, delay, Watch::New);
+    }
+}
+
+thread_local! {
+    static POOL: Pool<Watched> = const { RefCell::new(Vec::new()) };
+}
+
+impl Reuse for Watched {
+    fn pool() -> &'static LocalKey<Pool<Self>> {
+        &POOL
+    }
+
+    #[inline]
+    fn clear(self: Pin<&mut Self>) {
+        self.get_mut().timer.unset();
+    }
+}
+
+/// The limits of a hedge.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct HedgeLimits {
     /// The attempt that the call is itself, if it is a retry.
     pub(super) previous: Option<Attempt>,
     /// The end of the call's time, if a layer above or the caller has set it.
@@ -76,9 +115,10 @@ pub(super) struct Hedgeable<R> {
 }
 
 /// The measurement of the first attempt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Watch {
     /// It was not pending yet. One that is ready at once needs no clock.
+    #[default]
     New,
     Since(Instant),
     Ended,
@@ -107,18 +147,15 @@ where
         route: Arc<Route<S>>,
         classifier: C,
         requests: HttpRequests,
-        plan: Plan<B::Recording>,
-        delay: Option<Duration>,
-        counted: Option<u64>,
+        plan: Plan<HttpSnapshot<B::Recording>>,
+        watched: Pooled<Watched>,
     ) -> Self {
         Self {
             route,
             classifier,
             requests,
             plan,
-            counted,
-            watch: Watch::New,
-            delay,
+            watched,
             second: None,
             failed: None,
         }
@@ -128,15 +165,19 @@ where
         &self.route.dependency
     }
 
-    /// Returns when a call that is pending is late, unless no hedge is planned.
-    pub(super) fn late_at(&mut self) -> Option<Instant> {
-        if self.watch == Watch::New {
-            self.watch = Watch::Since(Instant::now());
+    /// Waits until a call that is pending is late. Never ready if no hedge is planned.
+    pub(super) fn poll_late(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let watched = &mut *self.watched;
+        if watched.watch == Watch::New {
+            watched.watch = Watch::Since(Instant::now());
         }
-        match (&self.plan, self.watch, self.delay) {
-            (Plan::Hedge(_), Watch::Since(began), Some(delay)) => Some(began + delay),
-            _ => None,
-        }
+        let late_at = match (&self.plan, watched.watch, watched.delay) {
+            (Plan::Hedge(_), Watch::Since(began), Some(delay)) => began + delay,
+            _ => return Poll::Pending,
+        };
+        ready!(watched.timer.poll_until(late_at, cx));
+        watched.timer.unset();
+        Poll::Ready(())
     }
 
     pub(super) fn is_hedged(&self) -> bool {
@@ -149,15 +190,16 @@ where
 
     /// Records how long the first attempt was out, and whether it was answered. Failures are often quick,
     /// and no answers.
+    #[inline]
     fn record(&mut self, answered: bool) {
-        let took = match mem::replace(&mut self.watch, Watch::Ended) {
+        let took = match mem::replace(&mut self.watched.watch, Watch::Ended) {
             Watch::Since(began) => Some(began.elapsed()),
             Watch::New if answered => None,
             Watch::New | Watch::Ended => return,
         };
         let dependency = self.dependency();
         dependency.record_latency(took, answered);
-        let late = took.zip(self.delay);
+        let late = took.zip(self.watched.delay);
         if let Plan::Never(reason) = self.plan
             && late.is_some_and(|(took, delay)| took >= delay)
         {
@@ -167,7 +209,7 @@ where
 
     /// Settles the original, if this layer counted it.
     fn settle(&mut self, verdict: &Verdict) {
-        let Some(slot) = self.counted.take() else {
+        let Some(slot) = self.watched.counted.take() else {
             return;
         };
         if verdict.is_success() {
@@ -248,16 +290,19 @@ where
 
     /// Makes the second attempt of a call that is late, if there is to be one.
     pub(super) fn begin_second(&mut self) {
-        let Plan::Hedge(hedge) = mem::replace(&mut self.plan, Plan::Done) else {
+        let Plan::Hedge(snapshot) = mem::replace(&mut self.plan, Plan::Done) else {
             return;
         };
-        match self.second_of(hedge) {
+        match self.second_of(snapshot) {
             Ok(second) => self.second = Some(Box::pin(second)),
             Err(reason) => telemetry::not_hedged(self.dependency().target(), reason),
         }
     }
 
-    fn second_of(&self, hedge: Hedgeable<B::Recording>) -> Result<Second<S, Request<B>>, Unhedged> {
+    fn second_of(
+        &self,
+        snapshot: HttpSnapshot<B::Recording>,
+    ) -> Result<Second<S, Request<B>>, Unhedged> {
         let dependency = &self.route.dependency;
         if dependency.latency().is_none_or(Latency::is_one_of_many) {
             return Err(Unhedged::Slow);
@@ -265,10 +310,12 @@ where
         if let Some(reason) = dependency.forbids_hedges() {
             return Err(reason);
         }
-        let by_policy = self.watch.began() + hedge.total;
-        let deadline = hedge.deadline.map_or(by_policy, |at| at.min(by_policy));
-        let attempt = Attempt::of_hedge(hedge.previous, deadline, hedge.hop);
-        let (requests, snapshot) = (&self.requests, hedge.snapshot);
+        let limits = self.watched.limits;
+        let by_policy = self.watched.watch.began() + limits.total;
+        let deadline = limits.deadline.map_or(by_policy, |at| at.min(by_policy));
+        let attempt =
+            Attempt::of_hedge(limits.previous, dependency.registry(), deadline, limits.hop);
+        let requests = &self.requests;
         if !ReplayRequests::<Request<B>, S::Response>::is_complete(requests, &snapshot) {
             return Err(Unhedged::NotReplayable);
         }
@@ -295,7 +342,7 @@ where
         let Some(second) = self.second.as_mut() else {
             return Poll::Pending;
         };
-        let (dependency, watch) = (&self.route.dependency, self.watch);
+        let (dependency, watch) = (&self.route.dependency, self.watched.watch);
         let admit = |request: &mut Request<B>, deadline| {
             let sent = admit(dependency, watch, deadline)?;
             let header = &dependency.policy().rules().deadline_header;
@@ -357,6 +404,7 @@ where
     S: Service<Request<B>>,
     B: ReplayBody,
 {
+    #[inline]
     fn drop(&mut self) {
         self.record(false);
     }

@@ -9,7 +9,6 @@ use std::{
 
 use http::Request;
 use pin_project_lite::pin_project;
-use tokio::time::{Sleep, sleep_until};
 use tower::Service;
 
 use super::call::Call;
@@ -38,8 +37,8 @@ pin_project! {
         // A call that is not hedged.
         Passed { #[pin] future: S::Future },
         // A call that is measured, and hedged when it is late. The first attempt is there until it
-        // failed, and the timer from the first poll that is not ready until the call is late.
-        Watched { #[pin] first: Option<S::Future>, #[pin] timer: Option<Sleep>, call: Call<S, C, B> },
+        // failed.
+        Watched { #[pin] first: Option<S::Future>, call: Call<S, C, B> },
     }
 }
 
@@ -60,7 +59,6 @@ where
         Self {
             state: State::Watched {
                 first: Some(future),
-                timer: None,
                 call,
             },
         }
@@ -81,14 +79,13 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match self.project().state.project() {
             StateProj::Passed { future } => future.poll(cx).map_err(Into::into),
-            StateProj::Watched { first, timer, call } => watch(first, timer, call, cx),
+            StateProj::Watched { first, call } => watch(first, call, cx),
         }
     }
 }
 
 fn watch<S, C, B>(
     mut first: Pin<&mut Option<S::Future>>,
-    mut timer: Pin<&mut Option<Sleep>>,
     call: &mut Call<S, C, B>,
     cx: &mut Context<'_>,
 ) -> Poll<Result<S::Response, BoxError>>
@@ -115,16 +112,7 @@ where
         }
     }
     if !call.has_second() {
-        let Some(late_at) = call.late_at() else {
-            return Poll::Pending;
-        };
-        if timer.is_none() {
-            timer.set(Some(sleep_until(late_at)));
-        }
-        if let Some(timer) = timer.as_mut().as_pin_mut() {
-            ready!(timer.poll(cx));
-        }
-        timer.set(None);
+        ready!(call.poll_late(cx));
         call.begin_second();
     }
     match ready!(call.poll_second(first.is_some(), cx)) {

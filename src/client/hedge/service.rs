@@ -9,18 +9,21 @@ use tower::Service;
 
 use super::{
     HedgeFuture,
-    call::{Call, Hedgeable, Plan},
+    call::{Call, HedgeLimits, Plan, Watched},
 };
 use crate::{
     call::{
         Attempt, CallDeadline, CallerContext, RetryOverride,
-        attempt_headers::{Origin, origin},
+        attempt_headers::{Origin, origin_of},
         budget_mark::{BudgetMark, ExtensionsKind},
         hop::Hop,
     },
     classify::{Classify, Standard},
-    client::retry::{HttpRequests, ReplayBody, ReplayLimits, ReplayRequests, snapshot},
-    dependency::{ByAuthority, Dependency, DependencyCache, LastSlot, Locate, Route, serves_retry},
+    client::{
+        pool::Pooled,
+        retry::{HttpRequests, HttpSnapshot, ReplayBody, ReplayLimits, ReplayRequests, snapshot},
+    },
+    dependency::{ByAuthority, Dependency, DependencyCache, LastSlot, Locate, Route},
     error::BoxError,
     http::{ResponseHead, grpc::is_grpc},
     policy::CallLimits,
@@ -103,37 +106,45 @@ impl<S, C, L> Hedge<S, C, L> {
         let repeatable = ReplayRequests::<_, S::Response>::repeatable(requests, request, rules)
             && deps.locate.repeatable(rules, request)
             && deps.classifier.repeatable(rules, request);
-        let delay = latency.delay();
-        let plan = match delay {
+        let caller = CallerContext::of(match kind {
+            ExtensionsKind::Other => Some(request.extensions()),
+            _ => None,
+        });
+        let serves_retry = caller.as_ref().is_some_and(CallerContext::serves_retry);
+        let mut watched = Pooled::<Watched>::take();
+        watched.begin(latency.delay());
+        let plan = match watched.delay {
             None => Plan::Done,
             Some(_) if !repeatable => Plan::Never(Unhedged::NotIdempotent),
-            Some(_) => plan(request, kind, dependency),
+            Some(_) => plan(request, kind, caller, dependency, &mut watched.limits),
         };
-        let mut counted = None;
-        if self.counts && origin(request) == Origin::Original && !serves_retry(request) {
-            counted = Some(dependency.count_original(Instant::now(), &mut self.slot));
+        let previous = match &plan {
+            Plan::Hedge(snapshot) => Some(snapshot.attempt().previous),
+            _ => None,
+        };
+        let is_original =
+            || origin_of(request, dependency.registry(), kind, previous) == Origin::Original;
+        if self.counts && !serves_retry && is_original() {
+            watched.counted = Some(dependency.count_original(Instant::now(), &mut self.slot));
             if deps.marks_originals() {
-                request.extensions_mut().insert(BudgetMark);
+                request
+                    .extensions_mut()
+                    .insert(BudgetMark(dependency.registry()));
             }
         }
         let (route, classifier) = (Arc::clone(route), deps.classifier.clone());
-        Some(Call::new(
-            route,
-            classifier,
-            self.requests,
-            plan,
-            delay,
-            counted,
-        ))
+        Some(Call::new(route, classifier, self.requests, plan, watched))
     }
 }
 
-/// Makes a copy of a request for its hedge.
+/// Makes a copy of a request for its hedge, and finds the limits of that.
 fn plan<B: ReplayBody>(
     request: &mut Request<B>,
     kind: ExtensionsKind,
+    caller: Option<CallerContext>,
     dependency: &Arc<Dependency>,
-) -> Plan<B::Recording> {
+    hedge: &mut HedgeLimits,
+) -> Plan<HttpSnapshot<B::Recording>> {
     let (mut overrides, mut previous, mut deadline) = (None, None, None);
     let mut hop = Hop::default();
     let extensions = (kind == ExtensionsKind::Other).then(|| request.extensions());
@@ -150,7 +161,7 @@ fn plan<B: ReplayBody>(
     let mut limits = CallLimits::of(dependency.policy(), overrides);
     // A retry loop above that told the end of the call's time kept it within its caller's.
     if deadline.is_none()
-        && let Some(caller) = CallerContext::of(extensions)
+        && let Some(caller) = caller
     {
         let policy = dependency.policy();
         if limits.keep_within(policy, &caller, Instant::now()).is_err() {
@@ -171,13 +182,16 @@ fn plan<B: ReplayBody>(
     let Some(snapshot) = snapshot(request, kind, &ReplayLimits::of(dependency)) else {
         return Plan::Never(Unhedged::NotReplayable);
     };
-    let timeout = snapshot.timeout().filter(|_| is_grpc(request.headers()));
+    let timeout = snapshot
+        .attempt()
+        .timeout
+        .filter(|_| is_grpc(request.headers()));
     let total = limits.total;
-    Plan::Hedge(Hedgeable {
+    *hedge = HedgeLimits {
         total: timeout.map_or(total, |timeout| timeout.min(total)),
-        snapshot,
         previous,
         deadline,
         hop,
-    })
+    };
+    Plan::Hedge(snapshot)
 }

@@ -94,12 +94,12 @@ where
         self.stamp.inner.poll_ready(cx).map_err(Into::into)
     }
 
-    #[inline]
+    #[inline(never)]
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let writes = matches!(*request.method(), Method::POST | Method::PATCH);
         let chosen = || request.extensions().get::<IdempotencyKey>().is_some();
         if !writes && !P::STORES && !chosen() {
-            return self.stamp.call_with(request, false);
+            return IdempotencyKeyFuture::called(self.stamp.inner.call(request));
         }
         let (_, dependency) = self.cache.find(&request);
         let rules = dependency.policy().rules();

@@ -40,6 +40,11 @@ pin_project! {
 
 impl<S: Service<Req>, P, Req> IdempotencyKeyFuture<S, P, Req> {
     #[inline(always)]
+    pub(super) fn called(future: S::Future) -> Self {
+        Self::new(State::Called { future })
+    }
+
+    #[inline(always)]
     pub(super) fn new(state: State<S, P, Req>) -> Self {
         Self { state }
     }

@@ -81,8 +81,7 @@ impl<S, M, P> IdempotencyKeyService<S, M, P> {
                 return IdempotencyKeyFuture::new(State::Failed { error });
             }
         }
-        let future = self.inner.call(request);
-        IdempotencyKeyFuture::new(State::Called { future })
+        IdempotencyKeyFuture::called(self.inner.call(request))
     }
 }
 

@@ -33,7 +33,7 @@ pub(super) enum Look {
 }
 
 impl Look {
-    #[inline]
+    #[inline(always)]
     pub(super) fn at<R: ResponseHead>(rules: &Rules, reply: &R) -> Self {
         let (status, headers) = (reply.status(), reply.headers());
         if headers.is_empty() && status == StatusCode::OK {

@@ -53,6 +53,7 @@ where
 /// Returns whether the reply is one message, so that waiting for its status delays no stream: of the
 /// methods that are declared so, or, under the profile for unary calls, of all. A call that is not
 /// retried may stream all the same.
+#[inline(always)]
 fn is_unary<B>(policy: &Policy, request: &Request<B>) -> bool {
     let rules = policy.rules();
     if !rules.unary_methods.is_empty() {

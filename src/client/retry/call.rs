@@ -84,11 +84,21 @@ pub(super) struct Retried<S, Res> {
     correlation_id: Option<Box<str>>,
     /// The attempts that failed after they went out.
     failed: Vec<(SystemTime, Cause)>,
+    /// The charge of a call that is itself a repeat of a loop above.
+    repeat: Option<Charge>,
     /// The wait of a retry that the budget refused.
     suppressed: Option<Duration>,
 }
 
 impl<S, Res> Retried<S, Res> {
+    /// The state of a call that is a repeat of a loop above.
+    pub(super) fn charged(repeat: Charge) -> Self {
+        Self {
+            repeat: Some(repeat),
+            ..Self::default()
+        }
+    }
+
     /// Remembers an attempt that failed, unless a layer below refused it.
     fn failed(&mut self, verdict: &Verdict) {
         if verdict.refusal().is_none() {
@@ -109,6 +119,7 @@ impl<S, Res> Default for Retried<S, Res> {
             prepare: None,
             correlation_id: None,
             failed: Vec::new(),
+            repeat: None,
             suppressed: None,
         }
     }
@@ -125,7 +136,7 @@ where
         &self.route.dependency
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn classify(&self, result: &mut Result<S::Response, BoxError>) -> Verdict {
         self.dependency().classify(&self.classifier, result)
     }
@@ -142,6 +153,21 @@ where
     fn earn(&self) {
         if self.counted != Counted::Elsewhere {
             self.dependency().earn();
+        }
+    }
+
+    /// Settles the charge of a call that is a repeat of a loop above: it is taken back if nothing went
+    /// out, and a success earns a part of a retry.
+    pub(super) fn settle_repeat(&mut self, result: &mut Result<S::Response, BoxError>) {
+        let retried = self.retried.as_mut();
+        let Some(charge) = retried.and_then(|retried| retried.repeat.take()) else {
+            return;
+        };
+        let verdict = self.classify(result);
+        if verdict.is_success() {
+            self.dependency().earn();
+        } else if verdict.refusal().is_some() {
+            charge.take_back();
         }
     }
 
@@ -235,7 +261,8 @@ where
     pub(super) fn next_request(&mut self) -> Option<(Req, Attempt)> {
         let deadline = self.deadline();
         let FailureHistory { retries, next, .. } = self.history();
-        let attempt = Attempt::charged(retries, deadline, self.limits.hop, next);
+        let registry = self.dependency().registry();
+        let attempt = Attempt::charged(retries, registry, deadline, self.limits.hop, next);
         let last = retries >= self.limits.max_retries;
         let rules = self.route.dependency.policy().rules();
         if last {

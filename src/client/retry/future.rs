@@ -10,14 +10,14 @@ use std::{
 };
 
 use pin_project_lite::pin_project;
-use tokio::time::{Instant, Sleep, sleep_until};
 use tower::Service;
 
 use super::{PrepareAttempt, ReplayRequests, call::Call};
 use crate::{
     call::{Attempt, StopReason, Verdict},
     classify::Classify,
-    error::BoxError,
+    client::timer::Timer,
+    error::{BoxError, Refused},
 };
 
 pin_project! {
@@ -34,8 +34,7 @@ pin_project! {
         pub(super) state: State<S::Future, H::Future, Req>,
         // The wait of `Waiting`. In other states the time limit, set by the first poll that is not
         // ready, so that a call that is ready at once needs no timer.
-        #[pin]
-        pub(super) timer: Option<Sleep>,
+        pub(super) timer: Timer,
     }
 }
 
@@ -52,6 +51,8 @@ pin_project! {
         Readying { request: Option<Box<Req>> },
         // The caller's deadline has passed: nothing goes out.
         Late,
+        // A repeat of a loop above that the budget has nothing for. Boxed, as most are not refused.
+        Refused { refused: Box<Refused> },
     }
 }
 
@@ -102,14 +103,17 @@ where
     /// returned, with its verdict. It becomes what the call returns.
     #[inline(never)]
     fn resume(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         polled: &mut Poll<Result<S::Response, BoxError>>,
         verdict: Option<Verdict>,
         cx: &mut Context<'_>,
     ) {
         let is_out = matches!(self.state, State::Calling { .. });
         let attempt = mem::replace(polled, Poll::Pending);
-        *polled = self.run(is_out.then_some((attempt, verdict)), cx);
+        *polled = self.as_mut().run(is_out.then_some((attempt, verdict)), cx);
+        if let Poll::Ready(result) = polled {
+            self.project().call.settle_repeat(result);
+        }
     }
 
     /// Runs the call on from the state it is in.
@@ -132,9 +136,9 @@ where
                         Poll::Ready(result) => result,
                         Poll::Pending => {
                             let limit = call.attempt_limit();
-                            ready!(poll_until(this.timer.as_mut(), limit, cx));
+                            ready!(this.timer.poll_until(limit, cx));
                             if limit < call.deadline() && call.is_held() {
-                                this.timer.set(None);
+                                this.timer.unset();
                                 polled = Some((Poll::Pending, None));
                                 continue;
                             }
@@ -152,10 +156,8 @@ where
                     (result, verdict)
                 }
                 StateProj::Waiting => {
-                    if let Some(timer) = this.timer.as_mut().as_pin_mut() {
-                        ready!(timer.poll(cx));
-                    }
-                    this.timer.set(None);
+                    ready!(this.timer.poll(cx));
+                    this.timer.unset();
                     let Some((request, attempt)) = call.next_request() else {
                         return Poll::Ready(call.end_with_last(StopReason::NotReplayable));
                     };
@@ -165,7 +167,7 @@ where
                 }
                 StateProj::Preparing { future, attempt } => {
                     let Poll::Ready(prepared) = future.as_mut().poll(cx) else {
-                        ready!(poll_until(this.timer.as_mut(), call.deadline(), cx));
+                        ready!(this.timer.poll_until(call.deadline(), cx));
                         return Poll::Ready(call.end_with_last(StopReason::Deadline));
                     };
                     let Some(request) = call.admit_prepared(prepared, *attempt) else {
@@ -178,7 +180,7 @@ where
                 }
                 StateProj::Readying { request } => {
                     let Poll::Ready(ready) = call.service().poll_ready(cx) else {
-                        ready!(poll_until(this.timer.as_mut(), call.deadline(), cx));
+                        ready!(this.timer.poll_until(call.deadline(), cx));
                         return Poll::Ready(call.end_with_last(StopReason::Deadline));
                     };
                     ready
@@ -191,7 +193,7 @@ where
                         Ok(()) => {
                             call.refresh(&mut request);
                             let future = call.service().call(*request);
-                            this.timer.set(None);
+                            this.timer.unset();
                             this.state.set(State::Calling { future });
                             continue;
                         }
@@ -204,32 +206,20 @@ where
                     }
                 }
                 StateProj::Late => return Poll::Ready(call.end_late()),
+                StateProj::Refused { refused } => {
+                    return Poll::Ready(Err(Refused::clone(refused).into()));
+                }
             };
             call.count_hedge(&mut result);
             match call.decide(&verdict) {
                 Ok(at) => {
                     call.keep(result, &verdict);
                     this.state.set(State::Waiting);
-                    this.timer.set(Some(sleep_until(at)));
+                    this.timer.set(at);
                 }
                 Err(reason) => return Poll::Ready(call.end(result, &verdict, reason)),
             }
         }
-    }
-}
-
-/// Polls the timer, which is set by the first poll.
-fn poll_until(
-    mut timer: Pin<&mut Option<Sleep>>,
-    limit: Instant,
-    cx: &mut Context<'_>,
-) -> Poll<()> {
-    if timer.is_none() {
-        timer.set(Some(sleep_until(limit)));
-    }
-    match timer.as_pin_mut() {
-        Some(timer) => timer.poll(cx),
-        None => unreachable!("it was set above"),
     }
 }
 

@@ -13,6 +13,7 @@ pub struct RetryLayer<C = Standard, L = ByAuthority, P = HttpRequests, H = ()> {
     deps: Dependencies<C, L>,
     requests: P,
     prepare: H,
+    charges_repeats: bool,
 }
 
 impl<C, L> RetryLayer<C, L> {
@@ -23,6 +24,7 @@ impl<C, L> RetryLayer<C, L> {
             deps,
             requests: HttpRequests::default(),
             prepare: (),
+            charges_repeats: false,
         }
     }
 
@@ -35,12 +37,21 @@ impl<C, L> RetryLayer<C, L> {
 }
 
 impl<C, L, P, H> RetryLayer<C, L, P, H> {
+    /// Charges the budget for a call that is itself a repeat by a loop of another make above, and
+    /// refuses it when the budget is used up, as a [`RetryBudgetLayer`](crate::RetryBudgetLayer) between
+    /// the two would.
+    pub fn charge_repeats(mut self) -> Self {
+        self.charges_repeats = true;
+        self
+    }
+
     /// Retries calls of another sort, whose requests are cloned.
     pub fn cloning(self) -> RetryLayer<C, L, ClonedRequests, H> {
         RetryLayer {
             deps: self.deps,
             requests: ClonedRequests::default(),
             prepare: self.prepare,
+            charges_repeats: self.charges_repeats,
         }
     }
 
@@ -50,6 +61,7 @@ impl<C, L, P, H> RetryLayer<C, L, P, H> {
             deps: self.deps,
             requests: self.requests,
             prepare: hook,
+            charges_repeats: self.charges_repeats,
         }
     }
 
@@ -67,6 +79,7 @@ impl<C, L, H> RetryLayer<C, L, ClonedRequests, H> {
             deps: self.deps,
             requests: ClonedRequests::default(),
             prepare: self.prepare,
+            charges_repeats: self.charges_repeats,
         }
     }
 }
@@ -81,6 +94,7 @@ impl<S, C: Clone, L: Clone, P: Clone, H: Clone> Layer<S> for RetryLayer<C, L, P,
             slot: LastSlot::default(),
             requests: self.requests.clone(),
             prepare: self.prepare.clone(),
+            charges_repeats: self.charges_repeats,
         }
     }
 }

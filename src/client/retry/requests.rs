@@ -4,18 +4,20 @@ use http::{HeaderName, Request};
 use tokio::time::Instant;
 use tower_http::request_id::RequestId;
 
-use super::{ReplayBody, ReplayLimits, head_snapshot::Head};
+use super::{ReplayBody, ReplayLimits, head_snapshot::HeadSnapshot};
 use crate::{
     call::{
         Attempt, CallDeadline, CallerContext, FailedAttempts, IdempotencyKey, PrepareError,
         RetryOutcome,
-        attempt_headers::{Origin, TIMEOUT, origin_of},
+        attempt_headers::{AttemptHeaders, Origin, TIMEOUT, origin_of},
         budget_mark::{BudgetMark, ExtensionsKind},
         caller::NestedFailure,
         hedged::is_hedged,
         hop::{Hop, refresh_deadline},
     },
     classify::{KeysHonoured, Rules},
+    client::pool::Pooled,
+    dependency::Dependency,
     http::{
         UnreadBody,
         grpc::{grpc_timeout, is_grpc},
@@ -51,9 +53,13 @@ pub trait ReplayRequests<Req, Res>: Clone + sealed::Sealed {
     #[doc(hidden)]
     fn repeatable(&self, request: &Req, rules: &Rules) -> bool;
 
-    /// Notes on a request that it was counted as an original.
+    /// Notes on a request that it was counted as an original of this dependency.
     #[doc(hidden)]
-    fn mark_counted(&self, request: &mut Req);
+    fn mark_counted(&self, request: &mut Req, by: &Dependency);
+
+    /// Notes on a request that it was charged as a repeat, after so many attempts.
+    #[doc(hidden)]
+    fn mark_charged(&self, request: &mut Req, by: &Dependency, previous: u32);
 
     /// Notes on a first attempt what the layers below and the next hop have to know about its call.
     #[doc(hidden)]
@@ -138,14 +144,19 @@ pub(super) struct OfCaller {
 
 impl OfCaller {
     /// Keeps a call within the limits of its caller.
-    #[inline]
+    #[inline(always)]
     fn limit(caller: Option<CallerContext>, limits: &mut CallLimits, policy: &Policy) -> Self {
-        let Some(caller) = caller else {
-            return Self::default();
-        };
+        match caller {
+            Some(caller) => Self::limit_by(&caller, limits, policy),
+            None => Self::default(),
+        }
+    }
+
+    #[cold]
+    fn limit_by(caller: &CallerContext, limits: &mut CallLimits, policy: &Policy) -> Self {
         let (now, total) = (Instant::now(), limits.total);
         Self {
-            is_late: limits.keep_within(policy, &caller, now).is_err(),
+            is_late: limits.keep_within(policy, caller, now).is_err(),
             // The policy's own time begins with the first poll.
             began: (limits.total < total).then_some(now),
             nested: caller.nested().cloned(),
@@ -176,7 +187,7 @@ pub struct HttpRequests {
 /// The snapshot of an HTTP request.
 #[derive(Debug)]
 pub struct HttpSnapshot<R> {
-    head: Head,
+    head: Pooled<HeadSnapshot>,
     body: Option<R>,
 }
 
@@ -205,9 +216,7 @@ impl<B: ReplayBody, R: ResponseHead> ReplayRequests<Request<B>, R> for HttpReque
             0 => None,
             _ => snapshot(request, kind, replay),
         };
-        let headers = snapshot
-            .as_ref()
-            .map(|snapshot| snapshot.head.get().attempt);
+        let headers = snapshot.as_ref().map(|snapshot| snapshot.head.attempt);
         let timeout = match headers {
             Some(headers) => headers.timeout,
             None => timeout_of(request),
@@ -220,7 +229,12 @@ impl<B: ReplayBody, R: ResponseHead> ReplayRequests<Request<B>, R> for HttpReque
         }
         Opened {
             limits,
-            origin: origin_of(request, kind, headers.map(|headers| headers.previous)),
+            origin: origin_of(
+                request,
+                replay.dependency().registry(),
+                kind,
+                headers.map(|headers| headers.previous),
+            ),
             snapshot,
             caller,
         }
@@ -231,8 +245,14 @@ impl<B: ReplayBody, R: ResponseHead> ReplayRequests<Request<B>, R> for HttpReque
         rules.repeatable(request, self.keys)
     }
 
-    fn mark_counted(&self, request: &mut Request<B>) {
-        request.extensions_mut().insert(BudgetMark);
+    fn mark_counted(&self, request: &mut Request<B>, by: &Dependency) {
+        request.extensions_mut().insert(BudgetMark(by.registry()));
+    }
+
+    #[cold]
+    fn mark_charged(&self, request: &mut Request<B>, by: &Dependency, previous: u32) {
+        let charged = Attempt::charged_elsewhere(previous, by.registry());
+        request.extensions_mut().insert(charged);
     }
 
     #[cold]
@@ -267,7 +287,7 @@ impl<B: ReplayBody, R: ResponseHead> ReplayRequests<Request<B>, R> for HttpReque
         rules: &Rules,
     ) -> Option<Request<B>> {
         let snapshot = snapshot.as_mut()?;
-        let parts = snapshot.head.get().rebuild()?;
+        let parts = snapshot.head.rebuild()?;
         let body = match last {
             true => B::replay_last(snapshot.body.take()?)?,
             false => B::replay(snapshot.body.as_ref()?)?,
@@ -291,7 +311,7 @@ impl<B: ReplayBody, R: ResponseHead> ReplayRequests<Request<B>, R> for HttpReque
         attempt: Attempt,
         rules: &Rules,
     ) -> Option<Request<B>> {
-        let head = snapshot?.head.get();
+        let head = &snapshot?.head;
         if !head.is_as_trusted(&prepared, &rules.key_header) {
             return None;
         }
@@ -304,7 +324,7 @@ impl<B: ReplayBody, R: ResponseHead> ReplayRequests<Request<B>, R> for HttpReque
     }
 
     fn labels<'a>(&self, snapshot: Option<&'a Self::Snapshot>, rules: &Rules) -> Labels<'a> {
-        let Some(head) = snapshot.map(|snapshot| snapshot.head.get()) else {
+        let Some(head) = snapshot.map(|snapshot| &snapshot.head) else {
             return Labels::default();
         };
         Labels {
@@ -340,9 +360,10 @@ impl<B: ReplayBody, R: ResponseHead> ReplayRequests<Request<B>, R> for HttpReque
 }
 
 impl<R> HttpSnapshot<R> {
-    /// Returns the `grpc-timeout`, which outside of gRPC is a header like any other.
-    pub(crate) fn timeout(&self) -> Option<Duration> {
-        self.head.get().attempt.timeout
+    /// Returns its headers about attempts. Outside of gRPC a `grpc-timeout` is a header like any other.
+    #[inline]
+    pub(crate) fn attempt(&self) -> AttemptHeaders {
+        self.head.attempt
     }
 }
 
@@ -353,7 +374,7 @@ pub(crate) fn snapshot<B: ReplayBody>(
     kind: ExtensionsKind,
     replay: &ReplayLimits<'_>,
 ) -> Option<HttpSnapshot<B::Recording>> {
-    let head = Head::of(request, kind)?;
+    let head = HeadSnapshot::of(request, kind)?;
     let body = Some(request.body_mut().record(replay)?);
     Some(HttpSnapshot { head, body })
 }
@@ -450,7 +471,9 @@ impl<Req: Clone, Res, I: ReadIds<Req>> ReplayRequests<Req, Res> for ClonedReques
         true
     }
 
-    fn mark_counted(&self, _: &mut Req) {}
+    fn mark_counted(&self, _: &mut Req, _: &Dependency) {}
+
+    fn mark_charged(&self, _: &mut Req, _: &Dependency, _: u32) {}
 
     fn mark_first(&self, _: &mut Req, _: FirstAttempt, _: &Rules) {}
 

@@ -27,7 +27,7 @@ use crate::{
 /// All state is in the registry, so clones share what a dependency asked for.
 #[derive(Debug, Clone)]
 pub struct RetryAfter<S, C = Standard, L = ByAuthority> {
-    pub(super) inner: S,
+    pub(crate) inner: S,
     pub(super) cache: DependencyCache<C, L>,
 }
 
@@ -47,6 +47,7 @@ where
         self.inner.poll_ready(cx).map_err(Into::into)
     }
 
+    #[inline(always)]
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (deps, dependency) = self.cache.find(&request);
         let (dependency, classifier) = (Arc::clone(dependency), deps.classifier.clone());

@@ -21,13 +21,6 @@ impl<C, L> RetryBudgetLayer<C, L> {
         let part = Accounting::Marking;
         Self { deps, part }
     }
-
-    /// Makes a layer that only charges repeats, above a [`RetryLayer`](crate::RetryLayer) that
-    /// counts the originals. Without marks a call costs two allocations less.
-    pub(crate) fn repeats_only(deps: Dependencies<C, L>) -> Self {
-        let part = Accounting::RepeatsOnly;
-        Self { deps, part }
-    }
 }
 
 impl<S, C: Clone, L: Clone> Layer<S> for RetryBudgetLayer<C, L> {

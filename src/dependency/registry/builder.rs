@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use super::{Current, Dependencies, Registry};
 use crate::{
     backoff::Jitter,
+    call::budget_mark::RegistryId,
     classify::{BoxClassify, Classify, Standard},
     dependency::{
         BoxLocate, ByAuthority, ByMessage, Event, Locate, Named, by_name::ByName, hook::Hook, nanos,
@@ -183,6 +184,7 @@ impl<C, L> DependenciesBuilder<C, L> {
         Dependencies {
             shared: Arc::new(Registry {
                 hedges,
+                id: RegistryId::next(),
                 current: RwLock::new(Current {
                     policies: self.policies,
                     overflow: OnceLock::new(),

@@ -117,6 +117,6 @@ async fn h_6_a_reload_turns_hedges_on_and_off() {
 
 #[test]
 fn h_1_the_stack_has_a_place_for_it() {
-    let (_, _, _, _, _, hedge, _) = stacks::client(deps(policy()));
+    let (_, _, _, hedge, _) = stacks::client(deps(policy()));
     assert!(format!("{hedge:?}").starts_with("HedgeLayer"));
 }

@@ -72,8 +72,8 @@ async fn h_2_the_stack_hedges_keyed_posts_only_where_keys_are_honoured() {
     for honours in [false, true] {
         let server = Server::steps(|_| Step::status(200).after(ms(50)));
         let layered = |deps| {
-            let (key, budget, retry, after, breaker, hedge, _) = stacks::client(deps);
-            (key, budget, retry, after, breaker, hedge)
+            let (key, retry, guard, hedge, _) = stacks::client(deps);
+            (key, retry, guard, hedge)
         };
         let policy = if honours {
             policy().honours_keys()

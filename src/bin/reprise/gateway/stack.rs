@@ -157,10 +157,9 @@ pub(crate) async fn layered(
     // Out: the whole client's stack. The key is stamped only where the upstream honours it, which
     // the policy may say, or the operator.
     let deps = registries.upstream.clone();
-    let (stamp, budget, mut retry, retry_after, breaker, hedge, peek) =
-        stacks::client(deps.clone());
+    let (stamp, mut retry, guard, hedge, peek) = stacks::client(deps.clone());
     if settings.resend != Resend::Unsent {
-        retry = RetryLayer::new(deps);
+        retry = RetryLayer::new(deps).charge_repeats();
     }
     let stamp = (settings.resend == Resend::Stamped).then_some(stamp);
     let (endpoints, deps) = (upstreams.clone(), registries.upstream.clone());
@@ -168,9 +167,9 @@ pub(crate) async fn layered(
         // Each of the layers above moves this future.
         .map_future(Box::pin)
         .option_layer(stamp)
-        .layer((budget, retry))
+        .layer(retry)
         .map_request(move |request| endpoints.choose(&deps, request))
-        .layer((retry_after, breaker, hedge, peek))
+        .layer((guard, hedge, peek))
         .service(Sender);
 
     // In, to where the worker comes in too.
