@@ -1,14 +1,18 @@
 //! Locks and atomics: loom's under `cfg(reprise_loom)`, which the models explore, else std's.
 
+#[cfg(all(reprise_loom, feature = "redis"))]
+pub(crate) use loom::sync::atomic::AtomicBool;
 #[cfg(reprise_loom)]
 pub(crate) use loom::sync::{
     Mutex, MutexGuard,
-    atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+    atomic::{AtomicU32, AtomicU64, Ordering},
 };
+#[cfg(all(not(reprise_loom), feature = "redis"))]
+pub(crate) use std::sync::atomic::AtomicBool;
 #[cfg(not(reprise_loom))]
 pub(crate) use std::sync::{
     Mutex, MutexGuard,
-    atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+    atomic::{AtomicU32, AtomicU64, Ordering},
 };
 
 /// Takes the lock, poisoned or not: the counters that it guards are valid after every step.

@@ -42,6 +42,26 @@ fn blocks<'a>(readme: &'a str, language: &str) -> Vec<(&'a str, &'a str)> {
     starts.map(block).collect()
 }
 
+/// The features that a reader is told to take: in the dependencies of each quick start, and by name
+/// before a snippet.
+fn features(readme: &str) -> Vec<&str> {
+    let shown = blocks(readme, "toml").into_iter().map(|(_, toml)| {
+        let ours = toml.lines().find(|line| line.starts_with("tower-reprise"));
+        let ours = ours.expect("a line for this crate");
+        assert!(ours.contains("version = \"0.1\""), "{ours}");
+        let (_, features) = ours.split_once("features = ").unwrap();
+        features.split('"').skip(1).step_by(2).collect::<Vec<_>>()
+    });
+    let is_word = |line: &&str| line.contains("feature `") || line.contains("features `");
+    let named = readme.lines().filter(|line| line.ends_with(':'));
+    let named = named.filter(is_word);
+    let named = named.map(|line| {
+        let (_, features) = line.rsplit_once("feature").unwrap();
+        features.split('`').skip(1).step_by(2).collect()
+    });
+    shown.chain(named).flatten().collect()
+}
+
 #[test]
 fn every_snippet_builds_in_a_new_crate() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -58,18 +78,16 @@ fn every_snippet_builds_in_a_new_crate() {
         )
         .unwrap();
     }
-    let shown = blocks(&readme, "toml")[0].1;
-    let ours = shown.lines().find(|line| line.starts_with("tower-reprise"));
-    let ours = ours.expect("a line for this crate");
-    assert!(
-        ours.contains("version = \"0.1\"") && env!("CARGO_PKG_VERSION").starts_with("0.1."),
-        "{ours}"
+    let ours = format!(
+        "tower-reprise = {{ version = \"0.1\", features = {:?} }}",
+        features(&readme)
     );
+    assert!(env!("CARGO_PKG_VERSION").starts_with("0.1."));
 
     let new = Path::new(env!("CARGO_TARGET_TMPDIR")).join("newcomer");
     fs::create_dir_all(new.join("src")).unwrap();
     fs::write(new.join("src/main.rs"), main).unwrap();
-    fs::write(new.join("Cargo.toml"), manifest(root, ours)).unwrap();
+    fs::write(new.join("Cargo.toml"), manifest(root, &ours)).unwrap();
     // The versions that are at hand, so that nothing is fetched.
     fs::copy(root.join("Cargo.lock"), new.join("Cargo.lock")).unwrap();
     let built = Command::new(env!("CARGO"))
@@ -85,7 +103,7 @@ fn every_snippet_builds_in_a_new_crate() {
     );
 }
 
-/// With the line for this crate as it is shown.
+/// With the line for this crate, at its path.
 fn manifest(root: &Path, ours: &str) -> String {
     let mut manifest = String::from(
         "[package]\nname = \"newcomer\"\nversion = \"0.0.0\"\nedition = \"2024\"\n[workspace]\n\

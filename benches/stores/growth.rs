@@ -81,7 +81,7 @@ fn fill(schema: &str, from: u64, until: u64) -> String {
         "WITH made AS ( \
            INSERT INTO {schema}.reprise_idempotency \
              (key, fingerprint, claim_id, token, state, orphaned, lease_until, expires, sweep_after) \
-           SELECT sha256(n::text::bytea), sha256('one'), '\\x00112233445566778899aabbccddeeff', \
+           SELECT sha256(n::text::bytea), sha256('one'), '\\x00112233445566778899aabbccddeeff'::bytea, \
              now, 1, false, now, now + 24 * {hour}, (now / {hour} + 25 + n % 24) * {hour} \
            FROM (SELECT n, (date_part('epoch', now()) * 1000000)::bigint + n AS now \
                  FROM generate_series({from}, {until} - 1) n) row \

@@ -15,6 +15,7 @@ mod guidance;
 pub(crate) mod hedged;
 pub(crate) mod hop;
 pub(crate) mod key;
+pub(crate) mod oneshot;
 mod outcome;
 mod overrides;
 mod readiness;

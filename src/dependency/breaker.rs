@@ -365,6 +365,17 @@ impl Breaker {
             && (pinned || at < inner.probes.soonest(&self.policy))
     }
 
+    /// Returns whether the next call is refused if it is made now, rather than being a probe.
+    pub(crate) fn refuses_next(&self, now: u64) -> bool {
+        if state(self.shared.word.load(Ordering::Acquire)) != OPEN {
+            return false;
+        }
+        let inner = lock(&self.shared.inner);
+        let pinned = inner.pinned == Some(Pin::Open);
+        state(self.shared.word.load(Ordering::Acquire)) == OPEN
+            && (pinned || !inner.probes.next_is_one(&self.policy, now))
+    }
+
     /// Returns the time after which a call that was refused now may come again, if the breaker is
     /// open and not by hand.
     pub(crate) fn pause(&self, now: u64) -> Option<Duration> {

@@ -305,7 +305,6 @@ mod tests {
     fn h_1_the_delay_is_bounded_and_may_be_fixed() {
         let bounded = |from, to, took| {
             let latency = Latency::new(HedgePolicy {
-                quantile: 0.95,
                 min_delay: from * MILLI,
                 max_delay: to * MILLI,
                 ..HedgePolicy::default()

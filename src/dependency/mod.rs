@@ -27,6 +27,7 @@
 mod account;
 mod breaker;
 mod budget;
+mod by_name;
 mod cache;
 mod gate;
 mod hedge;
@@ -295,7 +296,7 @@ impl Dependency {
     /// Takes no lock while the breaker is closed.
     #[must_use]
     pub fn is_open(&self) -> bool {
-        self.refuses_at(Instant::now())
+        self.breaker.refuses_next(self.now())
     }
 
     /// Counts an original request that bypassed the layers, so that it enlarges the retry budget.

@@ -59,6 +59,19 @@
 //! It makes a call faster, where a retry makes it succeed. So hedges use at most half of what the budget
 //! allows, and nothing of the floor: a client of less than five calls in 30 s does not hedge.
 //!
+//! They are beside the retries of a call, unless its policy
+//! [counts](crate::policy::PolicyBuilder::count_hedges) them.
+//!
+//! # Tokens
+//!
+//! The AWS SDKs bound retries by tokens: 500 of them, of which a retry takes 14, and 5 after throttling. A
+//! [quota](crate::policy::PolicyBuilder::retry_quota) does so beside the budget, which holds all the same:
+//! a burst of failures uses the tokens up, and each success gives one back. The
+//! [table](crate::backoff#the-standard-mode-of-the-aws-sdks) has each case of theirs.
+//!
+//! A suppressed retry delays nothing. A loop that calls again in any case, such as a long poll, waits for
+//! [`RetryOutcome::poll_after`](crate::RetryOutcome::poll_after) first.
+//!
 //! # Many small clients
 //!
 //! The floor is per process: a thousand processes that each make a call in 30 s have a thousand

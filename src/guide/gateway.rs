@@ -33,6 +33,13 @@
 //! | all breakers are open | the call is refused with 503; a request with `replay: true` is journaled |
 //! | an endpoint refuses connections | its calls were never sent, so any method goes to another one |
 //!
+//! # Threads
+//!
+//! There is a thread for each core. A connection of a caller stays on the one that has the fewest, with
+//! its requests on their way to the upstream and back, and each thread keeps connections to upstreams of
+//! its own. So an upstream sees up to that many times more idle connections, and one connection with many
+//! HTTP/2 streams uses one core.
+//!
 //! # Check and reload
 //!
 //! `reprise gateway --config gateway.toml --check` reads everything that the gateway would read, prints

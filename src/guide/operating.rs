@@ -56,6 +56,10 @@
 //! | `idempotency_requests_total` | counter | outcome | Requests with an idempotency key, by outcome |
 //! | `idempotency_store_errors_total` | counter | kind, verb | Failures of the idempotency store, by operation and kind |
 //! | `idempotency_unsettled` | gauge | | Executions that ended and wait for the store to take their outcome |
+//! | `idempotency_leases_lost_total` | counter | | Executions whose lease another execution took over |
+//! | `idempotency_store_fill` | gauge | | Share of the limits of the store in memory that is used, 0 to 1 |
+//! | `postgres_connections_busy` | gauge | | Share of the connections to PostgreSQL that are in use, 0 to 1 |
+//! | `postgres_batch_transitions` | histogram | | Transitions that share a statement on PostgreSQL |
 //! | `dlq_messages_total` | counter | queue | Dead letters |
 //! | `journal_outcomes_total` | counter | outcome, queue | Attempts of queue entries that were settled, by outcome |
 //! | `journal_errors_total` | counter | kind, verb | Failures of the journal, by operation and kind |

@@ -57,6 +57,9 @@
 //! - **The commit fails and the handler replies "not done".** A commit that fails may have happened.
 //!   Return an error without a [`HandlerOutcome`](crate::server::idempotency::HandlerOutcome); a
 //!   repeat finds the record, or executes again under a new token.
+//! - **The transaction's role has no rights on the tables.** A completion needs `SELECT, UPDATE` on
+//!   `reprise_idempotency` and `INSERT` on `reprise_idempotency_reply`, where replies are, and `USAGE`
+//!   on their schema.
 //! - **Workers use a [`Sealed`](crate::store::Sealed) store, and the transaction the bare one.** The
 //!   entry is stored in the clear and can't be opened. Take the statement from the sealed store.
 //! - **`SERIALIZABLE` transactions.** The statements are written for `READ COMMITTED`. In stricter

@@ -19,7 +19,7 @@ enum Kind {
 use Kind::{Counter as C, Gauge as G, Histogram as H};
 
 /// Every metric of this crate, with its help text.
-const METRICS: [(&str, Kind, &str); 19] = [
+const METRICS: [(&str, Kind, &str); 23] = [
     (CALLS, C, "Calls of retry loops that ended, by outcome"),
     (
         "retry_attempts_total",
@@ -72,6 +72,26 @@ const METRICS: [(&str, Kind, &str); 19] = [
         "idempotency_unsettled",
         G,
         "Executions that ended and wait for the store to take their outcome",
+    ),
+    (
+        "idempotency_leases_lost_total",
+        C,
+        "Executions whose lease another execution took over",
+    ),
+    (
+        "idempotency_store_fill",
+        G,
+        "Share of the limits of the store in memory that is used, 0 to 1",
+    ),
+    (
+        "postgres_connections_busy",
+        G,
+        "Share of the connections to PostgreSQL that are in use, 0 to 1",
+    ),
+    (
+        "postgres_batch_transitions",
+        H,
+        "Transitions that share a statement on PostgreSQL",
     ),
     ("dlq_messages_total", C, "Dead letters"),
     (

@@ -323,6 +323,35 @@ pub(crate) fn store_damaged(path: impl Display) {
 pub(crate) fn lease_lost(key: impl Display) {
     #[cfg(feature = "tracing")]
     tracing::warn!(target: "tower_reprise", record = %key, "idempotency lease lost to another execution");
+    #[cfg(feature = "metrics")]
+    ::metrics::counter!("idempotency_leases_lost_total").increment(1);
+}
+
+/// Records how much of its limit a store uses, 0 to 1.
+#[cfg(feature = "server")]
+pub(crate) fn store_fill(share: impl FnOnce() -> f64) {
+    #[cfg(feature = "metrics")]
+    ::metrics::gauge!("idempotency_store_fill").set(share());
+    #[cfg(not(feature = "metrics"))]
+    let _ = share;
+}
+
+/// Records how many of the connections of a store are in use, 0 to 1.
+#[cfg(feature = "postgres")]
+pub(crate) fn store_connections(share: impl FnOnce() -> f64) {
+    #[cfg(feature = "metrics")]
+    ::metrics::gauge!("postgres_connections_busy").set(share());
+    #[cfg(not(feature = "metrics"))]
+    let _ = share;
+}
+
+/// Records how many transitions a statement makes.
+#[cfg(feature = "postgres")]
+pub(crate) fn store_batch(transitions: usize) {
+    #[cfg(feature = "metrics")]
+    ::metrics::histogram!("postgres_batch_transitions").record(transitions as f64);
+    #[cfg(not(feature = "metrics"))]
+    let _ = transitions;
 }
 
 /// Records that an execution runs for so long that its lease is no longer renewed.

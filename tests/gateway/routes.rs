@@ -178,6 +178,30 @@ async fn a_3_a_retry_goes_to_another_endpoint() {
     assert_eq!(good.came().len(), before + 10);
 }
 
+/// between two probes of an endpoint that is down, however far they are apart, no call goes there
+/// to be refused.
+#[tokio::test]
+async fn a_3_an_endpoint_that_is_down_gets_probes_and_no_other_calls() {
+    let (folder, good, bad) = (Folder::new(), Shop::open().await, Shop::open().await);
+    bad.does(|_| Gets::Status(http::StatusCode::SERVICE_UNAVAILABLE));
+    let breaker = "policy = { breaker = { consecutive_failures = 3, cooldown = '100ms', max_cooldown = '1h' } }\n";
+    let config = [&upstream("shop", &[&bad, &good]), breaker, SOON];
+    let config = folder.file("gateway.toml", &config.concat());
+    let gateway = Gateway::start_from(&config, &[]).await;
+    // Until it opens, and three probes.
+    eventually("it was probed", async || {
+        assert_eq!(gateway.get("/").await.status, 200);
+        bad.came().len() >= 6
+    })
+    .await;
+    let metrics = gateway.look("/metrics").await;
+    assert!(
+        !metrics.text().contains("\ncalls_refused_total"),
+        "{}",
+        metrics.text()
+    );
+}
+
 /// an endpoint that nothing listens at fails over, whatever the method.
 #[tokio::test]
 async fn a_3_an_endpoint_that_is_gone_fails_over() {

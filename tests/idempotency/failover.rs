@@ -90,7 +90,7 @@ async fn insist(server: &Server, ledger: &Ledger, key: &str) {
 fn resident() -> u64 {
     let pages = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = pages.split(' ').nth(1).and_then(|pages| pages.parse().ok());
-    pages.unwrap_or(0_u64) * 4096 >> 20
+    pages.unwrap_or(0_u64) * 4096 / (1 << 20)
 }
 
 async fn fails_over<St: IdempotencyStore>(server: &mut impl Restart, store: St) {

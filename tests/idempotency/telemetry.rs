@@ -31,7 +31,7 @@ async fn counted(run: impl Future<Output = ()>) -> BTreeMap<String, u64> {
     let mut counts = BTreeMap::new();
     for (key, _, _, value) in snapshotter.snapshot().into_vec() {
         let DebugValue::Counter(count) = value else {
-            panic!("not a counter: {key:?}");
+            continue;
         };
         let labels = key.key().labels();
         let labels: Vec<_> = labels.map(metrics::Label::value).collect();
@@ -205,4 +205,42 @@ async fn i_29_what_waits_for_the_store_is_counted() {
     store.heal();
     tokio::time::sleep(LEASE).await;
     assert_eq!(waiting(), Some(DebugValue::Gauge((-3.0).into())));
+}
+
+/// I-23, I-29: a store in memory says how full it is, and a lost lease is counted.
+#[tokio::test(start_paused = true)]
+async fn i_29_room_and_lost_leases_are_counted() {
+    let recorder = DebuggingRecorder::new();
+    let snapshotter = recorder.snapshotter();
+    let _guard = metrics::set_default_local_recorder(&recorder);
+    let value = |name: &str| {
+        let all = snapshotter.snapshot().into_vec().into_iter();
+        let mut named = all.filter(|(key, ..)| key.key().name() == name);
+        named.next().map(|(.., value)| value)
+    };
+    let memory = MemoryStore::builder().max_records(4).build().unwrap();
+    let store = Flaky::new(memory);
+    let handler = Handler::held();
+    let server = handler.count(builder(store.clone(), CrashPolicy::Reexecute));
+    let first = start(&server, post("a"));
+    settle().await;
+    // Its renewals fail, until another one takes over.
+    let down = Fault::Error(StoreErrorKind::Unavailable);
+    store.fail(Verb::Renew, down, usize::MAX);
+    tokio::time::sleep(LEASE + SECOND).await;
+    let second = start(&server, post("a"));
+    settle().await;
+    handler.let_through(3);
+    first.await.unwrap();
+    second.await.unwrap();
+    assert_eq!(
+        value("idempotency_leases_lost_total"),
+        Some(DebugValue::Counter(1))
+    );
+    tokio::time::sleep(LEASE).await;
+    send(&server, post("b")).await;
+    assert_eq!(
+        value("idempotency_store_fill"),
+        Some(DebugValue::Gauge(0.25.into()))
+    );
 }

@@ -154,11 +154,40 @@ fn default_features_bring_few_dependencies() {
         .lines()
         .filter(|line| !line.starts_with(ours))
         .collect();
-    assert!(packages.len() <= 45, "{}: {packages:#?}", packages.len());
+    assert!(packages.len() <= 35, "{}: {packages:#?}", packages.len());
     for foreign in ["h2 ", "rustls ", "hyper ", "axum ", "tonic ", "reqwest "] {
         assert!(
             !packages.iter().any(|name| name.starts_with(foreign)),
             "{foreign}"
         );
+    }
+}
+
+/// The README is read where the package is, too.
+#[test]
+fn the_package_has_what_its_readme_links_to() {
+    let listed = Command::new(env!("CARGO"))
+        .args(["package", "--list", "--allow-dirty", "--offline"])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .unwrap();
+    assert!(listed.status.success());
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    let packaged: BTreeSet<_> = listed.lines().collect();
+    assert!(packaged.iter().all(|path| !path.starts_with("tests/")));
+    for (page, text, folder) in [
+        ("README.md", include_str!("../../README.md"), ""),
+        (
+            "examples/README.md",
+            include_str!("../../examples/README.md"),
+            "examples/",
+        ),
+    ] {
+        for link in text.split("](").skip(1) {
+            let (link, _) = link.split_once(')').unwrap();
+            let path = format!("{folder}{link}");
+            let is_there = link.contains("://") || packaged.contains(&*path);
+            assert!(is_there, "{page} links to {link}");
+        }
     }
 }

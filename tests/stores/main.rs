@@ -18,6 +18,8 @@ mod redis;
 mod sealed;
 #[cfg(feature = "sqlite")]
 mod sqlite;
+#[cfg(all(feature = "axum", feature = "delivery"))]
+mod webhooks;
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,9 +1,10 @@
-//! Stop calling what is down, send less to what is overloaded, and find out gently when it is back.
+//! Refuses calls to a dependency that is down, sends fewer to one that is overloaded, and tests with
+//! single calls whether it is back.
 //!
-//! Retries mend single failures; during an outage each of them only costs time and load. The breaker of
-//! a dependency opens when nothing works any more, and then calls are refused at once. A few calls a
-//! second go through as probes. The first that succeeds closes it, and more calls pass with each moment
-//! after that.
+//! Retries mend single failures. During an outage each of them only costs time and load. The breaker
+//! of a dependency opens when nothing works any more: calls are then refused at once, but for a few a
+//! second that go through as probes. The first probe that succeeds closes the breaker, which lets more
+//! calls through step by step.
 //!
 //! # When to use it
 //!
@@ -15,10 +16,11 @@
 //!
 //! # When it opens
 //!
-//! By default there must be no success for a second, at least five failures in a row, and more of them
-//! than chance explains by the calls before: ten after a good record, some forty where three of four
-//! calls fail anyway. Only a client without any success so far goes by the five. So a dependency of
-//! which half works is not taken for one that is down, and a caller is never worse off with a breaker than without (`simulate -- --only failures`):
+//! By default it opens when no call has succeeded for a second, at least five failed in a row, and so
+//! long a run is unlikely by chance: about ten failures after a good record, about forty where three of
+//! four calls fail anyway. A client that has had no success yet needs only the five. A dependency that
+//! still serves half of its calls is therefore not treated as down, and callers succeed no less often
+//! than without a breaker (`simulate -- --only failures`):
 //!
 //! | calls that fail | 10 % | 50 % | 75 % | 100 % |
 //! | --- | --- | --- | --- | --- |
@@ -26,28 +28,32 @@
 //! | succeed with the whole stack | 100 % | 60 % | 30 % | 0 % |
 //! | requests a call with the whole stack | 1.11 × | 1.19 × | 1.19 × | 0.06 × |
 //!
-//! At 99 % it takes a hundred requests to see that this is no outage, so it depends on chance how soon
-//! a client finds out, and half a point can be missing: of 200 calls a second for a minute 0.4 to 1.2 %
-//! succeed, of ten calls a second for ten minutes 0.5 to 0.6 %, and without retries 1.0 %.
+//! Where 99 % fail, it takes about a hundred requests to see that the dependency is not down, and until
+//! then some successes are lost: 0.4 to 1.2 % succeed at 200 calls a second for a minute, 0.5 to 0.6 %
+//! at ten calls a second for ten minutes, and 1.0 % without retries.
 //!
 //! [`consecutive_failures`] sets a plain count instead, and [`failure_rate`] a share of a window.
 //!
-//! # How it finds out
+//! # Recovery
 //!
-//! The first probe goes out half a second after the opening. Each further one comes after twice the
-//! time, up to five seconds, or as soon as 32 calls were refused, at most four times a second. A probe
-//! that hangs holds nobody up; one that is dropped, or says nothing about the dependency's health, makes
-//! way for the next. Under a [`RetryLayer`](crate::RetryLayer) a refused call looks again once, if a
-//! probe is due within five seconds and no more than 32 calls wait for it.
+//! The first probe goes out half a second after the breaker opened, and each further one after twice the
+//! previous wait, up to five seconds. In busy clients a probe goes out as soon as 32 calls were refused,
+//! at most four times a second. A probe that hangs does not delay the next one. One that is dropped, or
+//! whose result says nothing about the dependency's health, is replaced at once.
+//!
+//! Under a [`RetryLayer`](crate::RetryLayer) a refused call is tried once more with the next probe, if
+//! that is due within five seconds and fewer than 32 calls are waiting for it.
 //!
 //! # The throttle
 //!
 //! A dependency that answers 429, `RESOURCE_EXHAUSTED` or 503 with `Retry-After`, or lets attempts time
-//! out, has too much to do. Then a share of the calls is refused ([`Refusal::Throttle`]), so that no
-//! more than [two](crate::policy::PolicyBuilder::throttle) are sent for each one that it accepts, and
-//! hardly any more than it accepts if calls time out. Other failures shed nothing. Under a `RetryLayer`
-//! a call that was shed looks again up to twice, 1.5 to 10.5 s later, when a spike may be over; no more
-//! calls wait for that than the dependency serves in 3 s, so that an overload does not go on in them.
+//! out, is overloaded. Then a share of the calls is refused ([`Refusal::Throttle`]), so that at most
+//! [two](crate::policy::PolicyBuilder::throttle) are sent for each one that it accepts, or little more
+//! than one if calls time out. Other failures do not count.
+//!
+//! Under a `RetryLayer` a call that was refused so is tried again up to twice, 1.5 to 10.5 s later, when a
+//! spike may be over. At most as many calls wait for that as the dependency serves in 3 s: more would
+//! keep an overload going.
 //!
 //! # Defaults
 //!
@@ -72,8 +78,8 @@
 //! | promised | not promised |
 //! | --- | --- |
 //! | while some calls succeed it stays closed: a caller has no fewer successes than without it | that the first failures of an outage are refused: it takes evidence |
-//! | while it is open a bounded share of the calls goes out as probes | that processes agree on the state |
-//! | a hung, dropped or neutral probe makes way for the next | that a service which answers wrongly with 200 is noticed |
+//! | while it is open, a bounded share of the calls goes out as probes | that processes agree on the state |
+//! | a probe that hangs, is dropped or says nothing does not delay the next | that a service which answers wrongly with 200 is noticed |
 //!
 //! # What goes wrong
 //!

@@ -6,9 +6,9 @@ use std::{
 };
 
 use pin_project_lite::pin_project;
-use tower::{Service, util::Oneshot};
+use tower::Service;
 
-use crate::error::BoxError;
+use crate::{call::oneshot::Oneshot, error::BoxError};
 
 pin_project! {
     /// The future of an [`IdempotencyKeyService`](super::IdempotencyKeyService).

@@ -5,10 +5,10 @@ use std::{
 };
 
 use http::{Method, Request};
-use tower::{Service, ServiceExt};
+use tower::Service;
 
 use super::{IdempotencyKeyFuture, MakeKey, PersistKey, UuidV4, future::State, layer::Settings};
-use crate::call::{IdempotencyKey, RetryOverride};
+use crate::call::{IdempotencyKey, RetryOverride, oneshot::Oneshot};
 use crate::{
     error::{BoxError, ConfigError},
     http::{grpc::is_one_of, headers::first},
@@ -72,7 +72,7 @@ impl<S, M, P> IdempotencyKeyService<S, M, P> {
                 crate::call::release(&mut self.inner);
                 return IdempotencyKeyFuture::new(State::Persisting {
                     future,
-                    late: Some(Box::pin(self.inner.clone().oneshot(request))),
+                    late: Some(Box::pin(Oneshot::new(self.inner.clone(), request))),
                 });
             }
             Err(error) => {

@@ -10,9 +10,10 @@ use std::{
 use http::HeaderName;
 use pin_project_lite::pin_project;
 use tokio::time::{Instant, Sleep};
-use tower::{Service, ServiceExt, util::Oneshot};
+use tower::Service;
 
 use crate::{
+    call::oneshot::Oneshot,
     classify::Classify,
     dependency::{BreakerState, Dependency, Hold, Place},
     error::{BoxError, Refusal, Refused},
@@ -168,7 +169,7 @@ where
                 mut request,
             } => {
                 (self.refresh)(&mut request, &dependency.policy().rules().deadline_header);
-                let future = Box::pin(service.oneshot(request));
+                let future = Box::pin(Oneshot::new(service, request));
                 HeldState::Called { future }
             }
             state => state,

@@ -1,18 +1,22 @@
-//! Do not call before you are asked to, and do not all come back together.
+//! Holds all calls to a dependency for as long as it asked for, and spreads them when the time is over.
 //!
 //! `Retry-After: 30` on a 429 or 503 is meant for all calls to that server, but usually only the call
-//! that received it obeys. [`RetryAfterLayer`] remembers it for the whole dependency: later calls wait,
-//! if the wait fits in their deadline, or are refused at once. Those that waited go out at the distances
-//! in which they came, spread a little, so that together with new calls they are twice the usual
-//! traffic, and never a herd: one that comes at the end of a long wait waits for those before it. What other statuses or a gRPC pushback ask for holds for their own call.
+//! that received it obeys. [`RetryAfterLayer`] remembers it for the whole dependency: later calls wait if
+//! the wait fits into their deadline, and are refused at once if not.
+//!
+//! Calls that waited are sent in the order and at the distances in which they arrived, with a little
+//! random spread. Together with new calls that is at most twice the usual rate, so that they do not all
+//! arrive at the moment when the dependency is back.
+//!
+//! Guidance with another status, and gRPC's pushback, hold for the call that received them.
 //!
 //! # When to use it
 //!
 //! In clients of services that limit rates or announce maintenance; it is part of
 //! [`stacks::client`](crate::stacks::client).
 //!
-//! Not where a limit is kept for each credential and one client has many of them, unless each is a
-//! dependency of its own: what one is told would hold all.
+//! Not where the server limits each credential and one client uses many of them, unless each credential
+//! is a dependency of its own: the first 429 would hold the calls of all.
 //!
 //! It understands `Retry-After` in seconds and in all three date forms, and exhausted `RateLimit` and
 //! `X-RateLimit-*` fields; see [`classify::retry_after`](crate::classify::retry_after).

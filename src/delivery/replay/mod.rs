@@ -1,11 +1,10 @@
 //! Requests that can't be served now, kept and replayed when they can.
 //!
-//! During maintenance, or when what a handler depends on is down, the honest reply is 503, and the
-//! caller has to come back. For what must happen in the end, an order, a payment, that is a poor
-//! bargain: callers give up, or come back all at once. With a [`ReplayLayer`] such a request is
-//! written down and answered with 202 and an id. When the service is back a worker replays what
-//! was written down, in order, gently at first, through the [idempotency](crate::server::idempotency)
-//! layer, and tells the caller's webhook.
+//! During maintenance, or when a handler's own dependency is down, the usual reply is 503, and the
+//! caller has to come back. That is a poor answer to an order or a payment, which must happen in the end:
+//! callers give up, or come back all at once. [`ReplayLayer`] writes such a request down and answers 202
+//! with an id. When the service is back, a worker executes the requests in order, a few at first, through
+//! the [idempotency](crate::server::idempotency) layer, and calls the caller's webhook.
 //!
 //! # When to use it
 //!
@@ -72,19 +71,24 @@
 //!
 //! # What is journaled
 //!
-//! Requests of the [methods](ReplayBuilder::methods) that can be replayed and that ask for it
-//! (see the table of headers below), when maintenance is [on](Maintenance::on), the service says
-//! 503 or 429 or is overloaded, it says 502 or 504 and that nothing was done
-//! ([`journaled_statuses`](ReplayBuilder::journaled_statuses)), a [breaker](crate::client::circuit_breaker) refuses, what the service calls can't be
-//! connected to, or the handler asks for it by [`ReplayLater`]. What an earlier attempt of the
-//! service's [may have done](crate::call::RetryOutcome::in_doubt) is not journaled, whatever the last one
-//! met. It is on disk before the 202 is sent; if it can't be written, the reply is 503.
+//! A request is journaled if its [method](ReplayBuilder::methods) can be replayed, it asks for replay (by
+//! the headers below), and one of these holds:
 //!
-//! In maintenance, what does not ask is refused with 503 and `Retry-After`, but for what is
-//! [served all the same](ReplayBuilder::served_in_maintenance): reads, unless told otherwise.
+//! - [maintenance](Maintenance::on) is on;
+//! - the service answers 503 or 429, or sheds load;
+//! - the service answers 502 or 504 and nothing was done ([`journaled_statuses`](ReplayBuilder::journaled_statuses));
+//! - a [breaker](crate::client::circuit_breaker) refuses, or the service cannot connect to its own dependency;
+//! - the handler asks for it by [`ReplayLater`].
 //!
-//! The same idempotency key gets the same replay: 202 as long as it waits, 200 and its document when
-//! it has succeeded, and a problem with the code `REPLAY_FAILED` (409) when it has failed for good.
+//! It is not journaled if an earlier attempt [may have had an effect](crate::call::RetryOutcome::in_doubt),
+//! whatever the last attempt met. The request is committed to the journal before the 202 is sent. If that
+//! fails, the reply is 503.
+//!
+//! In maintenance, a request that does not ask for replay is refused with 503 and `Retry-After`, except
+//! for reads or whatever else is [served in maintenance](ReplayBuilder::served_in_maintenance).
+//!
+//! A repeat with the same idempotency key gets the same replay: 202 while it waits, 200 and its document
+//! once it has succeeded, and a problem with the code `REPLAY_FAILED` (409) if it has failed for good.
 //!
 //! | request header | |
 //! | --- | --- |
@@ -94,33 +98,33 @@
 //! | `replay-callback` | a URL to be told how it ended: `replay.completed`, `replay.failed` or `replay.expired` |
 //! | `replay-callback-header` | a header for that, `name: value`; credentials need a [sealed](crate::store::journal::Journal::is_sealed) journal |
 //!
-//! Those are the words of plain HTTP. Another [dialect](crate::server::dialect) has others: forrst's
-//! are in its envelopes.
+//! These headers are for plain HTTP. Another [dialect](crate::server::dialect) has its own: forrst's
+//! options are in its envelopes.
 //!
-//! Credentials of a request are not written down: headers whose names sound like one
-//! (`x-access-key`, `x-session-id`), and values that are marked as
-//! [sensitive](http::HeaderValue::set_sensitive), as tower-http's `SetSensitiveRequestHeadersLayer`
-//! does. What is in the query is written down. The owner is, and is on the replayed request as
-//! [`Replayed`], which nobody outside of this process can put there: let your authentication layer
-//! accept it, or bring fresh credentials by [`Replay::worker_with`].
+//! Credentials are not written down: headers whose names suggest one (`x-access-key`, `x-session-id`),
+//! and values that are marked as [sensitive](http::HeaderValue::set_sensitive), as tower-http's
+//! `SetSensitiveRequestHeadersLayer` does. The query is written down. The owner is written down, too, and
+//! the replayed request carries it as [`Replayed`], an extension that no caller can forge. Let your
+//! authentication layer accept it, or supply fresh credentials with [`Replay::worker_with`].
 //!
-//! # What is replayed
+//! # Replays
 //!
-//! The requests of one owner one after the other, in order of priority and of when they came
-//! ([`ReplayOrder`] has other choices); those of several owners side by side, at most as many at a
-//! time as you say and one after an outage, for as long as the service can serve: a 503 is no
-//! attempt, and the drain pauses. A failure that may be transient is attempted three times, with
-//! growing pauses, each time by execution and under the same key: the idempotency layer stores the
-//! last failure only, unless the handler marks an earlier one as
-//! [`Committed`](crate::server::idempotency::HandlerOutcome::Committed). A request of the caller's own
-//! with that key gets 409 until then. What fails for good
-//! is a [dead letter](crate::delivery::dead_letter), which can be
-//! [redriven](crate::delivery::dead_letter::DeadLetters::redrive). A worker that dies leaves its
-//! request to the next one, and the idempotency layer sees to it that what was done is not done
-//! again. A request that three workers died of is given up: whether it took effect is then not
-//! known. One that ends between two attempts, since it is cancelled, expires or fails for good
-//! without a reply, leaves its key to the layer's
-//! [crash policy](crate::store::CrashPolicy).
+//! Requests of one owner are replayed one after the other, by priority and then by arrival ([`ReplayOrder`]
+//! has other choices). Those of several owners run side by side, up to the worker's concurrency; after
+//! an outage the worker starts with one at a time. While the service answers 503 the worker pauses, and
+//! that counts as no attempt.
+//!
+//! A failure that may be transient is attempted three times in all, with growing pauses, under the same
+//! key. The idempotency layer keeps only the last failure as the reply, unless the handler marks an
+//! earlier one as [`Committed`](crate::server::idempotency::HandlerOutcome::Committed). Until then, a
+//! request of the caller's own with that key gets 409. A request that fails for good is a
+//! [dead letter](crate::delivery::dead_letter), which can be
+//! [redriven](crate::delivery::dead_letter::DeadLetters::redrive).
+//!
+//! If a worker dies, the next one takes over its request, and the idempotency layer prevents a second
+//! execution. A request that three workers died of is given up; whether it took effect is then
+//! unknown. A replay that is cancelled, expires, or fails for good without a reply between two attempts
+//! leaves its key to the layer's [crash policy](crate::store::CrashPolicy).
 //!
 //! # Promises
 //!
@@ -140,7 +144,7 @@
 //! | no idempotency layer behind it | a worker that dies leaves a request that is executed again | [`Replay::before`] an [`IdempotencyLayer`] |
 //! | a journal in memory | a restart loses what was accepted with 202 | SQLite, PostgreSQL or Redis |
 //! | handlers that read the caller's token | replays have none: credentials are not journaled | the principal of [`Replayed`], or [`Replay::worker_with`] |
-//! | nobody looks at dead letters | what failed for good stays there for 30 days, and is gone | an [alert](crate::delivery::dead_letter) |
+//! | nobody looks at dead letters | requests that failed for good are deleted after 30 days | an [alert](crate::delivery::dead_letter) |
 
 mod accept;
 mod attempt;

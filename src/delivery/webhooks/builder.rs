@@ -108,13 +108,15 @@ impl<J> WebhooksBuilder<J> {
         self
     }
 
-    /// Disables an [`Endpoint`] to which no event was delivered for this long, an hour to 30 days, with a
+    /// Disables an [`Endpoint`](super::Endpoint) to which no event was delivered for this long, an hour to 30 days, with a
     /// notice: off by default; five days are usual. Events for it become dead letters at once, of the
     /// cause `its endpoint is disabled`, until it is [enabled](Webhooks::enable) or
     /// [recovered](Webhooks::recover).
     ///
     /// The notice is an alert for a dead letter in the queue of this name and `.disabled`, whose label
-    /// is scheme and authority and whose payload is the URL. It says so after restarts, too.
+    /// is scheme and authority and whose payload is the URL. It says so after restarts, too. To redrive or
+    /// purge that letter is to enable the endpoint, but one whose letter was redriven is not disabled
+    /// again before that is gone: purge it, or [enable](Webhooks::enable) the endpoint instead.
     pub fn disable_after(mut self, failing: Duration) -> Self {
         self.disable_after = Some(failing);
         self

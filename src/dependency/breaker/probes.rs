@@ -44,6 +44,12 @@ impl Probes {
         Ok(())
     }
 
+    /// Returns whether the next call is a probe if it is made now.
+    pub(super) fn next_is_one(&self, policy: &BreakerPolicy, now: u64) -> bool {
+        let often = self.refused + 1 >= CALLS_A_PROBE && now >= self.soonest(policy);
+        now >= self.until || often
+    }
+
     /// Makes the next call a probe.
     pub(super) fn is_due(&mut self) {
         self.until = 0;

@@ -216,6 +216,24 @@ fn cb_3_cb_9_one_probe_after_each_cooldown_however_long_it_takes() {
     }
 }
 
+/// A choice among endpoints goes by it: each call that it lets pass is a probe.
+#[test]
+fn cb_3_it_is_known_whether_the_next_call_is_refused() {
+    for gap in [MILLI, 100 * MILLI, SECOND] {
+        let breaker = Breaker::new(quick());
+        let mut now = trip(&breaker, 0) - SECOND;
+        for _ in 0..200 {
+            let refuses = breaker.refuses_next(now);
+            let arrived = arrive(&breaker, now);
+            assert_eq!(arrived.is_err(), refuses, "{now}");
+            if let Ok(probe) = arrived {
+                report(&breaker, probe, Health::Failure, now);
+            }
+            now += gap;
+        }
+    }
+}
+
 #[test]
 fn cb_9_of_many_calls_a_small_share_are_probes() {
     for (gap, least, most) in [(MILLI, 55, 62), (100 * MILLI, 15, 35), (10 * SECOND, 6, 6)] {

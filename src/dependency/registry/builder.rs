@@ -7,7 +7,6 @@ use std::{
     time::Duration,
 };
 
-use dashmap::DashMap;
 use http::Request;
 use tokio::time::Instant;
 
@@ -16,7 +15,9 @@ use crate::{
     backoff::Jitter,
     call::budget_mark::RegistryId,
     classify::{BoxClassify, Classify, Standard},
-    dependency::{BoxLocate, ByAuthority, ByMessage, Event, Locate, Named, hook::Hook, nanos},
+    dependency::{
+        BoxLocate, ByAuthority, ByMessage, Event, Locate, Named, by_name::ByName, hook::Hook, nanos,
+    },
     policy::{Policies, Policy},
 };
 
@@ -193,7 +194,7 @@ impl<C, L> DependenciesBuilder<C, L> {
                 origin: Instant::now(),
                 jitter: Arc::new(Jitter::new(self.seed)),
                 hook: self.hook,
-                known: DashMap::new(),
+                known: ByName::new(),
                 recent: Default::default(),
                 len: AtomicUsize::new(0),
                 last_sweep: AtomicU64::new(0),

@@ -1,10 +1,12 @@
 //! The exchange between layers, which live as long as the client, and a middleware chain, which is
 //! lent to one call.
 //!
-//! The layers end in a [`ChainService`], which leaves the request in the exchange of the call that is being
-//! polled, and finds the response there. The exchange is in a slot of the thread only while the layers
-//! of its call are polled, so that it takes neither a lock nor a reference count. `peers stacks` had
-//! reqwest_time_ratio at 0.51 this way, and at 0.66 with an exchange that is shared and locked.
+//! The layers end in a [`ChainService`], which leaves the request in the exchange of the call that is
+//! being polled, and finds the response there. The exchange is in a slot of the thread while the layers
+//! of its call are polled, as a task-local value is. It can't be a part of the service: calls share
+//! services, as a retry does that takes the spare one of its route. And on the request it costs more than
+//! all else here: `peers stacks` had reqwest_time_ratio at 0.51 this way, and at 0.66 with an exchange that
+//! is shared and locked.
 
 use std::{
     cell::{Cell, RefCell},
@@ -16,7 +18,7 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use http::{Extensions, Request, Uri};
+use http::{Extensions, Request};
 use reqwest::{Body, Response};
 use reqwest_middleware::Error;
 use tower::Service;
@@ -34,39 +36,70 @@ pub(super) struct CallSlot(Option<Box<Exchange>>);
 /// The requests on their way to the chain, and the responses on their way back.
 #[derive(Debug, Default)]
 struct Exchange {
-    /// The request of the call, which the next attempt is made from.
-    request: Option<reqwest::Request>,
     template: RequestTemplate,
     /// With nothing in it: what is to be called comes and goes with one of these.
     plain: Option<Request<Body>>,
     /// Where it goes to, unless the layers have that. It stays for the next call.
     last: UriCache,
-    /// The open calls of a [`ChainService`]: one, or two while a hedge is out.
-    open: Vec<Open>,
+    /// The attempt that is alone, or that was first. In place, since all that moves here costs.
+    first: Lane,
+    /// Attempts that were sent while that one was out.
+    #[allow(
+        clippy::vec_box,
+        reason = "a lane is large, and the vector is nearly always empty"
+    )]
+    beside: Vec<Box<Lane>>,
 }
 
-/// A call of a [`ChainService`] that has not returned.
+/// An attempt on its way to the chain and back.
 #[derive(Debug)]
-struct Open {
-    number: u64,
-    progress: Progress,
+struct Lane {
+    /// The call of a [`ChainService`] that is open.
+    open: Option<u64>,
+    /// The request to send, or the one that the next is made from.
+    request: Option<reqwest::Request>,
+    /// Whether it is to be sent.
+    wanted: bool,
+    /// The attempt that it is, if it is another one.
+    attempt: Option<Attempt>,
+    answer: Poll<Result<Response, Error>>,
     /// Wakes the layers when the response is there.
     waker: Option<Waker>,
 }
 
-#[derive(Debug)]
-enum Progress {
-    Wanted(reqwest::Request, Option<Attempt>),
-    Sent,
-    Answered(Result<Response, Error>),
+impl Default for Lane {
+    fn default() -> Self {
+        Self {
+            open: None,
+            request: None,
+            wanted: false,
+            attempt: None,
+            answer: Poll::Pending,
+            waker: None,
+        }
+    }
 }
 
-/// An attempt that the layers want to be sent.
+impl Lane {
+    fn clear(&mut self) {
+        let Self {
+            open,
+            request,
+            wanted,
+            attempt,
+            answer,
+            waker,
+        } = self;
+        (*open, *request, *wanted) = (None, None, false);
+        (*attempt, *answer, *waker) = (None, Poll::Pending, None);
+    }
+}
+
+/// An attempt that the layers want to be sent while the first one is out.
 #[derive(Debug)]
 pub(super) struct Wanted {
     pub(super) number: u64,
     pub(super) request: reqwest::Request,
-    /// The attempt that it is, if it is another one.
     pub(super) attempt: Option<Attempt>,
 }
 
@@ -74,22 +107,22 @@ impl Exchange {
     /// Leaves nothing of a call but where it went, if that may be known.
     fn clear(&mut self) {
         let Self {
-            request,
             template,
             plain: _,
             last,
-            open,
+            first,
+            beside,
         } = self;
-        *request = None;
         *template = RequestTemplate::default();
         last.clear();
-        open.clear();
+        first.clear();
+        beside.clear();
     }
 
     /// Returns the request for the layers.
     fn hand_out(&mut self, extensions: &Extensions) -> Option<Request<Body>> {
         let plain = self.plain.get_or_insert_default();
-        convert::swap(self.request.as_mut()?, plain, &mut self.last);
+        convert::swap(self.first.request.as_mut()?, plain, &mut self.last);
         if !extensions.is_empty() {
             plain.extensions_mut().clone_from(extensions);
         }
@@ -99,48 +132,60 @@ impl Exchange {
     /// Takes the request that the layers called the chain with.
     #[inline]
     fn put(&mut self, plain: Request<Body>) -> Option<u64> {
-        let number = NUMBER
-            .try_with(|number| number.replace(number.get() + 1))
-            .ok()?;
-        let is_first = |first: &mut reqwest::Request| is_same(first.url(), plain.uri());
-        let shell = match self.request.take_if(is_first) {
-            Some(shell) => Ok(shell),
-            None => self.make(plain.uri()),
+        let number = NUMBER.try_with(|number| number.replace(number.get() + 1));
+        let number = number.ok()?;
+        let plain = self.plain.insert(plain);
+        let lane = match self.first.open {
+            None => &mut self.first,
+            Some(_) => {
+                self.beside.retain(|lane| lane.open.is_some());
+                self.beside.push(Box::default());
+                self.beside.last_mut()?
+            }
         };
-        let progress = match shell {
-            Ok(shell) => self.fill(shell, plain),
-            Err(error) => Progress::Answered(Err(error.into())),
-        };
-        self.open.push(Open {
-            number,
-            progress,
-            waker: None,
-        });
+        lane.open = Some(number);
+        let is_first = |first: &reqwest::Request| is_same(first.url(), plain.uri());
+        if !lane.request.as_ref().is_some_and(is_first) {
+            match make(&self.template, &mut self.last, plain) {
+                Ok(request) => lane.request = Some(request),
+                Err(error) => {
+                    lane.answer = Poll::Ready(Err(error.into()));
+                    self.plain = None;
+                    return Some(number);
+                }
+            }
+        }
+        convert::swap(lane.request.as_mut()?, plain, &mut self.last);
+        lane.wanted = true;
+        lane.attempt = None;
+        if !plain.extensions().is_empty() {
+            lane.attempt = plain.extensions().get().copied();
+            self.plain = None;
+        }
         Some(number)
     }
 
     #[inline]
-    fn fill(&mut self, mut shell: reqwest::Request, plain: Request<Body>) -> Progress {
-        let plain = self.plain.insert(plain);
-        convert::swap(&mut shell, plain, &mut self.last);
-        let mut attempt = None;
-        if !plain.extensions().is_empty() {
-            attempt = plain.extensions().get().copied();
-            self.plain = None;
+    fn lane(&mut self, number: u64) -> Option<&mut Lane> {
+        if self.first.open == Some(number) {
+            return Some(&mut self.first);
         }
-        Progress::Wanted(shell, attempt)
+        let mut beside = self.beside.iter_mut();
+        beside
+            .find(|lane| lane.open == Some(number))
+            .map(|lane| &mut **lane)
     }
+}
 
-    /// Makes what another request is sent with.
-    #[cold]
-    fn make(&mut self, uri: &Uri) -> Result<reqwest::Request, reqwest::Error> {
-        self.last.turned(uri);
-        self.template.shell(uri)
-    }
-
-    fn place(&self, number: u64) -> Option<usize> {
-        self.open.iter().position(|open| open.number == number)
-    }
+/// Makes what another request is sent with.
+#[cold]
+fn make(
+    template: &RequestTemplate,
+    last: &mut UriCache,
+    plain: &Request<Body>,
+) -> Result<reqwest::Request, reqwest::Error> {
+    last.turned(plain.uri());
+    template.shell(plain.uri())
 }
 
 thread_local! {
@@ -161,7 +206,7 @@ impl CallSlot {
     pub(super) fn new(request: reqwest::Request) -> Self {
         let pooled = POOL.try_with(|pool| pool.borrow_mut().pop()).ok().flatten();
         let mut exchange = pooled.unwrap_or_default();
-        exchange.request = Some(request);
+        exchange.first.request = Some(request);
         Self(Some(exchange))
     }
 
@@ -170,7 +215,7 @@ impl CallSlot {
     pub(super) fn leads_anywhere(&mut self) -> bool {
         let mut turn = || {
             let exchange = self.0.as_mut()?;
-            let request = exchange.request.as_ref()?;
+            let request = exchange.first.request.as_ref()?;
             exchange.template = RequestTemplate::of(request);
             exchange.last.turn_to(request.url())
         };
@@ -179,7 +224,7 @@ impl CallSlot {
 
     /// Takes back a request that was not called.
     pub(super) fn take(&mut self) -> Option<reqwest::Request> {
-        self.0.as_mut()?.request.take()
+        self.0.as_mut()?.first.request.take()
     }
 
     /// Has the layers call the request of the exchange.
@@ -203,37 +248,66 @@ impl CallSlot {
         Entered(self)
     }
 
-    /// Takes an attempt to send.
+    /// Whether an attempt is to be sent that no other one is out beside.
     #[inline]
-    pub(super) fn take_wanted(&mut self) -> Option<Wanted> {
-        let open = &mut self.0.as_mut()?.open;
-        let is_wanted = |open: &&mut Open| matches!(open.progress, Progress::Wanted(..));
-        let open = open.iter_mut().find(is_wanted)?;
-        match mem::replace(&mut open.progress, Progress::Sent) {
-            Progress::Wanted(request, attempt) => Some(Wanted {
-                number: open.number,
-                request,
-                attempt,
-            }),
-            Progress::Sent | Progress::Answered(_) => None,
-        }
+    pub(super) fn wants_first(&self) -> bool {
+        self.0
+            .as_ref()
+            .is_some_and(|exchange| exchange.first.wanted)
+    }
+
+    /// Takes the request of that attempt.
+    #[inline]
+    pub(super) fn take_first(&mut self) -> Option<reqwest::Request> {
+        let first = &mut self.0.as_mut()?.first;
+        mem::take(&mut first.wanted).then(|| first.request.take())?
+    }
+
+    /// Returns its number, and which attempt it is, if it is another one.
+    #[inline]
+    pub(super) fn first(&self) -> (Option<u64>, Option<Attempt>) {
+        let first = self.0.as_ref().map(|exchange| &exchange.first);
+        first.map_or((None, None), |first| (first.open, first.attempt))
+    }
+
+    /// Takes an attempt to send beside the first one.
+    #[inline]
+    pub(super) fn take_beside(&mut self) -> Option<Wanted> {
+        let beside = &mut self.0.as_mut()?.beside;
+        let lane = beside.iter_mut().find(|lane| lane.wanted)?;
+        lane.wanted = false;
+        Some(Wanted {
+            number: lane.open?,
+            request: lane.request.take()?,
+            attempt: lane.attempt,
+        })
     }
 
     /// Whether the layers wait for the response of an attempt.
     #[inline]
-    pub(super) fn is_open(&self, number: u64) -> bool {
-        let place = |exchange: &Exchange| exchange.place(number);
-        self.0.as_deref().and_then(place).is_some()
+    pub(super) fn is_open(&mut self, number: u64) -> bool {
+        let exchange = self.0.as_mut();
+        exchange.is_some_and(|exchange| exchange.lane(number).is_some())
     }
 
-    /// Leaves the result of an attempt for the layers. Returns their waker.
+    /// Asks for the result of an attempt, and whether there is one. Returns the waker of the layers
+    /// with it.
     #[inline]
-    pub(super) fn answer(&mut self, number: u64, result: Result<Response, Error>) -> Option<Waker> {
-        let exchange = self.0.as_mut()?;
-        let open = exchange.place(number)?;
-        let open = &mut exchange.open[open];
-        open.progress = Progress::Answered(result);
-        open.waker.take()
+    pub(super) fn answer_with(
+        &mut self,
+        number: u64,
+        ask: impl FnOnce() -> Poll<Result<Response, Error>>,
+    ) -> Poll<Option<Waker>> {
+        let lane = self.0.as_mut().and_then(|exchange| exchange.lane(number));
+        let Some(lane) = lane else {
+            // Nobody waits for it.
+            return Poll::Ready(None);
+        };
+        lane.answer = ask();
+        match lane.answer {
+            Poll::Ready(_) => Poll::Ready(lane.waker.take()),
+            Poll::Pending => Poll::Pending,
+        }
     }
 }
 
@@ -311,27 +385,28 @@ impl Future for ChainFuture {
         let Some(number) = self.0 else {
             return Poll::Ready(Err(Misplaced.into()));
         };
-        let polled = with_exchange(|exchange| {
-            let place = exchange.place(number)?;
-            let open = &mut exchange.open[place];
-            match &open.progress {
-                Progress::Answered(_) => Some(Poll::Ready(exchange.open.swap_remove(place))),
-                Progress::Wanted(..) | Progress::Sent => {
-                    open.waker = Some(cx.waker().clone());
-                    Some(Poll::Pending)
-                }
-            }
+        let answer = with_exchange(|exchange| {
+            let lane = exchange.lane(number)?;
+            lane.answer.is_ready().then_some(())?;
+            lane.open = None;
+            Some(mem::replace(&mut lane.answer, Poll::Pending))
         });
-        match polled {
-            Some(Poll::Pending) => Poll::Pending,
-            Some(Poll::Ready(Open {
-                progress: Progress::Answered(result),
-                ..
-            })) => {
-                self.0 = None;
-                Poll::Ready(result.map_err(inner))
-            }
-            _ => Poll::Ready(Err(Misplaced.into())),
+        if let Some(Poll::Ready(answer)) = answer {
+            self.0 = None;
+            return Poll::Ready(answer.map_err(inner));
+        }
+        Self::wait(number, cx)
+    }
+}
+
+impl ChainFuture {
+    #[inline(never)]
+    fn wait(number: u64, cx: &mut Context<'_>) -> Poll<Result<Response, BoxError>> {
+        let waker = cx.waker().clone();
+        let waits = with_exchange(|exchange| Some(exchange.lane(number)?.waker.replace(waker)));
+        match waits {
+            Some(_) => Poll::Pending,
+            None => Poll::Ready(Err(Misplaced.into())),
         }
     }
 }
@@ -342,8 +417,11 @@ impl Drop for ChainFuture {
         let Some(number) = self.0 else { return };
         // On another thread there is no exchange; the request is dropped with its call.
         let given_up = with_exchange(|exchange| {
-            let place = exchange.place(number)?;
-            Some(exchange.open.swap_remove(place))
+            let lane = exchange.lane(number)?;
+            lane.open = None;
+            let wanted = mem::take(&mut lane.wanted);
+            let request = lane.request.take_if(|_| wanted);
+            Some((request, mem::replace(&mut lane.answer, Poll::Pending)))
         });
         drop(given_up);
     }

@@ -113,23 +113,17 @@ where
             let mut beside = Vec::new();
             // The layers say what is to be sent, and the chain sends it. It is lent to this call
             // only, so that they can't hold it: the attempts are driven here.
-            let mut wanted = slot.take_wanted();
             loop {
-                let mut first = match wanted {
-                    Some(wanted) => {
-                        if let Some(attempt) = wanted.attempt {
-                            lent.extensions.insert(attempt);
-                        }
-                        let future = next.clone().run(wanted.request, lent.extensions);
-                        Some(Sent::new(wanted.number, future))
+                let mut first = None;
+                if let Some(request) = slot.take_first() {
+                    let (number, attempt) = slot.first();
+                    if let Some(attempt) = attempt {
+                        lent.extensions.insert(attempt);
                     }
-                    None => None,
-                };
-                let hedge = |wanted: Wanted| {
-                    let extensions = given.clone().unwrap_or_default();
-                    let number = wanted.number;
-                    Sent::new(number, send_beside(next.clone(), wanted, extensions))
-                };
+                    let future = next.clone().run(request, lent.extensions);
+                    first = number.map(|number| Sent { number, future });
+                }
+                let hedge = |wanted| send_beside(next.clone(), wanted, given.clone());
                 let driven = poll_fn(|cx| {
                     drive(
                         stack.as_mut(),
@@ -140,18 +134,20 @@ where
                         cx,
                     )
                 });
-                match driven.await {
-                    Driven::Done(Ok(mut response)) => {
-                        drop(first);
-                        let won = response.extensions_mut().remove();
-                        if let Some(Own(extensions)) = won {
-                            *lent.extensions = extensions;
-                        }
-                        return Ok(response);
-                    }
-                    Driven::Done(error) => return error,
-                    Driven::Wants(next) => wanted = Some(next),
+                let Some(result) = driven.await else {
+                    continue;
+                };
+                drop(first);
+                // Most calls have no second attempt.
+                if beside.capacity() == 0 {
+                    return result;
                 }
+                return result.map(|mut response| {
+                    if let Some(Own(extensions)) = response.extensions_mut().remove() {
+                        *lent.extensions = extensions;
+                    }
+                    response
+                });
             }
         });
         Box::into_pin(future)
@@ -187,19 +183,15 @@ struct Sent<'a> {
     future: BoxFuture<'a, Result<Response, Error>>,
 }
 
-impl<'a> Sent<'a> {
-    fn new(number: u64, future: BoxFuture<'a, Result<Response, Error>>) -> Self {
-        Self { number, future }
-    }
-
-    /// Returns whether it was answered, and leaves the answer for the layers.
+impl Sent<'_> {
+    /// Leaves the answer for the layers, if there is one. Returns whether the attempt is over.
     #[inline]
     fn poll(&mut self, slot: &mut CallSlot, cx: &mut Context<'_>) -> bool {
-        let Poll::Ready(result) = self.future.as_mut().poll(cx) else {
+        let answered = slot.answer_with(self.number, || self.future.as_mut().poll(cx));
+        let Poll::Ready(waker) = answered else {
             return false;
         };
         // The layers are asked right after, so that only another task has to be woken.
-        let waker = slot.answer(self.number, result);
         if let Some(waker) = waker.filter(|waker| !waker.will_wake(cx.waker())) {
             waker.wake();
         }
@@ -213,29 +205,24 @@ struct Own(Extensions);
 
 /// Sends an attempt while the extensions of the call are lent to another.
 #[cold]
-fn send_beside<'a>(
-    next: Next<'a>,
-    wanted: Wanted,
-    mut extensions: Extensions,
-) -> BoxFuture<'a, Result<Response, Error>> {
+fn send_beside(next: Next<'_>, wanted: Wanted, given: Option<Extensions>) -> Sent<'_> {
+    let mut extensions = given.unwrap_or_default();
     if let Some(attempt) = wanted.attempt {
         extensions.insert(attempt);
     }
-    Box::pin(async move {
+    let future = Box::pin(async move {
         let mut response = next.run(wanted.request, &mut extensions).await?;
         response.extensions_mut().insert(Own(extensions));
         Ok(response)
-    })
+    });
+    Sent {
+        number: wanted.number,
+        future,
+    }
 }
 
-enum Driven {
-    Done(Result<Response, Error>),
-    /// An attempt is to be sent with the extensions of the call.
-    Wants(Wanted),
-}
-
-/// Drives the layers and the attempts that are out, until the layers are done or want to send
-/// while no attempt has the extensions of the call.
+/// Drives the layers and the attempts that are out, until the layers are done or want to send an
+/// attempt that has the extensions of the call.
 #[inline]
 fn drive<'n, F, E>(
     mut stack: Pin<&mut F>,
@@ -244,7 +231,7 @@ fn drive<'n, F, E>(
     beside: &mut Vec<Sent<'n>>,
     hedge: impl Fn(Wanted) -> Sent<'n>,
     cx: &mut Context<'_>,
-) -> Poll<Driven>
+) -> Poll<Option<Result<Response, Error>>>
 where
     F: Future<Output = Result<Response, E>>,
     E: Into<BoxError>,
@@ -256,15 +243,16 @@ where
         let polled = stack.as_mut().poll(cx);
         drop(entered);
         if let Poll::Ready(result) = polled {
-            let result = result.map_err(|error| outer(error.into()));
-            return Poll::Ready(Driven::Done(result));
+            return Poll::Ready(Some(result.map_err(|error| outer(error.into()))));
         }
-        // The layers let go of the others.
+        // The layers may have let go of some.
         first.take_if(|sent| !slot.is_open(sent.number));
         beside.retain(|sent| slot.is_open(sent.number));
-        match slot.take_wanted() {
-            Some(wanted) if first.is_some() => beside.push(hedge(wanted)),
-            Some(wanted) => return Poll::Ready(Driven::Wants(wanted)),
+        if slot.wants_first() {
+            return Poll::Ready(None);
+        }
+        match slot.take_beside() {
+            Some(wanted) => beside.push(hedge(wanted)),
             None => return Poll::Pending,
         }
     }

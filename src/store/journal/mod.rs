@@ -52,7 +52,7 @@
 //! | `leased` | PostgreSQL: end of the lease; 0 if there is none |
 //! | `until` | SQLite: end of the lease while processing; once over: when the row may be removed |
 //! | `history` | lines for people: time in 16 digits, kind in one (0 settlement, 1 command), length in three, note |
-//! | `bounded` | SQLite: 1 if it was enqueued with bounds; the table `journal_open` counts those that are not over |
+//! | `bounded` | SQLite: 1 if it was enqueued with bounds; the table `journal_open` counts those that are not over, `journal_finished` all that are |
 //! | `in_all`, `per_owner` | PostgreSQL: those bounds; the table that ends in `_open` counts |
 //! | `payload`, `result` | the work and its result, sealed if the store is |
 //!

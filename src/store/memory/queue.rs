@@ -30,6 +30,8 @@ pub(super) struct MemoryQueue {
     ids: HashMap<EntryId, u64>,
     dedup: HashMap<(String, RecordKey), u64>,
     lanes: BTreeMap<(String, String), Lane>,
+    /// The entries of a queue by their status, those past their time as queued.
+    counts: HashMap<String, [u64; 6]>,
     /// Entries with bounds that are not over.
     open: OpenEntries,
     /// Entries that are over, by when they may be removed.
@@ -49,6 +51,7 @@ impl MemoryQueue {
             ids: HashMap::new(),
             dedup: HashMap::new(),
             lanes: BTreeMap::new(),
+            counts: HashMap::new(),
             open: OpenEntries::default(),
             over: BTreeSet::new(),
             sequence: 0,
@@ -360,6 +363,15 @@ impl MemoryQueue {
         };
         let entry = &stored.entry;
         let lane = || (entry.queue.clone(), entry.lane.clone());
+        let status = usize::from(entry.status.number());
+        match self.counts.get_mut(&entry.queue) {
+            Some(counts) => counts[status] += 1,
+            None => {
+                let mut counts = [0; 6];
+                counts[status] = 1;
+                self.counts.insert(entry.queue.clone(), counts);
+            }
+        }
         if stored.is_counted() {
             self.open.add(entry);
         }
@@ -383,6 +395,9 @@ impl MemoryQueue {
             return;
         };
         let entry = &stored.entry;
+        if let Some(counts) = self.counts.get_mut(&entry.queue) {
+            counts[usize::from(entry.status.number())] -= 1;
+        }
         if stored.is_counted() {
             self.open.remove(entry);
         }

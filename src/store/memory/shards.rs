@@ -40,6 +40,7 @@ use crate::{
         StoreError, StoreErrorKind, Stored,
     },
     sync::{AtomicU64, Mutex, MutexGuard, Ordering, lock},
+    telemetry,
 };
 
 /// Loom needs one shard: its models use one key and the same path each time.
@@ -356,6 +357,13 @@ impl Shards {
         (shard, lock(&shard.table))
     }
 
+    /// Returns the share of the limits that is used.
+    fn fill(&self) -> f64 {
+        let share = |used: u64, limit: u64| used as f64 / limit as f64;
+        let records = share(self.records(), self.max_records);
+        records.max(share(self.bytes(), self.max_bytes))
+    }
+
     /// Takes room for a reply, that of expired records if there is no other.
     fn reserve_bytes(&self, bytes: u64, now: u64) -> Result<(), StoreError> {
         let has_room = || reserve(&self.bytes, bytes, self.max_bytes);
@@ -387,6 +395,7 @@ impl Shards {
             Ordering::Relaxed,
         );
         if taken.is_ok() {
+            telemetry::store_fill(|| self.fill());
             let next = self.cursor.fetch_add(1, Ordering::Relaxed).to_le_bytes()[0];
             self.sweep(&self.shards[usize::from(next) % SHARDS], now);
         }

@@ -19,7 +19,10 @@ use std::{
 use tokio::{sync::oneshot, time::Instant};
 
 use super::error::of_late_statement;
-use crate::store::{StoreError, StoreErrorKind, journal::coalesce::coalesce};
+use crate::{
+    store::{StoreError, StoreErrorKind, journal::coalesce::coalesce},
+    telemetry,
+};
 
 /// Size of a full batch, in transitions and in bytes of what they carry.
 const FULL: usize = 512;
@@ -220,6 +223,7 @@ pub(super) async fn batched<R: BatchRow>(
     let stays_alone = lone.is_some() && batcher.stays_alone().await;
     let sent = match lone {
         Some(lone) if stays_alone => {
+            telemetry::store_batch(1);
             let sent = R::send(store, deadline, slice::from_ref(&row)).await;
             drop(lone);
             match sent {
@@ -298,6 +302,7 @@ impl<R: BatchRow> Flusher<R> {
             }
             let (rows, answers): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
             let deadline = Instant::now() + batcher.timeout;
+            telemetry::store_batch(rows.len());
             match R::send(store, deadline, &rows).await {
                 Ok(sent) => {
                     for (answer, sent) in answers.into_iter().zip(sent) {

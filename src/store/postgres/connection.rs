@@ -10,13 +10,20 @@ use tokio::{
 use tokio_postgres::{Row, types::ToSql};
 
 use super::{PostgresStore, builder, error};
-use crate::store::{Ownership, StoreError, remote};
+use crate::{
+    store::{Ownership, StoreError, remote},
+    telemetry,
+};
 
 impl PostgresStore {
     /// Takes a connection, and leaves at least half of the time to use it.
     pub(super) async fn client(&self, deadline: Instant) -> Result<BusyClient, StoreError> {
         let left = deadline.saturating_duration_since(Instant::now());
         let client = builder::client(&self.inner.pool, left).await?;
+        telemetry::store_connections(|| {
+            let pool = self.inner.pool.status();
+            pool.size.saturating_sub(pool.available) as f64 / pool.max_size.max(1) as f64
+        });
         Ok(BusyClient {
             client: Some(client),
             deadline,

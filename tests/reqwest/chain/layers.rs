@@ -15,9 +15,7 @@ use http::Request;
 use reqwest::{Body, Response};
 use reqwest_middleware::{ClientBuilder, Middleware};
 use tokio::{sync::Notify, time::timeout};
-use tower::{
-    Layer, Service, ServiceExt, buffer::BufferLayer, layer::layer_fn, limit::ConcurrencyLimitLayer,
-};
+use tower::{Layer, Service, buffer::BufferLayer, layer::layer_fn, limit::ConcurrencyLimitLayer};
 use tower_reprise::{
     RetryLayer,
     call::StopReason,

@@ -1,7 +1,10 @@
 //! Hedges that are some of the retries of their call.
 
 use tower::ServiceBuilder;
-use tower_reprise::{HedgeLayer, RetryLayer, RetryOutcome, call::StopReason};
+use tower_reprise::{
+    HedgeLayer, RetryLayer, RetryOutcome,
+    call::{Attempt, StopReason},
+};
 
 use super::{funded, ms, policy};
 use crate::{
@@ -76,9 +79,9 @@ async fn h_3_a_failure_in_time_takes_one_of_the_retries() {
     let response = call(&mut client, get()).await.unwrap();
     assert_eq!((response.status().as_u16(), server.calls()), (200, 4));
     assert_eq!(RetryOutcome::of(&response).unwrap().attempts(), 4);
-    let numbers = server.requests().into_iter().map(|request| {
-        let attempt = request.extensions().get::<tower_reprise::call::Attempt>();
-        attempt.map_or(1, |attempt| attempt.number())
-    });
+    let numbers = server
+        .requests()
+        .into_iter()
+        .map(|request| request.extensions().get().map_or(1, Attempt::number));
     assert_eq!(numbers.collect::<Vec<_>>(), [1, 2, 3, 4]);
 }

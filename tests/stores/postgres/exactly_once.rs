@@ -53,6 +53,35 @@ async fn entries(postgres: &Postgres) -> i64 {
     postgres.count("SELECT count(*) FROM {schema}.ledger").await
 }
 
+/// T-10: a role with the rights that the guide names, and no others, completes.
+#[tokio::test]
+async fn t_10_a_completion_needs_few_rights() {
+    let Some(postgres) = Postgres::new().await else {
+        return;
+    };
+    let (store, token) = setup(&postgres).await;
+    let (role, schema) = (format!("role_{}", postgres.schema), &postgres.schema);
+    let grant = format!(
+        "CREATE ROLE {role}; GRANT USAGE ON SCHEMA {schema} TO {role}; \
+         GRANT SELECT, UPDATE ON {schema}.reprise_idempotency TO {role}; \
+         GRANT INSERT ON {schema}.reprise_idempotency_reply TO {role}"
+    );
+    postgres.admin.batch_execute(&grant).await.unwrap();
+    let mut shop = client(&postgres.url).await;
+    shop.batch_execute(&format!("SET ROLE {role}"))
+        .await
+        .unwrap();
+    let transaction = shop.transaction().await.unwrap();
+    let completed = store.complete_in(&transaction, claim(1).key, token, reply("paid"), RETENTION);
+    completed.await.unwrap();
+    transaction.commit().await.unwrap();
+    let found = store.claim(claim(1)).await.unwrap();
+    assert_eq!(found, Claimed::done(reply("paid")));
+    let drop = format!("DROP OWNED BY {role}; DROP ROLE {role}");
+    postgres.admin.batch_execute(&drop).await.unwrap();
+    postgres.drop().await;
+}
+
 #[tokio::test]
 async fn i_15_effect_and_record_are_committed_together() {
     let Some(postgres) = Postgres::new().await else {

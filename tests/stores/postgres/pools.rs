@@ -108,3 +108,49 @@ async fn t_10_session_settings_can_be_made_by_a_hook() {
     own(&builder.connect().await.unwrap(), claim(1)).await;
     postgres.drop().await;
 }
+
+/// O-2: how busy the connections are, and how many transitions share a statement.
+#[cfg(feature = "metrics")]
+#[tokio::test]
+async fn o_2_connections_and_batches_are_counted() {
+    use metrics_util::debugging::{DebugValue, DebuggingRecorder};
+
+    let Some(postgres) = Postgres::new().await else {
+        return;
+    };
+    let recorder = DebuggingRecorder::new();
+    let snapshotter = recorder.snapshotter();
+    let _guard = metrics::set_default_local_recorder(&recorder);
+    let store = postgres.builder().connections(2).connect().await.unwrap();
+    let claims = (0..20).map(|key| {
+        let store = store.clone();
+        async move { own(&store, claim(key)).await }
+    });
+    claims.collect::<tokio::task::JoinSet<_>>().join_all().await;
+    let (mut busy, mut batches) = (None, Vec::new());
+    for (key, .., value) in snapshotter.snapshot().into_vec() {
+        match (key.key().name(), value) {
+            ("postgres_connections_busy", DebugValue::Gauge(share)) => busy = Some(*share),
+            ("postgres_batch_transitions", DebugValue::Histogram(sizes)) => {
+                batches.extend(sizes.iter().map(|size| **size));
+            }
+            _ => {}
+        }
+    }
+    assert!(
+        busy.is_some_and(|busy| busy > 0.0 && busy <= 1.0),
+        "{busy:?}"
+    );
+    assert_eq!(batches.iter().sum::<f64>(), 20.0, "{batches:?}");
+    assert!(batches.len() < 20, "{batches:?}");
+    let page = include_str!("../../../src/guide/operating.rs");
+    let documented = crate::support::promql::documented(page);
+    for (name, kind) in [
+        ("postgres_connections_busy", "gauge"),
+        ("postgres_batch_transitions", "histogram"),
+    ] {
+        let row = documented.iter().find(|row| row[0] == name);
+        assert_eq!(row.map(|row| &*row[1]), Some(kind), "{name}");
+    }
+    postgres.drop().await;
+}

@@ -79,6 +79,14 @@ async fn t_1_t_2_t_3_the_contract_of_a_journal() {
     }
 }
 
+#[cfg(all(feature = "axum", feature = "delivery"))]
+#[tokio::test]
+async fn w_9_w_10_an_endpoint_is_disabled_and_recovered() {
+    if let Some(redis) = Redis::new().await {
+        crate::webhooks::an_endpoint_is_disabled_and_recovered(&redis).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn j_7_a_thousand_cancels_against_starts_have_one_winner_each() {
     let Some(redis) = Redis::new().await else {

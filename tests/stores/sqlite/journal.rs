@@ -44,6 +44,12 @@ async fn t_1_t_2_t_3_the_contract_of_a_journal() {
     conformance::journal(&Sqlite::new()).await;
 }
 
+#[cfg(all(feature = "axum", feature = "delivery"))]
+#[tokio::test]
+async fn w_9_w_10_an_endpoint_is_disabled_and_recovered() {
+    crate::webhooks::an_endpoint_is_disabled_and_recovered(&Sqlite::new()).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn j_7_cancel_against_start_has_one_winner() {
     let sqlite = Sqlite::new();

@@ -2,6 +2,7 @@
 
 mod access;
 pub(crate) mod caller;
+mod cores;
 mod file;
 pub(crate) mod flags;
 mod headers;

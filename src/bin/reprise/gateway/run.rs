@@ -15,6 +15,7 @@ use tower_reprise::error::BoxError;
 use crate::{
     admin::{self, Admin, Guard, StoreAdmin},
     gateway::access::AccessLog,
+    gateway::cores::Cores,
     gateway::policy::Registries,
     gateway::reload::{Reload, Reloaded},
     gateway::server::{self, Edge},
@@ -44,6 +45,7 @@ pub(crate) async fn run(
     let (stopping, stop) = watch::channel(false);
     let registries = Registries::new(&settings.policies);
     let upstreams = Upstreams::new(&settings.upstreams, &settings.routes)?;
+    let cores = Cores::start()?;
     let tunnels = Tunnels::new(registries.upstream.clone());
     let parts = Reloaded {
         registries: registries.clone(),
@@ -55,7 +57,7 @@ pub(crate) async fn run(
         let edge = Edge::new(service, upstreams, None, traffic, tunnels, access_log);
         say("listening", &listener, settings.tls.is_some())?;
         let signals = signals.handle(reload, parts, stopping);
-        server::serve(listener, edge, &settings, stop).await;
+        server::serve(listener, edge, &settings, &cores, stop).await;
         signals.abort();
         return Ok(());
     }
@@ -107,7 +109,7 @@ pub(crate) async fn run(
     systemd::tell("READY=1");
 
     let signals = signals.handle(reload, parts, stopping);
-    let (orderly, until) = server::serve(listener, edge, &settings, stop).await;
+    let (orderly, until) = server::serve(listener, edge, &settings, &cores, stop).await;
     for worker in behind.workers {
         worker.shutdown(left(until)).await;
     }

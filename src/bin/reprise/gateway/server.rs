@@ -36,6 +36,7 @@ use tower_reprise::delivery::replay::ReplayRoutes;
 
 use super::{
     access::{Access, AccessLog},
+    cores::Cores,
     tls::Tls,
     tunnel::{self, Tunnels},
 };
@@ -269,6 +270,7 @@ pub(crate) async fn serve<S, R>(
     listener: TcpListener,
     edge: Edge<S>,
     settings: &Settings,
+    cores: &Cores,
     mut stop: watch::Receiver<bool>,
 ) -> (bool, Instant)
 where
@@ -305,8 +307,17 @@ where
             settings.tls.as_ref().map(Tls::acceptor),
             settings.head_timeout,
         );
-        tokio::spawn(async move {
+        // Its thread is to be told of what it can read.
+        let stream = stream.into_std();
+        cores.spawn(async move {
             let _kept = kept;
+            let stream = match stream.and_then(TcpStream::from_std) {
+                Ok(stream) => stream,
+                Err(error) => {
+                    tracing::warn!(%error, "a connection could not be served");
+                    return;
+                }
+            };
             let ended = match tls {
                 None => {
                     let stream = TokioIo::new(Prompt::new(stream, within));

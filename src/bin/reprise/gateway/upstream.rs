@@ -24,6 +24,7 @@ use tokio::net::TcpStream;
 use tower_reprise::{Dependencies, delivery::replay::Replayed, error::BoxError};
 
 use super::{
+    cores,
     routes::{Misses, leaves},
     traffic::Tally,
 };
@@ -82,7 +83,9 @@ pub(crate) struct Upstream {
     /// The authority of requests on their way to it: its name.
     authority: Authority,
     pub(crate) endpoints: Box<[Endpoint]>,
-    client: Calls,
+    /// One for each thread that serves connections, and one for the others: connections are made and
+    /// used by the same thread.
+    clients: Box<[Calls]>,
     /// The number of attempts that took turns at the endpoints.
     turns: AtomicUsize,
     /// Callers' requests.
@@ -125,7 +128,7 @@ impl Upstream {
         Ok(Self {
             authority: settings.name.parse()?,
             endpoints: endpoints?,
-            client: client(&settings)?,
+            clients: clients(&settings)?,
             turns: AtomicUsize::new(0),
             calls: Tally::default(),
             settings,
@@ -229,7 +232,7 @@ impl Upstream {
         };
         let (scheme, authority) = (endpoint.scheme.clone(), endpoint.authority.clone());
         *request.uri_mut() = uri(scheme, authority, path)?;
-        Ok(self.client.request(request))
+        Ok(self.clients[cores::number()].request(request))
     }
 }
 
@@ -240,8 +243,8 @@ fn uri(scheme: Scheme, authority: Authority, path: PathAndQuery) -> Result<Uri, 
     Ok(Uri::from_parts(parts)?)
 }
 
-/// A client for http and https, as HTTP/1.1 or HTTP/2.
-fn client(settings: &UpstreamSettings) -> Result<Calls, BoxError> {
+/// Clients for http and https, as HTTP/1.1 or HTTP/2.
+fn clients(settings: &UpstreamSettings) -> Result<Box<[Calls]>, BoxError> {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
@@ -261,9 +264,12 @@ fn client(settings: &UpstreamSettings) -> Result<Calls, BoxError> {
         .https_or_http()
         .enable_all_versions()
         .wrap_connector(tcp);
-    Ok(Client::builder(TokioExecutor::new())
-        .pool_timer(TokioTimer::new())
-        .pool_idle_timeout(Duration::from_secs(30))
-        .http2_only(settings.http2)
-        .build(connector))
+    let client = |_| {
+        Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(Duration::from_secs(30))
+            .http2_only(settings.http2)
+            .build(connector.clone())
+    };
+    Ok((0..=cores::count()).map(client).collect())
 }

@@ -3,7 +3,7 @@ use tokio::task::JoinSet;
 use super::{Case, dedup};
 use crate::store::conformance::Backend;
 use crate::store::journal::{
-    Enqueued, EntryCommand, Journal, NewEntry, QueueBounds, Settlement, Status,
+    Enqueued, Entry, EntryCommand, Journal, NewEntry, QueueBounds, Settlement, Status,
 };
 
 impl<B: Backend<Store: Journal>> Case<'_, B> {
@@ -121,7 +121,7 @@ impl<B: Backend<Store: Journal>> Case<'_, B> {
         );
         assert!(is_full("eve").await, "four in all");
         let past = self.lease(9).await;
-        let past = past.into_iter().find(|entry| entry.is_past());
+        let past = past.into_iter().find(Entry::is_past);
         let past = past.expect("an entry past its time");
         self.settle(&past, Settlement::expired(self.keep())).await;
         // An outbox is always taken, and does not count.

@@ -76,15 +76,33 @@ impl MemoryQueue {
 
     pub(in super::super) fn counts(&self, queue: &str) -> Counts {
         let now = self.now();
-        let mut counts = Counts::default();
-        for stored in self.entries.values() {
-            if stored.entry.queue == queue && !stored.is_gone(now) {
-                let status = stored.status(now);
-                counts.by_status[usize::from(status.number())] += 1;
-                if status == Status::Queued {
+        let mut counts = Counts {
+            by_status: self.counts.get(queue).copied().unwrap_or_default(),
+            oldest: None,
+        };
+        // Those that were kept long enough and wait for a sweep.
+        let gone = self.over.range(..=(now, u64::MAX));
+        let gone = gone.filter_map(|(_, sequence)| self.entries.get(sequence));
+        for stored in gone.filter(|stored| stored.entry.queue == queue) {
+            counts.by_status[usize::from(stored.entry.status.number())] -= 1;
+        }
+        let lanes = self.lanes.range((queue.to_owned(), String::new())..);
+        let lanes = lanes.take_while(|((of, _), _)| of == queue);
+        for (.., sequence) in lanes.flat_map(|(_, lane)| &lane.queued) {
+            let Some(stored) = self.entries.get(sequence) else {
+                continue;
+            };
+            match stored.status(now) {
+                Status::Queued => {
                     let age = now.since(stored.entry.queued_at);
                     counts.oldest = counts.oldest.max(Some(age));
                 }
+                Status::Expired => {
+                    counts.by_status[usize::from(Status::Queued.number())] -= 1;
+                    counts.by_status[usize::from(Status::Expired.number())] += 1;
+                }
+                // Its lease ran out.
+                _ => {}
             }
         }
         counts

@@ -1,6 +1,9 @@
 //! The statements of the journal. Each is one transition, at READ COMMITTED, on the server's clock
 //! at the start of the statement.
 
+mod enqueue;
+
+use self::enqueue::{enqueue, enqueue_batch, enqueue_once, existing};
 use super::super::builder::Table;
 use crate::store::journal::{Priority, Query, Status};
 
@@ -203,134 +206,6 @@ impl Statements {
             gone()
         )
     }
-}
-
-/// The columns of an entry that the caller decides about, and their types. All but the bounds are the
-/// parameters of each statement that queues one entry.
-const NEW: [(&str, &str); 15] = [
-    ("id", "bytea"),
-    ("queue", "text"),
-    ("lane", "text"),
-    ("owner", "text"),
-    ("label", "text"),
-    ("dedup", "bytea"),
-    ("fingerprint", "bytea"),
-    ("priority", "smallint"),
-    ("delay", "bigint"),
-    ("ttl", "bigint"),
-    ("payload", "bytea"),
-    ("version", "text"),
-    ("reason", "text"),
-    ("in_all", "integer"),
-    ("per_owner", "integer"),
-];
-
-/// Returns no row if another entry has the id or the key.
-fn enqueue(table: &Table) -> String {
-    format!("{} RETURNING {}", insert(table, "", true), summary())
-}
-
-/// Queues many entries: each parameter is an array with an element for each. `ago` is how many
-/// microseconds before the others of the batch an entry came, so that they stay in that order.
-fn enqueue_batch(table: &Table) -> String {
-    let columns = NEW.map(|(column, _)| column).join(", ");
-    let arrays: Vec<_> = (1..)
-        .zip(NEW)
-        .map(|(n, (_, kind))| format!("${n}::{kind}[]"))
-        .collect();
-    let values = NEW.map(|(column, _)| format!("new.{column}"));
-    format!(
-        "{} FROM unnest({}, $16::bigint[]) AS new ({columns}, ago) \
-         ON CONFLICT DO NOTHING RETURNING {}",
-        inserted(table, &values, &format!("({NOW} - new.ago)")),
-        arrays.join(", "),
-        summary()
-    )
-}
-
-fn insert(table: &Table, from: &str, bounded: bool) -> String {
-    let mut parameter = 0;
-    let mut values = NEW.map(|(_, kind)| {
-        parameter += 1;
-        format!("${parameter}::{kind}")
-    });
-    if !bounded {
-        values[13..].fill("NULL".to_owned());
-    }
-    let insert = inserted(table, &values, NOW);
-    format!("{insert} {from} ON CONFLICT DO NOTHING")
-}
-
-/// Returns the start of a statement that inserts these values, in the order of [`NEW`].
-fn inserted(table: &Table, values: &[String; 15], now: &str) -> String {
-    let [
-        id,
-        queue,
-        lane,
-        owner,
-        label,
-        dedup,
-        fingerprint,
-        priority,
-        delay,
-        ttl,
-        rest @ ..,
-    ] = values;
-    let after = |duration| format!("least({now} + {duration}, {FOREVER})");
-    let (due, expires) = (after(delay), after(ttl));
-    format!(
-        "INSERT INTO {table} (id, queue, lane, owner, label, dedup, fingerprint, priority, status, \
-           turn, attempts, queued, due, expires, changed, leased, until, history, payload, version, \
-           reason, in_all, per_owner) \
-         SELECT {id}, {queue}, {lane}, {owner}, {label}, {dedup}, {fingerprint}, {priority}, 0, 0, 0, \
-           {now}, least({due}, {expires}), {expires}, {now}, 0, 0, '', {}",
-        rest.join(", ")
-    )
-}
-
-/// Queues an entry, or tells which one there is, in a single statement: for drivers that run no loop.
-/// The rows that make room have to be gone before the insert looks, so the insert reads from it. An entry that
-/// was committed since the statement began is in its way and not visible to it: then it fails.
-fn enqueue_once(table: &Table) -> String {
-    let (gone, off) = (gone(), off());
-    let insert = insert(
-        table,
-        "FROM (SELECT count(*) FROM freed) f, (SELECT count(*) FROM gone) g",
-        false,
-    );
-    format!(
-        "WITH freed AS ( \
-           UPDATE {table} SET dedup = NULL \
-           WHERE queue = $2 AND dedup = $6 AND id <> $1 AND {off} RETURNING 1), \
-         gone AS (DELETE FROM {table} WHERE id = $1 AND {gone} RETURNING 1), \
-         new AS ({insert} RETURNING 1), \
-         existing AS ( \
-           SELECT true AS same, 0 AS rank FROM {table} WHERE id = $1 AND NOT {gone} \
-           UNION ALL \
-           SELECT fingerprint = $7 AS same, 1 AS rank FROM {table} \
-           WHERE queue = $2 AND dedup = $6 AND id <> $1 AND NOT {off} \
-           ORDER BY rank LIMIT 1) \
-         SELECT CASE WHEN EXISTS (SELECT FROM new) THEN 'new' \
-           WHEN (SELECT same FROM existing) THEN 'existing' \
-           WHEN EXISTS (SELECT FROM existing) THEN 'mismatch' \
-           ELSE (1 / (SELECT count(*) FROM existing))::text END AS enqueued"
-    )
-}
-
-/// Finds the entry that has the id or the key of a new one. One that is gone, cancelled or expired
-/// makes room; if that was all, no row is returned and the insert can be tried again.
-fn existing(table: &Table) -> String {
-    let (gone, off, summary) = (gone(), off(), summary());
-    format!(
-        "WITH freed AS ( \
-           UPDATE {table} SET dedup = NULL WHERE queue = $2 AND dedup = $3 AND id <> $1 AND {off}), \
-         gone AS (DELETE FROM {table} WHERE id = $1 AND {gone}) \
-         SELECT {summary}, true AS same, 0 AS rank FROM {table} WHERE id = $1 AND NOT {gone} \
-         UNION ALL \
-         SELECT {summary}, fingerprint = $4 AS same, 1 AS rank FROM {table} \
-         WHERE queue = $2 AND dedup = $3 AND id <> $1 AND NOT {off} \
-         ORDER BY rank"
-    )
 }
 
 /// Finds lanes where much is due. Steps from one lane to the next without reading the entries in between, and reads no more than

@@ -125,3 +125,29 @@ WHEN OLD.bounded = 1 AND OLD.status < 2 BEGIN
     DELETE FROM journal_open
     WHERE queue = OLD.queue AND whole = 0 AND owner = OLD.owner AND entries < 1;
 END;
+
+-- How many entries are over, by queue and status: counted here, since they outnumber all others.
+CREATE TABLE journal_finished (
+    queue   TEXT NOT NULL,
+    status  INTEGER NOT NULL,
+    entries INTEGER NOT NULL,
+    PRIMARY KEY (queue, status)
+) STRICT, WITHOUT ROWID;
+
+INSERT INTO journal_finished (queue, status, entries)
+SELECT queue, status, count(*) FROM journal WHERE status > 1 GROUP BY queue, status;
+
+CREATE TRIGGER journal_finish AFTER UPDATE OF status ON journal
+WHEN NEW.status > 1 AND OLD.status < 2 BEGIN
+    INSERT INTO journal_finished (queue, status, entries) VALUES (NEW.queue, NEW.status, 1)
+    ON CONFLICT DO UPDATE SET entries = entries + 1;
+END;
+
+CREATE TRIGGER journal_redrive AFTER UPDATE OF status ON journal
+WHEN OLD.status > 1 AND NEW.status < 2 BEGIN
+    UPDATE journal_finished SET entries = entries - 1 WHERE queue = OLD.queue AND status = OLD.status;
+END;
+
+CREATE TRIGGER journal_sweep AFTER DELETE ON journal WHEN OLD.status > 1 BEGIN
+    UPDATE journal_finished SET entries = entries - 1 WHERE queue = OLD.queue AND status = OLD.status;
+END;
