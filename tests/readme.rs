@@ -47,7 +47,7 @@ fn blocks<'a>(readme: &'a str, language: &str) -> Vec<(&'a str, &'a str)> {
 fn features(readme: &str) -> Vec<&str> {
     let shown = blocks(readme, "toml").into_iter().map(|(_, toml)| {
         let ours = toml.lines().find(|line| line.starts_with("tower-reprise"));
-        let ours = ours.expect("a line for this crate");
+        let ours = ours.unwrap();
         assert!(ours.contains("version = \"0.1\""), "{ours}");
         let (_, features) = ours.split_once("features = ").unwrap();
         features.split('"').skip(1).step_by(2).collect::<Vec<_>>()

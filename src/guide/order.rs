@@ -24,6 +24,11 @@
 //! Put a layer of your own above the retries to run it once per call, below to run it once per
 //! attempt. All layers of this crate share one [`Dependencies`](crate::dependency::Dependencies).
 //!
+//! A layer of tower-http whose types meet ours, such as a `TraceLayer` with
+//! [`Dependencies::trace`](crate::dependency::Dependencies::trace), has to be of the version that this crate
+//! was built with. With tower-http 0.6, `cargo update tower-http@0.7.1 --precise 0.6.11` gives both the
+//! same.
+//!
 //! ```
 //! use http::{Request, Response};
 //! use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
