@@ -110,9 +110,9 @@ async fn is_pending(mut future: Pin<&mut impl Future>) -> bool {
     poll_fn(|context| Poll::Ready(future.as_mut().poll(context).is_pending())).await
 }
 
-fn made(sent: Result<Batched<u32>, StoreError>) -> Option<u32> {
+fn made(sent: &Result<Batched<u32>, StoreError>) -> Option<u32> {
     match sent {
-        Ok(Batched::Made(number)) => Some(number),
+        Ok(Batched::Made(number)) => Some(*number),
         _ => None,
     }
 }
@@ -123,7 +123,7 @@ async fn a_lone_transition_is_sent_by_its_caller() {
     store.0.ends.add_permits(2);
     for number in [1, 2] {
         let sent = batched(&store, Row(number, Answer::Made)).await;
-        assert_eq!(made(sent), Some(number));
+        assert_eq!(made(&sent), Some(number));
         let metrics = Handle::current().metrics();
         assert_eq!(metrics.num_alive_tasks(), 0, "it needs no task");
     }
@@ -136,7 +136,7 @@ async fn those_that_come_together_share_a_statement() {
     store.0.ends.add_permits(1);
     let row = |number| batched(&store, Row(number, Answer::Made));
     let sent = tokio::join!(row(1), row(2), row(3));
-    let made = [made(sent.0), made(sent.1), made(sent.2)];
+    let made = [made(&sent.0), made(&sent.1), made(&sent.2)];
     assert_eq!(made, [Some(1), Some(2), Some(3)]);
     assert_eq!(store.sent(), [[2, 3, 1]]);
 }
@@ -151,7 +151,7 @@ async fn those_that_come_while_a_batch_is_sent_are_sent_after_it() {
     assert_eq!(store.sent().len(), 1);
     store.0.ends.add_permits(2);
     for (other, number) in first.into_iter().chain(others).zip(1..) {
-        assert_eq!(made(other.await.unwrap()), Some(number));
+        assert_eq!(made(&other.await.unwrap()), Some(number));
     }
     assert_eq!(store.sent(), [[2, 1], [3, 4]]);
     store.until_idle().await;
@@ -167,8 +167,8 @@ async fn t_8_nobody_waits_for_a_caller_that_is_not_polled() {
     }
     store.0.ends.add_permits(2);
     let second = batched(&store, Row(2, Answer::Made)).await;
-    assert_eq!(made(second), Some(2));
-    assert_eq!(made(first.await), Some(1));
+    assert_eq!(made(&second), Some(2));
+    assert_eq!(made(&first.await), Some(1));
     assert_eq!(store.sent(), [[1], [2]]);
     store.until_idle().await;
 }
@@ -185,7 +185,7 @@ async fn t_8_a_cancelled_caller_strands_nobody() {
     assert!(first.await.unwrap_err().is_cancelled());
     store.0.ends.add_permits(1);
     for (other, number) in others.into_iter().zip(2..) {
-        assert_eq!(made(other.await.unwrap()), Some(number));
+        assert_eq!(made(&other.await.unwrap()), Some(number));
     }
     store.until_idle().await;
     // One that is dropped before it sends leaves nothing behind, either.
@@ -193,7 +193,7 @@ async fn t_8_a_cancelled_caller_strands_nobody() {
     assert!(is_pending(dropped.as_mut()).await);
     drop(dropped);
     store.0.ends.add_permits(1);
-    assert_eq!(made(store.start(5).await.unwrap()), Some(5));
+    assert_eq!(made(&store.start(5).await.unwrap()), Some(5));
     assert_eq!(store.sent(), [vec![1], vec![2, 3], vec![5]]);
 }
 
@@ -213,7 +213,7 @@ async fn t_8_what_nobody_waits_for_any_more_is_not_sent() {
     store.until_waiting(11).await;
     store.0.ends.add_permits(2);
     for (sent, number) in first.into_iter().chain([stays]).zip(1..) {
-        assert_eq!(made(sent.await.unwrap()), Some(number));
+        assert_eq!(made(&sent.await.unwrap()), Some(number));
     }
     assert_eq!(store.sent(), [vec![2, 1], vec![3]]);
     store.until_idle().await;
@@ -231,13 +231,13 @@ fn a_task_whose_runtime_ends_leaves_the_others_to_themselves() {
         drop((store.start(1), store.start(2)));
         store.until_sent(1).await;
     });
-    let other = staying.block_on(async {
-        let other = store.start(3);
+    let mut other = None;
+    staying.block_on(async {
+        other = Some(store.start(3));
         store.until_waiting(1).await;
-        other
     });
     drop(ending);
-    let sent = staying.block_on(other).unwrap();
+    let sent = staying.block_on(other.unwrap()).unwrap();
     assert!(matches!(sent, Ok(Batched::Alone { in_doubt: true, .. })));
     assert!(store.is_idle());
 }
