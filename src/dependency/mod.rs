@@ -27,7 +27,6 @@
 mod account;
 mod breaker;
 mod budget;
-mod by_name;
 mod cache;
 mod gate;
 mod hedge;

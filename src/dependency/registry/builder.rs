@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use dashmap::DashMap;
 use http::Request;
 use tokio::time::Instant;
 
@@ -15,9 +16,7 @@ use crate::{
     backoff::Jitter,
     call::budget_mark::RegistryId,
     classify::{BoxClassify, Classify, Standard},
-    dependency::{
-        BoxLocate, ByAuthority, ByMessage, Event, Locate, Named, by_name::ByName, hook::Hook, nanos,
-    },
+    dependency::{BoxLocate, ByAuthority, ByMessage, Event, Locate, Named, hook::Hook, nanos},
     policy::{Policies, Policy},
 };
 
@@ -194,7 +193,7 @@ impl<C, L> DependenciesBuilder<C, L> {
                 origin: Instant::now(),
                 jitter: Arc::new(Jitter::new(self.seed)),
                 hook: self.hook,
-                known: ByName::new(),
+                known: DashMap::new(),
                 recent: Default::default(),
                 len: AtomicUsize::new(0),
                 last_sweep: AtomicU64::new(0),
