@@ -7,7 +7,9 @@ use std::sync::{
 
 use http::{Method, Request, Response, StatusCode};
 use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
-use tower_reprise::{Dependencies, Policy, RetryOutcome, call::StopReason, error::BoxError, stacks};
+use tower_reprise::{
+    Dependencies, Policy, RetryOutcome, call::StopReason, error::BoxError, stacks,
+};
 use tower_reprise_users::Result;
 
 /// The client before, as the guide shows it.
@@ -16,9 +18,7 @@ mod before {
 
     pub(super) fn around<S>(
         http: S,
-    ) -> impl Service<Request<String>, Response = Response<String>, Error = BoxError>
-    + Clone
-    + use<S>
+    ) -> impl Service<Request<String>, Response = Response<String>, Error = BoxError> + Clone + use<S>
     where
         S: Service<Request<String>, Response = Response<String>, Error = BoxError>
             + Clone
@@ -34,12 +34,8 @@ mod before {
 fn flaky(
     failures: usize,
 ) -> (
-    impl Service<
-        Request<String>,
-        Response = Response<String>,
-        Error = BoxError,
-        Future: Send,
-    > + Clone
+    impl Service<Request<String>, Response = Response<String>, Error = BoxError, Future: Send>
+    + Clone
     + Send
     + 'static,
     Arc<AtomicUsize>,
