@@ -230,6 +230,26 @@ async fn w_4_events_arrive_signed_with_the_id_of_their_entry() {
     worker.shutdown(SECOND).await;
 }
 
+/// Unlike one that failed, which waits among the dead letters for a person.
+#[tokio::test]
+async fn w_2_what_was_delivered_is_kept_for_an_hour() {
+    let journal = MemoryStore::new();
+    let webhooks = local(&journal);
+    let worker = webhooks.worker().start().unwrap();
+    let (url, _) = receiver(&[200, 410]).await;
+    let delivered = webhooks.send(Webhook::new(&*url, "{}")).await.unwrap();
+    assert_eq!(ended_really(&journal, delivered).await, Status::Completed);
+    let failed = webhooks.send(Webhook::new(url, "{}")).await.unwrap();
+    assert_eq!(ended_really(&journal, failed).await, Status::Failed);
+    worker.shutdown(SECOND).await;
+    tokio::time::pause();
+    for (minutes, is_kept) in [(59, true), (2, false)] {
+        tokio::time::advance(60 * minutes * SECOND).await;
+        assert_eq!(journal.find(delivered).await.unwrap().is_some(), is_kept);
+        assert!(journal.find(failed).await.unwrap().is_some());
+    }
+}
+
 #[tokio::test]
 async fn w_2_what_will_never_arrive_is_a_letter_at_once() {
     let journal = MemoryStore::new();

@@ -6,6 +6,7 @@ use tokio::time::Instant;
 use super::{
     RedisStore,
     connection::{CommandReply, Connection},
+    error::is_not_permitted,
 };
 use crate::{
     error::ConfigError,
@@ -179,7 +180,7 @@ async fn server_info(
     let mut found = Vec::new();
     match connection.send(&redis::cmd("INFO"), deadline).await {
         Ok(CommandReply::Value(info)) => texts(&info, &mut found),
-        Err(error) if error.is_transient() => return Err(error),
+        Err(error) if !is_not_permitted(&error) => return Err(error),
         Ok(CommandReply::NoScript) | Err(_) => {}
     }
     Ok(found)

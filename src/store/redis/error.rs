@@ -1,3 +1,5 @@
+use std::error::Error;
+
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
 use crate::store::{StoreError, StoreErrorKind};
@@ -43,6 +45,16 @@ pub(super) fn is_of_connection(error: &RedisError) -> bool {
         error.kind(),
         ErrorKind::Io | ErrorKind::Parse | ErrorKind::Server(ServerErrorKind::ReadOnly)
     )
+}
+
+/// Whether the user may not send the command, or the server has none of that name.
+pub(super) fn is_not_permitted(error: &StoreError) -> bool {
+    let cause = error.source();
+    let cause = cause.and_then(<dyn Error>::downcast_ref::<RedisError>);
+    cause.is_some_and(|cause| {
+        cause.kind() == ErrorKind::Server(ServerErrorKind::ResponseError)
+            || cause.code() == Some("NOPERM")
+    })
 }
 
 /// Tells trouble of the server from trouble with the command.

@@ -308,6 +308,11 @@ async fn i_23_a_server_that_evicts_is_refused() {
     assert!(error.to_string().contains("assume_noeviction"), "{error}");
     let builder = RedisStore::builder(&url).assume_noeviction();
     own(&builder.connect().await.unwrap(), claim(1)).await;
+
+    // One that lets nobody in with that password.
+    let url = server.url().replace("//", "//app:wrong@");
+    let error = RedisStore::connect(&url).await.unwrap_err();
+    assert!(error.to_string().contains("could not connect"), "{error}");
 }
 
 #[tokio::test]
