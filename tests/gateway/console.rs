@@ -116,11 +116,24 @@ async fn a_4_the_console_asks_for_the_token() {
         return;
     };
     page.until("document.getElementById('login').open").await;
+    // A request without the token, whose reply comes after the token did.
+    let late = "const real = fetch; \
+                window.fetch = async (...all) => { \
+                  window.fetch = real; const reply = await real(...all); \
+                  await new Promise((come) => { window.come = come; }); return reply; \
+                }; \
+                ask('/dependencies').then((reply) => { window.late = reply.status; }); 0";
+    page.value(late).await;
+    page.until("window.come").await;
     page.value("document.getElementById('token').value = '0123456789abcdef'")
         .await;
     page.click("#login button").await;
     page.until("document.getElementById('live').textContent === 'live'")
         .await;
+    page.value("window.come()").await;
+    page.until("window.late === 200").await;
+    let asks = page.value("document.getElementById('login').open").await;
+    assert_eq!(asks, false, "once is enough");
     assert_eq!(page.complaints, Vec::<String>::new());
 }
 

@@ -16,10 +16,12 @@ function trouble(text) { $("trouble").textContent = text; $("trouble").hidden = 
 
 async function ask(path, method, body, type) {
   const headers = { "x-reprise-page": page };
-  if (token) headers.authorization = "Bearer " + token;
+  const used = token;
+  if (used) headers.authorization = "Bearer " + used;
   if (body) headers["content-type"] = type;
   const reply = await fetch(path, { method: method || "GET", headers, cache: "no-store", body });
-  if (reply.status === 401) { await login(); return ask(path, method, body, type); }
+  // The token may have come while a request without it was on its way.
+  if (reply.status === 401) { if (used === token) await login(); return ask(path, method, body, type); }
   return reply;
 }
 async function json(path, method, body, type) {
