@@ -56,6 +56,15 @@ impl Attempt {
         }
     }
 
+    /// The same, of a call that has until then. Its number counts the attempts of its caller already.
+    pub(crate) fn within(self, deadline: Instant, hop: Hop) -> Self {
+        Self {
+            deadline: Some(deadline),
+            hop: Hop { previous: 0, ..hop },
+            ..self
+        }
+    }
+
     /// A retry which the budget was charged for.
     pub(crate) fn charged(
         previous: u32,

@@ -37,6 +37,14 @@ pub(crate) fn is_hedged<R: ResponseHead>(response: &R) -> bool {
     response.extensions().get::<Hedged>().is_some()
 }
 
+/// Returns an error as it was before it was marked.
+pub(crate) fn unmarked<'a>(error: &'a (dyn Error + 'static)) -> &'a (dyn Error + 'static) {
+    match error.downcast_ref::<HedgedError>() {
+        Some(marked) => &*marked.0,
+        None => error,
+    }
+}
+
 /// Takes the mark from an error. Returns whether it had one.
 pub(crate) fn take_hedged(error: &mut BoxError) -> bool {
     if !error.is::<HedgedError>() {

@@ -210,7 +210,8 @@ impl HedgeFile {
     fn apply(self, builder: PolicyBuilder) -> PolicyBuilder {
         let now = builder.hedge_policy();
         let delays = (human(self.min_delay), human(self.max_delay));
-        let set_at_all = self.quantile.is_some() || delays != (None, None);
+        let set_at_all =
+            self.quantile.is_some() || delays != (None, None) || self.counted == Some(true);
         match self.on {
             Some(false) => return builder,
             None if !set_at_all => return builder,

@@ -79,7 +79,8 @@ impl Charge {
         self.give_tokens();
     }
 
-    fn give_tokens(&mut self) {
+    /// The same, while the charge is still needed.
+    pub(crate) fn give_tokens(&mut self) {
         let tokens = std::mem::take(&mut self.tokens);
         self.dependency.budget.give_tokens(tokens);
     }

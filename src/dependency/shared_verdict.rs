@@ -11,7 +11,9 @@ use http::{Extensions, StatusCode};
 
 use super::Dependency;
 use crate::{
-    call::{Cause, Guidance, Health, RetryError, RetryOutcome, Retryable, Verdict},
+    call::{
+        Cause, Guidance, Health, RetryError, RetryOutcome, Retryable, Verdict, hedged::unmarked,
+    },
     classify::Classify,
     error::{BoxError, Elapsed, Refusal, Refused, find},
     http::ResponseHead,
@@ -122,6 +124,7 @@ impl Dependency {
     where
         C: Classify<Req, Res>,
     {
+        let error = unmarked(error);
         match Refused::find(error) {
             // A refusal by another dependency is the failure of a service that calls it in turn:
             // this one was called.

@@ -95,6 +95,9 @@ impl Sent {
 
     pub(super) fn ended(&mut self, result: Hedged) {
         self.result = result;
+        if let (Hedged::Won, Some(charge)) = (result, &mut self.charge) {
+            charge.give_tokens();
+        }
     }
 
     /// Takes back the charge of a hedge that a layer below refused.

@@ -165,6 +165,7 @@ where
         };
         let verdict = self.classify(result);
         if verdict.is_success() {
+            charge.succeeded();
             self.dependency().earn();
         } else if verdict.refusal().is_some() {
             charge.take_back();

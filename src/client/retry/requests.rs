@@ -251,7 +251,10 @@ impl<B: ReplayBody, R: ResponseHead> ReplayRequests<Request<B>, R> for HttpReque
 
     #[cold]
     fn mark_charged(&self, request: &mut Request<B>, by: &Dependency, previous: u32) {
-        let charged = Attempt::charged_elsewhere(previous, by.registry());
+        let mut charged = Attempt::charged_elsewhere(previous, by.registry());
+        if let Some(&CallDeadline { at, hop }) = request.extensions().get() {
+            charged = charged.within(at, hop);
+        }
         request.extensions_mut().insert(charged);
     }
 

@@ -94,6 +94,9 @@ impl<C> Counted<C> {
         let verdict = self.dependency.classify(&self.classifier, result);
         if verdict.is_success() {
             self.dependency.earn();
+            if let Accounted::Repeat(charge) = self.entry {
+                charge.succeeded();
+            }
         } else if verdict.refusal().is_some() {
             self.entry.take_back(&self.dependency);
         }

@@ -82,7 +82,7 @@ impl PostgresStoreBuilder {
     }
 
     /// The table of the records; `reprise_idempotency` by default. The other tables append `_reply`,
-    /// `_journal`, `_secret` and `_version` to its name.
+    /// `_journal`, `_open`, `_secret` and `_version` to its name.
     pub fn table(mut self, table: impl Into<String>) -> Self {
         self.table = table.into();
         self
@@ -111,7 +111,10 @@ impl PostgresStoreBuilder {
     ///
     /// # async fn run() -> Result<PostgresStore, StoreError> {
     /// PostgresStore::builder("postgres://shop@db.internal/shop")
-    ///     .password(|| async { Ok(tokio::fs::read_to_string("/run/secrets/db").await?) })
+    ///     .password(|| async {
+    ///         let secret = tokio::fs::read_to_string("/run/secrets/db").await?;
+    ///         Ok(secret.trim_end().to_owned())
+    ///     })
     ///     .connect()
     ///     .await
     /// # }

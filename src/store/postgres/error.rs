@@ -65,12 +65,11 @@ pub(super) fn of_late_statement() -> StoreError {
 /// Tells trouble of the server from trouble with the statement.
 fn kind_of(code: &SqlState) -> StoreErrorKind {
     match code {
-        code if *code == SqlState::QUERY_CANCELED
-            || *code == SqlState::LOCK_NOT_AVAILABLE
-            || *code == SqlState::T_R_DEADLOCK_DETECTED =>
-        {
+        code if *code == SqlState::QUERY_CANCELED || *code == SqlState::LOCK_NOT_AVAILABLE => {
             StoreErrorKind::Timeout
         }
+        // Nothing was made, and the same is made once the other transaction has ended.
+        code if *code == SqlState::T_R_DEADLOCK_DETECTED => StoreErrorKind::Unavailable,
         code if *code == SqlState::TOO_MANY_CONNECTIONS => StoreErrorKind::PoolExhausted,
         code if *code == SqlState::DISK_FULL => StoreErrorKind::Full,
         // Connection trouble, operator intervention, and a standby that can only be read.

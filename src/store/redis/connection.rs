@@ -29,7 +29,7 @@ impl Connection {
     ) -> Result<Self, StoreError> {
         let source = match sentinels {
             [] => Source::Server(Client::open(url).map_err(error::of_address)?),
-            _ => Source::Sentinels(Sentinels::new(url, sentinels)?),
+            _ => Source::Sentinels(Sentinels::new(url, sentinels, timeout)?),
         };
         // `SharedConnection::send` limits the time, since it also drops a silent connection.
         let config = AsyncConnectionConfig::new()
@@ -201,7 +201,8 @@ async fn replicated(
     let Ok([reply, waited]) = <[_; 2]>::try_from(replies) else {
         return Err(RedisError::from((ErrorKind::Parse, "not two replies")));
     };
-    let (reply, waited) = (reply?, waited?);
-    let reached = matches!(waited, Value::Int(reached) if reached >= i64::from(replicas));
+    let reply = reply?;
+    // An error of `WAIT` says nothing against the command before it, which was made.
+    let reached = matches!(waited, Ok(Value::Int(reached)) if reached >= i64::from(replicas));
     Ok(reached.then_some(reply))
 }

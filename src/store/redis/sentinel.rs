@@ -1,9 +1,13 @@
 //! Servers that sentinels watch: which one is the primary is asked before each connection.
 
+use std::time::Duration;
+
 use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo,
     aio::MultiplexedConnection,
 };
+
+use tokio::time::timeout;
 
 use super::error;
 use crate::store::{StoreError, StoreErrorKind};
@@ -11,12 +15,20 @@ use crate::store::{StoreError, StoreErrorKind};
 /// The sentinels of one primary.
 pub(super) struct Sentinels {
     sentinels: Vec<Client>,
+    /// The time for each of them, so that one that does not answer leaves time for the others.
+    patience: Duration,
     /// The address of the primary, with its name as the host.
     primary: ConnectionInfo,
 }
 
 impl Sentinels {
-    pub(super) fn new(url: &str, sentinels: &[String]) -> Result<Self, StoreError> {
+    pub(super) fn new(
+        url: &str,
+        sentinels: &[String],
+        timeout: Duration,
+    ) -> Result<Self, StoreError> {
+        let shares = u32::try_from(sentinels.len()).unwrap_or(u32::MAX);
+        let patience = timeout / shares.saturating_add(1);
         let sentinels = sentinels.iter().map(|url| Client::open(&**url));
         let sentinels: Result<_, _> = sentinels.collect();
         let sentinels = sentinels.map_err(|error| {
@@ -25,6 +37,7 @@ impl Sentinels {
         })?;
         Ok(Self {
             sentinels,
+            patience,
             primary: url.into_connection_info().map_err(error::of_address)?,
         })
     }
@@ -38,9 +51,13 @@ impl Sentinels {
         let message = "no sentinel was asked";
         let mut failed = StoreError::new(StoreErrorKind::Unavailable, message);
         for sentinel in &self.sentinels {
-            match self.connect_by(sentinel, config).await {
-                Ok(connection) => return Ok(connection),
-                Err(error) => failed = error,
+            failed = match timeout(self.patience, self.connect_by(sentinel, config)).await {
+                Ok(Ok(connection)) => return Ok(connection),
+                Ok(Err(error)) => error,
+                Err(_) => {
+                    let message = "a sentinel did not answer in time";
+                    StoreError::new(StoreErrorKind::Timeout, message)
+                }
             }
         }
         Err(failed)

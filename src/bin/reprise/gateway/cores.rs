@@ -7,7 +7,7 @@ use std::{
     cell::Cell,
     io,
     sync::{
-        Arc,
+        Arc, LazyLock,
         atomic::{AtomicUsize, Ordering},
     },
     thread,
@@ -28,9 +28,13 @@ pub(crate) fn number() -> usize {
     NUMBER.get()
 }
 
+/// The number of cores when the program started: a limit of its container may change later.
+static COUNT: LazyLock<usize> =
+    LazyLock::new(|| thread::available_parallelism().map_or(1, usize::from));
+
 /// Returns the number of cores.
 pub(crate) fn count() -> usize {
-    thread::available_parallelism().map_or(1, usize::from)
+    *COUNT
 }
 
 /// The threads. They end when this is dropped, with what still runs on them.

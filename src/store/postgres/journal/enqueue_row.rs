@@ -51,9 +51,10 @@ impl BatchRow for EnqueueRow {
         deadline: Instant,
         rows: &[Self],
     ) -> Result<Vec<Option<Entry>>, StoreError> {
-        // Two batches that have keys in common wait for each other's in one order, not in a circle.
+        // Two batches that have keys or queues in common wait for each other's in one order, not in a
+        // circle.
         let mut ordered: Vec<_> = (1_i64..).zip(rows).collect();
-        ordered.sort_by_key(|(_, row)| row.key());
+        ordered.sort_by_key(|(_, row)| (&*row.0.queue, row.key()));
         let last = i64::try_from(rows.len()).unwrap_or(i64::MAX);
         let (mut ago, mut bounds) = (Vec::new(), Vec::new());
         let mut new = Vec::with_capacity(rows.len());
