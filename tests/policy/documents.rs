@@ -137,6 +137,7 @@ fn p_4_a_file_turns_hedges_on_and_off() {
         ("", None),
         ("on = true", Some(0.95)),
         ("quantile = 0.9", Some(0.9)),
+        ("counted = true", Some(0.95)),
         ("on = true, quantile = 0.99", Some(0.99)),
         ("on = false, quantile = 0.9", None),
     ] {

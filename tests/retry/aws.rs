@@ -6,7 +6,7 @@ use http::{HeaderValue, Method};
 use tokio::time::Instant;
 use tower::Layer;
 use tower_reprise::{
-    Dependencies, Policy, RetryLayer, RetryOutcome,
+    Dependencies, Policy, RetryBudgetLayer, RetryLayer, RetryOutcome,
     call::StopReason,
     error::Rule,
     policy::{Exhaustion, PolicyBuilder, RetryQuota},
@@ -107,6 +107,31 @@ fn by_tokens(quota: RetryQuota) -> PolicyBuilder {
         .retry_quota(quota)
         .budget_floor(10)
         .on_budget_exhausted(Exhaustion::Never)
+}
+
+/// G-9: a repeat of another loop that succeeds gives its tokens back, as a retry does.
+#[tokio::test(start_paused = true)]
+async fn g_9_repeats_that_succeed_give_their_tokens_back() {
+    let quota = RetryQuota {
+        capacity: 28,
+        ..RetryQuota::default()
+    };
+    let deps = || Dependencies::new(by_tokens(quota).build().unwrap());
+    let server = Server::always(200);
+    let mut alone = RetryBudgetLayer::new(deps()).layer(server.clone());
+    let mut stack = RetryLayer::new(deps())
+        .charge_repeats()
+        .layer(server.clone());
+    for _ in 0..5 {
+        let repeat = || {
+            let mut repeat = get();
+            let second = HeaderValue::from_static("2");
+            repeat.headers_mut().insert("x-envoy-attempt-count", second);
+            repeat
+        };
+        assert!(call(&mut alone, repeat()).await.is_ok());
+        assert!(call(&mut stack, repeat()).await.is_ok());
+    }
 }
 
 /// G-9: what retries cost, and what gives tokens back. Each step is the status of each attempt, or none if it

@@ -83,12 +83,13 @@ impl Queue for Awa {
         }
     }
 
-    /// Until the last handler runs, whose completion may still be under way: at most 64 of the jobs.
+    /// From when its worker has started until the last handler runs, whose completion may still be under
+    /// way: at most 64 of the jobs.
     async fn drain(&self, jobs: usize) -> f64 {
         let client = self.client();
         HANDLED.expect(jobs);
-        let started = Instant::now();
         client.start().await.expect("a worker");
+        let started = Instant::now();
         HANDLED.all().await;
         let took = started.elapsed();
         client.shutdown(SHUTDOWN).await;
