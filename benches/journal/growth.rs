@@ -1,4 +1,4 @@
-//! What costs the same however much waits or is done: finding a lane with work beside lanes in backoff, a
+//! Costs that do not grow with what waits or is done: finding a lane with work beside lanes in backoff, a
 //! 202 in front of a long queue, and counting.
 
 use std::{fs, sync::Arc, time::Duration};

@@ -131,7 +131,7 @@ async fn o_2_callers_add_no_series() {
     };
     let mut before = 0;
     for number in 0..60 {
-        // What there is once shows after the first ones.
+        // Series appear with the first requests.
         if number == 20 {
             before = series().await;
         }

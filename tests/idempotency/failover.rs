@@ -37,7 +37,7 @@ fn setting(name: &str, default: u64) -> u64 {
 struct Ledger {
     over: AtomicBool,
     refused: AtomicU64,
-    /// How often each operation took effect.
+    /// The number of times that each operation took effect.
     effects: Mutex<HashMap<String, u32>>,
     acknowledged: Mutex<Vec<String>>,
 }

@@ -1,4 +1,4 @@
-//! What the layers of `stacks::client` do that are one layer there and two or more by hand.
+//! Behaviour of the layers of `stacks::client` that are one layer there and two or more by hand.
 
 use http::Request;
 use tokio::time::{Instant, advance};

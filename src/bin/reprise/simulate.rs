@@ -54,7 +54,7 @@ pub(crate) struct Args {
     /// Calls a second of each client, 0.1 to 10000
     #[arg(long, value_name = "RATE", default_value_t = 10.0)]
     calls: f64,
-    /// How long each run takes in virtual time, 1s to 1h
+    /// Length of each run in virtual time, 1s to 1h
     #[arg(long, value_name = "TIME", default_value = "60s")]
     time: String,
     /// Everything random comes from it

@@ -179,10 +179,15 @@ where
             Err(error) => take_hedged(error),
         };
         if hedged {
-            let history = &mut self.retried.get_or_insert_default().history;
-            history.attempts += 1;
-            history.retries += 1;
+            self.count_attempt();
         }
+    }
+
+    /// Counts one more attempt, which is one of the call's retries.
+    fn count_attempt(&mut self) {
+        let history = &mut self.retried.get_or_insert_default().history;
+        history.attempts += 1;
+        history.retries += 1;
     }
 
     /// Decides on the attempt after one that failed. Returns when it starts.
@@ -418,8 +423,19 @@ where
         *self.attempt_limit.insert(limit)
     }
 
-    pub(super) fn attempt_elapsed(&self) -> BoxError {
-        let limit = self.dependency().policy().attempt_timeout();
+    /// Makes the error of an attempt whose time is over. If hedges are counted, one that may have gone
+    /// out beside it counts: it was called off with the attempt, and can't say so.
+    pub(super) fn attempt_elapsed(&mut self) -> BoxError {
+        let policy = self.dependency().policy();
+        let limit = policy.attempt_timeout();
+        let may_hedge = self.repeatable
+            && policy
+                .hedge()
+                .is_some_and(|hedge| hedge.counted && limit > Some(hedge.min_delay));
+        let most = self.limits.max_retries;
+        if may_hedge && self.history().retries < most {
+            self.count_attempt();
+        }
         let elapsed = Elapsed {
             whole_call: false,
             limit: limit.unwrap_or_default(),

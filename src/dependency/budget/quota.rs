@@ -3,7 +3,7 @@
 use super::{Budget, Limit};
 use crate::{policy::RetryQuota, sync::Ordering};
 
-/// What a retry costs. It is given back when the retry is not sent, was refused, or succeeds.
+/// The tokens of a retry. They are given back when it is not sent, was refused, or succeeds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Tokens(u32);
 

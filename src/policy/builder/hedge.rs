@@ -30,7 +30,8 @@ impl PolicyBuilder {
 
     /// Hedges, and counts a hedge as one of the retries of its call, so that
     /// [`max_retries`](Self::max_retries) bounds both: none goes out beside the last attempt. By default
-    /// an attempt and its hedge are one. The [`RetryLayer`](crate::RetryLayer) has to be above the
+    /// an attempt and its hedge are one. An attempt that ends by
+    /// [`attempt_timeout`](Self::attempt_timeout) counts with a hedge that it had time for. The [`RetryLayer`](crate::RetryLayer) has to be above the
     /// [`HedgeLayer`](crate::HedgeLayer).
     pub fn count_hedges(mut self) -> Self {
         self.settings.hedge.get_or_insert_default().counted = true;

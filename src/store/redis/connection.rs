@@ -95,7 +95,7 @@ pub(super) enum CommandReply {
 pub(super) struct SharedConnection {
     source: Source,
     config: AsyncConnectionConfig,
-    /// How many replicas have to have a transition before it is acknowledged.
+    /// The number of replicas that have to have a transition before it is acknowledged.
     replicas: u32,
     current: Mutex<Current>,
     connecting: tokio::sync::Mutex<()>,

@@ -85,3 +85,19 @@ async fn h_3_a_failure_in_time_takes_one_of_the_retries() {
         .map(|request| request.extensions().get().map_or(1, Attempt::number));
     assert_eq!(numbers.collect::<Vec<_>>(), [1, 2, 3, 4]);
 }
+
+/// a hedge of an attempt whose time ran out was sent, too.
+#[tokio::test(start_paused = true)]
+async fn h_3_r_2_hedges_of_attempts_that_time_out_are_counted() {
+    for (retries, calls) in [(0, 1), (1, 2), (2, 3), (3, 4)] {
+        let server = Server::steps(|_| Step::status(200).after(ms(60_000)));
+        let policy = policy().budget_floor(10).max_retries(retries);
+        let deps = funded(policy.count_hedges().attempt_timeout(ms(100)));
+        let mut client = ServiceBuilder::new()
+            .layer(RetryLayer::new(deps.clone()))
+            .layer(HedgeLayer::new(deps))
+            .service(server.clone());
+        assert!(call(&mut client, get()).await.is_err());
+        assert_eq!(server.calls(), calls, "{retries}");
+    }
+}

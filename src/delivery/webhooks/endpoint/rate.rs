@@ -19,7 +19,7 @@ pub(in super::super) struct Rates {
     buckets: Mutex<HashMap<String, Bucket>>,
 }
 
-/// What a target may get now. A delivery that was under way already may leave less than nothing, so that
+/// The deliveries that a target may get now. A delivery that was under way already may leave less than nothing, so that
 /// the rate holds over time.
 #[derive(Debug, Clone, Copy)]
 struct Bucket {
