@@ -95,7 +95,10 @@ pub(crate) async fn progress(runs: &[Run]) {
         let Some(Run { timeline, .. }) = runs.first() else {
             return;
         };
-        let (at, phase) = (timeline.elapsed().as_secs_f64(), timeline.phase().name());
+        let (at, phase) = (
+            timeline.elapsed().as_secs_f64(),
+            timeline.phase().map_or("calm", Phase::name),
+        );
         let Some(now) = timeline.now() else {
             continue;
         };

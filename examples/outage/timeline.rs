@@ -22,19 +22,16 @@ pub(crate) enum Phase {
 impl Phase {
     pub(crate) const ALL: [Self; 4] = [Self::Blips, Self::Half, Self::Outage, Self::Recovery];
 
-    /// The time from the start of the run to that of the phase, in units of its plan.
-    fn start(self) -> u32 {
+    /// The start and the end of the phase, in fifths of the unit of its plan. The blips have a calm
+    /// time before and after, as those who call have in the world: without it, the fleets would be
+    /// measured by calls that are the first of all, and by retries that meet the half failure.
+    fn fifths(self) -> Range<u32> {
         match self {
-            Self::Blips => 0,
-            Self::Half => 1,
-            Self::Outage => 3,
-            Self::Recovery => 5,
+            Self::Blips => 1..6,
+            Self::Half => 7..17,
+            Self::Outage => 17..27,
+            Self::Recovery => 27..37,
         }
-    }
-
-    fn end(self) -> u32 {
-        let next = Self::ALL.get(self as usize + 1);
-        next.map_or(7, |next| next.start())
     }
 
     /// The share of requests that fail.
@@ -106,7 +103,7 @@ impl Counts {
 impl Timeline {
     /// Starts a run whose phases take one, two, two and two of these units.
     pub(crate) fn start(unit: Duration) -> Self {
-        let slots = slots(unit * Phase::Recovery.end());
+        let slots = slots(unit * Phase::Recovery.fifths().end / 5);
         Self {
             unit,
             start: Instant::now(),
@@ -124,11 +121,11 @@ impl Timeline {
         (slot < self.slots.len()).then_some(slot)
     }
 
-    pub(crate) fn phase(&self) -> Phase {
-        let elapsed = self.elapsed();
+    /// The phase of this moment; `None` while all is well before and after the blips.
+    pub(crate) fn phase(&self) -> Option<Phase> {
+        let now = slots(self.elapsed());
         let mut phases = Phase::ALL.into_iter();
-        let phase = phases.find(|phase| elapsed < self.unit * phase.end());
-        phase.unwrap_or(Phase::Recovery)
+        phases.find(|phase| self.of(*phase).contains(&now))
     }
 
     pub(crate) fn call_made(&self, slot: usize) {
@@ -147,7 +144,8 @@ impl Timeline {
 
     /// The slots of a phase.
     pub(crate) fn of(&self, phase: Phase) -> Range<usize> {
-        slots(self.unit * phase.start())..slots(self.unit * phase.end())
+        let Range { start, end } = phase.fifths();
+        slots(self.unit * start / 5)..slots(self.unit * end / 5)
     }
 
     /// The number of all slots.

@@ -385,6 +385,15 @@ impl Breaker {
         probes.then(|| inner.probes.pause(&self.policy, now))
     }
 
+    /// Returns the time since a probe closed it, if nothing changed since.
+    pub(crate) fn recovered_for(&self, now: u64) -> Option<Duration> {
+        let inner = lock(&self.shared.inner);
+        let (_, at) = inner
+            .changed
+            .filter(|(reason, _)| *reason == BreakerReason::Probe)?;
+        Some(Duration::from_nanos(now.saturating_sub(at)))
+    }
+
     /// Returns the time after which a call that the throttle kept back comes again: when the counts
     /// are of other calls, and spread, so that those that were kept back do not come together.
     pub(crate) fn pause_of_shed(&self, uniform: f64) -> Duration {

@@ -428,7 +428,9 @@ impl Dependency {
     /// more than are served in a moment, or they would come back as a herd.
     pub(crate) fn place_after(self: &Arc<Self>, refusal: Refusal) -> Option<Place> {
         match refusal {
-            Refusal::Breaker => Place::take(self, 2 * CALLS_A_PROBE as usize),
+            Refusal::Breaker => {
+                Place::take(self, 2 * CALLS_A_PROBE as usize).map(Place::behind_breaker)
+            }
             Refusal::Throttle => Place::take(self, self.breaker.most_waiting(self.now())),
             _ => self.place(),
         }

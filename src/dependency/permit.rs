@@ -1,4 +1,5 @@
 use std::{
+    mem,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -81,7 +82,7 @@ impl Charge {
 
     /// The same, while the charge is still needed.
     pub(crate) fn give_tokens(&mut self) {
-        let tokens = std::mem::take(&mut self.tokens);
+        let tokens = mem::take(&mut self.tokens);
         self.dependency.budget.give_tokens(tokens);
     }
 }
@@ -99,6 +100,8 @@ impl Drop for Charge {
 #[derive(Debug)]
 pub(crate) struct Place {
     dependency: Arc<Dependency>,
+    /// The call waits for a breaker, and has not been told to come back later.
+    behind_breaker: bool,
 }
 
 impl Place {
@@ -110,7 +113,22 @@ impl Place {
         let taken = dependency.held.fetch_update(relaxed, relaxed, more);
         taken.is_ok().then(|| Self {
             dependency: Arc::clone(dependency),
+            behind_breaker: false,
         })
+    }
+
+    pub(super) fn behind_breaker(mut self) -> Self {
+        self.behind_breaker = true;
+        self
+    }
+
+    /// Returns how much longer a call waits that a breaker refused, if that has closed since: twice
+    /// the time since then, once. So the calls that wait come back in order, and at a third of the
+    /// pace at which they were refused, beside new ones.
+    pub(crate) fn stretch(&mut self) -> Option<Duration> {
+        let since = mem::take(&mut self.behind_breaker)
+            .then(|| self.dependency.breaker.recovered_for(self.dependency.now()))?;
+        since.map(|since| since * 2)
     }
 }
 

@@ -5,7 +5,7 @@
 //! place for it: a wrapper would change the type that a caller downcasts to, and no layer knows
 //! that it is the outermost one, which would have to unwrap it. So each layer classifies an error.
 
-use std::{error::Error, ops::RangeInclusive, sync::Arc, time::Duration};
+use std::{error::Error, sync::Arc, time::Duration};
 
 use http::{Extensions, StatusCode};
 
@@ -19,10 +19,9 @@ use crate::{
     http::ResponseHead,
 };
 
-/// The time for which a refused call waits for the next probe of a breaker. Where probes are more
-/// frequent, since there are many calls, one of the next finds out soon, and those that waited would
-/// come back as a herd. Where they are less frequent, it fails at once too.
-const WORTH_WAITING: RangeInclusive<Duration> = Duration::from_secs(2)..=Duration::from_secs(5);
+/// The longest time for which a refused call waits for the next probe of a breaker. Where probes are
+/// less frequent, it fails at once.
+const WORTH_WAITING: Duration = Duration::from_secs(5);
 
 /// On the extensions of a failed response: its verdict.
 #[derive(Debug, Clone)]
@@ -138,7 +137,7 @@ impl Dependency {
                 let wait = match refused.kind() {
                     Refusal::Breaker => {
                         let pause = self.breaker.pause(self.now());
-                        pause.filter(|pause| WORTH_WAITING.contains(pause))
+                        pause.filter(|pause| *pause <= WORTH_WAITING)
                     }
                     Refusal::Throttle => Some(self.breaker.pause_of_shed(self.draw())),
                     _ => return verdict,

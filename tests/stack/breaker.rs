@@ -9,7 +9,11 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::{Instant, advance, sleep};
+use http::Request;
+use tokio::{
+    task::JoinSet,
+    time::{Instant, advance, sleep, sleep_until},
+};
 use tokio_test::{assert_pending, assert_ready, task};
 use tower::{Service, ServiceExt};
 use tower_reprise::policy::PolicyBuilder;
@@ -21,7 +25,7 @@ use tower_reprise::{
 };
 
 use crate::{
-    setup::{Client, HOST, PARTS, Part, counted, get, policy, stack, with},
+    setup::{Client, HOST, PARTS, Part, counted, get, numbered, policy, stack, with},
     support::{
         call, code, deps, outcome, refusal,
         scripted::{Server, status},
@@ -318,11 +322,10 @@ async fn d_4_a_call_that_was_refused_and_then_hung_is_no_refusal() {
     assert_eq!(server.calls(), 2);
 }
 
-/// Where probes are rare, calls wait for the next one. Where they are frequent, waiting would only make
-/// a herd.
+/// A call waits for the next probe, unless that is too far away.
 #[tokio::test(start_paused = true)]
 async fn cb_7_a_refused_call_waits_for_the_next_probe_if_that_is_worth_it() {
-    for (cooldown, waits) in [(1, false), (3, true), (7, false)] {
+    for (cooldown, waits) in [(1, true), (3, true), (7, false)] {
         let server = Server::replies(|_, n| status(if n == 0 { 503 } else { 200 }));
         let cooldown = secs(cooldown);
         let deps = deps(
@@ -338,4 +341,64 @@ async fn cb_7_a_refused_call_waits_for_the_next_probe_if_that_is_worth_it() {
         assert_eq!(result.is_ok(), waits, "{cooldown:?}");
         assert_eq!(start.elapsed().is_zero(), !waits, "{cooldown:?}");
     }
+}
+
+/// A dependency is well again at once, and a probe finds out later. No call is lost until then, and the
+/// calls that waited come back in order and not as a herd.
+#[tokio::test(start_paused = true)]
+async fn cb_9_calls_that_wait_for_a_probe_come_back_at_a_third_of_their_pace() {
+    let is_numbered = |request: &Request<()>| request.headers().contains_key("x-call");
+    let server =
+        Server::replies(move |request, _| status(if is_numbered(request) { 200 } else { 503 }));
+    let deps = deps(policy().consecutive_failures(1).cooldown(secs(2), secs(2)));
+    let mut client = stack(&PARTS, &deps, &server);
+    let off = with(get(), RetryOverride::off());
+    assert_eq!(code(&call(&mut client, off).await), 503);
+
+    let start = Instant::now();
+    let tenth = Duration::from_millis(100);
+    let mut calls = JoinSet::new();
+    for number in 0..20 {
+        sleep_until(start + tenth * number).await;
+        let mut client = client.clone();
+        let request = numbered(get(), number as usize);
+        calls.spawn(async move { call(&mut client, request).await });
+    }
+    for result in calls.join_all().await {
+        assert_eq!(code(&result), 200);
+    }
+
+    let numbers = server.header("x-call").into_iter().flatten();
+    let numbers = numbers.map(|number| number.parse::<u32>().unwrap());
+    let came = numbers.zip(server.times().into_iter().skip(1));
+    // The first one to wait is the probe.
+    let waited: Vec<_> = came
+        .filter(|(number, at)| *at > start + tenth * *number + tenth / 2)
+        .collect();
+    assert!((16..=20).contains(&waited.len()), "all of 1.6 to 2 s");
+    let (first, last) = (waited[0].1, waited[waited.len() - 1].1);
+    let pace = (last - first) / (waited.len() as u32 - 1);
+    assert!(pace >= tenth * 5 / 2, "{pace:?} between two");
+}
+
+/// More calls than are refused between two probes do not wait: they would be a herd.
+#[tokio::test(start_paused = true)]
+async fn cb_9_so_many_calls_wait_for_a_probe_and_no_more() {
+    let server = Server::always(503);
+    let deps = deps(policy().consecutive_failures(1).cooldown(secs(4), secs(4)));
+    let mut client = stack(&PARTS, &deps, &server);
+    let off = with(get(), RetryOverride::off());
+    assert_eq!(code(&call(&mut client, off).await), 503);
+
+    let mut calls = JoinSet::new();
+    for _ in 0..70 {
+        client.ready().await.unwrap();
+        calls.spawn(client.call(get()));
+    }
+    sleep(secs(1)).await;
+    for _ in 64..70 {
+        let ended = calls.try_join_next().unwrap().unwrap();
+        assert_eq!(refusal(&ended), Some(Refusal::Breaker));
+    }
+    assert!(calls.try_join_next().is_none(), "the others wait");
 }

@@ -41,8 +41,11 @@
 //! at most four times a second. A probe that hangs does not delay the next one. One that is dropped, or
 //! whose result says nothing about the dependency's health, is replaced at once.
 //!
-//! Under a [`RetryLayer`](crate::RetryLayer) a refused call is tried once more with the next probe, if
-//! that is due within five seconds and fewer than 32 calls are waiting for it.
+//! Under a [`RetryLayer`](crate::RetryLayer) a refused call is tried once more after the next probe, if
+//! that is due within five seconds and fewer than 64 calls are waiting. So a call that is made when the
+//! dependency is well again, and before a probe has found out, succeeds a moment later. Calls that
+//! waited come back at a third of the pace at which they were refused, beside new ones. A call that is to
+//! fail at once in an outage takes [`RetryOverride::off()`](crate::RetryOverride::off).
 //!
 //! # The throttle
 //!

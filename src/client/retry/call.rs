@@ -263,6 +263,13 @@ where
         }
     }
 
+    /// Returns until when the next attempt waits on, now that its time has come.
+    pub(super) fn stretch(&mut self) -> Option<Instant> {
+        let place = self.retried.as_mut()?.place.as_mut()?;
+        let at = Instant::now() + place.stretch()?;
+        (at < self.deadline()).then_some(at)
+    }
+
     /// Rebuilds the request for the next attempt.
     pub(super) fn next_request(&mut self) -> Option<(Req, Attempt)> {
         let deadline = self.deadline();

@@ -157,6 +157,10 @@ where
                 }
                 StateProj::Waiting => {
                     ready!(this.timer.poll(cx));
+                    if let Some(at) = call.stretch() {
+                        this.timer.set(at);
+                        continue;
+                    }
                     this.timer.unset();
                     let Some((request, attempt)) = call.next_request() else {
                         return Poll::Ready(call.end_with_last(StopReason::NotReplayable));

@@ -17,6 +17,8 @@ pub(super) struct Probes {
     sent: u32,
     /// Calls that were refused since the last probe.
     refused: u64,
+    /// The time between two calls that were refused before the last probe, if that is known.
+    apart: Option<u64>,
 }
 
 impl Probes {
@@ -62,7 +64,9 @@ impl Probes {
         let longest = policy.cooldown.saturating_mul(doubled);
         let longest = longest.min(policy.max_cooldown);
         let cooldown = longest - below(longest / 5, uniform);
+        let apart = self.apart(now);
         *self = Self {
+            apart,
             until: now.saturating_add(nanos(cooldown)),
             last: now,
             sent: self.sent.saturating_add(1),
@@ -76,13 +80,20 @@ impl Probes {
     /// pace in which they were refused.
     pub(super) fn pause(&self, policy: &BreakerPolicy, now: u64) -> Duration {
         let longest = self.until.saturating_sub(self.last);
-        if self.refused < CALLS_A_PROBE / 4 {
+        let Some(apart) = self.apart(now) else {
             return Duration::from_nanos(longest);
-        }
-        let apart = now.saturating_sub(self.last) / self.refused;
+        };
         let often = apart.saturating_mul(CALLS_A_PROBE + CALLS_A_PROBE / 4);
         let soonest = self.soonest(policy).saturating_sub(self.last);
         Duration::from_nanos(often.max(soonest).min(longest))
+    }
+
+    /// Returns the time between two calls that are refused, if enough were.
+    fn apart(&self, now: u64) -> Option<u64> {
+        match self.refused < CALLS_A_PROBE / 4 {
+            true => self.apart,
+            false => Some(now.saturating_sub(self.last) / self.refused),
+        }
     }
 
     /// Returns the time before which no call is a probe, however many are refused.

@@ -276,6 +276,41 @@ fn cb_9_a_retry_of_a_refused_call_makes_no_probe_due() {
     assert_eq!(probe, Some(CALLS_A_PROBE));
 }
 
+/// Of the calls right after a probe too, of which few were refused since.
+#[test]
+fn cb_9_a_refused_call_comes_again_after_the_next_probe_and_no_later_than_that() {
+    let breaker = Breaker::new(BreakerPolicy::default());
+    let mut now = 0;
+    while call(&breaker, Health::Failure, now).is_none() {
+        now += SECOND;
+    }
+    let gap = 30 * MILLI;
+    let mut probes = Vec::new();
+    let mut pauses = Vec::new();
+    for _ in 0..400 {
+        now += gap;
+        match arrive(&breaker, now) {
+            Ok(_) => probes.push(now),
+            Err(_) => pauses.push((now, breaker.pause(now).expect("it is open"))),
+        }
+    }
+    let (busy, last) = (probes[2], probes[probes.len() - 1]);
+    for (refused, pause) in pauses
+        .into_iter()
+        .filter(|(at, _)| (busy..last).contains(at))
+    {
+        let next = probes
+            .iter()
+            .find(|probe| **probe > refused)
+            .expect("a probe");
+        let again = refused + nanos(pause);
+        assert!(
+            (*next..*next + CALLS_A_PROBE * gap * 5 / 4).contains(&again),
+            "{pause:?}"
+        );
+    }
+}
+
 #[test]
 fn cb_9_it_ramps_up() {
     let breaker = Breaker::new(quick());
