@@ -5,7 +5,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 use tower::Layer;
-use tower_reprise::{HedgeLayer, RetryLayer};
+use tower_reprise::{HedgeLayer, RetryLayer, policy::RetryQuota};
 
 use super::{funded, hedged, ms, policy, retries};
 use crate::{
@@ -124,4 +124,28 @@ async fn h_4_everything_ten_times_slower_is_not_hedged() {
     let delay = deps.get(HOST).status().hedge_delay.unwrap();
     assert!(delay > ms(400), "{delay:?}");
     assert!(retries(&deps) > 0, "it is hedged again");
+}
+
+/// G-9: a hedge that wins gives its tokens back, as a retry that succeeds does, and one that does not win
+/// gives none.
+#[tokio::test(start_paused = true)]
+async fn g_9_h_3_hedges_that_win_give_their_tokens_back() {
+    for (first_takes, calls, hedges) in [(secs(1), 4, 4), (ms(20), 4, 1)] {
+        let server = Server::new(move |_, n| async move {
+            sleep(if n == 0 { first_takes } else { ms(50) }).await;
+            Ok(status(200))
+        });
+        // Enough for one hedge, and a success earns one token.
+        let quota = RetryQuota {
+            capacity: 19,
+            ..RetryQuota::default()
+        };
+        let deps = funded(policy().retry_quota(quota));
+        let mut client = hedged(&deps, &server);
+        for number in 0..calls {
+            let result = call(&mut client, numbered(get(), number)).await;
+            assert_eq!(code(&result), 200);
+        }
+        assert_eq!(server.calls(), calls + hedges, "{first_takes:?}");
+    }
 }

@@ -7,7 +7,7 @@ use tower_reprise::{HedgeLayer, RetryLayer, call::CallerContext, policy::PolicyB
 
 use super::{funded, hedged, ms, policy};
 use crate::{
-    setup::{self, Client, Part, counted, get, numbered, post, stack, with},
+    setup::{self, Client, Part, counted, get, numbered, post, stack, with, with_header},
     support::{
         call, code,
         scripted::{Server, Step, status},
@@ -62,6 +62,27 @@ async fn x_2_a_call_that_serves_a_retry_is_not_hedged() {
                 assert_eq!(seen, (200, expected), "{previous}, {parts:?}");
             }
         }
+    }
+}
+
+/// Nor where the loop above charges the call as a repeat that its own header names.
+#[tokio::test(start_paused = true)]
+async fn x_2_a_repeat_that_is_charged_is_not_hedged_if_the_chain_stops() {
+    for (previous, expected) in [(0, 2), (1, 1)] {
+        let server = slow();
+        let deps = funded(policy());
+        let client = ServiceBuilder::new()
+            .layer(RetryLayer::new(deps.clone()).charge_repeats())
+            .layer(HedgeLayer::new(deps))
+            .service(server.clone());
+        let caller = CallerContext::within(secs(60)).retry(previous);
+        let repeat = with_header(with(get(), caller), "x-envoy-attempt-count", "2");
+        let result = call(&mut { client }, repeat).await;
+        assert_eq!(
+            (code(&result), server.calls()),
+            (200, expected),
+            "{previous}"
+        );
     }
 }
 

@@ -1,14 +1,18 @@
 //! Hedges that are some of the retries of their call.
 
+use std::{error::Error, io};
+
+use bytes::Bytes;
+use http::Response;
 use tower::ServiceBuilder;
 use tower_reprise::{
-    HedgeLayer, RetryLayer, RetryOutcome,
-    call::{Attempt, StopReason},
+    Dependencies, HedgeLayer, RetryLayer, RetryOutcome,
+    call::{Attempt, Cause, StopReason, Verdict},
 };
 
 use super::{funded, ms, policy};
 use crate::{
-    setup::get,
+    setup::{HOST, get},
     support::{
         call, outcome,
         scripted::{Server, Step},
@@ -100,4 +104,27 @@ async fn h_3_r_2_hedges_of_attempts_that_time_out_are_counted() {
         assert!(call(&mut client, get()).await.is_err());
         assert_eq!(server.calls(), calls, "{retries}");
     }
+}
+
+/// C-8: whoever classifies sees the error as the service made it, also where a hedge went out.
+#[tokio::test(start_paused = true)]
+async fn h_3_c_8_a_classifier_sees_the_error_of_the_service_itself() {
+    fn own(outcome: Result<&Response<Bytes>, &(dyn Error + 'static)>) -> Verdict {
+        match outcome {
+            Ok(_) => Verdict::SUCCESS,
+            Err(error) if error.is::<io::Error>() => Verdict::terminal(Cause::Other("reset")),
+            Err(_) => Verdict::transient(Cause::Unknown),
+        }
+    }
+    let policy = policy().budget_floor(10).count_hedges();
+    let deps = Dependencies::builder(policy.build().unwrap());
+    let deps = deps.with_classifier(own).build();
+    (0..1000).for_each(|_| deps.get(HOST).deposit());
+    let server = Server::steps(|_| late(0));
+    let mut client = ServiceBuilder::new()
+        .layer(RetryLayer::new(deps.clone()))
+        .layer(HedgeLayer::new(deps))
+        .service(server.clone());
+    let result = call(&mut client, get()).await;
+    assert_eq!(outcome(&result), Some((2, Some(StopReason::NotRetryable))));
 }
