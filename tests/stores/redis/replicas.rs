@@ -2,7 +2,10 @@
 
 use std::{process::Stdio, time::Duration};
 
-use tokio::process::{Child, Command};
+use tokio::{
+    net::TcpListener,
+    process::{Child, Command},
+};
 use tower_reprise::store::{Claimed, IdempotencyStore, Ownership, RedisStore, StoreErrorKind};
 
 use super::connection;
@@ -80,6 +83,31 @@ async fn t_6_a_transition_waits_for_replicas() {
     }
 }
 
+/// T-6: a server that refuses `WAIT` has made the transition all the same.
+#[tokio::test]
+async fn t_6_a_wait_that_fails_says_nothing_against_the_transition() {
+    let Some([primary, _replica]) = pair().await else {
+        return;
+    };
+    command(
+        &primary,
+        &["ACL", "SETUSER", "app", "on", ">pw", "~*", "&*", "+@all"],
+    )
+    .await;
+    let url = primary.url().replace("redis://", "redis://app:pw@");
+    let store = RedisStore::builder(url)
+        .replicas(1)
+        .connect()
+        .await
+        .unwrap();
+    command(&primary, &["ACL", "SETUSER", "app", "-wait"]).await;
+    let error = store.claim(claim(1)).await.unwrap_err();
+    assert!(error.may_have_happened(), "{error}");
+    let plain = RedisStore::connect(primary.url()).await.unwrap();
+    let found = plain.claim(claim(1)).await.unwrap();
+    assert!(matches!(found, Claimed::InFlight { .. }), "{found:?}");
+}
+
 /// Watches one primary, and decides alone.
 struct Sentinel {
     port: u16,
@@ -142,8 +170,10 @@ async fn t_10_sentinels_tell_the_primary() {
         return;
     };
     let sentinel = Sentinel::of(&primary).await;
-    // One that is gone is passed over.
-    let sentinels = ["redis://127.0.0.1:1/".to_owned(), sentinel.url()];
+    // One that is gone is passed over, and so is one that says nothing.
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let silent = format!("redis://{}/", silent.local_addr().unwrap());
+    let sentinels = ["redis://127.0.0.1:1/".to_owned(), silent, sentinel.url()];
     let builder = RedisStore::builder("redis://orders/").sentinels(sentinels.clone());
     let store = builder.replicas(1).connect().await.unwrap();
     let token = own(&store, claim(1)).await;
