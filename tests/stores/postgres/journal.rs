@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tower_reprise::store::journal::{
     Dedup, Enqueued, EntryCommand, EntryId, Journal, LeaseRequest, NewEntry, Priority, Query,
-    Settlement, Status,
+    QueueBounds, Settlement, Status,
 };
 use tower_reprise::store::{
     Claimed, Fingerprint, IdempotencyStore, Ownership, PostgresStore, RecordKey, StoreErrorKind,
@@ -165,6 +165,41 @@ async fn j_3_a_key_that_is_freed_is_taken_once() {
         } else {
             postgres.pass(Duration::from_secs(24 * 60 * 60)).await;
         }
+    }
+    postgres.drop().await;
+}
+
+/// J-18: two processes that enqueue to the same bounded queues, in the opposite order, do not stop each
+/// other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn j_18_batches_of_several_bounded_queues_never_deadlock() {
+    let Some(postgres) = Postgres::new().await else {
+        return;
+    };
+    let stores = [postgres.store().await, postgres.store().await];
+    let mut tasks = JoinSet::new();
+    for n in 0..6000 {
+        let (of, right) = (n % 2, n / 2 % 2);
+        let store = stores[of].clone();
+        let queue = ["left", "right"][right];
+        // By their keys, the entries of one process are in the opposite order of the other's.
+        let mut bytes = [if of == right { 0 } else { 255 }; 32];
+        bytes[24..].copy_from_slice(&(n as u64).to_ne_bytes());
+        let new = NewEntry {
+            dedup: Some(Dedup {
+                key: RecordKey::new(bytes),
+                fingerprint: Fingerprint::new([1; 32]),
+            }),
+            bounds: Some(QueueBounds {
+                in_all: 6000,
+                per_owner: 6000,
+            }),
+            ..NewEntry::new(queue, "payload")
+        };
+        tasks.spawn(async move { store.enqueue(new).await });
+    }
+    for enqueued in tasks.join_all().await {
+        assert!(matches!(enqueued, Ok(Enqueued::New(_))), "{enqueued:?}");
     }
     postgres.drop().await;
 }
