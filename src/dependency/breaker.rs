@@ -5,7 +5,7 @@ mod state;
 use std::{sync::Arc, time::Duration};
 
 pub(super) use self::probes::CALLS_A_PROBE;
-pub(crate) use self::state::{Arrival, Change, Denied, Report};
+pub(crate) use self::state::{Arrival, Change, Denied, Report, Since};
 pub use self::state::{BreakerReason, BreakerState};
 use self::{
     probes::Probes,
@@ -306,7 +306,10 @@ impl Breaker {
                     .store(word | self.overloaded(), Ordering::Release);
                 None
             }
-            Health::Failure if ticket.is_probe() => None,
+            Health::Failure if ticket.is_probe() => {
+                inner.probes.failed(now);
+                None
+            }
             Health::Failure => {
                 self.count_failure(&mut inner, now, report.overload);
                 let word = match report.overload {
@@ -376,22 +379,29 @@ impl Breaker {
             && (pinned || !inner.probes.next_is_one(&self.policy, now))
     }
 
-    /// Returns the time after which a call that was refused now may come again, if the breaker is
-    /// open and not by hand.
+    /// Returns the time after which a call that was refused now may come again, unless a person
+    /// opened it.
     pub(crate) fn pause(&self, now: u64) -> Option<Duration> {
         let inner = lock(&self.shared.inner);
-        let is_open = state(self.shared.word.load(Ordering::Acquire)) == OPEN;
-        let probes = is_open && inner.pinned.is_none();
-        probes.then(|| inner.probes.pause(&self.policy, now))
+        match state(self.shared.word.load(Ordering::Acquire)) {
+            OPEN if inner.pinned.is_some() => None,
+            OPEN => Some(inner.probes.pause(&self.policy, now)),
+            RAMP => Some(Duration::from_nanos(ramp::STEP)),
+            _ => Some(Duration::ZERO),
+        }
     }
 
-    /// Returns the time since a probe closed it, if nothing changed since.
-    pub(crate) fn recovered_for(&self, now: u64) -> Option<Duration> {
+    /// Returns what has become of it for a call that was refused at that time, and has waited.
+    pub(crate) fn since(&self, refused_at: u64, now: u64) -> Since {
         let inner = lock(&self.shared.inner);
-        let (_, at) = inner
-            .changed
-            .filter(|(reason, _)| *reason == BreakerReason::Probe)?;
-        Some(Duration::from_nanos(now.saturating_sub(at)))
+        let open = state(self.shared.word.load(Ordering::Acquire)) == OPEN;
+        match inner.changed.filter(|(_, at)| *at > refused_at) {
+            Some((BreakerReason::Probe, at)) => {
+                Since::Closed(Duration::from_nanos(now.saturating_sub(at)))
+            }
+            None if open && !inner.probes.is_over(refused_at, now) => Since::Nothing,
+            _ => Since::Known,
+        }
     }
 
     /// Returns the time after which a call that the throttle kept back comes again: when the counts

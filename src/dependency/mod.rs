@@ -426,10 +426,15 @@ impl Dependency {
     /// Takes a place among the calls that a guard refused and that look again. Those that wait for a
     /// breaker are no more than are refused between three probes, and those that the throttle shed no
     /// more than are served in a moment, or they would come back as a herd.
-    pub(crate) fn place_after(self: &Arc<Self>, refusal: Refusal) -> Option<Place> {
+    pub(crate) fn place_after(
+        self: &Arc<Self>,
+        refusal: Refusal,
+        pause: Duration,
+    ) -> Option<Place> {
         match refusal {
             Refusal::Breaker => {
-                Place::take(self, 2 * CALLS_A_PROBE as usize).map(Place::behind_breaker)
+                let place = Place::take(self, 2 * CALLS_A_PROBE as usize);
+                place.map(|place| place.behind_breaker(pause))
             }
             Refusal::Throttle => Place::take(self, self.breaker.most_waiting(self.now())),
             _ => self.place(),

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::{
     Dependency,
-    breaker::{Report, Ticket},
+    breaker::{CALLS_A_PROBE, Report, Since, Ticket},
     budget::{Source, Tokens},
 };
 use crate::{
@@ -96,12 +96,20 @@ impl Drop for Charge {
     }
 }
 
+/// The longest time for which a refused call waits for the next probe of a breaker, and for its end.
+/// Where probes are less frequent, it fails at once.
+pub(super) const LONGEST_WAIT: Duration = Duration::from_secs(5);
+/// The pause between two looks at a probe that is out.
+const LOOK: Duration = Duration::from_millis(100);
+/// So few calls that wait are no herd.
+const FEW: usize = CALLS_A_PROBE as usize / 4;
+
 /// A place among the calls that wait for a dependency, whose number is bounded.
 #[derive(Debug)]
 pub(crate) struct Place {
     dependency: Arc<Dependency>,
-    /// The call waits for a breaker, and has not been told to come back later.
-    behind_breaker: bool,
+    /// The time at which a breaker refused the call that waits for it, and how long that was to wait.
+    refused: Option<(u64, Duration)>,
 }
 
 impl Place {
@@ -113,22 +121,36 @@ impl Place {
         let taken = dependency.held.fetch_update(relaxed, relaxed, more);
         taken.is_ok().then(|| Self {
             dependency: Arc::clone(dependency),
-            behind_breaker: false,
+            refused: None,
         })
     }
 
-    pub(super) fn behind_breaker(mut self) -> Self {
-        self.behind_breaker = true;
+    /// The same, of a call that a breaker refuses now, and that waits so long for its next probe.
+    pub(super) fn behind_breaker(mut self, pause: Duration) -> Self {
+        self.refused = Some((self.dependency.now(), pause));
         self
     }
 
-    /// Returns how much longer a call waits that a breaker refused, if that has closed since: twice
-    /// the time since then, once. So the calls that wait come back in order, and at a third of the
-    /// pace at which they were refused, beside new ones.
-    pub(crate) fn stretch(&mut self) -> Option<Duration> {
-        let since = mem::take(&mut self.behind_breaker)
-            .then(|| self.dependency.breaker.recovered_for(self.dependency.now()))?;
-        since.map(|since| since * 2)
+    /// Returns how much longer a call waits, now that its wait is over, if a breaker refused it: no
+    /// more than half of the time that it has left.
+    ///
+    /// While a probe is out, it waits for that. If the breaker has closed, it waits for twice the time
+    /// since then: so the calls that wait come back in order, and at a third of the pace at which they
+    /// were refused, beside new ones.
+    pub(crate) fn wait_on(&mut self, left: Duration) -> Option<Duration> {
+        let (refused_at, pause) = self.refused?;
+        let dependency = &*self.dependency;
+        let now = dependency.now();
+        let waited = Duration::from_nanos(now.saturating_sub(refused_at));
+        let many = dependency.held.load(Ordering::Relaxed) >= FEW;
+        let more = match dependency.breaker.since(refused_at, now) {
+            Since::Nothing if waited < LONGEST_WAIT && left > LOOK * 2 => return Some(LOOK),
+            // A call that waited for something else, too, is behind the others.
+            Since::Closed(since) if many && since <= pause => Some(left.min(since * 4) / 2),
+            _ => None,
+        };
+        self.refused = None;
+        more
     }
 }
 
@@ -258,11 +280,75 @@ mod tests {
     use std::time::Duration;
 
     use crate::{
+        call::{Cause, Health, Verdict},
         dependency::{BreakerState, Dependencies},
         policy::Policy,
     };
 
+    use super::{FEW, LOOK, Place};
+
     const SECOND: Duration = Duration::from_secs(1);
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// CB-9: what a call does that a breaker refused, and that has waited: so long after the refusal,
+    /// with so much time left, after so long a pause, among so many.
+    #[tokio::test(start_paused = true)]
+    async fn cb_9_a_refused_call_waits_for_a_probe_and_then_for_its_turn() {
+        // The breaker is open, with a probe after 4 to 5 s, and closes 2 s after the refusal, if it does.
+        let cases = [
+            ("no probe is out", None, 3, LONG, 3, FEW, Some(LOOK)),
+            ("a probe is due", None, 5, LONG, 3, FEW, None),
+            ("no time is left", None, 3, LOOK, 3, FEW, None),
+            ("closed", Some(2), 3, LONG, 3, FEW, Some(2 * SECOND)),
+            (
+                "half of what is left",
+                Some(2),
+                3,
+                SECOND,
+                3,
+                FEW,
+                Some(SECOND / 2),
+            ),
+            (
+                "it waited longer, for something else",
+                Some(2),
+                6,
+                LONG,
+                3,
+                FEW,
+                None,
+            ),
+            ("few are no herd", Some(2), 3, LONG, 3, FEW - 1, None),
+        ];
+        for (name, closes, waited, left, pause, many, expected) in cases {
+            let five = 5 * SECOND;
+            let policy = Policy::http().consecutive_failures(1).cooldown(five, five);
+            let dependency = Dependencies::new(policy.build().expect("a policy")).get("a");
+            let end = |health| {
+                let mut permit = dependency.admit(|| false).expect("a permit");
+                permit.report(&Verdict::transient(Cause::Unknown).health(health));
+            };
+            end(Health::Failure);
+            if let Some(after) = closes {
+                tokio::time::advance((5 - after) * SECOND).await;
+            }
+            let places: Vec<_> = (0..many)
+                .filter_map(|_| Place::take(&dependency, 64))
+                .collect();
+            let mut places = places.into_iter();
+            let place = places.next().expect("a place");
+            let mut place = place.behind_breaker(pause * SECOND);
+            if let Some(after) = closes {
+                tokio::time::advance(after * SECOND).await;
+                end(Health::Success);
+            }
+            tokio::time::advance((waited - closes.unwrap_or(0)) * SECOND).await;
+            assert_eq!(place.wait_on(left), expected, "{name}");
+            if expected != Some(LOOK) {
+                assert_eq!(place.wait_on(left), None, "{name}: once");
+            }
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn c_10_a_dropped_call_is_a_failure_only_if_it_was_out_for_the_policys_time() {

@@ -5,11 +5,11 @@
 //! place for it: a wrapper would change the type that a caller downcasts to, and no layer knows
 //! that it is the outermost one, which would have to unwrap it. So each layer classifies an error.
 
-use std::{error::Error, sync::Arc, time::Duration};
+use std::{error::Error, sync::Arc};
 
 use http::{Extensions, StatusCode};
 
-use super::Dependency;
+use super::{Dependency, permit::LONGEST_WAIT};
 use crate::{
     call::{
         Cause, Guidance, Health, RetryError, RetryOutcome, Retryable, Verdict, hedged::unmarked,
@@ -18,10 +18,6 @@ use crate::{
     error::{BoxError, Elapsed, Refusal, Refused, find},
     http::ResponseHead,
 };
-
-/// The longest time for which a refused call waits for the next probe of a breaker. Where probes are
-/// less frequent, it fails at once.
-const WORTH_WAITING: Duration = Duration::from_secs(5);
 
 /// On the extensions of a failed response: its verdict.
 #[derive(Debug, Clone)]
@@ -137,7 +133,7 @@ impl Dependency {
                 let wait = match refused.kind() {
                     Refusal::Breaker => {
                         let pause = self.breaker.pause(self.now());
-                        pause.filter(|pause| *pause <= WORTH_WAITING)
+                        pause.filter(|pause| *pause <= LONGEST_WAIT)
                     }
                     Refusal::Throttle => Some(self.breaker.pause_of_shed(self.draw())),
                     _ => return verdict,
@@ -220,7 +216,11 @@ mod tests {
         let classify = |error| dependency.classify::<_, (), ()>(&all_well, &mut Err(error));
         let verdict = classify(Refused::new(Refusal::Breaker, "a", None).into());
         assert_eq!(verdict.cause, Cause::Refused(Refusal::Breaker));
-        assert_eq!(verdict.retry, Retryable::Never, "it is closed");
+        assert_eq!(
+            verdict.retry,
+            Retryable::MaxPerCause(1),
+            "it has closed since"
+        );
         let shed = classify(Refused::new(Refusal::Throttle, "a", None).into());
         let later =
             |guidance| matches!(guidance, Some(Guidance::AtLeast(wait)) if wait.as_secs() > 0);

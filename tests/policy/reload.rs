@@ -7,6 +7,7 @@ use std::{
     sync::{
         Arc, Barrier,
         atomic::{AtomicBool, AtomicUsize, Ordering},
+        mpsc,
     },
     time::Duration,
 };
@@ -292,6 +293,38 @@ fn p_4_a_dependency_that_is_met_during_a_reload_has_the_next_policy() {
             [1; 200]
         );
     }
+}
+
+/// P-4: calls whose host can't be a name find their dependency while the policies change.
+#[test]
+fn p_4_a_reload_and_a_call_to_no_known_dependency_do_not_wait_for_each_other() {
+    let (done, is_done) = mpsc::channel();
+    let racing = move || {
+        let deps = Dependencies::new(retries(3));
+        (0..200).for_each(|n| drop(deps.get(&format!("known-{n}"))));
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let server =
+                        service_fn(|_: Request<()>| ready(Ok::<_, BoxError>(Response::new(()))));
+                    let layer = CircuitBreakerLayer::new(deps.clone());
+                    let long = format!("http://{}/", "a".repeat(1000));
+                    while !stop.load(Ordering::Relaxed) {
+                        // A client of its own knows no dependency yet.
+                        let request = Request::get(&long).body(()).unwrap();
+                        let _ = layer.layer(server).call(request);
+                    }
+                });
+            }
+            (0..2000).for_each(|n| deps.reload(retries(1 + n % 3)));
+            stop.store(true, Ordering::Relaxed);
+        });
+        done.send(()).unwrap();
+    };
+    std::thread::spawn(racing);
+    let ended = is_done.recv_timeout(60 * SECOND);
+    assert!(ended.is_ok(), "they wait for each other");
 }
 
 #[cfg(feature = "serde")]

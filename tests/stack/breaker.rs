@@ -19,13 +19,13 @@ use tower::{Service, ServiceExt};
 use tower_reprise::policy::PolicyBuilder;
 use tower_reprise::{
     Dependencies, RetryOverride,
-    call::StopReason,
+    call::{Attempt, StopReason},
     dependency::BreakerState,
     error::{Refusal, Refused},
 };
 
 use crate::{
-    setup::{Client, HOST, PARTS, Part, counted, get, numbered, policy, stack, with},
+    setup::{Client, HOST, PARTS, Part, counted, get, numbered, policy, stack, with, with_header},
     support::{
         call, code, deps, outcome, refusal,
         scripted::{Server, status},
@@ -401,4 +401,51 @@ async fn cb_9_so_many_calls_wait_for_a_probe_and_no_more() {
         assert_eq!(refusal(&ended), Some(Refusal::Breaker));
     }
     assert!(calls.try_join_next().is_none(), "the others wait");
+}
+
+/// CB-9: a second chance is not spent before the probe has ended, nor before one goes out: not by calls
+/// that come in a burst, and not while the dependency takes its time.
+#[tokio::test(start_paused = true)]
+async fn cb_9_calls_wait_for_the_end_of_the_probe() {
+    let millis = Duration::from_millis;
+    // Calls, the time between them, and the time that each takes.
+    for (calls, apart, takes) in [(10, 0, 0), (31, 10, 0), (20, 100, 400), (20, 20, 1500)] {
+        let server = Server::new(move |request: &Request<()>, _| {
+            let well = request.headers().contains_key("x-call");
+            async move {
+                sleep(millis(if well { takes } else { 0 })).await;
+                Ok(status(if well { 200 } else { 503 }))
+            }
+        });
+        let deps = deps(policy().consecutive_failures(1).cooldown(secs(3), secs(3)));
+        let mut client = stack(&PARTS, &deps, &server);
+        let off = with(get(), RetryOverride::off());
+        assert_eq!(code(&call(&mut client, off).await), 503);
+        let mut running = JoinSet::new();
+        for number in 0..calls {
+            sleep(millis(apart)).await;
+            let mut client = client.clone();
+            running.spawn(async move { call(&mut client, numbered(get(), number)).await });
+        }
+        for result in running.join_all().await {
+            assert_eq!(code(&result), 200, "{calls}, {apart}, {takes}");
+        }
+    }
+}
+
+/// RA-8: a call that was refused before it went out makes its first attempt then.
+#[tokio::test(start_paused = true)]
+async fn ra_8_a_call_that_was_only_refused_says_nothing_of_an_attempt_before() {
+    let server = Server::replies(|_, n| status(if n == 0 { 503 } else { 200 }));
+    let deps = deps(policy().consecutive_failures(1).cooldown(secs(3), secs(3)));
+    let mut client = stack(&PARTS, &deps, &server);
+    let off = with(get(), RetryOverride::off());
+    assert_eq!(code(&call(&mut client, off).await), 503);
+    let request = with_header(get(), "content-type", "application/grpc");
+    assert_eq!(code(&call(&mut client, request).await), 200);
+    assert_eq!(server.calls(), 2);
+    assert_eq!(server.header("grpc-previous-rpc-attempts"), [None, None]);
+    let attempts = server.requests().into_iter();
+    let numbers = attempts.map(|request| request.extensions().get().map(Attempt::number));
+    assert_eq!(numbers.last(), Some(Some(1)));
 }

@@ -16,6 +16,7 @@ pub(super) struct OpenSpan {
 
 impl OpenSpan {
     pub(super) fn of<B>(request: &Request<B>, dependency: &str) -> Self {
+        let resends = request.extensions().get().map(Attempt::previous);
         let span = tracing::info_span!(
             target: "tower_reprise::attempt",
             "attempt",
@@ -27,7 +28,7 @@ impl OpenSpan {
             server.port = request.uri().port_u16(),
             url.scheme = request.uri().scheme_str(),
             http.request.method = Empty,
-            http.request.resend_count = request.extensions().get().map(Attempt::previous),
+            http.request.resend_count = resends.filter(|resends| *resends > 0),
             http.response.status_code = Empty,
             rpc.system = Empty,
             rpc.service = Empty,

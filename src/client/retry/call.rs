@@ -16,8 +16,8 @@ use super::{
 };
 use crate::{
     call::{
-        Attempt, Cause, Effect, FailedAttempts, PrepareError, RetryError, RetryOutcome, StopReason,
-        Verdict, caller::NestedFailure, hedged::take_hedged,
+        Attempt, Cause, Effect, FailedAttempts, Guidance, PrepareError, RetryError, RetryOutcome,
+        StopReason, Verdict, caller::NestedFailure, hedged::take_hedged,
     },
     classify::Classify,
     dependency::{BreakerState, Charge, Dependency, Event, Hold, Kind, LastSlot, Place, Route},
@@ -240,7 +240,11 @@ where
         };
         let place = match verdict.refusal() {
             Some(by) => {
-                let place = self.route.dependency.place_after(by);
+                let pause = match verdict.guidance {
+                    Some(Guidance::AtLeast(pause)) => pause,
+                    _ => Duration::ZERO,
+                };
+                let place = self.route.dependency.place_after(by, pause);
                 Some(place.ok_or_else(|| StopReason::from(by))?)
             }
             None => None,
@@ -264,18 +268,24 @@ where
     }
 
     /// Returns until when the next attempt waits on, now that its time has come.
-    pub(super) fn stretch(&mut self) -> Option<Instant> {
+    pub(super) fn wait_on(&mut self) -> Option<Instant> {
+        let (now, deadline) = (Instant::now(), self.deadline());
         let place = self.retried.as_mut()?.place.as_mut()?;
-        let at = Instant::now() + place.stretch()?;
-        (at < self.deadline()).then_some(at)
+        Some(now + place.wait_on(deadline.saturating_duration_since(now))?)
     }
 
     /// Rebuilds the request for the next attempt.
     pub(super) fn next_request(&mut self) -> Option<(Req, Attempt)> {
         let deadline = self.deadline();
-        let FailureHistory { retries, next, .. } = self.history();
+        let FailureHistory {
+            attempts,
+            retries,
+            next,
+            ..
+        } = self.history();
         let registry = self.dependency().registry();
-        let attempt = Attempt::charged(retries, registry, deadline, self.limits.hop, next);
+        // One that was refused before it went out is none to the dependency.
+        let attempt = Attempt::charged(attempts, registry, deadline, self.limits.hop, next);
         let last = retries >= self.limits.max_retries;
         let rules = self.route.dependency.policy().rules();
         if last {
@@ -533,7 +543,10 @@ where
     }
 
     /// Counts a call that ends since its service did not become ready again.
-    pub(super) fn not_ready(&self) {
+    pub(super) fn not_ready(&mut self) {
+        if let Some(retried) = &mut self.retried {
+            (retried.place, retried.charge) = (None, None);
+        }
         telemetry::call_ended(self.dependency().target(), "not_ready");
     }
 

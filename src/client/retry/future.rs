@@ -157,7 +157,7 @@ where
                 }
                 StateProj::Waiting => {
                     ready!(this.timer.poll(cx));
-                    if let Some(at) = call.stretch() {
+                    if let Some(at) = call.wait_on() {
                         this.timer.set(at);
                         continue;
                     }

@@ -157,9 +157,13 @@ where
             ready!(wait.as_mut().poll(cx));
             // Another response may have asked for more in the meantime.
             match dependency.hold() {
-                Some(hold) => wait
-                    .as_mut()
-                    .reset(wake_at(dependency, hold, self.deadline)?),
+                Some(hold) => match wake_at(dependency, hold, self.deadline) {
+                    Ok(at) => wait.as_mut().reset(at),
+                    Err(refused) => {
+                        self.place = None;
+                        return Poll::Ready(Err(refused.into()));
+                    }
+                },
                 None => (self.wait, self.place) = (None, None),
             }
         }

@@ -19,6 +19,8 @@ pub(super) struct Probes {
     refused: u64,
     /// The time between two calls that were refused before the last probe, if that is known.
     apart: Option<u64>,
+    /// The time at which a probe failed last.
+    failed: u64,
 }
 
 impl Probes {
@@ -52,6 +54,17 @@ impl Probes {
         now >= self.until || often
     }
 
+    /// Records that a probe failed.
+    pub(super) fn failed(&mut self, now: u64) {
+        self.failed = now;
+    }
+
+    /// Returns whether a call that was refused at that time has nothing more to wait for: a probe has
+    /// failed since, or the call is the next one.
+    pub(super) fn is_over(&self, refused_at: u64, now: u64) -> bool {
+        self.failed > refused_at || now >= self.until
+    }
+
     /// Makes the next call a probe.
     pub(super) fn is_due(&mut self) {
         self.until = 0;
@@ -67,6 +80,7 @@ impl Probes {
         let apart = self.apart(now);
         *self = Self {
             apart,
+            failed: self.failed,
             until: now.saturating_add(nanos(cooldown)),
             last: now,
             sent: self.sent.saturating_add(1),

@@ -64,6 +64,17 @@ pub(crate) enum Denied {
     Overload,
 }
 
+/// What a breaker knows since it refused a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Since {
+    /// No probe has ended, and none is due.
+    Nothing,
+    /// A probe closed it, so long ago.
+    Closed(Duration),
+    /// All that the call could wait for.
+    Known,
+}
+
 /// The result of a call, as far as it tells about the dependency.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Report {

@@ -61,7 +61,7 @@ async fn h_3_r_2_hedges_that_are_counted_are_some_of_the_retries() {
             // An error is the attempt's own, without a mark.
             if let Err(error) = result {
                 let source = error.source().unwrap();
-                assert!(source.is::<std::io::Error>(), "{source:?}");
+                assert!(source.is::<io::Error>(), "{source:?}");
             }
         }
     }
