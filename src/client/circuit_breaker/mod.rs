@@ -2,8 +2,8 @@
 //! single calls whether it is back.
 //!
 //! Retries mend single failures. During an outage each of them only costs time and load. The breaker
-//! of a dependency opens when nothing works any more: calls are then refused at once, but for a few a
-//! second that go through as probes. The first probe that succeeds closes the breaker, which lets more
+//! of a dependency opens when nothing works any more: calls are then refused without being sent, but for a
+//! few a second that go through as probes. The first probe that succeeds closes the breaker, which lets more
 //! calls through step by step.
 //!
 //! # When to use it
@@ -41,11 +41,10 @@
 //! at most four times a second. A probe that hangs does not delay the next one. One that is dropped, or
 //! whose result says nothing about the dependency's health, is replaced at once.
 //!
-//! Under a [`RetryLayer`](crate::RetryLayer) a refused call is tried once more after the next probe, if
-//! that is due within five seconds and fewer than 64 calls are waiting. So a call that is made when the
-//! dependency is well again, and before a probe has found out, succeeds a moment later. Calls that
-//! waited come back at a third of the pace at which they were refused, beside new ones. A call that is to
-//! fail at once in an outage takes [`RetryOverride::off()`](crate::RetryOverride::off).
+//! Under a [`RetryLayer`](crate::RetryLayer) a refused call is tried once more when the next probe has
+//! ended, if that is due within five seconds and fewer than 64 calls are waiting. So a call that is made
+//! when the dependency is well again, and before a probe has found out, succeeds a moment later. Many calls
+//! that waited come back at a third of the pace at which they were refused, beside new ones.
 //!
 //! # The throttle
 //!
@@ -91,6 +90,7 @@
 //! | one name for several endpoints | the breaker sees their average: one dead endpoint of ten is never noticed | a name for each: [`Dependencies::at`](crate::Dependencies::at) |
 //! | a plain count of failures, such as `consecutive_failures(5)`, for a dependency that fails often | it opens by chance, and half an outage becomes a whole one | leave [`no_success_for`](crate::policy::PolicyBuilder::no_success_for) at a second |
 //! | no `RetryLayer` above | each refusal is the caller's to handle | [`stacks::client`](crate::stacks::client), or match [`Refused`](crate::error::Refused) |
+//! | one concurrency limit above the clients of several hosts | calls that wait for the probe of a host that is down take the places of the others | a limit for each host, a smaller [`max_held`](crate::policy::PolicyBuilder::max_held), or [`RetryOverride::off()`](crate::RetryOverride::off) for calls that are to fail at once |
 //! | errors of the caller that are classified as failures | a bug of the caller opens it for all | a classifier that gives them [`Health::Neutral`](crate::call::Health) |
 //!
 //! A client that makes a few calls an hour opens its breaker only after five of them failed.
