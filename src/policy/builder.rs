@@ -53,6 +53,7 @@ impl PolicyBuilder {
                 service: "default".into(),
                 max_retries: profile.default_retries(),
                 total: profile.default_total(),
+                total_is_set: false,
                 attempt_timeout: None,
                 backoff: Arc::new(FullJitter::default()),
                 throttled_backoff: None,
@@ -119,6 +120,7 @@ impl PolicyBuilder {
     /// Sets the time limit of a whole call, waits included.
     pub fn total_timeout(mut self, total: Duration) -> Self {
         self.settings.total = total;
+        self.settings.total_is_set = true;
         self
     }
 

@@ -84,8 +84,8 @@ pub(crate) struct Late;
 /// retries; a policy without any has one only if it was set.
 #[cold]
 fn without_retries(policy: &Policy, by_the_caller: bool) -> Duration {
-    match policy.total_timeout() {
-        total if !by_the_caller && total != policy.profile().default_total() => total,
-        _ => UNLIMITED,
+    match policy.inner.total_is_set && !by_the_caller {
+        true => policy.total_timeout(),
+        false => UNLIMITED,
     }
 }

@@ -120,6 +120,8 @@ struct Settings {
     service: Arc<str>,
     max_retries: u32,
     total: Duration,
+    /// The total time was set, rather than left to the profile.
+    total_is_set: bool,
     attempt_timeout: Option<Duration>,
     backoff: Arc<dyn Backoff>,
     throttled_backoff: Option<Arc<dyn Backoff>>,

@@ -134,6 +134,12 @@ async fn d_5_a_call_without_retries_has_no_time_limit_but_one_that_was_set() {
             RetryOverride::new(),
             Some(9),
         ),
+        // As long as the profile's.
+        (
+            policy().max_retries(0).total_timeout(secs(30)),
+            RetryOverride::new(),
+            Some(30),
+        ),
         (
             policy().max_retries(0),
             RetryOverride::new().max_retries(1),
