@@ -158,6 +158,7 @@ impl Dependency {
         jitter: Arc<Jitter>,
         hook: Hook,
         has_retry_loop: Arc<AtomicBool>,
+        succeeded: SuccessCounter,
     ) -> Self {
         Self {
             budget: Budget::new(policy.budget()),
@@ -175,7 +176,7 @@ impl Dependency {
             touched: AtomicBool::new(true),
             retired: AtomicBool::new(false),
             raised_at: AtomicU64::new(0),
-            succeeded: SuccessCounter::default(),
+            succeeded,
             has_retry_loop,
         }
     }
@@ -202,7 +203,7 @@ impl Dependency {
             touched: AtomicBool::new(self.touched.load(Ordering::Relaxed)),
             retired: AtomicBool::new(false),
             raised_at: AtomicU64::new(self.raised_at.load(Ordering::Relaxed)),
-            succeeded: SuccessCounter::default(),
+            succeeded: self.succeeded.renewed(),
             has_retry_loop: Arc::clone(&self.has_retry_loop),
         }
     }

@@ -74,6 +74,7 @@ struct Registry {
     hedges: AtomicBool,
     /// A retry loop was made.
     has_retry_loop: Arc<AtomicBool>,
+    keeps_counters: bool,
     served: Mutex<Served>,
 }
 
@@ -377,6 +378,7 @@ impl Registry {
             Arc::clone(&self.jitter),
             self.hook.clone(),
             Arc::clone(&self.has_retry_loop),
+            telemetry::SuccessCounter::new(self.keeps_counters),
         ))
     }
 
