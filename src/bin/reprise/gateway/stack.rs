@@ -18,7 +18,7 @@ use tower_reprise::{
     DeadlineLayer, IdempotencyLayer, InboundBudgetLayer, ProblemLayer, RetryLayer,
     delivery::{
         dead_letter::{DeadLetters, LogAlert},
-        replay::{Replay, ReplayOrder},
+        replay::Replay,
         webhooks::Webhooks,
         worker::WorkerHandle,
     },
@@ -128,17 +128,11 @@ pub(crate) async fn layered(
         })
         // Nothing is served in maintenance, whatever the method or the caller.
         .served_in_maintenance(|_| false);
-    match &settings.upstreams[..] {
-        [only] if only.endpoints.len() == 1 => {
-            replay = replay.paced_by(&registries.upstream, &*only.name);
-        }
-        // One that is down does not keep the others from theirs.
-        _ => {
-            let upstreams = upstreams.clone();
-            let order = ReplayOrder::per(move |head| upstreams.name(head));
-            replay = replay.order(order);
-        }
-    }
+    // One that is down does not keep the others from theirs.
+    let targets = upstreams.clone();
+    replay = replay
+        .target(move |head| targets.name(head))
+        .targets_paced_by(&registries.upstream);
     if let Some(webhooks) = &webhooks {
         replay = replay.callbacks(webhooks.clone());
     }
@@ -207,7 +201,8 @@ pub(crate) async fn layered(
     ];
 
     // All the way in.
-    let mut deadlines = DeadlineLayer::new();
+    // The calls to the upstream are made with the request itself, which carries the context.
+    let mut deadlines = DeadlineLayer::new().task_local(false);
     if settings.trust_callers {
         deadlines = deadlines.trust_callers();
     }
