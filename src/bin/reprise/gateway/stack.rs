@@ -76,10 +76,11 @@ impl<R> Answers for R where
 
 /// The proxy and nothing else.
 pub(crate) fn bare(upstreams: Upstreams) -> impl Serves<ProblemBody<Incoming>> {
+    let sender = Sender(upstreams.clone());
     ServiceBuilder::new()
         .layer(ProblemLayer::new())
         .filter(move |request| upstreams.aim(request))
-        .service(Sender)
+        .service(sender)
 }
 
 /// A reply as it comes out of all layers.
@@ -160,11 +161,12 @@ pub(crate) async fn layered(
     let calls = ServiceBuilder::new()
         // Each of the layers above moves this future.
         .map_future(Box::pin)
+        .map_request(Upstreams::go_by_authority)
         .option_layer(stamp)
         .layer(retry)
         .map_request(move |request| endpoints.choose(&deps, request))
         .layer((guard, hedge, peek))
-        .service(Sender);
+        .service(Sender(upstreams.clone()));
 
     // In, to where the worker comes in too.
     let requirement = match settings.require_key {
