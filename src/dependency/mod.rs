@@ -158,7 +158,6 @@ impl Dependency {
         jitter: Arc<Jitter>,
         hook: Hook,
         has_retry_loop: Arc<AtomicBool>,
-        succeeded: SuccessCounter,
     ) -> Self {
         Self {
             budget: Budget::new(policy.budget()),
@@ -176,9 +175,15 @@ impl Dependency {
             touched: AtomicBool::new(true),
             retired: AtomicBool::new(false),
             raised_at: AtomicU64::new(0),
-            succeeded,
+            succeeded: SuccessCounter::default(),
             has_retry_loop,
         }
+    }
+
+    /// Sets whether the handle of the counter of successes is kept.
+    fn keeps_counter(mut self, keeps: bool) -> Self {
+        self.succeeded = SuccessCounter::new(keeps);
+        self
     }
 
     /// Returns the dependency with another policy and the same budget, breaker and gate.

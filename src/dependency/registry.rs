@@ -370,7 +370,7 @@ impl Registry {
     }
 
     fn make(&self, name: Arc<str>, policy: &Policy) -> Arc<Dependency> {
-        Arc::new(Dependency::new(
+        let dependency = Dependency::new(
             name,
             policy.clone(),
             self.id,
@@ -378,8 +378,8 @@ impl Registry {
             Arc::clone(&self.jitter),
             self.hook.clone(),
             Arc::clone(&self.has_retry_loop),
-            telemetry::SuccessCounter::new(self.keeps_counters),
-        ))
+        );
+        Arc::new(dependency.keeps_counter(self.keeps_counters))
     }
 
     fn current(&self) -> RwLockReadGuard<'_, Current> {

@@ -10,7 +10,7 @@ use super::Target;
 /// the others allocate nothing: without a recorder they cost 36 instructions (callgrind). The recorder's
 /// handle, which takes 980 instructions to find with Prometheus's, is kept only if the recorder stays:
 /// it may be installed later, or be a test's own.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct SuccessCounter {
     keeps_handle: bool,
     #[cfg(feature = "metrics")]
