@@ -274,22 +274,23 @@ impl<J: Journal, H: Handler> Run<J, H> {
                 if is_held && !self.visits_held() {
                     continue;
                 }
-                let leased = of_targets.get(name).copied().unwrap_or_default();
-                let taken = self.slots.taken_for(name) + leased;
-                wanted = wanted.min(limit.saturating_sub(taken));
                 through = through.min(of_target);
+                // Most likely nothing is leased if only urgent entries are: that counts for nothing.
+                if through > Priority::Urgent {
+                    let leased = of_targets.entry(Arc::clone(name)).or_default();
+                    let taken = self.slots.taken_for(name) + *leased;
+                    wanted = wanted.min(limit.saturating_sub(taken));
+                    *leased += wanted;
+                }
             }
             let target = target.map(|target| target.name);
             let Some(limit) = u32::try_from(wanted).ok().filter(|wanted| *wanted > 0) else {
                 had_more.push(lane);
                 continue;
             };
-            // Most likely nothing is leased from a lane that is held: it takes no room from others.
+            // Nor does a lane that is held take room from others.
             if !is_held {
                 room -= wanted;
-                if let Some(target) = &target {
-                    *of_targets.entry(Arc::clone(target)).or_default() += wanted;
-                }
             }
             let request = LeaseRequest {
                 through,

@@ -162,6 +162,19 @@ async fn j_5_q_6_a_target_that_is_down_slows_no_other() {
     worker.shutdown(SECOND).await;
 }
 
+/// Nothing else is replayed then, so a lane with nothing urgent is in no other's way.
+#[tokio::test(start_paused = true)]
+async fn j_9_what_is_triggered_in_maintenance_waits_for_no_lane_of_its_target() {
+    let gate = Gate::new(|builder| builder);
+    let all = gate.queue_of_many("/one", 5).await;
+    gate.replay.maintenance().on(None);
+    let worker = gate.work();
+    gate.replay.trigger("caller-4", all[4]).await.unwrap();
+    tokio::time::sleep(5 * SECOND).await;
+    assert_eq!(gate.completed(&all).await, 1);
+    worker.shutdown(SECOND).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn g_5_each_target_waits_for_its_own_dependency() {
     let deps = Dependencies::new(Policy::http().service("t").build().unwrap());
