@@ -180,6 +180,12 @@ impl Dependency {
         }
     }
 
+    /// Sets whether the handle of the counter of successes is kept.
+    fn keeps_counter(mut self, keeps: bool) -> Self {
+        self.succeeded = SuccessCounter::new(keeps);
+        self
+    }
+
     /// Returns the dependency with another policy and the same budget, breaker and gate.
     fn with_policy(&self, policy: Policy) -> Self {
         let latency = policy.hedge().map(|hedge| match &self.latency {
@@ -202,7 +208,7 @@ impl Dependency {
             touched: AtomicBool::new(self.touched.load(Ordering::Relaxed)),
             retired: AtomicBool::new(false),
             raised_at: AtomicU64::new(self.raised_at.load(Ordering::Relaxed)),
-            succeeded: SuccessCounter::default(),
+            succeeded: self.succeeded.renewed(),
             has_retry_loop: Arc::clone(&self.has_retry_loop),
         }
     }

@@ -74,6 +74,7 @@ struct Registry {
     hedges: AtomicBool,
     /// A retry loop was made.
     has_retry_loop: Arc<AtomicBool>,
+    keeps_counters: bool,
     served: Mutex<Served>,
 }
 
@@ -369,7 +370,7 @@ impl Registry {
     }
 
     fn make(&self, name: Arc<str>, policy: &Policy) -> Arc<Dependency> {
-        Arc::new(Dependency::new(
+        let dependency = Dependency::new(
             name,
             policy.clone(),
             self.id,
@@ -377,7 +378,8 @@ impl Registry {
             Arc::clone(&self.jitter),
             self.hook.clone(),
             Arc::clone(&self.has_retry_loop),
-        ))
+        );
+        Arc::new(dependency.keeps_counter(self.keeps_counters))
     }
 
     fn current(&self) -> RwLockReadGuard<'_, Current> {

@@ -39,7 +39,9 @@
     doc = "[`telemetry::describe`](crate::telemetry::describe)"
 )]
 #![cfg_attr(not(feature = "metrics"), doc = "`telemetry::describe`")]
-//! once. `examples/observability.rs` shows what you see then.
+//! once. `examples/observability.rs` shows what you see then. With
+//! [`recorder_installed`](crate::dependency::DependenciesBuilder::recorder_installed) a call that succeeds
+//! does not look its counter up.
 //!
 //! | metric | type | labels | help |
 //! | --- | --- | --- | --- |

@@ -18,6 +18,8 @@ fn a_1_version_help_and_completions() {
     assert_eq!(reprise(&["--version"]).1, version);
     let (code, said, _) = reprise(&["--help"]);
     assert_eq!(code, Some(0));
+    let about = "Calls that are safe to repeat, for services in any language";
+    assert!(said.starts_with(about), "{said}");
     for command in [
         "gateway",
         "audit",

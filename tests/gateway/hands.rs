@@ -215,6 +215,8 @@ async fn a_1_errors_of_the_admin_port_have_one_form() {
         "/dead-letters?nonsense=1",
         "/replays?status=lost",
         "/replays/nonsense",
+        "/redrives/nonsense",
+        "/maintenance/off",
         "/nothing",
     ] {
         let reply = gateway.look(path).await;

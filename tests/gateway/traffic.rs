@@ -195,6 +195,10 @@ async fn headers_are_those_of_a_proxy() {
             assert_eq!(came.header(name), value, "{name}");
         }
     }
+    // HTTP/1.0 may name no host: the upstream gets its own.
+    let heard = trusting.raw("GET /old HTTP/1.0\r\n\r\n").await;
+    assert!(heard.contains(" 200 OK"), "{heard}");
+    assert_eq!(shop.came()[2].header("host"), Some(&*address));
 }
 
 /// S-3: whatever is asked for, nothing is sent to what is not below the upstream's path.

@@ -79,6 +79,31 @@ async fn o_2_calls_are_counted_by_outcome() {
     }
 }
 
+/// A recorder that comes later is not heard of then; otherwise each call looks for the one there is.
+#[tokio::test(start_paused = true)]
+async fn o_2_an_installed_recorder_is_looked_up_once() {
+    for (installed, seen_by_the_second) in [(false, Some(count(1))), (true, None)] {
+        let builder = Dependencies::builder(policy().build().unwrap());
+        let deps = match installed {
+            true => builder.recorder_installed().build(),
+            false => builder.build(),
+        };
+        let calls = |times| {
+            let client = retry_only(&deps, peer([]));
+            async move {
+                for _ in 0..times {
+                    client.clone().oneshot(get(URI)).await.unwrap();
+                }
+            }
+        };
+        let name = "calls_total{service=checkout,dependency=stock.example:8080,outcome=success}";
+        let first = measured(calls(2)).await;
+        assert_eq!(first.get(name), Some(&count(2)), "{installed}");
+        let second = measured(calls(1)).await;
+        assert_eq!(second.get(name), seen_by_the_second.as_ref(), "{installed}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn o_2_a_retry_that_succeeds_is_not_exhausted() {
     let measured = measured(async {

@@ -1,6 +1,6 @@
 //! The command line.
 
-use std::process::ExitCode;
+use std::{io::Write, process::ExitCode};
 
 use clap::{
     ArgMatches, Command, FromArgMatches, Subcommand,
@@ -24,7 +24,8 @@ const MORE: &str = "Every flag can be given by the environment too: `--admin` as
     Exit status: 0 done; 1 not done, or an audit that finds a broken rule; 2 a flag or a file that \
     can't be used.";
 
-/// All commands but the gateway, whose flags are a table.
+// All commands but the gateway, whose flags are a table. (A doc comment would be what `--help` says of
+// the program.)
 #[derive(Subcommand)]
 enum Commands {
     Audit(audit::Args),
@@ -69,7 +70,10 @@ pub(crate) fn run() -> Result<ExitCode, BoxError> {
         Commands::Simulate(args) => args.run(),
         Commands::Completions { shell } => {
             let mut command = command();
-            clap_complete::generate(shell, &mut command, "reprise", &mut std::io::stdout());
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut command, "reprise", &mut script);
+            // A reader that left has seen enough.
+            let _ = std::io::stdout().write_all(&script);
             Ok(ExitCode::SUCCESS)
         }
     }

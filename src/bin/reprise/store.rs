@@ -207,6 +207,10 @@ impl Journal for Store {
         each!(self, store => store.enqueue(entry).await)
     }
 
+    async fn enqueue_many(&self, entries: Vec<NewEntry>) -> Result<Vec<Enqueued>, StoreError> {
+        each!(self, store => store.enqueue_many(entries).await)
+    }
+
     async fn lanes(
         &self,
         queue: &str,
@@ -269,6 +273,10 @@ impl Journal for Store {
 
     async fn list(&self, query: Query) -> Result<Vec<Entry>, StoreError> {
         each!(self, store => store.list(query).await)
+    }
+
+    async fn count(&self, query: Query) -> Result<u32, StoreError> {
+        each!(self, store => store.count(query).await)
     }
 
     async fn counts(&self, queue: &str) -> Result<Counts, StoreError> {

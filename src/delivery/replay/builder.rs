@@ -2,7 +2,7 @@ use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
 
 use http::{Method, Request, StatusCode};
 
-use super::{Maintenance, Replay, ReplayState, dialect::ReplayFormat, slow_start::SlowStart};
+use super::{Maintenance, Replay, ReplayState, dialect::ReplayFormat, slow_start::Paces};
 use crate::{
     delivery::{dead_letter::KEEP, redact, webhooks::Webhooks, worker::WorkerNotifier},
     dependency::{Dependencies, Dependency},
@@ -17,6 +17,7 @@ use crate::{
 
 const MINUTE: Duration = Duration::from_secs(60);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+const LONGEST_TARGET: usize = 128;
 
 pub(super) type Function = Arc<dyn Fn(&Request<()>) -> String + Send + Sync>;
 
@@ -24,11 +25,14 @@ pub(super) type Function = Arc<dyn Fn(&Request<()>) -> String + Send + Sync>;
 pub(super) type Served = Box<dyn Fn(&Request<()>) -> bool + Send + Sync>;
 /// Finds a dependency.
 pub(super) type Paced = Box<dyn Fn() -> Arc<Dependency> + Send + Sync>;
+/// Finds the dependency of a target.
+pub(super) type PacedTarget = Box<dyn Fn(&str) -> Arc<Dependency> + Send + Sync>;
 
 pub(super) struct Settings {
     pub(super) dialect: Arc<dyn ReplayFormat>,
     pub(super) queue: Cow<'static, str>,
     pub(super) order: ReplayOrder,
+    pub(super) target: Option<Lane>,
     pub(super) methods: Vec<Method>,
     pub(super) statuses: Vec<StatusCode>,
     pub(super) by_default: bool,
@@ -46,6 +50,7 @@ pub(super) struct Settings {
     pub(super) bounds: QueueBounds,
     pub(super) location: Option<String>,
     pub(super) paced_by: Vec<Paced>,
+    pub(super) targets_paced_by: Vec<PacedTarget>,
     /// Ends what the idempotency layer holds for a replay that is over.
     pub(super) abandon: Option<Abandon>,
 }
@@ -82,6 +87,26 @@ impl ReplayOrder {
     }
 }
 
+impl Settings {
+    /// Returns the lane of a request, which begins with its target if there are targets.
+    pub(super) fn lane(&self, owner: &str, head: &Request<()>) -> String {
+        let lane = self.order.lane(owner, head);
+        let Some(target) = &self.target else {
+            return lane;
+        };
+        let plain = |c: char| if c.is_whitespace() { '_' } else { c };
+        let target = redact::cut(&target(head));
+        let target: String = target.chars().take(LONGEST_TARGET).map(plain).collect();
+        format!("{target} {lane}")
+    }
+
+    /// Returns the target of a lane, if there are targets.
+    pub(super) fn target_of<'a>(&self, lane: &'a str) -> Option<&'a str> {
+        let (target, _) = lane.split_once(' ').unwrap_or((lane, ""));
+        self.target.is_some().then_some(target)
+    }
+}
+
 impl fmt::Debug for ReplayOrder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -111,6 +136,7 @@ impl<J: Journal + Clone> ReplayBuilder<J> {
                 dialect: Arc::new(HttpDialect::new()),
                 queue: "replay".into(),
                 order: ReplayOrder::PerScope,
+                target: None,
                 methods: vec![Method::POST, Method::PUT, Method::PATCH, Method::DELETE],
                 statuses: vec![
                     StatusCode::TOO_MANY_REQUESTS,
@@ -136,6 +162,7 @@ impl<J: Journal + Clone> ReplayBuilder<J> {
                 },
                 location: None,
                 paced_by: Vec::new(),
+                targets_paced_by: Vec::new(),
                 abandon: None,
             },
         }
@@ -157,6 +184,15 @@ impl<J: Journal + Clone> ReplayBuilder<J> {
     /// lower one.
     pub fn order(mut self, order: ReplayOrder) -> Self {
         self.settings.order = order;
+        self
+    }
+
+    /// Names the service that a request goes to, where this is in front of several. Each is a target with a
+    /// pace and a retry budget of its own, so that one that is down or recovers slows the replays of no
+    /// other, and requests to different ones are replayed side by side whatever the
+    /// [order](Self::order). Spaces in a name become `_`, and 128 characters are kept.
+    pub fn target(mut self, name: impl Fn(&Request<()>) -> String + Send + Sync + 'static) -> Self {
+        self.settings.target = Some(Arc::new(name));
         self
     }
 
@@ -297,6 +333,19 @@ impl<J: Journal + Clone> ReplayBuilder<J> {
         self
     }
 
+    /// Holds the replays of each [target](Self::target) back as [`paced_by`](Self::paced_by) does, by the
+    /// dependency of the target's name.
+    pub fn targets_paced_by<C, L>(mut self, dependencies: &Dependencies<C, L>) -> Self
+    where
+        C: Clone + Send + Sync + 'static,
+        L: Clone + Send + Sync + 'static,
+    {
+        let dependencies = dependencies.clone();
+        let find = move |name: &str| dependencies.get(name);
+        self.settings.targets_paced_by.push(Box::new(find));
+        self
+    }
+
     /// Sets the path of the [routes](Replay::routes), for the `Location` of replies.
     pub fn location(mut self, path: impl Into<String>) -> Self {
         self.settings.location = Some(path.into());
@@ -334,15 +383,15 @@ impl<J: Journal + Clone> ReplayBuilder<J> {
             return invalid("replay.concurrency", concurrency.to_string(), "1 to 10000");
         }
         let wake = WorkerNotifier::new();
-        let slow_start = Arc::new(SlowStart::new(concurrency));
+        let paces = Arc::new(Paces::new(concurrency));
         Ok(Replay {
-            maintenance: Maintenance::new(Arc::clone(&slow_start), wake.clone()),
+            maintenance: Maintenance::new(Arc::clone(&paces), wake.clone()),
             journal: self.journal,
             state: Arc::new(ReplayState {
                 settings: self.settings,
                 scope: self.scope,
                 webhooks: self.webhooks,
-                slow_start,
+                paces,
                 wake,
                 dependencies: Dependencies::new(Policy::events().build()?),
             }),

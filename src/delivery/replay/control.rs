@@ -297,16 +297,17 @@ impl<J: Journal + Clone> Replay<J> {
         let mut status = ReplayStatus::new(entry, stored(entry).as_ref());
         if entry.status == Status::Queued {
             let position = self.journal.position(entry.id, FAR).await?;
-            status.estimated_replay = position.and_then(|n| self.estimate(n)).map(Span::about);
+            let estimate = position.and_then(|n| self.estimate(&entry.lane, n));
+            status.estimated_replay = estimate.map(Span::about);
             status.position = position.filter(|position| *position < FAR);
         }
         Ok(status)
     }
 
-    /// Estimates how long it takes until an entry with so many before it is replayed: the rest of
-    /// maintenance, and then as fast as was measured lately.
-    fn estimate(&self, before: u32) -> Option<Duration> {
-        let drain = self.state.slow_start.estimate(before.saturating_add(1));
+    /// Estimates how long it takes until an entry with so many before it in its lane is replayed: the
+    /// rest of maintenance, and then as fast as was measured lately.
+    fn estimate(&self, lane: &str, before: u32) -> Option<Duration> {
+        let drain = self.state.pace(lane).estimate(before.saturating_add(1));
         match self.maintenance.state() {
             None => drain,
             Some(state) => Some(state.left()? + drain.unwrap_or_default()),

@@ -84,7 +84,7 @@ impl<J: Journal + Clone> Replay<J> {
         let key_header = &dialect.key_header();
         let stored = Stored::new(head, body, reason, description, key_header, callback);
         Ok(NewEntry {
-            lane: settings.order.lane(&owner, head),
+            lane: settings.lane(&owner, head),
             label: redact::cut(&function),
             version: stored.meta.version.clone(),
             reason: Some(redact::cut(reason)),

@@ -20,6 +20,7 @@ use super::{
     callback::Ended,
     request::Stored,
     served::{cannot_call, cannot_serve},
+    slow_start::SlowStart,
 };
 use crate::{
     backoff::{Backoff, FullJitter},
@@ -30,7 +31,7 @@ use crate::{
         dead_letter::reason,
         redact::correlation_id,
         stored_message,
-        worker::{Admission, AttemptLabels, Handler},
+        worker::{Admission, AttemptLabels, Handler, LaneAdmission, TargetAdmission},
     },
     dependency::{BreakerState, DependencyStatus},
     error::BoxError,
@@ -130,14 +131,31 @@ where
             }
             Attempted::Failed(why, _) => again(&entry, why.clone()).cause(why),
             Attempted::NotNow(asked) => {
-                Settlement::release(self.replay.state.slow_start.refused(asked))
+                Settlement::release(self.replay.state.pace(&entry.lane).refused(asked))
             }
             Attempted::Busy(asked) => Settlement::release(asked.unwrap_or(BUSY).max(BUSY)),
         }
     }
 
     fn target<'a>(&self, entry: &'a Entry) -> Option<Cow<'a, str>> {
-        Some(Cow::Borrowed(&entry.queue))
+        let target = self.replay.state.settings.target_of(&entry.lane);
+        Some(Cow::Borrowed(target.unwrap_or(&entry.queue)))
+    }
+
+    fn lane(&self, lane: &str) -> LaneAdmission {
+        let state = &self.replay.state;
+        let target = state.settings.target_of(lane).map(|name| {
+            let paces = state.settings.targets_paced_by.iter();
+            let most = paces.map(|find| pace_of(&find(name).status())).min();
+            TargetAdmission {
+                name: name.into(),
+                admission: admission(most, &state.paces.of(name)),
+            }
+        });
+        LaneAdmission {
+            target,
+            ..LaneAdmission::default()
+        }
     }
 
     fn labels(&self, entry: &Entry) -> AttemptLabels {
@@ -157,12 +175,24 @@ where
         let state = &self.replay.state;
         let paces = state.settings.paced_by.iter();
         let paces = paces.map(|find| pace_of(&find().status()));
-        let most = paces.min().unwrap_or(usize::MAX);
-        match most.min(state.slow_start.limit()) {
-            0 => Admission::Urgent,
-            _ if self.replay.maintenance.is_on() => Admission::Urgent,
-            limit => Admission::UpTo(limit),
+        let most = paces.min();
+        match (self.replay.maintenance.is_on(), &state.settings.target) {
+            (true, _) => Admission::Urgent,
+            (false, None) => admission(most, &state.paces.of("")),
+            (false, Some(_)) => up_to(most.unwrap_or(usize::MAX)),
         }
+    }
+}
+
+/// Returns what a pace admits, if no more than `most` are.
+fn admission(most: Option<usize>, pace: &SlowStart) -> Admission {
+    up_to(most.unwrap_or(usize::MAX).min(pace.limit()))
+}
+
+fn up_to(most: usize) -> Admission {
+    match most {
+        0 => Admission::Urgent,
+        most => Admission::UpTo(most),
     }
 }
 
@@ -235,7 +265,7 @@ where
         if cannot_serve(&response).is_some() {
             return Attempted::NotNow(judge(&response).repeat_after());
         }
-        self.replay.state.slow_start.served();
+        self.replay.state.pace(&entry.lane).served();
         let reply = Box::new(Reply::read(response, settings.response_limit).await);
         match judge_reply(&*settings.dialect, &reply.response) {
             Judged::Processing(asked) => Attempted::Busy(asked),

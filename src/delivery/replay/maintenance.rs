@@ -7,7 +7,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use super::slow_start::SlowStart;
+use super::slow_start::Paces;
 use crate::{delivery::worker::WorkerNotifier, http::problem::Problem};
 
 /// A switch: while it is on, requests are journaled rather than served if they ask for it, and
@@ -25,7 +25,7 @@ pub struct Maintenance {
     /// Whether there is a state, without the lock: read for each request.
     on: Arc<AtomicBool>,
     state: Arc<Mutex<Option<MaintenanceState>>>,
-    slow_start: Arc<SlowStart>,
+    paces: Arc<Paces>,
     wake: WorkerNotifier,
 }
 
@@ -44,11 +44,11 @@ impl MaintenanceState {
 }
 
 impl Maintenance {
-    pub(super) fn new(slow_start: Arc<SlowStart>, wake: WorkerNotifier) -> Self {
+    pub(super) fn new(paces: Arc<Paces>, wake: WorkerNotifier) -> Self {
         Self {
             on: Arc::default(),
             state: Arc::default(),
-            slow_start,
+            paces,
             wake,
         }
     }
@@ -72,7 +72,7 @@ impl Maintenance {
     /// gently at first.
     pub fn off(&self) {
         self.set(None);
-        self.slow_start.restart();
+        self.paces.restart();
         self.wake.wake();
     }
 

@@ -23,6 +23,7 @@
 //! | [`journaled_statuses`](ReplayBuilder::journaled_statuses) | 429, 502, 503, 504, if nothing was done |
 //! | [`ttl`](ReplayBuilder::ttl) | a day, at most seven |
 //! | [`attempts`](ReplayBuilder::attempts), [`timeout`](ReplayBuilder::timeout) | 3, of 30 s each |
+//! | [`target`](ReplayBuilder::target) | one for all |
 //! | [`order`](ReplayBuilder::order), [`concurrency`](ReplayBuilder::concurrency) | in order within a scope; 8 side by side |
 //! | [`request_limit`](ReplayBuilder::request_limit), [`response_limit`](ReplayBuilder::response_limit) | 1 MiB each |
 //! | [`max_queued`](ReplayBuilder::max_queued) | a million, 100,000 of one scope |
@@ -112,7 +113,7 @@
 //! Requests of one owner are replayed one after the other, by priority and then by arrival ([`ReplayOrder`]
 //! has other choices). Those of several owners run side by side, up to the worker's concurrency; after
 //! an outage the worker starts with one at a time. While the service answers 503 the worker pauses, and
-//! that counts as no attempt.
+//! that counts as no attempt. In front of several services, [`ReplayBuilder::target`] keeps them apart.
 //!
 //! A failure that may be transient is attempted three times in all, with growing pauses, under the same
 //! key. The idempotency layer keeps only the last failure as the reply, unless the handler marks an
@@ -170,7 +171,12 @@ use std::{fmt, str::FromStr, sync::Arc};
 
 use serde::{Serialize, Serializer};
 
-use self::{builder::Settings, control::MOST, dialect::ReplayFormat, slow_start::SlowStart};
+use self::{
+    builder::Settings,
+    control::MOST,
+    dialect::ReplayFormat,
+    slow_start::{Paces, SlowStart},
+};
 pub use self::{
     builder::{ReplayBuilder, ReplayOrder},
     control::{ReplayError, ReplayFilter, ReplayPage},
@@ -272,10 +278,18 @@ struct ReplayState<J> {
     settings: Settings,
     scope: Scope,
     webhooks: Option<Webhooks<J>>,
-    slow_start: Arc<SlowStart>,
+    paces: Arc<Paces>,
     wake: WorkerNotifier,
-    /// The retry budget of its workers.
+    /// The retry budgets of its workers' targets.
     dependencies: Dependencies,
+}
+
+impl<J> ReplayState<J> {
+    /// Returns the pace at which a lane is drained: its target's, or that of all lanes.
+    fn pace(&self, lane: &str) -> Arc<SlowStart> {
+        self.paces
+            .of(self.settings.target_of(lane).unwrap_or_default())
+    }
 }
 
 impl<J: Journal + Clone> Replay<J> {

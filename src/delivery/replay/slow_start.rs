@@ -1,8 +1,9 @@
-//! The pace at which the journal is drained: gently after a recovery, so that it is not a second
-//! outage.
+//! The pace at which the journal is drained to each target: gently after a recovery, so that it is
+//! not a second outage.
 
 use std::{
-    sync::{Mutex, PoisonError},
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -21,6 +22,49 @@ const LEAST_PAUSE: Duration = Duration::from_secs(1);
 /// The drain rate is measured over the last one to two windows.
 const WINDOW: Duration = Duration::from_secs(30);
 
+/// The targets that are known before those are dropped that nothing was replayed to lately.
+const MAX_TARGETS: usize = 1024;
+
+/// The pace of each target.
+#[derive(Debug)]
+pub(super) struct Paces {
+    most: usize,
+    known: Mutex<HashMap<Box<str>, Arc<SlowStart>>>,
+}
+
+impl Paces {
+    pub(super) fn new(most: usize) -> Self {
+        Self {
+            most,
+            known: Mutex::default(),
+        }
+    }
+
+    /// Returns the pace of a target.
+    pub(super) fn of(&self, target: &str) -> Arc<SlowStart> {
+        let mut known = self.lock();
+        if let Some(pace) = known.get(target) {
+            return Arc::clone(pace);
+        }
+        if known.len() >= MAX_TARGETS {
+            known.retain(|_, pace| pace.is_in_use());
+        }
+        let pace = Arc::new(SlowStart::new(self.most));
+        known.insert(target.into(), Arc::clone(&pace));
+        pace
+    }
+
+    /// Lets all of them start over, and at once.
+    pub(super) fn restart(&self) {
+        self.lock().values().for_each(|pace| pace.restart());
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Box<str>, Arc<SlowStart>>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The pace of one target.
 #[derive(Debug)]
 pub(super) struct SlowStart {
     most: usize,
@@ -42,7 +86,7 @@ struct State {
 }
 
 impl SlowStart {
-    pub(super) fn new(most: usize) -> Self {
+    fn new(most: usize) -> Self {
         Self {
             most,
             state: Mutex::new(State {
@@ -65,8 +109,18 @@ impl SlowStart {
         }
     }
 
+    /// Returns whether it differs from a new one.
+    fn is_in_use(&self) -> bool {
+        let mut state = self.lock();
+        state.roll();
+        let is_paused = state
+            .paused_until
+            .is_some_and(|until| Instant::now() < until);
+        is_paused || state.window.1 + state.previous.1 > 0
+    }
+
     /// Starts over, and at once.
-    pub(super) fn restart(&self) {
+    fn restart(&self) {
         let mut state = self.lock();
         (state.limit, state.successes) = (1, 0);
         (state.refusals, state.paused_until) = (0, None);
@@ -106,7 +160,7 @@ impl SlowStart {
         (ended > 0).then(|| took.mul_f64(f64::from(entries) / f64::from(ended)))
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -149,6 +203,21 @@ mod tests {
         assert_eq!(pace.limit(), 0, "left alone");
         tokio::time::advance(pause).await;
         assert_eq!(pace.limit(), 1, "and then gently again");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn j_5_targets_have_paces_of_their_own_and_idle_ones_are_dropped() {
+        let paces = Paces::new(8);
+        paces.of("down").refused(None);
+        paces.of("up").served();
+        assert_eq!((paces.of("down").limit(), paces.of("up").limit()), (0, 2));
+        for n in 0..MAX_TARGETS {
+            paces.of(&n.to_string());
+        }
+        assert!(paces.lock().len() < MAX_TARGETS, "those that are new");
+        assert_eq!((paces.of("down").limit(), paces.of("up").limit()), (0, 2));
+        paces.restart();
+        assert_eq!((paces.of("down").limit(), paces.of("up").limit()), (1, 1));
     }
 
     #[tokio::test(start_paused = true)]

@@ -89,6 +89,7 @@ impl<J: Journal> Handler for WebhookHandler<J> {
         LaneAdmission {
             in_order,
             at_most: self.settings.rates.left(target),
+            target: None,
         }
     }
 

@@ -1,4 +1,4 @@
-use std::{borrow::Cow, future::Future};
+use std::{borrow::Cow, future::Future, sync::Arc};
 
 use super::AttemptLabels;
 use crate::store::journal::{Entry, Settlement};
@@ -43,13 +43,15 @@ pub trait Handler: Send + Sync + 'static {
 }
 
 /// The entries of a lane that a [`Handler`] accepts at a moment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LaneAdmission {
     /// They are handled one after the other, as [`in_order`](super::WorkerBuilder::in_order) says of all
     /// lanes. All workers of a queue have to agree on it.
     pub in_order: bool,
     /// At most so many are leased now, beside those that are being handled.
     pub at_most: usize,
+    /// The target that the lane shares with others, if targets have bounds of their own.
+    pub target: Option<TargetAdmission>,
 }
 
 impl Default for LaneAdmission {
@@ -57,8 +59,19 @@ impl Default for LaneAdmission {
         Self {
             in_order: false,
             at_most: usize::MAX,
+            target: None,
         }
     }
+}
+
+/// The entries that a [`Handler`] accepts at a moment of all lanes to one target, within its
+/// [admission](Handler::admission) of all targets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TargetAdmission {
+    /// The name of the target.
+    pub name: Arc<str>,
+    /// As many as this.
+    pub admission: Admission,
 }
 
 /// The entries that a [`Handler`] accepts at a moment.

@@ -94,6 +94,6 @@ pub(crate) use self::alert::{ALERTS, alert};
 pub use self::{
     builder::WorkerBuilder,
     handle::{WorkerHandle, WorkerNotifier},
-    handler::{Admission, Handler, LaneAdmission},
+    handler::{Admission, Handler, LaneAdmission, TargetAdmission},
     retries::AttemptLabels,
 };

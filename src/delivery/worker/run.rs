@@ -1,11 +1,19 @@
-use std::{borrow::Cow, collections::VecDeque, sync::Arc, time::Duration};
+use std::{
+    borrow::Cow,
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::{
     task::JoinSet,
     time::{Instant, sleep_until},
 };
 
-use super::{Admission, Handler, WorkerNotifier, handle::Phase, job::Job, slots::Slots};
+use super::{
+    Admission, Handler, LaneAdmission, TargetAdmission, WorkerNotifier, handle::Phase, job::Job,
+    slots::Slots,
+};
 use crate::{
     backoff::{Backoff, FullJitter},
     store::{
@@ -66,6 +74,11 @@ pub(super) struct Run<J, H> {
     lanes: VecDeque<String>,
     /// Whether `lanes` has all such lanes, as of the last listing.
     all_listed: bool,
+    /// The lanes whose target accepts urgent entries alone: so far, and in the listing before.
+    held_lanes: (usize, usize),
+    /// When urgent entries were last looked for there, and whether this listing does it.
+    urgent_at: Option<Instant>,
+    looks_for_urgent: bool,
     measured_at: Option<Instant>,
 }
 
@@ -86,6 +99,9 @@ impl<J: Journal, H: Handler> Run<J, H> {
             cursor: None,
             lanes: VecDeque::new(),
             all_listed: false,
+            held_lanes: (0, 0),
+            urgent_at: None,
+            looks_for_urgent: false,
             measured_at: None,
         }
     }
@@ -147,8 +163,12 @@ impl<J: Journal, H: Handler> Run<J, H> {
 
     /// Returns how many entries may have a slot, and the lowest priority to lease.
     fn admission(&self) -> (usize, Priority) {
+        self.bounds(self.job.handler.admission())
+    }
+
+    fn bounds(&self, admission: Admission) -> (usize, Priority) {
         let most = self.limits.concurrency;
-        match self.job.handler.admission() {
+        match admission {
             Admission::All => (most + self.limits.prefetch, Priority::Low),
             Admission::UpTo(limit) => (limit.min(most), Priority::Low),
             Admission::Urgent => (most, Priority::Urgent),
@@ -169,6 +189,12 @@ impl<J: Journal, H: Handler> Run<J, H> {
     async fn list_and_lease(&mut self) -> Result<(), StoreError> {
         self.lanes.clear();
         self.all_listed = false;
+        self.held_lanes = (0, self.held_lanes.0);
+        let pause = self.limits.poll / 2;
+        self.looks_for_urgent = self.urgent_at.is_none_or(|at| at.elapsed() >= pause);
+        if self.looks_for_urgent {
+            self.urgent_at = Some(Instant::now());
+        }
         let (limit, _) = self.admission();
         let start = self.cursor.clone();
         let mut wrapped = start.is_none();
@@ -227,38 +253,65 @@ impl<J: Journal, H: Handler> Run<J, H> {
         let mut room = coalesce(limit, || self.room(limit)).await;
         let mut had_more = Vec::new();
         let mut leases = JoinSet::new();
+        let mut of_targets: HashMap<Arc<str>, usize> = HashMap::new();
         while room > 0
             && let Some(lane) = self.lanes.pop_front()
         {
             self.cursor = Some(lane.clone());
             let taken = self.slots.taken_by(&lane);
-            let admission = self.job.handler.lane(&lane);
-            let in_order = self.limits.in_order || admission.in_order;
+            let LaneAdmission {
+                in_order,
+                at_most,
+                target,
+            } = self.job.handler.lane(&lane);
+            let in_order = self.limits.in_order || in_order;
             let most = if in_order { 1 } else { self.limits.per_lane };
-            let wanted = room.min(most.saturating_sub(taken)).min(admission.at_most);
+            let mut wanted = room.min(most.saturating_sub(taken)).min(at_most);
+            let (mut through, mut is_held) = (through, false);
+            if let Some(TargetAdmission { name, admission }) = &target {
+                let (limit, of_target) = self.bounds(*admission);
+                is_held = of_target < through;
+                if is_held && !self.visits_held() {
+                    continue;
+                }
+                through = through.min(of_target);
+                // Most likely nothing is leased if only urgent entries are: that counts for nothing.
+                if through > Priority::Urgent {
+                    let leased = of_targets.entry(Arc::clone(name)).or_default();
+                    let taken = self.slots.taken_for(name) + *leased;
+                    wanted = wanted.min(limit.saturating_sub(taken));
+                    *leased += wanted;
+                }
+            }
+            let target = target.map(|target| target.name);
             let Some(limit) = u32::try_from(wanted).ok().filter(|wanted| *wanted > 0) else {
                 had_more.push(lane);
                 continue;
             };
-            room -= wanted;
+            // Nor does a lane that is held take room from others.
+            if !is_held {
+                room -= wanted;
+            }
             let request = LeaseRequest {
                 through,
                 in_order,
                 ..LeaseRequest::new(self.queue.clone(), lane.clone(), limit, self.limits.lease)
             };
             let journal = Arc::clone(&self.job.journal);
-            leases.spawn(async move { (lane, wanted, journal.lease(request).await) });
+            leases.spawn(async move { (lane, target, wanted, journal.lease(request).await) });
         }
         let mut failure = None;
         while let Some(leased) = leases.join_next().await {
             match leased {
-                Ok((lane, wanted, Ok(entries))) => {
+                Ok((lane, target, wanted, Ok(entries))) => {
                     if entries.len() == wanted {
                         had_more.push(lane);
                     }
-                    entries.into_iter().for_each(|entry| self.begin(entry));
+                    for entry in entries {
+                        self.begin(entry, target.clone());
+                    }
                 }
-                Ok((_, _, Err(error))) => failure = Some(error),
+                Ok((_, _, _, Err(error))) => failure = Some(error),
                 // The user's journal panicked; the next listing comes to its lane again.
                 Err(_) => {}
             }
@@ -269,9 +322,18 @@ impl<J: Journal, H: Handler> Run<J, H> {
         }
     }
 
-    fn begin(&mut self, entry: Entry) {
+    /// Returns whether to look for urgent entries in a lane whose target accepts no others: for each
+    /// interval of polling in about [`LANES`] of them, whichever they are, so that a target that is down
+    /// costs the others little.
+    fn visits_held(&mut self) -> bool {
+        let (seen, before) = &mut self.held_lanes;
+        *seen += 1;
+        self.looks_for_urgent && rand::random_range(0..(*before).max(1)) < LANES as usize
+    }
+
+    fn begin(&mut self, entry: Entry, target: Option<Arc<str>>) {
         telemetry::leased(&self.queue, entry.changed_at.since(entry.due_at));
-        let slot = self.slots.take(entry.lane.clone());
+        let slot = self.slots.take(entry.lane.clone(), target);
         self.jobs.spawn(self.job.clone().run(entry, slot));
     }
 

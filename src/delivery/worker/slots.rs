@@ -1,7 +1,9 @@
-//! Counts of the entries that are leased and not handled yet, in all and of each lane.
+//! Counts of the entries that are leased and not handled yet: in all, of each lane, of each target.
 
 use std::{
+    borrow::Borrow,
     collections::HashMap,
+    hash::Hash,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -19,16 +21,21 @@ pub(super) struct Slots {
 struct Taken {
     all: usize,
     of_lane: HashMap<String, usize>,
+    of_target: HashMap<Arc<str>, usize>,
 }
 
 impl Slots {
-    pub(super) fn take(self: &Arc<Self>, lane: String) -> Slot {
+    pub(super) fn take(self: &Arc<Self>, lane: String, target: Option<Arc<str>>) -> Slot {
         let mut taken = self.lock();
         taken.all += 1;
         *taken.of_lane.entry(lane.clone()).or_default() += 1;
+        if let Some(target) = &target {
+            *taken.of_target.entry(Arc::clone(target)).or_default() += 1;
+        }
         Slot {
             slots: Arc::clone(self),
             lane,
+            target,
         }
     }
 
@@ -38,6 +45,14 @@ impl Slots {
 
     pub(super) fn taken_by(&self, lane: &str) -> usize {
         self.lock().of_lane.get(lane).copied().unwrap_or_default()
+    }
+
+    pub(super) fn taken_for(&self, target: &str) -> usize {
+        self.lock()
+            .of_target
+            .get(target)
+            .copied()
+            .unwrap_or_default()
     }
 
     /// Waits until a slot is freed, or returns at once if one was since the last wait.
@@ -54,19 +69,31 @@ impl Slots {
 pub(super) struct Slot {
     slots: Arc<Slots>,
     lane: String,
+    target: Option<Arc<str>>,
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
         let mut taken = self.slots.lock();
         taken.all -= 1;
-        if let Some(of_lane) = taken.of_lane.get_mut(&self.lane) {
-            *of_lane -= 1;
-            if *of_lane == 0 {
-                taken.of_lane.remove(&self.lane);
-            }
+        free(&mut taken.of_lane, &self.lane);
+        if let Some(target) = &self.target {
+            free(&mut taken.of_target, target);
         }
         drop(taken);
         self.slots.freed.notify_one();
+    }
+}
+
+fn free<K, Q>(taken: &mut HashMap<K, usize>, name: &Q)
+where
+    K: Borrow<Q> + Eq + Hash,
+    Q: Eq + Hash + ?Sized,
+{
+    if let Some(count) = taken.get_mut(name) {
+        *count -= 1;
+        if *count == 0 {
+            taken.remove(name);
+        }
     }
 }

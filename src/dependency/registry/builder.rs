@@ -32,6 +32,7 @@ pub struct DependenciesBuilder<C = Standard, L = ByAuthority> {
     idle: Duration,
     seed: Option<u64>,
     hook: Hook,
+    keeps_counters: bool,
     classifier: C,
     locate: L,
 }
@@ -44,6 +45,7 @@ impl DependenciesBuilder {
             idle: IDLE,
             seed: None,
             hook: Hook::default(),
+            keeps_counters: false,
             classifier: Standard,
             locate: ByAuthority,
         }
@@ -83,6 +85,14 @@ impl<C, L> DependenciesBuilder<C, L> {
         self
     }
 
+    /// Says that the process has installed its recorder of metrics: the counter of calls that succeed
+    /// is looked up once for each dependency, not for each call. Not for a recorder that forgets metrics
+    /// after an idle time.
+    pub fn recorder_installed(mut self) -> Self {
+        self.keeps_counters = true;
+        self
+    }
+
     /// Classifies outcomes by this classifier. A closure is for responses of one type; the layers of
     /// [`stacks::client`](crate::stacks::client) see several, and take a
     /// [`Classify`](crate::classify::Classify) for all of them, as the
@@ -94,6 +104,7 @@ impl<C, L> DependenciesBuilder<C, L> {
             idle: self.idle,
             seed: self.seed,
             hook: self.hook,
+            keeps_counters: self.keeps_counters,
             classifier,
             locate: self.locate,
         }
@@ -129,6 +140,7 @@ impl<C, L> DependenciesBuilder<C, L> {
             idle: self.idle,
             seed: self.seed,
             hook: self.hook,
+            keeps_counters: self.keeps_counters,
             classifier: self.classifier,
             locate,
         }
@@ -200,6 +212,7 @@ impl<C, L> DependenciesBuilder<C, L> {
                 has_counting_layer: AtomicBool::new(false),
                 marks_originals: AtomicBool::new(false),
                 has_retry_loop: Arc::default(),
+                keeps_counters: self.keeps_counters,
                 served: Default::default(),
             }),
             classifier: self.classifier,

@@ -12,7 +12,7 @@ use pin_project_lite::pin_project;
 use crate::{
     call::{
         Effect, RetryOutcome,
-        caller::{GaveUp, InScope, NestedFailure, is_final},
+        caller::{GaveUp, MaybeInScope, NestedFailure, is_final},
     },
     classify::Rules,
     http::{GrpcCode, grpc::PUSHBACK, problem::Problem},
@@ -32,8 +32,8 @@ pin_project! {
 pin_project! {
     #[project = StateProj]
     enum State<F> {
-        // The handler runs in the scope of its caller.
-        Called { #[pin] future: InScope<F>, nested: Option<Arc<NestedFailure>> },
+        // The handler runs, in the scope of its caller unless that is for the request alone.
+        Called { #[pin] future: MaybeInScope<F>, nested: Option<Arc<NestedFailure>> },
         // The caller's deadline had passed.
         Late,
     }
@@ -41,7 +41,7 @@ pin_project! {
 
 impl<F> DeadlineFuture<F> {
     pub(super) fn called(
-        future: InScope<F>,
+        future: MaybeInScope<F>,
         nested: Option<Arc<NestedFailure>>,
         grpc: bool,
     ) -> Self {

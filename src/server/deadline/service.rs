@@ -8,7 +8,7 @@ use tower::Service;
 
 use super::{DeadlineFuture, layer::Settings};
 use crate::{
-    call::{CallerContext, release},
+    call::{CallerContext, caller::MaybeInScope, release},
     http::grpc::is_grpc,
     server::problem::ProblemBody,
 };
@@ -57,8 +57,16 @@ where
         if let Some(caller) = &caller {
             request.extensions_mut().insert(caller.clone());
         }
-        let scope = caller.filter(|_| settings.task_local);
-        let future = CallerContext::sync_scope(scope.clone(), || inner.call(request));
-        DeadlineFuture::called(CallerContext::carry(scope, future), nested, grpc)
+        let future = match settings.task_local {
+            true => {
+                let future = CallerContext::sync_scope(caller.clone(), || inner.call(request));
+                let future = CallerContext::carry(caller, future);
+                MaybeInScope::Scoped { future }
+            }
+            false => MaybeInScope::Plain {
+                future: inner.call(request),
+            },
+        };
+        DeadlineFuture::called(future, nested, grpc)
     }
 }

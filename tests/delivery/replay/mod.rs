@@ -6,3 +6,4 @@ mod callbacks;
 mod control;
 mod drain;
 mod shop;
+mod targets;

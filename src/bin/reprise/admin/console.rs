@@ -90,7 +90,7 @@ pub(super) async fn events(State(admin): State<Admin>) -> Response {
 
 async fn state(admin: &Admin, counted: bool) -> Value {
     let upstreams = admin.upstreams.list();
-    let upstream = admin.registries.upstream.list();
+    let upstream = admin.upstream_dependencies();
     let upstream = upstream.iter().map(|dependency| {
         let mut described = describe(dependency);
         described["kind"] = "upstream".into();

@@ -26,6 +26,11 @@ impl AdminError {
         Self::new(StatusCode::NOT_FOUND, "there is no such thing")
     }
 
+    pub(crate) fn method() -> Self {
+        let why = "not with this method: GET / lists what there is";
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, why)
+    }
+
     pub(crate) fn conflict(why: String) -> Self {
         Self(StatusCode::CONFLICT, why)
     }

@@ -68,6 +68,7 @@ pub(crate) async fn serve(
     let app = router(admin)
         .merge(console::routes(Arc::clone(&guard)))
         .fallback(|| async { AdminError::not_found() })
+        .method_not_allowed_fallback(|| async { AdminError::method() })
         .layer(middleware::from_fn_with_state(guard, guard::check));
     let closing = async move { _ = closed.wait_for(|closed| *closed).await };
     axum::serve(listener, app)
@@ -112,12 +113,16 @@ GET  /dead-letters/ID               one of them, with its history
 POST /dead-letters/ID/redrive       queues it again; a reply that is kept for its key is still its reply
 POST /dead-letters/redrive?queue=replay&dry_run=true
                                     all: queue, owner, label, cause, dry_run, per_second, at_most, background
+POST /dead-letters/ID/purge         removes it for good
+POST /dead-letters/purge?queue=replay&dry_run=true
+                                    all: queue, owner, label, cause, dry_run, at_most, background
 GET  /keys                          idempotency keys of unknown outcome: limit, after
 GET  /keys/KEY                      one of them
 POST /keys/KEY/resolve?effect=none  how it ended: effect=none, unknown_reply, or reply with status and the
                                     body of this request; keep=24h, token
 POST /keys/KEY/release              the next repeat is executed, whatever happened: token
 GET  /redrives                      those in the background, and how far they are
+GET  /redrives/NUMBER               one of them
 POST /redrives/NUMBER/stop          ends one; the rest stay dead letters
 ";
 
@@ -166,6 +171,16 @@ async fn metrics(State(admin): State<Admin>) -> impl IntoResponse {
     ([(header::CONTENT_TYPE, kind)], admin.prometheus.render())
 }
 
+impl Admin {
+    /// Lists the dependencies of the upstreams, those that were not called yet too.
+    fn upstream_dependencies(&self) -> Vec<Arc<Dependency>> {
+        for upstream in self.upstreams.list() {
+            let _ = self.registries.upstream.get(upstream.name());
+        }
+        self.registries.upstream.list()
+    }
+}
+
 async fn dependencies(State(admin): State<Admin>) -> Json<Value> {
     let list = |known: Vec<Arc<Dependency>>| -> Vec<Value> {
         known
@@ -174,7 +189,7 @@ async fn dependencies(State(admin): State<Admin>) -> Json<Value> {
             .collect()
     };
     Json(json!({
-        "upstream": list(admin.registries.upstream.list()),
+        "upstream": list(admin.upstream_dependencies()),
         "inbound": list(admin.registries.inbound.list()),
     }))
 }

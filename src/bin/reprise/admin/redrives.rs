@@ -151,8 +151,9 @@ async fn list(State(admin): State<StoreAdmin>) -> Json<Value> {
 
 async fn one(
     State(admin): State<StoreAdmin>,
-    Path(number): Path<u64>,
+    Path(number): Path<String>,
 ) -> Result<Json<Value>, AdminError> {
+    let number = parse(&number)?;
     let all = admin.redrives.known.lock();
     let all = all.unwrap_or_else(PoisonError::into_inner);
     let known = all.iter().find(|known| known.number == number);
@@ -161,15 +162,22 @@ async fn one(
         .ok_or_else(AdminError::not_found)
 }
 
+fn parse(number: &str) -> Result<u64, AdminError> {
+    let allowed = "the number of a redrive or purge";
+    let parsed = number.parse();
+    parsed.map_err(|_| AdminError::invalid("number", number, allowed))
+}
+
 async fn stop(
     State(admin): State<StoreAdmin>,
-    Path(number): Path<u64>,
+    Path(path): Path<String>,
 ) -> Result<Json<Value>, AdminError> {
+    let number = parse(&path)?;
     {
         let all = admin.redrives.known.lock();
         let all = all.unwrap_or_else(PoisonError::into_inner);
         let known = all.iter().find(|known| known.number == number);
         known.ok_or_else(AdminError::not_found)?.task.abort();
     }
-    one(State(admin), Path(number)).await
+    one(State(admin), Path(path)).await
 }

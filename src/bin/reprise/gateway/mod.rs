@@ -3,6 +3,7 @@
 mod access;
 pub(crate) mod caller;
 mod cores;
+mod dial;
 mod file;
 pub(crate) mod flags;
 mod headers;

@@ -74,9 +74,13 @@ pub(crate) struct Registries {
 
 impl Registries {
     pub(crate) fn new(policies: &Policies) -> Self {
+        let registry = || {
+            let builder = Dependencies::builder(policies.clone());
+            builder.recorder_installed().build()
+        };
         Self {
-            upstream: Dependencies::new(policies.clone()),
-            inbound: Dependencies::new(policies.clone()),
+            upstream: registry(),
+            inbound: registry(),
         }
     }
 

@@ -18,7 +18,7 @@ use tower_reprise::{
     DeadlineLayer, IdempotencyLayer, InboundBudgetLayer, ProblemLayer, RetryLayer,
     delivery::{
         dead_letter::{DeadLetters, LogAlert},
-        replay::{Replay, ReplayOrder},
+        replay::Replay,
         webhooks::Webhooks,
         worker::WorkerHandle,
     },
@@ -76,10 +76,11 @@ impl<R> Answers for R where
 
 /// The proxy and nothing else.
 pub(crate) fn bare(upstreams: Upstreams) -> impl Serves<ProblemBody<Incoming>> {
+    let sender = Sender(upstreams.clone());
     ServiceBuilder::new()
         .layer(ProblemLayer::new())
         .filter(move |request| upstreams.aim(request))
-        .service(Sender)
+        .service(sender)
 }
 
 /// A reply as it comes out of all layers.
@@ -128,17 +129,11 @@ pub(crate) async fn layered(
         })
         // Nothing is served in maintenance, whatever the method or the caller.
         .served_in_maintenance(|_| false);
-    match &settings.upstreams[..] {
-        [only] if only.endpoints.len() == 1 => {
-            replay = replay.paced_by(&registries.upstream, &*only.name);
-        }
-        // One that is down does not keep the others from theirs.
-        _ => {
-            let upstreams = upstreams.clone();
-            let order = ReplayOrder::per(move |head| upstreams.name(head));
-            replay = replay.order(order);
-        }
-    }
+    // One that is down does not keep the others from theirs.
+    let targets = upstreams.clone();
+    replay = replay
+        .target(move |head| targets.name(head))
+        .targets_paced_by(&registries.upstream);
     if let Some(webhooks) = &webhooks {
         replay = replay.callbacks(webhooks.clone());
     }
@@ -166,11 +161,12 @@ pub(crate) async fn layered(
     let calls = ServiceBuilder::new()
         // Each of the layers above moves this future.
         .map_future(Box::pin)
+        .map_request(Upstreams::go_by_authority)
         .option_layer(stamp)
         .layer(retry)
         .map_request(move |request| endpoints.choose(&deps, request))
         .layer((guard, hedge, peek))
-        .service(Sender);
+        .service(Sender(upstreams.clone()));
 
     // In, to where the worker comes in too.
     let requirement = match settings.require_key {
@@ -207,7 +203,8 @@ pub(crate) async fn layered(
     ];
 
     // All the way in.
-    let mut deadlines = DeadlineLayer::new();
+    // The calls to the upstream are made with the request itself, which carries the context.
+    let mut deadlines = DeadlineLayer::new().task_local(false);
     if settings.trust_callers {
         deadlines = deadlines.trust_callers();
     }

@@ -11,10 +11,10 @@ use std::{
 use axum::body::Body;
 use http::{
     HeaderValue, Request, Uri, Version,
-    header::{AUTHORIZATION, HOST},
+    header::{AUTHORIZATION, HOST, InvalidHeaderValue},
     uri::{Authority, Parts, PathAndQuery, Scheme},
 };
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_rustls::HttpsConnectorBuilder;
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::{TokioExecutor, TokioTimer},
@@ -25,6 +25,7 @@ use tower_reprise::{Dependencies, delivery::replay::Replayed, error::BoxError};
 
 use super::{
     cores,
+    dial::{Dial, short_authority},
     routes::{Misses, leaves},
     traffic::Tally,
 };
@@ -34,7 +35,7 @@ const LONGEST: usize = u16::MAX as usize - 1;
 /// The most endpoints of an upstream: those that a call has tried are bits of a word.
 pub(crate) const MOST_ENDPOINTS: usize = 64;
 
-pub(crate) type Calls = Client<HttpsConnector<HttpConnector>, Body>;
+pub(crate) type Calls = Client<Dial, Body>;
 
 /// The settings of one upstream. Upstreams with equal ones are the same after a reload.
 #[derive(Debug, Clone, PartialEq)]
@@ -97,6 +98,11 @@ pub(crate) struct Upstream {
 pub(crate) struct Endpoint {
     scheme: Scheme,
     authority: Authority,
+    /// Its authority in the pool of connections.
+    pooled: Authority,
+    /// The `Host` of HTTP/1: the authority without the scheme's own port, as the client would format it
+    /// for each request.
+    host: HeaderValue,
     /// Its base path, without a slash at its end.
     prefix: Box<str>,
     /// The name of its breaker and gate.
@@ -111,19 +117,33 @@ pub(crate) struct Tried(Arc<AtomicU64>);
 
 impl Upstream {
     pub(crate) fn new(settings: UpstreamSettings) -> Result<Self, BoxError> {
-        let endpoint = |(uri, dependency): (&Uri, Arc<str>)| -> Result<Endpoint, BoxError> {
-            let parts = uri.clone().into_parts();
-            let path = parts.path_and_query.as_ref().map_or("", PathAndQuery::path);
-            Ok(Endpoint {
-                scheme: parts.scheme.ok_or("the upstream has no scheme")?,
-                prefix: path.trim_end_matches('/').into(),
-                authority: parts.authority.ok_or("the upstream has no host")?,
-                dependency,
-                attempts: Tally::default(),
-            })
-        };
+        let endpoint =
+            |(number, (uri, dependency)): (usize, (&Uri, Arc<str>))| -> Result<Endpoint, BoxError> {
+                let parts = uri.clone().into_parts();
+                let path = parts.path_and_query.as_ref().map_or("", PathAndQuery::path);
+                let scheme = parts.scheme.ok_or("the upstream has no scheme")?;
+                let authority = parts.authority.ok_or("the upstream has no host")?;
+                let is_http1 = scheme == Scheme::HTTP && !settings.http2;
+                Ok(Endpoint {
+                    pooled: match is_http1 {
+                        true => short_authority(number)?,
+                        false => authority.clone(),
+                    },
+                    host: host_of(&scheme, &authority)?,
+                    scheme,
+                    prefix: path.trim_end_matches('/').into(),
+                    authority,
+                    dependency,
+                    attempts: Tally::default(),
+                })
+            };
         let names = settings.endpoint_names();
-        let endpoints = settings.endpoints.iter().zip(names).map(endpoint);
+        let endpoints = settings
+            .endpoints
+            .iter()
+            .zip(names)
+            .enumerate()
+            .map(endpoint);
         let endpoints: Result<Box<[_]>, _> = endpoints.collect();
         Ok(Self {
             authority: settings.name.parse()?,
@@ -230,10 +250,25 @@ impl Upstream {
             (prefix, "*") => prefix.parse()?,
             (prefix, path) => format!("{prefix}{path}").parse()?,
         };
-        let (scheme, authority) = (endpoint.scheme.clone(), endpoint.authority.clone());
+        let (scheme, authority) = (endpoint.scheme.clone(), endpoint.pooled.clone());
+        // With TLS it may become HTTP/2, which has an authority instead.
+        if !self.settings.http2 && scheme == Scheme::HTTP {
+            let headers = request.headers_mut();
+            if !self.settings.preserve_host || !headers.contains_key(HOST) {
+                headers.insert(HOST, endpoint.host.clone());
+            }
+        }
         *request.uri_mut() = uri(scheme, authority, path)?;
         Ok(self.clients[cores::number()].request(request))
     }
+}
+
+fn host_of(scheme: &Scheme, authority: &Authority) -> Result<HeaderValue, InvalidHeaderValue> {
+    let own = if *scheme == Scheme::HTTPS { 443 } else { 80 };
+    HeaderValue::from_str(match authority.port_u16() {
+        Some(port) if port != own => authority.as_str(),
+        _ => authority.host(),
+    })
 }
 
 fn uri(scheme: Scheme, authority: Authority, path: PathAndQuery) -> Result<Uri, BoxError> {
@@ -264,6 +299,13 @@ fn clients(settings: &UpstreamSettings) -> Result<Box<[Calls]>, BoxError> {
         .https_or_http()
         .enable_all_versions()
         .wrap_connector(tcp);
+    // With HTTP/2 requests hold the authority.
+    let numbered = if settings.http2 {
+        &[][..]
+    } else {
+        &settings.endpoints
+    };
+    let connector = Dial::new(connector, numbered);
     let client = |_| {
         Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())

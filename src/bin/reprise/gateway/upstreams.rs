@@ -3,7 +3,7 @@
 
 use std::{
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, Weak},
     task::{Context, Poll, ready},
 };
 
@@ -36,10 +36,11 @@ pub(crate) struct Upstreams(Arc<ArcSwap<Known>>);
 struct Known {
     routes: Routes,
     upstreams: Vec<Arc<Upstream>>,
+    /// Those that a reload took away: calls that are under way keep to them, and keep them.
+    removed: Vec<Weak<Upstream>>,
 }
 
-/// On a request: the route that it has taken. A call keeps to its upstream, even if a reload takes that
-/// away meanwhile.
+/// On a request: the route that it has taken.
 #[derive(Debug, Clone)]
 struct Taken(Arc<Route>);
 
@@ -111,6 +112,30 @@ impl Upstreams {
         }
     }
 
+    /// Takes the route off a request whose authority is enough: without extensions the copy for retries
+    /// takes 900 instructions less (callgrind).
+    pub(crate) fn go_by_authority(mut request: Request<Body>) -> Request<Body> {
+        // Which endpoints were tried goes with the route.
+        if request.extensions().get::<Tried>().is_none() {
+            request.extensions_mut().remove::<Taken>();
+        }
+        request
+    }
+
+    /// Returns the upstream that has claimed a request.
+    fn claimed<B>(&self, request: &mut Request<B>) -> Option<Arc<Upstream>> {
+        if let Some(Taken(route)) = request.extensions_mut().remove() {
+            return Some(Arc::clone(&route.upstream));
+        }
+        let name = request.uri().authority()?.as_str();
+        let known = self.0.load();
+        let named = known.upstreams.iter().find(|it| it.name() == name);
+        named.cloned().or_else(|| {
+            let mut removed = known.removed.iter().filter_map(Weak::upgrade);
+            removed.find(|it| it.name() == name)
+        })
+    }
+
     /// Chooses the endpoint of an attempt.
     pub(crate) fn choose(&self, deps: &Dependencies, mut request: Request<Body>) -> Request<Body> {
         // Upstreams with one endpoint leave nothing on requests.
@@ -152,8 +177,13 @@ impl Known {
                 upstream: Arc::clone(upstream.ok_or("a route leads nowhere")?),
             })
         });
+        let routes = Routes::new(routes.collect::<Result<_, _>>()?);
+        let is_removed = |it: &&Arc<Upstream>| !upstreams.iter().any(|new| Arc::ptr_eq(new, it));
+        let removed = self.upstreams.iter().filter(is_removed).map(Arc::downgrade);
+        let before = self.removed.iter().filter(|it| it.strong_count() > 0);
         Ok(Self {
-            routes: Routes::new(routes.collect::<Result<_, _>>()?),
+            routes,
+            removed: removed.chain(before.cloned()).collect(),
             upstreams,
         })
     }
@@ -165,7 +195,7 @@ struct Chosen(usize);
 
 /// Sends requests to the upstreams that have claimed them.
 #[derive(Debug, Clone)]
-pub(crate) struct Sender;
+pub(crate) struct Sender(pub(crate) Upstreams);
 
 impl Service<Request<Body>> for Sender {
     type Response = Response<Incoming>;
@@ -179,14 +209,14 @@ impl Service<Request<Body>> for Sender {
     fn call(&mut self, mut request: Request<Body>) -> Sending {
         let endpoint = request.extensions_mut().remove::<Chosen>();
         let endpoint = endpoint.map_or(0, |Chosen(endpoint)| endpoint);
-        let Some(Taken(route)) = request.extensions_mut().remove() else {
+        let Some(upstream) = self.0.claimed(&mut request) else {
             return Sending::Failed(Some(Misses::Unknown.into()));
         };
-        match route.upstream.send(request, endpoint) {
+        match upstream.send(request, endpoint) {
             Ok(response) => Sending::Sent {
                 response,
                 started: Instant::now(),
-                route,
+                upstream,
                 endpoint,
             },
             Err(error) => Sending::Failed(Some(error)),
@@ -199,7 +229,7 @@ pub(crate) enum Sending {
     Sent {
         response: ResponseFuture,
         started: Instant,
-        route: Arc<Route>,
+        upstream: Arc<Upstream>,
         endpoint: usize,
     },
     Failed(Option<BoxError>),
@@ -213,13 +243,13 @@ impl Future for Sending {
             Self::Sent {
                 response,
                 started,
-                route,
+                upstream,
                 endpoint,
             } => {
                 let result = ready!(Pin::new(response).poll(cx));
                 let status = result.as_ref().map(Response::status);
                 let failed = !status.is_ok_and(|status| !status.is_server_error());
-                let attempts = &route.upstream.endpoints[*endpoint].attempts;
+                let attempts = &upstream.endpoints[*endpoint].attempts;
                 attempts.count(failed, started.elapsed());
                 Poll::Ready(Ok(result?))
             }
