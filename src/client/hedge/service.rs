@@ -22,7 +22,7 @@ use crate::{
     client::{
         located::CallLocated,
         pool::Pooled,
-        retry::{HttpRequests, HttpSnapshot, ReplayBody, ReplayLimits, ReplayRequests, snapshot},
+        retry::{HttpRequests, HttpSnapshot, ReplayBody, ReplayLimits, snapshot},
     },
     dependency::{ByAuthority, Dependency, DependencyCache, LastSlot, Locate, Route},
     error::BoxError,
@@ -146,9 +146,7 @@ impl<S, C, L> Hedge<S, C, L> {
             return None;
         }
         let rules = dependency.policy().rules();
-        let requests = &self.requests;
-        let repeatable = ReplayRequests::<_, S::Response>::repeatable(requests, request, rules)
-            && deps.locate.repeatable(rules, request)
+        let repeatable = rules.repeatable(request, self.requests.keys)
             && deps.classifier.repeatable(rules, request);
         let caller = CallerContext::of(match kind {
             ExtensionsKind::Other => Some(request.extensions()),
