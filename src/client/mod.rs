@@ -10,6 +10,7 @@ pub mod circuit_breaker;
 mod guard;
 pub mod hedge;
 pub mod idempotency_key;
+mod located;
 pub mod peek;
 mod pool;
 pub mod retry;
@@ -17,7 +18,10 @@ pub mod retry_after;
 pub mod retry_budget;
 mod timer;
 
-pub use self::guard::{Guard, GuardFuture, GuardLayer};
+pub use self::{
+    guard::{Guard, GuardFuture, GuardLayer},
+    located::CallLocated,
+};
 
 #[cfg(all(test, not(reprise_loom)))]
 mod tests;

@@ -1,6 +1,6 @@
 //! Boxes that go back to a pool of their thread. What a call needs besides its request is kept in one,
 //! so that the future which each layer moves is small and a call allocates nothing. Without the boxes
-//! for timers and hedges the future of `stacks::client` has 800 bytes instead of 480.
+//! for timers and hedges the future of `stacks::client` has some 800 bytes instead of 472.
 
 use std::{
     cell::RefCell,

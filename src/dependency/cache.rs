@@ -1,4 +1,4 @@
-use std::{fmt, sync::Arc};
+use std::{fmt, ptr, sync::Arc};
 
 use arc_swap::ArcSwapOption;
 
@@ -63,50 +63,66 @@ impl<C, L, T: CacheEntry> DependencyCache<C, L, T> {
     where
         L: Locate<Req>,
     {
-        let found = match self.last.take() {
-            Some(last) if self.deps.locates(request, last.dependency()) => last,
-            // Several dependencies: the shared entry is no better a guess than the registry.
-            Some(last) if !last.dependency().is_retired() => self.ask(request, make, Some(last)),
-            _ => self.find_shared(request, make),
-        };
-        found.dependency().touch();
-        (&self.deps, self.last.insert(found))
+        let Self { deps, shared, last } = self;
+        let is = |entry: &T| deps.locates(request, entry.dependency());
+        let entry = find(last, shared, is, |before| make(deps.find(request), before));
+        (deps, entry)
     }
 
-    #[cold]
-    fn find_shared<Req>(
-        &self,
-        request: &Req,
+    /// Returns the registry and the entry of a dependency that a layer above found.
+    #[inline]
+    pub(crate) fn of(
+        &mut self,
+        dependency: &Arc<Dependency>,
         make: impl FnOnce(Arc<Dependency>, Option<Arc<T>>) -> Arc<T>,
-    ) -> Arc<T>
-    where
-        L: Locate<Req>,
-    {
-        let entry = self.shared.load();
-        match &*entry {
-            Some(entry) if self.deps.locates(request, entry.dependency()) => Arc::clone(entry),
-            Some(entry) if !entry.dependency().is_retired() => {
-                self.ask(request, make, Some(Arc::clone(entry)))
-            }
-            before => {
-                let found = self.ask(request, make, before.clone());
-                self.shared.store(Some(Arc::clone(&found)));
-                found
-            }
+    ) -> (&Dependencies<C, L>, &Arc<T>) {
+        let Self { deps, shared, last } = self;
+        let is = |entry: &T| ptr::eq(entry.dependency(), &**dependency);
+        let entry = find(last, shared, is, |before| {
+            make(Arc::clone(dependency), before)
+        });
+        (deps, entry)
+    }
+}
+
+/// Returns the entry that `is` the one, or makes it.
+#[inline(always)]
+fn find<'a, T: CacheEntry>(
+    last: &'a mut Option<Arc<T>>,
+    shared: &ArcSwapOption<T>,
+    is: impl Fn(&T) -> bool,
+    make: impl FnOnce(Option<Arc<T>>) -> Arc<T>,
+) -> &'a Arc<T> {
+    let found = match last.take() {
+        Some(last) if is(&last) => last,
+        // Several dependencies: the shared entry is no better a guess than the registry.
+        Some(last) if !last.dependency().is_retired() => make_other(make, last),
+        _ => find_shared(shared, is, make),
+    };
+    found.dependency().touch();
+    last.insert(found)
+}
+
+#[cold]
+fn make_other<T>(make: impl FnOnce(Option<Arc<T>>) -> Arc<T>, last: Arc<T>) -> Arc<T> {
+    make(Some(last))
+}
+
+#[cold]
+fn find_shared<T: CacheEntry>(
+    shared: &ArcSwapOption<T>,
+    is: impl Fn(&T) -> bool,
+    make: impl FnOnce(Option<Arc<T>>) -> Arc<T>,
+) -> Arc<T> {
+    let entry = shared.load();
+    match &*entry {
+        Some(entry) if is(entry) => Arc::clone(entry),
+        Some(entry) if !entry.dependency().is_retired() => make(Some(Arc::clone(entry))),
+        before => {
+            let found = make(before.clone());
+            shared.store(Some(Arc::clone(&found)));
+            found
         }
-    }
-
-    #[cold]
-    fn ask<Req>(
-        &self,
-        request: &Req,
-        make: impl FnOnce(Arc<Dependency>, Option<Arc<T>>) -> Arc<T>,
-        before: Option<Arc<T>>,
-    ) -> Arc<T>
-    where
-        L: Locate<Req>,
-    {
-        make(self.deps.find(request), before)
     }
 }
 
@@ -160,6 +176,22 @@ mod tests {
             assert_eq!(find(&template, "a"), (next, false));
             assert_eq!(find(&template, "b"), (next, true));
             assert_eq!(find(&template, "a"), (next, false), "and stays so");
+        }
+    }
+
+    #[test]
+    fn p_4_the_entry_of_a_dependency_that_was_found_is_of_that_one() {
+        let policy = |retries| Policy::http().max_retries(retries).build().unwrap();
+        let deps = Dependencies::new(policy(3));
+        let template = DependencyCache::<_, _, Dependency>::new(deps.clone());
+        let mut service = template.clone();
+        let (a, b) = (deps.get("a"), deps.get("b"));
+        deps.reload(policy(1));
+        for expected in [&a, &b, &b, &deps.get("a"), &a] {
+            for service in [&mut service, &mut template.clone()] {
+                let (_, entry) = service.of(expected, |dependency, _| dependency);
+                assert!(Arc::ptr_eq(entry, expected));
+            }
         }
     }
 

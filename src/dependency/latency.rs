@@ -20,7 +20,7 @@ const BUCKETS: usize = bucket(LARGEST << UNIT_BITS) + 1;
 
 /// The latencies of attempts, and the delay after which a hedge goes out.
 ///
-/// Recording is two atomic adds. One attempt of each batch reads the quantile, and stores the delay
+/// Recording is one atomic add. One attempt of each batch reads the quantile, and stores the delay
 /// for all others.
 ///
 /// Only attempts that were not themselves hedges are recorded. Of one that was dropped, for its hedge or
@@ -45,6 +45,9 @@ pub(crate) struct Latency {
 /// bucket. Beginning a half is claimed by a compare-and-exchange, so that one thread empties it.
 #[derive(Debug)]
 struct Sketch {
+    /// Stored, not added to: of attempts that are recorded at the same moment one may go uncounted, or
+    /// later ones be counted anew. Either makes a batch longer by less than another one, and an add
+    /// would be a twentieth of the time that a `HedgeLayer` adds to a call (`peers client`).
     recorded: AtomicU64,
     halves: [Half; 2],
 }
@@ -53,6 +56,9 @@ struct Sketch {
 struct Half {
     /// The number of the time span that it counts; zero before the first.
     number: AtomicU64,
+    /// The highest bucket that was counted in: no others are read for a quantile. Without it one call
+    /// in 32 takes 1,400 instructions more (callgrind).
+    top: AtomicU32,
     answered: [AtomicU32; BUCKETS],
     /// Attempts that were out for so long without an answer.
     cut_off: [AtomicU32; BUCKETS],
@@ -62,6 +68,7 @@ impl Latency {
     pub(super) fn new(policy: HedgePolicy) -> Self {
         let half = || Half {
             number: AtomicU64::new(0),
+            top: AtomicU32::new(0),
             answered: std::array::from_fn(|_| AtomicU32::new(0)),
             cut_off: std::array::from_fn(|_| AtomicU32::new(0)),
         };
@@ -101,7 +108,8 @@ impl Latency {
     /// Most of those that were ready at once read no clock.
     #[inline]
     pub(crate) fn record(&self, took: Option<Duration>, answered: bool, now: impl FnOnce() -> u64) {
-        let recorded = self.sketch.recorded.fetch_add(1, Ordering::Relaxed) + 1;
+        let recorded = self.sketch.recorded.load(Ordering::Relaxed) + 1;
+        self.sketch.recorded.store(recorded, Ordering::Relaxed);
         let ends_batch = recorded.is_multiple_of(BATCH);
         let newest = self.sketch.newest();
         let number = match took {
@@ -111,6 +119,10 @@ impl Latency {
         let half = &self.sketch.halves[(number % 2) as usize];
         half.begin(number);
         let bucket = bucket(took.map_or(0, nanos));
+        let top = bucket as u32;
+        if half.top.load(Ordering::Relaxed) < top {
+            half.top.fetch_max(top, Ordering::Relaxed);
+        }
         let counts = match answered {
             true => &half.answered,
             false => &half.cut_off,
@@ -170,13 +182,20 @@ impl Sketch {
             (answered, cut_off)
         };
         let all = |(answered, cut_off)| answered + cut_off;
-        let mut out: u64 = (0..BUCKETS).map(|bucket| all(count(bucket))).sum();
+        let top = |half: &Half| half.top.load(Ordering::Relaxed);
+        let buckets = self
+            .halves
+            .iter()
+            .map(top)
+            .max()
+            .map_or(0, |top| top as usize + 1);
+        let mut out: u64 = (0..buckets).map(|bucket| all(count(bucket))).sum();
         if out < BATCH {
             return None;
         }
         // The share of attempts that an answer takes longer than this.
         let (mut longer, target, mut longest) = (1.0, 1.0 - quantile, 0);
-        for bucket in 0..BUCKETS {
+        for bucket in 0..buckets {
             let counts @ (answered, _) = count(bucket);
             let after = longer * (1.0 - answered as f64 / out.max(1) as f64);
             let (from, to) = (lower_bound(bucket), lower_bound(bucket + 1));
@@ -214,6 +233,7 @@ impl Half {
             .number
             .compare_exchange(before, number, relaxed, relaxed);
         if claimed.is_ok() {
+            self.top.store(0, relaxed);
             for bucket in self.answered.iter().chain(&self.cut_off) {
                 bucket.store(0, relaxed);
             }

@@ -43,7 +43,7 @@ impl Dependency {
     pub(crate) fn classify<C, Req, Res>(
         self: &Arc<Self>,
         classifier: &C,
-        result: &mut Result<Res, BoxError>,
+        result: Result<&mut Res, &mut BoxError>,
     ) -> Verdict
     where
         C: Classify<Req, Res>,
@@ -66,14 +66,16 @@ impl Dependency {
     pub(crate) fn classify_for_all<C, Req, Res>(
         self: &Arc<Self>,
         classifier: &C,
-        result: &mut Result<Res, BoxError>,
+        result: Result<&mut Res, &mut BoxError>,
     ) -> Verdict
     where
         C: Classify<Req, Res>,
     {
-        let verdict = self.classify(classifier, result);
-        if let Ok(response) = result
-            && !verdict.is_success()
+        let Ok(response) = result else {
+            return self.classify(classifier, result);
+        };
+        let verdict = self.classify(classifier, Ok(&mut *response));
+        if !verdict.is_success()
             && let Some(head) = classifier.response_head(response)
         {
             self.share_verdict(head, verdict);
@@ -213,7 +215,8 @@ mod tests {
     fn c_3_a_refusal_is_known_whoever_classifies() {
         let all_well = |_: Result<&(), &(dyn Error + 'static)>| Verdict::SUCCESS;
         let dependency = dependency();
-        let classify = |error| dependency.classify::<_, (), ()>(&all_well, &mut Err(error));
+        let classify =
+            |error: BoxError| dependency.classify::<_, (), ()>(&all_well, Err(&mut { error }));
         let verdict = classify(Refused::new(Refusal::Breaker, "a", None).into());
         assert_eq!(verdict.cause, Cause::Refused(Refusal::Breaker));
         assert_eq!(
@@ -266,15 +269,15 @@ mod tests {
                 .status(503)
                 .body(())
                 .expect("a response"));
-            let first = ours.classify_for_all(&counting, &mut result);
+            let first = ours.classify_for_all(&counting, result.as_mut());
             assert_eq!(first.cause, Cause::Status(StatusCode::SERVICE_UNAVAILABLE));
             if let Ok(response) = &mut result {
                 change(response);
             }
             counting.0.set(0);
-            ours.classify(&counting, &mut result);
+            ours.classify(&counting, result.as_mut());
             assert_eq!(counting.0.get(), expected, "{what}");
-            other.classify(&counting, &mut result);
+            other.classify(&counting, result.as_mut());
             assert_eq!(counting.0.get(), expected + 1, "{what}, for another");
         }
     }
@@ -282,7 +285,7 @@ mod tests {
     #[test]
     fn c_8_a_success_gets_no_extension() {
         let mut result = Ok(Response::new(()));
-        dependency().classify_for_all(&Counting::default(), &mut result);
+        dependency().classify_for_all(&Counting::default(), result.as_mut());
         assert!(result.is_ok_and(|response| response.extensions().is_empty()));
     }
 }

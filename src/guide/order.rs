@@ -19,7 +19,8 @@
 //!
 //! The stack has fewer layers with the same effect: its retry layer
 //! [charges repeats](crate::RetryLayer::charge_repeats) of other loops itself, and a
-//! [`GuardLayer`](crate::client::GuardLayer) is a `RetryAfterLayer` around a `CircuitBreakerLayer`.
+//! [`GuardLayer`](crate::client::GuardLayer) is a `RetryAfterLayer` around a `CircuitBreakerLayer`. It goes
+//! around a `HedgeLayer` or a `PeekLayer`, which it tells the dependency; around other services put the two.
 //!
 //! Put a layer of your own above the retries to run it once per call, below to run it once per
 //! attempt. All layers of this crate share one [`Dependencies`](crate::dependency::Dependencies).

@@ -135,10 +135,15 @@ pub(crate) fn is_one_of<B>(methods: &[String], request: &Request<B>) -> bool {
     let Some(path) = request.uri().path().strip_prefix('/') else {
         return false;
     };
-    let service = path.rsplit_once('/').map_or(path, |(service, _)| service);
-    methods
-        .iter()
-        .any(|method| method == path || method == service)
+    // Most methods are ruled out, or found, by their first letters.
+    methods.iter().any(|method| {
+        let rest = path.strip_prefix(method.as_str());
+        let name = |rest: &str| {
+            rest.strip_prefix('/')
+                .is_some_and(|name| !name.contains('/'))
+        };
+        rest.is_some_and(|rest| rest.is_empty() || name(rest))
+    })
 }
 
 /// The extension that tonic puts on each request.
@@ -151,6 +156,29 @@ pub(crate) type GrpcMethod = Vec<std::convert::Infallible>;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn c_5_a_method_is_declared_by_its_own_name_or_its_services() {
+        let declared = ["a.B/Get", "a.C"].map(str::to_owned);
+        for (path, expected) in [
+            ("/a.B/Get", true),
+            ("/a.B/GetAll", false),
+            ("/a.B/Get/x", true),
+            ("/a.B", false),
+            ("/a.C/Get", true),
+            ("/a.C/Get/x", false),
+            ("/a.C", true),
+            ("/a.C/", true),
+            ("/a.Cd/Get", false),
+            ("/x/a.C/Get", false),
+            ("/", false),
+        ] {
+            let request = Request::builder().uri(path);
+            let request = request.header("content-type", "application/grpc");
+            let request = request.body(()).unwrap();
+            assert_eq!(is_one_of(&declared, &request), expected, "{path}");
+        }
+    }
 
     #[test]
     fn d_1_a_grpc_timeout_is_up_to_eight_digits_and_a_unit() {

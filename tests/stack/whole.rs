@@ -1,11 +1,23 @@
 //! Behaviour of the layers of `stacks::client` that are one layer there and two or more by hand.
 
-use http::Request;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::Full;
 use tokio::time::{Instant, advance};
+use tower::ServiceBuilder;
 use tower_reprise::{
     Dependencies, RetryOverride,
     call::Attempt,
-    error::{Refusal, Refused},
+    error::{BoxError, Refusal, Refused},
+    stacks,
 };
 
 use crate::{
@@ -20,6 +32,34 @@ use crate::{
 
 fn repeat() -> Request<()> {
     with(get(), Attempt::retry(1))
+}
+
+/// One for the retry layer, and one for all layers of an attempt, hedged or not.
+#[tokio::test(start_paused = true)]
+async fn h_6_a_call_looks_its_dependency_up_twice() {
+    let ms = Duration::from_millis;
+    for policy in [policy(), policy().hedge_delay(ms(10), ms(10))] {
+        let (looks, server) = (Arc::new(AtomicUsize::new(0)), Server::always(200));
+        let counter = Arc::clone(&looks);
+        let deps = Dependencies::builder(policy.build().unwrap())
+            .with_locate(move |_: &Request<()>| {
+                counter.fetch_add(1, Ordering::Relaxed);
+                HOST.into()
+            })
+            .build();
+        let mut client = ServiceBuilder::new()
+            .layer(stacks::client(deps))
+            .map_response(|reply: Response<Bytes>| reply.map(Full::new))
+            .service(server.clone());
+        // The first call asks the registry.
+        for expected in [None, Some(2), Some(2)] {
+            looks.store(0, Ordering::Relaxed);
+            let reply: Result<_, BoxError> = call(&mut client, get()).await;
+            assert_eq!(code(&reply), 200);
+            let looks = looks.load(Ordering::Relaxed);
+            assert!(expected.is_none_or(|expected| expected == looks), "{looks}");
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]

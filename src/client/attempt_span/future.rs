@@ -62,7 +62,9 @@ where
         if let Poll::Ready(result) = &mut polled
             && let Some(mut open) = this.open.take()
         {
-            let verdict = this.dependency.classify_for_all(this.classifier, result);
+            let verdict = this
+                .dependency
+                .classify_for_all(this.classifier, result.as_mut());
             open.end(result.as_ref().ok(), &verdict);
         }
         polled

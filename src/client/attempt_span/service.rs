@@ -9,7 +9,8 @@ use tower::Service;
 use super::{AttemptSpanFuture, Propagate, span::OpenSpan};
 use crate::{
     classify::{Classify, Standard},
-    dependency::{ByAuthority, DependencyCache, Locate},
+    client::located::CallLocated,
+    dependency::{ByAuthority, Dependency, DependencyCache, Locate},
     error::BoxError,
     http::ResponseHead,
 };
@@ -43,14 +44,31 @@ where
         self.inner.poll_ready(cx).map_err(Into::into)
     }
 
-    fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        let (deps, dependency) = self.cache.find(&request);
-        let dependency = Arc::clone(dependency);
-        let classifier = deps.classifier.clone();
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let dependency = Arc::clone(self.cache.find(&request).1);
+        self.call_located(request, &dependency)
+    }
+}
+
+impl<S, C, L, P, B> CallLocated<Request<B>> for AttemptSpan<S, C, L, P>
+where
+    S: Service<Request<B>>,
+    S::Response: ResponseHead,
+    S::Error: Into<BoxError>,
+    C: Classify<Request<B>, S::Response> + Clone,
+    L: Locate<Request<B>>,
+    P: Propagate,
+{
+    fn call_located(
+        &mut self,
+        mut request: Request<B>,
+        dependency: &Arc<Dependency>,
+    ) -> Self::Future {
+        let classifier = self.cache.deps.classifier.clone();
         let open = OpenSpan::of(&request, dependency.name());
         self.propagator
             .propagate(open.span(), request.headers_mut());
         let future = open.span().in_scope(|| self.inner.call(request));
-        AttemptSpanFuture::new(future, open, dependency, classifier)
+        AttemptSpanFuture::new(future, open, Arc::clone(dependency), classifier)
     }
 }

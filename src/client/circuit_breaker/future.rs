@@ -27,9 +27,8 @@ pin_project! {
 pin_project! {
     #[project = StateProj]
     enum State<F, C> {
-        // The call is out. If the layer `learns`, the dependency's gate learns for how long a failure
-        // asks for no calls.
-        Called { #[pin] future: F, permit: Permit, classifier: C, learns: bool },
+        // The call is out.
+        Called { #[pin] future: F, permit: Permit, classifier: C },
         // The breaker is open, or the throttle kept the call back.
         Refused { refused: Refused },
     }
@@ -37,20 +36,19 @@ pin_project! {
 
 impl<F, C, Req> CircuitBreakerFuture<F, C, Req> {
     #[inline(always)]
-    pub(crate) fn called(future: F, permit: Permit, classifier: C, learns: bool) -> Self {
+    pub(super) fn called(future: F, permit: Permit, classifier: C) -> Self {
         Self {
             state: State::Called {
                 future,
                 permit,
                 classifier,
-                learns,
             },
             request: PhantomData,
         }
     }
 
     #[inline(always)]
-    pub(crate) fn refused(refused: Refused) -> Self {
+    pub(super) fn refused(refused: Refused) -> Self {
         Self {
             state: State::Refused { refused },
             request: PhantomData,
@@ -73,18 +71,15 @@ where
                 future,
                 permit,
                 classifier,
-                learns,
             } => {
                 // Classified in place: moving a response costs more.
                 let mut polled = future.poll(cx).map_err(Into::into);
                 match &mut polled {
                     Poll::Pending => permit.pending(),
                     Poll::Ready(result) => {
-                        let verdict = permit.dependency().classify_for_all(classifier, result);
+                        let dependency = permit.dependency();
+                        let verdict = dependency.classify_for_all(classifier, result.as_mut());
                         permit.report(&verdict);
-                        if *learns && let Some(asked) = verdict.not_before() {
-                            permit.dependency().stay_away(asked);
-                        }
                     }
                 }
                 polled

@@ -94,7 +94,7 @@ where
         match admit::<_, _, _, S::Response>(deps, dependency, &request) {
             Ok(permit) => {
                 let classifier = deps.classifier.clone();
-                CircuitBreakerFuture::called(self.inner.call(request), permit, classifier, false)
+                CircuitBreakerFuture::called(self.inner.call(request), permit, classifier)
             }
             Err(refused) => {
                 release(&mut self.inner);

@@ -190,7 +190,7 @@ where
 
     /// Records how long the first attempt was out, and whether it was answered. Failures are often quick,
     /// and no answers.
-    #[inline]
+    #[inline(always)]
     fn record(&mut self, answered: bool) {
         let took = match mem::replace(&mut self.watched.watch, Watch::Ended) {
             Watch::Since(began) => Some(began.elapsed()),
@@ -208,6 +208,7 @@ where
     }
 
     /// Settles the original, if this layer counted it.
+    #[inline(always)]
     fn settle(&mut self, verdict: &Verdict) {
         let Some(slot) = self.watched.counted.take() else {
             return;
@@ -220,10 +221,15 @@ where
     }
 
     /// Drops the second attempt, if there is one.
+    #[inline(always)]
     fn end_second(&mut self, result: Hedged) {
-        let Some(mut second) = self.second.take() else {
-            return;
-        };
+        if let Some(second) = self.second.take() {
+            self.called_off(second, result);
+        }
+    }
+
+    #[cold]
+    fn called_off(&self, mut second: BoxedSecond<S, B>, result: Hedged) {
         match second.as_mut().sent() {
             Some(sent) => sent.ended(result),
             None => telemetry::not_hedged(self.dependency().target(), Unhedged::NotReady),
@@ -240,12 +246,14 @@ where
     B: ReplayBody,
 {
     /// Records the result of the first attempt. Returns its verdict, unless it ends the call.
+    #[inline(always)]
     pub(super) fn first_ended(
         &mut self,
-        result: &mut Result<S::Response, BoxError>,
+        result: Result<&mut S::Response, &mut BoxError>,
     ) -> Option<Verdict> {
+        let answered = result.is_ok();
         let verdict = self.dependency().classify_for_all(&self.classifier, result);
-        let is_final = decide::is_final(&verdict, result.is_ok());
+        let is_final = decide::is_final(&verdict, answered);
         self.record(is_final);
         if !is_final && (self.is_hedged() || self.failed.is_some()) {
             return Some(verdict);
@@ -358,7 +366,7 @@ where
             }
         };
         let mut result = result.map_err(Into::into);
-        let verdict = dependency.classify_for_all(&self.classifier, &mut result);
+        let verdict = dependency.classify_for_all(&self.classifier, result.as_mut());
         if verdict.refusal().is_some()
             && let Some(sent) = second.as_mut().sent()
         {

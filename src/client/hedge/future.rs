@@ -12,7 +12,10 @@ use pin_project_lite::pin_project;
 use tower::Service;
 
 use super::call::Call;
-use crate::{classify::Classify, client::retry::ReplayBody, error::BoxError, http::ResponseHead};
+use crate::{
+    call::Verdict, classify::Classify, client::retry::ReplayBody, error::BoxError,
+    http::ResponseHead,
+};
 
 pin_project! {
     /// The future of a [`Hedge`](super::Hedge) service.
@@ -22,23 +25,11 @@ pin_project! {
         S: Service<Request<B>>,
         B: ReplayBody,
     {
+        // The first attempt, until it failed.
         #[pin]
-        state: State<S, C, B>,
-    }
-}
-
-pin_project! {
-    #[project = StateProj]
-    enum State<S, C, B>
-    where
-        S: Service<Request<B>>,
-        B: ReplayBody,
-    {
-        // A call that is not hedged.
-        Passed { #[pin] future: S::Future },
-        // A call that is measured, and hedged when it is late. The first attempt is there until it
-        // failed.
-        Watched { #[pin] first: Option<S::Future>, call: Call<S, C, B> },
+        first: Option<S::Future>,
+        // Present if the call is measured, and hedged when it is late.
+        call: Option<Call<S, C, B>>,
     }
 }
 
@@ -48,19 +39,10 @@ where
     B: ReplayBody,
 {
     #[inline(always)]
-    pub(super) fn passed(future: S::Future) -> Self {
+    pub(super) fn new(first: S::Future, call: Option<Call<S, C, B>>) -> Self {
         Self {
-            state: State::Passed { future },
-        }
-    }
-
-    #[inline(always)]
-    pub(super) fn watched(future: S::Future, call: Call<S, C, B>) -> Self {
-        Self {
-            state: State::Watched {
-                first: Some(future),
-                call,
-            },
+            first: Some(first),
+            call,
         }
     }
 }
@@ -77,16 +59,34 @@ where
 
     #[inline(always)]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.project().state.project() {
-            StateProj::Passed { future } => future.poll(cx).map_err(Into::into),
-            StateProj::Watched { first, call } => watch(first, call, cx),
+        let mut this = self.project();
+        let mut polled = match this.first.as_mut().as_pin_mut() {
+            Some(future) => future.poll(cx),
+            None => Poll::Pending,
+        };
+        let Some(call) = this.call else {
+            return polled.map_err(Into::into);
+        };
+        // A response that ends the call is classified where it is, and moved once.
+        let mut verdict = None;
+        if let Poll::Ready(Ok(response)) = &mut polled {
+            verdict = call.first_ended(Ok(response));
+            if verdict.is_none() {
+                return polled.map_err(Into::into);
+            }
         }
+        race(this.first, call, polled.map_err(Into::into), verdict, cx)
     }
 }
 
-fn watch<S, C, B>(
+/// Goes on with a call that no response of the first attempt has just ended: with what that returned,
+/// and its verdict if it was classified.
+#[inline(never)]
+fn race<S, C, B>(
     mut first: Pin<&mut Option<S::Future>>,
     call: &mut Call<S, C, B>,
+    polled: Poll<Result<S::Response, BoxError>>,
+    mut verdict: Option<Verdict>,
     cx: &mut Context<'_>,
 ) -> Poll<Result<S::Response, BoxError>>
 where
@@ -96,19 +96,17 @@ where
     C: Classify<Request<B>, S::Response>,
     B: ReplayBody,
 {
-    if let Some(future) = first.as_mut().as_pin_mut() {
-        // Classified in place: moving a response costs more.
-        let mut polled = future.poll(cx).map_err(Into::into);
-        if let Poll::Ready(result) = &mut polled {
-            let Some(verdict) = call.first_ended(result) else {
-                return polled;
-            };
-            let result = ready!(polled);
-            // The other attempt may wait for its connection, or for its place in a limit below.
-            first.set(None);
-            if let Some(result) = call.failed(result, verdict, call.is_hedged()) {
-                return Poll::Ready(result);
-            }
+    if let Poll::Ready(mut result) = polled {
+        if let Err(error) = &mut result {
+            verdict = call.first_ended(Err(error));
+        }
+        let Some(verdict) = verdict else {
+            return Poll::Ready(result);
+        };
+        // The other attempt may wait for its connection, or for its place in a limit below.
+        first.set(None);
+        if let Some(result) = call.failed(result, verdict, call.is_hedged()) {
+            return Poll::Ready(result);
         }
     }
     if !call.has_second() {
@@ -133,7 +131,7 @@ where
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("HedgeFuture");
-        if let State::Watched { call, .. } = &self.state {
+        if let Some(call) = &self.call {
             shown.field("call", call);
         }
         shown.finish_non_exhaustive()

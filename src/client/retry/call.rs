@@ -137,7 +137,7 @@ where
     }
 
     #[inline(always)]
-    pub(super) fn classify(&self, result: &mut Result<S::Response, BoxError>) -> Verdict {
+    pub(super) fn classify(&self, result: Result<&mut S::Response, &mut BoxError>) -> Verdict {
         self.dependency().classify(&self.classifier, result)
     }
 
@@ -163,7 +163,7 @@ where
         let Some(charge) = retried.and_then(|retried| retried.repeat.take()) else {
             return;
         };
-        let verdict = self.classify(result);
+        let verdict = self.classify(result.as_mut());
         if verdict.is_success() {
             charge.succeeded();
             self.dependency().earn();

@@ -4,7 +4,6 @@
 use std::{
     fmt,
     future::Future,
-    mem,
     pin::Pin,
     task::{Context, Poll, ready},
 };
@@ -71,23 +70,22 @@ where
 
     #[inline(always)]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        // A success at once is returned in place: moving a response costs more than classifying it.
         let this = self.as_mut().project();
-        let mut polled = match this.state.project() {
-            StateProj::Calling { future } => future.poll(cx).map_err(Into::into),
-            _ => Poll::Pending,
+        let StateProj::Calling { future } = this.state.project() else {
+            return self.resume(None, cx);
         };
+        // A success at once is classified where it is, and moved once.
+        let mut polled = future.poll(cx);
         let mut verdict = None;
-        if let Poll::Ready(result) = &mut polled {
-            let classified = this.call.classify(result);
+        if let Poll::Ready(Ok(response)) = &mut polled {
+            let classified = this.call.classify(Ok(response));
             if classified.is_success() && this.call.retried.is_none() {
                 this.call.succeeded_at_once();
-                return polled;
+                return polled.map_err(Into::into);
             }
             verdict = Some(classified);
         }
-        self.resume(&mut polled, verdict, cx);
-        polled
+        self.resume(Some((polled.map_err(Into::into), verdict)), cx)
     }
 }
 
@@ -100,20 +98,16 @@ where
     H: PrepareAttempt<Req>,
 {
     /// Resumes a call that did not succeed at once. If an attempt is out, `polled` is what it just
-    /// returned, with its verdict. It becomes what the call returns.
+    /// returned, with its verdict.
     #[inline(never)]
     fn resume(
         mut self: Pin<&mut Self>,
-        polled: &mut Poll<Result<S::Response, BoxError>>,
-        verdict: Option<Verdict>,
+        polled: Option<Polled<S::Response>>,
         cx: &mut Context<'_>,
-    ) {
-        let is_out = matches!(self.state, State::Calling { .. });
-        let attempt = mem::replace(polled, Poll::Pending);
-        *polled = self.as_mut().run(is_out.then_some((attempt, verdict)), cx);
-        if let Poll::Ready(result) = polled {
-            self.project().call.settle_repeat(result);
-        }
+    ) -> Poll<Result<S::Response, BoxError>> {
+        let mut result = ready!(self.as_mut().run(polled, cx));
+        self.project().call.settle_repeat(&mut result);
+        Poll::Ready(result)
     }
 
     /// Runs the call on from the state it is in.
@@ -149,7 +143,7 @@ where
                             Err(call.attempt_elapsed())
                         }
                     };
-                    let verdict = verdict.unwrap_or_else(|| call.classify(&mut result));
+                    let verdict = verdict.unwrap_or_else(|| call.classify(result.as_mut()));
                     if verdict.is_success() {
                         return Poll::Ready(call.end_with_success(result));
                     }
@@ -203,7 +197,7 @@ where
                         }
                         Err(StopReason::Breaker) => {
                             let mut result = Err(call.refused_by_breaker());
-                            let verdict = call.classify(&mut result);
+                            let verdict = call.classify(result.as_mut());
                             (result, verdict)
                         }
                         Err(reason) => return Poll::Ready(call.end_with_last(reason)),

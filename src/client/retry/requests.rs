@@ -49,9 +49,10 @@ pub trait ReplayRequests<Req, Res>: Clone + sealed::Sealed {
         replay: &ReplayLimits<'_>,
     ) -> Opened<Self::Snapshot>;
 
-    /// Returns whether a request is safe to repeat, as far as its kind tells.
+    /// Returns whether a request is safe to repeat, as far as its kind tells, or else how it was
+    /// located.
     #[doc(hidden)]
-    fn repeatable(&self, request: &Req, rules: &Rules) -> bool;
+    fn repeatable(&self, request: &Req, rules: &Rules, located: impl FnOnce() -> bool) -> bool;
 
     /// Notes on a request that it was counted as an original of this dependency.
     #[doc(hidden)]
@@ -241,7 +242,8 @@ impl<B: ReplayBody, R: ResponseHead> ReplayRequests<Request<B>, R> for HttpReque
     }
 
     #[inline]
-    fn repeatable(&self, request: &Request<B>, rules: &Rules) -> bool {
+    fn repeatable(&self, request: &Request<B>, rules: &Rules, _: impl FnOnce() -> bool) -> bool {
+        // No locator forbids what these rules allow.
         rules.repeatable(request, self.keys)
     }
 
@@ -470,8 +472,8 @@ impl<Req: Clone, Res, I: ReadIds<Req>> ReplayRequests<Req, Res> for ClonedReques
         }
     }
 
-    fn repeatable(&self, _: &Req, _: &Rules) -> bool {
-        true
+    fn repeatable(&self, _: &Req, _: &Rules, located: impl FnOnce() -> bool) -> bool {
+        located()
     }
 
     fn mark_counted(&self, _: &mut Req, _: &Dependency) {}

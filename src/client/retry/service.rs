@@ -64,8 +64,8 @@ where
         let dependency = &route.dependency;
         let policy = dependency.policy();
         let rules = policy.rules();
-        let repeatable = self.requests.repeatable(&request, rules)
-            && deps.locate.repeatable(rules, &request)
+        let located = || deps.locate.repeatable(rules, &request);
+        let repeatable = self.requests.repeatable(&request, rules, located)
             && deps.classifier.repeatable(rules, &request);
         let Opened {
             mut limits,

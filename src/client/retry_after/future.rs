@@ -132,7 +132,9 @@ where
             StateProj::Refused { refused } => Poll::Ready(Err(refused.clone().into())),
         };
         if let Poll::Ready(result) = &mut polled {
-            let verdict = this.dependency.classify_for_all(this.classifier, result);
+            let verdict = this
+                .dependency
+                .classify_for_all(this.classifier, result.as_mut());
             if let Some(asked) = verdict.not_before() {
                 this.dependency.stay_away(asked);
             }

@@ -91,7 +91,7 @@ impl<C> Counted<C> {
     where
         C: Classify<Req, T>,
     {
-        let verdict = self.dependency.classify(&self.classifier, result);
+        let verdict = self.dependency.classify(&self.classifier, result.as_mut());
         if verdict.is_success() {
             self.dependency.earn();
             if let Accounted::Repeat(charge) = self.entry {

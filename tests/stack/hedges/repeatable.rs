@@ -10,11 +10,11 @@ use tower::{Layer, ServiceBuilder};
 use tower_reprise::{
     HedgeLayer, IdempotencyKeyLayer, RetryOverride,
     error::{BoxError, Rule},
-    stacks,
 };
 
 use super::{funded, hedged, ms, policy, retries};
 use crate::{
+    honoured::stacked,
     setup::{HOST, get, grpc, numbered, post, request, with, with_header},
     support::{
         call, code,
@@ -71,19 +71,13 @@ async fn h_2_keyless_posts_are_not_hedged() {
 async fn h_2_the_stack_hedges_keyed_posts_only_where_keys_are_honoured() {
     for honours in [false, true] {
         let server = Server::steps(|_| Step::status(200).after(ms(50)));
-        let layered = |deps| {
-            let (key, retry, guard, hedge, _) = stacks::client(deps);
-            (key, retry, guard, hedge)
-        };
         let policy = if honours {
             policy().honours_keys()
         } else {
             policy()
         };
-        let deps = funded(policy);
-        let mut client = layered(deps.clone()).layer(server.clone());
-        let result: Result<_, BoxError> = call(&mut client, post()).await;
-        assert_eq!(code(&result), 200);
+        let mut client = stacked(funded(policy), &server);
+        assert_eq!(code(&call(&mut client, post()).await), 200);
         assert_eq!(server.calls(), 1 + usize::from(honours));
         let keys = server.header("idempotency-key");
         assert!(keys.iter().all(|key| key.is_some() && *key == keys[0]));
