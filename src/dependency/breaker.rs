@@ -1,6 +1,8 @@
+mod by_hand;
 mod probes;
 mod ramp;
 mod state;
+mod waiting;
 
 use std::{sync::Arc, time::Duration};
 
@@ -357,68 +359,6 @@ impl Breaker {
         opens.then(|| self.open(&mut inner, word, now, uniform, reason))
     }
 
-    /// Returns whether a call made at `at` is sure to be refused.
-    pub(crate) fn refuses_at(&self, at: u64) -> bool {
-        if state(self.shared.word.load(Ordering::Acquire)) != OPEN {
-            return false;
-        }
-        let inner = lock(&self.shared.inner);
-        let pinned = inner.pinned == Some(Pin::Open);
-        state(self.shared.word.load(Ordering::Acquire)) == OPEN
-            && (pinned || at < inner.probes.soonest(&self.policy))
-    }
-
-    /// Returns whether the next call is refused if it is made now, rather than being a probe.
-    pub(crate) fn refuses_next(&self, now: u64) -> bool {
-        if state(self.shared.word.load(Ordering::Acquire)) != OPEN {
-            return false;
-        }
-        let inner = lock(&self.shared.inner);
-        let pinned = inner.pinned == Some(Pin::Open);
-        state(self.shared.word.load(Ordering::Acquire)) == OPEN
-            && (pinned || !inner.probes.next_is_one(&self.policy, now))
-    }
-
-    /// Returns the time after which a call that was refused now may come again, unless a person
-    /// opened it.
-    pub(crate) fn pause(&self, now: u64) -> Option<Duration> {
-        let inner = lock(&self.shared.inner);
-        match state(self.shared.word.load(Ordering::Acquire)) {
-            OPEN if inner.pinned.is_some() => None,
-            OPEN => Some(inner.probes.pause(&self.policy, now)),
-            RAMP => Some(Duration::from_nanos(ramp::STEP)),
-            _ => Some(Duration::ZERO),
-        }
-    }
-
-    /// Returns what has become of it for a call that was refused at that time, and has waited.
-    pub(crate) fn since(&self, refused_at: u64, now: u64) -> Since {
-        let inner = lock(&self.shared.inner);
-        let open = state(self.shared.word.load(Ordering::Acquire)) == OPEN;
-        match inner.changed.filter(|(_, at)| *at > refused_at) {
-            Some((BreakerReason::Probe, at)) => {
-                Since::Closed(Duration::from_nanos(now.saturating_sub(at)))
-            }
-            None if open && !inner.probes.is_over(refused_at, now) => Since::Nothing,
-            _ => Since::Known,
-        }
-    }
-
-    /// Returns the time after which a call that the throttle kept back comes again: when the counts
-    /// are of other calls, and spread, so that those that were kept back do not come together.
-    pub(crate) fn pause_of_shed(&self, uniform: f64) -> Duration {
-        let width = Duration::from_nanos(self.shared.width.load(Ordering::Relaxed));
-        width + below(width * SPREAD, uniform)
-    }
-
-    /// Returns how many calls that the throttle kept back may wait for their next look, by what the
-    /// dependency served in the window.
-    pub(crate) fn most_waiting(&self, now: u64) -> usize {
-        let counts = self.counts(&lock(&self.shared.inner), now, SLOTS);
-        let served = counts.calls.saturating_sub(counts.failures) * WAITING / SLOTS;
-        usize::try_from(served).unwrap_or(usize::MAX).max(1)
-    }
-
     /// Returns the state, with the reason and the time of the last change.
     pub(crate) fn state(&self, now: u64) -> (BreakerState, Option<(BreakerReason, u64)>) {
         let inner = lock(&self.shared.inner);
@@ -445,36 +385,6 @@ impl Breaker {
             Some(factor) if counts.shows_overload() => counts.shed_share(factor),
             _ => 0.0,
         }
-    }
-
-    /// Opens it until a person closes it.
-    pub(crate) fn force_open(&self, now: u64) -> Change {
-        self.pin(Some(Pin::Open), now)
-    }
-
-    /// Closes it, whatever fails, until a person ends that.
-    pub(crate) fn force_closed(&self, now: u64) -> Change {
-        self.pin(Some(Pin::Closed), now)
-    }
-
-    /// Closes it and forgets all counts.
-    pub(crate) fn reset(&self, now: u64) -> Change {
-        self.pin(None, now)
-    }
-
-    fn pin(&self, pinned: Option<Pin>, now: u64) -> Change {
-        let mut inner = lock(&self.shared.inner);
-        self.empty(&mut inner);
-        inner.history = History::from(self.shared.calls.0.load(Ordering::Relaxed));
-        inner.pinned = pinned;
-        let reason = BreakerReason::ByHand;
-        let (word, state) = match pinned {
-            Some(Pin::Open) => (OPEN, BreakerState::Open(self.policy.max_cooldown)),
-            Some(Pin::Closed) | None => (CLOSED, BreakerState::Closed),
-        };
-        inner.probes.until = if word == OPEN { u64::MAX } else { 0 };
-        self.enter(&mut inner, word, reason, now);
-        Change { state, reason }
     }
 
     /// Returns whether a new breaker would do as well: nothing failed in the window, and no

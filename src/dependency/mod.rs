@@ -28,6 +28,7 @@ mod account;
 mod breaker;
 mod budget;
 mod cache;
+mod charging;
 mod gate;
 mod hedge;
 mod history;
@@ -39,6 +40,7 @@ mod registry;
 mod route;
 mod shard;
 mod shared_verdict;
+mod waiting;
 mod window;
 
 use std::{
@@ -52,7 +54,7 @@ use std::{
 use tokio::time::Instant;
 
 use self::{
-    breaker::{Arrival, Breaker, CALLS_A_PROBE, Change, Denied},
+    breaker::{Arrival, Breaker, Change, Denied},
     budget::Budget,
     gate::Gate,
     hook::Hook,
@@ -81,10 +83,10 @@ pub use self::{
     window::WindowCounts,
 };
 use crate::{
-    backoff::{Jitter, spread},
+    backoff::Jitter,
     call::{Cause, budget_mark::RegistryId},
     error::{Refusal, Refused},
-    policy::{Policy, RetryAfterMode},
+    policy::Policy,
     telemetry::{self, SuccessCounter},
 };
 
@@ -304,35 +306,6 @@ impl Dependency {
         self.breaker.refuses_next(self.now())
     }
 
-    /// Counts an original request that bypassed the layers, so that it enlarges the retry budget.
-    pub fn deposit(&self) {
-        self.budget.deposit(self.now());
-    }
-
-    /// Charges the budget for one retry that goes out now, of a loop of your own.
-    ///
-    /// ```
-    /// # async fn call() -> bool { false }
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// use tower_reprise::{Dependencies, Policy};
-    ///
-    /// let stock = Dependencies::new(Policy::http().build()?).get("stock.example");
-    /// stock.deposit();
-    /// while !call().await && stock.charge_retry().is_ok() {
-    ///     // Wait, and call again.
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// Returns a refusal if the budget is used up.
-    pub fn charge_retry(self: &Arc<Self>) -> Result<(), Refused> {
-        self.charge_now().map(drop)
-    }
-
     /// Opens the breaker, so that a [`CircuitBreakerLayer`](crate::CircuitBreakerLayer) refuses all
     /// calls, until [`reset`](Self::reset) or
     /// [`force_closed`](Self::force_closed).
@@ -368,43 +341,6 @@ impl Dependency {
         self.jitter.draw()
     }
 
-    /// Counts an original request. Returns the slot that it is counted in.
-    #[inline]
-    pub(crate) fn count_original(&self, now: Instant, last: &mut LastSlot) -> u64 {
-        self.budget.deposit_in(last.at(now, self.origin))
-    }
-
-    /// Takes an original back that was refused before it went out.
-    pub(crate) fn uncount_original(&self, slot: u64) {
-        self.budget.uncount(slot);
-    }
-
-    /// Records a success of a call, which earns a part of a retry.
-    #[inline]
-    pub(crate) fn earn(&self) {
-        self.budget.earn();
-        if self.raised_at.load(Ordering::Relaxed) != 0 {
-            self.lower_gauge();
-        }
-    }
-
-    /// Reports how much of the budget is used.
-    fn report_budget(&self, now: u64, usage: Option<(u64, u64)>) {
-        telemetry::budget(self.target(), usage);
-        let raised = usage.is_some_and(|(used, allowed)| used > 0 || allowed == 0);
-        let at = if raised { now.max(1) } else { 0 };
-        self.raised_at.store(at, Ordering::Relaxed);
-    }
-
-    /// Reports it once more where no retry was made meanwhile. A budget that has nothing saved is not
-    /// used up before a retry is refused.
-    pub(crate) fn refresh_budget(&self) {
-        let now = self.now();
-        let usage = self.budget.usage(now);
-        let usage = usage.map(|(used, allowed)| (used, allowed.max(u64::from(used == 0))));
-        self.report_budget(now, usage);
-    }
-
     /// Reports it once in a while as long as the gauge is above zero: without retries nothing else
     /// would.
     #[cold]
@@ -424,71 +360,6 @@ impl Dependency {
         telemetry::forgotten(self.target(), opened, raised);
     }
 
-    /// Takes a place among the calls that wait for a gate.
-    pub(crate) fn place(self: &Arc<Self>) -> Option<Place> {
-        Place::take(self, usize::MAX)
-    }
-
-    /// Takes a place among the calls that a guard refused and that look again. Those that wait for a
-    /// breaker are no more than are refused between three probes, and those that the throttle shed no
-    /// more than are served in a moment, or they would come back as a herd.
-    pub(crate) fn place_after(
-        self: &Arc<Self>,
-        refusal: Refusal,
-        pause: Duration,
-    ) -> Option<Place> {
-        match refusal {
-            Refusal::Breaker => {
-                let place = Place::take(self, 2 * CALLS_A_PROBE as usize);
-                place.map(|place| place.behind_breaker(pause))
-            }
-            Refusal::Throttle => Place::take(self, self.breaker.most_waiting(self.now())),
-            _ => self.place(),
-        }
-    }
-
-    /// Charges the budget for one retry of a call that began at that time, and failed for this cause.
-    pub(crate) fn charge(
-        self: &Arc<Self>,
-        began: Instant,
-        cause: Option<Cause>,
-        kind: Kind,
-    ) -> Result<Charge, Refused> {
-        let now = self.now();
-        let granted = self.budget.charge(now, self.at(began));
-        let granted = granted.and_then(|source| {
-            let tokens = self.budget.take_tokens(kind);
-            if tokens.is_none() {
-                self.budget.refund(source);
-            }
-            Some((source, tokens?))
-        });
-        self.report_budget(now, self.budget.usage(now));
-        if let Some((source, tokens)) = granted {
-            return Ok(Charge::new(Arc::clone(self), source, tokens));
-        }
-        telemetry::suppressed(self.target());
-        if let Some(change) = self.breaker.budget_exhausted(now, self.draw()) {
-            self.breaker_changed(change, cause);
-        }
-        Err(self.refused(Refusal::Budget, None))
-    }
-
-    /// Charges the budget for one retry that is sent at once.
-    pub(crate) fn charge_now(self: &Arc<Self>) -> Result<Charge, Refused> {
-        let mut charge = self.charge(Instant::now(), None, Kind::Failure)?;
-        match charge.send() {
-            true => Ok(charge),
-            false => Err(self.refused(Refusal::Budget, None)),
-        }
-    }
-
-    /// Charges the budget for a request that another retry loop sent again.
-    pub(crate) fn charge_repeat(self: &Arc<Self>) -> Result<Charge, Refused> {
-        let charge = self.charge_now();
-        charge.inspect_err(|refused| self.tell_refused(refused.kind()))
-    }
-
     /// Asks throttle and breaker to admit a call.
     #[inline(always)]
     pub(crate) fn admit(
@@ -505,59 +376,6 @@ impl Dependency {
             Err(Denied::Open(left)) => Err(self.refused(Refusal::Breaker, left)),
             Err(Denied::Overload) => Err(self.refused(Refusal::Throttle, None)),
         }
-    }
-
-    /// Returns whether the breaker is sure to refuse a call made at that time.
-    pub(crate) fn refuses_at(&self, instant: Instant) -> bool {
-        self.breaker.refuses_at(self.at(instant))
-    }
-
-    /// Records that a response asked all callers to wait.
-    pub(crate) fn stay_away(&self, asked: Duration) {
-        self.gate
-            .learn(self.now(), asked.min(self.policy.retry_after().longest));
-    }
-
-    /// Returns the wait that it asked for, if that is not over.
-    #[inline]
-    pub(crate) fn hold(&self) -> Option<Hold> {
-        self.gate.hold(|| self.now())
-    }
-
-    /// Returns the longest that one attempt may take.
-    pub(crate) fn longest_attempt(&self) -> Duration {
-        longest_attempt(&self.policy)
-    }
-
-    /// Returns the longest that a call is held back now, zero if none is.
-    pub(crate) fn longest_hold(&self) -> Duration {
-        if self.policy.retry_after().mode == RetryAfterMode::Refuse {
-            return Duration::ZERO;
-        }
-        let spread = self.policy.retry_after().spread;
-        let held = self.gate.last_release().saturating_sub(self.now());
-        let held = Duration::from_nanos(held);
-        match self.hold() {
-            Some(hold) => hold.left.max(held) + spread.min(hold.asked / 10),
-            None if held.is_zero() => held,
-            None => held + spread,
-        }
-    }
-
-    /// Returns when a call that is held back goes out, unless that is not before its deadline.
-    pub(crate) fn release_at(&self, hold: Hold, deadline: Instant) -> Option<Instant> {
-        let now = Instant::now();
-        let spread = self.spread(Duration::ZERO, hold.asked);
-        let latest = self.at(deadline).saturating_sub(nanos(spread));
-        let at = self.gate.place(self.at(now), hold.left, latest)?;
-        Some(self.origin + Duration::from_nanos(at) + spread)
-    }
-
-    /// Draws a wait of at least `least`, spread so that callers that were asked to wait for `asked`
-    /// do not wake together.
-    pub(crate) fn spread(&self, least: Duration, asked: Duration) -> Duration {
-        let limit = self.policy.retry_after().spread;
-        least.saturating_add(spread(asked, limit, self.draw()))
     }
 
     pub(crate) fn refused(&self, kind: Refusal, retry_after: Option<Duration>) -> Refused {
