@@ -5,6 +5,7 @@ mod contract;
 mod exactly_once;
 mod full;
 mod journal;
+mod notices;
 mod pools;
 mod schema;
 mod statements;
