@@ -109,6 +109,8 @@ use super::{
 
 /// The time between two sweeps of a store in use.
 const SWEEP_EVERY: Duration = Duration::from_secs(10);
+/// The most rows that count entries which are over, before a sweep replaces them by their sums.
+const SUM_UP: i64 = 1000;
 /// The most rows that one statement of a sweep removes.
 const SWEEP_STEP: u32 = 1000;
 
@@ -317,6 +319,11 @@ impl PostgresStore {
         Ok(swept as u64 + entries as u64)
     }
 
+    async fn sum_up(&self, most: i64) -> Result<(), StoreError> {
+        let sum_up = &self.inner.journal.sum_up;
+        self.rows(sum_up, &[&most]).await.map(drop)
+    }
+
     /// Sweeps on a task of its own if it is time: in steps, until one removes less than its limit. Of
     /// many processes one sweeps records at a time.
     fn sweep_if_due(&self) {
@@ -327,6 +334,7 @@ impl PostgresStore {
                 let sweep = async || store.sweep_beside(SWEEP_STEP, false).await;
                 while matches!(sweep().await, Ok(swept) if swept == step) {}
                 while matches!(store.unwatch(SWEEP_STEP).await, Ok(step) if step == SWEEP_STEP) {}
+                let _ = store.sum_up(SUM_UP).await;
             });
         }
     }

@@ -137,7 +137,7 @@ impl Statements {
 
 /// Returns the condition of a statement that it is the only sweep. Evaluated once, and the lock ends
 /// with the statement: it leaves nothing in the session.
-fn sweeps_alone(table: &Table) -> String {
+pub(super) fn sweeps_alone(table: &Table) -> String {
     format!(
         "(SELECT pg_try_advisory_xact_lock(hashtextextended('tower-reprise sweep {table}', 0)))"
     )

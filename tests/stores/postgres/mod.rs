@@ -2,6 +2,7 @@
 //! one).
 
 mod contract;
+mod counts;
 mod exactly_once;
 mod full;
 mod journal;
