@@ -23,7 +23,7 @@ use super::{Inner, PostgresStore, builder::Table};
 use crate::{http::digest::Digest, store::journal::NewEntry, telemetry};
 
 /// The time from one notice to the next.
-const PAUSE: Duration = Duration::from_millis(10);
+const PAUSE: Duration = Duration::from_millis(5);
 const RECONNECT: Duration = Duration::from_secs(1);
 /// The server takes names of no more than 8000 bytes.
 const LONGEST_NAME: usize = 1000;
