@@ -10,7 +10,7 @@ use rusqlite::Connection;
 use tokio::{task::JoinSet, time::Instant};
 use tower_reprise::store::{
     SqliteStore,
-    journal::{Enqueued, EntryId, Journal, NewEntry},
+    journal::{Enqueued, EntryId, Journal, NewEntry, QueueBounds},
 };
 
 use crate::{
@@ -58,15 +58,15 @@ pub(crate) async fn accepts<J: Journal>(
     entries: Range<usize>,
     payload: &Bytes,
 ) -> f64 {
-    in_lanes(journal, callers, entries, 1, payload).await
+    in_lanes(journal, callers, entries, (1, None), payload).await
 }
 
-/// The same, in so many lanes.
+/// The same, in so many lanes, and with these bounds.
 pub(crate) async fn in_lanes<J: Journal>(
     journal: &Arc<J>,
     callers: usize,
     entries: Range<usize>,
-    lanes: usize,
+    (lanes, bounds): (usize, Option<QueueBounds>),
     payload: &Bytes,
 ) -> f64 {
     let count = entries.len();
@@ -82,6 +82,7 @@ pub(crate) async fn in_lanes<J: Journal>(
                         1 => String::new(),
                         _ => format!("lane {}", n % lanes),
                     },
+                    bounds,
                     ..NewEntry::new(QUEUE, payload.clone())
                 };
                 let enqueued = journal.enqueue(entry).await.expect("enqueue");

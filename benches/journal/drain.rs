@@ -16,7 +16,7 @@ use tower_reprise::{
     delivery::worker::{Handler, WorkerBuilder},
     store::{
         MemoryStore, SqliteStore,
-        journal::{Entry, Journal, Settlement, Status},
+        journal::{Entry, Journal, QueueBounds, Settlement, Status},
     },
 };
 
@@ -41,17 +41,28 @@ pub(crate) fn run(report: &mut Report, quick: bool) {
 
 pub(crate) async fn measure<J: Journal>(name: &str, journal: J, report: &mut Report, quick: bool) {
     let journal = Arc::new(journal);
-    let (mut one, mut many) = (Vec::new(), Vec::new());
+    // Never reached, but counted.
+    let bounds = Some(QueueBounds {
+        in_all: u32::MAX,
+        per_owner: u32::MAX,
+    });
+    let (mut one, mut many, mut bounded) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..if quick { 3 } else { 7 } {
-        one.push(drain(&journal, 1, CONCURRENCY).await);
-        many.push(drain(&journal, LANES, 4).await);
+        one.push(drain(&journal, (1, None), CONCURRENCY).await);
+        bounded.push(drain(&journal, (1, bounds), CONCURRENCY).await);
+        many.push(drain(&journal, (LANES, None), 4).await);
     }
+    report.note(&format!("{name}_drain_bounded_per_second"), median(bounded));
     report.note(&format!("{name}_drain_per_second"), median(one));
     report.note(&format!("{name}_drain_lanes_per_second"), median(many));
 }
 
 /// Entries a second, until the last one is settled.
-async fn drain<J: Journal>(journal: &Arc<J>, lanes: usize, per_lane: usize) -> f64 {
+async fn drain<J: Journal>(
+    journal: &Arc<J>,
+    lanes: (usize, Option<QueueBounds>),
+    per_lane: usize,
+) -> f64 {
     let before = completed(journal).await;
     let payload = Bytes::from(vec![7; PAYLOAD]);
     in_lanes(journal, CALLERS, 0..ENTRIES, lanes, &payload).await;

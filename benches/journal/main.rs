@@ -32,6 +32,8 @@ mod postgres;
 mod redis;
 #[path = "../stores/report.rs"]
 mod report;
+#[cfg(feature = "postgres")]
+mod wake;
 
 use std::process::ExitCode;
 
@@ -53,6 +55,10 @@ const PARTS: &[Part] = &[
 ];
 
 fn main() -> ExitCode {
+    #[cfg(feature = "postgres")]
+    if wake::is_worker() {
+        return ExitCode::SUCCESS;
+    }
     // Cargo adds flags of its own.
     let (flags, wanted): (Vec<_>, Vec<_>) = std::env::args()
         .skip(1)

@@ -17,6 +17,8 @@
     reason = "a benchmark that can't run has nothing to report"
 )]
 
+#[cfg(feature = "postgres")]
+mod bare;
 #[cfg(feature = "sqlite")]
 mod file;
 #[cfg(feature = "forrst")]

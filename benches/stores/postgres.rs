@@ -1,17 +1,18 @@
 //! The PostgreSQL store next to the bare client: as many connections, the same table, and for each
 //! operation an insert and an update by key, nothing else. At 64 and at 256 concurrent requests, and
-//! one request after the other.
+//! one transition after the other.
 
 use std::{ops::Range, sync::Arc};
 
 use tokio::{task::JoinSet, time::Instant};
 use tokio_postgres::{Client, NoTls};
-use tower_reprise::store::{PostgresStore, Stored};
+use tower_reprise::store::{Claimed, IdempotencyStore, Ownership, PostgresStore, Stored};
 
 use crate::{
+    bare::Bare,
     middle::median,
     report::Report,
-    work::{claim, reply, throughput},
+    work::{RETENTION, claim, lower_quartile, reply, throughput},
 };
 
 const CONNECTIONS: usize = 64;
@@ -31,10 +32,7 @@ const MANY: Load = Load {
     tasks: 256,
     each: 50,
 };
-const ONE: Load = Load {
-    tasks: 1,
-    each: 400,
-};
+const IDLE: u64 = 5000;
 const REPLY: usize = 1024;
 
 pub(crate) fn run(report: &mut Report) {
@@ -74,7 +72,6 @@ async fn compare(url: &str, report: &mut Report) {
     };
     let (some, rate) = ratio("64 requests at once", SOME).await;
     let (many, _) = ratio("256 requests at once", MANY).await;
-    let (one, _) = ratio("one request at a time", ONE).await;
     report.note("postgres_transitions_per_second", rate);
     report.at_least(
         "postgres_hot_updates",
@@ -83,9 +80,67 @@ async fn compare(url: &str, report: &mut Report) {
     );
     report.at_least("postgres_ratio", some, 0.7);
     report.at_least("postgres_claim_complete_ratio", many, 2.0);
-    report.at_most("postgres_added_latency_idle", 1.0 / one, 1.1);
+    idle(&store, &bare[0], &schema, next, report).await;
     let drop = format!("DROP SCHEMA {schema} CASCADE");
     bare[0].batch_execute(&drop).await.expect("drop");
+}
+
+/// Compares what one transition takes where nothing else is under way: of the store, and of the bare
+/// client. They take turns, since others want the processor and the disk, too.
+async fn idle(
+    store: &Arc<PostgresStore>,
+    client: &Arc<Client>,
+    schema: &str,
+    first: u64,
+    report: &mut Report,
+) {
+    let (store, client, schema) = (Arc::clone(store), Arc::clone(client), schema.to_owned());
+    // On a task, as the requests of a server are.
+    let measured = tokio::spawn(async move {
+        let bare = Bare::prepare(&client, &schema).await;
+        let mut took = [const { Vec::new() }; 4];
+        for n in first..first + IDLE {
+            let note = |nth: usize, started: Instant| {
+                took[nth].push(started.elapsed().as_secs_f64() * 1e6);
+            };
+            one_of_each(&store, &bare, n, note).await;
+        }
+        took.map(lower_quartile)
+    });
+    let [claim, complete, bare_claim, bare_complete] = measured.await.expect("a task");
+    report.note("postgres_idle_claim_us", claim);
+    report.note("postgres_idle_complete_us", complete);
+    report.note("postgres_idle_bare_insert_us", bare_claim);
+    report.note("postgres_idle_bare_update_us", bare_complete);
+    let added = (claim + complete) / (bare_claim + bare_complete);
+    report.at_most("postgres_added_latency_idle", added, 1.1);
+}
+
+async fn one_of_each(
+    store: &PostgresStore,
+    bare: &Bare<'_>,
+    n: u64,
+    mut note: impl FnMut(usize, Instant),
+) {
+    let (claim, reply) = (claim(n), reply(REPLY));
+    let key = claim.key;
+    let started = Instant::now();
+    let claimed = store.claim(claim).await.expect("claim");
+    note(0, started);
+    let Claimed::New(lease) = claimed else {
+        panic!("operation {n} is not new");
+    };
+    let stored = reply.clone();
+    let started = Instant::now();
+    let completed = store.complete(key, lease.token, stored, RETENTION);
+    assert_eq!(completed.await.expect("complete"), Ownership::Held);
+    note(1, started);
+    let started = Instant::now();
+    bare.claim(n).await;
+    note(2, started);
+    let started = Instant::now();
+    bare.complete(n, &reply).await;
+    note(3, started);
 }
 
 /// Returns the share of completions that stayed on their page, once the server has counted them all.
@@ -124,44 +179,14 @@ async fn bare_loop(
         let client = Arc::clone(client);
         let operations = (first..operations.end).step_by(step);
         let (schema, reply) = (schema.to_owned(), reply.clone());
-        running.spawn(async move { one_by_one(&client, &schema, operations, &reply).await });
+        running.spawn(async move {
+            let bare = Bare::prepare(&client, &schema).await;
+            for n in operations {
+                bare.claim(n).await;
+                bare.complete(n, &reply).await;
+            }
+        });
     }
     running.join_all().await;
     2.0 * count as f64 / started.elapsed().as_secs_f64()
-}
-
-async fn one_by_one(
-    client: &Client,
-    schema: &str,
-    operations: impl Iterator<Item = u64>,
-    reply: &Stored,
-) {
-    let Stored::Reply(reply) = reply else {
-        panic!("a reply is stored");
-    };
-    let insert = format!(
-        "INSERT INTO {schema}.bare \
-           (key, fingerprint, claim_id, token, state, orphaned, lease_until, expires, sweep_after) \
-         VALUES ($1, $2, $3, $4, 0, false, $5, $5, $5)"
-    );
-    let update = format!(
-        "UPDATE {schema}.bare SET state = 1, reply = $3, expires = $4 WHERE key = $1 AND token = $2"
-    );
-    let insert = client.prepare(&insert).await.expect("a statement");
-    let update = client.prepare(&update).await.expect("a statement");
-    let (token, later) = (1_700_000_000_000_000_i64, 1_800_000_000_000_000_i64);
-    for n in operations {
-        let claim = claim(n);
-        let key = claim.key.as_bytes().as_slice();
-        let (fingerprint, id) = (claim.fingerprint, claim.id);
-        let (fingerprint, id) = (fingerprint.as_bytes().as_slice(), id.as_bytes().as_slice());
-        let inserted = client
-            .execute(&insert, &[&key, &fingerprint, &id, &token, &later])
-            .await;
-        assert_eq!(inserted.expect("insert"), 1);
-        let updated = client
-            .execute(&update, &[&key, &token, &&**reply, &later])
-            .await;
-        assert_eq!(updated.expect("update"), 1);
-    }
 }

@@ -42,7 +42,7 @@ pub(crate) fn run(report: &mut Report) {
     let (ours, theirs) = (upper_quartile(ours), upper_quartile(theirs));
     report.note("sqlite_transitions_per_second", ours);
     report.note("sqlite_bare_transitions_per_second", theirs);
-    report.at_least("sqlite_ratio", ours / theirs, 0.7);
+    report.at_least("sqlite_ratio", ours / theirs, 0.9);
     drop(store);
     let _ = fs::remove_dir_all(&folder);
 }

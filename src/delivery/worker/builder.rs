@@ -92,7 +92,7 @@ impl<J: Journal, H: Handler> WorkerBuilder<J, H> {
     }
 
     /// Sets how often the worker looks for entries that came due or that other processes queued:
-    /// each second by default, 10 ms to 1 min.
+    /// each second by default, 10 ms to 1 min. On PostgreSQL it is told of most entries before.
     pub fn poll(mut self, poll: Duration) -> Self {
         self.limits.poll = poll;
         self

@@ -28,6 +28,10 @@ impl WorkerNotifier {
         self.0.notify_one();
     }
 
+    pub(super) fn shared(&self) -> &Arc<Notify> {
+        &self.0
+    }
+
     pub(super) async fn notified(&self) {
         self.0.notified().await;
     }

@@ -108,6 +108,7 @@ impl<J: Journal, H: Handler> Run<J, H> {
 
     pub(super) async fn run(mut self) {
         let mut phase = self.job.phase.clone();
+        self.job.journal.watch(&self.queue, self.notifier.shared());
         let mut failures = 0;
         let mut next = Next::List;
         let mut poll_at = Instant::now();

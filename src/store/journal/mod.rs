@@ -102,6 +102,8 @@ mod wrap;
 
 use std::{future::Future, sync::Arc, time::Duration};
 
+use tokio::sync::Notify;
+
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub(crate) use self::lease::{FEW_DUE, page_of_lanes};
 pub use self::{
@@ -248,6 +250,13 @@ pub trait Journal: Send + Sync + 'static {
         limit: u32,
     ) -> impl Future<Output = Result<Option<u32>, StoreError>> + Send;
 
+    /// Notifies `wake` when another call, of any process, may have made an entry of the queue due, for as
+    /// long as `wake` is held elsewhere. A hint: some calls are missed, by default all of them, and nothing
+    /// tells of an entry that is due later. Workers poll, too.
+    fn watch(&self, queue: &str, wake: &Arc<Notify>) {
+        let _ = (queue, wake);
+    }
+
     /// Returns thirty-two random bytes that were drawn when the journal was made: the same for all
     /// processes that share it.
     fn secret(&self) -> impl Future<Output = Result<[u8; 32], StoreError>> + Send;
@@ -310,6 +319,10 @@ impl<J: Journal> Journal for Arc<J> {
         counts(queue: &str) -> Counts = (**self).counts(queue);
         position(id: EntryId, limit: u32) -> Option<u32> = (**self).position(id, limit);
         secret() -> [u8; 32] = (**self).secret();
+    }
+
+    fn watch(&self, queue: &str, wake: &Arc<Notify>) {
+        (**self).watch(queue, wake);
     }
 
     fn is_sealed(&self) -> bool {

@@ -1,4 +1,6 @@
-use std::{future::Future, time::Duration};
+use std::{future::Future, sync::Arc, time::Duration};
+
+use tokio::sync::Notify;
 
 use super::{
     CommandResult, Counts, Duplicate, Enqueued, Entry, EntryCommand, EntryId, Journal,
@@ -120,6 +122,10 @@ impl<J: Journal, W: WrapJournal> Journal for WrappedJournal<J, W> {
         position(id: EntryId, limit: u32) -> Option<u32>
             = self.wrapper.position(&self.journal, id, limit);
         secret() -> [u8; 32] = self.wrapper.secret(&self.journal);
+    }
+
+    fn watch(&self, queue: &str, wake: &Arc<Notify>) {
+        self.journal.watch(queue, wake);
     }
 
     fn is_sealed(&self) -> bool {

@@ -50,6 +50,18 @@ pub(super) trait BatchRow: Sized + Send + Sync + 'static {
         deadline: Instant,
         rows: &[Self],
     ) -> impl Future<Output = Result<Vec<Option<Self::Answer>>, StoreError>> + Send;
+
+    /// Sends the transition of a caller that is alone.
+    fn send_one(
+        store: &Self::Store,
+        deadline: Instant,
+        row: &Self,
+    ) -> impl Future<Output = Result<Option<Self::Answer>, StoreError>> + Send {
+        async move {
+            let mut sent = Self::send(store, deadline, slice::from_ref(row)).await?;
+            Ok(sent.pop().flatten())
+        }
+    }
 }
 
 /// Transitions that wait for a batch.
@@ -157,13 +169,11 @@ impl<R: BatchRow> Batcher<R> {
 
     /// Lets others join the caller that entered, and returns whether none did.
     async fn stays_alone(&self) -> bool {
-        if self.lock().crowded {
-            coalesce(1, || self.count()).await;
-        } else {
-            // Those that this thread would run next. More of that would cost a transition that stays
-            // alone a tenth of its time.
-            tokio::task::yield_now().await;
+        // A transition that stays alone does not pay for a yield.
+        if !self.lock().crowded {
+            return true;
         }
+        coalesce(1, || self.count()).await;
         let mut pending = self.lock();
         pending.crowded = !pending.waiting.is_empty();
         !pending.crowded
@@ -224,10 +234,10 @@ pub(super) async fn batched<R: BatchRow>(
     let sent = match lone {
         Some(lone) if stays_alone => {
             telemetry::store_batch(1);
-            let sent = R::send(store, deadline, slice::from_ref(&row)).await;
+            let sent = R::send_one(store, deadline, &row).await;
             drop(lone);
             match sent {
-                Ok(mut sent) => Ok(sent.pop().flatten()),
+                Ok(sent) => Ok(sent),
                 Err(error) => match Failed::of_batch(&error) {
                     Some(failed) if failed.kind != StoreErrorKind::Unavailable => {
                         return Err(error);

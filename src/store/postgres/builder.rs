@@ -15,6 +15,7 @@ use tokio_postgres::{
 
 use super::{
     PostgresStore, error,
+    notices::{Connector, PollMessage},
     password::{PasswordConnect, PasswordProvider},
 };
 use crate::{
@@ -82,7 +83,7 @@ impl PostgresStoreBuilder {
     }
 
     /// The table of the records; `reprise_idempotency` by default. The other tables append `_reply`,
-    /// `_journal`, `_open`, `_secret` and `_version` to its name.
+    /// `_journal`, `_open`, `_finished`, `_secret` and `_version` to its name.
     pub fn table(mut self, table: impl Into<String>) -> Self {
         self.table = table.into();
         self
@@ -200,7 +201,7 @@ impl PostgresStoreBuilder {
             Source::Url(url) => url,
             Source::Pool(pool) => {
                 check_sessions(pool, self.timeout).await?;
-                return PostgresStore::open(pool.clone(), &table, self.timeout).await;
+                return PostgresStore::open(pool.clone(), &table, self.timeout, None).await;
             }
         };
         let config: Config = url.parse().map_err(|error: tokio_postgres::Error| {
@@ -210,6 +211,7 @@ impl PostgresStoreBuilder {
             recycling_method: RecyclingMethod::Fast,
         };
         let config = self.settings(config);
+        let connector = connector(config.clone(), tls.clone(), self.password.clone());
         let manager = match &self.password {
             None => Manager::from_config(config, tls, settings),
             Some(provider) => {
@@ -221,7 +223,7 @@ impl PostgresStoreBuilder {
                 Manager::from_connect(config, connect, settings)
             }
         };
-        PostgresStore::open(self.pool(manager)?, &table, self.timeout).await
+        PostgresStore::open(self.pool(manager)?, &table, self.timeout, Some(connector)).await
     }
 
     fn check(&self) -> Result<Table, ConfigError> {
@@ -263,6 +265,32 @@ impl PostgresStoreBuilder {
             .build()
             .map_err(|error| StoreError::new(StoreErrorKind::Other, "no pool").because(error))
     }
+}
+
+/// Returns what opens the connection that listens.
+fn connector<T>(config: Config, tls: T, password: Option<PasswordProvider>) -> Connector
+where
+    T: MakeTlsConnect<Socket> + Clone + Send + Sync + 'static,
+    T::Stream: Send + Sync,
+    T::TlsConnect: Send + Sync,
+    <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
+{
+    Arc::new(move || {
+        let (mut config, tls, password) = (config.clone(), tls.clone(), password.clone());
+        Box::pin(async move {
+            // While it fails, the server says what is wrong.
+            if let Some(provider) = &password
+                && let Ok(password) = provider().await
+            {
+                config.password(password);
+            }
+            // Nothing else would notice that the other end is gone.
+            config.keepalives_idle(Duration::from_secs(30));
+            let (client, mut connection) = config.connect(tls).await?;
+            let poll: PollMessage = Box::new(move |context| connection.poll_message(context));
+            Ok((client, poll))
+        })
+    })
 }
 
 /// Rejects sessions in which the verbs would not keep their promises.
@@ -345,6 +373,11 @@ impl Table {
     /// Returns the table that counts the journal's entries with bounds.
     pub(super) fn open(&self) -> Self {
         self.with_suffix("open")
+    }
+
+    /// Returns the table that counts the journal's entries that are over.
+    pub(super) fn finished(&self) -> Self {
+        self.with_suffix("finished")
     }
 
     /// Returns the table of the journal's secret.

@@ -38,6 +38,10 @@
 //! next entry of a lane, however many wait. Sequence numbers are drawn when an entry is queued, which
 //! can be a little before it is committed: a list that is read meanwhile may miss it.
 //!
+//! Workers of all processes are told what was queued (`LISTEN`, on one connection more for a store with
+//! workers), and poll for the rest: entries of your own transactions, those that are due later, and all
+//! entries where the connections are those of a pool of yours or of a pooler in transaction mode.
+//!
 //! Your own transactions can enqueue entries: see [`PostgresStore::enqueue_in`].
 //!
 //! # Other drivers, other pools
@@ -68,6 +72,7 @@ mod builder;
 mod connection;
 mod error;
 mod journal;
+mod notices;
 mod password;
 mod record_rows;
 mod row;
@@ -85,6 +90,7 @@ use tokio_postgres::{Transaction, error::SqlState, types::ToSql};
 use self::{
     batcher::{Batched, Batcher, batched},
     builder::Table,
+    notices::{Connector, Notices},
     record_rows::{ClaimRow, CompleteRow},
     row::{claimed, columns, micros, number},
     sql::Statements,
@@ -103,6 +109,8 @@ use super::{
 
 /// The time between two sweeps of a store in use.
 const SWEEP_EVERY: Duration = Duration::from_secs(10);
+/// The most rows that count entries which are over, before a sweep replaces them by their sums.
+const SUM_UP: i64 = 1000;
 /// The most rows that one statement of a sweep removes.
 const SWEEP_STEP: u32 = 1000;
 
@@ -128,6 +136,7 @@ struct Inner {
     settle_batcher: Batcher<journal::SettleRow>,
     timeout: Duration,
     sweeping: Recurring,
+    notices: Notices,
 }
 
 impl fmt::Debug for PostgresStore {
@@ -174,7 +183,12 @@ impl PostgresStore {
         PostgresStoreBuilder::on_pool(pool)
     }
 
-    async fn open(pool: Pool, table: &Table, timeout: Duration) -> Result<Self, StoreError> {
+    async fn open(
+        pool: Pool,
+        table: &Table,
+        timeout: Duration,
+        connector: Option<Connector>,
+    ) -> Result<Self, StoreError> {
         let store = Self {
             inner: Arc::new(Inner {
                 pool,
@@ -187,6 +201,7 @@ impl PostgresStore {
                 settle_batcher: Batcher::new(timeout),
                 timeout,
                 sweeping: Recurring::new(SWEEP_EVERY),
+                notices: Notices::new(table, connector),
             }),
         };
         remote::with_retries(timeout, |deadline| store.migrate(deadline)).await?;
@@ -304,6 +319,11 @@ impl PostgresStore {
         Ok(swept as u64 + entries as u64)
     }
 
+    async fn sum_up(&self, most: i64) -> Result<(), StoreError> {
+        let sum_up = &self.inner.journal.sum_up;
+        self.rows(sum_up, &[&most]).await.map(drop)
+    }
+
     /// Sweeps on a task of its own if it is time: in steps, until one removes less than its limit. Of
     /// many processes one sweeps records at a time.
     fn sweep_if_due(&self) {
@@ -314,6 +334,7 @@ impl PostgresStore {
                 let sweep = async || store.sweep_beside(SWEEP_STEP, false).await;
                 while matches!(sweep().await, Ok(swept) if swept == step) {}
                 while matches!(store.unwatch(SWEEP_STEP).await, Ok(step) if step == SWEEP_STEP) {}
+                let _ = store.sum_up(SUM_UP).await;
             });
         }
     }

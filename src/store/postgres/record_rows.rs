@@ -77,6 +77,26 @@ impl BatchRow for ClaimRow {
             .map(|row| tokens.get(&row.id).copied())
             .collect())
     }
+
+    async fn send_one(
+        store: &PostgresStore,
+        deadline: Instant,
+        row: &Self,
+    ) -> Result<Option<FencingToken>, StoreError> {
+        let parameters: [&(dyn ToSql + Sync); 7] = [
+            &row.key.as_slice(),
+            &row.fingerprint.as_slice(),
+            &row.id.as_slice(),
+            &row.lease,
+            &row.retention,
+            &row.note.as_deref(),
+            &row.watched,
+        ];
+        let sql = &store.inner.statements.claim_one;
+        let claimed = store.attempt(deadline, sql, &parameters).await?;
+        let token = claimed.first().and_then(|row| row.try_get(0).ok());
+        Ok(token.and_then(|token: i64| u64::try_from(token).ok().map(FencingToken::new)))
+    }
 }
 
 /// The completion of an operation by its owner.
@@ -137,6 +157,21 @@ impl BatchRow for CompleteRow {
         let tokens: HashMap<[u8; 32], i64> = completed.iter().filter_map(token).collect();
         let is_made = |row: &Self| tokens.get(&row.key) == Some(&row.token);
         Ok(rows.iter().map(|row| is_made(row).then_some(())).collect())
+    }
+
+    async fn send_one(
+        store: &PostgresStore,
+        deadline: Instant,
+        row: &Self,
+    ) -> Result<Option<()>, StoreError> {
+        let Stored::Reply(reply) = &row.stored else {
+            return Ok(None);
+        };
+        let parameters: [&(dyn ToSql + Sync); 4] =
+            [&row.key.as_slice(), &row.token, &&**reply, &row.retention];
+        let sql = &store.inner.statements.complete_one;
+        let completed = store.attempt(deadline, sql, &parameters).await?;
+        Ok((!completed.is_empty()).then_some(()))
     }
 }
 

@@ -27,6 +27,7 @@ pub(super) fn migrations(table: &Table) -> Vec<String> {
         watched(table),
         replies(table),
         bounds(table),
+        finished(table),
     ];
     let noted =
         |(step, version)| format!("{step} INSERT INTO {versions} (version) VALUES ({version});");
@@ -274,6 +275,43 @@ fn bounds(records: &Table) -> String {
            EXECUTE FUNCTION {open}(); \
          CREATE TRIGGER {removed} AFTER DELETE ON {journal} FOR EACH ROW \
            WHEN (OLD.in_all IS NOT NULL AND OLD.status < 2) EXECUTE FUNCTION {open}();"
+    )
+}
+
+/// Returns the step that counts the entries that are over: they outnumber all others. Each change adds a
+/// row, so that no settlement waits for another one; a sweep replaces many rows by their sum. The triggers
+/// come first: from then on no other process changes the journal until this is committed.
+fn finished(records: &Table) -> String {
+    let (journal, finished) = (records.journal(), records.finished());
+    let [ended, again, swept] = ["ended", "again", "swept"].map(|name| journal.index(name));
+    let queue = finished.index("queue");
+    format!(
+        "CREATE TABLE {finished} ( \
+           queue text COLLATE \"C\" NOT NULL, \
+           status smallint NOT NULL, \
+           entries bigint NOT NULL) \
+           WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000); \
+         CREATE INDEX {queue} ON {finished} (queue); \
+         COMMENT ON TABLE {finished} IS 'How many entries are over, by queue and status: the sum of all \
+         rows.'; \
+         CREATE FUNCTION {finished}() RETURNS trigger LANGUAGE plpgsql AS $$ \
+         BEGIN \
+           IF TG_OP <> 'INSERT' AND OLD.status > 1 THEN \
+             INSERT INTO {finished} (queue, status, entries) VALUES (OLD.queue, OLD.status, -1); \
+           END IF; \
+           IF TG_OP <> 'DELETE' AND NEW.status > 1 THEN \
+             INSERT INTO {finished} (queue, status, entries) VALUES (NEW.queue, NEW.status, 1); \
+           END IF; \
+           RETURN NULL; \
+         END $$; \
+         CREATE TRIGGER {ended} AFTER INSERT ON {journal} FOR EACH ROW \
+           WHEN (NEW.status > 1) EXECUTE FUNCTION {finished}(); \
+         CREATE TRIGGER {again} AFTER UPDATE OF status ON {journal} FOR EACH ROW \
+           WHEN (OLD.status <> NEW.status) EXECUTE FUNCTION {finished}(); \
+         CREATE TRIGGER {swept} AFTER DELETE ON {journal} FOR EACH ROW \
+           WHEN (OLD.status > 1) EXECUTE FUNCTION {finished}(); \
+         INSERT INTO {finished} (queue, status, entries) \
+           SELECT queue, status, count(*) FROM {journal} WHERE status > 1 GROUP BY 1, 2;"
     )
 }
 

@@ -31,10 +31,12 @@ fn hour_after(time: &str) -> String {
 #[derive(Debug)]
 pub(super) struct Statements {
     pub(super) claim_new: String,
+    pub(super) claim_one: String,
     pub(super) claim: String,
     pub(super) renew: String,
     pub(super) complete: String,
     pub(super) complete_batch: String,
+    pub(super) complete_one: String,
     pub(super) complete_in: String,
     pub(super) release: String,
     pub(super) sweep: String,
@@ -55,6 +57,7 @@ impl Statements {
         let sweeps_alone = sweeps_alone(table);
         Self {
             claim_new: claim_new(table),
+            claim_one: claim_one(table),
             claim: claim(table, replies),
             renew: format!(
                 "UPDATE {table} SET lease_until = {NOW} + $3, expires = {NOW} + $3 + $4, \
@@ -68,6 +71,7 @@ impl Statements {
             complete_in: format!("{completing} SELECT 1 / count(*) FROM done"),
             complete: format!("{completing} SELECT 1 FROM done"),
             complete_batch: complete_batch(table, replies),
+            complete_one: complete_one(table, replies),
             release: format!(
                 "UPDATE {table} SET state = {RELEASED}, expires = {NOW}, \
                    sweep_after = {released} \
@@ -133,7 +137,7 @@ impl Statements {
 
 /// Returns the condition of a statement that it is the only sweep. Evaluated once, and the lock ends
 /// with the statement: it leaves nothing in the session.
-fn sweeps_alone(table: &Table) -> String {
+pub(super) fn sweeps_alone(table: &Table) -> String {
     format!(
         "(SELECT pg_try_advisory_xact_lock(hashtextextended('tower-reprise sweep {table}', 0)))"
     )
@@ -158,19 +162,54 @@ fn unknown(table: &Table) -> String {
 /// Claims new keys, as nearly every key is, at the least cost. Returns the claims whose keys did not
 /// exist.
 fn claim_new(table: &Table) -> String {
-    let sweep_after = hour_after("now + row.lease + row.retention");
+    let values = [
+        "key",
+        "fingerprint",
+        "id",
+        "lease",
+        "retention",
+        "note",
+        "watched",
+    ];
+    format!(
+        "{}, \
+           unnest($1::bytea[], $2::bytea[], $3::bytea[], $4::bigint[], $5::bigint[], $6::bytea[], \
+             $7::boolean[]) \
+             AS row (key, fingerprint, id, lease, retention, note, watched) \
+         ON CONFLICT (key) DO NOTHING RETURNING claim_id, token",
+        claiming(table, values.map(|value| format!("row.{value}")))
+    )
+}
+
+/// The same for one key, at the cost of a plain insert: a batch of one takes the server 10 µs more,
+/// a tenth of all that a claim takes.
+fn claim_one(table: &Table) -> String {
+    let values = [
+        "$1",
+        "$2",
+        "$3",
+        "$4::bigint",
+        "$5::bigint",
+        "$6",
+        "$7::boolean",
+    ];
+    format!(
+        "{} ON CONFLICT (key) DO NOTHING RETURNING token",
+        claiming(table, values.map(str::to_owned))
+    )
+}
+
+/// Returns the start of a statement that inserts claims.
+fn claiming(table: &Table, values: [String; 7]) -> String {
+    let [key, fingerprint, id, lease, retention, note, watched] = values;
+    let sweep_after = hour_after(&format!("now + {lease} + {retention}"));
     format!(
         "INSERT INTO {table} \
            (key, fingerprint, claim_id, token, state, orphaned, lease_until, expires, note, \
             sweep_after, watched) \
-         SELECT row.key, row.fingerprint, row.id, now, {IN_FLIGHT}, false, now + row.lease, \
-           now + row.lease + row.retention, row.note, {sweep_after}, \
-           CASE WHEN row.watched THEN now END \
-         FROM (SELECT {NOW} AS now) clock, \
-           unnest($1::bytea[], $2::bytea[], $3::bytea[], $4::bigint[], $5::bigint[], $6::bytea[], \
-             $7::boolean[]) \
-             AS row (key, fingerprint, id, lease, retention, note, watched) \
-         ON CONFLICT (key) DO NOTHING RETURNING claim_id, token"
+         SELECT {key}, {fingerprint}, {id}, now, {IN_FLIGHT}, false, now + {lease}, \
+           now + {lease} + {retention}, {note}, {sweep_after}, CASE WHEN {watched} THEN now END \
+         FROM (SELECT {NOW} AS now) clock"
     )
 }
 
@@ -278,6 +317,21 @@ fn complete_batch(table: &Table, replies: &Table) -> String {
            WHERE r.key = row.key AND r.token = row.token AND {kept} \
            RETURNING r.key, r.token, r.state, row.reply), \
          {storing} SELECT key, token FROM done"
+    )
+}
+
+/// Completes one record that is in flight, with a reply, at the least cost: a statement that may be a
+/// repeat takes the server 5 µs more.
+fn complete_one(table: &Table, replies: &Table) -> String {
+    let sweep_after = hour_after(&format!("{NOW} + $4"));
+    format!(
+        "WITH done AS ( \
+           UPDATE {table} r SET state = {REPLY}, expires = {NOW} + $4, \
+             lease_until = least(r.lease_until, {NOW}), \
+             sweep_after = greatest(r.sweep_after, {sweep_after}) \
+           WHERE r.key = $1 AND r.token = $2 AND r.state = {IN_FLIGHT} AND r.expires > {NOW} \
+           RETURNING r.key, r.token) \
+         INSERT INTO {replies} (token, key, reply) SELECT token, key, $3 FROM done RETURNING 1"
     )
 }
 

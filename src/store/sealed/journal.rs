@@ -1,6 +1,7 @@
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use tokio::sync::Notify;
 
 use super::{Place, Sealed};
 use crate::store::{
@@ -164,6 +165,10 @@ impl<J: Journal> Journal for Sealed<J> {
         };
         (entry.payload, entry.result) = self.opened(&entry)?;
         Ok(Some(entry))
+    }
+
+    fn watch(&self, queue: &str, wake: &Arc<Notify>) {
+        self.store.watch(queue, wake);
     }
 
     fn is_sealed(&self) -> bool {

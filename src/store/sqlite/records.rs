@@ -88,14 +88,19 @@ fn new_owner(token: i64, orphaned: bool) -> Claimed {
 }
 
 fn find(batch: &Batch<'_>, claim: &Claim) -> rusqlite::Result<Found> {
-    let mut statement = batch.connection.prepare_cached(
+    const FIND: &str =
         "SELECT token, key, fingerprint, claim, lease_until, expires, state, note, reply, checksum
-         FROM idempotency WHERE key = ?1",
-    )?;
-    let mut rows = statement.query([claim.key.as_bytes()])?;
-    let Some(row) = rows.next()? else {
-        return Ok(Found::Free { expired: None });
-    };
+         FROM idempotency WHERE key = ?1";
+    batch.with(FIND, |statement| {
+        let mut rows = statement.query([claim.key.as_bytes()])?;
+        match rows.next()? {
+            Some(row) => found(batch, claim, row),
+            None => Ok(Found::Free { expired: None }),
+        }
+    })
+}
+
+fn found(batch: &Batch<'_>, claim: &Claim, row: &Row<'_>) -> rusqlite::Result<Found> {
     checksum::verify(row, 1..9)?;
     let token = row.get(0)?;
     if row.get::<_, i64>(5)? <= batch.now {

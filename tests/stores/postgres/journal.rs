@@ -314,7 +314,10 @@ async fn t_3_what_was_kept_long_enough_is_swept() {
     postgres.drop().await;
 }
 
-// Versions 8, 7, 6 and 5 the other way round.
+// Versions 9, 8, 7, 6 and 5 the other way round.
+pub(super) const DROP_FINISHED: &str =
+    "DROP FUNCTION {schema}.reprise_idempotency_finished CASCADE";
+pub(super) const DROP_SUMS: &str = "DROP TABLE {schema}.reprise_idempotency_finished";
 const DROP_COUNT: &str = "DROP FUNCTION {schema}.reprise_idempotency_open CASCADE";
 const DROP_READY: &str = "DROP INDEX {schema}.reprise_idempotency_journal_ready";
 const DROP_OPEN: &str = "DROP TABLE {schema}.reprise_idempotency_open";
@@ -338,6 +341,8 @@ async fn t_5_a_table_of_version_1_keeps_its_records() {
         "DROP VIEW {schema}.reprise_idempotency_calls",
         "DROP TABLE {schema}.reprise_idempotency_journal",
         "DROP TABLE {schema}.reprise_idempotency_secret",
+        DROP_FINISHED,
+        DROP_SUMS,
         DROP_COUNT,
         DROP_OPEN,
         DROP_REPLIES,
@@ -378,6 +383,8 @@ async fn t_5_a_table_of_version_2_keeps_its_entries() {
         "ALTER TABLE {schema}.reprise_idempotency_journal DROP COLUMN version, \
          DROP COLUMN redrives, DROP COLUMN repeats, DROP COLUMN cause",
         DROP_READY,
+        DROP_FINISHED,
+        DROP_SUMS,
         DROP_COUNT,
         DROP_OPEN,
         DROP_BOUNDS,
@@ -422,6 +429,8 @@ async fn t_5_a_table_of_version_6_keeps_its_replies() {
         "UPDATE {schema}.reprise_idempotency r SET reply = s.reply \
          FROM {schema}.reprise_idempotency_reply s WHERE s.key = r.key AND s.token = r.token",
         DROP_READY,
+        DROP_FINISHED,
+        DROP_SUMS,
         DROP_COUNT,
         DROP_OPEN,
         DROP_BOUNDS,

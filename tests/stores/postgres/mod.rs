@@ -2,9 +2,11 @@
 //! one).
 
 mod contract;
+mod counts;
 mod exactly_once;
 mod full;
 mod journal;
+mod notices;
 mod pools;
 mod schema;
 mod statements;

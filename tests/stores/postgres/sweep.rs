@@ -79,7 +79,7 @@ async fn t_8_a_store_does_not_sweep_beside_another() {
     own(&store, claim(1)).await;
     // The last statement of a sweep.
     let ended = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle' \
-                 AND query LIKE 'UPDATE \"{schema}\".%SET watched = NULL WHERE%'";
+                 AND query LIKE 'WITH summed AS (%\"{schema}\".%'";
     eventually("it has swept", async || postgres.count(ended).await == 1).await;
     postgres.pass(LEASE + RETENTION + LEASE * 3).await;
     let name = format!(

@@ -44,6 +44,13 @@ impl Slow {
         }))
     }
 
+    /// A store whose last batch had several rows.
+    fn crowded() -> Self {
+        let store = Self::new();
+        store.0.batcher.lock().crowded = true;
+        store
+    }
+
     fn sent(&self) -> Vec<Vec<u32>> {
         self.0.sent.lock().unwrap().clone()
     }
@@ -117,6 +124,15 @@ fn made(sent: &Result<Batched<u32>, StoreError>) -> Option<u32> {
     }
 }
 
+/// T-8: nothing comes before the statement of a lone transition.
+#[tokio::test(start_paused = true)]
+async fn t_8_a_lone_transition_is_sent_at_once() {
+    let store = Slow::new();
+    let mut sent = pin!(batched(&store, Row(1, Answer::Made)));
+    assert!(is_pending(sent.as_mut()).await);
+    assert_eq!(store.sent(), [[1]]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_lone_transition_is_sent_by_its_caller() {
     let store = Slow::new();
@@ -132,7 +148,7 @@ async fn a_lone_transition_is_sent_by_its_caller() {
 
 #[tokio::test(start_paused = true)]
 async fn those_that_come_together_share_a_statement() {
-    let store = Slow::new();
+    let store = Slow::crowded();
     store.0.ends.add_permits(1);
     let row = |number| batched(&store, Row(number, Answer::Made));
     let sent = tokio::join!(row(1), row(2), row(3));
@@ -143,7 +159,7 @@ async fn those_that_come_together_share_a_statement() {
 
 #[tokio::test(start_paused = true)]
 async fn those_that_come_while_a_batch_is_sent_are_sent_after_it() {
-    let store = Slow::new();
+    let store = Slow::crowded();
     let first = [store.start(1), store.start(2)];
     store.until_sent(1).await;
     let others = [store.start(3), store.start(4)];
@@ -200,7 +216,7 @@ async fn t_8_a_cancelled_caller_strands_nobody() {
 /// T-8: during an outage callers come and leave; what they left is not sent when the server is back.
 #[tokio::test(start_paused = true)]
 async fn t_8_what_nobody_waits_for_any_more_is_not_sent() {
-    let store = Slow::new();
+    let store = Slow::crowded();
     let first = [store.start(1), store.start(2)];
     store.until_sent(1).await;
     let left: Vec<_> = (10..20).map(|number| store.start(number)).collect();
@@ -221,7 +237,7 @@ async fn t_8_what_nobody_waits_for_any_more_is_not_sent() {
 
 #[test]
 fn a_task_whose_runtime_ends_leaves_the_others_to_themselves() {
-    let store = Slow::new();
+    let store = Slow::crowded();
     let runtime = || {
         let mut builder = runtime::Builder::new_current_thread();
         builder.enable_time().start_paused(true).build().unwrap()

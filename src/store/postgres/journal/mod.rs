@@ -6,9 +6,9 @@ mod settle_row;
 mod sql;
 mod transactions;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use tokio::time::Instant;
+use tokio::{sync::Notify, time::Instant};
 use tokio_postgres::{Row, Transaction, types::ToSql};
 
 pub(super) use self::{enqueue_row::EnqueueRow, settle_row::SettleRow, sql::Statements};
@@ -107,10 +107,14 @@ impl Journal for PostgresStore {
         self.sweep_if_due();
         let row = EnqueueRow(entry.clone());
         let (left, in_doubt) = match batched(self, row).await? {
-            Batched::Made(new) => return Ok(Enqueued::New(new)),
+            Batched::Made(new) => {
+                self.announce([&entry]);
+                return Ok(Enqueued::New(new));
+            }
             Batched::Alone { left, in_doubt } => (left, in_doubt),
         };
         let put = remote::with_retries(left, |deadline| self.try_enqueue(deadline, &entry)).await;
+        self.announce([&entry]);
         put.map_err(|error| error.in_doubt_if(in_doubt))
             .and_then(|put| enqueued(&put))
     }
@@ -128,6 +132,7 @@ impl Journal for PostgresStore {
                 // One that the server does not take, or that has no room.
                 Err(_) => some.iter().map(|_| None).collect(),
             };
+            self.announce(some.iter().map(|EnqueueRow(entry)| entry));
             for (EnqueueRow(entry), new) in some.into_iter().zip(new) {
                 enqueued.push(match new {
                     Some(new) => Enqueued::New(new),
@@ -251,6 +256,7 @@ impl Journal for PostgresStore {
             }
         };
         if settled {
+            self.announce(&settlement.outbox);
             return Ok(Ownership::Held);
         }
         self.owned(&statements.same_lease, &[&id, &lease_token])
@@ -266,7 +272,9 @@ impl Journal for PostgresStore {
         let row = remote::with_retries(self.inner.timeout, |deadline| {
             self.try_bury(deadline, &entry, attempts, &settlement)
         });
-        enqueued(&row.await?)
+        let row = row.await?;
+        self.announce(&settlement.outbox);
+        enqueued(&row)
     }
 
     async fn command(
@@ -289,6 +297,9 @@ impl Journal for PostgresStore {
         loop {
             if let Some(row) = self.rows(sql, parameters).await?.first() {
                 let (applied, entry) = (true, summary(row)?);
+                if matches!(command, EntryCommand::Trigger | EntryCommand::Redrive(_)) {
+                    self.announce_queues([&*entry.queue]);
+                }
                 return Ok(Some(CommandResult { applied, entry }));
             }
             // Only now, since a transaction that held the row may have just been committed.
@@ -368,6 +379,10 @@ impl Journal for PostgresStore {
         let before = rows.first().map(|row| row.try_get::<_, i64>(0));
         let before = before.transpose().map_err(unreadable)?;
         Ok(before.map(|before| u32::try_from(before).unwrap_or(u32::MAX)))
+    }
+
+    fn watch(&self, queue: &str, wake: &Arc<Notify>) {
+        self.watch_notices(queue, wake);
     }
 
     async fn secret(&self) -> Result<[u8; 32], StoreError> {

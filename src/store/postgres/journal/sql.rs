@@ -4,7 +4,7 @@
 mod enqueue;
 
 use self::enqueue::{enqueue, enqueue_batch, enqueue_once, existing};
-use super::super::builder::Table;
+use super::super::{builder::Table, sql::sweeps_alone};
 use crate::store::journal::{Priority, Query, Status};
 
 /// The time at the start of the statement, which an index can be searched by.
@@ -85,6 +85,7 @@ pub(in super::super) struct Statements {
     pub(super) find: String,
     pub(super) find_duplicate: String,
     pub(super) counts: String,
+    pub(in super::super) sum_up: String,
     pub(super) position: String,
     pub(super) secret: String,
     pub(in super::super) sweep: String,
@@ -93,7 +94,8 @@ pub(in super::super) struct Statements {
 
 impl Statements {
     pub(in super::super) fn new(table: &Table) -> Self {
-        let secret = table.secret();
+        let (secret, finished) = (table.secret(), &table.finished());
+        let sweeps_alone = sweeps_alone(table);
         let table = &table.journal();
         let (gone, summary, whole) = (gone(), summary(), whole());
         let [cancelled, redriven] = [noted("$3"), noted("$3")];
@@ -151,10 +153,16 @@ impl Statements {
                  WHERE queue = $1 AND dedup = $2 AND NOT {}",
                 off()
             ),
-            counts: format!(
-                "SELECT {}, count(*), max({NOW} - queued) \
-                 FROM {table} WHERE queue = $1 AND NOT {gone} GROUP BY 1",
-                status()
+            counts: counts(table, finished),
+            sum_up: format!(
+                "WITH summed AS ( \
+                   DELETE FROM {finished} WHERE {sweeps_alone} \
+                     AND (SELECT count(*) > $1::bigint \
+                          FROM (SELECT FROM {finished} LIMIT $1::bigint + 1) few) \
+                   RETURNING queue, status, entries) \
+                 INSERT INTO {finished} (queue, status, entries) \
+                 SELECT queue, status, sum(entries) FROM summed GROUP BY 1, 2 \
+                 HAVING sum(entries) <> 0"
             ),
             position: format!(
                 "SELECT before.entries FROM {table} e, LATERAL ( \
@@ -206,6 +214,23 @@ impl Statements {
             gone()
         )
     }
+}
+
+/// Counts by state, and how long the first queued entry waits. Entries that are over are counted already;
+/// of those, the ones that wait for a sweep are found by their time alone, whatever their queue.
+fn counts(table: &Table, finished: &Table) -> String {
+    format!(
+        "SELECT status, sum(entries)::bigint, max(waits) FROM ( \
+           SELECT {} AS status, count(*) AS entries, max({NOW} - queued) AS waits \
+           FROM {table} WHERE queue = $1 AND status = 0 GROUP BY 1 \
+           UNION ALL \
+           SELECT status, sum(entries)::bigint, 0 FROM {finished} WHERE queue = $1 GROUP BY 1 \
+           UNION ALL \
+           SELECT status, -count(*), 0 FROM {table} \
+           WHERE status > 1 AND until <= {NOW} AND queue || '' = $1 GROUP BY 1) counted \
+         GROUP BY 1 HAVING sum(entries) > 0",
+        status()
+    )
 }
 
 /// Finds lanes where much is due. Steps from one lane to the next without reading the entries in between, and reads no more than

@@ -176,11 +176,7 @@ mod tests {
     /// Fills a lane, most of it for later, and counts the steps that SQLite takes to lease ten.
     fn steps(entries: usize) -> i32 {
         let connection = in_memory().unwrap();
-        let batch = Batch {
-            connection: &connection,
-            now: 1_000_000,
-            is_tight: false,
-        };
+        let batch = Batch::new(&connection, 1_000_000);
         connection.execute_batch("BEGIN").unwrap();
         for n in 0..entries {
             let new = NewEntry {
@@ -190,10 +186,7 @@ mod tests {
             };
             write::enqueue(&batch, &new).unwrap();
         }
-        let later = Batch {
-            now: 2_000_000,
-            ..batch
-        };
+        let later = Batch::new(&connection, 2_000_000);
         let request = LeaseRequest::new("mails", "", 10, Duration::from_secs(30));
         assert_eq!(lease(&later, &request).unwrap().len(), 10);
         let steps = STATEMENTS.map(|sql| {

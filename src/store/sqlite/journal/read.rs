@@ -246,11 +246,7 @@ mod tests {
     #[test]
     fn j_10_a_page_is_read_by_its_index() {
         let connection = in_memory().unwrap();
-        let batch = Batch {
-            connection: &connection,
-            now: 1_000_000,
-            is_tight: false,
-        };
+        let batch = Batch::new(&connection, 1_000_000);
         for n in 0..2_000 {
             let new = NewEntry {
                 owner: format!("owner {}", n % 2),
@@ -286,11 +282,7 @@ mod tests {
     /// Fills a lane, and counts the steps that SQLite takes to tell where the first and the last stand.
     fn steps(entries: u32) -> [i32; 2] {
         let connection = in_memory().unwrap();
-        let batch = Batch {
-            connection: &connection,
-            now: 1_000_000,
-            is_tight: false,
-        };
+        let batch = Batch::new(&connection, 1_000_000);
         connection.execute_batch("BEGIN").unwrap();
         let ids: Vec<_> = (0..entries)
             .map(|_| {
@@ -319,11 +311,7 @@ mod tests {
     /// find one that is due.
     fn steps_to_a_lane(waiting: usize) -> i32 {
         let connection = in_memory().unwrap();
-        let batch = Batch {
-            connection: &connection,
-            now: 1_000_000,
-            is_tight: false,
-        };
+        let batch = Batch::new(&connection, 1_000_000);
         connection.execute_batch("BEGIN").unwrap();
         for n in 0..=waiting {
             let new = NewEntry {
@@ -353,11 +341,7 @@ mod tests {
     fn steps_to_count(finished: u32) -> i32 {
         const STATEMENTS: [&str; 4] = [COUNT_QUEUED, COUNT_LEASED, COUNT_OVER, COUNT_GONE];
         let connection = in_memory().unwrap();
-        let batch = Batch {
-            connection: &connection,
-            now: 1_000_000,
-            is_tight: false,
-        };
+        let batch = Batch::new(&connection, 1_000_000);
         connection.execute_batch("BEGIN").unwrap();
         for _ in 0..finished {
             let new = NewEntry::new("mails", "payload");

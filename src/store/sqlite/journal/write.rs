@@ -63,32 +63,34 @@ fn put(batch: &Batch<'_>, new: &NewEntry, bounded: bool) -> rusqlite::Result<Enq
 
 /// Returns whether neither id nor key was taken.
 fn insert(batch: &Batch<'_>, new: &NewEntry, bounded: bool) -> rusqlite::Result<bool> {
-    let mut statement = batch.connection.prepare_cached(
+    const INSERT: &str =
         "INSERT INTO journal (id, queue, lane, owner, label, dedup, fingerprint, priority, status,
            turn, attempts, queued, due, expires, changed, until, history, payload, version,
            bounded, reason, checksum)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, 0, 0, 0, ?9, ?10, ?11, ?9, ?9, '', ?12, ?13, ?14, ?15,
            reprise_checksum(?1, ?2, ?3, ?4, ?5, ?7, ?12))
-         ON CONFLICT DO NOTHING",
-    )?;
+         ON CONFLICT DO NOTHING";
     let expires = after(batch.now, new.ttl);
-    let inserted = statement.execute((
-        new.id.as_bytes(),
-        &new.queue,
-        &new.lane,
-        &new.owner,
-        &new.label,
-        new.dedup.as_ref().map(|dedup| dedup.key.as_bytes()),
-        new.dedup.as_ref().map(|dedup| dedup.fingerprint.as_bytes()),
-        new.priority as i64,
-        batch.now,
-        after(batch.now, new.delay).min(expires),
-        expires,
-        &*new.payload,
-        &new.version,
-        bounded,
-        &new.reason,
-    ))?;
+    let inserted = batch.execute(
+        INSERT,
+        (
+            new.id.as_bytes(),
+            &new.queue,
+            &new.lane,
+            &new.owner,
+            &new.label,
+            new.dedup.as_ref().map(|dedup| dedup.key.as_bytes()),
+            new.dedup.as_ref().map(|dedup| dedup.fingerprint.as_bytes()),
+            new.priority as i64,
+            batch.now,
+            after(batch.now, new.delay).min(expires),
+            expires,
+            &*new.payload,
+            &new.version,
+            bounded,
+            &new.reason,
+        ),
+    )?;
     Ok(inserted == 1)
 }
 
@@ -185,27 +187,28 @@ pub(super) fn settle(
 ) -> rusqlite::Result<Ownership> {
     let (status, time) = settlement.outcome.transition();
     // The lease of an entry past its time has counted no attempt.
-    let mut statement = batch.connection.prepare_cached(
-        "UPDATE journal SET status = ?4, changed = ?3, until = ?5,
+    const SETTLE: &str = "UPDATE journal SET status = ?4, changed = ?3, until = ?5,
            due = iif(?4 = 0 AND NOT ?10, min(?5, expires), due),
            attempts = attempts - (?6 AND expires > changed AND attempts > 0),
            cause = iif(?6, cause, ?9),
            repeats = iif(?6, repeats, iif(?9 IS NULL, 0, iif(cause = ?9, repeats, 0) + 1)),
            result = coalesce(?7, result), history = history || ?8
-         WHERE id = ?1 AND turn = ?2 AND status = 1",
+         WHERE id = ?1 AND turn = ?2 AND status = 1";
+    let settled = batch.execute(
+        SETTLE,
+        (
+            id.as_bytes(),
+            lease_token.column(),
+            batch.now,
+            status.number(),
+            after(batch.now, time),
+            settlement.outcome.is_release(),
+            settlement.result.as_deref(),
+            noted(EventKind::Settlement, &settlement.note, batch.now),
+            settlement.stored_cause(),
+            settlement.keeps_place,
+        ),
     )?;
-    let settled = statement.execute((
-        id.as_bytes(),
-        lease_token.column(),
-        batch.now,
-        status.number(),
-        after(batch.now, time),
-        settlement.outcome.is_release(),
-        settlement.result.as_deref(),
-        noted(EventKind::Settlement, &settlement.note, batch.now),
-        settlement.stored_cause(),
-        settlement.keeps_place,
-    ))?;
     if settled == 1 {
         for new in &settlement.outbox {
             put(batch, new, false)?;

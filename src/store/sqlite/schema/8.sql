@@ -1,0 +1,2 @@
+-- Nothing but the version: rows that are written from now on have another checksum, which earlier
+-- releases would take for damage. Rows keep the one that they were written with.

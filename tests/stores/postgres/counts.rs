@@ -1,0 +1,142 @@
+//! T-8: entries that are over are counted when they end, not when somebody asks.
+
+use std::time::Duration;
+
+use tower_reprise::store::{
+    PostgresStore,
+    conformance::Backend,
+    journal::{EntryCommand, EntryId, Journal, LeaseRequest, NewEntry, Settlement},
+};
+
+use super::{
+    Postgres,
+    journal::{DROP_FINISHED, DROP_SUMS},
+};
+use crate::support::{database::eventually, records::LEASE};
+
+const KEEP: Duration = Duration::from_secs(60);
+const ROWS: &str = "SELECT count(*) FROM {schema}.reprise_idempotency_finished";
+
+/// Queues entries and ends them: as many as are given, failed, then completed.
+async fn ended(store: &PostgresStore, failed: u32, completed: u32) -> Vec<EntryId> {
+    let all = failed + completed;
+    let new = (0..all).map(|_| NewEntry::new("mails", "payload"));
+    drop(store.enqueue_many(new.collect()).await.unwrap());
+    let leased = store
+        .lease(LeaseRequest::new("mails", "", all, LEASE))
+        .await;
+    let leased = leased.unwrap();
+    let ids: Vec<_> = leased.iter().map(|entry| entry.id).collect();
+    for (entry, n) in leased.into_iter().zip(0..) {
+        let settlement = match n < failed {
+            true => Settlement::failed("broken", KEEP),
+            false => Settlement::completed("", KEEP),
+        };
+        let settled = store.settle(entry.id, entry.lease_token, settlement).await;
+        assert!(settled.is_ok(), "{settled:?}");
+    }
+    assert_eq!(ids.len(), all as usize);
+    ids
+}
+
+async fn by_status(store: &PostgresStore) -> [u64; 6] {
+    store.counts("mails").await.unwrap().by_status
+}
+
+#[tokio::test]
+async fn t_8_counts_follow_what_ends_is_redriven_and_goes() {
+    let Some(postgres) = Postgres::new().await else {
+        return;
+    };
+    let store = postgres.store().await;
+    let ids = ended(&store, 3, 4).await;
+    assert_eq!(by_status(&store).await, [0, 0, 4, 3, 0, 0]);
+    for (id, command) in ids
+        .iter()
+        .zip([EntryCommand::Redrive(KEEP), EntryCommand::Purge])
+    {
+        let applied = store.command(*id, command).await.unwrap().unwrap().applied;
+        assert!(applied);
+    }
+    assert_eq!(by_status(&store).await, [1, 0, 4, 1, 0, 0]);
+    // Those that are past their time are gone before a sweep removes them, and after it.
+    postgres.pass(KEEP).await;
+    assert_eq!(by_status(&store).await[2..4], [0, 0]);
+    assert_eq!(store.sweep(100).await.unwrap(), 5);
+    assert_eq!(by_status(&store).await[2..4], [0, 0]);
+    postgres.drop().await;
+}
+
+/// A sweep replaces many rows by their sums, and changes no count.
+#[tokio::test]
+async fn t_8_rows_that_count_are_summed_up() {
+    let Some(postgres) = Postgres::new().await else {
+        return;
+    };
+    let store = postgres.store().await;
+    drop(ended(&store, 2, 3).await);
+    let many = "INSERT INTO {schema}.reprise_idempotency_finished \
+                SELECT 'mails', 2, CASE WHEN n % 2 = 0 THEN 1 ELSE -1 END \
+                FROM generate_series(1, 2000) n";
+    postgres.execute(many).await;
+    assert_eq!(postgres.count(ROWS).await, 2005);
+    // A store sweeps when it is first used.
+    let other = postgres.store().await;
+    drop(other.enqueue(NewEntry::new("others", "")).await.unwrap());
+    let summed = async || postgres.count(ROWS).await == 2;
+    eventually("the rows are summed up", summed).await;
+    assert_eq!(by_status(&store).await, [0, 0, 3, 2, 0, 0]);
+    postgres.drop().await;
+}
+
+#[tokio::test]
+async fn t_8_counts_read_no_entry_that_is_over() {
+    let Some(postgres) = Postgres::new().await else {
+        return;
+    };
+    let store = postgres.store().await;
+    drop(ended(&store, 100, 900).await);
+    let read = "SELECT coalesce(sum(idx_tup_read), 0)::bigint FROM pg_stat_user_indexes \
+                WHERE schemaname = '{schema}' AND relname = 'reprise_idempotency_journal'";
+    let flush = "SELECT count(*) FROM pg_stat_clear_snapshot()";
+    drop(store);
+    // Statistics of other sessions arrive with a delay of a second, at the latest when they end.
+    let store = postgres.builder().connections(1).connect().await.unwrap();
+    let mut before = -1;
+    let settled = async || {
+        postgres.count(flush).await;
+        let was = std::mem::replace(&mut before, postgres.count(read).await);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        was == before
+    };
+    eventually("statistics arrived", settled).await;
+    assert_eq!(by_status(&store).await, [0, 0, 900, 100, 0, 0]);
+    drop(store);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    postgres.count(flush).await;
+    let more = postgres.count(read).await - before;
+    assert!(more < 100, "{more} entries were read");
+    postgres.drop().await;
+}
+
+#[tokio::test]
+async fn t_5_t_8_entries_of_version_8_that_are_over_are_counted() {
+    let Some(postgres) = Postgres::new().await else {
+        return;
+    };
+    let store = postgres.store().await;
+    drop(ended(&store, 1, 2).await);
+    drop(store);
+    for sql in [
+        DROP_FINISHED,
+        DROP_SUMS,
+        "DELETE FROM {schema}.reprise_idempotency_version WHERE version > 8",
+    ] {
+        postgres.execute(sql).await;
+    }
+    let store = postgres.store().await;
+    assert_eq!(by_status(&store).await, [0, 0, 2, 1, 0, 0]);
+    drop(ended(&store, 1, 0).await);
+    assert_eq!(by_status(&store).await, [0, 0, 2, 2, 0, 0]);
+    postgres.drop().await;
+}
