@@ -12,8 +12,11 @@ use http_body::Body;
 use tower::{Service, ServiceExt};
 
 use super::{
-    Execution, HandlerOutcome, engine::Settlement, keyed_request::KeyedRequest, outcome,
+    Execution, HandlerOutcome,
+    keyed_request::KeyedRequest,
+    outcome,
     settings::LayerState,
+    settlement::{Resumes, Settlement},
 };
 use crate::{
     call::{CallerContext, KeptReply, ReplayAttempt},
@@ -216,18 +219,14 @@ async fn end<St, D: Dialect, R: Body>(
     (settlement, response)
 }
 
-/// Returns how an execution without effect is settled: its key is free, unless an attempt before it
-/// in a replay may have had an effect.
+/// Returns how an execution without effect is settled.
 fn unexecuted<St, D>(
     state: &LayerState<St, D>,
     execution: &Execution,
     attempt: Option<&ReplayAttempt>,
 ) -> Settlement {
-    let resumed = attempt.and_then(|attempt| Some((attempt, attempt.resumes?)));
-    match resumed.filter(|_| execution.is_orphan()) {
-        Some((attempt, id)) => suspend(state, attempt, id),
-        None => Settlement::Release,
-    }
+    let resumes = attempt.and_then(|attempt| Resumes::of(attempt, state.settings.lease));
+    Settlement::unexecuted(execution.is_orphan(), resumes)
 }
 
 fn suspend<St, D>(state: &LayerState<St, D>, attempt: &ReplayAttempt, id: [u8; 16]) -> Settlement {

@@ -5,4 +5,5 @@ mod attempts;
 mod callbacks;
 mod control;
 mod drain;
+mod records;
 mod shop;
