@@ -247,9 +247,15 @@ impl<St: IdempotencyStore> Engine<St> {
                 telemetry::renewal_ended(key);
                 return;
             }
+            let renewable = execution.renewable().await;
+            if !*renewable {
+                return;
+            }
             let retention = execution.retention();
             let renewal = self.store.renew(key, token, self.lease, retention);
-            match self.bounded(pin!(renewal)).await {
+            let renewed = self.bounded(pin!(renewal)).await;
+            drop(renewable);
+            match renewed {
                 Ok(Ownership::Held) => sleep(self.renew_every()).await,
                 // The handler may have committed its reply itself: completing such a record
                 // again is held, and changes nothing.
@@ -326,10 +332,13 @@ impl<St: IdempotencyStore> Engine<St> {
             Settlement::Suspend(resumed_by, hold) => {
                 let (key, token) = (execution.key(), execution.token());
                 let retention = execution.retention();
+                let mut renewable = execution.renewable().await;
                 let suspended = self
                     .store
                     .suspend(key, token, *resumed_by, *hold, retention);
-                self.bounded(pin!(suspended)).await
+                let suspended = self.bounded(pin!(suspended)).await;
+                *renewable &= suspended.is_err();
+                suspended
             }
         }
     }

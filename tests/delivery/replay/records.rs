@@ -41,6 +41,8 @@ struct Records {
     memory: MemoryStore,
     /// The answers to the next claims that resume an execution.
     resuming: Arc<Mutex<VecDeque<Answer>>>,
+    /// How long the next renewals take.
+    renewals: Arc<Mutex<VecDeque<Duration>>>,
 }
 
 impl Records {
@@ -48,6 +50,7 @@ impl Records {
         Self {
             memory: MemoryStore::new(),
             resuming: Arc::default(),
+            renewals: Arc::default(),
         }
     }
 }
@@ -78,7 +81,13 @@ impl IdempotencyStore for Records {
         lease: Duration,
         retention: Duration,
     ) -> Result<Ownership, StoreError> {
-        self.memory.renew(key, token, lease, retention).await
+        let time = self.renewals.lock().unwrap().pop_front();
+        let memory = self.memory.clone();
+        let renewal = async move {
+            tokio::time::sleep(time.unwrap_or_default()).await;
+            memory.renew(key, token, lease, retention).await
+        };
+        tokio::spawn(renewal).await.unwrap()
     }
 
     async fn suspend(
@@ -209,4 +218,30 @@ async fn i_12_an_attempt_whose_claim_is_dropped_leaves_its_key_to_the_next() {
         assert_eq!(bank.ended().await, (true, 2), "{answers:?}");
         drop(worker);
     }
+}
+
+/// I-12: a renewal that is under way when an attempt fails does not shorten the time that its key is
+/// held for the next one.
+#[tokio::test(start_paused = true)]
+async fn i_12_a_renewal_under_way_does_not_shorten_the_hold_of_a_failed_attempt() {
+    let records = Records::new();
+    // The second attempt ends while its first renewal is under way.
+    let bank = Bank::new(
+        records.clone(),
+        &[(Duration::ZERO, 503), (11 * SECOND, 500)],
+    );
+    assert_eq!(bank.pay(true).await, 202);
+    records.renewals.lock().unwrap().push_back(2 * SECOND);
+    let worker = bank.replay.worker::<Body, _>(bank.inner.clone()).start();
+    let worker = worker.unwrap();
+    while *bank.calls.lock().unwrap() < 2 {
+        tokio::time::sleep(SECOND / 10).await;
+    }
+    worker.shutdown(30 * SECOND).await;
+    assert!(records.renewals.lock().unwrap().is_empty(), "it was sent");
+    tokio::time::sleep(60 * SECOND).await;
+    assert_eq!(bank.pay(false).await, 409);
+    let worker = bank.replay.worker::<Body, _>(bank.inner.clone()).start();
+    assert_eq!(bank.ended().await, (true, 3));
+    drop(worker);
 }
