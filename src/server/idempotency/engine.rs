@@ -301,6 +301,21 @@ impl<St: IdempotencyStore> Engine<St> {
         }
     }
 
+    /// Holds the key of a suspended execution for this long from now. If a further attempt has begun,
+    /// the key is its own, and nothing changes.
+    pub(super) async fn hold_suspended(
+        self: &Arc<Self>,
+        execution: &Execution,
+        id: ClaimId,
+        hold: Duration,
+    ) {
+        let settlement = Settlement::Suspend(id, hold);
+        if let Err(error) = self.settle_once(execution, &settlement).await {
+            telemetry::store_trouble("settle", error.kind().as_str());
+            self.settle_later(execution.clone(), settlement);
+        }
+    }
+
     async fn settle_once(
         &self,
         execution: &Execution,
