@@ -305,7 +305,21 @@ async fn j_19_no_verb_costs_more_in_a_long_queue() {
     let look = async || {
         let before = (postgres.count(rows).await, postgres.count(scans).await);
         assert_eq!(store.lanes("mails", None, 10).await.unwrap(), [""]);
-        assert_eq!(store.lease(want(10)).await.unwrap().len(), 10);
+        let mut leased = store.lease(want(10)).await.unwrap();
+        assert_eq!(leased.len(), 10);
+        for entry in leased.drain(..) {
+            let (id, token) = (entry.id, entry.lease_token);
+            let settled = store.settle(id, token, Settlement::completed("", KEEP));
+            assert_eq!(settled.await.unwrap(), Ownership::Held);
+        }
+        let in_order = LeaseRequest {
+            in_order: true,
+            ..want(1)
+        };
+        let first = store.lease(in_order).await.unwrap().remove(0);
+        let completed = Settlement::completed("", KEEP);
+        let settled = store.settle(first.id, first.lease_token, completed);
+        assert_eq!(settled.await.unwrap(), Ownership::Held);
         assert_eq!(store.list(ada.clone()).await.unwrap(), []);
         assert_eq!(store.position(last, 50).await.unwrap(), Some(50));
         // A session reports its statistics when it ends.

@@ -263,8 +263,8 @@ fn lease(table: &Table) -> String {
 /// Leases the first entry of a lane that is due, unless it waits or another one is leased.
 ///
 /// A leased entry was the first of its priority, and stays among the first until it is past its time;
-/// those are looked for as well. The lock keeps two
-/// workers that see different firsts from leasing both; it is held for this statement.
+/// those are looked for as well. The lock keeps two workers that see different firsts from leasing both;
+/// it is held for this statement.
 fn lease_in_order(table: &Table) -> String {
     const LOOK_AT: u32 = 16;
     let lane = "queue = $1 AND lane = $2 AND status = 0";
@@ -290,8 +290,8 @@ fn lease_in_order(table: &Table) -> String {
              AND j.sequence = (SELECT sequence FROM first WHERE until <= {NOW}) \
              AND (SELECT locked FROM lane) \
              AND NOT EXISTS (SELECT FROM firsts WHERE leased > {NOW}) \
-             AND NOT EXISTS (SELECT FROM {table} WHERE {lane} AND leased > {NOW} \
-               AND expires <= {NOW}) \
+             AND (SELECT true FROM {table} WHERE {lane} AND leased > {NOW} AND expires <= {NOW} \
+               ORDER BY expires, sequence LIMIT 1) IS NULL \
            LIMIT $3 - (SELECT count(*) FROM past) FOR UPDATE SKIP LOCKED)",
         firsts.join(" UNION ALL ")
     );
