@@ -28,7 +28,7 @@ pub(crate) use self::guidance::KeptReply;
 #[cfg(feature = "server")]
 pub(crate) use self::replay_attempt::ReplayAttempt;
 #[cfg(feature = "delivery")]
-pub(crate) use self::replay_attempt::{AttemptedAgain, ReplayKey};
+pub(crate) use self::replay_attempt::{AttemptedAgain, ReplayKey, Suspended};
 pub use self::{
     attempt::Attempt,
     caller::CallerContext,

@@ -1,4 +1,11 @@
-use std::{any::Any, fmt, sync::Arc, time::Duration};
+use std::{
+    any::Any,
+    fmt,
+    future::Future,
+    pin::Pin,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use http::Response;
@@ -20,8 +27,33 @@ pub(crate) struct ReplayAttempt {
     /// Returns whether an error of the service says that the request was not served, so that the
     /// journal takes it.
     pub(crate) not_served: fn(&dyn Any) -> bool,
-    /// The time for which duplicates have to wait for that attempt; as long as a lease by default.
+    /// The time for which duplicates have to wait for that attempt. It is not known before the journal
+    /// has the request: until then it is a lease, and `suspended` holds it for longer.
     pub(crate) hold: Option<Duration>,
+    pub(crate) suspended: Suspended,
+}
+
+/// The execution that was suspended for a further attempt, if there is one.
+#[derive(Clone, Default)]
+pub(crate) struct Suspended(Arc<Mutex<Option<HoldFor>>>);
+
+/// Makes duplicates of a suspended execution wait for this long from now.
+pub(crate) type HoldFor =
+    Box<dyn FnOnce(Duration) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send>;
+
+impl Suspended {
+    pub(crate) fn set(&self, hold_for: HoldFor) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(hold_for);
+    }
+
+    /// Makes duplicates wait for this long, if there is such an execution.
+    #[cfg(feature = "delivery")]
+    pub(crate) async fn hold_for(&self, time: Duration) {
+        let hold_for = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(hold_for) = hold_for {
+            hold_for(time).await;
+        }
+    }
 }
 
 pub(crate) type AttemptedAgain = Arc<dyn Fn(&Response<Bytes>) -> Option<ReplayKey> + Send + Sync>;

@@ -262,3 +262,33 @@ async fn q_3_a_result_takes_the_room_of_the_one_before() {
     let error = store.enqueue(more).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Full);
 }
+
+/// T-9: a full journal takes the end of what runs, with what is to be told of it.
+#[tokio::test(start_paused = true)]
+async fn t_9_a_full_journal_takes_settlements_and_their_outbox() {
+    for full in [
+        MemoryStore::builder().max_entries(2),
+        MemoryStore::builder().max_bytes(20),
+    ] {
+        let store = full.build().unwrap();
+        let runs = NewEntry::new("q", vec![0; 10]);
+        let id = runs.id;
+        store.enqueue(runs).await.unwrap();
+        let request = LeaseRequest::new("q", "", 1, LEASE);
+        let leased = store.lease(request).await.unwrap();
+        let waits = NewEntry::new("q", vec![0; 10]);
+        store.enqueue(waits).await.unwrap();
+        let more = NewEntry::new("q", vec![0; 1]);
+        let error = store.enqueue(more).await.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Full);
+        let alert = NewEntry::new("alerts", vec![0; 10]);
+        let told = alert.id;
+        let settlement = Settlement {
+            outbox: vec![alert],
+            ..Settlement::failed("broken", RETENTION)
+        };
+        let settled = store.settle(id, leased[0].lease_token, settlement).await;
+        assert_eq!(settled.unwrap(), Ownership::Held);
+        assert!(store.find(told).await.unwrap().is_some());
+    }
+}

@@ -12,7 +12,7 @@ use super::{
     served::{UNAVAILABLE, cannot_call, is_journaled, replay_key},
 };
 use crate::{
-    call::{ReplayAttempt, ReplayKey, key::LONGEST_CONFIGURABLE},
+    call::{ReplayAttempt, ReplayKey, Suspended, key::LONGEST_CONFIGURABLE},
     classify::http::is_replayed,
     http::{
         BufferedBody, RequestBody,
@@ -83,15 +83,17 @@ impl<S, J: Journal + Clone> ReplayableRequest<S, J> {
                 return Ok(response.map(BufferedBody::new));
             };
             if closed {
-                let response = replay.accept(&self.head, body, options, MAINTENANCE.into());
+                let reason = MAINTENANCE.into();
+                let response = replay.accept(&self.head, body, options, reason, None);
                 return Ok(own(response.await));
             }
             let (head, mut resumes) = (self.head, None);
             // The service that was readied makes the first attempt: a clone would wait for its place.
             let (spare, mut service) = (self.service.clone(), Some(self.service));
-            let reason = loop {
+            let (reason, suspended) = loop {
                 let mut served = head.clone();
                 let attempt = replay.handed_over(&head, &body, resumes);
+                let suspended = attempt.suspended.clone();
                 served.extensions_mut().insert(attempt);
                 let service = service.take().unwrap_or_else(|| spare.clone());
                 match service.oneshot(request(served)).await {
@@ -111,15 +113,16 @@ impl<S, J: Journal + Clone> ReplayableRequest<S, J> {
                             }
                         }
                         None => return Ok(replay.served(&options, response).await),
-                        Some(code) => break replay.reason(code, response).await,
+                        Some(code) => break (replay.reason(code, response).await, suspended),
                     },
                     Err(error) => match cannot_call(&error as &dyn Any) {
                         None => return Err(error),
-                        Some(code) => break code.into(),
+                        Some(code) => break (code.into(), suspended),
                     },
                 }
             };
-            Ok(own(replay.accept(&head, body, options, reason).await))
+            let response = replay.accept(&head, body, options, reason, Some(&suspended));
+            Ok(own(response.await))
         }
     }
 }
@@ -160,6 +163,7 @@ impl<J: Journal + Clone> Replay<J> {
             owner: None,
             resumes,
             hold: None,
+            suspended: Suspended::default(),
             not_served: |error| cannot_call(error).is_some(),
             attempted_again: Arc::new(move |reply| {
                 is_journaled(&state.settings, reply)?;

@@ -12,7 +12,7 @@ use super::{
     served::{cannot_call, cannot_serve, replay_key},
 };
 use crate::{
-    call::{AttemptedAgain, Cause, ReplayAttempt, Retryable, Verdict},
+    call::{AttemptedAgain, Cause, ReplayAttempt, Retryable, Suspended, Verdict},
     classify::{Classify, Rules, Standard},
     store::journal::{Entry, Journal},
 };
@@ -65,6 +65,7 @@ impl<J: Journal + Clone> Replay<J> {
             attempted_again,
             not_served: |error| cannot_call(error).is_some(),
             hold: Some(entry.expires_at.since(entry.changed_at)),
+            suspended: Suspended::default(),
         }
     }
 

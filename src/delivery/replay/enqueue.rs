@@ -11,6 +11,7 @@ use super::{
     request::{Callback, Stored},
 };
 use crate::{
+    call::Suspended,
     delivery::{redact, webhooks::Webhooks},
     http::problem::Problem,
     server::dialect::OperationId,
@@ -19,14 +20,22 @@ use crate::{
 };
 
 impl<J: Journal + Clone> Replay<J> {
-    /// Journals a request, and returns the answer.
+    /// Journals a request, and returns the answer. If its execution was suspended, the record waits for
+    /// as long as the entry may, since no worker may come for longer than a lease.
     pub(super) async fn accept(
         &self,
         head: &Request<()>,
         body: Bytes,
         options: Box<ReplayOptions>,
         reason: QueueReason,
+        suspended: Option<&Suspended>,
     ) -> Response<Bytes> {
+        let hold_for = async |entry: &Entry| {
+            if let (Some(suspended), false) = (suspended, entry.status.is_over()) {
+                let time = entry.expires_at.since(entry.changed_at);
+                suspended.hold_for(time).await;
+            }
+        };
         let entry = match self.entry(head, body.clone(), *options, &reason.code) {
             Ok(entry) => entry,
             Err(problem) => return self.reject(&body, &problem),
@@ -34,11 +43,13 @@ impl<J: Journal + Clone> Replay<J> {
         let payload = entry.payload.clone();
         match self.journal.enqueue(entry).await {
             Ok(Enqueued::New(entry)) => {
+                hold_for(&entry).await;
                 self.state.wake.wake();
                 self.accepted(&body, Entry { payload, ..entry }, reason)
                     .await
             }
             Ok(Enqueued::Existing(entry)) => {
+                hold_for(&entry).await;
                 // The request as it was journaled, rather than this repeat of it.
                 let whole = self.journal.find(entry.id).await.ok().flatten();
                 self.accepted(&body, whole.unwrap_or(entry), reason).await

@@ -55,7 +55,7 @@
 //! | was used with the same arguments | the stored reply, with the `id` of this call | `cached` |
 //! | is being used with the same arguments | `IDEMPOTENCY_PROCESSING`, 409 | `processing` |
 //! | was used with other arguments | `IDEMPOTENCY_CONFLICT`, 422 | `conflict` |
-//! | is no key, or the envelope is none | `VALIDATION_ERROR`, 400 | |
+//! | is no key, or the envelope is none, or its id, function or version has a NUL | `VALIDATION_ERROR`, 400 | |
 //! | is nobody's | `FORBIDDEN`, 403 | |
 //! | can't be looked up | `UNAVAILABLE`, 503 | |
 //! | was used, and its reply was too large to keep | `IDEMPOTENCY_REPLY_NOT_RETAINED`, 409 | |

@@ -109,6 +109,10 @@ impl WireFormat for Forrst {
         let Some(IdempotencyOptions { key, ttl, .. }) = options else {
             return Ok(None);
         };
+        if let Err(error) = refuse_nul(&request.call, caller.id.as_deref()) {
+            *asked = known(caller, None);
+            return Err(invalid(error));
+        }
         let note = note(&request.call, caller.id.as_deref().unwrap_or_default());
         let id = context
             .scope_digest(head)
@@ -250,6 +254,20 @@ fn operation_id(call: &Call, key: &[u8], mut owner: Digest) -> OperationId {
     OperationId {
         key: owner.into(),
         fingerprint: Fingerprint::new(call.arguments_digest()),
+    }
+}
+
+/// Refuses text that a store may have no column for: PostgreSQL's has no NUL.
+fn refuse_nul(call: &Call, id: Option<&str>) -> Result<(), EnvelopeError> {
+    let texts = [
+        ("id", id),
+        ("call.function", Some(&*call.function)),
+        ("call.version", call.version.as_deref()),
+    ];
+    let has_nul = |(_, text): &&(_, Option<&str>)| text.is_some_and(|text| text.contains('\0'));
+    match texts.iter().find(has_nul) {
+        Some((at, _)) => Err(EnvelopeError::new(*at, "has a NUL")),
+        None => Ok(()),
     }
 }
 

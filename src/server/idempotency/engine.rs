@@ -15,6 +15,7 @@ use tokio::{
 use super::{
     Execution,
     drain::Pending,
+    settlement::{Resumes, Settlement, WAITING_COST},
     timer::{Timer, now_or_later, within},
 };
 use crate::{
@@ -35,10 +36,6 @@ const SETTLE_PAUSE_MOST: Duration = Duration::from_secs(5);
 
 /// The longest that a verb is repeated.
 const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
-
-/// The memory of one settlement or claim that waits for the store, next to its reply: a task with two
-/// timers, and the state of a call to the store.
-const WAITING_COST: usize = 4096;
 
 /// The claims, leases and settlements of executions, whatever is executed.
 #[derive(Debug)]
@@ -72,35 +69,6 @@ pub(super) struct EngineSettings {
     pub(super) unsettled_limit: usize,
 }
 
-/// The end of an execution, for its record.
-#[derive(Debug, Clone)]
-pub(super) enum Settlement {
-    Complete(Stored),
-    /// It had no effect.
-    Release,
-    /// It may have had one, and is to be executed again.
-    Orphan,
-    /// A journal executes it again, under this id; duplicates wait for that long.
-    Suspend(ClaimId, Duration),
-}
-
-impl Settlement {
-    /// Returns the memory that it takes while it waits.
-    fn cost(&self) -> usize {
-        match self {
-            Self::Complete(Stored::Reply(reply)) => WAITING_COST.saturating_add(reply.len()),
-            _ => WAITING_COST,
-        }
-    }
-
-    fn without_reply(self) -> Self {
-        match self {
-            Self::Complete(Stored::Reply(_)) => Self::Complete(Stored::NotRetained),
-            other => other,
-        }
-    }
-}
-
 /// Reserves memory, if there is that much left.
 fn reserve(memory: &Arc<Semaphore>, bytes: usize) -> Option<OwnedSemaphorePermit> {
     let bytes = u32::try_from(bytes).ok()?;
@@ -128,7 +96,7 @@ impl<St: IdempotencyStore> Engine<St> {
     pub(super) async fn claim(
         self: &Arc<Self>,
         operation: &Operation,
-        resumes: Option<ClaimId>,
+        resumes: Option<Resumes>,
     ) -> Result<Claimed, StoreError> {
         let (key, retention) = (operation.id.key, operation.retention);
         let claim = Claim {
@@ -139,10 +107,10 @@ impl<St: IdempotencyStore> Engine<St> {
             retention,
             crash_policy: self.crash_policy,
             note: operation.note.clone(),
-            resumes,
+            resumes: resumes.map(|resumes| resumes.id),
         };
         let engine = Arc::clone(self);
-        let mut claiming = Box::pin(async move { engine.claim_twice(claim).await });
+        let mut claiming = Box::pin(async move { engine.claim_twice(claim, resumes).await });
         if let Poll::Ready(claimed) = now_or_later(claiming.as_mut()).await {
             return claimed;
         }
@@ -154,6 +122,7 @@ impl<St: IdempotencyStore> Engine<St> {
                 engine,
                 key,
                 retention,
+                resumes,
                 claimed,
             });
         });
@@ -168,7 +137,11 @@ impl<St: IdempotencyStore> Engine<St> {
     }
 
     /// Claims, and repeats the claim once: the store knows it by its id.
-    async fn claim_twice(self: &Arc<Self>, claim: Claim) -> Result<Claimed, StoreError> {
+    async fn claim_twice(
+        self: &Arc<Self>,
+        claim: Claim,
+        resumes: Option<Resumes>,
+    ) -> Result<Claimed, StoreError> {
         let (mut again, mut in_doubt) = (true, false);
         loop {
             let error = match self.bounded(pin!(self.store.claim(claim.clone()))).await {
@@ -178,7 +151,7 @@ impl<St: IdempotencyStore> Engine<St> {
             in_doubt |= error.may_have_happened();
             if !again || !error.is_transient() {
                 if in_doubt && !self.fails_open {
-                    self.give_back_later(claim);
+                    self.give_back_later(claim, resumes);
                 }
                 return Err(error);
             }
@@ -191,7 +164,7 @@ impl<St: IdempotencyStore> Engine<St> {
     /// Repeats a claim until it is known whether it was made, and then gives it back: nothing is
     /// executed for it, and repeats should neither wait for its lease nor be told that its outcome
     /// is unknown.
-    fn give_back_later(self: &Arc<Self>, claim: Claim) {
+    fn give_back_later(self: &Arc<Self>, claim: Claim, resumes: Option<Resumes>) {
         let Some(memory) = reserve(&self.in_doubt, WAITING_COST) else {
             return;
         };
@@ -204,7 +177,8 @@ impl<St: IdempotencyStore> Engine<St> {
                 let claimed = engine.store.claim(claim.clone());
                 match engine.bounded(pin!(claimed)).await {
                     Ok(Claimed::New(lease)) => {
-                        return engine.unclaim(claim.key, claim.retention, lease).await;
+                        let Claim { key, retention, .. } = claim;
+                        return engine.unclaim(key, retention, resumes, lease).await;
                     }
                     Ok(_) => return,
                     Err(error) => telemetry::store_trouble("claim", error.kind().as_str()),
@@ -214,9 +188,16 @@ impl<St: IdempotencyStore> Engine<St> {
     }
 
     /// Gives back a claim that will not be executed.
-    async fn unclaim(self: &Arc<Self>, key: RecordKey, retention: Duration, lease: Lease) {
+    async fn unclaim(
+        self: &Arc<Self>,
+        key: RecordKey,
+        retention: Duration,
+        resumes: Option<Resumes>,
+        lease: Lease,
+    ) {
+        let settlement = Settlement::unexecuted(lease.orphaned, resumes);
         let execution = Execution::new(Arc::clone(self) as _, key, lease, retention);
-        let _ = self.settle(&execution, Settlement::Release).await;
+        let _ = self.settle(&execution, settlement).await;
     }
 
     /// Runs an execution to its end, and renews its lease meanwhile, for a bounded time.
@@ -266,9 +247,15 @@ impl<St: IdempotencyStore> Engine<St> {
                 telemetry::renewal_ended(key);
                 return;
             }
+            let renewable = execution.renewable().await;
+            if !*renewable {
+                return;
+            }
             let retention = execution.retention();
             let renewal = self.store.renew(key, token, self.lease, retention);
-            match self.bounded(pin!(renewal)).await {
+            let renewed = self.bounded(pin!(renewal)).await;
+            drop(renewable);
+            match renewed {
                 Ok(Ownership::Held) => sleep(self.renew_every()).await,
                 // The handler may have committed its reply itself: completing such a record
                 // again is held, and changes nothing.
@@ -314,6 +301,21 @@ impl<St: IdempotencyStore> Engine<St> {
         }
     }
 
+    /// Holds the key of a suspended execution for this long from now. If a further attempt has begun,
+    /// the key is its own, and nothing changes.
+    pub(super) async fn hold_suspended(
+        self: &Arc<Self>,
+        execution: &Execution,
+        id: ClaimId,
+        hold: Duration,
+    ) {
+        let settlement = Settlement::Suspend(id, hold);
+        if let Err(error) = self.settle_once(execution, &settlement).await {
+            telemetry::store_trouble("settle", error.kind().as_str());
+            self.settle_later(execution.clone(), settlement);
+        }
+    }
+
     async fn settle_once(
         &self,
         execution: &Execution,
@@ -345,10 +347,13 @@ impl<St: IdempotencyStore> Engine<St> {
             Settlement::Suspend(resumed_by, hold) => {
                 let (key, token) = (execution.key(), execution.token());
                 let retention = execution.retention();
+                let mut renewable = execution.renewable().await;
                 let suspended = self
                     .store
                     .suspend(key, token, *resumed_by, *hold, retention);
-                self.bounded(pin!(suspended)).await
+                let suspended = self.bounded(pin!(suspended)).await;
+                *renewable &= suspended.is_err();
+                suspended
             }
         }
     }
@@ -443,6 +448,7 @@ struct Unclaimed<St: IdempotencyStore> {
     engine: Arc<Engine<St>>,
     key: RecordKey,
     retention: Duration,
+    resumes: Option<Resumes>,
     claimed: Option<Result<Claimed, StoreError>>,
 }
 
@@ -453,11 +459,11 @@ impl<St: IdempotencyStore> Drop for Unclaimed<St> {
         };
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             let engine = Arc::clone(&self.engine);
-            let (key, retention) = (self.key, self.retention);
+            let (key, retention, resumes) = (self.key, self.retention, self.resumes);
             let pending = engine.pending.settlement();
             runtime.spawn(async move {
                 let _pending = pending;
-                engine.unclaim(key, retention, lease).await;
+                engine.unclaim(key, retention, resumes, lease).await;
             });
         }
     }

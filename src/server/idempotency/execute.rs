@@ -12,8 +12,11 @@ use http_body::Body;
 use tower::{Service, ServiceExt};
 
 use super::{
-    Execution, HandlerOutcome, engine::Settlement, keyed_request::KeyedRequest, outcome,
+    Execution, HandlerOutcome,
+    keyed_request::KeyedRequest,
+    outcome,
     settings::LayerState,
+    settlement::{Resumes, Settlement},
 };
 use crate::{
     call::{CallerContext, KeptReply, ReplayAttempt},
@@ -79,7 +82,7 @@ where
                         || attempt.as_ref().is_some_and(journaled)
                     {
                         let unsent = unexecuted(&state, &execution, attempt.as_ref());
-                        let release = state.engine.settle(&execution, unsent);
+                        let release = settle(&state, &execution, attempt.as_ref(), unsent);
                         let _ = Box::pin(release).await;
                     }
                     Err(error)
@@ -123,8 +126,29 @@ async fn finish<St: IdempotencyStore, D: Dialect, R: Body>(
     if failed && matches!(settlement, Settlement::Complete(_)) {
         response.extensions_mut().insert(KeptReply);
     }
-    let ownership = state.engine.settle(execution, settlement).await;
+    let ownership = settle(state, execution, attempt, settlement).await;
     (ownership == Ownership::Held).then_some(response)
+}
+
+/// Settles an execution, and lets its journal hold the key for longer if it is suspended.
+async fn settle<St: IdempotencyStore, D>(
+    state: &LayerState<St, D>,
+    execution: &Execution,
+    attempt: Option<&ReplayAttempt>,
+    settlement: Settlement,
+) -> Ownership {
+    let id = match settlement {
+        Settlement::Suspend(id, _) => Some(id),
+        _ => None,
+    };
+    let ownership = state.engine.settle(execution, settlement).await;
+    if let (Some(id), Some(attempt), Ownership::Held) = (id, attempt, ownership) {
+        let (engine, execution) = (Arc::clone(&state.engine), execution.clone());
+        attempt.suspended.set(Box::new(move |time| {
+            Box::pin(async move { engine.hold_suspended(&execution, id, time).await })
+        }));
+    }
+    ownership
 }
 
 /// Returns how an execution is to be settled, and its reply.
@@ -216,18 +240,14 @@ async fn end<St, D: Dialect, R: Body>(
     (settlement, response)
 }
 
-/// Returns how an execution without effect is settled: its key is free, unless an attempt before it
-/// in a replay may have had an effect.
+/// Returns how an execution without effect is settled.
 fn unexecuted<St, D>(
     state: &LayerState<St, D>,
     execution: &Execution,
     attempt: Option<&ReplayAttempt>,
 ) -> Settlement {
-    let resumed = attempt.and_then(|attempt| Some((attempt, attempt.resumes?)));
-    match resumed.filter(|_| execution.is_orphan()) {
-        Some((attempt, id)) => suspend(state, attempt, id),
-        None => Settlement::Release,
-    }
+    let resumes = attempt.and_then(|attempt| Resumes::of(attempt, state.settings.lease));
+    Settlement::unexecuted(execution.is_orphan(), resumes)
 }
 
 fn suspend<St, D>(state: &LayerState<St, D>, attempt: &ReplayAttempt, id: [u8; 16]) -> Settlement {

@@ -8,6 +8,7 @@ use std::{
 };
 
 use http::{Response, response};
+use tokio::sync::{Mutex, MutexGuard};
 
 use super::{engine::Engine, settings::LayerState};
 use crate::{
@@ -30,6 +31,9 @@ struct Inner {
     lease: Lease,
     retention: Duration,
     lost: AtomicBool,
+    /// Whether the lease may be renewed. Locked while a renewal is under way, and while the execution
+    /// is suspended: a renewal that came after would end the hold with its lease.
+    renewable: Mutex<bool>,
 }
 
 impl Execution {
@@ -45,6 +49,7 @@ impl Execution {
             lease,
             retention,
             lost: AtomicBool::new(false),
+            renewable: Mutex::new(true),
         }))
     }
 
@@ -99,6 +104,11 @@ impl Execution {
 
     pub(super) fn lose(&self) {
         self.0.lost.store(true, Ordering::Relaxed);
+    }
+
+    /// Waits for the end of a renewal or suspension that is under way.
+    pub(super) async fn renewable(&self) -> MutexGuard<'_, bool> {
+        self.0.renewable.lock().await
     }
 }
 

@@ -16,6 +16,7 @@ use super::{
     execute::{Aborted, execute},
     future::ReplyResult,
     settings::LayerState,
+    settlement::Resumes,
 };
 use crate::{
     call::ReplayAttempt,
@@ -26,7 +27,7 @@ use crate::{
         reply,
     },
     server::dialect::{Dialect, Operation, Rejection},
-    store::{ClaimId, Claimed, IdempotencyStore, Note, StoreError, StoreErrorKind, Stored},
+    store::{Claimed, IdempotencyStore, Note, StoreError, StoreErrorKind, Stored},
     telemetry::{self, Answered},
 };
 
@@ -197,9 +198,7 @@ impl<S, St: IdempotencyStore, D: Dialect> KeyedRequest<S, St, D> {
             engine, settings, ..
         } = &*self.state;
         let attempt = self.head.extensions().get::<ReplayAttempt>();
-        let resumes = attempt
-            .and_then(|attempt| attempt.resumes)
-            .map(ClaimId::new);
+        let resumes = attempt.and_then(|attempt| Resumes::of(attempt, settings.lease));
         let claimed = engine.claim(operation, resumes).await;
         if settings.wait.is_zero() || !matches!(claimed, Ok(Claimed::InFlight { .. })) {
             return claimed;

@@ -6,11 +6,14 @@ use super::{Drain, Idempotency, IdempotencyBuilder, settings::LayerState};
 use crate::{policy::Audit, server::dialect::HttpDialect};
 #[cfg(feature = "delivery")]
 use {
-    super::{Execution, engine::Settlement},
+    super::{
+        Execution,
+        settlement::{Resumes, Settlement},
+    },
     crate::{
         call::ReplayAttempt,
         server::dialect::{Admission, Dialect, Operation, Scope},
-        store::{ClaimId, Claimed, IdempotencyStore},
+        store::{Claimed, IdempotencyStore},
     },
     bytes::Bytes,
     http::Request,
@@ -85,7 +88,11 @@ async fn abandon<St: IdempotencyStore, D: Dialect>(
 ) -> Option<()> {
     let (parts, body) = request.into_parts();
     let head = Request::from_parts(parts, ());
-    let id = ClaimId::new(head.extensions().get::<ReplayAttempt>()?.resumes?);
+    // No further attempt comes, so that repeats need not wait for one.
+    let resumes = Resumes {
+        hold: Duration::ZERO,
+        ..Resumes::of(head.extensions().get::<ReplayAttempt>()?, Duration::ZERO)?
+    };
     let Admission::Admitted(mut asked) = state.dialect.admit(state.context(), &head) else {
         return None;
     };
@@ -94,13 +101,11 @@ async fn abandon<St: IdempotencyStore, D: Dialect>(
         .operation(state.context(), &head, &mut asked, &body);
     let operation = operation.ok()??;
     // Its record is another's, done, or not there otherwise.
-    let Claimed::New(lease) = state.engine.claim(&operation, Some(id)).await.ok()? else {
+    let claimed = state.engine.claim(&operation, Some(resumes)).await.ok()?;
+    let Claimed::New(lease) = claimed else {
         return None;
     };
-    let settlement = match lease.orphaned {
-        true => Settlement::Suspend(id, Duration::ZERO),
-        false => Settlement::Release,
-    };
+    let settlement = Settlement::unexecuted(lease.orphaned, Some(resumes));
     let Operation { id, retention, .. } = operation;
     let execution = Execution::new(Arc::clone(state) as _, id.key, lease, retention);
     let _ = state.engine.settle(&execution, settlement).await;

@@ -180,6 +180,7 @@ mod limits;
 mod outcome;
 mod service;
 mod settings;
+mod settlement;
 mod timer;
 mod unknown;
 

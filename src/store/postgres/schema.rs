@@ -28,6 +28,7 @@ pub(super) fn migrations(table: &Table) -> Vec<String> {
         replies(table),
         bounds(table),
         finished(table),
+        calls_with_nul(table),
     ];
     let noted =
         |(step, version)| format!("{step} INSERT INTO {versions} (version) VALUES ({version});");
@@ -140,18 +141,33 @@ fn counters(records: &Table) -> String {
 /// view reads them, so that claims pay nothing. A step that changes the type of a column has to drop
 /// the view before.
 fn calls(records: &Table) -> String {
-    let (journal, calls) = (records.journal(), records.calls());
+    let journal = records.journal();
+    format!(
+        "ALTER TABLE {journal} ADD COLUMN version text COLLATE \"C\"; \
+         COMMENT ON COLUMN {journal}.version IS 'Of the function that is the label.'; \
+         CREATE {}",
+        view_of_calls(records, "get_byte(note, 0) = 31")
+    )
+}
+
+/// Returns the step after which calls are shown whatever their notes are: PostgreSQL has no text with a
+/// NUL, and a note of an earlier version may have one.
+fn calls_with_nul(records: &Table) -> String {
+    let readable = "get_byte(note, 0) = 31 AND position('\\x00'::bytea IN note) = 0";
+    format!("CREATE OR REPLACE {}", view_of_calls(records, readable))
+}
+
+fn view_of_calls(records: &Table, readable: &str) -> String {
+    let calls = records.calls();
     let part = |n| {
         format!(
-            "CASE WHEN get_byte(note, 0) = 31 \
+            "CASE WHEN {readable} \
              THEN nullif(split_part(convert_from(note, 'UTF8'), chr(31), {n}), '') END"
         )
     };
     let (function, version) = (part(2), part(3));
     format!(
-        "ALTER TABLE {journal} ADD COLUMN version text COLLATE \"C\"; \
-         COMMENT ON COLUMN {journal}.version IS 'Of the function that is the label.'; \
-         CREATE VIEW {calls} AS SELECT encode(key, 'hex') AS key_hash, \
+        "VIEW {calls} AS SELECT encode(key, 'hex') AS key_hash, \
            {function} AS function, {version} AS version, \
            encode(fingerprint, 'hex') AS arguments_hash, \
            CASE state WHEN 0 THEN 'processing' WHEN 3 THEN 'unknown' ELSE 'completed' END AS status, \

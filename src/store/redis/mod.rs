@@ -251,7 +251,10 @@ impl RedisStore {
         let (renewed, watched) = self.owned(renew, key, &arguments).await?;
         if let (Some(before), Some(by)) = (watched, resumed_by) {
             self.watch(key, by, lease).await?;
-            self.unwatch(key, before);
+            // The same one if its suspension is repeated.
+            if before != by {
+                self.unwatch(key, before);
+            }
         }
         Ok(renewed)
     }

@@ -7,7 +7,7 @@ use http::{Response, StatusCode};
 use tower::{Layer, ServiceExt};
 use tower_reprise::{
     IdempotencyLayer,
-    delivery::replay::{Replay, ReplayId, ReplayOrder},
+    delivery::replay::{Replay, ReplayBuilder, ReplayId, ReplayOrder},
     error::BoxError,
     server::{dialect::Scope, idempotency::HandlerOutcome},
     store::{
@@ -126,6 +126,40 @@ async fn i_12_a_request_that_is_journaled_hands_its_record_over() {
     assert_eq!(shop.ended(id).await, Status::Completed);
     assert_eq!(shop.handler.seen().len(), 2);
     drop(worker);
+}
+
+/// I-12: no worker may come for longer than a lease; a repeat meanwhile does not decide the operation.
+#[tokio::test(start_paused = true)]
+async fn i_12_a_journaled_request_holds_its_record_until_its_replay_begins() {
+    let shop = Shop::careful();
+    shop.handler.answers(&[503]);
+    let id = shop.queue("1", "1").await;
+    for _ in 0..3 {
+        tokio::time::sleep(60 * SECOND).await;
+        for request in [plain("1").header("replay", "false"), order("1")] {
+            let (status, answer) = shop.send(request, "1").await;
+            assert!([202, 409].contains(&status), "{answer}");
+            assert!(!answer.to_string().contains("outcome"), "{answer}");
+        }
+    }
+    let worker = shop.work();
+    assert_eq!(shop.ended(id).await, Status::Completed);
+    assert_eq!(shop.handler.seen().len(), 2);
+    drop(worker);
+}
+
+/// I-12: a request that could not be journaled holds its record no longer than a lease.
+#[tokio::test(start_paused = true)]
+async fn i_12_a_request_that_no_journal_took_leaves_its_record_to_the_crash_policy() {
+    let full = |builder: ReplayBuilder<_>| builder.max_queued(1, 1);
+    let shop = Shop::of(MemoryStore::new(), CrashPolicy::Unknown, full);
+    shop.handler.answers(&[503, 503]);
+    shop.queue("1", "1").await;
+    assert_eq!(shop.send(order("2"), "2").await.0, 503);
+    tokio::time::sleep(60 * SECOND).await;
+    let (status, answer) = shop.send(plain("2").header("replay", "false"), "2").await;
+    assert_eq!(status, 409, "{answer}");
+    assert!(answer.to_string().contains("outcome"), "{answer}");
 }
 
 /// I-12: an error that its request is journaled for leaves the key to the journal as well.

@@ -5,5 +5,6 @@ mod attempts;
 mod callbacks;
 mod control;
 mod drain;
+mod records;
 mod shop;
 mod targets;

@@ -140,7 +140,7 @@ impl Shop {
         Self::of(store, CrashPolicy::Reexecute, build)
     }
 
-    fn of(
+    pub(crate) fn of(
         store: MemoryStore,
         crash_policy: CrashPolicy,
         build: impl FnOnce(ReplayBuilder<MemoryStore>) -> ReplayBuilder<MemoryStore>,

@@ -18,6 +18,11 @@ async fn i_5_what_is_wrong_is_told_with_its_place() {
     let extensions =
         |text: &str| format!(r#"{{"id":"req_1","call":{{"function":"f"}},"extensions":{text}}}"#);
     let options = |text: &str| extensions(&format!(r#"[{{"urn":"{URN}","options":{text}}}]"#));
+    let with_nul = |id: &str, call: &str| {
+        format!(
+            r#"{{{id},"call":{{{call}}},"extensions":[{{"urn":"{URN}","options":{{"key":"k"}}}}]}}"#
+        )
+    };
     let longest = "k".repeat(65);
     let id = "i".repeat(256);
     for (text, at, id) in [
@@ -107,6 +112,21 @@ async fn i_5_what_is_wrong_is_told_with_its_place() {
         (
             options(r#"{"key":"k","ttl":{"value":1,"unit":"year"}}"#),
             "extensions[0].options.ttl.unit: ",
+            Some("req_1"),
+        ),
+        (
+            with_nul(r#""id":"a\u0000""#, r#""function":"f""#),
+            "id: has a NUL",
+            Some("a\0"),
+        ),
+        (
+            with_nul(r#""id":"req_1""#, r#""function":"f\u0000""#),
+            "call.function: has a NUL",
+            Some("req_1"),
+        ),
+        (
+            with_nul(r#""id":"req_1""#, r#""function":"f","version":"1\u0000""#),
+            "call.version: has a NUL",
             Some("req_1"),
         ),
         (

@@ -204,6 +204,70 @@ async fn j_18_batches_of_several_bounded_queues_never_deadlock() {
     postgres.drop().await;
 }
 
+/// J-18: nor do two processes that settle entries of the same bounded queues.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn j_18_settlements_of_several_bounded_queues_never_deadlock() {
+    const EACH: usize = 1500;
+    const SIDE_BY_SIDE: usize = 125;
+    let Some(postgres) = Postgres::new().await else {
+        return;
+    };
+    let stores = [postgres.store().await, postgres.store().await];
+    // In the table, and in its batches, the entries of one process are in the opposite order of the
+    // other's.
+    let mut leased = Vec::new();
+    for (store, queue) in [(0, "left"), (0, "right"), (1, "right"), (1, "left")] {
+        let mut enqueued = JoinSet::new();
+        for _ in 0..EACH {
+            let store = stores[store].clone();
+            let bounds = QueueBounds {
+                in_all: 6000,
+                per_owner: 6000,
+            };
+            let new = NewEntry {
+                bounds: Some(bounds),
+                ..NewEntry::new(queue, "payload")
+            };
+            enqueued.spawn(async move { store.enqueue(new).await });
+        }
+        for enqueued in enqueued.join_all().await {
+            assert!(matches!(enqueued, Ok(Enqueued::New(_))), "{enqueued:?}");
+        }
+        let mut entries = Vec::new();
+        while entries.len() < EACH {
+            let limit = (EACH - entries.len()) as u32;
+            let request = LeaseRequest::new(queue, "", limit, LEASE);
+            entries.extend(stores[store].lease(request).await.unwrap());
+        }
+        leased.push((store, entries));
+    }
+    // The store repeats what was in a deadlock, and is late.
+    let deadlocks = async || {
+        let end = "SELECT count(pg_terminate_backend(pid, 5000)) FROM pg_stat_activity \
+                   WHERE application_name = 'tower-reprise' AND query LIKE '%{schema}%'";
+        postgres.count(end).await;
+        let sql = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()";
+        postgres.count(sql).await
+    };
+    let before = deadlocks().await;
+    let mut tasks = JoinSet::new();
+    // Many of one queue and then many of the other, so that both processes are between the two.
+    for from in (0..EACH).step_by(SIDE_BY_SIDE) {
+        for (store, entries) in &leased {
+            for entry in &entries[from..from + SIDE_BY_SIDE] {
+                let (store, id, token) = (stores[*store].clone(), entry.id, entry.lease_token);
+                let settlement = Settlement::completed("", KEEP);
+                tasks.spawn(async move { store.settle(id, token, settlement).await });
+            }
+        }
+    }
+    for settled in tasks.join_all().await {
+        assert!(matches!(settled, Ok(Ownership::Held)), "{settled:?}");
+    }
+    assert_eq!(deadlocks().await, before);
+    postgres.drop().await;
+}
+
 /// J-5, J-19: whatever is queued, what is next is found by its index, and so is what is whose and where an
 /// entry stands: in a lane full of entries, due or not, no more rows are read than in a short one.
 #[tokio::test]
@@ -241,7 +305,21 @@ async fn j_19_no_verb_costs_more_in_a_long_queue() {
     let look = async || {
         let before = (postgres.count(rows).await, postgres.count(scans).await);
         assert_eq!(store.lanes("mails", None, 10).await.unwrap(), [""]);
-        assert_eq!(store.lease(want(10)).await.unwrap().len(), 10);
+        let mut leased = store.lease(want(10)).await.unwrap();
+        assert_eq!(leased.len(), 10);
+        for entry in leased.drain(..) {
+            let (id, token) = (entry.id, entry.lease_token);
+            let settled = store.settle(id, token, Settlement::completed("", KEEP));
+            assert_eq!(settled.await.unwrap(), Ownership::Held);
+        }
+        let in_order = LeaseRequest {
+            in_order: true,
+            ..want(1)
+        };
+        let first = store.lease(in_order).await.unwrap().remove(0);
+        let completed = Settlement::completed("", KEEP);
+        let settled = store.settle(first.id, first.lease_token, completed);
+        assert_eq!(settled.await.unwrap(), Ownership::Held);
         assert_eq!(store.list(ada.clone()).await.unwrap(), []);
         assert_eq!(store.position(last, 50).await.unwrap(), Some(50));
         // A session reports its statistics when it ends.

@@ -1,7 +1,7 @@
 //! The version of the schema, and the rights that it needs.
 
 use tokio::task::JoinSet;
-use tower_reprise::store::StoreErrorKind;
+use tower_reprise::store::{Claim, Note, StoreErrorKind};
 
 use super::Postgres;
 use crate::support::records::{claim, complete, own, reply};
@@ -161,5 +161,28 @@ async fn t_5_function_and_version_of_a_call_are_columns() {
     }
     let sql = format!("{calls} function IS NULL AND expires_at > now() AND status = 'processing'");
     assert_eq!(postgres.count(&sql).await, 1);
+    postgres.drop().await;
+}
+
+/// T-5: text has no NUL in PostgreSQL, and a note of an earlier version may have one.
+#[tokio::test]
+async fn t_5_a_note_with_a_nul_hides_no_other_call() {
+    let Some(postgres) = Postgres::new().await else {
+        return;
+    };
+    let store = postgres.store().await;
+    for (key, note) in [
+        (1, "\u{1f}pay\u{1f}1\u{1f}a\0"),
+        (2, "\u{1f}pay\u{1f}1\u{1f}b"),
+    ] {
+        let claim = Claim {
+            note: Note::new(note).unwrap(),
+            ..claim(key)
+        };
+        own(&store, claim).await;
+    }
+    let calls = "SELECT count(*) FROM {schema}.reprise_idempotency_calls WHERE function";
+    assert_eq!(postgres.count(&format!("{calls} = 'pay'")).await, 1);
+    assert_eq!(postgres.count(&format!("{calls} IS NULL")).await, 1);
     postgres.drop().await;
 }

@@ -17,10 +17,7 @@ use crate::{
     error::BoxError,
     http::digest::Digest,
     server::dialect::{Operation, OperationId},
-    server::idempotency::{
-        Execution,
-        engine::{Engine, Settlement},
-    },
+    server::idempotency::{Execution, engine::Engine, settlement::Settlement},
     store::{
         Claimed, Fingerprint, IdempotencyStore, Note, Ownership, RecordKey, StoreError, Stored,
     },

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use super::{Case, LEASE, RETENTION, again, reply};
 use crate::store::{
-    Claim, Claimed, CrashPolicy, FencingToken, IdempotencyStore, Note,
+    Claim, ClaimId, Claimed, CrashPolicy, FencingToken, IdempotencyStore, Note,
     Ownership::{Held, Lost},
     RecordKey, Resolution, Resolved, Stored, UnknownOutcome,
     conformance::Backend,
@@ -14,6 +14,7 @@ impl<B: Backend<Store: IdempotencyStore>> Case<'_, B> {
     pub(super) async fn unknown_outcomes(&self) {
         self.unknown_outcomes_are_listed().await;
         self.what_is_known_or_runs_is_not_listed().await;
+        self.what_was_suspended_for_nothing_is_listed().await;
         self.a_list_of_unknown_outcomes_has_pages().await;
         self.an_unknown_outcome_is_resolved_with_a_reply().await;
         self.an_unknown_outcome_is_resolved_as_without_effect()
@@ -161,6 +162,22 @@ impl<B: Backend<Store: IdempotencyStore>> Case<'_, B> {
         assert!(!self.lists(claim.key).await);
         let found = self.unknown(claim.key).await.expect("it is found");
         assert_eq!(found.token, token);
+    }
+
+    /// A settlement whose answer got lost is repeated.
+    async fn what_was_suspended_for_nothing_is_listed(&self) {
+        let hold = self.unit * LEASE;
+        let retention = self.unit * RETENTION;
+        let claim = self.careful();
+        let token = self.own(&claim).await;
+        let id = ClaimId::random();
+        for _ in 0..2 {
+            let suspended = self.store.suspend(claim.key, token, id, hold, retention);
+            assert_eq!(suspended.await.expect("suspend"), Held);
+            assert!(!self.lists(claim.key).await, "it is to be resumed");
+        }
+        self.pass(LEASE + 1).await;
+        assert!(self.lists(claim.key).await, "nobody came");
     }
 
     async fn a_list_of_unknown_outcomes_has_pages(&self) {

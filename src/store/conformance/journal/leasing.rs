@@ -108,6 +108,27 @@ impl<B: Backend<Store: Journal>> Case<'_, B> {
         assert_eq!(ids(&leased), [head]);
     }
 
+    pub(super) async fn a_lane_in_order_waits_for_one_past_its_time(&self) {
+        let request = || LeaseRequest {
+            in_order: true,
+            ..self.request("", 9)
+        };
+        let lease = async || self.store.lease(request()).await.expect("lease");
+        let first = self.put_with(|new| new.ttl = self.unit * 2).await;
+        let second = self.put(self.entry()).await;
+        let leased = lease().await;
+        assert_eq!(ids(&leased), [first]);
+        self.pass(LEASE - 1).await;
+        let lease_token = leased[0].lease_token;
+        let extended = self.extend(first, lease_token, self.unit * LEASE).await;
+        assert_eq!(extended, Held);
+        assert_eq!(lease().await, [], "it is past its time, and leased");
+        self.pass(2).await;
+        assert_eq!(lease().await, [], "its lease was extended");
+        self.complete(&leased[0]).await;
+        assert_eq!(ids(&lease().await), [second]);
+    }
+
     pub(super) async fn lanes_are_independent(&self) {
         let with = |lane: &str, delay| NewEntry {
             lane: lane.to_owned(),

@@ -50,6 +50,7 @@ pub async fn journal<B: Backend<Store: Journal>>(backend: &B) {
         bounds_count_what_is_not_over
         order_is_priority_then_due_then_sequence
         a_lane_in_order_waits_for_its_first
+        a_lane_in_order_waits_for_one_past_its_time
         lanes_are_independent
         many_workers_share_without_overlap
         a_lease_runs_out_and_counts

@@ -94,7 +94,7 @@ pub(in super::super) struct Statements {
 
 impl Statements {
     pub(in super::super) fn new(table: &Table) -> Self {
-        let (secret, finished) = (table.secret(), &table.finished());
+        let (secret, open, finished) = (table.secret(), table.open(), &table.finished());
         let sweeps_alone = sweeps_alone(table);
         let table = &table.journal();
         let (gone, summary, whole) = (gone(), summary(), whole());
@@ -118,7 +118,7 @@ impl Statements {
                 after("$3")
             ),
             settle: settle(table),
-            settle_batch: settle_batch(table),
+            settle_batch: settle_batch(table, &open),
             same_lease: format!("SELECT 1 FROM {table} WHERE id = $1 AND turn = $2"),
             bury: format!(
                 "UPDATE {table} SET status = 3, until = {}, attempts = $3, cause = $4, \
@@ -287,8 +287,9 @@ fn lease(table: &Table) -> String {
 
 /// Leases the first entry of a lane that is due, unless it waits or another one is leased.
 ///
-/// A leased entry was the first of its priority, and stays among the first. The lock keeps two
-/// workers that see different firsts from leasing both; it is held for this statement.
+/// A leased entry was the first of its priority, and stays among the first until it is past its time;
+/// those are looked for as well. The lock keeps two workers that see different firsts from leasing both;
+/// it is held for this statement.
 fn lease_in_order(table: &Table) -> String {
     const LOOK_AT: u32 = 16;
     let lane = "queue = $1 AND lane = $2 AND status = 0";
@@ -314,6 +315,8 @@ fn lease_in_order(table: &Table) -> String {
              AND j.sequence = (SELECT sequence FROM first WHERE until <= {NOW}) \
              AND (SELECT locked FROM lane) \
              AND NOT EXISTS (SELECT FROM firsts WHERE leased > {NOW}) \
+             AND (SELECT true FROM {table} WHERE {lane} AND leased > {NOW} AND expires <= {NOW} \
+               ORDER BY expires, sequence LIMIT 1) IS NULL \
            LIMIT $3 - (SELECT count(*) FROM past) FOR UPDATE SKIP LOCKED)",
         firsts.join(" UNION ALL ")
     );
@@ -340,13 +343,26 @@ fn taken(table: &Table, ctes: &str, next: &str) -> String {
 }
 
 /// Settles many leases: each parameter is an array with an element for each.
-fn settle_batch(table: &Table) -> String {
+///
+/// The triggers that count entries lock a row for each bounded queue, in the order of the update, which
+/// is the planner's. If there are several, they are locked before it in the order of their names, as
+/// those of other batches are: otherwise two batches could wait for each other. With one bounded queue
+/// nothing is looked at: a settlement costs an eighth more otherwise.
+fn settle_batch(table: &Table, open: &Table) -> String {
     format!(
-        "{} FROM unnest($1::bytea[], $2::bigint[], $3::smallint[], $4::bigint[], $5::boolean[], \
+        "WITH bounded AS MATERIALIZED ( \
+           SELECT DISTINCT entry.queue FROM unnest($1::bytea[], $3::smallint[]) AS row (id, status) \
+           JOIN {table} entry ON entry.id = row.id \
+           WHERE row.status > 1 AND entry.in_all IS NOT NULL \
+             AND (SELECT min(queue) FROM {open}) < (SELECT max(queue) FROM {open})), \
+         locked AS MATERIALIZED ( \
+           SELECT FROM {open} WHERE whole AND queue IN (SELECT queue FROM bounded) \
+             AND (SELECT count(*) FROM bounded) > 1 ORDER BY queue FOR UPDATE) \
+         {} FROM unnest($1::bytea[], $2::bigint[], $3::smallint[], $4::bigint[], $5::boolean[], \
              $6::bytea[], $7::bytea[], $8::text[], $9::boolean[]) \
            AS row (id, turn, status, time, releases, result, note, cause, keeps) \
          WHERE entry.id = row.id AND entry.turn = row.turn AND entry.status = 0 \
-           AND entry.leased > 0 \
+           AND entry.leased > 0 AND (SELECT count(*) FROM locked) >= 0 \
          RETURNING entry.id, entry.turn",
         settling(
             table,

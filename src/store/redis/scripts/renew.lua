@@ -1,7 +1,7 @@
 -- ARGV: token, lease in microseconds, lease + retention in milliseconds, the claim id that takes the
 -- record over or nothing
--- Returns 0 lost, 1 held, 2 newer version, or held with the claim id before, if it is another one and
--- `watch.lua` knows it
+-- Returns 0 lost, 1 held, 2 newer version, or held with the claim id before, if another one was given
+-- and `watch.lua` knows it
 local record = redis.call('GETRANGE', KEYS[1], 0, 338)
 if string.sub(record, 1, 2) ~= '10' or string.sub(record, 4, 19) ~= ARGV[1] then
     local version = string.sub(record, 1, 1)
