@@ -77,10 +77,7 @@ async fn t_8_a_store_does_not_sweep_beside_another() {
     };
     let store = postgres.store().await;
     own(&store, claim(1)).await;
-    // The last statement of a sweep.
-    let ended = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle' \
-                 AND query LIKE 'WITH summed AS (%\"{schema}\".%'";
-    eventually("it has swept", async || postgres.count(ended).await == 1).await;
+    has_swept(&postgres).await;
     postgres.pass(LEASE + RETENTION + LEASE * 3).await;
     let name = format!(
         r#"'tower-reprise sweep "{}"."reprise_idempotency"'"#,
@@ -90,7 +87,7 @@ async fn t_8_a_store_does_not_sweep_beside_another() {
     postgres.count(&lock("pg_advisory_lock")).await;
     let other = postgres.store().await;
     own(&other, claim(2)).await;
-    eventually("it has swept", async || postgres.count(ended).await > 1).await;
+    eventually("it has swept", async || postgres.count(SWEPT).await > 1).await;
     assert_eq!(postgres.count(ROWS).await, 2, "another one is at it");
     assert_eq!(other.sweep(100).await.unwrap(), 1, "as it was told to");
     postgres.count(&lock("pg_advisory_unlock")).await;
@@ -124,6 +121,15 @@ async fn i_27_a_key_that_was_set_free_is_found_so_by_a_repeat() {
     postgres.drop().await;
 }
 
+/// Counts the connections whose last statement was the last one of a sweep.
+const SWEPT: &str = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle' \
+                     AND query LIKE 'WITH summed AS (%\"{schema}\".%'";
+
+/// Waits for the end of the sweep that the first use of a store begins.
+async fn has_swept(postgres: &Postgres) {
+    eventually("it has swept", async || postgres.count(SWEPT).await == 1).await;
+}
+
 /// I-11: a reply goes with its record, when that is swept and when its key is used again.
 #[tokio::test]
 async fn i_11_a_reply_goes_with_its_record() {
@@ -131,7 +137,10 @@ async fn i_11_a_reply_goes_with_its_record() {
         return;
     };
     let store = postgres.store().await;
-    for key in 0..3 {
+    let token = own(&store, claim(0)).await;
+    has_swept(&postgres).await;
+    complete(&store, 0, token, reply("paid")).await;
+    for key in 1..3 {
         let token = own(&store, claim(key)).await;
         complete(&store, key, token, reply("paid")).await;
     }
