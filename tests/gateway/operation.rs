@@ -102,6 +102,23 @@ async fn grace_has_an_end() {
     assert!(gateway.said().contains("something was broken off"));
 }
 
+/// Nor is a connection that waits for a place waited for.
+#[tokio::test]
+async fn i_25_grace_has_an_end_at_the_connection_limit() {
+    let shop = Shop::open().await;
+    shop.answers(0);
+    let flags = ["--grace", "100ms", "--max-connections", "1"];
+    let mut gateway = Gateway::start(&shop.url(), &flags).await;
+    let request = Request::get(gateway.url("/")).body(Body::empty()).unwrap();
+    let held = tokio::spawn(async move { caller().request(request).await });
+    shop.has(1).await;
+    let address = gateway.url("").replace("http://", "");
+    let _waits = TcpStream::connect(&address).await.unwrap();
+    gateway.signal("TERM");
+    assert_eq!(gateway.ended().await.code(), Some(0));
+    assert!(held.await.unwrap().is_err());
+}
+
 /// G-6: a client that repeats itself more than a fifth of the time, and some times more, is told to stop.
 /// O-2: whichever host it asks for, which makes no metric of its own and chooses no policy.
 #[tokio::test]

@@ -390,7 +390,7 @@ where
             accepted = accepting => accepted,
         };
         match accepted {
-            Ok((stream, address)) => open(stream, address, place),
+            Ok((stream, address)) => open(stream, address, place.ok()),
             Err(error) => {
                 // Out of descriptors, most likely: some will be free soon.
                 tracing::warn!(%error, "a connection could not be accepted");
@@ -402,8 +402,9 @@ where
     edge.closing.store(true, Ordering::Relaxed);
     tracing::info!("finishing what is under way");
     // Those who connected before are served: closing the listener would reset them.
+    // Without a place: one that is taken may not be free before the grace is over.
     while let Some(Ok((stream, address))) = poll_once(listener.accept()).await {
-        open(stream, address, Arc::clone(&places).acquire_owned().await);
+        open(stream, address, None);
     }
     drop(listener);
     // A request may be on its way on a connection that is kept: it gets a reply, and is told that
