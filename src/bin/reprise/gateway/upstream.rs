@@ -35,6 +35,12 @@ const LONGEST: usize = u16::MAX as usize - 1;
 /// The most endpoints of an upstream: those that a call has tried are bits of a word.
 pub(crate) const MOST_ENDPOINTS: usize = 64;
 
+/// The time after which a connection without a word is asked whether the upstream is still there: all
+/// calls of an HTTP/2 connection wait for a dead one.
+const ALIVE_INTERVAL: Duration = Duration::from_secs(10);
+/// The time that the answer may take.
+const ALIVE_TIMEOUT: Duration = Duration::from_secs(5);
+
 pub(crate) type Calls = Client<Dial, Body>;
 
 /// The settings of one upstream. Upstreams with equal ones are the same after a reload.
@@ -304,12 +310,16 @@ fn uri(scheme: Scheme, authority: Authority, path: PathAndQuery) -> Result<Uri, 
 
 /// Clients for http and https, as HTTP/1.1 or HTTP/2.
 fn clients(settings: &UpstreamSettings) -> Result<Box<[Calls]>, BoxError> {
-    let connector = connector(settings, true)?;
+    // An HTTP/2 request has an authority, which is the connection's, and no host to preserve.
+    let connector = connector(settings, !settings.preserve_host)?;
     let client = |_| {
         Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(Duration::from_secs(30))
             .http2_only(settings.http2)
+            .timer(TokioTimer::new())
+            .http2_keep_alive_interval(ALIVE_INTERVAL)
+            .http2_keep_alive_timeout(ALIVE_TIMEOUT)
             .build(connector.clone())
     };
     Ok((0..=cores::count()).map(client).collect())
@@ -327,6 +337,9 @@ fn connector(settings: &UpstreamSettings, offers_http2: bool) -> Result<Dial, Bo
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
     tcp.set_connect_timeout(Some(settings.connect_timeout));
+    tcp.set_keepalive(Some(ALIVE_INTERVAL));
+    tcp.set_keepalive_interval(Some(ALIVE_TIMEOUT));
+    tcp.set_keepalive_retries(Some(3));
     let roots = match &settings.roots {
         Some(Roots(roots)) => Arc::clone(roots),
         None => Arc::new(RootCertStore {
