@@ -185,6 +185,28 @@ async fn s_3_a_web_page_is_no_operator() {
     assert_eq!(gateway.look("/nothing").await.status, 404);
 }
 
+/// S-3: a body that does not go on is waited for no longer than a head, with a key or without.
+#[tokio::test]
+async fn s_3_bodies_that_stop_are_given_up() {
+    let shop = Shop::open().await;
+    let gateway = Gateway::start(&shop.url(), &["--head-timeout", "1s"]).await;
+    for fields in ["", "idempotency-key: half\r\n", "replay: true\r\n"] {
+        let said = format!(
+            "POST /orders HTTP/1.1\r\nhost: a\r\nx-tenant: ada\r\n{fields}content-length: 10\r\n\r\nhalf"
+        );
+        let heard = timeout(Duration::from_secs(20), gateway.raw(&said)).await;
+        let heard = heard.unwrap();
+        assert!(heard.starts_with("HTTP/1.1 408 "), "{heard}");
+        assert!(
+            heard.contains("content-type: application/problem+json"),
+            "{heard}"
+        );
+    }
+    // Nothing was done for that key.
+    let reply = gateway.send(gateway.order("half"), "whole").await;
+    assert_eq!(reply.status, 200);
+}
+
 /// S-3: who connects and says nothing, or not enough, or is gone without a word, does not keep its
 /// place.
 #[tokio::test]

@@ -46,6 +46,7 @@ use crate::{
     gateway::settings::Settings,
     gateway::stack::{Answers, Serves},
     gateway::traffic::{Connected, Counted, Traffic},
+    gateway::upload::Upload,
     gateway::upstreams::Upstreams,
     store::Store,
 };
@@ -53,6 +54,8 @@ use crate::{
 /// A caller's connection. Whoever holds it keeps its place among those that may be open.
 struct Connection {
     peer: Peer,
+    /// The longest pause of its requests' bodies.
+    pause: Duration,
     /// None for those that are taken while the gateway stops.
     _place: Option<OwnedSemaphorePermit>,
     _counted: Connected,
@@ -142,14 +145,20 @@ impl<S> Edge<S> {
                 Err(misses) => refusal(misses.status(), &misses.to_string()),
                 Ok(route) => {
                     let upgrade = protocol.is_some().then(|| hyper::upgrade::on(&mut request));
+                    let mut progress = None;
                     let mut request = request.map(|body| match body.is_end_stream() {
                         true => Body::empty(),
-                        false => Body::new(Counted::new(body, self.traffic.received())),
+                        false => {
+                            let body = Counted::new(body, self.traffic.received());
+                            let (body, its) = Upload::new(body, connection.pause);
+                            progress = Some(its);
+                            Body::new(body)
+                        }
                     });
                     peer.pass(&mut request);
                     Upstreams::take(&mut request, &route);
                     let upstream = &**upstream.insert(Arc::clone(&route.upstream));
-                    match (upgrade, protocol.clone()) {
+                    let response = match (upgrade, protocol.clone()) {
                         (Some(upgrade), Some(protocol)) => {
                             let caller = (upgrade, Arc::clone(&connection));
                             let opened = self.tunnels.open(upstream, caller, request, protocol);
@@ -164,6 +173,14 @@ impl<S> Edge<S> {
                             self.services.put(service);
                             reply.await?.map(Either::Left)
                         }
+                    };
+                    let late = progress.is_some_and(|progress| progress.answered());
+                    match late && response.status().as_u16() >= 400 {
+                        true => refusal(
+                            StatusCode::REQUEST_TIMEOUT,
+                            "The request's body did not arrive in time.",
+                        ),
+                        false => response,
                     }
                 }
             },
@@ -357,6 +374,7 @@ where
                 settings.trust_forwarded,
                 settings.tls.is_some(),
             ),
+            pause: settings.head_timeout,
             _place: place,
             _counted: edge.traffic.connected(),
         });
