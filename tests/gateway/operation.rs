@@ -183,6 +183,18 @@ async fn s_3_a_web_page_is_no_operator() {
             .contains("POST /dead-letters/ID/redrive")
     );
     assert_eq!(gateway.look("/nothing").await.status, 404);
+    // Neither is a path that is no text.
+    for path in [
+        "/keys/%ff",
+        "/dead-letters/%ff",
+        "/redrives/%ff",
+        "/replays/%ff",
+        "/%ff",
+    ] {
+        let reply = gateway.look(path).await;
+        assert!(reply.status.is_client_error(), "{path} {reply:?}");
+        assert!(reply.json()["error"].is_string(), "{path} {reply:?}");
+    }
 }
 
 /// S-3: a body that does not go on is waited for no longer than a head, with a key or without.
