@@ -1,4 +1,4 @@
-//! The gateway's edge: TLS, upgrades, ids, and the access log.
+//! The gateway's edge: TLS, ids, and the access log.
 
 use std::{os::unix::net::UnixDatagram, process::Command, sync::Arc, time::Duration};
 
@@ -7,7 +7,7 @@ use rustls::pki_types::ServerName;
 use serde_json::Value;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
-    net::{TcpListener, TcpStream},
+    net::TcpStream,
 };
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
@@ -68,78 +68,6 @@ async fn a_3_tls_in_front_is_reloaded() {
     let mut fresh = connect(&gateway, &new).await.unwrap();
     assert!(get(&mut fresh).await.starts_with("HTTP/1.1 200"));
     assert!(get(&mut kept).await.starts_with("HTTP/1.1 200"));
-}
-
-/// an upgrade passes, and its bytes both ways.
-#[tokio::test]
-async fn a_3_upgrades_pass() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    tokio::spawn(async move {
-        loop {
-            let (mut stream, _) = listener.accept().await.unwrap();
-            tokio::spawn(async move {
-                let mut head = vec![0; 4096];
-                let read = stream.read(&mut head).await.unwrap();
-                let head = String::from_utf8_lossy(&head[..read]).to_ascii_lowercase();
-                let agrees = head.contains("upgrade: echo") && head.contains("connection: upgrade");
-                let reply = match agrees {
-                    true => {
-                        "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\n"
-                    }
-                    false => {
-                        "HTTP/1.1 426 Upgrade Required\r\nconnection: close\r\ncontent-length: 2\r\n\r\nno"
-                    }
-                };
-                stream.write_all(reply.as_bytes()).await.unwrap();
-                if !agrees {
-                    return;
-                }
-                let (mut reads, mut writes) = stream.split();
-                let _ = tokio::io::copy(&mut reads, &mut writes).await;
-            });
-        }
-    });
-    let mut gateway = Gateway::start(&url, &[]).await;
-    let address = gateway.url("").replace("http://", "");
-    for (protocol, status) in [("other", "426"), ("echo", "101")] {
-        let mut stream = TcpStream::connect(&address).await.unwrap();
-        let head = format!(
-            "GET /socket HTTP/1.1\r\nhost: a\r\nconnection: keep-alive, Upgrade\r\nupgrade: {protocol}\r\n\r\n"
-        );
-        stream.write_all(head.as_bytes()).await.unwrap();
-        let mut heard = vec![0; 4096];
-        let read = stream.read(&mut heard).await.unwrap();
-        let heard = String::from_utf8_lossy(&heard[..read]).into_owned();
-        assert!(heard.starts_with(&format!("HTTP/1.1 {status}")), "{heard}");
-        if status != "101" {
-            continue;
-        }
-        let mut echoed = [0; 5];
-        for said in [b"first", b"later"] {
-            stream.write_all(said).await.unwrap();
-            stream.read_exact(&mut echoed).await.unwrap();
-            assert_eq!(&echoed, said);
-            if said == b"first" {
-                // It outlives SIGTERM, as a reply that streams does.
-                gateway.signal("TERM");
-                gateway.says("finishing what is under way").await;
-            }
-        }
-    }
-    assert_eq!(gateway.ended().await.code(), Some(0));
-}
-
-/// nothing is sent to the upstream in maintenance, no upgrade either.
-#[tokio::test]
-async fn a_3_maintenance_holds_for_upgrades() {
-    let shop = Shop::open().await;
-    let gateway = Gateway::start(&shop.url(), &[]).await;
-    gateway.do_("/maintenance/on").await;
-    let upgrade = Request::get(gateway.url("/socket")).header("connection", "Upgrade");
-    let reply = gateway.send(upgrade.header("upgrade", "echo"), "").await;
-    assert_eq!(reply.status, 503);
-    assert!(shop.came().is_empty());
 }
 
 /// a line for each request, when it is over, without what is secret.

@@ -84,6 +84,12 @@ fn p_2_wrong_values_are_refused() {
             "10ms to 1m",
         ),
         (
+            &["--preserve-host", "--upstream-http2"],
+            "preserve-host",
+            "true",
+            "false beside upstream-http2",
+        ),
+        (
             &["--scope-header", "a b"],
             "scope-header",
             "a b",

@@ -25,6 +25,7 @@ mod shop;
 mod stores;
 mod streaming;
 mod traffic;
+mod tunnels;
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -102,6 +102,23 @@ async fn grace_has_an_end() {
     assert!(gateway.said().contains("something was broken off"));
 }
 
+/// Nor is a connection that waits for a place waited for.
+#[tokio::test]
+async fn i_25_grace_has_an_end_at_the_connection_limit() {
+    let shop = Shop::open().await;
+    shop.answers(0);
+    let flags = ["--grace", "100ms", "--max-connections", "1"];
+    let mut gateway = Gateway::start(&shop.url(), &flags).await;
+    let request = Request::get(gateway.url("/")).body(Body::empty()).unwrap();
+    let held = tokio::spawn(async move { caller().request(request).await });
+    shop.has(1).await;
+    let address = gateway.url("").replace("http://", "");
+    let _waits = TcpStream::connect(&address).await.unwrap();
+    gateway.signal("TERM");
+    assert_eq!(gateway.ended().await.code(), Some(0));
+    assert!(held.await.unwrap().is_err());
+}
+
 /// G-6: a client that repeats itself more than a fifth of the time, and some times more, is told to stop.
 /// O-2: whichever host it asks for, which makes no metric of its own and chooses no policy.
 #[tokio::test]
@@ -166,6 +183,40 @@ async fn s_3_a_web_page_is_no_operator() {
             .contains("POST /dead-letters/ID/redrive")
     );
     assert_eq!(gateway.look("/nothing").await.status, 404);
+    // Neither is a path that is no text.
+    for path in [
+        "/keys/%ff",
+        "/dead-letters/%ff",
+        "/redrives/%ff",
+        "/replays/%ff",
+        "/%ff",
+    ] {
+        let reply = gateway.look(path).await;
+        assert!(reply.status.is_client_error(), "{path} {reply:?}");
+        assert!(reply.json()["error"].is_string(), "{path} {reply:?}");
+    }
+}
+
+/// S-3: a body that does not go on is waited for no longer than a head, with a key or without.
+#[tokio::test]
+async fn s_3_bodies_that_stop_are_given_up() {
+    let shop = Shop::open().await;
+    let gateway = Gateway::start(&shop.url(), &["--head-timeout", "1s"]).await;
+    for fields in ["", "idempotency-key: half\r\n", "replay: true\r\n"] {
+        let said = format!(
+            "POST /orders HTTP/1.1\r\nhost: a\r\nx-tenant: ada\r\n{fields}content-length: 10\r\n\r\nhalf"
+        );
+        let heard = timeout(Duration::from_secs(20), gateway.raw(&said)).await;
+        let heard = heard.unwrap();
+        assert!(heard.starts_with("HTTP/1.1 408 "), "{heard}");
+        assert!(
+            heard.contains("content-type: application/problem+json"),
+            "{heard}"
+        );
+    }
+    // Nothing was done for that key.
+    let reply = gateway.send(gateway.order("half"), "whole").await;
+    assert_eq!(reply.status, 200);
 }
 
 /// S-3: who connects and says nothing, or not enough, or is gone without a word, does not keep its

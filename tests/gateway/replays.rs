@@ -17,6 +17,33 @@ async fn order(gateway: &Gateway, key: &str) -> Reply {
     gateway.send(request, format!("order {key}")).await
 }
 
+/// J-5: what waits for an upstream that a reload renames waits for the one that is there.
+#[tokio::test]
+async fn j_5_replays_do_not_wait_for_a_removed_upstream() {
+    let (folder, shop) = (Folder::new(), Shop::open().await);
+    let config = |name: &str| {
+        let text = format!(
+            "[upstreams.{name}]\nendpoints = ['{}']\n[[routes]]\nupstream = '{name}'\n",
+            shop.url()
+        );
+        folder.file("gateway.toml", &text)
+    };
+    let gateway = Gateway::start_from(&config("old"), &["--maintenance"]).await;
+    assert_eq!(order(&gateway, "moved").await.status, 202);
+    gateway.look("/dependencies").await;
+    let force = "/dependencies/upstream/open?name=old";
+    assert_eq!(gateway.do_(force).await.status, 200);
+    config("new");
+    gateway.signal("HUP");
+    gateway.says("the configuration was read again").await;
+    gateway.do_("/maintenance/off").await;
+    eventually("it is replayed", async || {
+        gateway.replays("completed").await == 1
+    })
+    .await;
+    assert_eq!(shop.effects().len(), 1);
+}
+
 #[tokio::test]
 async fn j_1_maintenance_on_and_off() {
     let shop = Shop::open().await;

@@ -1,12 +1,12 @@
 //! Bodies pass as they come: nothing waits for their end, and nothing keeps them.
 
-use std::{convert::Infallible, fs};
+use std::{convert::Infallible, fs, time::Duration};
 
 use axum::{Router, body::Body, extract::Request as Inbound, routing::post};
 use bytes::Bytes;
 use http::Request;
 use http_body_util::{BodyExt, channel::Channel};
-use tokio::{net::TcpListener, sync::mpsc};
+use tokio::{net::TcpListener, sync::mpsc, time::sleep};
 
 use crate::gateway::{Gateway, caller};
 
@@ -42,7 +42,7 @@ async fn bodies_stream_in_both_directions() {
     let (heard, mut hears) = mpsc::unbounded_channel();
     let (say, says) = mpsc::unbounded_channel();
     let url = echo(heard, says).await;
-    let gateway = Gateway::start(&url, &[]).await;
+    let gateway = Gateway::start(&url, &["--head-timeout", "1s"]).await;
     let (mut upload, body) = Channel::<Bytes, Infallible>::new(1);
     let request = Request::post(gateway.url("/"))
         .body(Body::new(body))
@@ -60,6 +60,8 @@ async fn bodies_stream_in_both_directions() {
         let frame = reply.body_mut().frame().await.unwrap().unwrap();
         assert_eq!(frame.into_data().unwrap(), piece);
     }
+    // Once there is a reply, a pause is none of the gateway's business.
+    sleep(Duration::from_millis(1500)).await;
     upload.send_data("fifth".into()).await.unwrap();
     assert_eq!(hears.recv().await.unwrap(), "fifth");
     drop((upload, say));

@@ -3,6 +3,7 @@
 use std::{
     io::{BufRead, BufReader},
     process::{Child, Command, Stdio},
+    time::Duration,
 };
 
 use axum::{Router, body::Body, extract::Request as Inbound, routing::any};
@@ -11,7 +12,12 @@ use hyper_util::{
     rt::{TokioExecutor, TokioIo},
     service::TowerToHyperService,
 };
-use tokio::net::TcpListener;
+use tokio::{
+    io::copy_bidirectional,
+    net::{TcpListener, TcpStream},
+    sync::watch,
+    time::timeout,
+};
 
 use crate::{
     gateway::{Folder, Gateway, policy},
@@ -278,11 +284,10 @@ async fn j_13_a_user_in_a_uri_goes_no_further() {
     }
 }
 
-/// an upstream at https is trusted only if one of the authorities says so, and what it speaks
-/// is negotiated.
-#[tokio::test]
-async fn c_3_an_upstream_behind_tls() {
-    let (folder, authority) = (Folder::new(), Authority::new());
+/// Returns the URL and the authority of a server behind TLS, which says back the HTTP version and the
+/// host.
+async fn behind_tls() -> (String, Authority) {
+    let authority = Authority::new();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!(
         "https://localhost:{}",
@@ -293,7 +298,9 @@ async fn c_3_an_upstream_behind_tls() {
         .acceptor(&["h2", "http/1.1"]);
     tokio::spawn(async move {
         let app = Router::new().fallback(any(async |request: Inbound| {
-            format!("{:?}", request.version())
+            let host = request.headers().get("host");
+            let host = host.map_or("none", |host| host.to_str().unwrap());
+            format!("{:?} {host}", request.version())
         }));
         loop {
             let (stream, _) = listener.accept().await.unwrap();
@@ -310,10 +317,24 @@ async fn c_3_an_upstream_behind_tls() {
             });
         }
     });
+    (url, authority)
+}
+
+/// an upstream at https is trusted only if one of the authorities says so, and what it speaks
+/// is negotiated.
+#[tokio::test]
+async fn c_3_an_upstream_behind_tls() {
+    let folder = Folder::new();
+    let (url, authority) = behind_tls().await;
     let ca = folder.file("ca.pem", &authority.certificate.pem());
-    let gateway = Gateway::start(&url, &["--upstream-ca", &ca]).await;
-    let reply = gateway.get("/").await;
-    assert_eq!((reply.status, reply.text()), (StatusCode::OK, "HTTP/2.0"));
+    let preserving = ["--upstream-ca", &ca, "--preserve-host"];
+    // In HTTP/2 there is no host to preserve.
+    for (flags, text) in [(2, "HTTP/2.0 none"), (3, "HTTP/1.1 shop.example")] {
+        let gateway = Gateway::start(&url, &preserving[..flags]).await;
+        let request = Request::get(gateway.url("/")).header("host", "shop.example");
+        let reply = gateway.send(request, Body::empty()).await;
+        assert_eq!((reply.status, reply.text()), (StatusCode::OK, text));
+    }
 
     let doubtful = Gateway::start(&url, &[]).await;
     let reply = doubtful.get("/").await;
@@ -322,6 +343,37 @@ async fn c_3_an_upstream_behind_tls() {
         reply.header("content-type"),
         Some("application/problem+json")
     );
+}
+
+/// An HTTP/2 connection that is dead without a word is left within 15 seconds, and not used again.
+#[tokio::test]
+async fn a_dead_http2_connection_is_left() {
+    let app = Router::new().fallback(any(async || "ok"));
+    let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = server.local_addr().unwrap();
+    tokio::spawn(async move { axum::serve(server, app).await });
+    // Between the two, the first connection can be silenced.
+    let between = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", between.local_addr().unwrap());
+    let (silence, mut silenced) = watch::channel(false);
+    tokio::spawn(async move {
+        let (mut first, _) = between.accept().await.unwrap();
+        let mut server = TcpStream::connect(address).await.unwrap();
+        tokio::select! {
+            _ = copy_bidirectional(&mut first, &mut server) => {}
+            _ = silenced.wait_for(|silenced| *silenced) => {}
+        }
+        loop {
+            let (mut later, _) = between.accept().await.unwrap();
+            let mut server = TcpStream::connect(address).await.unwrap();
+            tokio::spawn(async move { copy_bidirectional(&mut later, &mut server).await });
+        }
+    });
+    let gateway = Gateway::start(&url, &["--upstream-http2"]).await;
+    assert_eq!(gateway.get("/").await.status, 200);
+    silence.send_replace(true);
+    let reply = timeout(Duration::from_secs(25), gateway.get("/")).await;
+    assert_eq!(reply.unwrap().status, 200);
 }
 
 /// without the word, a caller's deadline and attempt number end at the gateway. With it, the

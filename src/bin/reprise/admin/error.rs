@@ -1,6 +1,6 @@
 use axum::{
     Json,
-    extract::{FromRequestParts, Query},
+    extract::{self, FromRequestParts, Query},
     http::{StatusCode, request::Parts},
     response::{IntoResponse, Response},
 };
@@ -58,6 +58,20 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Params<T> {
         match Query::try_from_uri(&parts.uri) {
             Ok(Query(params)) => Ok(Self(params)),
             Err(error) => Err(AdminError::new(StatusCode::BAD_REQUEST, error.body_text())),
+        }
+    }
+}
+
+/// A part of the path; one that can't be read is told as all else is.
+pub(crate) struct Path<T>(pub(crate) T);
+
+impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Path<T> {
+    type Rejection = AdminError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, AdminError> {
+        match extract::Path::from_request_parts(parts, state).await {
+            Ok(extract::Path(part)) => Ok(Self(part)),
+            Err(error) => Err(AdminError::new(error.status(), error.body_text())),
         }
     }
 }

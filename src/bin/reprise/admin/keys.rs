@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use axum::{
     Json, Router,
     body::Bytes,
-    extract::{Path, State},
+    extract::State,
     http::{HeaderMap, Response, StatusCode, header},
     routing::{get, post},
 };
@@ -16,7 +16,7 @@ use tower_reprise::{
     store::{FencingToken, OutcomeCursor, RecordKey, Resolved, UnknownOutcome},
 };
 
-use super::{AdminError, Params, StoreAdmin};
+use super::{AdminError, Params, Path, StoreAdmin};
 
 pub(super) fn routes() -> Router<StoreAdmin> {
     Router::new()

@@ -2,7 +2,7 @@
 
 use axum::{
     Json, Router,
-    extract::{Path, State},
+    extract::State,
     http::{HeaderMap, HeaderValue, StatusCode},
     routing::{get, post},
 };
@@ -15,7 +15,7 @@ use tower_reprise::{
 };
 
 use super::{
-    AdminError, Params, StoreAdmin,
+    AdminError, Params, Path, StoreAdmin,
     redrives::Act,
     replays::{self, Page, time},
 };

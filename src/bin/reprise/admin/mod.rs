@@ -17,7 +17,7 @@ use std::{
 
 use axum::{
     Json, Router,
-    extract::{FromRef, Path, State},
+    extract::{FromRef, State},
     http::{StatusCode, header},
     middleware,
     response::{IntoResponse, Response},
@@ -30,7 +30,7 @@ use tokio::{net::TcpListener, sync::watch, task::JoinSet, time::timeout};
 use tower_reprise::dependency::{BreakerState, Dependency};
 
 pub(crate) use self::{
-    error::{AdminError, Params},
+    error::{AdminError, Params, Path},
     guard::Guard,
     store_admin::StoreAdmin,
 };

@@ -10,7 +10,7 @@ use std::{
 
 use axum::{
     Json, Router,
-    extract::{Path, State},
+    extract::State,
     routing::{get, post},
 };
 use serde_json::{Value, json};
@@ -20,7 +20,7 @@ use tower_reprise::{
     store::StoreError,
 };
 
-use super::{AdminError, StoreAdmin};
+use super::{AdminError, Path, StoreAdmin};
 use crate::store::Store;
 
 /// The number of redrives and purges that are remembered.

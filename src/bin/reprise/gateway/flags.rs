@@ -65,7 +65,7 @@ const FLAGS: &[Flag] = &[
         TRAFFIC,
         "preserve-host",
         "BOOL",
-        "Sends the caller's Host on, instead of the upstream's own [default: false]",
+        "Sends the caller's Host on, instead of the upstream's own, in HTTP/1.1 [default: false]",
     ),
     flag(
         TRAFFIC,
@@ -83,7 +83,7 @@ const FLAGS: &[Flag] = &[
         TRAFFIC,
         "head-timeout",
         "TIME",
-        "How long a caller may take to send the head of a request, from when it connects or after its last one, and to answer a ping over HTTP/2, 100ms to 5min [default: 30s]",
+        "How long a caller may take to send the head of a request, from when it connects or after its last one, to go on with its body as long as there is no reply, and to answer a ping over HTTP/2, 100ms to 5min [default: 30s]",
     ),
     flag(
         TRAFFIC,

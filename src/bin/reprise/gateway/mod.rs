@@ -21,6 +21,7 @@ mod tls;
 pub(crate) mod traffic;
 mod tunnel;
 mod unknown_outcome;
+mod upload;
 mod upstream;
 pub(crate) mod upstreams;
 

@@ -63,10 +63,17 @@ impl Reload {
     fn read(&mut self, parts: &Reloaded) -> Result<(), BoxError> {
         let values = flags::read(&self.matches)?;
         let settings = Settings::read(&values, self.socket)?;
+        let before = parts.upstreams.list();
         parts
             .upstreams
             .reload(&settings.upstreams, &settings.routes)?;
         parts.registries.reload(&settings.policies);
+        // Replays that were written down for one that is gone would wait for its breaker, which no call
+        // closes any more.
+        let is_there = |name: &str| settings.upstreams.iter().any(|it| *it.name == *name);
+        for gone in before.iter().filter(|it| !is_there(it.name())) {
+            parts.registries.upstream.get(gone.name()).reset();
+        }
         for warning in &settings.warnings {
             tracing::warn!("{warning}");
         }

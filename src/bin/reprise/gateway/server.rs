@@ -15,7 +15,7 @@ use bytes::Bytes;
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, Version, header,
 };
-use http_body_util::BodyExt;
+use http_body_util::{BodyExt, Either};
 use hyper::{
     body::{Body as _, Incoming},
     service::service_fn,
@@ -28,7 +28,7 @@ use metrics::Counter;
 use serde_json::json;
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::{Semaphore, watch},
+    sync::{OwnedSemaphorePermit, Semaphore, watch},
     time::{Instant, sleep, timeout, timeout_at},
 };
 use tower::ServiceExt;
@@ -45,10 +45,24 @@ use crate::{
     gateway::prompt::Prompt,
     gateway::settings::Settings,
     gateway::stack::{Answers, Serves},
-    gateway::traffic::{Counted, Traffic},
+    gateway::traffic::{Connected, Counted, Traffic},
+    gateway::upload::Upload,
     gateway::upstreams::Upstreams,
     store::Store,
 };
+
+/// A caller's connection. Whoever holds it keeps its place among those that may be open.
+struct Connection {
+    peer: Peer,
+    /// The longest pause of its requests' bodies.
+    pause: Duration,
+    /// None for those that are taken while the gateway stops.
+    _place: Option<OwnedSemaphorePermit>,
+    _counted: Connected,
+}
+
+/// The body of a reply: that of the layers, or the upstream's to an upgrade that it refuses.
+pub(super) type Passed<R> = Either<R, Incoming>;
 
 /// The outermost service, which every request enters first.
 pub(crate) struct Edge<S> {
@@ -89,13 +103,14 @@ impl<S> Edge<S> {
     async fn answer<R>(
         self: Arc<Self>,
         mut request: Request<Incoming>,
-        peer: Arc<Peer>,
-    ) -> Result<Response<Counted<R>>, Infallible>
+        connection: Arc<Connection>,
+    ) -> Result<Response<Counted<Passed<R>>>, Infallible>
     where
         S: Serves<R>,
         R: Answers,
     {
         let started = Instant::now();
+        let peer = &connection.peer;
         let http1 = request.version() < Version::HTTP_2;
         let id = request_id(request.headers_mut());
         let access = self.access.clone().map(|log| {
@@ -110,6 +125,7 @@ impl<S> Edge<S> {
                 sent: 0,
             })
         });
+        let closing = http1 && self.closing.load(Ordering::Relaxed);
         let protocol = tunnel::asked(&request).filter(|_| http1 && self.tunnels.may_open());
         let mut upstream = None;
         let mut response = match self.follows(request.uri()) {
@@ -121,31 +137,50 @@ impl<S> Edge<S> {
             None if names_several_hosts(request.headers()) => {
                 refusal(StatusCode::BAD_REQUEST, "The request names several hosts.")
             }
+            None if protocol.is_some() && closing => refusal(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "The gateway is about to stop.",
+            ),
             None => match self.upstreams.find(&request) {
                 Err(misses) => refusal(misses.status(), &misses.to_string()),
                 Ok(route) => {
                     let upgrade = protocol.is_some().then(|| hyper::upgrade::on(&mut request));
+                    let mut progress = None;
                     let mut request = request.map(|body| match body.is_end_stream() {
                         true => Body::empty(),
-                        false => Body::new(Counted::new(body, self.traffic.received())),
+                        false => {
+                            let body = Counted::new(body, self.traffic.received());
+                            let (body, its) = Upload::new(body, connection.pause);
+                            progress = Some(its);
+                            Body::new(body)
+                        }
                     });
                     peer.pass(&mut request);
                     Upstreams::take(&mut request, &route);
                     let upstream = &**upstream.insert(Arc::clone(&route.upstream));
-                    match (upgrade, protocol.clone()) {
+                    let response = match (upgrade, protocol.clone()) {
                         (Some(upgrade), Some(protocol)) => {
-                            let opened = self.tunnels.open(upstream, upgrade, request, protocol);
-                            opened.await.unwrap_or_else(|error| {
-                                tracing::debug!(%error, "no tunnel to the upstream");
-                                refusal(StatusCode::BAD_GATEWAY, "The upstream can't be reached.")
-                            })
+                            let caller = (upgrade, Arc::clone(&connection));
+                            let opened = self.tunnels.open(upstream, caller, request, protocol);
+                            match opened.await {
+                                Ok(response) => response.map(Either::Right),
+                                Err(unopened) => unopened.refusal(),
+                            }
                         }
                         _ => {
                             let mut service = self.services.take();
                             let reply = service.ready().await?.call(request);
                             self.services.put(service);
-                            reply.await?
+                            reply.await?.map(Either::Left)
                         }
+                    };
+                    let late = progress.is_some_and(|progress| progress.answered());
+                    match late && response.status().as_u16() >= 400 {
+                        true => refusal(
+                            StatusCode::REQUEST_TIMEOUT,
+                            "The request's body did not arrive in time.",
+                        ),
+                        false => response,
                     }
                 }
             },
@@ -165,7 +200,8 @@ impl<S> Edge<S> {
         }
         let class = usize::from(response.status().as_u16() / 100).clamp(1, 5);
         self.replies[class - 1].increment(1);
-        if http1 && self.closing.load(Ordering::Relaxed) {
+        // A tunnel's connection closes with it, which is not for a header to say.
+        if http1 && !switches && self.closing.load(Ordering::Relaxed) {
             let close = HeaderValue::from_static("close");
             response.headers_mut().insert(header::CONNECTION, close);
         }
@@ -199,7 +235,7 @@ impl<S> Edge<S> {
         &self,
         mut request: Request<Incoming>,
         uri: Uri,
-    ) -> Response<R> {
+    ) -> Response<Passed<R>> {
         let Some((_, routes)) = self.replays.clone() else {
             return refusal(StatusCode::NOT_FOUND, "There are no replays here.");
         };
@@ -208,7 +244,7 @@ impl<S> Edge<S> {
         let Ok(response) = routes.oneshot(request).await;
         let (head, body) = response.into_parts();
         let Ok(body) = body.collect().await;
-        Response::from_parts(head, R::from(body.to_bytes()))
+        Response::from_parts(head, Either::Left(R::from(body.to_bytes())))
     }
 }
 
@@ -289,10 +325,11 @@ async fn poll_once<T>(future: impl Future<Output = T>) -> Option<T> {
 }
 
 /// A problem of the gateway's own (RFC 9457).
-fn refusal<R: From<Bytes>>(status: StatusCode, detail: &str) -> Response<R> {
+pub(super) fn refusal<R: From<Bytes>>(status: StatusCode, detail: &str) -> Response<Passed<R>> {
     let title = status.canonical_reason().unwrap_or_default();
     let problem = json!({ "title": title, "status": status.as_u16(), "detail": detail });
-    let mut response = Response::new(R::from(problem.to_string().into()));
+    let body = R::from(problem.to_string().into());
+    let mut response = Response::new(Either::Left(body));
     *response.status_mut() = status;
     let kind = HeaderValue::from_static("application/problem+json");
     response.headers_mut().insert(header::CONTENT_TYPE, kind);
@@ -331,15 +368,19 @@ where
     let open = |stream: TcpStream, address: SocketAddr, place| {
         // It only makes replies later, if at all.
         let _ = stream.set_nodelay(true);
-        let peer = Arc::new(Peer::new(
-            address.ip(),
-            settings.trust_forwarded,
-            settings.tls.is_some(),
-        ));
-        let kept = (place, edge.traffic.connected());
+        let connection = Arc::new(Connection {
+            peer: Peer::new(
+                address.ip(),
+                settings.trust_forwarded,
+                settings.tls.is_some(),
+            ),
+            pause: settings.head_timeout,
+            _place: place,
+            _counted: edge.traffic.connected(),
+        });
         let edge = Arc::clone(&edge);
         let service =
-            service_fn(move |request| Arc::clone(&edge).answer(request, Arc::clone(&peer)));
+            service_fn(move |request| Arc::clone(&edge).answer(request, Arc::clone(&connection)));
         let (builder, watcher) = (builder.clone(), graceful.watcher());
         let (tls, within) = (
             settings.tls.as_ref().map(Tls::acceptor),
@@ -348,7 +389,6 @@ where
         // Its thread is to be told of what it can read.
         let stream = stream.into_std();
         cores.spawn(async move {
-            let _kept = kept;
             let stream = match stream.and_then(TcpStream::from_std) {
                 Ok(stream) => stream,
                 Err(error) => {
@@ -390,7 +430,7 @@ where
             accepted = accepting => accepted,
         };
         match accepted {
-            Ok((stream, address)) => open(stream, address, place),
+            Ok((stream, address)) => open(stream, address, place.ok()),
             Err(error) => {
                 // Out of descriptors, most likely: some will be free soon.
                 tracing::warn!(%error, "a connection could not be accepted");
@@ -402,8 +442,9 @@ where
     edge.closing.store(true, Ordering::Relaxed);
     tracing::info!("finishing what is under way");
     // Those who connected before are served: closing the listener would reset them.
+    // Without a place: one that is taken may not be free before the grace is over.
     while let Some(Ok((stream, address))) = poll_once(listener.accept()).await {
-        open(stream, address, Arc::clone(&places).acquire_owned().await);
+        open(stream, address, None);
     }
     drop(listener);
     // A request may be on its way on a connection that is kept: it gets a reply, and is told that
@@ -412,7 +453,11 @@ where
     while graceful.count() > 0 && Instant::now() < linger {
         sleep(Duration::from_millis(10)).await;
     }
-    let ended = async { tokio::join!(graceful.shutdown(), edge.tunnels.ended()) };
+    // In this order: a connection may end by becoming a tunnel.
+    let ended = async {
+        graceful.shutdown().await;
+        edge.tunnels.ended().await;
+    };
     let done = timeout_at(until, ended).await.is_ok();
     (done, until)
 }

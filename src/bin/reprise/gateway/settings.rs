@@ -231,6 +231,7 @@ fn upstreams(
             preserve_host: flags.bool("preserve-host")?,
             replay_authorization: flags.credential("replay-authorization-file")?,
         });
+        check_host(flags, "upstream-http2", &all[0])?;
     }
     for of_one in ["upstream", "replay-authorization-file", "upstream-ca"] {
         if let Some(value) = flags.get(of_one).filter(|_| !tables.upstreams.is_empty()) {
@@ -291,7 +292,7 @@ fn upstream(
             _ => read.wrong("endpoints", &count, allowed),
         });
     }
-    Ok(UpstreamSettings {
+    let upstream = UpstreamSettings {
         name: name.into(),
         is_named: true,
         endpoints,
@@ -309,7 +310,24 @@ fn upstream(
             Some(_) => read.bool("preserve-host")?,
         },
         replay_authorization: read.credential("replay-authorization-file")?,
-    })
+    };
+    check_host(&read, "http2", &upstream)?;
+    Ok(upstream)
+}
+
+/// Refuses to preserve the host in HTTP/2, where the authority says which connection it is.
+fn check_host(
+    read: &Reader<'_>,
+    http2: &str,
+    upstream: &UpstreamSettings,
+) -> Result<(), UsageError> {
+    match upstream.preserve_host && upstream.http2 {
+        true => {
+            let allowed = format!("false beside {http2}, or {http2} = false");
+            Err(read.wrong("preserve-host", "true", allowed))
+        }
+        false => Ok(()),
+    }
 }
 
 fn route(

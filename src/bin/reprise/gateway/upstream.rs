@@ -16,7 +16,7 @@ use http::{
 };
 use hyper_rustls::HttpsConnectorBuilder;
 use hyper_util::{
-    client::legacy::{Client, connect::HttpConnector},
+    client::legacy::{Client, ResponseFuture, connect::HttpConnector},
     rt::{TokioExecutor, TokioTimer},
 };
 use rustls::{ClientConfig, RootCertStore, crypto::ring};
@@ -34,6 +34,12 @@ use super::{
 const LONGEST: usize = u16::MAX as usize - 1;
 /// The most endpoints of an upstream: those that a call has tried are bits of a word.
 pub(crate) const MOST_ENDPOINTS: usize = 64;
+
+/// The time after which a connection without a word is asked whether the upstream is still there: all
+/// calls of an HTTP/2 connection wait for a dead one.
+const ALIVE_INTERVAL: Duration = Duration::from_secs(10);
+/// The time that the answer may take.
+const ALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(crate) type Calls = Client<Dial, Body>;
 
@@ -87,6 +93,8 @@ pub(crate) struct Upstream {
     /// One for each thread that serves connections, and one for the others: connections are made and
     /// used by the same thread.
     clients: Box<[Calls]>,
+    /// For upgrades, which HTTP/1.1 alone has. It keeps no connections.
+    upgrades: Calls,
     /// The number of attempts that took turns at the endpoints.
     turns: AtomicUsize,
     /// Callers' requests.
@@ -149,6 +157,7 @@ impl Upstream {
             authority: settings.name.parse()?,
             endpoints: endpoints?,
             clients: clients(&settings)?,
+            upgrades: upgrades(&settings)?,
             turns: AtomicUsize::new(0),
             calls: Tally::default(),
             settings,
@@ -238,9 +247,30 @@ impl Upstream {
     /// Sends a request to one of its endpoints.
     pub(crate) fn send(
         &self,
+        request: Request<Body>,
+        endpoint: usize,
+    ) -> Result<ResponseFuture, BoxError> {
+        let is_http1 = !self.settings.http2 && self.endpoints[endpoint].scheme == Scheme::HTTP;
+        let request = self.for_endpoint(request, endpoint, is_http1)?;
+        Ok(self.clients[cores::number()].request(request))
+    }
+
+    /// Sends a request to change the protocol.
+    pub(crate) fn ask_to_upgrade(
+        &self,
+        request: Request<Body>,
+        endpoint: usize,
+    ) -> Result<ResponseFuture, BoxError> {
+        let request = self.for_endpoint(request, endpoint, true)?;
+        Ok(self.upgrades.request(request))
+    }
+
+    fn for_endpoint(
+        &self,
         mut request: Request<Body>,
         endpoint: usize,
-    ) -> Result<hyper_util::client::legacy::ResponseFuture, BoxError> {
+        is_http1: bool,
+    ) -> Result<Request<Body>, BoxError> {
         let endpoint = &self.endpoints[endpoint];
         let path = request.uri().path_and_query().cloned();
         let path = path.unwrap_or(PathAndQuery::from_static("/"));
@@ -252,14 +282,14 @@ impl Upstream {
         };
         let (scheme, authority) = (endpoint.scheme.clone(), endpoint.pooled.clone());
         // With TLS it may become HTTP/2, which has an authority instead.
-        if !self.settings.http2 && scheme == Scheme::HTTP {
+        if is_http1 {
             let headers = request.headers_mut();
             if !self.settings.preserve_host || !headers.contains_key(HOST) {
                 headers.insert(HOST, endpoint.host.clone());
             }
         }
         *request.uri_mut() = uri(scheme, authority, path)?;
-        Ok(self.clients[cores::number()].request(request))
+        Ok(request)
     }
 }
 
@@ -280,10 +310,36 @@ fn uri(scheme: Scheme, authority: Authority, path: PathAndQuery) -> Result<Uri, 
 
 /// Clients for http and https, as HTTP/1.1 or HTTP/2.
 fn clients(settings: &UpstreamSettings) -> Result<Box<[Calls]>, BoxError> {
+    // An HTTP/2 request has an authority, which is the connection's, and no host to preserve.
+    let connector = connector(settings, !settings.preserve_host)?;
+    let client = |_| {
+        Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(Duration::from_secs(30))
+            .http2_only(settings.http2)
+            .timer(TokioTimer::new())
+            .http2_keep_alive_interval(ALIVE_INTERVAL)
+            .http2_keep_alive_timeout(ALIVE_TIMEOUT)
+            .build(connector.clone())
+    };
+    Ok((0..=cores::count()).map(client).collect())
+}
+
+/// A client that speaks HTTP/1.1 whatever a server offers.
+fn upgrades(settings: &UpstreamSettings) -> Result<Calls, BoxError> {
+    let connector = connector(settings, false)?;
+    let mut client = Client::builder(TokioExecutor::new());
+    Ok(client.pool_max_idle_per_host(0).build(connector))
+}
+
+fn connector(settings: &UpstreamSettings, offers_http2: bool) -> Result<Dial, BoxError> {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
     tcp.set_connect_timeout(Some(settings.connect_timeout));
+    tcp.set_keepalive(Some(ALIVE_INTERVAL));
+    tcp.set_keepalive_interval(Some(ALIVE_TIMEOUT));
+    tcp.set_keepalive_retries(Some(3));
     let roots = match &settings.roots {
         Some(Roots(roots)) => Arc::clone(roots),
         None => Arc::new(RootCertStore {
@@ -296,22 +352,16 @@ fn clients(settings: &UpstreamSettings) -> Result<Box<[Calls]>, BoxError> {
         .with_no_client_auth();
     let connector = HttpsConnectorBuilder::new()
         .with_tls_config(tls)
-        .https_or_http()
-        .enable_all_versions()
-        .wrap_connector(tcp);
+        .https_or_http();
+    let connector = match offers_http2 {
+        true => connector.enable_all_versions().wrap_connector(tcp),
+        false => connector.enable_http1().wrap_connector(tcp),
+    };
     // With HTTP/2 requests hold the authority.
     let numbered = if settings.http2 {
         &[][..]
     } else {
         &settings.endpoints
     };
-    let connector = Dial::new(connector, numbered);
-    let client = |_| {
-        Client::builder(TokioExecutor::new())
-            .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(Duration::from_secs(30))
-            .http2_only(settings.http2)
-            .build(connector.clone())
-    };
-    Ok((0..=cores::count()).map(client).collect())
+    Ok(Dial::new(connector, numbered))
 }
