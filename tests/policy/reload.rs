@@ -313,7 +313,7 @@ fn p_4_a_reload_and_a_call_to_no_known_dependency_do_not_wait_for_each_other() {
                     while !stop.load(Ordering::Relaxed) {
                         // A client of its own knows no dependency yet.
                         let request = Request::get(&long).body(()).unwrap();
-                        let _ = layer.layer(server).call(request);
+                        drop(layer.layer(server).call(request));
                     }
                 });
             }
