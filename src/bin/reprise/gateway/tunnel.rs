@@ -1,9 +1,9 @@
 //! Upgrades, such as WebSocket: once the upstream agrees, bytes pass both ways as they come.
 //!
 //! A tunnel is one call that can't be repeated, so it passes the layers by: none opens while the
-//! upstream's breaker is open or it has asked for time, and its reply has the policy's total time. Only a GET opens one, as
-//! that of a WebSocket does: with any other method, and with an offer to go on in HTTP/2, a request is a
-//! call like others, whose `Upgrade` is ignored.
+//! upstream's breaker is open or it has asked for time, and its reply has the policy's total time. Only
+//! a GET opens one, as that of a WebSocket does: with any other method, and with an offer to go on in
+//! HTTP/2, a request is a call like others, whose `Upgrade` is ignored.
 
 use std::time::Duration;
 
