@@ -1,4 +1,4 @@
-//! What an application without a store does: an insert and an update by key.
+//! The bare client: an insert and an update by key, as an application without a store does them.
 
 use tokio_postgres::{Client, Statement, types::ToSql};
 use tower_reprise::store::Stored;

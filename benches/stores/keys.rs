@@ -91,7 +91,7 @@ async fn filled(keys: u64) -> (MemoryStore, usize) {
     (store, ALLOCATOR.allocated() - before)
 }
 
-/// What an application without a store does: a map of the same records, and a lock.
+/// A map of the same records with a lock, as an application without a store has it.
 struct Bare(Mutex<HashMap<RecordKey, Box<(Claim, Stored)>>>);
 
 impl Bare {

@@ -1,4 +1,4 @@
-//! What calls count for, and what they cost.
+//! The counting of calls, and their charges.
 
 use std::sync::{Arc, atomic::Ordering};
 

@@ -411,7 +411,7 @@ impl Registry {
         }
         self.hedges.store(policies.hedge(), Ordering::Relaxed);
         current.policies = policies;
-        // Whoever looks a dependency up holds its place here while it reads the policies.
+        // A look-up holds its place here while it reads the policies.
         drop(current);
         // A thread that asks for nothing again would keep its dependency for ever.
         for recent in &self.recent {

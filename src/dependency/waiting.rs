@@ -1,4 +1,4 @@
-//! How long calls wait, and how many of them.
+//! The length of waits, and the number of calls that wait.
 
 use std::{sync::Arc, time::Duration};
 

@@ -64,7 +64,7 @@ pub(crate) enum Denied {
     Overload,
 }
 
-/// What a breaker knows since it refused a call.
+/// The knowledge of a breaker since it refused a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Since {
     /// No probe has ended, and none is due.

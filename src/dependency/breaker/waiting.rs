@@ -1,4 +1,4 @@
-//! What a breaker tells calls that it refused, or that are about to wait.
+//! Answers of a breaker to calls that it refused, or that are about to wait.
 
 use std::time::Duration;
 

@@ -163,7 +163,7 @@ async fn listen(store: Weak<Inner>, connector: Connector, sql: String) {
                 let next_message = |context: &mut Context<'_>| {
                     if !listens && listening.as_mut().poll(context).is_ready() {
                         listens = true;
-                        // What was queued while nobody listened.
+                        // For entries that were queued while nobody listened.
                         store.upgrade().inspect(|store| store.notices.wake(None));
                     }
                     poll_message(context)
