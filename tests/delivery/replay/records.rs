@@ -28,7 +28,7 @@ use super::shop::SECOND;
 type Body = Full<Bytes>;
 type App<R> = BoxCloneSyncService<Request<Body>, Response<BufferedBody<R>>, Infallible>;
 
-/// What becomes of the answer to a claim that was made.
+/// The fate of the answer to a claim that was made.
 #[derive(Debug, Clone, Copy)]
 enum Answer {
     Late(Duration),
@@ -41,7 +41,7 @@ struct Records {
     memory: MemoryStore,
     /// The answers to the next claims that resume an execution.
     resuming: Arc<Mutex<VecDeque<Answer>>>,
-    /// How long the next renewals take.
+    /// The times that the next renewals take.
     renewals: Arc<Mutex<VecDeque<Duration>>>,
 }
 

@@ -111,7 +111,7 @@ async fn fills(disk: &str) {
 
     admin.execute("DROP TABLE ballast", &[]).await.unwrap();
     own(&store, claim(new)).await;
-    // Whoever hears it ends this process.
+    // The process that hears it ends this one.
     drop(server);
     say("and all came to its end");
 }

@@ -54,7 +54,7 @@ async fn t_8_what_is_queued_wakes_those_that_watch_its_queue() {
     assert!(is_woken(&wake).await);
     here.command(id, EntryCommand::Trigger).await.unwrap();
     assert!(is_woken(&wake).await);
-    // What a settlement queues along with it.
+    // Entries that a settlement queues along with it.
     put(&here, "orders").await;
     let request = LeaseRequest::new("orders", "", 1, MINUTE);
     let leased = here.lease(request).await.unwrap().pop().unwrap();
