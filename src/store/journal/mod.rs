@@ -49,7 +49,7 @@
 //! | `repeats` | failed attempts in a row with that cause; 0 after a redrive |
 //! | `queued`, `due`, `expires` | when it was enqueued, may be leased, must not be started any more |
 //! | `changed` | when it came to its state |
-//! | `leased` | PostgreSQL: end of the lease; 0 if there is none |
+//! | `leased` | PostgreSQL: end of the lease; 0 if there is none; in a completed entry it may be that of the last one |
 //! | `until` | SQLite: end of the lease while processing; once over: when the row may be removed |
 //! | `history` | lines for people: time in 16 digits, kind in one (0 settlement, 1 command), length in three, note |
 //! | `bounded` | SQLite: 1 if it was enqueued with bounds; the table `journal_open` counts those that are not over, `journal_finished` all that are |

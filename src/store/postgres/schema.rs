@@ -29,6 +29,7 @@ pub(super) fn migrations(table: &Table) -> Vec<String> {
         bounds(table),
         finished(table),
         calls_with_nul(table),
+        counted_together(table),
     ];
     let noted =
         |(step, version)| format!("{step} INSERT INTO {versions} (version) VALUES ({version});");
@@ -328,6 +329,33 @@ fn finished(records: &Table) -> String {
            WHEN (OLD.status > 1) EXECUTE FUNCTION {finished}(); \
          INSERT INTO {finished} (queue, status, entries) \
            SELECT queue, status, count(*) FROM {journal} WHERE status > 1 GROUP BY 1, 2;"
+    )
+}
+
+/// Returns the step after which a statement adds one row for all the entries that it ends or removes. A
+/// trigger that saw all rows of an update would see those of leases, too, so the statement that settles a
+/// batch counts what it completes itself. It leaves `leased` as it was, by which the trigger knows those
+/// entries; all others are counted by it.
+fn counted_together(records: &Table) -> String {
+    let (journal, finished) = (records.journal(), records.finished());
+    let [again, swept] = ["again", "swept"].map(|name| journal.index(name));
+    let removed = records.with_suffix("removed");
+    format!(
+        "CREATE FUNCTION {removed}() RETURNS trigger LANGUAGE plpgsql AS $$ \
+         BEGIN \
+           INSERT INTO {finished} (queue, status, entries) \
+             SELECT queue, status, -count(*) FROM removed WHERE status > 1 GROUP BY 1, 2; \
+           RETURN NULL; \
+         END $$; \
+         DROP TRIGGER {swept} ON {journal}; \
+         CREATE TRIGGER {swept} AFTER DELETE ON {journal} REFERENCING OLD TABLE AS removed \
+           FOR EACH STATEMENT EXECUTE FUNCTION {removed}(); \
+         DROP TRIGGER {again} ON {journal}; \
+         CREATE TRIGGER {again} AFTER UPDATE OF status ON {journal} FOR EACH ROW \
+           WHEN (OLD.status <> NEW.status AND NOT (NEW.status = 2 AND NEW.leased > 0)) \
+           EXECUTE FUNCTION {finished}(); \
+         COMMENT ON COLUMN {journal}.leased IS 'When the lease runs out; 0 if there is none. Not 0 in an \
+         entry that is completed: the statement that completed it counted it itself.';"
     )
 }
 

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use tokio::task::JoinSet;
 use tower_reprise::store::{
-    PostgresStore,
+    Ownership, PostgresStore,
     conformance::Backend,
-    journal::{EntryCommand, EntryId, Journal, LeaseRequest, NewEntry, Settlement},
+    journal::{Entry, EntryCommand, EntryId, Journal, LeaseRequest, NewEntry, Settlement},
 };
 
 use super::{
@@ -17,15 +18,18 @@ use crate::support::{database::eventually, records::LEASE};
 const KEEP: Duration = Duration::from_secs(60);
 const ROWS: &str = "SELECT count(*) FROM {schema}.reprise_idempotency_finished";
 
+/// Queues so many entries and leases them.
+async fn leased(store: &PostgresStore, entries: u32) -> Vec<Entry> {
+    let new = (0..entries).map(|_| NewEntry::new("mails", "payload"));
+    drop(store.enqueue_many(new.collect()).await.unwrap());
+    let request = LeaseRequest::new("mails", "", entries, LEASE);
+    store.lease(request).await.unwrap()
+}
+
 /// Queues entries and ends them: as many as are given, failed, then completed.
 async fn ended(store: &PostgresStore, failed: u32, completed: u32) -> Vec<EntryId> {
     let all = failed + completed;
-    let new = (0..all).map(|_| NewEntry::new("mails", "payload"));
-    drop(store.enqueue_many(new.collect()).await.unwrap());
-    let leased = store
-        .lease(LeaseRequest::new("mails", "", all, LEASE))
-        .await;
-    let leased = leased.unwrap();
+    let leased = leased(store, all).await;
     let ids: Vec<_> = leased.iter().map(|entry| entry.id).collect();
     for (entry, n) in leased.into_iter().zip(0..) {
         let settlement = match n < failed {
@@ -86,6 +90,62 @@ async fn t_8_rows_that_count_are_summed_up() {
     let summed = async || postgres.count(ROWS).await == 2;
     eventually("the rows are summed up", summed).await;
     assert_eq!(by_status(&store).await, [0, 0, 3, 2, 0, 0]);
+    postgres.drop().await;
+}
+
+/// A batch of settlements adds one row, and so does a sweep; a process of the version before settles with
+/// `leased = 0`, and a trigger counts for it.
+#[tokio::test]
+async fn t_8_one_row_counts_all_entries_of_a_statement() {
+    let Some(postgres) = Postgres::new().await else {
+        return;
+    };
+    let store = postgres.store().await;
+    let leased = leased(&store, 100).await;
+    let mut settling = JoinSet::new();
+    for entry in leased {
+        let store = store.clone();
+        settling.spawn(async move {
+            let done = Settlement::completed("", KEEP);
+            store.settle(entry.id, entry.lease_token, done).await
+        });
+    }
+    for settled in settling.join_all().await {
+        assert_eq!(settled.unwrap(), Ownership::Held);
+    }
+    assert_eq!(by_status(&store).await, [0, 0, 100, 0, 0, 0]);
+    let rows = postgres.count(ROWS).await;
+    assert!(rows < 10, "{rows} rows for a few batches");
+
+    drop(self::leased(&store, 1).await);
+    let before = "UPDATE {schema}.reprise_idempotency_journal SET status = 2, leased = 0, \
+                  until = (SELECT max(until) FROM {schema}.reprise_idempotency_journal) \
+                  WHERE status = 0";
+    postgres.execute(before).await;
+    assert_eq!(by_status(&store).await, [0, 0, 101, 0, 0, 0]);
+    assert_eq!(postgres.count(ROWS).await, rows + 1);
+
+    postgres.pass(KEEP).await;
+    assert_eq!(store.sweep(200).await.unwrap(), 101);
+    assert_eq!(postgres.count(ROWS).await, rows + 2);
+    assert_eq!(by_status(&store).await, [0; 6]);
+    postgres.drop().await;
+}
+
+#[tokio::test]
+async fn t_8_what_is_kept_for_no_time_leaves_no_row() {
+    let Some(postgres) = Postgres::new().await else {
+        return;
+    };
+    let store = postgres.store().await;
+    for entry in leased(&store, 3).await {
+        let done = Settlement::completed("done", Duration::ZERO);
+        let settled = store.settle(entry.id, entry.lease_token, done).await;
+        assert_eq!(settled.unwrap(), Ownership::Held);
+    }
+    let entries = "SELECT count(*) FROM {schema}.reprise_idempotency_journal";
+    assert_eq!(postgres.count(entries).await, 0);
+    assert_eq!(postgres.count(ROWS).await, 0);
     postgres.drop().await;
 }
 

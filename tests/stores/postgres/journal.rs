@@ -392,9 +392,9 @@ async fn t_3_what_was_kept_long_enough_is_swept() {
     postgres.drop().await;
 }
 
-// Versions 9, 8, 7, 6 and 5 the other way round.
-pub(super) const DROP_FINISHED: &str =
-    "DROP FUNCTION {schema}.reprise_idempotency_finished CASCADE";
+// Versions 11, 9, 8, 7, 6 and 5 the other way round.
+pub(super) const DROP_FINISHED: &str = "DROP FUNCTION {schema}.reprise_idempotency_finished, \
+                                        {schema}.reprise_idempotency_removed CASCADE";
 pub(super) const DROP_SUMS: &str = "DROP TABLE {schema}.reprise_idempotency_finished";
 const DROP_COUNT: &str = "DROP FUNCTION {schema}.reprise_idempotency_open CASCADE";
 const DROP_READY: &str = "DROP INDEX {schema}.reprise_idempotency_journal_ready";

@@ -59,7 +59,7 @@ async fn t_5_a_table_of_before_the_release_is_refused_when_it_is_opened() {
     let Some(postgres) = Postgres::new().await else {
         return;
     };
-    for (table, column) in [("records", "orphaned"), ("journals", "leased")] {
+    for (table, column) in [("records", "orphaned"), ("journals", "turn")] {
         let builder = || postgres.builder().table(table);
         drop(builder().connect().await.unwrap());
         let suffix = if table == "records" { "" } else { "_journal" };

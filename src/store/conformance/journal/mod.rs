@@ -57,6 +57,7 @@ pub async fn journal<B: Backend<Store: Journal>>(backend: &B) {
         a_lease_that_ran_out_is_its_owners_until_taken
         a_stale_lease_changes_nothing
         a_settlement_can_be_repeated
+        what_is_kept_for_no_time_is_gone_at_once
         a_retry_waits_and_a_release_does_not_count
         causes_and_redrives_are_counted
         an_outcome_and_its_outbox_are_one

@@ -37,6 +37,25 @@ impl<B: Backend<Store: Journal>> Case<'_, B> {
         }
     }
 
+    /// Stores may remove it in the settlement.
+    pub(super) async fn what_is_kept_for_no_time_is_gone_at_once(&self) {
+        let with_key = || NewEntry {
+            dedup: dedup(1, 1),
+            ..self.entry()
+        };
+        let id = self.put(with_key()).await;
+        let leased = self.lease_one().await;
+        self.settle(&leased, Settlement::completed("done", Duration::ZERO))
+            .await;
+        assert_eq!(self.find(id).await, None);
+        assert_eq!(self.list(Query::new(self.queue.clone(), 9)).await, []);
+        let counts = self.store.counts(&self.queue).await.expect("counts");
+        assert_eq!(counts.by_status, [0; 6]);
+        assert_eq!(self.extend(id, leased.lease_token, self.unit).await, Lost);
+        self.put(with_key()).await;
+        self.put_with(|new| new.id = id).await;
+    }
+
     pub(super) async fn a_retry_waits_and_a_release_does_not_count(&self) {
         let id = self.put(self.entry()).await;
         let leased = self.lease_one().await;

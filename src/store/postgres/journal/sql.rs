@@ -10,6 +10,9 @@ use crate::store::journal::{Priority, Query, Status};
 /// The time at the start of the statement, which an index can be searched by.
 const NOW: &str = "(date_part('epoch', statement_timestamp()) * 1000000)::bigint";
 
+/// The same, computed once for all rows of a statement.
+const NOW_ONCE: &str = "(SELECT (date_part('epoch', statement_timestamp()) * 1000000)::bigint)";
+
 /// The year 2255, as good as forever.
 const FOREVER: i64 = (1 << 53) - 1;
 
@@ -51,13 +54,14 @@ fn whole() -> String {
 }
 
 fn after(duration: &str) -> String {
-    format!("least({NOW} + {duration}::bigint, {FOREVER})")
+    format!("least({NOW_ONCE} + {duration}::bigint, {FOREVER})")
 }
 
 /// The history with a note added, which is NULL if there is none.
 fn noted(note: &str) -> String {
     format!(
-        "history || coalesce(convert_to(lpad({NOW}::text, 16, '0'), 'UTF8') || {note}::bytea, '')"
+        "history || coalesce( \
+           (SELECT convert_to(lpad({NOW}::text, 16, '0'), 'UTF8')) || {note}::bytea, '')"
     )
 }
 
@@ -118,7 +122,7 @@ impl Statements {
                 after("$3")
             ),
             settle: settle(table),
-            settle_batch: settle_batch(table, &open),
+            settle_batch: settle_batch(table, &open, finished),
             same_lease: format!("SELECT 1 FROM {table} WHERE id = $1 AND turn = $2"),
             bury: format!(
                 "UPDATE {table} SET status = 3, until = {}, attempts = $3, cause = $4, \
@@ -331,8 +335,8 @@ fn lease_in_order(table: &Table) -> String {
 fn taken(table: &Table, ctes: &str, next: &str) -> String {
     format!(
         "WITH {ctes}, leased AS ( \
-           UPDATE {table} SET turn = turn + 1, changed = {NOW}, leased = {}, \
-             attempts = attempts + CASE WHEN expires > {NOW} THEN 1 ELSE 0 END \
+           UPDATE {table} SET turn = turn + 1, changed = {NOW_ONCE}, leased = {}, \
+             attempts = attempts + CASE WHEN expires > {NOW_ONCE} THEN 1 ELSE 0 END \
            WHERE queue = $1 AND sequence = ANY (ARRAY({next})) RETURNING {}) \
          SELECT * FROM leased ORDER BY expires > changed, \
            CASE WHEN expires > changed THEN priority END, \
@@ -342,13 +346,25 @@ fn taken(table: &Table, ctes: &str, next: &str) -> String {
     )
 }
 
-/// Settles many leases: each parameter is an array with an element for each.
+/// Settles many leases: each parameter is an array with an element for each. What it completes is counted
+/// in one row for each queue, or removed if it is kept for no time.
 ///
 /// The triggers that count entries lock a row for each bounded queue, in the order of the update, which
 /// is the planner's. If there are several, they are locked before it in the order of their names, as
 /// those of other batches are: otherwise two batches could wait for each other. With one bounded queue
 /// nothing is looked at: a settlement costs an eighth more otherwise.
-fn settle_batch(table: &Table, open: &Table) -> String {
+fn settle_batch(table: &Table, open: &Table, finished: &Table) -> String {
+    let columns = [
+        "status", "time", "releases", "result", "note", "cause", "keeps",
+    ];
+    let settling = settling(
+        table,
+        columns.map(|column| format!("row.{column}")),
+        "CASE WHEN row.status = 2 THEN entry.leased ELSE 0 END",
+    );
+    let leased = "entry.id = row.id AND entry.turn = row.turn AND entry.status = 0 \
+                  AND entry.leased > 0 AND (SELECT count(*) FROM locked) >= 0";
+    let is_removed = "(row.status = 2 AND row.time <= 0)";
     format!(
         "WITH bounded AS MATERIALIZED ( \
            SELECT DISTINCT entry.queue FROM unnest($1::bytea[], $3::smallint[]) AS row (id, status) \
@@ -357,20 +373,20 @@ fn settle_batch(table: &Table, open: &Table) -> String {
              AND (SELECT min(queue) FROM {open}) < (SELECT max(queue) FROM {open})), \
          locked AS MATERIALIZED ( \
            SELECT FROM {open} WHERE whole AND queue IN (SELECT queue FROM bounded) \
-             AND (SELECT count(*) FROM bounded) > 1 ORDER BY queue FOR UPDATE) \
-         {} FROM unnest($1::bytea[], $2::bigint[], $3::smallint[], $4::bigint[], $5::boolean[], \
+             AND (SELECT count(*) FROM bounded) > 1 ORDER BY queue FOR UPDATE), \
+         settled AS ({settling} \
+           FROM unnest($1::bytea[], $2::bigint[], $3::smallint[], $4::bigint[], $5::boolean[], \
              $6::bytea[], $7::bytea[], $8::text[], $9::boolean[]) \
-           AS row (id, turn, status, time, releases, result, note, cause, keeps) \
-         WHERE entry.id = row.id AND entry.turn = row.turn AND entry.status = 0 \
-           AND entry.leased > 0 AND (SELECT count(*) FROM locked) >= 0 \
-         RETURNING entry.id, entry.turn",
-        settling(
-            table,
-            [
-                "status", "time", "releases", "result", "note", "cause", "keeps"
-            ]
-            .map(|column| format!("row.{column}"))
-        )
+             AS row (id, turn, status, time, releases, result, note, cause, keeps) \
+           WHERE {leased} AND NOT {is_removed} \
+           RETURNING entry.id, entry.turn, entry.queue, entry.status), \
+         removed AS (DELETE FROM {table} entry \
+           USING unnest($1::bytea[], $2::bigint[], $3::smallint[], $4::bigint[]) \
+             AS row (id, turn, status, time) \
+           WHERE {leased} AND {is_removed} RETURNING entry.id, entry.turn), \
+         counted AS (INSERT INTO {finished} (queue, status, entries) \
+           SELECT queue, status, count(*) FROM settled WHERE status = 2 GROUP BY 1, 2) \
+         SELECT id, turn FROM settled UNION ALL SELECT id, turn FROM removed"
     )
 }
 
@@ -388,18 +404,19 @@ fn settle(table: &Table) -> String {
                 "$8::text",
                 "$9::boolean",
             ]
-            .map(str::to_owned)
+            .map(str::to_owned),
+            "0",
         )
     )
 }
 
 /// Returns the start of a statement that settles an entry. The lease of an entry past its time has
 /// counted no attempt.
-fn settling(table: &Table, parameters: [String; 7]) -> String {
+fn settling(table: &Table, parameters: [String; 7], leased: &str) -> String {
     let [status, time, releases, result, note, cause, keeps] = parameters;
     let (time, history) = (after(&time), noted(&note));
     format!(
-        "UPDATE {table} entry SET status = {status}, changed = {NOW}, leased = 0, \
+        "UPDATE {table} entry SET status = {status}, changed = {NOW_ONCE}, leased = {leased}, \
            until = CASE WHEN {status} = 0 AND NOT {keeps} THEN 0 ELSE {time} END, \
            due = CASE WHEN {status} = 0 AND NOT {keeps} THEN least({time}, expires) ELSE due END, \
            attempts = attempts - \
