@@ -112,7 +112,9 @@ impl PostgresStore {
         tokio::spawn(async move {
             while let Some(queues) = store.next_untold() {
                 let channel = &store.inner.notices.channel;
-                let sql = "SELECT pg_notify($1, queue) FROM unnest($2::text[]) queue";
+                // A hint does not wait for the disk.
+                let sql = "SELECT pg_notify($1, queue), set_config('synchronous_commit', 'off', true) \
+                           FROM unnest($2::text[]) queue";
                 // Failures are those of other verbs, too, and workers poll.
                 let _ = store.rows(sql, &[channel, &queues]).await;
                 tokio::time::sleep(PAUSE).await;
