@@ -13,18 +13,22 @@ use tower_reprise::{
     store::journal::{Entry, Journal, NewEntry, Settlement, Status},
 };
 
-const QUEUE: &str = "bench";
 const CONCURRENCY: usize = 64;
 
 pub(super) struct Ours<J> {
     journal: Arc<J>,
+    queue: &'static str,
+    keep: Duration,
     payload: Bytes,
 }
 
 impl<J: Journal> Ours<J> {
-    pub(super) fn new(journal: J) -> Self {
+    /// `keep` is for how long jobs are kept when they are done.
+    pub(super) fn new(journal: &Arc<J>, queue: &'static str, keep: Duration) -> Self {
         Self {
-            journal: Arc::new(journal),
+            journal: Arc::clone(journal),
+            queue,
+            keep,
             payload: Bytes::from(vec![b'7'; 1024]),
         }
     }
@@ -43,9 +47,10 @@ impl<J: Journal> Ours<J> {
         let mut running = JoinSet::new();
         for caller in 0..callers {
             let (journal, payload) = (Arc::clone(&self.journal), self.payload.clone());
+            let queue = self.queue;
             running.spawn(async move {
                 for _ in (caller..jobs).step_by(callers) {
-                    let entry = NewEntry::new(QUEUE, payload.clone());
+                    let entry = NewEntry::new(queue, payload.clone());
                     journal.enqueue(entry).await.expect("enqueue");
                 }
             });
@@ -57,32 +62,40 @@ impl<J: Journal> Ours<J> {
     /// Until the last one is settled.
     async fn drain(&self, jobs: usize) -> f64 {
         let before = self.completed().await;
-        let work = Arc::new(Work::default());
+        let work = Arc::new(Work {
+            keep: self.keep,
+            ..Work::default()
+        });
         work.left.store(jobs, Ordering::Relaxed);
         let started = Instant::now();
-        let worker =
-            WorkerBuilder::new(Arc::clone(&self.journal), QUEUE, Counts(Arc::clone(&work)))
-                .concurrency(CONCURRENCY)
-                // As many as the other's local queue holds.
-                .prefetch(2 * CONCURRENCY)
-                .per_lane(3 * CONCURRENCY)
-                .start()
-                .expect("a worker");
+        let worker = WorkerBuilder::new(
+            Arc::clone(&self.journal),
+            self.queue,
+            Counts(Arc::clone(&work)),
+        )
+        .concurrency(CONCURRENCY)
+        // As many as the other's local queue holds.
+        .prefetch(2 * CONCURRENCY)
+        .per_lane(3 * CONCURRENCY)
+        .start()
+        .expect("a worker");
         work.finished.notified().await;
         worker.shutdown(Duration::from_secs(60)).await;
         let took = started.elapsed();
-        assert_eq!(self.completed().await - before, jobs as u64);
+        let kept = if self.keep.is_zero() { 0 } else { jobs };
+        assert_eq!(self.completed().await - before, kept as u64);
         jobs as f64 / took.as_secs_f64()
     }
 
     async fn completed(&self) -> u64 {
-        let counts = self.journal.counts(QUEUE).await.expect("counts");
+        let counts = self.journal.counts(self.queue).await.expect("counts");
         counts.of(Status::Completed)
     }
 }
 
 #[derive(Default)]
 struct Work {
+    keep: Duration,
     left: AtomicUsize,
     finished: Notify,
 }
@@ -94,6 +107,6 @@ impl Handler for Counts {
         if self.0.left.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.0.finished.notify_one();
         }
-        Settlement::completed(Bytes::new(), Duration::from_secs(3600))
+        Settlement::completed(Bytes::new(), self.0.keep)
     }
 }
