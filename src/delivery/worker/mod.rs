@@ -53,6 +53,14 @@
 //! # }
 //! ```
 //!
+//! # Many small jobs
+//!
+//! Where a handler takes less time than a commit, let the worker hold more entries:
+//! [`prefetch`](WorkerBuilder::prefetch) of twice the concurrency, and
+//! [`per_lane`](WorkerBuilder::per_lane) of as many if there are few lanes. Keep results for as long as
+//! they are read, no longer: PostgreSQL removes an entry that is completed and kept for no time
+//! ([`Duration::ZERO`](std::time::Duration::ZERO)) instead of writing it again.
+//!
 //! # Retries
 //!
 //! An attempt after the first is logged and counted as a client's retry is (`retry_attempts_total`,

@@ -1,4 +1,5 @@
-//! graphile_worker, as it comes; or tuned, with its local queue and its batched completions.
+//! graphile_worker, tuned as its docs say for many small jobs: with its local queue and its batched
+//! completions. As it comes, a backlog is worked off at the pace of its polling, 64 jobs a second.
 
 use std::time::Duration;
 
@@ -20,17 +21,18 @@ const CONNECTIONS: u32 = 64;
 
 pub(crate) struct Graphile {
     url: String,
-    tuned: bool,
+    size: usize,
     utils: WorkerUtils,
     pool: PgPool,
 }
 
 impl Graphile {
-    pub(crate) async fn open(url: &str, tuned: bool) -> Self {
-        let utils = worker(url, tuned).await.create_utils();
+    /// `size` is how many jobs its local queue holds.
+    pub(crate) async fn open(url: &str, size: usize) -> Self {
+        let utils = worker(url, size).await.create_utils();
         Self {
             url: url.to_owned(),
-            tuned,
+            size,
             utils,
             pool: PgPool::connect(url).await.expect("a server"),
         }
@@ -47,19 +49,16 @@ fn schema() -> String {
     format!("graphile_{}", std::process::id())
 }
 
-async fn worker(url: &str, tuned: bool) -> Worker {
-    let mut options = WorkerOptions::default()
+async fn worker(url: &str, size: usize) -> Worker {
+    let options = WorkerOptions::default()
         .database_url(url)
         .max_pg_conn(CONNECTIONS)
         .schema(schema())
         .concurrency(CONCURRENCY)
         .listen_os_shutdown_signals(false)
+        .local_queue(LocalQueueConfig::default().with_size(size))
+        .complete_job_batch_delay(Duration::from_millis(2))
         .define_job::<Job>();
-    if tuned {
-        options = options
-            .local_queue(LocalQueueConfig::default().with_size(2 * CONCURRENCY))
-            .complete_job_batch_delay(Duration::from_millis(2));
-    }
     options.init().await.expect("a worker")
 }
 
@@ -75,7 +74,7 @@ impl Queue for Graphile {
 
     /// Until the last one is gone from the table: completions may come after the handlers.
     async fn drain(&self, jobs: usize) -> f64 {
-        let worker = worker(&self.url, self.tuned).await;
+        let worker = worker(&self.url, self.size).await;
         HANDLED.expect(jobs);
         let started = Instant::now();
         let finish = async {

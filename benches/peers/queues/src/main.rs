@@ -34,8 +34,10 @@ async fn main() {
             serve(&apalis_sqlite::Apalis::open(path, connections).await).await;
         }
         ["awa", url] => serve(&awa_postgres::Awa::open(url).await).await,
-        ["graphile", url] => serve(&graphile::Graphile::open(url, false).await).await,
-        ["graphile-tuned", url] => serve(&graphile::Graphile::open(url, true).await).await,
+        ["graphile", url, size] => {
+            let size = size.parse().expect("a number");
+            serve(&graphile::Graphile::open(url, size).await).await;
+        }
         _ => panic!("no such queue: {arguments:?}"),
     }
 }

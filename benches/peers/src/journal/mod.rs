@@ -91,11 +91,9 @@ fn postgres(runtime: &Runtime, url: &str, size: &Size, values: &mut Vec<(String,
     let schema = format!("peers_{}", std::process::id());
     let builder = PostgresStore::builder(url).schema(schema).connections(64);
     let store = runtime.block_on(builder.connect()).expect("a store");
-    // With its local queue and its batched completions. As it comes, a backlog is worked off at the
-    // pace of its polling.
+    // It holds as many jobs beside those that run as our worker does.
     let others = vec![
-        Other::start("graphile", &["graphile-tuned", url]),
-        Other::start("graphile_untuned", &["graphile", url]),
+        Other::start("graphile", &["graphile", url, "128"]),
         Other::start("awa", &["awa", url]),
     ];
     let store = Arc::new(store);
