@@ -13,7 +13,7 @@ RUN echo 'deb http://deb.debian.org/debian trixie-backports main' >/etc/apt/sour
     && apt-get install -y --no-install-recommends -t trixie-backports cargo rustc
 WORKDIR /src
 COPY . .
-RUN cargo build --locked --release --features cli --bin reprise
+RUN cargo build --locked --release --features cli,postgres,redis --bin reprise
 
 FROM debian:trixie-slim
 # SQLite's file goes here: a volume, owned by the user of the process.

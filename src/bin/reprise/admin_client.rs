@@ -73,7 +73,7 @@ impl At {
         let format = self.format;
         let place = self.place(store)?;
         let running = async { command(place.open().await?, format).await };
-        Ok(crate::block_on(running, |code| code))
+        Ok(crate::block_on(running))
     }
 
     /// A gateway's admin port.

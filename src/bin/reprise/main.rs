@@ -21,7 +21,7 @@ mod simulate;
 mod store;
 mod usage_error;
 
-use std::process::ExitCode;
+use std::{pin::Pin, process::ExitCode};
 
 use tower_reprise::error::BoxError;
 
@@ -49,15 +49,14 @@ fn report(error: &BoxError) {
 }
 
 /// Runs a future to its end, on as many threads as there are cores.
-fn block_on<T>(
-    future: impl Future<Output = Result<T, BoxError>>,
-    code: impl FnOnce(T) -> ExitCode,
-) -> ExitCode {
+fn block_on(future: impl Future<Output = Result<ExitCode, BoxError>>) -> ExitCode {
+    // Of a type that all commands share, so that each is compiled once, not for each kind of runtime.
+    let future: Pin<Box<dyn Future<Output = _> + '_>> = Box::pin(future);
     let done = tokio::runtime::Runtime::new()
         .map_err(BoxError::from)
         .and_then(|runtime| runtime.block_on(future));
     match done {
-        Ok(done) => code(done),
+        Ok(code) => code,
         Err(error) => {
             report(&error);
             ExitCode::FAILURE

@@ -3,16 +3,23 @@
 use std::{
     collections::HashMap,
     path::PathBuf,
+    pin::Pin,
     str::FromStr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use tokio::time::Instant;
+#[cfg(feature = "postgres")]
+use tower_reprise::store::PostgresStore;
+#[cfg(feature = "redis")]
+use tower_reprise::store::RedisStore;
+#[cfg(not(all(feature = "postgres", feature = "redis")))]
+use tower_reprise::store::StoreErrorKind;
 use tower_reprise::store::{
     Claim, ClaimId, Claimed, FencingToken, IdempotencyStore, MemoryStore, OutcomeCursor,
-    OutcomePage, Ownership, PostgresStore, RecordKey, RedisStore, Resolution, Resolved,
-    SqliteStore, StoreError, Stored, UnknownOutcome,
+    OutcomePage, Ownership, RecordKey, Resolution, Resolved, SqliteStore, StoreError, Stored,
+    UnknownOutcome,
     journal::{
         CommandResult, Counts, Duplicate, Enqueued, Entry, EntryCommand, EntryId, Journal,
         LeaseRequest, LeaseToken, NewEntry, Query, Settlement,
@@ -24,8 +31,8 @@ use tower_reprise::store::{
 pub(crate) enum StoreAt {
     Memory,
     Sqlite(PathBuf),
-    Postgres(String),
-    Redis(String),
+    Postgres(#[cfg_attr(not(feature = "postgres"), expect(dead_code))] String),
+    Redis(#[cfg_attr(not(feature = "redis"), expect(dead_code))] String),
 }
 
 impl StoreAt {
@@ -46,13 +53,30 @@ impl StoreAt {
         let kind = match self.clone() {
             Self::Memory => Kind::Memory(MemoryStore::new()),
             Self::Sqlite(path) => Kind::Sqlite(SqliteStore::open(path)?),
+            #[cfg(feature = "postgres")]
             Self::Postgres(url) => Kind::Postgres(PostgresStore::connect(url).await?),
+            #[cfg(feature = "redis")]
             Self::Redis(url) => Kind::Redis(RedisStore::connect(url).await?),
+            #[cfg(not(all(feature = "postgres", feature = "redis")))]
+            absent => return Err(absent.is_absent()),
         };
         Ok(Store {
             kind,
             executing: Arc::default(),
         })
+    }
+}
+
+#[cfg(not(all(feature = "postgres", feature = "redis")))]
+impl StoreAt {
+    /// Returns the error of a store that this program was built without.
+    fn is_absent(&self) -> StoreError {
+        let kind = self.kind();
+        let message = format!(
+            "this reprise is without {kind}: build it with \
+             `cargo install --path . --features cli,{kind}`"
+        );
+        StoreError::new(StoreErrorKind::Other, message)
     }
 }
 
@@ -85,7 +109,9 @@ type Executing = HashMap<RecordKey, Instant>;
 enum Kind {
     Memory(MemoryStore),
     Sqlite(SqliteStore),
+    #[cfg(feature = "postgres")]
     Postgres(PostgresStore),
+    #[cfg(feature = "redis")]
     Redis(RedisStore),
 }
 
@@ -106,21 +132,28 @@ impl Store {
     }
 }
 
+/// The future of a verb of any store. Boxed, each is compiled once, wherever it is awaited, and takes no
+/// room in the futures of requests.
+type Verb<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
+
 macro_rules! each {
-    ($of:expr, $store:ident => $do:expr) => {
-        match &$of.kind {
-            Kind::Memory($store) => $do,
-            Kind::Sqlite($store) => $do,
-            Kind::Postgres($store) => $do,
-            Kind::Redis($store) => $do,
-        }
-    };
+    ($of:expr, $store:ident => $verb:expr) => {{
+        let verb: Verb<'_, _> = match &$of.kind {
+            Kind::Memory($store) => Box::pin($verb),
+            Kind::Sqlite($store) => Box::pin($verb),
+            #[cfg(feature = "postgres")]
+            Kind::Postgres($store) => Box::pin($verb),
+            #[cfg(feature = "redis")]
+            Kind::Redis($store) => Box::pin($verb),
+        };
+        verb.await
+    }};
 }
 
 impl IdempotencyStore for Store {
     async fn claim(&self, claim: Claim) -> Result<Claimed, StoreError> {
         let (key, until) = (claim.key, Instant::now() + claim.lease);
-        let claimed = each!(self, store => store.claim(claim).await);
+        let claimed = each!(self, store => store.claim(claim));
         if let Ok(Claimed::New(_)) = claimed {
             self.lock().insert(key, until);
         }
@@ -135,7 +168,7 @@ impl IdempotencyStore for Store {
         retention: Duration,
     ) -> Result<Ownership, StoreError> {
         let until = Instant::now() + lease;
-        let renewed = each!(self, store => store.renew(key, token, lease, retention).await);
+        let renewed = each!(self, store => store.renew(key, token, lease, retention));
         if let (Ok(Ownership::Held), Some(known)) = (&renewed, self.lock().get_mut(&key)) {
             *known = until;
         }
@@ -151,7 +184,7 @@ impl IdempotencyStore for Store {
         retention: Duration,
     ) -> Result<Ownership, StoreError> {
         let suspended =
-            each!(self, store => store.suspend(key, token, resumed_by, lease, retention).await);
+            each!(self, store => store.suspend(key, token, resumed_by, lease, retention));
         if suspended.is_ok() {
             self.lock().remove(&key);
         }
@@ -165,7 +198,7 @@ impl IdempotencyStore for Store {
         stored: Stored,
         retention: Duration,
     ) -> Result<Ownership, StoreError> {
-        let completed = each!(self, store => store.complete(key, token, stored, retention).await);
+        let completed = each!(self, store => store.complete(key, token, stored, retention));
         if completed.is_ok() {
             self.lock().remove(&key);
         }
@@ -173,7 +206,7 @@ impl IdempotencyStore for Store {
     }
 
     async fn release(&self, key: RecordKey, token: FencingToken) -> Result<Ownership, StoreError> {
-        let released = each!(self, store => store.release(key, token).await);
+        let released = each!(self, store => store.release(key, token));
         if released.is_ok() {
             self.lock().remove(&key);
         }
@@ -185,11 +218,11 @@ impl IdempotencyStore for Store {
         after: Option<OutcomeCursor>,
         limit: u32,
     ) -> Result<OutcomePage, StoreError> {
-        each!(self, store => store.unknown_outcomes(after, limit).await)
+        each!(self, store => store.unknown_outcomes(after, limit))
     }
 
     async fn unknown_outcome(&self, key: RecordKey) -> Result<Option<UnknownOutcome>, StoreError> {
-        each!(self, store => store.unknown_outcome(key).await)
+        each!(self, store => store.unknown_outcome(key))
     }
 
     async fn resolve(
@@ -198,17 +231,17 @@ impl IdempotencyStore for Store {
         token: FencingToken,
         resolution: Resolution,
     ) -> Result<Resolved, StoreError> {
-        each!(self, store => store.resolve(key, token, resolution).await)
+        each!(self, store => store.resolve(key, token, resolution))
     }
 }
 
 impl Journal for Store {
     async fn enqueue(&self, entry: NewEntry) -> Result<Enqueued, StoreError> {
-        each!(self, store => store.enqueue(entry).await)
+        each!(self, store => store.enqueue(entry))
     }
 
     async fn enqueue_many(&self, entries: Vec<NewEntry>) -> Result<Vec<Enqueued>, StoreError> {
-        each!(self, store => store.enqueue_many(entries).await)
+        each!(self, store => store.enqueue_many(entries))
     }
 
     async fn lanes(
@@ -217,11 +250,11 @@ impl Journal for Store {
         after: Option<&str>,
         limit: u32,
     ) -> Result<Vec<String>, StoreError> {
-        each!(self, store => store.lanes(queue, after, limit).await)
+        each!(self, store => store.lanes(queue, after, limit))
     }
 
     async fn lease(&self, want: LeaseRequest) -> Result<Vec<Entry>, StoreError> {
-        each!(self, store => store.lease(want).await)
+        each!(self, store => store.lease(want))
     }
 
     async fn extend(
@@ -230,7 +263,7 @@ impl Journal for Store {
         turn: LeaseToken,
         lease: Duration,
     ) -> Result<Ownership, StoreError> {
-        each!(self, store => store.extend(id, turn, lease).await)
+        each!(self, store => store.extend(id, turn, lease))
     }
 
     async fn settle(
@@ -239,7 +272,7 @@ impl Journal for Store {
         turn: LeaseToken,
         settle: Settlement,
     ) -> Result<Ownership, StoreError> {
-        each!(self, store => store.settle(id, turn, settle).await)
+        each!(self, store => store.settle(id, turn, settle))
     }
 
     async fn bury(
@@ -248,7 +281,7 @@ impl Journal for Store {
         attempts: u32,
         settle: Settlement,
     ) -> Result<Enqueued, StoreError> {
-        each!(self, store => store.bury(entry, attempts, settle).await)
+        each!(self, store => store.bury(entry, attempts, settle))
     }
 
     async fn command(
@@ -256,11 +289,11 @@ impl Journal for Store {
         id: EntryId,
         command: EntryCommand,
     ) -> Result<Option<CommandResult>, StoreError> {
-        each!(self, store => store.command(id, command).await)
+        each!(self, store => store.command(id, command))
     }
 
     async fn find(&self, id: EntryId) -> Result<Option<Entry>, StoreError> {
-        each!(self, store => store.find(id).await)
+        each!(self, store => store.find(id))
     }
 
     async fn find_duplicate(
@@ -268,26 +301,26 @@ impl Journal for Store {
         queue: &str,
         key: RecordKey,
     ) -> Result<Option<Duplicate>, StoreError> {
-        each!(self, store => store.find_duplicate(queue, key).await)
+        each!(self, store => store.find_duplicate(queue, key))
     }
 
     async fn list(&self, query: Query) -> Result<Vec<Entry>, StoreError> {
-        each!(self, store => store.list(query).await)
+        each!(self, store => store.list(query))
     }
 
     async fn count(&self, query: Query) -> Result<u32, StoreError> {
-        each!(self, store => store.count(query).await)
+        each!(self, store => store.count(query))
     }
 
     async fn counts(&self, queue: &str) -> Result<Counts, StoreError> {
-        each!(self, store => store.counts(queue).await)
+        each!(self, store => store.counts(queue))
     }
 
     async fn position(&self, id: EntryId, limit: u32) -> Result<Option<u32>, StoreError> {
-        each!(self, store => store.position(id, limit).await)
+        each!(self, store => store.position(id, limit))
     }
 
     async fn secret(&self) -> Result<[u8; 32], StoreError> {
-        each!(self, store => store.secret().await)
+        each!(self, store => store.secret())
     }
 }

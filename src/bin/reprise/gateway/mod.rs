@@ -55,6 +55,7 @@ pub(crate) fn serve(matches: &ArgMatches) -> Result<ExitCode, BoxError> {
         tracing::warn!("{warning}");
     }
     let reload = reload::Reload::new(matches.clone(), values, socket.is_some());
-    let running = run::run(settings, socket, access_log, reload);
-    Ok(crate::block_on(running, |()| ExitCode::SUCCESS))
+    Ok(crate::block_on(run::run(
+        settings, socket, access_log, reload,
+    )))
 }

@@ -1,6 +1,6 @@
 //! From start to end: listen, serve, reload, stop.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{net::SocketAddr, process::ExitCode, sync::Arc, time::Duration};
 
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use tokio::{
@@ -34,7 +34,7 @@ pub(crate) async fn run(
     socket: Option<std::net::TcpListener>,
     access_log: Option<AccessLog>,
     reload: Reload,
-) -> Result<(), BoxError> {
+) -> Result<ExitCode, BoxError> {
     let signals = Signals::new()?;
     let prometheus = PrometheusBuilder::new()
         .set_buckets(&traffic::BOUNDS)?
@@ -59,7 +59,7 @@ pub(crate) async fn run(
         let signals = signals.handle(reload, parts, stopping);
         server::serve(listener, edge, &settings, &cores, stop).await;
         signals.abort();
-        return Ok(());
+        return Ok(ExitCode::SUCCESS);
     }
 
     let store = settings.store.open().await?;
@@ -124,7 +124,7 @@ pub(crate) async fn run(
         true => tracing::info!("the gateway is closed"),
         false => tracing::warn!("the gateway is closed, and something was broken off"),
     }
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }
 
 fn left(until: Instant) -> Duration {
