@@ -52,9 +52,9 @@
 //! | `leased` | PostgreSQL: end of the lease; 0 if there is none; in a completed entry it may be that of the last one |
 //! | `until` | SQLite: end of the lease while processing; once over: when the row may be removed |
 //! | `history` | lines for people: time in 16 digits, kind in one (0 settlement, 1 command), length in three, note |
-//! | `bounded` | SQLite: 1 if it was enqueued with bounds; the table `journal_open` counts those that are not over, `journal_finished` all that are |
-//! | `in_all`, `per_owner` | PostgreSQL: those bounds; the table that ends in `_open` counts |
-//! | `payload`, `result` | the work and its result, sealed if the store is |
+//! | `bounded` | SQLite: 1 if it was enqueued with bounds; the table `journal_open` counts those that are not over, `journal_states` all by state (0 queued or processed) |
+//! | `in_all`, `per_owner` | PostgreSQL: those bounds; the table that ends in `_open` counts, the ones that end in `_entries` and `_finished` count all, and those that are over |
+//! | `payload`, `result` | the work and its result, sealed if the store is; the payload of a completed, expired or cancelled entry is gone |
 //!
 //! ```sql
 //! -- what fails most, and since when
@@ -134,6 +134,9 @@ use super::{Ownership, RecordKey, StoreError, verbs::verbs};
 ///   how often in a row it was that one. A redrive is counted, and begins a new row.
 /// - Concurrent calls never exceed [bounds](NewEntry::bounds): the check and the insert are one. It costs
 ///   nothing that grows with the entries that wait or are over.
+/// - An entry that is completed, expired or cancelled loses its payload at once, but for what its
+///   [settlement](Settlement::remainder) puts in the place; a dead letter keeps it, to be redriven.
+/// - Counting costs nothing that grows with the entries that wait or are over.
 /// - An entry that is over is kept for as long as its settlement says, and then gone.
 /// - Every verb but `lease` can be repeated when its answer got lost.
 /// - Names of queues and lanes, owners, labels, reasons and causes are text without NUL. Callers of `enqueue`

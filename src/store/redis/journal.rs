@@ -159,6 +159,9 @@ impl Journal for RedisStore {
         arguments.push(flag(settlement.result.is_some()));
         arguments.push(settlement.result.as_deref().unwrap_or_default());
         arguments.push(flag(settlement.keeps_place));
+        let remainder = settlement.stored_remainder();
+        arguments.push(flag(remainder.is_some()));
+        arguments.push(remainder.map(|bytes| &**bytes).unwrap_or_default());
         self.own(&self.inner.journal.settle, &arguments).await
     }
 

@@ -60,6 +60,7 @@ pub async fn journal<B: Backend<Store: Journal>>(backend: &B) {
         what_is_kept_for_no_time_is_gone_at_once
         a_retry_waits_and_a_release_does_not_count
         causes_and_redrives_are_counted
+        a_payload_goes_with_the_last_use_for_it
         an_outcome_and_its_outbox_are_one
         a_letter_and_its_outbox_are_one
         cancel_and_lease_have_one_winner

@@ -227,13 +227,14 @@ impl Journal for PostgresStore {
                 note: note.clone(),
                 cause: settlement.stored_cause().map(str::to_owned),
                 keeps: settlement.keeps_place,
+                remainder: settlement.stored_remainder().cloned(),
             };
             if let Ok(Batched::Made(())) = batched(self, row).await {
                 return Ok(Ownership::Held);
             }
         }
         let (id, lease_token) = (id.as_bytes().as_slice(), lease_token.column());
-        let parameters: [&(dyn ToSql + Sync); 9] = [
+        let parameters: [&(dyn ToSql + Sync); 10] = [
             &id,
             &lease_token,
             &i16::from(status.number()),
@@ -243,6 +244,7 @@ impl Journal for PostgresStore {
             &note.as_deref().map(str::as_bytes),
             &settlement.stored_cause(),
             &settlement.keeps_place,
+            &settlement.stored_remainder().map(|bytes| &**bytes),
         ];
         let statements = &self.inner.journal;
         let settled = match &settlement.outbox[..] {
