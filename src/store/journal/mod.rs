@@ -2,7 +2,8 @@
 //!
 //! All three are entries of a named queue, and differ in their worker. An entry is
 //! [enqueued](Journal::enqueue), [leased](Journal::lease) by a worker, and [settled](Journal::settle)
-//! by it; operators give [commands](Journal::command) meanwhile, and a purge removes a dead letter. Every verb is one atomic transition
+//! by it; operators give [commands](Journal::command) meanwhile. A purge removes a dead letter, and [`erase`](Journal::erase)
+//! all that an owner has in a queue. Every verb is one atomic transition
 //! on the store's clock, so that a cancel and a start, or two workers, never both win.
 //!
 //! ```text
@@ -91,6 +92,7 @@
 pub(crate) mod coalesce;
 mod command;
 mod entry;
+mod erasure;
 pub(crate) mod history;
 mod id;
 mod lease;
@@ -109,6 +111,7 @@ pub(crate) use self::lease::{FEW_DUE, page_of_lanes};
 pub use self::{
     command::{CommandResult, EntryCommand},
     entry::{Dedup, Duplicate, Enqueued, Entry, NewEntry, QueueBounds},
+    erasure::Erased,
     history::{EventKind, HistoryEvent},
     id::{EntryId, InvalidEntryId, LeaseToken},
     lease::LeaseRequest,
@@ -224,6 +227,33 @@ pub trait Journal: Send + Sync + 'static {
         command: EntryCommand,
     ) -> impl Future<Output = Result<Option<CommandResult>, StoreError>> + Send;
 
+    /// Removes up to `limit` entries of an owner from a queue, with their payloads, results, histories and
+    /// [keys](Dedup::key), whatever their state: entries that wait are not executed any more, and dead
+    /// letters can't be redriven. An entry under a lease is left to end, so repeat the call until
+    /// none is [left](Erased::left), and do so for each queue of the owner. An empty owner has no entries.
+    ///
+    /// ```
+    /// # use tower_reprise::store::{StoreError, journal::Journal};
+    /// # use std::time::Duration;
+    /// /// Erases what a customer has in a queue.
+    /// async fn forget(journal: &impl Journal, owner: &str) -> Result<(), StoreError> {
+    ///     while journal.erase("webhooks", owner, 500).await?.left > 0 {
+    ///         tokio::time::sleep(Duration::from_millis(100)).await;
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
+    ///
+    /// Entries of a queue are all that has an owner here. An idempotency record is found by a digest
+    /// of its scope and key alone, so those of an owner can't be listed: they go with their
+    /// retention.
+    fn erase(
+        &self,
+        queue: &str,
+        owner: &str,
+        limit: u32,
+    ) -> impl Future<Output = Result<Erased, StoreError>> + Send;
+
     /// Returns an entry with payload, result and history.
     fn find(&self, id: EntryId) -> impl Future<Output = Result<Option<Entry>, StoreError>> + Send;
 
@@ -314,6 +344,7 @@ impl<J: Journal> Journal for Arc<J> {
             = (**self).bury(entry, attempts, settlement);
         command(id: EntryId, command: EntryCommand) -> Option<CommandResult>
             = (**self).command(id, command);
+        erase(queue: &str, owner: &str, limit: u32) -> Erased = (**self).erase(queue, owner, limit);
         find(id: EntryId) -> Option<Entry> = (**self).find(id);
         find_duplicate(queue: &str, key: RecordKey) -> Option<Duplicate>
             = (**self).find_duplicate(queue, key);

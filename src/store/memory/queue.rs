@@ -1,6 +1,7 @@
 //! The journal in memory: all entries by sequence, and for each lane those that can be leased.
 
 mod bounds;
+mod erase;
 mod lane;
 mod read;
 mod stored_entry;

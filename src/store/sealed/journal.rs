@@ -7,7 +7,7 @@ use super::{Place, Sealed};
 use crate::store::{
     Ownership, RecordKey, StoreError,
     journal::{
-        CommandResult, Counts, Duplicate, Enqueued, Entry, EntryCommand, EntryId, Journal,
+        CommandResult, Counts, Duplicate, Enqueued, Entry, EntryCommand, EntryId, Erased, Journal,
         LeaseRequest, LeaseToken, NewEntry, Query, Settlement,
     },
     verbs::verbs,
@@ -143,6 +143,8 @@ impl<J: Journal> Journal for Sealed<J> {
             };
         command(id: EntryId, command: EntryCommand) -> Option<CommandResult>
             = self.store.command(id, command);
+        erase(queue: &str, owner: &str, limit: u32) -> Erased
+            = self.store.erase(queue, owner, limit);
         find_duplicate(queue: &str, key: RecordKey) -> Option<Duplicate>
             = self.store.find_duplicate(queue, key);
         list(query: Query) -> Vec<Entry> = self.store.list(query);

@@ -85,6 +85,8 @@ pub(in super::super) struct Statements {
     pub(super) trigger: String,
     pub(super) redrive: String,
     pub(super) purge: String,
+    pub(super) erase: String,
+    pub(super) left: String,
     pub(super) look: String,
     pub(super) find: String,
     pub(super) find_duplicate: String,
@@ -152,6 +154,22 @@ impl Statements {
             purge: format!(
                 "DELETE FROM {table} WHERE id = $1 AND status = 3 AND until > {NOW} \
                  RETURNING {summary}"
+            ),
+            erase: format!(
+                "WITH erased AS ( \
+                   DELETE FROM {table} WHERE queue = $1 AND sequence = ANY (ARRAY( \
+                     SELECT sequence FROM {table} \
+                     WHERE queue = $1 AND owner = $2 AND owner <> '' \
+                       AND (status > 1 OR leased <= {NOW}) \
+                     ORDER BY sequence LIMIT $3 FOR UPDATE SKIP LOCKED)) \
+                   RETURNING status = 0 AND leased > 0 AS lapsed), \
+                 ended AS (INSERT INTO {entries} (queue, leased, entries) \
+                   SELECT $1, true, -count(*) FROM erased WHERE lapsed HAVING count(*) > 0) \
+                 SELECT 1 FROM erased"
+            ),
+            left: format!(
+                "SELECT count(*) FROM (SELECT 1 FROM {table} \
+                   WHERE queue = $1 AND owner = $2 AND owner <> '' LIMIT $3) entries"
             ),
             look: format!("SELECT {summary} FROM {table} WHERE id = $1 AND NOT {gone}"),
             find: format!("SELECT {whole} FROM {table} WHERE id = $1 AND NOT {gone}"),

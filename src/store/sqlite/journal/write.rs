@@ -343,7 +343,7 @@ pub(in super::super) fn sweep(batch: &Batch<'_>) -> rusqlite::Result<bool> {
     Ok(false)
 }
 
-fn remove(batch: &Batch<'_>, sequence: i64) -> rusqlite::Result<()> {
+pub(super) fn remove(batch: &Batch<'_>, sequence: i64) -> rusqlite::Result<()> {
     let mut statement = batch
         .connection
         .prepare_cached("DELETE FROM journal WHERE sequence = ?1")?;
