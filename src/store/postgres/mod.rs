@@ -320,13 +320,14 @@ impl PostgresStore {
     }
 
     async fn sum_up(&self, most: i64) -> Result<(), StoreError> {
-        for sum_up in &self.inner.journal.sum_up {
-            self.rows(sum_up, &[&most]).await?;
-        }
         // A process of a version before leases and settles without a word: that is made good once little
         // waits.
-        let count_leased = &self.inner.journal.count_leased;
-        self.rows(count_leased, &[&most]).await.map(drop)
+        let statements = &self.inner.journal;
+        self.rows(&statements.count_leased, &[&most]).await?;
+        for sum_up in &statements.sum_up {
+            self.rows(sum_up, &[&most]).await?;
+        }
+        Ok(())
     }
 
     /// Sweeps on a task of its own if it is time: in steps, until one removes less than its limit. Of

@@ -81,7 +81,8 @@ async fn t_7_t_8_a_payload_is_gone_only_where_it_is_dropped() {
     let id = put(&store, SECRET).await;
     let leased = store.lease(want()).await.unwrap();
     let done = Settlement::completed("", RETENTION);
-    drop(store.settle(id, leased[0].lease_token, done).await.unwrap());
+    let settled = store.settle(id, leased[0].lease_token, done).await;
+    assert_eq!(settled.unwrap(), Ownership::Held);
     assert!(found(&store, id).await.payload.is_empty());
     // Somebody with access to the store took it away.
     let blank = put(&below, b"").await;
