@@ -23,6 +23,8 @@ mod drain;
 mod file;
 mod fill;
 mod growth;
+#[cfg(feature = "postgres")]
+mod growth_postgres;
 mod lease;
 #[path = "../stores/middle.rs"]
 mod middle;

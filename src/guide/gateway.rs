@@ -111,4 +111,4 @@
 //! | `gateway` | stopped in order | trouble: a port that is taken, a store that can't be opened | a flag or a file that can't be used |
 //! | `audit` | nothing that the gate stops | a broken rule | a file that can't be read |
 //! | `simulate` | simulated | – | a flag or a file that can't be used |
-//! | `letters`, `replays`, `keys`, `maintenance` | done | not done: refused, not found, not reached | a flag that can't be used, a purge without `--yes` |
+//! | `letters`, `replays`, `erase`, `keys`, `maintenance` | done | not done: refused, not found, not reached, still processed | a flag that can't be used, a purge without `--yes` |

@@ -202,6 +202,17 @@
 //! Letters that nobody needs are gone after their time; `reprise letters purge`, or
 //! [`purge_all`](crate::delivery::dead_letter::DeadLetters::purge_all), removes them before.
 //!
+//! # Erasing a customer
+//!
+//! Entries have an owner: `reprise erase --owner NAME`, or
+//! [`Journal::erase`](crate::store::journal::Journal::erase), removes all that a queue has of one: what
+//! waits is not executed any more, dead letters, results and histories go. What is being processed is
+//! left to end, so repeat it until nothing is left. `--dry-run` counts.
+//!
+//! Idempotency records are found by a digest of scope and key alone, so those of an owner can't be
+//! listed: they go with their retention. A database keeps removed bytes for a while where this crate
+//! does not reach: in free pages, in its log, in backups.
+//!
 //! # Unknown outcomes
 //!
 //! With [`CrashPolicy::Unknown`](crate::store::CrashPolicy) an operation whose server died in the middle

@@ -24,8 +24,8 @@ use tower_reprise::{
     store::{
         MemoryStore, Ownership, RecordKey, StoreError, StoreErrorKind,
         journal::{
-            CommandResult, Counts, Duplicate, Enqueued, Entry, EntryCommand, EntryId, Journal,
-            LeaseRequest, LeaseToken, NewEntry, Query, Settlement, Status,
+            CommandResult, Counts, Duplicate, Enqueued, Entry, EntryCommand, EntryId, Erased,
+            Journal, LeaseRequest, LeaseToken, NewEntry, Query, Settlement, Status,
         },
     },
 };
@@ -103,6 +103,10 @@ impl Journal for Slow {
         command: EntryCommand,
     ) -> Result<Option<CommandResult>, StoreError> {
         self.inner.command(id, command).await
+    }
+
+    async fn erase(&self, queue: &str, owner: &str, limit: u32) -> Result<Erased, StoreError> {
+        self.inner.erase(queue, owner, limit).await
     }
 
     async fn find(&self, id: EntryId) -> Result<Option<Entry>, StoreError> {

@@ -1,6 +1,12 @@
 //! The program's other commands, each as a process.
 
-use serde_json::Value;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tower_reprise::store::{
+    SqliteStore,
+    journal::{Journal, LeaseRequest, NewEntry, Query, Settlement},
+};
 
 use crate::{
     gateway::{Folder, Gateway, bury, policy, reprise, reprise_with},
@@ -8,7 +14,7 @@ use crate::{
     support::database::eventually,
 };
 
-fn json(text: &str) -> Value {
+fn parsed(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|_| panic!("{text}"))
 }
 
@@ -25,6 +31,7 @@ fn a_1_version_help_and_completions() {
         "audit",
         "letters",
         "replays",
+        "erase",
         "keys",
         "maintenance",
         "simulate",
@@ -43,6 +50,8 @@ fn a_1_version_help_and_completions() {
         &["letters", "redrive"],
         &["letters", "purge", "--yes"],
         &["letters", "purge", "--all"],
+        &["erase", "--yes"],
+        &["erase", "--owner", "ada"],
         &["letters", "list", "--store", "memory"],
         &["letters", "list", "--store", "mysql://me:hunter2@h/d"],
         &["maintenance", "on", "--store", "sqlite:x"],
@@ -116,7 +125,7 @@ async fn a_1_letters_of_a_store_and_of_a_gateway() {
             |words: &[&str]| reprise(&[&["letters"], words, &["--queue", "mails"], &at].concat());
         let (code, said, error) = ask(&["list", "--format", "json", "--cause", "no_account"]);
         assert_eq!(code, Some(0), "{error}");
-        let letters = json(&said)["letters"].as_array().unwrap().clone();
+        let letters = parsed(&said)["letters"].as_array().unwrap().clone();
         assert_eq!(letters.len(), 3, "{said}");
         let id = |letter: &Value| letter["id"].as_str().unwrap().to_owned();
         ids = letters.iter().map(id).collect();
@@ -126,7 +135,7 @@ async fn a_1_letters_of_a_store_and_of_a_gateway() {
             "{said}"
         );
         let (_, said, _) = ask(&["list", "--cause", "other", "--format", "json"]);
-        assert_eq!(json(&said)["letters"], Value::Array(Vec::new()));
+        assert_eq!(parsed(&said)["letters"], Value::Array(Vec::new()));
         let (_, said, _) = reprise(&[&["letters", "show", &ids[2]][..], &at].concat());
         assert!(
             said.contains("no_account") && said.contains("for c"),
@@ -134,7 +143,7 @@ async fn a_1_letters_of_a_store_and_of_a_gateway() {
         );
         assert!(!said.contains('\u{1b}'), "a terminal would obey it");
         let (_, said, _) = ask(&["redrive", "--all", "--dry-run", "--format", "json"]);
-        assert_eq!(json(&said)["matched"], 3);
+        assert_eq!(parsed(&said)["matched"], 3);
         let (code, _, said) = ask(&["redrive", "--all", "--per-second", "0"]);
         assert_eq!(code, Some(1));
         assert!(said.contains("per_second is 0, allowed: 1 to "), "{said}");
@@ -210,6 +219,64 @@ async fn q_7_letters_are_purged_by_id_or_filter_once_confirmed() {
 }
 
 #[tokio::test]
+async fn q_8_an_owner_is_erased_from_the_queues_once_confirmed() {
+    let (folder, shop) = (Folder::new(), Shop::open().await);
+    let path = folder.path("gateway.db");
+    let store = format!("sqlite:{path}");
+    let gateway = Gateway::start(&shop.url(), &["--store", &store]).await;
+    let admin = gateway.admin("");
+    let journal = SqliteStore::open(&path).unwrap();
+    let put = async |queue: &'static str, owner: &str| {
+        let new = NewEntry {
+            owner: owner.to_owned(),
+            ..NewEntry::new(queue, "secret")
+        };
+        assert!(journal.enqueue(new).await.is_ok());
+    };
+    let left = async |owner: &str| {
+        let query = Query {
+            owner: Some(owner.to_owned()),
+            ..Query::new("mails", 9)
+        };
+        journal.list(query).await.unwrap().len()
+    };
+    for at in [["--store", &store], ["--admin", &admin]] {
+        for owner in ["ada", "ada", "bob"] {
+            put("mails", owner).await;
+        }
+        put("bills", "ada").await;
+        let erase = |words: &[&str]| {
+            let of = [
+                "erase", "--owner", "ada", "--queue", "mails", "--queue", "bills",
+            ];
+            reprise(&[&of, words, &at].concat())
+        };
+        let (code, said, error) = erase(&["--dry-run", "--format", "json"]);
+        assert_eq!(code, Some(0), "{error}");
+        let matched =
+            json!([{ "queue": "mails", "matched": 2 }, { "queue": "bills", "matched": 1 }]);
+        assert_eq!(parsed(&said)["queues"], matched);
+        assert_eq!(left("ada").await, 2, "only counted");
+        let request = LeaseRequest::new("bills", "", 1, Duration::from_secs(600));
+        let leased = journal.lease(request).await.unwrap();
+        for (processing, status) in [(1, 1), (0, 0)] {
+            let (code, said, error) = erase(&["--yes", "--format", "json"]);
+            let bills = &parsed(&said)["queues"][1];
+            assert_eq!(code, Some(status), "{error}");
+            assert_eq!(bills["processing"], processing, "{bills}");
+            assert_eq!(left("ada").await, 0);
+            let done = Settlement::completed("sent", Duration::from_secs(600));
+            let settled = journal
+                .settle(leased[0].id, leased[0].lease_token, done)
+                .await;
+            assert!(settled.is_ok());
+        }
+        assert!(journal.find(leased[0].id).await.unwrap().is_none());
+    }
+    assert_eq!(left("bob").await, 2);
+}
+
+#[tokio::test]
 async fn a_1_replays_and_maintenance() {
     let (folder, shop) = (Folder::new(), Shop::open().await);
     let store = format!("sqlite:{}", folder.path("gateway.db"));
@@ -226,7 +293,7 @@ async fn a_1_replays_and_maintenance() {
     let ask = |words: &[&str]| reprise(&[&["replays"], words, &at].concat());
     let (_, said, error) = ask(&["list", "--status", "queued", "--format", "json"]);
     assert!(error.is_empty(), "{error}");
-    let replays = json(&said)["replays"].as_array().unwrap().clone();
+    let replays = parsed(&said)["replays"].as_array().unwrap().clone();
     let id = |number: usize| replays[number]["id"].as_str().unwrap();
     assert_eq!(replays.len(), 3);
     assert!(ask(&["show", id(0)]).1.contains("queued"));
@@ -269,14 +336,14 @@ async fn a_2_audit_has_gates_and_formats() {
     assert_eq!(code(&good, &["--gate", "night"]), Some(2));
 
     let (_, said, _) = reprise(&["audit", &good, &merge, "--format", "json"]);
-    let audit = json(&said);
+    let audit = parsed(&said);
     assert_eq!(audit["passed"], false);
     assert_eq!(audit["audits"][0]["passed"], true);
     assert_eq!(audit["audits"][1]["findings"][0]["rule"], "R-6", "{said}");
     assert_eq!(audit["audits"][1]["findings"][0]["gate"], "merge");
 
     let (_, said, _) = reprise(&["audit", &merge, "--format", "sarif"]);
-    let sarif = json(&said);
+    let sarif = parsed(&said);
     assert_eq!(sarif["version"], "2.1.0");
     let result = &sarif["runs"][0]["results"][0];
     assert_eq!(
@@ -327,7 +394,7 @@ fn a_1_a_policy_is_simulated() {
     let strict = simulate(&["--format", "json", "--dependency", "strict"]);
     assert_ne!(said, strict);
 
-    let figures = json(&said);
+    let figures = parsed(&said);
     let number = |value: &Value| value.as_f64().unwrap_or_else(|| panic!("{figures}"));
     let [half, all] = [0, 1].map(|rate| &figures["rates"][rate]);
     assert_eq!(number(&half["failing"]), 0.5);

@@ -11,7 +11,7 @@ use tower_reprise::error::BoxError;
 
 use crate::{
     audit,
-    commands::{keys, letters, maintenance, replays},
+    commands::{erase, keys, letters, maintenance, replays},
     gateway, simulate,
 };
 
@@ -31,6 +31,7 @@ enum Commands {
     Audit(audit::Args),
     Letters(letters::Args),
     Replays(replays::Args),
+    Erase(erase::Args),
     Keys(keys::Args),
     Maintenance(maintenance::Args),
     Simulate(simulate::Args),
@@ -65,6 +66,7 @@ pub(crate) fn run() -> Result<ExitCode, BoxError> {
         Commands::Audit(args) => args.run(),
         Commands::Letters(args) => args.run(given(inner)),
         Commands::Replays(args) => args.run(given(inner)),
+        Commands::Erase(args) => args.run(given(inner)),
         Commands::Keys(args) => args.run(given(inner)),
         Commands::Maintenance(args) => args.run(given(inner)),
         Commands::Simulate(args) => args.run(),

@@ -21,7 +21,7 @@ use tower_reprise::store::{
     OutcomePage, Ownership, RecordKey, Resolution, Resolved, SqliteStore, StoreError, Stored,
     UnknownOutcome,
     journal::{
-        CommandResult, Counts, Duplicate, Enqueued, Entry, EntryCommand, EntryId, Journal,
+        CommandResult, Counts, Duplicate, Enqueued, Entry, EntryCommand, EntryId, Erased, Journal,
         LeaseRequest, LeaseToken, NewEntry, Query, Settlement,
     },
 };
@@ -290,6 +290,10 @@ impl Journal for Store {
         command: EntryCommand,
     ) -> Result<Option<CommandResult>, StoreError> {
         each!(self, store => store.command(id, command))
+    }
+
+    async fn erase(&self, queue: &str, owner: &str, limit: u32) -> Result<Erased, StoreError> {
+        each!(self, store => store.erase(queue, owner, limit).await)
     }
 
     async fn find(&self, id: EntryId) -> Result<Option<Entry>, StoreError> {

@@ -70,17 +70,19 @@ impl<J: Journal, A: Alert> Handler for AlertHandler<J, A> {
             let delay = BACKOFF.delay(entry.attempts, Duration::ZERO, rand::random());
             Settlement::retry(why, delay)
         };
+        // Which letter it was of stays known.
+        let done = || Settlement::completed("", KEEP).remainder(entry.payload.clone());
         let letter = match self.journal.find(id).await {
             Ok(Some(letter)) => letter,
             // The letter expired.
-            Ok(None) => return Settlement::completed("", KEEP),
+            Ok(None) => return done(),
             Err(error) => {
                 telemetry::journal_trouble("find", error.kind().as_str());
                 return retry("the journal failed");
             }
         };
         match self.alert.fire(&DeadLetter::of(letter)).await {
-            Ok(()) => Settlement::completed("", KEEP),
+            Ok(()) => done(),
             Err(_) => retry("the alert failed"),
         }
     }

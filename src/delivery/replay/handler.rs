@@ -332,6 +332,7 @@ impl<J: Journal + Clone, S, B, H> ReplayHandler<J, S, B, H> {
         ended: &Ended<'_>,
         settle: Settlement,
     ) -> Settlement {
+        let settle = settle.remainder(stored.summary().encode());
         let unsendable = match self.replay.callback(entry, stored, ended) {
             Ok(callback) => return settle.followed_by(callback),
             Err(unsendable) => unsendable,

@@ -1,7 +1,7 @@
 //! Requests as they are journaled: without credentials, and without headers of the connection.
 
 use bytes::Bytes;
-use http::{HeaderName, HeaderValue, Method, Request, Uri, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, header};
 use serde::{Deserialize, Serialize};
 
 use super::{dialect::Description, options::HEADERS};
@@ -80,6 +80,18 @@ impl Stored {
                 .map(|(name, value)| (name.clone(), value.clone()))
                 .collect(),
             body,
+        }
+    }
+
+    /// Returns what is told of a request once it was replayed: no header, no body, no callback.
+    pub(super) fn summary(&self) -> Self {
+        Self {
+            meta: Meta {
+                callback: None,
+                ..self.meta.clone()
+            },
+            headers: HeaderMap::new(),
+            body: Bytes::new(),
         }
     }
 

@@ -186,7 +186,8 @@ pub struct Entry {
     pub expires_at: Timestamp,
     /// When it came to its state: for an entry that was just leased, the time of the lease.
     pub changed_at: Timestamp,
-    /// The work.
+    /// The work. A settlement as completed or expired, and a cancellation, drop it: see
+    /// [`Settlement::remainder`](super::Settlement::remainder).
     pub payload: Bytes,
     /// The result of the work, as bytes that mean nothing to a store.
     pub result: Option<Bytes>,

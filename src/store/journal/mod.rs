@@ -2,7 +2,8 @@
 //!
 //! All three are entries of a named queue, and differ in their worker. An entry is
 //! [enqueued](Journal::enqueue), [leased](Journal::lease) by a worker, and [settled](Journal::settle)
-//! by it; operators give [commands](Journal::command) meanwhile, and a purge removes a dead letter. Every verb is one atomic transition
+//! by it; operators give [commands](Journal::command) meanwhile. A purge removes a dead letter, and [`erase`](Journal::erase)
+//! all that an owner has in a queue. Every verb is one atomic transition
 //! on the store's clock, so that a cancel and a start, or two workers, never both win.
 //!
 //! ```text
@@ -52,9 +53,9 @@
 //! | `leased` | PostgreSQL: end of the lease; 0 if there is none; in a completed entry it may be that of the last one |
 //! | `until` | SQLite: end of the lease while processing; once over: when the row may be removed |
 //! | `history` | lines for people: time in 16 digits, kind in one (0 settlement, 1 command), length in three, note |
-//! | `bounded` | SQLite: 1 if it was enqueued with bounds; the table `journal_open` counts those that are not over, `journal_finished` all that are |
-//! | `in_all`, `per_owner` | PostgreSQL: those bounds; the table that ends in `_open` counts |
-//! | `payload`, `result` | the work and its result, sealed if the store is |
+//! | `bounded` | SQLite: 1 if it was enqueued with bounds; the table `journal_open` counts those that are not over, `journal_states` all by state (0 queued or processed) |
+//! | `in_all`, `per_owner` | PostgreSQL: those bounds; the table that ends in `_open` counts, the ones that end in `_entries` and `_finished` count all, and those that are over |
+//! | `payload`, `result` | the work and its result, sealed if the store is; the payload of a completed, expired or cancelled entry is gone |
 //!
 //! ```sql
 //! -- what fails most, and since when
@@ -91,6 +92,7 @@
 pub(crate) mod coalesce;
 mod command;
 mod entry;
+mod erasure;
 pub(crate) mod history;
 mod id;
 mod lease;
@@ -109,6 +111,7 @@ pub(crate) use self::lease::{FEW_DUE, page_of_lanes};
 pub use self::{
     command::{CommandResult, EntryCommand},
     entry::{Dedup, Duplicate, Enqueued, Entry, NewEntry, QueueBounds},
+    erasure::Erased,
     history::{EventKind, HistoryEvent},
     id::{EntryId, InvalidEntryId, LeaseToken},
     lease::LeaseRequest,
@@ -134,6 +137,9 @@ use super::{Ownership, RecordKey, StoreError, verbs::verbs};
 ///   how often in a row it was that one. A redrive is counted, and begins a new row.
 /// - Concurrent calls never exceed [bounds](NewEntry::bounds): the check and the insert are one. It costs
 ///   nothing that grows with the entries that wait or are over.
+/// - An entry that is completed, expired or cancelled loses its payload at once, but for what its
+///   [settlement](Settlement::remainder) puts in the place; a dead letter keeps it, to be redriven.
+/// - Counting costs nothing that grows with the entries that wait or are over.
 /// - An entry that is over is kept for as long as its settlement says, and then gone.
 /// - Every verb but `lease` can be repeated when its answer got lost.
 /// - Names of queues and lanes, owners, labels, reasons and causes are text without NUL. Callers of `enqueue`
@@ -220,6 +226,33 @@ pub trait Journal: Send + Sync + 'static {
         id: EntryId,
         command: EntryCommand,
     ) -> impl Future<Output = Result<Option<CommandResult>, StoreError>> + Send;
+
+    /// Removes up to `limit` entries of an owner from a queue, with their payloads, results, histories and
+    /// [keys](Dedup::key), whatever their state: entries that wait are not executed any more, and dead
+    /// letters can't be redriven. An entry under a lease is left to end, so repeat the call until
+    /// none is [left](Erased::left), and do so for each queue of the owner. An empty owner has no entries.
+    ///
+    /// ```
+    /// # use tower_reprise::store::{StoreError, journal::Journal};
+    /// # use std::time::Duration;
+    /// /// Erases what a customer has in a queue.
+    /// async fn forget(journal: &impl Journal, owner: &str) -> Result<(), StoreError> {
+    ///     while journal.erase("webhooks", owner, 500).await?.left > 0 {
+    ///         tokio::time::sleep(Duration::from_millis(100)).await;
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
+    ///
+    /// Entries of a queue are all that has an owner here. An idempotency record is found by a digest
+    /// of its scope and key alone, so those of an owner can't be listed: they go with their
+    /// retention.
+    fn erase(
+        &self,
+        queue: &str,
+        owner: &str,
+        limit: u32,
+    ) -> impl Future<Output = Result<Erased, StoreError>> + Send;
 
     /// Returns an entry with payload, result and history.
     fn find(&self, id: EntryId) -> impl Future<Output = Result<Option<Entry>, StoreError>> + Send;
@@ -311,6 +344,7 @@ impl<J: Journal> Journal for Arc<J> {
             = (**self).bury(entry, attempts, settlement);
         command(id: EntryId, command: EntryCommand) -> Option<CommandResult>
             = (**self).command(id, command);
+        erase(queue: &str, owner: &str, limit: u32) -> Erased = (**self).erase(queue, owner, limit);
         find(id: EntryId) -> Option<Entry> = (**self).find(id);
         find_duplicate(queue: &str, key: RecordKey) -> Option<Duplicate>
             = (**self).find_duplicate(queue, key);

@@ -17,6 +17,9 @@ pub struct Settlement {
     pub cause: Option<Cow<'static, str>>,
     /// The result of the work, if there is one; an earlier one stays if not.
     pub result: Option<Bytes>,
+    /// The bytes that take the place of the payload if the entry is completed or expires: by default
+    /// none. An entry that failed keeps its payload, since it can be redriven.
+    pub remainder: Bytes,
     /// Entries that follow from it: queued together with the outcome, or not at all.
     pub outbox: Vec<NewEntry>,
     /// Whether an entry that is queued again stays where it was, before those that came after it:
@@ -81,6 +84,7 @@ impl Settlement {
             note: note.into(),
             cause: None,
             result: None,
+            remainder: Bytes::new(),
             outbox: Vec::new(),
             keeps_place: false,
         }
@@ -121,10 +125,22 @@ impl Settlement {
         self
     }
 
+    /// Leaves these bytes in the place of the payload of an entry that is completed or expires.
+    pub fn remainder(mut self, remainder: impl Into<Bytes>) -> Self {
+        self.remainder = remainder.into();
+        self
+    }
+
     /// Adds entries that are committed together with the outcome.
     pub fn followed_by(mut self, outbox: impl IntoIterator<Item = NewEntry>) -> Self {
         self.outbox.extend(outbox);
         self
+    }
+
+    /// Returns the bytes that take the place of the payload; `None` if it stays.
+    pub(crate) fn stored_remainder(&self) -> Option<&Bytes> {
+        let (status, _) = self.outcome.transition();
+        status.drops_payload().then_some(&self.remainder)
     }
 
     /// Returns the part of the cause that is stored.

@@ -75,6 +75,12 @@ impl Status {
         !matches!(self, Self::Queued | Self::Processing)
     }
 
+    /// Returns whether an entry that comes to this state loses its payload: it is over, and can't be
+    /// redriven.
+    pub(crate) fn drops_payload(self) -> bool {
+        matches!(self, Self::Completed | Self::Expired | Self::Cancelled)
+    }
+
     /// Returns the number that stores keep.
     pub(crate) fn number(self) -> u8 {
         self as u8

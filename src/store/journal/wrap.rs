@@ -3,7 +3,7 @@ use std::{future::Future, sync::Arc, time::Duration};
 use tokio::sync::Notify;
 
 use super::{
-    CommandResult, Counts, Duplicate, Enqueued, Entry, EntryCommand, EntryId, Journal,
+    CommandResult, Counts, Duplicate, Enqueued, Entry, EntryCommand, EntryId, Erased, Journal,
     LeaseRequest, LeaseToken, NewEntry, Query, Settlement,
 };
 use crate::store::{Ownership, RecordKey, StoreError, verbs::verbs};
@@ -65,6 +65,7 @@ pub trait WrapJournal: Send + Sync + 'static {
         settle(id: EntryId, lease_token: LeaseToken, settlement: Settlement) -> Ownership;
         bury(entry: NewEntry, attempts: u32, settlement: Settlement) -> Enqueued;
         command(id: EntryId, command: EntryCommand) -> Option<CommandResult>;
+        erase(queue: &str, owner: &str, limit: u32) -> Erased;
         find(id: EntryId) -> Option<Entry>;
         find_duplicate(queue: &str, key: RecordKey) -> Option<Duplicate>;
         list(query: Query) -> Vec<Entry>;
@@ -113,6 +114,8 @@ impl<J: Journal, W: WrapJournal> Journal for WrappedJournal<J, W> {
             = self.wrapper.bury(&self.journal, entry, attempts, settlement);
         command(id: EntryId, command: EntryCommand) -> Option<CommandResult>
             = self.wrapper.command(&self.journal, id, command);
+        erase(queue: &str, owner: &str, limit: u32) -> Erased
+            = self.wrapper.erase(&self.journal, queue, owner, limit);
         find(id: EntryId) -> Option<Entry> = self.wrapper.find(&self.journal, id);
         find_duplicate(queue: &str, key: RecordKey) -> Option<Duplicate>
             = self.wrapper.find_duplicate(&self.journal, queue, key);

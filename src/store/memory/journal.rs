@@ -7,7 +7,7 @@ use super::{MemoryQueue, MemoryStore};
 use crate::store::{
     Ownership, RecordKey,
     journal::{
-        CommandResult, Counts, Duplicate, Enqueued, Entry, EntryCommand, EntryId, Journal,
+        CommandResult, Counts, Duplicate, Enqueued, Entry, EntryCommand, EntryId, Erased, Journal,
         LeaseRequest, LeaseToken, NewEntry, Query, Settlement,
     },
     verbs::verbs,
@@ -34,6 +34,8 @@ impl Journal for MemoryStore {
             = async move { self.queue().bury(entry, attempts, settlement) };
         command(id: EntryId, command: EntryCommand) -> Option<CommandResult>
             = async move { Ok(self.queue().command(id, command)) };
+        erase(queue: &str, owner: &str, limit: u32) -> Erased
+            = async move { Ok(self.queue().erase(queue, owner, limit)) };
         find(id: EntryId) -> Option<Entry> = async move { Ok(self.queue().find(id)) };
         find_duplicate(queue: &str, key: RecordKey) -> Option<Duplicate>
             = async move { Ok(self.queue().find_duplicate(queue, key)) };

@@ -1,9 +1,11 @@
 //! The journal in memory: all entries by sequence, and for each lane those that can be leased.
 
 mod bounds;
+mod erase;
 mod lane;
 mod read;
 mod stored_entry;
+mod waiting;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, btree_map},
@@ -12,7 +14,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use self::{bounds::OpenEntries, lane::Lane, stored_entry::StoredEntry};
+use self::{bounds::OpenEntries, lane::Lane, stored_entry::StoredEntry, waiting::Waiting};
 use crate::store::{
     Ownership, RecordKey, StoreError, StoreErrorKind,
     journal::{
@@ -32,6 +34,8 @@ pub(super) struct MemoryQueue {
     lanes: BTreeMap<(String, String), Lane>,
     /// The entries of a queue by their status, those past their time as queued.
     counts: HashMap<String, [u64; 6]>,
+    /// Queued entries, those past their time among them.
+    waiting: HashMap<String, Waiting>,
     /// Entries with bounds that are not over.
     open: OpenEntries,
     /// Entries that are over, by when they may be removed.
@@ -52,6 +56,7 @@ impl MemoryQueue {
             dedup: HashMap::new(),
             lanes: BTreeMap::new(),
             counts: HashMap::new(),
+            waiting: HashMap::new(),
             open: OpenEntries::default(),
             over: BTreeSet::new(),
             sequence: 0,
@@ -129,13 +134,7 @@ impl MemoryQueue {
     }
 
     fn settle_stored(&mut self, sequence: u64, settlement: Settlement, now: Timestamp) {
-        let (mut before, mut after) = (0, 0);
-        self.change(sequence, |stored| {
-            before = stored.bytes();
-            stored.settle(settlement, now);
-            after = stored.bytes();
-        });
-        self.bytes = (self.bytes + after).saturating_sub(before);
+        self.resize(sequence, |stored| stored.settle(settlement, now));
     }
 
     /// Returns the entry that makes this one a duplicate.
@@ -303,7 +302,7 @@ impl MemoryQueue {
             return Some(CommandResult { applied, entry });
         }
         if applied {
-            self.change(sequence, |stored| stored.command(command, now));
+            self.resize(sequence, |stored| stored.command(command, now));
         }
         let entry = self.summary(sequence, now);
         Some(CommandResult { applied, entry })
@@ -346,6 +345,17 @@ impl MemoryQueue {
         Some(())
     }
 
+    /// Changes an entry, and counts its bytes anew.
+    fn resize(&mut self, sequence: u64, change: impl FnOnce(&mut StoredEntry)) {
+        let (mut before, mut after) = (0, 0);
+        self.change(sequence, |stored| {
+            before = stored.bytes();
+            change(stored);
+            after = stored.bytes();
+        });
+        self.bytes = (self.bytes + after).saturating_sub(before);
+    }
+
     /// Queues an entry whose lease ran out. It stays its owner's until it is leased again.
     fn lapse(&mut self, sequence: u64) -> Option<()> {
         let stored = self.entries.get(&sequence)?;
@@ -382,6 +392,13 @@ impl MemoryQueue {
                 let lane = self.lanes.entry(lane()).or_default();
                 lane.queued.insert((entry.priority, entry.due_at, sequence));
                 lane.expiring.insert((entry.expires_at, sequence));
+                match self.waiting.get_mut(&entry.queue) {
+                    Some(waiting) => waiting.add(stored),
+                    None => {
+                        let waiting = self.waiting.entry(entry.queue.clone());
+                        waiting.or_default().add(stored);
+                    }
+                }
             }
             Status::Processing => {
                 let lane = self.lanes.entry(lane()).or_default();
@@ -404,6 +421,12 @@ impl MemoryQueue {
             self.open.remove(entry);
         }
         self.over.remove(&(stored.until, sequence));
+        if entry.status == Status::Queued
+            && let Some(waiting) = self.waiting.get_mut(&entry.queue)
+            && waiting.remove(stored)
+        {
+            self.waiting.remove(&entry.queue);
+        }
         let key = (entry.queue.clone(), entry.lane.clone());
         if let btree_map::Entry::Occupied(mut lane) = self.lanes.entry(key) {
             let sets = lane.get_mut();

@@ -83,7 +83,7 @@ impl PostgresStoreBuilder {
     }
 
     /// The table of the records; `reprise_idempotency` by default. The other tables append `_reply`,
-    /// `_journal`, `_open`, `_finished`, `_secret` and `_version` to its name.
+    /// `_journal`, `_open`, `_entries`, `_finished`, `_secret` and `_version` to its name.
     pub fn table(mut self, table: impl Into<String>) -> Self {
         self.table = table.into();
         self
@@ -373,6 +373,11 @@ impl Table {
     /// Returns the table that counts the journal's entries with bounds.
     pub(super) fn open(&self) -> Self {
         self.with_suffix("open")
+    }
+
+    /// Returns the table that counts the journal's entries.
+    pub(super) fn entries(&self) -> Self {
+        self.with_suffix("entries")
     }
 
     /// Returns the table that counts the journal's entries that are over.

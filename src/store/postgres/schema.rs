@@ -30,6 +30,7 @@ pub(super) fn migrations(table: &Table) -> Vec<String> {
         finished(table),
         calls_with_nul(table),
         counted_together(table),
+        entries(table),
     ];
     let noted =
         |(step, version)| format!("{step} INSERT INTO {versions} (version) VALUES ({version});");
@@ -356,6 +357,51 @@ fn counted_together(records: &Table) -> String {
            EXECUTE FUNCTION {finished}(); \
          COMMENT ON COLUMN {journal}.leased IS 'When the lease runs out; 0 if there is none. Not 0 in an \
          entry that is completed: the statement that completed it counted it itself.';"
+    )
+}
+
+/// Returns the step that counts all entries when they come and go, in a row for each statement and queue.
+/// What is not over is then the difference, and no settlement counts it. A lease changes no index, so nothing
+/// has those that are leased: the statements that lease and settle count them.
+///
+/// Two indexes have what waits: by when it is past its time, and in the order of its arrival.
+fn entries(records: &Table) -> String {
+    let (journal, entries) = (records.journal(), records.entries());
+    let (finished, removed) = (records.finished(), records.with_suffix("removed"));
+    let index = |name| journal.index(name);
+    let [waiting, expiring, added] = ["waiting", "expiring", "added"].map(index);
+    let queue = entries.index("queue");
+    format!(
+        "CREATE TABLE {entries} ( \
+           queue text COLLATE \"C\" NOT NULL, \
+           leased boolean NOT NULL, \
+           entries bigint NOT NULL) \
+           WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000); \
+         CREATE INDEX {queue} ON {entries} (queue); \
+         COMMENT ON TABLE {entries} IS 'How many entries there are, by queue, and how many of them are \
+         leased: the sums of all rows.'; \
+         CREATE FUNCTION {entries}() RETURNS trigger LANGUAGE plpgsql AS $$ \
+         BEGIN \
+           INSERT INTO {entries} (queue, leased, entries) \
+             SELECT queue, false, count(*) FROM added GROUP BY 1; \
+           RETURN NULL; \
+         END $$; \
+         CREATE OR REPLACE FUNCTION {removed}() RETURNS trigger LANGUAGE plpgsql AS $$ \
+         BEGIN \
+           INSERT INTO {entries} (queue, leased, entries) \
+             SELECT queue, false, -count(*) FROM removed GROUP BY 1; \
+           INSERT INTO {finished} (queue, status, entries) \
+             SELECT queue, status, -count(*) FROM removed WHERE status > 1 GROUP BY 1, 2; \
+           RETURN NULL; \
+         END $$; \
+         CREATE TRIGGER {added} AFTER INSERT ON {journal} REFERENCING NEW TABLE AS added \
+           FOR EACH STATEMENT EXECUTE FUNCTION {entries}(); \
+         INSERT INTO {entries} (queue, leased, entries) \
+           SELECT queue, false, count(*) FROM {journal} GROUP BY 1 \
+           UNION ALL \
+           SELECT queue, true, count(*) FROM {journal} WHERE status = 0 AND leased > 0 GROUP BY 1; \
+         CREATE INDEX {expiring} ON {journal} (queue, expires) WHERE status = 0; \
+         CREATE INDEX {waiting} ON {journal} (queue, sequence) WHERE status = 0;"
     )
 }
 

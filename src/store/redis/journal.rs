@@ -9,8 +9,8 @@ use super::{RedisStore, newer, script::StoreScript, unreadable};
 use crate::store::{
     Fingerprint, Ownership, RecordKey, StoreError, StoreErrorKind,
     journal::{
-        CommandResult, Counts, Duplicate, Enqueued, Entry, EntryCommand, EntryId, EventKind,
-        Journal, LeaseRequest, LeaseToken, NewEntry, Query, Settlement, history,
+        CommandResult, Counts, Duplicate, Enqueued, Entry, EntryCommand, EntryId, Erased,
+        EventKind, Journal, LeaseRequest, LeaseToken, NewEntry, Query, Settlement, history,
     },
     remote,
 };
@@ -159,6 +159,9 @@ impl Journal for RedisStore {
         arguments.push(flag(settlement.result.is_some()));
         arguments.push(settlement.result.as_deref().unwrap_or_default());
         arguments.push(flag(settlement.keeps_place));
+        let remainder = settlement.stored_remainder();
+        arguments.push(flag(remainder.is_some()));
+        arguments.push(remainder.map(|bytes| &**bytes).unwrap_or_default());
         self.own(&self.inner.journal.settle, &arguments).await
     }
 
@@ -204,6 +207,26 @@ impl Journal for RedisStore {
                 entry: entry(found)?,
             })),
             _ => Err(unreadable()),
+        }
+    }
+
+    async fn erase(&self, queue: &str, owner: &str, limit: u32) -> Result<Erased, StoreError> {
+        let mut erased = Erased::default();
+        // A script looks at a bounded number of entries, so that it does not block the server.
+        loop {
+            let limit = limit - erased.removed;
+            let arguments = [queue.as_bytes(), owner.as_bytes(), &digits(limit)];
+            let (_, counts) = self.act(&self.inner.journal.erase, &arguments).await?;
+            let [removed, left] = &*counts else {
+                return Err(unreadable());
+            };
+            let count = |count| number(count).map(|n| u32::try_from(n).unwrap_or(u32::MAX));
+            let removed = count(removed)?.min(limit);
+            erased.removed += removed;
+            erased.left = count(left)?;
+            if removed == 0 || removed == limit {
+                return Ok(erased);
+            }
         }
     }
 

@@ -49,6 +49,7 @@ scripts! { JournalScripts in "journal/":
     settle = "common" "insert" "settle";
     bury = "common" "insert" "bury";
     command = "common" "command";
+    erase = "common" "erase";
     find = "common" "find";
     find_duplicate = "common" "find_duplicate";
     list = "common" "list";

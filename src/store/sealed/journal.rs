@@ -7,7 +7,7 @@ use super::{Place, Sealed};
 use crate::store::{
     Ownership, RecordKey, StoreError,
     journal::{
-        CommandResult, Counts, Duplicate, Enqueued, Entry, EntryCommand, EntryId, Journal,
+        CommandResult, Counts, Duplicate, Enqueued, Entry, EntryCommand, EntryId, Erased, Journal,
         LeaseRequest, LeaseToken, NewEntry, Query, Settlement,
     },
     verbs::verbs,
@@ -49,6 +49,9 @@ impl<J: Journal> Sealed<J> {
         if let Some(result) = &settlement.result {
             settlement.result = Some(self.keys.seal(&Place::result(id), result)?);
         }
+        if !settlement.remainder.is_empty() {
+            settlement.remainder = self.keys.seal(&Place::payload(id), &settlement.remainder)?;
+        }
         let outbox = std::mem::take(&mut settlement.outbox).into_iter();
         let outbox = outbox.map(|new| self.seal_new(new));
         settlement.outbox = outbox.collect::<Result<_, _>>()?;
@@ -56,7 +59,11 @@ impl<J: Journal> Sealed<J> {
     }
 
     fn opened(&self, entry: &Entry) -> Result<(Bytes, Option<Bytes>), StoreError> {
-        let payload = self.keys.open(&Place::payload(entry.id), &entry.payload)?;
+        // Only what can't be leased any more may be without one.
+        let payload = match entry.payload.is_empty() && entry.status.drops_payload() {
+            true => Bytes::new(),
+            false => self.keys.open(&Place::payload(entry.id), &entry.payload)?,
+        };
         let result = entry.result.as_ref();
         let result = result.map(|result| self.keys.open(&Place::result(entry.id), result));
         Ok((payload, result.transpose()?))
@@ -136,6 +143,8 @@ impl<J: Journal> Journal for Sealed<J> {
             };
         command(id: EntryId, command: EntryCommand) -> Option<CommandResult>
             = self.store.command(id, command);
+        erase(queue: &str, owner: &str, limit: u32) -> Erased
+            = self.store.erase(queue, owner, limit);
         find_duplicate(queue: &str, key: RecordKey) -> Option<Duplicate>
             = self.store.find_duplicate(queue, key);
         list(query: Query) -> Vec<Entry> = self.store.list(query);

@@ -8,7 +8,7 @@ use super::{checksum, error::Failure, file::micros_since_epoch};
 use crate::store::StoreErrorKind;
 
 /// The schema, one step for each version. A released step never changes.
-const MIGRATIONS: [&str; 8] = [
+const MIGRATIONS: [&str; 9] = [
     include_str!("schema/1.sql"),
     include_str!("schema/2.sql"),
     include_str!("schema/3.sql"),
@@ -17,6 +17,7 @@ const MIGRATIONS: [&str; 8] = [
     include_str!("schema/6.sql"),
     include_str!("schema/7.sql"),
     include_str!("schema/8.sql"),
+    include_str!("schema/9.sql"),
 ];
 
 /// The version that this build reads and writes.

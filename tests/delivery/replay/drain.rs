@@ -61,6 +61,39 @@ async fn j_4_what_another_path_did_is_not_done_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn t_8_a_replay_that_is_done_keeps_its_request_id_and_no_body() {
+    let shop = Shop::new();
+    shop.replay.maintenance().on(None);
+    let mut ids = Vec::new();
+    for (key, ttl) in [("1", "600"), ("2", "60")] {
+        let order = order(key)
+            .header("x-request-id", key)
+            .header("replay-ttl", ttl);
+        ids.push(id(&shop.send(order, "an order of teapots").await.1));
+    }
+    tokio::time::sleep(61 * SECOND).await;
+    shop.replay.maintenance().off();
+    let worker = shop.work();
+    for (at, ended) in [(0, Status::Completed), (1, Status::Expired)] {
+        while !is_settled(&shop, ids[at]).await {
+            tokio::time::sleep(SECOND).await;
+        }
+        assert_eq!(shop.status(ids[at]).await, ended);
+        let payload = shop.entry(ids[at]).await.payload;
+        assert!(!payload.windows(7).any(|bytes| bytes == b"teapots"));
+        let status = shop.replay.status("ada", ids[at]).await.unwrap();
+        let id = (at + 1).to_string();
+        assert_eq!(status.original_request_id, Some(id));
+        assert_eq!(status.reason, "SERVER_MAINTENANCE");
+    }
+    drop(worker);
+}
+
+async fn is_settled(shop: &Shop, id: tower_reprise::delivery::replay::ReplayId) -> bool {
+    !shop.entry(id).await.history.is_empty()
+}
+
+#[tokio::test(start_paused = true)]
 async fn j_4_a_request_without_a_key_gets_one() {
     let shop = Shop::new();
     shop.replay.maintenance().on(None);

@@ -392,10 +392,14 @@ async fn t_3_what_was_kept_long_enough_is_swept() {
     postgres.drop().await;
 }
 
-// Versions 11, 9, 8, 7, 6 and 5 the other way round.
+// Versions 12, 11, 9, 8, 7, 6 and 5 the other way round.
 pub(super) const DROP_FINISHED: &str = "DROP FUNCTION {schema}.reprise_idempotency_finished, \
-                                        {schema}.reprise_idempotency_removed CASCADE";
-pub(super) const DROP_SUMS: &str = "DROP TABLE {schema}.reprise_idempotency_finished";
+                                        {schema}.reprise_idempotency_removed, \
+                                        {schema}.reprise_idempotency_entries CASCADE";
+pub(super) const DROP_SUMS: &str = "DO $$ BEGIN \
+    DROP TABLE {schema}.reprise_idempotency_finished, {schema}.reprise_idempotency_entries; \
+    DROP INDEX IF EXISTS {schema}.reprise_idempotency_journal_waiting, \
+      {schema}.reprise_idempotency_journal_expiring; END $$";
 const DROP_COUNT: &str = "DROP FUNCTION {schema}.reprise_idempotency_open CASCADE";
 const DROP_READY: &str = "DROP INDEX {schema}.reprise_idempotency_journal_ready";
 const DROP_OPEN: &str = "DROP TABLE {schema}.reprise_idempotency_open";

@@ -51,7 +51,9 @@ async fn t_7_j_13_the_store_never_sees_what_is_asked_for() {
     assert_eq!(&*leased[0].payload, SECRET);
     let callback = NewEntry::new("callbacks", SECRET);
     let follow = callback.id;
-    let settle = Settlement::completed(SECRET, RETENTION).followed_by([callback]);
+    let settle = Settlement::completed(SECRET, RETENTION)
+        .remainder(SECRET)
+        .followed_by([callback]);
     let settled = store
         .settle(id, leased[0].lease_token, settle)
         .await
@@ -69,6 +71,24 @@ async fn t_7_j_13_the_store_never_sees_what_is_asked_for() {
     assert_eq!(&*found(&store, follow.id).await.payload, SECRET);
     let listed = store.list(Query::new("mails", 9)).await.unwrap();
     assert!(listed[0].payload.is_empty(), "lists have none");
+}
+
+/// An entry that is done may be without its payload, and one that can be leased may not.
+#[tokio::test(start_paused = true)]
+async fn t_7_t_8_a_payload_is_gone_only_where_it_is_dropped() {
+    let below = MemoryStore::new();
+    let store = sealed(&below, keys());
+    let id = put(&store, SECRET).await;
+    let leased = store.lease(want()).await.unwrap();
+    let done = Settlement::completed("", RETENTION);
+    let settled = store.settle(id, leased[0].lease_token, done).await;
+    assert_eq!(settled.unwrap(), Ownership::Held);
+    assert!(found(&store, id).await.payload.is_empty());
+    // Somebody with access to the store took it away.
+    let blank = put(&below, b"").await;
+    let error = store.find(blank).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Corrupt);
+    assert!(store.lease(want()).await.unwrap().is_empty());
 }
 
 /// Each is bound to its entry, and to which of the two it is.

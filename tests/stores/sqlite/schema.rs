@@ -216,7 +216,8 @@ async fn i_27_t_5_unknown_outcomes_of_an_older_file_are_listed() {
         DROP TRIGGER journal_opened; DROP TRIGGER journal_reopened; DROP TRIGGER journal_closed;
         DROP TRIGGER journal_removed; DROP TABLE journal_open;
         DROP TRIGGER journal_finish; DROP TRIGGER journal_redrive; DROP TRIGGER journal_sweep;
-        DROP TABLE journal_finished;
+        DROP TRIGGER journal_queued; DROP TABLE journal_states;
+        DROP INDEX journal_expiring; DROP INDEX journal_waiting;
         ALTER TABLE journal DROP COLUMN bounded; ALTER TABLE journal DROP COLUMN reason";
     connection.execute_batch(back).unwrap();
     drop(connection);

@@ -5,6 +5,7 @@ mod error;
 mod guard;
 mod keys;
 mod letters;
+mod owners;
 mod redrives;
 mod replays;
 mod store_admin;
@@ -116,6 +117,8 @@ POST /dead-letters/redrive?queue=replay&dry_run=true
 POST /dead-letters/ID/purge         removes it for good
 POST /dead-letters/purge?queue=replay&dry_run=true
                                     all: queue, owner, label, cause, dry_run, at_most, background
+POST /owners/erase?owner=NAME&queue=replay&dry_run=true
+                                    removes up to 500 entries of an owner; those that run are left
 GET  /keys                          idempotency keys of unknown outcome: limit, after
 GET  /keys/KEY                      one of them
 POST /keys/KEY/resolve?effect=none  how it ended: effect=none, unknown_reply, or reply with status and the

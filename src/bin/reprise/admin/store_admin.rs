@@ -10,7 +10,7 @@ use tower_reprise::{
     store::{Claim, ClaimId, Claimed, CrashPolicy, Fingerprint, IdempotencyStore, Note, RecordKey},
 };
 
-use super::{keys, letters, redrives, redrives::Redrives, replays};
+use super::{keys, letters, owners, redrives, redrives::Redrives, replays};
 use crate::{gateway::caller::operator, store::Store};
 
 /// The longest time that a readiness probe stays in the store if it can't be removed.
@@ -67,6 +67,7 @@ impl StoreAdmin {
             .nest("/dead-letters", letters::routes())
             .nest("/keys", keys::routes())
             .nest("/redrives", redrives::routes())
+            .merge(owners::routes())
             .merge(replays::routes())
             .with_state(self)
     }

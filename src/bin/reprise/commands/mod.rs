@@ -1,5 +1,6 @@
 //! The operators' commands, for the terminal and for scripts.
 
+pub(crate) mod erase;
 pub(crate) mod keys;
 pub(crate) mod letters;
 pub(crate) mod maintenance;

@@ -1,6 +1,8 @@
-use super::{Case, KEEP, TTL, dedup, ids};
+use super::{Case, KEEP, LEASE, TTL, dedup, ids};
 use crate::store::conformance::Backend;
-use crate::store::journal::{EntryCommand, Journal, NewEntry, Priority, Query, Settlement, Status};
+use crate::store::journal::{
+    EntryCommand, Journal, NewEntry, Priority, Query, QueueBounds, Settlement, Status,
+};
 
 impl<B: Backend<Store: Journal>> Case<'_, B> {
     pub(super) async fn cancel_and_lease_have_one_winner(&self) {
@@ -142,6 +144,82 @@ impl<B: Backend<Store: Journal>> Case<'_, B> {
         // Neither its key nor its id is taken any more.
         self.put_with(with_key).await;
         self.put_with(|new| new.id = id).await;
+    }
+
+    /// what runs is left to end, and then goes with the rest.
+    pub(super) async fn an_owner_is_erased_whatever_the_states(&self) {
+        let keep = self.keep();
+        let of = async |owner: &str, lane: &str| {
+            let (owner, lane) = (owner.to_owned(), lane.to_owned());
+            let new = NewEntry {
+                owner,
+                lane,
+                ..self.entry()
+            };
+            self.put(new).await
+        };
+        let erase = async |owner: &str, limit: u32| {
+            let erased = self.store.erase(&self.queue, owner, limit).await;
+            let erased = erased.expect("erase");
+            (erased.removed, erased.left)
+        };
+        let bounds = Some(QueueBounds {
+            in_all: 99,
+            per_owner: 1,
+        });
+        let with_key = || NewEntry {
+            owner: "ada".to_owned(),
+            dedup: dedup(1, 1),
+            bounds,
+            ..self.entry()
+        };
+        for end in [
+            Settlement::failed("", keep),
+            Settlement::completed("", keep),
+        ] {
+            of("ada", "").await;
+            let leased = self.lease_one().await;
+            self.settle(&leased, end).await;
+        }
+        let cancelled = of("ada", "").await;
+        self.command(cancelled, self.cancel(), Ok(Status::Cancelled))
+            .await;
+        of("ada", "lapsed").await;
+        let lapses = self.store.lease(self.request("lapsed", 1)).await;
+        assert_eq!(lapses.expect("lease").len(), 1);
+        let past = NewEntry {
+            owner: "ada".to_owned(),
+            lane: "past".to_owned(),
+            ttl: self.unit,
+            ..self.entry()
+        };
+        self.put(past).await;
+        self.pass(LEASE).await;
+        of("ada", "").await;
+        let leased = self.lease_one().await;
+        let queued = self.put(with_key()).await;
+        let others = [of("bob", "").await, of("", "").await];
+
+        assert_eq!(erase("", 9).await, (0, 0), "no owner");
+        assert_eq!(erase("eve", 9).await, (0, 0));
+        assert_eq!(erase("ada", 0).await, (0, 0));
+        assert_eq!(erase("ada", 2).await, (2, 2));
+        assert_eq!(erase("ada", 9).await, (4, 1));
+        assert_eq!(erase("ada", 9).await, (0, 1), "one is leased");
+        assert_eq!(self.status(leased.id).await, Some(Status::Processing));
+        assert_eq!(self.status(queued).await, None);
+        // Neither its key nor its place is taken any more.
+        let again = self.put(with_key()).await;
+        self.fail(&leased).await;
+        assert_eq!(erase("ada", 9).await, (2, 0));
+        for id in [leased.id, again] {
+            assert_eq!(self.status(id).await, None);
+        }
+        let left = self.list(Query::new(self.queue.clone(), 9)).await;
+        assert_eq!(ids(&left), others);
+        let counts = self.other.counts(&self.queue).await.expect("counts");
+        assert_eq!(counts.by_status, [2, 0, 0, 0, 0, 0]);
+        assert_eq!(ids(&self.lease(9).await), others);
     }
 
     pub(super) async fn what_is_over_is_kept_for_its_time(&self) {

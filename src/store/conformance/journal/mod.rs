@@ -60,6 +60,7 @@ pub async fn journal<B: Backend<Store: Journal>>(backend: &B) {
         what_is_kept_for_no_time_is_gone_at_once
         a_retry_waits_and_a_release_does_not_count
         causes_and_redrives_are_counted
+        a_payload_goes_with_the_last_use_for_it
         an_outcome_and_its_outbox_are_one
         a_letter_and_its_outbox_are_one
         cancel_and_lease_have_one_winner
@@ -67,6 +68,7 @@ pub async fn journal<B: Backend<Store: Journal>>(backend: &B) {
         what_is_past_its_time_is_only_leased_to_be_told_so
         a_dead_letter_is_redriven_once
         only_a_dead_letter_is_purged
+        an_owner_is_erased_whatever_the_states
         what_is_over_is_kept_for_its_time
         lists_page_and_filter
         counts_and_positions_add_up

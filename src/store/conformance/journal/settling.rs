@@ -1,11 +1,14 @@
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use super::{Case, KEEP, TTL, dedup, ids};
 use crate::store::conformance::Backend;
 use crate::store::{
     Ownership::Lost,
     journal::{
-        Enqueued, EntryCommand, EntryId, EventKind, Journal, NewEntry, Query, Settlement, Status,
+        Enqueued, EntryCommand, EntryId, EventKind, Journal, NewEntry, Query, Settlement,
+        SettlementOutcome, Status,
     },
 };
 
@@ -202,6 +205,53 @@ impl<B: Backend<Store: Journal>> Case<'_, B> {
         self.fail(&leased).await;
         self.pass(KEEP + 1).await;
         assert_eq!(self.status(id).await, None, "it was kept for its time");
+    }
+
+    /// T-8: an entry that can't be redriven has no use for its payload.
+    pub(super) async fn a_payload_goes_with_the_last_use_for_it(&self) {
+        let payload = Bytes::from(vec![7; 10_000]);
+        let keep = self.keep();
+        let settlements = [
+            (Settlement::completed("", keep), &b""[..]),
+            (Settlement::completed("", keep).remainder("GET /"), b"GET /"),
+            (Settlement::expired(keep).remainder("in vain"), b"in vain"),
+            (Settlement::expired(keep), b""),
+            (Settlement::failed("", keep).remainder("none"), &payload),
+            (Settlement::retry("", self.unit).remainder("none"), &payload),
+            (Settlement::release(self.unit).remainder("none"), &payload),
+        ];
+        for (settlement, remainder) in settlements {
+            let outcome = settlement.outcome;
+            let id = self.put_with(|new| new.payload = payload.clone()).await;
+            let leased = self.lease_one().await;
+            self.settle(&leased, settlement.clone()).await;
+            // A repeat changes nothing.
+            self.settle(&leased, settlement.remainder("repeat")).await;
+            let found = self.find(id).await.expect("an entry");
+            assert_eq!(found.payload, remainder, "{outcome:?}");
+            let redrive = EntryCommand::Redrive(self.unit * TTL);
+            match outcome {
+                SettlementOutcome::Completed(_) | SettlementOutcome::Expired(_) => continue,
+                SettlementOutcome::Failed(_) => {
+                    self.command(id, redrive, Ok(Status::Queued)).await;
+                }
+                SettlementOutcome::Retry(_) | SettlementOutcome::Release(_) => self.pass(1).await,
+            }
+            let leased = self.lease_one().await;
+            assert_eq!((leased.id, &leased.payload), (id, &payload));
+            self.complete(&leased).await;
+        }
+        let id = self.put_with(|new| new.payload = payload.clone()).await;
+        self.command(id, self.cancel(), Ok(Status::Cancelled)).await;
+        let found = self.find(id).await.expect("an entry");
+        assert_eq!(found.payload, "");
+        let id = self.put_with(|new| new.ttl = self.unit).await;
+        self.pass(2).await;
+        let found = self.find(id).await.expect("an entry");
+        assert_eq!(
+            (found.status, &*found.payload),
+            (Status::Expired, &b"payload"[..])
+        );
     }
 
     pub(super) async fn an_outcome_and_its_outbox_are_one(&self) {

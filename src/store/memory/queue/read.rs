@@ -86,24 +86,15 @@ impl MemoryQueue {
         for stored in gone.filter(|stored| stored.entry.queue == queue) {
             counts.by_status[usize::from(stored.entry.status.number())] -= 1;
         }
-        let lanes = self.lanes.range((queue.to_owned(), String::new())..);
-        let lanes = lanes.take_while(|((of, _), _)| of == queue);
-        for (.., sequence) in lanes.flat_map(|(_, lane)| &lane.queued) {
-            let Some(stored) = self.entries.get(sequence) else {
-                continue;
-            };
-            match stored.status(now) {
-                Status::Queued => {
-                    let age = now.since(stored.entry.queued_at);
-                    counts.oldest = counts.oldest.max(Some(age));
-                }
-                Status::Expired => {
-                    counts.by_status[usize::from(Status::Queued.number())] -= 1;
-                    counts.by_status[usize::from(Status::Expired.number())] += 1;
-                }
-                // Its lease ran out.
-                _ => {}
-            }
+        if let Some(waiting) = self.waiting.get(queue) {
+            let past = waiting.past(now);
+            counts.by_status[usize::from(Status::Queued.number())] -= past;
+            counts.by_status[usize::from(Status::Expired.number())] += past;
+            let mut entries = waiting
+                .by_arrival()
+                .filter_map(|sequence| self.entries.get(&sequence));
+            let oldest = entries.find(|stored| stored.status(now) == Status::Queued);
+            counts.oldest = oldest.map(|stored| now.since(stored.entry.queued_at));
         }
         counts
     }

@@ -85,6 +85,9 @@ impl StoredEntry {
         if status == Status::Queued && !settlement.keeps_place {
             entry.due_at = self.until.min(entry.expires_at);
         }
+        if let Some(remainder) = settlement.stored_remainder() {
+            entry.payload = remainder.clone();
+        }
         if settlement.result.is_some() {
             entry.result = settlement.result;
         }
@@ -98,6 +101,7 @@ impl StoredEntry {
             EntryCommand::Cancel(_) => {
                 entry.status = Status::Cancelled;
                 entry.changed_at = now;
+                entry.payload = Bytes::new();
                 self.until = now.after(time);
             }
             EntryCommand::Trigger => {

@@ -24,9 +24,9 @@ use super::{
 use crate::store::{
     Fingerprint, Ownership, RecordKey, StoreError, StoreErrorKind,
     journal::{
-        CommandResult, Counts, Duplicate, Enqueued, Entry, EntryCommand, EntryId, EventKind,
-        FEW_DUE, Journal, LeaseRequest, LeaseToken, NewEntry, Query, Settlement, Status, Timestamp,
-        history, page_of_lanes,
+        CommandResult, Counts, Duplicate, Enqueued, Entry, EntryCommand, EntryId, Erased,
+        EventKind, FEW_DUE, Journal, LeaseRequest, LeaseToken, NewEntry, Query, Settlement, Status,
+        Timestamp, history, page_of_lanes,
     },
     remote,
 };
@@ -227,13 +227,14 @@ impl Journal for PostgresStore {
                 note: note.clone(),
                 cause: settlement.stored_cause().map(str::to_owned),
                 keeps: settlement.keeps_place,
+                remainder: settlement.stored_remainder().cloned(),
             };
             if let Ok(Batched::Made(())) = batched(self, row).await {
                 return Ok(Ownership::Held);
             }
         }
         let (id, lease_token) = (id.as_bytes().as_slice(), lease_token.column());
-        let parameters: [&(dyn ToSql + Sync); 9] = [
+        let parameters: [&(dyn ToSql + Sync); 10] = [
             &id,
             &lease_token,
             &i16::from(status.number()),
@@ -243,6 +244,7 @@ impl Journal for PostgresStore {
             &note.as_deref().map(str::as_bytes),
             &settlement.stored_cause(),
             &settlement.keeps_place,
+            &settlement.stored_remainder().map(|bytes| &**bytes),
         ];
         let statements = &self.inner.journal;
         let settled = match &settlement.outbox[..] {
@@ -313,6 +315,20 @@ impl Journal for PostgresStore {
                 return Ok(Some(CommandResult { applied, entry }));
             }
         }
+    }
+
+    async fn erase(&self, queue: &str, owner: &str, limit: u32) -> Result<Erased, StoreError> {
+        let statements = &self.inner.journal;
+        let limit = i64::from(limit);
+        let parameters: [&(dyn ToSql + Sync); 3] = [&queue, &owner, &limit];
+        let removed = self.rows(&statements.erase, &parameters).await?.len();
+        let left = self.rows(&statements.left, &parameters).await?;
+        let left = left.first().map(|row| row.try_get::<_, i64>(0));
+        let left = left.transpose().map_err(unreadable)?.unwrap_or_default();
+        Ok(Erased {
+            removed: u32::try_from(removed).unwrap_or(u32::MAX),
+            left: u32::try_from(left).unwrap_or(u32::MAX),
+        })
     }
 
     async fn find(&self, id: EntryId) -> Result<Option<Entry>, StoreError> {

@@ -23,6 +23,7 @@ pub(in super::super) struct SettleRow {
     pub(super) note: Option<String>,
     pub(super) cause: Option<String>,
     pub(super) keeps: bool,
+    pub(super) remainder: Option<Bytes>,
 }
 
 impl BatchRow for SettleRow {
@@ -34,7 +35,11 @@ impl BatchRow for SettleRow {
     }
 
     fn bytes(&self) -> usize {
-        self.result.as_ref().map_or(0, Bytes::len)
+        [&self.result, &self.remainder]
+            .into_iter()
+            .flatten()
+            .map(Bytes::len)
+            .sum()
     }
 
     async fn send(
@@ -46,7 +51,7 @@ impl BatchRow for SettleRow {
             rows.iter().map(get).collect()
         }
         let notes = column(rows, |row| row.note.as_deref().map(str::as_bytes));
-        let parameters: [&(dyn ToSql + Sync); 9] = [
+        let parameters: [&(dyn ToSql + Sync); 10] = [
             &column(rows, |row| row.id.as_slice()),
             &column(rows, |row| row.lease_token),
             &column(rows, |row| row.status),
@@ -56,6 +61,7 @@ impl BatchRow for SettleRow {
             &notes,
             &column(rows, |row| row.cause.as_deref()),
             &column(rows, |row| row.keeps),
+            &column(rows, |row| row.remainder.as_deref()),
         ];
         let sql = &store.inner.journal.settle_batch;
         let settled = store.attempt(deadline, sql, &parameters).await?;

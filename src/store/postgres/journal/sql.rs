@@ -85,11 +85,14 @@ pub(in super::super) struct Statements {
     pub(super) trigger: String,
     pub(super) redrive: String,
     pub(super) purge: String,
+    pub(super) erase: String,
+    pub(super) left: String,
     pub(super) look: String,
     pub(super) find: String,
     pub(super) find_duplicate: String,
     pub(super) counts: String,
-    pub(in super::super) sum_up: String,
+    pub(in super::super) sum_up: [String; 2],
+    pub(in super::super) count_leased: String,
     pub(super) position: String,
     pub(super) secret: String,
     pub(in super::super) sweep: String,
@@ -98,7 +101,8 @@ pub(in super::super) struct Statements {
 
 impl Statements {
     pub(in super::super) fn new(table: &Table) -> Self {
-        let (secret, open, finished) = (table.secret(), table.open(), &table.finished());
+        let (secret, open) = (table.secret(), table.open());
+        let (finished, entries) = (&table.finished(), &table.entries());
         let sweeps_alone = sweeps_alone(table);
         let table = &table.journal();
         let (gone, summary, whole) = (gone(), summary(), whole());
@@ -114,15 +118,15 @@ impl Statements {
             ),
             lanes_from: lanes(table, ">="),
             lanes_after: lanes(table, ">"),
-            lease: lease(table),
-            lease_in_order: lease_in_order(table),
+            lease: lease(table, entries),
+            lease_in_order: lease_in_order(table, entries),
             extend: format!(
                 "UPDATE {table} SET leased = {} WHERE id = $1 AND turn = $2 AND {PROCESSING} \
                  RETURNING 1",
                 after("$3")
             ),
-            settle: settle(table),
-            settle_batch: settle_batch(table, &open, finished),
+            settle: settle(table, entries),
+            settle_batch: settle_batch(table, &open, finished, entries),
             same_lease: format!("SELECT 1 FROM {table} WHERE id = $1 AND turn = $2"),
             bury: format!(
                 "UPDATE {table} SET status = 3, until = {}, attempts = $3, cause = $4, \
@@ -132,7 +136,8 @@ impl Statements {
                 noted("$6")
             ),
             cancel: format!(
-                "UPDATE {table} SET status = 5, changed = {NOW}, until = {}, history = {cancelled} \
+                "UPDATE {table} SET status = 5, changed = {NOW}, until = {}, history = {cancelled}, \
+                   payload = '' \
                  WHERE id = $1 AND {QUEUED} AND expires > {NOW} RETURNING {summary}",
                 after("$2")
             ),
@@ -150,6 +155,22 @@ impl Statements {
                 "DELETE FROM {table} WHERE id = $1 AND status = 3 AND until > {NOW} \
                  RETURNING {summary}"
             ),
+            erase: format!(
+                "WITH erased AS ( \
+                   DELETE FROM {table} WHERE queue = $1 AND sequence = ANY (ARRAY( \
+                     SELECT sequence FROM {table} \
+                     WHERE queue = $1 AND owner = $2 AND owner <> '' \
+                       AND (status > 1 OR leased <= {NOW}) \
+                     ORDER BY sequence LIMIT $3 FOR UPDATE SKIP LOCKED)) \
+                   RETURNING status = 0 AND leased > 0 AS lapsed), \
+                 ended AS (INSERT INTO {entries} (queue, leased, entries) \
+                   SELECT $1, true, -count(*) FROM erased WHERE lapsed HAVING count(*) > 0) \
+                 SELECT 1 FROM erased"
+            ),
+            left: format!(
+                "SELECT count(*) FROM (SELECT 1 FROM {table} \
+                   WHERE queue = $1 AND owner = $2 AND owner <> '' LIMIT $3) entries"
+            ),
             look: format!("SELECT {summary} FROM {table} WHERE id = $1 AND NOT {gone}"),
             find: format!("SELECT {whole} FROM {table} WHERE id = $1 AND NOT {gone}"),
             find_duplicate: format!(
@@ -157,16 +178,27 @@ impl Statements {
                  WHERE queue = $1 AND dedup = $2 AND NOT {}",
                 off()
             ),
-            counts: counts(table, finished),
-            sum_up: format!(
-                "WITH summed AS ( \
-                   DELETE FROM {finished} WHERE {sweeps_alone} \
-                     AND (SELECT count(*) > $1::bigint \
-                          FROM (SELECT FROM {finished} LIMIT $1::bigint + 1) few) \
-                   RETURNING queue, status, entries) \
-                 INSERT INTO {finished} (queue, status, entries) \
-                 SELECT queue, status, sum(entries) FROM summed GROUP BY 1, 2 \
-                 HAVING sum(entries) <> 0"
+            counts: counts(table, finished, entries),
+            sum_up: [(finished, "status"), (entries, "leased")].map(|(table, column)| {
+                format!(
+                    "WITH summed AS ( \
+                       DELETE FROM {table} WHERE {sweeps_alone} \
+                         AND (SELECT count(*) > $1::bigint \
+                              FROM (SELECT FROM {table} LIMIT $1::bigint + 1) few) \
+                       RETURNING queue, {column}, entries) \
+                     INSERT INTO {table} (queue, {column}, entries) \
+                     SELECT queue, {column}, sum(entries) FROM summed GROUP BY 1, 2 \
+                     HAVING sum(entries) <> 0"
+                )
+            }),
+            count_leased: format!(
+                "INSERT INTO {entries} (queue, leased, entries) \
+                 SELECT queue, true, sum(missing) FROM ( \
+                   SELECT queue, 1 AS missing FROM {table} WHERE {PROCESSING} \
+                   UNION ALL SELECT queue, -entries FROM {entries} WHERE leased) counted \
+                 WHERE {sweeps_alone} AND (SELECT count(*) <= $1::bigint \
+                   FROM (SELECT FROM {table} WHERE status = 0 LIMIT $1::bigint + 1) few) \
+                 GROUP BY 1 HAVING sum(missing) <> 0"
             ),
             position: format!(
                 "SELECT before.entries FROM {table} e, LATERAL ( \
@@ -220,20 +252,35 @@ impl Statements {
     }
 }
 
-/// Counts by state, and how long the first queued entry waits. Entries that are over are counted already;
-/// of those, the ones that wait for a sweep are found by their time alone, whatever their queue.
-fn counts(table: &Table, finished: &Table) -> String {
+/// Counts by state, and how long the first queued entry waits. All are counted already; those that are past
+/// their time, and those that wait for a sweep, are found by that alone. The latter are found whatever their
+/// queue. Of several indexes that have what waits, an order tells the server which one to use, even if it knows
+/// nothing of a new table.
+fn counts(table: &Table, finished: &Table, entries: &Table) -> String {
+    let queued = format!("queue = $1 AND {QUEUED}");
     format!(
-        "SELECT status, sum(entries)::bigint, max(waits) FROM ( \
-           SELECT {} AS status, count(*) AS entries, max({NOW} - queued) AS waits \
-           FROM {table} WHERE queue = $1 AND status = 0 GROUP BY 1 \
+        "WITH past AS MATERIALIZED ( \
+           SELECT count(*) AS entries FROM ( \
+             SELECT 1 FROM {table} WHERE {queued} AND expires <= {NOW} ORDER BY expires) entries), \
+         leased AS MATERIALIZED ( \
+           SELECT sum(entries)::bigint AS entries FROM {entries} WHERE queue = $1 AND leased), \
+         finished AS MATERIALIZED ( \
+           SELECT status, sum(entries)::bigint AS entries FROM {finished} WHERE queue = $1 GROUP BY 1) \
+         SELECT status, sum(entries)::bigint, coalesce(max(waits), 0) FROM ( \
+           SELECT 0::smallint AS status, sum(entries)::bigint AS entries, \
+             (SELECT {NOW} - queued FROM {table} WHERE {queued} AND expires + 0 > {NOW} \
+              ORDER BY sequence LIMIT 1) AS waits \
+           FROM {entries} WHERE queue = $1 AND NOT leased \
+           UNION ALL SELECT 0::smallint, -entries, NULL FROM finished \
+           UNION ALL SELECT status, entries, NULL FROM finished \
+           UNION ALL SELECT 0::smallint, -entries, NULL FROM leased \
+           UNION ALL SELECT 1::smallint, entries, NULL FROM leased \
+           UNION ALL SELECT 0::smallint, -entries, NULL FROM past \
+           UNION ALL SELECT 4::smallint, entries, NULL FROM past \
            UNION ALL \
-           SELECT status, sum(entries)::bigint, 0 FROM {finished} WHERE queue = $1 GROUP BY 1 \
-           UNION ALL \
-           SELECT status, -count(*), 0 FROM {table} \
+           SELECT status, -count(*), NULL FROM {table} \
            WHERE status > 1 AND until <= {NOW} AND queue || '' = $1 GROUP BY 1) counted \
-         GROUP BY 1 HAVING sum(entries) > 0",
-        status()
+         GROUP BY 1 HAVING sum(entries) > 0"
     )
 }
 
@@ -269,24 +316,24 @@ fn lanes(table: &Table, from: &str) -> String {
 ///
 /// Queued entries and those whose lease ran out are both found by `leased`, which is 0 for the
 /// first. Each priority is searched by itself, so that entries that are not due are not read.
-fn lease(table: &Table) -> String {
+fn lease(table: &Table, entries: &Table) -> String {
     let free = format!("queue = $1 AND lane = $2 AND status = 0 AND leased <= {NOW}");
     let mut ctes = format!(
-        "past AS (SELECT sequence FROM {table} WHERE {free} AND expires <= {NOW} \
+        "past AS (SELECT sequence, leased FROM {table} WHERE {free} AND expires <= {NOW} \
          ORDER BY expires, sequence LIMIT $3 FOR UPDATE SKIP LOCKED)"
     );
-    let mut next = "SELECT sequence FROM past".to_owned();
+    let mut next = "SELECT sequence, leased FROM past".to_owned();
     for priority in Priority::ALL {
         let (name, number) = (priority.as_str(), priority as u8);
         ctes += &format!(
-            ", {name} AS (SELECT sequence FROM {table} WHERE {free} AND $5::smallint >= {number} \
+            ", {name} AS (SELECT sequence, leased FROM {table} WHERE {free} AND $5::smallint >= {number} \
              AND priority = {number} AND due <= {NOW} AND expires > {NOW} \
              ORDER BY due, sequence LIMIT $3 - (SELECT count(*) FROM ({next}) taken) \
              FOR UPDATE SKIP LOCKED)"
         );
-        next += &format!(" UNION ALL SELECT sequence FROM {name}");
+        next += &format!(" UNION ALL SELECT sequence, leased FROM {name}");
     }
-    taken(table, &ctes, &next)
+    taken(table, entries, &ctes, &next)
 }
 
 /// Leases the first entry of a lane that is due, unless it waits or another one is leased.
@@ -294,7 +341,7 @@ fn lease(table: &Table) -> String {
 /// A leased entry was the first of its priority, and stays among the first until it is past its time;
 /// those are looked for as well. The lock keeps two workers that see different firsts from leasing both;
 /// it is held for this statement.
-fn lease_in_order(table: &Table) -> String {
+fn lease_in_order(table: &Table, entries: &Table) -> String {
     const LOOK_AT: u32 = 16;
     let lane = "queue = $1 AND lane = $2 AND status = 0";
     let firsts = Priority::ALL.map(|priority| {
@@ -308,13 +355,13 @@ fn lease_in_order(table: &Table) -> String {
     let ctes = format!(
         "lane AS MATERIALIZED ( \
            SELECT pg_try_advisory_xact_lock(hashtextextended($1 || ' ' || $2, 0)) AS locked), \
-         past AS (SELECT sequence FROM {table} WHERE {lane} AND leased <= {NOW} \
+         past AS (SELECT sequence, leased FROM {table} WHERE {lane} AND leased <= {NOW} \
            AND expires <= {NOW} AND (SELECT locked FROM lane) \
            ORDER BY expires, sequence LIMIT $3 FOR UPDATE SKIP LOCKED), \
          firsts AS MATERIALIZED ({}), \
          first AS (SELECT sequence, until FROM firsts WHERE priority <= $5::smallint \
            ORDER BY priority, due, sequence LIMIT 1), \
-         next AS (SELECT j.sequence FROM {table} j \
+         next AS (SELECT j.sequence, j.leased FROM {table} j \
            WHERE j.queue = $1 AND j.status = 0 AND j.leased <= {NOW} \
              AND j.sequence = (SELECT sequence FROM first WHERE until <= {NOW}) \
              AND (SELECT locked FROM lane) \
@@ -326,18 +373,22 @@ fn lease_in_order(table: &Table) -> String {
     );
     taken(
         table,
+        entries,
         &ctes,
-        "SELECT sequence FROM past UNION ALL SELECT sequence FROM next",
+        "SELECT sequence, leased FROM past UNION ALL SELECT sequence, leased FROM next",
     )
 }
 
-/// Leases the entries that `next` selects from these parts of a statement.
-fn taken(table: &Table, ctes: &str, next: &str) -> String {
+/// Leases the entries that `next` selects from these parts of a statement, and counts those that were not
+/// leased.
+fn taken(table: &Table, entries: &Table, ctes: &str, next: &str) -> String {
     format!(
         "WITH {ctes}, leased AS ( \
            UPDATE {table} SET turn = turn + 1, changed = {NOW_ONCE}, leased = {}, \
              attempts = attempts + CASE WHEN expires > {NOW_ONCE} THEN 1 ELSE 0 END \
-           WHERE queue = $1 AND sequence = ANY (ARRAY({next})) RETURNING {}) \
+           WHERE queue = $1 AND sequence = ANY (ARRAY(SELECT sequence FROM ({next}) next)) RETURNING {}), \
+         counted AS (INSERT INTO {entries} (queue, leased, entries) \
+           SELECT $1, true, count(*) FROM ({next}) next WHERE leased = 0 HAVING count(*) > 0) \
          SELECT * FROM leased ORDER BY expires > changed, \
            CASE WHEN expires > changed THEN priority END, \
            CASE WHEN expires > changed THEN due ELSE expires END, sequence",
@@ -353,9 +404,16 @@ fn taken(table: &Table, ctes: &str, next: &str) -> String {
 /// is the planner's. If there are several, they are locked before it in the order of their names, as
 /// those of other batches are: otherwise two batches could wait for each other. With one bounded queue
 /// nothing is looked at: a settlement costs an eighth more otherwise.
-fn settle_batch(table: &Table, open: &Table, finished: &Table) -> String {
+fn settle_batch(table: &Table, open: &Table, finished: &Table, entries: &Table) -> String {
     let columns = [
-        "status", "time", "releases", "result", "note", "cause", "keeps",
+        "status",
+        "time",
+        "releases",
+        "result",
+        "note",
+        "cause",
+        "keeps",
+        "remainder",
     ];
     let settling = settling(
         table,
@@ -376,23 +434,29 @@ fn settle_batch(table: &Table, open: &Table, finished: &Table) -> String {
              AND (SELECT count(*) FROM bounded) > 1 ORDER BY queue FOR UPDATE), \
          settled AS ({settling} \
            FROM unnest($1::bytea[], $2::bigint[], $3::smallint[], $4::bigint[], $5::boolean[], \
-             $6::bytea[], $7::bytea[], $8::text[], $9::boolean[]) \
-             AS row (id, turn, status, time, releases, result, note, cause, keeps) \
+             $6::bytea[], $7::bytea[], $8::text[], $9::boolean[], $10::bytea[]) \
+             AS row (id, turn, status, time, releases, result, note, cause, keeps, remainder) \
            WHERE {leased} AND NOT {is_removed} \
            RETURNING entry.id, entry.turn, entry.queue, entry.status), \
          removed AS (DELETE FROM {table} entry \
            USING unnest($1::bytea[], $2::bigint[], $3::smallint[], $4::bigint[]) \
              AS row (id, turn, status, time) \
-           WHERE {leased} AND {is_removed} RETURNING entry.id, entry.turn), \
+           WHERE {leased} AND {is_removed} RETURNING entry.id, entry.turn, entry.queue), \
          counted AS (INSERT INTO {finished} (queue, status, entries) \
-           SELECT queue, status, count(*) FROM settled WHERE status = 2 GROUP BY 1, 2) \
+           SELECT queue, status, count(*) FROM settled WHERE status = 2 GROUP BY 1, 2), \
+         ended AS (INSERT INTO {entries} (queue, leased, entries) \
+           SELECT queue, true, -count(*) FROM ( \
+             SELECT queue FROM settled UNION ALL SELECT queue FROM removed) ended GROUP BY 1) \
          SELECT id, turn FROM settled UNION ALL SELECT id, turn FROM removed"
     )
 }
 
-fn settle(table: &Table) -> String {
+fn settle(table: &Table, entries: &Table) -> String {
     format!(
-        "{} WHERE id = $1 AND turn = $2 AND {PROCESSING} RETURNING 1",
+        "WITH settled AS ({} WHERE id = $1 AND turn = $2 AND {PROCESSING} RETURNING entry.queue), \
+         ended AS (INSERT INTO {entries} (queue, leased, entries) \
+           SELECT queue, true, -1 FROM settled) \
+         SELECT 1 FROM settled",
         settling(
             table,
             [
@@ -403,6 +467,7 @@ fn settle(table: &Table) -> String {
                 "$7",
                 "$8::text",
                 "$9::boolean",
+                "$10::bytea",
             ]
             .map(str::to_owned),
             "0",
@@ -412,8 +477,17 @@ fn settle(table: &Table) -> String {
 
 /// Returns the start of a statement that settles an entry. The lease of an entry past its time has
 /// counted no attempt.
-fn settling(table: &Table, parameters: [String; 7], leased: &str) -> String {
-    let [status, time, releases, result, note, cause, keeps] = parameters;
+fn settling(table: &Table, parameters: [String; 8], leased: &str) -> String {
+    let [
+        status,
+        time,
+        releases,
+        result,
+        note,
+        cause,
+        keeps,
+        remainder,
+    ] = parameters;
     let (time, history) = (after(&time), noted(&note));
     format!(
         "UPDATE {table} entry SET status = {status}, changed = {NOW_ONCE}, leased = {leased}, \
@@ -424,6 +498,7 @@ fn settling(table: &Table, parameters: [String; 7], leased: &str) -> String {
            cause = CASE WHEN {releases} THEN entry.cause ELSE {cause} END, \
            repeats = CASE WHEN {releases} THEN repeats WHEN {cause} IS NULL THEN 0 \
              WHEN entry.cause = {cause} THEN repeats + 1 ELSE 1 END, \
-           result = coalesce({result}, entry.result), history = {history}"
+           result = coalesce({result}, entry.result), history = {history}, \
+           payload = coalesce({remainder}, entry.payload)"
     )
 }

@@ -1,8 +1,8 @@
 -- ARGV: the outbox, as for `insert`; then id, turn, status, 1 if the attempt does not count, time
 -- to wait or to keep it in microseconds, note, cause or nothing, 1 if there is a result, result, 1 if it
--- keeps its place when it is queued again
+-- keeps its place when it is queued again, 1 if something takes the place of the payload, that
 -- Answers: 0 lost, 1 held
-local follows = (#ARGV - 10) / NEW
+local follows = (#ARGV - 12) / NEW
 local at = follows * NEW
 local entry = load(ARGV[at + 1])
 if not entry or entry.turn ~= tonumber(ARGV[at + 2]) then
@@ -35,6 +35,10 @@ save(entry, 'attempts', 'redrives', 'repeats', 'cause', 'status', 'changed', 'en
 if ARGV[at + 8] == '1' then
     entry.result = ARGV[at + 9]
     save(entry, 'result')
+end
+if ARGV[at + 11] == '1' then
+    entry.payload = ARGV[at + 12]
+    save(entry, 'payload')
 end
 note(entry, ARGV[at + 6])
 if is_over(entry) then

@@ -19,6 +19,7 @@ macro_rules! whole {
     };
 }
 
+mod erase;
 mod lease;
 mod read;
 mod row;
@@ -33,7 +34,7 @@ use super::SqliteStore;
 use crate::store::{
     Ownership, RecordKey,
     journal::{
-        CommandResult, Counts, Duplicate, Enqueued, Entry, EntryCommand, EntryId, Journal,
+        CommandResult, Counts, Duplicate, Enqueued, Entry, EntryCommand, EntryId, Erased, Journal,
         LeaseRequest, LeaseToken, NewEntry, Query, Settlement,
     },
     verbs::verbs,
@@ -80,6 +81,10 @@ impl Journal for SqliteStore {
             });
         command(id: EntryId, command: EntryCommand) -> Option<CommandResult>
             = self.writer.call(0, move |batch| write::command(batch, id, command));
+        erase(queue: &str, owner: &str, limit: u32) -> Erased = {
+            let (queue, owner) = (queue.to_owned(), owner.to_owned());
+            self.writer.call(0, move |batch| erase::erase(batch, &queue, &owner, limit))
+        };
         find(id: EntryId) -> Option<Entry>
             = self.reader.call(0, move |batch| read::find(batch, id));
         find_duplicate(queue: &str, key: RecordKey) -> Option<Duplicate> = {

@@ -192,7 +192,10 @@ pub(super) fn settle(
            attempts = attempts - (?6 AND expires > changed AND attempts > 0),
            cause = iif(?6, cause, ?9),
            repeats = iif(?6, repeats, iif(?9 IS NULL, 0, iif(cause = ?9, repeats, 0) + 1)),
-           result = coalesce(?7, result), history = history || ?8
+           result = coalesce(?7, result), history = history || ?8,
+           payload = coalesce(?11, payload),
+           checksum = iif(?11 IS NULL, checksum,
+             reprise_checksum(id, queue, lane, owner, label, fingerprint, ?11))
          WHERE id = ?1 AND turn = ?2 AND status = 1";
     let settled = batch.execute(
         SETTLE,
@@ -207,6 +210,7 @@ pub(super) fn settle(
             noted(EventKind::Settlement, &settlement.note, batch.now),
             settlement.stored_cause(),
             settlement.keeps_place,
+            settlement.stored_remainder().map(|bytes| &**bytes),
         ),
     )?;
     if settled == 1 {
@@ -264,7 +268,8 @@ pub(super) fn command(
     command: EntryCommand,
 ) -> rusqlite::Result<Option<CommandResult>> {
     const CANCEL: &str = concat!(
-        "UPDATE journal SET status = 5, changed = ?2, until = ?3, history = history || ?4
+        "UPDATE journal SET status = 5, changed = ?2, until = ?3, history = history || ?4,
+           payload = x'', checksum = reprise_checksum(id, queue, lane, owner, label, fingerprint, x'')
          WHERE id = ?1 AND status = 0 AND expires > ?2 RETURNING ",
         summary!()
     );
@@ -338,7 +343,7 @@ pub(in super::super) fn sweep(batch: &Batch<'_>) -> rusqlite::Result<bool> {
     Ok(false)
 }
 
-fn remove(batch: &Batch<'_>, sequence: i64) -> rusqlite::Result<()> {
+pub(super) fn remove(batch: &Batch<'_>, sequence: i64) -> rusqlite::Result<()> {
     let mut statement = batch
         .connection
         .prepare_cached("DELETE FROM journal WHERE sequence = ?1")?;

@@ -1,0 +1,94 @@
+use std::process::ExitCode;
+
+use serde_json::{Value, json};
+use tower_reprise::error::BoxError;
+
+use super::path;
+use crate::{
+    admin_client::{AdminClient, At},
+    output::{Format, show, table},
+};
+
+/// Erases what the queues hold of an owner: what waits, dead letters, replies, histories
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The owner
+    #[arg(long, value_name = "NAME")]
+    owner: String,
+    /// The queue; may be given several times
+    #[arg(long, value_name = "NAME", default_values = ["replay", "webhooks"])]
+    queue: Vec<String>,
+    /// Says how many entries there are, and changes nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Confirms: nothing brings an erased entry back, and what waits is not executed any more
+    #[arg(long)]
+    yes: bool,
+    #[command(flatten)]
+    at: At,
+}
+
+impl Args {
+    pub(crate) fn run(self, by_hand: bool) -> Result<ExitCode, BoxError> {
+        let Self {
+            owner,
+            queue,
+            dry_run,
+            yes,
+            at,
+        } = self;
+        if !dry_run && !yes {
+            return Err("nothing brings an erased entry back: say --yes, or --dry-run".into());
+        }
+        at.run(by_hand, |client, format| {
+            run(client, format, owner, queue, dry_run)
+        })
+    }
+}
+
+async fn run(
+    client: AdminClient,
+    format: Format,
+    owner: String,
+    queues: Vec<String>,
+    dry_run: bool,
+) -> Result<ExitCode, BoxError> {
+    let mut rows = Vec::new();
+    for queue in &queues {
+        let query = [
+            ("owner", Some(owner.clone())),
+            ("queue", Some(queue.clone())),
+            ("dry_run", Some(dry_run.to_string())),
+        ];
+        let to = path("/owners/erase", &query);
+        rows.push(match dry_run {
+            true => client.post(&to).await?,
+            false => erase(&client, queue, &to).await?,
+        });
+    }
+    let columns: &[_] = match dry_run {
+        true => &["queue", "matched"],
+        false => &["queue", "erased", "processing"],
+    };
+    let answer = json!({ "owner": owner, "queues": rows });
+    show(format, &answer, |_| table(columns, &rows));
+    // What runs was left to end: it takes another call.
+    let done = rows
+        .iter()
+        .all(|row| row["processing"].as_u64().unwrap_or_default() == 0);
+    Ok(ExitCode::from(u8::from(!done)))
+}
+
+/// Erases step by step, until only what is being processed is left.
+async fn erase(client: &AdminClient, queue: &str, to: &str) -> Result<Value, BoxError> {
+    let mut erased = 0;
+    loop {
+        let answer = client.post(to).await?;
+        let count = |name: &str| answer[name].as_u64().unwrap_or_default();
+        erased += count("erased");
+        if count("erased") == 0 || count("left") == 0 {
+            let left = count("left");
+            return Ok(json!({ "queue": queue, "erased": erased, "processing": left }));
+        }
+    }
+}
