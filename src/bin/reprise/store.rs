@@ -99,6 +99,11 @@ impl Store {
         executing.len()
     }
 
+    /// Forgets an operation whose settlement the store took.
+    fn settled<T>(&self, key: RecordKey, settled: Result<T, StoreError>) -> Result<T, StoreError> {
+        settled.inspect(|_| _ = self.lock().remove(&key))
+    }
+
     fn lock(&self) -> MutexGuard<'_, Executing> {
         self.executing
             .lock()
@@ -114,6 +119,15 @@ macro_rules! each {
             Kind::Postgres($store) => $do,
             Kind::Redis($store) => $do,
         }
+    };
+}
+
+/// Implements verbs by those of the store that was chosen.
+macro_rules! forward {
+    ($($verb:ident($($name:ident: $of:ty),*) -> $done:ty;)*) => {
+        $(async fn $verb(&self, $($name: $of),*) -> Result<$done, StoreError> {
+            each!(self, store => store.$verb($($name),*).await)
+        })*
     };
 }
 
@@ -152,10 +166,7 @@ impl IdempotencyStore for Store {
     ) -> Result<Ownership, StoreError> {
         let suspended =
             each!(self, store => store.suspend(key, token, resumed_by, lease, retention).await);
-        if suspended.is_ok() {
-            self.lock().remove(&key);
-        }
-        suspended
+        self.settled(key, suspended)
     }
 
     async fn complete(
@@ -166,128 +177,37 @@ impl IdempotencyStore for Store {
         retention: Duration,
     ) -> Result<Ownership, StoreError> {
         let completed = each!(self, store => store.complete(key, token, stored, retention).await);
-        if completed.is_ok() {
-            self.lock().remove(&key);
-        }
-        completed
+        self.settled(key, completed)
     }
 
     async fn release(&self, key: RecordKey, token: FencingToken) -> Result<Ownership, StoreError> {
         let released = each!(self, store => store.release(key, token).await);
-        if released.is_ok() {
-            self.lock().remove(&key);
-        }
-        released
+        self.settled(key, released)
     }
 
-    async fn unknown_outcomes(
-        &self,
-        after: Option<OutcomeCursor>,
-        limit: u32,
-    ) -> Result<OutcomePage, StoreError> {
-        each!(self, store => store.unknown_outcomes(after, limit).await)
-    }
-
-    async fn unknown_outcome(&self, key: RecordKey) -> Result<Option<UnknownOutcome>, StoreError> {
-        each!(self, store => store.unknown_outcome(key).await)
-    }
-
-    async fn resolve(
-        &self,
-        key: RecordKey,
-        token: FencingToken,
-        resolution: Resolution,
-    ) -> Result<Resolved, StoreError> {
-        each!(self, store => store.resolve(key, token, resolution).await)
+    forward! {
+        unknown_outcomes(after: Option<OutcomeCursor>, limit: u32) -> OutcomePage;
+        unknown_outcome(key: RecordKey) -> Option<UnknownOutcome>;
+        resolve(key: RecordKey, token: FencingToken, resolution: Resolution) -> Resolved;
     }
 }
 
 impl Journal for Store {
-    async fn enqueue(&self, entry: NewEntry) -> Result<Enqueued, StoreError> {
-        each!(self, store => store.enqueue(entry).await)
-    }
-
-    async fn enqueue_many(&self, entries: Vec<NewEntry>) -> Result<Vec<Enqueued>, StoreError> {
-        each!(self, store => store.enqueue_many(entries).await)
-    }
-
-    async fn lanes(
-        &self,
-        queue: &str,
-        after: Option<&str>,
-        limit: u32,
-    ) -> Result<Vec<String>, StoreError> {
-        each!(self, store => store.lanes(queue, after, limit).await)
-    }
-
-    async fn lease(&self, want: LeaseRequest) -> Result<Vec<Entry>, StoreError> {
-        each!(self, store => store.lease(want).await)
-    }
-
-    async fn extend(
-        &self,
-        id: EntryId,
-        turn: LeaseToken,
-        lease: Duration,
-    ) -> Result<Ownership, StoreError> {
-        each!(self, store => store.extend(id, turn, lease).await)
-    }
-
-    async fn settle(
-        &self,
-        id: EntryId,
-        turn: LeaseToken,
-        settle: Settlement,
-    ) -> Result<Ownership, StoreError> {
-        each!(self, store => store.settle(id, turn, settle).await)
-    }
-
-    async fn bury(
-        &self,
-        entry: NewEntry,
-        attempts: u32,
-        settle: Settlement,
-    ) -> Result<Enqueued, StoreError> {
-        each!(self, store => store.bury(entry, attempts, settle).await)
-    }
-
-    async fn command(
-        &self,
-        id: EntryId,
-        command: EntryCommand,
-    ) -> Result<Option<CommandResult>, StoreError> {
-        each!(self, store => store.command(id, command).await)
-    }
-
-    async fn find(&self, id: EntryId) -> Result<Option<Entry>, StoreError> {
-        each!(self, store => store.find(id).await)
-    }
-
-    async fn find_duplicate(
-        &self,
-        queue: &str,
-        key: RecordKey,
-    ) -> Result<Option<Duplicate>, StoreError> {
-        each!(self, store => store.find_duplicate(queue, key).await)
-    }
-
-    async fn list(&self, query: Query) -> Result<Vec<Entry>, StoreError> {
-        each!(self, store => store.list(query).await)
-    }
-
-    async fn count(&self, query: Query) -> Result<u32, StoreError> {
-        each!(self, store => store.count(query).await)
-    }
-
-    async fn counts(&self, queue: &str) -> Result<Counts, StoreError> {
-        each!(self, store => store.counts(queue).await)
-    }
-
-    async fn position(&self, id: EntryId, limit: u32) -> Result<Option<u32>, StoreError> {
-        each!(self, store => store.position(id, limit).await)
-    }
-
-    async fn secret(&self) -> Result<[u8; 32], StoreError> {
-        each!(self, store => store.secret().await)
+    forward! {
+        enqueue(entry: NewEntry) -> Enqueued;
+        enqueue_many(entries: Vec<NewEntry>) -> Vec<Enqueued>;
+        lanes(queue: &str, after: Option<&str>, limit: u32) -> Vec<String>;
+        lease(want: LeaseRequest) -> Vec<Entry>;
+        extend(id: EntryId, turn: LeaseToken, lease: Duration) -> Ownership;
+        settle(id: EntryId, turn: LeaseToken, settle: Settlement) -> Ownership;
+        bury(entry: NewEntry, attempts: u32, settle: Settlement) -> Enqueued;
+        command(id: EntryId, command: EntryCommand) -> Option<CommandResult>;
+        find(id: EntryId) -> Option<Entry>;
+        find_duplicate(queue: &str, key: RecordKey) -> Option<Duplicate>;
+        list(query: Query) -> Vec<Entry>;
+        count(query: Query) -> u32;
+        counts(queue: &str) -> Counts;
+        position(id: EntryId, limit: u32) -> Option<u32>;
+        secret() -> [u8; 32];
     }
 }
