@@ -66,9 +66,7 @@ impl<M, P> IdempotencyKeyLayer<M, P> {
     ///
     /// For zero, or more than 255.
     pub fn max_key_len(mut self, longest: usize) -> Result<Self, ConfigError> {
-        if !(1..=LONGEST_CONFIGURABLE).contains(&longest) {
-            return Err(ConfigError::new(None, "longest", longest, "1 to 255"));
-        }
+        ConfigError::within("longest", longest, 1..=LONGEST_CONFIGURABLE, "1 to 255")?;
         self.settings.longest = longest;
         Ok(self)
     }

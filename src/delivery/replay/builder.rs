@@ -366,22 +366,15 @@ impl<J: Journal + Clone> ReplayBuilder<J> {
             concurrency,
             ..
         } = self.settings;
-        let invalid = |field: &'static str, value: String, allowed: &'static str| {
-            Err(ConfigError::new(None, field, value, allowed))
-        };
         if ttl < MINUTE || longest_ttl > 30 * DAY || ttl > longest_ttl {
             let value = format!("{ttl:?} and at most {longest_ttl:?}");
-            return invalid("replay.ttl", value, "1min to 30 days, the first no longer");
+            let allowed = "1min to 30 days, the first no longer";
+            return Err(ConfigError::new(None, "replay.ttl", value, allowed));
         }
-        if !(1..=5).contains(&attempts) {
-            return invalid("replay.attempts", attempts.to_string(), "1 to 5");
-        }
-        if !(Duration::from_millis(1)..=10 * MINUTE).contains(&timeout) {
-            return invalid("replay.timeout", format!("{timeout:?}"), "1ms to 10min");
-        }
-        if !(1..=10_000).contains(&concurrency) {
-            return invalid("replay.concurrency", concurrency.to_string(), "1 to 10000");
-        }
+        let timeouts = Duration::from_millis(1)..=10 * MINUTE;
+        ConfigError::within("replay.attempts", attempts, 1..=5, "1 to 5")?;
+        ConfigError::within("replay.timeout", timeout, timeouts, "1ms to 10min")?;
+        ConfigError::within("replay.concurrency", concurrency, 1..=10_000, "1 to 10000")?;
         let wake = WorkerNotifier::new();
         let paces = Arc::new(Paces::new(concurrency));
         Ok(Replay {
@@ -399,10 +392,4 @@ impl<J: Journal + Clone> ReplayBuilder<J> {
     }
 }
 
-impl<J> fmt::Debug for ReplayBuilder<J> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ReplayBuilder")
-            .field("queue", &self.settings.queue)
-            .finish_non_exhaustive()
-    }
-}
+opaque_debug! { ReplayBuilder<J>, self, queue = self.settings.queue }

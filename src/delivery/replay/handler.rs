@@ -1,7 +1,6 @@
 use std::{
     any::Any,
     borrow::Cow,
-    fmt,
     marker::PhantomData,
     pin::pin,
     sync::{Mutex, PoisonError},
@@ -68,11 +67,7 @@ impl<J, S, B, H> ReplayHandler<J, S, B, H> {
     }
 }
 
-impl<J, S, B, H> fmt::Debug for ReplayHandler<J, S, B, H> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ReplayHandler")
-    }
-}
+opaque_debug! { ReplayHandler<J, S, B, H> }
 
 /// The end of one attempt.
 enum Attempted {

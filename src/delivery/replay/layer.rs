@@ -1,5 +1,4 @@
 use std::{
-    fmt,
     future::Future,
     mem,
     pin::Pin,
@@ -174,11 +173,7 @@ pin_project! {
     }
 }
 
-impl<F, R: Body, E> fmt::Debug for ReplayFuture<F, R, E> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ReplayFuture")
-    }
-}
+opaque_debug! { ReplayFuture<F, R: Body, E> }
 
 impl<F, R, E> Future for ReplayFuture<F, R, E>
 where

@@ -1,4 +1,4 @@
-use std::{fmt, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use http::{HeaderName, Method, Request, StatusCode};
 
@@ -51,11 +51,7 @@ pub struct IdempotencyBuilder<St, P = Missing, O = Missing, D = HttpDialect> {
 #[non_exhaustive]
 pub struct Missing;
 
-impl<St, P, O, D> fmt::Debug for IdempotencyBuilder<St, P, O, D> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("IdempotencyBuilder")
-    }
-}
+opaque_debug! { IdempotencyBuilder<St, P, O, D> }
 
 /// The settings that a layer needs: a bound can name what is missing, where the lack of a method
 /// could not.
@@ -347,51 +343,27 @@ impl<St, P, O, D: Dialect> IdempotencyBuilder<St, P, O, D> {
             max_execution: settings.max_execution,
         };
         let store_timeout = limits.check("idempotency", "retention", DAY, "24h (R-6)")?;
-        for (field, value, most) in [
-            (
-                "idempotency.max_key_len",
-                settings.max_key_len,
-                LONGEST_CONFIGURABLE,
-            ),
-            (
-                "idempotency.request_limit",
-                settings.request_limit,
-                usize::MAX,
-            ),
-            (
-                "idempotency.response_limit",
-                settings.response_limit,
-                usize::MAX,
-            ),
+        let keys = 1..=LONGEST_CONFIGURABLE;
+        ConfigError::within(
+            "idempotency.max_key_len",
+            settings.max_key_len,
+            keys,
+            "1 to 255",
+        )?;
+        for (field, limit) in [
+            ("idempotency.request_limit", settings.request_limit),
+            ("idempotency.response_limit", settings.response_limit),
         ] {
-            if !(1..=most).contains(&value) {
-                let allowed = match most {
-                    usize::MAX => "at least 1".to_owned(),
-                    most => format!("1 to {most}"),
-                };
-                return Err(ConfigError::new(None, field, value, allowed));
-            }
+            ConfigError::within(field, limit, 1..=usize::MAX, "at least 1")?;
         }
         let error = |status: &StatusCode| status.is_client_error() || status.is_server_error();
         let mut statuses = settings.judge.no_effect_statuses.iter();
         if let Some(status) = statuses.find(|status| !error(status)) {
-            return Err(ConfigError::new(
-                None,
-                "idempotency.no_effect_statuses",
-                status.as_u16(),
-                "400 to 599",
-            ));
+            let field = "idempotency.no_effect_statuses";
+            return Err(ConfigError::new(None, field, status.as_u16(), "400 to 599"));
         }
-        let most = Duration::from_secs(60);
-        if settings.wait > most {
-            let value = format!("{:?}", settings.wait);
-            return Err(ConfigError::new(
-                None,
-                "idempotency.wait",
-                value,
-                "at most 60s",
-            ));
-        }
+        let waits = Duration::ZERO..=Duration::from_secs(60);
+        ConfigError::within("idempotency.wait", settings.wait, waits, "at most 60s")?;
         let engine = EngineSettings {
             lease: settings.lease,
             retention: settings.retention,

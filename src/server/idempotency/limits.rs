@@ -27,10 +27,8 @@ impl TimeLimits {
         least: Duration,
         least_name: &str,
     ) -> Result<Duration, ConfigError> {
-        let invalid = |field, value: Duration, allowed: String| {
-            let field = format!("{section}.{field}");
-            let value = format_args!("{value:?}");
-            Err(ConfigError::new(None, field, value, allowed))
+        let check = |field, value: Duration, range, allowed: String| {
+            ConfigError::within(format!("{section}.{field}"), value, range, allowed)
         };
         let Self {
             lease,
@@ -38,26 +36,22 @@ impl TimeLimits {
             store_timeout,
             max_execution,
         } = *self;
-        if !(Duration::from_secs(1)..=Duration::from_secs(600)).contains(&lease) {
-            return invalid("lease", lease, "1s to 10min".into());
-        }
-        if !(least..=365 * DAY).contains(&retention) {
-            let allowed = format!("{least_name} to 365 days");
-            return invalid(retention_name, retention, allowed);
-        }
-        if !(lease..=retention).contains(&max_execution) {
-            let allowed = format!("{lease:?}, a lease, to {retention:?}");
-            return invalid("max_execution", max_execution, allowed);
-        }
+        let leases = Duration::from_secs(1)..=Duration::from_secs(600);
+        check("lease", lease, leases, "1s to 10min".into())?;
+        let allowed = format!("{least_name} to 365 days");
+        check(retention_name, retention, least..=365 * DAY, allowed)?;
+        let allowed = format!("{lease:?}, a lease, to {retention:?}");
+        check("max_execution", max_execution, lease..=retention, allowed)?;
         // A renewal that takes this long is still in time.
         let longest = lease / 3;
-        match store_timeout {
-            None => Ok(longest.min(Duration::from_secs(5))),
-            Some(timeout) if timeout.is_zero() || timeout > longest => {
-                let allowed = format!("more than 0, up to {longest:?}, a third of the lease");
-                invalid("store_timeout", timeout, allowed)
-            }
-            Some(timeout) => Ok(timeout),
-        }
+        let timeout = store_timeout.unwrap_or(longest.min(Duration::from_secs(5)));
+        let allowed = format!("more than 0, up to {longest:?}, a third of the lease");
+        check(
+            "store_timeout",
+            timeout,
+            Duration::from_nanos(1)..=longest,
+            allowed,
+        )?;
+        Ok(timeout)
     }
 }

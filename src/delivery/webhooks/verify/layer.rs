@@ -1,5 +1,4 @@
 use std::{
-    fmt,
     future::{Future, ready},
     mem,
     pin::{Pin, pin},
@@ -166,11 +165,7 @@ type VerifyResult<R, E> = Result<Response<ProblemBody<R>>, E>;
 #[must_use = "futures do nothing unless polled"]
 pub struct WebhookVerifyFuture<R, E>(Pin<Box<dyn Future<Output = VerifyResult<R, E>> + Send>>);
 
-impl<R, E> fmt::Debug for WebhookVerifyFuture<R, E> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("WebhookVerifyFuture")
-    }
-}
+opaque_debug! { WebhookVerifyFuture<R, E> }
 
 impl<R, E> Future for WebhookVerifyFuture<R, E> {
     type Output = VerifyResult<R, E>;

@@ -100,13 +100,8 @@ impl<S: Clone, St, F> Clone for EventDedup<S, St, F> {
     }
 }
 
-impl<S: fmt::Debug, St, F> fmt::Debug for EventDedup<S, St, F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EventDedup")
-            .field("inner", &self.inner)
-            .field("consumer", &self.state.consumer)
-            .finish_non_exhaustive()
-    }
+opaque_debug! {
+    EventDedup<S: fmt::Debug, St, F>, self, inner = self.inner, consumer = self.state.consumer
 }
 
 impl<S, St, F, E, T> Service<E> for EventDedup<S, St, F>
