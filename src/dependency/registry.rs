@@ -247,6 +247,16 @@ impl<C, L> Dependencies<C, L> {
     }
 
     /// Returns the same registry for requests that are located in another way.
+    /// Returns the registry for callers that look dependencies up by their names alone.
+    #[cfg(feature = "delivery")]
+    pub(crate) fn by_name(&self) -> Dependencies {
+        Dependencies {
+            shared: Arc::clone(&self.shared),
+            classifier: Standard,
+            locate: ByAuthority,
+        }
+    }
+
     pub(crate) fn relocated<M>(self, locate: M) -> Dependencies<C, M> {
         Dependencies {
             shared: self.shared,

@@ -100,11 +100,7 @@ impl<J: Journal, H: Handler> WorkerBuilder<J, H> {
 
     /// Sets the registry that has the retry budgets of [targets](Handler::target), and their labels in
     /// metrics; one of its own by default.
-    pub fn dependencies<C, L>(mut self, dependencies: &Dependencies<C, L>) -> Self
-    where
-        C: Clone + Send + Sync + 'static,
-        L: Clone + Send + Sync + 'static,
-    {
+    pub fn dependencies<C, L>(mut self, dependencies: &Dependencies<C, L>) -> Self {
         self.retries = Some(Retries::new(dependencies));
         self
     }
