@@ -1,6 +1,5 @@
 use std::{
     future::{Future, ready},
-    mem,
     pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll},
@@ -112,9 +111,7 @@ where
                 Box::pin(ready(Ok(refusal(&unverified(error)))))
             }
             Ok(claimed) => {
-                // Calls the service that was readied, and keeps its clone.
-                let spare = self.inner.clone();
-                let inner = mem::replace(&mut self.inner, spare);
+                let inner = crate::call::take_ready(&mut self.inner);
                 let settings = Arc::clone(&self.settings);
                 Box::pin(verify_and_call(settings, inner, request, claimed))
             }

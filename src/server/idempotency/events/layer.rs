@@ -161,22 +161,12 @@ impl<St: IdempotencyStore, F> EventDedupBuilder<St, F, CrashPolicy> {
     ///
     /// A setting that is not allowed.
     pub fn build(self) -> Result<EventDedupLayer<St, F>, ConfigError> {
-        let TimeLimits {
-            lease,
-            retention,
-            max_execution,
-            ..
-        } = self.limits;
-        let store_timeout = self
-            .limits
-            .check("events", "window", WEEK, "7 days (R-6)")?;
+        let limits = self.limits;
+        limits.check("events", "window", WEEK, "7 days (R-6)")?;
         let engine = EngineSettings {
-            lease,
-            retention,
+            limits,
             crash_policy: self.crash_policy,
-            store_timeout,
             fails_open: false,
-            max_execution,
             unsettled_limit: UNSETTLED_LIMIT,
         };
         Ok(EventDedupLayer {
