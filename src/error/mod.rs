@@ -73,7 +73,7 @@ impl ConfigError {
     }
 
     /// Checks that a setting is in its range.
-    pub(crate) fn within<T: PartialOrd + fmt::Debug>(
+    pub(crate) fn within<T: Copy + PartialOrd + fmt::Debug>(
         field: impl Into<Cow<'static, str>>,
         value: T,
         range: RangeInclusive<T>,

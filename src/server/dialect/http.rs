@@ -177,15 +177,8 @@ impl WireFormat for HttpDialect {
     type Asked = KeyedHead;
 
     fn check(&self) -> Result<(), ConfigError> {
-        match self.methods.len() {
-            0 => Err(ConfigError::new(
-                None,
-                "idempotency.methods",
-                0,
-                "at least 1",
-            )),
-            _ => Ok(()),
-        }
+        let (field, count) = ("idempotency.methods", self.methods.len());
+        ConfigError::within(field, count, 1..=usize::MAX, "at least 1")
     }
 
     fn key_header(&self) -> HeaderName {
