@@ -105,6 +105,9 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+#[macro_use]
+mod debug;
+
 pub mod backoff;
 pub mod call;
 pub mod classify;

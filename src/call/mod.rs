@@ -26,6 +26,8 @@ mod verdict;
 #[cfg(any(feature = "server", feature = "forrst"))]
 pub(crate) use self::guidance::KeptReply;
 #[cfg(feature = "server")]
+pub(crate) use self::readiness::take_ready;
+#[cfg(feature = "server")]
 pub(crate) use self::replay_attempt::ReplayAttempt;
 #[cfg(feature = "delivery")]
 pub(crate) use self::replay_attempt::{AttemptedAgain, ReplayKey, Suspended};

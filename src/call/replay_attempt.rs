@@ -1,6 +1,5 @@
 use std::{
     any::Any,
-    fmt,
     future::Future,
     pin::Pin,
     sync::{Arc, Mutex, PoisonError},
@@ -58,8 +57,4 @@ impl Suspended {
 
 pub(crate) type AttemptedAgain = Arc<dyn Fn(&Response<Bytes>) -> Option<ReplayKey> + Send + Sync>;
 
-impl fmt::Debug for ReplayAttempt {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ReplayAttempt").finish_non_exhaustive()
-    }
-}
+opaque_debug! { ReplayAttempt }

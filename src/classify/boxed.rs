@@ -1,4 +1,4 @@
-use std::{error::Error, fmt, sync::Arc};
+use std::{error::Error, sync::Arc};
 
 use http::Extensions;
 
@@ -47,8 +47,4 @@ impl<Request, Response> Clone for BoxClassify<Request, Response> {
     }
 }
 
-impl<Request, Response> fmt::Debug for BoxClassify<Request, Response> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("BoxClassify")
-    }
-}
+opaque_debug! { BoxClassify<Request, Response> }

@@ -163,37 +163,18 @@ impl Codes {
 
     /// Returns the table of the retry recipe that BlooBank publishes for clients of its API.
     pub fn bank() -> Self {
+        let rules = [
+            ("RESOURCE_EXHAUSTED", Retryable::Yes, Health::Neutral),
+            ("PROVIDER_UNAVAILABLE", Retryable::Yes, Health::Failure),
+            ("DATABASE_UNAVAILABLE", Retryable::Yes, Health::Failure),
+            ("UPSTREAM_UNAVAILABLE", Retryable::Yes, Health::Failure),
+            ("REPLAY_DETECTED", Retryable::FreshId, Health::Success),
+            ("INTERNAL", Retryable::Never, Health::Failure),
+        ];
         let mut codes = Self::standard().never_retried(&BANK_NEVER);
-        codes.set(
-            "RESOURCE_EXHAUSTED",
-            Retryable::Yes,
-            Some(Health::Neutral),
-            Effect::Possible,
-        );
-        for code in [
-            "PROVIDER_UNAVAILABLE",
-            "DATABASE_UNAVAILABLE",
-            "UPSTREAM_UNAVAILABLE",
-        ] {
-            codes.set(
-                code,
-                Retryable::Yes,
-                Some(Health::Failure),
-                Effect::Possible,
-            );
+        for (code, retry, health) in rules {
+            codes.set(code, retry, Some(health), Effect::Possible);
         }
-        codes.set(
-            "REPLAY_DETECTED",
-            Retryable::FreshId,
-            Some(Health::Success),
-            Effect::Possible,
-        );
-        codes.set(
-            "INTERNAL",
-            Retryable::Never,
-            Some(Health::Failure),
-            Effect::Possible,
-        );
         codes.for_any_status()
     }
 

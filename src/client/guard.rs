@@ -1,5 +1,4 @@
 use std::{
-    fmt,
     future::Future,
     marker::PhantomData,
     pin::Pin,
@@ -189,8 +188,4 @@ where
     }
 }
 
-impl<F, G, C, Req> fmt::Debug for GuardFuture<F, G, C, Req> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("GuardFuture").finish_non_exhaustive()
-    }
-}
+opaque_debug! { GuardFuture<F, G, C, Req> }

@@ -320,12 +320,8 @@ fn bad_name(table: &'static str, name: &str, allowed: &'static str) -> ConfigErr
 }
 
 fn too_large(name: impl Into<std::borrow::Cow<'static, str>>) -> ConfigError {
-    ConfigError::new(
-        None,
-        name,
-        "larger",
-        format!("at most {LARGEST} bytes (1 MiB)"),
-    )
+    let allowed = format!("at most {LARGEST} bytes (1 MiB)");
+    ConfigError::new(None, name, "larger", allowed)
 }
 
 /// Returns a table's name in a file, quoted if necessary.

@@ -137,13 +137,17 @@ fn build(section: Section) -> Result<Policy, ConfigError> {
     section.apply(profile).build()
 }
 
-fn set<T>(
-    builder: PolicyBuilder,
-    value: Option<T>,
-    setter: impl FnOnce(PolicyBuilder, T) -> PolicyBuilder,
-) -> PolicyBuilder {
-    match value {
-        Some(value) => setter(builder, value),
-        None => builder,
+impl PolicyBuilder {
+    /// Makes a setting that a document has.
+    fn set<T>(self, value: Option<T>, setter: impl FnOnce(Self, T) -> Self) -> Self {
+        match value {
+            Some(value) => setter(self, value),
+            None => self,
+        }
+    }
+
+    /// Makes a setting that a document switches on.
+    fn when(self, is_on: Option<bool>, setter: impl FnOnce(Self) -> Self) -> Self {
+        self.set(is_on.filter(|is_on| *is_on), |builder, _| setter(builder))
     }
 }

@@ -4,7 +4,6 @@ use serde::Deserialize;
 
 use super::{
     serde_types::{Grpc, Header, Human, Status},
-    set,
     table::table,
 };
 use crate::{
@@ -70,44 +69,32 @@ pub(super) enum Preset {
 }
 
 impl RulesFile {
-    pub(super) fn apply(self, mut builder: PolicyBuilder) -> PolicyBuilder {
-        for Status(status) in self.retry_statuses.into_iter().flatten() {
-            builder = builder.retry_status(status);
-        }
-        for Status(status) in self.no_retry_statuses.into_iter().flatten() {
-            builder = builder.no_retry_status(status);
-        }
-        for Grpc(code) in self.retry_grpc.into_iter().flatten() {
-            builder = builder.retry_grpc(code);
-        }
-        for Grpc(code) in self.no_retry_grpc.into_iter().flatten() {
-            builder = builder.no_retry_grpc(code);
-        }
-        builder = builder
-            .idempotent_methods(self.idempotent_methods.unwrap_or_default())
-            .unary_methods(self.unary_methods.unwrap_or_default());
+    pub(super) fn apply(self, builder: PolicyBuilder) -> PolicyBuilder {
+        let statuses = |list: Option<Vec<Status>>| list.into_iter().flatten().map(|it| it.0);
+        let codes = |list: Option<Vec<Grpc>>| list.into_iter().flatten().map(|it| it.0);
+        let builder = statuses(self.retry_statuses).fold(builder, PolicyBuilder::retry_status);
+        let builder =
+            statuses(self.no_retry_statuses).fold(builder, PolicyBuilder::no_retry_status);
+        let builder = codes(self.retry_grpc).fold(builder, PolicyBuilder::retry_grpc);
+        let builder = codes(self.no_retry_grpc).fold(builder, PolicyBuilder::no_retry_grpc);
         let codes = self.codes.change(builder.codes_so_far());
-        builder = builder.codes(codes);
         let guidance = self.guidance.change(builder.guidance_so_far());
-        builder = builder.guidance(guidance);
-        let id_header = self.request_id_header.map(|Header(name)| name);
-        let builder = set(builder, id_header, PolicyBuilder::request_id_header);
-        let builder = set(builder, self.send_deadline, PolicyBuilder::send_deadline);
-        let header = self.deadline_header.map(|Header(name)| name);
-        let builder = set(builder, header, PolicyBuilder::deadline_header);
-        let header = self.key_header.map(|Header(name)| name);
-        let mut builder = set(builder, header, PolicyBuilder::key_header);
-        if self.honours_keys == Some(true) {
-            builder = builder.honours_keys();
-        }
-        if self.send_attempt_count == Some(true) {
-            builder = builder.send_attempt_count();
-        }
-        if self.retry_without_key == Some(true) {
-            builder.retry_without_key()
-        } else {
-            builder
-        }
+        let name = |header: Option<Header>| header.map(|Header(name)| name);
+        builder
+            .idempotent_methods(self.idempotent_methods.unwrap_or_default())
+            .unary_methods(self.unary_methods.unwrap_or_default())
+            .codes(codes)
+            .guidance(guidance)
+            .set(
+                name(self.request_id_header),
+                PolicyBuilder::request_id_header,
+            )
+            .set(self.send_deadline, PolicyBuilder::send_deadline)
+            .set(name(self.deadline_header), PolicyBuilder::deadline_header)
+            .set(name(self.key_header), PolicyBuilder::key_header)
+            .when(self.honours_keys, PolicyBuilder::honours_keys)
+            .when(self.send_attempt_count, PolicyBuilder::send_attempt_count)
+            .when(self.retry_without_key, PolicyBuilder::retry_without_key)
     }
 }
 

@@ -5,7 +5,7 @@ use serde::{
     de::{IntoDeserializer, value},
 };
 
-use super::{rules::RulesFile, serde_types::Human, set, table::table};
+use super::{rules::RulesFile, serde_types::Human, table::table};
 use crate::{
     error::Rule,
     policy::{Exhaustion, PolicyBuilder, Profile, RetryAfterMode, RetryQuota},
@@ -108,26 +108,21 @@ pub(super) fn built_in_profile(name: &str) -> Result<Profile, value::Error> {
 impl Section {
     /// Applies the fields to a profile.
     pub(super) fn apply(self, profile: Profile) -> PolicyBuilder {
-        let builder = PolicyBuilder::new(profile);
-        let builder = set(builder, self.service, PolicyBuilder::service);
-        let builder = set(builder, self.max_retries, PolicyBuilder::max_retries);
-        let builder = set(builder, self.deliveries, PolicyBuilder::deliveries);
-        let builder = set(
-            builder,
-            human(self.total_timeout),
-            PolicyBuilder::total_timeout,
-        );
-        let timeout = human(self.attempt_timeout);
-        let builder = set(builder, timeout, PolicyBuilder::attempt_timeout);
+        let builder = PolicyBuilder::new(profile)
+            .set(self.service, PolicyBuilder::service)
+            .set(self.max_retries, PolicyBuilder::max_retries)
+            .set(self.deliveries, PolicyBuilder::deliveries)
+            .set(human(self.total_timeout), PolicyBuilder::total_timeout)
+            .set(human(self.attempt_timeout), PolicyBuilder::attempt_timeout);
         let builder = self.backoff.apply(builder);
         let builder = self.budget.apply(builder);
         let builder = self.breaker.apply(builder);
         let builder = self.retry_after.apply(builder);
         let builder = self.hedge.apply(builder);
-        let builder = self.rules.apply(builder);
-        let builder = set(builder, self.replay_limit, PolicyBuilder::replay_limit);
-        let builder = set(builder, self.replay_pool, PolicyBuilder::replay_pool);
-        let builder = set(builder, self.dead_letters, PolicyBuilder::dead_letters);
+        let builder = (self.rules.apply(builder))
+            .set(self.replay_limit, PolicyBuilder::replay_limit)
+            .set(self.replay_pool, PolicyBuilder::replay_pool)
+            .set(self.dead_letters, PolicyBuilder::dead_letters);
         let approve = |builder: PolicyBuilder, a: ApprovalFile| builder.approve(a.rule, a.reason);
         let approvals = self.approvals.into_iter().flatten();
         approvals.fold(builder, approve)
@@ -136,53 +131,38 @@ impl Section {
 
 impl BackoffFile {
     fn apply(self, builder: PolicyBuilder) -> PolicyBuilder {
-        let builder = set(builder, human(self.base), PolicyBuilder::base);
-        let throttled = human(self.throttled_base);
-        let builder = set(builder, throttled, PolicyBuilder::throttled_base);
-        let builder = set(builder, human(self.cap), PolicyBuilder::cap);
-        if self.strategy == Some(Strategy::Decorrelated) {
-            builder.decorrelated()
-        } else {
-            builder
-        }
+        let decorrelated = self.strategy.map(|it| it == Strategy::Decorrelated);
+        builder
+            .set(human(self.base), PolicyBuilder::base)
+            .set(human(self.throttled_base), PolicyBuilder::throttled_base)
+            .set(human(self.cap), PolicyBuilder::cap)
+            .when(decorrelated, PolicyBuilder::decorrelated)
     }
 }
 
 impl BudgetFile {
     fn apply(self, builder: PolicyBuilder) -> PolicyBuilder {
-        let builder = set(builder, self.ratio, PolicyBuilder::budget_ratio);
-        let builder = set(builder, self.floor, PolicyBuilder::budget_floor);
-        let builder = set(builder, self.quota, PolicyBuilder::retry_quota);
-        if self.off == Some(true) {
-            builder.without_budget()
-        } else {
-            builder
-        }
+        builder
+            .set(self.ratio, PolicyBuilder::budget_ratio)
+            .set(self.floor, PolicyBuilder::budget_floor)
+            .set(self.quota, PolicyBuilder::retry_quota)
+            .when(self.off, PolicyBuilder::without_budget)
     }
 }
 
 impl BreakerFile {
     fn apply(self, builder: PolicyBuilder) -> PolicyBuilder {
         let now = builder.breaker_policy();
-        let builder = set(
-            builder,
-            self.consecutive_failures,
-            PolicyBuilder::consecutive_failures,
-        );
-        let quiet = human(self.no_success_for);
-        let builder = set(builder, quiet, PolicyBuilder::no_success_for);
-        let builder = set(builder, human(self.slow_call), PolicyBuilder::slow_call);
-        let builder = set(builder, self.throttle, PolicyBuilder::throttle);
-        let builder = match self.throttle_off {
-            Some(true) => builder.without_throttle(),
-            _ => builder,
-        };
-        let builder = set(
-            builder,
-            self.on_budget_exhausted,
-            PolicyBuilder::on_budget_exhausted,
-        );
         builder
+            .set(
+                self.consecutive_failures,
+                PolicyBuilder::consecutive_failures,
+            )
+            .set(human(self.no_success_for), PolicyBuilder::no_success_for)
+            .set(human(self.slow_call), PolicyBuilder::slow_call)
+            .set(self.throttle, PolicyBuilder::throttle)
+            .when(self.throttle_off, PolicyBuilder::without_throttle)
+            .set(self.on_budget_exhausted, PolicyBuilder::on_budget_exhausted)
             .failure_rate(
                 self.failure_rate.unwrap_or(now.failure_rate),
                 self.minimum_calls.unwrap_or(now.minimum_calls),
@@ -197,12 +177,11 @@ impl BreakerFile {
 
 impl RetryAfterFile {
     fn apply(self, builder: PolicyBuilder) -> PolicyBuilder {
-        let builder = set(builder, self.mode, PolicyBuilder::retry_after_mode);
-        let spread = human(self.spread);
-        let builder = set(builder, spread, PolicyBuilder::retry_after_spread);
-        let longest = human(self.longest);
-        let builder = set(builder, longest, PolicyBuilder::retry_after_longest);
-        set(builder, self.max_held, PolicyBuilder::max_held)
+        builder
+            .set(self.mode, PolicyBuilder::retry_after_mode)
+            .set(human(self.spread), PolicyBuilder::retry_after_spread)
+            .set(human(self.longest), PolicyBuilder::retry_after_longest)
+            .set(self.max_held, PolicyBuilder::max_held)
     }
 }
 
@@ -217,11 +196,8 @@ impl HedgeFile {
             None if !set_at_all => return builder,
             Some(true) | None => {}
         }
-        let builder = match self.counted {
-            Some(true) => builder.count_hedges(),
-            Some(false) | None => builder,
-        };
         builder
+            .when(self.counted, PolicyBuilder::count_hedges)
             .hedge_quantile(self.quantile.unwrap_or(now.quantile))
             .hedge_delay(
                 delays.0.unwrap_or(now.min_delay),

@@ -1,4 +1,4 @@
-use std::{borrow::Cow, fmt, sync::Arc};
+use std::{borrow::Cow, sync::Arc};
 
 use http::{Request, header::HOST, uri::Authority};
 
@@ -96,11 +96,7 @@ impl<Request> Clone for BoxLocate<Request> {
     }
 }
 
-impl<Request> fmt::Debug for BoxLocate<Request> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("BoxLocate")
-    }
-}
+opaque_debug! { BoxLocate<Request> }
 
 /// Locates by the URI's authority, without credentials, or by the `Host` header where it has none:
 /// `payments.example:8443`. A [`RetryOverride`] on the request may name another.

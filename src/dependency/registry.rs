@@ -4,7 +4,6 @@ pub use self::builder::DependenciesBuilder;
 
 use std::{
     collections::BTreeSet,
-    fmt,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
@@ -248,6 +247,16 @@ impl<C, L> Dependencies<C, L> {
     }
 
     /// Returns the same registry for requests that are located in another way.
+    /// Returns the registry for callers that look dependencies up by their names alone.
+    #[cfg(feature = "delivery")]
+    pub(crate) fn by_name(&self) -> Dependencies {
+        Dependencies {
+            shared: Arc::clone(&self.shared),
+            classifier: Standard,
+            locate: ByAuthority,
+        }
+    }
+
     pub(crate) fn relocated<M>(self, locate: M) -> Dependencies<C, M> {
         Dependencies {
             shared: self.shared,
@@ -323,13 +332,8 @@ impl<C, L> From<&Dependencies<C, L>> for Audit {
     }
 }
 
-impl<C, L> fmt::Debug for Dependencies<C, L> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Dependencies")
-            .field("policies", &self.shared.current().policies)
-            .field("known", &self.shared.len.load(Ordering::Relaxed))
-            .finish_non_exhaustive()
-    }
+opaque_debug! {
+    Dependencies<C, L>, self, policies = self.shared.current().policies, known = self.shared.len.load(Ordering::Relaxed)
 }
 
 impl Registry {

@@ -13,7 +13,7 @@
 //! assert_eq!(refused.retry_after(), Some(Duration::from_secs(4)));
 //! ```
 
-use std::{borrow::Cow, error::Error, fmt, io, sync::Arc, time::Duration};
+use std::{borrow::Cow, error::Error, fmt, io, ops::RangeInclusive, sync::Arc, time::Duration};
 
 mod rule;
 
@@ -69,6 +69,19 @@ impl ConfigError {
             field: field.into(),
             value: value.to_string(),
             allowed: allowed.into(),
+        }
+    }
+
+    /// Checks that a setting is in its range.
+    pub(crate) fn within<T: Copy + PartialOrd + fmt::Debug>(
+        field: impl Into<Cow<'static, str>>,
+        value: T,
+        range: RangeInclusive<T>,
+        allowed: impl Into<Cow<'static, str>>,
+    ) -> Result<(), Self> {
+        match range.contains(&value) {
+            true => Ok(()),
+            false => Err(Self::new(None, field, format_args!("{value:?}"), allowed)),
         }
     }
 

@@ -4,7 +4,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, Request, header::CONTENT_LENGTH};
+use http::{HeaderMap, Request};
 use http_body::Body;
 use http_body_util::BodyExt;
 
@@ -13,6 +13,7 @@ use crate::{
     call::{Attempt, IdempotencyKey},
     client::retry::PrepareAttempt,
     error::BoxError,
+    http::headers::resize,
 };
 
 /// A per-attempt hook that gives each retry its own `id`, while the idempotency key stays.
@@ -75,8 +76,6 @@ where
 
 /// Returns a new body, and corrects the `Content-Length` of its message.
 pub(super) fn resized(headers: &mut HeaderMap, body: Vec<u8>) -> Bytes {
-    if let Some(length) = headers.get_mut(CONTENT_LENGTH) {
-        *length = body.len().into();
-    }
+    resize(headers, body.len());
     body.into()
 }

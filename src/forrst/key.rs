@@ -59,7 +59,6 @@
 //! that is too long gets no key.
 
 use std::{
-    fmt,
     future::Future,
     pin::Pin,
     task::{Context, Poll},
@@ -238,8 +237,4 @@ where
     }
 }
 
-impl<F, R> fmt::Debug for EnvelopeKeyFuture<F, R> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EnvelopeKeyFuture").finish_non_exhaustive()
-    }
-}
+opaque_debug! { EnvelopeKeyFuture<F, R> }

@@ -1,6 +1,6 @@
 use std::{
     collections::VecDeque,
-    fmt, mem,
+    mem,
     pin::Pin,
     task::{Context, Poll, ready},
 };
@@ -262,13 +262,7 @@ pub(crate) fn size_after(read: u64, rest: SizeHint) -> SizeHint {
     hint
 }
 
-impl<B: Body> fmt::Debug for BufferedBody<B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BufferedBody")
-            .field("read", &self.data().map(Bytes::len).sum::<usize>())
-            .finish_non_exhaustive()
-    }
-}
+opaque_debug! { BufferedBody<B: Body>, self, read = self.data().map(Bytes::len).sum::<usize>() }
 
 pub(crate) fn into_bytes<D: Buf, E>(frame: Result<Frame<D>, E>) -> Result<Frame<Bytes>, E> {
     frame.map(|frame| frame.map_data(|mut data| data.copy_to_bytes(data.remaining())))

@@ -1,5 +1,7 @@
 //! Look-ups in headers.
 
+#[cfg(any(feature = "server", feature = "forrst"))]
+use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 /// The header that carries an idempotency key.
@@ -9,6 +11,14 @@ pub(crate) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempote
 pub(crate) fn printable(value: &[u8]) -> Option<&str> {
     let text = str::from_utf8(value).ok()?;
     (text.len() <= 128 && text.bytes().all(|byte| byte.is_ascii_graphic())).then_some(text)
+}
+
+/// Corrects the `Content-Length` of a message, if it has one, for a body that took the place of another.
+#[cfg(any(feature = "server", feature = "forrst"))]
+pub(crate) fn resize(headers: &mut HeaderMap, length: usize) {
+    if let Some(announced) = headers.get_mut(CONTENT_LENGTH) {
+        *announced = length.into();
+    }
 }
 
 /// Parses one or more digits, saturating.

@@ -92,12 +92,8 @@ impl PolicyBuilder {
     /// Sets the number of attempts after the first one.
     pub fn max_retries(mut self, retries: u32) -> Self {
         if self.settings.profile == Profile::Webhook {
-            self.wrong_unit = Some(ConfigError::new(
-                None,
-                "max_retries",
-                retries,
-                "webhooks are counted in deliveries: set `deliveries`",
-            ));
+            let allowed = "webhooks are counted in deliveries: set `deliveries`";
+            self.wrong_unit = Some(ConfigError::new(None, "max_retries", retries, allowed));
         }
         self.settings.max_retries = retries;
         self
@@ -106,12 +102,8 @@ impl PolicyBuilder {
     /// Sets the number of deliveries of a webhook, the first one included.
     pub fn deliveries(mut self, deliveries: u32) -> Self {
         if self.settings.profile != Profile::Webhook {
-            self.wrong_unit = Some(ConfigError::new(
-                None,
-                "deliveries",
-                deliveries,
-                "only webhooks are counted in deliveries: set `max_retries`",
-            ));
+            let allowed = "only webhooks are counted in deliveries: set `max_retries`";
+            self.wrong_unit = Some(ConfigError::new(None, "deliveries", deliveries, allowed));
         }
         self.settings.max_retries = deliveries.saturating_sub(1);
         self

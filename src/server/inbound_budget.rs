@@ -110,12 +110,8 @@ impl<C, L> InboundBudgetLayer<C, L> {
             status,
             StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE
         ) {
-            return Err(ConfigError::new(
-                None,
-                "inbound.status",
-                status.as_u16(),
-                "429 or 503",
-            ));
+            let (field, allowed) = ("inbound.status", "429 or 503");
+            return Err(ConfigError::new(None, field, status.as_u16(), allowed));
         }
         self.status = status;
         Ok(self)

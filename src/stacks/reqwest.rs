@@ -51,7 +51,6 @@
 //! ```
 
 use std::{
-    fmt,
     future::Future,
     pin::Pin,
     task::{Context, Poll},
@@ -175,11 +174,7 @@ impl Future for ResponseFuture {
     }
 }
 
-impl fmt::Debug for ResponseFuture {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ResponseFuture").finish_non_exhaustive()
-    }
-}
+opaque_debug! { ResponseFuture }
 
 reply!(Response);
 

@@ -86,16 +86,12 @@ pub(crate) fn hedge_sent(target: Target<'_>, after: Duration) {
         after_ms = after.as_secs_f64() * 1000.0,
         "hedge sent"
     );
-    #[cfg(not(feature = "tracing"))]
-    let _ = (target, after);
 }
 
 /// Records the end of a hedge.
 pub(crate) fn hedge_ended(target: Target<'_>, result: Hedged) {
     #[cfg(feature = "metrics")]
     count::of(target, "hedges_total", Some(("result", result.as_str())));
-    #[cfg(not(feature = "metrics"))]
-    let _ = (target, result);
 }
 
 /// Records that a late call got no hedge.

@@ -16,116 +16,52 @@ enum Kind {
     Gauge,
     Histogram,
 }
-use Kind::{Counter as C, Gauge as G, Histogram as H};
+
+macro_rules! table {
+    ($($kind:ident $name:tt $help:literal;)*) => { &[$(($name, Kind::$kind, $help)),*] };
+}
 
 /// Every metric of this crate, with its help text.
-const METRICS: [(&str, Kind, &str); 23] = [
-    (CALLS, C, "Calls of retry loops that ended, by outcome"),
-    (
-        "retry_attempts_total",
-        C,
-        "Retries that went out, by number",
-    ),
-    (
-        "retry_exhausted_total",
-        C,
-        "Calls that failed after their last retry, or for want of time",
-    ),
-    ("retry_suppressed", C, "Retries that the budget refused"),
-    ("retry_backoff_duration_seconds", H, "Waits before retries"),
-    (
-        "retry_budget_utilization_ratio",
-        G,
-        "Share of the retry budget that is used, 0 to 1",
-    ),
-    (
-        "circuit_breaker_open",
-        G,
-        "1 while the breaker refuses calls, else 0",
-    ),
-    (
-        "calls_refused_total",
-        C,
-        "Calls and retries that a layer refused before they were sent, by layer",
-    ),
-    (
-        "hedges_total",
-        C,
-        "Second attempts of calls that were late, by result",
-    ),
-    (
-        "hedges_suppressed_total",
-        C,
-        "Calls that were late and got no second attempt, by reason",
-    ),
-    (
-        "idempotency_requests_total",
-        C,
-        "Requests with an idempotency key, by outcome",
-    ),
-    (
-        "idempotency_store_errors_total",
-        C,
-        "Failures of the idempotency store, by operation and kind",
-    ),
-    (
-        "idempotency_unsettled",
-        G,
-        "Executions that ended and wait for the store to take their outcome",
-    ),
-    (
-        "idempotency_leases_lost_total",
-        C,
-        "Executions whose lease another execution took over",
-    ),
-    (
-        "idempotency_store_fill",
-        G,
-        "Share of the limits of the store in memory that is used, 0 to 1",
-    ),
-    (
-        "postgres_connections_busy",
-        G,
-        "Share of the connections to PostgreSQL that are in use, 0 to 1",
-    ),
-    (
-        "postgres_batch_transitions",
-        H,
-        "Transitions that share a statement on PostgreSQL",
-    ),
-    ("dlq_messages_total", C, "Dead letters"),
-    (
-        "journal_outcomes_total",
-        C,
-        "Attempts of queue entries that were settled, by outcome",
-    ),
-    (
-        "journal_errors_total",
-        C,
-        "Failures of the journal, by operation and kind",
-    ),
-    ("journal_entries", G, "Entries of a queue, by status"),
-    (
-        "journal_oldest_age_seconds",
-        G,
-        "Age of the oldest entry of a queue that waits or runs",
-    ),
-    (
-        "journal_lag_seconds",
-        H,
-        "Time from when an entry is due to when a worker leases it",
-    ),
-];
+const METRICS: &[(&str, Kind, &str)] = table! {
+    Counter CALLS "Calls of retry loops that ended, by outcome";
+    Counter "retry_attempts_total" "Retries that went out, by number";
+    Counter "retry_exhausted_total" "Calls that failed after their last retry, or for want of time";
+    Counter "retry_suppressed" "Retries that the budget refused";
+    Histogram "retry_backoff_duration_seconds" "Waits before retries";
+    Gauge "retry_budget_utilization_ratio" "Share of the retry budget that is used, 0 to 1";
+    Gauge "circuit_breaker_open" "1 while the breaker refuses calls, else 0";
+    Counter "calls_refused_total"
+        "Calls and retries that a layer refused before they were sent, by layer";
+    Counter "hedges_total" "Second attempts of calls that were late, by result";
+    Counter "hedges_suppressed_total" "Calls that were late and got no second attempt, by reason";
+    Counter "idempotency_requests_total" "Requests with an idempotency key, by outcome";
+    Counter "idempotency_store_errors_total"
+        "Failures of the idempotency store, by operation and kind";
+    Gauge "idempotency_unsettled"
+        "Executions that ended and wait for the store to take their outcome";
+    Counter "idempotency_leases_lost_total" "Executions whose lease another execution took over";
+    Gauge "idempotency_store_fill"
+        "Share of the limits of the store in memory that is used, 0 to 1";
+    Gauge "postgres_connections_busy"
+        "Share of the connections to PostgreSQL that are in use, 0 to 1";
+    Histogram "postgres_batch_transitions" "Transitions that share a statement on PostgreSQL";
+    Counter "dlq_messages_total" "Dead letters";
+    Counter "journal_outcomes_total" "Attempts of queue entries that were settled, by outcome";
+    Counter "journal_errors_total" "Failures of the journal, by operation and kind";
+    Gauge "journal_entries" "Entries of a queue, by status";
+    Gauge "journal_oldest_age_seconds" "Age of the oldest entry of a queue that waits or runs";
+    Histogram "journal_lag_seconds" "Time from when an entry is due to when a worker leases it";
+};
 
 /// Describes every metric to the recorder that is installed, for the help texts of its exporter.
 pub fn describe() {
     metrics::with_recorder(|recorder| {
-        for (name, kind, help) in METRICS {
+        for &(name, kind, help) in METRICS {
             let (name, help) = (KeyName::from_const_str(name), SharedString::const_str(help));
             match kind {
-                C => recorder.describe_counter(name, None, help),
-                G => recorder.describe_gauge(name, None, help),
-                H => recorder.describe_histogram(name, None, help),
+                Kind::Counter => recorder.describe_counter(name, None, help),
+                Kind::Gauge => recorder.describe_gauge(name, None, help),
+                Kind::Histogram => recorder.describe_histogram(name, None, help),
             }
         }
     });

@@ -305,8 +305,6 @@ pub(crate) fn store_trouble(verb: &'static str, kind: &'static str) {
 pub(crate) fn store_full(path: impl Display) {
     #[cfg(feature = "tracing")]
     tracing::error!(target: "tower_reprise", store = %path, "no room left, new operations refused");
-    #[cfg(not(feature = "tracing"))]
-    let _ = path;
 }
 
 /// Records that the file of a store is damaged.
@@ -314,8 +312,6 @@ pub(crate) fn store_full(path: impl Display) {
 pub(crate) fn store_damaged(path: impl Display) {
     #[cfg(feature = "tracing")]
     tracing::error!(target: "tower_reprise", store = %path, "file damaged, every verb fails until it is opened again");
-    #[cfg(not(feature = "tracing"))]
-    let _ = path;
 }
 
 /// Records that an execution lost its lease to another one.
@@ -332,8 +328,6 @@ pub(crate) fn lease_lost(key: impl Display) {
 pub(crate) fn store_fill(share: impl FnOnce() -> f64) {
     #[cfg(feature = "metrics")]
     ::metrics::gauge!("idempotency_store_fill").set(share());
-    #[cfg(not(feature = "metrics"))]
-    let _ = share;
 }
 
 /// Records how many of the connections of a store are in use, 0 to 1.
@@ -341,8 +335,6 @@ pub(crate) fn store_fill(share: impl FnOnce() -> f64) {
 pub(crate) fn store_connections(share: impl FnOnce() -> f64) {
     #[cfg(feature = "metrics")]
     ::metrics::gauge!("postgres_connections_busy").set(share());
-    #[cfg(not(feature = "metrics"))]
-    let _ = share;
 }
 
 /// Records how many transitions a statement makes.
@@ -350,8 +342,6 @@ pub(crate) fn store_connections(share: impl FnOnce() -> f64) {
 pub(crate) fn store_batch(transitions: usize) {
     #[cfg(feature = "metrics")]
     ::metrics::histogram!("postgres_batch_transitions").record(transitions as f64);
-    #[cfg(not(feature = "metrics"))]
-    let _ = transitions;
 }
 
 /// Records that an execution runs for so long that its lease is no longer renewed.
@@ -366,8 +356,6 @@ pub(crate) fn renewal_ended(key: impl Display) {
 pub(crate) fn waiting_settlements(change: f64) {
     #[cfg(feature = "metrics")]
     ::metrics::gauge!("idempotency_unsettled").increment(change);
-    #[cfg(not(feature = "metrics"))]
-    let _ = change;
 }
 
 /// Records that a repeat was told that the outcome of its operation is unknown.
@@ -384,8 +372,6 @@ pub(crate) fn outcome_unknown<'a>(key: impl Display, labels: impl FnOnce() -> La
             "outcome unknown, to be resolved"
         );
     }
-    #[cfg(not(feature = "tracing"))]
-    let _ = (key, labels);
 }
 
 /// Records that somebody resolved an unknown outcome.

@@ -11,7 +11,8 @@ use std::{
 };
 
 use syn::{
-    Attribute, Fields, File, ImplItem, Item, ItemImpl, Type, Visibility, punctuated::Punctuated,
+    Attribute, Fields, File, Generics, Ident, ImplItem, Item, ItemImpl, Type, Visibility,
+    parse::ParseStream, punctuated::Punctuated,
 };
 
 #[test]
@@ -40,7 +41,11 @@ fn skeleton(src: &Path) -> String {
     // Programs have no API in Rust.
     files.retain(|path| !path.starts_with(src.join("bin")));
     files.sort();
-    let parse = |path: &PathBuf| syn::parse_file(&fs::read_to_string(path).unwrap()).unwrap();
+    let parse = |path: &PathBuf| {
+        let mut file = syn::parse_file(&fs::read_to_string(path).unwrap()).unwrap();
+        file.items.iter_mut().for_each(expand);
+        file
+    };
     let parsed: Vec<_> = files.iter().map(parse).collect();
     let types: BTreeSet<_> = parsed
         .iter()
@@ -63,6 +68,28 @@ fn skeleton(src: &Path) -> String {
         text.push('\n');
     }
     text
+}
+
+/// Replaces an `opaque_debug!` by the impl that it makes.
+fn expand(item: &mut Item) {
+    let Item::Macro(of_macro) = item else { return };
+    if !of_macro.mac.path.is_ident("opaque_debug") {
+        return;
+    }
+    let parse = |input: ParseStream<'_>| {
+        input.call(Attribute::parse_outer)?;
+        let (name, generics): (Ident, Generics) = (input.parse()?, input.parse()?);
+        input.step(|cursor| {
+            let mut rest = *cursor;
+            while let Some((_, next)) = rest.token_tree() {
+                rest = next;
+            }
+            Ok(((), rest))
+        })?;
+        let (bounds, arguments, _) = generics.split_for_impl();
+        Ok(syn::parse_quote!(impl #bounds fmt::Debug for #name #arguments {}))
+    };
+    *item = Item::Impl(of_macro.mac.parse_body_with(parse).unwrap());
 }
 
 /// The name of a public type or trait.

@@ -190,12 +190,15 @@ async fn k_1_another_header_and_other_keys() {
     let name = HeaderName::from_static("x-once");
     let server = Server::replies(|_, n| status(if n == 0 { 503 } else { 200 }));
     let deps = deps(lenient().key_header(name.clone()));
-    let make = |request: &Request<()>| {
+    let chosen = |mut request: Request<()>| {
         let path = request.uri().path().trim_start_matches('/');
-        IdempotencyKey::new(format!("{path}-1")).unwrap()
+        let key = IdempotencyKey::new(format!("{path}-1")).unwrap();
+        request.extensions_mut().insert(key);
+        request
     };
     let mut client = ServiceBuilder::new()
-        .layer(IdempotencyKeyLayer::new().header(name).with_make_key(make))
+        .map_request(chosen)
+        .layer(IdempotencyKeyLayer::new().header(name))
         .layer(RetryLayer::new(deps))
         .service(server.clone());
     assert_eq!(code(&call(&mut client, post()).await), 200);

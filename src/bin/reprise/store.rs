@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::Instant;
+use tokio::{sync::Notify, time::Instant};
 #[cfg(feature = "postgres")]
 use tower_reprise::store::PostgresStore;
 #[cfg(feature = "redis")]
@@ -125,6 +125,11 @@ impl Store {
         executing.len()
     }
 
+    /// Forgets an operation whose settlement the store took.
+    fn settled<T>(&self, key: RecordKey, settled: Result<T, StoreError>) -> Result<T, StoreError> {
+        settled.inspect(|_| _ = self.lock().remove(&key))
+    }
+
     fn lock(&self) -> MutexGuard<'_, Executing> {
         self.executing
             .lock()
@@ -148,6 +153,15 @@ macro_rules! each {
         };
         verb.await
     }};
+}
+
+/// Implements verbs by those of the store that was chosen.
+macro_rules! forward {
+    ($($verb:ident($($name:ident: $of:ty),*) -> $done:ty;)*) => {
+        $(async fn $verb(&self, $($name: $of),*) -> Result<$done, StoreError> {
+            each!(self, store => store.$verb($($name),*))
+        })*
+    };
 }
 
 impl IdempotencyStore for Store {
@@ -185,10 +199,7 @@ impl IdempotencyStore for Store {
     ) -> Result<Ownership, StoreError> {
         let suspended =
             each!(self, store => store.suspend(key, token, resumed_by, lease, retention));
-        if suspended.is_ok() {
-            self.lock().remove(&key);
-        }
-        suspended
+        self.settled(key, suspended)
     }
 
     async fn complete(
@@ -199,132 +210,49 @@ impl IdempotencyStore for Store {
         retention: Duration,
     ) -> Result<Ownership, StoreError> {
         let completed = each!(self, store => store.complete(key, token, stored, retention));
-        if completed.is_ok() {
-            self.lock().remove(&key);
-        }
-        completed
+        self.settled(key, completed)
     }
 
     async fn release(&self, key: RecordKey, token: FencingToken) -> Result<Ownership, StoreError> {
         let released = each!(self, store => store.release(key, token));
-        if released.is_ok() {
-            self.lock().remove(&key);
-        }
-        released
+        self.settled(key, released)
     }
 
-    async fn unknown_outcomes(
-        &self,
-        after: Option<OutcomeCursor>,
-        limit: u32,
-    ) -> Result<OutcomePage, StoreError> {
-        each!(self, store => store.unknown_outcomes(after, limit))
-    }
-
-    async fn unknown_outcome(&self, key: RecordKey) -> Result<Option<UnknownOutcome>, StoreError> {
-        each!(self, store => store.unknown_outcome(key))
-    }
-
-    async fn resolve(
-        &self,
-        key: RecordKey,
-        token: FencingToken,
-        resolution: Resolution,
-    ) -> Result<Resolved, StoreError> {
-        each!(self, store => store.resolve(key, token, resolution))
+    forward! {
+        unknown_outcomes(after: Option<OutcomeCursor>, limit: u32) -> OutcomePage;
+        unknown_outcome(key: RecordKey) -> Option<UnknownOutcome>;
+        resolve(key: RecordKey, token: FencingToken, resolution: Resolution) -> Resolved;
     }
 }
 
 impl Journal for Store {
-    async fn enqueue(&self, entry: NewEntry) -> Result<Enqueued, StoreError> {
-        each!(self, store => store.enqueue(entry))
+    forward! {
+        enqueue(entry: NewEntry) -> Enqueued;
+        enqueue_many(entries: Vec<NewEntry>) -> Vec<Enqueued>;
+        lanes(queue: &str, after: Option<&str>, limit: u32) -> Vec<String>;
+        lease(want: LeaseRequest) -> Vec<Entry>;
+        extend(id: EntryId, turn: LeaseToken, lease: Duration) -> Ownership;
+        settle(id: EntryId, turn: LeaseToken, settle: Settlement) -> Ownership;
+        bury(entry: NewEntry, attempts: u32, settle: Settlement) -> Enqueued;
+        command(id: EntryId, command: EntryCommand) -> Option<CommandResult>;
+        erase(queue: &str, owner: &str, limit: u32) -> Erased;
+        find(id: EntryId) -> Option<Entry>;
+        find_duplicate(queue: &str, key: RecordKey) -> Option<Duplicate>;
+        list(query: Query) -> Vec<Entry>;
+        count(query: Query) -> u32;
+        counts(queue: &str) -> Counts;
+        position(id: EntryId, limit: u32) -> Option<u32>;
+        secret() -> [u8; 32];
     }
 
-    async fn enqueue_many(&self, entries: Vec<NewEntry>) -> Result<Vec<Enqueued>, StoreError> {
-        each!(self, store => store.enqueue_many(entries))
-    }
-
-    async fn lanes(
-        &self,
-        queue: &str,
-        after: Option<&str>,
-        limit: u32,
-    ) -> Result<Vec<String>, StoreError> {
-        each!(self, store => store.lanes(queue, after, limit))
-    }
-
-    async fn lease(&self, want: LeaseRequest) -> Result<Vec<Entry>, StoreError> {
-        each!(self, store => store.lease(want))
-    }
-
-    async fn extend(
-        &self,
-        id: EntryId,
-        turn: LeaseToken,
-        lease: Duration,
-    ) -> Result<Ownership, StoreError> {
-        each!(self, store => store.extend(id, turn, lease))
-    }
-
-    async fn settle(
-        &self,
-        id: EntryId,
-        turn: LeaseToken,
-        settle: Settlement,
-    ) -> Result<Ownership, StoreError> {
-        each!(self, store => store.settle(id, turn, settle))
-    }
-
-    async fn bury(
-        &self,
-        entry: NewEntry,
-        attempts: u32,
-        settle: Settlement,
-    ) -> Result<Enqueued, StoreError> {
-        each!(self, store => store.bury(entry, attempts, settle))
-    }
-
-    async fn command(
-        &self,
-        id: EntryId,
-        command: EntryCommand,
-    ) -> Result<Option<CommandResult>, StoreError> {
-        each!(self, store => store.command(id, command))
-    }
-
-    async fn erase(&self, queue: &str, owner: &str, limit: u32) -> Result<Erased, StoreError> {
-        each!(self, store => store.erase(queue, owner, limit).await)
-    }
-
-    async fn find(&self, id: EntryId) -> Result<Option<Entry>, StoreError> {
-        each!(self, store => store.find(id))
-    }
-
-    async fn find_duplicate(
-        &self,
-        queue: &str,
-        key: RecordKey,
-    ) -> Result<Option<Duplicate>, StoreError> {
-        each!(self, store => store.find_duplicate(queue, key))
-    }
-
-    async fn list(&self, query: Query) -> Result<Vec<Entry>, StoreError> {
-        each!(self, store => store.list(query))
-    }
-
-    async fn count(&self, query: Query) -> Result<u32, StoreError> {
-        each!(self, store => store.count(query))
-    }
-
-    async fn counts(&self, queue: &str) -> Result<Counts, StoreError> {
-        each!(self, store => store.counts(queue))
-    }
-
-    async fn position(&self, id: EntryId, limit: u32) -> Result<Option<u32>, StoreError> {
-        each!(self, store => store.position(id, limit))
-    }
-
-    async fn secret(&self) -> Result<[u8; 32], StoreError> {
-        each!(self, store => store.secret())
+    fn watch(&self, queue: &str, wake: &Arc<Notify>) {
+        match &self.kind {
+            Kind::Memory(store) => store.watch(queue, wake),
+            Kind::Sqlite(store) => store.watch(queue, wake),
+            #[cfg(feature = "postgres")]
+            Kind::Postgres(store) => store.watch(queue, wake),
+            #[cfg(feature = "redis")]
+            Kind::Redis(store) => store.watch(queue, wake),
+        }
     }
 }

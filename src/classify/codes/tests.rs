@@ -198,96 +198,35 @@ fn meaning(codes: &Codes, code: &'static str) -> Option<(Retryable, Option<Healt
 
 #[test]
 fn c_6_c_8_what_ready_tables_say_of_retries_and_of_health() {
+    use Health::{Failure, Neutral, Success};
+    use Retryable::{FreshId, MaxPerCause, Never, Yes};
+
+    let [processing, urn] = STILL_PROCESSING;
     let (standard, forrst, bank) = (Codes::standard(), Codes::forrst(), Codes::bank());
     for (codes, code, retry, health) in [
-        (
-            &standard,
-            STILL_PROCESSING[0],
-            Retryable::Yes,
-            Health::Success,
-        ),
-        (
-            &standard,
-            STILL_PROCESSING[1],
-            Retryable::Yes,
-            Health::Success,
-        ),
-        (
-            &forrst,
-            STILL_PROCESSING[0],
-            Retryable::MaxPerCause(3),
-            Health::Success,
-        ),
-        (
-            &forrst,
-            "RATE_LIMITED",
-            Retryable::MaxPerCause(3),
-            Health::Neutral,
-        ),
-        (
-            &forrst,
-            "UNAVAILABLE",
-            Retryable::MaxPerCause(5),
-            Health::Failure,
-        ),
-        (
-            &forrst,
-            "DEADLINE_EXCEEDED",
-            Retryable::MaxPerCause(1),
-            Health::Failure,
-        ),
-        (
-            &forrst,
-            "INTERNAL_ERROR",
-            Retryable::MaxPerCause(3),
-            Health::Failure,
-        ),
-        (
-            &forrst,
-            "DEPENDENCY_ERROR",
-            Retryable::MaxPerCause(3),
-            Health::Failure,
-        ),
-        (
-            &forrst,
-            "SERVER_MAINTENANCE",
-            Retryable::MaxPerCause(1),
-            Health::Failure,
-        ),
-        (
-            &forrst,
-            "FUNCTION_MAINTENANCE",
-            Retryable::MaxPerCause(1),
-            Health::Success,
-        ),
-        (
-            &forrst,
-            "FUNCTION_DISABLED",
-            Retryable::MaxPerCause(2),
-            Health::Success,
-        ),
-        (&forrst, "NOT_FOUND", Retryable::Never, Health::Success),
-        (&bank, STILL_PROCESSING[0], Retryable::Yes, Health::Success),
-        (&bank, "RESOURCE_EXHAUSTED", Retryable::Yes, Health::Neutral),
-        (
-            &bank,
-            "DATABASE_UNAVAILABLE",
-            Retryable::Yes,
-            Health::Failure,
-        ),
-        (
-            &bank,
-            "REPLAY_DETECTED",
-            Retryable::FreshId,
-            Health::Success,
-        ),
-        (&bank, "RBAC_DENY", Retryable::Never, Health::Success),
-        (&bank, "INTERNAL", Retryable::Never, Health::Failure),
+        (&standard, processing, Yes, Success),
+        (&standard, urn, Yes, Success),
+        (&forrst, processing, MaxPerCause(3), Success),
+        (&forrst, "RATE_LIMITED", MaxPerCause(3), Neutral),
+        (&forrst, "UNAVAILABLE", MaxPerCause(5), Failure),
+        (&forrst, "DEADLINE_EXCEEDED", MaxPerCause(1), Failure),
+        (&forrst, "INTERNAL_ERROR", MaxPerCause(3), Failure),
+        (&forrst, "DEPENDENCY_ERROR", MaxPerCause(3), Failure),
+        (&forrst, "SERVER_MAINTENANCE", MaxPerCause(1), Failure),
+        (&forrst, "FUNCTION_MAINTENANCE", MaxPerCause(1), Success),
+        (&forrst, "FUNCTION_DISABLED", MaxPerCause(2), Success),
+        (&forrst, "NOT_FOUND", Never, Success),
+        (&bank, processing, Yes, Success),
+        (&bank, "RESOURCE_EXHAUSTED", Yes, Neutral),
+        (&bank, "DATABASE_UNAVAILABLE", Yes, Failure),
+        (&bank, "REPLAY_DETECTED", FreshId, Success),
+        (&bank, "RBAC_DENY", Never, Success),
+        (&bank, "INTERNAL", Never, Failure),
     ] {
         assert_eq!(meaning(codes, code), Some((retry, Some(health))), "{code}");
     }
     assert_eq!(meaning(&standard, "NOT_FOUND"), None);
     // A custom code says nothing of the dependency's health: the status decides.
     let own = Codes::standard().retry("BUSY");
-    assert_eq!(meaning(&own, "BUSY"), Some((Retryable::Yes, None)));
+    assert_eq!(meaning(&own, "BUSY"), Some((Yes, None)));
 }

@@ -1,5 +1,4 @@
 use std::{
-    fmt,
     future::Future,
     marker::PhantomData,
     pin::Pin,
@@ -71,8 +70,4 @@ where
     }
 }
 
-impl<F, C, Req> fmt::Debug for AttemptSpanFuture<F, C, Req> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AttemptSpanFuture").finish_non_exhaustive()
-    }
-}
+opaque_debug! { AttemptSpanFuture<F, C, Req> }

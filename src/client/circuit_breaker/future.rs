@@ -1,5 +1,4 @@
 use std::{
-    fmt,
     future::Future,
     marker::PhantomData,
     pin::Pin,
@@ -89,9 +88,4 @@ where
     }
 }
 
-impl<F, C, Req> fmt::Debug for CircuitBreakerFuture<F, C, Req> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CircuitBreakerFuture")
-            .finish_non_exhaustive()
-    }
-}
+opaque_debug! { CircuitBreakerFuture<F, C, Req> }

@@ -3,7 +3,7 @@ use std::task::{Context, Poll};
 use http::{Method, Request};
 use tower::{Layer, Service};
 
-use super::{IdempotencyKeyFuture, IdempotencyKeyLayer, IdempotencyKeyService, PersistKey, UuidV4};
+use super::{IdempotencyKeyFuture, IdempotencyKeyLayer, IdempotencyKeyService, PersistKey};
 use crate::{
     call::{IdempotencyKey, RetryOverride},
     classify::{Rules, Standard},
@@ -22,7 +22,7 @@ use crate::{
 #[must_use]
 pub struct PolicyKeyLayer<C = Standard, L = ByAuthority, P = ()> {
     deps: Dependencies<C, L>,
-    stamp: IdempotencyKeyLayer<UuidV4, P>,
+    stamp: IdempotencyKeyLayer<P>,
     only_given: bool,
 }
 
@@ -73,7 +73,7 @@ impl<S, C: Clone, L: Clone, P: Clone> Layer<S> for PolicyKeyLayer<C, L, P> {
 /// Clones share the registry.
 #[derive(Debug, Clone)]
 pub struct PolicyKeyService<S, C = Standard, L = ByAuthority, P = ()> {
-    stamp: IdempotencyKeyService<S, UuidV4, P>,
+    stamp: IdempotencyKeyService<S, P>,
     cache: DependencyCache<C, L>,
     only_given: bool,
 }

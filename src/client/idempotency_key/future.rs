@@ -1,5 +1,4 @@
 use std::{
-    fmt,
     future::{Future, Ready},
     pin::Pin,
     task::{Context, Poll, ready},
@@ -96,9 +95,4 @@ where
     }
 }
 
-impl<S: Service<Req>, P, Req> fmt::Debug for IdempotencyKeyFuture<S, P, Req> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("IdempotencyKeyFuture")
-            .finish_non_exhaustive()
-    }
-}
+opaque_debug! { IdempotencyKeyFuture<S: Service<Req>, P, Req> }

@@ -3,15 +3,14 @@ use std::sync::Arc;
 use http::HeaderName;
 use tower::Layer;
 
-use super::{IdempotencyKeyService, UuidV4};
+use super::IdempotencyKeyService;
 use crate::call::key::{LONGEST, LONGEST_CONFIGURABLE};
 use crate::{error::ConfigError, http::headers::IDEMPOTENCY_KEY, policy::Audit};
 
 /// Stamps an idempotency key on each POST and PATCH that has none. See the [module docs](super).
 #[derive(Debug, Clone)]
 #[must_use]
-pub struct IdempotencyKeyLayer<M = UuidV4, P = ()> {
-    make: M,
+pub struct IdempotencyKeyLayer<P = ()> {
     persist: P,
     settings: Settings,
 }
@@ -28,7 +27,6 @@ impl IdempotencyKeyLayer {
     /// Makes a layer that stamps random UUIDs, bare, in the `Idempotency-Key` header.
     pub fn new() -> Self {
         Self {
-            make: UuidV4,
             persist: (),
             settings: Settings {
                 header: IDEMPOTENCY_KEY,
@@ -46,7 +44,7 @@ impl Default for IdempotencyKeyLayer {
     }
 }
 
-impl<M, P> IdempotencyKeyLayer<M, P> {
+impl<P> IdempotencyKeyLayer<P> {
     /// Sets the header. The policy must know it too:
     /// [`PolicyBuilder::key_header`](crate::policy::PolicyBuilder::key_header).
     pub fn header(mut self, name: HeaderName) -> Self {
@@ -66,9 +64,7 @@ impl<M, P> IdempotencyKeyLayer<M, P> {
     ///
     /// For zero, or more than 255.
     pub fn max_key_len(mut self, longest: usize) -> Result<Self, ConfigError> {
-        if !(1..=LONGEST_CONFIGURABLE).contains(&longest) {
-            return Err(ConfigError::new(None, "longest", longest, "1 to 255"));
-        }
+        ConfigError::within("longest", longest, 1..=LONGEST_CONFIGURABLE, "1 to 255")?;
         self.settings.longest = longest;
         Ok(self)
     }
@@ -85,32 +81,21 @@ impl<M, P> IdempotencyKeyLayer<M, P> {
         self
     }
 
-    /// Makes keys by this: see [`MakeKey`](super::MakeKey).
-    pub fn with_make_key<N>(self, make: N) -> IdempotencyKeyLayer<N, P> {
-        IdempotencyKeyLayer {
-            make,
-            persist: self.persist,
-            settings: self.settings,
-        }
-    }
-
     /// Stores each key before it is first sent: see [`PersistKey`](super::PersistKey).
-    pub fn with_persist<Q>(self, persist: Q) -> IdempotencyKeyLayer<M, Q> {
+    pub fn with_persist<Q>(self, persist: Q) -> IdempotencyKeyLayer<Q> {
         IdempotencyKeyLayer {
-            make: self.make,
             persist,
             settings: self.settings,
         }
     }
 }
 
-impl<S, M: Clone, P: Clone> Layer<S> for IdempotencyKeyLayer<M, P> {
-    type Service = IdempotencyKeyService<S, M, P>;
+impl<S, P: Clone> Layer<S> for IdempotencyKeyLayer<P> {
+    type Service = IdempotencyKeyService<S, P>;
 
     fn layer(&self, inner: S) -> Self::Service {
         IdempotencyKeyService {
             inner,
-            make: self.make.clone(),
             persist: self.persist.clone(),
             settings: self.settings.clone(),
         }
@@ -118,8 +103,8 @@ impl<S, M: Clone, P: Clone> Layer<S> for IdempotencyKeyLayer<M, P> {
 }
 
 /// Reports keys that may be longer than R-6 allows.
-impl<M, P> From<&IdempotencyKeyLayer<M, P>> for Audit {
-    fn from(layer: &IdempotencyKeyLayer<M, P>) -> Self {
+impl<P> From<&IdempotencyKeyLayer<P>> for Audit {
+    fn from(layer: &IdempotencyKeyLayer<P>) -> Self {
         Self::of_key_len(layer.settings.longest)
     }
 }

@@ -68,7 +68,6 @@
 mod by_policy;
 mod future;
 mod layer;
-mod make;
 mod persist;
 mod service;
 
@@ -76,7 +75,6 @@ pub use self::{
     by_policy::{PolicyKeyLayer, PolicyKeyService},
     future::IdempotencyKeyFuture,
     layer::IdempotencyKeyLayer,
-    make::{MakeKey, UuidV4},
     persist::PersistKey,
     service::IdempotencyKeyService,
 };

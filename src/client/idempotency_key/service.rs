@@ -7,7 +7,7 @@ use std::{
 use http::{Method, Request};
 use tower::Service;
 
-use super::{IdempotencyKeyFuture, MakeKey, PersistKey, UuidV4, future::State, layer::Settings};
+use super::{IdempotencyKeyFuture, PersistKey, future::State, layer::Settings};
 use crate::call::{IdempotencyKey, RetryOverride, oneshot::Oneshot};
 use crate::{
     error::{BoxError, ConfigError},
@@ -20,18 +20,16 @@ use crate::{
 ///
 /// Clones share no state.
 #[derive(Debug, Clone)]
-pub struct IdempotencyKeyService<S, M = UuidV4, P = ()> {
+pub struct IdempotencyKeyService<S, P = ()> {
     pub(super) inner: S,
-    pub(super) make: M,
     pub(super) persist: P,
     pub(super) settings: Settings,
 }
 
-impl<S, M, P, B> Service<Request<B>> for IdempotencyKeyService<S, M, P>
+impl<S, P, B> Service<Request<B>> for IdempotencyKeyService<S, P>
 where
     S: Service<Request<B>> + Clone,
     S::Error: Into<BoxError>,
-    M: MakeKey<B>,
     P: PersistKey<B>,
 {
     type Response = S::Response;
@@ -52,7 +50,7 @@ where
     }
 }
 
-impl<S, M, P> IdempotencyKeyService<S, M, P> {
+impl<S, P> IdempotencyKeyService<S, P> {
     /// Calls the service, with a key stamped on the request if one is needed.
     #[inline]
     pub(super) fn call_with<B>(
@@ -63,7 +61,6 @@ impl<S, M, P> IdempotencyKeyService<S, M, P> {
     where
         S: Service<Request<B>> + Clone,
         S::Error: Into<BoxError>,
-        M: MakeKey<B>,
         P: PersistKey<B>,
     {
         match self.stamp(&mut request, needed) {
@@ -85,7 +82,7 @@ impl<S, M, P> IdempotencyKeyService<S, M, P> {
     }
 }
 
-impl<S, M, P> IdempotencyKeyService<S, M, P> {
+impl<S, P> IdempotencyKeyService<S, P> {
     /// Stamps a key on a request that needs one. Returns the future that stores it, which must end
     /// before the request is sent.
     fn stamp<B>(
@@ -94,7 +91,6 @@ impl<S, M, P> IdempotencyKeyService<S, M, P> {
         needed: bool,
     ) -> Result<Option<P::Future>, BoxError>
     where
-        M: MakeKey<B>,
         P: PersistKey<B>,
     {
         let writes = matches!(*request.method(), Method::POST | Method::PATCH);
@@ -128,7 +124,7 @@ impl<S, M, P> IdempotencyKeyService<S, M, P> {
         let chosen = request.extensions().get::<IdempotencyKey>().cloned();
         let key = match chosen {
             Some(key) => key,
-            None if needed => self.make.make_key(request),
+            None if needed => IdempotencyKey::random(),
             None => return Ok(None),
         };
         fits(&key)?;

@@ -1,5 +1,4 @@
 use std::{
-    fmt,
     future::Future,
     pin::Pin,
     sync::Arc,
@@ -105,10 +104,4 @@ fn read<R: PeekResponse>(
     }
 }
 
-impl<F, R: PeekResponse> fmt::Debug for PeekFuture<F, R> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PeekFuture")
-            .field("dependency", &self.dependency.name())
-            .finish_non_exhaustive()
-    }
-}
+opaque_debug! { PeekFuture<F, R: PeekResponse>, self, dependency = self.dependency.name() }

@@ -103,11 +103,7 @@ impl Token {
     }
 }
 
-impl fmt::Debug for Token {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Token").finish_non_exhaustive()
-    }
-}
+opaque_debug! { Token }
 
 impl<F, Fut> BearerToken<F>
 where
@@ -240,11 +236,7 @@ impl<F> Clone for BearerToken<F> {
     }
 }
 
-impl<F> fmt::Debug for BearerToken<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BearerToken").finish_non_exhaustive()
-    }
-}
+opaque_debug! { BearerToken<F> }
 
 /// No token could be got.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! A request's head, copied into one recycled buffer, and made into a request again only if there
 //! is a retry. A call that succeeds pays for a few copies of bytes and allocates nothing.
 
-use std::{cell::RefCell, fmt, pin::Pin, thread::LocalKey};
+use std::{cell::RefCell, pin::Pin, thread::LocalKey};
 
 use http::{
     Extensions, HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version,
@@ -37,13 +37,9 @@ pub(super) struct HeadSnapshot {
     bytes: Vec<u8>,
 }
 
-/// Shows no headers, as credentials are among them.
-impl fmt::Debug for HeadSnapshot {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HeadSnapshot")
-            .field("method", &self.method)
-            .finish_non_exhaustive()
-    }
+opaque_debug! {
+    /// Shows no headers, as credentials are among them.
+    HeadSnapshot, self, method = self.method
 }
 
 /// The copy of a request's extensions. Cloning them all takes several allocations.

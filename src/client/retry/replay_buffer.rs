@@ -18,7 +18,7 @@ mod tests;
 
 use std::{
     collections::VecDeque,
-    fmt, mem,
+    mem,
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, Waker, ready},
@@ -155,11 +155,7 @@ fn size<E>(frame: &Result<Frame<Bytes>, E>) -> usize {
     frame.as_ref().map_or(0, size_of_frame)
 }
 
-impl<B: Body> fmt::Debug for Recording<B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Recording").finish_non_exhaustive()
-    }
-}
+opaque_debug! { Recording<B: Body> }
 
 impl<B: Body> Drop for Recording<B> {
     fn drop(&mut self) {

@@ -1,5 +1,4 @@
 use std::{
-    fmt,
     future::Future,
     mem,
     pin::Pin,
@@ -187,10 +186,6 @@ where
     }
 }
 
-impl<S: Service<Req>, C, Req> fmt::Debug for RetryAfterFuture<S, C, Req> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RetryAfterFuture")
-            .field("dependency", &self.dependency.name())
-            .finish_non_exhaustive()
-    }
+opaque_debug! {
+    RetryAfterFuture<S: Service<Req>, C, Req>, self, dependency = self.dependency.name()
 }

@@ -1,5 +1,4 @@
 use std::{
-    fmt,
     future::Future,
     marker::PhantomData,
     pin::Pin,
@@ -103,8 +102,4 @@ impl<C> Counted<C> {
     }
 }
 
-impl<F, C, Req> fmt::Debug for RetryBudgetFuture<F, C, Req> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RetryBudgetFuture").finish_non_exhaustive()
-    }
-}
+opaque_debug! { RetryBudgetFuture<F, C, Req> }

@@ -24,14 +24,7 @@ const IGNORED_AT_TOP: [&str; 3] = [
 ];
 
 pub(super) fn document(text: &str) -> Result<ServiceConfig, ConfigError> {
-    if text.len() > LARGEST {
-        return Err(ConfigError::new(
-            None,
-            "service config",
-            text.len(),
-            "at most 1 MiB",
-        ));
-    }
+    ConfigError::within("service config", text.len(), 0..=LARGEST, "at most 1 MiB")?;
     let value: Value = serde_json::from_str(text)
         .map_err(|error| ConfigError::unreadable("service config".into(), error.to_string()))?;
     let root = Node::root(&value);

@@ -1,4 +1,4 @@
-use std::{fmt, future::Future, time::Duration};
+use std::{future::Future, time::Duration};
 
 use super::DeadLetter;
 use crate::{
@@ -51,11 +51,7 @@ impl<J, A> AlertHandler<J, A> {
     }
 }
 
-impl<J, A> fmt::Debug for AlertHandler<J, A> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("AlertHandler")
-    }
-}
+opaque_debug! { AlertHandler<J, A> }
 
 impl<J: Journal, A: Alert> Handler for AlertHandler<J, A> {
     async fn handle(&self, entry: Entry) -> Settlement {

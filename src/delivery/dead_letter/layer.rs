@@ -139,13 +139,7 @@ impl<J, F> Clone for DeadLetterLayer<J, F> {
     }
 }
 
-impl<J, F> fmt::Debug for DeadLetterLayer<J, F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DeadLetterLayer")
-            .field("queue", &self.recorder.queue)
-            .finish_non_exhaustive()
-    }
-}
+opaque_debug! { DeadLetterLayer<J, F>, self, queue = self.recorder.queue }
 
 impl<S, J, F> Layer<S> for DeadLetterLayer<J, F> {
     type Service = DeadLetterService<S, J, F>;
@@ -173,13 +167,7 @@ impl<S: Clone, J, F> Clone for DeadLetterService<S, J, F> {
     }
 }
 
-impl<S: fmt::Debug, J, F> fmt::Debug for DeadLetterService<S, J, F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DeadLetterService")
-            .field("inner", &self.inner)
-            .finish_non_exhaustive()
-    }
-}
+opaque_debug! { DeadLetterService<S: fmt::Debug, J, F>, self, inner = self.inner }
 
 impl<S, J, F, E> Service<E> for DeadLetterService<S, J, F>
 where
@@ -229,11 +217,7 @@ pin_project! {
     }
 }
 
-impl<Fut, J, F> fmt::Debug for DeadLetterFuture<Fut, J, F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("DeadLetterFuture")
-    }
-}
+opaque_debug! { DeadLetterFuture<Fut, J, F> }
 
 impl<Fut, R, E, J, F> Future for DeadLetterFuture<Fut, J, F>
 where

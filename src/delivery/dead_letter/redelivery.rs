@@ -1,4 +1,4 @@
-use std::{borrow::Cow, fmt, marker::PhantomData, time::Duration};
+use std::{borrow::Cow, marker::PhantomData, time::Duration};
 
 use tower::{Service, ServiceExt};
 
@@ -54,11 +54,7 @@ pub struct Redelivery<S, F, E> {
     of: PhantomData<fn() -> E>,
 }
 
-impl<S, F, E> fmt::Debug for Redelivery<S, F, E> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Redelivery")
-    }
-}
+opaque_debug! { Redelivery<S, F, E> }
 
 impl<S, F, E> Handler for Redelivery<S, F, E>
 where

@@ -4,6 +4,7 @@ use std::{
     future::Future,
     io,
     net::{IpAddr, SocketAddr},
+    ops::RangeInclusive,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -25,8 +26,7 @@ use crate::error::{BoxError, ConfigError};
 const MAX_ADDRESSES: usize = 4;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-const MIN_TIMEOUT: Duration = Duration::from_millis(10);
-const MAX_TIMEOUT: Duration = Duration::from_secs(60);
+const TIMEOUTS: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(60);
 
 /// A connector for hyper clients that reaches only targets that a [`Guard`] allows.
 ///
@@ -75,23 +75,13 @@ impl GuardedConnector {
     ///
     /// Less than 10 ms, or more than a minute.
     pub fn timeout(mut self, timeout: Duration) -> Result<Self, ConfigError> {
-        if !(MIN_TIMEOUT..=MAX_TIMEOUT).contains(&timeout) {
-            let (value, allowed) = (format!("{timeout:?}"), "10 ms to 60 s");
-            return Err(ConfigError::new(None, "connector.timeout", value, allowed));
-        }
+        ConfigError::within("connector.timeout", timeout, TIMEOUTS, "10 ms to 60 s")?;
         self.timeout = timeout;
         Ok(self)
     }
 }
 
-impl fmt::Debug for GuardedConnector {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("GuardedConnector")
-            .field("guard", &self.guard)
-            .field("timeout", &self.timeout)
-            .finish_non_exhaustive()
-    }
-}
+opaque_debug! { GuardedConnector, self, guard = self.guard, timeout = self.timeout }
 
 impl Service<Uri> for GuardedConnector {
     type Response = TokioIo<TcpStream>;
@@ -165,12 +155,7 @@ impl Future for GuardedConnectorFuture {
     }
 }
 
-impl fmt::Debug for GuardedConnectorFuture {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("GuardedConnectorFuture")
-            .finish_non_exhaustive()
-    }
-}
+opaque_debug! { GuardedConnectorFuture }
 
 /// The error for a name without an address.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 use std::{any::Any, future::Future, pin::pin, sync::Arc};
 
 use bytes::Bytes;
-use http::{Request, Response, StatusCode, header::CONTENT_LENGTH};
+use http::{Request, Response, StatusCode};
 use http_body::Body;
 use tower::{Service, ServiceExt};
 
@@ -17,6 +17,7 @@ use crate::{
     http::{
         BufferedBody, RequestBody,
         digest::Digest,
+        headers::resize,
         problem::Problem,
         read::{Buffered, ReadError, buffer, read_whole},
     },
@@ -331,9 +332,7 @@ impl<J: Journal + Clone> Replay<J> {
             Buffered::Whole { data, trailers } => match self.dialect().processed(&data) {
                 None => BufferedBody::whole(data, trailers),
                 Some(marked) => {
-                    if let Some(length) = head.headers.get_mut(CONTENT_LENGTH) {
-                        *length = marked.len().into();
-                    }
+                    resize(&mut head.headers, marked.len());
                     BufferedBody::whole(marked.into(), trailers)
                 }
             },

@@ -5,7 +5,7 @@ use http::{Method, Request, StatusCode};
 use super::{Maintenance, Replay, ReplayState, dialect::ReplayFormat, slow_start::Paces};
 use crate::{
     delivery::{dead_letter::KEEP, redact, webhooks::Webhooks, worker::WorkerNotifier},
-    dependency::{Dependencies, Dependency},
+    dependency::Dependencies,
     error::ConfigError,
     policy::Policy,
     server::{
@@ -19,25 +19,19 @@ const MINUTE: Duration = Duration::from_secs(60);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 const LONGEST_TARGET: usize = 128;
 
-pub(super) type Function = Arc<dyn Fn(&Request<()>) -> String + Send + Sync>;
-
 /// Decides whether a request is served in maintenance.
 pub(super) type Served = Box<dyn Fn(&Request<()>) -> bool + Send + Sync>;
-/// Finds a dependency.
-pub(super) type Paced = Box<dyn Fn() -> Arc<Dependency> + Send + Sync>;
-/// Finds the dependency of a target.
-pub(super) type PacedTarget = Box<dyn Fn(&str) -> Arc<Dependency> + Send + Sync>;
 
 pub(super) struct Settings {
     pub(super) dialect: Arc<dyn ReplayFormat>,
     pub(super) queue: Cow<'static, str>,
     pub(super) order: ReplayOrder,
-    pub(super) target: Option<Lane>,
+    pub(super) target: Option<NameOf>,
     pub(super) methods: Vec<Method>,
     pub(super) statuses: Vec<StatusCode>,
     pub(super) by_default: bool,
     pub(super) served: Option<Served>,
-    pub(super) function: Function,
+    pub(super) function: NameOf,
     pub(super) ttl: Duration,
     pub(super) longest_ttl: Duration,
     pub(super) attempts: u32,
@@ -49,8 +43,10 @@ pub(super) struct Settings {
     pub(super) concurrency: usize,
     pub(super) bounds: QueueBounds,
     pub(super) location: Option<String>,
-    pub(super) paced_by: Vec<Paced>,
-    pub(super) targets_paced_by: Vec<PacedTarget>,
+    /// The names of dependencies, which are looked up each time: a registry forgets, and is reloaded.
+    pub(super) paced_by: Vec<(Dependencies, String)>,
+    /// The registries with a dependency of each target's name.
+    pub(super) targets_paced_by: Vec<Dependencies>,
     /// Ends what the idempotency layer holds for a replay that is over.
     pub(super) abandon: Option<Abandon>,
 }
@@ -65,11 +61,11 @@ pub enum ReplayOrder {
     /// All.
     Whole,
     /// Those of one owner for which this returns the same: of one account, say.
-    Per(Lane),
+    Per(NameOf),
 }
 
-/// Names the lane of a request among those of its owner.
-pub(super) type Lane = Arc<dyn Fn(&Request<()>) -> String + Send + Sync>;
+/// Names something of a request: its function, its target, its lane among those of its owner.
+pub(super) type NameOf = Arc<dyn Fn(&Request<()>) -> String + Send + Sync>;
 
 impl ReplayOrder {
     /// Requests of one owner for which `key` returns the same.
@@ -321,28 +317,16 @@ impl<J: Journal + Clone> ReplayBuilder<J> {
         mut self,
         dependencies: &Dependencies<C, L>,
         name: impl Into<String>,
-    ) -> Self
-    where
-        C: Clone + Send + Sync + 'static,
-        L: Clone + Send + Sync + 'static,
-    {
-        let (dependencies, name) = (dependencies.clone(), name.into());
-        // Looked up each time: a registry forgets, and is reloaded.
-        let find = move || dependencies.get(&name);
-        self.settings.paced_by.push(Box::new(find));
+    ) -> Self {
+        let paced = (dependencies.by_name(), name.into());
+        self.settings.paced_by.push(paced);
         self
     }
 
     /// Holds the replays of each [target](Self::target) back as [`paced_by`](Self::paced_by) does, by the
     /// dependency of the target's name.
-    pub fn targets_paced_by<C, L>(mut self, dependencies: &Dependencies<C, L>) -> Self
-    where
-        C: Clone + Send + Sync + 'static,
-        L: Clone + Send + Sync + 'static,
-    {
-        let dependencies = dependencies.clone();
-        let find = move |name: &str| dependencies.get(name);
-        self.settings.targets_paced_by.push(Box::new(find));
+    pub fn targets_paced_by<C, L>(mut self, dependencies: &Dependencies<C, L>) -> Self {
+        self.settings.targets_paced_by.push(dependencies.by_name());
         self
     }
 
@@ -366,22 +350,15 @@ impl<J: Journal + Clone> ReplayBuilder<J> {
             concurrency,
             ..
         } = self.settings;
-        let invalid = |field: &'static str, value: String, allowed: &'static str| {
-            Err(ConfigError::new(None, field, value, allowed))
-        };
         if ttl < MINUTE || longest_ttl > 30 * DAY || ttl > longest_ttl {
             let value = format!("{ttl:?} and at most {longest_ttl:?}");
-            return invalid("replay.ttl", value, "1min to 30 days, the first no longer");
+            let allowed = "1min to 30 days, the first no longer";
+            return Err(ConfigError::new(None, "replay.ttl", value, allowed));
         }
-        if !(1..=5).contains(&attempts) {
-            return invalid("replay.attempts", attempts.to_string(), "1 to 5");
-        }
-        if !(Duration::from_millis(1)..=10 * MINUTE).contains(&timeout) {
-            return invalid("replay.timeout", format!("{timeout:?}"), "1ms to 10min");
-        }
-        if !(1..=10_000).contains(&concurrency) {
-            return invalid("replay.concurrency", concurrency.to_string(), "1 to 10000");
-        }
+        let timeouts = Duration::from_millis(1)..=10 * MINUTE;
+        ConfigError::within("replay.attempts", attempts, 1..=5, "1 to 5")?;
+        ConfigError::within("replay.timeout", timeout, timeouts, "1ms to 10min")?;
+        ConfigError::within("replay.concurrency", concurrency, 1..=10_000, "1 to 10000")?;
         let wake = WorkerNotifier::new();
         let paces = Arc::new(Paces::new(concurrency));
         Ok(Replay {
@@ -399,10 +376,4 @@ impl<J: Journal + Clone> ReplayBuilder<J> {
     }
 }
 
-impl<J> fmt::Debug for ReplayBuilder<J> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ReplayBuilder")
-            .field("queue", &self.settings.queue)
-            .finish_non_exhaustive()
-    }
-}
+opaque_debug! { ReplayBuilder<J>, self, queue = self.settings.queue }

@@ -1,7 +1,6 @@
 use std::{
     any::Any,
     borrow::Cow,
-    fmt,
     marker::PhantomData,
     pin::pin,
     sync::{Mutex, PoisonError},
@@ -68,11 +67,7 @@ impl<J, S, B, H> ReplayHandler<J, S, B, H> {
     }
 }
 
-impl<J, S, B, H> fmt::Debug for ReplayHandler<J, S, B, H> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ReplayHandler")
-    }
-}
+opaque_debug! { ReplayHandler<J, S, B, H> }
 
 /// The end of one attempt.
 enum Attempted {
@@ -146,7 +141,7 @@ where
         let state = &self.replay.state;
         let target = state.settings.target_of(lane).map(|name| {
             let paces = state.settings.targets_paced_by.iter();
-            let most = paces.map(|find| pace_of(&find(name).status())).min();
+            let most = paces.map(|all| pace_of(&all.get(name).status())).min();
             TargetAdmission {
                 name: name.into(),
                 admission: admission(most, &state.paces.of(name)),
@@ -174,7 +169,7 @@ where
     fn admission(&self) -> Admission {
         let state = &self.replay.state;
         let paces = state.settings.paced_by.iter();
-        let paces = paces.map(|find| pace_of(&find().status()));
+        let paces = paces.map(|(all, name)| pace_of(&all.get(name).status()));
         let most = paces.min();
         match (self.replay.maintenance.is_on(), &state.settings.target) {
             (true, _) => Admission::Urgent,

@@ -1,12 +1,9 @@
 use std::{
-    fmt,
     future::Future,
-    mem,
     pin::Pin,
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
 };
 
-use bytes::Bytes;
 use http::{Request, Response};
 use http_body::Body;
 use pin_project_lite::pin_project;
@@ -19,6 +16,7 @@ use super::{
 };
 use crate::{
     http::{BufferedBody, RequestBody, grpc::is_grpc},
+    server::idempotency::{AnswerFuture, ReplyResult},
     store::journal::Journal,
 };
 
@@ -82,25 +80,23 @@ where
         let (parts, body) = request.into_parts();
         let head = Request::from_parts(parts, ());
         let state = match self.admit(&head, &body) {
-            Ok(None) => State::Passed {
+            Ok(None) => AnswerFuture::Passed {
                 future: self.inner.call(head.map(|()| body.untouched())),
             },
             Ok(Some(asks)) => {
-                // The clone that was made ready is the one that is called.
-                let spare = self.inner.clone();
                 let request = ReplayableRequest {
-                    service: mem::replace(&mut self.inner, spare),
+                    service: crate::call::take_ready(&mut self.inner),
                     replay: self.replay.clone(),
                     head,
                     asks,
                 };
-                State::Replayable {
+                AnswerFuture::Stored {
                     future: Box::pin(request.answer(body)),
                 }
             }
             Err(response) => {
                 crate::call::release(&mut self.inner);
-                State::Rejected {
+                AnswerFuture::Rejected {
                     response: Some(*response),
                 }
             }
@@ -151,34 +147,16 @@ impl<S, J: Journal + Clone> ReplayService<S, J> {
     }
 }
 
-type ReplyResult<R, E> = Result<Response<BufferedBody<R>>, E>;
-
 pin_project! {
     /// The future of a [`ReplayService`].
     #[must_use = "futures do nothing unless polled"]
     pub struct ReplayFuture<F, R: Body, E> {
         #[pin]
-        state: State<F, R, E>,
+        state: AnswerFuture<F, R, E>,
     }
 }
 
-pin_project! {
-    #[project = StateProj]
-    enum State<F, R: Body, E> {
-        // Not the layer's.
-        Passed { #[pin] future: F },
-        // It asks for something that is not offered.
-        Rejected { response: Option<Response<Bytes>> },
-        // It is journaled if it can't be served, or is about replays.
-        Replayable { future: Pin<Box<dyn Future<Output = ReplyResult<R, E>> + Send>> },
-    }
-}
-
-impl<F, R: Body, E> fmt::Debug for ReplayFuture<F, R, E> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ReplayFuture")
-    }
-}
+opaque_debug! { ReplayFuture<F, R: Body, E> }
 
 impl<F, R, E> Future for ReplayFuture<F, R, E>
 where
@@ -188,18 +166,6 @@ where
     type Output = ReplyResult<R, E>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.project().state.project() {
-            StateProj::Passed { future } => {
-                let response = ready!(future.poll(cx))?;
-                Poll::Ready(Ok(response.map(BufferedBody::new)))
-            }
-            StateProj::Rejected { response } => {
-                let Some(response) = response.take() else {
-                    unreachable!("polled after it was ready");
-                };
-                Poll::Ready(Ok(response.map(BufferedBody::from)))
-            }
-            StateProj::Replayable { future } => future.as_mut().poll(cx),
-        }
+        self.project().state.poll(cx)
     }
 }

@@ -1,5 +1,4 @@
 use std::{
-    fmt,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -108,10 +107,4 @@ impl Maintenance {
     }
 }
 
-impl fmt::Debug for Maintenance {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Maintenance")
-            .field("on", &self.is_on())
-            .finish()
-    }
-}
+opaque_debug! { Maintenance, self, on = self.is_on() }

@@ -372,11 +372,4 @@ impl<J: Clone> Clone for Replay<J> {
     }
 }
 
-impl<J> fmt::Debug for Replay<J> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Replay")
-            .field("queue", &self.state.settings.queue)
-            .field("maintenance", &self.maintenance)
-            .finish_non_exhaustive()
-    }
-}
+opaque_debug! { Replay<J>, self, queue = self.state.settings.queue, maintenance = self.maintenance }

@@ -1,6 +1,5 @@
 use std::{
     convert::Infallible,
-    fmt,
     future::Future,
     pin::Pin,
     task::{Context, Poll},
@@ -42,11 +41,7 @@ impl<J> ReplayRoutes<J> {
     }
 }
 
-impl<J> fmt::Debug for ReplayRoutes<J> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ReplayRoutes")
-    }
-}
+opaque_debug! { ReplayRoutes<J> }
 
 impl<J: Journal + Clone, B> Service<Request<B>> for ReplayRoutes<J> {
     type Response = Response<Full<Bytes>>;

@@ -1,4 +1,4 @@
-use std::{borrow::Cow, collections::HashMap, fmt, ops::RangeInclusive, sync::Arc, time::Duration};
+use std::{borrow::Cow, collections::HashMap, ops::RangeInclusive, sync::Arc, time::Duration};
 
 use super::{
     Schedule, Sender, Webhooks,
@@ -152,16 +152,9 @@ impl<J> WebhooksBuilder<J> {
         };
         let by_policy = || Schedule::by_policy(&dependencies.default_policy());
         let schedule = self.schedule.unwrap_or_else(by_policy);
-        if let Some(after) = self.disable_after
-            && !DISABLE_AFTER.contains(&after)
-        {
-            let (value, allowed) = (format!("{after:?}"), "1 hour to 30 days");
-            return Err(ConfigError::new(
-                None,
-                "webhook.disable_after",
-                value,
-                allowed,
-            ));
+        if let Some(after) = self.disable_after {
+            let allowed = "1 hour to 30 days";
+            ConfigError::within("webhook.disable_after", after, DISABLE_AFTER, allowed)?;
         }
         let rates = Rates::new(self.rate, self.rates)?;
         Ok(Webhooks {
@@ -184,10 +177,4 @@ impl<J> WebhooksBuilder<J> {
     }
 }
 
-impl<J> fmt::Debug for WebhooksBuilder<J> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WebhooksBuilder")
-            .field("queue", &self.queue)
-            .finish_non_exhaustive()
-    }
-}
+opaque_debug! { WebhooksBuilder<J>, self, queue = self.queue }

@@ -1,4 +1,4 @@
-use std::{borrow::Cow, fmt, sync::Arc};
+use std::{borrow::Cow, sync::Arc};
 
 use bytes::Bytes;
 
@@ -24,11 +24,7 @@ pub struct WebhookHandler<J> {
     journal: J,
 }
 
-impl<J> fmt::Debug for WebhookHandler<J> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("WebhookHandler")
-    }
-}
+opaque_debug! { WebhookHandler<J> }
 
 impl<J: Journal> Handler for WebhookHandler<J> {
     async fn handle(&self, entry: Entry) -> Settlement {

@@ -1,4 +1,4 @@
-use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use super::{
     Schedule, SendError, Sender, Signer, UserHeaders, Webhook, WebhookHandler, WebhooksBuilder,
@@ -135,11 +135,8 @@ impl<J: Journal + Clone> Webhooks<J> {
 
 /// Refuses an event that can't be sent, or that must not be stored.
 fn check(webhook: &Webhook, sealed: bool) -> Result<(), ConfigError> {
-    let length = webhook.body.len();
-    if length > MAX_BODY {
-        let allowed = "at most 1048576 bytes";
-        return Err(ConfigError::new(None, "webhook.body", length, allowed));
-    }
+    let (length, allowed) = (webhook.body.len(), "at most 1048576 bytes");
+    ConfigError::within("webhook.body", length, 0..=MAX_BODY, allowed)?;
     if !redact::fits(&webhook.owner) {
         let value = format_args!("{} characters", webhook.owner.chars().count());
         let allowed = "at most 255, without NUL";
@@ -166,11 +163,4 @@ fn refuse_credentials(headers: &UserHeaders) -> Result<(), ConfigError> {
     }
 }
 
-impl<J> fmt::Debug for Webhooks<J> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Webhooks")
-            .field("queue", &self.settings.queue)
-            .field("schedule", &self.settings.schedule)
-            .finish_non_exhaustive()
-    }
-}
+opaque_debug! { Webhooks<J>, self, queue = self.settings.queue, schedule = self.settings.schedule }

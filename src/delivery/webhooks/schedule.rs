@@ -47,25 +47,13 @@ impl Schedule {
     /// Fewer than 3, or more than 8.
     pub fn new(deliveries: u32) -> Result<Self, ConfigError> {
         let retries = Profile::Webhook.retries();
-        match deliveries.checked_sub(1) {
-            Some(after) if retries.contains(&after) => Ok(Self {
-                deliveries,
-                ..Self::default()
-            }),
-            _ => {
-                let allowed = format!(
-                    "{} to {} deliveries (R-3)",
-                    retries.start() + 1,
-                    retries.end() + 1
-                );
-                Err(ConfigError::new(
-                    None,
-                    "webhook.deliveries",
-                    deliveries,
-                    allowed,
-                ))
-            }
-        }
+        let (least, most) = (retries.start() + 1, retries.end() + 1);
+        let allowed = format!("{least} to {most} deliveries (R-3)");
+        ConfigError::within("webhook.deliveries", deliveries, least..=most, allowed)?;
+        Ok(Self {
+            deliveries,
+            ..Self::default()
+        })
     }
 
     /// Returns the schedule of a policy; the default one of a policy that is not for webhooks.

@@ -1,6 +1,6 @@
 use std::{
     error::Error,
-    fmt,
+    ops::RangeInclusive,
     pin::pin,
     sync::Arc,
     time::{Duration, SystemTime},
@@ -29,8 +29,7 @@ use crate::{
 };
 
 const TIMEOUT: Duration = Duration::from_secs(15);
-const MIN_TIMEOUT: Duration = Duration::from_millis(100);
-const MAX_TIMEOUT: Duration = Duration::from_secs(60);
+const TIMEOUTS: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(60);
 
 /// The part of a reply's body that is read, so that its connection can be reused.
 const BODY_LIMIT: usize = 16 * 1024;
@@ -126,14 +125,8 @@ pub(super) fn content_type(text: &str) -> Result<HeaderValue, ConfigError> {
 const AGENT: HeaderValue =
     HeaderValue::from_static(concat!("tower-reprise/", env!("CARGO_PKG_VERSION")));
 
-impl fmt::Debug for Delivery {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Delivery")
-            .field("target", &self.target)
-            .field("id", &self.id.as_str())
-            .field("bytes", &self.body.len())
-            .finish_non_exhaustive()
-    }
+opaque_debug! {
+    Delivery, self, target = self.target, id = self.id.as_str(), bytes = self.body.len()
 }
 
 type Connector = HttpsConnector<GuardedConnector>;
@@ -227,13 +220,7 @@ impl Sender {
     }
 }
 
-impl fmt::Debug for Sender {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sender")
-            .field("timeout", &self.timeout)
-            .finish_non_exhaustive()
-    }
-}
+opaque_debug! { Sender, self, timeout = self.timeout }
 
 /// Builds a [`Sender`].
 #[must_use]
@@ -277,11 +264,8 @@ impl SenderBuilder {
     ///
     /// A setting is not allowed.
     pub fn build(self) -> Result<Sender, ConfigError> {
-        if !(MIN_TIMEOUT..=MAX_TIMEOUT).contains(&self.timeout) {
-            let value = format!("{:?}", self.timeout);
-            let allowed = "100 ms to 60 s";
-            return Err(ConfigError::new(None, "sender.timeout", value, allowed));
-        }
+        let allowed = "100 ms to 60 s";
+        ConfigError::within("sender.timeout", self.timeout, TIMEOUTS, allowed)?;
         let connector = match self.connect_timeout {
             Some(timeout) => self.connector.timeout(timeout)?,
             None => self.connector,
@@ -313,14 +297,7 @@ impl SenderBuilder {
     }
 }
 
-impl fmt::Debug for SenderBuilder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SenderBuilder")
-            .field("connector", &self.connector)
-            .field("timeout", &self.timeout)
-            .finish_non_exhaustive()
-    }
-}
+opaque_debug! { SenderBuilder, self, connector = self.connector, timeout = self.timeout }
 
 fn mozilla() -> Result<ClientConfig, ConfigError> {
     let roots = RootCertStore {

@@ -156,13 +156,7 @@ impl Signer {
     }
 }
 
-impl fmt::Debug for Signer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Signer")
-            .field("keys", &self.keys.len())
-            .finish_non_exhaustive()
-    }
-}
+opaque_debug! { Signer, self, keys = self.keys.len() }
 
 /// The headers of a signed delivery.
 #[derive(Debug, Clone, PartialEq, Eq)]

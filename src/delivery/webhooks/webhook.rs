@@ -1,4 +1,4 @@
-use std::{borrow::Cow, fmt, time::Duration};
+use std::{borrow::Cow, time::Duration};
 
 use bytes::Bytes;
 use http::HeaderMap;
@@ -108,14 +108,9 @@ impl Webhook {
     }
 }
 
-/// Shows neither body, path nor headers.
-impl fmt::Debug for Webhook {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Webhook")
-            .field("label", &self.label)
-            .field("bytes", &self.body.len())
-            .finish_non_exhaustive()
-    }
+opaque_debug! {
+    /// Shows neither body, path nor headers.
+    Webhook, self, label = self.label, bytes = self.body.len()
 }
 
 /// Returns the URL of an entry, if it is a webhook.

@@ -1,4 +1,4 @@
-use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use tokio::sync::{Semaphore, watch};
 
@@ -100,11 +100,7 @@ impl<J: Journal, H: Handler> WorkerBuilder<J, H> {
 
     /// Sets the registry that has the retry budgets of [targets](Handler::target), and their labels in
     /// metrics; one of its own by default.
-    pub fn dependencies<C, L>(mut self, dependencies: &Dependencies<C, L>) -> Self
-    where
-        C: Clone + Send + Sync + 'static,
-        L: Clone + Send + Sync + 'static,
-    {
+    pub fn dependencies<C, L>(mut self, dependencies: &Dependencies<C, L>) -> Self {
         self.retries = Some(Retries::new(dependencies));
         self
     }
@@ -174,39 +170,12 @@ impl Limits {
             ("worker.prefetch", self.prefetch, 0, "0 to 10000"),
         ];
         for (field, value, least, allowed) in counts {
-            if !(least..=10_000).contains(&value) {
-                return Err(ConfigError::new(None, field, value, allowed));
-            }
+            ConfigError::within(field, value, least..=10_000, allowed)?;
         }
-        let times = [
-            (
-                "worker.lease",
-                self.lease,
-                seconds(1)..=seconds(600),
-                "1s to 10min",
-            ),
-            (
-                "worker.poll",
-                self.poll,
-                ms(10)..=seconds(60),
-                "10ms to 1min",
-            ),
-        ];
-        for (field, value, range, allowed) in times {
-            if !range.contains(&value) {
-                let value = format_args!("{value:?}");
-                return Err(ConfigError::new(None, field, value, allowed));
-            }
-        }
-        Ok(())
+        let (leases, polls) = (seconds(1)..=seconds(600), ms(10)..=seconds(60));
+        ConfigError::within("worker.lease", self.lease, leases, "1s to 10min")?;
+        ConfigError::within("worker.poll", self.poll, polls, "10ms to 1min")
     }
 }
 
-impl<J, H> fmt::Debug for WorkerBuilder<J, H> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WorkerBuilder")
-            .field("queue", &self.queue)
-            .field("limits", &self.limits)
-            .finish_non_exhaustive()
-    }
-}
+opaque_debug! { WorkerBuilder<J, H>, self, queue = self.queue, limits = self.limits }

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::{ALERTS, Handler};
 use crate::{
     call::StopReason,
-    dependency::{Dependencies, Dependency},
+    dependency::Dependencies,
     error::ConfigError,
     policy::Policy,
     store::journal::{Entry, EventKind, Settlement, SettlementOutcome},
@@ -35,35 +35,10 @@ pub struct AttemptLabels {
     pub idempotency_key: Option<String>,
 }
 
-/// A registry, whatever it classifies and locates by.
-trait Registry: Send + Sync {
-    fn get(&self, name: &str) -> Arc<Dependency>;
-    fn list(&self) -> Vec<Arc<Dependency>>;
-    fn serve_dead_letters(&self, queue: Option<Box<str>>, alerted: bool);
-}
-
-impl<C, L> Registry for Dependencies<C, L>
-where
-    C: Send + Sync,
-    L: Send + Sync,
-{
-    fn get(&self, name: &str) -> Arc<Dependency> {
-        Self::get(self, name)
-    }
-
-    fn list(&self) -> Vec<Arc<Dependency>> {
-        Self::list(self)
-    }
-
-    fn serve_dead_letters(&self, queue: Option<Box<str>>, alerted: bool) {
-        Self::serve_dead_letters(self, queue, alerted);
-    }
-}
-
 /// Counts, logs and limits the retries of a worker, as those of clients are.
 #[derive(Clone)]
 pub(super) struct Retries {
-    registry: Arc<dyn Registry>,
+    registry: Dependencies,
     /// When a retry went out to a target that has used up its budget. One does in each pause:
     /// successes earn the budget of a quiet target, and without it there would be none after an
     /// outage.
@@ -74,13 +49,9 @@ pub(super) struct Retries {
 
 impl Retries {
     /// Finds targets in a registry.
-    pub(super) fn new<C, L>(dependencies: &Dependencies<C, L>) -> Self
-    where
-        C: Clone + Send + Sync + 'static,
-        L: Clone + Send + Sync + 'static,
-    {
+    pub(super) fn new<C, L>(dependencies: &Dependencies<C, L>) -> Self {
         Self {
-            registry: Arc::new(dependencies.clone()),
+            registry: dependencies.by_name(),
             probed: Arc::default(),
             dead_letters: dependencies.dead_letters(),
         }

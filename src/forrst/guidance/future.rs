@@ -1,5 +1,4 @@
 use std::{
-    fmt,
     future::Future,
     pin::Pin,
     sync::Arc,
@@ -131,9 +130,4 @@ impl<B: Body> Reading<B> {
     }
 }
 
-impl<F, B: Body> fmt::Debug for RetryGuidanceFuture<F, B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RetryGuidanceFuture")
-            .finish_non_exhaustive()
-    }
-}
+opaque_debug! { RetryGuidanceFuture<F, B: Body> }

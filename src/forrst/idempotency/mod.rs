@@ -97,7 +97,6 @@
 pub(super) mod wire;
 
 use std::{
-    fmt,
     sync::Arc,
     time::{Duration, SystemTime},
 };
@@ -149,10 +148,4 @@ impl Default for Forrst {
     }
 }
 
-impl fmt::Debug for Forrst {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Forrst")
-            .field("longest_ttl", &self.longest_ttl)
-            .finish_non_exhaustive()
-    }
-}
+opaque_debug! { Forrst, self, longest_ttl = self.longest_ttl }

@@ -47,16 +47,8 @@ impl WireFormat for Forrst {
     type Asked = Arc<KeyedCaller>;
 
     fn check(&self) -> Result<(), ConfigError> {
-        if (DAY..=365 * DAY).contains(&self.longest_ttl) {
-            return Ok(());
-        }
-        let (field, value) = ("forrst.longest_ttl", format!("{:?}", self.longest_ttl));
-        Err(ConfigError::new(
-            None,
-            field,
-            value,
-            "24h (R-6) to 365 days",
-        ))
+        let (times, allowed) = (DAY..=365 * DAY, "24h (R-6) to 365 days");
+        ConfigError::within("forrst.longest_ttl", self.longest_ttl, times, allowed)
     }
 
     fn key_header(&self) -> HeaderName {

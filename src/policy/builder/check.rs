@@ -42,13 +42,8 @@ pub(super) fn settings(settings: &Settings) -> Result<(), ConfigError> {
             "1 to 128 visible characters",
         );
     }
-    if settings.max_retries > 100 {
-        return wrong(
-            "max_retries",
-            &settings.max_retries,
-            "at most 100, whatever is approved",
-        );
-    }
+    let allowed = "at most 100, whatever is approved";
+    ConfigError::within("max_retries", settings.max_retries, 0..=100, allowed)?;
     if reads_otherwise(&settings.rules.deadline_header) {
         return wrong(
             "rules.deadline_header",
@@ -148,20 +143,10 @@ pub(super) fn settings(settings: &Settings) -> Result<(), ConfigError> {
         within("hedge.min_delay", hedge.min_delay, millisecond, day)?;
         within("hedge.max_delay", hedge.max_delay, hedge.min_delay, day)?;
     }
-    if settings.replay_limit > 64 * 1024 * 1024 {
-        return wrong(
-            "replay_limit",
-            &settings.replay_limit,
-            "at most 67108864 bytes (64 MiB)",
-        );
-    }
-    if settings.replay_pool > 1024 * 1024 * 1024 {
-        return wrong(
-            "replay_pool",
-            &settings.replay_pool,
-            "at most 1073741824 bytes (1 GiB)",
-        );
-    }
+    let allowed = "at most 67108864 bytes (64 MiB)";
+    ConfigError::within("replay_limit", settings.replay_limit, 0..=64 << 20, allowed)?;
+    let allowed = "at most 1073741824 bytes (1 GiB)";
+    ConfigError::within("replay_pool", settings.replay_pool, 0..=1 << 30, allowed)?;
     if let Err((field, value, allowed)) = settings.rules.codes.check() {
         return wrong(field, &value, allowed);
     }
@@ -205,16 +190,7 @@ fn within(
     least: Duration,
     most: Duration,
 ) -> Result<(), ConfigError> {
-    if (least..=most).contains(&value) {
-        return Ok(());
-    }
-    let allowed = format!("{least:?} to {most:?}");
-    Err(ConfigError::new(
-        None,
-        field,
-        format_args!("{value:?}"),
-        allowed,
-    ))
+    ConfigError::within(field, value, least..=most, format!("{least:?} to {most:?}"))
 }
 
 /// Returns whether a name is fit for a metric's label.

@@ -38,12 +38,6 @@ impl PolicyBuilder {
         self
     }
 
-    /// Sends no second attempts, which is the default.
-    pub fn without_hedge(mut self) -> Self {
-        self.settings.hedge = None;
-        self
-    }
-
     /// Returns the settings of hedging so far.
     #[cfg(feature = "serde")]
     pub(crate) fn hedge_policy(&self) -> crate::policy::HedgePolicy {

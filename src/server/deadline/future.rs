@@ -1,5 +1,4 @@
 use std::{
-    fmt,
     future::Future,
     pin::Pin,
     sync::Arc,
@@ -110,8 +109,4 @@ fn forbid_retry<R>(response: &mut Response<R>) {
     }
 }
 
-impl<F> fmt::Debug for DeadlineFuture<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DeadlineFuture").finish_non_exhaustive()
-    }
-}
+opaque_debug! { DeadlineFuture<F> }

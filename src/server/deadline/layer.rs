@@ -123,15 +123,7 @@ impl DeadlineLayer {
 }
 
 fn check(field: &'static str, time: Duration) -> Result<(), ConfigError> {
-    match (Duration::from_millis(1)..=DAY).contains(&time) {
-        true => Ok(()),
-        false => Err(ConfigError::new(
-            None,
-            field,
-            format_args!("{time:?}"),
-            "1ms to 1 day",
-        )),
-    }
+    ConfigError::within(field, time, Duration::from_millis(1)..=DAY, "1ms to 1 day")
 }
 
 impl<S> Layer<S> for DeadlineLayer {

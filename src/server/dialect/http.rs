@@ -1,4 +1,4 @@
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{HeaderName, Method, Request, Response};
@@ -164,14 +164,7 @@ impl Default for HttpDialect {
     }
 }
 
-impl fmt::Debug for HttpDialect {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HttpDialect")
-            .field("header", &self.format.header)
-            .field("methods", &self.methods)
-            .finish_non_exhaustive()
-    }
-}
+opaque_debug! { HttpDialect, self, header = self.format.header, methods = self.methods }
 
 /// The record key of a request, and whether a rejection is a gRPC status.
 #[derive(Debug, Clone, Copy)]
@@ -184,15 +177,8 @@ impl WireFormat for HttpDialect {
     type Asked = KeyedHead;
 
     fn check(&self) -> Result<(), ConfigError> {
-        match self.methods.len() {
-            0 => Err(ConfigError::new(
-                None,
-                "idempotency.methods",
-                0,
-                "at least 1",
-            )),
-            _ => Ok(()),
-        }
+        let (field, count) = ("idempotency.methods", self.methods.len());
+        ConfigError::within(field, count, 1..=usize::MAX, "at least 1")
     }
 
     fn key_header(&self) -> HeaderName {

@@ -1,4 +1,4 @@
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use http::Request;
 
@@ -104,13 +104,7 @@ fn named(name: Option<&[u8]>) -> Option<&[u8]> {
     name.filter(|name| !name.is_empty())
 }
 
-impl fmt::Debug for Scope {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Scope")
-            .field("anonymous", &self.anonymous)
-            .finish_non_exhaustive()
-    }
-}
+opaque_debug! { Scope, self, anonymous = self.anonymous }
 
 #[cfg(test)]
 mod tests {

@@ -1,4 +1,4 @@
-use std::{fmt, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use http::{HeaderName, Method, Request, StatusCode};
 
@@ -51,11 +51,7 @@ pub struct IdempotencyBuilder<St, P = Missing, O = Missing, D = HttpDialect> {
 #[non_exhaustive]
 pub struct Missing;
 
-impl<St, P, O, D> fmt::Debug for IdempotencyBuilder<St, P, O, D> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("IdempotencyBuilder")
-    }
-}
+opaque_debug! { IdempotencyBuilder<St, P, O, D> }
 
 /// The settings that a layer needs: a bound can name what is missing, where the lack of a method
 /// could not.
@@ -108,10 +104,12 @@ impl<St> IdempotencyBuilder<St> {
                 namespace: Arc::from(""),
                 request_limit: 1 << 20,
                 response_limit: 1 << 20,
-                retention: DAY,
-                lease: Duration::from_secs(30),
-                store_timeout: None,
-                max_execution: MAX_EXECUTION,
+                limits: TimeLimits {
+                    lease: Duration::from_secs(30),
+                    retention: DAY,
+                    store_timeout: None,
+                    max_execution: MAX_EXECUTION,
+                },
                 unsettled_limit: UNSETTLED_LIMIT,
                 wait: Duration::ZERO,
                 judge: Judge::default(),
@@ -243,21 +241,21 @@ impl<St, P, O, D> IdempotencyBuilder<St, P, O, D> {
 
     /// Sets how long replies are stored: 24 hours, or longer.
     pub fn retention(mut self, retention: Duration) -> Self {
-        self.settings.retention = retention;
+        self.settings.limits.retention = retention;
         self
     }
 
     /// Sets how long a server may be gone before its operation is an orphan: 30 s by default. A
     /// handler may take longer, since its lease is renewed.
     pub fn lease(mut self, lease: Duration) -> Self {
-        self.settings.lease = lease;
+        self.settings.limits.lease = lease;
         self
     }
 
     /// Sets how long the layer waits for the store: 5 s, or a third of the lease if that is
     /// shorter.
     pub fn store_timeout(mut self, timeout: Duration) -> Self {
-        self.settings.store_timeout = Some(timeout);
+        self.settings.limits.store_timeout = Some(timeout);
         self
     }
 
@@ -265,7 +263,7 @@ impl<St, P, O, D> IdempotencyBuilder<St, P, O, D> {
     /// takes longer, since it hangs, counts as one whose server died: see
     /// [`crash_policy`](Self::crash_policy). It is not stopped.
     pub fn max_execution(mut self, longest: Duration) -> Self {
-        self.settings.max_execution = longest;
+        self.settings.limits.max_execution = longest;
         self
     }
 
@@ -340,65 +338,33 @@ impl<St, P, O, D: Dialect> IdempotencyBuilder<St, P, O, D> {
             settings,
         } = self;
         dialect.check()?;
-        let limits = TimeLimits {
-            lease: settings.lease,
-            retention: settings.retention,
-            store_timeout: settings.store_timeout,
-            max_execution: settings.max_execution,
-        };
-        let store_timeout = limits.check("idempotency", "retention", DAY, "24h (R-6)")?;
-        for (field, value, most) in [
-            (
-                "idempotency.max_key_len",
-                settings.max_key_len,
-                LONGEST_CONFIGURABLE,
-            ),
-            (
-                "idempotency.request_limit",
-                settings.request_limit,
-                usize::MAX,
-            ),
-            (
-                "idempotency.response_limit",
-                settings.response_limit,
-                usize::MAX,
-            ),
+        let limits = settings.limits;
+        limits.check("idempotency", "retention", DAY, "24h (R-6)")?;
+        let keys = 1..=LONGEST_CONFIGURABLE;
+        ConfigError::within(
+            "idempotency.max_key_len",
+            settings.max_key_len,
+            keys,
+            "1 to 255",
+        )?;
+        for (field, limit) in [
+            ("idempotency.request_limit", settings.request_limit),
+            ("idempotency.response_limit", settings.response_limit),
         ] {
-            if !(1..=most).contains(&value) {
-                let allowed = match most {
-                    usize::MAX => "at least 1".to_owned(),
-                    most => format!("1 to {most}"),
-                };
-                return Err(ConfigError::new(None, field, value, allowed));
-            }
+            ConfigError::within(field, limit, 1..=usize::MAX, "at least 1")?;
         }
         let error = |status: &StatusCode| status.is_client_error() || status.is_server_error();
         let mut statuses = settings.judge.no_effect_statuses.iter();
         if let Some(status) = statuses.find(|status| !error(status)) {
-            return Err(ConfigError::new(
-                None,
-                "idempotency.no_effect_statuses",
-                status.as_u16(),
-                "400 to 599",
-            ));
+            let field = "idempotency.no_effect_statuses";
+            return Err(ConfigError::new(None, field, status.as_u16(), "400 to 599"));
         }
-        let most = Duration::from_secs(60);
-        if settings.wait > most {
-            let value = format!("{:?}", settings.wait);
-            return Err(ConfigError::new(
-                None,
-                "idempotency.wait",
-                value,
-                "at most 60s",
-            ));
-        }
+        let waits = Duration::ZERO..=Duration::from_secs(60);
+        ConfigError::within("idempotency.wait", settings.wait, waits, "at most 60s")?;
         let engine = EngineSettings {
-            lease: settings.lease,
-            retention: settings.retention,
+            limits,
             crash_policy: crash_policy.get(),
-            store_timeout,
             fails_open: settings.fail_open,
-            max_execution: settings.max_execution,
             unsettled_limit: settings.unsettled_limit,
         };
         Ok(IdempotencyLayer::new(LayerState {

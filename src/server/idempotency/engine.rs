@@ -15,6 +15,7 @@ use tokio::{
 use super::{
     Execution,
     drain::Pending,
+    limits::TimeLimits,
     settlement::{Resumes, Settlement, WAITING_COST},
     timer::{Timer, now_or_later, within},
 };
@@ -41,13 +42,7 @@ const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 #[derive(Debug)]
 pub(crate) struct Engine<St> {
     pub(super) store: St,
-    pub(super) lease: Duration,
-    pub(super) retention: Duration,
-    pub(super) crash_policy: CrashPolicy,
-    pub(super) store_timeout: Duration,
-    /// Whether an operation that could not be claimed may be executed all the same.
-    fails_open: bool,
-    max_execution: Duration,
+    pub(super) settings: EngineSettings,
     pub(super) pending: Arc<Pending>,
     /// Bytes for executions that wait to be settled, and for claims that wait to be given back.
     /// Apart from each other, since claims come faster when a store fails.
@@ -58,13 +53,10 @@ pub(crate) struct Engine<St> {
 /// The settings of an engine.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct EngineSettings {
-    pub(super) lease: Duration,
-    pub(super) retention: Duration,
+    pub(super) limits: TimeLimits,
     pub(super) crash_policy: CrashPolicy,
-    pub(super) store_timeout: Duration,
+    /// Whether an operation that could not be claimed may be executed all the same.
     pub(super) fails_open: bool,
-    /// The time for which the lease of an execution is renewed.
-    pub(super) max_execution: Duration,
     /// The bytes that settlements may take that wait for the store.
     pub(super) unsettled_limit: usize,
 }
@@ -80,12 +72,7 @@ impl<St: IdempotencyStore> Engine<St> {
         let limit = settings.unsettled_limit.min(Semaphore::MAX_PERMITS);
         Self {
             store,
-            lease: settings.lease,
-            retention: settings.retention,
-            crash_policy: settings.crash_policy,
-            store_timeout: settings.store_timeout,
-            fails_open: settings.fails_open,
-            max_execution: settings.max_execution,
+            settings,
             pending: Arc::default(),
             unsettled: Arc::new(Semaphore::new(limit)),
             in_doubt: Arc::new(Semaphore::new(limit)),
@@ -103,9 +90,9 @@ impl<St: IdempotencyStore> Engine<St> {
             key,
             fingerprint: operation.id.fingerprint,
             id: ClaimId::random(),
-            lease: self.lease,
+            lease: self.settings.limits.lease,
             retention,
-            crash_policy: self.crash_policy,
+            crash_policy: self.settings.crash_policy,
             note: operation.note.clone(),
             resumes: resumes.map(|resumes| resumes.id),
         };
@@ -150,7 +137,7 @@ impl<St: IdempotencyStore> Engine<St> {
             };
             in_doubt |= error.may_have_happened();
             if !again || !error.is_transient() {
-                if in_doubt && !self.fails_open {
+                if in_doubt && !self.settings.fails_open {
                     self.give_back_later(claim, resumes);
                 }
                 return Err(error);
@@ -206,7 +193,7 @@ impl<St: IdempotencyStore> Engine<St> {
         execution: &'a Execution,
         future: Pin<&'a mut F>,
     ) -> impl Future<Output = F::Output> + use<'a, F, St> {
-        self.hold_for(self.max_execution, execution, future)
+        self.hold_for(self.settings.limits.max_execution, execution, future)
     }
 
     /// Runs a future to its end, and renews a lease meanwhile, for at most this long.
@@ -235,7 +222,7 @@ impl<St: IdempotencyStore> Engine<St> {
     }
 
     fn renew_every(&self) -> Duration {
-        self.lease / 3
+        self.settings.limits.lease / 3
     }
 
     /// Renews until the lease is lost, or until this time: a handler that hangs does not hold its key
@@ -251,8 +238,8 @@ impl<St: IdempotencyStore> Engine<St> {
             if !*renewable {
                 return;
             }
-            let retention = execution.retention();
-            let renewal = self.store.renew(key, token, self.lease, retention);
+            let (lease, retention) = (self.settings.limits.lease, execution.retention());
+            let renewal = self.store.renew(key, token, lease, retention);
             let renewed = self.bounded(pin!(renewal)).await;
             drop(renewable);
             match renewed {
@@ -407,10 +394,11 @@ impl<St: IdempotencyStore> Engine<St> {
         &self,
         transition: Pin<&mut impl Future<Output = Result<T, StoreError>>>,
     ) -> Result<T, StoreError> {
-        match within(self.store_timeout, transition).await {
+        let timeout = self.settings.limits.store_timeout();
+        match within(timeout, transition).await {
             Some(result) => result,
             None => {
-                let message = format!("no answer within {:?}", self.store_timeout);
+                let message = format!("no answer within {timeout:?}");
                 Err(StoreError::new(StoreErrorKind::Timeout, message).in_doubt())
             }
         }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, Request, Response, header::CONTENT_LENGTH, response::Parts};
+use http::{Request, Response, response::Parts};
 use http_body::Body;
 use tower::{Service, ServiceExt};
 
@@ -22,6 +22,7 @@ use crate::{
     call::{CallerContext, KeptReply, ReplayAttempt},
     http::{
         BufferedBody, RequestBody,
+        headers::resize,
         read::{Buffered, buffer},
         reply,
     },
@@ -204,9 +205,9 @@ async fn end<St, D: Dialect, R: Body>(
                         Rewrite::Rewritten { stored, sent }
                             if outcome == HandlerOutcome::Committed =>
                         {
-                            resize(&mut head.headers, &stored);
+                            resize(&mut head.headers, stored.len());
                             let reply = encode(&head, &stored);
-                            resize(&mut head.headers, &sent);
+                            resize(&mut head.headers, sent.len());
                             (reply, sent)
                         }
                         _ => (encode(&head, &data), data),
@@ -230,7 +231,7 @@ async fn end<St, D: Dialect, R: Body>(
         }
         outcome => outcome,
     };
-    let settlement = match (outcome, state.engine.crash_policy) {
+    let settlement = match (outcome, state.engine.settings.crash_policy) {
         (HandlerOutcome::NoEffect, _) => unexecuted(state, execution, attempt),
         _ if suspended.is_some() => suspended.unwrap_or(Settlement::Orphan),
         (HandlerOutcome::Committed, _) => Settlement::Complete(stored),
@@ -246,18 +247,11 @@ fn unexecuted<St, D>(
     execution: &Execution,
     attempt: Option<&ReplayAttempt>,
 ) -> Settlement {
-    let resumes = attempt.and_then(|attempt| Resumes::of(attempt, state.settings.lease));
+    let resumes = attempt.and_then(|attempt| Resumes::of(attempt, state.settings.limits.lease));
     Settlement::unexecuted(execution.is_orphan(), resumes)
 }
 
 fn suspend<St, D>(state: &LayerState<St, D>, attempt: &ReplayAttempt, id: [u8; 16]) -> Settlement {
-    let hold = attempt.hold.unwrap_or(state.settings.lease);
+    let hold = attempt.hold.unwrap_or(state.settings.limits.lease);
     Settlement::Suspend(ClaimId::new(id), hold)
-}
-
-/// Sets the length of a body that took the place of another.
-fn resize(headers: &mut HeaderMap, body: &Bytes) {
-    if let Some(length) = headers.get_mut(CONTENT_LENGTH) {
-        *length = body.len().into();
-    }
 }

@@ -198,7 +198,7 @@ impl<S, St: IdempotencyStore, D: Dialect> KeyedRequest<S, St, D> {
             engine, settings, ..
         } = &*self.state;
         let attempt = self.head.extensions().get::<ReplayAttempt>();
-        let resumes = attempt.and_then(|attempt| Resumes::of(attempt, settings.lease));
+        let resumes = attempt.and_then(|attempt| Resumes::of(attempt, settings.limits.lease));
         let claimed = engine.claim(operation, resumes).await;
         if settings.wait.is_zero() || !matches!(claimed, Ok(Claimed::InFlight { .. })) {
             return claimed;

@@ -11,6 +11,7 @@ pub(super) const MAX_EXECUTION: Duration = Duration::from_secs(15 * 60);
 pub(super) const UNSETTLED_LIMIT: usize = 64 << 20;
 
 /// The durations of an engine.
+#[derive(Debug, Clone, Copy)]
 pub(super) struct TimeLimits {
     pub(super) lease: Duration,
     pub(super) retention: Duration,
@@ -19,45 +20,45 @@ pub(super) struct TimeLimits {
 }
 
 impl TimeLimits {
-    /// Checks the durations, and returns the timeout of the store.
+    /// Returns the longest that an engine waits for its store.
+    pub(super) fn store_timeout(&self) -> Duration {
+        let default = Duration::from_secs(5).min(self.longest_timeout());
+        self.store_timeout.unwrap_or(default)
+    }
+
+    /// A renewal that takes this long is still in time.
+    fn longest_timeout(&self) -> Duration {
+        self.lease / 3
+    }
+
+    /// Checks the durations.
     pub(super) fn check(
         &self,
         section: &str,
         retention_name: &str,
         least: Duration,
         least_name: &str,
-    ) -> Result<Duration, ConfigError> {
-        let invalid = |field, value: Duration, allowed: String| {
-            let field = format!("{section}.{field}");
-            let value = format_args!("{value:?}");
-            Err(ConfigError::new(None, field, value, allowed))
+    ) -> Result<(), ConfigError> {
+        let check = |field, value: Duration, range, allowed: String| {
+            ConfigError::within(format!("{section}.{field}"), value, range, allowed)
         };
         let Self {
             lease,
             retention,
-            store_timeout,
             max_execution,
+            ..
         } = *self;
-        if !(Duration::from_secs(1)..=Duration::from_secs(600)).contains(&lease) {
-            return invalid("lease", lease, "1s to 10min".into());
-        }
-        if !(least..=365 * DAY).contains(&retention) {
-            let allowed = format!("{least_name} to 365 days");
-            return invalid(retention_name, retention, allowed);
-        }
-        if !(lease..=retention).contains(&max_execution) {
-            let allowed = format!("{lease:?}, a lease, to {retention:?}");
-            return invalid("max_execution", max_execution, allowed);
-        }
-        // A renewal that takes this long is still in time.
-        let longest = lease / 3;
-        match store_timeout {
-            None => Ok(longest.min(Duration::from_secs(5))),
-            Some(timeout) if timeout.is_zero() || timeout > longest => {
-                let allowed = format!("more than 0, up to {longest:?}, a third of the lease");
-                invalid("store_timeout", timeout, allowed)
-            }
-            Some(timeout) => Ok(timeout),
-        }
+        let leases = Duration::from_secs(1)..=Duration::from_secs(600);
+        check("lease", lease, leases, "1s to 10min".into())?;
+        let allowed = format!("{least_name} to 365 days");
+        check(retention_name, retention, least..=365 * DAY, allowed)?;
+        let allowed = format!("{lease:?}, a lease, to {retention:?}");
+        check("max_execution", max_execution, lease..=retention, allowed)?;
+        let timeouts = Duration::from_nanos(1)..=self.longest_timeout();
+        let allowed = format!(
+            "more than 0, up to {:?}, a third of the lease",
+            timeouts.end()
+        );
+        check("store_timeout", self.store_timeout(), timeouts, allowed)
     }
 }

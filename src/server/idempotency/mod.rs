@@ -184,8 +184,6 @@ mod settlement;
 mod timer;
 mod unknown;
 
-#[cfg(feature = "delivery")]
-pub(crate) use self::layer::Abandon;
 pub use self::{
     builder::{IdempotencyBuilder, Missing},
     drain::{Drain, Drained},
@@ -195,4 +193,9 @@ pub use self::{
     outcome::{HandlerOutcome, ServerErrors},
     service::Idempotency,
     unknown::UnknownOutcomes,
+};
+#[cfg(feature = "delivery")]
+pub(crate) use self::{
+    future::{AnswerFuture, ReplyResult},
+    layer::Abandon,
 };

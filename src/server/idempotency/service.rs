@@ -1,5 +1,4 @@
 use std::{
-    mem,
     sync::Arc,
     task::{Context, Poll},
 };
@@ -8,7 +7,9 @@ use http::{Request, Response};
 use http_body::Body;
 use tower::Service;
 
-use super::{IdempotencyFuture, future::State, keyed_request::KeyedRequest, settings::LayerState};
+use super::{
+    IdempotencyFuture, future::AnswerFuture, keyed_request::KeyedRequest, settings::LayerState,
+};
 use crate::{
     http::{BufferedBody, RequestBody},
     server::dialect::{Admission, Dialect, HttpDialect},
@@ -63,26 +64,24 @@ where
         let head = Request::from_parts(parts, ());
         IdempotencyFuture::new(
             match self.state.dialect.admit(self.state.context(), &head) {
-                Admission::Passed => State::Passed {
+                Admission::Passed => AnswerFuture::Passed {
                     future: self.inner.call(head.map(|()| body.untouched())),
                 },
                 Admission::Rejected(response) => {
                     crate::call::release(&mut self.inner);
                     telemetry::idempotency(Answered::Refused, || self.state.labels(&head, None));
-                    State::Rejected {
+                    AnswerFuture::Rejected {
                         response: Some(response),
                     }
                 }
                 Admission::Admitted(asked) => {
-                    // The clone that was made ready is the one that is called.
-                    let spare = self.inner.clone();
                     let keyed = KeyedRequest {
-                        service: mem::replace(&mut self.inner, spare),
+                        service: crate::call::take_ready(&mut self.inner),
                         state: Arc::clone(&self.state),
                         asked,
                         head: Box::new(head),
                     };
-                    State::Keyed {
+                    AnswerFuture::Stored {
                         future: Box::pin(keyed.answer(body)),
                     }
                 }

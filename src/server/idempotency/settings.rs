@@ -2,7 +2,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use http::Request;
 
-use super::{engine::Engine, outcome::Judge};
+use super::{engine::Engine, limits::TimeLimits, outcome::Judge};
 use crate::{
     http::{header_filter::HeaderFilter, headers::printable},
     server::dialect::{Context, Dialect, Scope},
@@ -16,10 +16,7 @@ pub(super) struct Settings {
     pub(super) namespace: Arc<str>,
     pub(super) request_limit: usize,
     pub(super) response_limit: usize,
-    pub(super) retention: Duration,
-    pub(super) lease: Duration,
-    pub(super) store_timeout: Option<Duration>,
-    pub(super) max_execution: Duration,
+    pub(super) limits: TimeLimits,
     pub(super) unsettled_limit: usize,
     pub(super) wait: Duration,
     pub(super) judge: Judge,
@@ -39,14 +36,14 @@ impl<St, D: Dialect> LayerState<St, D> {
     pub(super) fn context(&self) -> Context<'_> {
         let Settings {
             max_key_len,
-            retention,
+            limits,
             judge,
             namespace,
             ..
         } = &self.settings;
         Context {
             max_key_len: *max_key_len,
-            retention: *retention,
+            retention: limits.retention,
             no_effect: judge.server_errors.no_effect(),
             scope: &self.scope,
             namespace,
@@ -80,21 +77,14 @@ impl<St, D: Dialect> LayerState<St, D> {
 
 impl<St, D: fmt::Debug> fmt::Debug for LayerState<St, D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Settings {
-            retention,
-            lease,
-            wait,
-            judge,
-            fail_open,
-            ..
-        } = &self.settings;
+        let settings = &self.settings;
         f.debug_struct("Idempotency")
             .field("dialect", &self.dialect)
-            .field("retention", retention)
-            .field("lease", lease)
-            .field("wait", wait)
-            .field("server_errors", &judge.server_errors)
-            .field("fail_open", fail_open)
+            .field("retention", &settings.limits.retention)
+            .field("lease", &settings.limits.lease)
+            .field("wait", &settings.wait)
+            .field("server_errors", &settings.judge.server_errors)
+            .field("fail_open", &settings.fail_open)
             .finish_non_exhaustive()
     }
 }

@@ -1,4 +1,4 @@
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
 use http::Response;
 
@@ -85,14 +85,8 @@ impl<St: IdempotencyStore> UnknownOutcomes<St> {
     ///
     /// It is less than 24 hours (I-11).
     pub fn try_retention(mut self, retention: Duration) -> Result<Self, ConfigError> {
-        if retention < DAY {
-            return Err(ConfigError::new(
-                None,
-                "unknown_outcomes.retention",
-                format!("{retention:?}"),
-                "at least 24h",
-            ));
-        }
+        let (field, long) = ("unknown_outcomes.retention", DAY..=Duration::MAX);
+        ConfigError::within(field, retention, long, "at least 24h")?;
         self.retention = retention;
         Ok(self)
     }
@@ -197,10 +191,4 @@ impl<St: IdempotencyStore> UnknownOutcomes<St> {
     }
 }
 
-impl<St> fmt::Debug for UnknownOutcomes<St> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("UnknownOutcomes")
-            .field("retention", &self.retention)
-            .finish_non_exhaustive()
-    }
-}
+opaque_debug! { UnknownOutcomes<St>, self, retention = self.retention }

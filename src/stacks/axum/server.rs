@@ -136,11 +136,7 @@ impl<E, T: Clone, F: Clone> Clone for OwnerLayer<E, T, F> {
     }
 }
 
-impl<E, T, F> fmt::Debug for OwnerLayer<E, T, F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OwnerLayer").finish_non_exhaustive()
-    }
-}
+opaque_debug! { OwnerLayer<E, T, F> }
 
 impl<E, T: Clone, F: Clone, S> Layer<S> for OwnerLayer<E, T, F> {
     type Service = OwnerService<S, E, T, F>;

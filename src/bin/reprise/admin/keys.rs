@@ -16,7 +16,7 @@ use tower_reprise::{
     store::{FencingToken, OutcomeCursor, RecordKey, Resolved, UnknownOutcome},
 };
 
-use super::{AdminError, Params, Path, StoreAdmin};
+use super::{AdminError, Params, Path, StoreAdmin, replays};
 
 pub(super) fn routes() -> Router<StoreAdmin> {
     Router::new()
@@ -37,11 +37,7 @@ async fn list(
     State(admin): State<StoreAdmin>,
     Params(page): Params<Page>,
 ) -> Result<Json<Value>, AdminError> {
-    let limit = page.limit.unwrap_or(100);
-    if !(1..=1000).contains(&limit) {
-        let value = limit.to_string();
-        return Err(AdminError::invalid("limit", &value, "1 to 1000"));
-    }
+    let limit = replays::limit(page.limit)?;
     let after = page.after.as_deref().map(|after| {
         let parsed = after.parse::<OutcomeCursor>();
         let allowed = "the `next` of an earlier page";

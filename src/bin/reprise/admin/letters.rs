@@ -23,8 +23,11 @@ use super::{
 pub(super) fn routes() -> Router<StoreAdmin> {
     Router::new()
         .route("/", get(list))
-        .route("/redrive", post(redrive_all))
-        .route("/purge", post(purge_all))
+        .route(
+            "/redrive",
+            post(|admin, many| all(Act::Redrive, admin, many)),
+        )
+        .route("/purge", post(|admin, many| all(Act::Purge, admin, many)))
         .route("/{id}", get(one))
         .route("/{id}/redrive", post(redrive))
         .route("/{id}/purge", post(purge))
@@ -181,24 +184,10 @@ impl Many {
     }
 }
 
-async fn redrive_all(
-    State(admin): State<StoreAdmin>,
-    Params(many): Params<Many>,
-) -> Result<(StatusCode, Json<Value>), AdminError> {
-    act_on_all(Act::Redrive, &admin, &many).await
-}
-
-async fn purge_all(
-    State(admin): State<StoreAdmin>,
-    Params(many): Params<Many>,
-) -> Result<(StatusCode, Json<Value>), AdminError> {
-    act_on_all(Act::Purge, &admin, &many).await
-}
-
-async fn act_on_all(
+async fn all(
     act: Act,
-    admin: &StoreAdmin,
-    many: &Many,
+    State(admin): State<StoreAdmin>,
+    Params(many): Params<Many>,
 ) -> Result<(StatusCode, Json<Value>), AdminError> {
     let selection = many.selection()?;
     if many.background && !many.dry_run {

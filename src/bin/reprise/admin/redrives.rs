@@ -3,7 +3,7 @@
 use std::{
     collections::VecDeque,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -102,7 +102,7 @@ impl Redrives {
             task: task.abort_handle(),
         };
         let described = known.describe();
-        let mut all = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.known();
         all.push_back(known);
         if all.len() > REMEMBERED {
             all.pop_front();
@@ -111,8 +111,11 @@ impl Redrives {
     }
 
     pub(super) fn describe(&self) -> Value {
-        let all = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        all.iter().map(Known::describe).collect()
+        self.known().iter().map(Known::describe).collect()
+    }
+
+    fn known(&self) -> MutexGuard<'_, VecDeque<Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -154,8 +157,7 @@ async fn one(
     Path(number): Path<String>,
 ) -> Result<Json<Value>, AdminError> {
     let number = parse(&number)?;
-    let all = admin.redrives.known.lock();
-    let all = all.unwrap_or_else(PoisonError::into_inner);
+    let all = admin.redrives.known();
     let known = all.iter().find(|known| known.number == number);
     known
         .map(|known| Json(known.describe()))
@@ -174,8 +176,7 @@ async fn stop(
 ) -> Result<Json<Value>, AdminError> {
     let number = parse(&path)?;
     {
-        let all = admin.redrives.known.lock();
-        let all = all.unwrap_or_else(PoisonError::into_inner);
+        let all = admin.redrives.known();
         let known = all.iter().find(|known| known.number == number);
         known.ok_or_else(AdminError::not_found)?.task.abort();
     }

@@ -42,26 +42,24 @@ fn replay() -> String {
     "replay".to_owned()
 }
 
-impl Page {
-    pub(crate) fn limit(&self) -> Result<u32, AdminError> {
-        let limit = self.limit.unwrap_or(100);
-        match (1..=1000).contains(&limit) {
-            true => Ok(limit),
-            false => Err(AdminError::invalid(
-                "limit",
-                &limit.to_string(),
-                "1 to 1000",
-            )),
-        }
-    }
+/// Checks the length of a page.
+pub(super) fn limit(limit: Option<u32>) -> Result<u32, AdminError> {
+    let limit = limit.unwrap_or(100);
+    let refused = || AdminError::invalid("limit", &limit.to_string(), "1 to 1000");
+    (1..=1000)
+        .contains(&limit)
+        .then_some(limit)
+        .ok_or_else(refused)
+}
 
+impl Page {
     /// All but the status and the cause, which stores do not select by.
     pub(crate) fn query(&self) -> Result<Query, AdminError> {
         Ok(Query {
             owner: self.owner.clone(),
             label: self.label.clone(),
             after: self.after,
-            ..Query::new(self.queue.clone(), self.limit()?)
+            ..Query::new(self.queue.clone(), limit(self.limit)?)
         })
     }
 

@@ -292,23 +292,21 @@ fn upstream(
             _ => read.wrong("endpoints", &count, allowed),
         });
     }
+    let own = |name: &str, flag: &str| match read.get(name) {
+        None => flags.bool(flag),
+        Some(_) => read.bool(name),
+    };
     let upstream = UpstreamSettings {
         name: name.into(),
         is_named: true,
         endpoints,
-        http2: match read.get("http2") {
-            None => flags.bool("upstream-http2")?,
-            Some(_) => read.bool("http2")?,
-        },
+        http2: own("http2", "upstream-http2")?,
         roots: read.authorities("ca")?,
         connect_timeout: match read.get("connect-timeout") {
             None => flags.connect_timeout()?,
             Some(_) => read.connect_timeout()?,
         },
-        preserve_host: match read.get("preserve-host") {
-            None => flags.bool("preserve-host")?,
-            Some(_) => read.bool("preserve-host")?,
-        },
+        preserve_host: own("preserve-host", "preserve-host")?,
         replay_authorization: read.credential("replay-authorization-file")?,
     };
     check_host(&read, "http2", &upstream)?;

@@ -52,10 +52,9 @@ impl Rates {
         default: Option<u32>,
         own: HashMap<String, u32>,
     ) -> Result<Self, ConfigError> {
-        let all = default.iter().chain(own.values());
-        if let Some(wrong) = all.copied().find(|rate| !(1..=10_000).contains(rate)) {
+        for rate in default.iter().chain(own.values()) {
             let allowed = "1 to 10000 deliveries a second";
-            return Err(ConfigError::new(None, "webhook.rate", wrong, allowed));
+            ConfigError::within("webhook.rate", *rate, 1..=10_000, allowed)?;
         }
         Ok(Self {
             default,

@@ -1,7 +1,5 @@
 use std::{
-    fmt,
     future::{Future, ready},
-    mem,
     pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll},
@@ -113,9 +111,7 @@ where
                 Box::pin(ready(Ok(refusal(&unverified(error)))))
             }
             Ok(claimed) => {
-                // Calls the service that was readied, and keeps its clone.
-                let spare = self.inner.clone();
-                let inner = mem::replace(&mut self.inner, spare);
+                let inner = crate::call::take_ready(&mut self.inner);
                 let settings = Arc::clone(&self.settings);
                 Box::pin(verify_and_call(settings, inner, request, claimed))
             }
@@ -166,11 +162,7 @@ type VerifyResult<R, E> = Result<Response<ProblemBody<R>>, E>;
 #[must_use = "futures do nothing unless polled"]
 pub struct WebhookVerifyFuture<R, E>(Pin<Box<dyn Future<Output = VerifyResult<R, E>> + Send>>);
 
-impl<R, E> fmt::Debug for WebhookVerifyFuture<R, E> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("WebhookVerifyFuture")
-    }
-}
+opaque_debug! { WebhookVerifyFuture<R, E> }
 
 impl<R, E> Future for WebhookVerifyFuture<R, E> {
     type Output = VerifyResult<R, E>;

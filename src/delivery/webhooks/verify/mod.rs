@@ -73,6 +73,7 @@ mod layer;
 use std::{
     error::Error,
     fmt,
+    ops::RangeInclusive,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -89,8 +90,7 @@ use crate::error::ConfigError;
 const MAX_SIGNATURES: usize = 16;
 
 const TOLERANCE: Duration = Duration::from_secs(5 * 60);
-const MIN_TOLERANCE: Duration = Duration::from_secs(1);
-const MAX_TOLERANCE: Duration = Duration::from_secs(60 * 60);
+const TOLERANCES: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(60 * 60);
 
 /// Checks signatures with one key, or with several during a rotation.
 ///
@@ -141,11 +141,7 @@ impl Verifier {
     ///
     /// Less than a second, or more than an hour.
     pub fn tolerance(mut self, tolerance: Duration) -> Result<Self, ConfigError> {
-        if !(MIN_TOLERANCE..=MAX_TOLERANCE).contains(&tolerance) {
-            let value = format!("{tolerance:?}");
-            let allowed = "1 s to 1 h";
-            return Err(ConfigError::new(None, "verifier.tolerance", value, allowed));
-        }
+        ConfigError::within("verifier.tolerance", tolerance, TOLERANCES, "1 s to 1 h")?;
         self.tolerance = tolerance;
         Ok(self)
     }
@@ -233,14 +229,7 @@ impl Verifier {
     }
 }
 
-impl fmt::Debug for Verifier {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Verifier")
-            .field("keys", &self.keys.len())
-            .field("tolerance", &self.tolerance)
-            .finish_non_exhaustive()
-    }
-}
+opaque_debug! { Verifier, self, keys = self.keys.len(), tolerance = self.tolerance }
 
 /// Returns the only value of a header.
 fn one<'a>(headers: &'a HeaderMap, name: &'static str) -> Result<&'a str, VerifyError> {

@@ -1,4 +1,4 @@
-use std::{fmt, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use tower::Layer;
 
@@ -68,13 +68,7 @@ impl<St, F> Clone for EventDedupLayer<St, F> {
     }
 }
 
-impl<St, F> fmt::Debug for EventDedupLayer<St, F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EventDedupLayer")
-            .field("consumer", &self.state.consumer)
-            .finish_non_exhaustive()
-    }
-}
+opaque_debug! { EventDedupLayer<St, F>, self, consumer = self.state.consumer }
 
 impl<S, St, F> Layer<S> for EventDedupLayer<St, F> {
     type Service = EventDedup<S, St, F>;
@@ -98,13 +92,7 @@ pub struct EventDedupBuilder<St, F = Missing, O = Missing> {
     limits: TimeLimits,
 }
 
-impl<St, F, O> fmt::Debug for EventDedupBuilder<St, F, O> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EventDedupBuilder")
-            .field("consumer", &self.consumer)
-            .finish_non_exhaustive()
-    }
-}
+opaque_debug! { EventDedupBuilder<St, F, O>, self, consumer = self.consumer }
 
 impl<St, O> EventDedupBuilder<St, Missing, O> {
     /// Sets the id of an event: the same for each delivery, another for another event. An event
@@ -173,22 +161,12 @@ impl<St: IdempotencyStore, F> EventDedupBuilder<St, F, CrashPolicy> {
     ///
     /// A setting that is not allowed.
     pub fn build(self) -> Result<EventDedupLayer<St, F>, ConfigError> {
-        let TimeLimits {
-            lease,
-            retention,
-            max_execution,
-            ..
-        } = self.limits;
-        let store_timeout = self
-            .limits
-            .check("events", "window", WEEK, "7 days (R-6)")?;
+        let limits = self.limits;
+        limits.check("events", "window", WEEK, "7 days (R-6)")?;
         let engine = EngineSettings {
-            lease,
-            retention,
+            limits,
             crash_policy: self.crash_policy,
-            store_timeout,
             fails_open: false,
-            max_execution,
             unsettled_limit: UNSETTLED_LIMIT,
         };
         Ok(EventDedupLayer {

@@ -2,7 +2,6 @@ use std::{
     error::Error,
     fmt,
     future::Future,
-    mem,
     pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll},
@@ -100,13 +99,8 @@ impl<S: Clone, St, F> Clone for EventDedup<S, St, F> {
     }
 }
 
-impl<S: fmt::Debug, St, F> fmt::Debug for EventDedup<S, St, F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EventDedup")
-            .field("inner", &self.inner)
-            .field("consumer", &self.state.consumer)
-            .finish_non_exhaustive()
-    }
+opaque_debug! {
+    EventDedup<S: fmt::Debug, St, F>, self, inner = self.inner, consumer = self.state.consumer
 }
 
 impl<S, St, F, E, T> Service<E> for EventDedup<S, St, F>
@@ -138,9 +132,7 @@ where
         digest.part(self.state.consumer.as_bytes());
         digest.part(id);
         let key = RecordKey::from(digest);
-        // The clone that was made ready is the one that is called.
-        let spare = self.inner.clone();
-        let inner = mem::replace(&mut self.inner, spare);
+        let inner = crate::call::take_ready(&mut self.inner);
         Box::pin(consume(Arc::clone(&self.state.engine), inner, event, key))
     }
 }
@@ -167,7 +159,7 @@ where
             fingerprint: Fingerprint::new([0; 32]),
         },
         note: Note::NONE,
-        retention: engine.retention,
+        retention: engine.settings.limits.retention,
     };
     let not_consumed = match engine.claim(&operation, None).await {
         Ok(Claimed::New(lease)) => {
@@ -175,7 +167,7 @@ where
                 true => Answered::Orphaned,
                 false => Answered::Executed,
             });
-            let execution = Execution::new(engine.clone(), key, lease, engine.retention);
+            let execution = Execution::new(engine.clone(), key, lease, operation.retention);
             let pending = engine.pending.execution();
             let processing = tokio::spawn(telemetry::in_span(async move {
                 let _pending = pending;
@@ -244,6 +236,6 @@ where
     };
     match engine.settle(execution, settlement).await {
         Ownership::Held => processed.map(Consumed::Processed),
-        Ownership::Lost => Err(NotConsumed::InFlight(engine.lease).into()),
+        Ownership::Lost => Err(NotConsumed::InFlight(engine.settings.limits.lease).into()),
     }
 }
