@@ -15,6 +15,11 @@ pub(crate) trait Restart {
     fn stop(&mut self) -> impl Future<Output = ()>;
     fn start(&mut self) -> impl Future<Output = ()>;
 
+    /// In good order: sessions are told.
+    fn shut_down(&mut self) -> impl Future<Output = ()> {
+        self.stop()
+    }
+
     /// As if its machine had no memory left: no process of it ends anything.
     fn kill(&mut self) -> impl Future<Output = ()> {
         self.stop()

@@ -73,6 +73,10 @@ impl Restart for Own {
             .args(["-m", "immediate", "-s", "stop"]));
     }
 
+    async fn shut_down(&mut self) {
+        run(self.command("pg_ctl").args(["-m", "fast", "-s", "stop"]));
+    }
+
     /// Those that it started end when they notice.
     async fn kill(&mut self) {
         let pid = self.folder.path().join("data/postmaster.pid");

@@ -53,6 +53,12 @@ impl Restart for Own {
         process.kill().await.expect("kill");
     }
 
+    async fn shut_down(&mut self) {
+        self.signal("-TERM");
+        let mut process = self.process.take().expect("a server that runs");
+        process.wait().await.expect("its end");
+    }
+
     async fn start(&mut self) {
         let process = tokio::process::Command::new(redis_server().expect("a program"))
             .args(["--bind", "127.0.0.1", "--port", &self.port.to_string()])
