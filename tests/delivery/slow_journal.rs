@@ -22,20 +22,19 @@ use tower_reprise::{
     },
     error::BoxError,
     store::{
-        MemoryStore, Ownership, RecordKey, StoreError, StoreErrorKind,
+        MemoryStore, Ownership, StoreError, StoreErrorKind,
         journal::{
-            CommandResult, Counts, Duplicate, Enqueued, Entry, EntryCommand, EntryId, Erased,
-            Journal, LeaseRequest, LeaseToken, NewEntry, Query, Settlement, Status,
+            Enqueued, Entry, EntryId, Journal, LeaseRequest, LeaseToken, NewEntry, Query,
+            Settlement, Status, WrapJournal, WrappedJournal,
         },
     },
 };
 
-use crate::setup::{DAY, SECOND, find};
+use crate::setup::{DAY, SECOND};
 
 /// Takes so long to commit an outcome, and counts what it is asked.
 #[derive(Clone, Default)]
-struct Slow {
-    inner: MemoryStore,
+struct Slowly {
     settling: Duration,
     down: Arc<AtomicBool>,
     lanes: Arc<AtomicUsize>,
@@ -43,101 +42,66 @@ struct Slow {
     sealed: bool,
 }
 
-impl Journal for Slow {
-    async fn enqueue(&self, entry: NewEntry) -> Result<Enqueued, StoreError> {
-        self.inner.enqueue(entry).await
+type Slow = WrappedJournal<MemoryStore, Slowly>;
+
+impl Slowly {
+    fn journal(self) -> Slow {
+        WrappedJournal::new(MemoryStore::new(), self)
     }
 
-    async fn lanes(
+    fn up(&self) -> Result<(), StoreError> {
+        match self.down.load(Ordering::Relaxed) {
+            true => Err(StoreError::new(StoreErrorKind::Unavailable, "down")),
+            false => Ok(()),
+        }
+    }
+}
+
+impl WrapJournal for Slowly {
+    async fn lanes<J: Journal>(
         &self,
+        journal: &J,
         queue: &str,
         after: Option<&str>,
         limit: u32,
     ) -> Result<Vec<String>, StoreError> {
         self.lanes.fetch_add(1, Ordering::Relaxed);
-        self.inner.lanes(queue, after, limit).await
+        journal.lanes(queue, after, limit).await
     }
 
-    async fn lease(&self, want: LeaseRequest) -> Result<Vec<Entry>, StoreError> {
+    async fn lease<J: Journal>(
+        &self,
+        journal: &J,
+        request: LeaseRequest,
+    ) -> Result<Vec<Entry>, StoreError> {
         self.leases.fetch_add(1, Ordering::Relaxed);
-        self.inner.lease(want).await
+        journal.lease(request).await
     }
 
-    async fn extend(
+    async fn settle<J: Journal>(
         &self,
+        journal: &J,
         id: EntryId,
         lease_token: LeaseToken,
-        lease: Duration,
-    ) -> Result<Ownership, StoreError> {
-        self.inner.extend(id, lease_token, lease).await
-    }
-
-    async fn settle(
-        &self,
-        id: EntryId,
-        lease_token: LeaseToken,
-        settle: Settlement,
+        settlement: Settlement,
     ) -> Result<Ownership, StoreError> {
         tokio::time::sleep(self.settling).await;
-        if self.down.load(Ordering::Relaxed) {
-            return Err(StoreError::new(StoreErrorKind::Unavailable, "down"));
-        }
-        self.inner.settle(id, lease_token, settle).await
+        self.up()?;
+        journal.settle(id, lease_token, settlement).await
     }
 
-    async fn bury(
+    async fn bury<J: Journal>(
         &self,
+        journal: &J,
         entry: NewEntry,
         attempts: u32,
-        settle: Settlement,
+        settlement: Settlement,
     ) -> Result<Enqueued, StoreError> {
-        if self.down.load(Ordering::Relaxed) {
-            return Err(StoreError::new(StoreErrorKind::Unavailable, "down"));
-        }
-        self.inner.bury(entry, attempts, settle).await
+        self.up()?;
+        journal.bury(entry, attempts, settlement).await
     }
 
-    async fn command(
-        &self,
-        id: EntryId,
-        command: EntryCommand,
-    ) -> Result<Option<CommandResult>, StoreError> {
-        self.inner.command(id, command).await
-    }
-
-    async fn erase(&self, queue: &str, owner: &str, limit: u32) -> Result<Erased, StoreError> {
-        self.inner.erase(queue, owner, limit).await
-    }
-
-    async fn find(&self, id: EntryId) -> Result<Option<Entry>, StoreError> {
-        self.inner.find(id).await
-    }
-
-    async fn find_duplicate(
-        &self,
-        queue: &str,
-        key: RecordKey,
-    ) -> Result<Option<Duplicate>, StoreError> {
-        self.inner.find_duplicate(queue, key).await
-    }
-
-    async fn list(&self, query: Query) -> Result<Vec<Entry>, StoreError> {
-        self.inner.list(query).await
-    }
-
-    async fn counts(&self, queue: &str) -> Result<Counts, StoreError> {
-        self.inner.counts(queue).await
-    }
-
-    async fn position(&self, id: EntryId, limit: u32) -> Result<Option<u32>, StoreError> {
-        self.inner.position(id, limit).await
-    }
-
-    async fn secret(&self) -> Result<[u8; 32], StoreError> {
-        self.inner.secret().await
-    }
-
-    fn is_sealed(&self) -> bool {
+    fn is_sealed<J: Journal>(&self, _: &J) -> bool {
         self.sealed
     }
 }
@@ -171,10 +135,11 @@ fn entry(lane: &str) -> NewEntry {
 }
 
 async fn with(entries: usize, settling: Duration) -> Slow {
-    let journal = Slow {
+    let slowly = Slowly {
         settling,
-        ..Slow::default()
+        ..Slowly::default()
     };
+    let journal = slowly.journal();
     for _ in 0..entries {
         journal.enqueue(entry("")).await.unwrap();
     }
@@ -212,7 +177,7 @@ async fn quick_handlers_have_full_leases() {
     let worker = worker.start().unwrap();
     tokio::time::sleep(5 * SECOND).await;
     assert_eq!((handler.count(), completed(&journal).await), (480, 480));
-    let leases = journal.leases.load(Ordering::Relaxed);
+    let leases = journal.wrapper().leases.load(Ordering::Relaxed);
     assert!(leases <= 480 / 48 + 1, "{leases}");
     drop(worker);
 }
@@ -241,7 +206,7 @@ async fn j_14_a_shutdown_does_not_wait_for_a_journal_that_is_down() {
         (3600 * SECOND, Duration::ZERO),
     ] {
         let journal = with(1, settling).await;
-        journal.down.store(true, Ordering::Relaxed);
+        journal.wrapper().down.store(true, Ordering::Relaxed);
         let handler = Handled {
             handling,
             ..Handled::default()
@@ -294,7 +259,7 @@ async fn j_5_known_lanes_are_not_asked_for_again() {
     let worker = worker.concurrency(4).per_lane(2).start().unwrap();
     tokio::time::sleep(SECOND / 2).await;
     assert_eq!(completed(&journal).await, 120);
-    let (lanes, leases) = (&journal.lanes, &journal.leases);
+    let (lanes, leases) = (&journal.wrapper().lanes, &journal.wrapper().leases);
     let (lanes, leases) = (
         lanes.load(Ordering::Relaxed),
         leases.load(Ordering::Relaxed),
@@ -318,7 +283,8 @@ async fn j_5_a_new_lane_is_found_at_the_next_look() {
     let id = late.id;
     journal.enqueue(late).await.unwrap();
     tokio::time::sleep(2 * SECOND).await;
-    assert_eq!(find(&journal.inner, id).await.status, Status::Completed);
+    let late = journal.find(id).await.unwrap().unwrap();
+    assert_eq!(late.status, Status::Completed);
     assert!(completed(&journal).await < 1_000, "while others still wait");
     drop(worker);
 }
@@ -350,7 +316,7 @@ async fn what_is_leased_ahead_waits_and_is_given_back() {
 
 #[tokio::test]
 async fn too_many_ahead_are_refused() {
-    let worker = WorkerBuilder::new(Slow::default(), "jobs", Handled::default());
+    let worker = WorkerBuilder::new(Slowly::default().journal(), "jobs", Handled::default());
     let error = worker.prefetch(10_001).start().unwrap_err().to_string();
     assert_eq!(error, "worker.prefetch is 10001, allowed: 0 to 10000");
 }
@@ -358,7 +324,7 @@ async fn too_many_ahead_are_refused() {
 /// an event is not acknowledged before its letter is stored.
 #[tokio::test(start_paused = true)]
 async fn q_1_q_5_a_letter_is_stored_whole_or_not_acknowledged() {
-    let journal = Slow::default();
+    let journal = Slowly::default().journal();
     let letter = |id: &&str| Letter {
         id: Some((*id).to_owned()),
         ..Letter::default()
@@ -374,9 +340,9 @@ async fn q_1_q_5_a_letter_is_stored_whole_or_not_acknowledged() {
         journal.count(query).await.unwrap()
     };
 
-    journal.down.store(true, Ordering::Relaxed);
+    journal.wrapper().down.store(true, Ordering::Relaxed);
     deliver().await.unwrap_err();
-    journal.down.store(false, Ordering::Relaxed);
+    journal.wrapper().down.store(false, Ordering::Relaxed);
     assert_eq!(letters().await, 0);
     assert!(matches!(
         deliver().await.unwrap(),
@@ -392,9 +358,12 @@ async fn q_1_q_5_a_letter_is_stored_whole_or_not_acknowledged() {
 #[tokio::test(start_paused = true)]
 async fn j_13_credentials_of_callbacks_need_a_sealed_journal_of_replays() {
     for (sealed, status) in [(false, 400), (true, 202)] {
-        let journal = |sealed| Slow {
-            sealed,
-            ..Slow::default()
+        let journal = |sealed| {
+            let slowly = Slowly {
+                sealed,
+                ..Slowly::default()
+            };
+            slowly.journal()
         };
         let signer = Signer::new("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap();
         let webhooks = Webhooks::builder(journal(!sealed), signer).build();
@@ -428,10 +397,10 @@ async fn j_17_a_lease_is_extended_while_its_settlement_waits() {
     let worker = worker.lease(10 * SECOND).start().unwrap();
     let other = WorkerBuilder::new(journal.clone(), "jobs", handler.clone());
     let other = other.lease(10 * SECOND).start().unwrap();
-    journal.down.store(true, Ordering::Relaxed);
+    journal.wrapper().down.store(true, Ordering::Relaxed);
     tokio::time::sleep(3600 * SECOND).await;
     assert_eq!(handler.count(), 1);
-    journal.down.store(false, Ordering::Relaxed);
+    journal.wrapper().down.store(false, Ordering::Relaxed);
     tokio::time::sleep(60 * SECOND).await;
     assert_eq!((handler.count(), completed(&journal).await), (1, 1));
     drop((worker, other));

@@ -78,7 +78,7 @@ async fn i_16_a_client_that_hangs_up_during_the_claim() {
         tokio::time::advance(delay).await;
         first.abort();
         tokio::time::sleep(2 * SECOND).await;
-        assert_eq!((handler.runs(), store.memory.len()), (0, 0));
+        assert_eq!((handler.runs(), store.store.len()), (0, 0));
         assert_eq!(store.calls(Verb::Release), 1);
         assert_eq!(send(&server, post("k")).await.body, "run 1");
     }

@@ -5,10 +5,9 @@ use std::time::Duration;
 use tower_reprise::store::{CrashPolicy, MemoryStore, StoreErrorKind};
 
 use crate::setup::{
-    DAY, Fault, Flaky, Handler, LEASE, SECOND, Verb, builder, post, send, settle, start, status,
+    ALWAYS, DAY, Fault, Flaky, Handler, LEASE, SECOND, Verb, builder, post, send, settle, start,
+    status,
 };
-
-const ALWAYS: usize = usize::MAX;
 
 const KINDS: [StoreErrorKind; 7] = [
     StoreErrorKind::Unavailable,

@@ -1,4 +1,4 @@
-//! A handler that can be held and counted, and a store that can fail.
+//! A handler that can be held and counted.
 
 use std::{
     collections::VecDeque,
@@ -23,11 +23,10 @@ use tower_reprise::{
     error::BoxError,
     http::{BufferedBody, RequestBody},
     server::idempotency::{Execution, IdempotencyBuilder, IdempotencyLayer, Missing},
-    store::{
-        Claim, Claimed, CrashPolicy, FencingToken, IdempotencyStore, MemoryStore, Ownership,
-        RecordKey, StoreError, StoreErrorKind, Stored,
-    },
+    store::{CrashPolicy, IdempotencyStore, MemoryStore},
 };
+
+pub(crate) use crate::support::flaky::{ALWAYS, Fault, Flaky, Verb};
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 pub(crate) const LEASE: Duration = Duration::from_secs(30);
@@ -299,128 +298,5 @@ pub(crate) fn start(server: &Server, request: Request<Frames>) -> tokio::task::J
 pub(crate) async fn settle() {
     for _ in 0..50 {
         tokio::task::yield_now().await;
-    }
-}
-
-/// A verb of a store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verb {
-    Claim,
-    Renew,
-    Complete,
-    Release,
-}
-
-/// A fault of the store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fault {
-    /// Nothing happens.
-    Error(StoreErrorKind),
-    /// It happens, and the answer gets lost.
-    Lost,
-    /// No answer ever comes.
-    Hang,
-    /// It happens, after a while.
-    Slow(Duration),
-}
-
-/// A store that fails on demand.
-#[derive(Debug, Clone)]
-pub(crate) struct Flaky<St = MemoryStore> {
-    pub(crate) memory: St,
-    faults: Arc<Mutex<Vec<(Verb, Fault, usize)>>>,
-    calls: Arc<Mutex<Vec<Verb>>>,
-}
-
-impl Default for Flaky {
-    fn default() -> Self {
-        Self::new(MemoryStore::new())
-    }
-}
-
-impl<St> Flaky<St> {
-    pub(crate) fn new(store: St) -> Self {
-        Self {
-            memory: store,
-            faults: Arc::default(),
-            calls: Arc::default(),
-        }
-    }
-
-    /// The next `times` calls of `verb` go wrong.
-    pub(crate) fn fail(&self, verb: Verb, fault: Fault, times: usize) {
-        self.faults.lock().unwrap().push((verb, fault, times));
-    }
-
-    pub(crate) fn heal(&self) {
-        self.faults.lock().unwrap().clear();
-    }
-
-    pub(crate) fn calls(&self, verb: Verb) -> usize {
-        let calls = self.calls.lock().unwrap();
-        calls.iter().filter(|call| **call == verb).count()
-    }
-
-    fn fault(&self, verb: Verb) -> Option<Fault> {
-        self.calls.lock().unwrap().push(verb);
-        let mut faults = self.faults.lock().unwrap();
-        let (_, fault, left) = faults
-            .iter_mut()
-            .find(|(v, _, left)| *v == verb && *left > 0)?;
-        *left -= 1;
-        Some(*fault)
-    }
-
-    async fn run<T>(
-        &self,
-        verb: Verb,
-        transition: impl Future<Output = Result<T, StoreError>>,
-    ) -> Result<T, StoreError> {
-        match self.fault(verb) {
-            None => transition.await,
-            Some(Fault::Error(kind)) => Err(StoreError::new(kind, "on demand")),
-            Some(Fault::Lost) => {
-                transition.await?;
-                Err(StoreError::new(StoreErrorKind::Unavailable, "answer lost").in_doubt())
-            }
-            Some(Fault::Hang) => std::future::pending().await,
-            Some(Fault::Slow(time)) => {
-                tokio::time::sleep(time).await;
-                transition.await
-            }
-        }
-    }
-}
-
-impl<St: IdempotencyStore> IdempotencyStore for Flaky<St> {
-    async fn claim(&self, claim: Claim) -> Result<Claimed, StoreError> {
-        self.run(Verb::Claim, self.memory.claim(claim)).await
-    }
-
-    async fn renew(
-        &self,
-        key: RecordKey,
-        token: FencingToken,
-        lease: Duration,
-        retention: Duration,
-    ) -> Result<Ownership, StoreError> {
-        let renewal = self.memory.renew(key, token, lease, retention);
-        self.run(Verb::Renew, renewal).await
-    }
-
-    async fn complete(
-        &self,
-        key: RecordKey,
-        token: FencingToken,
-        stored: Stored,
-        retention: Duration,
-    ) -> Result<Ownership, StoreError> {
-        let completion = self.memory.complete(key, token, stored, retention);
-        self.run(Verb::Complete, completion).await
-    }
-
-    async fn release(&self, key: RecordKey, token: FencingToken) -> Result<Ownership, StoreError> {
-        self.run(Verb::Release, self.memory.release(key, token))
-            .await
     }
 }

@@ -16,6 +16,8 @@ pub(crate) mod codes;
 pub(crate) mod crash;
 pub(crate) mod database;
 pub(crate) mod disk;
+#[cfg(feature = "server")]
+pub(crate) mod flaky;
 #[cfg(feature = "tonic")]
 pub(crate) mod grpc;
 #[cfg(feature = "hyper")]

@@ -1,13 +1,6 @@
 //! The dashboard, the alert rules and the guide, against what an exporter shows.
 
-use std::{
-    convert::Infallible,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{convert::Infallible, time::Duration};
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -18,66 +11,20 @@ use tower_reprise::{
     CircuitBreakerLayer, Dependencies, IdempotencyLayer,
     delivery::replay::Replay,
     server::dialect::Scope,
-    store::{
-        Claim, Claimed, CrashPolicy, FencingToken, IdempotencyStore, MemoryStore, Ownership,
-        RecordKey, StoreError, StoreErrorKind, Stored,
-    },
+    store::{CrashPolicy, MemoryStore},
     telemetry,
 };
 
 use crate::{
     hedges,
     setup::{URI, deps, get, peer, policy, reply, retry_only},
-    support::promql::{Exported, alerts, assert_documented, panels},
+    support::{
+        flaky::Flaky,
+        promql::{Exported, alerts, assert_documented, panels},
+    },
 };
 
 const MINUTE: Duration = Duration::from_secs(60);
-
-/// A store that takes nothing while it is down.
-#[derive(Clone)]
-struct Fragile {
-    store: MemoryStore,
-    down: Arc<AtomicBool>,
-}
-
-impl Fragile {
-    fn up(&self) -> Result<&MemoryStore, StoreError> {
-        match self.down.load(Ordering::Relaxed) {
-            true => Err(StoreError::new(StoreErrorKind::Unavailable, "down")),
-            false => Ok(&self.store),
-        }
-    }
-}
-
-impl IdempotencyStore for Fragile {
-    async fn claim(&self, claim: Claim) -> Result<Claimed, StoreError> {
-        self.up()?.claim(claim).await
-    }
-
-    async fn renew(
-        &self,
-        key: RecordKey,
-        token: FencingToken,
-        lease: Duration,
-        retention: Duration,
-    ) -> Result<Ownership, StoreError> {
-        self.up()?.renew(key, token, lease, retention).await
-    }
-
-    async fn complete(
-        &self,
-        key: RecordKey,
-        token: FencingToken,
-        stored: Stored,
-        retention: Duration,
-    ) -> Result<Ownership, StoreError> {
-        self.up()?.complete(key, token, stored, retention).await
-    }
-
-    async fn release(&self, key: RecordKey, token: FencingToken) -> Result<Ownership, StoreError> {
-        self.up()?.release(key, token).await
-    }
-}
 
 async fn hedged_calls() {
     let deps = Dependencies::new(hedges::hedging().build().unwrap());
@@ -117,20 +64,18 @@ fn keyed(key: &str) -> Request<Full<Bytes>> {
 }
 
 async fn operations() {
-    let store = Fragile {
-        store: MemoryStore::new(),
-        down: Arc::default(),
-    };
-    let down = Arc::clone(&store.down);
-    let layer = IdempotencyLayer::builder(store)
+    let store = Flaky::default();
+    let layer = IdempotencyLayer::builder(store.clone())
         .scope(Scope::anonymous("everybody"))
         .crash_policy(CrashPolicy::Reexecute)
         .build()
         .unwrap();
-    let goes_down = Arc::clone(&down);
+    let goes_down = store.clone();
     let handler = service_fn(move |request: Request<_>| {
         let key = request.headers()["idempotency-key"].clone();
-        goes_down.store(key == "settled-late", Ordering::Relaxed);
+        if key == "settled-late" {
+            goes_down.go_down();
+        }
         async move {
             if key == "broken-off" {
                 std::future::pending::<()>().await;
@@ -141,13 +86,13 @@ async fn operations() {
     let server = layer.layer(handler);
     let _ = server.clone().oneshot(keyed("settled-late")).await;
     let _ = server.clone().oneshot(keyed("refused")).await;
-    down.store(false, Ordering::Relaxed);
+    store.heal();
     // Its lease is not renewed while the store is down.
     let broken_off = tokio::spawn(server.clone().oneshot(keyed("broken-off")));
     tokio::time::sleep(Duration::from_secs(1)).await;
-    down.store(true, Ordering::Relaxed);
+    store.go_down();
     tokio::time::sleep(10 * MINUTE).await;
-    down.store(false, Ordering::Relaxed);
+    store.heal();
     let repeated = tokio::spawn(server.oneshot(keyed("broken-off")));
     tokio::time::sleep(Duration::from_secs(1)).await;
     broken_off.abort();

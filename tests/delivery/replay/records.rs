@@ -1,7 +1,6 @@
 //! Replays on a store of records whose answers are late or get lost.
 
 use std::{
-    collections::VecDeque,
     convert::Infallible,
     sync::{Arc, Mutex},
     time::Duration,
@@ -17,107 +16,16 @@ use tower_reprise::{
     http::BufferedBody,
     server::dialect::Scope,
     store::{
-        Claim, ClaimId, Claimed, CrashPolicy, FencingToken, IdempotencyStore, MemoryStore,
-        Ownership, RecordKey, StoreError, StoreErrorKind, Stored,
+        CrashPolicy, MemoryStore,
         journal::{Journal, Status},
     },
 };
 
 use super::shop::SECOND;
+use crate::support::flaky::{Fault, Flaky, Verb};
 
 type Body = Full<Bytes>;
 type App<R> = BoxCloneSyncService<Request<Body>, Response<BufferedBody<R>>, Infallible>;
-
-/// The fate of the answer to a claim that was made.
-#[derive(Debug, Clone, Copy)]
-enum Answer {
-    Late(Duration),
-    Lost,
-}
-
-/// Records on a server: what was sent happens, whether or not its sender still waits.
-#[derive(Clone)]
-struct Records {
-    memory: MemoryStore,
-    /// The answers to the next claims that resume an execution.
-    resuming: Arc<Mutex<VecDeque<Answer>>>,
-    /// The times that the next renewals take.
-    renewals: Arc<Mutex<VecDeque<Duration>>>,
-}
-
-impl Records {
-    fn new() -> Self {
-        Self {
-            memory: MemoryStore::new(),
-            resuming: Arc::default(),
-            renewals: Arc::default(),
-        }
-    }
-}
-
-impl IdempotencyStore for Records {
-    async fn claim(&self, claim: Claim) -> Result<Claimed, StoreError> {
-        let answer = claim.resumes.and_then(|_| {
-            let mut answers = self.resuming.lock().unwrap();
-            answers.pop_front()
-        });
-        let claimed = self.memory.claim(claim).await;
-        match answer {
-            None => claimed,
-            Some(Answer::Late(time)) => {
-                tokio::time::sleep(time).await;
-                claimed
-            }
-            Some(Answer::Lost) => {
-                Err(StoreError::new(StoreErrorKind::Unavailable, "answer lost").in_doubt())
-            }
-        }
-    }
-
-    async fn renew(
-        &self,
-        key: RecordKey,
-        token: FencingToken,
-        lease: Duration,
-        retention: Duration,
-    ) -> Result<Ownership, StoreError> {
-        let time = self.renewals.lock().unwrap().pop_front();
-        let memory = self.memory.clone();
-        let renewal = async move {
-            tokio::time::sleep(time.unwrap_or_default()).await;
-            memory.renew(key, token, lease, retention).await
-        };
-        tokio::spawn(renewal).await.unwrap()
-    }
-
-    async fn suspend(
-        &self,
-        key: RecordKey,
-        token: FencingToken,
-        resumed_by: ClaimId,
-        lease: Duration,
-        retention: Duration,
-    ) -> Result<Ownership, StoreError> {
-        let suspended = self
-            .memory
-            .suspend(key, token, resumed_by, lease, retention);
-        suspended.await
-    }
-
-    async fn complete(
-        &self,
-        key: RecordKey,
-        token: FencingToken,
-        stored: Stored,
-        retention: Duration,
-    ) -> Result<Ownership, StoreError> {
-        self.memory.complete(key, token, stored, retention).await
-    }
-
-    async fn release(&self, key: RecordKey, token: FencingToken) -> Result<Ownership, StoreError> {
-        self.memory.release(key, token).await
-    }
-}
 
 /// A bank that never executes twice what may have taken effect.
 struct Bank {
@@ -131,7 +39,7 @@ struct Bank {
 
 impl Bank {
     /// The handler takes this long, and answers this; then it succeeds.
-    fn new(records: Records, script: &[(Duration, u16)]) -> Self {
+    fn new(records: Flaky, script: &[(Duration, u16)]) -> Self {
         let layer = IdempotencyLayer::builder(records)
             .scope(Scope::new(|_| Some("ada")))
             .crash_policy(CrashPolicy::Unknown)
@@ -191,14 +99,11 @@ impl Bank {
 /// I-12: an attempt that ended before its handler was called leaves the key to the next one.
 #[tokio::test(start_paused = true)]
 async fn i_12_an_attempt_whose_claim_is_dropped_leaves_its_key_to_the_next() {
-    for answers in [
-        vec![Answer::Late(2 * SECOND)],
-        vec![Answer::Lost, Answer::Lost],
-    ] {
-        let records = Records::new();
+    for (fault, times) in [(Fault::Late(2 * SECOND), 1), (Fault::Lost, 2)] {
+        let records = Flaky::default();
         let bank = Bank::new(records.clone(), &[(Duration::ZERO, 503)]);
         assert_eq!(bank.pay(true).await, 202);
-        records.resuming.lock().unwrap().extend(answers.clone());
+        records.fail(Verb::Resume, fault, times);
         // A service in front of the layer gives up after a second.
         let inner = bank.inner.clone();
         let impatient = service_fn(move |request: Request<Body>| {
@@ -215,7 +120,7 @@ async fn i_12_an_attempt_whose_claim_is_dropped_leaves_its_key_to_the_next() {
             }
         });
         let worker = bank.replay.worker::<Body, _>(impatient).start().unwrap();
-        assert_eq!(bank.ended().await, (true, 2), "{answers:?}");
+        assert_eq!(bank.ended().await, (true, 2), "{fault:?}");
         drop(worker);
     }
 }
@@ -224,21 +129,21 @@ async fn i_12_an_attempt_whose_claim_is_dropped_leaves_its_key_to_the_next() {
 /// held for the next one.
 #[tokio::test(start_paused = true)]
 async fn i_12_a_renewal_under_way_does_not_shorten_the_hold_of_a_failed_attempt() {
-    let records = Records::new();
+    let records = Flaky::default();
     // The second attempt ends while its first renewal is under way.
     let bank = Bank::new(
         records.clone(),
         &[(Duration::ZERO, 503), (11 * SECOND, 500)],
     );
     assert_eq!(bank.pay(true).await, 202);
-    records.renewals.lock().unwrap().push_back(2 * SECOND);
+    records.fail(Verb::Renew, Fault::Delayed(2 * SECOND), 1);
     let worker = bank.replay.worker::<Body, _>(bank.inner.clone()).start();
     let worker = worker.unwrap();
     while *bank.calls.lock().unwrap() < 2 {
         tokio::time::sleep(SECOND / 10).await;
     }
     worker.shutdown(30 * SECOND).await;
-    assert!(records.renewals.lock().unwrap().is_empty(), "it was sent");
+    assert!(records.calls(Verb::Renew) > 0, "it was sent");
     tokio::time::sleep(60 * SECOND).await;
     assert_eq!(bank.pay(false).await, 409);
     let worker = bank.replay.worker::<Body, _>(bank.inner.clone()).start();

@@ -5,12 +5,10 @@ use std::time::Duration;
 use axum::body::Body;
 use http_body_util::StreamBody;
 use serde_json::{Value, from_slice, json};
-use tower_reprise::store::{
-    Claim, Claimed, FencingToken, IdempotencyStore, MemoryStore, Ownership, RecordKey, StoreError,
-    StoreErrorKind, Stored,
-};
+use tower_reprise::store::{MemoryStore, StoreErrorKind};
 
 use super::{Shop, URN, ask, call, code, data, post, send};
+use crate::support::flaky::{ALWAYS, Fault, Flaky, Verb};
 
 /// I-5: what is wrong is told with its place, in an envelope, and nothing is executed or stored.
 #[tokio::test]
@@ -185,52 +183,12 @@ async fn i_17_a_body_that_can_not_be_read() {
     assert_eq!((shop.runs(), store.len()), (0, 0));
 }
 
-/// A store that can't be reached, or can be but for completions.
-#[derive(Clone)]
-struct Down(MemoryStore, bool);
-
-fn down<T>() -> Result<T, StoreError> {
-    Err(StoreError::new(StoreErrorKind::Unavailable, "on demand"))
-}
-
-impl IdempotencyStore for Down {
-    async fn claim(&self, claim: Claim) -> Result<Claimed, StoreError> {
-        match self.1 {
-            true => down(),
-            false => self.0.claim(claim).await,
-        }
-    }
-
-    async fn renew(
-        &self,
-        key: RecordKey,
-        token: FencingToken,
-        lease: Duration,
-        retention: Duration,
-    ) -> Result<Ownership, StoreError> {
-        self.0.renew(key, token, lease, retention).await
-    }
-
-    async fn complete(
-        &self,
-        _: RecordKey,
-        _: FencingToken,
-        _: Stored,
-        _: Duration,
-    ) -> Result<Ownership, StoreError> {
-        down()
-    }
-
-    async fn release(&self, key: RecordKey, token: FencingToken) -> Result<Ownership, StoreError> {
-        self.0.release(key, token).await
-    }
-}
-
 /// I-21: fail closed, unless told otherwise.
 #[tokio::test(start_paused = true)]
 async fn i_21_a_store_that_is_down() {
     let shop = Shop::new();
-    let store = Down(MemoryStore::new(), true);
+    let store = Flaky::default();
+    store.go_down();
     let app = shop.app_with(shop.builder(store.clone()));
     let (status, reply) = send(&app, post(call("req_1", "k", &json!({})).to_string())).await;
     assert_eq!(reply.headers()["retry-after"], "1");
@@ -253,7 +211,10 @@ async fn i_21_a_store_that_is_down() {
 #[tokio::test(start_paused = true)]
 async fn i_22_a_completion_that_fails() {
     let shop = Shop::new();
-    let app = shop.app_with(shop.builder(Down(MemoryStore::new(), false)));
+    let store = Flaky::default();
+    let unavailable = Fault::Error(StoreErrorKind::Unavailable);
+    store.fail(Verb::Complete, unavailable, ALWAYS);
+    let app = shop.app_with(shop.builder(store));
     let (status, reply) = ask(&app, &call("req_1", "k", &json!({}))).await;
     assert_eq!(
         (status, &data(&reply)["status"]),
