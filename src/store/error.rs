@@ -1,4 +1,4 @@
-use std::{borrow::Cow, error::Error, fmt};
+use std::{borrow::Cow, error::Error, fmt, sync::Arc};
 
 use crate::error::{BoxError, ConfigError};
 
@@ -56,7 +56,7 @@ pub struct StoreError {
     kind: StoreErrorKind,
     message: Cow<'static, str>,
     in_doubt: bool,
-    source: Option<BoxError>,
+    source: Option<Arc<dyn Error + Send + Sync>>,
 }
 
 impl StoreError {
@@ -88,8 +88,19 @@ impl StoreError {
     /// Adds the error that caused this one.
     #[must_use]
     pub fn because(mut self, source: impl Into<BoxError>) -> Self {
-        self.source = Some(source.into());
+        self.source = Some(Arc::from(source.into()));
         self
+    }
+
+    /// Returns the same error for another verb that met it.
+    #[cfg(feature = "redis")]
+    pub(crate) fn share(&self) -> Self {
+        Self {
+            kind: self.kind,
+            message: self.message.clone(),
+            in_doubt: self.in_doubt,
+            source: self.source.clone(),
+        }
     }
 
     /// Returns the reason.

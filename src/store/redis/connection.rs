@@ -1,10 +1,13 @@
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ErrorKind, RedisError, RedisResult, Value,
     aio::MultiplexedConnection, cluster::ClusterClientBuilder, cluster_async::ClusterConnection,
 };
-use tokio::time::{Instant, timeout_at};
+use tokio::{
+    sync::watch,
+    time::{Instant, timeout, timeout_at},
+};
 
 use super::{error, sentinel::Sentinels};
 use crate::{
@@ -14,7 +17,7 @@ use crate::{
 
 /// The connection to one server, or to a cluster.
 pub(super) enum Connection {
-    Single(Box<SharedConnection>),
+    Single(Arc<SharedConnection>),
     /// Reconnects and follows redirections by itself.
     Cluster(ClusterConnection),
 }
@@ -35,12 +38,12 @@ impl Connection {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(timeout))
             .set_response_timeout(None);
-        Ok(Self::Single(Box::new(SharedConnection {
+        Ok(Self::Single(Arc::new(SharedConnection {
             source,
             config,
+            timeout,
             replicas,
             current: Mutex::default(),
-            connecting: tokio::sync::Mutex::default(),
         })))
     }
 
@@ -88,18 +91,26 @@ pub(super) enum CommandReply {
 
 /// One multiplexed connection for all tasks. The next command after a failure opens a new one.
 ///
-/// `connecting` is held while a connection is opened, so that of many commands that find none one
-/// connects and the others wait for it. `current` is held only to read or replace the connection,
-/// never across an await. A command that fails clears `current` only if it is still the connection
+/// Commands that find none wait for one attempt to connect, on a task of its own. Were it an attempt of
+/// the command that has waited longest, that would have the least time left: a server that takes longer
+/// than that to accept a connection would never get one. `current` is held only to read or replace the
+/// connection, never across an await. A command that fails clears `current` only if it is still the connection
 /// it was sent on (`number`): otherwise it would drop the healthy successor.
 pub(super) struct SharedConnection {
     source: Source,
     config: AsyncConnectionConfig,
+    /// The limit of an attempt to connect.
+    timeout: Duration,
     /// The number of replicas that have to have a transition before it is acknowledged.
     replicas: u32,
     current: Mutex<Current>,
-    connecting: tokio::sync::Mutex<()>,
 }
+
+/// A connection and its number.
+type Numbered = (u64, MultiplexedConnection);
+
+/// The result of an attempt to connect, once it is there.
+type Attempt = watch::Receiver<Option<Result<Numbered, StoreError>>>;
 
 /// Where a connection leads.
 enum Source {
@@ -112,18 +123,20 @@ struct Current {
     /// Counts the connections opened so far.
     number: u64,
     connection: Option<MultiplexedConnection>,
+    /// The attempt to connect that is under way.
+    attempt: Option<Attempt>,
 }
 
 impl SharedConnection {
     /// Returns `None` if there was no reply in time.
     async fn send(
-        &self,
+        self: &Arc<Self>,
         command: &Cmd,
         deadline: Instant,
     ) -> Result<Option<RedisResult<Value>>, StoreError> {
-        let (number, mut connection) = match self.current() {
-            Some(current) => current,
-            None => self.connect(deadline).await?,
+        let (number, mut connection) = match self.current_or_attempt() {
+            Ok(current) => current,
+            Err(attempt) => connected(attempt, deadline).await?,
         };
         let reply = async {
             match self.replicas {
@@ -152,35 +165,69 @@ impl SharedConnection {
         }
     }
 
-    fn current(&self) -> Option<(u64, MultiplexedConnection)> {
-        let current = lock(&self.current);
-        let connection = current.connection.clone()?;
-        Some((current.number, connection))
+    /// Returns the connection, or the attempt to open one.
+    fn current_or_attempt(self: &Arc<Self>) -> Result<Numbered, Attempt> {
+        let mut current = lock(&self.current);
+        if let Some(connection) = &current.connection {
+            return Ok((current.number, connection.clone()));
+        }
+        // An attempt without a sender was ended with its runtime.
+        let attempt = current.attempt.as_ref();
+        if let Some(attempt) = attempt.filter(|attempt| attempt.has_changed().is_ok()) {
+            return Err(attempt.clone());
+        }
+        let (sender, attempt) = watch::channel(None);
+        current.attempt = Some(attempt.clone());
+        let shared = Arc::clone(self);
+        tokio::spawn(async move {
+            let opened = shared.open().await;
+            let opened = opened.map(|connection| shared.replace(connection));
+            lock(&shared.current).attempt = None;
+            // Those that wait may have left.
+            let _ = sender.send(Some(opened));
+        });
+        Err(attempt)
     }
 
-    async fn connect(&self, deadline: Instant) -> Result<(u64, MultiplexedConnection), StoreError> {
-        let connected = timeout_at(deadline, async {
-            let _connecting = self.connecting.lock().await;
-            if let Some(current) = self.current() {
-                return Ok(current);
-            }
-            let connection = match &self.source {
+    async fn open(&self) -> Result<MultiplexedConnection, StoreError> {
+        let opening = async {
+            match &self.source {
                 Source::Server(client) => client
                     .get_multiplexed_async_connection_with_config(&self.config)
                     .await
-                    .map_err(error::of_connect)?,
-                Source::Sentinels(sentinels) => sentinels.connect(&self.config).await?,
-            };
-            let mut current = lock(&self.current);
-            current.number += 1;
-            current.connection = Some(connection.clone());
-            Ok((current.number, connection))
-        });
-        connected.await.unwrap_or_else(|_| {
-            let message = "could not connect in time";
-            Err(StoreError::new(StoreErrorKind::Timeout, message))
-        })
+                    .map_err(error::of_connect),
+                Source::Sentinels(sentinels) => sentinels.connect(&self.config).await,
+            }
+        };
+        let opened = timeout(self.timeout, opening).await;
+        opened.unwrap_or_else(|_| Err(not_in_time()))
     }
+
+    fn replace(&self, connection: MultiplexedConnection) -> Numbered {
+        let mut current = lock(&self.current);
+        current.number += 1;
+        current.connection = Some(connection.clone());
+        (current.number, connection)
+    }
+}
+
+/// Waits for an attempt to connect.
+async fn connected(mut attempt: Attempt, deadline: Instant) -> Result<Numbered, StoreError> {
+    match timeout_at(deadline, attempt.wait_for(Option::is_some)).await {
+        Err(_) => Err(not_in_time()),
+        Ok(attempted) => match attempted.as_deref() {
+            Ok(Some(Ok(connected))) => Ok(connected.clone()),
+            Ok(Some(Err(error))) => Err(error.share()),
+            Ok(None) | Err(_) => {
+                let message = "the attempt to connect was ended";
+                Err(StoreError::new(StoreErrorKind::Unavailable, message))
+            }
+        },
+    }
+}
+
+fn not_in_time() -> StoreError {
+    StoreError::new(StoreErrorKind::Timeout, "could not connect in time")
 }
 
 /// Sends a command, and `WAIT` right behind it. The server answers once so many replicas have all that

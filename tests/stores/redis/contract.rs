@@ -230,6 +230,29 @@ async fn i_27_a_key_that_was_set_free_is_found_so_by_a_repeat() {
     assert_eq!(free().await, Resolved::Conflict, "taken since");
 }
 
+/// I-21: a server that is slow to answer gets its connection, although no verb waits for that long:
+/// an attempt to connect outlives the verb that began it.
+#[tokio::test]
+async fn i_21_a_verb_that_leaves_does_not_end_the_attempt_to_connect() {
+    let Some(server) = Own::new(&[]).await else {
+        return;
+    };
+    let lossy = Lossy::before(server.port).await;
+    let store = RedisStore::connect(lossy.url()).await.unwrap();
+    let before = lossy.accepted();
+    lossy.hold(true);
+    lossy.lose_an_answer();
+    let impatient = store.clone();
+    let impatient = tokio::spawn(async move { impatient.claim(claim(1)).await });
+    eventually("it connects again", async || lossy.accepted() > before).await;
+    impatient.abort();
+    assert!(impatient.await.unwrap_err().is_cancelled());
+    let patient = own(&store, claim(2));
+    let let_through = async { lossy.hold(false) };
+    tokio::join!(patient, let_through);
+    assert_eq!(lossy.accepted(), before + 1);
+}
+
 /// I-27: the set of what people may have to look at is bounded also if nobody looks at it.
 #[tokio::test]
 async fn i_27_what_leads_nowhere_is_not_watched_for_ever() {

@@ -8,6 +8,7 @@ use std::sync::{
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
+    sync::watch,
     task::JoinSet,
 };
 
@@ -22,6 +23,9 @@ pub(crate) struct Lossy {
 struct State {
     lose: AtomicBool,
     lost: AtomicU64,
+    accepted: AtomicU64,
+    /// Whether nothing is carried on new connections.
+    held: watch::Sender<bool>,
 }
 
 impl Lossy {
@@ -35,6 +39,7 @@ impl Lossy {
             let mut open = JoinSet::new();
             while let Ok((client, _)) = listener.accept().await {
                 let state = Arc::clone(&of_all);
+                state.accepted.fetch_add(1, Ordering::SeqCst);
                 open.spawn(async move { state.carry(client, server).await });
             }
         });
@@ -61,6 +66,16 @@ impl Lossy {
     pub(crate) fn lost(&self) -> u64 {
         self.state.lost.load(Ordering::SeqCst)
     }
+
+    /// The number of connections so far.
+    pub(crate) fn accepted(&self) -> u64 {
+        self.state.accepted.load(Ordering::SeqCst)
+    }
+
+    /// New connections are accepted, and get no answer for as long as that is so.
+    pub(crate) fn hold(&self, held: bool) {
+        self.state.held.send_replace(held);
+    }
 }
 
 impl State {
@@ -68,6 +83,7 @@ impl State {
         let Ok(mut server) = TcpStream::connect(("127.0.0.1", server)).await else {
             return;
         };
+        let _ = self.held.subscribe().wait_for(|held| !held).await;
         let (mut asked, mut answered) = ([0; 8192], [0; 8192]);
         let mut losing = false;
         loop {
