@@ -13,6 +13,7 @@
 //! | a repeat gets the first one's reply, byte for byte | yes | yes | yes | yes |
 //! | the client hangs up: the handler ends, its reply is kept | yes | yes | yes | yes |
 //! | the server's process is killed: replies survive | no | yes | yes | yes |
+//! | the store's process is killed: replies survive | | | yes | with `appendonly` |
 //! | the machine loses power: replies survive | no | yes | yes | with `appendfsync always` |
 //! | the store fails over to a replica: replies survive | | | if replication is synchronous | not the last moments |
 //! | a clock that is wrong does no harm | yes | leases end early or late | yes, but for the database's own | yes, but for the server's own |
@@ -45,6 +46,15 @@
 //!     ("UPDATE orders SET state = 'paid', token = $1 WHERE id = $2 AND token < $1", token)
 //! }
 //! ```
+//!
+//! # When the store goes down
+//!
+//! New operations get a 503, and nothing is executed. Operations that run end; their callers get the
+//! reply, and the store gets it when it is back. As long as a renewal gets through within two thirds of
+//! the [lease](crate::server::idempotency::IdempotencyBuilder::lease) (20 s by default), each key keeps
+//! its owner: nothing is lost and nothing is executed twice, whatever the crash policy. After a longer
+//! outage, or several in a row, a repeat that comes before the completion finds an orphan, and the crash
+//! policy decides: choose a lease of several times what your store takes to restart and to catch up.
 //!
 //! # A request that was accepted for later
 //!
