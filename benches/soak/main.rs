@@ -5,6 +5,7 @@
 //! cargo bench --all-features --bench soak               ten minutes
 //! cargo bench --all-features --bench soak -- --quick    one
 //! cargo bench --all-features --bench soak -- --seed 7
+//! cargo bench --all-features --bench soak -- failover   a store that fails over, see `failover.rs`
 //! ```
 //!
 //! 200 customers call 1,000 dependencies through the whole client stack. All of these are one server
@@ -24,7 +25,7 @@
 //!   the budget, dependencies in the registry, records in the store;
 //! - no order is executed twice, and every reply is that of its key.
 //!
-//! The last line is `soak {json}`. A figure out of its bound ends with status 1.
+//! The last line is `soak {json}`, or `failover-SERVER {json}`. A figure out of its bound ends with status 1.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -36,6 +37,7 @@ mod customers;
 #[path = "../../examples/support/dice.rs"]
 #[allow(dead_code, reason = "the simulator uses the rest")]
 mod dice;
+mod failover;
 #[path = "../stores/middle.rs"]
 #[allow(dead_code, reason = "others use the rest")]
 mod middle;
@@ -47,6 +49,14 @@ mod progress;
 mod report;
 mod samples;
 mod server;
+#[path = "../../tests/support"]
+#[allow(dead_code, reason = "the tests use the rest")]
+mod support {
+    pub(crate) mod database;
+    pub(crate) mod ports;
+    pub(crate) mod postgres;
+    pub(crate) mod redis;
+}
 #[path = "../../examples/support/table.rs"]
 #[allow(dead_code, reason = "others use the rest")]
 mod table;
@@ -62,8 +72,9 @@ use crate::{
     customers::Customers,
     progress::Progress,
     report::Report,
-    samples::{ENOUGH, Samples, open_files, open_files_allowed, tasks},
-    server::Server,
+    samples::{ENOUGH, FLAT, Samples, open_files, open_files_allowed, tasks},
+    server::{MOST_RECORDS, Server},
+    support::database::left_out,
     witness::{Witness, shown},
 };
 
@@ -80,6 +91,8 @@ const SETTLING: Duration = Duration::from_secs(15);
 const ENDING: Duration = Duration::from_secs(30);
 
 struct Arguments {
+    /// The servers that fail over, instead of what goes wrong without any.
+    failover: Vec<String>,
     length: Duration,
     seed: u64,
 }
@@ -100,12 +113,28 @@ fn main() -> ExitCode {
         .worker_threads(2)
         .enable_all()
         .build();
-    let report = runtime.expect("a runtime").block_on(run(&arguments));
-    report.print("soak")
+    let runtime = runtime.expect("a runtime");
+    if arguments.failover.is_empty() {
+        return runtime.block_on(run(&arguments)).print("soak");
+    }
+    let mut status = ExitCode::SUCCESS;
+    for server in &arguments.failover {
+        let Arguments { length, seed, .. } = arguments;
+        println!("{server}, seed {seed}, {} s", length.as_secs());
+        let Some(report) = runtime.block_on(failover::run(server, length, seed)) else {
+            left_out(server, "it is not installed");
+            continue;
+        };
+        if report.print(&format!("failover-{server}")) != ExitCode::SUCCESS {
+            status = ExitCode::FAILURE;
+        }
+    }
+    status
 }
 
 fn arguments(mut given: impl Iterator<Item = String>) -> Result<Arguments, String> {
     let mut arguments = Arguments {
+        failover: Vec::new(),
         length: Duration::from_secs(600),
         seed: 1,
     };
@@ -117,16 +146,37 @@ fn arguments(mut given: impl Iterator<Item = String>) -> Result<Arguments, Strin
                 let wrong = |_| format!("--seed is {seed:?}, allowed: 0 to {}", u64::MAX);
                 arguments.seed = seed.parse().map_err(wrong)?;
             }
+            "failover" => {
+                let servers = failover::SERVERS.map(str::to_owned);
+                arguments.failover = servers.to_vec();
+                if let Some(seconds) = number("REPRISE_FAILOVER_SECONDS")? {
+                    arguments.length = Duration::from_secs(seconds);
+                }
+            }
+            server if !arguments.failover.is_empty() && failover::SERVERS.contains(&server) => {
+                arguments.failover = vec![argument];
+            }
             // Cargo's own.
             "--bench" => {}
-            _ => return Err(format!("unknown {argument:?}, allowed: --quick, --seed")),
+            _ => {
+                let allowed = "failover [postgres|redis], --quick, --seed";
+                return Err(format!("unknown {argument:?}, allowed: {allowed}"));
+            }
         }
     }
     Ok(arguments)
 }
 
+fn number(name: &str) -> Result<Option<u64>, String> {
+    let Ok(value) = std::env::var(name) else {
+        return Ok(None);
+    };
+    let number = value.parse().map(Some);
+    number.map_err(|_| format!("{name} is {value:?}, allowed: a number"))
+}
+
 async fn run(arguments: &Arguments) -> Report {
-    let Arguments { length, seed } = *arguments;
+    let Arguments { length, seed, .. } = *arguments;
     println!("seed {seed}, {} s", length.as_secs());
     let witness = Arc::new(Witness::new());
     let server = Server::start(seed, Arc::clone(&witness)).await;
@@ -152,7 +202,7 @@ async fn run(arguments: &Arguments) -> Report {
         drop(deps.get(&witness::name(dependency)));
     }
     let customers = Customers::start(seed, server.address(), deps.clone(), &witness);
-    let mut samples = Samples::default();
+    let mut samples = Samples::new(["dependencies", "records"]);
     watch(length, &witness, &server, &deps, &mut samples).await;
     customers.leave().await;
 
@@ -168,7 +218,11 @@ async fn run(arguments: &Arguments) -> Report {
     report.note("seed", seed as f64);
     report.note("seconds", length.as_secs_f64());
     witness.judge(&mut report);
-    samples.judge(&mut report);
+    samples.judge(&mut report, FLAT, FLAT);
+    // One more for all that there is no room for.
+    let most_dependencies = DEPENDENCIES as f64 + 1.0;
+    report.at_most("most_dependencies", samples.most(0), most_dependencies);
+    report.at_most("most_records", samples.most(1), MOST_RECORDS as f64);
     let more = |now: usize, before: usize| now as f64 - before as f64;
     report.at_most("tasks_left", more(tasks(), tasks_before), 0.0);
     report.at_most("files_left", more(open_files(), files_before), 0.0);
@@ -198,7 +252,12 @@ async fn watch<C, L>(
         }
         let warm = warm_since.is_some_and(|since: Instant| since.elapsed() > SETTLING);
         let (calls, known) = (witness.calls(), deps.list().len());
-        samples.take(started.elapsed(), warm, calls, known, server.records());
+        samples.take(
+            started.elapsed(),
+            warm,
+            calls,
+            [known as u64, server.records()],
+        );
         let second = started.elapsed().as_secs();
         if progress.is_in_place() || second.is_multiple_of(10) {
             progress.tell(format_args!(
