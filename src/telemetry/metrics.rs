@@ -89,9 +89,9 @@ const METRICS: [(&str, Kind, &str); 23] = [
         "Share of the connections to PostgreSQL that are in use, 0 to 1",
     ),
     (
-        "postgres_batch_transitions",
+        "store_batch_transitions",
         H,
-        "Transitions that share a statement on PostgreSQL",
+        "Transitions that share a round trip to PostgreSQL or Redis",
     ),
     ("dlq_messages_total", C, "Dead letters"),
     (
