@@ -4,6 +4,8 @@
 #                   REPRISE_TEST_POSTGRES, REPRISE_TEST_REDIS     their addresses
 #                   REPRISE_TEST_POSTGRES_BIN, ..._REDIS_BIN      where the programs are, for tests
 #                                                                 that start a server of their own
+#                   REPRISE_TEST_REDIS_NEWER_BIN                  a Redis of 7.2 or newer, or Valkey,
+#                                                                 where Debian has one
 #   stop_servers    stops what was started, and removes its files
 
 servers_dir=
@@ -111,6 +113,10 @@ start_redis() {
     done
     REPRISE_TEST_REDIS_BIN=$(command -v redis-server)
     export REPRISE_TEST_REDIS_BIN
+    # Debian 13 has it; without one, the tests that need it are left out.
+    command -v valkey-server >/dev/null || install_packages valkey-server >/dev/null 2>&1 || true
+    : "${REPRISE_TEST_REDIS_NEWER_BIN:=$(command -v valkey-server || true)}"
+    export REPRISE_TEST_REDIS_NEWER_BIN
     export REPRISE_TEST_REDIS=redis://127.0.0.1:$port/
 }
 

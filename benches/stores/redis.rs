@@ -114,9 +114,10 @@ impl Bare {
             .arg(&self.kept)
             .arg("0")
             .arg("")
-            .invoke_async::<(u8, u64, u8)>(connection)
+            .arg("")
+            .invoke_async::<[(u8, u64, u8); 1]>(connection)
             .await;
-        let (_, token, _) = claimed.expect("claim");
+        let [(_, token, _)] = claimed.expect("claim");
         let completed = self
             .complete
             .key(&key)
@@ -124,9 +125,9 @@ impl Bare {
             .arg("1")
             .arg(&self.reply)
             .arg(&self.kept)
-            .invoke_async::<u8>(connection)
+            .invoke_async::<[u8; 1]>(connection)
             .await;
-        assert_eq!(completed.expect("complete"), 1);
+        assert_eq!(completed.expect("complete"), [1]);
     }
 
     async fn sets(&self, connection: &mut MultiplexedConnection, n: u64) {

@@ -61,7 +61,7 @@
 //! | `idempotency_leases_lost_total` | counter | | Executions whose lease another execution took over |
 //! | `idempotency_store_fill` | gauge | | Share of the limits of the store in memory that is used, 0 to 1 |
 //! | `postgres_connections_busy` | gauge | | Share of the connections to PostgreSQL that are in use, 0 to 1 |
-//! | `postgres_batch_transitions` | histogram | | Transitions that share a statement on PostgreSQL |
+//! | `store_batch_transitions` | histogram | | Transitions that share a round trip to PostgreSQL or Redis |
 //! | `dlq_messages_total` | counter | queue | Dead letters |
 //! | `journal_outcomes_total` | counter | outcome, queue | Attempts of queue entries that were settled, by outcome |
 //! | `journal_errors_total` | counter | kind, verb | Failures of the journal, by operation and kind |

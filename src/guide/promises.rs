@@ -14,7 +14,7 @@
 //! | the client hangs up: the handler ends, its reply is kept | yes | yes | yes | yes |
 //! | the server's process is killed: replies survive | no | yes | yes | yes |
 //! | the store's process is killed: replies survive | | | yes | with `appendonly` |
-//! | the machine loses power: replies survive | no | yes | yes | with `appendfsync always` |
+//! | the machine loses power: replies survive | no | yes | yes | with `appendfsync always`, or [`fsync`](crate::store::redis#what-it-can-lose) |
 //! | the store fails over to a replica: replies survive | | | if replication is synchronous | not the last moments |
 //! | a clock that is wrong does no harm | yes | leases end early or late | yes, but for the database's own | yes, but for the server's own |
 //! | the store is down | | 503 | 503 | 503 |
@@ -61,7 +61,7 @@
 //! | | memory | SQLite | PostgreSQL | Redis |
 //! | --- | --- | --- | --- | --- |
 //! | 202 means: it survives a kill of this process | no | yes | yes | yes |
-//! | it survives a power cut | no | yes | yes | with `appendfsync always` |
+//! | it survives a power cut | no | yes | yes | with `appendfsync always`, or `fsync` |
 //! | it is attempted at least once, or expires and says so | yes | yes | yes | yes |
 //! | its effect happens once | under an [`IdempotencyLayer`](crate::server::idempotency::IdempotencyLayer), as above | | | |
 //! | a webhook about it is sent at least once | yes | yes | yes | yes |

@@ -61,6 +61,8 @@
 //! # }
 //! ```
 
+#[cfg(any(feature = "postgres", feature = "redis"))]
+mod batcher;
 pub mod conformance;
 mod error;
 pub mod journal;

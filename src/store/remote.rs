@@ -26,6 +26,11 @@ const PAUSE: FullJitter = FullJitter {
     cap: Duration::from_millis(500),
 };
 
+/// Returns the error of a transition that was sent and not responded to in time.
+pub(super) fn no_response() -> StoreError {
+    StoreError::new(StoreErrorKind::Timeout, "no response in time").in_doubt()
+}
+
 /// Runs `attempt` until it succeeds, fails with anything but [`StoreErrorKind::Unavailable`], or
 /// the retries or the time run out. The error is in doubt if any attempt was.
 pub(super) async fn with_retries<T, Fut>(

@@ -44,7 +44,7 @@ const METRICS: &[(&str, Kind, &str)] = table! {
         "Share of the limits of the store in memory that is used, 0 to 1";
     Gauge "postgres_connections_busy"
         "Share of the connections to PostgreSQL that are in use, 0 to 1";
-    Histogram "postgres_batch_transitions" "Transitions that share a statement on PostgreSQL";
+    Histogram "store_batch_transitions" "Transitions that share a round trip to PostgreSQL or Redis";
     Counter "dlq_messages_total" "Dead letters";
     Counter "journal_outcomes_total" "Attempts of queue entries that were settled, by outcome";
     Counter "journal_errors_total" "Failures of the journal, by operation and kind";

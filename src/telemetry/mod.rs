@@ -337,11 +337,11 @@ pub(crate) fn store_connections(share: impl FnOnce() -> f64) {
     ::metrics::gauge!("postgres_connections_busy").set(share());
 }
 
-/// Records how many transitions a statement makes.
-#[cfg(feature = "postgres")]
+/// Records how many transitions share a round trip to a store.
+#[cfg(any(feature = "postgres", feature = "redis"))]
 pub(crate) fn store_batch(transitions: usize) {
     #[cfg(feature = "metrics")]
-    ::metrics::histogram!("postgres_batch_transitions").record(transitions as f64);
+    ::metrics::histogram!("store_batch_transitions").record(transitions as f64);
 }
 
 /// Records that an execution runs for so long that its lease is no longer renewed.

@@ -11,6 +11,7 @@ use super::{
 pub(crate) struct Own {
     folder: Folder,
     pub(crate) port: u16,
+    program: PathBuf,
     arguments: &'static [&'static str],
     process: Option<tokio::process::Child>,
 }
@@ -18,15 +19,19 @@ pub(crate) struct Own {
 impl Own {
     /// `None` if there is no program.
     pub(crate) async fn new(arguments: &'static [&'static str]) -> Option<Self> {
+        Some(Self::of(redis_server()?, arguments).await)
+    }
+
+    pub(crate) async fn of(program: PathBuf, arguments: &'static [&'static str]) -> Self {
         let mut server = Self {
             folder: Folder::new(),
             port: free_port(),
+            program,
             arguments,
             process: None,
         };
-        redis_server()?;
         server.start().await;
-        Some(server)
+        server
     }
 
     pub(crate) fn url(&self) -> String {
@@ -47,6 +52,11 @@ pub(crate) fn redis_server() -> Option<PathBuf> {
     )
 }
 
+/// A server of Redis 7.2 or newer, or Valkey, which has commands that Debian 12's does not have.
+pub(crate) fn newer_server() -> Option<PathBuf> {
+    program("REPRISE_TEST_REDIS_NEWER_BIN", &["/usr/bin/valkey-server"])
+}
+
 impl Restart for Own {
     async fn stop(&mut self) {
         let mut process = self.process.take().expect("a server that runs");
@@ -60,7 +70,7 @@ impl Restart for Own {
     }
 
     async fn start(&mut self) {
-        let process = tokio::process::Command::new(redis_server().expect("a program"))
+        let process = tokio::process::Command::new(&self.program)
             .args(["--bind", "127.0.0.1", "--port", &self.port.to_string()])
             .args(["--dir", self.folder.path().to_str().expect("a path")])
             .args(["--save", "", "--appendonly", "yes"])

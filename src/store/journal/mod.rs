@@ -88,7 +88,7 @@
 //! # }
 //! ```
 
-#[cfg(any(feature = "delivery", feature = "postgres"))]
+#[cfg(any(feature = "delivery", feature = "postgres", feature = "redis"))]
 pub(crate) mod coalesce;
 mod command;
 mod entry;

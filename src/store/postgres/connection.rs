@@ -87,7 +87,7 @@ impl BusyClient {
         let error = match result {
             Ok(Ok(rows)) => return Ok(rows),
             Ok(Err(error)) => error::of_statement(error),
-            Err(_) => error::of_late_statement(),
+            Err(_) => remote::no_response(),
         };
         if error.is_transient() {
             drop(client.map(Object::take));

@@ -57,11 +57,6 @@ pub(super) fn of_statement(error: Error) -> StoreError {
     }
 }
 
-/// Returns the error of a statement that was sent and not responded to in time.
-pub(super) fn of_late_statement() -> StoreError {
-    StoreError::new(StoreErrorKind::Timeout, "no response in time").in_doubt()
-}
-
 /// Tells trouble of the server from trouble with the statement.
 fn kind_of(code: &SqlState) -> StoreErrorKind {
     match code {

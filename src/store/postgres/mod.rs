@@ -67,7 +67,6 @@
 //!   asynchronous one, the last records are lost with the primary, and their operations are executed
 //!   again. Sessions commit synchronously even where the server's default is off.
 
-mod batcher;
 mod builder;
 mod connection;
 mod error;
@@ -87,22 +86,22 @@ use deadpool_postgres::Pool;
 use tokio::time::Instant;
 use tokio_postgres::{Transaction, error::SqlState, types::ToSql};
 
+pub use self::{
+    builder::PostgresStoreBuilder,
+    statement::{SqlParameter, SqlStatement},
+};
 use self::{
-    batcher::{Batched, Batcher, batched},
     builder::Table,
     notices::{Connector, Notices},
     record_rows::{ClaimRow, CompleteRow},
     row::{claimed, columns, micros, number},
     sql::Statements,
 };
-pub use self::{
-    builder::PostgresStoreBuilder,
-    statement::{SqlParameter, SqlStatement},
-};
 use super::{
     Claim, ClaimId, Claimed, CrashPolicy, FencingToken, IdempotencyStore, Lease, OutcomeCursor,
     OutcomePage, Ownership, RecordKey, Resolution, Resolved, StoreError, StoreErrorKind, Stored,
     UnknownOutcome,
+    batcher::{self, Batched, Batcher, batched},
     remote::{self, Recurring},
     verbs::verbs,
 };

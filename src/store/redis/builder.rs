@@ -6,6 +6,7 @@ use tokio::time::Instant;
 use super::{
     RedisStore,
     connection::{CommandReply, Connection},
+    durability::Durability,
     error::is_not_permitted,
 };
 use crate::{
@@ -22,7 +23,7 @@ pub struct RedisStoreBuilder {
     prefix: String,
     timeout: Duration,
     sentinels: Vec<String>,
-    replicas: u32,
+    durability: Durability,
     assume_noeviction: bool,
     assume_durable: bool,
 }
@@ -35,7 +36,7 @@ impl fmt::Debug for RedisStoreBuilder {
             .field("prefix", &self.prefix)
             .field("timeout", &self.timeout)
             .field("sentinels", &self.sentinels.len())
-            .field("replicas", &self.replicas)
+            .field("durability", &self.durability)
             .field("assume_noeviction", &self.assume_noeviction)
             .field("assume_durable", &self.assume_durable)
             .finish_non_exhaustive()
@@ -50,7 +51,7 @@ impl RedisStoreBuilder {
             prefix: "reprise".into(),
             timeout: remote::TIMEOUT,
             sentinels: Vec::new(),
-            replicas: 0,
+            durability: Durability::default(),
             assume_noeviction: false,
             assume_durable: false,
         }
@@ -92,7 +93,19 @@ impl RedisStoreBuilder {
     /// [`Unavailable`](StoreErrorKind::Unavailable), and may have happened: while replicas are away
     /// nothing new is begun.
     pub fn replicas(mut self, replicas: u32) -> Self {
-        self.replicas = replicas;
+        self.durability.replicas = replicas;
+        self
+    }
+
+    /// Acknowledges a transition only once it is on the disk of the server, and of as many replicas as
+    /// [`replicas`](Self::replicas) says (`WAITAOF`). Off by default, and for a cluster.
+    ///
+    /// The server needs `appendonly yes` and Redis 7.2 or Valkey 7.2, which is checked when connecting.
+    /// With `appendfsync everysec` a transition takes up to a second, and those that come meanwhile
+    /// share the next one; with `always` the server's own disk has it in any case. A verb that does not
+    /// get there in time fails with [`Unavailable`](StoreErrorKind::Unavailable), and may have happened.
+    pub fn fsync(mut self) -> Self {
+        self.durability.fsync = true;
         self
     }
 
@@ -115,16 +128,18 @@ impl RedisStoreBuilder {
     ///
     /// # Errors
     ///
-    /// A setting is out of its range, the server is unreachable or rejects the connection, or it may
-    /// evict live records.
+    /// A setting is out of its range, the server is unreachable or rejects the connection, it may evict
+    /// live records, or it can't wait for its [disk](Self::fsync).
     pub async fn connect(self) -> Result<RedisStore, StoreError> {
         self.check()?;
         let connection = match &*self.urls {
             [url] if !self.cluster => {
-                Connection::single(url, &self.sentinels, self.replicas, self.timeout)?
+                Connection::single(url, &self.sentinels, self.durability, self.timeout)?
             }
             urls => Connection::cluster(urls, self.timeout).await?,
         };
+        let check = |deadline| connection.check_fsync(deadline);
+        remote::with_retries(self.timeout, check).await?;
         let mut journal = None;
         if !(self.assume_noeviction && self.assume_durable) {
             let ask = |deadline| server_info(&connection, deadline);
@@ -143,32 +158,41 @@ impl RedisStoreBuilder {
     fn check(&self) -> Result<(), ConfigError> {
         remote::check_timeout("redis.timeout", self.timeout)?;
         let most = if self.cluster { 0 } else { 100 };
-        if self.replicas > most {
+        let Durability { replicas, fsync } = self.durability;
+        if replicas > most {
             let allowed = format!("0 to {most}");
+            return Err(ConfigError::new(None, "redis.replicas", replicas, allowed));
+        }
+        if self.cluster && fsync {
             return Err(ConfigError::new(
                 None,
-                "redis.replicas",
-                self.replicas,
-                allowed,
+                "redis.fsync",
+                fsync,
+                "false for a cluster",
             ));
         }
         if self.cluster && !self.sentinels.is_empty() {
             let (field, value) = ("redis.sentinels", self.sentinels.len());
             return Err(ConfigError::new(None, field, value, "none for a cluster"));
         }
-        let prefix = &self.prefix;
-        // The first braces of a key decide on its slot: those around the record's key must.
-        let valid = (1..=64).contains(&prefix.len())
-            && prefix
-                .bytes()
-                .all(|c| c.is_ascii_graphic() && c != b'{' && c != b'}');
-        if valid {
-            return Ok(());
-        }
-        let allowed = "1 to 64 visible ASCII characters other than { and }";
-        let value = format_args!("{prefix:?}");
-        Err(ConfigError::new(None, "redis.prefix", value, allowed))
+        check_name("redis.prefix", &self.prefix)
     }
+}
+
+/// Checks a part of the names of keys.
+pub(super) fn check_name(field: &'static str, name: &str) -> Result<(), ConfigError> {
+    // The first braces of a key decide on its slot: those around the record's key must.
+    let is_part = |c: u8| c.is_ascii_graphic() && c != b'{' && c != b'}';
+    if (1..=64).contains(&name.len()) && name.bytes().all(is_part) {
+        return Ok(());
+    }
+    let allowed = "1 to 64 visible ASCII characters other than { and }";
+    Err(ConfigError::new(
+        None,
+        field,
+        format_args!("{name:?}"),
+        allowed,
+    ))
 }
 
 /// Returns the settings of a server, or of each server of a cluster; none if the user lacks the right

@@ -9,9 +9,13 @@ use tokio::{
     time::{Instant, timeout, timeout_at},
 };
 
-use super::{error, sentinel::Sentinels};
+use super::{
+    durability::{self, Durability},
+    error,
+    sentinel::Sentinels,
+};
 use crate::{
-    store::{StoreError, StoreErrorKind},
+    store::{StoreError, StoreErrorKind, remote},
     sync::{Mutex, lock},
 };
 
@@ -27,7 +31,7 @@ impl Connection {
     pub(super) fn single(
         url: &str,
         sentinels: &[String],
-        replicas: u32,
+        durability: Durability,
         timeout: Duration,
     ) -> Result<Self, StoreError> {
         let source = match sentinels {
@@ -42,7 +46,7 @@ impl Connection {
             source,
             config,
             timeout,
-            replicas,
+            durability,
             current: Mutex::default(),
         })))
     }
@@ -56,6 +60,19 @@ impl Connection {
             .map_err(error::of_address)?;
         let connection = client.get_async_connection().await;
         connection.map(Self::Cluster).map_err(error::of_connect)
+    }
+
+    /// Whether keys are on several servers.
+    pub(super) fn is_cluster(&self) -> bool {
+        matches!(self, Self::Cluster(_))
+    }
+
+    /// Checks that the server can wait for its disk, if it has to.
+    pub(super) async fn check_fsync(&self, deadline: Instant) -> Result<(), StoreError> {
+        match self {
+            Self::Single(single) if single.durability.fsync => single.check_fsync(deadline).await,
+            Self::Single(_) | Self::Cluster(_) => Ok(()),
+        }
     }
 
     /// Sends one command and waits for its reply.
@@ -74,7 +91,7 @@ impl Connection {
             }
         };
         match reply {
-            None => Err(StoreError::new(StoreErrorKind::Timeout, "no response in time").in_doubt()),
+            None => Err(remote::no_response()),
             Some(Err(error)) if error::is_no_script(&error) => Ok(CommandReply::NoScript),
             Some(Err(error)) => Err(error::of_command(error)),
             Some(Ok(value)) => Ok(CommandReply::Value(value)),
@@ -101,8 +118,7 @@ pub(super) struct SharedConnection {
     config: AsyncConnectionConfig,
     /// The limit of an attempt to connect.
     timeout: Duration,
-    /// The number of replicas that have to have a transition before it is acknowledged.
-    replicas: u32,
+    durability: Durability,
     current: Mutex<Current>,
 }
 
@@ -139,9 +155,11 @@ impl SharedConnection {
             Err(attempt) => connected(attempt, deadline).await?,
         };
         let reply = async {
-            match self.replicas {
-                0 => command.query_async(&mut connection).await.map(Some),
-                replicas => replicated(&mut connection, command, replicas, deadline).await,
+            match self.durability {
+                needed if needed.has_to_wait() => {
+                    send_and_wait(&mut connection, command, needed, deadline).await
+                }
+                _ => command.query_async(&mut connection).await.map(Some),
             }
         };
         let reply = timeout_at(deadline, reply).await.ok();
@@ -156,10 +174,13 @@ impl SharedConnection {
             }
         }
         match reply.map(Result::transpose) {
-            None => Ok(None),
+            None if !self.durability.has_to_wait() => Ok(None),
             Some(Some(reply)) => Ok(Some(reply)),
-            Some(None) => {
-                let message = "too few replicas have it in time";
+            None | Some(None) => {
+                let message = match self.durability.fsync {
+                    true => "it did not get to enough disks in time",
+                    false => "too few replicas have it in time",
+                };
                 Err(StoreError::new(StoreErrorKind::Unavailable, message).in_doubt())
             }
         }
@@ -187,6 +208,18 @@ impl SharedConnection {
             let _ = sender.send(Some(opened));
         });
         Err(attempt)
+    }
+
+    async fn check_fsync(self: &Arc<Self>, deadline: Instant) -> Result<(), StoreError> {
+        let (_, mut connection) = match self.current_or_attempt() {
+            Ok(current) => current,
+            Err(attempt) => connected(attempt, deadline).await?,
+        };
+        // Nothing was written on this connection: it is answered at once.
+        let wait = self.durability.wait(Duration::ZERO);
+        let waited = timeout_at(deadline, wait.query_async::<Value>(&mut connection)).await;
+        let waited = waited.map_err(|_| remote::no_response())?;
+        waited.map(drop).map_err(durability::of_fsync)
     }
 
     async fn open(&self) -> Result<MultiplexedConnection, StoreError> {
@@ -230,26 +263,24 @@ fn not_in_time() -> StoreError {
     StoreError::new(StoreErrorKind::Timeout, "could not connect in time")
 }
 
-/// Sends a command, and `WAIT` right behind it. The server answers once so many replicas have all that
-/// was written on this connection, or when half of the time is up. Returns `None` if they do not.
-async fn replicated(
+/// Sends a command, and right behind it the one that is answered when it got to where it has to, or
+/// when half of the time is up. Returns `None` if it did not.
+async fn send_and_wait(
     connection: &mut MultiplexedConnection,
     command: &Cmd,
-    replicas: u32,
+    needed: Durability,
     deadline: Instant,
 ) -> RedisResult<Option<Value>> {
     let patience = deadline.saturating_duration_since(Instant::now()) / 2;
-    // 0 would be for ever.
-    let patience = patience.as_millis().max(1).to_string();
     let mut both = redis::pipe();
     both.add_command(command.clone()).ignore_errors();
-    both.cmd("WAIT").arg(replicas).arg(patience);
+    both.add_command(needed.wait(patience));
     let replies: Vec<RedisResult<Value>> = both.query_async(connection).await?;
     let Ok([reply, waited]) = <[_; 2]>::try_from(replies) else {
         return Err(RedisError::from((ErrorKind::Parse, "not two replies")));
     };
     let reply = reply?;
-    // An error of `WAIT` says nothing against the command before it, which was made.
-    let reached = matches!(waited, Ok(Value::Int(reached)) if reached >= i64::from(replicas));
+    // An error of the wait says nothing against the command before it, which was made.
+    let reached = waited.is_ok_and(|waited| needed.is_reached(&waited));
     Ok(reached.then_some(reply))
 }

@@ -20,12 +20,6 @@ mod answer;
 use self::answer::{bytes, entries, entry, number, text};
 
 impl RedisStore {
-    /// Returns the key of the journal. The part in braces places all its keys on one server of a
-    /// cluster.
-    fn journal_key(&self) -> String {
-        format!("{{{}:journal}}", self.inner.prefix)
-    }
-
     /// Runs a script, and returns the number with which its answer begins and the rest.
     async fn act(
         &self,
@@ -35,9 +29,8 @@ impl RedisStore {
         if let Some(why) = self.inner.no_journal {
             return Err(StoreError::new(StoreErrorKind::Other, why));
         }
-        let key = self.journal_key();
         let answer = remote::with_retries(self.inner.timeout, |deadline| {
-            self.attempt(transition, &key, arguments, deadline)
+            self.attempt_on(transition, &self.journal_key, arguments, deadline)
         });
         split(answer.await?)
     }

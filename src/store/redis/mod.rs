@@ -6,6 +6,9 @@
 //!
 //! All tasks share one connection and pipeline their commands on it. When it is lost, the next verb
 //! opens a new one and the failed verb is repeated; its error says if the outcome stays unknown.
+//! Claims that come while others are under way share the next script, and so do completions: the server
+//! runs one script and writes to its disk once for all of them. One that comes alone is sent at once.
+//! A cluster, whose records are on several servers, gets each by itself.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -30,13 +33,22 @@
 //! # What it needs
 //!
 //! - Redis 6 or newer with `maxmemory-policy noeviction`, which is checked when connecting: any other
-//!   policy drops live records when memory is full, and their operations are executed again. With
-//!   `noeviction` a full server rejects new operations ([`StoreErrorKind::Full`]), and still takes
-//!   renewals and completions of those that run: leave memory for their replies above `maxmemory`.
+//!   policy drops live records when memory is full, and their operations are executed again.
+//! - Memory above `maxmemory` for the replies of what runs, see [below](#a-full-server).
 //! - For a journal `appendonly yes`, without which its verbs fail unless
 //!   [told otherwise](RedisStoreBuilder::assume_durable), and `appendfsync always`: an entry that is
 //!   lost was accepted and is never executed. For records alone `appendfsync everysec` is a reasonable choice: an operation
 //!   whose record is lost is executed again when it is repeated.
+//!
+//! # A full server
+//!
+//! A server at `maxmemory` rejects what is new ([`StoreErrorKind::Full`]): operations, entries, and dead
+//! letters that were no entries before. Nothing of it is done. It still takes what ends or goes on: operations that run are renewed,
+//! suspended, completed with their reply, released and resolved; entries that are queued are leased,
+//! extended, settled, cancelled and redriven, with the entries that a settlement enqueues. All that was
+//! completed is still found. A replica, or a server whose disk failed (`stop-writes-on-bgsave-error`) or
+//! that misses replicas (`min-replicas-to-write`), takes nothing ([`StoreErrorKind::Unavailable`]); what
+//! ended meanwhile is completed when it does again.
 //!
 //! # What it can lose
 //!
@@ -46,14 +58,18 @@
 //! | `appendfsync no` | nothing | unflushed writes, up to 30 s | the last moments |
 //! | `appendfsync everysec` | nothing | up to 2 s | the last moments |
 //! | `appendfsync always` | nothing | nothing | the last moments |
+//! | `appendfsync everysec`, the store [`fsync`](RedisStoreBuilder::fsync) | nothing | nothing | the last moments |
+//!
+//! Acknowledged transitions are meant. One that failed with a timeout or a lost connection
+//! ([`may_have_happened`](StoreError::may_have_happened)) may be there or not.
 //!
 //! Replication is asynchronous: a replica that takes over may lack transitions acknowledged just
 //! before, whatever `appendfsync` says, and a primary that was cut off may acknowledge transitions
 //! that are discarded later. `min-replicas-to-write` and `min-replicas-max-lag` bound that time, and
 //! [`replicas`](RedisStoreBuilder::replicas) acknowledges a transition only once so many replicas have
-//! it; nothing rules it out, since another replica may take over. Where a second execution is not an option, use
-//! [PostgreSQL](super::postgres), or guard the handler's writes with the [`FencingToken`]: tokens grow
-//! over a failover too, as far as the servers' clocks agree.
+//! it, with `fsync` on disk; nothing rules it out, since another replica may take over. Where a second
+//! execution is not an option, use [PostgreSQL](super::postgres), or guard the handler's writes with the
+//! [`FencingToken`]: tokens grow over a failover too, as far as the servers' clocks agree.
 //!
 //! For a journal, transitions acknowledged in those last moments are undone: an enqueued entry is
 //! gone; a settled entry is attempted again when its lease has run out, and the entries that its
@@ -76,8 +92,7 @@
 //! takes no longer in a long queue. A list reads a thousand entries in a round trip, or those of one
 //! owner if it asks for one. Expired entries are hidden, and later verbs remove a few at a time.
 //!
-//! All of it is in the server's memory, payloads included. A full server rejects new entries
-//! ([`StoreErrorKind::Full`]); those that are queued can still be leased, settled and cancelled.
+//! All of it is in the server's memory, payloads included.
 //!
 //! A lease whose response was lost is repeated like any other verb: it carries a ticket, by which
 //! the server finds for a minute what it leased. A lease takes a thousand entries at most.
@@ -86,18 +101,23 @@
 //!
 //! [`RedisStore::cluster`] connects to a Redis Cluster. A record is one key and moves with its slot.
 //! A journal is in one slot as a whole, since a settlement and the entries that follow from it are
-//! one transaction; spread queues over stores with different prefixes where that is not enough.
+//! one transaction. Queues that have nothing to do with each other are spread over slots by
+//! [`RedisStore::queue_family`]: each family is a journal of its own, on the same connections. Queues
+//! that enqueue into each other, such as a queue and that of its callbacks and dead letters, belong in
+//! one family.
 //!
 //! A script of the journal is passed the first key and derives the names of the others, all in the
-//! same slot. Redis and Valkey allow that, with access lists `~prefix:*`, `~{prefix:journal}*` and
-//! `~{prefix:watched}`.
+//! same slot. Redis and Valkey allow that, with access lists `~prefix:*`, `~{prefix:journal}*`, for
+//! families `~{prefix:*`, and `~{prefix:watched}`.
 //! Servers that insist on every key being declared can't run it. While the slot is moved to another
 //! server, every verb of the journal fails with [`StoreErrorKind::Unavailable`] and changes nothing.
 
 mod builder;
 mod connection;
+mod durability;
 mod error;
 mod journal;
+mod record_rows;
 mod script;
 mod sentinel;
 mod unknown;
@@ -105,20 +125,22 @@ mod unknown;
 use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use redis::Value;
+use redis::{Cmd, Value};
 use tokio::time::Instant;
 
 pub use self::builder::RedisStoreBuilder;
 use self::{
     connection::{CommandReply, Connection},
+    record_rows::{ClaimRow, CompleteRow},
     script::{JournalScripts, RecordScripts, StoreScript},
     unknown::WatchedSweep,
 };
 use super::{
     Claim, ClaimId, Claimed, CrashPolicy, FencingToken, Fingerprint, IdempotencyStore, Lease, Note,
     OutcomeCursor, OutcomePage, Ownership, RecordKey, Resolution, Resolved, StoreError,
-    StoreErrorKind, Stored, UnknownOutcome, remote, verbs::verbs,
+    StoreErrorKind, Stored, UnknownOutcome, batcher::Batcher, remote, verbs::verbs,
 };
+use crate::error::ConfigError;
 
 /// Records and a journal in a Redis server or cluster. The [module](self) states its promises and
 /// needs.
@@ -129,11 +151,15 @@ use super::{
 #[derive(Clone)]
 pub struct RedisStore {
     inner: Arc<Inner>,
+    /// The key of the journal. The part in braces places all its keys on one server of a cluster.
+    journal_key: Arc<str>,
 }
 
 struct Inner {
     connection: Connection,
     scripts: RecordScripts,
+    claims: Batcher<ClaimRow>,
+    completions: Batcher<CompleteRow>,
     journal: JournalScripts,
     /// Why there is no journal on this server.
     no_journal: Option<&'static str>,
@@ -146,6 +172,7 @@ impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisStore")
             .field("prefix", &self.inner.prefix)
+            .field("journal", &self.journal_key)
             .field("timeout", &self.inner.timeout)
             .finish_non_exhaustive()
     }
@@ -178,9 +205,12 @@ impl RedisStore {
         no_journal: Option<&'static str>,
     ) -> Self {
         Self {
+            journal_key: journal_key(&prefix),
             inner: Arc::new(Inner {
                 connection,
                 scripts: RecordScripts::new(),
+                claims: Batcher::new(timeout),
+                completions: Batcher::new(timeout),
                 journal: JournalScripts::new(),
                 no_journal,
                 prefix,
@@ -188,6 +218,36 @@ impl RedisStore {
                 watched_sweep: WatchedSweep::new(),
             }),
         }
+    }
+
+    /// Returns a store with the same records and connection and a journal of its own: a family of queues,
+    /// which a cluster keeps apart from other families, on a server of its own where there are several.
+    ///
+    /// Nothing is shared between families: an entry is found, leased and counted by stores of its family
+    /// alone, and what a settlement enqueues belongs to the family of the settled entry. A family needs
+    /// workers of its own. It is the journal of a store whose prefix is the prefix of this one, `:` and
+    /// the name.
+    ///
+    /// ```no_run
+    /// use tower_reprise::store::{RedisStore, StoreError};
+    ///
+    /// # async fn run() -> Result<(), StoreError> {
+    /// let store = RedisStore::cluster(["redis://c1.internal", "redis://c2.internal"]).connect().await?;
+    /// let (mails, invoices) = (store.queue_family("mails")?, store.queue_family("invoices")?);
+    /// # let _ = (mails, invoices);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The name is not one to 64 visible ASCII characters other than braces.
+    pub fn queue_family(&self, name: &str) -> Result<Self, ConfigError> {
+        builder::check_name("redis.queue_family", name)?;
+        Ok(Self {
+            inner: Arc::clone(&self.inner),
+            journal_key: journal_key(&format!("{}:{name}", self.inner.prefix)),
+        })
     }
 
     async fn run(
@@ -211,24 +271,40 @@ impl RedisStore {
         arguments: &[&[u8]],
     ) -> Result<Value, StoreError> {
         remote::with_retries(self.inner.timeout, |deadline| {
-            self.attempt(script, key, arguments, deadline)
+            self.attempt_on(script, key, arguments, deadline)
         })
         .await
     }
 
-    async fn attempt(
+    async fn attempt_on(
         &self,
         script: &StoreScript,
         key: &str,
         arguments: &[&[u8]],
         deadline: Instant,
     ) -> Result<Value, StoreError> {
+        let write = |command: &mut Cmd| {
+            command.arg(key).arg(arguments);
+        };
+        self.attempt(script, 1, deadline, write).await
+    }
+
+    /// Runs a script with so many keys. `write` adds them and the arguments to the command.
+    async fn attempt(
+        &self,
+        script: &StoreScript,
+        keys: usize,
+        deadline: Instant,
+        write: impl Fn(&mut Cmd),
+    ) -> Result<Value, StoreError> {
         let connection = &self.inner.connection;
-        let cached = script.evalsha(key, arguments);
+        let mut cached = script.evalsha(keys);
+        write(&mut cached);
         if let CommandReply::Value(value) = connection.send(&cached, deadline).await? {
             return Ok(value);
         }
-        let whole = script.eval(key, arguments);
+        let mut whole = script.eval(keys);
+        write(&mut whole);
         match connection.send(&whole, deadline).await? {
             CommandReply::Value(value) => Ok(value),
             CommandReply::NoScript => Err(unreadable()),
@@ -266,38 +342,15 @@ impl RedisStore {
         key: RecordKey,
         arguments: &[&[u8]],
     ) -> Result<(Ownership, Option<ClaimId>), StoreError> {
-        match self.run(script, key, arguments).await? {
-            Value::Int(0) => Ok((Ownership::Lost, None)),
-            Value::Int(1) => Ok((Ownership::Held, None)),
-            Value::Int(2) => Err(newer()),
-            Value::BulkString(id) => {
-                let id = id.try_into().map_err(|_| unreadable())?;
-                Ok((Ownership::Held, Some(ClaimId::new(id))))
-            }
-            _ => Err(unreadable()),
-        }
+        read_owned(self.run(script, key, arguments).await?)
     }
 }
 
 impl IdempotencyStore for RedisStore {
     async fn claim(&self, claim: Claim) -> Result<Claimed, StoreError> {
-        let unknown: &[u8] = match claim.crash_policy {
-            CrashPolicy::Reexecute => b"0",
-            CrashPolicy::Unknown => b"1",
-        };
-        let arguments = [
-            claim.fingerprint.as_bytes().as_slice(),
-            claim.id.as_bytes(),
-            &micros(claim.lease),
-            &millis(claim.lease.saturating_add(claim.retention)),
-            &millis(claim.retention),
-            unknown,
-            claim.note.as_bytes(),
-            claim.resumes.as_ref().map_or(&[], |id| id.as_bytes()),
-        ];
-        let claimed = self.run(&self.inner.scripts.claim, claim.key, &arguments);
+        let claimed = self.make(ClaimRow(claim.clone()));
         let (claimed, owner) = match claim.crash_policy {
-            CrashPolicy::Reexecute => read_claimed(claimed.await?)?,
+            CrashPolicy::Reexecute => claimed.await?,
             CrashPolicy::Unknown => {
                 // Both on their way at once. What comes of the claim is seen later: members of the set
                 // that lead nowhere are dropped.
@@ -306,7 +359,7 @@ impl IdempotencyStore for RedisStore {
                 let watching = tokio::spawn(async move { store.watch(key, id, lease).await });
                 let claimed = claimed.await;
                 let watched = watching.await.unwrap_or_else(|_| Err(unreadable()));
-                let claimed = read_claimed(claimed?)?;
+                let claimed = claimed?;
                 match claimed.0 {
                     Claimed::New(_) => watched.map_err(StoreError::in_doubt)?,
                     _ => self.unwatch(claim.key, claim.id),
@@ -335,17 +388,17 @@ impl IdempotencyStore for RedisStore {
         stored: Stored,
         retention: Duration,
     ) -> Result<Ownership, StoreError> {
-        let (state, reply): (&[u8], &[u8]) = match &stored {
-            Stored::Reply(bytes) => (b"1", bytes),
-            Stored::NotRetained => (b"2", b""),
-            Stored::Unknown => (b"3", b""),
+        let is_unknown = stored == Stored::Unknown;
+        let row = CompleteRow {
+            key,
+            token,
+            stored,
+            retention,
         };
-        let arguments = [&*number(token), state, reply, &millis(retention)];
-        let script = &self.inner.scripts.complete;
-        let (completed, watched) = self.owned(script, key, &arguments).await?;
+        let (completed, watched) = self.make(row).await?;
         match watched {
             None => {}
-            Some(id) if stored == Stored::Unknown => self.watch_unknown(key, id).await?,
+            Some(id) if is_unknown => self.watch_unknown(key, id).await?,
             Some(id) => self.unwatch(key, id),
         }
         Ok(completed)
@@ -369,6 +422,10 @@ impl IdempotencyStore for RedisStore {
     }
 }
 
+fn journal_key(prefix: &str) -> Arc<str> {
+    format!("{{{prefix}:journal}}").into()
+}
+
 /// Reads the reply of `claim.lua`; of an unknown outcome with the claim id of its owner.
 fn read_claimed(reply: Value) -> Result<(Claimed, Option<ClaimId>), StoreError> {
     let owner = match &reply {
@@ -382,6 +439,21 @@ fn read_claimed(reply: Value) -> Result<(Claimed, Option<ClaimId>), StoreError> 
         _ => None,
     };
     Ok((claimed(reply)?, owner))
+}
+
+/// Reads the reply of a script that only an owner's token makes change something; held with the claim's
+/// id, if people watch it.
+fn read_owned(reply: Value) -> Result<(Ownership, Option<ClaimId>), StoreError> {
+    match reply {
+        Value::Int(0) => Ok((Ownership::Lost, None)),
+        Value::Int(1) => Ok((Ownership::Held, None)),
+        Value::Int(2) => Err(newer()),
+        Value::BulkString(id) => {
+            let id = id.try_into().map_err(|_| unreadable())?;
+            Ok((Ownership::Held, Some(ClaimId::new(id))))
+        }
+        _ => Err(unreadable()),
+    }
 }
 
 fn claimed(reply: Value) -> Result<Claimed, StoreError> {

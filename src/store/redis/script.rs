@@ -1,9 +1,9 @@
 use redis::{Cmd, Script};
 
 /// A Lua script that makes one transition inside the server: atomically, in one round trip, on one
-/// key and those whose names begin with it.
+/// key and those whose names begin with it, or on several records.
 #[derive(Debug)]
-pub(super) struct StoreScript {
+pub(in crate::store) struct StoreScript {
     source: &'static str,
     hash: String,
 }
@@ -13,7 +13,7 @@ pub(super) struct StoreScript {
 macro_rules! scripts {
     ($name:ident in $folder:literal: $($verb:ident = $($file:literal)+;)*) => {
         #[derive(Debug)]
-        pub(super) struct $name {
+        pub(in crate::store) struct $name {
             $(pub(super) $verb: StoreScript,)*
         }
 
@@ -65,18 +65,19 @@ impl StoreScript {
     }
 
     /// Returns the command that runs the script by its hash, for a server that has cached it.
-    pub(super) fn evalsha(&self, key: &str, arguments: &[&[u8]]) -> Cmd {
-        command("EVALSHA", &self.hash, key, arguments)
+    /// So many keys have to follow, and then the arguments.
+    pub(super) fn evalsha(&self, keys: usize) -> Cmd {
+        command("EVALSHA", &self.hash, keys)
     }
 
     /// Returns the command that sends the whole script, which the server then caches.
-    pub(super) fn eval(&self, key: &str, arguments: &[&[u8]]) -> Cmd {
-        command("EVAL", self.source, key, arguments)
+    pub(super) fn eval(&self, keys: usize) -> Cmd {
+        command("EVAL", self.source, keys)
     }
 }
 
-fn command(name: &str, script: &str, key: &str, arguments: &[&[u8]]) -> Cmd {
+fn command(name: &str, script: &str, keys: usize) -> Cmd {
     let mut command = redis::cmd(name);
-    command.arg(script).arg(1).arg(key).arg(arguments);
+    command.arg(script).arg(keys);
     command
 }

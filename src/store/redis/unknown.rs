@@ -304,7 +304,9 @@ impl RedisStore {
                 false => b"0",
             };
             let arguments = [&*number, state, reply, &retention, again];
-            let answer = self.attempt(resolve, &record, &arguments, deadline).await;
+            let answer = self
+                .attempt_on(resolve, &record, &arguments, deadline)
+                .await;
             let in_doubt = answer.as_ref().is_err_and(StoreError::may_have_happened);
             repeats.fetch_or(in_doubt, Ordering::Relaxed);
             answer

@@ -42,7 +42,7 @@ pub(super) fn verify(row: &Row<'_>, columns: Range<usize>) -> rusqlite::Result<(
 
 /// Returns 64 bits of a hash that finds damage, and no forgery. A cryptographic one took a tenth of the
 /// writer's time.
-fn checksum<'a>(values: impl Iterator<Item = ValueRef<'a>>) -> i64 {
+pub(super) fn checksum<'a>(values: impl Iterator<Item = ValueRef<'a>>) -> i64 {
     let mut sum = Sum(0x243f_6a88_85a3_08d3);
     for value in values {
         match value {

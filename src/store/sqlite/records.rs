@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use rusqlite::Row;
+use rusqlite::{Row, types::ValueRef};
 
 use super::{checksum, worker::Batch};
 use crate::store::{
@@ -46,6 +46,12 @@ pub(super) fn read_claim(batch: &Batch<'_>, claim: &Claim) -> rusqlite::Result<O
 }
 
 pub(super) fn claim(batch: &Batch<'_>, claim: &Claim) -> rusqlite::Result<Claimed> {
+    let lease_until = after(batch.now, claim.lease);
+    let times = (lease_until, after(lease_until, claim.retention));
+    // Most keys are new, which the insertion finds out by itself.
+    if insert(batch, claim, &claim.note, IN_FLIGHT, times)? {
+        return Ok(new_owner(batch.connection.last_insert_rowid(), false));
+    }
     let (old, orphan) = match find(batch, claim)? {
         Found::Unchanged(claimed) => return Ok(claimed),
         Found::Again { token, orphaned } => {
@@ -73,8 +79,6 @@ pub(super) fn claim(batch: &Batch<'_>, claim: &Claim) -> rusqlite::Result<Claime
         let stored = Stored::Unknown;
         return Ok(Claimed::Done { stored, note });
     }
-    let lease_until = after(batch.now, claim.lease);
-    let times = (lease_until, after(lease_until, claim.retention));
     let state = if orphaned { IN_FLIGHT_AGAIN } else { IN_FLIGHT };
     insert(batch, claim, &claim.note, state, times)?;
     Ok(new_owner(batch.connection.last_insert_rowid(), orphaned))
@@ -163,18 +167,30 @@ fn stored(row: &Row<'_>) -> rusqlite::Result<Option<Stored>> {
     }))
 }
 
+/// Returns whether there was no record of the key.
 fn insert(
     batch: &Batch<'_>,
     claim: &Claim,
     note: &Note,
     state: i64,
     (lease_until, expires): (i64, i64),
-) -> rusqlite::Result<()> {
-    batch.execute(
+) -> rusqlite::Result<bool> {
+    let note = (!note.is_empty()).then_some(note.as_bytes());
+    let values = [
+        ValueRef::Blob(claim.key.as_bytes()),
+        ValueRef::Blob(claim.fingerprint.as_bytes()),
+        ValueRef::Blob(claim.id.as_bytes()),
+        ValueRef::Integer(lease_until),
+        ValueRef::Integer(expires),
+        ValueRef::Integer(state),
+        note.map_or(ValueRef::Null, ValueRef::Blob),
+        ValueRef::Null,
+    ];
+    let inserted = batch.execute(
         "INSERT INTO idempotency
            (key, fingerprint, claim, lease_until, expires, state, note, watched, checksum)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8,
-           reprise_checksum(?1, ?2, ?3, ?4, ?5, ?6, ?7, NULL))",
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
+         ON CONFLICT (key) DO NOTHING",
         (
             claim.key.as_bytes(),
             claim.fingerprint.as_bytes(),
@@ -182,11 +198,12 @@ fn insert(
             lease_until,
             expires,
             state,
-            (!note.is_empty()).then_some(note.as_bytes()),
+            note,
             (claim.crash_policy == CrashPolicy::Unknown).then_some(1),
+            checksum::checksum(values.into_iter()),
         ),
     )?;
-    Ok(())
+    Ok(inserted == 1)
 }
 
 pub(super) fn remove(batch: &Batch<'_>, token: i64) -> rusqlite::Result<()> {

@@ -131,7 +131,7 @@ async fn o_2_connections_and_batches_are_counted() {
     for (key, .., value) in snapshotter.snapshot().into_vec() {
         match (key.key().name(), value) {
             ("postgres_connections_busy", DebugValue::Gauge(share)) => busy = Some(*share),
-            ("postgres_batch_transitions", DebugValue::Histogram(sizes)) => {
+            ("store_batch_transitions", DebugValue::Histogram(sizes)) => {
                 batches.extend(sizes.iter().map(|size| **size));
             }
             _ => {}
@@ -147,7 +147,7 @@ async fn o_2_connections_and_batches_are_counted() {
     let documented = crate::support::promql::documented(page);
     for (name, kind) in [
         ("postgres_connections_busy", "gauge"),
-        ("postgres_batch_transitions", "histogram"),
+        ("store_batch_transitions", "histogram"),
     ] {
         let row = documented.iter().find(|row| row[0] == name);
         assert_eq!(row.map(|row| &*row[1]), Some(kind), "{name}");

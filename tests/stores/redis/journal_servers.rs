@@ -187,6 +187,16 @@ async fn j_2_a_full_server_refuses_what_is_new_and_works_off_the_rest() {
     assert!(steered.is_some_and(|steered| steered.applied));
     let counts = store.counts("mails").await.unwrap();
     assert_eq!(counts.by_status, [2, 0, 1, 0, 0, 1]);
+
+    // What follows from an entry, and an entry that is attempted again.
+    let entry = store.lease(want(1)).await.unwrap().pop().unwrap();
+    let follows = new(Priority::Normal);
+    let settle = Settlement::failed("404", KEEP).followed_by([follows.clone()]);
+    let settled = store.settle(entry.id, entry.lease_token, settle).await;
+    assert_eq!(settled.unwrap(), Ownership::Held);
+    assert!(store.find(follows.id).await.unwrap().is_some());
+    let redriven = store.command(entry.id, EntryCommand::Redrive(KEEP)).await;
+    assert!(redriven.unwrap().is_some_and(|redriven| redriven.applied));
 }
 
 /// The one verb that would do more if it were just repeated.

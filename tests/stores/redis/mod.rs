@@ -1,6 +1,9 @@
 //! Records in Redis, on a real server: REPRISE_TEST_REDIS says where (`tests/run` starts one).
 
+mod batches;
 mod contract;
+mod disks;
+mod families;
 mod journal;
 mod journal_servers;
 mod lossy;

@@ -18,11 +18,8 @@ use std::{
 
 use tokio::{sync::oneshot, time::Instant};
 
-use super::error::of_late_statement;
-use crate::{
-    store::{StoreError, StoreErrorKind, journal::coalesce::coalesce},
-    telemetry,
-};
+use super::{StoreError, StoreErrorKind, journal::coalesce::coalesce, remote::no_response};
+use crate::telemetry;
 
 /// Size of a full batch, in transitions and in bytes of what they carry.
 const FULL: usize = 512;
@@ -259,7 +256,7 @@ pub(super) async fn batched<R: BatchRow>(
                     in_doubt: true,
                 }),
                 Ok(Ok(sent)) => sent,
-                Err(_) => return Err(of_late_statement()),
+                Err(_) => return Err(no_response()),
             }
         }
     };
