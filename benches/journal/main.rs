@@ -19,6 +19,7 @@
 
 mod accept;
 mod drain;
+mod fan_out;
 #[path = "../stores/file.rs"]
 mod file;
 mod fill;
@@ -54,6 +55,7 @@ const PARTS: &[Part] = &[
     ("redis", redis::run),
     ("lease", lease::run),
     ("growth", growth::run),
+    ("fan_out", fan_out::run),
 ];
 
 fn main() -> ExitCode {

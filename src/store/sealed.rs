@@ -20,8 +20,9 @@
 //!
 //! The reply's status, headers, body and trailers, and the payloads and results of entries, with
 //! XChaCha20-Poly1305 and a random nonce. Not encrypted: a record's key and fingerprint, which are
-//! hashes; its note, state and times; an entry's queue, lane, owner, label, version and history; the length of
-//! the encrypted data. An attacker that can write to the store can still remove records, or restore
+//! hashes; its note, state and times; an entry's queue, lane, owner, label, version and history; which
+//! entries share the [end of their payloads](crate::store::journal::SharedPayload), which is encrypted
+//! once for those of a call; the length of the encrypted data. An attacker that can write to the store can still remove records, or restore
 //! an older reply of the same record.
 //!
 //! # Rotation

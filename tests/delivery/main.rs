@@ -9,6 +9,8 @@
 
 #[cfg(feature = "axum")]
 mod dead_letters;
+#[cfg(feature = "axum")]
+mod fan_out;
 mod purge;
 #[cfg(feature = "axum")]
 mod queued_webhooks;

@@ -65,6 +65,7 @@
 //!
 //! | task | by |
 //! | --- | --- |
+//! | one event for all endpoints that listen to it | [`Webhooks::send_many`]: a few commits, and the body is stored once |
 //! | an endpoint was down: deliver again what failed since then, and nothing else | [`Webhooks::recover`] |
 //! | an endpoint is dead for days: stop, and tell somebody | [`WebhooksBuilder::disable_after`]; the notice is an [alert](super::dead_letter::Alert) for a letter in the queue `webhooks.disabled` |
 //! | stop or go on by hand, ask for the state | [`Webhooks::disable`], [`Webhooks::enable`], [`Webhooks::disabled_since`] |

@@ -1,4 +1,4 @@
-use std::{borrow::Cow, sync::Arc, time::Duration};
+use std::{borrow::Cow, collections::HashMap, sync::Arc, time::Duration};
 
 use super::{
     Schedule, SendError, Sender, Signer, UserHeaders, Webhook, WebhookHandler, WebhooksBuilder,
@@ -16,12 +16,19 @@ use crate::{
     error::ConfigError,
     store::{
         StoreError, StoreErrorKind,
-        journal::{Enqueued, EntryId, Journal, NewEntry},
+        journal::{Enqueued, EntryId, Journal, NewEntry, SharedPayload},
     },
 };
 
 /// The largest body of an event.
 const MAX_BODY: usize = 1 << 20;
+
+/// The most events, and bytes of their bodies, that are queued at once.
+const AT_ONCE: usize = 1000;
+const BYTES_AT_ONCE: usize = 32 << 20;
+
+/// The smallest body that is worth a row of its own.
+const WORTH_SHARING: usize = 256;
 
 /// Returns the signer of an owner.
 pub(super) type Signers = Arc<dyn Fn(&str) -> Option<Signer> + Send + Sync>;
@@ -77,19 +84,59 @@ impl<J: Journal + Clone> Webhooks<J> {
         let enqueued = self.journal.enqueue(entry).await;
         let enqueued = enqueued.map_err(SendError::Journal)?;
         self.notifier.wake();
-        match enqueued {
-            Enqueued::New(entry) | Enqueued::Existing(entry) => Ok(entry.id),
-            // A journal of the user's that compares what no one asked it to compare.
-            Enqueued::Mismatch => {
-                let message = "an entry without a deduplication key can't mismatch";
-                let error = StoreError::new(StoreErrorKind::Corrupt, message);
-                Err(SendError::Journal(error))
+        sent(enqueued)
+    }
+
+    /// Queues many events in a few commits: one for each endpoint that listens to it, say. A body that
+    /// several of them have is stored once. Clones of one [`Bytes`](bytes::Bytes) are in memory once, too.
+    ///
+    /// The answers are those of [`send`](Self::send), in the order of the events: one that is not allowed
+    /// holds up no other. When the journal fails, the events that are left are not tried; those whose
+    /// error [may have happened](StoreError::may_have_happened) may be queued.
+    pub async fn send_many(&self, webhooks: Vec<Webhook>) -> Vec<Result<EntryId, SendError>> {
+        let shared = shared_bodies(&webhooks);
+        let mut answers = Vec::with_capacity(webhooks.len());
+        let mut webhooks = webhooks.into_iter().zip(shared).peekable();
+        while webhooks.peek().is_some() {
+            let (mut entries, mut places, mut bytes) = (Vec::new(), Vec::new(), 0);
+            while entries.len() < AT_ONCE
+                && bytes < BYTES_AT_ONCE
+                && let Some((webhook, shared)) = webhooks.next()
+            {
+                bytes += webhook.body.len();
+                let place = answers.len();
+                answers.push(self.entry(webhook).map(|entry| {
+                    let id = entry.id;
+                    places.push(place);
+                    entries.push(NewEntry { shared, ..entry });
+                    id
+                }));
             }
-            Enqueued::Full => {
-                let error = StoreError::new(StoreErrorKind::Full, "the queue is full");
-                Err(SendError::Journal(error))
+            match self.journal.enqueue_many(entries).await {
+                Ok(enqueued) => {
+                    for (place, enqueued) in places.into_iter().zip(enqueued) {
+                        answers[place] = sent(enqueued);
+                    }
+                }
+                Err(error) => {
+                    let (kind, error) = (error.kind(), Arc::new(error));
+                    let failed = |message| {
+                        let error = Arc::clone(&error);
+                        StoreError::new(kind, message).because(error)
+                    };
+                    for place in places {
+                        let error = failed("events that were queued together failed").in_doubt();
+                        answers[place] = Err(SendError::Journal(error));
+                    }
+                    let left = webhooks
+                        .by_ref()
+                        .map(|_| failed("events before this one failed"));
+                    answers.extend(left.map(|error| Err(SendError::Journal(error))));
+                }
             }
+            self.notifier.wake();
         }
+        answers
     }
 
     /// Returns the event as an entry, for the outbox of another settlement or for a transaction of
@@ -131,6 +178,41 @@ impl<J: Journal + Clone> Webhooks<J> {
     pub(super) fn handler(&self) -> WebhookHandler<J> {
         WebhookHandler::new(Arc::clone(&self.settings), self.journal.clone())
     }
+}
+
+/// Reads what became of an event.
+fn sent(enqueued: Enqueued) -> Result<EntryId, SendError> {
+    match enqueued {
+        Enqueued::New(entry) | Enqueued::Existing(entry) => Ok(entry.id),
+        // A journal of the user's that compares what no one asked it to compare.
+        Enqueued::Mismatch => {
+            let message = "an entry without a deduplication key can't mismatch";
+            let error = StoreError::new(StoreErrorKind::Corrupt, message);
+            Err(SendError::Journal(error))
+        }
+        Enqueued::Full => {
+            let error = StoreError::new(StoreErrorKind::Full, "the queue is full");
+            Err(SendError::Journal(error))
+        }
+    }
+}
+
+/// Returns for each event the body that it shares with others. A body is the end of the entry's payload.
+fn shared_bodies(webhooks: &[Webhook]) -> Vec<Option<SharedPayload>> {
+    let mut by_body: HashMap<&[u8], Vec<usize>> = HashMap::new();
+    for (place, webhook) in webhooks.iter().enumerate() {
+        if webhook.body.len() >= WORTH_SHARING {
+            by_body.entry(&webhook.body).or_default().push(place);
+        }
+    }
+    let mut shared = vec![None; webhooks.len()];
+    for places in by_body.into_values().filter(|places| places.len() > 1) {
+        let body = SharedPayload::new(webhooks[places[0]].body.clone());
+        for place in places {
+            shared[place] = Some(body.clone());
+        }
+    }
+    shared
 }
 
 /// Refuses an event that can't be sent, or that must not be stored.

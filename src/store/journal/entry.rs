@@ -2,7 +2,7 @@ use std::{borrow::Cow, fmt, time::Duration};
 
 use bytes::Bytes;
 
-use super::{EntryId, HistoryEvent, LeaseToken, Priority, Status, Timestamp};
+use super::{EntryId, HistoryEvent, LeaseToken, Priority, SharedPayload, Status, Timestamp};
 use crate::store::{Fingerprint, RecordKey};
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -58,6 +58,9 @@ pub struct NewEntry {
     pub bounds: Option<QueueBounds>,
     /// The work, as bytes that mean nothing to a store.
     pub payload: Bytes,
+    /// The end of the payload that other entries have as well, if there is one: see
+    /// [`ending_in`](Self::ending_in). A store that ignores it keeps the whole payload with each.
+    pub shared: Option<SharedPayload>,
 }
 
 impl NewEntry {
@@ -77,6 +80,7 @@ impl NewEntry {
             ttl: DAY,
             bounds: None,
             payload: payload.into(),
+            shared: None,
         }
     }
 

@@ -56,6 +56,7 @@
 //! | `bounded` | SQLite: 1 if it was enqueued with bounds; the table `journal_open` counts those that are not over, `journal_states` all by state (0 queued or processed) |
 //! | `in_all`, `per_owner` | PostgreSQL: those bounds; the table that ends in `_open` counts, the ones that end in `_entries` and `_finished` count all, and those that are over |
 //! | `payload`, `result` | the work and its result, sealed if the store is; the payload of a completed, expired or cancelled entry is gone |
+//! | `shared` | the id of the end that the payload [shares](SharedPayload) with others, NULL if there is none; the table `journal_shared`, in PostgreSQL the one that ends in `_shared`, has the ends. `payload` is what comes before it; in PostgreSQL `own` is, and `payload` is NULL |
 //!
 //! ```sql
 //! -- what fails most, and since when
@@ -98,6 +99,7 @@ mod id;
 mod lease;
 mod query;
 mod settlement;
+mod shared_payload;
 mod status;
 mod timestamp;
 mod wrap;
@@ -106,8 +108,6 @@ use std::{future::Future, sync::Arc, time::Duration};
 
 use tokio::sync::Notify;
 
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
-pub(crate) use self::lease::{FEW_DUE, page_of_lanes};
 pub use self::{
     command::{CommandResult, EntryCommand},
     entry::{Dedup, Duplicate, Enqueued, Entry, NewEntry, QueueBounds},
@@ -117,9 +117,15 @@ pub use self::{
     lease::LeaseRequest,
     query::{Counts, Query},
     settlement::{Settlement, SettlementOutcome},
+    shared_payload::SharedPayload,
     status::{Priority, Status},
     timestamp::Timestamp,
     wrap::{WrapJournal, WrappedJournal},
+};
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub(crate) use self::{
+    lease::{FEW_DUE, page_of_lanes},
+    shared_payload::stored_bytes,
 };
 use super::{Ownership, RecordKey, StoreError, verbs::verbs};
 
@@ -140,6 +146,8 @@ use super::{Ownership, RecordKey, StoreError, verbs::verbs};
 /// - An entry that is completed, expired or cancelled loses its payload at once, but for what its
 ///   [settlement](Settlement::remainder) puts in the place; a dead letter keeps it, to be redriven.
 /// - Counting costs nothing that grows with the entries that wait or are over.
+/// - A payload comes back whole. A store may keep an end that entries [share](NewEntry::shared) once; it stays
+///   for as long as an entry needs it, and goes at no cost that grows.
 /// - An entry that is over is kept for as long as its settlement says, and then gone.
 /// - Every verb but `lease` can be repeated when its answer got lost.
 /// - Names of queues and lanes, owners, labels, reasons and causes are text without NUL. Callers of `enqueue`

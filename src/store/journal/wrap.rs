@@ -75,6 +75,24 @@ pub trait WrapJournal: Send + Sync + 'static {
         secret() -> [u8; 32];
     }
 
+    /// See [`Journal::enqueue_many`]. Passes on one entry after the other to
+    /// [`enqueue`](Self::enqueue), so that a wrapper that has that one sees each; an end that they
+    /// [share](super::SharedPayload) is stored once all the same. A wrapper that has this one passes on all at
+    /// once.
+    fn enqueue_many<J: Journal>(
+        &self,
+        journal: &J,
+        entries: Vec<NewEntry>,
+    ) -> impl Future<Output = Result<Vec<Enqueued>, StoreError>> + Send {
+        async move {
+            let mut enqueued = Vec::with_capacity(entries.len());
+            for entry in entries {
+                enqueued.push(self.enqueue(journal, entry).await?);
+            }
+            Ok(enqueued)
+        }
+    }
+
     /// See [`Journal::is_sealed`].
     fn is_sealed<J: Journal>(&self, journal: &J) -> bool {
         journal.is_sealed()
@@ -103,6 +121,8 @@ impl<J, W> WrappedJournal<J, W> {
 impl<J: Journal, W: WrapJournal> Journal for WrappedJournal<J, W> {
     verbs! { self;
         enqueue(entry: NewEntry) -> Enqueued = self.wrapper.enqueue(&self.journal, entry);
+        enqueue_many(entries: Vec<NewEntry>) -> Vec<Enqueued>
+            = self.wrapper.enqueue_many(&self.journal, entries);
         lanes(queue: &str, after: Option<&str>, limit: u32) -> Vec<String>
             = self.wrapper.lanes(&self.journal, queue, after, limit);
         lease(request: LeaseRequest) -> Vec<Entry> = self.wrapper.lease(&self.journal, request);

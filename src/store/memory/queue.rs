@@ -4,6 +4,7 @@ mod bounds;
 mod erase;
 mod lane;
 mod read;
+mod shared;
 mod stored_entry;
 mod waiting;
 
@@ -12,9 +13,13 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use bytes::Bytes;
 use tokio::time::Instant;
 
-use self::{bounds::OpenEntries, lane::Lane, stored_entry::StoredEntry, waiting::Waiting};
+use self::{
+    bounds::OpenEntries, lane::Lane, shared::SharedEnds, stored_entry::StoredEntry,
+    waiting::Waiting,
+};
 use crate::store::{
     Ownership, RecordKey, StoreError, StoreErrorKind,
     journal::{
@@ -29,6 +34,7 @@ const SWEEP: usize = 8;
 /// All queues of a [`MemoryStore`](super::MemoryStore).
 pub(super) struct MemoryQueue {
     entries: BTreeMap<u64, StoredEntry>,
+    shared: SharedEnds,
     ids: HashMap<EntryId, u64>,
     dedup: HashMap<(String, RecordKey), u64>,
     lanes: BTreeMap<(String, String), Lane>,
@@ -52,6 +58,7 @@ impl MemoryQueue {
     pub(super) fn new(max_entries: u64, max_bytes: u64) -> Self {
         Self {
             entries: BTreeMap::new(),
+            shared: SharedEnds::default(),
             ids: HashMap::new(),
             dedup: HashMap::new(),
             lanes: BTreeMap::new(),
@@ -157,7 +164,11 @@ impl MemoryQueue {
     }
 
     fn make_room(&mut self, new: &[&NewEntry], now: Timestamp) -> Result<(), StoreError> {
-        let bytes: u64 = new.iter().map(|new| new.payload.len() as u64).sum();
+        let stored = |new: &&NewEntry| match new.parts() {
+            (own, Some(shared)) if self.shared.contains(shared) => own.len() as u64,
+            _ => new.payload.len() as u64,
+        };
+        let bytes: u64 = new.iter().map(stored).sum();
         let fits = |queue: &Self| {
             queue.entries.len() as u64 + new.len() as u64 <= queue.max_entries
                 && queue.bytes + bytes <= queue.max_bytes
@@ -181,7 +192,19 @@ impl MemoryQueue {
         self.sequence += 1;
         let sequence = self.sequence;
         let dedup = new.dedup.map(|dedup| (dedup.key, dedup.fingerprint));
-        let entry = new.queued(sequence, now);
+        let (own, shared) = new.parts();
+        let payload = match shared {
+            Some(_) => Bytes::copy_from_slice(own),
+            None => new.payload.clone(),
+        };
+        let shared = shared.map(|shared| {
+            self.bytes += self.shared.keep(shared);
+            *shared.id()
+        });
+        let entry = Entry {
+            payload,
+            ..new.queued(sequence, now)
+        };
         if let Some((key, _)) = dedup {
             self.dedup.insert((entry.queue.clone(), key), sequence);
         }
@@ -189,6 +212,7 @@ impl MemoryQueue {
         self.bytes += entry.payload.len() as u64;
         let stored = StoredEntry {
             dedup,
+            shared,
             bounded: false,
             until: now,
             entry,
@@ -239,7 +263,7 @@ impl MemoryQueue {
                 entry.attempts += u32::from(entry.expires_at > now);
                 stored.until = now.after(request.lease);
             })?;
-            Some(self.entries.get(&sequence)?.entry.clone())
+            Some(self.whole(self.entries.get(&sequence)?))
         };
         next.iter().filter_map(lease).collect()
     }
@@ -326,7 +350,8 @@ impl MemoryQueue {
         let Some(stored) = self.entries.remove(&sequence) else {
             return;
         };
-        self.bytes = self.bytes.saturating_sub(stored.bytes());
+        let freed = stored.shared.map_or(0, |id| self.shared.release(id));
+        self.bytes = self.bytes.saturating_sub(stored.bytes() + freed);
         self.ids.remove(&stored.entry.id);
         if let Some((key, _)) = stored.dedup {
             let key = (stored.entry.queue, key);
@@ -347,12 +372,15 @@ impl MemoryQueue {
 
     /// Changes an entry, and counts its bytes anew.
     fn resize(&mut self, sequence: u64, change: impl FnOnce(&mut StoredEntry)) {
-        let (mut before, mut after) = (0, 0);
+        let (mut before, mut after, mut released) = (0, 0, None);
         self.change(sequence, |stored| {
             before = stored.bytes();
+            let shared = stored.shared;
             change(stored);
             after = stored.bytes();
+            released = shared.filter(|_| stored.shared.is_none());
         });
+        before += released.map_or(0, |id| self.shared.release(id));
         self.bytes = (self.bytes + after).saturating_sub(before);
     }
 
@@ -443,6 +471,14 @@ impl MemoryQueue {
     fn is_gone(&self, sequence: u64, now: Timestamp) -> bool {
         let stored = self.entries.get(&sequence);
         stored.is_none_or(|stored| stored.is_gone(now))
+    }
+
+    /// Returns an entry with its payload as it was enqueued.
+    fn whole(&self, stored: &StoredEntry) -> Entry {
+        Entry {
+            payload: self.shared.whole(&stored.entry.payload, stored.shared),
+            ..stored.entry.clone()
+        }
     }
 
     fn summary(&self, sequence: u64, now: Timestamp) -> Entry {

@@ -83,7 +83,8 @@ impl PostgresStoreBuilder {
     }
 
     /// The table of the records; `reprise_idempotency` by default. The other tables append `_reply`,
-    /// `_journal`, `_open`, `_entries`, `_finished`, `_secret` and `_version` to its name.
+    /// `_journal`, `_open`, `_entries`, `_finished`, `_shared`, `_released`, `_secret` and `_version` to
+    /// its name.
     pub fn table(mut self, table: impl Into<String>) -> Self {
         self.table = table.into();
         self
@@ -383,6 +384,16 @@ impl Table {
     /// Returns the table that counts the journal's entries that are over.
     pub(super) fn finished(&self) -> Self {
         self.with_suffix("finished")
+    }
+
+    /// Returns the table of the ends that payloads have in common.
+    pub(super) fn shared(&self) -> Self {
+        self.with_suffix("shared")
+    }
+
+    /// Returns the table of entries that need such an end no more, until they are counted.
+    pub(super) fn released(&self) -> Self {
+        self.with_suffix("released")
     }
 
     /// Returns the table of the journal's secret.

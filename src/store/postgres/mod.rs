@@ -315,6 +315,7 @@ impl PostgresStore {
         let swept = self.rows(records, &[&limit, &beside]).await?.len();
         let left = limit.saturating_sub_unsigned(swept as u64);
         let entries = self.rows(journal, &[&left]).await?.len();
+        self.rows(&self.inner.journal.release, &[&beside]).await?;
         Ok(swept as u64 + entries as u64)
     }
 

@@ -1,5 +1,7 @@
 //! The tables: created and migrated by the first process that connects.
 
+mod sharing;
+
 use deadpool_postgres::Transaction;
 use tokio_postgres::error::SqlState;
 
@@ -31,6 +33,7 @@ pub(super) fn migrations(table: &Table) -> Vec<String> {
         calls_with_nul(table),
         counted_together(table),
         entries(table),
+        sharing::shared(table),
     ];
     let noted =
         |(step, version)| format!("{step} INSERT INTO {versions} (version) VALUES ({version});");

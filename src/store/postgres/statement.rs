@@ -119,8 +119,8 @@ impl PostgresStore {
     /// fingerprint. It fails (with a division by zero) if such an entry was committed while it waited
     /// for it; the transaction can be repeated then.
     ///
-    /// The entry is stored as it is. Where workers use a `Sealed` store, use that one's
-    /// `enqueue_statement`: they can't open what was not sealed.
+    /// The entry is stored as it is, with its whole payload. Where workers use a `Sealed` store, use that
+    /// one's `enqueue_statement`: they can't open what was not sealed.
     pub fn enqueue_statement(&self, entry: NewEntry) -> SqlStatement {
         let (key, fingerprint) = match &entry.dedup {
             Some(dedup) => (

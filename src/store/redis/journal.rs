@@ -1,7 +1,7 @@
 //! The journal in Redis. The scripts of `journal/` make the transitions; `common.lua` documents the
 //! keys.
 
-use std::{borrow::Cow, time::Duration};
+use std::{borrow::Cow, collections::HashSet, time::Duration};
 
 use redis::Value;
 
@@ -10,7 +10,8 @@ use crate::store::{
     Fingerprint, Ownership, RecordKey, StoreError, StoreErrorKind,
     journal::{
         CommandResult, Counts, Duplicate, Enqueued, Entry, EntryCommand, EntryId, Erased,
-        EventKind, Journal, LeaseRequest, LeaseToken, NewEntry, Query, Settlement, history,
+        EventKind, Journal, LeaseRequest, LeaseToken, NewEntry, Query, Settlement, SharedPayload,
+        history,
     },
     remote,
 };
@@ -18,6 +19,11 @@ use crate::store::{
 mod answer;
 
 use self::answer::{bytes, entries, entry, number, text};
+
+/// The most entries that a script queues, and bytes of their own: the server does nothing else
+/// meanwhile.
+const SCRIPT: usize = 100;
+const SCRIPT_BYTES: usize = 1 << 20;
 
 impl RedisStore {
     /// Runs a script, and returns the number with which its answer begins and the rest.
@@ -40,12 +46,24 @@ impl RedisStore {
         transition: &StoreScript,
         arguments: &[&[u8]],
     ) -> Result<Enqueued, StoreError> {
-        let (number, mut rest) = self.act(transition, arguments).await?;
-        match (number, rest.pop()) {
-            (0, Some(found)) => Ok(Enqueued::New(entry(found)?)),
-            (1, Some(found)) => Ok(Enqueued::Existing(entry(found)?)),
-            (2, None) => Ok(Enqueued::Mismatch),
-            (3, None) => Ok(Enqueued::Full),
+        enqueued(self.act(transition, arguments).await?)
+    }
+
+    /// Queues entries in one transition, which the server makes without a break.
+    async fn enqueue_few(&self, entries: &[NewEntry]) -> Result<Vec<Enqueued>, StoreError> {
+        let mut arguments = Vec::new();
+        for (new, encoded) in entries.iter().zip(encode(entries)) {
+            let bounds = new.bounds.map(|bounds| [bounds.in_all, bounds.per_owner]);
+            let bounds = bounds.map_or_else(Default::default, |bounds| bounds.map(digits));
+            arguments.extend(encoded.into_iter().chain(bounds.map(Cow::Owned)));
+        }
+        let arguments: Vec<&[u8]> = arguments.iter().map(|argument| &**argument).collect();
+        let (_, mut rest) = self.act(&self.inner.journal.enqueue, &arguments).await?;
+        match rest.pop() {
+            Some(Value::Array(answers)) if answers.len() == entries.len() => {
+                let answers = answers.into_iter();
+                answers.map(|answer| enqueued(split(answer)?)).collect()
+            }
             _ => Err(unreadable()),
         }
     }
@@ -60,6 +78,17 @@ impl RedisStore {
             (1, _) => Ok(Ownership::Held),
             _ => Err(unreadable()),
         }
+    }
+}
+
+/// Reads what became of an entry.
+fn enqueued((number, mut rest): (i64, Vec<Value>)) -> Result<Enqueued, StoreError> {
+    match (number, rest.pop()) {
+        (0, Some(found)) => Ok(Enqueued::New(entry(found)?)),
+        (1, Some(found)) => Ok(Enqueued::Existing(entry(found)?)),
+        (2, None) => Ok(Enqueued::Mismatch),
+        (3, None) => Ok(Enqueued::Full),
+        _ => Err(unreadable()),
     }
 }
 
@@ -79,13 +108,25 @@ fn split(answer: Value) -> Result<(i64, Vec<Value>), StoreError> {
 
 impl Journal for RedisStore {
     async fn enqueue(&self, new: NewEntry) -> Result<Enqueued, StoreError> {
-        let transition = &self.inner.journal.enqueue;
-        let bounds = new.bounds.map(|bounds| [bounds.in_all, bounds.per_owner]);
-        let bounds = bounds.map_or_else(Default::default, |bounds| bounds.map(digits));
-        let new = encode(&new);
-        let mut arguments: Vec<&[u8]> = new.iter().map(|argument| &**argument).collect();
-        arguments.extend(bounds.iter().map(Vec::as_slice));
-        self.enqueued(transition, &arguments).await
+        let mut enqueued = self.enqueue_few(&[new]).await?;
+        enqueued.pop().ok_or_else(unreadable)
+    }
+
+    async fn enqueue_many(&self, entries: Vec<NewEntry>) -> Result<Vec<Enqueued>, StoreError> {
+        let mut enqueued = Vec::with_capacity(entries.len());
+        let mut left = &entries[..];
+        while !left.is_empty() {
+            let mut bytes = 0;
+            let fits = |new: &&NewEntry| {
+                bytes += new.parts().0.len();
+                bytes <= SCRIPT_BYTES
+            };
+            let few = left[1..].iter().take(SCRIPT - 1).take_while(fits).count();
+            let (some, rest) = left.split_at(1 + few);
+            enqueued.extend(self.enqueue_few(some).await?);
+            left = rest;
+        }
+        Ok(enqueued)
     }
 
     async fn lanes(
@@ -135,7 +176,7 @@ impl Journal for RedisStore {
         lease_token: LeaseToken,
         settlement: Settlement,
     ) -> Result<Ownership, StoreError> {
-        let outbox: Vec<_> = settlement.outbox.iter().flat_map(encode).collect();
+        let outbox: Vec<_> = encode(&settlement.outbox).flatten().collect();
         let (status, time) = settlement.outcome.transition();
         let released = settlement.outcome.is_release();
         let (lease_token, status, time) = (
@@ -165,7 +206,7 @@ impl Journal for RedisStore {
         settlement: Settlement,
     ) -> Result<Enqueued, StoreError> {
         let new: Vec<_> = [&entry].into_iter().chain(&settlement.outbox).collect();
-        let new: Vec<_> = new.into_iter().flat_map(encode).collect();
+        let new: Vec<_> = encode(new).flatten().collect();
         let (_, keep) = settlement.outcome.transition();
         let (keep, attempts) = (span(keep), digits(attempts));
         let note = history::frame(EventKind::Settlement, &settlement.note).unwrap_or_default();
@@ -317,8 +358,24 @@ impl Journal for RedisStore {
     }
 }
 
-/// Returns the arguments of a new entry.
-fn encode(new: &NewEntry) -> [Cow<'_, [u8]>; 12] {
+/// Returns the arguments of new entries: the bytes of an end that several share with the first of them.
+fn encode<'a>(
+    new: impl IntoIterator<Item = &'a NewEntry>,
+) -> impl Iterator<Item = [Cow<'a, [u8]>; 14]> {
+    let mut ends = HashSet::new();
+    new.into_iter().map(move |new| {
+        let (own, shared) = new.parts();
+        let first = shared.filter(|shared| ends.insert(*shared.id()));
+        encode_one(new, own, shared, first)
+    })
+}
+
+fn encode_one<'a>(
+    new: &'a NewEntry,
+    own: &'a [u8],
+    shared: Option<&'a SharedPayload>,
+    first: Option<&'a SharedPayload>,
+) -> [Cow<'a, [u8]>; 14] {
     let (key, fingerprint): (&[u8], &[u8]) = match &new.dedup {
         Some(dedup) => (dedup.key.as_bytes(), dedup.fingerprint.as_bytes()),
         None => (b"", b""),
@@ -334,8 +391,16 @@ fn encode(new: &NewEntry) -> [Cow<'_, [u8]>; 12] {
         digits(new.priority as u8).into(),
         span(new.delay).into(),
         span(new.ttl).into(),
-        (&*new.payload).into(),
+        own.into(),
         new.reason.as_deref().unwrap_or_default().as_bytes().into(),
+        shared
+            .map(|shared| EntryId::new(*shared.id()).to_string().into_bytes())
+            .unwrap_or_default()
+            .into(),
+        first
+            .map(|shared| &**shared.bytes())
+            .unwrap_or_default()
+            .into(),
     ]
 }
 

@@ -92,7 +92,8 @@
 //! takes no longer in a long queue. A list reads a thousand entries in a round trip, or those of one
 //! owner if it asks for one. Expired entries are hidden, and later verbs remove a few at a time.
 //!
-//! All of it is in the server's memory, payloads included.
+//! All of it is in the server's memory, payloads included; an end that payloads
+//! [share](super::journal::SharedPayload) is there once.
 //!
 //! A lease whose response was lost is repeated like any other verb: it carries a ticket, by which
 //! the server finds for a minute what it leased. A lease takes a thousand entries at most.

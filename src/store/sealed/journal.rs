@@ -1,20 +1,23 @@
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use tokio::sync::Notify;
 
-use super::{Place, Sealed};
+use super::{Place, Sealed, corrupt};
 use crate::store::{
-    Ownership, RecordKey, StoreError,
+    Ownership, RecordKey, StoreError, StoreErrorKind,
     journal::{
         CommandResult, Counts, Duplicate, Enqueued, Entry, EntryCommand, EntryId, Erased, Journal,
-        LeaseRequest, LeaseToken, NewEntry, Query, Settlement,
+        LeaseRequest, LeaseToken, NewEntry, Query, Settlement, SharedPayload,
     },
     verbs::verbs,
 };
 
 /// Delay of an entry that can't be opened here, until a process that has its key leases it.
 const ASIDE: Duration = Duration::from_secs(5 * 60);
+/// The first byte of a payload that is sealed in two parts: this, the id of the shared end, the length of
+/// the entry's own part, that part, and the end. Each is sealed by itself.
+const IN_PARTS: u8 = 2;
 /// Retention of an expired entry.
 const KEEP: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
@@ -27,6 +30,22 @@ impl Place {
         }
     }
 
+    /// Binds an entry's part of a payload to the entry and to the end that belongs to it.
+    fn own(id: EntryId, end: &[u8; 16]) -> Self {
+        Self {
+            what: "an entry's payload",
+            bound_to: [b"own ", &id.as_bytes()[..], end].concat(),
+        }
+    }
+
+    /// Binds the end of payloads to its id: it fits each entry whose part names that id.
+    fn end(id: &[u8; 16]) -> Self {
+        Self {
+            what: "the shared end of an entry's payload",
+            bound_to: [b"shared ", &id[..]].concat(),
+        }
+    }
+
     fn result(id: EntryId) -> Self {
         Self {
             what: "an entry's result",
@@ -35,10 +54,60 @@ impl Place {
     }
 }
 
+/// The ends of payloads that were sealed already, by their ids.
+type SealedEnds = HashMap<[u8; 16], SharedPayload>;
+
 impl<J: Journal> Sealed<J> {
-    fn seal_new(&self, mut new: NewEntry) -> Result<NewEntry, StoreError> {
-        new.payload = self.keys.seal(&Place::payload(new.id), &new.payload)?;
-        Ok(new)
+    fn seal_new(&self, new: NewEntry) -> Result<NewEntry, StoreError> {
+        self.seal_with(&mut SealedEnds::new(), new)
+    }
+
+    fn seal_all(
+        &self,
+        entries: impl IntoIterator<Item = NewEntry>,
+    ) -> Result<Vec<NewEntry>, StoreError> {
+        let mut ends = SealedEnds::new();
+        let sealed = entries
+            .into_iter()
+            .map(|new| self.seal_with(&mut ends, new));
+        sealed.collect()
+    }
+
+    fn seal_with(&self, ends: &mut SealedEnds, mut new: NewEntry) -> Result<NewEntry, StoreError> {
+        let (own, shared) = new.parts();
+        let Some(shared) = shared else {
+            new.payload = self.keys.seal(&Place::payload(new.id), own)?;
+            new.shared = None;
+            return Ok(new);
+        };
+        let id = *shared.id();
+        let end = match ends.get(&id) {
+            Some(end) => end.clone(),
+            None => {
+                let end = self.keys.seal(&Place::end(&id), shared.bytes())?;
+                let end = SharedPayload::with_id(id, end);
+                ends.insert(id, end.clone());
+                end
+            }
+        };
+        let own = self.keys.seal(&Place::own(new.id, &id), own)?;
+        let length = u32::try_from(own.len())
+            .map_err(|_| StoreError::new(StoreErrorKind::Other, "it is too large to seal"))?;
+        new.payload = [&[IN_PARTS], &id[..], &length.to_be_bytes(), &own]
+            .concat()
+            .into();
+        Ok(new.ending_in(&end))
+    }
+
+    fn open_payload(&self, id: EntryId, sealed: &[u8]) -> Result<Bytes, StoreError> {
+        let [IN_PARTS, rest @ ..] = sealed else {
+            return self.keys.open(&Place::payload(id), sealed);
+        };
+        let (end_id, own, end) =
+            parts(rest).ok_or_else(|| corrupt("an entry's payload is not sealed, or was cut"))?;
+        let own = self.keys.open(&Place::own(id, end_id), own)?;
+        let end = self.keys.open(&Place::end(end_id), end)?;
+        Ok([own, end].concat().into())
     }
 
     fn seal_settlement(
@@ -52,9 +121,7 @@ impl<J: Journal> Sealed<J> {
         if !settlement.remainder.is_empty() {
             settlement.remainder = self.keys.seal(&Place::payload(id), &settlement.remainder)?;
         }
-        let outbox = std::mem::take(&mut settlement.outbox).into_iter();
-        let outbox = outbox.map(|new| self.seal_new(new));
-        settlement.outbox = outbox.collect::<Result<_, _>>()?;
+        settlement.outbox = self.seal_all(settlement.outbox)?;
         Ok(settlement)
     }
 
@@ -62,7 +129,7 @@ impl<J: Journal> Sealed<J> {
         // Only what can't be leased any more may be without one.
         let payload = match entry.payload.is_empty() && entry.status.drops_payload() {
             true => Bytes::new(),
-            false => self.keys.open(&Place::payload(entry.id), &entry.payload)?,
+            false => self.open_payload(entry.id, &entry.payload)?,
         };
         let result = entry.result.as_ref();
         let result = result.map(|result| self.keys.open(&Place::result(entry.id), result));
@@ -84,6 +151,15 @@ impl<J: Journal> Sealed<J> {
             .settle(entry.id, entry.lease_token, settlement)
             .await;
     }
+}
+
+/// Splits a payload into the id of its end, the entry's part, and the end.
+fn parts(sealed: &[u8]) -> Option<(&[u8; 16], &[u8], &[u8])> {
+    let (id, rest) = sealed.split_first_chunk()?;
+    let (length, rest) = rest.split_first_chunk()?;
+    let length = usize::try_from(u32::from_be_bytes(*length)).ok()?;
+    let (own, end) = rest.split_at_checked(length)?;
+    Some((id, own, end))
 }
 
 #[cfg(feature = "postgres")]
@@ -123,10 +199,8 @@ impl<J: Journal> Journal for Sealed<J> {
     verbs! { self;
         enqueue(entry: NewEntry) -> Enqueued
             = async move { self.store.enqueue(self.seal_new(entry)?).await };
-        enqueue_many(entries: Vec<NewEntry>) -> Vec<Enqueued> = async move {
-            let sealed = entries.into_iter().map(|new| self.seal_new(new));
-            self.store.enqueue_many(sealed.collect::<Result<_, _>>()?).await
-        };
+        enqueue_many(entries: Vec<NewEntry>) -> Vec<Enqueued>
+            = async move { self.store.enqueue_many(self.seal_all(entries)?).await };
         lanes(queue: &str, after: Option<&str>, limit: u32) -> Vec<String>
             = self.store.lanes(queue, after, limit);
         extend(id: EntryId, lease_token: LeaseToken, lease: Duration) -> Ownership

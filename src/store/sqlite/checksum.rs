@@ -4,8 +4,6 @@
 //! verified here; a row that can't be found any more is noticed by the check of the whole file when
 //! it is opened.
 
-use std::ops::Range;
-
 use rusqlite::{
     Connection, Error, Row,
     functions::FunctionFlags,
@@ -25,10 +23,14 @@ pub(super) fn add_function(connection: &Connection) -> rusqlite::Result<()> {
     })
 }
 
-/// Compares the columns of a row with the checksum in the column behind them.
-pub(super) fn verify(row: &Row<'_>, columns: Range<usize>) -> rusqlite::Result<()> {
-    let at = columns.end;
+/// Compares columns of a row with the checksum in the column `at`.
+pub(super) fn verify(
+    row: &Row<'_>,
+    columns: impl IntoIterator<Item = usize>,
+    at: usize,
+) -> rusqlite::Result<()> {
     let values = columns
+        .into_iter()
         .map(|column| row.get_ref(column))
         .collect::<Result<Vec<_>, _>>()?;
     let stored: i64 = row.get(at)?;
@@ -119,7 +121,7 @@ mod tests {
         let connection = Connection::open_in_memory().unwrap();
         let read = |sum: i64, blob: &[u8]| {
             let sql = "SELECT ?1, NULL, ?2";
-            connection.query_row(sql, (blob, sum), |row| verify(row, 0..2))
+            connection.query_row(sql, (blob, sum), |row| verify(row, 0..2, 2))
         };
         let values = || [ValueRef::Blob(b"kept"), ValueRef::Null].into_iter();
         for sum in [checksum(values()), checksum_before_8(values())] {

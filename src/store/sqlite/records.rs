@@ -105,7 +105,7 @@ fn find(batch: &Batch<'_>, claim: &Claim) -> rusqlite::Result<Found> {
 }
 
 fn found(batch: &Batch<'_>, claim: &Claim, row: &Row<'_>) -> rusqlite::Result<Found> {
-    checksum::verify(row, 1..9)?;
+    checksum::verify(row, 1..9, 9)?;
     let token = row.get(0)?;
     if row.get::<_, i64>(5)? <= batch.now {
         return Ok(Found::Free {

@@ -8,7 +8,7 @@ use super::{checksum, error::Failure, file::micros_since_epoch};
 use crate::store::StoreErrorKind;
 
 /// The schema, one step for each version. A released step never changes.
-const MIGRATIONS: [&str; 9] = [
+const MIGRATIONS: [&str; 10] = [
     include_str!("schema/1.sql"),
     include_str!("schema/2.sql"),
     include_str!("schema/3.sql"),
@@ -18,6 +18,7 @@ const MIGRATIONS: [&str; 9] = [
     include_str!("schema/7.sql"),
     include_str!("schema/8.sql"),
     include_str!("schema/9.sql"),
+    include_str!("schema/10.sql"),
 ];
 
 /// The version that this build reads and writes.

@@ -11,7 +11,7 @@ use tower_reprise::store::{
 
 use super::{
     Postgres,
-    journal::{DROP_FINISHED, DROP_SUMS},
+    journal::{DROP_ENDS, DROP_FINISHED, DROP_OWN, DROP_SHARING, DROP_SUMS},
 };
 use crate::support::{database::eventually, records::LEASE};
 
@@ -203,6 +203,9 @@ async fn t_5_t_8_entries_of_version_8_that_are_over_are_counted() {
     drop(ended(&store, 1, 2).await);
     drop(store);
     for sql in [
+        DROP_SHARING,
+        DROP_ENDS,
+        DROP_OWN,
         DROP_FINISHED,
         DROP_SUMS,
         "DELETE FROM {schema}.reprise_idempotency_version WHERE version > 8",

@@ -360,7 +360,7 @@ async fn the_payload_is_the_last_column() {
     };
     postgres.store().await;
     let last = "SELECT count(*) FROM information_schema.columns c WHERE table_schema = '{schema}' \
-                AND table_name = 'reprise_idempotency_journal' AND column_name NOT IN ('version', 'reason', 'in_all', 'per_owner') \
+                AND table_name = 'reprise_idempotency_journal' AND column_name NOT IN ('version', 'reason', 'in_all', 'per_owner', 'own', 'shared') \
                 AND ordinal_position > (SELECT ordinal_position FROM information_schema.columns p \
                   WHERE p.table_schema = c.table_schema AND p.table_name = c.table_name \
                   AND p.column_name = 'payload')";
@@ -393,6 +393,12 @@ async fn t_3_what_was_kept_long_enough_is_swept() {
 }
 
 // Versions 12, 11, 9, 8, 7, 6 and 5 the other way round.
+pub(super) const DROP_SHARING: &str = "DROP FUNCTION {schema}.reprise_idempotency_shared, \
+                                       {schema}.reprise_idempotency_released CASCADE";
+pub(super) const DROP_ENDS: &str = "DROP TABLE {schema}.reprise_idempotency_shared, \
+                                    {schema}.reprise_idempotency_released";
+pub(super) const DROP_OWN: &str =
+    "ALTER TABLE {schema}.reprise_idempotency_journal DROP COLUMN own, DROP COLUMN shared";
 pub(super) const DROP_FINISHED: &str = "DROP FUNCTION {schema}.reprise_idempotency_finished, \
                                         {schema}.reprise_idempotency_removed, \
                                         {schema}.reprise_idempotency_entries CASCADE";
@@ -423,6 +429,8 @@ async fn t_5_a_table_of_version_1_keeps_its_records() {
         "DROP VIEW {schema}.reprise_idempotency_calls",
         "DROP TABLE {schema}.reprise_idempotency_journal",
         "DROP TABLE {schema}.reprise_idempotency_secret",
+        DROP_SHARING,
+        DROP_ENDS,
         DROP_FINISHED,
         DROP_SUMS,
         DROP_COUNT,
@@ -465,11 +473,14 @@ async fn t_5_a_table_of_version_2_keeps_its_entries() {
         "ALTER TABLE {schema}.reprise_idempotency_journal DROP COLUMN version, \
          DROP COLUMN redrives, DROP COLUMN repeats, DROP COLUMN cause",
         DROP_READY,
+        DROP_SHARING,
+        DROP_ENDS,
         DROP_FINISHED,
         DROP_SUMS,
         DROP_COUNT,
         DROP_OPEN,
         DROP_BOUNDS,
+        DROP_OWN,
         DROP_REPLIES,
         DROP_WATCHED,
         DROP_SWEEP_AFTER,
@@ -511,11 +522,14 @@ async fn t_5_a_table_of_version_6_keeps_its_replies() {
         "UPDATE {schema}.reprise_idempotency r SET reply = s.reply \
          FROM {schema}.reprise_idempotency_reply s WHERE s.key = r.key AND s.token = r.token",
         DROP_READY,
+        DROP_SHARING,
+        DROP_ENDS,
         DROP_FINISHED,
         DROP_SUMS,
         DROP_COUNT,
         DROP_OPEN,
         DROP_BOUNDS,
+        DROP_OWN,
         DROP_REPLIES,
         "DELETE FROM {schema}.reprise_idempotency_version WHERE version > 6",
     ] {

@@ -9,6 +9,7 @@ mod journal;
 mod notices;
 mod pools;
 mod schema;
+mod sharing;
 mod statements;
 mod sweep;
 mod trouble;

@@ -8,7 +8,7 @@ use tower_reprise::store::{
     conformance::{self, Backend},
     journal::{
         Dedup, Enqueued, Entry, EntryCommand, EntryId, Journal, LeaseRequest, LeaseToken, NewEntry,
-        Priority, Query, Settlement, Status,
+        Priority, Query, Settlement, SharedPayload, Status,
     },
 };
 
@@ -194,7 +194,7 @@ async fn t_5_a_journal_of_version_1_is_read_and_brought_up_to_date() {
     assert_eq!(version().await, "1");
     let leased = store.lease(want(1)).await.unwrap().remove(0);
     assert_eq!((leased.redrives, leased.history.len()), (2, 4));
-    assert_eq!(version().await, "3");
+    assert_eq!(version().await, "4");
     let settle = Settlement::failed("broken", LEASE).cause("dns");
     let settled = store.settle(id, leased.lease_token, settle).await;
     assert_eq!(settled.unwrap(), Ownership::Held);
@@ -213,7 +213,7 @@ async fn t_5_a_newer_journal_is_refused() {
     let id = put(&store, new(Priority::Normal)).await;
     let lease_token = LeaseToken::new(1);
     redis
-        .command::<()>(&["HSET", &root(&redis), "version", "4"])
+        .command::<()>(&["HSET", &root(&redis), "version", "5"])
         .await;
     let settle = Settlement::release(LEASE);
     let results = [
@@ -245,6 +245,7 @@ async fn all_sets_agree_and_nothing_is_left_behind() {
     let minute = Duration::from_secs(60);
     let mut held: Vec<Entry> = Vec::new();
     let mut all: Vec<EntryId> = Vec::new();
+    let shared = ["end", "other end"].map(SharedPayload::new);
     let pick = |from: usize| rand::random_range(0..from.max(1));
     for step in 0..600 {
         match pick(10) {
@@ -262,6 +263,10 @@ async fn all_sets_agree_and_nothing_is_left_behind() {
                     dedup: (pick(2) == 0).then_some(dedup),
                     ..new(Priority::ALL[pick(4)])
                 };
+                let new = match shared.get(pick(3)) {
+                    Some(end) => new.ending_in(end),
+                    None => new,
+                };
                 all.push(new.id);
                 store.enqueue(new).await.unwrap();
             }
@@ -275,6 +280,10 @@ async fn all_sets_agree_and_nothing_is_left_behind() {
                     let leased = store.lease(want).await.unwrap();
                     let named = lanes.iter().any(|name| name == lane);
                     assert_eq!(named, !leased.is_empty(), "in {lane:?} after {step}");
+                    for entry in &leased {
+                        let whole = ["payload", "payloadend", "payloadother end"];
+                        assert!(whole.iter().any(|whole| entry.payload == whole));
+                    }
                     held.extend(leased);
                 }
             }

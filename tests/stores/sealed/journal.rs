@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tower_reprise::store::journal::{
-    Entry, EntryId, Journal, LeaseRequest, NewEntry, Query, Settlement, Status,
+    Entry, EntryId, Journal, LeaseRequest, NewEntry, Query, Settlement, SharedPayload, Status,
 };
 use tower_reprise::store::{MemoryStore, Ownership, SealKeys, Sealed, StoreErrorKind, conformance};
 
@@ -116,6 +116,55 @@ async fn t_7_what_was_moved_is_refused() {
     assert_eq!(settled, Ownership::Held);
     let error = store.find(id).await.unwrap_err();
     assert!(error.to_string().contains("an entry's result"), "{error}");
+}
+
+/// It is sealed once, opens for each entry that names it, and for no other.
+#[tokio::test(start_paused = true)]
+async fn t_7_a_shared_end_is_bound_to_the_entries_that_share_it() {
+    let below = MemoryStore::new();
+    let store = sealed(&below, keys());
+    let ends = [SECRET, &[b'x'; SECRET.len()]].map(SharedPayload::new);
+    let [first, second, other] =
+        [0, 0, 1].map(|end| NewEntry::new("mails", "own secret").ending_in(&ends[end]));
+    let ids = [first.id, second.id, other.id];
+    let put = store.enqueue_many(vec![first, second, other]).await;
+    assert_eq!(put.unwrap().len(), 3);
+    let mut payloads = Vec::new();
+    for (id, end) in ids.into_iter().zip([0, 0, 1]) {
+        let whole = [&b"own secret"[..], &ends[end].bytes()[..]].concat();
+        assert_eq!(found(&store, id).await.payload, whole);
+        let payload = found(&below, id).await.payload;
+        assert!(!shows_secret(&payload));
+        payloads.push(payload);
+    }
+    let cut = payloads[0].len() - SECRET.len();
+    assert_eq!(payloads[0][cut..], payloads[1][cut..], "it is sealed once");
+    // The length of an own part is the same for all.
+    let own = payloads[0].len() - (SECRET.len() + 2 + "old".len() + 24 + 16);
+    let moved = [
+        // The end of another one, with its id or without.
+        [&payloads[0][..own], &payloads[2][own..]].concat(),
+        [
+            &payloads[2][..17],
+            &payloads[0][17..own],
+            &payloads[2][own..],
+        ]
+        .concat(),
+        // The part of another entry.
+        payloads[1].to_vec(),
+        // Cut.
+        payloads[0][..20].to_vec(),
+        payloads[0][..own].to_vec(),
+    ];
+    for (n, payload) in moved.into_iter().enumerate() {
+        let below = MemoryStore::new();
+        let store = sealed(&below, keys());
+        let mut entry = NewEntry::new("mails", payload);
+        entry.id = ids[0];
+        assert!(below.enqueue(entry).await.is_ok());
+        let error = store.find(ids[0]).await.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Corrupt, "{n}: {error}");
+    }
 }
 
 /// One that can't be opened keeps nobody from the others, and waits for who has its key.

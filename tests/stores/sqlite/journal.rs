@@ -168,7 +168,7 @@ async fn t_5_a_file_of_version_2_keeps_its_entries() {
                 status,
                 1_i64 << 52,
                 history,
-                vec![7_u8; 400_000],
+                vec![7_u8; 380_000],
             ),
         )
         .unwrap();
@@ -188,7 +188,7 @@ async fn t_5_a_file_of_version_2_keeps_its_entries() {
         (failed.lease_token, failed.attempts),
         (LeaseToken::new(7), 4)
     );
-    assert_eq!((failed.history.len(), failed.payload.len()), (5, 400_000));
+    assert_eq!((failed.history.len(), failed.payload.len()), (5, 380_000));
     assert_eq!((&*failed.owner, &*failed.label), ("ada", "POST"));
     assert_eq!(store.secret().await.unwrap(), [7; 32]);
     let redriven = store.command(ids[1], EntryCommand::Redrive(KEEP)).await;

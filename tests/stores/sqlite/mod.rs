@@ -7,6 +7,7 @@ mod full;
 mod journal;
 mod queue;
 mod schema;
+mod sharing;
 
 use std::{
     fs,

@@ -218,6 +218,8 @@ async fn i_27_t_5_unknown_outcomes_of_an_older_file_are_listed() {
         DROP TRIGGER journal_finish; DROP TRIGGER journal_redrive; DROP TRIGGER journal_sweep;
         DROP TRIGGER journal_queued; DROP TABLE journal_states;
         DROP INDEX journal_expiring; DROP INDEX journal_waiting;
+        DROP TRIGGER journal_unshared; DROP TRIGGER journal_released; DROP INDEX journal_sharing;
+        DROP TABLE journal_shared; ALTER TABLE journal DROP COLUMN shared;
         ALTER TABLE journal DROP COLUMN bounded; ALTER TABLE journal DROP COLUMN reason";
     connection.execute_batch(back).unwrap();
     drop(connection);

@@ -4,6 +4,7 @@ mod leasing;
 mod queueing;
 mod reading;
 mod settling;
+mod sharing;
 
 use std::{sync::Arc, time::Duration};
 
@@ -46,6 +47,8 @@ pub async fn journal<B: Backend<Store: Journal>>(backend: &B) {
         the_same_operation_is_queued_once
         what_was_called_off_frees_its_key
         many_are_queued_at_once
+        a_shared_end_comes_back_with_each_payload
+        a_shared_end_stays_for_those_that_need_it
         bounds_hold_for_concurrent_callers
         bounds_count_what_is_not_over
         order_is_priority_then_due_then_sequence

@@ -32,7 +32,7 @@ impl MemoryQueue {
         let stored = self.entries.get(self.ids.get(&id)?)?;
         (!stored.is_gone(now)).then(|| Entry {
             status: stored.status(now),
-            ..stored.entry.clone()
+            ..self.whole(stored)
         })
     }
 

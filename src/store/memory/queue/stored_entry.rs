@@ -9,7 +9,10 @@ use crate::store::{
 
 /// An entry, and what only the store knows of it.
 pub(super) struct StoredEntry {
+    /// Its payload is without the shared end.
     pub(super) entry: Entry,
+    /// The id of the shared end of its payload.
+    pub(super) shared: Option<[u8; 16]>,
     pub(super) dedup: Option<(RecordKey, Fingerprint)>,
     /// Whether it was enqueued with bounds.
     pub(super) bounded: bool,
@@ -36,6 +39,7 @@ impl StoredEntry {
         self.bounded && !self.entry.status.is_over()
     }
 
+    /// Returns the bytes of its own.
     pub(super) fn bytes(&self) -> u64 {
         let result = self.entry.result.as_ref().map_or(0, Bytes::len);
         (self.entry.payload.len() + result) as u64
@@ -87,6 +91,7 @@ impl StoredEntry {
         }
         if let Some(remainder) = settlement.stored_remainder() {
             entry.payload = remainder.clone();
+            self.shared = None;
         }
         if settlement.result.is_some() {
             entry.result = settlement.result;
@@ -102,6 +107,7 @@ impl StoredEntry {
                 entry.status = Status::Cancelled;
                 entry.changed_at = now;
                 entry.payload = Bytes::new();
+                self.shared = None;
                 self.until = now.after(time);
             }
             EntryCommand::Trigger => {

@@ -1,6 +1,6 @@
 //! Entries to queue as rows of a batch.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use tokio::time::Instant;
 use tokio_postgres::types::ToSql;
@@ -67,7 +67,14 @@ impl BatchRow for EnqueueRow {
             rows.iter().map(|row| get(row)).collect()
         }
         let text = |get: fn(&NewEntry) -> &str| column(&new, |row| get(&row.0));
-        let parameters: [&(dyn ToSql + Sync); 16] = [
+        let parts = column(&new, |row| row.0.parts());
+        let own = parts.iter().map(|(own, shared)| shared.map(|_| *own));
+        let shared = parts
+            .iter()
+            .map(|(_, shared)| shared.map(|shared| &shared.id()[..]));
+        let ends = parts.iter().filter_map(|(_, shared)| *shared);
+        let ends: BTreeMap<_, _> = ends.map(|end| (&end.id()[..], &**end.bytes())).collect();
+        let parameters: [&(dyn ToSql + Sync); 20] = [
             &column(&new, |row| row.0.id.as_bytes().as_slice()),
             &text(|new| &new.queue),
             &text(|new| &new.lane),
@@ -78,7 +85,10 @@ impl BatchRow for EnqueueRow {
             &column(&new, |row| row.0.priority as i16),
             &column(&new, |row| micros(row.0.delay)),
             &column(&new, |row| micros(row.0.ttl)),
-            &column(&new, |row| &*row.0.payload),
+            &parts
+                .iter()
+                .map(|(own, shared)| shared.is_none().then_some(*own))
+                .collect::<Vec<_>>(),
             &column(&new, |row| row.0.version.as_deref()),
             &column(&new, |row| row.0.reason.as_deref()),
             &bounds.iter().map(|[in_all, _]| *in_all).collect::<Vec<_>>(),
@@ -87,9 +97,17 @@ impl BatchRow for EnqueueRow {
                 .map(|[_, per_owner]| *per_owner)
                 .collect::<Vec<_>>(),
             &ago,
+            &own.collect::<Vec<_>>(),
+            &shared.collect::<Vec<_>>(),
+            &ends.keys().copied().collect::<Vec<_>>(),
+            &ends.values().copied().collect::<Vec<_>>(),
         ];
-        let sql = &store.inner.journal.enqueue_batch;
-        let queued = store.attempt(deadline, sql, &parameters).await?;
+        let statements = &store.inner.journal;
+        let (sql, parameters) = match ends.is_empty() {
+            true => (&statements.enqueue_batch, &parameters[..16]),
+            false => (&statements.enqueue_batch_sharing, &parameters[..]),
+        };
+        let queued = store.attempt(deadline, sql, parameters).await?;
         let queued = queued
             .iter()
             .map(|row| summary(row).map(|entry| (entry.id, entry)));

@@ -80,7 +80,11 @@ impl PostgresStore {
         entry: NewEntry,
     ) -> Result<Enqueued, StoreError> {
         let statements = &self.inner.journal;
-        let enqueue = [&*statements.enqueue, &*statements.existing];
+        let enqueue = [
+            &*statements.enqueue,
+            &*statements.enqueue_sharing,
+            &*statements.existing,
+        ];
         let put = enqueue_with(transaction, enqueue, &entry, None).await;
         put.map_err(error::of_statement)
             .and_then(|put| enqueued(&put))

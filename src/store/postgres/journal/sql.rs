@@ -3,7 +3,9 @@
 
 mod enqueue;
 
-use self::enqueue::{enqueue, enqueue_batch, enqueue_once, existing};
+use self::enqueue::{
+    enqueue, enqueue_batch, enqueue_batch_sharing, enqueue_once, enqueue_sharing, existing,
+};
 use super::super::{builder::Table, sql::sweeps_alone};
 use crate::store::journal::{Priority, Query, Status};
 
@@ -48,9 +50,13 @@ fn summary() -> String {
     )
 }
 
-/// The columns that `row::whole` reads.
-fn whole() -> String {
-    format!("{}, payload, result, history", summary())
+/// The columns that `row::whole` reads. A payload that shares its end is put together.
+fn whole(shared: &Table) -> String {
+    format!(
+        "{}, coalesce(payload, own || (SELECT s.payload FROM {shared} s WHERE s.id = shared)) \
+           AS payload, result, history",
+        summary()
+    )
 }
 
 fn after(duration: &str) -> String {
@@ -68,7 +74,9 @@ fn noted(note: &str) -> String {
 #[derive(Debug)]
 pub(in super::super) struct Statements {
     pub(super) enqueue: String,
+    pub(super) enqueue_sharing: String,
     pub(super) enqueue_batch: String,
+    pub(super) enqueue_batch_sharing: String,
     pub(in super::super) enqueue_once: String,
     pub(super) existing: String,
     pub(super) ready: String,
@@ -96,6 +104,7 @@ pub(in super::super) struct Statements {
     pub(super) position: String,
     pub(super) secret: String,
     pub(in super::super) sweep: String,
+    pub(in super::super) release: String,
     table: Table,
 }
 
@@ -103,13 +112,16 @@ impl Statements {
     pub(in super::super) fn new(table: &Table) -> Self {
         let (secret, open) = (table.secret(), table.open());
         let (finished, entries) = (&table.finished(), &table.entries());
+        let (shared, released) = (&table.shared(), table.released());
         let sweeps_alone = sweeps_alone(table);
         let table = &table.journal();
-        let (gone, summary, whole) = (gone(), summary(), whole());
+        let (gone, summary, whole) = (gone(), summary(), whole(shared));
         let [cancelled, redriven] = [noted("$3"), noted("$3")];
         Self {
             enqueue: enqueue(table),
+            enqueue_sharing: enqueue_sharing(table, shared),
             enqueue_batch: enqueue_batch(table),
+            enqueue_batch_sharing: enqueue_batch_sharing(table, shared),
             enqueue_once: enqueue_once(table),
             existing: existing(table),
             ready: format!(
@@ -118,8 +130,8 @@ impl Statements {
             ),
             lanes_from: lanes(table, ">="),
             lanes_after: lanes(table, ">"),
-            lease: lease(table, entries),
-            lease_in_order: lease_in_order(table, entries),
+            lease: lease(table, entries, &whole),
+            lease_in_order: lease_in_order(table, entries, &whole),
             extend: format!(
                 "UPDATE {table} SET leased = {} WHERE id = $1 AND turn = $2 AND {PROCESSING} \
                  RETURNING 1",
@@ -137,7 +149,7 @@ impl Statements {
             ),
             cancel: format!(
                 "UPDATE {table} SET status = 5, changed = {NOW}, until = {}, history = {cancelled}, \
-                   payload = '' \
+                   payload = '', own = NULL, shared = NULL \
                  WHERE id = $1 AND {QUEUED} AND expires > {NOW} RETURNING {summary}",
                 after("$2")
             ),
@@ -216,6 +228,21 @@ impl Statements {
                    SELECT ctid FROM {table} WHERE {gone} \
                    ORDER BY until LIMIT $1 FOR UPDATE SKIP LOCKED)) \
                  RETURNING 1"
+            ),
+            // The table's trigger removes those that no entry needs. Statements that keep ends lock
+            // them in this order, too.
+            release: format!(
+                "WITH released AS ( \
+                   DELETE FROM {released} WHERE ctid = ANY (ARRAY( \
+                     SELECT ctid FROM {released} WHERE $1 OR {sweeps_alone} \
+                     LIMIT 10000 FOR UPDATE SKIP LOCKED)) \
+                   RETURNING shared), \
+                 counted AS (SELECT shared, count(*) AS entries FROM released GROUP BY 1), \
+                 locked AS MATERIALIZED ( \
+                   SELECT s.id FROM {shared} s JOIN counted c ON c.shared = s.id \
+                   ORDER BY s.id FOR UPDATE OF s) \
+                 UPDATE {shared} s SET entries = s.entries - c.entries FROM counted c \
+                 WHERE s.id = c.shared AND (SELECT count(*) FROM locked) >= 0 RETURNING 1"
             ),
             table: table.clone(),
         }
@@ -316,7 +343,7 @@ fn lanes(table: &Table, from: &str) -> String {
 ///
 /// Queued entries and those whose lease ran out are both found by `leased`, which is 0 for the
 /// first. Each priority is searched by itself, so that entries that are not due are not read.
-fn lease(table: &Table, entries: &Table) -> String {
+fn lease(table: &Table, entries: &Table, whole: &str) -> String {
     let free = format!("queue = $1 AND lane = $2 AND status = 0 AND leased <= {NOW}");
     let mut ctes = format!(
         "past AS (SELECT sequence, leased FROM {table} WHERE {free} AND expires <= {NOW} \
@@ -333,7 +360,7 @@ fn lease(table: &Table, entries: &Table) -> String {
         );
         next += &format!(" UNION ALL SELECT sequence, leased FROM {name}");
     }
-    taken(table, entries, &ctes, &next)
+    taken(table, entries, whole, &ctes, &next)
 }
 
 /// Leases the first entry of a lane that is due, unless it waits or another one is leased.
@@ -341,7 +368,7 @@ fn lease(table: &Table, entries: &Table) -> String {
 /// A leased entry was the first of its priority, and stays among the first until it is past its time;
 /// those are looked for as well. The lock keeps two workers that see different firsts from leasing both;
 /// it is held for this statement.
-fn lease_in_order(table: &Table, entries: &Table) -> String {
+fn lease_in_order(table: &Table, entries: &Table, whole: &str) -> String {
     const LOOK_AT: u32 = 16;
     let lane = "queue = $1 AND lane = $2 AND status = 0";
     let firsts = Priority::ALL.map(|priority| {
@@ -374,6 +401,7 @@ fn lease_in_order(table: &Table, entries: &Table) -> String {
     taken(
         table,
         entries,
+        whole,
         &ctes,
         "SELECT sequence, leased FROM past UNION ALL SELECT sequence, leased FROM next",
     )
@@ -381,19 +409,19 @@ fn lease_in_order(table: &Table, entries: &Table) -> String {
 
 /// Leases the entries that `next` selects from these parts of a statement, and counts those that were not
 /// leased.
-fn taken(table: &Table, entries: &Table, ctes: &str, next: &str) -> String {
+fn taken(table: &Table, entries: &Table, whole: &str, ctes: &str, next: &str) -> String {
     format!(
         "WITH {ctes}, leased AS ( \
            UPDATE {table} SET turn = turn + 1, changed = {NOW_ONCE}, leased = {}, \
              attempts = attempts + CASE WHEN expires > {NOW_ONCE} THEN 1 ELSE 0 END \
-           WHERE queue = $1 AND sequence = ANY (ARRAY(SELECT sequence FROM ({next}) next)) RETURNING {}), \
+           WHERE queue = $1 AND sequence = ANY (ARRAY(SELECT sequence FROM ({next}) next)) \
+           RETURNING {whole}), \
          counted AS (INSERT INTO {entries} (queue, leased, entries) \
            SELECT $1, true, count(*) FROM ({next}) next WHERE leased = 0 HAVING count(*) > 0) \
          SELECT * FROM leased ORDER BY expires > changed, \
            CASE WHEN expires > changed THEN priority END, \
            CASE WHEN expires > changed THEN due ELSE expires END, sequence",
-        after("$4"),
-        whole()
+        after("$4")
     )
 }
 
@@ -499,6 +527,8 @@ fn settling(table: &Table, parameters: [String; 8], leased: &str) -> String {
            repeats = CASE WHEN {releases} THEN repeats WHEN {cause} IS NULL THEN 0 \
              WHEN entry.cause = {cause} THEN repeats + 1 ELSE 1 END, \
            result = coalesce({result}, entry.result), history = {history}, \
-           payload = coalesce({remainder}, entry.payload)"
+           payload = coalesce({remainder}, entry.payload), \
+           own = CASE WHEN {remainder} IS NULL THEN entry.own END, \
+           shared = CASE WHEN {remainder} IS NULL THEN entry.shared END"
     )
 }

@@ -95,10 +95,11 @@ impl PostgresStore {
     async fn enqueuing(
         &self,
         client: &deadpool_postgres::ClientWrapper,
-    ) -> Result<[Statement; 2], tokio_postgres::Error> {
+    ) -> Result<[Statement; 3], tokio_postgres::Error> {
         let statements = &self.inner.journal;
         Ok([
             client.prepare_cached(&statements.enqueue).await?,
+            client.prepare_cached(&statements.enqueue_sharing).await?,
             client.prepare_cached(&statements.existing).await?,
         ])
     }
@@ -116,7 +117,7 @@ pub(super) enum Put {
 /// read; then the insert is tried again. Only `bounds` bound it, not those of the entry.
 pub(super) async fn enqueue_with<C: GenericClient, S: ToStatement + ?Sized + Sync + Send>(
     client: &C,
-    [enqueue, existing]: [&S; 2],
+    [enqueue, enqueue_sharing, existing]: [&S; 3],
     new: &NewEntry,
     bounds: Option<QueueBounds>,
 ) -> Result<Put, tokio_postgres::Error> {
@@ -125,7 +126,12 @@ pub(super) async fn enqueue_with<C: GenericClient, S: ToStatement + ?Sized + Syn
     let fingerprint = fingerprint.map(|dedup| &dedup.fingerprint.as_bytes()[..]);
     let (id, queue) = (new.id.as_bytes().as_slice(), &*new.queue);
     let [in_all, per_owner] = columns(bounds);
-    let insert: [&(dyn ToSql + Sync); 15] = [
+    let (own, shared) = new.parts();
+    let (shared_id, shared_bytes) = match shared {
+        Some(shared) => (&shared.id()[..], &**shared.bytes()),
+        None => Default::default(),
+    };
+    let insert: [&(dyn ToSql + Sync); 17] = [
         &id,
         &queue,
         &new.lane,
@@ -136,14 +142,20 @@ pub(super) async fn enqueue_with<C: GenericClient, S: ToStatement + ?Sized + Syn
         &(new.priority as i16),
         &micros(new.delay),
         &micros(new.ttl),
-        &&*new.payload,
+        &own,
         &new.version,
         &new.reason,
         &in_all,
         &per_owner,
+        &shared_id,
+        &shared_bytes,
     ];
+    let (enqueue, insert) = match shared {
+        Some(_) => (enqueue_sharing, &insert[..]),
+        None => (enqueue, &insert[..15]),
+    };
     loop {
-        match client.query_opt(enqueue, &insert).await {
+        match client.query_opt(enqueue, insert).await {
             Ok(Some(row)) => return Ok(Put::Row(row)),
             Ok(None) => {}
             Err(error) if error.code().is_some_and(|code| code.code() == QUEUE_FULL) => {

@@ -17,9 +17,7 @@ if ARGV[2] == '0' then
     entry.status = CANCELLED
     entry.changed = now
     entry.ends = after(ARGV[3])
-    entry.payload = ''
-    save(entry, 'payload')
-    entry.payload = nil
+    replace_payload(entry, '')
 elseif ARGV[2] == '1' then
     entry.priority = 0
     entry.due = now

@@ -5,6 +5,8 @@
 -- lane in the length of that name, the name, and the lane.
 --
 --   entry     a hash for each entry, by id
+--   shared    a hash for each end that payloads have in common, by its id: `payload`, and the number of
+--             `entries` that need it
 --   all       of a queue: its entries, by sequence
 --   mine      of a queue and an owner: the same
 --   same      of a queue: a hash of ids, by dedup key
@@ -32,11 +34,11 @@ local base = KEYS[1]
 -- While a cluster moves the slot, its keys are on two servers. A command on two keys, one of which
 -- does not exist, then fails on either of them, before anything is half done.
 redis.call('EXISTS', base, base .. ':nowhere')
--- Version 1 has no counters and no causes, version 2 no bounds. Their entries are read as they are; the
--- first write makes it version 3, so that older releases refuse it from then on.
-local VERSION = '3'
+-- Version 1 has no counters and no causes, version 2 no bounds, version 3 no shared ends. Their entries are
+-- read as they are; the first write makes it version 4, so that older releases refuse it from then on.
+local VERSION = '4'
 local version = redis.call('HGET', base, 'version')
-if version and version ~= '1' and version ~= '2' and version ~= VERSION then
+if version and not string.find('1234', version, 1, true) then
     return {-1}
 end
 local time = redis.call('TIME')
@@ -47,13 +49,13 @@ local QUEUED, PROCESSING, EXPIRED, CANCELLED, FAILED = 0, 1, 4, 5, 3
 local FIELDS = {
     'id', 'queue', 'lane', 'owner', 'label', 'priority', 'status', 'sequence', 'turn', 'attempts',
     'queued', 'due', 'expires', 'changed', 'redrives', 'repeats', 'cause', 'reason', 'ends', 'key', 'print',
-    'bounded', 'payload', 'result', 'history',
+    'bounded', 'shared', 'payload', 'result', 'history',
 }
 local NUMBERS = {
     'priority', 'status', 'sequence', 'turn', 'attempts', 'queued', 'due', 'expires', 'changed',
     'redrives', 'repeats', 'ends',
 }
-local ANSWERED, SHORT = 18, 22
+local ANSWERED, SHORT = 18, 23
 
 local function text(number)
     return string.format('%.0f', number)
@@ -75,6 +77,10 @@ local function key_of(id)
     return base .. ':entry:' .. id
 end
 
+local function key_of_end(id)
+    return base .. ':shared:' .. id
+end
+
 -- Returns an entry, whole or without payload, result and history; nil if there is none.
 local function load(id, whole)
     local found = redis.call('HMGET', key_of(id), unpack(FIELDS, 1, whole and #FIELDS or SHORT))
@@ -92,6 +98,11 @@ local function load(id, whole)
         local history = redis.call('HGET', key_of(id), 'history') or ''
         entry.redrives = select(2, string.gsub(history, '0008redriven', ''))
         entry.repeats = 0
+    end
+    if whole and entry.shared then
+        -- False if it is lost: the entry can't be read then.
+        local rest = redis.call('HGET', key_of_end(entry.shared), 'payload')
+        entry.payload = rest and entry.payload .. rest
     end
     entry.cause = entry.cause or ''
     entry.reason = entry.reason or ''
@@ -142,7 +153,7 @@ local function answer(entry)
         values[i] = type(value) == 'number' and text(value) or value
     end
     values[7] = text(status_of(entry))
-    values[19] = entry.payload or ''
+    values[19] = entry.payload == nil and '' or entry.payload
     values[20] = entry.result or false
     values[21] = entry.history or ''
     return values
@@ -244,6 +255,24 @@ local function note(entry, framed)
     save(entry, 'history')
 end
 
+-- Counts an entry that needs the end of its payload no more. The last one takes it along.
+local function release(entry)
+    if entry.shared then
+        local rest = key_of_end(entry.shared)
+        if redis.call('HINCRBY', rest, 'entries', -1) <= 0 then
+            redis.call('DEL', rest)
+        end
+    end
+end
+
+-- Writes what stays of the payload of an entry that is over.
+local function replace_payload(entry, remainder)
+    release(entry)
+    entry.shared = nil
+    redis.call('HDEL', key_of(entry.id), 'shared')
+    redis.call('HSET', key_of(entry.id), 'payload', remainder)
+end
+
 local function remove(entry)
     hide(entry)
     redis.call('ZREM', of_queue('all', entry.queue), entry.member)
@@ -253,6 +282,7 @@ local function remove(entry)
     if entry.key and redis.call('HGET', same, entry.key) == entry.id then
         redis.call('HDEL', same, entry.key)
     end
+    release(entry)
     redis.call('DEL', key_of(entry.id))
 end
 

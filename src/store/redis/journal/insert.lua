@@ -1,11 +1,16 @@
--- Enqueues entries of eleven arguments each, from the one after `at`.
+-- Enqueues entries of fourteen arguments each, from the one after `at`.
 -- ARGV: id, queue, lane, owner, label, dedup key or nothing, fingerprint, priority, delay and time
--- to live in microseconds, payload, reason or nothing
-local NEW = 12
+-- to live in microseconds, payload up to its shared end, reason or nothing, id of that end or nothing, and
+-- its bytes or nothing if an entry before has the same one
+local NEW = 14
+local ends = {}
 
 -- Returns the entry that has the id or the key, and whether it is the same operation; nil if there is
 -- none. An entry that has the id and only waits to be removed makes room.
 local function existing(at)
+    if ARGV[at + 14] ~= '' then
+        ends[ARGV[at + 13]] = ARGV[at + 14]
+    end
     local found = load(ARGV[at + 1])
     if found and not is_gone(found) then
         return found, true
@@ -57,6 +62,14 @@ local function insert(at)
     save(entry, 'id', 'queue', 'lane', 'owner', 'label', 'cause', 'payload', unpack(NUMBERS))
     if entry.reason ~= '' then
         save(entry, 'reason')
+    end
+    if ARGV[at + 13] ~= '' then
+        entry.shared = ARGV[at + 13]
+        save(entry, 'shared')
+        local rest = key_of_end(entry.shared)
+        if redis.call('HINCRBY', rest, 'entries', 1) == 1 then
+            redis.call('HSET', rest, 'payload', ends[entry.shared])
+        end
     end
     if ARGV[at + 6] ~= '' then
         entry.key, entry.print = ARGV[at + 6], ARGV[at + 7]

@@ -37,8 +37,7 @@ if ARGV[at + 8] == '1' then
     save(entry, 'result')
 end
 if ARGV[at + 11] == '1' then
-    entry.payload = ARGV[at + 12]
-    save(entry, 'payload')
+    replace_payload(entry, ARGV[at + 12])
 end
 note(entry, ARGV[at + 6])
 if is_over(entry) then

@@ -58,7 +58,7 @@ pub(super) fn lease(batch: &Batch<'_>, request: &LeaseRequest) -> rusqlite::Resu
         .into_iter()
         .map(|sequence| {
             let taken = (sequence, batch.now, until);
-            take.query_row(taken, |row| row::whole(row, batch.now))
+            take.query_row(taken, |row| row::whole(batch, row))
         })
         .collect()
 }

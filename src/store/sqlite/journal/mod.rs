@@ -14,7 +14,7 @@ macro_rules! whole {
     () => {
         concat!(
             summary!(),
-            ", result, history, id, queue, lane, owner, label, fingerprint, payload, checksum"
+            ", result, history, id, queue, lane, owner, label, fingerprint, payload, checksum, shared"
         )
     };
 }
@@ -35,7 +35,7 @@ use crate::store::{
     Ownership, RecordKey,
     journal::{
         CommandResult, Counts, Duplicate, Enqueued, Entry, EntryCommand, EntryId, Erased, Journal,
-        LeaseRequest, LeaseToken, NewEntry, Query, Settlement,
+        LeaseRequest, LeaseToken, NewEntry, Query, Settlement, stored_bytes,
     },
     verbs::verbs,
 };
@@ -53,7 +53,7 @@ impl Journal for SqliteStore {
             while entries.peek().is_some() {
                 // Others wait meanwhile: not for all of them.
                 let some: Vec<_> = entries.by_ref().take(COMMIT).collect();
-                let bytes = some.iter().map(|new| new.payload.len()).sum();
+                let bytes = stored_bytes(&some);
                 let some = self.writer.call_new(bytes, move |batch| {
                     some.iter().map(|new| write::enqueue(batch, new)).collect::<Result<Vec<_>, _>>()
                 });
@@ -105,7 +105,5 @@ impl Journal for SqliteStore {
 
 /// Returns about how much a settlement adds to a transaction.
 fn bytes(settlement: &Settlement) -> usize {
-    let outbox = settlement.outbox.iter().map(|new| new.payload.len());
-    let result = settlement.result.iter().map(Bytes::len);
-    outbox.chain(result).sum()
+    stored_bytes(&settlement.outbox) + settlement.result.as_ref().map_or(0, Bytes::len)
 }

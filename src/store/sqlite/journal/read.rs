@@ -20,7 +20,7 @@ pub(super) fn find(batch: &Batch<'_>, id: EntryId) -> rusqlite::Result<Option<En
         " FROM journal WHERE id = ?1 AND NOT (status > 1 AND until <= ?2)"
     ))?;
     statement
-        .query_row((id.as_bytes(), batch.now), |row| row::whole(row, batch.now))
+        .query_row((id.as_bytes(), batch.now), |row| row::whole(batch, row))
         .optional()
 }
 

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use rusqlite::{Error, Row};
+use rusqlite::{Error, OptionalExtension, Row, types::Type};
 
-use super::super::checksum;
+use super::super::{checksum, worker::Batch};
 use crate::store::{
     StoreError,
     journal::{Entry, EntryId, EventKind, LeaseToken, Priority, Status, Timestamp, history},
@@ -44,14 +44,35 @@ pub(super) fn summary(row: &Row<'_>, now: i64) -> rusqlite::Result<Entry> {
     })
 }
 
-pub(super) fn whole(row: &Row<'_>, now: i64) -> rusqlite::Result<Entry> {
-    checksum::verify(row, 20..27)?;
+pub(super) fn whole(batch: &Batch<'_>, row: &Row<'_>) -> rusqlite::Result<Entry> {
+    let shared = row.get_ref(28)?.as_blob_or_null()?;
+    checksum::verify(row, (20..27).chain(shared.map(|_| 28)), 27)?;
+    let own = row.get_ref(26)?.as_blob()?;
     let result = row.get_ref(18)?.as_blob_or_null()?;
     Ok(Entry {
-        payload: Bytes::copy_from_slice(row.get_ref(26)?.as_blob()?),
+        payload: match shared {
+            None => Bytes::copy_from_slice(own),
+            Some(id) => with_shared(batch, own, id)?,
+        },
         result: result.map(Bytes::copy_from_slice),
         history: history::parse(row.get_ref(19)?.as_bytes()?),
-        ..summary(row, now)?
+        ..summary(row, batch.now)?
+    })
+}
+
+/// Returns the payload that begins with these bytes and ends in those of this id.
+fn with_shared(batch: &Batch<'_>, own: &[u8], id: &[u8]) -> rusqlite::Result<Bytes> {
+    let mut statement = batch
+        .connection
+        .prepare_cached("SELECT id, payload, checksum FROM journal_shared WHERE id = ?1")?;
+    let payload = statement.query_row([id], |row| {
+        checksum::verify(row, 0..2, 2)?;
+        Ok([own, row.get_ref(1)?.as_blob()?].concat().into())
+    });
+    // Otherwise it would be the entry that is not there.
+    payload.optional()?.ok_or_else(|| {
+        let message = "the shared end of a payload is missing".into();
+        Error::FromSqlConversionFailure(28, Type::Blob, message)
     })
 }
 

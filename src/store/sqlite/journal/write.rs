@@ -13,7 +13,7 @@ use crate::store::{
     Ownership,
     journal::{
         CommandResult, Enqueued, Entry, EntryCommand, EntryId, EventKind, LeaseToken, NewEntry,
-        QueueBounds, Settlement, Status, Timestamp,
+        QueueBounds, Settlement, SharedPayload, Status, Timestamp,
     },
 };
 
@@ -50,8 +50,7 @@ fn is_full(batch: &Batch<'_>, new: &NewEntry, bounds: QueueBounds) -> rusqlite::
 fn put(batch: &Batch<'_>, new: &NewEntry, bounded: bool) -> rusqlite::Result<Enqueued> {
     // An id and a key may each be taken by an entry that has to be removed first.
     for _ in 0..3 {
-        if insert(batch, new, bounded)? {
-            let sequence = batch.connection.last_insert_rowid();
+        if let Some(sequence) = insert(batch, new, bounded)? {
             return Ok(Enqueued::New(queued(new, sequence, batch.now)));
         }
         if let Some(existing) = existing(batch, new)? {
@@ -61,16 +60,18 @@ fn put(batch: &Batch<'_>, new: &NewEntry, bounded: bool) -> rusqlite::Result<Enq
     Err(Error::StatementChangedRows(0))
 }
 
-/// Returns whether neither id nor key was taken.
-fn insert(batch: &Batch<'_>, new: &NewEntry, bounded: bool) -> rusqlite::Result<bool> {
+/// Returns the sequence of the entry, unless its id or key was taken.
+fn insert(batch: &Batch<'_>, new: &NewEntry, bounded: bool) -> rusqlite::Result<Option<i64>> {
     const INSERT: &str =
         "INSERT INTO journal (id, queue, lane, owner, label, dedup, fingerprint, priority, status,
            turn, attempts, queued, due, expires, changed, until, history, payload, version,
-           bounded, reason, checksum)
+           bounded, reason, shared, checksum)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, 0, 0, 0, ?9, ?10, ?11, ?9, ?9, '', ?12, ?13, ?14, ?15,
-           reprise_checksum(?1, ?2, ?3, ?4, ?5, ?7, ?12))
+           ?16, iif(?16 IS NULL, reprise_checksum(?1, ?2, ?3, ?4, ?5, ?7, ?12),
+             reprise_checksum(?1, ?2, ?3, ?4, ?5, ?7, ?12, ?16)))
          ON CONFLICT DO NOTHING";
     let expires = after(batch.now, new.ttl);
+    let (own, shared) = new.parts();
     let inserted = batch.execute(
         INSERT,
         (
@@ -85,13 +86,35 @@ fn insert(batch: &Batch<'_>, new: &NewEntry, bounded: bool) -> rusqlite::Result<
             batch.now,
             after(batch.now, new.delay).min(expires),
             expires,
-            &*new.payload,
+            own,
             &new.version,
             bounded,
             &new.reason,
+            shared.map(SharedPayload::id),
         ),
     )?;
-    Ok(inserted == 1)
+    if inserted == 0 {
+        return Ok(None);
+    }
+    let sequence = batch.connection.last_insert_rowid();
+    if let Some(shared) = shared {
+        keep(batch, shared)?;
+    }
+    Ok(Some(sequence))
+}
+
+/// Stores the shared end of a payload, unless it is there.
+fn keep(batch: &Batch<'_>, shared: &SharedPayload) -> rusqlite::Result<()> {
+    let mut kept = batch
+        .connection
+        .prepare_cached("SELECT 1 FROM journal_shared WHERE id = ?1")?;
+    if kept.exists([shared.id()])? {
+        return Ok(());
+    }
+    const KEEP: &str = "INSERT INTO journal_shared (id, payload, checksum)
+         VALUES (?1, ?2, reprise_checksum(?1, ?2))";
+    batch.execute(KEEP, (shared.id(), &**shared.bytes()))?;
+    Ok(())
 }
 
 /// Returns the entry that was just inserted, without a query.
@@ -193,7 +216,7 @@ pub(super) fn settle(
            cause = iif(?6, cause, ?9),
            repeats = iif(?6, repeats, iif(?9 IS NULL, 0, iif(cause = ?9, repeats, 0) + 1)),
            result = coalesce(?7, result), history = history || ?8,
-           payload = coalesce(?11, payload),
+           payload = coalesce(?11, payload), shared = iif(?11 IS NULL, shared, NULL),
            checksum = iif(?11 IS NULL, checksum,
              reprise_checksum(id, queue, lane, owner, label, fingerprint, ?11))
          WHERE id = ?1 AND turn = ?2 AND status = 1";
@@ -269,7 +292,7 @@ pub(super) fn command(
 ) -> rusqlite::Result<Option<CommandResult>> {
     const CANCEL: &str = concat!(
         "UPDATE journal SET status = 5, changed = ?2, until = ?3, history = history || ?4,
-           payload = x'', checksum = reprise_checksum(id, queue, lane, owner, label, fingerprint, x'')
+           payload = x'', shared = NULL, checksum = reprise_checksum(id, queue, lane, owner, label, fingerprint, x'')
          WHERE id = ?1 AND status = 0 AND expires > ?2 RETURNING ",
         summary!()
     );

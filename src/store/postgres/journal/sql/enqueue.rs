@@ -22,6 +22,9 @@ const NEW: [(&str, &str); 15] = [
     ("per_owner", "integer"),
 ];
 
+/// The place of the payload among them.
+const PAYLOAD: usize = 10;
+
 /// Returns no row if another entry has the id or the key.
 pub(super) fn enqueue(table: &Table) -> String {
     format!("{} RETURNING {}", insert(table, "", true), summary())
@@ -30,36 +33,98 @@ pub(super) fn enqueue(table: &Table) -> String {
 /// Queues many entries: each parameter is an array with an element for each. `ago` is how many
 /// microseconds before the others of the batch an entry came, so that they stay in that order.
 pub(super) fn enqueue_batch(table: &Table) -> String {
-    let columns = NEW.map(|(column, _)| column).join(", ");
-    let arrays: Vec<_> = (1..)
-        .zip(NEW)
-        .map(|(n, (_, kind))| format!("${n}::{kind}[]"))
-        .collect();
-    let values = NEW.map(|(column, _)| format!("new.{column}"));
+    let (values, columns, arrays) = batch();
     format!(
-        "{} FROM unnest({}, $16::bigint[]) AS new ({columns}, ago) \
+        "{} FROM unnest({arrays}, $16::bigint[]) AS new ({columns}, ago) \
          ON CONFLICT DO NOTHING RETURNING {}",
-        inserted(table, &values, &format!("({NOW} - new.ago)")),
-        arrays.join(", "),
+        inserted(table, &values, &format!("({NOW} - new.ago)"), None),
         summary()
     )
 }
 
-fn insert(table: &Table, from: &str, bounded: bool) -> String {
+/// Returns the values of a statement that queues many entries, the columns they are read from, and the
+/// arrays of those.
+fn batch() -> ([String; 15], String, String) {
+    let arrays: Vec<_> = (1..)
+        .zip(NEW)
+        .map(|(n, (_, kind))| format!("${n}::{kind}[]"))
+        .collect();
+    (
+        NEW.map(|(column, _)| format!("new.{column}")),
+        NEW.map(|(column, _)| column).join(", "),
+        arrays.join(", "),
+    )
+}
+
+/// The same for an entry whose payload ends in what others share: the payload's parameter is the rest,
+/// the last two are the id and the bytes of that end.
+pub(super) fn enqueue_sharing(table: &Table, shared: &Table) -> String {
+    let mut values = parameters();
+    let own = std::mem::replace(&mut values[PAYLOAD], "NULL".to_owned());
+    let insert = inserted(table, &values, NOW, Some([&own, "$16::bytea"]));
+    with_shared(
+        &format!("{insert} ON CONFLICT DO NOTHING"),
+        shared,
+        "VALUES ($16::bytea, $17::bytea)",
+    )
+}
+
+/// The same for many entries, of which some share the end of their payload: theirs is NULL in the
+/// array of payloads. The arrays behind `ago` have the rest of it and the id of the end for each entry,
+/// and the ids and the bytes of the ends, each once.
+pub(super) fn enqueue_batch_sharing(table: &Table, shared: &Table) -> String {
+    let (values, columns, arrays) = batch();
+    let now = format!("({NOW} - new.ago)");
+    let insert = inserted(table, &values, &now, Some(["new.own", "new.shared"]));
+    with_shared(
+        &format!(
+            "{insert} FROM unnest({arrays}, $16::bigint[], $17::bytea[], $18::bytea[]) \
+             AS new ({columns}, ago, own, shared) ON CONFLICT DO NOTHING"
+        ),
+        shared,
+        "SELECT * FROM unnest($19::bytea[], $20::bytea[])",
+    )
+}
+
+/// Returns a statement that inserts entries and counts those that share an end, which it stores where it is
+/// not there yet: in one order, in which others that do so wait for each other. An end whose last
+/// entry goes meanwhile is stored anew.
+fn with_shared(insert: &str, shared: &Table, ends: &str) -> String {
+    let summary = summary();
+    format!(
+        "WITH new AS ({insert} RETURNING {summary}, shared), \
+         kept AS ( \
+           INSERT INTO {shared} AS s (id, entries, payload) \
+           SELECT ends.id, used.entries, ends.payload FROM ({ends}) AS ends (id, payload) \
+           JOIN (SELECT shared, count(*) AS entries FROM new WHERE shared IS NOT NULL GROUP BY 1) \
+             AS used ON used.shared = ends.id \
+           ORDER BY ends.id \
+           ON CONFLICT (id) DO UPDATE SET entries = s.entries + excluded.entries) \
+         SELECT * FROM new"
+    )
+}
+
+/// Returns the parameters of a statement that queues one entry, in the order of [`NEW`].
+fn parameters() -> [String; 15] {
     let mut parameter = 0;
-    let mut values = NEW.map(|(_, kind)| {
+    NEW.map(|(_, kind)| {
         parameter += 1;
         format!("${parameter}::{kind}")
-    });
+    })
+}
+
+fn insert(table: &Table, from: &str, bounded: bool) -> String {
+    let mut values = parameters();
     if !bounded {
         values[13..].fill("NULL".to_owned());
     }
-    let insert = inserted(table, &values, NOW);
+    let insert = inserted(table, &values, NOW, None);
     format!("{insert} {from} ON CONFLICT DO NOTHING")
 }
 
-/// Returns the start of a statement that inserts these values, in the order of [`NEW`].
-fn inserted(table: &Table, values: &[String; 15], now: &str) -> String {
+/// Returns the start of a statement that inserts these values, in the order of [`NEW`], and those of the
+/// columns `own` and `shared`.
+fn inserted(table: &Table, values: &[String; 15], now: &str, sharing: Option<[&str; 2]>) -> String {
     let [
         id,
         queue,
@@ -75,13 +140,19 @@ fn inserted(table: &Table, values: &[String; 15], now: &str) -> String {
     ] = values;
     let after = |duration| format!("least({now} + {duration}, {FOREVER})");
     let (due, expires) = (after(delay), after(ttl));
+    let (columns, rest) = match sharing {
+        Some([own, shared]) => (
+            ", own, shared",
+            format!("{}, {own}, {shared}", rest.join(", ")),
+        ),
+        None => ("", rest.join(", ")),
+    };
     format!(
         "INSERT INTO {table} (id, queue, lane, owner, label, dedup, fingerprint, priority, status, \
            turn, attempts, queued, due, expires, changed, leased, until, history, payload, version, \
-           reason, in_all, per_owner) \
+           reason, in_all, per_owner{columns}) \
          SELECT {id}, {queue}, {lane}, {owner}, {label}, {dedup}, {fingerprint}, {priority}, 0, 0, 0, \
-           {now}, least({due}, {expires}), {expires}, {now}, 0, 0, '', {}",
-        rest.join(", ")
+           {now}, least({due}, {expires}), {expires}, {now}, 0, 0, '', {rest}"
     )
 }
 
