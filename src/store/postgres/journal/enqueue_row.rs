@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 
 use tokio::time::Instant;
-use tokio_postgres::types::ToSql;
 
 use super::{
     super::{
         PostgresStore,
         batcher::{BatchRow, Batcher},
+        parameter::Parameter,
     },
     micros,
     row::summary,
@@ -67,7 +67,7 @@ impl BatchRow for EnqueueRow {
             rows.iter().map(|row| get(row)).collect()
         }
         let text = |get: fn(&NewEntry) -> &str| column(&new, |row| get(&row.0));
-        let parameters: [&(dyn ToSql + Sync); 16] = [
+        let parameters: [&dyn Parameter; 16] = [
             &column(&new, |row| row.0.id.as_bytes().as_slice()),
             &text(|new| &new.queue),
             &text(|new| &new.lane),
