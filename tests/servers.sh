@@ -27,6 +27,8 @@ install_servers() {
     local missing=()
     [ -n "$(postgres_bin)" ] || missing+=(postgresql)
     command -v redis-server >/dev/null || missing+=(redis-server)
+    # Tests put it between a store and PostgreSQL.
+    command -v pgbouncer >/dev/null || missing+=(pgbouncer)
     # The gateway is put in front of its http.server.
     command -v python3 >/dev/null || missing+=(python3)
     [ ${#missing[@]} -gt 0 ] || return 0

@@ -1,11 +1,12 @@
 //! PostgreSQL with few records and with many: claims and completions a second, as a ratio.
 //!
-//! Runs by name only, since it takes long and half a kilobyte of disk for each record:
+//! Runs by name only, since it takes minutes and a kilobyte of disk for each record:
 //! `REPRISE_GROWTH_RECORDS` says how many; 2,000,000 without it.
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
-use tokio_postgres::NoTls;
+use tokio::task::JoinSet;
+use tokio_postgres::{Client, NoTls};
 use tower_reprise::store::PostgresStore;
 
 use crate::{
@@ -17,6 +18,7 @@ use crate::{
 const FEW: u64 = 1_000_000;
 /// Records that one statement makes.
 const STEP: u64 = 250_000;
+const FILLERS: u64 = 2;
 const ROUNDS: usize = 5;
 const TASKS: u64 = 256;
 const EACH: u64 = 50;
@@ -41,14 +43,8 @@ async fn compare(url: &str, many: u64, report: &mut Report) {
     tokio::spawn(connection);
     let (mut next, mut there) = (0, 0);
     let mut rate = async |records: u64| {
-        while there < records {
-            let until = records.min(there + STEP);
-            admin
-                .batch_execute(&fill(&schema, there, until))
-                .await
-                .expect("fill");
-            there = until;
-        }
+        fill(url, &admin, &schema, there..records).await;
+        there = records;
         let vacuum = format!(
             "VACUUM (ANALYZE) {schema}.reprise_idempotency; \
              VACUUM (ANALYZE) {schema}.reprise_idempotency_reply; CHECKPOINT"
@@ -74,8 +70,55 @@ async fn compare(url: &str, many: u64, report: &mut Report) {
     admin.batch_execute(&drop).await.expect("drop");
 }
 
+/// Makes completed records: on several connections, and without indexes, which are made afterwards. That
+/// of the keys gets pages that are as full as those of one that grew with random keys.
+async fn fill(url: &str, admin: &Client, schema: &str, records: Range<u64>) {
+    let indexes = "SELECT indexname, indexdef FROM pg_indexes WHERE schemaname = $1 \
+                   AND tablename IN ('reprise_idempotency', 'reprise_idempotency_reply')";
+    let indexes = admin.query(indexes, &[&schema]).await.expect("indexes");
+    let indexes = indexes.iter().map(|row| (row.get(0), row.get(1)));
+    let indexes: Vec<(String, String)> = indexes.collect();
+    for table in ["reprise_idempotency", "reprise_idempotency_reply"] {
+        let drop = format!("ALTER TABLE {schema}.{table} DROP CONSTRAINT IF EXISTS {table}_pkey");
+        admin.batch_execute(&drop).await.expect("drop");
+    }
+    for (name, _) in &indexes {
+        let drop = format!("DROP INDEX IF EXISTS {schema}.{name}");
+        admin.batch_execute(&drop).await.expect("drop");
+    }
+    let mut filling = JoinSet::new();
+    for filler in 0..FILLERS {
+        let (client, connection) = tokio_postgres::connect(url, NoTls).await.expect("connect");
+        tokio::spawn(connection);
+        let (schema, records) = (schema.to_owned(), records.clone());
+        filling.spawn(async move {
+            let unsafely = "SET synchronous_commit = off";
+            client.batch_execute(unsafely).await.expect("set");
+            let steps = (records.start + filler * STEP..records.end)
+                .step_by(FILLERS as usize * STEP as usize);
+            for from in steps {
+                let step = completed(&schema, from, records.end.min(from + STEP));
+                client.batch_execute(&step).await.expect("fill");
+            }
+        });
+    }
+    filling.join_all().await;
+    let memory = "SET maintenance_work_mem = '1GB'";
+    admin.batch_execute(memory).await.expect("set");
+    for (name, index) in indexes {
+        let random = name == "reprise_idempotency_pkey" && !index.contains("fillfactor");
+        let pages = if random {
+            " WITH (fillfactor = 70)"
+        } else {
+            ""
+        };
+        let create = format!("{index}{pages}");
+        admin.batch_execute(&create).await.expect("index");
+    }
+}
+
 /// Returns the statement that makes completed records, with keys that are spread as hashes are.
-fn fill(schema: &str, from: u64, until: u64) -> String {
+fn completed(schema: &str, from: u64, until: u64) -> String {
     let hour = 3_600_000_000_i64;
     format!(
         "WITH made AS ( \

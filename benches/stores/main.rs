@@ -19,6 +19,8 @@
 
 #[cfg(feature = "postgres")]
 mod bare;
+#[cfg(feature = "postgres")]
+mod churn;
 #[cfg(feature = "sqlite")]
 mod file;
 #[cfg(feature = "forrst")]
@@ -64,6 +66,10 @@ const PARTS: &[Part] = &[
 const BY_NAME: &[Part] = &[
     #[cfg(feature = "postgres")]
     ("growth", growth::run),
+    #[cfg(feature = "postgres")]
+    ("churn", churn::run),
+    #[cfg(feature = "postgres")]
+    ("postgres-idle", postgres::run_idle),
 ];
 
 fn main() -> ExitCode {

@@ -36,15 +36,24 @@ const IDLE: u64 = 5000;
 const REPLY: usize = 1024;
 
 pub(crate) fn run(report: &mut Report) {
+    run_with(report, &[SOME, MANY]);
+}
+
+/// One transition after the other only.
+pub(crate) fn run_idle(report: &mut Report) {
+    run_with(report, &[]);
+}
+
+fn run_with(report: &mut Report, loads: &[Load]) {
     let Ok(url) = std::env::var("REPRISE_TEST_POSTGRES") else {
         println!("left out: PostgreSQL (REPRISE_TEST_POSTGRES is not set)");
         return;
     };
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    runtime.block_on(compare(&url, report));
+    runtime.block_on(compare(&url, loads, report));
 }
 
-async fn compare(url: &str, report: &mut Report) {
+async fn compare(url: &str, loads: &[Load], report: &mut Report) {
     let schema = format!("bench_{}", std::process::id());
     let builder = PostgresStore::builder(url).schema(&schema);
     let builder = builder.connections(CONNECTIONS);
@@ -57,29 +66,34 @@ async fn compare(url: &str, report: &mut Report) {
 
     let reply = reply(REPLY);
     let mut next = 0;
-    let mut ratio = async |name, load: Load| {
+    let mut ratio = async |load: &Load| {
         let (mut ratios, mut rates) = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
             let operations = next..next + load.tasks * load.each;
             next = operations.end;
             let theirs = bare_loop(&bare, load.tasks, &schema, operations.clone(), &reply).await;
             let ours = throughput(&store, load.tasks, operations, &reply).await;
-            println!("postgres, {name}: {ours:.0} transitions/s, bare client {theirs:.0}/s");
+            let tasks = load.tasks;
+            println!(
+                "postgres, {tasks} requests at once: {ours:.0} transitions/s, bare client {theirs:.0}/s"
+            );
             ratios.push(ours / theirs);
             rates.push(ours);
         }
         (median(ratios), median(rates))
     };
-    let (some, rate) = ratio("64 requests at once", SOME).await;
-    let (many, _) = ratio("256 requests at once", MANY).await;
-    report.note("postgres_transitions_per_second", rate);
-    report.at_least(
-        "postgres_hot_updates",
-        hot_updates(&bare[0], &schema, next).await,
-        0.95,
-    );
-    report.at_least("postgres_ratio", some, 0.7);
-    report.at_least("postgres_claim_complete_ratio", many, 2.0);
+    if let [some, many] = loads {
+        let (some, rate) = ratio(some).await;
+        let (many, _) = ratio(many).await;
+        report.note("postgres_transitions_per_second", rate);
+        report.at_least(
+            "postgres_hot_updates",
+            hot_updates(&bare[0], &schema, next).await,
+            0.95,
+        );
+        report.at_least("postgres_ratio", some, 0.7);
+        report.at_least("postgres_claim_complete_ratio", many, 2.0);
+    }
     idle(&store, &bare[0], &schema, next, report).await;
     let drop = format!("DROP SCHEMA {schema} CASCADE");
     bare[0].batch_execute(&drop).await.expect("drop");

@@ -27,6 +27,8 @@ pub(crate) mod http2;
 pub(crate) mod layers;
 #[cfg(feature = "server")]
 pub(crate) mod outage;
+#[cfg(feature = "postgres")]
+pub(crate) mod pgbouncer;
 pub(crate) mod pieces;
 pub(crate) mod policies;
 pub(crate) mod ports;

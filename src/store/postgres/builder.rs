@@ -14,7 +14,9 @@ use tokio_postgres::{
 };
 
 use super::{
-    PostgresStore, error,
+    PostgresStore,
+    connection::Sessions,
+    error,
     notices::{Connector, PollMessage},
     password::{PasswordConnect, PasswordProvider},
 };
@@ -32,6 +34,7 @@ pub struct PostgresStoreBuilder {
     table: String,
     connections: usize,
     timeout: Duration,
+    sessions: Sessions,
     password: Option<PasswordProvider>,
 }
 
@@ -52,6 +55,7 @@ impl fmt::Debug for PostgresStoreBuilder {
             .field("table", &self.table)
             .field("connections", &self.connections)
             .field("timeout", &self.timeout)
+            .field("sessions", &self.sessions)
             .finish_non_exhaustive()
     }
 }
@@ -72,6 +76,7 @@ impl PostgresStoreBuilder {
             table: "reprise_idempotency".into(),
             connections: 16,
             timeout: remote::TIMEOUT,
+            sessions: Sessions::Kept,
             password: None,
         }
     }
@@ -101,6 +106,32 @@ impl PostgresStoreBuilder {
     /// spent on waiting for a connection.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
+        self
+    }
+
+    /// Whether the connections are those of a pooler that gives each transaction a session of the
+    /// server, as PgBouncer does with `pool_mode = transaction`; `false` by default. Nothing is then
+    /// kept in a session: statements are sent whole and planned each time, workers poll instead of
+    /// listening for notices, and [`session_sql`](Self::session_sql) is not run. Set
+    /// `default_transaction_isolation` and `synchronous_commit` for the role or the database if the
+    /// server's defaults are other ones: sessions in which verbs would not keep their promises are
+    /// refused.
+    ///
+    /// ```no_run
+    /// use tower_reprise::store::{PostgresStore, StoreError};
+    ///
+    /// # async fn run() -> Result<PostgresStore, StoreError> {
+    /// PostgresStore::builder("postgres://shop@pgbouncer.internal:6432/shop")
+    ///     .transaction_pooling(true)
+    ///     .connect()
+    ///     .await
+    /// # }
+    /// ```
+    pub fn transaction_pooling(mut self, pooled: bool) -> Self {
+        self.sessions = match pooled {
+            true => Sessions::Shared,
+            false => Sessions::Kept,
+        };
         self
     }
 
@@ -201,8 +232,7 @@ impl PostgresStoreBuilder {
         let url = match &self.source {
             Source::Url(url) => url,
             Source::Pool(pool) => {
-                check_sessions(pool, self.timeout).await?;
-                return PostgresStore::open(pool.clone(), &table, self.timeout, None).await;
+                return self.open(pool.clone(), &table, None).await;
             }
         };
         let config: Config = url.parse().map_err(|error: tokio_postgres::Error| {
@@ -224,7 +254,23 @@ impl PostgresStoreBuilder {
                 Manager::from_connect(config, connect, settings)
             }
         };
-        PostgresStore::open(self.pool(manager)?, &table, self.timeout, Some(connector)).await
+        self.open(self.pool(manager)?, &table, Some(connector))
+            .await
+    }
+
+    async fn open(
+        &self,
+        pool: Pool,
+        table: &Table,
+        connector: Option<Connector>,
+    ) -> Result<PostgresStore, StoreError> {
+        let (timeout, sessions) = (self.timeout, self.sessions);
+        // Other sessions are the store's, which has set them.
+        let connector = connector.filter(|_| sessions == Sessions::Kept);
+        if connector.is_none() {
+            check_sessions(&pool, timeout).await?;
+        }
+        PostgresStore::open(pool, table, timeout, sessions, connector).await
     }
 
     fn check(&self) -> Result<Table, ConfigError> {
@@ -250,7 +296,10 @@ impl PostgresStoreBuilder {
     }
 
     fn pool(&self, manager: Manager) -> Result<Pool, StoreError> {
-        let session = self.session_sql();
+        let session = match self.sessions {
+            Sessions::Kept => self.session_sql(),
+            Sessions::Shared => String::new(),
+        };
         Pool::builder(manager)
             .max_size(self.connections)
             // The connection used last has its statements prepared.
@@ -299,7 +348,7 @@ async fn check_sessions(pool: &Pool, timeout: Duration) -> Result<(), StoreError
     let client = client(pool, timeout).await?;
     let sql = "SELECT current_setting('default_transaction_isolation'), \
                current_setting('synchronous_commit')";
-    let row = tokio::time::timeout(timeout, client.query_one(sql, &[])).await;
+    let row = tokio::time::timeout(timeout, client.query_typed_one(sql, &[])).await;
     let row = row
         .map_err(|_| StoreError::new(StoreErrorKind::Timeout, "no response in time"))?
         .map_err(error::of_statement)?;

@@ -1,15 +1,18 @@
-//! Statements on connections of the pool.
+//! Statements on connections of the pool, and in transactions.
 
 use std::ops::{Deref, DerefMut};
 
-use deadpool_postgres::{ClientWrapper, Object};
+use deadpool_postgres::{ClientWrapper, Object, Transaction};
 use tokio::{
     runtime::Handle,
     time::{Instant, error::Elapsed},
 };
-use tokio_postgres::{Row, types::ToSql};
+use tokio_postgres::{
+    Error, Row,
+    types::{ToSql, Type},
+};
 
-use super::{PostgresStore, builder, error};
+use super::{PostgresStore, builder, error, parameter::Parameter};
 use crate::{
     store::{Ownership, StoreError, remote},
     telemetry,
@@ -26,6 +29,7 @@ impl PostgresStore {
         });
         Ok(BusyClient {
             client: Some(client),
+            sessions: self.inner.sessions,
             deadline,
         })
     }
@@ -33,7 +37,7 @@ impl PostgresStore {
     pub(super) async fn rows(
         &self,
         sql: &str,
-        parameters: &[&(dyn ToSql + Sync)],
+        parameters: &[&dyn Parameter],
     ) -> Result<Vec<Row>, StoreError> {
         remote::with_retries(self.inner.timeout, |deadline| {
             self.attempt(deadline, sql, parameters)
@@ -45,7 +49,7 @@ impl PostgresStore {
     pub(super) async fn owned(
         &self,
         sql: &str,
-        parameters: &[&(dyn ToSql + Sync)],
+        parameters: &[&dyn Parameter],
     ) -> Result<Ownership, StoreError> {
         let rows = self.rows(sql, parameters).await?;
         Ok(Ownership::held_if(!rows.is_empty()))
@@ -56,16 +60,85 @@ impl PostgresStore {
         &self,
         deadline: Instant,
         sql: &str,
-        parameters: &[&(dyn ToSql + Sync)],
+        parameters: &[&dyn Parameter],
     ) -> Result<Vec<Row>, StoreError> {
         let client = self.client(deadline).await?;
-        let result = tokio::time::timeout_at(deadline, async {
-            let statement = client.prepare_cached(sql).await?;
-            client.query(&statement, parameters).await
-        });
-        let result = result.await;
+        let result = tokio::time::timeout_at(deadline, client.rows(sql, parameters)).await;
         client.conclude(result)
     }
+}
+
+/// Whose the server's sessions are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sessions {
+    /// A connection's own: statements are prepared once.
+    Kept,
+    /// Those of a pooler, which gives each transaction another one: nothing is left in them.
+    Shared,
+}
+
+/// Runs statements, on a connection or in a transaction.
+pub(super) trait Session: Sync {
+    fn rows(
+        &self,
+        sql: &str,
+        parameters: &[&dyn Parameter],
+    ) -> impl Future<Output = Result<Vec<Row>, Error>> + Send;
+}
+
+impl Session for BusyClient {
+    async fn rows(&self, sql: &str, parameters: &[&dyn Parameter]) -> Result<Vec<Row>, Error> {
+        match self.sessions {
+            Sessions::Kept => {
+                let statement = self.prepare_cached(sql).await?;
+                self.query(&statement, &values(parameters)).await
+            }
+            Sessions::Shared => self.query_typed(sql, &typed(parameters)).await,
+        }
+    }
+}
+
+/// A transaction of a connection.
+pub(super) struct BusyTransaction<'a> {
+    transaction: Transaction<'a>,
+    sessions: Sessions,
+}
+
+impl BusyTransaction<'_> {
+    pub(super) async fn commit(self) -> Result<(), Error> {
+        self.transaction.commit().await
+    }
+}
+
+impl Session for BusyTransaction<'_> {
+    async fn rows(&self, sql: &str, parameters: &[&dyn Parameter]) -> Result<Vec<Row>, Error> {
+        let transaction = &self.transaction;
+        match self.sessions {
+            Sessions::Kept => {
+                let statement = transaction.prepare_cached(sql).await?;
+                transaction.query(&statement, &values(parameters)).await
+            }
+            Sessions::Shared => transaction.query_typed(sql, &typed(parameters)).await,
+        }
+    }
+}
+
+/// Of the user, whose connection keeps no statements of ours.
+impl Session for tokio_postgres::Transaction<'_> {
+    async fn rows(&self, sql: &str, parameters: &[&dyn Parameter]) -> Result<Vec<Row>, Error> {
+        self.query_typed(sql, &typed(parameters)).await
+    }
+}
+
+fn values<'a>(parameters: &[&'a dyn Parameter]) -> Vec<&'a (dyn ToSql + Sync)> {
+    let value = |parameter: &&'a dyn Parameter| *parameter as &(dyn ToSql + Sync);
+    parameters.iter().map(value).collect()
+}
+
+/// Returns the values of a statement that is not prepared, and so has no types of its own.
+fn typed<'a>(parameters: &[&'a dyn Parameter]) -> Vec<(&'a (dyn ToSql + Sync), Type)> {
+    let kinds = parameters.iter().map(|parameter| parameter.kind());
+    values(parameters).into_iter().zip(kinds).collect()
 }
 
 /// A connection with a statement under way. If its verb is cancelled, a task returns it to the pool
@@ -73,15 +146,26 @@ impl PostgresStore {
 pub(super) struct BusyClient {
     /// `None` only while it is dropped.
     client: Option<Object>,
+    sessions: Sessions,
     deadline: Instant,
 }
 
 impl BusyClient {
+    /// Begins a transaction.
+    pub(super) async fn begin(&mut self) -> Result<BusyTransaction<'_>, Error> {
+        let sessions = self.sessions;
+        let transaction = self.transaction().await?;
+        Ok(BusyTransaction {
+            transaction,
+            sessions,
+        })
+    }
+
     /// Returns the connection to the pool, or closes it if it did not respond or broke: the next verb
     /// would wait for it, too.
     pub(super) fn conclude<T>(
         mut self,
-        result: Result<Result<T, tokio_postgres::Error>, Elapsed>,
+        result: Result<Result<T, Error>, Elapsed>,
     ) -> Result<T, StoreError> {
         let client = self.client.take();
         let error = match result {

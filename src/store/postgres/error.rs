@@ -48,7 +48,18 @@ pub(super) fn of_statement(error: Error) -> StoreError {
         };
     };
     let kind = kind_of(&code);
-    let failed = StoreError::new(kind, "the server refused a statement").because(error);
+    let foreign = [
+        SqlState::INVALID_SQL_STATEMENT_NAME,
+        SqlState::DUPLICATE_PSTATEMENT,
+    ];
+    let message = match foreign.contains(&code) {
+        true => {
+            "the server's session is another one: a pooler in transaction mode needs the builder's \
+             transaction_pooling"
+        }
+        false => "the server refused a statement",
+    };
+    let failed = StoreError::new(kind, message).because(error);
     // A server that is stopped while it waits for a standby has committed already.
     if kind == StoreErrorKind::Unavailable {
         failed.in_doubt()

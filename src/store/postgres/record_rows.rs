@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 
 use tokio::time::Instant;
-use tokio_postgres::{Row, types::ToSql};
+use tokio_postgres::Row;
 
 use super::{
     PostgresStore,
     batcher::{BatchRow, Batcher},
+    parameter::Parameter,
     row::{columns, micros, number},
 };
 use crate::store::{Claim, CrashPolicy, FencingToken, RecordKey, StoreError, Stored};
@@ -55,7 +56,7 @@ impl BatchRow for ClaimRow {
         rows: &[Self],
     ) -> Result<Vec<Option<FencingToken>>, StoreError> {
         let sorted = sorted(rows, |row| &row.key);
-        let parameters: [&(dyn ToSql + Sync); 7] = [
+        let parameters: [&dyn Parameter; 7] = [
             &column(&sorted, |row| row.key.as_slice()),
             &column(&sorted, |row| row.fingerprint.as_slice()),
             &column(&sorted, |row| row.id.as_slice()),
@@ -83,7 +84,7 @@ impl BatchRow for ClaimRow {
         deadline: Instant,
         row: &Self,
     ) -> Result<Option<FencingToken>, StoreError> {
-        let parameters: [&(dyn ToSql + Sync); 7] = [
+        let parameters: [&dyn Parameter; 7] = [
             &row.key.as_slice(),
             &row.fingerprint.as_slice(),
             &row.id.as_slice(),
@@ -141,7 +142,7 @@ impl BatchRow for CompleteRow {
         rows: &[Self],
     ) -> Result<Vec<Option<()>>, StoreError> {
         let sorted = sorted(rows, |row| &row.key);
-        let parameters: [&(dyn ToSql + Sync); 5] = [
+        let parameters: [&dyn Parameter; 5] = [
             &column(&sorted, |row| row.key.as_slice()),
             &column(&sorted, |row| row.token),
             &column(&sorted, |row| columns(&row.stored).0),
@@ -167,7 +168,7 @@ impl BatchRow for CompleteRow {
         let Stored::Reply(reply) = &row.stored else {
             return Ok(None);
         };
-        let parameters: [&(dyn ToSql + Sync); 4] =
+        let parameters: [&dyn Parameter; 4] =
             [&row.key.as_slice(), &row.token, &&**reply, &row.retention];
         let sql = &store.inner.statements.complete_one;
         let completed = store.attempt(deadline, sql, &parameters).await?;

@@ -3,7 +3,7 @@
 mod sharing;
 
 use deadpool_postgres::Transaction;
-use tokio_postgres::error::SqlState;
+use tokio_postgres::{error::SqlState, types::Type};
 
 use super::{builder::Table, error};
 use crate::store::{StoreError, StoreErrorKind};
@@ -415,26 +415,20 @@ pub(super) async fn missing(
     table: &Table,
 ) -> Result<Vec<String>, StoreError> {
     let failed = error::of_statement;
-    transaction
-        .execute(
-            "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))",
-            &[&format!("tower-reprise {table}")],
-        )
-        .await
-        .map_err(failed)?;
+    let lock = "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))";
+    let name = format!("tower-reprise {table}");
+    let locked = transaction.query_typed(lock, &[(&name, Type::TEXT)]).await;
+    locked.map_err(failed)?;
     let versions = table.versions();
-    let exists: bool = transaction
-        .query_one(
-            "SELECT to_regclass($1) IS NOT NULL",
-            &[&versions.to_string()],
-        )
-        .await
-        .map_err(failed)?
-        .get(0);
-    let version: i32 = if exists {
+    let exists = "SELECT to_regclass($1) IS NOT NULL";
+    let name = versions.to_string();
+    let exists = transaction
+        .query_typed_one(exists, &[(&name, Type::TEXT)])
+        .await;
+    let version: i32 = if exists.map_err(failed)?.get(0) {
         let select = format!("SELECT coalesce(max(version), 0) FROM {versions}");
-        let row = transaction.query_one(&select, &[]).await.map_err(failed)?;
-        row.get(0)
+        let row = transaction.query_typed_one(&select, &[]).await;
+        row.map_err(failed)?.get(0)
     } else {
         0
     };
@@ -472,11 +466,13 @@ pub(super) async fn apply(
 pub(super) async fn check_layout(
     transaction: &Transaction<'_>,
     table: &Table,
-    statements: [&String; 3],
+    statements: [&str; 3],
 ) -> Result<(), StoreError> {
+    // Each in one message, so that no session keeps a statement of a check that was cancelled.
+    let check = |sql| format!("PREPARE reprise_layout AS {sql}; DEALLOCATE reprise_layout");
     for statement in statements {
-        match transaction.prepare(statement).await {
-            Ok(_) => {}
+        match transaction.batch_execute(&check(statement)).await {
+            Ok(()) => {}
             Err(error) if error.code() == Some(&SqlState::UNDEFINED_COLUMN) => {
                 let message = format!(
                     "table {table} was made before its version was released, and lacks a column: \

@@ -7,6 +7,7 @@ mod exactly_once;
 mod full;
 mod journal;
 mod notices;
+mod pooler;
 mod pools;
 mod schema;
 mod sharing;

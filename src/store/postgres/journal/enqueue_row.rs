@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, HashMap};
 
 use tokio::time::Instant;
-use tokio_postgres::types::ToSql;
 
 use super::{
     super::{
         PostgresStore,
         batcher::{BatchRow, Batcher},
+        parameter::Parameter,
     },
     micros,
     row::summary,
@@ -74,7 +74,7 @@ impl BatchRow for EnqueueRow {
             .map(|(_, shared)| shared.map(|shared| &shared.id()[..]));
         let ends = parts.iter().filter_map(|(_, shared)| *shared);
         let ends: BTreeMap<_, _> = ends.map(|end| (&end.id()[..], &**end.bytes())).collect();
-        let parameters: [&(dyn ToSql + Sync); 20] = [
+        let parameters: [&dyn Parameter; 20] = [
             &column(&new, |row| row.0.id.as_bytes().as_slice()),
             &text(|new| &new.queue),
             &text(|new| &new.lane),

@@ -9,7 +9,7 @@ mod transactions;
 use std::{sync::Arc, time::Duration};
 
 use tokio::{sync::Notify, time::Instant};
-use tokio_postgres::{Row, Transaction, types::ToSql};
+use tokio_postgres::{Row, Transaction};
 
 pub(super) use self::{enqueue_row::EnqueueRow, settle_row::SettleRow, sql::Statements};
 use self::{
@@ -20,6 +20,7 @@ use super::{
     PostgresStore,
     batcher::{BatchRow, Batched, batched},
     error,
+    parameter::Parameter,
 };
 use crate::store::{
     Fingerprint, Ownership, RecordKey, StoreError, StoreErrorKind,
@@ -34,7 +35,7 @@ use crate::store::{
 /// The most entries of one call in one commit.
 const COMMIT: usize = 1000;
 
-type Parameters<'a> = [&'a (dyn ToSql + Sync)];
+type Parameters<'a> = [&'a dyn Parameter];
 
 impl PostgresStore {
     /// Queues an entry as part of your transaction: your writes and the entry that follows from them
@@ -80,12 +81,7 @@ impl PostgresStore {
         entry: NewEntry,
     ) -> Result<Enqueued, StoreError> {
         let statements = &self.inner.journal;
-        let enqueue = [
-            &*statements.enqueue,
-            &*statements.enqueue_sharing,
-            &*statements.existing,
-        ];
-        let put = enqueue_with(transaction, enqueue, &entry, None).await;
+        let put = enqueue_with(transaction, statements, &entry, None).await;
         put.map_err(error::of_statement)
             .and_then(|put| enqueued(&put))
     }
@@ -178,7 +174,7 @@ impl Journal for PostgresStore {
     }
 
     async fn lease(&self, request: LeaseRequest) -> Result<Vec<Entry>, StoreError> {
-        let parameters: [&(dyn ToSql + Sync); 5] = [
+        let parameters: [&dyn Parameter; 5] = [
             &&*request.queue,
             &request.lane,
             &i64::from(request.limit),
@@ -238,7 +234,7 @@ impl Journal for PostgresStore {
             }
         }
         let (id, lease_token) = (id.as_bytes().as_slice(), lease_token.column());
-        let parameters: [&(dyn ToSql + Sync); 10] = [
+        let parameters: [&dyn Parameter; 10] = [
             &id,
             &lease_token,
             &i16::from(status.number()),
@@ -293,7 +289,7 @@ impl Journal for PostgresStore {
         let (time, note) = command.time_and_note();
         let (time, note) = (micros(time), history::frame(EventKind::Command, note));
         let note = note.as_deref().map(str::as_bytes);
-        let parameters: [&(dyn ToSql + Sync); 3] = [&id, &time, &note];
+        let parameters: [&dyn Parameter; 3] = [&id, &time, &note];
         let (sql, parameters) = match command {
             EntryCommand::Cancel(_) => (&statements.cancel, &parameters[..]),
             EntryCommand::Trigger => (&statements.trigger, &parameters[..1]),
@@ -324,7 +320,7 @@ impl Journal for PostgresStore {
     async fn erase(&self, queue: &str, owner: &str, limit: u32) -> Result<Erased, StoreError> {
         let statements = &self.inner.journal;
         let limit = i64::from(limit);
-        let parameters: [&(dyn ToSql + Sync); 3] = [&queue, &owner, &limit];
+        let parameters: [&dyn Parameter; 3] = [&queue, &owner, &limit];
         let removed = self.rows(&statements.erase, &parameters).await?.len();
         let left = self.rows(&statements.left, &parameters).await?;
         let left = left.first().map(|row| row.try_get::<_, i64>(0));
@@ -368,7 +364,7 @@ impl Journal for PostgresStore {
         let sql = self.inner.journal.list(&query);
         let after = i64::try_from(query.after).unwrap_or(i64::MAX);
         let (queue, limit) = (&*query.queue, i64::from(query.limit));
-        let mut parameters: Vec<&(dyn ToSql + Sync)> = vec![&queue, &after, &limit];
+        let mut parameters: Vec<&dyn Parameter> = vec![&queue, &after, &limit];
         for filter in [&query.owner, &query.label].into_iter().flatten() {
             parameters.push(filter);
         }

@@ -4,11 +4,12 @@ use std::collections::HashSet;
 
 use bytes::Bytes;
 use tokio::time::Instant;
-use tokio_postgres::{Row, types::ToSql};
+use tokio_postgres::Row;
 
 use super::super::{
     PostgresStore,
     batcher::{BatchRow, Batcher},
+    parameter::Parameter,
 };
 use crate::store::StoreError;
 
@@ -51,7 +52,7 @@ impl BatchRow for SettleRow {
             rows.iter().map(get).collect()
         }
         let notes = column(rows, |row| row.note.as_deref().map(str::as_bytes));
-        let parameters: [&(dyn ToSql + Sync); 10] = [
+        let parameters: [&dyn Parameter; 10] = [
             &column(rows, |row| row.id.as_slice()),
             &column(rows, |row| row.lease_token),
             &column(rows, |row| row.status),

@@ -1,16 +1,16 @@
 //! Transitions of the journal that take several statements.
 
 use tokio::time::Instant;
-use tokio_postgres::{GenericClient, Row, Statement, ToStatement, types::ToSql};
+use tokio_postgres::Row;
 
 use super::{
-    Parameters, micros,
+    Parameters, Statements, micros,
     row::{summary, unreadable},
 };
 use crate::store::{
     StoreError,
     journal::{Enqueued, EventKind, NewEntry, QueueBounds, Settlement, history},
-    postgres::{PostgresStore, schema::QUEUE_FULL},
+    postgres::{PostgresStore, connection::Session, parameter::Parameter, schema::QUEUE_FULL},
 };
 
 impl PostgresStore {
@@ -21,8 +21,7 @@ impl PostgresStore {
     ) -> Result<Put, StoreError> {
         let client = self.client(deadline).await?;
         let answer = tokio::time::timeout_at(deadline, async {
-            let enqueue = self.enqueuing(&client).await?;
-            enqueue_with(&**client, enqueue.each_ref(), new, new.bounds).await
+            enqueue_with(&client, &self.inner.journal, new, new.bounds).await
         });
         let answer = answer.await;
         client.conclude(answer)
@@ -36,16 +35,19 @@ impl PostgresStore {
         parameters: &Parameters<'_>,
         outbox: &[NewEntry],
     ) -> Result<bool, StoreError> {
+        let statements = &self.inner.journal;
         let mut client = self.client(deadline).await?;
         let answer = tokio::time::timeout_at(deadline, async {
-            let settle = client.prepare_cached(&self.inner.journal.settle).await?;
-            let enqueue = self.enqueuing(&client).await?;
-            let transaction = client.transaction().await?;
-            if transaction.query(&settle, parameters).await?.is_empty() {
+            let transaction = client.begin().await?;
+            if transaction
+                .rows(&statements.settle, parameters)
+                .await?
+                .is_empty()
+            {
                 return Ok(false);
             }
             for new in outbox {
-                enqueue_with(&*transaction, enqueue.each_ref(), new, None).await?;
+                enqueue_with(&transaction, statements, new, None).await?;
             }
             transaction.commit().await?;
             Ok(true)
@@ -64,7 +66,7 @@ impl PostgresStore {
     ) -> Result<Put, StoreError> {
         let (_, keep) = settlement.outcome.transition();
         let note = history::frame(EventKind::Settlement, &settlement.note);
-        let parameters: [&(dyn ToSql + Sync); 6] = [
+        let parameters: [&dyn Parameter; 6] = [
             &new.id.as_bytes().as_slice(),
             &micros(keep),
             &i32::try_from(attempts).unwrap_or(i32::MAX),
@@ -72,36 +74,23 @@ impl PostgresStore {
             &settlement.result.as_deref(),
             &note.as_deref().map(str::as_bytes),
         ];
+        let statements = &self.inner.journal;
         let mut client = self.client(deadline).await?;
         let answer = tokio::time::timeout_at(deadline, async {
-            let bury = client.prepare_cached(&self.inner.journal.bury).await?;
-            let enqueue = self.enqueuing(&client).await?;
-            let transaction = client.transaction().await?;
-            let put = enqueue_with(&*transaction, enqueue.each_ref(), new, None).await?;
+            let transaction = client.begin().await?;
+            let put = enqueue_with(&transaction, statements, new, None).await?;
             if !matches!(&put, Put::Row(row) if is_new(row)) {
                 return Ok(put);
             }
             for new in &settlement.outbox {
-                enqueue_with(&*transaction, enqueue.each_ref(), new, None).await?;
+                enqueue_with(&transaction, statements, new, None).await?;
             }
-            let row = transaction.query_one(&bury, &parameters).await?;
+            let buried = transaction.rows(&statements.bury, &parameters).await?;
             transaction.commit().await?;
-            Ok(Put::Row(row))
+            Ok(buried.into_iter().next().map_or(put, Put::Row))
         });
         let answer = answer.await;
         client.conclude(answer)
-    }
-
-    async fn enqueuing(
-        &self,
-        client: &deadpool_postgres::ClientWrapper,
-    ) -> Result<[Statement; 3], tokio_postgres::Error> {
-        let statements = &self.inner.journal;
-        Ok([
-            client.prepare_cached(&statements.enqueue).await?,
-            client.prepare_cached(&statements.enqueue_sharing).await?,
-            client.prepare_cached(&statements.existing).await?,
-        ])
     }
 }
 
@@ -115,9 +104,9 @@ pub(super) enum Put {
 
 /// Queues an entry, or returns the one that has its id or key. That one may be gone before it is
 /// read; then the insert is tried again. Only `bounds` bound it, not those of the entry.
-pub(super) async fn enqueue_with<C: GenericClient, S: ToStatement + ?Sized + Sync + Send>(
-    client: &C,
-    [enqueue, enqueue_sharing, existing]: [&S; 3],
+pub(super) async fn enqueue_with<S: Session>(
+    session: &S,
+    statements: &Statements,
     new: &NewEntry,
     bounds: Option<QueueBounds>,
 ) -> Result<Put, tokio_postgres::Error> {
@@ -131,7 +120,7 @@ pub(super) async fn enqueue_with<C: GenericClient, S: ToStatement + ?Sized + Syn
         Some(shared) => (&shared.id()[..], &**shared.bytes()),
         None => Default::default(),
     };
-    let insert: [&(dyn ToSql + Sync); 17] = [
+    let insert: [&dyn Parameter; 17] = [
         &id,
         &queue,
         &new.lane,
@@ -151,20 +140,23 @@ pub(super) async fn enqueue_with<C: GenericClient, S: ToStatement + ?Sized + Syn
         &shared_bytes,
     ];
     let (enqueue, insert) = match shared {
-        Some(_) => (enqueue_sharing, &insert[..]),
-        None => (enqueue, &insert[..15]),
+        Some(_) => (&statements.enqueue_sharing, &insert[..]),
+        None => (&statements.enqueue, &insert[..15]),
     };
     loop {
-        match client.query_opt(enqueue, insert).await {
-            Ok(Some(row)) => return Ok(Put::Row(row)),
-            Ok(None) => {}
+        match session.rows(enqueue, insert).await {
+            Ok(rows) => {
+                if let Some(row) = rows.into_iter().next() {
+                    return Ok(Put::Row(row));
+                }
+            }
             Err(error) if error.code().is_some_and(|code| code.code() == QUEUE_FULL) => {
                 return Ok(Put::Full);
             }
             Err(error) => return Err(error),
         }
-        let look: [&(dyn ToSql + Sync); 4] = [&id, &queue, &key, &fingerprint];
-        let found = client.query(existing, &look).await?;
+        let look: [&dyn Parameter; 4] = [&id, &queue, &key, &fingerprint];
+        let found = session.rows(&statements.existing, &look).await?;
         if let Some(row) = found.into_iter().next() {
             return Ok(Put::Row(row));
         }
