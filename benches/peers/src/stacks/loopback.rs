@@ -55,9 +55,10 @@ pub(super) fn http_server() -> String {
 
 pub(super) fn hyper(server: &str) -> Vec<Contestant> {
     let client = || Client::builder(TokioExecutor::new()).build_http::<Full<Bytes>>();
-    let layered = ServiceBuilder::new()
-        .layer(stacks::client(deps()))
-        .service(client());
+    let layered = move || {
+        let layers = ServiceBuilder::new().layer(stacks::client(deps()));
+        layers.service(client())
+    };
     let url = format!("{server}{PATH}");
     let target = url.clone();
     vec![
@@ -65,7 +66,7 @@ pub(super) fn hyper(server: &str) -> Vec<Contestant> {
             Kind::Hyper,
             BARE,
             "client without",
-            client(),
+            client,
             async move |client: &mut _| get(client, &url).await,
         ),
         Contestant::new(
@@ -116,7 +117,7 @@ pub(super) fn tonic() -> Vec<Contestant> {
             Kind::Tonic,
             BARE,
             "client without",
-            HealthClient::new(connect()),
+            || HealthClient::new(connect()),
             async |client: &mut HealthClient<_>| {
                 let reply = client.check(HealthCheckRequest::default()).await;
                 black_box(reply.expect("a reply"));
@@ -126,7 +127,7 @@ pub(super) fn tonic() -> Vec<Contestant> {
             Kind::Tonic,
             STACK,
             "stacks::tonic::client around it",
-            HealthClient::new(layered(&["grpc.health.v1.Health/Check"])),
+            || HealthClient::new(layered(&["grpc.health.v1.Health/Check"])),
             async |client: &mut HealthClient<_>| {
                 let reply = client.check(HealthCheckRequest::default()).await;
                 black_box(reply.expect("a reply"));
@@ -136,7 +137,7 @@ pub(super) fn tonic() -> Vec<Contestant> {
             Kind::Tonic,
             KEYED,
             "the same, with a key on each call",
-            HealthClient::new(layered(&[])),
+            || HealthClient::new(layered(&[])),
             async |client: &mut HealthClient<_>| {
                 let reply = client.check(HealthCheckRequest::default()).await;
                 black_box(reply.expect("a reply"));
