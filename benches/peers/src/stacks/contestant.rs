@@ -16,6 +16,7 @@ pub(super) const BARE: &str = "bare";
 pub(super) const RETRY: &str = "our-retry";
 pub(super) const STACK: &str = "our-stack";
 pub(super) const KEYED: &str = "our-stack-keyed";
+pub(super) const TIMEOUT: &str = "timeout";
 pub(super) const MIDDLEWARE: &str = "our-middleware";
 pub(super) const REQWEST_RETRY: &str = "reqwest-retry";
 
@@ -102,6 +103,9 @@ impl Contestant {
         allocations::during(|| self.runtime.block_on(work))
     }
 }
+
+/// The time that all layers give a call.
+pub(super) const LIMIT: Duration = Duration::from_secs(30);
 
 pub(super) fn deps() -> Dependencies {
     let policy = Policy::http().service("bench").build();

@@ -14,10 +14,12 @@ use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::transport::{Channel, Server};
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
-use tower::{Service, ServiceBuilder, ServiceExt};
+use tower::{Service, ServiceBuilder, ServiceExt, timeout::Timeout};
 use tower_reprise::{Dependencies, Policy, stacks};
 
-use super::contestant::{BARE, Contestant, HEADERS, KEYED, Kind, PATH, STACK, deps};
+use super::contestant::{
+    BARE, Contestant, HEADERS, KEYED, Kind, LIMIT, PATH, STACK, TIMEOUT, deps,
+};
 
 /// Serves on a thread of its own as long as the process lives, and says where.
 fn serve<F>(server: impl FnOnce(TcpListener) -> F + Send + 'static) -> String
@@ -60,7 +62,7 @@ pub(super) fn hyper(server: &str) -> Vec<Contestant> {
         layers.service(client())
     };
     let url = format!("{server}{PATH}");
-    let target = url.clone();
+    let (limited, target) = (url.clone(), url.clone());
     vec![
         Contestant::new(
             Kind::Hyper,
@@ -68,6 +70,13 @@ pub(super) fn hyper(server: &str) -> Vec<Contestant> {
             "client without",
             client,
             async move |client: &mut _| get(client, &url).await,
+        ),
+        Contestant::new(
+            Kind::Hyper,
+            TIMEOUT,
+            "tower's Timeout around it",
+            move || Timeout::new(client(), LIMIT),
+            async move |client: &mut _| get(client, &limited).await,
         ),
         Contestant::new(
             Kind::Hyper,
@@ -118,6 +127,16 @@ pub(super) fn tonic() -> Vec<Contestant> {
             BARE,
             "client without",
             || HealthClient::new(connect()),
+            async |client: &mut HealthClient<_>| {
+                let reply = client.check(HealthCheckRequest::default()).await;
+                black_box(reply.expect("a reply"));
+            },
+        ),
+        Contestant::new(
+            Kind::Tonic,
+            TIMEOUT,
+            "tower's Timeout around it",
+            || HealthClient::new(Timeout::new(connect(), LIMIT)),
             async |client: &mut HealthClient<_>| {
                 let reply = client.check(HealthCheckRequest::default()).await;
                 black_box(reply.expect("a reply"));
