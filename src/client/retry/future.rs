@@ -74,16 +74,21 @@ where
         let StateProj::Calling { future } = this.state.project() else {
             return self.resume(None, cx);
         };
-        // A success at once is classified where it is, and moved once.
         let mut polled = future.poll(cx);
         let mut verdict = None;
-        if let Poll::Ready(Ok(response)) = &mut polled {
-            let classified = this.call.classify(Ok(response));
-            if classified.is_success() && this.call.retried.is_none() {
-                this.call.succeeded_at_once();
-                return polled.map_err(Into::into);
+        match &mut polled {
+            // A success at once is classified where it is, and moved once.
+            Poll::Ready(Ok(response)) => {
+                let classified = this.call.classify(Ok(response));
+                if classified.is_success() && this.call.retried.is_none() {
+                    this.call.succeeded_at_once();
+                    return polled.map_err(Into::into);
+                }
+                verdict = Some(classified);
             }
-            verdict = Some(classified);
+            // Nothing is moved while the attempt has time.
+            Poll::Pending => ready!(this.timer.poll_until(this.call.attempt_limit(), cx)),
+            Poll::Ready(Err(_)) => {}
         }
         self.resume(Some((polled.map_err(Into::into), verdict)), cx)
     }

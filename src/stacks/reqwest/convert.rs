@@ -14,8 +14,13 @@ use reqwest::{Body, Error, Url};
 #[derive(Debug, Default)]
 pub(super) struct UriCache {
     uri: Uri,
+    /// The same as text. Where each URL was compared with the parts of the URI, a `RetryLayer` as a
+    /// middleware added 3,390 instead of 3,290 instructions (callgrind).
+    url: String,
     /// Whether it may be kept: it has no credentials, and is not very long.
     fit: bool,
+    /// Whether the layers have it.
+    lent: bool,
 }
 
 impl UriCache {
@@ -23,7 +28,7 @@ impl UriCache {
     /// again.
     #[inline]
     pub(super) fn turn_to(&mut self, url: &Url) -> Option<()> {
-        match is_same(url, &self.uri) {
+        match without_fragment(url) == self.url {
             true => Some(()),
             false => self.read(url),
         }
@@ -32,26 +37,47 @@ impl UriCache {
     #[inline(never)]
     fn read(&mut self, url: &Url) -> Option<()> {
         let last = mem::take(&mut self.uri);
+        let text = without_fragment(url);
         let near = || {
-            let path = after(url, last.scheme_str()?, last.authority()?.as_str())?;
+            let path = after(text, last.scheme_str()?, last.authority()?.as_str())?;
             let mut parts = last.into_parts();
             parts.path_and_query = Some(path_and_query(path)?);
             Uri::from_parts(parts).ok()
         };
-        self.uri = near().or_else(|| Uri::try_from(url.as_str()).ok())?;
+        self.url.clear();
+        self.uri = near().or_else(|| Uri::try_from(text).ok())?;
+        self.url.push_str(text);
         self.fit = is_fit(&self.uri);
         Some(())
     }
 
+    /// Notes that the layers get the URI.
+    pub(super) fn lend(&mut self) {
+        self.lent = true;
+    }
+
+    /// Takes the URI back. Returns whether it is still the one that was turned to.
+    #[inline]
+    pub(super) fn take_back(&mut self, uri: &Uri) -> bool {
+        let rest = || {
+            let rest = after(&self.url, uri.scheme_str()?, uri.authority()?.as_str())?;
+            Some(rest == uri.path_and_query()?.as_str())
+        };
+        let same = rest() == Some(true);
+        self.lent &= !same;
+        same
+    }
+
     /// Looks at where a request goes that was turned elsewhere.
     pub(super) fn turned(&mut self, uri: &Uri) {
+        self.url.clear();
         self.fit = is_fit(uri);
     }
 
     /// Forgets what may not be kept.
     pub(super) fn clear(&mut self) {
-        if !self.fit {
-            self.uri = Uri::default();
+        if !self.fit || self.lent {
+            *self = Self::default();
         }
     }
 }
@@ -69,9 +95,17 @@ fn path_and_query(path: &str) -> Option<PathAndQuery> {
 }
 
 /// Returns the part of a URL after this scheme and authority.
-fn after<'a>(url: &'a Url, scheme: &str, authority: &str) -> Option<&'a str> {
-    let rest = url.as_str().strip_prefix(scheme)?.strip_prefix("://")?;
+#[inline]
+fn after<'a>(url: &'a str, scheme: &str, authority: &str) -> Option<&'a str> {
+    let rest = url.strip_prefix(scheme)?.strip_prefix("://")?;
     rest.strip_prefix(authority)
+}
+
+#[inline]
+fn without_fragment(url: &Url) -> &str {
+    let fragment = url.fragment().map_or(0, |fragment| fragment.len() + 1);
+    let text = url.as_str();
+    text.get(..text.len() - fragment).unwrap_or(text)
 }
 
 /// Swaps what a request of reqwest's and one of `http`'s both have, where the URI of the latter is
@@ -118,15 +152,6 @@ impl RequestTemplate {
     }
 }
 
-/// Whether a URL without its fragment is this URI.
-pub(super) fn is_same(url: &Url, uri: &Uri) -> bool {
-    let rest = || {
-        let rest = after(url, uri.scheme_str()?, uri.authority()?.as_str())?;
-        rest.strip_prefix(uri.path_and_query()?.as_str())
-    };
-    rest().is_some_and(|rest| rest.is_empty() || rest.starts_with('#'))
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "this is a test")]
 mod tests {
@@ -155,6 +180,31 @@ mod tests {
                 let fresh = Uri::try_from(after).unwrap();
                 assert_eq!(last.uri, fresh, "after {before}");
             }
+        }
+    }
+
+    #[test]
+    fn s_3_a_uri_that_layers_keep_or_change_is_read_again() {
+        let url: Url = "http://a.example/v1#part".parse().unwrap();
+        let expected = Uri::from_static("http://a.example/v1");
+        let other = Uri::from_static("http://a.example/v2");
+        for (returned, same) in [
+            (None, false),
+            (Some(&other), false),
+            (Some(&expected), true),
+        ] {
+            let mut last = UriCache::default();
+            last.turn_to(&url).unwrap();
+            let mut plain = mem::take(&mut last.uri);
+            last.lend();
+            if let Some(returned) = returned {
+                plain.clone_from(returned);
+                assert_eq!(last.take_back(&plain), same);
+                last.uri = plain;
+            }
+            last.clear();
+            last.turn_to(&url).unwrap();
+            assert_eq!(last.uri, expected, "{returned:?}");
         }
     }
 

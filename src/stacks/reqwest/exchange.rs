@@ -24,7 +24,7 @@ use reqwest_middleware::Error;
 use tower::Service;
 
 use super::{
-    convert::{self, RequestTemplate, UriCache, is_same},
+    convert::{self, RequestTemplate, UriCache},
     middleware::inner,
 };
 use crate::{call::Attempt, error::BoxError};
@@ -123,6 +123,7 @@ impl Exchange {
     fn hand_out(&mut self, extensions: &Extensions) -> Option<Request<Body>> {
         let plain = self.plain.get_or_insert_default();
         convert::swap(self.first.request.as_mut()?, plain, &mut self.last);
+        self.last.lend();
         if !extensions.is_empty() {
             plain.extensions_mut().clone_from(extensions);
         }
@@ -144,8 +145,7 @@ impl Exchange {
             }
         };
         lane.open = Some(number);
-        let is_first = |first: &reqwest::Request| is_same(first.url(), plain.uri());
-        if !lane.request.as_ref().is_some_and(is_first) {
+        if lane.request.is_none() || !self.last.take_back(plain.uri()) {
             match make(&self.template, &mut self.last, plain) {
                 Ok(request) => lane.request = Some(request),
                 Err(error) => {

@@ -1,13 +1,22 @@
 //! The contestants.
 
-use std::{future::Future, pin::Pin};
+use std::{
+    future::Future,
+    pin::Pin,
+    time::{Duration, Instant},
+};
 
+use tokio::runtime::Runtime;
 use tower_reprise::{Dependencies, Policy};
+
+use super::timing::runtime;
+use crate::allocations;
 
 pub(super) const BARE: &str = "bare";
 pub(super) const RETRY: &str = "our-retry";
 pub(super) const STACK: &str = "our-stack";
 pub(super) const KEYED: &str = "our-stack-keyed";
+pub(super) const TIMEOUT: &str = "timeout";
 pub(super) const MIDDLEWARE: &str = "our-middleware";
 pub(super) const REQWEST_RETRY: &str = "reqwest-retry";
 
@@ -35,27 +44,34 @@ impl Kind {
 
 type Calls = Pin<Box<dyn Future<Output = ()>>>;
 
-/// One way to make calls.
+/// One way to make calls, in a runtime of its own: a timer that waits in a runtime makes all of its
+/// calls a little slower, whoever set it.
 pub(super) struct Contestant {
     pub(super) kind: Kind,
     pub(super) name: &'static str,
     pub(super) title: &'static str,
+    runtime: Runtime,
     calls: Box<dyn FnMut(u64) -> Calls>,
 }
 
 impl Contestant {
-    /// `call` makes one call with a client, which is cheap to clone.
+    /// `call` makes one call with a client, which is cheap to clone and made in the runtime.
     pub(super) fn new<C, F>(
         kind: Kind,
         name: &'static str,
         title: &'static str,
-        client: C,
+        client: impl FnOnce() -> C,
         call: F,
     ) -> Self
     where
         C: Clone + 'static,
         F: AsyncFn(&mut C) + Clone + 'static,
     {
+        let runtime = runtime();
+        let client = {
+            let _context = runtime.enter();
+            client()
+        };
         let calls = move |count| -> Calls {
             let (mut client, call) = (client.clone(), call.clone());
             Box::pin(async move {
@@ -68,15 +84,28 @@ impl Contestant {
             kind,
             name,
             title,
+            runtime,
             calls: Box::new(calls),
         }
     }
 
-    /// Makes so many calls, one after the other.
-    pub(super) fn run(&mut self, calls: u64) -> Calls {
-        (self.calls)(calls)
+    /// Makes so many calls, one after the other, and returns the time that they took.
+    pub(super) fn run(&mut self, calls: u64) -> Duration {
+        let work = (self.calls)(calls);
+        let start = Instant::now();
+        self.runtime.block_on(work);
+        start.elapsed()
+    }
+
+    /// Makes so many calls, and returns the allocations meanwhile.
+    pub(super) fn count_allocations(&mut self, calls: u64) -> u64 {
+        let work = (self.calls)(calls);
+        allocations::during(|| self.runtime.block_on(work))
     }
 }
+
+/// The time that all layers give a call.
+pub(super) const LIMIT: Duration = Duration::from_secs(30);
 
 pub(super) fn deps() -> Dependencies {
     let policy = Policy::http().service("bench").build();

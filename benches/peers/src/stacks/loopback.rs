@@ -14,10 +14,12 @@ use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::transport::{Channel, Server};
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
-use tower::{Service, ServiceBuilder, ServiceExt};
+use tower::{Service, ServiceBuilder, ServiceExt, timeout::Timeout};
 use tower_reprise::{Dependencies, Policy, stacks};
 
-use super::contestant::{BARE, Contestant, HEADERS, KEYED, Kind, PATH, STACK, deps};
+use super::contestant::{
+    BARE, Contestant, HEADERS, KEYED, Kind, LIMIT, PATH, STACK, TIMEOUT, deps,
+};
 
 /// Serves on a thread of its own as long as the process lives, and says where.
 fn serve<F>(server: impl FnOnce(TcpListener) -> F + Send + 'static) -> String
@@ -55,18 +57,26 @@ pub(super) fn http_server() -> String {
 
 pub(super) fn hyper(server: &str) -> Vec<Contestant> {
     let client = || Client::builder(TokioExecutor::new()).build_http::<Full<Bytes>>();
-    let layered = ServiceBuilder::new()
-        .layer(stacks::client(deps()))
-        .service(client());
+    let layered = move || {
+        let layers = ServiceBuilder::new().layer(stacks::client(deps()));
+        layers.service(client())
+    };
     let url = format!("{server}{PATH}");
-    let target = url.clone();
+    let (limited, target) = (url.clone(), url.clone());
     vec![
         Contestant::new(
             Kind::Hyper,
             BARE,
             "client without",
-            client(),
+            client,
             async move |client: &mut _| get(client, &url).await,
+        ),
+        Contestant::new(
+            Kind::Hyper,
+            TIMEOUT,
+            "tower's Timeout around it",
+            move || Timeout::new(client(), LIMIT),
+            async move |client: &mut _| get(client, &limited).await,
         ),
         Contestant::new(
             Kind::Hyper,
@@ -116,7 +126,17 @@ pub(super) fn tonic() -> Vec<Contestant> {
             Kind::Tonic,
             BARE,
             "client without",
-            HealthClient::new(connect()),
+            || HealthClient::new(connect()),
+            async |client: &mut HealthClient<_>| {
+                let reply = client.check(HealthCheckRequest::default()).await;
+                black_box(reply.expect("a reply"));
+            },
+        ),
+        Contestant::new(
+            Kind::Tonic,
+            TIMEOUT,
+            "tower's Timeout around it",
+            || HealthClient::new(Timeout::new(connect(), LIMIT)),
             async |client: &mut HealthClient<_>| {
                 let reply = client.check(HealthCheckRequest::default()).await;
                 black_box(reply.expect("a reply"));
@@ -126,7 +146,7 @@ pub(super) fn tonic() -> Vec<Contestant> {
             Kind::Tonic,
             STACK,
             "stacks::tonic::client around it",
-            HealthClient::new(layered(&["grpc.health.v1.Health/Check"])),
+            || HealthClient::new(layered(&["grpc.health.v1.Health/Check"])),
             async |client: &mut HealthClient<_>| {
                 let reply = client.check(HealthCheckRequest::default()).await;
                 black_box(reply.expect("a reply"));
@@ -136,7 +156,7 @@ pub(super) fn tonic() -> Vec<Contestant> {
             Kind::Tonic,
             KEYED,
             "the same, with a key on each call",
-            HealthClient::new(layered(&[])),
+            || HealthClient::new(layered(&[])),
             async |client: &mut HealthClient<_>| {
                 let reply = client.check(HealthCheckRequest::default()).await;
                 black_box(reply.expect("a reply"));

@@ -1,7 +1,9 @@
 //! The cost that the layers add to a successful call, on widely used clients.
 //!
 //! Without a network the cost of reqwest-retry is the measure: both are a middleware of the same
-//! chain, whose last one answers at once. Over loopback it is the call itself.
+//! chain, whose last one answers at once. Over loopback it is the call itself. There tower's `Timeout`
+//! alone is measured beside the layers: it costs what any time limit costs, a timer that is set and
+//! removed, and a runtime that does not sleep without an end.
 
 mod contestant;
 mod loopback;
@@ -93,8 +95,10 @@ fn summary(costs: &[Cost]) -> Vec<(String, f64)> {
     for (key, kind, name) in [
         ("reqwest", Kind::Reqwest, contestant::STACK),
         ("tonic", Kind::Tonic, contestant::STACK),
+        ("tonic_timeout", Kind::Tonic, contestant::TIMEOUT),
         ("tonic_keyed", Kind::Tonic, contestant::KEYED),
         ("hyper", Kind::Hyper, contestant::STACK),
+        ("hyper_timeout", Kind::Hyper, contestant::TIMEOUT),
     ] {
         let [low, middle, high] = of(kind, name).percent;
         values.push((format!("{key}_added_percent"), middle));

@@ -51,7 +51,7 @@ fn reqwest_retry() -> RetryTransientMiddleware<ExponentialBackoff> {
 pub(super) fn without_network() -> Vec<Contestant> {
     let url = format!("https://stock.example{PATH}");
     let answering = |name, title, chain: ClientBuilder| {
-        let client = chain.with(Answer).build();
+        let client = || chain.with(Answer).build();
         over(Kind::NoNetwork, name, title, client, url.clone())
     };
     let chain = || ClientBuilder::new(Client::new());
@@ -79,7 +79,7 @@ fn over(
     kind: Kind,
     name: &'static str,
     title: &'static str,
-    client: ClientWithMiddleware,
+    client: impl FnOnce() -> ClientWithMiddleware,
     url: String,
 ) -> Contestant {
     let call = async move |client: &mut ClientWithMiddleware| {
@@ -99,12 +99,13 @@ async fn read(response: Response) {
 pub(super) fn over_loopback(server: &str) -> Vec<Contestant> {
     let url = format!("{server}{PATH}");
     let chain = |name, title, chain: ClientBuilder| {
-        over(Kind::Reqwest, name, title, chain.build(), url.clone())
+        over(Kind::Reqwest, name, title, || chain.build(), url.clone())
     };
     let start = || ClientBuilder::new(Client::new());
-    let service = ServiceBuilder::new()
-        .layer(stacks::client(deps()))
-        .service(HttpClient::new(Client::new()));
+    let service = || {
+        let layers = ServiceBuilder::new().layer(stacks::client(deps()));
+        layers.service(HttpClient::new(Client::new()))
+    };
     let target = url.clone();
     let through = async move |service: &mut _| call(service, &target).await;
     vec![

@@ -6,14 +6,13 @@
 
 use std::process::Command;
 
-use tokio::{runtime::Runtime, time::Instant};
+use tokio::runtime::Runtime;
 
 use super::{
     contestant::{BARE, Contestant, Kind},
     loopback, reqwest,
 };
 use crate::{
-    allocations,
     report::quantile,
     rounds::{SEED, shuffle},
 };
@@ -52,8 +51,7 @@ pub(super) struct Effort {
 }
 
 pub(super) fn measure(effort: Effort) -> Vec<Cost> {
-    let runtime = runtime();
-    let contestants = runtime.block_on(contestants());
+    let contestants = contestants();
     let samples: Vec<_> = (1..=effort.processes)
         .inspect(|process| eprintln!("process {process} of {}", effort.processes))
         .map(|_| ask(contestants.len(), effort))
@@ -112,8 +110,7 @@ pub(super) fn runtime() -> Runtime {
     runtime.expect("a runtime")
 }
 
-/// In a runtime, which some of them are made in.
-async fn contestants() -> Vec<Contestant> {
+fn contestants() -> Vec<Contestant> {
     let server = loopback::http_server();
     let mut all = reqwest::without_network();
     all.extend(reqwest::over_loopback(&server));
@@ -128,12 +125,11 @@ const WARM_UP: u64 = 10;
 
 /// Takes one process's sample and prints it, a line for each contestant.
 pub(super) fn sample(rounds: usize, calls: u64) {
-    let runtime = runtime();
-    let mut contestants = runtime.block_on(contestants());
+    let mut contestants = contestants();
     for kind in Kind::ALL {
         let mut ours: Vec<_> = contestants.iter_mut().filter(|c| c.kind == kind).collect();
         for (nanos, added, percent, allocated, added_allocated) in
-            sample_kind(&runtime, &mut ours, rounds, calls)
+            sample_kind(&mut ours, rounds, calls)
         {
             println!("{nanos} {added} {percent} {allocated} {added_allocated}");
         }
@@ -141,7 +137,6 @@ pub(super) fn sample(rounds: usize, calls: u64) {
 }
 
 fn sample_kind(
-    runtime: &Runtime,
     contestants: &mut [&mut Contestant],
     rounds: usize,
     calls: u64,
@@ -153,19 +148,14 @@ fn sample_kind(
     for _ in 0..rounds {
         shuffle(&mut order, &mut random);
         for &index in &order {
-            runtime.block_on(contestants[index].run(WARM_UP));
-            let work = contestants[index].run(calls);
-            let start = Instant::now();
-            runtime.block_on(work);
-            nanos[index].push(start.elapsed().as_nanos() as f64 / calls as f64);
+            contestants[index].run(WARM_UP);
+            let took = contestants[index].run(calls);
+            nanos[index].push(took.as_nanos() as f64 / calls as f64);
         }
     }
     let allocated: Vec<_> = contestants
         .iter_mut()
-        .map(|contestant| {
-            let work = contestant.run(calls);
-            allocations::during(|| runtime.block_on(work)) as f64 / calls as f64
-        })
+        .map(|contestant| contestant.count_allocations(calls) as f64 / calls as f64)
         .collect();
     let bare = contestants.iter().position(|c| c.name == BARE).unwrap_or(0);
     let bare_nanos = quantile(nanos[bare].clone(), 0.5);
@@ -187,10 +177,9 @@ fn sample_kind(
 
 /// Makes so many calls and nothing else, for a profiler to watch.
 pub(super) fn one(kind: &str, name: &str, calls: u64) -> Option<()> {
-    let runtime = runtime();
-    let mut contestants = runtime.block_on(contestants());
+    let mut contestants = contestants();
     let is = |c: &&mut Contestant| format!("{:?}", c.kind) == kind && c.name == name;
     let contestant = contestants.iter_mut().find(is)?;
-    runtime.block_on(contestant.run(calls));
+    contestant.run(calls);
     Some(())
 }
