@@ -34,7 +34,7 @@ pub(crate) fn run(report: &mut Report) {
     runtime.block_on(churn(&url, Duration::from_secs(seconds), report));
 }
 
-/// What there is at one moment.
+/// The sizes of the tables at one moment.
 struct Sample {
     dead: f64,
     bytes: f64,

@@ -364,7 +364,7 @@ fn counted_together(records: &Table) -> String {
 }
 
 /// Returns the step that counts all entries when they come and go, in a row for each statement and queue.
-/// What is not over is then the difference, and no settlement counts it. A lease changes no index, so nothing
+/// The number that is not over is then the difference, and no settlement counts it. A lease changes no index, so nothing
 /// has those that are leased: the statements that lease and settle count them.
 ///
 /// Two indexes have what waits: by when it is past its time, and in the order of its arrival.

@@ -1,4 +1,4 @@
-//! What a transition has to reach before it is acknowledged: replicas, and disks.
+//! Replicas and disks that a transition reaches before it is acknowledged.
 
 use std::time::Duration;
 

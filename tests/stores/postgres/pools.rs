@@ -10,7 +10,12 @@ use tower_reprise::store::{
 use super::Postgres;
 use crate::support::records::{claim, complete, own, reply};
 
-fn pool(postgres: &Postgres, connections: usize, runtime: bool, session: &'static str) -> Pool {
+pub(super) fn pool(
+    postgres: &Postgres,
+    connections: usize,
+    runtime: bool,
+    session: &'static str,
+) -> Pool {
     let config = postgres.url.parse().unwrap();
     let manager = Manager::from_config(config, NoTls, ManagerConfig::default());
     let mut pool = Pool::builder(manager)

@@ -5,7 +5,7 @@
 //! connections, 64 jobs at a time. The others run in a process of their own (`queues`), which does
 //! nothing while it is not its turn. The schemas stay behind on the server, so give it one of its own.
 //!
-//! What is done with a job that is done differs, so ours is measured in two ways on PostgreSQL: keeping
+//! Queues differ in what becomes of a finished job, so ours is measured in two ways on PostgreSQL: keeping
 //! it for an hour, and removing it. `CONTRACTS` is printed with the figures.
 
 mod other;

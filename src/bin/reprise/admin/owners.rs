@@ -1,4 +1,4 @@
-//! What the queues hold of an owner: erased.
+//! Erases all that queues hold of an owner.
 
 use axum::{Json, Router, extract::State, routing::post};
 use serde::Deserialize;

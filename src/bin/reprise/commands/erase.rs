@@ -72,7 +72,7 @@ async fn run(
     };
     let answer = json!({ "owner": owner, "queues": rows });
     show(format, &answer, |_| table(columns, &rows));
-    // What runs was left to end: it takes another call.
+    // Running entries were left to end: they take another call.
     let done = rows
         .iter()
         .all(|row| row["processing"].as_u64().unwrap_or_default() == 0);
