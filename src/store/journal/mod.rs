@@ -108,6 +108,10 @@ use std::{future::Future, sync::Arc, time::Duration};
 
 use tokio::sync::Notify;
 
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub(crate) use self::lease::{FEW_DUE, page_of_lanes};
+#[cfg(feature = "sqlite")]
+pub(crate) use self::shared_payload::stored_bytes;
 pub use self::{
     command::{CommandResult, EntryCommand},
     entry::{Dedup, Duplicate, Enqueued, Entry, NewEntry, QueueBounds},
@@ -121,11 +125,6 @@ pub use self::{
     status::{Priority, Status},
     timestamp::Timestamp,
     wrap::{WrapJournal, WrappedJournal},
-};
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
-pub(crate) use self::{
-    lease::{FEW_DUE, page_of_lanes},
-    shared_payload::stored_bytes,
 };
 use super::{Ownership, RecordKey, StoreError, verbs::verbs};
 

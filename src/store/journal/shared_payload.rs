@@ -97,7 +97,7 @@ impl NewEntry {
 
 /// Returns how many bytes the payloads of these entries take where shared ends are kept once. Entries
 /// with the same one are expected to follow each other.
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
+#[cfg(feature = "sqlite")]
 pub(crate) fn stored_bytes<'a>(entries: impl IntoIterator<Item = &'a NewEntry>) -> usize {
     let mut last = None;
     let mut bytes = 0;
