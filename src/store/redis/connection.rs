@@ -233,7 +233,11 @@ impl SharedConnection {
             }
         };
         let opened = timeout(self.timeout, opening).await;
-        opened.unwrap_or_else(|_| Err(not_in_time()))
+        opened.unwrap_or_else(|_| {
+            // No timeout: a verb that joined the attempt may have time for another one.
+            let message = "the server accepted no connection in time";
+            Err(StoreError::new(StoreErrorKind::Unavailable, message))
+        })
     }
 
     fn replace(&self, connection: MultiplexedConnection) -> Numbered {
@@ -247,7 +251,10 @@ impl SharedConnection {
 /// Waits for an attempt to connect.
 async fn connected(mut attempt: Attempt, deadline: Instant) -> Result<Numbered, StoreError> {
     match timeout_at(deadline, attempt.wait_for(Option::is_some)).await {
-        Err(_) => Err(not_in_time()),
+        Err(_) => {
+            let message = "could not connect in time";
+            Err(StoreError::new(StoreErrorKind::Timeout, message))
+        }
         Ok(attempted) => match attempted.as_deref() {
             Ok(Some(Ok(connected))) => Ok(connected.clone()),
             Ok(Some(Err(error))) => Err(error.share()),
@@ -257,10 +264,6 @@ async fn connected(mut attempt: Attempt, deadline: Instant) -> Result<Numbered, 
             }
         },
     }
-}
-
-fn not_in_time() -> StoreError {
-    StoreError::new(StoreErrorKind::Timeout, "could not connect in time")
 }
 
 /// Sends a command, and right behind it the one that is answered when it got to where it has to, or
@@ -283,4 +286,31 @@ async fn send_and_wait(
     // An error of the wait says nothing against the command before it, which was made.
     let reached = waited.is_ok_and(|waited| needed.is_reached(&waited));
     Ok(reached.then_some(reply))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// I-21: an attempt to connect that ends leaves a verb that joined it late the rest of its time.
+    #[tokio::test(start_paused = true)]
+    async fn i_21_only_the_time_of_the_verb_is_a_timeout() {
+        // Answers nothing.
+        let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("redis://{}/", silent.local_addr().unwrap());
+        let limit = Duration::from_secs(5);
+        let connection = Connection::single(&url, &[], Durability::default(), limit).unwrap();
+        let failed = async |deadline| {
+            let sent = connection.send(&redis::cmd("PING"), deadline).await;
+            let error = sent.err().expect("it is silent");
+            assert!(!error.may_have_happened());
+            error.kind()
+        };
+        let early = failed(Instant::now() + limit / 2).await;
+        assert_eq!(early, StoreErrorKind::Timeout);
+        let joined = failed(Instant::now() + limit).await;
+        assert_eq!(joined, StoreErrorKind::Unavailable);
+    }
 }
