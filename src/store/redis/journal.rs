@@ -246,20 +246,21 @@ impl Journal for RedisStore {
 
     async fn erase(&self, queue: &str, owner: &str, limit: u32) -> Result<Erased, StoreError> {
         let mut erased = Erased::default();
+        let mut after = digits(0_u64);
         // A script looks at a bounded number of entries, so that it does not block the server.
         loop {
-            let limit = limit - erased.removed;
-            let arguments = [queue.as_bytes(), owner.as_bytes(), &digits(limit)];
+            let most = digits(limit - erased.removed);
+            let arguments = [queue.as_bytes(), owner.as_bytes(), &most, &after];
             let (_, counts) = self.act(&self.inner.journal.erase, &arguments).await?;
-            let [removed, left] = &*counts else {
+            let [removed, left, last @ ..] = &*counts else {
                 return Err(unreadable());
             };
             let count = |count| number(count).map(|n| u32::try_from(n).unwrap_or(u32::MAX));
-            let removed = count(removed)?.min(limit);
-            erased.removed += removed;
-            erased.left = count(left)?;
-            if removed == 0 || removed == limit {
-                return Ok(erased);
+            erased.removed += count(removed)?.min(limit - erased.removed);
+            erased.left = count(left)?.min(limit);
+            match last.first() {
+                Some(last) => after = digits(number(last)?),
+                None => return Ok(erased),
             }
         }
     }
