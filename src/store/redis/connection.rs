@@ -1,8 +1,8 @@
 use std::{sync::Arc, time::Duration};
 
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ErrorKind, RedisError, RedisResult, Value,
-    aio::MultiplexedConnection, cluster::ClusterClientBuilder, cluster_async::ClusterConnection,
+    AsyncConnectionConfig, Client, Cmd, RedisResult, Value, aio::MultiplexedConnection,
+    cluster::ClusterClientBuilder, cluster_async::ClusterConnection,
 };
 use tokio::{
     sync::watch,
@@ -11,6 +11,7 @@ use tokio::{
 
 use super::{
     durability::{self, Durability},
+    durable_connection::DurableConnection,
     error,
     sentinel::Sentinels,
 };
@@ -123,7 +124,7 @@ pub(super) struct SharedConnection {
 }
 
 /// A connection and its number.
-type Numbered = (u64, MultiplexedConnection);
+type Numbered = (u64, DurableConnection);
 
 /// The result of an attempt to connect, once it is there.
 type Attempt = watch::Receiver<Option<Result<Numbered, StoreError>>>;
@@ -138,7 +139,7 @@ enum Source {
 struct Current {
     /// Counts the connections opened so far.
     number: u64,
-    connection: Option<MultiplexedConnection>,
+    connection: Option<DurableConnection>,
     /// The attempt to connect that is under way.
     attempt: Option<Attempt>,
 }
@@ -150,16 +151,17 @@ impl SharedConnection {
         command: &Cmd,
         deadline: Instant,
     ) -> Result<Option<RedisResult<Value>>, StoreError> {
-        let (number, mut connection) = match self.current_or_attempt() {
+        let (number, connection) = match self.current_or_attempt() {
             Ok(current) => current,
             Err(attempt) => connected(attempt, deadline).await?,
         };
         let reply = async {
             match self.durability {
-                needed if needed.has_to_wait() => {
-                    send_and_wait(&mut connection, command, needed, deadline).await
+                needed if needed.has_to_wait() => connection.send(command, needed, deadline).await,
+                _ => {
+                    let mut connection = connection.multiplexed;
+                    command.query_async(&mut connection).await.map(Some)
                 }
-                _ => command.query_async(&mut connection).await.map(Some),
             }
         };
         let reply = timeout_at(deadline, reply).await.ok();
@@ -211,10 +213,11 @@ impl SharedConnection {
     }
 
     async fn check_fsync(self: &Arc<Self>, deadline: Instant) -> Result<(), StoreError> {
-        let (_, mut connection) = match self.current_or_attempt() {
+        let (_, connection) = match self.current_or_attempt() {
             Ok(current) => current,
             Err(attempt) => connected(attempt, deadline).await?,
         };
+        let mut connection = connection.multiplexed;
         // Nothing was written on this connection: it is answered at once.
         let wait = self.durability.wait(Duration::ZERO);
         let waited = timeout_at(deadline, wait.query_async::<Value>(&mut connection)).await;
@@ -241,6 +244,7 @@ impl SharedConnection {
     }
 
     fn replace(&self, connection: MultiplexedConnection) -> Numbered {
+        let connection = DurableConnection::new(connection);
         let mut current = lock(&self.current);
         current.number += 1;
         current.connection = Some(connection.clone());
@@ -264,28 +268,6 @@ async fn connected(mut attempt: Attempt, deadline: Instant) -> Result<Numbered, 
             }
         },
     }
-}
-
-/// Sends a command, and right behind it the one that is answered when it got to where it has to, or
-/// when half of the time is up. Returns `None` if it did not.
-async fn send_and_wait(
-    connection: &mut MultiplexedConnection,
-    command: &Cmd,
-    needed: Durability,
-    deadline: Instant,
-) -> RedisResult<Option<Value>> {
-    let patience = deadline.saturating_duration_since(Instant::now()) / 2;
-    let mut both = redis::pipe();
-    both.add_command(command.clone()).ignore_errors();
-    both.add_command(needed.wait(patience));
-    let replies: Vec<RedisResult<Value>> = both.query_async(connection).await?;
-    let Ok([reply, waited]) = <[_; 2]>::try_from(replies) else {
-        return Err(RedisError::from((ErrorKind::Parse, "not two replies")));
-    };
-    let reply = reply?;
-    // An error of the wait says nothing against the command before it, which was made.
-    let reached = waited.is_ok_and(|waited| needed.is_reached(&waited));
-    Ok(reached.then_some(reply))
 }
 
 #[cfg(test)]

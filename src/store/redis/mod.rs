@@ -116,6 +116,7 @@
 mod builder;
 mod connection;
 mod durability;
+mod durable_connection;
 mod error;
 mod journal;
 mod record_rows;
