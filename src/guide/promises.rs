@@ -13,7 +13,7 @@
 //! | a repeat gets the first one's reply, byte for byte | yes | yes | yes | yes |
 //! | the client hangs up: the handler ends, its reply is kept | yes | yes | yes | yes |
 //! | the server's process is killed: replies survive | no | yes | yes | yes |
-//! | the store's process is killed: replies survive | | | yes | with `appendonly` |
+//! | the store's process is killed: replies survive | | | yes | with `appendfsync always`, or [`fsync`](crate::store::redis#what-it-can-lose) |
 //! | the machine loses power: replies survive | no | yes | yes | with `appendfsync always`, or [`fsync`](crate::store::redis#what-it-can-lose) |
 //! | the store fails over to a replica: replies survive | | | if replication is synchronous | not the last moments |
 //! | a clock that is wrong does no harm | yes | leases end early or late | yes, but for the database's own | yes, but for the server's own |

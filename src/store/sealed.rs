@@ -129,9 +129,14 @@ impl SealKeys {
         self.keys.iter().find(|key| key.id.as_bytes() == id)
     }
 
+    fn sealing(&self) -> Result<&SealKey, StoreError> {
+        let none = || StoreError::new(StoreErrorKind::Other, "no key to seal");
+        self.keys.first().ok_or_else(none)
+    }
+
     fn seal(&self, place: &Place, bytes: &[u8]) -> Result<Bytes, StoreError> {
         let failed = |what| StoreError::new(StoreErrorKind::Other, what);
-        let key = self.keys.first().ok_or_else(|| failed("no key to seal"))?;
+        let key = self.sealing()?;
         let nonce = XNonce::try_generate()
             .map_err(|error| failed("no randomness to seal with").because(error))?;
         let id = key.id.as_bytes();

@@ -49,7 +49,8 @@ impl SharedPayload {
     }
 
     /// Returns the random id under which a store keeps the bytes. The bytes of an id are always the same,
-    /// but in a [`Sealed`](crate::store::Sealed) store, which may seal them more than once: a store keeps the first.
+    /// but in a [`Sealed`](crate::store::Sealed) store, which has another id for each key and may seal them
+    /// more than once: a store keeps the first.
     #[must_use]
     pub fn id(&self) -> &[u8; 16] {
         &self.id

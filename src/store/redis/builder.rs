@@ -101,8 +101,8 @@ impl RedisStoreBuilder {
     /// [`replicas`](Self::replicas) says (`WAITAOF`). Off by default, and for a cluster.
     ///
     /// The server needs `appendonly yes` and Redis 7.2 or Valkey 7.2, which is checked when connecting.
-    /// With `appendfsync everysec` a transition takes up to a second, and those that come meanwhile
-    /// share the next one; with `always` the server's own disk has it in any case. A verb that does not
+    /// With `appendfsync everysec` a transition takes up to two seconds: until the server has answered those
+    /// before it, and then until its next write, which those that came meanwhile share. With `always` the server's own disk has it in any case. A verb that does not
     /// get there in time fails with [`Unavailable`](StoreErrorKind::Unavailable), and may have happened.
     pub fn fsync(mut self) -> Self {
         self.durability.fsync = true;

@@ -1,8 +1,8 @@
 use std::{sync::Arc, time::Duration};
 
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ErrorKind, RedisError, RedisResult, Value,
-    aio::MultiplexedConnection, cluster::ClusterClientBuilder, cluster_async::ClusterConnection,
+    AsyncConnectionConfig, Client, Cmd, RedisResult, Value, aio::MultiplexedConnection,
+    cluster::ClusterClientBuilder, cluster_async::ClusterConnection,
 };
 use tokio::{
     sync::watch,
@@ -11,6 +11,7 @@ use tokio::{
 
 use super::{
     durability::{self, Durability},
+    durable_connection::DurableConnection,
     error,
     sentinel::Sentinels,
 };
@@ -123,7 +124,7 @@ pub(super) struct SharedConnection {
 }
 
 /// A connection and its number.
-type Numbered = (u64, MultiplexedConnection);
+type Numbered = (u64, DurableConnection);
 
 /// The result of an attempt to connect, once it is there.
 type Attempt = watch::Receiver<Option<Result<Numbered, StoreError>>>;
@@ -138,7 +139,7 @@ enum Source {
 struct Current {
     /// Counts the connections opened so far.
     number: u64,
-    connection: Option<MultiplexedConnection>,
+    connection: Option<DurableConnection>,
     /// The attempt to connect that is under way.
     attempt: Option<Attempt>,
 }
@@ -150,16 +151,17 @@ impl SharedConnection {
         command: &Cmd,
         deadline: Instant,
     ) -> Result<Option<RedisResult<Value>>, StoreError> {
-        let (number, mut connection) = match self.current_or_attempt() {
+        let (number, connection) = match self.current_or_attempt() {
             Ok(current) => current,
             Err(attempt) => connected(attempt, deadline).await?,
         };
         let reply = async {
             match self.durability {
-                needed if needed.has_to_wait() => {
-                    send_and_wait(&mut connection, command, needed, deadline).await
+                needed if needed.has_to_wait() => connection.send(command, needed, deadline).await,
+                _ => {
+                    let mut connection = connection.multiplexed;
+                    command.query_async(&mut connection).await.map(Some)
                 }
-                _ => command.query_async(&mut connection).await.map(Some),
             }
         };
         let reply = timeout_at(deadline, reply).await.ok();
@@ -211,10 +213,11 @@ impl SharedConnection {
     }
 
     async fn check_fsync(self: &Arc<Self>, deadline: Instant) -> Result<(), StoreError> {
-        let (_, mut connection) = match self.current_or_attempt() {
+        let (_, connection) = match self.current_or_attempt() {
             Ok(current) => current,
             Err(attempt) => connected(attempt, deadline).await?,
         };
+        let mut connection = connection.multiplexed;
         // Nothing was written on this connection: it is answered at once.
         let wait = self.durability.wait(Duration::ZERO);
         let waited = timeout_at(deadline, wait.query_async::<Value>(&mut connection)).await;
@@ -233,10 +236,15 @@ impl SharedConnection {
             }
         };
         let opened = timeout(self.timeout, opening).await;
-        opened.unwrap_or_else(|_| Err(not_in_time()))
+        opened.unwrap_or_else(|_| {
+            // No timeout: a verb that joined the attempt may have time for another one.
+            let message = "the server accepted no connection in time";
+            Err(StoreError::new(StoreErrorKind::Unavailable, message))
+        })
     }
 
     fn replace(&self, connection: MultiplexedConnection) -> Numbered {
+        let connection = DurableConnection::new(connection);
         let mut current = lock(&self.current);
         current.number += 1;
         current.connection = Some(connection.clone());
@@ -247,7 +255,10 @@ impl SharedConnection {
 /// Waits for an attempt to connect.
 async fn connected(mut attempt: Attempt, deadline: Instant) -> Result<Numbered, StoreError> {
     match timeout_at(deadline, attempt.wait_for(Option::is_some)).await {
-        Err(_) => Err(not_in_time()),
+        Err(_) => {
+            let message = "could not connect in time";
+            Err(StoreError::new(StoreErrorKind::Timeout, message))
+        }
         Ok(attempted) => match attempted.as_deref() {
             Ok(Some(Ok(connected))) => Ok(connected.clone()),
             Ok(Some(Err(error))) => Err(error.share()),
@@ -259,28 +270,29 @@ async fn connected(mut attempt: Attempt, deadline: Instant) -> Result<Numbered, 
     }
 }
 
-fn not_in_time() -> StoreError {
-    StoreError::new(StoreErrorKind::Timeout, "could not connect in time")
-}
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
 
-/// Sends a command, and right behind it the one that is answered when it got to where it has to, or
-/// when half of the time is up. Returns `None` if it did not.
-async fn send_and_wait(
-    connection: &mut MultiplexedConnection,
-    command: &Cmd,
-    needed: Durability,
-    deadline: Instant,
-) -> RedisResult<Option<Value>> {
-    let patience = deadline.saturating_duration_since(Instant::now()) / 2;
-    let mut both = redis::pipe();
-    both.add_command(command.clone()).ignore_errors();
-    both.add_command(needed.wait(patience));
-    let replies: Vec<RedisResult<Value>> = both.query_async(connection).await?;
-    let Ok([reply, waited]) = <[_; 2]>::try_from(replies) else {
-        return Err(RedisError::from((ErrorKind::Parse, "not two replies")));
-    };
-    let reply = reply?;
-    // An error of the wait says nothing against the command before it, which was made.
-    let reached = waited.is_ok_and(|waited| needed.is_reached(&waited));
-    Ok(reached.then_some(reply))
+    use super::*;
+
+    /// I-21: an attempt to connect that ends leaves a verb that joined it late the rest of its time.
+    #[tokio::test(start_paused = true)]
+    async fn i_21_only_the_time_of_the_verb_is_a_timeout() {
+        // Answers nothing.
+        let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("redis://{}/", silent.local_addr().unwrap());
+        let limit = Duration::from_secs(5);
+        let connection = Connection::single(&url, &[], Durability::default(), limit).unwrap();
+        let failed = async |deadline| {
+            let sent = connection.send(&redis::cmd("PING"), deadline).await;
+            let error = sent.err().expect("it is silent");
+            assert!(!error.may_have_happened());
+            error.kind()
+        };
+        let early = failed(Instant::now() + limit / 2).await;
+        assert_eq!(early, StoreErrorKind::Timeout);
+        let joined = failed(Instant::now() + limit).await;
+        assert_eq!(joined, StoreErrorKind::Unavailable);
+    }
 }

@@ -8,10 +8,10 @@ pub(super) fn of_address(error: RedisError) -> StoreError {
     StoreError::new(StoreErrorKind::Other, "redis.url can't be read").because(error)
 }
 
-/// Maps an error from before a command was sent.
+/// Maps an error from before a command was sent. An attempt to connect has a limit of its own: the verb
+/// that waits for it may have time for another one.
 pub(super) fn of_connect(error: RedisError) -> StoreError {
     let kind = match error.kind() {
-        _ if error.is_timeout() => StoreErrorKind::Timeout,
         ErrorKind::Io | ErrorKind::ClusterConnectionNotFound => StoreErrorKind::Unavailable,
         _ => kind_of(&error),
     };

@@ -20,8 +20,7 @@ mod answer;
 
 use self::answer::{bytes, entries, entry, number, text};
 
-/// The most entries that a script queues, and bytes of their own: the server does nothing else
-/// meanwhile.
+/// The most entries that a script queues, and bytes of them: the server does nothing else meanwhile.
 const SCRIPT: usize = 100;
 const SCRIPT_BYTES: usize = 1 << 20;
 
@@ -81,6 +80,22 @@ impl RedisStore {
     }
 }
 
+/// Returns how many of these entries a script queues, of which there is one at least. The end that the
+/// first one shares does not count: each of the scripts that it would be split into carries it whole.
+fn of_one_script(entries: &[NewEntry]) -> usize {
+    let (mut bytes, mut ends) = (0, HashSet::new());
+    let first = entries.first().and_then(|first| first.parts().1);
+    ends.extend(first.map(|shared| *shared.id()));
+    let fits = |new: &&NewEntry| {
+        let (own, shared) = new.parts();
+        let end = shared.filter(|shared| ends.insert(*shared.id()));
+        bytes += own.len() + end.map_or(0, |end| end.bytes().len());
+        bytes <= SCRIPT_BYTES
+    };
+    let fit = entries.iter().take(SCRIPT).take_while(fits).count();
+    fit.max(1)
+}
+
 /// Reads what became of an entry.
 fn enqueued((number, mut rest): (i64, Vec<Value>)) -> Result<Enqueued, StoreError> {
     match (number, rest.pop()) {
@@ -116,13 +131,7 @@ impl Journal for RedisStore {
         let mut enqueued = Vec::with_capacity(entries.len());
         let mut left = &entries[..];
         while !left.is_empty() {
-            let mut bytes = 0;
-            let fits = |new: &&NewEntry| {
-                bytes += new.parts().0.len();
-                bytes <= SCRIPT_BYTES
-            };
-            let few = left[1..].iter().take(SCRIPT - 1).take_while(fits).count();
-            let (some, rest) = left.split_at(1 + few);
+            let (some, rest) = left.split_at(of_one_script(left));
             enqueued.extend(self.enqueue_few(some).await?);
             left = rest;
         }
@@ -246,20 +255,21 @@ impl Journal for RedisStore {
 
     async fn erase(&self, queue: &str, owner: &str, limit: u32) -> Result<Erased, StoreError> {
         let mut erased = Erased::default();
+        let mut after = digits(0_u64);
         // A script looks at a bounded number of entries, so that it does not block the server.
         loop {
-            let limit = limit - erased.removed;
-            let arguments = [queue.as_bytes(), owner.as_bytes(), &digits(limit)];
+            let most = digits(limit - erased.removed);
+            let arguments = [queue.as_bytes(), owner.as_bytes(), &most, &after];
             let (_, counts) = self.act(&self.inner.journal.erase, &arguments).await?;
-            let [removed, left] = &*counts else {
+            let [removed, left, last @ ..] = &*counts else {
                 return Err(unreadable());
             };
             let count = |count| number(count).map(|n| u32::try_from(n).unwrap_or(u32::MAX));
-            let removed = count(removed)?.min(limit);
-            erased.removed += removed;
-            erased.left = count(left)?;
-            if removed == 0 || removed == limit {
-                return Ok(erased);
+            erased.removed += count(removed)?.min(limit - erased.removed);
+            erased.left = count(left)?.min(limit);
+            match last.first() {
+                Some(last) => after = digits(number(last)?),
+                None => return Ok(erased),
             }
         }
     }
@@ -416,4 +426,27 @@ fn digits(number: impl Into<u64>) -> Vec<u8> {
 fn span(duration: Duration) -> Vec<u8> {
     const FOREVER: u128 = (1 << 53) - 1;
     duration.as_micros().min(FOREVER).to_string().into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_script_is_bounded_in_entries_and_bytes() {
+        let new = |bytes: usize| NewEntry::new("mails", vec![0; bytes]);
+        let end = |bytes: usize| SharedPayload::new(vec![0; bytes]);
+        let many = |new: &dyn Fn() -> NewEntry| (0..2 * SCRIPT).map(|_| new()).collect::<Vec<_>>();
+        let (half, whole) = (SCRIPT_BYTES / 2, end(SCRIPT_BYTES));
+        for (entries, expected) in [
+            (many(&|| new(1)), SCRIPT),
+            (many(&|| new(half)), 2),
+            (many(&|| new(2 * SCRIPT_BYTES)), 1),
+            (many(&|| new(1).ending_in(&whole)), SCRIPT),
+            // The first end is free.
+            (many(&|| new(0).ending_in(&end(half))), 3),
+        ] {
+            assert_eq!(of_one_script(&entries), expected);
+        }
+    }
 }

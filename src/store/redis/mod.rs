@@ -56,7 +56,7 @@
 //! | --- | --- | --- | --- |
 //! | no `appendonly` | all since the last snapshot | the same | the last moments |
 //! | `appendfsync no` | nothing | unflushed writes, up to 30 s | the last moments |
-//! | `appendfsync everysec` | nothing | up to 2 s | the last moments |
+//! | `appendfsync everysec` | nothing; up to 2 s if its disk is slow | up to 2 s | the last moments |
 //! | `appendfsync always` | nothing | nothing | the last moments |
 //! | `appendfsync everysec`, the store [`fsync`](RedisStoreBuilder::fsync) | nothing | nothing | the last moments |
 //!
@@ -116,6 +116,7 @@
 mod builder;
 mod connection;
 mod durability;
+mod durable_connection;
 mod error;
 mod journal;
 mod record_rows;

@@ -56,7 +56,7 @@ impl Sentinels {
                 Ok(Err(error)) => error,
                 Err(_) => {
                     let message = "a sentinel did not answer in time";
-                    StoreError::new(StoreErrorKind::Timeout, message)
+                    StoreError::new(StoreErrorKind::Unavailable, message)
                 }
             }
         }

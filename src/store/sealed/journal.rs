@@ -3,7 +3,8 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use bytes::Bytes;
 use tokio::sync::Notify;
 
-use super::{Place, Sealed, corrupt};
+use super::{Place, SealKeys, Sealed, corrupt};
+use crate::http::digest::Digest;
 use crate::store::{
     Ownership, RecordKey, StoreError, StoreErrorKind,
     journal::{
@@ -54,8 +55,20 @@ impl Place {
     }
 }
 
-/// The ends of payloads that were sealed already, by their ids.
+/// The ends of payloads that were sealed already, by the ids that they have in the store.
 type SealedEnds = HashMap<[u8; 16], SharedPayload>;
+
+impl SealKeys {
+    /// Returns the id under which the store keeps an end. It is another one for each key: a store keeps
+    /// the first bytes of an id, which would be those of a key that is gone for as long as the end is used.
+    fn id_of_end(&self, shared: &SharedPayload) -> Result<[u8; 16], StoreError> {
+        let mut digest = Digest::new("sealed end");
+        digest.part(shared.id());
+        digest.part(self.sealing()?.id.as_bytes());
+        let digest = digest.finish();
+        Ok(std::array::from_fn(|n| digest[n]))
+    }
+}
 
 impl<J: Journal> Sealed<J> {
     fn seal_new(&self, new: NewEntry) -> Result<NewEntry, StoreError> {
@@ -80,7 +93,7 @@ impl<J: Journal> Sealed<J> {
             new.shared = None;
             return Ok(new);
         };
-        let id = *shared.id();
+        let id = self.keys.id_of_end(shared)?;
         let end = match ends.get(&id) {
             Some(end) => end.clone(),
             None => {

@@ -11,7 +11,8 @@ use tower_reprise::store::{
     Ownership, RedisStore, StoreErrorKind,
     conformance::Backend,
     journal::{
-        Enqueued, EntryCommand, EntryId, Journal, NewEntry, Priority, Query, Settlement, Status,
+        Enqueued, EntryCommand, EntryId, Journal, NewEntry, Priority, Query, QueueBounds,
+        Settlement, Status,
     },
 };
 
@@ -197,6 +198,50 @@ async fn j_2_a_full_server_refuses_what_is_new_and_works_off_the_rest() {
     assert!(store.find(follows.id).await.unwrap().is_some());
     let redriven = store.command(entry.id, EntryCommand::Redrive(KEEP)).await;
     assert!(redriven.unwrap().is_some_and(|redriven| redriven.applied));
+}
+
+/// T-9: an owner is erased also where there is no memory left.
+#[tokio::test]
+async fn t_9_an_owner_is_erased_from_a_full_server() {
+    let Some(server) = Own::new(&[]).await else {
+        return;
+    };
+    let redis = Redis::at(&server.url()).await;
+    let store = redis.open().await;
+    let bounded = NewEntry {
+        owner: "ada".to_owned(),
+        bounds: Some(QueueBounds {
+            in_all: 9,
+            per_owner: 9,
+        }),
+        ..new(Priority::Normal)
+    };
+    let id = put(&store, bounded).await;
+    redis
+        .command::<()>(&["CONFIG", "SET", "maxmemory", "1"])
+        .await;
+    let erased = store.erase("mails", "ada", 9).await.unwrap();
+    assert_eq!((erased.removed, erased.left), (1, 0));
+    assert_eq!(store.find(id).await.unwrap(), None);
+}
+
+/// A script looks at a thousand entries; an erasure goes on behind those that run.
+#[tokio::test]
+async fn an_erasure_goes_on_behind_a_thousand_that_run() {
+    let Some(server) = Own::new(&[]).await else {
+        return;
+    };
+    let redis = Redis::at(&server.url()).await;
+    let store = redis.open().await;
+    let of_ada = NewEntry {
+        owner: "ada".to_owned(),
+        ..new(Priority::Normal)
+    };
+    fill(&store, 1000, &of_ada).await;
+    assert_eq!(store.lease(want(1000)).await.unwrap().len(), 1000);
+    put(&store, of_ada).await;
+    let erased = store.erase("mails", "ada", 9).await.unwrap();
+    assert_eq!((erased.removed, erased.left), (1, 9));
 }
 
 /// The one verb that would do more if it were just repeated.

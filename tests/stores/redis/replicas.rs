@@ -5,6 +5,7 @@ use std::{process::Stdio, time::Duration};
 use tokio::{
     net::TcpListener,
     process::{Child, Command},
+    task::JoinSet,
 };
 use tower_reprise::store::{Claimed, IdempotencyStore, Ownership, RedisStore, StoreErrorKind};
 
@@ -81,6 +82,33 @@ async fn t_6_a_transition_waits_for_replicas() {
         let found = store.claim(claim(key)).await.unwrap();
         assert_eq!(found, Claimed::done(reply("paid")), "{key}");
     }
+}
+
+/// T-6: those that come while others wait for a replica, or a disk, wait once for all of them.
+#[tokio::test]
+async fn t_6_transitions_that_come_together_wait_together() {
+    let Some([primary, _replica]) = pair().await else {
+        return;
+    };
+    let builder = RedisStore::builder(primary.url()).replicas(1);
+    let store = builder.connect().await.unwrap();
+    let token = own(&store, claim(1)).await;
+    // The script is known from then on.
+    let renew = || {
+        let store = store.clone();
+        async move { store.renew(claim(1).key, token, LEASE, RETENTION).await }
+    };
+    assert_eq!(renew().await.unwrap(), Ownership::Held);
+    command(&primary, &["CONFIG", "RESETSTAT"]).await;
+    let renewals: JoinSet<_> = (0..20).map(|_| renew()).collect();
+    for renewed in renewals.join_all().await {
+        assert_eq!(renewed.unwrap(), Ownership::Held);
+    }
+    let mut connection = connection(&primary.url()).await;
+    let stats = redis::cmd("INFO").arg("commandstats").to_owned();
+    let stats = stats.query_async::<String>(&mut connection).await.unwrap();
+    assert!(stats.contains("cmdstat_evalsha:calls=20,"), "{stats}");
+    assert!(stats.contains("cmdstat_wait:calls=1,"), "{stats}");
 }
 
 /// T-6: a server that refuses `WAIT` has made the transition all the same.

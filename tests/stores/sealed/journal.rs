@@ -7,7 +7,7 @@ use tower_reprise::store::journal::{
 };
 use tower_reprise::store::{MemoryStore, Ownership, SealKeys, Sealed, StoreErrorKind, conformance};
 
-use super::{Memory, NEW, SECRET, keys};
+use super::{Memory, NEW, OLD, SECRET, keys};
 use crate::support::records::{LEASE, RETENTION};
 
 fn sealed(store: &MemoryStore, keys: SealKeys) -> Sealed<MemoryStore> {
@@ -165,6 +165,29 @@ async fn t_7_a_shared_end_is_bound_to_the_entries_that_share_it() {
         let error = store.find(ids[0]).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Corrupt, "{n}: {error}");
     }
+}
+
+/// T-7: an end that is used for longer than a key is sealed with the next one.
+#[tokio::test(start_paused = true)]
+async fn t_7_a_shared_end_outlives_the_key_that_sealed_it() {
+    let below = MemoryStore::new();
+    let new_key = || SealKeys::try_new("new", &NEW).unwrap();
+    let rotated = sealed(&below, new_key().try_opening("old", &OLD).unwrap());
+    let end = SharedPayload::new(SECRET);
+    let [first, second] = [(); 2].map(|()| NewEntry::new("mails", "own ").ending_in(&end));
+    let ids = [first.id, second.id];
+    assert!(sealed(&below, keys()).enqueue(first).await.is_ok());
+    assert!(rotated.enqueue(second).await.is_ok());
+    let whole = [b"own ", SECRET].concat();
+    assert_eq!(found(&rotated, ids[0]).await.payload, whole);
+    let leased = rotated.lease(want()).await.unwrap();
+    let first = leased.iter().find(|entry| entry.id == ids[0]).unwrap();
+    let done = Settlement::completed("", RETENTION);
+    let settled = rotated.settle(first.id, first.lease_token, done).await;
+    assert_eq!(settled.unwrap(), Ownership::Held);
+    // The old key is not needed any more.
+    let entry = found(&sealed(&below, new_key()), ids[1]).await;
+    assert_eq!(entry.payload, whole);
 }
 
 /// One that can't be opened keeps nobody from the others, and waits for who has its key.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 use tokio::task::JoinSet;
+use tower_reprise::store::journal::{EntryCommand, Journal, LeaseRequest, NewEntry, Settlement};
 use tower_reprise::store::{IdempotencyStore, Ownership, SqliteStore, StoreErrorKind, Stored};
 
 use super::{Folder, Sqlite, reply};
@@ -211,7 +212,17 @@ async fn i_27_t_5_unknown_outcomes_of_an_older_file_are_listed() {
     }
     own(&store, claim(3)).await;
     drop(store);
-    let connection = Connection::open(sqlite.folder.file()).unwrap();
+    take_back_to_5(&sqlite.folder);
+
+    sqlite.time.pass(LEASE);
+    let page = sqlite.open().unknown_outcomes(None, 10).await.unwrap();
+    let keys: Vec<_> = page.outcomes.iter().map(|unknown| unknown.key).collect();
+    assert_eq!(keys, [claim(1).key, claim(3).key]);
+}
+
+/// Makes a file one of version 5.
+fn take_back_to_5(folder: &Folder) {
+    let connection = Connection::open(folder.file()).unwrap();
     let back = "DROP INDEX idempotency_watched; ALTER TABLE idempotency DROP COLUMN watched;
         DROP TRIGGER journal_opened; DROP TRIGGER journal_reopened; DROP TRIGGER journal_closed;
         DROP TRIGGER journal_removed; DROP TABLE journal_open;
@@ -223,10 +234,38 @@ async fn i_27_t_5_unknown_outcomes_of_an_older_file_are_listed() {
         ALTER TABLE journal DROP COLUMN bounded; ALTER TABLE journal DROP COLUMN reason";
     connection.execute_batch(back).unwrap();
     drop(connection);
-    set_version(&sqlite.folder, 5);
+    set_version(folder, 5);
+}
 
-    sqlite.time.pass(LEASE);
-    let page = sqlite.open().unknown_outcomes(None, 10).await.unwrap();
-    let keys: Vec<_> = page.outcomes.iter().map(|unknown| unknown.key).collect();
-    assert_eq!(keys, [claim(1).key, claim(3).key]);
+/// T-5: a queue of which only dead letters are left when the file is updated.
+#[tokio::test]
+async fn t_5_an_older_file_counts_what_is_redriven() {
+    let sqlite = Sqlite::new();
+    let store = sqlite.open();
+    let fail = async |store: &SqliteStore| {
+        for entry in store.lease(want(9)).await.unwrap() {
+            let failed = Settlement::failed("404", RETENTION);
+            let settled = store.settle(entry.id, entry.lease_token, failed).await;
+            assert_eq!(settled.unwrap(), Ownership::Held);
+        }
+    };
+    let entries = [(); 2].map(|()| NewEntry::new("mails", "payload"));
+    let id = entries[0].id;
+    store.enqueue_many(entries.into()).await.unwrap();
+    fail(&store).await;
+    drop(store);
+    take_back_to_5(&sqlite.folder);
+
+    let store = sqlite.open();
+    let counts = async || store.counts("mails").await.unwrap().by_status;
+    assert_eq!(counts().await, [0, 0, 0, 2, 0, 0]);
+    let redriven = store.command(id, EntryCommand::Redrive(RETENTION)).await;
+    assert!(redriven.unwrap().is_some_and(|redriven| redriven.applied));
+    assert_eq!(counts().await, [1, 0, 0, 1, 0, 0]);
+    fail(&store).await;
+    assert_eq!(counts().await, [0, 0, 0, 2, 0, 0]);
+}
+
+fn want(limit: u32) -> LeaseRequest {
+    LeaseRequest::new("mails", "", limit, LEASE)
 }

@@ -222,6 +222,27 @@ impl<B: Backend<Store: Journal>> Case<'_, B> {
         assert_eq!(ids(&self.lease(9).await), others);
     }
 
+    /// more entries run than one call removes.
+    pub(super) async fn what_runs_takes_no_place_in_an_erasure(&self) {
+        let of_ada = |new: &mut NewEntry| "ada".clone_into(&mut new.owner);
+        for _ in 0..3 {
+            self.put_with(of_ada).await;
+        }
+        let leased = self.lease(9).await;
+        assert_eq!(leased.len(), 3);
+        for _ in 0..3 {
+            self.put_with(of_ada).await;
+        }
+        for expected in [(2, 2), (1, 2), (0, 2)] {
+            let erased = self.store.erase(&self.queue, "ada", 2).await;
+            let erased = erased.expect("erase");
+            assert_eq!((erased.removed, erased.left), expected);
+        }
+        for entry in leased {
+            assert_eq!(self.status(entry.id).await, Some(Status::Processing));
+        }
+    }
+
     pub(super) async fn what_is_over_is_kept_for_its_time(&self) {
         let keep = self.keep();
         let mut over = Vec::new();

@@ -72,6 +72,7 @@ pub async fn journal<B: Backend<Store: Journal>>(backend: &B) {
         a_dead_letter_is_redriven_once
         only_a_dead_letter_is_purged
         an_owner_is_erased_whatever_the_states
+        what_runs_takes_no_place_in_an_erasure
         what_is_over_is_kept_for_its_time
         lists_page_and_filter
         counts_and_positions_add_up

@@ -1,33 +1,44 @@
--- ARGV: queue, owner, limit
--- Answers: 0 (how many were removed, how many are left up to the limit)
-local queue, owner, limit = ARGV[1], ARGV[2], tonumber(ARGV[3])
+-- ARGV: queue, owner, limit, sequence to begin after
+-- Answers: 0 (how many were removed, how many are left), 1 looked at many (the same, sequence of the last
+-- one): there may be more
+local CHUNK, CHUNKS = 100, 10
+local queue, owner, limit, last = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local mine = of_lane('mine', queue, owner)
+if owner == '' then
+    return {0, 0, 0}
+end
+local removed, lanes, more = 0, {}, true
 -- A script blocks the server: it looks at a thousand.
-local removed, kept, lanes = 0, 0, {}
-local left = math.min(limit, 1000)
-while owner ~= '' and left > 0 do
-    local members = redis.call('ZRANGE', mine, kept, kept + math.min(left, 100) - 1)
-    if #members == 0 then
-        break
-    end
+for _ = 1, CHUNKS do
+    local members = redis.call('ZRANGEBYSCORE', mine, '(' .. last, '+inf', 'LIMIT', 0, CHUNK)
     for _, member in ipairs(members) do
-        left = left - 1
+        if removed == limit then
+            break
+        end
+        last = text(string.sub(member, 1, 16))
         local entry = load(string.sub(member, 17))
         if not entry then
             redis.call('ZREM', mine, member)
-        elseif entry.status == PROCESSING and entry.ends > now then
-            kept = kept + 1
-        else
+        elseif entry.status ~= PROCESSING or entry.ends <= now then
+            -- First: a server without memory lets a script go on that began by removing something.
+            remove(entry)
             if not is_over(entry) then
                 count(entry, -1)
             end
-            remove(entry)
             lanes[entry.lane] = true
             removed = removed + 1
         end
+    end
+    more = #members == CHUNK and removed < limit
+    if not more then
+        break
     end
 end
 for lane in pairs(lanes) do
     place(queue, lane)
 end
-return {0, removed, owner == '' and 0 or math.min(redis.call('ZCARD', mine), limit)}
+local left = redis.call('ZCARD', mine)
+if more then
+    return {1, removed, left, last}
+end
+return {0, removed, left}

@@ -10,7 +10,7 @@ CREATE TABLE journal_states (
 INSERT INTO journal_states (queue, status, entries)
 SELECT queue, status, entries FROM journal_finished;
 INSERT INTO journal_states (queue, status, entries)
-SELECT queue, 0, count(*) FROM journal WHERE status < 2 GROUP BY queue;
+SELECT queue, 0, sum(status < 2) FROM journal GROUP BY queue;
 
 DROP TRIGGER journal_finish;
 DROP TRIGGER journal_redrive;
