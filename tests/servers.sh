@@ -27,8 +27,6 @@ install_servers() {
     local missing=()
     [ -n "$(postgres_bin)" ] || missing+=(postgresql)
     command -v redis-server >/dev/null || missing+=(redis-server)
-    # Tests put it between a store and PostgreSQL.
-    command -v pgbouncer >/dev/null || missing+=(pgbouncer)
     # The gateway is put in front of its http.server.
     command -v python3 >/dev/null || missing+=(python3)
     [ ${#missing[@]} -gt 0 ] || return 0
@@ -99,6 +97,8 @@ start_postgres() {
     as_postgres "$bin/pg_ctl" -D "$dir/data" -w -s -l "$dir/log" \
         -o "-h 127.0.0.1 -p $port -c unix_socket_directories= -c max_connections=300" start ||
         { as_postgres cat "$dir/log" >&2 && return 1; }
+    # Tests put it between a store and PostgreSQL; without it they are left out.
+    PATH=$PATH:/usr/sbin command -v pgbouncer >/dev/null || install_packages pgbouncer >/dev/null 2>&1 || true
     export REPRISE_TEST_POSTGRES_BIN=$bin
     export REPRISE_TEST_POSTGRES=postgres://reprise@127.0.0.1:$port/postgres
 }

@@ -10,7 +10,7 @@
 //! - none is lost, none is done twice: each operation whose caller got a reply took effect once, by
 //!   the execution of that reply, and who asks again after the run gets the same one;
 //! - each replay that was accepted ends in one state: completed with one effect, or a dead letter
-//!   without any;
+//!   without any; one that is gone, or has no end after five minutes, is lost;
 //! - nothing grows and nothing is left: memory, tasks and connections, looked at while the server is
 //!   up, and all of them at the end. Memory is judged in a run of five minutes or more.
 

@@ -45,7 +45,7 @@ fn the_container_is_built_from_debians_packages_alone() {
     for word in [
         "--locked",
         "--release",
-        "--features cli",
+        "--features cli,postgres,redis",
         &format!("--bin {program}"),
     ] {
         assert!(build.contains(word), "{word}: {build}");

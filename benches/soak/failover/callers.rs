@@ -41,6 +41,8 @@ const PAUSE: f64 = 0.5;
 /// One in so many requests is given up before its answer.
 const HANG_UPS: f64 = 0.02;
 const PATIENCE: f64 = 1.0;
+/// The longest time for a final answer, or for the end of a replay, many outages long.
+const DEADLINE: Duration = Duration::from_secs(300);
 /// The number of operations that are asked for again at a time.
 const CHECKERS: usize = 256;
 
@@ -55,6 +57,15 @@ struct Caller {
     service: Service,
     ledger: Arc<Ledger>,
     dice: Dice,
+}
+
+/// The end of a request that a caller insisted on.
+#[derive(Debug)]
+enum Insisted {
+    Answered(Answer),
+    Accepted(ReplayId),
+    /// There was no final answer in time.
+    GivenUp,
 }
 
 /// A reply, as far as callers look at it.
@@ -100,24 +111,31 @@ impl Callers {
 impl Caller {
     async fn order(&mut self, store: &impl Journal) {
         let operation = self.ledger.begin(self.kind);
-        let answer = self.insist(operation).await;
-        let answer = match answer {
-            Ok(answer) => answer,
-            Err(id) => {
-                let status = self.wait_for(store, id).await;
-                self.ledger.ended(Replayed {
-                    operation,
-                    id,
-                    status,
-                });
-                Answer::Accepted
+        match self.insist(operation).await {
+            Insisted::Answered(answer) => self.ledger.answer(operation, answer),
+            Insisted::Accepted(id) => {
+                // Before its end, so that one without an end counts as lost.
+                self.ledger.answer(operation, Answer::Accepted);
+                if let Some(status) = self.wait_for(store, id).await {
+                    self.ledger.ended(Replayed {
+                        operation,
+                        id,
+                        status,
+                    });
+                }
             }
-        };
-        self.ledger.answer(operation, answer);
+            // It has no answer, which the ledger counts as lost.
+            Insisted::GivenUp => println!("operation {operation} is not answered"),
+        }
     }
 
-    /// Repeats a request until the answer is final, or the id of a replay.
-    async fn insist(&mut self, operation: u32) -> Result<Answer, ReplayId> {
+    /// Repeats a request until the answer is final, the id of a replay, or late.
+    async fn insist(&mut self, operation: u32) -> Insisted {
+        let insisting = timeout(DEADLINE, self.final_answer(operation));
+        insisting.await.unwrap_or(Insisted::GivenUp)
+    }
+
+    async fn final_answer(&mut self, operation: u32) -> Insisted {
         loop {
             let patience = match self.dice.uniform() < HANG_UPS {
                 true => Duration::from_secs_f64(self.dice.uniform() * PATIENCE),
@@ -130,11 +148,13 @@ impl Caller {
             };
             match reply.status.as_u16() {
                 200 | 202 => match (reply.execution(operation), reply.replay()) {
-                    (Some(execution), _) => return Ok(Answer::Executed(execution)),
-                    (None, Some(id)) => return Err(id),
+                    (Some(execution), _) => return Insisted::Answered(Answer::Executed(execution)),
+                    (None, Some(id)) => return Insisted::Accepted(id),
                     (None, None) => self.unexpected(&reply),
                 },
-                409 if reply.says("outcome-unknown") => return Ok(Answer::OutcomeUnknown),
+                409 if reply.says("outcome-unknown") => {
+                    return Insisted::Answered(Answer::OutcomeUnknown);
+                }
                 409 | 503 => {
                     self.ledger.refused.fetch_add(1, Ordering::Relaxed);
                 }
@@ -144,16 +164,27 @@ impl Caller {
         }
     }
 
-    async fn wait_for(&mut self, store: &impl Journal, id: ReplayId) -> Status {
-        loop {
-            let found = store.find(id.entry()).await;
-            match found.map(|entry| entry.map(|entry| entry.status)) {
-                Ok(None) => self.lost(id),
-                Ok(Some(Status::Queued | Status::Processing)) | Err(_) => {}
-                Ok(Some(status)) => return status,
+    /// Waits for the end of a replay; `None` if it is lost, which it is too if its end is late.
+    async fn wait_for(&mut self, store: &impl Journal, id: ReplayId) -> Option<Status> {
+        let waiting = async {
+            loop {
+                let found = store.find(id.entry()).await;
+                match found.map(|entry| entry.map(|entry| entry.status)) {
+                    Ok(None) => return None,
+                    Ok(Some(Status::Queued | Status::Processing)) | Err(_) => {}
+                    Ok(Some(status)) => return Some(status),
+                }
+                self.pause().await;
             }
-            self.pause().await;
+        };
+        let Ok(ended) = timeout(DEADLINE, waiting).await else {
+            println!("{id} does not end");
+            return None;
+        };
+        if ended.is_none() {
+            println!("{id} is gone");
         }
+        ended
     }
 
     async fn pause(&mut self) {
@@ -163,12 +194,6 @@ impl Caller {
     fn unexpected(&self, reply: &Reply) {
         if self.ledger.unexpected.fetch_add(1, Ordering::Relaxed) < 10 {
             println!("unexpected: {} {:?}", reply.status, reply.body);
-        }
-    }
-
-    fn lost(&self, id: ReplayId) {
-        if self.ledger.unexpected.fetch_add(1, Ordering::Relaxed) < 10 {
-            println!("{id} is gone");
         }
     }
 }
@@ -233,9 +258,9 @@ pub(crate) async fn check<J: Journal + Clone>(shop: &Shop, store: &J, ledger: &A
                 };
                 let answer = caller.insist(operation).await;
                 match (kind, answer) {
-                    (_, Ok(Answer::Executed(now))) if now == execution => {}
+                    (_, Insisted::Answered(Answer::Executed(now))) if now == execution => {}
                     // Its owner could not settle it before its lease ran out.
-                    (Kind::ShortLease, Ok(Answer::OutcomeUnknown)) => {
+                    (Kind::ShortLease, Insisted::Answered(Answer::OutcomeUnknown)) => {
                         ledger.orphaned.fetch_add(1, Ordering::Relaxed);
                     }
                     (_, answer) => {

@@ -30,7 +30,7 @@ pub(crate) struct At {
         global = true
     )]
     admin: Option<String>,
-    /// A store instead of a gateway: sqlite:PATH, postgres://…, redis://…
+    /// A store instead of a gateway: sqlite:PATH, or with the features of these names postgres://…, redis://…
     #[arg(
         long,
         value_name = "STORE",
@@ -96,10 +96,11 @@ impl At {
 
     fn place(self, by_hand: bool) -> Result<Place, BoxError> {
         if let Some(text) = self.store.filter(|_| by_hand || self.admin.is_none()) {
-            let store = text
+            let store: StoreAt = text
                 .parse()
                 .map_err(|()| UsageError::new("store", &text, StoreAt::ALLOWED))?;
-            return match store {
+            let store = store.built_in();
+            return match store.map_err(|allowed| UsageError::new("store", &text, allowed))? {
                 StoreAt::Memory => {
                     let allowed =
                         "a store that outlives its process: sqlite:PATH, postgres://… or redis://…";

@@ -14,8 +14,6 @@ use tokio::{sync::Notify, time::Instant};
 use tower_reprise::store::PostgresStore;
 #[cfg(feature = "redis")]
 use tower_reprise::store::RedisStore;
-#[cfg(not(all(feature = "postgres", feature = "redis")))]
-use tower_reprise::store::StoreErrorKind;
 use tower_reprise::store::{
     Claim, ClaimId, Claimed, FencingToken, IdempotencyStore, MemoryStore, OutcomeCursor,
     OutcomePage, Ownership, RecordKey, Resolution, Resolved, SqliteStore, StoreError, Stored,
@@ -36,8 +34,25 @@ pub(crate) enum StoreAt {
 }
 
 impl StoreAt {
-    pub(crate) const ALLOWED: &str =
-        "memory, sqlite:PATH, postgres://USER:PASSWORD@HOST/DATABASE or redis://HOST";
+    pub(crate) const ALLOWED: &str = "memory, sqlite:PATH, with the feature postgres \
+        postgres://USER:PASSWORD@HOST/DATABASE, with the feature redis redis://HOST";
+
+    /// Returns the store, or what is allowed instead if this program was built without it.
+    pub(crate) fn built_in(self) -> Result<Self, String> {
+        let built_in = match self {
+            Self::Memory | Self::Sqlite(_) => true,
+            Self::Postgres(_) => cfg!(feature = "postgres"),
+            Self::Redis(_) => cfg!(feature = "redis"),
+        };
+        if built_in {
+            return Ok(self);
+        }
+        let kind = self.kind();
+        Err(format!(
+            "a store that this reprise was built with; for this one build it with the feature {kind}: \
+             `cargo install --path . --features cli,{kind}`"
+        ))
+    }
 
     /// Returns the kind of the store. The address may hold a password, so it is not shown.
     pub(crate) fn kind(&self) -> &'static str {
@@ -58,25 +73,12 @@ impl StoreAt {
             #[cfg(feature = "redis")]
             Self::Redis(url) => Kind::Redis(RedisStore::connect(url).await?),
             #[cfg(not(all(feature = "postgres", feature = "redis")))]
-            absent => return Err(absent.is_absent()),
+            _ => unreachable!("`built_in` refused it when it was read"),
         };
         Ok(Store {
             kind,
             executing: Arc::default(),
         })
-    }
-}
-
-#[cfg(not(all(feature = "postgres", feature = "redis")))]
-impl StoreAt {
-    /// Returns the error of a store that this program was built without.
-    fn is_absent(&self) -> StoreError {
-        let kind = self.kind();
-        let message = format!(
-            "this reprise is without {kind}: build it with \
-             `cargo install --path . --features cli,{kind}`"
-        );
-        StoreError::new(StoreErrorKind::Other, message)
     }
 }
 

@@ -20,12 +20,14 @@ pub struct ReplayStatus {
     pub status: &'static str,
     /// The reason why it was journaled.
     pub reason: String,
-    /// The caller's id of the request; lists leave it out.
+    /// The caller's id of the request; lists leave it out, and so does a replay that is cancelled, but for
+    /// the reply to the cancellation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub original_request_id: Option<String>,
     /// The function that it calls.
     pub function: String,
-    /// The version of the function, where calls have one; lists leave it out.
+    /// The version of the function, where calls have one; left out like the
+    /// [caller's id](Self::original_request_id).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
     /// The time at which it was journaled, by RFC 3339.

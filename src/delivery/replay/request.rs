@@ -83,12 +83,24 @@ impl Stored {
         }
     }
 
-    /// Returns what is told of a request once it was replayed: no header, no body, no callback.
+    /// Returns what the status of a request tells once it was replayed: no URI, whose query may be
+    /// personal, no header, no body, no callback.
     pub(super) fn summary(&self) -> Self {
+        let Meta {
+            reason,
+            request_id,
+            version,
+            ..
+        } = self.meta.clone();
         Self {
             meta: Meta {
+                method: String::new(),
+                uri: String::new(),
+                original_uri: None,
+                reason,
+                request_id,
+                version,
                 callback: None,
-                ..self.meta.clone()
             },
             headers: HeaderMap::new(),
             body: Bytes::new(),

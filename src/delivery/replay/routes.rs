@@ -28,6 +28,9 @@ use crate::{http::problem::Problem, store::journal::Journal};
 /// | `POST /{id}/cancel`, `DELETE /{id}` | calls it off |
 /// | `POST /{id}/trigger` | replays it now |
 ///
+/// The reply to a cancellation is the last one that tells the caller's id of the request and the
+/// version of its function: what was cancelled is not kept.
+///
 /// Callers are told apart by the same [`Scope`](crate::server::dialect::Scope) as their requests.
 /// With axum, mount it with `nest_service`.
 #[derive(Clone)]

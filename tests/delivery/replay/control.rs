@@ -120,7 +120,8 @@ async fn j_9_trigger_while_processing_starts_nothing() {
 async fn j_15_status_cancel_and_reply_as_routes() {
     let shop = Shop::new();
     let first = one(&shop).await;
-    let second = shop.queue("2", "").await;
+    let named = order("2").header("x-request-id", "r-2");
+    let second = id(&shop.send(named, "").await.1);
     let (status, document) = get(&shop, &format!("/{second}")).await;
     assert_eq!(
         (status, &document["status"], &document["position"]),
@@ -134,6 +135,11 @@ async fn j_15_status_cancel_and_reply_as_routes() {
     let (status, document) = call(&shop, "ada", Method::DELETE, &format!("/{second}")).await;
     assert_eq!((status, &document["status"]), (200, &"cancelled".into()));
     assert!(document["cancelled_at"].is_string());
+    assert_eq!(document["original_request_id"], "r-2");
+    let (status, document) = get(&shop, &format!("/{second}")).await;
+    assert_eq!((status, &document["status"]), (200, &"cancelled".into()));
+    assert_eq!(document["reason"], "SERVER_MAINTENANCE");
+    assert!(document.get("original_request_id").is_none(), "not kept");
     let (status, document) = post(&shop, &format!("/{first}/trigger")).await;
     assert_eq!((status, &document["status"]), (200, &"queued".into()));
     let worker = shop.work();

@@ -114,6 +114,10 @@ impl Settings {
         }
         let resend = read.one_of("resend", &Resend::CHOICES)?;
         let admin_token = read.token("admin-token-file")?;
+        let store: StoreAt = read.or("store", "memory", StoreAt::ALLOWED)?;
+        let given = read.get("store").unwrap_or_default();
+        let store = store.built_in();
+        let store = store.map_err(|allowed| read.wrong("store", given, allowed))?;
         Ok(Self {
             listen: match socket {
                 true => read.optional("listen", ADDRESS)?,
@@ -122,7 +126,7 @@ impl Settings {
             policies: policy::with_endpoints(policies, &upstreams),
             upstreams,
             routes,
-            store: read.or("store", "memory", StoreAt::ALLOWED)?,
+            store,
             trust_forwarded: read.bool("trust-forwarded")?,
             max_connections: read.number("max-connections", 10_000, 1..=1_000_000)?,
             head_timeout: read.time(
