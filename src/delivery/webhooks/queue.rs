@@ -93,6 +93,9 @@ impl<J: Journal + Clone> Webhooks<J> {
     /// The answers are those of [`send`](Self::send), in the order of the events: one that is not allowed
     /// holds up no other. When the journal fails, the events that are left are not tried; those whose
     /// error [may have happened](StoreError::may_have_happened) may be queued.
+    ///
+    /// With a journal in PostgreSQL, update all workers before the first call: those of the version before
+    /// can't read an event whose body is [shared](SharedPayload), and use up its attempts.
     pub async fn send_many(&self, webhooks: Vec<Webhook>) -> Vec<Result<EntryId, SendError>> {
         let shared = shared_bodies(&webhooks);
         let mut answers = Vec::with_capacity(webhooks.len());

@@ -76,7 +76,9 @@
 //! # What it needs
 //!
 //! - PostgreSQL 12 or newer, and the right to create tables (and the schema) on first use. Tables of
-//!   the next version of this crate are served, too: one step of an update at a time needs no pause.
+//!   the next version of this crate are served, too: one step of an update at a time needs no pause. Entries
+//!   that [share an end](super::journal::SharedPayload) have to wait until all workers are updated: those
+//!   of the version before lease them, can't read them, and use up their attempts.
 //! - Direct connections or a pooler, which is told of if it is in transaction mode.
 //! - For failover, a standby that has every acknowledged commit (`synchronous_standby_names`): with an
 //!   asynchronous one, the last records are lost with the primary, and their operations are executed

@@ -12,6 +12,8 @@ use crate::store::{StoreError, StoreErrorKind};
 /// one never changes, and leaves the statements of the version before it working, since processes of
 /// both serve during an update. The version of a table is the number of scripts that were applied to
 /// it.
+///
+/// The exception is an entry that shares the end of its payload: see [`sharing::shared`].
 pub(super) fn migrations(table: &Table) -> Vec<String> {
     let versions = table.versions();
     let create = format!(
