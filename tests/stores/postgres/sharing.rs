@@ -8,7 +8,7 @@ use tower_reprise::store::journal::{
 };
 use tower_reprise::store::{Ownership, PostgresStore, StoreErrorKind};
 
-use super::Postgres;
+use super::{Postgres, client};
 use crate::support::records::LEASE;
 
 const ENDS: &str = "SELECT count(*) FROM {schema}.reprise_idempotency_shared";
@@ -120,6 +120,26 @@ async fn t_8_an_end_that_is_needed_again_while_it_goes_is_there() {
     }
     while store.sweep(1000).await.unwrap() > 0 {}
     assert_eq!(postgres.count(ENDS).await, 0);
+    postgres.drop().await;
+}
+
+/// T-8: a transaction of the user's that is open holds up no other entry with the end.
+#[tokio::test]
+async fn t_8_an_open_transaction_locks_no_end() {
+    let Some(postgres) = Postgres::new().await else {
+        return;
+    };
+    let store = postgres.store().await;
+    let shared = SharedPayload::new("end");
+    store.enqueue(new(&shared)).await.unwrap();
+    let mut client = client(&postgres.url).await;
+    let transaction = client.transaction().await.unwrap();
+    store.enqueue_in(&transaction, new(&shared)).await.unwrap();
+    store.enqueue(new(&shared)).await.unwrap();
+    transaction.commit().await.unwrap();
+    let leased = lease(&store, 9).await;
+    let whole = |entry: &Entry| entry.payload == "own end";
+    assert!(leased.len() == 3 && leased.iter().all(whole));
     postgres.drop().await;
 }
 

@@ -41,8 +41,9 @@ impl PostgresStore {
     /// Queues an entry as part of your transaction: your writes and the entry that follows from them
     /// are committed together or not at all. No worker can lease it before.
     ///
-    /// The entry is stored as it is. Where workers use a `Sealed` store, use that one's `enqueue_in`:
-    /// they can't open what was not sealed.
+    /// The entry is stored as it is, with its whole payload: an end that it [shares](NewEntry::shared) would
+    /// hold up all others with that end until your transaction ends. Where workers use a `Sealed` store, use
+    /// that one's `enqueue_in`: they can't open what was not sealed.
     ///
     /// It is always taken: [bounds](NewEntry::bounds) would hold up all others of its queue until your
     /// transaction ends.
@@ -81,6 +82,10 @@ impl PostgresStore {
         entry: NewEntry,
     ) -> Result<Enqueued, StoreError> {
         let statements = &self.inner.journal;
+        let entry = NewEntry {
+            shared: None,
+            ..entry
+        };
         let put = enqueue_with(transaction, statements, &entry, None).await;
         put.map_err(error::of_statement)
             .and_then(|put| enqueued(&put))
