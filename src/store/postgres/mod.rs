@@ -132,6 +132,8 @@ const SWEEP_EVERY: Duration = Duration::from_secs(10);
 const SUM_UP: i64 = 1000;
 /// The most rows that one statement of a sweep removes.
 const SWEEP_STEP: u32 = 1000;
+/// The most entries without their shared end that one statement takes off the end's number.
+const RELEASE_STEP: i64 = 10_000;
 
 /// Records and a journal in tables of a PostgreSQL database. The [module](self) states its promises
 /// and needs.
@@ -337,8 +339,17 @@ impl PostgresStore {
         let swept = self.rows(records, &[&limit, &beside]).await?.len();
         let left = limit.saturating_sub_unsigned(swept as u64);
         let entries = self.rows(journal, &[&left]).await?.len();
-        self.rows(&self.inner.journal.release, &[&beside]).await?;
+        while self.release_ends(beside).await? >= RELEASE_STEP {}
         Ok(swept as u64 + entries as u64)
+    }
+
+    /// Takes entries off the numbers of the shared ends that they need no more, and returns how many.
+    async fn release_ends(&self, beside: bool) -> Result<i64, StoreError> {
+        let release = &self.inner.journal.release;
+        let rows = self.rows(release, &[&beside, &RELEASE_STEP]).await?;
+        let taken = rows.first().map(|row| row.try_get(0));
+        let taken = taken.transpose().map_err(error::of_statement)?;
+        Ok(taken.unwrap_or_default())
     }
 
     async fn sum_up(&self, most: i64) -> Result<(), StoreError> {

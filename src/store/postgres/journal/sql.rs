@@ -229,20 +229,22 @@ impl Statements {
                    ORDER BY until LIMIT $1 FOR UPDATE SKIP LOCKED)) \
                  RETURNING 1"
             ),
-            // The table's trigger removes those that no entry needs. Statements that keep ends lock
-            // them in this order, too.
+            // Returns how many rows it took. The table's trigger removes ends that no entry needs.
+            // Statements that keep ends lock them in this order, too.
             release: format!(
                 "WITH released AS ( \
                    DELETE FROM {released} WHERE ctid = ANY (ARRAY( \
                      SELECT ctid FROM {released} WHERE $1 OR {sweeps_alone} \
-                     LIMIT 10000 FOR UPDATE SKIP LOCKED)) \
+                     LIMIT $2 FOR UPDATE SKIP LOCKED)) \
                    RETURNING shared), \
                  counted AS (SELECT shared, count(*) AS entries FROM released GROUP BY 1), \
                  locked AS MATERIALIZED ( \
                    SELECT s.id FROM {shared} s JOIN counted c ON c.shared = s.id \
-                   ORDER BY s.id FOR UPDATE OF s) \
-                 UPDATE {shared} s SET entries = s.entries - c.entries FROM counted c \
-                 WHERE s.id = c.shared AND (SELECT count(*) FROM locked) >= 0 RETURNING 1"
+                   ORDER BY s.id FOR UPDATE OF s), \
+                 updated AS ( \
+                   UPDATE {shared} s SET entries = s.entries - c.entries FROM counted c \
+                   WHERE s.id = c.shared AND (SELECT count(*) FROM locked) >= 0) \
+                 SELECT count(*) FROM released"
             ),
             table: table.clone(),
         }
