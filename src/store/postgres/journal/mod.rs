@@ -221,6 +221,7 @@ impl Journal for PostgresStore {
         let (status, time) = settlement.outcome.transition();
         let releases = settlement.outcome.is_release();
         let note = history::frame(EventKind::Settlement, &settlement.note);
+        let mut in_doubt = false;
         if settlement.outbox.is_empty() {
             let row = SettleRow {
                 id: *id.as_bytes(),
@@ -234,9 +235,11 @@ impl Journal for PostgresStore {
                 keeps: settlement.keeps_place,
                 remainder: settlement.stored_remainder().cloned(),
             };
-            if let Ok(Batched::Made(())) = batched(self, row).await {
-                return Ok(Ownership::Held);
-            }
+            in_doubt = match batched(self, row).await {
+                Ok(Batched::Made(())) => return Ok(Ownership::Held),
+                Ok(Batched::Alone { in_doubt, .. }) => in_doubt,
+                Err(error) => error.may_have_happened(),
+            };
         }
         let (id, lease_token) = (id.as_bytes().as_slice(), lease_token.column());
         let parameters: [&dyn Parameter; 10] = [
@@ -254,8 +257,8 @@ impl Journal for PostgresStore {
         let statements = &self.inner.journal;
         let settled = match &settlement.outbox[..] {
             [] => {
-                let settled = self.owned(&statements.settle, &parameters).await?;
-                settled == Ownership::Held
+                let settled = self.owned(&statements.settle, &parameters).await;
+                settled.map_err(|error| error.in_doubt_if(in_doubt))? == Ownership::Held
             }
             outbox => {
                 let settle = |deadline| self.try_settle(deadline, &parameters, outbox);
@@ -266,8 +269,14 @@ impl Journal for PostgresStore {
             self.announce(&settlement.outbox);
             return Ok(Ownership::Held);
         }
-        self.owned(&statements.same_lease, &[&id, &lease_token])
-            .await
+        let lease: [&dyn Parameter; 2] = [&id, &lease_token];
+        let rows = self.rows(&statements.same_lease, &lease).await;
+        let rows = rows.map_err(|error| error.in_doubt_if(in_doubt))?;
+        let same_lease = rows.first().map(|row| row.try_get(0));
+        let same_lease = same_lease.transpose().map_err(unreadable)?;
+        // A batch whose answer got lost has removed what is completed and kept for no time.
+        let removed = in_doubt && status == Status::Completed && micros(time) == 0;
+        Ok(Ownership::held_if(same_lease.unwrap_or(removed)))
     }
 
     async fn bury(

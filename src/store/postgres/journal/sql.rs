@@ -139,7 +139,7 @@ impl Statements {
             ),
             settle: settle(table, entries),
             settle_batch: settle_batch(table, &open, finished, entries),
-            same_lease: format!("SELECT 1 FROM {table} WHERE id = $1 AND turn = $2"),
+            same_lease: format!("SELECT turn = $2 FROM {table} WHERE id = $1"),
             bury: format!(
                 "UPDATE {table} SET status = 3, until = {}, attempts = $3, cause = $4, \
                    repeats = ($4::text IS NOT NULL)::int, result = $5, history = {} \
