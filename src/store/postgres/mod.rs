@@ -76,9 +76,11 @@
 //! # What it needs
 //!
 //! - PostgreSQL 12 or newer, and the right to create tables (and the schema) on first use. Tables of
-//!   the next version of this crate are served, too: one step of an update at a time needs no pause. Entries
-//!   that [share an end](super::journal::SharedPayload) have to wait until all workers are updated: those
-//!   of the version before lease them, can't read them, and use up their attempts.
+//!   the next version of this crate are served, too: one step of an update at a time needs no pause. Two
+//!   things wait until all processes are updated. Entries that [share an
+//!   end](super::journal::SharedPayload): workers of the version before lease them, can't read them, and
+//!   use up their attempts. And [counts](super::journal::Journal::counts), which may tell too few or too
+//!   many entries as processing until a sweep finds at most 1000 in all queues that are not over.
 //! - Direct connections or a pooler, which is told of if it is in transaction mode.
 //! - For failover, a standby that has every acknowledged commit (`synchronous_standby_names`): with an
 //!   asynchronous one, the last records are lost with the primary, and their operations are executed
@@ -355,9 +357,9 @@ impl PostgresStore {
     async fn sum_up(&self, most: i64) -> Result<(), StoreError> {
         // A process of a version before leases and settles without a word: that is made good once little
         // waits.
-        let statements = &self.inner.journal;
-        self.rows(&statements.count_leased, &[&most]).await?;
-        for sum_up in &statements.sum_up {
+        let count = |deadline| self.try_count_leased(deadline, most);
+        remote::with_retries(self.inner.timeout, count).await?;
+        for sum_up in &self.inner.journal.sum_up {
             self.rows(sum_up, &[&most]).await?;
         }
         Ok(())

@@ -100,7 +100,8 @@ pub(in super::super) struct Statements {
     pub(super) find_duplicate: String,
     pub(super) counts: String,
     pub(in super::super) sum_up: [String; 2],
-    pub(in super::super) count_leased: String,
+    pub(super) sweeps_alone: String,
+    pub(super) count_leased: String,
     pub(super) position: String,
     pub(super) secret: String,
     pub(in super::super) sweep: String,
@@ -203,12 +204,13 @@ impl Statements {
                      HAVING sum(entries) <> 0"
                 )
             }),
+            sweeps_alone: format!("SELECT {sweeps_alone}"),
             count_leased: format!(
                 "INSERT INTO {entries} (queue, leased, entries) \
                  SELECT queue, true, sum(missing) FROM ( \
                    SELECT queue, 1 AS missing FROM {table} WHERE {PROCESSING} \
                    UNION ALL SELECT queue, -entries FROM {entries} WHERE leased) counted \
-                 WHERE {sweeps_alone} AND (SELECT count(*) <= $1::bigint \
+                 WHERE (SELECT count(*) <= $1::bigint \
                    FROM (SELECT FROM {table} WHERE status = 0 LIMIT $1::bigint + 1) few) \
                  GROUP BY 1 HAVING sum(missing) <> 0"
             ),
