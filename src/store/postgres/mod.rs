@@ -42,6 +42,8 @@
 //! workers), and poll for the rest: entries of your own transactions, those that are due later, and all
 //! entries where the connections are those of a pool of yours or of a pooler in transaction mode.
 //!
+//! Your own transactions can enqueue entries: see [`PostgresStore::enqueue_in`].
+//!
 //! # Poolers
 //!
 //! Behind a pooler in session mode the store is as with direct connections. Behind one in transaction
@@ -56,8 +58,6 @@
 //! room for the next version of a row, and autovacuum looks after a fiftieth of changed rows. Partitions
 //! by the hash of the key are not offered, since each claim and completion would pay for them: with 16 of
 //! them they take the server 10 to 20 % more time, for indexes that are one level less deep at most.
-//!
-//! Your own transactions can enqueue entries: see [`PostgresStore::enqueue_in`].
 //!
 //! # Other drivers, other pools
 //!
