@@ -38,14 +38,10 @@ pub(crate) fn run(report: &mut Report, quick: bool) {
     };
     measured.lanes(LANES.map(|n| with_lanes(path("lanes", n), n, DUE)));
     measured.accepted(sizes(QUEUED).map(|n| filled(path("queued", n), n, 0)));
-    measured.counts(
-        "counts",
-        sizes(FINISHED).map(|n| with_finished(path("finished", n), n)),
-    );
-    measured.counts(
-        "counts_waiting",
-        sizes(WAITING).map(|n| filled(path("waiting", n), n / 2, n / 2)),
-    );
+    let stores = sizes(FINISHED).map(|n| (with_finished(path("finished", n), n), n));
+    measured.counts("counts", stores);
+    let stores = sizes(WAITING).map(|n| (filled(path("waiting", n), n / 2, n / 2), n));
+    measured.counts("counts_waiting", stores);
     let _ = fs::remove_dir_all(&folder);
     #[cfg(feature = "postgres")]
     {
@@ -59,9 +55,10 @@ pub(crate) fn run(report: &mut Report, quick: bool) {
         measured.lanes(stores);
         let stores = sizes(QUEUED).map(|n| runtime.block_on(schemas.with_due(n)));
         measured.accepted(stores);
-        let stores = sizes(FINISHED).map(|n| runtime.block_on(schemas.with_finished(n)));
+        let stores = sizes(FINISHED).map(|n| (runtime.block_on(schemas.with_finished(n)), n));
         measured.counts("counts", stores);
-        let stores = sizes(WAITING).map(|n| runtime.block_on(schemas.with_lanes(n / 2, n / 2)));
+        let stores =
+            sizes(WAITING).map(|n| (runtime.block_on(schemas.with_lanes(n / 2, n / 2)), n));
         measured.counts("counts_waiting", stores);
         runtime.block_on(schemas.drop());
     }
@@ -100,7 +97,14 @@ impl Measured<'_> {
         });
     }
 
-    fn counts<J: Journal>(&mut self, name: &str, stores: [J; 2]) {
+    /// Counts stores with so many entries.
+    fn counts<J: Journal>(&mut self, name: &str, stores: [(J, u32); 2]) {
+        let stores = stores.map(|(store, entries)| {
+            let counts = self.runtime.block_on(store.counts(QUEUE));
+            let counted: u64 = counts.expect("counts").by_status.iter().sum();
+            assert_eq!(counted, u64::from(entries), "{name}");
+            store
+        });
         self.growth(name, stores, &async |store: &J| {
             store.counts(QUEUE).await.expect("counts");
         });

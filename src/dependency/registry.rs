@@ -246,7 +246,6 @@ impl<C, L> Dependencies<C, L> {
         self.relocated(Named(name.into()))
     }
 
-    /// Returns the same registry for requests that are located in another way.
     /// Returns the registry for callers that look dependencies up by their names alone.
     #[cfg(feature = "delivery")]
     pub(crate) fn by_name(&self) -> Dependencies {
@@ -257,6 +256,7 @@ impl<C, L> Dependencies<C, L> {
         }
     }
 
+    /// Returns the same registry for requests that are located in another way.
     pub(crate) fn relocated<M>(self, locate: M) -> Dependencies<C, M> {
         Dependencies {
             shared: self.shared,

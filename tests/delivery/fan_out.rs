@@ -149,3 +149,31 @@ async fn t_8_a_journal_that_fails_leaves_no_doubt_of_what_was_not_tried() {
     assert_eq!(*journal.wrapper().calls.lock().unwrap(), [1000, 1000]);
     assert!(webhooks.send_many(Vec::new()).await.is_empty());
 }
+
+/// Keeps the last answer of each call to itself.
+struct Forgetting;
+
+impl WrapJournal for Forgetting {
+    async fn enqueue_many<J: Journal>(
+        &self,
+        journal: &J,
+        entries: Vec<NewEntry>,
+    ) -> Result<Vec<Enqueued>, StoreError> {
+        let mut enqueued = journal.enqueue_many(entries).await?;
+        enqueued.pop();
+        Ok(enqueued)
+    }
+}
+
+#[tokio::test]
+async fn t_8_an_event_without_an_answer_is_not_said_to_be_queued() {
+    let journal = WrappedJournal::new(MemoryStore::new(), Forgetting);
+    let webhooks = webhooks(Arc::new(journal));
+    let event = Webhook::new("http://127.0.0.1:8080/hook", "{}");
+    let mut answers = webhooks.send_many(vec![event; 3]).await;
+    let Some(Err(SendError::Journal(error))) = answers.pop() else {
+        panic!("the last one has no answer");
+    };
+    assert_eq!(error.kind(), StoreErrorKind::Corrupt);
+    assert!(error.may_have_happened() && answers.iter().all(Result::is_ok));
+}

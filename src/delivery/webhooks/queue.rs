@@ -88,11 +88,15 @@ impl<J: Journal + Clone> Webhooks<J> {
     }
 
     /// Queues many events in a few commits: one for each endpoint that listens to it, say. A body that
-    /// several of them have is stored once. Clones of one [`Bytes`](bytes::Bytes) are in memory once, too.
+    /// several of them have is stored once. A commit takes up to 1,000 events or 32 MiB of bodies, which is
+    /// also what a call copies at a time.
     ///
     /// The answers are those of [`send`](Self::send), in the order of the events: one that is not allowed
     /// holds up no other. When the journal fails, the events that are left are not tried; those whose
     /// error [may have happened](StoreError::may_have_happened) may be queued.
+    ///
+    /// With a journal in PostgreSQL, update all workers before the first call: those of the version before
+    /// can't read an event whose body is [shared](SharedPayload), and use up its attempts.
     pub async fn send_many(&self, webhooks: Vec<Webhook>) -> Vec<Result<EntryId, SendError>> {
         let shared = shared_bodies(&webhooks);
         let mut answers = Vec::with_capacity(webhooks.len());
@@ -114,8 +118,9 @@ impl<J: Journal + Clone> Webhooks<J> {
             }
             match self.journal.enqueue_many(entries).await {
                 Ok(enqueued) => {
-                    for (place, enqueued) in places.into_iter().zip(enqueued) {
-                        answers[place] = sent(enqueued);
+                    let mut enqueued = enqueued.into_iter();
+                    for place in places {
+                        answers[place] = enqueued.next().map_or_else(unanswered, sent);
                     }
                 }
                 Err(error) => {
@@ -178,6 +183,13 @@ impl<J: Journal + Clone> Webhooks<J> {
     pub(super) fn handler(&self) -> WebhookHandler<J> {
         WebhookHandler::new(Arc::clone(&self.settings), self.journal.clone())
     }
+}
+
+/// Returns the error of an event that a journal of the user's did not answer.
+fn unanswered() -> Result<EntryId, SendError> {
+    let message = "the journal answered for fewer entries than it was given";
+    let error = StoreError::new(StoreErrorKind::Corrupt, message).in_doubt();
+    Err(SendError::Journal(error))
 }
 
 /// Reads what became of an event.

@@ -91,7 +91,8 @@ impl Settlement {
     }
 
     /// Settles an entry as done, with a result that is kept for a while. An entry that is kept for no
-    /// time is gone at once; PostgreSQL then removes the row instead of writing a new one.
+    /// time is gone at once; PostgreSQL then removes the row instead of writing a new one, and a repeat after
+    /// an error can't tell that the entry was completed by it: the answer is `Lost`.
     pub fn completed(result: impl Into<Bytes>, keep: Duration) -> Self {
         Self {
             result: Some(result.into()),

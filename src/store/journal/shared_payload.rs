@@ -6,7 +6,8 @@ use super::NewEntry;
 
 /// The end that the payloads of several entries have in common: an event for thousands of endpoints, say.
 /// The stores of this crate keep it once, for as long as one of the entries needs it; to readers
-/// and workers each payload is whole.
+/// and workers each payload is whole. In PostgreSQL, workers of the version before this type can't read such
+/// an entry and use up its attempts: update all workers first.
 ///
 /// ```
 /// use tower_reprise::store::{

@@ -42,6 +42,8 @@
 //! workers), and poll for the rest: entries of your own transactions, those that are due later, and all
 //! entries where the connections are those of a pool of yours or of a pooler in transaction mode.
 //!
+//! Your own transactions can enqueue entries: see [`PostgresStore::enqueue_in`].
+//!
 //! # Poolers
 //!
 //! Behind a pooler in session mode the store is as with direct connections. Behind one in transaction
@@ -56,8 +58,6 @@
 //! room for the next version of a row, and autovacuum looks after a fiftieth of changed rows. Partitions
 //! by the hash of the key are not offered, since each claim and completion would pay for them: with 16 of
 //! them they take the server 10 to 20 % more time, for indexes that are one level less deep at most.
-//!
-//! Your own transactions can enqueue entries: see [`PostgresStore::enqueue_in`].
 //!
 //! # Other drivers, other pools
 //!
@@ -76,7 +76,11 @@
 //! # What it needs
 //!
 //! - PostgreSQL 12 or newer, and the right to create tables (and the schema) on first use. Tables of
-//!   the next version of this crate are served, too: one step of an update at a time needs no pause.
+//!   the next version of this crate are served, too: one step of an update at a time needs no pause. Two
+//!   things wait until all processes are updated. Entries that [share an
+//!   end](super::journal::SharedPayload): workers of the version before lease them, can't read them, and
+//!   use up their attempts. And [counts](super::journal::Journal::counts), which may tell too few or too
+//!   many entries as processing until a sweep finds at most 1000 in all queues that are not over.
 //! - Direct connections or a pooler, which is told of if it is in transaction mode.
 //! - For failover, a standby that has every acknowledged commit (`synchronous_standby_names`): with an
 //!   asynchronous one, the last records are lost with the primary, and their operations are executed
@@ -130,6 +134,8 @@ const SWEEP_EVERY: Duration = Duration::from_secs(10);
 const SUM_UP: i64 = 1000;
 /// The most rows that one statement of a sweep removes.
 const SWEEP_STEP: u32 = 1000;
+/// The most entries without their shared end that one statement takes off the end's number.
+const RELEASE_STEP: i64 = 10_000;
 
 /// Records and a journal in tables of a PostgreSQL database. The [module](self) states its promises
 /// and needs.
@@ -335,16 +341,25 @@ impl PostgresStore {
         let swept = self.rows(records, &[&limit, &beside]).await?.len();
         let left = limit.saturating_sub_unsigned(swept as u64);
         let entries = self.rows(journal, &[&left]).await?.len();
-        self.rows(&self.inner.journal.release, &[&beside]).await?;
+        while self.release_ends(beside).await? >= RELEASE_STEP {}
         Ok(swept as u64 + entries as u64)
+    }
+
+    /// Takes entries off the numbers of the shared ends that they need no more, and returns how many.
+    async fn release_ends(&self, beside: bool) -> Result<i64, StoreError> {
+        let release = &self.inner.journal.release;
+        let rows = self.rows(release, &[&beside, &RELEASE_STEP]).await?;
+        let taken = rows.first().map(|row| row.try_get(0));
+        let taken = taken.transpose().map_err(error::of_statement)?;
+        Ok(taken.unwrap_or_default())
     }
 
     async fn sum_up(&self, most: i64) -> Result<(), StoreError> {
         // A process of a version before leases and settles without a word: that is made good once little
         // waits.
-        let statements = &self.inner.journal;
-        self.rows(&statements.count_leased, &[&most]).await?;
-        for sum_up in &statements.sum_up {
+        let count = |deadline| self.try_count_leased(deadline, most);
+        remote::with_retries(self.inner.timeout, count).await?;
+        for sum_up in &self.inner.journal.sum_up {
             self.rows(sum_up, &[&most]).await?;
         }
         Ok(())

@@ -12,6 +12,8 @@ use crate::store::{StoreError, StoreErrorKind};
 /// one never changes, and leaves the statements of the version before it working, since processes of
 /// both serve during an update. The version of a table is the number of scripts that were applied to
 /// it.
+///
+/// The exception is an entry that shares the end of its payload: see [`sharing::shared`].
 pub(super) fn migrations(table: &Table) -> Vec<String> {
     let versions = table.versions();
     let create = format!(
@@ -71,8 +73,8 @@ fn records(table: &Table) -> String {
 /// the new row to the same page (HOT), at a fraction of the cost of an update that seven indexes have
 /// to follow. That is why `status` does not tell queued from processing.
 ///
-/// The payload is last: of a row that stays on its page, the server logs the bytes between the first
-/// and the last that differ, and a payload never changes.
+/// The payload is behind all columns that a lease or another attempt changes: of a row that stays on its
+/// page, the server logs the bytes between the first and the last that differ.
 fn journal(records: &Table) -> String {
     let (table, secret) = (records.journal(), records.secret());
     let index = |name| table.index(name);
@@ -119,8 +121,8 @@ fn journal(records: &Table) -> String {
     )
 }
 
-/// Returns the step that adds counters and the cause of an entry. The payload moves behind them, to
-/// stay the last column. Earlier redrives are counted once, from the history.
+/// Returns the step that adds counters and the cause of an entry. The payload moves behind them, since
+/// leases and attempts change them. Earlier redrives are counted once, from the history.
 fn counters(records: &Table) -> String {
     let table = records.journal();
     format!(
@@ -364,8 +366,8 @@ fn counted_together(records: &Table) -> String {
 }
 
 /// Returns the step that counts all entries when they come and go, in a row for each statement and queue.
-/// The number that is not over is then the difference, and no settlement counts it. A lease changes no index, so nothing
-/// has those that are leased: the statements that lease and settle count them.
+/// The number that is not over is then the difference, and no settlement counts it. A lease changes no
+/// index, so no index finds leased entries: the statements that lease and settle count them.
 ///
 /// Two indexes have what waits: by when it is past its time, and in the order of its arrival.
 fn entries(records: &Table) -> String {

@@ -8,13 +8,14 @@ use tower_reprise::store::journal::{
 };
 use tower_reprise::store::{Ownership, PostgresStore, StoreErrorKind};
 
-use super::Postgres;
+use super::{Postgres, client};
 use crate::support::records::LEASE;
 
 const ENDS: &str = "SELECT count(*) FROM {schema}.reprise_idempotency_shared";
 const NEEDED: &str = "SELECT coalesce(sum(entries), 0)::bigint \
      - (SELECT count(*) FROM {schema}.reprise_idempotency_released) \
      FROM {schema}.reprise_idempotency_shared";
+const RELEASED: &str = "SELECT count(*) FROM {schema}.reprise_idempotency_released";
 const ENTRIES: &str = "SELECT count(*) FROM {schema}.reprise_idempotency_journal \
      WHERE shared IS NOT NULL";
 
@@ -81,8 +82,32 @@ async fn t_8_a_shared_end_is_stored_once_and_goes_with_the_last_entry() {
     complete(&store, last).await;
     while store.sweep(1000).await.unwrap() > 0 {}
     assert_eq!(postgres.count(ENDS).await, 0);
-    let released = "SELECT count(*) FROM {schema}.reprise_idempotency_released";
-    assert_eq!(postgres.count(released).await, 0);
+    assert_eq!(postgres.count(RELEASED).await, 0);
+    postgres.drop().await;
+}
+
+/// T-8: a sweep takes all entries off the number, however many there are.
+#[tokio::test]
+async fn t_8_a_sweep_keeps_up_with_what_needs_no_end() {
+    let Some(postgres) = Postgres::new().await else {
+        return;
+    };
+    let store = postgres.store().await;
+    store
+        .enqueue(new(&SharedPayload::new("end")))
+        .await
+        .unwrap();
+    for many in [
+        "UPDATE {schema}.reprise_idempotency_shared SET entries = entries + 25000",
+        "INSERT INTO {schema}.reprise_idempotency_released \
+         SELECT id FROM {schema}.reprise_idempotency_shared, generate_series(1, 25000)",
+    ] {
+        postgres.execute(many).await;
+    }
+    assert_eq!(postgres.count(NEEDED).await, 1);
+    store.sweep(1000).await.unwrap();
+    assert_eq!(postgres.count(RELEASED).await, 0);
+    assert_eq!(postgres.count(NEEDED).await, 1);
     postgres.drop().await;
 }
 
@@ -120,6 +145,26 @@ async fn t_8_an_end_that_is_needed_again_while_it_goes_is_there() {
     }
     while store.sweep(1000).await.unwrap() > 0 {}
     assert_eq!(postgres.count(ENDS).await, 0);
+    postgres.drop().await;
+}
+
+/// T-8: a transaction of the user's that is open holds up no other entry with the end.
+#[tokio::test]
+async fn t_8_an_open_transaction_locks_no_end() {
+    let Some(postgres) = Postgres::new().await else {
+        return;
+    };
+    let store = postgres.store().await;
+    let shared = SharedPayload::new("end");
+    store.enqueue(new(&shared)).await.unwrap();
+    let mut client = client(&postgres.url).await;
+    let transaction = client.transaction().await.unwrap();
+    store.enqueue_in(&transaction, new(&shared)).await.unwrap();
+    store.enqueue(new(&shared)).await.unwrap();
+    transaction.commit().await.unwrap();
+    let leased = lease(&store, 9).await;
+    let whole = |entry: &Entry| entry.payload == "own end";
+    assert!(leased.len() == 3 && leased.iter().all(whole));
     postgres.drop().await;
 }
 

@@ -7,13 +7,16 @@ use std::{
 };
 
 use tokio_postgres::types::ToSql;
-use tower_reprise::store::{Claim, IdempotencyStore, PostgresStore, StoreErrorKind};
+use tower_reprise::store::{
+    Claim, IdempotencyStore, Ownership, PostgresStore, StoreErrorKind,
+    journal::{Journal, LeaseRequest, NewEntry, Settlement},
+};
 
 use super::{Postgres, client};
 use crate::support::{
     database::{eventually, run},
     postgres::Own,
-    records::{claim, complete, own, reply},
+    records::{LEASE, claim, complete, own, reply},
 };
 
 /// Locks all records.
@@ -211,6 +214,37 @@ async fn a_lost_connection_is_replaced_and_the_verb_repeated() {
     let token = blocked.await.unwrap();
     complete(&store, 1, token, reply("paid")).await;
     postgres.drop().await;
+}
+
+/// T-2: a session that is ended after its commit, while it waits for a standby. The entry is gone, and the
+/// settlement was made.
+#[tokio::test]
+async fn t_2_a_completion_that_is_kept_for_no_time_is_held_when_its_answer_is_lost() {
+    let Some(server) = Own::new().await else {
+        return;
+    };
+    let store = PostgresStore::connect(server.url()).await.unwrap();
+    let entry = NewEntry::new("mails", "payload");
+    store.enqueue(entry).await.unwrap();
+    let request = LeaseRequest::new("mails", "", 1, LEASE);
+    let entry = store.lease(request).await.unwrap().remove(0);
+    let admin = client(&server.url()).await;
+    for setting in [
+        "SET synchronous_commit = local",
+        "ALTER SYSTEM SET synchronous_standby_names = 'nobody'",
+        "SELECT pg_reload_conf()",
+    ] {
+        admin.execute(setting, &[]).await.unwrap();
+    }
+    let settling = tokio::spawn({
+        let (store, done) = (store.clone(), Settlement::completed("", Duration::ZERO));
+        async move { store.settle(entry.id, entry.lease_token, done).await }
+    });
+    let end = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
+               WHERE wait_event = 'SyncRep'";
+    let ended = async || admin.query_one(end, &[]).await.unwrap().get::<_, i64>(0) > 0;
+    eventually("one is ended", ended).await;
+    assert_eq!(settling.await.unwrap().unwrap(), Ownership::Held);
 }
 
 /// T-10: a password that changes while the store is in use, and a provider that fails for a while.

@@ -41,8 +41,9 @@ impl PostgresStore {
     /// Queues an entry as part of your transaction: your writes and the entry that follows from them
     /// are committed together or not at all. No worker can lease it before.
     ///
-    /// The entry is stored as it is. Where workers use a `Sealed` store, use that one's `enqueue_in`:
-    /// they can't open what was not sealed.
+    /// The entry is stored as it is, with its whole payload: an end that it [shares](NewEntry::shared) would
+    /// hold up all others with that end until your transaction ends. Where workers use a `Sealed` store, use
+    /// that one's `enqueue_in`: they can't open what was not sealed.
     ///
     /// It is always taken: [bounds](NewEntry::bounds) would hold up all others of its queue until your
     /// transaction ends.
@@ -81,6 +82,10 @@ impl PostgresStore {
         entry: NewEntry,
     ) -> Result<Enqueued, StoreError> {
         let statements = &self.inner.journal;
+        let entry = NewEntry {
+            shared: None,
+            ..entry
+        };
         let put = enqueue_with(transaction, statements, &entry, None).await;
         put.map_err(error::of_statement)
             .and_then(|put| enqueued(&put))
@@ -216,6 +221,7 @@ impl Journal for PostgresStore {
         let (status, time) = settlement.outcome.transition();
         let releases = settlement.outcome.is_release();
         let note = history::frame(EventKind::Settlement, &settlement.note);
+        let mut in_doubt = false;
         if settlement.outbox.is_empty() {
             let row = SettleRow {
                 id: *id.as_bytes(),
@@ -229,9 +235,11 @@ impl Journal for PostgresStore {
                 keeps: settlement.keeps_place,
                 remainder: settlement.stored_remainder().cloned(),
             };
-            if let Ok(Batched::Made(())) = batched(self, row).await {
-                return Ok(Ownership::Held);
-            }
+            in_doubt = match batched(self, row).await {
+                Ok(Batched::Made(())) => return Ok(Ownership::Held),
+                Ok(Batched::Alone { in_doubt, .. }) => in_doubt,
+                Err(error) => error.may_have_happened(),
+            };
         }
         let (id, lease_token) = (id.as_bytes().as_slice(), lease_token.column());
         let parameters: [&dyn Parameter; 10] = [
@@ -249,8 +257,8 @@ impl Journal for PostgresStore {
         let statements = &self.inner.journal;
         let settled = match &settlement.outbox[..] {
             [] => {
-                let settled = self.owned(&statements.settle, &parameters).await?;
-                settled == Ownership::Held
+                let settled = self.owned(&statements.settle, &parameters).await;
+                settled.map_err(|error| error.in_doubt_if(in_doubt))? == Ownership::Held
             }
             outbox => {
                 let settle = |deadline| self.try_settle(deadline, &parameters, outbox);
@@ -261,8 +269,14 @@ impl Journal for PostgresStore {
             self.announce(&settlement.outbox);
             return Ok(Ownership::Held);
         }
-        self.owned(&statements.same_lease, &[&id, &lease_token])
-            .await
+        let lease: [&dyn Parameter; 2] = [&id, &lease_token];
+        let rows = self.rows(&statements.same_lease, &lease).await;
+        let rows = rows.map_err(|error| error.in_doubt_if(in_doubt))?;
+        let same_lease = rows.first().map(|row| row.try_get(0));
+        let same_lease = same_lease.transpose().map_err(unreadable)?;
+        // A batch whose answer got lost has removed what is completed and kept for no time.
+        let removed = in_doubt && status == Status::Completed && micros(time) == 0;
+        Ok(Ownership::held_if(same_lease.unwrap_or(removed)))
     }
 
     async fn bury(

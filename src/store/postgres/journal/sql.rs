@@ -100,7 +100,8 @@ pub(in super::super) struct Statements {
     pub(super) find_duplicate: String,
     pub(super) counts: String,
     pub(in super::super) sum_up: [String; 2],
-    pub(in super::super) count_leased: String,
+    pub(super) sweeps_alone: String,
+    pub(super) count_leased: String,
     pub(super) position: String,
     pub(super) secret: String,
     pub(in super::super) sweep: String,
@@ -139,7 +140,7 @@ impl Statements {
             ),
             settle: settle(table, entries),
             settle_batch: settle_batch(table, &open, finished, entries),
-            same_lease: format!("SELECT 1 FROM {table} WHERE id = $1 AND turn = $2"),
+            same_lease: format!("SELECT turn = $2 FROM {table} WHERE id = $1"),
             bury: format!(
                 "UPDATE {table} SET status = 3, until = {}, attempts = $3, cause = $4, \
                    repeats = ($4::text IS NOT NULL)::int, result = $5, history = {} \
@@ -203,12 +204,13 @@ impl Statements {
                      HAVING sum(entries) <> 0"
                 )
             }),
+            sweeps_alone: format!("SELECT {sweeps_alone}"),
             count_leased: format!(
                 "INSERT INTO {entries} (queue, leased, entries) \
                  SELECT queue, true, sum(missing) FROM ( \
                    SELECT queue, 1 AS missing FROM {table} WHERE {PROCESSING} \
                    UNION ALL SELECT queue, -entries FROM {entries} WHERE leased) counted \
-                 WHERE {sweeps_alone} AND (SELECT count(*) <= $1::bigint \
+                 WHERE (SELECT count(*) <= $1::bigint \
                    FROM (SELECT FROM {table} WHERE status = 0 LIMIT $1::bigint + 1) few) \
                  GROUP BY 1 HAVING sum(missing) <> 0"
             ),
@@ -229,20 +231,22 @@ impl Statements {
                    ORDER BY until LIMIT $1 FOR UPDATE SKIP LOCKED)) \
                  RETURNING 1"
             ),
-            // The table's trigger removes those that no entry needs. Statements that keep ends lock
-            // them in this order, too.
+            // Returns how many rows it took. The table's trigger removes ends that no entry needs.
+            // Statements that keep ends lock them in this order, too.
             release: format!(
                 "WITH released AS ( \
                    DELETE FROM {released} WHERE ctid = ANY (ARRAY( \
                      SELECT ctid FROM {released} WHERE $1 OR {sweeps_alone} \
-                     LIMIT 10000 FOR UPDATE SKIP LOCKED)) \
+                     LIMIT $2 FOR UPDATE SKIP LOCKED)) \
                    RETURNING shared), \
                  counted AS (SELECT shared, count(*) AS entries FROM released GROUP BY 1), \
                  locked AS MATERIALIZED ( \
                    SELECT s.id FROM {shared} s JOIN counted c ON c.shared = s.id \
-                   ORDER BY s.id FOR UPDATE OF s) \
-                 UPDATE {shared} s SET entries = s.entries - c.entries FROM counted c \
-                 WHERE s.id = c.shared AND (SELECT count(*) FROM locked) >= 0 RETURNING 1"
+                   ORDER BY s.id FOR UPDATE OF s), \
+                 updated AS ( \
+                   UPDATE {shared} s SET entries = s.entries - c.entries FROM counted c \
+                   WHERE s.id = c.shared AND (SELECT count(*) FROM locked) >= 0) \
+                 SELECT count(*) FROM released"
             ),
             table: table.clone(),
         }

@@ -56,6 +56,29 @@ impl PostgresStore {
         client.conclude(answer)
     }
 
+    /// Corrects the number of leased entries if no more than `most` are not over and no other process sweeps.
+    pub(in super::super) async fn try_count_leased(
+        &self,
+        deadline: Instant,
+        most: i64,
+    ) -> Result<(), StoreError> {
+        let statements = &self.inner.journal;
+        let mut client = self.client(deadline).await?;
+        let answer = tokio::time::timeout_at(deadline, async {
+            let transaction = client.begin().await?;
+            // By itself: a statement that began before another process committed its correction, and
+            // that got the lock after it, would correct again.
+            let alone = transaction.rows(&statements.sweeps_alone, &[]).await?;
+            let alone = alone.first().map(|row| row.try_get(0)).transpose()?;
+            if alone == Some(true) {
+                transaction.rows(&statements.count_leased, &[&most]).await?;
+            }
+            transaction.commit().await
+        });
+        let answer = answer.await;
+        client.conclude(answer)
+    }
+
     /// Queues an entry, dead-letters it and queues the outbox in one transaction.
     pub(super) async fn try_bury(
         &self,

@@ -9,7 +9,8 @@ use super::Table;
 /// on its row, and is stored anew.
 ///
 /// Such an entry has no payload, so that a process of the version before, which knows of no end, fails to
-/// read it rather than taking a part for the whole.
+/// read it rather than taking a part for the whole. It leases it all the same, together with others, and
+/// each lease uses up an attempt: no entry may share an end before all workers are updated.
 pub(super) fn shared(records: &Table) -> String {
     let (journal, shared, released) = (records.journal(), records.shared(), records.released());
     let [removed, let_go] = ["unused", "let_go"].map(|name| journal.index(name));

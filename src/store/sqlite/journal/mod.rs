@@ -105,5 +105,19 @@ impl Journal for SqliteStore {
 
 /// Returns about how much a settlement adds to a transaction.
 fn bytes(settlement: &Settlement) -> usize {
-    stored_bytes(&settlement.outbox) + settlement.result.as_ref().map_or(0, Bytes::len)
+    let stored = [settlement.result.as_ref(), settlement.stored_remainder()];
+    stored_bytes(&settlement.outbox) + stored.into_iter().flatten().map(Bytes::len).sum::<usize>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_settlement_adds_all_that_it_stores() {
+        let outbox = [NewEntry::new("mails", "four")];
+        let done = Settlement::completed("result", Duration::ZERO);
+        let done = done.remainder("rest").followed_by(outbox);
+        assert_eq!(bytes(&done), 4 + 6 + 4);
+    }
 }
