@@ -184,10 +184,9 @@ impl<J: Journal + Clone> Replay<J> {
         // The oldest ones: the journal removes in the same order.
         let waiting = self.query(owner, &waiting, limit);
         for entry in self.journal.list(waiting).await? {
-            match self.cancel(owner, ReplayId(entry.id)).await {
-                Err(ReplayError::Journal(error)) => return Err(error),
-                // It was begun, is over or is gone since it was listed.
-                Ok(_) | Err(_) => {}
+            // Any other error says that it was begun, is over or is gone since it was listed.
+            if let Err(ReplayError::Journal(error)) = self.cancel(owner, ReplayId(entry.id)).await {
+                return Err(error);
             }
         }
         let queue = &self.state.settings.queue;
