@@ -55,7 +55,14 @@ impl Schemas {
                    (SELECT (date_part('epoch', now()) * 1000000)::bigint AS now, \
                       1::bigint << 52 AS later) times"
             );
-            self.client.batch_execute(&fill).await.expect("fill");
+            // One row counts those that are over, as after a sweep.
+            let counted = format!(
+                "ALTER TABLE {table} DISABLE TRIGGER reprise_idempotency_journal_ended; {fill}; \
+                 ALTER TABLE {table} ENABLE TRIGGER reprise_idempotency_journal_ended; \
+                 INSERT INTO {schema}.reprise_idempotency_finished (queue, status, entries) \
+                 SELECT '{QUEUE}', {status}, {count} WHERE {status} > 1"
+            );
+            self.client.batch_execute(&counted).await.expect("fill");
         }
         let vacuum = format!("VACUUM (ANALYZE) {table}");
         self.client.batch_execute(&vacuum).await.expect("vacuum");
