@@ -16,7 +16,7 @@ use crate::{
     http::{Span, problem::Problem, reply},
     store::{
         StoreError,
-        journal::{Entry, EntryCommand, Journal, Query, Status},
+        journal::{Entry, EntryCommand, Erased, Journal, Query, Status},
     },
     telemetry,
 };
@@ -162,6 +162,36 @@ impl<J: Journal + Clone> Replay<J> {
     pub async fn cancel(&self, owner: &str, id: ReplayId) -> Result<ReplayStatus, ReplayError> {
         let keep = self.state.settings.keep;
         self.apply(owner, id, EntryCommand::Cancel(keep)).await
+    }
+
+    /// Removes up to `limit` replays of an owner, as [`Journal::erase`] does, and frees the idempotency
+    /// keys of those that wait: they are cancelled first. Repeat the call until none is
+    /// [left](Erased::left).
+    ///
+    /// Keys are freed by a [`Replay`] that was made [`before`](Self::before) an idempotency layer; those
+    /// of another are held until the replay's time is over.
+    ///
+    /// # Errors
+    ///
+    /// The journal failed; some of the replays may be cancelled or gone.
+    pub async fn erase(&self, owner: &str, limit: u32) -> Result<Erased, StoreError> {
+        let waiting = ReplayFilter {
+            status: Some(Status::Queued),
+            ..ReplayFilter::default()
+        };
+        // What has no owner is nobody's to erase.
+        let limit = if owner.is_empty() { 0 } else { limit };
+        // The oldest ones: the journal removes in the same order.
+        let waiting = self.query(owner, &waiting, limit);
+        for entry in self.journal.list(waiting).await? {
+            let cancelled = self.cancel(owner, ReplayId(entry.id)).await;
+            // Others were begun, are over or are gone since they were listed.
+            if let Err(ReplayError::Journal(error)) = cancelled {
+                return Err(error);
+            }
+        }
+        let queue = &self.state.settings.queue;
+        self.journal.erase(queue, owner, limit).await
     }
 
     /// Triggers a replay now and before all others, even during maintenance. One that is being

@@ -238,6 +238,8 @@ pub trait Journal: Send + Sync + 'static {
     /// [keys](Dedup::key), whatever their state: entries that wait are not executed any more, and dead
     /// letters can't be redriven. An entry under a lease is left to end, so repeat the call until
     /// none is [left](Erased::left), and do so for each queue of the owner. An empty owner has no entries.
+    /// Erase replays by [`Replay::erase`](crate::delivery::replay::Replay::erase), which frees their
+    /// idempotency keys, too.
     ///
     /// ```
     /// # use tower_reprise::store::{StoreError, journal::Journal};

@@ -211,11 +211,13 @@ async fn i_12_an_overloaded_service_hands_its_record_over() {
 #[tokio::test(start_paused = true)]
 async fn i_12_a_replay_that_ends_between_two_attempts_leaves_its_key_to_the_crash_policy() {
     type Body = http_body_util::Full<Bytes>;
-    for (cancelled, policy) in [
-        (true, CrashPolicy::Reexecute),
-        (true, CrashPolicy::Unknown),
-        (false, CrashPolicy::Reexecute),
-        (false, CrashPolicy::Unknown),
+    for (end, policy) in [
+        ("cancelled", CrashPolicy::Reexecute),
+        ("cancelled", CrashPolicy::Unknown),
+        ("erased", CrashPolicy::Reexecute),
+        ("erased", CrashPolicy::Unknown),
+        ("expired", CrashPolicy::Reexecute),
+        ("expired", CrashPolicy::Unknown),
     ] {
         let store = MemoryStore::new();
         let layer = IdempotencyLayer::builder(store.clone())
@@ -260,8 +262,14 @@ async fn i_12_a_replay_that_ends_between_two_attempts_leaves_its_key_to_the_cras
             (ReplayId::from(entry.id), entry.status)
         };
         assert_eq!(status, Status::Queued);
-        if cancelled {
+        if end == "cancelled" {
             replay.cancel("ada", id).await.unwrap();
+        } else if end == "erased" {
+            for (owner, removed) in [("", 0), ("bob", 0), ("ada", 1)] {
+                let erased = replay.erase(owner, 9).await.unwrap();
+                assert_eq!((erased.removed, erased.left), (removed, 0), "{owner}");
+            }
+            assert!(store.find(id.entry()).await.unwrap().is_none());
         } else {
             tokio::time::sleep(3601 * SECOND).await;
             let worker = replay.worker::<Body, _>(service).start().unwrap();

@@ -43,7 +43,11 @@ async fn erase(
         let matched = admin.store.count(query).await?;
         return Ok(Json(json!({ "queue": queue, "matched": matched })));
     }
-    let erased = admin.store.erase(&queue, &owner, STEP).await?;
+    let erased = match &*queue {
+        // Their keys are freed.
+        "replay" => admin.replay.erase(&owner, STEP).await?,
+        queue => admin.store.erase(queue, &owner, STEP).await?,
+    };
     Ok(Json(json!({
         "queue": queue, "erased": erased.removed, "left": erased.left,
     })))
