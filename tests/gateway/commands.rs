@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use http::StatusCode;
 use serde_json::{Value, json};
 use tower_reprise::store::{
     SqliteStore,
@@ -274,6 +275,39 @@ async fn q_8_an_owner_is_erased_from_the_queues_once_confirmed() {
         assert!(journal.find(leased[0].id).await.unwrap().is_none());
     }
     assert_eq!(left("bob").await, 2);
+}
+
+/// Q-8, I-12: a replay that is erased between two attempts leaves its key to the crash policy.
+#[tokio::test]
+async fn q_8_the_key_of_an_erased_replay_is_free() {
+    let shop = Shop::open().await;
+    let flags = ["--orphans", "reexecute"];
+    let gateway = Gateway::start(&shop.url(), &flags).await;
+    shop.does(|_| StatusCode::SERVICE_UNAVAILABLE);
+    let request = gateway.order("held").header("replay", "true");
+    assert_eq!(gateway.send(request, "x").await.status, 202);
+    let held = gateway.send(gateway.order("held"), "x").await;
+    assert_eq!(held.status, 409, "{}", held.text());
+    let admin = gateway.admin("");
+    eventually("it is erased", async || {
+        let words = [
+            "erase",
+            "--owner",
+            "x-tenant:ada",
+            "--yes",
+            "--admin",
+            &admin,
+        ];
+        reprise(&words).0 == Some(0)
+    })
+    .await;
+    shop.does(|_| StatusCode::OK);
+    eventually("the upstream is asked", async || {
+        let reply = gateway.send(gateway.order("held"), "x").await;
+        assert_ne!(reply.status, 409, "{}", reply.text());
+        reply.status == 200
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@
 //!                               worker, with what Replay wrote down
 //! ```
 
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::{convert::Infallible, time::Duration};
 
 use axum::body::Body;
 use bytes::Bytes;
@@ -25,7 +25,7 @@ use tower_reprise::{
     error::BoxError,
     http::BufferedBody,
     server::{
-        dialect::{HttpDialect, Requirement, Scope},
+        dialect::{Requirement, Scope},
         problem::ProblemBody,
     },
     stacks,
@@ -108,7 +108,28 @@ pub(crate) async fn layered(
         settings.anonymous.clone(),
         secret,
     );
-    let callers = Arc::new(callers);
+
+    // One execution for each key.
+    let requirement = match settings.require_key {
+        true => Requirement::Required,
+        false => Requirement::Optional,
+    };
+    let mut idempotency = IdempotencyLayer::builder(store.clone())
+        .scope(Scope::new(move |head| callers.who(head)))
+        .crash_policy(settings.orphans)
+        .requirement(move |_| requirement)
+        .request_limit(settings.request_limit)
+        .response_limit(settings.response_limit)
+        .retention(settings.retention)
+        .lease(settings.lease)
+        .wait(settings.wait)
+        .server_errors(settings.server_errors);
+    if settings.fail_open {
+        idempotency = idempotency.fail_open();
+    }
+    let operations = upstreams.clone();
+    idempotency = idempotency.route(move |head| operations.operation(head));
+    let idempotency = idempotency.build()?;
 
     // Replays, and who is told of them.
     let webhooks = settings.callbacks.clone().map(|(signer, guard)| {
@@ -117,16 +138,11 @@ pub(crate) async fn layered(
             .build()
     });
     let webhooks = webhooks.transpose()?;
-    let who = Arc::clone(&callers);
-    let mut replay = Replay::builder(store.clone(), Scope::new(move |head| who.who(head)))
+    let mut replay = Replay::before(store.clone(), &idempotency)
         .request_limit(settings.request_limit)
         .response_limit(settings.response_limit)
         .ttl(settings.replay_ttl, settings.replay_ttl.max(WEEK))
         .concurrency(settings.replay_concurrency)
-        .dialect({
-            let upstreams = upstreams.clone();
-            HttpDialect::new().route(move |head| upstreams.operation(head))
-        })
         // Nothing is served in maintenance, whatever the method or the caller.
         .served_in_maintenance(|_| false);
     // One that is down does not keep the others from theirs.
@@ -169,30 +185,11 @@ pub(crate) async fn layered(
         .service(Sender(upstreams.clone()));
 
     // In, to where the worker comes in too.
-    let requirement = match settings.require_key {
-        true => Requirement::Required,
-        false => Requirement::Optional,
-    };
-    let mut idempotency = IdempotencyLayer::builder(store.clone())
-        .scope(Scope::new(move |head| callers.who(head)))
-        .crash_policy(settings.orphans)
-        .requirement(move |_| requirement)
-        .request_limit(settings.request_limit)
-        .response_limit(settings.response_limit)
-        .retention(settings.retention)
-        .lease(settings.lease)
-        .wait(settings.wait)
-        .server_errors(settings.server_errors);
-    if settings.fail_open {
-        idempotency = idempotency.fail_open();
-    }
-    let operations = upstreams.clone();
-    idempotency = idempotency.route(move |head| operations.operation(head));
     let routes = upstreams.clone();
     let once = ServiceBuilder::new()
         .filter(move |request| routes.aim(request))
         .map_result(unknown_outcome::restore_error)
-        .layer(idempotency.build()?)
+        .layer(idempotency)
         .map_result(unknown_outcome::hide_error)
         .service(calls);
     let mut workers = vec![
