@@ -207,7 +207,18 @@
 //! Entries have an owner: `reprise erase --owner NAME`, or
 //! [`Journal::erase`](crate::store::journal::Journal::erase), removes all that a queue has of one: what
 //! waits is not executed any more, dead letters, results and histories go. What is being processed is
-//! left to end, so repeat it until nothing is left. `--dry-run` counts.
+//! left to end, so repeat it until nothing is left. `--dry-run` counts. An owner that has no entry in any
+//! of the queues is an error, with exit status 1.
+//!
+//! NAME is the column `owner` of `reprise replays list` and `reprise letters list`. The gateway's owners
+//! begin with its `scope-header`: `x-customer:ada`; callers without one are `anonymous/NAME`. Of a
+//! credential there is only a digest, `authorization:sha256:…`, so a person is one owner for each
+//! credential that was used: erase them all, or use a header with the person's name.
+//!
+//! In
+//! Rust, [`Replay::erase`](crate::delivery::replay::Replay::erase) is for replays. With `--store` instead
+//! of a gateway's admin port, the key of a replay that waits between two attempts stays held until the
+//! replay's time is over.
 //!
 //! Idempotency records are found by a digest of scope and key alone, so those of an owner can't be
 //! listed: they go with their retention. A database keeps removed bytes for a while where this crate

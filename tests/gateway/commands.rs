@@ -277,6 +277,41 @@ async fn q_8_an_owner_is_erased_from_the_queues_once_confirmed() {
     assert_eq!(left("bob").await, 2);
 }
 
+/// an owner is named as lists show it, and what nobody owns is not erased.
+#[tokio::test]
+async fn q_8_a_caller_is_erased_by_the_name_that_lists_show() {
+    let (folder, shop) = (Folder::new(), Shop::open().await);
+    let store = format!("sqlite:{}", folder.path("gateway.db"));
+    let gateway = Gateway::start(&shop.url(), &["--store", &store, "--maintenance"]).await;
+    let admin = gateway.admin("");
+    for at in [["--store", &store], ["--admin", &admin]] {
+        let request = gateway.order(at[0]).header("replay", "true");
+        assert_eq!(gateway.send(request, "x").await.status, 202);
+        let (_, listed, _) = reprise(&[&["replays", "list", "--format", "json"], &at[..]].concat());
+        let listed = parsed(&listed);
+        let owner = listed["replays"][0]["owner"].as_str().unwrap();
+        assert_eq!(owner, "x-tenant:ada");
+        let erase = |owner: &str, how: &str| {
+            reprise(&[&["erase", "--owner", owner, how], &at[..]].concat())
+        };
+        for (owner, how, status) in [
+            ("ada", "--dry-run", 1),
+            ("ada", "--yes", 1),
+            (owner, "--dry-run", 0),
+            (owner, "--yes", 0),
+            (owner, "--yes", 1),
+        ] {
+            let (code, said, error) = erase(owner, how);
+            assert_eq!(code, Some(status), "{owner} {how}: {said}{error}");
+            assert_eq!(
+                error.contains("no entry of this owner"),
+                status == 1,
+                "{error}"
+            );
+        }
+    }
+}
+
 /// Q-8, I-12: a replay that is erased between two attempts leaves its key to the crash policy.
 #[tokio::test]
 async fn q_8_the_key_of_an_erased_replay_is_free() {

@@ -12,7 +12,8 @@ use crate::{
 /// Erases what the queues hold of an owner: what waits, dead letters, replies, histories
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The owner
+    /// The owner, as in the column `owner` of `replays list` and `letters list`, such as x-customer:ada;
+    /// where `authorization` tells callers apart, each credential of a person is an owner of its own
     #[arg(long, value_name = "NAME")]
     owner: String,
     /// The queue; may be given several times
@@ -72,11 +73,21 @@ async fn run(
     };
     let answer = json!({ "owner": owner, "queues": rows });
     show(format, &answer, |_| table(columns, &rows));
+    let sum = |name: &str| {
+        rows.iter()
+            .filter_map(|row| row[name].as_u64())
+            .sum::<u64>()
+    };
     // Running entries were left to end: they take another call.
-    let done = rows
-        .iter()
-        .all(|row| row["processing"].as_u64().unwrap_or_default() == 0);
-    Ok(ExitCode::from(u8::from(!done)))
+    let processing = sum("processing");
+    if sum("matched") + sum("erased") + processing == 0 {
+        return Err(
+            "no entry of this owner: see the column `owner` of `replays list` and \
+                    `letters list` for how it is named"
+                .into(),
+        );
+    }
+    Ok(ExitCode::from(u8::from(processing > 0)))
 }
 
 /// Erases step by step, until only what is being processed is left.
