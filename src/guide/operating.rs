@@ -215,7 +215,16 @@
 //! credential there is only a digest, `authorization:sha256:…`, so a person is one owner for each
 //! credential that was used: erase them all, or use a header with the person's name.
 //!
-//! In
+//! These queues are erased unless `--queue` names others:
+//!
+//! | queue | entries |
+//! | --- | --- |
+//! | `replay` | replays; their idempotency keys are freed |
+//! | `webhooks` | deliveries, callbacks of replays too |
+//! | `webhooks.failing`, `webhooks.disabled` | endpoints that fail, and those that were disabled for it: to erase the latter enables the endpoint |
+//! | `reprise.alerts` | notices of dead letters |
+//!
+//! A queue of your own name is `--queue`, and for webhooks so are `NAME.failing` and `NAME.disabled`. In
 //! Rust, [`Replay::erase`](crate::delivery::replay::Replay::erase) is for replays. With `--store` instead
 //! of a gateway's admin port, the key of a replay that waits between two attempts stays held until the
 //! replay's time is over.

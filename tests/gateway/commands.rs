@@ -308,6 +308,14 @@ async fn q_8_a_caller_is_erased_by_the_name_that_lists_show() {
                 status == 1,
                 "{error}"
             );
+            for queue in [
+                "replay",
+                "webhooks.disabled",
+                "webhooks.failing",
+                "reprise.alerts",
+            ] {
+                assert!(said.contains(queue), "{queue}: {said}");
+            }
         }
     }
 }

@@ -9,6 +9,16 @@ use crate::{
     output::{Format, show, table},
 };
 
+/// The queues that bear owners, unless they were given other names. An endpoint whose letter in
+/// `webhooks.disabled` is erased is enabled.
+const QUEUES: [&str; 5] = [
+    "replay",
+    "webhooks",
+    "webhooks.failing",
+    "webhooks.disabled",
+    "reprise.alerts",
+];
+
 /// Erases what the queues hold of an owner: what waits, dead letters, replies, histories
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -16,8 +26,9 @@ pub(crate) struct Args {
     /// where `authorization` tells callers apart, each credential of a person is an owner of its own
     #[arg(long, value_name = "NAME")]
     owner: String,
-    /// The queue; may be given several times
-    #[arg(long, value_name = "NAME", default_values = ["replay", "webhooks"])]
+    /// The queue; may be given several times. By default those of replays and of webhooks, and what is
+    /// noted beside them
+    #[arg(long, value_name = "NAME", default_values = QUEUES)]
     queue: Vec<String>,
     /// Says how many entries there are, and changes nothing
     #[arg(long)]
@@ -73,19 +84,13 @@ async fn run(
     };
     let answer = json!({ "owner": owner, "queues": rows });
     show(format, &answer, |_| table(columns, &rows));
-    let sum = |name: &str| {
-        rows.iter()
-            .filter_map(|row| row[name].as_u64())
-            .sum::<u64>()
-    };
+    let sum = |name: &str| -> u64 { rows.iter().filter_map(|row| row[name].as_u64()).sum() };
     // Running entries were left to end: they take another call.
     let processing = sum("processing");
     if sum("matched") + sum("erased") + processing == 0 {
-        return Err(
-            "no entry of this owner: see the column `owner` of `replays list` and \
-                    `letters list` for how it is named"
-                .into(),
-        );
+        let why = "no entry of this owner: the column `owner` of `replays list` and \
+                   `letters list` shows how it is named";
+        return Err(why.into());
     }
     Ok(ExitCode::from(u8::from(processing > 0)))
 }
