@@ -184,8 +184,9 @@ impl<J: Journal + Clone> Replay<J> {
         // The oldest ones: the journal removes in the same order.
         let waiting = self.query(owner, &waiting, limit);
         for entry in self.journal.list(waiting).await? {
-            // Any other error says that it was begun, is over or is gone since it was listed.
-            if let Err(ReplayError::Journal(error)) = self.cancel(owner, ReplayId(entry.id)).await {
+            let cancelled = self.cancel(owner, ReplayId(entry.id)).await;
+            // Others were begun, are over or are gone since they were listed.
+            if let Err(ReplayError::Journal(error)) = cancelled {
                 return Err(error);
             }
         }
