@@ -1,12 +1,8 @@
 //! The contestants.
 
-use std::{
-    future::Future,
-    pin::Pin,
-    time::{Duration, Instant},
-};
+use std::{future::Future, pin::Pin, time::Duration};
 
-use tokio::runtime::Runtime;
+use tokio::{runtime::Runtime, time::Instant};
 use tower_reprise::{Dependencies, Policy};
 
 use super::timing::runtime;
