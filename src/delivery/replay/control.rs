@@ -179,7 +179,7 @@ impl<J: Journal + Clone> Replay<J> {
             status: Some(Status::Queued),
             ..ReplayFilter::default()
         };
-        // What has no owner is nobody's to erase.
+        // Entries without an owner belong to nobody: none of them is erased.
         let limit = if owner.is_empty() { 0 } else { limit };
         // The oldest ones: the journal removes in the same order.
         let waiting = self.query(owner, &waiting, limit);
