@@ -13,12 +13,12 @@ RUN echo 'deb http://deb.debian.org/debian trixie-backports main' >/etc/apt/sour
     && apt-get install -y --no-install-recommends -t trixie-backports cargo rustc
 WORKDIR /src
 COPY . .
-RUN cargo build --locked --release --features cli,postgres,redis --bin reprise
+RUN cargo build --locked --profile dist --features cli,postgres,redis --bin reprise
 
 FROM debian:trixie-slim
 # SQLite's file goes here: a volume, owned by the user of the process.
 RUN install -d -o 65532 -g 65532 /var/lib/reprise
-COPY --from=build /src/target/release/reprise /usr/local/bin/reprise
+COPY --from=build /src/target/dist/reprise /usr/local/bin/reprise
 USER 65532:65532
 WORKDIR /var/lib/reprise
 VOLUME /var/lib/reprise

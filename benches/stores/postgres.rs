@@ -2,7 +2,7 @@
 //! operation an insert and an update by key, nothing else. At 64 and at 256 concurrent requests, and
 //! one transition after the other.
 
-use std::{ops::Range, sync::Arc};
+use std::{ops::Range, sync::Arc, time::Duration};
 
 use tokio::{task::JoinSet, time::Instant};
 use tokio_postgres::{Client, NoTls};
@@ -32,7 +32,9 @@ const MANY: Load = Load {
     tasks: 256,
     each: 50,
 };
-const IDLE: u64 = 5000;
+/// One transition after the other: turns, and operations of each.
+const TURNS: u64 = 40;
+const IDLE: u64 = 125;
 const REPLY: usize = 1024;
 
 pub(crate) fn run(report: &mut Report) {
@@ -94,34 +96,59 @@ async fn compare(url: &str, loads: &[Load], report: &mut Report) {
         report.at_least("postgres_ratio", some, 0.7);
         report.at_least("postgres_claim_complete_ratio", many, 2.0);
     }
-    idle(&store, &bare[0], &schema, next, report).await;
+    idle(url, &schema, next, report).await;
     let drop = format!("DROP SCHEMA {schema} CASCADE");
     bare[0].batch_execute(&drop).await.expect("drop");
 }
 
 /// Compares what one transition takes where nothing else is under way: of the store, and of the bare
-/// client. They take turns, since others want the processor and the disk, too.
-async fn idle(
-    store: &Arc<PostgresStore>,
-    client: &Arc<Client>,
-    schema: &str,
-    first: u64,
-    report: &mut Report,
-) {
-    let (store, client, schema) = (Arc::clone(store), Arc::clone(client), schema.to_owned());
-    // On a task, as the requests of a server are.
-    let measured = tokio::spawn(async move {
-        let bare = Bare::prepare(&client, &schema).await;
-        let mut took = [const { Vec::new() }; 4];
-        for n in first..first + IDLE {
-            let note = |nth: usize, started: Instant| {
-                took[nth].push(started.elapsed().as_secs_f64() * 1e6);
-            };
-            one_of_each(&store, &bare, n, note).await;
+/// client. They take turns, since others want the processor and the disk, too, and have new connections in
+/// each: whether the server's process has the core of its client, or another one that has to be woken,
+/// makes more of a difference than all that the store does.
+async fn idle(url: &str, schema: &str, first: u64, report: &mut Report) {
+    // A server always has a timer, its connections' say: the first one that is set wakes the runtime.
+    let timer = tokio::spawn(async {
+        loop {
+            tokio::time::sleep(Duration::from_secs(1)).await;
         }
-        took.map(lower_quartile)
     });
-    let [claim, complete, bare_claim, bare_complete] = measured.await.expect("a task");
+    let mut took = [0.0; 4];
+    for turn in 0..TURNS {
+        let (url, schema) = (url.to_owned(), schema.to_owned());
+        let store = async {
+            let builder = PostgresStore::builder(&url).schema(&schema);
+            builder.connect().await.expect("a store")
+        };
+        let (store, client) = match turn % 2 {
+            0 => {
+                let store = store.await;
+                (store, connect(&url).await)
+            }
+            _ => {
+                let client = connect(&url).await;
+                (store.await, client)
+            }
+        };
+        let first = first + turn * IDLE;
+        // On a task, as the requests of a server are.
+        let measured = tokio::spawn(async move {
+            let bare = Bare::prepare(&client, &schema).await;
+            let mut took = [const { Vec::new() }; 4];
+            for n in first..first + IDLE {
+                let note = |nth: usize, started: Instant| {
+                    took[nth].push(started.elapsed().as_secs_f64() * 1e6);
+                };
+                one_of_each(&store, &bare, n, note).await;
+            }
+            took.map(lower_quartile)
+        });
+        let measured = measured.await.expect("a task");
+        for (sum, turn) in took.iter_mut().zip(measured) {
+            *sum += turn / TURNS as f64;
+        }
+    }
+    timer.abort();
+    let [claim, complete, bare_claim, bare_complete] = took;
     report.note("postgres_idle_claim_us", claim);
     report.note("postgres_idle_complete_us", complete);
     report.note("postgres_idle_bare_insert_us", bare_claim);
@@ -167,7 +194,7 @@ async fn hot_updates(client: &Client, schema: &str, completions: u64) -> f64 {
         if updates.unsigned_abs() >= completions {
             return hot as f64 / updates as f64;
         }
-        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
 

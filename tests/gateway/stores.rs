@@ -2,6 +2,8 @@
 
 use std::env;
 
+#[cfg(feature = "postgres")]
+use crate::support::pgbouncer::{PgBouncer, pgbouncer};
 use crate::{
     gateway::Gateway,
     shop::Shop,
@@ -10,12 +12,16 @@ use crate::{
 
 /// Two gateways, one store: what one accepted the other does, once.
 async fn shared(name: &str) {
-    let Ok(store) = env::var(name) else {
-        return left_out("gateways that share a store", &format!("{name} is not set"));
-    };
+    match env::var(name) {
+        Ok(store) => shared_at(&store).await,
+        Err(_) => left_out("gateways that share a store", &format!("{name} is not set")),
+    }
+}
+
+async fn shared_at(store: &str) {
     let shop = Shop::open().await;
     let key = format!("{:032x}", rand::random::<u128>());
-    let flags = ["--store", &store];
+    let flags = ["--store", store];
     let one = Gateway::start(&shop.url(), &[&flags[..], &["--maintenance"]].concat()).await;
     let request = one.order(&key).header("replay", "true");
     let accepted = one.send(request, "x").await;
@@ -41,4 +47,20 @@ async fn t_1_postgres() {
 #[tokio::test]
 async fn t_1_redis() {
     shared("REPRISE_TEST_REDIS").await;
+}
+
+/// Its connections have prepared statements otherwise, which the pooler gives to others: both gateways
+/// get one session of the server.
+#[cfg(feature = "postgres")]
+#[tokio::test]
+async fn t_10_postgres_behind_a_pooler() {
+    let (Ok(url), Some(_)) = (env::var("REPRISE_TEST_POSTGRES"), pgbouncer()) else {
+        return left_out(
+            "gateways behind a pooler",
+            "there is no server, or no PgBouncer",
+        );
+    };
+    let server = url.parse().unwrap();
+    let pooler = PgBouncer::start(&server, 1).await;
+    shared_at(&format!("{}?transaction_pooling=true", pooler.url(&server))).await;
 }

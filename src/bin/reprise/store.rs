@@ -69,7 +69,11 @@ impl StoreAt {
             Self::Memory => Kind::Memory(MemoryStore::new()),
             Self::Sqlite(path) => Kind::Sqlite(SqliteStore::open(path)?),
             #[cfg(feature = "postgres")]
-            Self::Postgres(url) => Kind::Postgres(PostgresStore::connect(url).await?),
+            Self::Postgres(url) => {
+                let (url, pooled) = behind_pooler(&url);
+                let store = PostgresStore::builder(url).transaction_pooling(pooled);
+                Kind::Postgres(store.connect().await?)
+            }
             #[cfg(feature = "redis")]
             Self::Redis(url) => Kind::Redis(RedisStore::connect(url).await?),
             #[cfg(not(all(feature = "postgres", feature = "redis")))]
@@ -95,6 +99,23 @@ impl FromStr for StoreAt {
             _ => Err(()),
         }
     }
+}
+
+/// Returns the address without the parameter `transaction_pooling=true`, which the server does not know,
+/// and whether it was there.
+#[cfg(feature = "postgres")]
+fn behind_pooler(url: &str) -> (String, bool) {
+    let Some((address, query)) = url.split_once('?') else {
+        return (url.to_owned(), false);
+    };
+    let (ours, theirs): (Vec<_>, Vec<_>) = query
+        .split('&')
+        .partition(|parameter| *parameter == "transaction_pooling=true");
+    let url = match &*theirs.join("&") {
+        "" => address.to_owned(),
+        query => format!("{address}?{query}"),
+    };
+    (url, !ours.is_empty())
 }
 
 #[derive(Clone)]

@@ -29,7 +29,7 @@ const FLAGS: &[Flag] = flags! {
         "upstream" "URL"
             "The service behind: http://HOST:PORT or https://HOST, with a path if all paths are below it. Required, unless a file has [upstreams]";
         "store" "STORE"
-            "Where replies and requests are kept: memory (gone on restart), sqlite:PATH; in a program with the feature postgres, postgres://USER:PASSWORD@HOST/DATABASE; with redis, redis://HOST [default: memory]";
+            "Where replies and requests are kept: memory (gone on restart), sqlite:PATH; in a program with the feature postgres, postgres://USER:PASSWORD@HOST/DATABASE (with ?transaction_pooling=true behind a pooler in that mode); with redis, redis://HOST [default: memory]";
         "trust-callers" "BOOL"
             "Believes the deadlines and attempt numbers that requests name (grpc-timeout, x-envoy-expected-rq-timeout-ms, x-envoy-attempt-count), up to 60s and 10, and keeps calls within them; otherwise removes the latter two [default: false]";
         "preserve-host" "BOOL"
