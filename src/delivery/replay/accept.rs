@@ -7,6 +7,7 @@ use tower::{Service, ServiceExt};
 
 use super::{
     Replay, ReplayLater, ReplayState,
+    control::reply_of,
     dialect::{Original, QueueReason, Rejected, ReplayFormat, ReplayOptions, ReplayRequest},
     request::Stored,
     served::{UNAVAILABLE, cannot_call, is_journaled, replay_key},
@@ -22,7 +23,7 @@ use crate::{
         read::{Buffered, ReadError, buffer, read_whole},
     },
     server::dialect::OperationId,
-    store::journal::Journal,
+    store::journal::{Entry, Journal},
 };
 
 pub(super) const MAINTENANCE: &str = "SERVER_MAINTENANCE";
@@ -101,7 +102,7 @@ impl<S, J: Journal + Clone> ReplayableRequest<S, J> {
                     Ok(response) => match is_journaled(&replay.state.settings, &response) {
                         // Not of an execution of its own: it may have been journaled before.
                         None if is_replayed(response.headers()) => {
-                            return Ok(match replay.journaled(&head, &body).await {
+                            return Ok(match replay.journaled(&head, &body, true).await {
                                 Journaled::Told(told) => own(told),
                                 _ => replay.served(&options, response).await,
                             });
@@ -141,6 +142,13 @@ enum Journaled {
 /// Returns an answer of the layer's own.
 fn own<R: Body>(response: Response<Bytes>) -> Response<BufferedBody<R>> {
     response.map(BufferedBody::from)
+}
+
+/// Returns whether the reply to an entry's request, if there is one, is that of an execution for the
+/// entry. A redrive executes the request anew.
+fn is_executed(entry: &Entry) -> bool {
+    let found = || reply_of(entry).is_some_and(|reply| is_replayed(reply.headers()));
+    entry.redrives > 0 || entry.status.is_over() && !found()
 }
 
 impl<J> ReplayState<J> {
@@ -249,7 +257,7 @@ impl<J: Journal + Clone> Replay<J> {
             Buffered::Whole { data, trailers } => {
                 let whole = Response::from_parts(parts.clone(), data.clone());
                 if self.dialect().is_processing(&whole) {
-                    match self.journaled(head, body).await {
+                    match self.journaled(head, body, false).await {
                         Journaled::Told(told) => return (own(told), None),
                         Journaled::No => resumes = self.state.replay_key(head, body),
                         Journaled::Unknown => {}
@@ -262,8 +270,9 @@ impl<J: Journal + Clone> Replay<J> {
         (Response::from_parts(parts, reply), resumes)
     }
 
-    /// Answers a request whose key is in the journal.
-    async fn journaled(&self, head: &Request<()>, body: &Bytes) -> Journaled {
+    /// Answers a request whose key is in the journal. One that was replied to and is in the journal all the
+    /// same keeps its reply, which the replay finds or has found.
+    async fn journaled(&self, head: &Request<()>, body: &Bytes, replied: bool) -> Journaled {
         let owner = self.state.scope.owner(head);
         let id = owner.and_then(|owner| self.operation(&owner, head, body).ok().flatten());
         let Some(id) = id else {
@@ -276,6 +285,7 @@ impl<J: Journal + Clone> Replay<J> {
             Ok(Some(_)) | Err(_) => return Journaled::Unknown,
         };
         match self.journal.find(found.entry.id).await {
+            Ok(Some(entry)) if replied && !is_executed(&entry) => Journaled::No,
             Ok(Some(entry)) => {
                 Journaled::Told(self.accepted(body, entry, UNAVAILABLE.into()).await)
             }

@@ -89,7 +89,8 @@
 //! for reads or whatever else is [served in maintenance](ReplayBuilder::served_in_maintenance).
 //!
 //! A repeat with the same idempotency key gets the same replay: 202 while it waits, 200 and its document
-//! once it has succeeded, and a problem with the code `REPLAY_FAILED` (409) if it has failed for good.
+//! once it has succeeded, and a problem with the code `REPLAY_FAILED` (409) if it has failed for good. If a
+//! repeat was served at once meanwhile, all later ones get that reply.
 //!
 //! | request header | |
 //! | --- | --- |

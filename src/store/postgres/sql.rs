@@ -327,7 +327,6 @@ fn complete_one(table: &Table, replies: &Table) -> String {
     format!(
         "WITH done AS ( \
            UPDATE {table} r SET state = {REPLY}, expires = {NOW} + $4, \
-             lease_until = least(r.lease_until, {NOW}), \
              sweep_after = greatest(r.sweep_after, {sweep_after}) \
            WHERE r.key = $1 AND r.token = $2 AND r.state = {IN_FLIGHT} AND r.expires > {NOW} \
            RETURNING r.key, r.token) \

@@ -49,6 +49,28 @@ async fn j_1_in_maintenance_a_request_is_journaled_and_told_so() {
     assert_eq!(shop.entry(first).await.status, Status::Queued);
 }
 
+/// What is journaled may also be executed by a repeat, which the worker has yet to find out: who asks once
+/// more gets that reply again, and no 202.
+#[tokio::test(start_paused = true)]
+async fn j_4_a_reply_that_was_given_stays_the_reply() {
+    let shop = Shop::new();
+    shop.replay.maintenance().on(None);
+    let queued = shop.queue("1", "x").await;
+    shop.replay.maintenance().off();
+    for _ in 0..2 {
+        let (status, document) = shop.send(order("1"), "x").await;
+        assert_eq!((status, &document["order"]), (200, &7.into()));
+    }
+    assert_eq!(shop.entry(queued).await.status, Status::Queued);
+    let _worker = shop.work();
+    while shop.entry(queued).await.status != Status::Completed {
+        tokio::time::sleep(SECOND).await;
+    }
+    assert_eq!(shop.handler.bodies(), ["x"]);
+    let (status, document) = shop.send(order("1"), "x").await;
+    assert_eq!((status, &document["order"]), (200, &7.into()));
+}
+
 #[tokio::test(start_paused = true)]
 async fn j_1_the_reply_says_where_to_look() {
     let shop = Shop::new();
