@@ -17,8 +17,9 @@ use crate::{
 
 const TASKS: u64 = 256;
 const BATCH: u64 = TASKS / 2;
-const OPERATIONS: u64 = 16 * BATCH;
-const ROUNDS: u64 = 41;
+/// Of a turn, which begins and ends with batches that are not full.
+const OPERATIONS: u64 = 64 * BATCH;
+const ROUNDS: u64 = 21;
 const REPLY: usize = 1024;
 
 pub(crate) fn run(report: &mut Report) {

@@ -36,6 +36,7 @@ pub(super) fn migrations(table: &Table) -> Vec<String> {
         counted_together(table),
         entries(table),
         sharing::shared(table),
+        vacuumed(table),
     ];
     let noted =
         |(step, version)| format!("{step} INSERT INTO {versions} (version) VALUES ({version});");
@@ -408,6 +409,19 @@ fn entries(records: &Table) -> String {
          CREATE INDEX {expiring} ON {journal} (queue, expires) WHERE status = 0; \
          CREATE INDEX {waiting} ON {journal} (queue, sequence) WHERE status = 0;"
     )
+}
+
+/// Returns the step after which autovacuum works at five times the server's pace: at that of its defaults,
+/// dead rows became more for as long as ten thousand records a second came and went.
+fn vacuumed(records: &Table) -> String {
+    let tables = [records.clone(), records.replies(), records.journal()];
+    let faster = tables.map(|table| {
+        format!(
+            "ALTER TABLE {table} SET (autovacuum_vacuum_cost_limit = 1000, \
+               toast.autovacuum_vacuum_cost_limit = 1000);"
+        )
+    });
+    faster.join(" ")
 }
 
 /// Returns the scripts that are missing, and locks out other processes that open the same table. A
