@@ -60,7 +60,19 @@ async fn t_10_postgres_behind_a_pooler() {
             "there is no server, or no PgBouncer",
         );
     };
-    let server = url.parse().unwrap();
+    // The workers of all gateways on a database take turns, also those of other tests.
+    let database = format!("gateways_{:016x}", rand::random::<u64>());
+    let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls)
+        .await
+        .unwrap();
+    tokio::spawn(connection);
+    let sql = format!("CREATE DATABASE {database}");
+    client.batch_execute(&sql).await.unwrap();
+    let mut server: tokio_postgres::Config = url.parse().unwrap();
+    server.dbname(&database);
     let pooler = PgBouncer::start(&server, 1).await;
     shared_at(&format!("{}?transaction_pooling=true", pooler.url(&server))).await;
+    drop(pooler);
+    let sql = format!("DROP DATABASE {database} WITH (FORCE)");
+    client.batch_execute(&sql).await.unwrap();
 }
