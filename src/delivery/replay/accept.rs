@@ -144,8 +144,8 @@ fn own<R: Body>(response: Response<Bytes>) -> Response<BufferedBody<R>> {
     response.map(BufferedBody::from)
 }
 
-/// Returns whether the reply to an entry's request, if there is one, is that of an execution for the
-/// entry. A redrive executes the request anew.
+/// Returns whether a reply to the request of an entry is the work of its replay: no repeat was served at
+/// once, which the replay then finds or has found. A redrive executes the request anew.
 fn is_executed(entry: &Entry) -> bool {
     let found = || reply_of(entry).is_some_and(|reply| is_replayed(reply.headers()));
     entry.redrives > 0 || entry.status.is_over() && !found()
@@ -270,8 +270,8 @@ impl<J: Journal + Clone> Replay<J> {
         (Response::from_parts(parts, reply), resumes)
     }
 
-    /// Answers a request whose key is in the journal. One that was replied to and is in the journal all the
-    /// same keeps its reply, which the replay finds or has found.
+    /// Answers a request whose key is in the journal; not one whose record has a reply (`replied`) that is
+    /// not the work of the replay.
     async fn journaled(&self, head: &Request<()>, body: &Bytes, replied: bool) -> Journaled {
         let owner = self.state.scope.owner(head);
         let id = owner.and_then(|owner| self.operation(&owner, head, body).ok().flatten());

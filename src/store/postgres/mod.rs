@@ -56,8 +56,10 @@
 //!
 //! One table serves a hundred million records: keys are hashes, rows are of one small size, pages leave
 //! room for the next version of a row, and autovacuum comes after a fiftieth of changed rows and works at
-//! five times its usual pace (1 GB of changed pages in 8 s at the most). Partitions by the hash of the key are not offered, since each claim and completion would pay for them: with 16 of
-//! them they take the server 10 to 20 % more time, for indexes that are one level less deep at most.
+//! five times the server's pace (`autovacuum_vacuum_cost_limit` of each table; lower it where the disk is
+//! slow). Partitions by the hash of the key are not offered, since each claim and completion would pay for
+//! them: with 16 of them they take the server 10 to 20 % more time, for indexes that are one level less
+//! deep at most.
 //!
 //! # Other drivers, other pools
 //!
