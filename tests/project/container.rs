@@ -44,13 +44,17 @@ fn the_container_is_built_from_debians_packages_alone() {
     let program = manifest["bin"][0]["name"].as_str().unwrap();
     for word in [
         "--locked",
-        "--release",
+        "--profile dist",
         "--features cli,postgres,redis",
         &format!("--bin {program}"),
     ] {
         assert!(build.contains(word), "{word}: {build}");
     }
     assert!(manifest["features"].get("cli").is_some());
+    assert!(manifest["profile"].get("dist").is_some());
+    let copied = of("COPY").pop().unwrap();
+    let built = format!("/src/target/dist/{program} ");
+    assert!(copied.contains(&built), "{copied}");
     // Whoever breaks in is nobody.
     let user = of("USER").pop().unwrap();
     assert!(
