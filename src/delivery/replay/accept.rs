@@ -144,8 +144,8 @@ fn own<R: Body>(response: Response<Bytes>) -> Response<BufferedBody<R>> {
     response.map(BufferedBody::from)
 }
 
-/// Returns whether a reply to the request of an entry is the work of its replay: no repeat was served at
-/// once, which the replay then finds or has found. A redrive executes the request anew.
+/// Returns whether a reply to the request of an entry is the work of its replay: that is over, and did not
+/// just find the reply. A redrive executes the request anew.
 fn is_executed(entry: &Entry) -> bool {
     let found = || reply_of(entry).is_some_and(|reply| is_replayed(reply.headers()));
     entry.redrives > 0 || entry.status.is_over() && !found()

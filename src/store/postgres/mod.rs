@@ -56,7 +56,7 @@
 //!
 //! One table serves a hundred million records: keys are hashes, rows are of one small size, pages leave
 //! room for the next version of a row, and autovacuum comes after a fiftieth of changed rows and works at
-//! five times the server's pace (`autovacuum_vacuum_cost_limit` of each table; lower it where the disk is
+//! five times its default pace (`autovacuum_vacuum_cost_limit` of each table; lower it where the disk is
 //! slow). Partitions by the hash of the key are not offered, since each claim and completion would pay for
 //! them: with 16 of them they take the server 10 to 20 % more time, for indexes that are one level less
 //! deep at most.

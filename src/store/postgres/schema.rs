@@ -411,8 +411,8 @@ fn entries(records: &Table) -> String {
     )
 }
 
-/// Returns the step after which autovacuum works at five times the server's pace: at that of its defaults,
-/// dead rows became more for as long as ten thousand records a second came and went.
+/// Returns the step after which autovacuum works at five times the pace of a server's defaults: at that one,
+/// dead rows became more for as long as ten thousand records a second came and went (`tests/run churn`).
 fn vacuumed(records: &Table) -> String {
     let tables = [records.clone(), records.replies(), records.journal()];
     let faster = tables.map(|table| {

@@ -49,8 +49,8 @@ async fn j_1_in_maintenance_a_request_is_journaled_and_told_so() {
     assert_eq!(shop.entry(first).await.status, Status::Queued);
 }
 
-/// What is journaled may also be executed by a repeat, which the worker has yet to find out: who asks once
-/// more gets that reply again, and no 202.
+/// A repeat of a journaled request may be served at once, before the worker comes to it: later repeats get
+/// that reply again, and no 202.
 #[tokio::test(start_paused = true)]
 async fn j_4_a_reply_that_was_given_stays_the_reply() {
     let shop = Shop::new();
